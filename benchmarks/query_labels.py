@@ -50,12 +50,14 @@ def prepare(data: Path, folder: Path, questions: int, candidates: int) -> None:
 
 def queries(folder: Path) -> list[str]:
     """The different query strings, in order."""
-    from drtk.query_expansion.candidates import questions_by_id, read_asked
+    from drtk.query_expansion.candidates import iter_candidates, load_queries
     from drtk.runtime.inputs import Intake
     from drtk.text.expanded_text import expanded_query
 
     intake = Intake()
-    asked = read_asked(str(folder / "expansions.jsonl"), questions_by_id(str(folder / "queries.jsonl"), intake), intake)
+    asked = iter_candidates(
+        str(folder / "expansions.jsonl"), load_queries(str(folder / "queries.jsonl"), intake), intake
+    )
     return list(dict.fromkeys(expanded_query(each.query.text, each.expansion.text) for each in asked))
 
 
@@ -96,18 +98,18 @@ def timed(way: str, folder: Path, depth: int, threads: int) -> dict[str, Any]:
             "seconds": seconds,
             "first": [ranking[0][0] if ranking else None for ranking in rankings],
         }
-    from drtk.query_expansion.candidates import questions_by_id, read_asked
+    from drtk.query_expansion.candidates import iter_candidates, load_queries
     from drtk.query_expansion.config import LabelSettings
-    from drtk.query_expansion.label import AnswerCheck, Labelling
+    from drtk.query_expansion.label import AnswerCheck, Labeler
     from drtk.runtime.filter_job import FilterJob
     from drtk.runtime.inputs import Intake
 
     intake = Intake()
     index.search(queries(folder)[:WARM], depth)
-    labelling = Labelling(index, LabelSettings(depth=depth, max_rank=depth + 1, threads=threads))
-    asked = read_asked(
+    labelling = Labeler(index, LabelSettings(depth=depth, max_rank=depth + 1, threads=threads))
+    asked = iter_candidates(
         str(folder / "expansions.jsonl"),
-        questions_by_id(str(folder / "queries.jsonl"), intake),
+        load_queries(str(folder / "queries.jsonl"), intake),
         intake,
         check=AnswerCheck("tokens"),
     )

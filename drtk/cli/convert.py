@@ -1,4 +1,4 @@
-"""drtk convert: from one format of the field into another."""
+"""drtk convert: convert records from one format to another."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def convert(
         list[str] | None,
         typer.Argument(
             metavar="[INPUT]…",
-            help="File to read; - is stdin. Examples: several are read one after the other.",
+            help="File to read; - is stdin. Several files of examples are concatenated.",
             show_default=False,
         ),
     ] = None,
@@ -37,9 +37,9 @@ def convert(
     settings: ConversionSettings,
     job: FilterJob | FolderJob,
 ) -> None:
-    """Bring passages, queries, judgements, runs or training examples into another format.
+    """Convert passages, queries, judgements, runs or training examples to another format.
 
-    The input's format is recognised by its content. drtk's own formats are written unless --to names another.
+    The format of the input is detected from its content. The output has drtk's own format unless --to names another.
     """
     if isinstance(job, FolderJob):
         assert masked_lm is not None

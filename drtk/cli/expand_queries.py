@@ -1,4 +1,4 @@
-"""drtk expand-queries: candidate expansions of questions, written by a model or taken from passages found first."""
+"""drtk expand-queries: candidate expansions of questions, generated or taken from retrieved passages."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from drtk.query_expansion.config import ExpansionSettings
 from drtk.runtime.filter_job import FilterJob
 from drtk.runtime.runners import RunnerSettings
 
-WINDOW = 64  # questions between two places to go on from: each has fifty texts
+WINDOW = 64  # questions between two points to resume from
 
 
 @with_settings(ExpansionSettings)
@@ -24,15 +24,15 @@ def expand_queries(
     output: Output = "-",
     model: Annotated[
         str | None,
-        typer.Option("--model", metavar="MODEL", help="Generator: a folder of train-generator's, or a hub name."),
+        typer.Option("--model", metavar="MODEL", help="Generator: a folder of train-generator, or a hub name."),
     ] = None,
     from_run: Annotated[
         str | None,
-        typer.Option("--from-run", metavar="RUN", help="No generator: candidates from the passages of this run."),
+        typer.Option(
+            "--from-run", metavar="RUN", help="Candidates from the passages of this run, without a generator."
+        ),
     ] = None,
-    corpus: Annotated[
-        str | None, typer.Option("--corpus", metavar="FILE", help="With --from-run: its passages.")
-    ] = None,
+    corpus: Annotated[str | None, typer.Option("--corpus", metavar="FILE", help="from-run: its passages.")] = None,
     seed: Seed = 42,
     device: Device = "auto",
     *,
@@ -42,36 +42,33 @@ def expand_queries(
 ) -> None:
     """Write candidate expansions of questions.
 
-    Reads questions and writes a record for each different candidate, for drtk rerank-queries. What is sampled depends on the
-    seed and the question's id alone. Told on stderr: candidates a question, and their lengths in words.
+    Reads questions and writes a record for each distinct candidate, for drtk rerank-queries. Sampling depends only on the
+    seed and the question id. Logs the number of candidates per question, and their lengths in words.
     """
+    from drtk.query_expansion.candidates import format_summary
+    from drtk.runtime.progress import log, warn
+
     if (model is None) == (from_run is None):
         raise UsageError("--model and --from-run: choose one")
     if (corpus is None) != (from_run is None):
-        raise UsageError("--corpus and --from-run go together: a run, and the passages it names")
-    settings.check(from_run=from_run is not None)
+        raise UsageError("--corpus and --from-run go together")
+    settings.check()
+    settings.check_kind(from_run=from_run is not None)
     if model is not None:
-        _by_model(source, model, seed, device, settings, running, job)
+        _generate(source, model, seed, device, settings, running, job)
     elif from_run is not None and corpus is not None:
-        _by_passages(source, from_run, corpus, settings, running, job)
-    from drtk.query_expansion.candidates import summary
-    from drtk.runtime.progress import log
-
-    for line in summary(job.counts.get("words", {})):
+        _extract(source, from_run, corpus, settings, running, job)
+    words = job.counts.get("words", {})
+    for line in format_summary(words):
         log(line)
-    _tell_without(job)
+    for kind, sums in words.items():
+        if sums["without"]:
+            warn(
+                f"{sums['without']:,} of {sums['questions']:,} questions are left without a candidate of kind '{kind}'"
+            )
 
 
-def _tell_without(job: FilterJob) -> None:
-    """Warn of each kind of which questions are left without a candidate."""
-    from drtk.runtime.progress import warn
-
-    for kind, words in job.counts.get("words", {}).items():
-        if number := words["without"]:
-            warn(f"{number:,} of {words['questions']:,} questions are left without a candidate of kind '{kind}'")
-
-
-def _by_model(
+def _generate(
     source: str,
     model: str,
     seed: int,
@@ -82,56 +79,54 @@ def _by_model(
 ) -> None:
     from drtk.data.jsonl import read_queries
     from drtk.models.model_folder import locate
-    from drtk.query_expansion.generate import SEEN, Expand, generators_of, questions_to_expand
+    from drtk.query_expansion.generate import SEEN, Expand, find_generators, iter_questions
     from drtk.runtime.progress import warn
     from drtk.runtime.runners import run_filter
 
     folder = locate(model)
-    found = generators_of(model, folder, holdout=settings.holdout)
-    kind = settings.kind or found.kind
+    generators = find_generators(model, folder, holdout=settings.holdout)
+    kind = settings.kind or generators.kind
     if kind is None:
-        raise UsageError(f"--kind: {model} does not say what it writes; name it: answer, sentence, title …")
+        raise UsageError(f"--kind: {model} does not record what it generates; name it: answer, sentence, title …")
     job.lookups, job.no_input = (str(folder),), "no question came in, so nothing is expanded"
-    read = read_queries(source, intake=job.intake)
+    queries = read_queries(source, intake=job.intake)
     draw = settings.outside == "draw"
-    questions = questions_to_expand(read, source, seen=found.seen, draw=draw, intake=job.intake)
+    questions = iter_questions(queries, source, seen=generators.seen, draw=draw, intake=job.intake)
     run_filter(
-        questions, job, Expand, found.models, kind, settings, found.length, seed, device,
+        questions, job, Expand, generators.models, kind, settings, generators.length, seed, device,
         running=running, window=WINDOW, unit="questions",
     )  # fmt: skip
     if job.counts.get(SEEN):
         warn(
-            f"{model} was trained with {job.counts[SEEN]:,} of these questions, and may have their answers by heart; "
+            f"{model} was trained on {job.counts[SEEN]:,} of these questions, and may have memorized their answers; "
             "train-generator --folds and --holdout expand them with generators that were not"
         )
 
 
-def _by_passages(
+def _extract(
     source: str, run: str, corpus: str, settings: ExpansionSettings, running: RunnerSettings, job: FilterJob
 ) -> None:
     from drtk.data.checks import describe_textless, warn_of_textless
     from drtk.data.corpus_store import CorpusStore
-    from drtk.data.jsonl import read_queries
-    from drtk.query_expansion.from_passages import FromPassages, found_passages
+    from drtk.query_expansion.candidates import load_queries
+    from drtk.query_expansion.from_passages import FromPassages, iter_question_passages
     from drtk.runtime.progress import warn
     from drtk.runtime.runners import run_filter
     from drtk.runtime.sharding import WHOLE
 
-    job.lookups = (corpus,)
-    queries = {query.id: query for query in read_queries(source, intake=job.intake)}
+    def find_problem(_: object) -> str | None:  # titles are candidates even if no passage has a text
+        has_some = any(sums["candidates"] for sums in job.counts.get("words", {}).values())
+        return None if has_some else describe_textless(job.counts, corpus)
+
+    job.lookups, job.find_problem = (corpus,), find_problem
+    queries = load_queries(source, job.intake)
     store = CorpusStore.open(corpus)
-    found = found_passages(run, queries=queries, corpus=store, depth=settings.depth, intake=job.intake)
-    # Titles, where there are some, are candidates all the same; what the texts lack is told below.
-    job.find_problem = lambda _: None if _candidates(job) else describe_textless(job.counts, corpus)
+    passages = iter_question_passages(run, queries=queries, corpus=store, depth=settings.depth, intake=job.intake)
     run_filter(
-        found, job, FromPassages, settings.kind, settings, running=running, window=WINDOW, unit="questions", gpu=False
-    )
+        passages, job, FromPassages, settings.kind, settings,
+        running=running, window=WINDOW, unit="questions", gpu=False,
+    )  # fmt: skip
     warn_of_textless(job.counts, corpus)
-    words = job.counts.get("words", {})
-    missing = len(queries) - max((each["questions"] for each in words.values()), default=0)
+    missing = len(queries) - max((sums["questions"] for sums in job.counts.get("words", {}).values()), default=0)
     if job.part == WHOLE and missing:
         warn(f"{missing:,} of {len(queries):,} questions have no hits in {run}, and so no candidates")
-
-
-def _candidates(job: FilterJob) -> int:
-    return sum(each["candidates"] for each in job.counts.get("words", {}).values())

@@ -1,4 +1,4 @@
-"""drtk read: answers to questions, read out of retrieved passages."""
+"""drtk read: answer questions from retrieved passages."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from drtk.query_expansion.config import ReadSettings
 from drtk.runtime.filter_job import FilterJob
 from drtk.runtime.runners import RunnerSettings
 
-WINDOW = 32  # questions between two places to go on from: each has a hundred passages
+WINDOW = 32  # questions between two points to resume from
 
 
 @with_settings(ReadSettings)
@@ -29,9 +29,7 @@ def read(
     output: Output = "-",
     tokenizer: Annotated[
         str | None,
-        typer.Option(
-            "--tokenizer", metavar="MODEL", help="Where the tokenizer is, for a folder that has none (FiD's: t5-base)."
-        ),
+        typer.Option("--tokenizer", metavar="MODEL", help="Tokenizer of a folder that has none (FiD's: t5-base)."),
     ] = None,
     device: Device = "auto",
     *,
@@ -39,21 +37,21 @@ def read(
     running: RunnerSettings,
     job: FilterJob,
 ) -> None:
-    """Answer questions out of their retrieved passages (Fusion-in-Decoder).
+    """Answer questions from their retrieved passages (Fusion-in-Decoder).
 
     Reads a TREC run and writes a prediction for each of its questions, {"query_id", "answer", "score"}, which drtk eval
-    --exact-match takes. The score is the answer's log-probability.
+    --exact-match reads. The score is the answer's log-probability.
     """
     from drtk.data.checks import describe_textless, warn_of_textless
     from drtk.data.corpus_store import CorpusStore
-    from drtk.data.jsonl import read_queries
     from drtk.models.model_folder import locate
-    from drtk.query_expansion.read import Read, questions_read
+    from drtk.query_expansion.candidates import load_queries
+    from drtk.query_expansion.read import Read, iter_reader_questions
     from drtk.runtime.runners import run_filter
 
     job.lookups = (corpus, str(locate(model)))
-    texts = {query.id: query.text for query in read_queries(queries, intake=job.intake)}
-    found = questions_read(
+    texts = {id: query.text for id, query in load_queries(queries, job.intake).items()}
+    questions = iter_reader_questions(
         source,
         queries=texts,
         corpus=CorpusStore.open(corpus),
@@ -64,6 +62,6 @@ def read(
     job.no_input = "no question came in, so nothing is answered"
     job.find_problem = lambda _: describe_textless(job.counts, corpus)
     run_filter(
-        found, job, Read, model, tokenizer, settings, device, running=running, window=WINDOW, unit="questions"
+        questions, job, Read, model, tokenizer, settings, device, running=running, window=WINDOW, unit="questions"
     )  # fmt: skip
     warn_of_textless(job.counts, corpus)

@@ -1,4 +1,4 @@
-"""drtk sample: a real retrieval collection out of what every installation has."""
+"""drtk sample: build a retrieval collection from the docstrings of installed packages."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from drtk.text.config import SampleSettings
 @with_settings(SampleSettings)
 @folder_maker("sample")
 def sample(
-    output: Annotated[str, typer.Argument(metavar="DIR", help="Folder to make.", show_default=False)],
+    output: Annotated[str, typer.Argument(metavar="DIR", help="Folder to write.", show_default=False)],
     *,
     settings: SampleSettings,
     job: FolderJob,
 ) -> None:
-    """Make a retrieval collection out of the documentation of the installed Python packages.
+    """Build a retrieval collection from the docstrings of installed Python packages.
 
-    The summary line of a documentation string is a query, the rest of it the document to be found. Sources are parsed, never run.
+    The summary line of a docstring is a query, and the rest of it the relevant document. Sources are parsed, not executed.
     """
     from drtk.text.sample_collection import make_sample
 

@@ -49,88 +49,58 @@ def check_files(settings: GeneratorConfig, given: Mapping[str, str | None]) -> N
         raise UsageError("`dev` and `dev_run` go together: questions to evaluate with, and their hits")
 
 
-def _train_on_questions(
-    source: str,
-    *,
-    model: str,
-    given: Mapping[str, str | None],
-    seed: int,
-    device: str,
-    settings: GeneratorConfig,
-    job: FolderJob,
-) -> None:
-    """Train the generator, or with folds the generators, into the job's folder.
-
-    given: corpus, queries, dev, run, dev_run: files by the names of their options
-    """
-    from drtk.evaluation.answers import rouge
-    from drtk.models.model_folder import locate
-    from drtk.query_expansion.train_generator import question_pairs, to_train_and_measure
+def _read_questions(
+    source: str, given: Mapping[str, str | None], start: Start, settings: GeneratorConfig, job: FolderJob
+) -> tuple[QuestionPairs, QuestionPairs | None]:
+    """Return the pairs of questions and targets to train on, and those of `dev`; warn of questions in both."""
+    from drtk.query_expansion.train_generator import question_pairs
     from drtk.records import Passage
-    from drtk.runtime.manifest import find_inputs
-    from drtk.training.folds import assign_folds, question_digest
-    from drtk.training.generator import start_from
+    from drtk.training.folds import question_digest
     from drtk.training.text_pairs import warn_of_overlap
-
-    dev, corpus = given["dev"], given["corpus"]
-    start = start_from(model, settings)
 
     def read(file: str, run: str | None) -> QuestionPairs:
         return question_pairs(
             file,
             run=run,
-            corpus=corpus,
+            corpus=given["corpus"],
             settings=settings,
-            asked=lambda question: start.reading.text(Passage("", " ".join(question.split()))),
+            format=lambda question: start.reading.text(Passage("", " ".join(question.split()))),
             intake=job.intake,
         )
 
-    pairs = read(source, given["run"])
-    held = None if dev is None else read(dev, given["dev_run"])
-    if settings.dev_share is not None and not to_train_and_measure(pairs, held, settings)[1]:
-        raise DrtkError(f"{source}: no questions to evaluate with at this `dev_share`")
-    if dev is not None and held is not None:
-        trained = {question_digest(query.text) for query in pairs.questions}
-        digests = [question_digest(query.text) for query in held.questions]
-        warn_of_overlap(digests, trained, "questions", file=dev, source=source)
-    job.intake.inputs += find_inputs({"corpus": corpus, "model": str(locate(model))})
+    pairs, dev = read(source, given["run"]), given["dev"]
     job.counts |= {"questions": len(pairs.read), **pairs.dropped, "pairs": len(pairs)}
-    folds = None if settings.folds is None else assign_folds(pairs.read, settings.folds, seed=seed)
-    training = {"score": rouge, "seed": seed, "device": device}
-    if folds is None:
-        _train_one(pairs, held, start, settings, training, job)
-    else:
-        _train_folds(pairs, held, model, folds, settings, training, job)
+    if dev is None:
+        return pairs, None
+    held = read(dev, given["dev_run"])
+    trained = {question_digest(query.text) for query in pairs.questions}
+    digests = [question_digest(query.text) for query in held.questions]
+    warn_of_overlap(digests, trained, "questions", file=dev, source=source)
+    return pairs, held
 
 
-def _train_one(
-    pairs: QuestionPairs,
-    dev: QuestionPairs | None,
-    start: Start,
-    settings: GeneratorConfig,
-    training: dict[str, Any],
-    job: FolderJob,
-) -> None:
-    from drtk.query_expansion.train_generator import to_train_and_measure
-    from drtk.training.arguments import plan_schedule
-    from drtk.training.generator import train_generator
+def _read_passages(
+    source: str, given: Mapping[str, str | None], start: Start, job: FolderJob
+) -> tuple[Pairs, Pairs | None]:
+    """Return the pairs of passages and queries to train on, and those of `dev`; warn of pairs in both."""
+    from drtk.training.text_pairs import pair_digests, read_pairs, warn_of_overlap
 
-    trained, measured = to_train_and_measure(pairs, dev, settings)
-    plan_schedule(len(trained), settings, what="pairs")
-    resuming = job.resuming
-    folder = job.begin()
-    _record(pairs, None, folder, resuming)
-    facts = train_generator(trained, folder, start=start, config=settings, dev=measured, **training)
-    best = facts.pop("best", None)
-    job.counts |= {"trained with": len(trained), "dev pairs": len(measured), **facts}
-    job.finish(**_describe(start, settings), best=best)
+    files = [file for file in (source, given["dev"]) if file is not None]
+    pairs, *held = read_pairs(
+        files, corpus=given["corpus"], queries=given["queries"], source=start.reading.text, intake=job.intake
+    )
+    if not held:
+        return pairs, None
+    digests = pair_digests(held[0])
+    trained = set(pair_digests(pairs, keys={key for key, _ in digests}))
+    warn_of_overlap(digests, trained, "pairs", file=files[1], source=source)
+    return pairs, held[0]
 
 
 def _train_folds(
     pairs: QuestionPairs,
     dev: QuestionPairs | None,
     model: str,
-    folds: dict[str, int],
     settings: GeneratorConfig,
     training: dict[str, Any],
     job: FolderJob,
@@ -138,13 +108,14 @@ def _train_folds(
     from drtk.query_expansion.train_generator import check_folds, train_folds
     from drtk.runtime.manifest import FOLDER_MANIFEST, Clock, complete_manifest, new_manifest, write_manifest
     from drtk.training.distributed import rank, wait_for_all
-    from drtk.training.folds import KIND, fold_folder, write_record
+    from drtk.training.folds import KIND, assign_folds, fold_folder, write_record
 
+    numbers = range(settings.folds or 0)
+    folds = assign_folds(pairs.read, len(numbers), seed=training["seed"])
     check_folds(pairs, folds, dev, settings)
     resuming = job.resuming
     folder = job.begin()
     _record(pairs, folds, folder, resuming)
-    numbers = range(settings.folds or 0)
     done = [fold for fold in numbers if resuming and (fold_folder(folder, fold) / FOLDER_MANIFEST).exists()]
     clock = Clock()
 
@@ -163,8 +134,8 @@ def _train_folds(
     train_folds(
         pairs, folder, model=model, folds=folds, settings=settings, dev=dev, done=done, finish=finish, **training
     )
-    job.counts["generators"] = settings.folds
-    job.finish(kind=KIND, folds=settings.folds, **{EXPANDS: settings.kind})
+    job.counts["generators"] = len(numbers)
+    job.finish(kind=KIND, folds=len(numbers), **{EXPANDS: settings.kind})
 
 
 def _record(pairs: QuestionPairs, folds: dict[str, int] | None, folder: Path, resuming: bool) -> None:
@@ -177,7 +148,7 @@ def _record(pairs: QuestionPairs, folds: dict[str, int] | None, folder: Path, re
     path = folder / QUESTIONS
     if resuming and path.exists():
         if path.read_bytes() != b"".join(record_lines(pairs.read, folds)):
-            raise MismatchError(f"{folder}: was begun with other questions; --force without --resume begins again")
+            raise MismatchError(f"{folder}: was begun with other questions; `force` without `resume` begins again")
         return
     write_record(folder, pairs.read, folds)
 
@@ -187,51 +158,6 @@ def _describe(start: Start, settings: GeneratorConfig) -> dict[str, Any]:
 
     about: dict[str, Any] = {INPUT_ENTRY: start.reading.to_dict(), "architecture": start.architecture}
     return about | ({} if settings.kind is None else {EXPANDS: settings.kind, "target_length": settings.target_length})
-
-
-def _train_on_pairs(
-    source: str,
-    *,
-    model: str,
-    given: Mapping[str, str | None],
-    seed: int,
-    device: str,
-    settings: GeneratorConfig,
-    job: FolderJob,
-) -> None:
-    """Train doc2query on passages and queries."""
-    from drtk.evaluation.answers import rouge
-    from drtk.models.model_folder import locate
-    from drtk.runtime.manifest import find_inputs
-    from drtk.training.arguments import plan_schedule
-    from drtk.training.generator import start_from, train_generator
-    from drtk.training.text_pairs import pair_digests, read_pairs, sample_pairs, split_held_out, warn_of_overlap
-
-    dev = given["dev"]
-    start = start_from(model, settings)
-    files = [source] if dev is None else [source, dev]
-    read = read_pairs(
-        files, corpus=given["corpus"], queries=given["queries"], source=start.reading.text, intake=job.intake
-    )
-    pairs: Pairs = read[0]
-    held: Pairs | None = None if dev is None else read[-1]
-    if settings.dev_share is not None:
-        pairs, held = split_held_out(pairs, settings.dev_share)
-    if settings.dev_share is not None and not held:
-        raise DrtkError(f"{source}: no pairs to evaluate with at this `dev_share`")
-    if dev is not None:
-        digests = pair_digests(read[-1])
-        trained = set(pair_digests(pairs, keys={key for key, _ in digests}))
-        warn_of_overlap(digests, trained, "pairs", file=dev, source=source)
-    plan_schedule(len(pairs), settings, what="pairs", source=source)
-    evaluated = sample_pairs(held, settings.dev_limit) if held else []
-    facts = train_generator(
-        pairs, job.begin(), start=start, config=settings, dev=evaluated, score=rouge, seed=seed, device=device
-    )
-    best = facts.pop("best", None)
-    job.intake.inputs += find_inputs({"corpus": given["corpus"], "model": str(locate(model))})
-    job.counts |= {"pairs": len(pairs), "dev pairs": len(evaluated), **facts}
-    job.finish(**_describe(start, settings), best=best)
 
 
 @with_settings(GeneratorConfig, preset=True)
@@ -270,8 +196,8 @@ def train_generator(
 ) -> None:
     """Train a model that writes queries for passages, or expansions for questions.
 
-    Makes a model folder that doc2query, or expand-queries, and transformers load; log.jsonl in it is the loss, and ROUGE on what
-    was held out. With --folds, a folder of such folders.
+    Makes a model folder that doc2query or expand-queries, and transformers load; its log.jsonl has the loss, and ROUGE on
+    held-out pairs. With --folds, a folder of such folders.
     """
     if dev is not None and settings.dev_share is not None:
         raise UsageError("`dev` and `dev_share`: choose one")
@@ -285,9 +211,38 @@ def train_generator(
 
     check_beforehand(settings.trainer, device, source, queries, dev, run, dev_run, kept=[corpus])
     locate(model)
-    from drtk.evaluation.answers import need_rouge
+    from drtk.evaluation.answers import need_rouge, rouge
 
     if measured and settings.best_by != "loss":
         need_rouge()
-    train = _train_on_pairs if settings.kind is None else _train_on_questions
-    train(source, model=model, given=given, seed=seed, device=device, settings=settings, job=job)
+    from drtk.query_expansion.train_generator import split_pairs
+    from drtk.runtime.manifest import find_inputs
+    from drtk.training import generator
+    from drtk.training.arguments import plan_schedule
+
+    start = generator.start_from(model, settings)
+    questions: QuestionPairs | None = None
+    pairs: Pairs
+    held: Pairs | None
+    if settings.kind is None:
+        pairs, held = _read_passages(source, given, start, job)
+    else:
+        pairs, held = questions, held_questions = _read_questions(source, given, start, settings, job)
+    trained, evaluated = split_pairs(pairs, held, settings)
+    if settings.dev_share is not None and not evaluated:
+        raise DrtkError(f"{source}: no pairs to evaluate with at this `dev_share`")
+    job.intake.inputs += find_inputs({"corpus": corpus, "model": str(locate(model))})
+    training: dict[str, Any] = {"score": rouge, "seed": seed, "device": device}
+    if questions is not None and settings.folds is not None:
+        _train_folds(questions, held_questions, model, settings, training, job)
+        return
+    plan_schedule(len(trained), settings, what="pairs", source=source)
+    resuming = job.resuming
+    folder = job.begin()
+    if questions is not None:
+        _record(questions, None, folder, resuming)
+    facts = generator.train_generator(trained, folder, start=start, config=settings, dev=evaluated, **training)
+    best = facts.pop("best", None)
+    counts = {"pairs": len(trained)} if questions is None else {"trained with": len(trained)}
+    job.counts |= {**counts, "dev pairs": len(evaluated), **facts}
+    job.finish(**_describe(start, settings), best=best)

@@ -12,7 +12,11 @@ from drtk.runtime.folder_job import FolderJob
 from drtk.training.config import RetrieverConfig
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from drtk.models.checkpoint import TextEncoder
     from drtk.training.examples import TrainingData
+    from drtk.training.retriever import AuxiliaryTask
 
 
 @with_settings(RetrieverConfig, preset=True)
@@ -60,46 +64,28 @@ def train_retriever(
         locate(settings.aux_generator)
     split = choose_dev_split(dev) if dev is not None else ""
     check_looked_up(examples, corpus, another=another_corpus)
-    from drtk.runtime.manifest import find_inputs
-    from drtk.training.arguments import plan_schedule
-    from drtk.training.examples import load_examples
-    from drtk.training.retriever import check, start_towers, train_retriever
-    from drtk.training.retriever_loss import learns_from_teacher
+    from drtk.training.retriever import train_from_files
 
-    check(settings)
-    data = load_examples(
-        examples,
-        queries=queries,
-        corpus=corpus,
-        intake=job.intake,
-        negatives=settings.negatives,
-        scored=learns_from_teacher(settings.loss),
-        share=settings.train_fraction,
-        seed=seed,
-    )
-    plan_schedule(len(data.examples), settings, source=data.source)
-    towers = start_towers(model, settings)
-    auxiliary = None
-    if settings.aux == "diffcse":
+    def measure_dev(towers: dict[str, TextEncoder], data: TrainingData) -> Callable[[], dict[str, float]]:
+        return _dev_figures(str(dev), split, towers, data, settings, seed, job)
+
+    def add_auxiliary(towers: dict[str, TextEncoder]) -> AuxiliaryTask:
         from drtk.pretraining.auxiliary import DiffCSE
 
-        auxiliary = DiffCSE(towers, settings, seed=seed)
-    facts = train_retriever(
-        data,
-        job.begin(),
-        towers=towers,
-        config=settings,
+        return DiffCSE(towers, settings, seed=seed)
+
+    train_from_files(
+        examples,
+        corpus,
+        queries,
+        model,
+        settings,
+        job,
         seed=seed,
         device=device,
-        dev=None if dev is None else _dev_figures(dev, split, towers, data, settings, seed, job),
-        auxiliary=auxiliary,
+        measure_dev=None if dev is None else measure_dev,
+        add_auxiliary=add_auxiliary if settings.aux == "diffcse" else None,
     )
-    named = {"corpus": corpus, "model": str(locate(model)), "generator": settings.aux_generator}
-    job.intake.inputs += find_inputs(named)
-    best = facts.pop("best", None)
-    job.counts |= {"examples": len(data.examples), **facts}
-    passage = towers["passage"].recipe
-    job.finish(encoding=passage.to_dict(), towers=sorted(towers) if len(towers) > 1 else None, best=best)
 
 
 def _dev_figures(

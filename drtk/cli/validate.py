@@ -11,11 +11,11 @@ from drtk.errors import DrtkError
 @with_settings(ValidationSettings)
 @plain_command
 def validate(source: Source = "-", *, settings: ValidationSettings) -> None:
-    """Find everything that is wrong with a file of passages, queries, judgements, hits, training examples, expansions or predictions.
+    """Report all problems of a file of passages, queries, judgements, hits, training examples, expansions or predictions.
 
     For a folder made by drtk (index, embeddings, model), compare all files with the digests in its meta.json.
 
-    The exit status is 1 where an error was found; warnings alone leave it at 0.
+    The exit status is 1 if there are errors, and 0 if there are only warnings.
     """
     from pathlib import Path
 

@@ -15,26 +15,22 @@ Kind = Literal["passages", "queries", "qrels", "run", "examples"]
 class ConversionSettings:
     """drtk convert."""
 
-    kind: Kind | None = option(None, "What the input holds: passages, queries, qrels, run or examples.", flag="--as")
+    kind: Kind | None = option(None, "What the input contains: passages, queries, qrels, run or examples.", flag="--as")
     to: str | None = option(
         None,
-        "Format to write; by default drtk's own. "
+        "Format to write. [default: drtk's own] "
         "Passages: beir, msmarco, msmarco-docs, dpr, tevatron, pyserini. Queries: beir, tsv, dpr-qa, nq-open, tevatron. "
         "Qrels: beir, trec. Runs: trec, msmarco. Examples: drtk, simlm, tevatron, dpr-json, sbert, flag. "
         "All but qrels and runs: parquet, datasets.",
     )
     corpus: str | None = option(
-        None, "Passages whose texts the examples name by id, for formats that hold texts.", no_effect=_NO_EXAMPLES
+        None, "Corpus with the texts of the examples' passages, for formats that contain texts.", no_effect=_NO_EXAMPLES
     )
     queries: str | None = option(
-        None, "Queries whose texts the examples name by id, for formats that hold texts.", no_effect=_NO_EXAMPLES
+        None, "Queries with the texts of the examples' queries, for formats that contain texts.", no_effect=_NO_EXAMPLES
     )
-    corpus_out: str | None = option(
-        None, "Write the texts found in training data here, as a corpus.", no_effect=_NO_EXAMPLES
-    )
-    queries_out: str | None = option(
-        None, "Write the questions found in training data here, as queries.", no_effect=_NO_EXAMPLES
-    )
+    corpus_out: str | None = option(None, "Write the passages of training data to this corpus.", no_effect=_NO_EXAMPLES)
+    queries_out: str | None = option(None, "Write the queries of training data to this file.", no_effect=_NO_EXAMPLES)
 
 
 FileKind = Literal["passages", "queries", "qrels", "run", "examples", "expansions", "predictions"]
@@ -50,11 +46,11 @@ class ValidationSettings:
         "of three columns]",
         flag="--as",
     )
-    corpus: str | None = option(None, "Passages that the ids of documents must be among.")
-    queries: str | None = option(None, "Queries that the ids of queries must be among.")
-    qrels: str | None = option(None, "Judgements that runs, queries and examples are compared with.")
+    corpus: str | None = option(None, "Corpus that must contain all document ids.")
+    queries: str | None = option(None, "Queries that must contain all query ids.")
+    qrels: str | None = option(None, "Judgements to compare runs, queries and examples with.")
     leak: str | None = option(
-        None, "Another file; texts that both hold (case and white space aside) are errors, as between train and test."
+        None, "Another file, such as the test set: texts in both files, apart from case and white space, are errors."
     )
-    show: int = option(10, "Most problems of a kind shown with their place; all are counted.", at_least=0)
+    show: int = option(10, "Number of problems of each kind to show with their place; all are counted.", at_least=0)
     json: bool = option(False, "Write the findings as one JSON object.")

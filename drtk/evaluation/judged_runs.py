@@ -144,9 +144,14 @@ def score_run(
 
 
 def evaluate_runs(
-    runs: Sequence[NamedRun], qrels: str, corpus: str | None, settings: EvalSettings, intake: Intake
+    runs: Sequence[NamedRun],
+    qrels: str,
+    corpus: str | None = None,
+    settings: EvalSettings | None = None,
+    intake: Intake | None = None,
 ) -> Iterator[str]:
-    """Return the lines of a table with a run per row."""
+    """Return the lines of a table with a run per row; without `settings`, of the default measures."""
+    settings, intake = settings or EvalSettings(), intake or Intake()
     measures = parse_measures(settings.measures or MEASURES, rel=settings.rel)
     judgements, view, size = load_judgements(qrels, corpus, settings, intake)
     evaluator = Evaluator(judgements, measures)

@@ -120,8 +120,6 @@ class IndexedTextSettings:
 class IndexSettings(DenseIndexSettings, BM25IndexSettings, IndexedTextSettings):
     """drtk index: settings of all types of index."""
 
-    threads: int = option(0, "CPU threads; 0: all cores.", at_least=0)
-
 
 @dataclass(frozen=True)
 class RunSettings:
@@ -142,4 +140,3 @@ class SearchSettings(DenseSearchSettings, BM25SearchSettings, RunSettings):  # h
     )
     tag: str = option("drtk", "Last column of the run.", one_word=True)
     measure: str = option("RR@10", "tune: measure to maximize, as in drtk eval.")
-    threads: int = option(0, "CPU threads; 0: all cores.", at_least=0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from drtk.config import option
+from drtk.config import NoEffect, option
 from drtk.errors import UsageError
 
 Similarity = Literal["cosine", "dot"]
@@ -46,63 +46,62 @@ class EncodeSettings:
     )
 
 
+NOT_SAMPLING = (NoEffect("only with --decode sample", {"decode": ("greedy", "beam")}),)
+NOT_BEAM = (NoEffect("only with --decode beam", {"decode": (None, "sample", "greedy", "greedy+sample")}),)
+
+
 @dataclass(frozen=True)
 class GenerationSettings:
-    """drtk doc2query; the figures are those of query-as-context pre-training."""
+    """drtk doc2query; the defaults are those of query-as-context pre-training."""
 
-    n: int = option(5, "Texts to write for each passage.", at_least=1, flag="--n")
+    n: int = option(5, "Texts to generate per passage.", at_least=1, flag="--n")
     decode: Literal["sample", "greedy", "beam", "greedy+sample"] = option(
         "sample",
-        "How tokens are chosen: sample, greedy (one text), beam (the n best), or greedy+sample (one greedy text, then samples).",
+        "Decoding: sample, greedy (one text), beam (the n best), or greedy+sample (one greedy text, then samples).",
     )
-    top_k: int = option(25, "Draw among the so many most likely tokens; 0: among all.", at_least=0)
+    top_k: int = option(25, "Sample from the K most likely tokens; 0: from all.", at_least=0, no_effect=NOT_SAMPLING)
     top_p: float = option(
-        0.95, "Of these, draw among the most likely that together have this probability.", at_least=1e-6, at_most=1
+        0.95,
+        "Of these, sample from the most likely with this total probability.",
+        at_least=1e-6,
+        at_most=1,
+        no_effect=NOT_SAMPLING,
     )
-    temperature: float = option(1.0, "Divides the logits: below 1 the likely become likelier.", at_least=1e-6)
-    beams: int = option(4, "Beams of --decode beam; at least --n.", at_least=1)
-    max_new_tokens: int = option(64, "Longest text to write, in tokens.", at_least=1)
+    temperature: float = option(1.0, "Sampling temperature.", at_least=1e-6, no_effect=NOT_SAMPLING)
+    beams: int = option(4, "Beams of --decode beam; at least --n.", at_least=1, no_effect=NOT_BEAM)
+    max_new_tokens: int = option(64, "Longest text to generate, in tokens.", at_least=1)
     title: Literal["join", "none"] | None = option(
-        None, "A passage's title: join (before its text) or none; by default as the model was trained, or join."
+        None, "Passage titles: join (before the text) or none. [default: as the model was trained, or join]"
     )
     prefix: str | None = option(
         None,
-        "Put before every passage; a space follows it (all-with_prefix-t5-base-v1: text2query:); "
-        "by default as the model was trained, or nothing.",
+        "Text before every input, followed by a space (all-with_prefix-t5-base-v1: text2query:). "
+        "[default: as the model was trained, or nothing]",
     )
     max_length: int | None = option(
         None,
-        "Longest input in tokens; the passage is cut, never the prefix; by default as the model was trained, or 512.",
+        "Longest input in tokens; the text is cut, never the prefix. [default: as the model was trained, or 512]",
         at_least=2,
     )
     batch_tokens: int | None = option(
-        None, "Tokens of input and output at once. [default: 16,384 on a CPU, 131,072 on a GPU]", at_least=1
+        None, "Tokens of input and output per batch. [default: 16,384 on a CPU, 131,072 on a GPU]", at_least=1
     )
     dtype: Literal["auto", "float32", "float16", "bfloat16"] = option(
-        "auto", "Numbers the model computes with: auto is float32 on a CPU, bfloat16 on a GPU."
+        "auto", "Compute dtype; auto is float32 on a CPU, bfloat16 on a GPU."
     )
 
     def check(self) -> None:
-        """Raise UsageError for a choice other than its default that --decode does not look at."""
-        usual = type(self)
-        if self.decode == "greedy" and self.n not in (1, usual.n):
-            raise UsageError(f"--n {self.n}: --decode greedy writes one text")
-        for flag, changed, decode in (
-            ("--top-k", self.top_k != usual.top_k, "sample"),
-            ("--top-p", self.top_p != usual.top_p, "sample"),
-            ("--temperature", self.temperature != usual.temperature, "sample"),
-            ("--beams", self.beams != usual.beams, "beam"),
-        ):
-            if changed and decode not in self.decode:
-                raise UsageError(f"{flag}: only with --decode {decode}")
+        """Raise UsageError for several greedy texts."""
+        if self.decode == "greedy" and self.n not in (1, type(self).n):
+            raise UsageError(f"`n` {self.n}: `decode` greedy generates one text")
 
 
 @dataclass(frozen=True)
 class ContinuationSettings(GenerationSettings):
-    """drtk continue-text; MASTER's paper names no figures, these are those of methods, section 2.4."""
+    """drtk continue-text; MASTER's paper gives no values, these are those of methods, section 2.4."""
 
-    n: int = option(1, "Continuations to write for each passage.", at_least=1, flag="--n")
-    top_k: int = option(50, "Draw among the so many most likely tokens; 0: among all.", at_least=0)
+    n: int = option(1, "Continuations to generate per passage.", at_least=1, flag="--n")
+    top_k: int = option(50, "Sample from the K most likely tokens; 0: from all.", at_least=0, no_effect=NOT_SAMPLING)
     max_new_tokens: int = option(128, "Longest continuation, in tokens.", at_least=1)
 
 

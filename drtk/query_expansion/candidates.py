@@ -1,4 +1,4 @@
-"""The candidate expansions of a query."""
+"""Read and write the candidate expansions of queries."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from drtk.runtime.inputs import Intake
 from drtk.runtime.streams import name_of
 from drtk.text.expanded_text import expanded_query, plain_query
 
-Check = Callable[[Expansion, Query], str | None]  # what is wrong with a candidate; None: nothing
+Check = Callable[[Expansion, Query], str | None]  # returns what is wrong with a candidate
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """A candidate and the question it expands; line: where it stands in the file."""
+class Candidate:
+    """A candidate expansion, its query, and its line in the file."""
 
     query: Query
     expansion: Expansion
@@ -26,71 +26,80 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class Candidates:
-    """All candidates of one kind for one question, in the order of the file."""
+class CandidateList:
+    """The candidates of one query and kind, in the order of the file."""
 
     query: Query
     kind: str
     expansions: tuple[Expansion, ...]
 
 
-def distinct(expansions: Iterable[Expansion], most: int | None = None) -> list[Expansion]:
-    """The candidates of different text, white space apart: the first of each, at most so many (methods, section 7.3)."""
-    found: dict[str, Expansion] = {}
+def select_distinct(expansions: Iterable[Expansion], most: int | None = None) -> list[Expansion]:
+    """Return the first expansion of each text, ignoring white space, at most `most` (methods, section 7.3)."""
+    first: dict[str, Expansion] = {}
     for each in expansions:
-        found.setdefault(" ".join(each.text.split()), each)
-    return list(found.values())[:most]
+        first.setdefault(" ".join(each.text.split()), each)
+    return list(first.values())[:most]
 
 
-def questions_by_id(source: str, intake: Intake) -> dict[str, Query]:
-    """The questions of a file by id, without fields that nobody here reads twice."""
+def find_missing(expansion: Expansion, *, rank: bool, top1: bool) -> str | None:
+    """Return which of the needed labels an expansion lacks, as an error; None if it lacks none."""
+    if rank and expansion.rank is None:
+        return f"'{expansion.id}' has no rank; drtk rerank-queries label adds it"
+    if top1 and expansion.top1 is None:
+        return f"'{expansion.id}' has no 'top1', which rd scorers read; drtk rerank-queries label adds it"
+    return None
+
+
+def load_queries(source: str, intake: Intake) -> dict[str, Query]:
+    """Return the queries of a file by id."""
     return {query.id: query for query in read_queries(source, intake=intake)}
 
 
-def read_asked(
-    source: str, questions: Mapping[str, Query], intake: Intake, *, check: Check | None = None
-) -> Iterator[Asked]:
-    """Candidates with their questions, in the order of the file.
+def iter_candidates(
+    source: str, queries: Mapping[str, Query], intake: Intake, *, check: Check | None = None
+) -> Iterator[Candidate]:
+    """Yield candidates with their queries, in the order of the file.
 
-    Raises RecordError (file:line) for one of an unknown question, or one that `check` says something of; `intake` may
-    forgive.
+    Raises RecordError (file:line) for one of an unknown query or with a problem that `check` returns, unless `intake`
+    forgives it.
     """
     for expansion in read_expansions(source, intake=intake):
-        query = questions.get(expansion.query_id)
+        query = queries.get(expansion.query_id)
         problem = f"the queries have no '{expansion.query_id}'" if query is None else None
         if query is not None and check is not None:
             problem = check(expansion, query)
         if query is None or problem is not None:
             intake.forgive(RecordError(f"{name_of(source)}:{intake.line}", str(problem)))
             continue
-        yield Asked(query, expansion, intake.line)
+        yield Candidate(query, expansion, intake.line)
 
 
-def read_candidates(
-    source: str, questions: Mapping[str, Query], intake: Intake, *, check: Check | None = None
-) -> Iterator[Candidates]:
-    """Candidates by question and kind; those of a question may stand in any order, but not between another's.
+def iter_candidate_lists(
+    source: str, queries: Mapping[str, Query], intake: Intake, *, check: Check | None = None
+) -> Iterator[CandidateList]:
+    """Yield candidates by query and kind. Those of a query are adjacent in the file, its kinds in any order.
 
-    Raises what `read_asked` raises, and RecordError where candidates of a question are scattered over the file.
+    Raises what `iter_candidates` raises, and RecordError for candidates of a query that are not adjacent.
     """
     seen: set[tuple[str, str]] = set()
-    for neighbours in _neighbours(read_asked(source, questions, intake, check=check)):
-        for kind, asked in neighbours.items():
-            query = asked[0].query
+    for kinds in _iter_adjacent(iter_candidates(source, queries, intake, check=check)):
+        for kind, candidates in kinds.items():
+            query = candidates[0].query
             if (query.id, kind) in seen:
                 raise RecordError(
-                    f"{name_of(source)}:{asked[0].line}",
-                    f"candidates of '{query.id}' for '{kind}' stand before, too: they must stand together",
+                    f"{name_of(source)}:{candidates[0].line}",
+                    f"candidates of '{query.id}' for '{kind}' occur earlier, too: they must be adjacent",
                 )
             seen.add((query.id, kind))
-            yield Candidates(query, kind, tuple(each.expansion for each in asked))
+            yield CandidateList(query, kind, tuple(each.expansion for each in candidates))
 
 
-def _neighbours(asked: Iterable[Asked]) -> Iterator[dict[str, list[Asked]]]:
-    """For each run of one question's candidates: its kinds in the order in which they begin."""
-    kinds: dict[str, list[Asked]] = {}
+def _iter_adjacent(candidates: Iterable[Candidate]) -> Iterator[dict[str, list[Candidate]]]:
+    """Yield the adjacent candidates of a query by kind."""
+    kinds: dict[str, list[Candidate]] = {}
     before = ""
-    for each in asked:
+    for each in candidates:
         if kinds and each.query.id != before:
             yield kinds
             kinds = {}
@@ -100,8 +109,8 @@ def _neighbours(asked: Iterable[Asked]) -> Iterator[dict[str, list[Asked]]]:
         yield kinds
 
 
-class Gathered:
-    """The candidates of a window of questions, as lines and counts for the manifest."""
+class CandidateWriter:
+    """Collect the candidates of a window of queries as lines, and counts for the manifest."""
 
     def __init__(self) -> None:
         self._lines: list[bytes] = []
@@ -111,16 +120,16 @@ class Gathered:
     def add(
         self,
         query_id: str,
-        question: str,
+        query: str,
         kind: str,
         texts: Iterable[str],
         *,
         fold: int | None = None,
         greedy: bool = False,
     ) -> None:
-        """One question's candidates of a kind: the different texts in their order, numbered from 01.
+        """Add the candidates of a query and kind: the distinct texts in their order, numbered from 01.
 
-        greedy: the first was written greedily, and its record says so
+        greedy: whether the first text was decoded greedily, which its record says
         """
         given = [" ".join(text.split()) for text in texts]
         written = [text for text in given if text]
@@ -132,38 +141,33 @@ class Gathered:
         self._blank += len(given) - len(written)
         self._repeated += len(written) - len(kept)
         self._without += not kept
-        words = self._words.setdefault(
-            kind, dict.fromkeys(("questions", "without", "candidates", "question", "expanded"), 0)
-        )
+        names = ("questions", "without", "candidates", "question", "expanded")
+        words = self._words.setdefault(kind, dict.fromkeys(names, 0))
         words["questions"] += 1
         words["without"] += not kept
         words["candidates"] += len(kept)
-        words["question"] += _words(plain_query(question))
-        words["expanded"] += sum(_words(expanded_query(question, text)) for text in kept)
+        words["question"] += _count_words(plain_query(query))
+        words["expanded"] += sum(_count_words(expanded_query(query, text)) for text in kept)
 
     def done(self) -> Done:
-        """The lines, and the counts: candidates left out, questions without any, and `words` by kind."""
+        """Return the lines and counts: dropped candidates, queries without any, and `words` by kind."""
         counts = {"repeated": self._repeated, "blank": self._blank, "without candidates": self._without}
         return Done(self._lines, counts | {"words": self._words})
 
 
-def _words(query: str) -> int:
-    """Words of a query, the question mark that is set apart not being one."""
-    return len(query.split()) - 1
+def _count_words(query: str) -> int:
+    return len(query.split()) - 1  # without the question mark
 
 
-def summary(words: Mapping[str, Mapping[str, int]]) -> Iterable[str]:
-    """A line for each kind: different candidates a question, and mean lengths in words (the thesis' table 3.9).
+def format_summary(words: Mapping[str, Mapping[str, int]]) -> Iterator[str]:
+    """Yield a line per kind: distinct candidates per query, and mean lengths in words (the thesis' table 3.9).
 
-    words: `Gathered`'s counts, added up over windows
+    words: the counts of `CandidateWriter`, added up over windows
     """
     for kind, sums in words.items():
-        questions, candidates = sums["questions"], sums["candidates"]
-        if not questions or not candidates:
-            continue
-        each = candidates / questions
-        asked, expanded = sums["question"] / questions, sums["expanded"] / candidates
-        yield (
-            f"{kind}: {each:.1f} different candidates a question; words: question {asked:.1f}, "
-            f"question with expansion {expanded:.1f}"
-        )
+        queries, candidates = sums["questions"], sums["candidates"]
+        if queries and candidates:
+            yield (
+                f"{kind}: {candidates / queries:.1f} different candidates a question; words: question "
+                f"{sums['question'] / queries:.1f}, question with expansion {sums['expanded'] / candidates:.1f}"
+            )

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from drtk.errors import MismatchError, RecordError, UsageError
 from drtk.models.generation import TextGenerator
-from drtk.query_expansion.candidates import Gathered
+from drtk.query_expansion.candidates import CandidateWriter
 from drtk.query_expansion.config import ExpansionSettings
 from drtk.records import Passage, Query
 from drtk.runtime.filter_job import Done
@@ -21,16 +21,13 @@ from drtk.text.batching import Tokens
 from drtk.text.expanded_text import plain_query
 from drtk.training.folds import KIND, TrainedQuestions, fold_folder
 
-SEEN = "trained on"  # counts questions that their generator was made from, where that is known
-PLACE = "…"  # where a prompt wants the question
+SEEN = "trained on"  # counts questions that their generator was trained on, if that is known
+PLACEHOLDER = "…"  # of the question in a prompt
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A question, the number of the generator that shall expand it where there are several, and whether it was trained with it.
-
-    seen: None where nothing says what the generator was trained with
-    """
+    """A question, the number of its generator if there are several, and whether that was trained on it, if known."""
 
     id: str
     text: str
@@ -39,9 +36,9 @@ class Question:
 
 
 class Generators(NamedTuple):
-    """What a folder, or hub name, holds.
+    """The generators of a folder or hub name: one, or one per fold.
 
-    models: one, or that of each fold; kind, length: what it writes, and how long, where it says so; seen: what it was made from
+    kind, length: of the texts they were trained to generate, if known; seen: the questions they were trained on
     """
 
     models: list[str]
@@ -50,36 +47,37 @@ class Generators(NamedTuple):
     seen: TrainedQuestions | None
 
 
-def generators_of(model: str, folder: Path, *, holdout: bool, way_out: str = "--holdout chooses, ") -> Generators:
-    """The generator, or the generators, of a folder.
+def find_generators(model: str, folder: Path, *, holdout: bool) -> Generators:
+    """Return the generators of a folder.
 
-    way_out: what the caller has to choose with, in the complaint about several
-
-    Raises MismatchError where there are several and `holdout` does not choose, or one and it would have to.
+    Raises MismatchError if there are several and `holdout` does not choose, or one and it would have to.
     """
     content = read_manifest_if_any(folder)
     manifest = content if is_manifest(content) else {}
     count = int(manifest["folds"]) if manifest.get("kind") == KIND else None
     if count is not None and not holdout:
-        raise MismatchError(f"{model}: holds {count} generators, one a fold; {way_out}{model}/fold-0 is the first")
+        raise MismatchError(
+            f"{model}: holds {count} generators, one per fold; `holdout` chooses, {model}/fold-0 is the first"
+        )
     if count is None and holdout:
         raise MismatchError(
-            f"{model}: is no folder of train-generator --folds, so --holdout has nothing to choose from"
+            f"{model}: is no folder of train-generator --folds, so `holdout` has nothing to choose from"
         )
     models = [model] if count is None else [str(fold_folder(folder, fold)) for fold in range(count)]
     own = manifest if count is None else read_manifest_if_any(Path(models[0]))
     seen = TrainedQuestions.of_folder(folder, count=count)
     if count is not None and seen is None:
-        raise MismatchError(f"{model}: its record of questions is gone, so nothing says which generator saw which")
+        raise MismatchError(f"{model}: its record of questions is missing, so nobody knows which generator saw which")
     return Generators(models, own.get("expands"), own.get("target_length"), seen)
 
 
-def questions_to_expand(
+def iter_questions(
     queries: Iterable[Query], source: str, *, seen: TrainedQuestions | None, draw: bool, intake: Intake
 ) -> Iterator[Question]:
-    """The questions, each with its generator where `seen` is of several; those without a text are a fault.
+    """Yield the questions, each with its generator if there are several.
 
-    draw: a question of no fold is given to one of the generators. Raises RecordError (file:line) unless `intake` forgives.
+    draw: assign a random generator to a question of no fold
+    Raises RecordError (file:line) for a question without text or generator, unless `intake` forgives it.
     """
     for query in queries:
         try:
@@ -93,25 +91,25 @@ def questions_to_expand(
         yield Question(query.id, query.text, fold, known)
 
 
-def prompted(question: str, prompt: str) -> str:
-    """A question as BM25 is asked without expansion (`who wrote hamlet ?`), in the place of … of a prompt, or else before it."""
+def fill_prompt(question: str, prompt: str) -> str:
+    """Return a prompt with the question, as an unexpanded query (`who wrote hamlet ?`), in place of …, or else before it."""
     plain = plain_query(question)
-    return prompt.replace(PLACE, plain) if PLACE in prompt else f"{plain} {prompt}"
+    return prompt.replace(PLACEHOLDER, plain) if PLACEHOLDER in prompt else f"{plain} {prompt}"
 
 
 class Prepared(NamedTuple):
-    """A window of questions, and for each generator the numbers of those it expands, and their tokens."""
+    """A window of questions, and for each generator the numbers of its questions, and their tokens."""
 
     questions: list[Question]
     parts: list[tuple[int, list[int], Tokens]]
 
 
 class Expand(BatchFunction):
-    """Expansion records of questions; sampled ones depend on (seed, id of the question, number of the text) alone.
+    """Generate expansions of questions. Sampling depends on the seed, the question id and the number of the text only.
 
-    models: of each fold; a question without one goes to the first. flag: what the prompt's option is called, in complaints
-    Raises UsageError where prompt, prefix or output leave no room for a question, or a model that goes on with a text has no
-    prompt; MismatchError for a model that does not write, or was trained to read otherwise.
+    models: one per fold; a question without a fold goes to the first
+    Raises UsageError if prompt, prefix or output leave no room for a question, or a language model has no prompt;
+    MismatchError for a model that generates no text, or was trained to read otherwise.
     """
 
     def __init__(
@@ -121,47 +119,46 @@ class Expand(BatchFunction):
         settings: ExpansionSettings,
         length: int | None,
         seed: int,
-        device: str,  # positional: they travel to other processes in a tuple
-        flag: str = "--prompt",
+        device: str,  # positional: the arguments travel to other processes in a tuple
     ) -> None:
-        wanted = settings.generation(trained_length=length)
+        wanted = settings.resolve(trained_length=length)
         self._kind, self._prompt = kind, settings.prompt
         self._greedy = wanted.decode in ("greedy", "greedy+sample")
         self._writers = [TextGenerator(model, wanted, seed=seed, device=device) for model in models]
         for model, writer in zip(models, self._writers, strict=True):
             if not writer.is_encoder_decoder and self._prompt is None:
-                raise UsageError(f"{model}: goes on with a text; {flag} says how it is asked")
+                raise UsageError(f"{model}: is a language model, which needs `prompt`")
             if self._prompt is not None and writer.length(self._read(writer, "?")) > writer.room:
-                raise UsageError(f"{flag} leaves nothing of the {writer.room} tokens of an input for a question")
+                raise UsageError(f"`prompt` leaves nothing of the {writer.room} tokens of an input for a question")
 
     def prepare(self, records: list[Question]) -> Prepared:
-        """The window's inputs as tokens."""
+        """Tokenize the questions."""
         numbers: dict[int, list[int]] = {}
         for number, question in enumerate(records):
             numbers.setdefault(question.fold or 0, []).append(number)
         parts = []
         for fold, mine in sorted(numbers.items()):
             writer = self._writers[fold]
-            parts.append((fold, mine, writer.tokens([self._fitting(writer, records[at].text) for at in mine])))
+            parts.append((fold, mine, writer.tokens([self._fit(writer, records[at].text) for at in mine])))
         return Prepared(records, parts)
 
     def __call__(self, prepared: Prepared) -> Done:
-        """The window's expansions, questions in order, as JSON lines."""
+        """Return the expansions, questions in order, as JSON lines."""
         questions, parts = prepared
         written: list[list[str]] = [[] for _ in questions]
         for fold, mine, tokens in parts:
             found = self._writers[fold].write(tokens, [questions[at].id for at in mine])
             for at, texts in zip(mine, found, strict=True):
                 written[at] = texts
-        gathered = Gathered()
+        candidates = CandidateWriter()
         for question, texts in zip(questions, written, strict=True):
-            gathered.add(question.id, question.text, self._kind, texts, fold=question.fold, greedy=self._greedy)
-        done = gathered.done()
+            candidates.add(question.id, question.text, self._kind, texts, fold=question.fold, greedy=self._greedy)
+        done = candidates.done()
         known = [question.seen for question in questions if question.seen is not None]
         return Done(done.lines, done.counts | ({SEEN: sum(known)} if known else {}))
 
-    def _fitting(self, writer: TextGenerator, question: str) -> str:
-        """The model's input; of a question too long for its prompt the last words go, since the prompt must not."""
+    def _fit(self, writer: TextGenerator, question: str) -> str:
+        """Return the model's input. A question that is too long for its prompt loses its last words, to keep the prompt."""
         text = self._read(writer, question)
         if self._prompt is None or writer.length(text) <= writer.room:
             return text
@@ -174,5 +171,5 @@ class Expand(BatchFunction):
         return self._read(writer, " ".join(words[:low]))
 
     def _read(self, writer: TextGenerator, question: str) -> str:
-        body = " ".join(question.split()) if self._prompt is None else prompted(question, self._prompt)
+        body = " ".join(question.split()) if self._prompt is None else fill_prompt(question, self._prompt)
         return writer.reading.text(Passage("", body))

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from drtk.data.checks import PASSAGES, TEXTLESS, Texts, iter_known_hits, skip_faulty
 from drtk.data.jsonl import dump
-from drtk.data.trec import Order, QueryHits
+from drtk.data.trec import Order
 from drtk.errors import DrtkError, MismatchError
 from drtk.models.device import choose_device
 from drtk.models.model_folder import locate
@@ -27,24 +27,23 @@ from drtk.runtime.runners import BatchFunction
 from drtk.runtime.streams import name_of
 from drtk.text.batching import Tokens, batches_by_length
 
-_SPARSE = 0.75  # finished questions are taken out once so few of those in the batch are still being answered
+_SPARSE = 0.75  # finished questions leave the batch once fewer than this share of it is unfinished
 
 
 class Answer(NamedTuple):
-    """Tokens of an answer without the one that ends it, and the log-probability of all of them, the end included."""
+    """Tokens of an answer without the end token, and the log-probability of all, the end token included."""
 
     tokens: list[int]
     score: float
 
 
 @torch.inference_mode()
-def encoded(
+def encode_passages(
     writer: GenerationModel, tokens: Tokens, groups: Sequence[np.ndarray], *, budget: int
 ) -> tuple[Tensor, Tensor]:
-    """The encodings of each question's passages, one after the other.
+    """Return the concatenated encodings of each question's passages, (questions, positions, hidden), and their mask.
 
     groups: for each question the rows of its passages in `tokens`, at least one; budget: tokens encoded at once
-    returns: (questions, positions, hidden), 0 where a question has fewer; the mask (questions, positions), 1 where it has not
     """
     model: Any = writer.model
     lengths = [int(tokens.lengths[group].sum()) for group in groups]
@@ -69,11 +68,8 @@ def encoded(
 
 
 @torch.inference_mode()
-def answered(writer: GenerationModel, hidden: Tensor, mask: Tensor, *, longest: int) -> list[Answer]:
-    """The greedy answer to each question, at most `longest` tokens of it.
-
-    hidden, mask: as `encoded` gives them
-    """
+def decode_answers(writer: GenerationModel, hidden: Tensor, mask: Tensor, *, longest: int) -> list[Answer]:
+    """Return the greedy answer to each question, at most `longest` tokens. hidden, mask: of `encode_passages`"""
     decoding = Decoding(writer, None, mask, hidden=hidden)
     answers = [Answer([], 0.0) for _ in hidden]
     rows = list(range(len(answers)))  # the question that each row of the batch belongs to
@@ -108,53 +104,48 @@ _CPU_ENCODED, _GPU_ENCODED = 1 << 12, 1 << 16  # encoded at once
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A question as a reader sees it: an input for each of its passages, best first; `textless` of them have no text."""
+    """A question and the reader's input for each of its passages, best first; `textless` of them have no text."""
 
     query_id: str
     inputs: list[str]
     textless: int = 0
 
 
-def reader_input(question: str, passage: Passage) -> str:
-    """What is read of a passage: `question: q title: t context: p` (methods, section 7.11).
+def format_reader_input(question: str, passage: Passage) -> str:
+    """Return `question: q title: t context: p` (methods, section 7.11).
 
-    Without a title its word stays, as in the public code: readers never saw an input without it.
+    Without a title the word `title:` stays, as in the public code: readers were never trained without it.
     """
     return " ".join(f"question: {question} title: {passage.title} context: {passage.text}".split())
 
 
-def questions_read(
+def iter_reader_questions(
     run: str, *, queries: Mapping[str, str], corpus: Texts, depth: int, order: Order, intake: Intake
 ) -> Iterator[Question]:
-    """The questions of a run in its order, with their first `depth` passages; one in memory at a time.
+    """Yield the questions of a run in its order, with their first `depth` passages.
 
-    Warns once where ranks and scores disagree on which passages come first: readers that sort by score, as the public one does,
-    would see others. Raises RecordError (file:line, and how many more) for ids that queries or corpus lack, unless `intake`
+    Warns once if ranks and scores disagree on the first passages: the public reader sorts by score. Raises RecordError (file:line, and how many more) for ids that queries or corpus lack, unless `intake`
     forgives them.
     """
-    told = False
+    warned = False
     known = iter_known_hits(run, queries=queries, corpus=corpus, depth=depth, intake=intake, order=order)
     for hits in skip_faulty(known, run, intake):
         ids = hits.ranked_ids(order)[:depth]
-        if not told and _disputed(hits, depth):
-            told = True
+        if not warned and hits.ranked_ids("rank")[:depth] != hits.ranked_ids("score")[:depth]:
+            warned = True
             other = "score" if order == "rank" else "rank"
             warn(
-                f"{name_of(run)}:{hits.lines[0]}: of query '{hits.query_id}', ranks and scores tell another order; "
-                f"passages are read by {order} (--order {other} for the other, which drtk eval has too)"
+                f"{name_of(run)}:{hits.lines[0]}: of query '{hits.query_id}', ranks and scores give different orders; "
+                f"passages are read by {order} (`order` {other} uses the other, as does drtk eval)"
             )
         question = queries[hits.query_id]
         passages = corpus.many(ids)
-        inputs = [reader_input(question, passage) for passage in passages]
+        inputs = [format_reader_input(question, passage) for passage in passages]
         yield Question(hits.query_id, inputs, sum(not passage.text.strip() for passage in passages))
 
 
-def _disputed(hits: QueryHits, depth: int) -> bool:
-    return hits.ranked_ids("rank")[:depth] != hits.ranked_ids("score")[:depth]
-
-
 class Prepared(NamedTuple):
-    """A window of questions; the tokens of all their inputs; and for each question the rows of its own."""
+    """A window of questions, the tokens of their inputs, and for each question the rows of its own."""
 
     questions: list[Question]
     tokens: Tokens
@@ -162,10 +153,10 @@ class Prepared(NamedTuple):
 
 
 class Read(BatchFunction):
-    """Questions to predictions: the greedy answer, and its log-probability as the score.
+    """Answer questions: the greedy answer, with its log-probability as the score.
 
-    tokenizer: where it is, for a model folder without one
-    Raises MismatchError for a model that does not read one text and write another, or lacks weights or a tokenizer.
+    tokenizer: its folder, for a model folder without one
+    Raises MismatchError for a model that is no encoder-decoder, or lacks weights or a tokenizer.
     """
 
     def __init__(self, model: str, tokenizer: str | None, settings: ReadSettings, device: str) -> None:
@@ -174,18 +165,17 @@ class Read(BatchFunction):
             locate(model), tokenizer_at=None if tokenizer is None else locate(tokenizer)
         )
         if not self._writer.is_encoder_decoder:
-            raise MismatchError(
-                f"{model}: goes on with a text; a model that reads one and writes another is needed (T5)"
-            )
+            raise MismatchError(f"{model}: is a decoder-only model; an encoder-decoder (T5) is needed")
         on_cpu = self._device.type == "cpu"
-        self._dtype = _dtype(settings.dtype, on_cpu=on_cpu)
+        dtype = ("float32" if on_cpu else "bfloat16") if settings.dtype == "auto" else settings.dtype
+        self._dtype: torch.dtype = getattr(torch, dtype)
         self._writer.model.to(self._device, self._dtype)
         self._budget = settings.batch_tokens or (_CPU_TOKENS if on_cpu else _GPU_TOKENS)
         self._encoded = min(self._budget, _CPU_ENCODED if on_cpu else _GPU_ENCODED)
         self._room = min(settings.max_length, self._writer.longest)
 
     def prepare(self, records: list[Question]) -> Prepared:
-        """The questions' inputs as tokens."""
+        """Tokenize the questions' inputs."""
         texts = [text for question in records for text in question.inputs]
         found = self._writer.tokenizer(
             texts, truncation=True, max_length=self._room, padding=False, return_attention_mask=False
@@ -195,7 +185,7 @@ class Read(BatchFunction):
         return Prepared(records, Tokens.of(found["input_ids"], None), groups)
 
     def __call__(self, prepared: Prepared) -> Done:
-        """The window's predictions, in order, as JSON lines. Raises DrtkError where a score is no number, or memory too small."""
+        """Return the predictions, in order, as JSON lines. Raises DrtkError for a non-finite score or a lack of memory."""
         questions, tokens, groups = prepared
         lengths = np.array([tokens.lengths[group].sum() for group in groups])
         answers: dict[int, Answer] = {}
@@ -213,21 +203,14 @@ class Read(BatchFunction):
 
     def _answers(self, tokens: Tokens, groups: list[np.ndarray]) -> list[Answer]:
         try:
-            hidden, mask = encoded(self._writer, tokens, groups, budget=self._encoded)
-            found = answered(self._writer, hidden, mask, longest=self._settings.max_new_tokens)
+            hidden, mask = encode_passages(self._writer, tokens, groups, budget=self._encoded)
+            answers = decode_answers(self._writer, hidden, mask, longest=self._settings.max_new_tokens)
         except torch.OutOfMemoryError as error:
             total = sum(int(tokens.lengths[group].sum()) for group in groups)
             raise DrtkError(
-                f"{self._device}: out of memory at {total:,} tokens of {len(groups)} questions; lower --batch-tokens, "
-                "then --depth"
+                f"{self._device}: out of memory at {total:,} tokens of {len(groups)} questions; lower `batch_tokens`, "
+                "then `depth`"
             ) from error
-        if not all(isfinite(answer.score) for answer in found):  # T5 overflows in float16
-            raise DrtkError(f"{self._model}: gave a score that is no finite number, computing in {self._dtype}")
-        return found
-
-
-def _dtype(name: str, *, on_cpu: bool) -> torch.dtype:
-    if name == "auto":
-        return torch.float32 if on_cpu else torch.bfloat16
-    found: torch.dtype = getattr(torch, name)
-    return found
+        if not all(isfinite(answer.score) for answer in answers):  # T5 overflows in float16
+            raise DrtkError(f"{self._model}: gave a non-finite score, computing in {self._dtype}")
+        return answers

@@ -12,82 +12,73 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import orjson
 
-from drtk.data.checks import count_texts
+from drtk.data.checks import count_texts, describe_textless, warn_of_textless
 from drtk.data.jsonl import dump
-from drtk.errors import MismatchError
+from drtk.errors import DrtkError, MismatchError
 from drtk.indexing.config import SearchSettings
 from drtk.models.config import ScoringSettings
-from drtk.models.query_reranker_input import Candidate
-from drtk.query_expansion.candidates import Candidates, distinct
+from drtk.models.query_reranker_input import Candidate, CandidateTokenizer, load_query_input
+from drtk.query_expansion.candidates import CandidateList, find_missing, iter_candidate_lists, select_distinct
 from drtk.query_expansion.config import ChooseSettings
-from drtk.records import Expansion, Query
-from drtk.runtime.filter_job import Done
-from drtk.runtime.runners import BatchFunction
+from drtk.records import Expansion, Passage, Query
+from drtk.runtime.filter_job import Done, FilterJob
+from drtk.runtime.folder_job import FolderJob
+from drtk.runtime.integrity import read_json
+from drtk.runtime.manifest import is_done, manifest_path, read_manifest
+from drtk.runtime.runners import BatchFunction, RunnerSettings, run_filter
+from drtk.runtime.streams import name_of
 from drtk.text.expanded_text import expanded_query, plain_query
 from drtk.text.words import split_words
 
 if TYPE_CHECKING:
     from drtk.models.cross_encoder import TokenizedPairs
-    from drtk.query_expansion.query_reranker import QueryScorer
     from drtk.retrieval.search import PassageSearcher
 
-Choice = Callable[[Sequence[Expansion]], list[Expansion]]  # the candidates, best first
-GREEDY = "greedy"  # "decode" of a candidate that was written so
+GREEDY = "greedy"  # "decode" of a candidate that was decoded greedily
+LUCENE_CLAUSES = 1024  # distinct words of a query that Lucene accepts by default
+LINES = "choices.jsonl"  # in the folder: the choice for each query and kind, and its reason
+WINDOW = 64  # queries (of one kind) between two points to resume from
+ANY = ""  # the kind of a model for all kinds without one of their own
 
 
-class Group(NamedTuple):
-    """A question and its candidates of one kind."""
-
-    question: str
-    kind: str
-    expansions: Sequence[Expansion]
-
-
-def by_estimate(expansions: Sequence[Expansion], estimates: np.ndarray) -> list[Expansion]:
-    """The candidates by estimated rank, LOWEST first, equal ones in their order (methods, section 7.8).
+def sort_by_estimate(expansions: Sequence[Expansion], estimates: np.ndarray) -> list[Expansion]:
+    """Return the candidates by estimated rank, LOWEST first, equal ones in their order (methods, section 7.8).
 
     estimates: (candidates,)
     """
     return [expansions[place] for place in np.argsort(estimates, kind="stable")]
 
 
-def as_given(expansions: Sequence[Expansion]) -> list[Expansion]:
-    """The candidates in their order: what "first" takes."""
-    return [*expansions]
+def sort_by_label(expansions: Sequence[Expansion]) -> list[Expansion]:
+    """Return the candidates by the rank of their first answer-bearing passage: the oracle (methods, section 7.9).
 
-
-def by_label(expansions: Sequence[Expansion]) -> list[Expansion]:
-    """The candidates by the rank of their first answer-bearing passage: the oracle, EAR's upper bound (methods, 7.9).
-
-    Raises MismatchError where one has no label.
+    Raises MismatchError for a candidate without a label.
     """
     for each in expansions:
-        if problem := unlabelled(each):
+        if problem := find_missing(each, rank=True, top1=False):
             raise MismatchError(problem)
     return sorted(expansions, key=lambda each: each.rank or 0)
 
 
-def unlabelled(expansion: Expansion) -> str | None:
-    """What a candidate lacks for the oracle; None where it lacks nothing."""
-    missing = expansion.rank is None
-    return f"'{expansion.id}' has no rank; drtk rerank-queries label gives it one" if missing else None
-
-
-def greedy_ones(expansions: Sequence[Expansion]) -> list[Expansion]:
-    """The candidates that were generated greedily (GAR's baseline); none where the generator wrote nothing then."""
+def select_greedy(expansions: Sequence[Expansion]) -> list[Expansion]:
+    """Return the candidates that were decoded greedily (GAR's baseline); none if that text was blank."""
     return [each for each in expansions if each.extra.get("decode") == GREEDY]
 
 
-CHOICES: dict[str, Choice] = {"first": as_given, "oracle": by_label, "greedy": greedy_ones}
+CHOICES: dict[str, Callable[[Sequence[Expansion]], list[Expansion]]] = {
+    "first": list,
+    "oracle": sort_by_label,
+    "greedy": select_greedy,
+}
 
 
-def concatenated(question: str, expansions: Sequence[Expansion], *, clauses: int | None = None) -> tuple[str, bool]:
-    """One query of a question and all its candidates (GAR's concat), and whether words were cut off its end.
+def concatenate(query: str, expansions: Sequence[Expansion], *, clauses: int | None = None) -> tuple[str, bool]:
+    """Return one query with all candidates (GAR's concat), and whether it was cut.
 
-    clauses: the most different words it may have. Words here are runs of letters and digits: an analyzer that leaves out
-             stop words or finds stems has no more of them.
+    clauses: the largest number of distinct words, which are runs of letters and digits here: an analyzer that removes
+             stop words or stems has no more
     """
-    text = expanded_query(question, *(each.text for each in expansions))
+    text = expanded_query(query, *(each.text for each in expansions))
     if clauses is None:
         return text, False
     seen: set[str] = set()
@@ -100,227 +91,269 @@ def concatenated(question: str, expansions: Sequence[Expansion], *, clauses: int
     return text, False
 
 
-ANY = ""  # the kind of a model that is for all kinds without one of their own
+class QueryScorer:
+    """Estimate the ranks of candidates with one query re-ranker: THE LOWER, THE BETTER.
 
-
-class QueryReranker:
-    """Query re-rankers, kept loaded, one for each kind of expansion or one for all.
-
-    models: a folder, or folders by kind, with that of ANY for other kinds
-    texts: where retrieval-dependent (RD) models find the first passage of candidates that come without "top1"
-    looked_up: counts of the passages that were found there, and of those without a text
-    Raises MismatchError for a folder that is no query re-ranker, what loading one raises.
+    It is no `Scorer`, whose higher scores are better.
+    model: a folder that drtk rerank-queries train made, or a copy of it
+    Raises MismatchError for any other model, and what loading one raises.
     """
 
-    def __init__(
-        self,
-        models: str | Mapping[str, str],
-        *,
-        device: str = "auto",
-        settings: ScoringSettings | None = None,
-        texts: PassageSearcher | None = None,
-    ) -> None:
-        from drtk.query_expansion.query_reranker import QueryScorer  # imports torch
+    def __init__(self, model: str, *, device: str = "auto", settings: ScoringSettings | None = None) -> None:
+        from drtk.models.cross_encoder import Scorer  # imports torch
 
-        named = {ANY: models} if isinstance(models, str) else dict(models)
-        loaded = {
-            model: QueryScorer(model, device=device, settings=settings) for model in dict.fromkeys(named.values())
-        }
-        self._scorers = {kind: loaded[model] for kind, model in named.items()}
-        self._texts = texts
-        self.looked_up: Counter[str] = Counter()
+        settings = settings or ScoringSettings()
+        self.reading = load_query_input(model)
+        reading = self.reading
+        if settings.max_length is not None:
+            reading = replace(reading, max_length=settings.max_length)
+        self._scorer = Scorer(
+            model,
+            device=device,
+            settings=settings,
+            logits=True,
+            tokenizing=lambda tokenizer: CandidateTokenizer(tokenizer, reading),
+        )
 
-    def scorer(self, kind: str) -> QueryScorer:
-        """The model for a kind. Raises MismatchError where there is none."""
-        found = self._scorers.get(kind) or self._scorers.get(ANY)
-        if found is None:
-            raise MismatchError(f"no model is for candidates of kind '{kind}': --model {kind}=DIR, or one for all")
-        return found
+    def __call__(self, candidates: Sequence[Candidate]) -> np.ndarray:
+        """Return the estimates of the candidates, (candidates,), float32."""
+        return self.estimates(self.prepare(candidates))
 
-    def estimates(self, groups: Sequence[Group]) -> list[np.ndarray]:
-        """The estimated ranks of each group's candidates, (candidates,) float32: THE LOWER, THE BETTER.
+    def prepare(self, candidates: Sequence[Candidate]) -> TokenizedPairs:
+        """Tokenize the candidates."""
+        return self._scorer.prepare(candidates)  # type: ignore[arg-type]  # its tokenizing takes them
 
-        Raises MismatchError for a candidate without "top1" whose model reads it, where there is no index to ask.
-        """
-        return self.scores(groups, self.prepare(groups))
-
-    def prepare(self, groups: Sequence[Group]) -> dict[QueryScorer, TokenizedPairs]:
-        """The candidates of the groups as tokens, by the model that reads them."""
-        given: dict[QueryScorer, list[Candidate]] = {}
-        first = self._first_passages(groups)
-        for group in groups:
-            scorer = self.scorer(group.kind)
-            candidates = given.setdefault(scorer, [])
-            for each in group.expansions:
-                top = (each.top1 or first[_query(group, each)]) if scorer.reading.scorer == "rd" else {}
-                candidates.append(Candidate(group.question, each.text, top.get("title", ""), top.get("text", "")))
-        return {scorer: scorer.prepare(candidates) for scorer, candidates in given.items()}
-
-    def scores(self, groups: Sequence[Group], prepared: Mapping[QueryScorer, TokenizedPairs]) -> list[np.ndarray]:
-        """The estimates of groups that were prepared."""
-        found = {scorer: scorer.estimates(each) for scorer, each in prepared.items()}
-        at = dict.fromkeys(found, 0)
-        estimates = []
-        for group in groups:
-            scorer = self.scorer(group.kind)
-            start, at[scorer] = at[scorer], at[scorer] + len(group.expansions)
-            estimates.append(found[scorer][start : at[scorer]])
-        return estimates
-
-    def _first_passages(self, groups: Sequence[Group]) -> dict[str, dict[str, str]]:
-        """Title and text of the first passage of each query whose candidate lacks it and whose model reads it."""
-        wanted: dict[str, Expansion] = {}
-        for group in groups:
-            if self.scorer(group.kind).reading.scorer == "rd":
-                wanted |= {_query(group, each): each for each in group.expansions if each.top1 is None}
-        if not wanted:
-            return {}
-        if self._texts is None:
-            each = next(iter(wanted.values()))
-            raise MismatchError(
-                f"'{each.id}' has no 'top1', which a scorer of kind rd reads: --index DIR searches it, or "
-                "drtk rerank-queries label adds it to all"
-            )
-        found: dict[str, dict[str, str]] = {}
-        passages = []
-        for query, ranking in zip(wanted, self._texts.search(list(wanted), 1), strict=True):
-            passage = self._texts.passage(ranking[0][0]) if ranking else None
-            found[query] = {"title": passage.title, "text": passage.text} if passage else {"title": "", "text": ""}
-            passages += [passage] if passage else []
-        self.looked_up.update(count_texts(passages))
-        return found
-
-
-def _query(group: Group, expansion: Expansion) -> str:
-    return expanded_query(group.question, expansion.text)
-
-
-LUCENE_CLAUSES = 1024  # distinct words of a query that Lucene takes where nobody says otherwise
-LINES = "choices.jsonl"  # in the folder: of each question and kind what was chosen, and why
+    def estimates(self, prepared: TokenizedPairs) -> np.ndarray:
+        """Return the estimates of tokenized candidates, (candidates,), float32. Raises what Scorer.scores raises."""
+        return self._scorer.scores(prepared) if len(prepared.rows) else np.empty(0, dtype=np.float32)
 
 
 class _Window(NamedTuple):
-    """Groups of candidates, the distinct ones among them, and where a model reads them their tokens and what was looked up."""
+    """Lists of distinct candidates, their tokens by model, and counts."""
 
-    records: list[Candidates]
-    groups: list[Group]
-    tokens: dict[QueryScorer, TokenizedPairs] | None
-    count_texts: dict[str, int]
+    lists: list[CandidateList]
+    tokens: dict[QueryScorer, TokenizedPairs]
+    counts: Counter[str]
 
 
 class ChooseQueries(BatchFunction):
-    """Windows of `Candidates` to lines of choices.jsonl: the queries of each question and kind, best first.
+    """Choose queries: windows of `CandidateList` to lines of choices.jsonl, best first.
 
-    models: query re-rankers by kind, for --select scorer alone, as others are to do without the libraries of models
-    index, corpus: for those that read passages
+    models: query re-rankers by kind, that of ANY for other kinds; for `select` scorer only, as other choices need no torch
+    index, corpus: to search the first passage of candidates without "top1", for retrieval-dependent (RD) models
     """
 
     def __init__(
         self, settings: ChooseSettings, models: Mapping[str, str], device: str, index: str | None, corpus: str | None
     ) -> None:
         self._settings = settings
-        self.ahead = index is None  # an index must be asked by the thread that opened it
-        self._reranker: QueryReranker | None = None
-        if settings.select == "scorer":
+        self.ahead = index is None  # an index must be searched by the thread that opened it
+        self._texts: PassageSearcher | None = None
+        if index is not None:
             from drtk.retrieval.search import PassageSearcher
 
-            searching = SearchSettings(k1=settings.k1, b=settings.b)
-            texts = None if index is None else PassageSearcher(index, corpus=corpus, settings=searching)
-            self._reranker = QueryReranker(models, device=device, settings=settings, texts=texts)
+            self._texts = PassageSearcher(index, corpus=corpus, settings=SearchSettings(k1=settings.k1, b=settings.b))
+        loaded = {
+            model: QueryScorer(model, device=device, settings=settings) for model in dict.fromkeys(models.values())
+        }
+        self._scorers = {kind: loaded[model] for kind, model in models.items()}
 
-    def prepare(self, records: list[Candidates]) -> _Window:
-        """The distinct candidates of each group, and their tokens."""
-        kept = [distinct(each.expansions, self._settings.max_candidates) for each in records]
-        groups = [Group(each.query.text, each.kind, found) for each, found in zip(records, kept, strict=True)]
-        if self._reranker is None:
-            return _Window(records, groups, None, {})
-        self._reranker.looked_up.clear()
-        tokens = self._reranker.prepare(groups)
-        return _Window(records, groups, tokens, dict(self._reranker.looked_up))
+    def prepare(self, records: list[CandidateList]) -> _Window:
+        """Select the distinct candidates of each list, and tokenize them."""
+        most = self._settings.max_candidates
+        lists = [replace(each, expansions=tuple(select_distinct(each.expansions, most))) for each in records]
+        counts: Counter[str] = Counter(candidates=sum(len(each.expansions) for each in records))
+        if not self._scorers:
+            return _Window(lists, {}, counts)
+        first = self._search_first(lists, counts)
+        given: dict[QueryScorer, list[Candidate]] = {}
+        for each in lists:
+            scorer = self._scorer(each.kind)
+            candidates = given.setdefault(scorer, [])
+            for one in each.expansions:
+                query = expanded_query(each.query.text, one.text)
+                top = (one.top1 or first[query]) if scorer.reading.scorer == "rd" else {}
+                candidates.append(Candidate(each.query.text, one.text, top.get("title", ""), top.get("text", "")))
+        return _Window(lists, {scorer: scorer.prepare(candidates) for scorer, candidates in given.items()}, counts)
+
+    def _scorer(self, kind: str) -> QueryScorer:
+        return self._scorers[kind if kind in self._scorers else ANY]
+
+    def _search_first(self, lists: Sequence[CandidateList], counts: Counter[str]) -> dict[str, dict[str, str]]:
+        """Return title and text of the first passage, by query, for candidates without "top1" whose model reads it."""
+        queries = dict.fromkeys(
+            expanded_query(each.query.text, one.text)
+            for each in lists
+            if self._scorer(each.kind).reading.scorer == "rd"
+            for one in each.expansions
+            if one.top1 is None
+        )
+        if not queries:
+            return {}
+        assert self._texts is not None  # `choose_queries` rejects these candidates without an index
+        first: dict[str, dict[str, str]] = {}
+        passages = []
+        for query, ranking in zip(queries, self._texts.search(list(queries), 1), strict=True):
+            passage = self._texts.passage(ranking[0][0]) if ranking else Passage("", "")
+            first[query] = {"title": passage.title, "text": passage.text}
+            passages += [passage] if ranking else []
+        counts.update(count_texts(passages))
+        return first
 
     def __call__(self, prepared: _Window) -> Done:
-        """The lines of a window, and how many candidates there were and how many different ones."""
-        records, groups, tokens, count_texts = prepared
-        given = sum(len(each.expansions) for each in records)
-        counts = {"candidates": given, "distinct": 0, "chosen": 0, "cut": 0, "above Lucene's limit": 0}
-        estimates: Sequence[np.ndarray | None] = [None] * len(records)
-        if self._reranker is not None and tokens is not None:
-            estimates = self._reranker.scores(groups, tokens)
+        """Return the lines of a window, and counts of candidates and of the passages that were looked up."""
+        lists, tokens, looked_up = prepared
+        names = ("candidates", "distinct", "chosen", "cut", "above Lucene's limit")
+        counts: dict[str, int] = dict.fromkeys(names, 0) | looked_up
+        values = {scorer: scorer.estimates(each) for scorer, each in tokens.items()}
+        at = dict.fromkeys(values, 0)
         lines = []
-        for each, group, estimate in zip(records, groups, estimates, strict=True):
-            counts["distinct"] += len(group.expansions)
-            lines.append(dump(self._line(each, group.expansions, estimate, counts)))
-        return Done(lines, counts | count_texts)
+        for each in lists:
+            estimates: np.ndarray | None = None
+            if self._scorers:
+                scorer = self._scorer(each.kind)
+                start, at[scorer] = at[scorer], at[scorer] + len(each.expansions)
+                estimates = values[scorer][start : at[scorer]]
+            counts["distinct"] += len(each.expansions)
+            lines.append(dump(self._line(each, estimates, counts)))
+        return Done(lines, counts)
 
-    def _line(
-        self, group: Candidates, found: Sequence[Expansion], estimate: np.ndarray | None, counts: dict[str, int]
-    ) -> dict[str, Any]:
-        line: dict[str, Any] = {"query_id": group.query.id, "kind": group.kind}
+    def _line(self, each: CandidateList, estimates: np.ndarray | None, counts: dict[str, int]) -> dict[str, Any]:
+        expansions, query = each.expansions, each.query.text
+        line: dict[str, Any] = {"query_id": each.query.id, "kind": each.kind}
         if self._settings.select == "concat":
             counts["chosen"] += 1
-            text, cut = concatenated(group.query.text, found, clauses=self._settings.max_clauses)
+            text, cut = concatenate(query, expansions, clauses=self._settings.max_clauses)
             counts["cut"] += cut
             counts["above Lucene's limit"] += len(set(split_words(text, latin=False))) > LUCENE_CLAUSES
-            return line | {"chosen": [[each.id for each in found]], "queries": [text]}
-        best = by_estimate(found, estimate) if estimate is not None else CHOICES[self._settings.select](found)
-        best = best[: self._settings.top]
+            return line | {"chosen": [[one.id for one in expansions]], "queries": [text]}
+        if estimates is not None:
+            best = sort_by_estimate(expansions, estimates)[: self._settings.top]
+        else:
+            best = CHOICES[self._settings.select](expansions)[: self._settings.top]
         counts["chosen"] += bool(best)
-        line |= {"chosen": [[each.id] for each in best]}
-        if estimate is not None:
-            of = dict(zip((each.id for each in found), estimate.tolist(), strict=True))
-            line["estimates"] = [of[each.id] for each in best]
-        if all(each.rank is not None for each in best):
-            line["ranks"] = [each.rank for each in best]
-        return line | {"queries": [expanded_query(group.query.text, each.text) for each in best]}
+        line |= {"chosen": [[one.id] for one in best]}
+        if estimates is not None:
+            of = dict(zip((one.id for one in expansions), estimates.tolist(), strict=True))
+            line["estimates"] = [of[one.id] for one in best]
+        if all(one.rank is not None for one in best):
+            line["ranks"] = [one.rank for one in best]
+        return line | {"queries": [expanded_query(query, one.text) for one in best]}
 
 
-def write_queries(folder: Path, questions: Mapping[str, Query], top: int) -> dict[str, int]:
+def choose_queries(
+    source: str,
+    queries: Mapping[str, Query],
+    settings: ChooseSettings,
+    *,
+    models: Mapping[str, str],
+    device: str,
+    index: str | None,
+    corpus: str | None,
+    running: RunnerSettings,
+    job: FolderJob,
+) -> dict[str, Any]:
+    """Write choices.jsonl and the query files into the folder of `job`; return counts, and "files", the size of each.
+
+    A resumed job continues choices.jsonl, or uses it as it is if it is complete.
+    Raises what reading the candidates raises, RecordError (file:line) for those that lack what the choice needs,
+    DrtkError if there are none.
+    """
+    folder = job.begin()
+    path = str(folder / LINES)
+    inner = FilterJob(
+        *(job.command, "choices", path, job.settings),
+        resume=job.resume,
+        force=job.force,
+        log_summary=False,
+        intake=job.intake,
+    )
+    inner.recover()
+    place = str(corpus)
+    if index is not None and corpus is None:
+        place = str(read_manifest(index).get("corpus") or index)
+    if job.resume and is_done(path, job.settings, program=job.command):  # killed while the queries were written
+        known = {entry["path"] for entry in job.intake.inputs}
+        job.intake.inputs += [e for e in read_json(manifest_path(path))["inputs"] if e["path"] not in known]
+    else:
+        inner.find_problem = lambda _: describe_textless(inner.counts, place)
+        check = _make_check(settings.select, models, index)
+        lists = _reject_empty(iter_candidate_lists(source, queries, job.intake, check=check), source)
+        arguments = (settings, models, device, index, corpus)
+        run_filter(lists, inner, ChooseQueries, *arguments, running=running, window=WINDOW, unit="questions")
+    counts: dict[str, Any] = read_json(manifest_path(path))["counts"]
+    if not counts["chosen"]:  # happens with `select` greedy only
+        raise DrtkError(
+            f'{name_of(source)}: no candidate has "decode": "{GREEDY}", which drtk expand-queries writes with `decode` greedy; '
+            "`select` first takes the first"
+        )
+    warn_of_textless(counts, place)
+    files, without = write_queries(folder, queries, settings.top)
+    manifest_path(path).unlink()
+    return counts | {"without a candidate": without, "files": files}
+
+
+def _make_check(select: str, models: Mapping[str, str], index: str | None) -> Callable[[Expansion, Query], str | None]:
+    """Return a check for `iter_candidate_lists`: whether candidates have what the choice needs."""
+    readings = {kind: load_query_input(model) for kind, model in models.items()}
+
+    def check(expansion: Expansion, _: Query) -> str | None:
+        reading = readings.get(expansion.kind, readings.get(ANY))
+        if models and reading is None:
+            return f"no model is for kind '{expansion.kind}': give `model` {expansion.kind}=DIR, or one for all"
+        needs_top1 = reading is not None and reading.scorer == "rd" and index is None
+        missing = find_missing(expansion, rank=select == "oracle", top1=needs_top1)
+        return f"{missing}, or give `index`" if missing and needs_top1 else missing
+
+    return check
+
+
+def _reject_empty(lists: Iterator[CandidateList], source: str) -> Iterator[CandidateList]:
+    """Yield the lists. Raises DrtkError if there are none: without a kind there is no file to write queries into."""
+    empty = True
+    for each in lists:
+        empty = False
+        yield each
+    if empty:
+        raise DrtkError(f"{name_of(source)}: holds no candidates; there is nothing to choose from")
+
+
+def write_queries(folder: Path, queries: Mapping[str, Query], top: int) -> tuple[dict[str, int], int]:
     """Write the query files of a folder from its choices.jsonl: KIND.jsonl, or KIND.1.jsonl … KIND.N.jsonl for N > 1.
 
-    Questions keep id, answers and all else; the text is the expanded query, "expansion" names the candidates in it. One that
-    has no candidate of a kind is asked alone in the (first) file of that kind, at its end: it is to be searched for all the
-    same, and a run without it would count as one that finds nothing.
-    Returns how many queries each file holds, and "asked alone".
+    Queries keep their fields; the text is the expanded query, "expansion" names the candidates in it. A query without a
+    candidate of a kind is written unexpanded at the end of the (first) file of that kind: otherwise the run of that file
+    would lack it, which counts as retrieving nothing.
+    Returns the number of queries per file and of those "asked alone", and the number of queries without any candidate.
     """
-    kinds: dict[str, set[str]] = {}
-    for choice in _choices(folder):
-        kinds.setdefault(choice["kind"], set()).update([choice["query_id"]] if choice["chosen"] else [])
-    counts: dict[str, int] = {}
+    chosen: dict[str, set[str]] = {}
+    for choice in _iter_choices(folder):
+        chosen.setdefault(choice["kind"], set()).update([choice["query_id"]] if choice["chosen"] else [])
+    counts: Counter[str] = Counter()
     with ExitStack() as stack:
-        files = {
-            (kind, place): stack.enter_context(open(folder / _name(kind, place, top), "wb"))
-            for kind in kinds
-            for place in range(top)
+        names = {
+            (kind, at): f"{kind}.jsonl" if top == 1 else f"{kind}.{at + 1}.jsonl"
+            for kind in chosen
+            for at in range(top)
         }
-        for choice in _choices(folder):
-            query = questions[choice["query_id"]]
-            for place, (text, ids) in enumerate(zip(choice["queries"], choice["chosen"], strict=True)):
+        files = {name: stack.enter_context(open(folder / name, "wb")) for name in names.values()}
+
+        def write(query: Query, kind: str, at: int = 0) -> None:
+            files[names[kind, at]].write(dump(query))
+            counts[names[kind, at]] += 1
+
+        for choice in _iter_choices(folder):
+            query = queries[choice["query_id"]]
+            for at, (text, ids) in enumerate(zip(choice["queries"], choice["chosen"], strict=True)):
                 expansion = ids[0] if len(ids) == 1 else ids
-                made = replace(query, text=text, extra=query.extra | {"expansion": expansion})
-                files[choice["kind"], place].write(dump(made))
-                name = _name(choice["kind"], place, top)
-                counts[name] = counts.get(name, 0) + 1
-        alone = 0
-        for kind, ids in kinds.items():
-            for id, query in questions.items():
-                if id not in ids:
-                    files[kind, 0].write(dump(replace(query, text=plain_query(query.text))))
-                    alone += 1
-                    name = _name(kind, 0, top)
-                    counts[name] = counts.get(name, 0) + 1
-    return counts | {"asked alone": alone}
+                write(replace(query, text=text, extra=query.extra | {"expansion": expansion}), choice["kind"], at)
+        alone = [(query, kind) for kind, ids in chosen.items() for id, query in queries.items() if id not in ids]
+        for query, kind in alone:
+            write(replace(query, text=plain_query(query.text)), kind)
+    return {**counts, "asked alone": len(alone)}, len(queries.keys() - set().union(*chosen.values()))
 
 
-def questions_without(folder: Path, questions: Mapping[str, Query]) -> int:
-    """How many questions no choice of the folder's choices.jsonl belongs to."""
-    return len(questions.keys() - {choice["query_id"] for choice in _choices(folder) if choice["chosen"]})
-
-
-def _choices(folder: Path) -> Iterator[dict[str, Any]]:
+def _iter_choices(folder: Path) -> Iterator[dict[str, Any]]:
     with open(folder / LINES, "rb") as lines:
         for line in lines:
             yield orjson.loads(line)
-
-
-def _name(kind: str, place: int, top: int) -> str:
-    return f"{kind}.jsonl" if top == 1 else f"{kind}.{place + 1}.jsonl"

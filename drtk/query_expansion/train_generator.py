@@ -27,7 +27,7 @@ from drtk.training.text_pairs import Pair, Pairs, Subset, sample_pairs, split_he
 
 
 def initial_capitals(answer: str) -> str:
-    """An answer in capitals alone with each word's first letter as a capital; any other answer as it is.
+    """Return an answer in capitals only with initial capitals; any other answer unchanged.
 
     >>> initial_capitals("DAVID BECKHAM"), initial_capitals("the BBC")
     ('David Beckham', 'the BBC')
@@ -36,24 +36,19 @@ def initial_capitals(answer: str) -> str:
 
 
 def answer_target(answers: Sequence[str], *, case: Literal["kept", "initial"]) -> str | None:
-    """The first answer that is not blank, on one line; None where there is none.
-
-    case: initial: one in capitals alone (TriviaQA) with initial capitals
-    """
-    found = next((text for answer in answers if (text := " ".join(answer.split()))), None)
-    return initial_capitals(found) if found and case == "initial" else found
+    """Return the first answer that is not blank, on one line. case: initial: see `initial_capitals` (TriviaQA)"""
+    first = next((text for answer in answers if (text := " ".join(answer.split()))), None)
+    return initial_capitals(first) if first and case == "initial" else first
 
 
 def sentence_target(passages: Iterable[Passage], contains: Contains) -> str | None:
-    """The sentence with an answer, of the first passage whose text has one; None where no passage has.
+    """Return the sentence with an answer in the first passage whose text has one.
 
-    An answer that goes over the end of a sentence is in the fewest sentences that hold it, the first ones of equals.
+    An answer across sentences gives the shortest stretch of sentences that contains it, the first of equal ones.
     """
-    passage = next((passage for passage in passages if contains(passage.text)), None)
-    return None if passage is None else _around_answer(passage.text, contains)
-
-
-def _around_answer(text: str, contains: Contains) -> str:
+    text = next((passage.text for passage in passages if contains(passage.text)), None)
+    if text is None:
+        return None
     sentences = split_plain_sentences(text)
     for size in range(1, len(sentences)):
         for begin in range(len(sentences) - size + 1):
@@ -71,76 +66,71 @@ def title_target(
     separator: str,
     match_title: bool = False,
 ) -> str | None:
-    """Titles of answer-bearing passages in their order, each once, joined; or the first alone. None where there is none.
+    """Return the distinct titles of answer-bearing passages in their order, joined; or the first only.
 
-    match_title: an answer may stand in the title (GAR's scripts), and not in the text alone (methods, section 8.5)
+    match_title: an answer may be in the title (GAR's scripts), not only in the text (methods, section 8.5)
     """
-    titles = dict.fromkeys(_titles_with_answer(passages, contains, match_title=match_title))
-    if mode == "first":
-        return next(iter(titles), None)
-    return separator.join(titles) or None
-
-
-def _titles_with_answer(passages: Iterable[Passage], contains: Contains, *, match_title: bool) -> Iterator[str]:
+    titles: dict[str, None] = {}
     for passage in passages:
         title = " ".join(passage.title.split())
         if title and contains(f"{title} {passage.text}" if match_title else passage.text):
-            yield title
+            titles[title] = None
+    return separator.join(list(titles)[:1] if mode == "first" else titles) or None
 
 
-Asked = Callable[[str], str]  # how a question is put before the model
+Format = Callable[[str], str]  # returns the model's input for a question
 
 
 @dataclass
 class QuestionPairs:
-    """Questions and their targets by number (drtk.training.text_pairs.Pairs), and all that were read, with or without target.
+    """Questions with a target, by number (drtk.training.text_pairs.Pairs); `read`: all questions.
 
-    dropped: why questions have no pair, and how many
+    dropped: the number of questions without a target, by reason
     """
 
     read: list[Query]
     questions: list[Query] = field(default_factory=list)
     targets: list[str] = field(default_factory=list)
-    asked: Asked = str
+    format: Format = str
     dropped: dict[str, int] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.targets)
 
     def __getitem__(self, number: int) -> Pair:
-        return Pair(self.asked(self.questions[number].text), self.targets[number])
+        return Pair(self.format(self.questions[number].text), self.targets[number])
 
     def key(self, number: int) -> str:
-        """The id of the question."""
+        """Return the id of the question."""
         return self.questions[number].id
 
 
 def question_pairs(
-    source: str, *, run: str | None, corpus: str | None, settings: GeneratorConfig, asked: Asked, intake: Intake
+    source: str, *, run: str | None, corpus: str | None, settings: GeneratorConfig, format: Format, intake: Intake
 ) -> QuestionPairs:
-    """The questions of a file that have a target, in its order.
+    """Return the questions of a file that have a target, in its order.
 
-    run, corpus: for the sentence and title tasks, which look for answers in the passages of each question in the run
-    Raises DrtkError where no question has an answer, none of them a target, or no passage a text; RecordError (file:line, and how many more)
-    for a question of the run that is not among these, and a passage that the corpus lacks.
+    run, corpus: for the sentence and title tasks, which search the passages of each question in the run for answers
+    Raises DrtkError if no question has an answer or a target, or no passage a text; RecordError (file:line, and how many
+    more) for a question of the run that is not in the file, and a passage that the corpus lacks.
     """
-    pairs = QuestionPairs(list(read_queries(source, intake=intake)), asked=asked)
+    pairs = QuestionPairs(list(read_queries(source, intake=intake)), format=format)
     known = [query for query in pairs.read if query.text.strip() and any(map(str.strip, query.answers or ()))]
     pairs.dropped["without answers"] = len(pairs.read) - len(known)
     if not known:
         raise DrtkError(f"{name_of(source)}: no question has an answer")
     if settings.task == "gar-answer":
-        found = {query.id: answer_target(query.answers or (), case=settings.answer_case) for query in known}
+        targets = {query.id: answer_target(query.answers or (), case=settings.answer_case) for query in known}
     else:
         assert run is not None
         assert corpus is not None
         looked: Counter[str] = Counter()
-        found = dict(_found_targets(known, pairs.read, run, corpus, settings, intake, looked))
+        targets = dict(_iter_targets(known, pairs.read, run, corpus, settings, intake, looked))
         if fault := describe_textless(looked, corpus):
             raise DrtkError(fault)
         warn_of_textless(looked, corpus)
     for query in known:
-        if target := found.get(query.id):
+        if target := targets.get(query.id):
             pairs.questions.append(query)
             pairs.targets.append(target)
     pairs.dropped["without answer-bearing passage"] = len(known) - len(pairs)
@@ -149,7 +139,7 @@ def question_pairs(
     return pairs
 
 
-def _found_targets(
+def _iter_targets(
     known: Sequence[Query],
     read: Sequence[Query],
     run: str,
@@ -168,14 +158,18 @@ def _found_targets(
         contains = MATCHES[settings.match](answers[each.query_id])
         invalid += len(getattr(contains, "invalid", ()))
         if contains:
-            passages = map(store.__getitem__, each.ranked_ids()[: settings.depth])
-            yield each.query_id, _target(_counted(passages, looked, settings), contains, settings)
+            passages = _count(map(store.__getitem__, each.ranked_ids()[: settings.depth]), looked, settings)
+            if settings.task == "gar-sentence":
+                yield each.query_id, sentence_target(passages, contains)
+            else:
+                how: dict[str, Any] = {"mode": settings.title_mode, "separator": settings.separator}
+                yield each.query_id, title_target(passages, contains, **how, match_title=settings.match_title)
     if invalid:
         warn(f"{invalid:,} answers are no regular expressions and match nothing")
 
 
-def _counted(passages: Iterator[Passage], looked: Counter[str], settings: GeneratorConfig) -> Iterator[Passage]:
-    """The passages, counted as they are looked into, and those without a text (or title, where an answer may stand there)."""
+def _count(passages: Iterator[Passage], looked: Counter[str], settings: GeneratorConfig) -> Iterator[Passage]:
+    """Yield the passages; count them, and those without a text (or a title that is searched too)."""
     with_titles = settings.task == "gar-title" and settings.match_title
     for passage in passages:
         looked[PASSAGES] += 1
@@ -183,28 +177,16 @@ def _counted(passages: Iterator[Passage], looked: Counter[str], settings: Genera
         yield passage
 
 
-def _target(passages: Iterator[Passage], contains: Callable[[str], bool], settings: GeneratorConfig) -> str | None:
-    if settings.task == "gar-sentence":
-        return sentence_target(passages, contains)
-    return title_target(
-        passages,
-        contains,
-        mode=settings.title_mode,
-        separator=settings.separator,
-        match_title=settings.match_title,
-    )
-
-
-Finish = Callable[[Path, Start, Mapping[str, Any]], None]  # folder of a generator, what it is, facts of its training
+Finish = Callable[[Path, Start, Mapping[str, Any]], None]  # folder of a generator, its start, facts of its training
 
 
 def pairs_without(pairs: Pairs, folds: Mapping[str, int], fold: int) -> Subset:
-    """The pairs that the generator of a fold is trained with: those of all other folds."""
+    """Return the pairs to train the generator of a fold on: those of all other folds."""
     return Subset(pairs, (number for number in range(len(pairs)) if folds[pairs.key(number)] != fold))
 
 
-def to_train_and_measure(pairs: Pairs, dev: Pairs | None, settings: GeneratorConfig) -> tuple[Pairs, list[Pair]]:
-    """(pairs to train with, pairs to measure with): a share of the former is held out for the latter where there is no `dev`."""
+def split_pairs(pairs: Pairs, dev: Pairs | None, settings: GeneratorConfig) -> tuple[Pairs, list[Pair]]:
+    """Return the pairs to train on and to evaluate with: those of `dev`, or a held-out share of `pairs`."""
     if settings.dev_share is None:
         return pairs, [] if dev is None else sample_pairs(dev, settings.dev_limit)
     trained, held = split_held_out(pairs, settings.dev_share)
@@ -212,13 +194,13 @@ def to_train_and_measure(pairs: Pairs, dev: Pairs | None, settings: GeneratorCon
 
 
 def check_folds(pairs: Pairs, folds: Mapping[str, int], dev: Pairs | None, settings: GeneratorConfig) -> None:
-    """Raises DrtkError where the pairs of some generator fill no batch, or leave none to measure with."""
+    """Raise DrtkError if the pairs of a generator fill no batch, or leave none to evaluate with."""
     for fold in range(settings.folds or 0):
-        trained, measured = to_train_and_measure(pairs_without(pairs, folds, fold), dev, settings)
+        trained, measured = split_pairs(pairs_without(pairs, folds, fold), dev, settings)
         plan_schedule(len(trained), settings, what="pairs")
         if settings.dev_share is not None and not measured:
             raise DrtkError(
-                f"without fold {fold}, --dev-share {settings.dev_share} leaves no questions to measure with"
+                f"without fold {fold}, `dev_share` {settings.dev_share} leaves no questions to evaluate with"
             )
 
 
@@ -235,25 +217,21 @@ def train_folds(
     device: str = "auto",
     done: Collection[int] = (),
     finish: Finish,
-) -> list[dict[str, Any]]:
-    """Train a generator for each fold into a folder of its own below `folder`; facts of those that were trained now.
+) -> None:
+    """Train a generator for each fold into a subfolder of `folder`, and pass its facts to `finish`.
 
-    folds: of each question by its id. done: folds that an earlier run has finished
-    dev: pairs to measure all of them with; otherwise each measures with a share of its own, never with its fold
+    folds: by the id of the question; done: folds that an earlier run finished
+    dev: pairs to evaluate all of them with; otherwise each uses a share of its own, never its fold
     """
-    facts = []
     for fold in range(settings.folds or 0):
         if fold in done:
             continue
-        mine, measured = to_train_and_measure(pairs_without(pairs, folds, fold), dev, settings)
-        log(f"fold {fold}: trained with {len(mine):,} of {len(pairs):,} questions")
+        mine, measured = split_pairs(pairs_without(pairs, folds, fold), dev, settings)
+        log(f"fold {fold}: training on {len(mine):,} of {len(pairs):,} questions")
         start = start_from(model, settings)
         target = fold_folder(folder, fold)
         target.mkdir(exist_ok=True)
-        found = train_generator(
+        facts = train_generator(
             mine, target, start=start, config=settings, dev=measured, score=score, seed=seed, device=device
         )
-        found |= {"pairs": len(mine), "dev pairs": len(measured), "fold": fold}
-        finish(target, start, found)
-        facts.append(found)
-    return facts
+        finish(target, start, facts | {"pairs": len(mine), "dev pairs": len(measured), "fold": fold})

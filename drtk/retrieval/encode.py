@@ -6,6 +6,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
@@ -101,7 +102,8 @@ class Embedder:
         self._budget = self.settings.batch_tokens or (_CPU_TOKENS if self.device.type == "cpu" else _GPU_TOKENS)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _unpickle, (self.model, self.role, self.settings, self._device_name)
+        make = partial(Embedder, role=self.role, settings=self.settings, device=self._device_name, weights=False)
+        return make, (self.model,)
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -166,10 +168,6 @@ class Embedder:
             if report is not None:
                 report(len(rows))
         return out.cpu().numpy()
-
-
-def _unpickle(model: str, role: Literal["query", "passage"], settings: EncodeSettings, device: str) -> Embedder:
-    return Embedder(model, role=role, settings=settings, device=device, weights=False)
 
 
 def encode_corpus(

@@ -177,8 +177,7 @@ class FilterJob:
             if self.resume:
                 raise UsageError("`resume` needs a named output: -o FILE")
             return
-        if final.exists() and not self.force and not (self.resume and self._resumes_replacement()):
-            raise DrtkError(f"{self.output}: exists already; `force` replaces it")
+        self._check_final()
         if not final.parent.is_dir():
             raise DrtkError(f"{self.output}: there is no folder {final.parent}")
         if not is_writable(final.parent):
@@ -192,6 +191,11 @@ class FilterJob:
                 f"{self.output}.part: holds {journal.records:,} finished records of an interrupted run; "
                 "`resume` continues from there, `force` begins again"
             )
+
+    def _check_final(self) -> None:
+        """Raise DrtkError if an output exists that this run may not replace."""
+        if Path(self.output).exists() and not self.force and not (self.resume and self._resumes_replacement()):
+            raise DrtkError(f"{self.output}: exists already; `force` replaces it")
 
     def run(
         self, records: Iterable[Record], work: Callable[[list[Record]], Iterable[bytes]], *, unit: str = "records"
@@ -347,6 +351,7 @@ class FilterJob:
     def _open_journal(self) -> Journal:
         """Return the journal to resume from, or a new one. Raises MismatchError if the interrupted run does not fit."""
         settings = to_json_values(self.settings)
+        self._check_final()  # another run may have finished since `check`
         settings = {name: value for name, value in settings.items() if name not in (*SOURCES, "skip_bad")}
         self._named = find_inputs(
             self._without_outputs(settings), self._folders

@@ -44,7 +44,8 @@ Target = Callable[[int], int]  # the cap of the group with this number
 Boundary = Callable[[int, int, int], int]  # (sentence, begin, latest) -> where to cut, begin < cut
 
 
-def greedy(
+def group_sentences(
+    policy: str,
     lengths: Sequence[int],
     cap: int,
     *,
@@ -52,52 +53,31 @@ def greedy(
     boundary: Boundary = lambda sentence, begin, latest: latest,
     overlap: int = 0,
 ) -> list[Group]:
-    """Group whole sentences of together at most `cap` units; cut a longer sentence, whose rest opens the next group.
+    """Group consecutive sentences; empty sentences are in no group.
 
+    policy: "greedy" groups whole sentences of together at most `cap` units; it cuts a longer sentence, whose rest opens the
+        next group. "condenser" keeps a longer sentence whole, as a group of its own. "cotmae" closes a group after the
+        sentence that exceeds `cap`. The last two follow the released code of Condenser and of CoT-MAE and query-as-context
     lengths: units (words or word pieces) of each sentence
     target: a smaller cap for some groups; it closes them early and cuts no sentence
-    boundary: moves the end of a cut, for example to the beginning of a word
-    overlap: number of parts repeated at the start of the next group, fewer if they do not fit
+    boundary: moves the end of a cut of "greedy", for example to the beginning of a word
+    overlap: number of parts that "greedy" repeats at the start of the next group, fewer if they do not fit
     """
     groups = _Groups(target, cap)
     for sentence, length in enumerate(lengths):
-        if length > cap:
+        begin = 0
+        if policy == "greedy" and length > cap:
             groups.close()
-            begin = 0
             while length - begin > cap:
                 end = boundary(sentence, begin, begin + cap)
                 groups.add((sentence, begin, end))
                 groups.close()
                 begin = end
-            if begin < length:
-                groups.add((sentence, begin, length))
-        elif length:
-            if groups.size and groups.size + length > groups.limit:
-                groups.close(repeat=overlap, room_for=length)
-            groups.add((sentence, 0, length))
-    groups.close()
-    return groups.closed
-
-
-def condenser(lengths: Sequence[int], cap: int, *, target: Target | None = None) -> list[Group]:
-    """Group as `greedy` does, but keep a sentence longer than `cap` whole (Condenser's released code)."""
-    groups = _Groups(target, cap)
-    for sentence, length in enumerate(lengths):
-        if groups.size and groups.size + length > groups.limit:
-            groups.close()
-        if length:
-            groups.add((sentence, 0, length))
-    groups.close()
-    return groups.closed
-
-
-def cotmae(lengths: Sequence[int], cap: int, *, target: Target | None = None) -> list[Group]:
-    """Close each group after the sentence that exceeds `cap` (the released code of CoT-MAE and query-as-context)."""
-    groups = _Groups(target, cap)
-    for sentence, length in enumerate(lengths):
-        if length:
-            groups.add((sentence, 0, length))
-        if groups.size > groups.limit:
+        elif policy != "cotmae" and length and groups.size + length > groups.limit:
+            groups.close(repeat=overlap, room_for=length)
+        if begin < length:
+            groups.add((sentence, begin, length))
+        if policy == "cotmae" and groups.size > groups.limit:
             groups.close()
     groups.close()
     return groups.closed
@@ -237,15 +217,17 @@ class Chunker:
             stop = first + units_of(sentence).begins[end] if end < lengths[sentence] else last
             return trim(text, start, stop)
 
-        target = random_cap if settings.short_prob else None
-        if settings.policy == "greedy":
+        def boundary(sentence: int, begin: int, latest: int) -> int:
+            return units_of(sentence).boundary(begin, latest)
 
-            def boundary(sentence: int, begin: int, latest: int) -> int:
-                return units_of(sentence).boundary(begin, latest)
-
-            groups = greedy(lengths, cap, target=target, boundary=boundary, overlap=settings.overlap)
-        else:
-            groups = (condenser if settings.policy == "condenser" else cotmae)(lengths, cap, target=target)
+        groups = group_sentences(
+            settings.policy,
+            lengths,
+            cap,
+            target=random_cap if settings.short_prob else None,
+            boundary=boundary,
+            overlap=settings.overlap,
+        )
         placed = [[span for span in map(span_of, group) if span[0] < span[1]] for group in groups]
         return [Cut(spans[0][0], spans[-1][1], spans) for spans in placed if spans]
 
@@ -322,13 +304,14 @@ def build_line_maker(
 
 
 def chunk_corpus(
-    documents: Iterable[Passage], settings: ChunkSettings, job: FilterJob, *, running: RunnerSettings
+    documents: Iterable[Passage], settings: ChunkSettings, job: FilterJob, *, running: RunnerSettings | None = None
 ) -> None:
     """Write the passages of `documents` through `job`, in order; count documents without words as `empty`.
 
     Raises UsageError for contradictory settings, DrtkError for a missing model or tokenizer.
     """
     check_settings(settings)
+    running = running or RunnerSettings()
     if running.runner != "local" and settings.workers:
         raise UsageError("`workers` has no effect with Ray; `ray_workers` sets the number of its workers")
     stream = iter(documents)

@@ -15,14 +15,17 @@ from drtk.errors import MismatchError, UsageError
 from drtk.models.biencoder import BiEncoder, load_towers, save_towers
 from drtk.models.checkpoint import TextEncoder
 from drtk.models.lora import add_adapters, merge_adapters, need_peft
+from drtk.models.model_folder import locate
+from drtk.runtime.folder_job import FolderJob
+from drtk.runtime.manifest import find_inputs
 from drtk.training.arguments import make_arguments, plan_schedule
 from drtk.training.best_checkpoint import Selection
 from drtk.training.config import RetrieverConfig
 from drtk.training.dataset import SampledExamples, collate
-from drtk.training.examples import TrainingData
+from drtk.training.examples import TrainingData, load_examples
 from drtk.training.fit import allow_checkpointing, fit
 from drtk.training.grad_cache import RetrieverTrainer
-from drtk.training.retriever_loss import RetrieverLoss
+from drtk.training.retriever_loss import RetrieverLoss, learns_from_teacher
 
 QUERY_LENGTH, PASSAGE_LENGTH = 32, 144  # methods, section 6.2
 # Texts of similar length go through the encoder together. Cost of another group, in tokens: the gradient of all word
@@ -182,3 +185,51 @@ def train_retriever(
         weights={**loss.weights, **({} if auxiliary is None else auxiliary.weights)},
         warm_temperature=config.temperature_warmup,
     )
+
+
+def train_from_files(
+    examples: str,
+    corpus: str,
+    queries: str,
+    model: str,
+    config: RetrieverConfig,
+    job: FolderJob,
+    *,
+    seed: int = 42,
+    device: str = "auto",
+    measure_dev: Callable[[dict[str, TextEncoder], TrainingData], Callable[[], dict[str, float]]] | None = None,
+    add_auxiliary: Callable[[dict[str, TextEncoder]], AuxiliaryTask] | None = None,
+) -> None:
+    """Train `model` on a file of examples, whose texts are in `corpus` and `queries`, into the folder of `job`.
+
+    measure_dev: returns the `dev` of `train_retriever`; add_auxiliary: its `auxiliary`
+    Raises UsageError for settings that contradict each other, DrtkError for examples that cannot be trained on.
+    """
+    check(config)
+    data = load_examples(
+        examples,
+        queries=queries,
+        corpus=corpus,
+        intake=job.intake,
+        negatives=config.negatives,
+        scored=learns_from_teacher(config.loss),
+        share=config.train_fraction,
+        seed=seed,
+    )
+    plan_schedule(len(data.examples), config, source=data.source)
+    towers = start_towers(model, config)
+    facts = train_retriever(
+        data,
+        job.begin(),
+        towers=towers,
+        config=config,
+        seed=seed,
+        device=device,
+        dev=None if measure_dev is None else measure_dev(towers, data),
+        auxiliary=None if add_auxiliary is None else add_auxiliary(towers),
+    )
+    job.intake.inputs += find_inputs({"corpus": corpus, "model": str(locate(model)), "generator": config.aux_generator})
+    best = facts.pop("best", None)
+    job.counts |= {"examples": len(data.examples), **facts}
+    encoding = towers["passage"].recipe.to_dict()
+    job.finish(encoding=encoding, towers=sorted(towers) if len(towers) > 1 else None, best=best)

@@ -24,14 +24,17 @@ COOKBOOK = Path(__file__).resolve().parents[2] / "docs" / "cookbook"
 STEPS = "--steps 2 --batch 4 --warmup 0 --log-every 1"
 LENGTHS = "--query-length 12 --passage-length 24"
 SMALL = {
-    "BM25": "bm25s", "INDEX": "exact", "DEPTH": "10", "K": "20", "RERANK": "5", "BASELINES": "start pretrained",
-
-        "MINE": "--floor 0",
-        "SCORED": "--floor 0 --keep 3",
-        "SCORED_QUERIES": "8",
-        "UNION": "yes",
-        "MEASURES": "RR@10 R@20"
-    ,
+    "BM25": "bm25s",
+    "INDEX": "exact",
+    "DEPTH": "10",
+    "K": "20",
+    "RERANK": "5",
+    "BASELINES": "start pretrained",
+    "MINE": "--floor 0",
+    "SCORED": "--floor 0 --keep 3",
+    "SCORED_QUERIES": "8",
+    "UNION": "yes",
+    "MEASURES": "RR@10 R@20",
     "WARM": f"{STEPS} --max-length 24",
     "PRETRAIN": f"{STEPS} --max-length 24 --held-out 4 --set objective.decoder.reader.layers=1",
     "R1": f"{STEPS} {LENGTHS} --negatives 1",

@@ -1,4 +1,4 @@
-"""What docs/cookbook/ear-nq.md and docs/methods/ear.md tell to type, typed in miniature: same lines, small files and models."""
+"""The shell blocks of docs/cookbook/ear-nq.md and docs/methods/ear.md in miniature: same lines, small files and models."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.pipeline.test_ear import made_up
 from tests.tiny import tiny_model, tiny_writer
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
-# What a page's lines get behind them; of an option given twice, the last one counts.
+# Options appended to a page's lines; of an option given twice, the last one counts.
 SMALLER = {
     "index": "--type bm25s",
     "expand-queries": "--max-new-tokens 6",
@@ -30,13 +30,13 @@ SMALLER = {
 
 
 def blocks(page: str) -> list[str]:
-    """The shell blocks of a page of docs, as they stand there."""
+    """Return the shell blocks of a page of docs."""
     return re.findall(r"^```sh\n(.*?)^```", (DOCS / page).read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
 
 
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
-    """An empty folder; beside it `drtk`, as quick processes that do less than they are told."""
+    """An empty folder; beside it `drtk` with the options of SMALLER."""
     server = shared_forkserver()
     folder = tmp_path / "bin"
     folder.mkdir()
@@ -70,7 +70,7 @@ def run(place: Path, script: str, **settings: str) -> str:
 
 
 def write_downloads(folder: Path) -> None:
-    """The files that the page names, as those who made them give them out, with few questions."""
+    """Write the files that the page names in their published formats, with few questions."""
     made_up(folder / "data")
     passages, asked = rows_of(folder / "data" / "corpus.jsonl"), rows_of(folder / "data" / "queries.jsonl")
     for row in passages:  # names alone are letters that the tokenizer of the tiny models does not know
@@ -112,21 +112,10 @@ def test_the_page_of_natural_questions_runs_from_top_to_bottom(place: Path) -> N
     script = script.replace(
         "drtk fuse nq.test.run runs/dpr.run", "cp nq.test.run runs/dpr.run\ndrtk fuse nq.test.run runs/dpr.run", 1
     )
-    told = run(place, script)
-    rows = [line.split()[0] for line in told.splitlines() if line.strip()]
-    for system in (
-        "nq.test",
-        "dpr",
-        "nq.greedy",
-        "nq.ri",
-        "nq.rd",
-        "nq.oracle",
-        "nq.concat",
-        "nq.greedy+pr",
-        "nq.rd+pr",
-        "nq.rd+dpr",
-    ):
-        assert system in rows, system
+    output = run(place, script)
+    rows = [line.split()[0] for line in output.splitlines() if line.strip()]
+    own = ("nq.greedy", "nq.ri", "nq.rd", "nq.oracle", "nq.concat", "nq.greedy+pr", "nq.rd+pr", "nq.rd+dpr")
+    assert {"nq.test", "dpr", *own} <= set(rows)
     # A kind's queries come from that kind's candidates, chosen by the scorer's weights for it.
     for kind in ("sentence", "answer", "title"):
         meta = json.loads((place / f"nq.rd.{kind}.queries" / "meta.json").read_text())
@@ -148,11 +137,11 @@ def test_the_grid_of_table_b_1_makes_eight_models_and_orders_them_by_mean_rank(p
     (place / "microsoft").mkdir()
     tiny_model(place / "microsoft" / "deberta-v3-base")
     (grid,) = [block for block in blocks("methods/ear.md") if "grid/" in block]
-    told = run(place, grid, MORE="--steps 1 --max-length 24 --warmup 1 -q")
+    output = run(place, grid, MORE="--steps 1 --max-length 24 --warmup 1 -q")
     settings = [json.loads(path.read_text())["settings"] for path in (place / "grid").glob("*/meta.json")]
     tried = {(each["max_rank"], each["batch"], each["max_lr"]) for each in settings}
     assert tried == {(rank, batch, lr) for rank in (101, 250) for batch in (4, 8) for lr in (2e-3, 5e-3)}
-    best = [float(line.rpartition(":")[2].strip(" ,}")) for line in told.splitlines()]
+    best = [float(line.rpartition(":")[2].strip(" ,}")) for line in output.splitlines()]
     assert len(best) == 3
     everything = sorted(
         json.loads(path.read_text())["best"]["mean rank"] for path in (place / "grid").glob("*/meta.json")

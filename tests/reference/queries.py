@@ -6,7 +6,7 @@ Lower is better wherever a scorer speaks: it estimates a rank.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -241,25 +241,6 @@ def round_robin(lists: Sequence[Sequence[str]], depth: int) -> list[str]:
     return fused[:depth]
 
 
-def linear(sparse: Mapping[str, float], dense: Mapping[str, float], *, weight: float = 1.1) -> dict[str, float]:
-    """sparse + weight * dense over the union; who is missing from a list has that list's lowest score."""
-    scores = {}
-    for name in [*sparse, *dense]:
-        one = sparse[name] if name in sparse else min(sparse.values())
-        other = dense[name] if name in dense else min(dense.values())
-        scores[name] = one + weight * other
-    return scores
-
-
-def reciprocal_ranks(lists: Sequence[Sequence[str]], *, k: int = 60) -> dict[str, float]:
-    """1 / (k + rank), summed over the lists that have the passage."""
-    scores: dict[str, float] = {}
-    for names in lists:
-        for rank, name in enumerate(names, start=1):
-            scores[name] = scores.get(name, 0.0) + 1 / (k + rank)
-    return scores
-
-
 # -- who reads the passages (7.10, 7.11) -----------------------------------------------------------------------------------
 
 
@@ -273,25 +254,6 @@ def reranker_loss(pairs: Sequence[tuple[float, bool]]) -> float:
     return math.fsum(binary(logit, right=right) for logit, right in pairs) / len(pairs)
 
 
-def reranked(names: Sequence[str], scores: Mapping[str, float], *, depth: int) -> list[str]:
-    """The first `depth` by score, higher is better here, equals by descending id (8.0); the rest as it was."""
-    head = list(names[:depth])
-    ordered: list[str] = []
-    while head:
-        best = head[0]
-        for name in head:
-            if (scores[name], name) > (scores[best], best):
-                best = name
-        head.remove(best)
-        ordered.append(best)
-    return ordered + list(names[depth:])
-
-
 def reader_input(question: str, title: str, text: str) -> str:
     """A passage as Fusion-in-Decoder reads it."""
     return "question: " + question + " title: " + title + " context: " + text
-
-
-def surrogate_scores(names: Sequence[str]) -> dict[str, float]:
-    """1 / rank: sorting by score gives the list back."""
-    return {name: 1 / rank for rank, name in enumerate(names, start=1)}

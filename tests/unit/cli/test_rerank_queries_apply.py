@@ -1,4 +1,4 @@
-"""drtk rerank-queries apply as users run it: a model with planted knowledge reaches the oracle, kills, files, refusals."""
+"""drtk rerank-queries apply: a model with planted knowledge reaches the oracle, query files, resume, rejected input."""
 
 from __future__ import annotations
 
@@ -31,28 +31,10 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     labelled(folder)
     # Taught that rank 2 is rank 50: beside 101, one rank is too small a margin to be sure of after so few steps.
     taught = [row | {"rank": {1: 1, 2: 50}.get(row["rank"], row["rank"])} for row in rows_of(folder / "labelled.jsonl")]
-    call = [
-        "rerank-queries",
-        "train",
-        write_rows(folder / "taught.jsonl", taught),
-        "--queries",
-        folder / "queries.jsonl",
-    ]
-    call += ["--model", tiny_model(folder / "encoder"), "--max-length", "24", "--device", "cpu", "--steps", "200"]
-    call += [
-        "--schedule",
-        "linear",
-        "--max-lr",
-        "2e-3",
-        "--warmup",
-        "10",
-        "--batch",
-        "8",
-        "-o",
-        folder / "planted",
-        "-q",
-    ]
-    app([str(each) for each in call], standalone_mode=False)
+    source = write_rows(folder / "taught.jsonl", taught)
+    call = f"rerank-queries train {source} --queries {folder}/queries.jsonl --model {tiny_model(folder / 'encoder')} -q"
+    more = "--max-length 24 --device cpu --steps 200 --schedule linear --max-lr 2e-3 --warmup 10 --batch 8"
+    app([*f"{call} {more} -o {folder}/planted".split()], standalone_mode=False)
     return folder
 
 
@@ -89,14 +71,11 @@ def test_a_model_with_planted_knowledge_reaches_the_oracle_end_to_end(
     assert len(estimates) == 1
 
 
-def test_the_sign_cannot_be_confused(place: Path, tmp_path: Path) -> None:
-    # Of all candidates, best first: the estimates rise, and the true ranks with them.
-    for row in rows_of(
-        call(place, tmp_path / "all", "--model", str(place / "planted"), "--top", "4") / "choices.jsonl"
-    ):
+def test_candidates_are_ordered_by_rising_estimates(place: Path, tmp_path: Path) -> None:
+    folder = call(place, tmp_path / "all", "--model", str(place / "planted"), "--top", "4")
+    for row in rows_of(folder / "choices.jsonl"):
         assert row["estimates"] == sorted(row["estimates"])
-        assert row["ranks"][:2] == [1, 2]
-        assert row["ranks"][2:] == [101, 101]
+        assert row["ranks"] == [1, 2, 101, 101]
 
 
 def test_the_oracle_is_never_worse_than_any_selection(place: Path, tmp_path: Path) -> None:
@@ -127,28 +106,22 @@ def test_query_files_keep_ids_and_answers_and_hold_the_expanded_question(place: 
     assert read_json(folder / "meta.json")["queries"] == {f"{kind}.jsonl": 24 for kind in KINDS} | {"asked alone": 0}
 
 
-def test_several_queries_of_a_question_go_into_files_by_their_place(place: Path, tmp_path: Path) -> None:
-    rows = rows_of(place / "labelled.jsonl")
-    rows = [row for row in rows if row["kind"] == "title" and not (row["query_id"] == "q1" and row["made"] != "good")]
+def test_several_queries_of_a_question_are_written_by_their_place_searched_and_fused(
+    place: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    rows = [row for row in rows_of(place / "labelled.jsonl") if row["kind"] == "title"]
+    rows = [row for row in rows if not (row["query_id"] == "q1" and row["made"] != "good")]  # one candidate alone
     folder = call(place, tmp_path / "out", "--select", "oracle", "--top", "3", source=write_rows(tmp_path / "in", rows))
     names = ["title.1.jsonl", "title.2.jsonl", "title.3.jsonl"]
     assert sorted(path.name for path in folder.glob("title*")) == names
     files = [{row["_id"]: row["expansion"] for row in rows_of(folder / name)} for name in names]
-    assert [len(each) for each in files] == [24, 23, 23]  # q1 has one candidate
+    assert [len(each) for each in files] == [24, 23, 23]
     made = {row["_id"]: row["made"] for row in rows}
     assert [made[each["q0"]] for each in files[:2]] == ["good", "middling"]
-
-
-def test_several_queries_of_a_question_are_searched_and_fused(
-    place: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    # The best candidate's list and the worst one's, taken in turn: whatever either finds first is among the first two.
-    rows = [row for row in rows_of(place / "labelled.jsonl") if row["kind"] == "title"]
-    rows = [row for row in rows if not (row["query_id"] == "q1" and row["made"] != "good")]  # one candidate alone
-    folder = call(place, tmp_path / "out", "--select", "oracle", "--top", "2", source=write_rows(tmp_path / "in", rows))
-    runs = [tmp_path / f"{place_of}.run" for place_of in (1, 2)]
-    for at, run in enumerate(runs, start=1):
-        command(capfd, "search", place / "bm25s", folder / f"title.{at}.jsonl", "-k", "10", "-o", run, "--quiet")
+    # The lists of the first two in turn: what either finds first is among the first two.
+    runs = [tmp_path / "1.run", tmp_path / "2.run"]
+    for name, run in zip(names, runs, strict=False):
+        command(capfd, "search", place / "bm25s", folder / name, "-k", "10", "-o", run, "--quiet")
     command(capfd, "fuse", *runs, "--method", "round-robin", "-o", tmp_path / "fused.run", "-q")
     first, second, fused = (load_run(str(path)) for path in (*runs, tmp_path / "fused.run"))
     assert (len(first), len(second), len(fused)) == (24, 23, 24)
@@ -158,7 +131,7 @@ def test_several_queries_of_a_question_are_searched_and_fused(
     assert [id for id, _ in fused["q1"]] == [id for id, _ in first["q1"]]
 
 
-def test_repeated_candidates_are_one_and_max_candidates_counts_different_ones(place: Path, tmp_path: Path) -> None:
+def test_repeated_candidates_are_one_and_ties_go_to_the_first(place: Path, tmp_path: Path) -> None:
     texts = ["a b", "a  b ", "c", "d"]
     rows = [
         {"_id": f"e{n}", "query_id": "q0", "kind": "answer", "text": text, "rank": 9 - n}
@@ -169,17 +142,14 @@ def test_repeated_candidates_are_one_and_max_candidates_counts_different_ones(pl
     assert rows_of(folder / "choices.jsonl")[0]["chosen"] == [["e2"]]  # e0 and e2 are the first two; e1 is e0
     counts = read_json(folder / "meta.json")["counts"]
     assert (counts["candidates"], counts["distinct"]) == (4, 2)
-
-
-def test_ties_go_to_the_first(place: Path, tmp_path: Path) -> None:
-    rows = [{"_id": f"e{n}", "query_id": "q0", "kind": "answer", "text": f"t{n}", "rank": 7} for n in range(3)]
-    folder = call(place, tmp_path / "out", "--select", "oracle", source=write_rows(tmp_path / "in", rows))
-    assert rows_of(folder / "choices.jsonl")[0]["chosen"] == [["e0"]]
+    equal = write_rows(tmp_path / "equal", [row | {"text": row["_id"], "rank": 7} for row in rows])
+    folder = call(place, tmp_path / "tied", "--select", "oracle", source=equal)
+    assert rows_of(folder / "choices.jsonl")[0]["chosen"] == [["e0"]]  # of equal ones the first
 
 
 def test_greedy_takes_the_candidate_that_says_it_was_generated_so(place: Path, tmp_path: Path) -> None:
     rows = [{"_id": f"e{n}", "query_id": "q0", "kind": "answer", "text": f"t{n}"} for n in range(3)]
-    with pytest.raises(DrtkError, match=r"/in: no candidate says \"decode\": \"greedy\", as those of"):
+    with pytest.raises(DrtkError, match=r"/in: no candidate has \"decode\": \"greedy\", which"):
         call(place, tmp_path / "out", "--select", "greedy", source=write_rows(tmp_path / "in", rows))
     rows[1]["decode"] = "greedy"
     folder = call(place, tmp_path / "out", "--select", "greedy", "--force", source=write_rows(tmp_path / "in", rows))
@@ -196,7 +166,7 @@ def test_where_the_greedy_text_was_blank_the_question_is_asked_alone(
     texts = {row["_id"]: row["text"] for row in rows_of(folder / "answer.jsonl")}
     assert len(texts) == 24
     assert (texts["q0"], texts["q1"]) == ("which thing was meant0 ? t0", "which thing was meant1 ?")
-    assert "23 times a question has no candidate of a kind: asked as it is" in capfd.readouterr().err
+    assert "23 times a question has no candidate of a kind: written unexpanded" in capfd.readouterr().err
 
 
 def test_a_kind_that_would_overwrite_what_was_chosen_is_refused(place: Path, tmp_path: Path) -> None:
@@ -250,7 +220,7 @@ def test_a_question_without_candidates_of_a_kind_or_of_any_is_asked_alone(
     assert [row["_id"] for row in rows_of(folder / "answer.jsonl")] == [f"q{n}" for n in range(24)]
     # q0 in the file of titles, and 22 questions in each of the three files
     assert capfd.readouterr().err == (
-        "drtk: 67 times a question has no candidate of a kind: asked as it is, in the file of that kind; "
+        "drtk: 67 times a question has no candidate of a kind: written unexpanded to the file of that kind; "
         "22 of 24 questions have no candidate at all\n"
     )
     manifest = read_json(folder / "meta.json")
@@ -268,40 +238,28 @@ def test_a_question_without_candidates_of_a_kind_or_of_any_is_asked_alone(
     assert list(found[1]) == ["q1"]
 
 
-@pytest.mark.parametrize("content", ["", "\n"])
-def test_a_file_without_candidates_is_refused(place: Path, tmp_path: Path, content: str) -> None:
-    (tmp_path / "in").write_text(content)
+def test_a_file_without_candidates_is_rejected(place: Path, tmp_path: Path) -> None:
+    (tmp_path / "in").write_text("\n")
     with pytest.raises(DrtkError, match="in: holds no candidates; there is nothing to choose from"):
         call(place, tmp_path / "out", "--select", "first", source=tmp_path / "in")
     assert not (tmp_path / "out").exists()
 
 
-def test_nothing_of_models_is_loaded_where_none_is_asked(place: Path, tmp_path: Path) -> None:
+def test_no_model_library_is_loaded_without_a_model(place: Path, tmp_path: Path) -> None:
     script = "import sys; from drtk.cli.main import app; app(sys.argv[1:], standalone_mode=False); print(*sys.modules)"
-    files = [place / "labelled.jsonl", "--queries", place / "queries.jsonl", "-q", "-o"]
-    named = [sys.executable, "-c", script, "rerank-queries", "apply", *files]
-    for select in ("first", "oracle", "concat"):
-        ran = subprocess.run(
-            [*named, tmp_path / select, "--select", select], check=True, capture_output=True, text=True
-        )
-        assert not {"torch", "transformers"} & set(ran.stdout.split())
-        assert (tmp_path / select / "answer.jsonl").exists()
+    files = [place / "labelled.jsonl", "--queries", place / "queries.jsonl", "-q", "-o", tmp_path / "out"]
+    named = [sys.executable, "-c", script, "rerank-queries", "apply", *files, "--select", "oracle"]
+    ran = subprocess.run(named, check=True, capture_output=True, text=True)
+    assert not {"torch", "transformers"} & set(ran.stdout.split())
+    assert (tmp_path / "out" / "answer.jsonl").exists()
 
 
 def test_a_model_for_each_kind_and_an_index_where_first_passages_are_missing(
     place: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    train = [
-        "rerank-queries",
-        "train",
-        place / "labelled.jsonl",
-        "--queries",
-        place / "queries.jsonl",
-        "--device",
-        "cpu",
-    ]
-    train += ["--model", place / "encoder", "--scorer", "rd", "--max-length", "32", "--steps", "2", "--batch", "4"]
-    app([str(each) for each in (*train, "-o", tmp_path / "rd", "-q")], standalone_mode=False)
+    train = f"rerank-queries train {place}/labelled.jsonl --queries {place}/queries.jsonl --model {place}/encoder -q"
+    more = f"--device cpu --scorer rd --max-length 32 --steps 2 --batch 4 -o {tmp_path}/rd"
+    app([*f"{train} {more}".split()], standalone_mode=False)
     named = ["--model", f"title={tmp_path / 'rd'}", "--model", str(place / "planted"), "--device", "cpu", "--top", "4"]
     known = call(place, tmp_path / "known", *named)
     bare = [
@@ -309,13 +267,15 @@ def test_a_model_for_each_kind_and_an_index_where_first_passages_are_missing(
         for row in rows_of(place / "labelled.jsonl")
     ]
     source = write_rows(tmp_path / "in", bare)
-    with pytest.raises(RecordError, match="in:9: 'q0#title#00' has no 'top1', which the model reads"):
+    with pytest.raises(RecordError, match="in:9: 'q0#title#00' has no 'top1', which rd scorers read"):
         call(place, tmp_path / "out", *named, source=source)
     found = call(place, tmp_path / "found", *named, "--index", str(place / "bm25s"), source=source)
     for mine, theirs in zip(rows_of(found / "choices.jsonl"), rows_of(known / "choices.jsonl"), strict=True):
         assert mine["chosen"] == theirs["chosen"]
         assert mine["estimates"] == pytest.approx(theirs["estimates"], abs=5e-5)
-    with pytest.raises(RecordError, match=r"no model is for kind 'sentence': --model sentence=DIR, or one for all"):
+    with pytest.raises(
+        RecordError, match=r"no model is for kind 'sentence': give `model` sentence=DIR, or one for all"
+    ):
         call(place, tmp_path / "one", "--model", f"title={tmp_path / 'rd'}")
     # Where the index's passages have lost their texts, there is nothing to read. q{n} has 4 titles; of these one, "nowhere",
     # and one, the key of nobody, find nothing, which is no fault of the corpus.
@@ -337,10 +297,9 @@ def test_a_run_that_was_cut_short_goes_on_to_the_same_files(
     place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: str
 ) -> None:
     # Killed while candidates are scored, or while the query files are written: what is on disk then is what counts.
-    from drtk.cli import rerank_queries as rerank_queries_apply
     from drtk.query_expansion import rerank as applying
 
-    monkeypatch.setattr(rerank_queries_apply, "WINDOW", 7)
+    monkeypatch.setattr(applying, "WINDOW", 7)
     more = ["--model", str(place / "planted"), "--device", "cpu"]
     whole = call(place, tmp_path / "whole", *more)
     done = 0
@@ -379,17 +338,17 @@ def test_a_run_that_was_cut_short_goes_on_to_the_same_files(
 
 
 @pytest.mark.parametrize(
-    ("more", "error", "told"),
+    ("more", "error", "message"),
     [
         ([], UsageError, "--model and --select scorer go together"),
         (["--select", "first", "--model", "x"], UsageError, "--model and --select scorer go together"),
         (["--model", "a", "--model", "b"], UsageError, "--model: two are for all kinds"),
         (["--model", "title=a", "--model", "title=b"], UsageError, "--model: two are for kind title"),
-        (["--select", "concat", "--top", "2"], UsageError, "--top: --select concat makes one query of all candidates"),
-        (["--select", "first", "--max-clauses", "9"], UsageError, "--max-clauses: only with --select concat"),
-        (["--select", "first", "--index", "x"], UsageError, "--index: goes with --model"),
-        (["--model", "x", "--k1", "2"], UsageError, "--k1: goes with --index"),
-        (["--select", "first", "--b", "0"], UsageError, "--b: goes with --index"),
+        (["--select", "concat", "--top", "2"], UsageError, "`top` 2: `select` concat has one query"),
+        (["--select", "first", "--max-clauses", "9"], UsageError, "--max-clauses goes with --select concat"),
+        (["--select", "first", "--index", "x"], UsageError, "--index and --corpus go with --model"),
+        (["--model", "x", "--k1", "2"], UsageError, "--k1 goes with --index"),
+        (["--select", "first", "--b", "0"], UsageError, "--b goes with --index"),
         (
             ["--model", "{encoder}"],
             MismatchError,
@@ -397,35 +356,32 @@ def test_a_run_that_was_cut_short_goes_on_to_the_same_files(
         ),
     ],
 )
-def test_what_cannot_be_meant_is_refused(
-    place: Path, tmp_path: Path, more: list[str], error: type[DrtkError], told: str
+def test_contradictory_options_are_rejected(
+    place: Path, tmp_path: Path, more: list[str], error: type[DrtkError], message: str
 ) -> None:
-    with pytest.raises(error, match=told):
+    with pytest.raises(error, match=message):
         call(place, tmp_path / "out", *(word.format(encoder=place / "encoder") for word in more))
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize(
-    ("row", "told"),
-    [
+def test_candidates_without_a_question_or_a_label_are_named(place: Path, tmp_path: Path) -> None:
+    for row, message in (
         ({"query_id": "q99", "rank": 1}, "in:1: the queries have no 'q99'"),
-        ({"query_id": "q1"}, "in:1: 'e' has no rank; drtk rerank-queries label gives it one"),
-    ],
-)
-def test_bad_candidates_are_named(place: Path, tmp_path: Path, row: dict, told: str) -> None:
-    source = write_rows(tmp_path / "in", [{"_id": "e", "kind": "answer", "text": "a", **row}])
-    with pytest.raises(RecordError, match=told):
-        call(place, tmp_path / "out", "--select", "oracle", source=source)
-    assert not (tmp_path / "out").exists()
+        ({"query_id": "q1"}, "in:1: 'e' has no rank; drtk rerank-queries label adds it"),
+    ):
+        source = write_rows(tmp_path / "in", [{"_id": "e", "kind": "answer", "text": "a", **row}])
+        with pytest.raises(RecordError, match=message):
+            call(place, tmp_path / "out", "--select", "oracle", source=source)
+        assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(
     ("ids", "line"),
     [(["q0", "q1", "q0"], 3), (["q0", "q1", "q0", "q0", "q0", "q2"], 3), (["q0", "q0", "q1", "q1", "q0", "q3"], 5)],
 )
-def test_candidates_scattered_over_the_file_are_refused(place: Path, tmp_path: Path, ids: list[str], line: int) -> None:
+def test_candidates_of_a_question_must_be_adjacent(place: Path, tmp_path: Path, ids: list[str], line: int) -> None:
     rows = [{"_id": f"e{n}", "query_id": id, "kind": "answer", "text": f"a{n}"} for n, id in enumerate(ids)]
-    told = f"in:{line}: candidates of 'q0' for 'answer' stand before, too: they must stand together"
+    told = f"in:{line}: candidates of 'q0' for 'answer' occur earlier, too: they must be adjacent"
     with pytest.raises(RecordError, match=told):
         call(place, tmp_path / "out", "--select", "first", source=write_rows(tmp_path / "in", rows))
     # the line is where the kind comes again, not where another one of the question begins

@@ -1,19 +1,20 @@
-"""drtk rerank-queries label: ranks and first passages worked out by hand, both engines, kills, and what is refused."""
+"""drtk rerank-queries label: known ranks and first passages, both engines, resume, and rejected input."""
 
 from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from drtk.cli.main import app
 from drtk.errors import DrtkError, MismatchError, RecordError, UsageError
+from drtk.query_expansion.label import Labeler
+from drtk.runtime.integrity import read_json
 from tests.bm25 import need_lucene
 from tests.expansions import RANKS, labelled, rows_of, world, write_rows, write_world
 
@@ -100,29 +101,25 @@ def test_lucene_gives_the_labels_that_bm25s_gives(lucene: Path, place: Path, tmp
     assert mine == rows_of(labelled(place))
 
 
-def test_a_killed_run_resumed_equals_the_uninterrupted_one(place: Path, tmp_path: Path) -> None:
+def test_a_resumed_run_equals_the_uninterrupted_one(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     more = ["--batch", "7"]
     whole = label(place, tmp_path / "whole", *more)
-    source = tmp_path / "pipe"
-    os.mkfifo(source)
-    running = subprocess.Popen(
-        [sys.executable, "-m", "drtk", *arguments(place, tmp_path / "out", *more, source=source)],
-        stderr=subprocess.DEVNULL,
-    )
-    lines = (place / "expansions.jsonl").read_bytes().splitlines(keepends=True)
-    try:
-        with open(source, "wb") as pipe:  # half of the input, then it waits
-            pipe.write(b"".join(lines[:144]))
-            pipe.flush()
-            deadline = time.monotonic() + 300
-            while not (tmp_path / "out.part.json").exists():
-                assert time.monotonic() < deadline
-                time.sleep(0.01)
-            os.kill(running.pid, signal.SIGKILL)
-            running.wait()
-    finally:
-        running.kill()
-        running.wait()
+    rank = Labeler._label
+    done = []
+
+    def fail(self: Labeler, *given: Any) -> Any:
+        done.append(1)
+        if len(done) == 20:
+            raise DrtkError("power failure")
+        return rank(self, *given)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Labeler, "_label", fail)
+        with pytest.raises(DrtkError, match="power failure"):
+            label(place, tmp_path / "out", *more)
+    assert read_json(tmp_path / "out.part.json")["records"] == 19 * 7
     assert label(place, tmp_path / "out", *more, "--resume") == whole
     assert (tmp_path / "out").read_bytes() == (tmp_path / "whole").read_bytes()
 
@@ -132,7 +129,7 @@ def test_a_killed_run_resumed_equals_the_uninterrupted_one(place: Path, tmp_path
     [
         ({"text": "which?"}, "question 'q0' has no answers, so that nothing can be labelled"),
         ({"text": "which?", "answers": []}, "question 'q0' has no answers, so that nothing can be labelled"),
-        ({"text": "which?", "answers": ["", " "]}, "none of the answers of 'q0' can be looked for"),
+        ({"text": "which?", "answers": ["", " "]}, "none of the answers of 'q0' can be matched"),
     ],
 )
 def test_questions_without_answers_are_refused_where_they_are_expanded(
@@ -150,7 +147,7 @@ def test_questions_without_answers_are_refused_where_they_are_expanded(
 def test_invalid_patterns_alone_are_no_answers(place: Path, tmp_path: Path) -> None:
     write_rows(tmp_path / "asked", [{"_id": "q0", "text": "which?", "answers": ["a["]}])
     source = write_rows(tmp_path / "in", [{"_id": "e", "query_id": "q0", "kind": "answer", "text": "key0"}])
-    with pytest.raises(RecordError, match="in:1: none of the answers of 'q0' can be looked for"):
+    with pytest.raises(RecordError, match="in:1: none of the answers of 'q0' can be matched"):
         label(place, tmp_path / "out", "--queries", str(tmp_path / "asked"), "--match", "regex", source=source)
 
 
@@ -204,21 +201,18 @@ def test_a_corpus_whose_passages_have_no_text_finds_no_answers_and_is_told(
     assert "some.jsonl: 1 of the 2 passages looked up there have no text" in capfd.readouterr().err
 
 
-def test_what_cannot_be_meant_is_refused(place: Path, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="--max-rank 100: must be above --depth, 100"):
+def test_a_max_rank_that_is_a_real_rank_is_rejected(place: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="`max_rank` 100: must be above `depth`, 100"):
         label(place, tmp_path / "out", "--max-rank", "100")
     with pytest.raises(DrtkError, match="nowhere"):
         label(place, tmp_path / "out", "--index", str(tmp_path / "nowhere"))
 
 
-@pytest.mark.parametrize("variable", ["DRTK_JAVA_OPTIONS", "JAVA_TOOL_OPTIONS"])
-def test_a_java_that_ends_the_process_instead_of_starting_is_told_on_one_line(
-    lucene: Path, place: Path, tmp_path: Path, variable: str
-) -> None:
-    # Of a heap this small Java writes two lines of its own and calls exit(): no exception comes of it.
+def test_a_java_that_does_not_start_is_reported_on_one_line(lucene: Path, place: Path, tmp_path: Path) -> None:
+    # With this heap Java prints two lines of its own and calls exit() without an exception.
     done = subprocess.run(
         [sys.executable, "-m", "drtk", *arguments(place, tmp_path / "out", "--index", str(lucene)), "-q"],
-        env={**os.environ, variable: "-Xmx1k"},
+        env={**os.environ, "DRTK_JAVA_OPTIONS": "-Xmx1k"},
         capture_output=True,
         text=True,
         timeout=300,
@@ -228,5 +222,5 @@ def test_a_java_that_ends_the_process_instead_of_starting_is_told_on_one_line(
     assert (done.returncode, done.stdout) == (1, "")
     assert line.startswith("drtk: Java ")
     assert "does not start: Error occurred during initialization of VM: Too small maximum heap" in line
-    assert line.endswith(f"; see ${variable}; drtk doctor tells more")
+    assert line.endswith("; see $DRTK_JAVA_OPTIONS; drtk doctor tells more")
     assert not list(tmp_path.iterdir())

@@ -13,7 +13,7 @@ from drtk.cli.main import app
 from drtk.data.corpus_store import CorpusStore
 from drtk.errors import DrtkError, MismatchError, MissingDependency, RecordError, UsageError
 from drtk.evaluation.answers import rouge
-from drtk.query_expansion.read import questions_read
+from drtk.query_expansion.read import iter_reader_questions
 from drtk.runtime.inputs import Intake
 from tests.data import shared_data
 from tests.expansions import write_rows
@@ -284,7 +284,7 @@ def test_a_reader_is_shown_the_first_of_a_fused_list(here: Path, capfd: pytest.C
     shown = queries.round_robin(lists, 100)[:10]
     wanted = [queries.reader_input("who?", **texts[name]) for name in shown]
     for order in ("rank", "score"):  # a reader that sorts sees the same
-        reading = questions_read(
+        reading = iter_reader_questions(
             "fused", queries={"q": "who?"}, corpus=CorpusStore.open("c.jsonl"), depth=10, order=order, intake=Intake()
         )
         assert [each.inputs for each in reading] == [wanted]

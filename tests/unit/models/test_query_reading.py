@@ -104,7 +104,7 @@ def test_the_passage_of_rd_is_what_a_cross_encoder_reads_as_its_second_text(toke
     library = pytest.importorskip("sentence_transformers")
     from drtk.models.cross_encoder import load_crossencoder, save_crossencoder
     from drtk.models.query_reranker_input import INPUT_ENTRY
-    from drtk.query_expansion.query_reranker import QueryScorer
+    from drtk.query_expansion.rerank import QueryScorer
     from drtk.runtime.atomic import write_json
 
     loaded = load_crossencoder(tiny_crossencoder(tmp_path / "plain"))

@@ -1,4 +1,4 @@
-"""drtk expand-queries: records, what they depend on, who expands which question, and what is refused."""
+"""drtk expand-queries: records, determinism, folds, candidates of a run, and rejected input."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from drtk.data.jsonl import read_expansions
 from drtk.errors import DrtkError, MismatchError, RecordError, UsageError
 from drtk.models import generation as text_writer
 from drtk.models.seq2seq import save_generation_model
+from drtk.query_expansion.generate import Expand
 from drtk.runtime.integrity import read_json
 from tests.asked import Asked, write_questions
-from tests.running import command, killed_at
+from tests.running import command
 from tests.tiny import tiny_writer
 
 SHORT = ["--n", "6", "--max-new-tokens", "4"]
@@ -62,8 +63,8 @@ def test_each_different_text_is_a_record_and_blank_ones_and_repeats_are_counted(
     capfd.readouterr()
     call = ["expand-queries", "questions.jsonl", "--model", str(models / "t5"), "--kind", "answer", "-o", "e.jsonl"]
     app(call, standalone_mode=False)
-    told = capfd.readouterr().err
-    assert "trained on" not in told  # nothing says what this model was made from
+    logged = capfd.readouterr().err
+    assert "trained on" not in logged  # nothing records what this model was trained on
     found = list(read_expansions("e.jsonl"))
     assert [each.text for each in found[:3]] == ["rivers", "planets market", "winters"]
     assert [each.id for each in found[:4]] == ["q0#answer#01", "q0#answer#02", "q0#answer#03", "q1#answer#01"]
@@ -75,10 +76,10 @@ def test_each_different_text_is_a_record_and_blank_ones_and_repeats_are_counted(
     assert counts["words"] == {
         "answer": {"questions": 24, "without": 0, "candidates": 72, "question": 48, "expanded": 24 * (3 + 4 + 3)}
     }
-    assert "answer: 3.0 different candidates a question; words: question 2.0, question with expansion 3.3\n" in told
+    assert "answer: 3.0 different candidates a question; words: question 2.0, question with expansion 3.3\n" in logged
 
 
-def test_a_question_whose_texts_are_all_blank_is_told(
+def test_questions_without_a_candidate_are_counted(
     asked: Asked, models: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     planted(monkeypatch, models / "t5", ["", " "])
@@ -138,7 +139,9 @@ def test_greedy_beam_and_one_greedy_with_samples(asked: Asked, models: Path, cap
 def test_a_generator_says_what_and_how_long_it_writes(
     asked: Asked, models: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(UsageError, match=r"--kind: .* does not say what it writes; name it: answer, sentence, title"):
+    with pytest.raises(
+        UsageError, match=r"--kind: .* does not record what it generates; name it: answer, sentence, title"
+    ):
         rows(capfd, "questions.jsonl", "--model", models / "t5")
     training = ["--task", "gar-answer", "--batch", "4", "--steps", "2", "--max-length", "16", "--target-length", "3"]
     call = [
@@ -161,7 +164,7 @@ def test_a_generator_says_what_and_how_long_it_writes(
     }
     capfd.readouterr()
     app(["expand-queries", "questions.jsonl", "--model", "gen", "--n", "1", "-o", "e", "-q"], standalone_mode=False)
-    assert "gen was trained with 24 of these questions, and may have their answers by heart" in capfd.readouterr().err
+    assert "gen was trained on 24 of these questions, and may have memorized their answers" in capfd.readouterr().err
 
 
 def test_a_prompt_stands_around_the_question_as_bm25_is_asked(
@@ -189,15 +192,13 @@ def test_a_long_question_is_cut_and_never_the_prompt(
     (text,) = read[0]
     assert text.endswith("market winters")
     assert 1 < text.count("rivers") < 20
-    with pytest.raises(UsageError, match="--prompt leaves nothing of the 3 tokens of an input for a question"):
+    with pytest.raises(UsageError, match="`prompt` leaves nothing of the 3 tokens of an input for a question"):
         rows(capfd, *call, "3")
 
 
-def test_a_model_that_goes_on_with_a_text_wants_a_prompt(
-    asked: Asked, models: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_language_model_needs_a_prompt(asked: Asked, models: Path, capfd: pytest.CaptureFixture[str]) -> None:
     call = ["questions.jsonl", "--model", models / "gpt2", "--kind", "answer", *SHORT]
-    with pytest.raises(UsageError, match="goes on with a text; --prompt says how it is asked"):
+    with pytest.raises(UsageError, match="is a language model, which needs `prompt`"):
         rows(capfd, *call)
     found = rows(capfd, *call, "--prompt", "… market winters")
     assert {row["query_id"] for row in found} == set(asked.texts)
@@ -289,7 +290,7 @@ def test_a_generator_of_a_fold_by_itself_knows_what_it_was_trained_with(
         seen = len(learnt[f"fold-{fold}"])
         assert seen == sum(each != fold for each in folds) < 24
         said, counted = told(questions, fold)
-        assert f"fold-{fold} was trained with {seen} of these questions, and may have their answers" in said
+        assert f"fold-{fold} was trained on {seen} of these questions, and may have memorized" in said
         assert counted == seen
     # with --holdout no question goes to a generator that was made from it, which is known
     call = ["expand-queries", questions, "--model", generators, "--holdout", *SHORT, "-o", tmp_path / "h", "-q"]
@@ -306,10 +307,10 @@ def test_what_holdout_cannot_choose_is_refused(
 ) -> None:
     generators, questions, _ = held_out
     with pytest.raises(
-        MismatchError, match=r"gen: holds 3 generators, one a fold; --holdout chooses, .*/fold-0 is the first"
+        MismatchError, match=r"gen: holds 3 generators, one per fold; `holdout` chooses, .*/fold-0 is the first"
     ):
         rows(capfd, questions, "--model", generators, *SHORT)
-    with pytest.raises(MismatchError, match="is no folder of train-generator --folds, so --holdout has nothing"):
+    with pytest.raises(MismatchError, match="is no folder of train-generator --folds, so `holdout` has nothing"):
         rows(capfd, questions, "--model", models / "t5", "--kind", "answer", "--holdout")
     strange = tmp_path / "strange.jsonl"
     strange.write_text(questions.read_text() + '{"_id": "new", "text": "of no fold"}\n')
@@ -358,28 +359,27 @@ def test_a_run_with_ids_that_lead_nowhere_is_told_in_a_line(asked: Asked, capfd:
 
 
 @pytest.mark.parametrize(
-    ("more", "told"),
+    ("more", "message"),
     [
         ([], "--model and --from-run: choose one"),
         (["--model", "m", "--from-run", "r", "--corpus", "c"], "--model and --from-run: choose one"),
         (["--from-run", "r"], "--corpus and --from-run go together"),
         (["--model", "m", "--corpus", "c"], "--corpus and --from-run go together"),
-        (["--model", "m", "--candidates", "3"], "--candidates: only with --from-run"),
-        (["--from-run", "r", "--corpus", "c", "--n", "3"], "--n: not with --from-run"),
-        (["--from-run", "r", "--corpus", "c", "--kind", "answer"], "--from-run makes sentence, title, terms"),
-        (["--model", "m", "--kind", "a b"], "--kind 'a b': must be one word that can stand in a file name"),
-        (["--model", "m", "--kind", "../a"], "must be one word that can stand in a file name"),
-        (["--model", "m", "--decode", "greedy", "--n", "3"], "--n 3: --decode greedy writes one text"),
-        (["--model", "m", "--decode", "beam", "--top-k", "3"], "--top-k: only with --decode sample"),
-        (["--model", "m", "--beams", "3"], "--beams: only with --decode beam"),
-        (["--model", "m", "--outside", "draw"], "--outside: only with --holdout"),
-        (["--model", "m", "--holdout", "--prompt", "x"], "--holdout is for generators that were"),
+        (["--model", "m", "--candidates", "3"], "--candidates goes with --from-run"),
+        (["--from-run", "r", "--corpus", "c", "--n", "3"], "`n` goes with `model`"),
+        (["--from-run", "r", "--corpus", "c", "--kind", "answer"], "`from_run` makes sentence, title, terms"),
+        (["--model", "m", "--kind", "../a"], "`kind` '../a': must be one word that can stand in a file name"),
+        (["--model", "m", "--decode", "greedy", "--n", "3"], "`n` 3: `decode` greedy generates one text"),
+        (["--model", "m", "--decode", "beam", "--top-k", "3"], "--top-k only with --decode sample"),
+        (["--model", "m", "--beams", "3"], "--beams only with --decode beam"),
+        (["--model", "m", "--outside", "draw"], "--outside goes with --holdout"),
+        (["--model", "m", "--holdout", "--prompt", "x"], "--prompt is for a model that was not trained for this"),
     ],
 )
-def test_what_cannot_be_meant_is_refused(
-    asked: Asked, capfd: pytest.CaptureFixture[str], more: list[str], told: str
+def test_contradictory_options_are_rejected(
+    asked: Asked, capfd: pytest.CaptureFixture[str], more: list[str], message: str
 ) -> None:
-    with pytest.raises(UsageError, match=told):
+    with pytest.raises(UsageError, match=message):
         rows(capfd, "questions.jsonl", *more)
 
 
@@ -393,19 +393,29 @@ def test_a_question_without_text_is_told_with_its_line(
     assert rows(capfd, *call, "--skip-bad", "1")
 
 
-def test_killed_and_resumed_the_bytes_and_counts_are_the_same(
-    models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_resumed_run_has_the_bytes_and_counts_of_an_uninterrupted_one(
+    asked: Asked, models: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    write_questions(tmp_path, 200)
-    call = ["expand-queries", "questions.jsonl", "--model", str(models / "t5"), "--kind", "answer", "--n", "12"]
-    call += ["--max-new-tokens", "8", "-q"]
-    killed_at(Path("killed.jsonl.part.json"), *call, "-o", "killed.jsonl")
-    assert not Path("killed.jsonl").exists()
-    app([*call, "-o", "killed.jsonl", "--resume"], standalone_mode=False)
+    monkeypatch.setattr("drtk.cli.expand_queries.WINDOW", 4)
+    call = ["expand-queries", "questions.jsonl", "--model", str(models / "t5"), "--kind", "answer", *SHORT, "-q"]
+    expand, done = Expand.__call__, []
+
+    def fail(self: Expand, prepared: Any) -> Any:
+        done.append(1)
+        if len(done) == 4:
+            raise DrtkError("power failure")
+        return expand(self, prepared)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Expand, "__call__", fail)
+        with pytest.raises(DrtkError, match="power failure"):
+            app([*call, "-o", "parts.jsonl"], standalone_mode=False)
+    assert read_json(Path("parts.jsonl.part.json"))["records"] == 12
+    assert not Path("parts.jsonl").exists()
+    app([*call, "-o", "parts.jsonl", "--resume"], standalone_mode=False)
     app([*call, "-o", "whole.jsonl"], standalone_mode=False)
-    assert Path("killed.jsonl").read_bytes() == Path("whole.jsonl").read_bytes()
-    counts = [read_json(Path(f"{name}.jsonl.meta.json"))["counts"] for name in ("killed", "whole")]
+    assert Path("parts.jsonl").read_bytes() == Path("whole.jsonl").read_bytes()
+    counts = [read_json(Path(f"{name}.jsonl.meta.json"))["counts"] for name in ("parts", "whole")]
     assert counts[0] == counts[1]
 
 

@@ -12,7 +12,7 @@ from transformers import BartConfig, BartForConditionalGeneration, T5Config, T5F
 from transformers.modeling_outputs import BaseModelOutput
 
 from drtk.models.seq2seq import Decoding, GenerationModel
-from drtk.query_expansion.read import answered, encoded
+from drtk.query_expansion.read import decode_answers, encode_passages
 from drtk.text.batching import Tokens
 
 # Four questions with 3, 1, 5 and 2 passages of differing length.
@@ -95,8 +95,8 @@ def test_answers_are_those_of_passages_encoded_alone_and_joined_by_hand(kind: st
             :1
         ]  # ends some, not all, and not at once
         expected = [slow_answer(writer, each) for each in passages]
-        hidden, mask = encoded(writer, tokens, groups, budget=budget)
-        found = answered(writer, hidden, mask, longest=LONGEST)
+        hidden, mask = encode_passages(writer, tokens, groups, budget=budget)
+        found = decode_answers(writer, hidden, mask, longest=LONGEST)
     assert [answer.tokens for answer in found] == [answer for answer, _ in expected]
     assert [answer.score for answer in found] == pytest.approx([score for _, score in expected], abs=1e-5)
     assert len({len(answer) for answer, _ in expected}) > 1, (
@@ -109,7 +109,7 @@ def test_logits_are_those_of_passages_encoded_alone_and_joined_by_hand(kind: str
     writer = reader(kind)
     passages, tokens, groups = inputs()
     with torch.inference_mode():
-        hidden, mask = encoded(writer, tokens, groups, budget=20)
+        hidden, mask = encode_passages(writer, tokens, groups, budget=20)
         decoding = Decoding(writer, None, mask, hidden=hidden)
         before: list[int] = []
         for token in (11, 30, 17, 23):
@@ -135,6 +135,6 @@ def test_passages_padded_each_as_the_public_code_pads_them_give_the_same_logits(
         theirs = writer.model(
             encoder_outputs=(states.view(4, 80, -1),), attention_mask=mask.view(4, 80), decoder_input_ids=torch.zeros((4, 1), dtype=torch.long)
         ).logits[:, -1]  # fmt: skip
-        hidden, ours = encoded(writer, tokens, groups, budget=50)
+        hidden, ours = encode_passages(writer, tokens, groups, budget=50)
         torch.testing.assert_close(Decoding(writer, None, ours, hidden=hidden).logits, theirs, atol=1e-8, rtol=1e-8)
     assert hidden.shape[:2] == (4, 25)  # 3 + 3 + 12 + 1 + 6, not 80

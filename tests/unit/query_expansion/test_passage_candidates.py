@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from drtk.query_expansion.config import ExpansionSettings
-from drtk.query_expansion.from_passages import Found, candidates, frequent_terms, sentences
+from drtk.query_expansion.from_passages import QuestionPassages, iter_sentences, iter_terms, make_candidates
 from drtk.records import Passage
 
 QUESTION = "who discovered the source of the river nile?"
 ONE = Passage("p1", "Egypt has a desert. The river Nile has a source. The source was discovered by Speke.", "Nile")
 TWO = Passage("p2", "Speke reached a lake. Speke named it.", "John Speke")
 THREE = Passage("p3", "The lake feeds the Nile. Egypt drinks.", "Nile")
-FOUND = Found("q1", QUESTION, [ONE, TWO, THREE])
+FOUND = QuestionPassages("q1", QUESTION, [ONE, TWO, THREE])
 
 
 def test_sentences_are_the_best_of_each_passage_then_the_second_best() -> None:
     # words of the question: discovered source river nile. p1: 0, 3 and 2 of them; p2: 0 and 0, so in their order; p3: 1 and 0.
-    assert list(sentences(QUESTION, FOUND.passages)) == [
+    assert list(iter_sentences(QUESTION, FOUND.passages)) == [
         "The river Nile has a source.",
         "Speke reached a lake.",
         "The lake feeds the Nile.",
@@ -30,16 +30,16 @@ def test_terms_are_shared_by_most_of_the_first_passages_then_those_of_each() -> 
     # without question and function words:
     # p1 egypt desert speke; p2 (title) john speke, speke reached lake speke named; p3 lake feeds egypt drinks
     # of all three: egypt 2 passages, 2 times; speke 2, 4 times; lake 2, 2 times; the others 1 passage, once each
-    found = list(frequent_terms(QUESTION, FOUND.passages, feedback=3, size=3))
+    found = list(iter_terms(QUESTION, FOUND.passages, feedback=3, size=3))
     assert found[0] == "speke egypt lake"  # 4 times, then 2 and 2: egypt occurs first
     assert found[1:] == ["egypt desert speke", "speke john reached", "lake feeds egypt"]
     # of the first two alone: speke in both; of the rest egypt, desert, john, reached … once each, in their order
-    assert next(frequent_terms(QUESTION, FOUND.passages, feedback=2, size=3)) == "speke egypt desert"
+    assert next(iter_terms(QUESTION, FOUND.passages, feedback=2, size=3)) == "speke egypt desert"
 
 
 def test_candidates_are_different_and_no_more_than_asked_for() -> None:
-    assert candidates(FOUND, "title", ExpansionSettings()) == ["Nile", "John Speke"]
-    assert len(candidates(FOUND, "sentence", ExpansionSettings(candidates=4))) == 4
-    assert candidates(FOUND, "terms", ExpansionSettings(candidates=1, terms=2)) == ["speke egypt"]
-    bare = Found("q2", QUESTION, [Passage("p9", "  ")])
-    assert [candidates(bare, kind, ExpansionSettings()) for kind in ("sentence", "title", "terms")] == [[], [], []]
+    assert make_candidates(FOUND, "title", ExpansionSettings()) == ["Nile", "John Speke"]
+    assert len(make_candidates(FOUND, "sentence", ExpansionSettings(candidates=4))) == 4
+    assert make_candidates(FOUND, "terms", ExpansionSettings(candidates=1, terms=2)) == ["speke egypt"]
+    bare = QuestionPassages("q2", QUESTION, [Passage("p9", "  ")])
+    assert [make_candidates(bare, kind, ExpansionSettings()) for kind in ("sentence", "title", "terms")] == [[], [], []]

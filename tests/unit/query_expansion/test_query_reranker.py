@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import random
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,25 +11,23 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from safetensors.torch import load_file
+from torch import Tensor, nn
+from transformers import AutoTokenizer
 
 from drtk.cli.main import app
 from drtk.config import load_preset, merge
-from drtk.query_expansion.candidates import Candidates
+from drtk.models.query_reranker_input import Candidate, CandidateTokenizer, QueryInput
 from drtk.query_expansion.config import QueryRerankerConfig
-from drtk.query_expansion.train_reranker import (
-    LabelledCandidates,
-    collate,
-    factor_of,
-    inverse_sqrt,
-    plan,
-    query_objective,
-)
-from drtk.records import Expansion, Query
+from drtk.query_expansion.labelled import LabelledCandidates
+from drtk.query_expansion.train_reranker import MeanRank, collate, factor_of, inverse_sqrt, plan, query_objective
+from drtk.records import Query
 from drtk.training.fit import ShowProgress
 from drtk.training.sampling import EpochDataset
 from tests.expansions import labelled, write_world
-from tests.tiny import tiny_model
+from tests.reference import queries as slow
+from tests.tiny import TOPICS, tiny_crossencoder, tiny_model, words_of
+from tests.unit.query_expansion.test_labelled import candidates
 
 
 def settings_of(preset: str, **changes: object) -> QueryRerankerConfig:
@@ -44,22 +44,6 @@ def test_a_factor_of_2e_3_is_a_rate_of_2e_5_at_most(step: int, rate: float) -> N
         factor = factor_of(settings)
         assert factor is not None
         assert settings.max_lr * factor(step) == pytest.approx(rate, rel=1e-5)
-
-
-def test_a_factor_of_5e_3_peaks_at_5e_5() -> None:
-    assert 5e-3 * max(inverse_sqrt(t, warmup=10_000) for t in range(1, 30_000, 3)) == pytest.approx(5e-5, rel=1e-9)
-
-
-@pytest.mark.parametrize("preset", ["ear-ri", "ear-rd"])
-def test_measuring_takes_a_fifth_of_the_training_on_natural_questions(preset: str) -> None:
-    # ri: 58,880 * 2 / 8 = 14,720 steps, 8 measurements; rd: 58,880 * 3 / 4 = 44,160 steps, 12 of them. A candidate that is
-    # trained on costs three forward passes, one that is measured a single one.
-    settings = settings_of(preset)
-    schedule = plan(58_880, settings)
-    measured = -(-schedule.steps // settings.eval_every) * 8_757 * settings.candidates
-    trained = schedule.steps * schedule.batch * settings.candidates
-    assert measured <= 0.2 * 3 * trained
-    assert schedule.steps // settings.eval_every >= 7  # and often enough to choose from
 
 
 class Planted(torch.nn.Module):
@@ -102,49 +86,8 @@ def test_presets_have_the_settings_of_the_tables(
     assert plan(58_880, settings).steps == {"ri": 14_720, "rd": 44_160}[scorer]
 
 
-def group(number: int, ranks: list[int]) -> Candidates:
-    found = tuple(
-        Expansion(f"e{number}.{at}", f"q{number}", "answer", f"text {at}", rank=rank, top1={"title": "t", "text": "p"})
-        for at, rank in enumerate(ranks)
-    )
-    return Candidates(Query(f"q{number}", f"question {number}"), "answer", found)
-
-
-def test_ranks_beyond_the_depth_become_max_rank_and_tied_groups_go() -> None:
-    groups = [group(0, [3, 101, 250]), group(1, [101, 250]), group(2, [1, 2, 3, 4])]
-    found = LabelledCandidates(groups, depth=100, max_rank=250, most=3)
-    assert (len(found), found.candidates, found.tied) == (2, 6, 1)
-    assert found.ranks(0).tolist() == [3, 250, 250]
-    assert found.ranks(1).tolist() == [1, 2, 3]  # its first three
-    assert [tuple(each) for each in found[1].candidates][2] == ("question 2", "text 2", "t", "p")
-    assert len(LabelledCandidates(groups, depth=100, max_rank=101, ties=True)) == 3
-
-
-def test_a_candidate_goes_by_its_own_depth_where_it_says_one() -> None:
-    shallow = group(1, [1, 2, 2])
-    own = Candidates(shallow.query, "answer", tuple(replace(each, depth=1) for each in shallow.expansions))
-    found = LabelledCandidates([group(0, [1, 2, 3]), own], depth=100, max_rank=101)
-    assert [found.ranks(number).tolist() for number in range(2)] == [[1, 2, 3], [1, 101, 101]]
-    assert (found.depth, found.beyond) == ([1, 100], set())
-    assert LabelledCandidates([own], depth=100, max_rank=101).depth == 1
-
-
-def test_candidates_of_one_text_are_one_and_the_most_counts_different_ones() -> None:
-    texts = ["a b", "a  b ", "c", "d", "c"]
-    found = tuple(
-        Expansion(f"e{at}", "q", "answer", text, rank=rank)
-        for at, (text, rank) in enumerate(zip(texts, [7, 7, 2, 9, 2], strict=True))
-    )
-    groups = LabelledCandidates([Candidates(Query("q", "who?"), "answer", found)], depth=100, max_rank=101, most=3)
-    assert groups.ranks(0).tolist() == [7, 2, 9]  # a b, c and d
-    assert [each.text for each in groups[0].candidates] == ["a b", "c", "d"]
-    assert groups.repeated == 2
-    # two of one text and one rank teach nothing
-    assert len(LabelledCandidates([Candidates(Query("q", "who?"), "answer", found[:2])], depth=9, max_rank=10)) == 0
-
-
 def test_a_batch_puts_the_ranks_of_each_question_into_a_row() -> None:
-    class TextTokenizer:
+    class Tokenizing:
         pad, left = 0, False
 
         def __call__(self, candidates: object) -> object:
@@ -152,15 +95,15 @@ def test_a_batch_puts_the_ranks_of_each_question_into_a_row() -> None:
 
             return Tokens.of([[1] * (2 + at) for at, _ in enumerate(candidates)], None)  # type: ignore[arg-type]
 
-    groups = LabelledCandidates([group(0, [5, 1]), group(1, [7, 8, 9])], depth=100, max_rank=101)
-    batch = collate([groups[0], groups[1]], tokenizing=TextTokenizer())  # type: ignore[arg-type]
+    groups = LabelledCandidates([candidates(0, 5, 1), candidates(1, 7, 8, 9)], depth=100, max_rank=101)
+    batch = collate([groups[0], groups[1]], tokenizing=Tokenizing())  # type: ignore[arg-type]
     assert batch["input_ids"].shape == (5, 6)
     assert batch["ranks"].tolist() == [[5, 1, 0], [7, 8, 9]]
     assert batch["present"].tolist() == [[True, True, False], [True, True, True]]
 
 
 def test_an_epoch_sees_each_question_once_in_an_order_of_its_own() -> None:
-    groups = LabelledCandidates([group(n, [1, 2]) for n in range(9)], depth=100, max_rank=101)
+    groups = LabelledCandidates([candidates(n, 1, 2) for n in range(9)], depth=100, max_rank=101)
     steps = EpochDataset(groups, batch=4, steps=4, seed=3)
     seen = [steps[at].candidates[0].question for at in range(len(steps))]
     assert len(seen) == 16
@@ -193,3 +136,81 @@ def test_large_gradients_are_not_clipped(
     app([str(each) for each in (*call, "--steps", 2, "--warmup", 1, "-o", tmp_path / "m")], standalone_mode=False)
     assert len(norms) == 2
     assert all(norm == pytest.approx(1.0, rel=1e-3) if clipped else norm > 10 for norm in norms)
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> object:
+    return AutoTokenizer.from_pretrained(tiny_crossencoder(tmp_path_factory.mktemp("model")))
+
+
+def text(draw: random.Random, longest: int) -> str:
+    return " ".join(draw.choice(words_of(draw.choice(TOPICS))) for _ in range(draw.randint(0, longest)))
+
+
+@pytest.mark.parametrize("style", ["official", "thesis"])
+@pytest.mark.parametrize("scorer", ["ri", "rd"])
+def test_what_is_read_and_what_is_cut_is_what_the_reference_says(tokenizer: object, scorer: str, style: str) -> None:
+    draw = random.Random(3)
+    for _ in range(60):
+        candidate = Candidate(text(draw, 9), text(draw, 9), text(draw, 3), text(draw, 30))
+        longest = draw.choice([8, 12, 20, 64])
+        parts = [candidate.question, candidate.text]
+        if style == "thesis":
+            parts = [slow.expanded(candidate.question, candidate.text)]
+        if scorer == "rd":
+            passage = [candidate.title, candidate.passage]
+            parts += passage if style == "official" else [" ".join(passage)]
+        pieces = [tokenizer(part, add_special_tokens=False)["input_ids"] for part in parts]  # type: ignore[operator]
+        first, last = tokenizer.cls_token_id, tokenizer.sep_token_id  # type: ignore[attr-defined]
+        found = CandidateTokenizer(tokenizer, QueryInput(scorer, style, longest))([candidate]).ids.tolist()
+        assert found == slow.scorer_input(pieces, first=first, last=last, longest=longest)
+
+
+def test_the_first_step_goes_as_far_as_the_first_rate(tmp_path: Path) -> None:
+    # Adam's first step is the rate, whatever the gradient: a step counted from 0 would stand still, or go twice as far.
+    write_world(tmp_path)
+    model = tiny_model(tmp_path / "model")
+    call = ["rerank-queries", "train", labelled(tmp_path), "--queries", tmp_path / "queries.jsonl", "--model", model]
+    call += ["--device", "cpu", "--max-length", "24", "--batch", "4", "--max-lr", "2e-3", "--warmup", "4", "-q"]
+    app([str(each) for each in (*call, "--steps", 1, "--log-every", 1, "-o", tmp_path / "m")], standalone_mode=False)
+    before, after = load_file(model / "model.safetensors"), load_file(tmp_path / "m" / "model.safetensors")
+    rate = slow.learning_rate(1, max_lr=2e-3, warmup=4)
+    assert rate == pytest.approx(2.5e-4)
+    compared = 0
+    for name, weights in before.items():
+        there = [each for each in after if each.endswith(name) and "layer" in name]
+        if there and name.endswith("weight"):  # biases may have gradients that are not far above Adam's epsilon
+            moved = (after[there[0]] - weights).abs()
+            assert float(moved.max()) == pytest.approx(rate, rel=0.05), name
+            compared += 1
+    assert compared > 15
+    log = [json.loads(line) for line in (tmp_path / "m" / "log.jsonl").read_text().splitlines()]
+    assert [entry["learning_rate"] for entry in log if "learning_rate" in entry] == [pytest.approx(rate)]
+
+
+class Summing(nn.Module):
+    """Scores that are easy to compute from the input, with many ties."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(1))
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, **_: Tensor) -> Tensor:
+        return ((input_ids * attention_mask).sum(1) % 5) * self.weight
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_checkpoint_is_measured_as_the_reference_says(tokenizer: object, seed: int) -> None:
+    draw = random.Random(seed)
+    lists, wanted = [], []
+    reading = CandidateTokenizer(tokenizer, QueryInput("ri", "official", 24))
+    for number in range(draw.randint(1, 9)):
+        question = text(draw, 5) + "?"
+        texts = [f"{at} {text(draw, 6)}" for at in range(draw.randint(1, 8))]
+        ranks = [draw.choice([1, 7, 100, 101, 400]) for _ in texts]
+        lists.append(replace(candidates(number, *ranks, texts="|".join(texts)), query=Query(f"q{number}", question)))
+        scores = [float(reading([Candidate(question, each)]).ids.sum() % 5) for each in texts]
+        wanted.append((scores, [rank if rank <= 100 else 250 for rank in ranks]))
+    found = LabelledCandidates(lists, depth=100, max_rank=250, ties=True)
+    measured = MeanRank(Summing(), found, range(len(lists)), tokenizing=reading)
+    assert measured() == {"mean rank": pytest.approx(slow.mean_chosen_rank(wanted))}

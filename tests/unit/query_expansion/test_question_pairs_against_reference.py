@@ -33,7 +33,7 @@ ANSWERS = [
 ]
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", range(4))
 def test_questions_get_the_targets_of_the_reference(tmp_path: Path, seed: int) -> None:
     draw = random.Random(seed)
     passages = []
@@ -60,7 +60,7 @@ def test_questions_get_the_targets_of_the_reference(tmp_path: Path, seed: int) -
         plain = merge(GeneratorConfig, load_preset(preset).settings, {})
         for settings in (plain, replace(plain, depth=2), replace(plain, title_mode="first")):
             pairs = question_pairs(
-                str(asked), run=str(run), corpus=str(corpus), settings=settings, asked=str, intake=Intake()
+                str(asked), run=str(run), corpus=str(corpus), settings=settings, format=str, intake=Intake()
             )
             wanted = {}
             for question in questions:

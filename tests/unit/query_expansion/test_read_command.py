@@ -15,7 +15,7 @@ from transformers.modeling_outputs import BaseModelOutput
 from drtk.cli.main import app
 from drtk.errors import DrtkError, MismatchError, RecordError
 from drtk.models.seq2seq import load_generation_model
-from drtk.query_expansion.read import Read, questions_read, reader_input
+from drtk.query_expansion.read import Read, format_reader_input, iter_reader_questions
 from drtk.records import Passage
 from drtk.runtime.inputs import Intake
 from tests.finetuning import Corpus
@@ -84,7 +84,7 @@ def test_answers_are_those_of_a_reader_written_out(here: Path, model: Path, capf
     queries = {row["_id"]: row["text"] for row in collection(40)[1]}
     intake = Intake()
     with torch.inference_mode():
-        for question in questions_read(
+        for question in iter_reader_questions(
             "run", queries=queries, corpus=Corpus(40), depth=100, order="rank", intake=intake
         ):
             answer, score = by_hand(model, question.inputs)
@@ -108,10 +108,10 @@ def test_batches_windows_and_neighbours_change_no_answer(
 
 def test_a_passage_is_read_with_its_question_and_title() -> None:
     wright = Passage("d1", "Both brothers\nflew.", "Wright Flyer")
-    assert reader_input("who flew first?", wright) == (
+    assert format_reader_input("who flew first?", wright) == (
         "question: who flew first? title: Wright Flyer context: Both brothers flew."
     )
-    assert reader_input("who?", Passage("d2", "Nobody.")) == "question: who? title: context: Nobody."
+    assert format_reader_input("who?", Passage("d2", "Nobody.")) == "question: who? title: context: Nobody."
 
 
 def fused_by_others(depth: int = 20) -> list[tuple[str, float]]:
@@ -137,10 +137,10 @@ def test_the_first_ten_of_a_fused_run_are_its_first_ten_by_rank(
 
     def seen(name: str, **more: Any) -> list[str]:
         choices = {"depth": 10, "order": "rank"} | more
-        (question,) = questions_read(name, queries=queries, corpus=Corpus(40), intake=Intake(), **choices)
+        (question,) = iter_reader_questions(name, queries=queries, corpus=Corpus(40), intake=Intake(), **choices)
         return question.inputs
 
-    first = [reader_input("who?", passage) for passage in Corpus(40).many([id for id, _ in fused[:10]])]
+    first = [format_reader_input("who?", passage) for passage in Corpus(40).many([id for id, _ in fused[:10]])]
     assert seen("fused") == seen("backwards") == seen("ten") == first
     assert set(seen("fused", order="score")) != set(first)  # the trap: a reader that sorts sees d0 to d9 alone
 
@@ -159,11 +159,11 @@ def test_ranks_and_scores_that_disagree_are_told_once(
     call = [*FILES, "--model", str(model), *SHORT]
     app(["read", "fused", *call, "-o", "p"], standalone_mode=False)
     told = capfd.readouterr().err
-    assert told.count("ranks and scores tell another order") == 1
+    assert told.count("ranks and scores give different orders") == 1
     assert "fused:1: of query 'q1'" in told
     app(["fuse", "fused", "run", "--method", "round-robin", "-o", "ours", "-q"], standalone_mode=False)
     app(["read", "ours", *call, "-o", "p2"], standalone_mode=False)
-    assert "another order" not in capfd.readouterr().err  # drtk's own scores fall with the ranks
+    assert "different orders" not in capfd.readouterr().err  # drtk's own scores fall with the ranks
 
 
 def test_predictions_go_to_eval_as_they_are(here: Path, model: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -253,7 +253,7 @@ def test_what_cannot_be_read_is_told_in_one_line(
     assert len(command(capfd, *call, "asked", "--skip-bad", "1").splitlines()) == 1
     other = tmp_path_factory.mktemp("others")
     for folder, complaint in (
-        (tiny_writer(other / "gpt2", "gpt2"), "goes on with a text"),
+        (tiny_writer(other / "gpt2", "gpt2"), "is a decoder-only model"),
         (tiny_crossencoder(other / "bert"), "is an encoder"),
         (here, "is no model folder"),
     ):
@@ -283,10 +283,10 @@ def test_passages_forgiven_make_room_for_those_that_follow(here: Path) -> None:
         here / "gaps", "".join(f"q1 Q0 {id} {at} {9 - at} t\n" for at, id in enumerate(("d1", "x", "y", "d2", "d3"), 1))
     )
     intake = Intake(skip_bad=2)
-    (question,) = questions_read(
+    (question,) = iter_reader_questions(
         "gaps", queries={"q1": "who?"}, corpus=Corpus(40), depth=2, order="rank", intake=intake
     )
-    assert question.inputs == [reader_input("who?", passage) for passage in Corpus(40).many(["d1", "d2"])]
+    assert question.inputs == [format_reader_input("who?", passage) for passage in Corpus(40).many(["d1", "d2"])]
     assert intake.bad == 2
 
 
@@ -297,7 +297,7 @@ def test_a_score_that_is_no_number_is_a_fault(here: Path, model: Path, capfd: py
     loaded.save_pretrained(folder)
     for file in model.glob("*token*"):
         (folder / file.name).write_bytes(file.read_bytes())
-    with pytest.raises(DrtkError, match=r"gave a score that is no finite number, computing in torch\.float32"):
+    with pytest.raises(DrtkError, match=r"gave a non-finite score, computing in torch\.float32"):
         predictions(capfd, "run", *FILES, "--model", folder)
 
 

@@ -35,6 +35,9 @@ def test_reciprocal_rank_fusion_of_two_short_lists() -> None:
     found = fused([BM25, DENSE], method="rrf")
     assert [id for id, _ in found] == ["p1", "p3", "p2", "p4"]
     assert [score for _, score in found] == pytest.approx([0.032522, 0.032266, 0.016129, 0.015873], abs=2e-6)
+    # weights 2 and 1, k = 0: p1 2/1 + 1/2, p3 2/3 + 1/1, p2 2/2, p4 1/3
+    found = fused([BM25, DENSE], [2, 1], method="rrf", rrf_k=0)
+    assert found == [("p1", 2.5), ("p3", pytest.approx(5 / 3)), ("p2", 1.0), ("p4", pytest.approx(1 / 3))]
 
 
 @pytest.mark.parametrize("options", [{"method": "linear"}, {"method": "weighted", "normalize": "none"}])
@@ -79,6 +82,7 @@ def test_round_robin_visits_the_lists_in_their_order() -> None:
     sentence, answer, title = listed("p1 p2 p3 p4"), listed("p2 p5 p1 p6"), listed("p7 p1 p8 p9")
     found = fused([sentence, answer, title], method="round-robin", top=6)
     assert [id for id, _ in found] == ["p1", "p2", "p7", "p5", "p3", "p8"]
+    assert [score for _, score in found] == pytest.approx([1 / rank for rank in range(1, 7)])
     found = fused([answer, sentence, title], method="round-robin", top=6)
     assert [id for id, _ in found] == ["p2", "p1", "p7", "p5", "p3", "p8"]
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from drtk.records import Passage
-from drtk.text.chunking import Chunker, condenser, cotmae, greedy, needs_sentences, split_blocks
+from drtk.text.chunking import Chunker, group_sentences, needs_sentences, split_blocks
 from drtk.text.config import ChunkSettings
 from drtk.text.rng import between
 from drtk.text.sentences import train_model
@@ -30,34 +30,43 @@ def units(groups):
 
 
 def test_greedy_cuts_long_sentences():
-    groups = greedy(LENGTHS, 144)
+    groups = group_sentences("greedy", LENGTHS, 144)
     assert sizes(groups) == [130, 30, 144, 16, 140, 5]
     assert groups[2] == [(3, 0, 144)]
     assert groups[3] == [(3, 144, 150), (4, 0, 10)]  # the rest opens the next group
-    assert greedy([25], 10) == [[(0, 0, 10)], [(0, 10, 20)], [(0, 20, 25)]]
-    assert greedy([20], 10) == [[(0, 0, 10)], [(0, 10, 20)]]
+    assert group_sentences("greedy", [25], 10) == [[(0, 0, 10)], [(0, 10, 20)], [(0, 20, 25)]]
+    assert group_sentences("greedy", [20], 10) == [[(0, 0, 10)], [(0, 10, 20)]]
     # Words begin at multiples of 4; a cap of 10 must cut at 8 and then at 16.
-    groups = greedy([20], 10, boundary=lambda sentence, begin, latest: latest - latest % 4)
+    groups = group_sentences("greedy", [20], 10, boundary=lambda sentence, begin, latest: latest - latest % 4)
     assert groups == [[(0, 0, 8)], [(0, 8, 16)], [(0, 16, 20)]]
 
 
 def test_greedy_overlap_and_targets():
-    assert greedy([3, 3, 3, 3, 3], 10, overlap=1) == [
+    assert group_sentences("greedy", [3, 3, 3, 3, 3], 10, overlap=1) == [
         [(0, 0, 3), (1, 0, 3), (2, 0, 3)],
         [(2, 0, 3), (3, 0, 3), (4, 0, 3)],
     ]
-    assert greedy([5, 5, 9], 10, overlap=1) == [[(0, 0, 5), (1, 0, 5)], [(2, 0, 9)]]  # 5 + 9 would exceed 10
-    assert greedy([4, 4, 4], 8, overlap=5) == [[(0, 0, 4), (1, 0, 4)], [(1, 0, 4), (2, 0, 4)]]  # not the whole group
+    assert group_sentences("greedy", [5, 5, 9], 10, overlap=1) == [
+        [(0, 0, 5), (1, 0, 5)],
+        [(2, 0, 9)],
+    ]  # 5 + 9 would exceed 10
+    assert group_sentences("greedy", [4, 4, 4], 8, overlap=5) == [
+        [(0, 0, 4), (1, 0, 4)],
+        [(1, 0, 4), (2, 0, 4)],
+    ]  # not the whole group
+    # After a group with a smaller cap, its only sentence would fit into the next, but is not repeated.
+    groups = group_sentences("greedy", [2, 2, 2], 10, target=lambda group: 10 if group else 3, overlap=1)
+    assert groups == [[(0, 0, 2)], [(1, 0, 2), (2, 0, 2)]]
     # A target of 3 closes the first group after one sentence of 4, and cuts nothing.
-    assert sizes(greedy([4, 4, 4, 4], 10, target=lambda group: 3 if group == 0 else 10)) == [4, 8, 4]
+    assert sizes(group_sentences("greedy", [4, 4, 4, 4], 10, target=lambda group: 3 if group == 0 else 10)) == [4, 8, 4]
 
 
 def test_other_policies():
-    assert sizes(condenser(LENGTHS, 144)) == [130, 30, 150, 10, 140, 5]  # the long sentence alone
-    assert sizes(cotmae(LENGTHS, 144)) == [160, 150, 150, 5]  # closed once over 144
-    for policy in (greedy, condenser, cotmae):
-        assert policy([], 10) == policy([0, 0], 10) == []
-        assert policy([0, 3, 0, 4, 0], 10) == [[(1, 0, 3), (3, 0, 4)]]
+    assert sizes(group_sentences("condenser", LENGTHS, 144)) == [130, 30, 150, 10, 140, 5]  # the long sentence alone
+    assert sizes(group_sentences("cotmae", LENGTHS, 144)) == [160, 150, 150, 5]  # closed once over 144
+    for policy in POLICIES[:3]:
+        assert group_sentences(policy, [], 10) == group_sentences(policy, [0, 0], 10) == []
+        assert group_sentences(policy, [0, 3, 0, 4, 0], 10) == [[(1, 0, 3), (3, 0, 4)]]
 
 
 def test_blocks():
@@ -72,16 +81,16 @@ def test_blocks():
 ANY_LENGTHS = st.lists(st.integers(0, 40))
 
 
-@given(ANY_LENGTHS, st.integers(1, 30), st.integers(0, 9), st.sampled_from([greedy, condenser, cotmae]))
+@given(ANY_LENGTHS, st.integers(1, 30), st.integers(0, 9), st.sampled_from(POLICIES[:3]))
 def test_every_unit_is_in_one_group_in_order(lengths, cap, seed, policy):
     everything = [(sentence, unit) for sentence, length in enumerate(lengths) for unit in range(length)]
-    assert units(policy(lengths, cap)) == everything
-    assert units(policy(lengths, cap, target=lambda group: between(1, cap, seed, group))) == everything
+    assert units(group_sentences(policy, lengths, cap)) == everything
+    assert units(group_sentences(policy, lengths, cap, target=lambda group: between(1, cap, seed, group))) == everything
 
 
 @given(ANY_LENGTHS, st.integers(1, 30), st.integers(0, 3))
 def test_greedy_groups_are_full_and_within_the_cap(lengths, cap, overlap):
-    groups = greedy(lengths, cap, overlap=overlap)
+    groups = group_sentences("greedy", lengths, cap, overlap=overlap)
     assert all(0 < size <= cap for size in sizes(groups))
     assert set(units(groups)) == {(sentence, unit) for sentence, length in enumerate(lengths) for unit in range(length)}
     if not overlap:

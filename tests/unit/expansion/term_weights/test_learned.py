@@ -233,7 +233,6 @@ def without(arguments: list[str], flag: str) -> list[str]:
 @pytest.mark.parametrize(
     ("method", "more", "complaint"),
     [
-        ("deepct", ["--bare"], "--bare and --with are for passages"),
         ("deepct", ["--shard", "1/2"], "--train makes a model; --shard is for passages"),
         ("deepct", ["--report"], "`report` is for weighing; --train makes a model"),
         ("deepct", ["--collection", "x"], "`collection` is for weighing; --train makes a model"),
@@ -241,9 +240,7 @@ def without(arguments: list[str], flag: str) -> list[str]:
         ("deepct", ["--normalize", "max"], "`normalize` is for weighing; --train makes a model"),
         ("deepct", ["--stemmer", "porter"], "--stemmer is for --method bprop or tfidf or inv-freq or idf or bm25"),
         ("deepct", ["--expand", "queries"], "--expand is for --method deepimpact"),
-        ("deepct", ["--device", "cuda:1"], "training takes auto, cpu or cuda"),
         ("deepimpact", ["--impact-max", "3"], "`impact_max` is for weighing; --train makes a model"),
-        ("bprop", [], "`train`: `method` bprop is not trained; deepct and deepimpact are"),
     ],
 )
 def test_contradictory_options_are_rejected(
