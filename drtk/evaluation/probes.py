@@ -62,7 +62,7 @@ class RankingProbe:
         self._passages = (
             list(passages) if pool is None or lot is None else sample_passages(passages, relevant, count=pool, lot=lot)
         )
-        self._relevant = {query.id: _best(judgements[query.id]) for query in found}
+        self._relevant = {query.id: _best_document(judgements[query.id]) for query in found}
         kept = {query.id: judgements[query.id] for query in self._queries}
         self._evaluator = Evaluator(kept, parse_measures(self.name))
 
@@ -73,7 +73,7 @@ class RankingProbe:
 
     def __call__(self, encode: Encode) -> float:
         """Return mean nDCG@10."""
-        return self._ranked(encode(self._passages, "passage"), encode(self._queries, "query"))
+        return self._compute_ndcg(encode(self._passages, "passage"), encode(self._queries, "query"))
 
     def figures(self, encode: Encode, *, batch: int) -> dict[str, float]:
         """Return nDCG@10 and accuracy: the share of queries whose positive beats those of the other queries of a batch."""
@@ -93,9 +93,9 @@ class RankingProbe:
             # compete with itself.
             wins = (scores < own[:, None]) | (theirs[:, None] == theirs)
             right += int((wins.all(axis=1) & np.isfinite(own)).sum())
-        return {self.name: self._ranked(passages, queries), "accuracy": right / len(asked) if asked else 0.0}
+        return {self.name: self._compute_ndcg(passages, queries), "accuracy": right / len(asked) if asked else 0.0}
 
-    def _ranked(self, passages: np.ndarray, queries: np.ndarray) -> float:
+    def _compute_ndcg(self, passages: np.ndarray, queries: np.ndarray) -> float:
         scores = queries @ passages.T  # (queries, passages)
         count = min(DEPTH, scores.shape[1])
         rankings = {}
@@ -179,7 +179,7 @@ def sample_passages(
     return [kept[place] for place in sorted(kept)]
 
 
-def _best(judged: dict[str, int]) -> str:
+def _best_document(judged: dict[str, int]) -> str:
     """Return the first id with the highest grade; "" if none is relevant."""
     grade = max(judged.values(), default=0)
     return next((id for id, value in judged.items() if value == grade), "") if grade > 0 else ""

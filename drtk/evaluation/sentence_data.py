@@ -61,7 +61,7 @@ def read_pairs(source: str, intake: Intake) -> Pairs:
     Raises RecordError (file:line) for a row of another width, or a score that is not a number.
     """
     found = Pairs(Path(source).name.split(".")[0], [])
-    for number, row in _rows(source, ("sentence1", "sentence2", "score"), intake):
+    for number, row in _iter_rows(source, ("sentence1", "sentence2", "score"), intake):
         first, second, score = row
         if not score.strip():
             found.unrated += 1
@@ -86,7 +86,7 @@ def read_labelled(source: str, intake: Intake, *, pairs: bool = False) -> list[L
     """
     columns = ("sentence1", "sentence2", "label") if pairs else ("text", "label")
     found = []
-    for number, (*texts, label) in _rows(source, columns, intake):
+    for number, (*texts, label) in _iter_rows(source, columns, intake):
         if not label.strip():
             intake.forgive(RecordError(f"{name_of(source)}:{number}", "has no label"))
             continue
@@ -96,7 +96,7 @@ def read_labelled(source: str, intake: Intake, *, pairs: bool = False) -> list[L
     return found
 
 
-def _rows(source: str, columns: Sequence[str], intake: Intake) -> Iterator[tuple[int, list[str]]]:
+def _iter_rows(source: str, columns: Sequence[str], intake: Intake) -> Iterator[tuple[int, list[str]]]:
     """Yield (line number, values of `columns`) of a tab-separated table with a header and without quoting."""
     places: list[int] = []
     width = 0
@@ -140,15 +140,15 @@ def find_tasks(folder: Path, wanted: Sequence[str], *, split: str) -> list[Task]
         raise DrtkError(
             f"{folder}: {'is a file; expected a folder' if folder.exists() else 'No such file or directory'}"
         )
-    known = {_plain(name): name for name in TASKS}
+    known = {_normalize_name(name): name for name in TASKS}
     chosen = []
     for name in wanted:
-        if _plain(name) not in known:
+        if _normalize_name(name) not in known:
             raise UsageError(f"`tasks`: '{name}' is not a task; choose from {', '.join(TASKS)}")
-        chosen.append(known[_plain(name)])
+        chosen.append(known[_normalize_name(name)])
     there: dict[str, Path] = {}
     for path in sorted(item for item in folder.iterdir() if item.is_dir()):
-        if (plain := _plain(path.name)) in known and plain not in map(_plain, GEOMETRY):
+        if (plain := _normalize_name(path.name)) in known and plain not in map(_normalize_name, GEOMETRY):
             there.setdefault(known[plain], path)
     if not there:
         raise DrtkError(f"{folder}: holds no task: expected a folder such as STS-B/{split}.tsv")
@@ -156,45 +156,45 @@ def find_tasks(folder: Path, wanted: Sequence[str], *, split: str) -> list[Task]
     for name in TASKS:
         place = there.get("STS-B" if name in GEOMETRY else name)
         if place is not None and (not chosen or name in chosen):
-            found.append(Task(name, _files(name, place, split)))
+            found.append(Task(name, _find_files(name, place, split)))
         elif name in chosen:
             raise DrtkError(f"{folder}: has no folder for {name}")
     return found
 
 
-def _plain(name: str) -> str:
+def _normalize_name(name: str) -> str:
     plain = re.sub(r"[\W_]+", "", name).lower()
     return _OTHER_NAMES.get(plain, plain)
 
 
-def _files(task: str, place: Path, split: str) -> dict[str, Path]:
+def _find_files(task: str, place: Path, split: str) -> dict[str, Path]:
     tables = {path.name.split(".")[0]: path for path in sorted(place.iterdir()) if path.name.endswith(SUFFIXES)}
     if task in STS_YEARS:
         if not tables:
             raise DrtkError(f"{place}: holds no .tsv; each file is a subset")
         return tables
     if task not in TRANSFER:
-        return {split: _one_of(tables, split, place)}
+        return {split: _find_split(tables, split, place)}
     if task in ("MR", "CR", "SUBJ", "MPQA"):
-        return {"all": _one_of(tables, "all", place)}
+        return {"all": _find_split(tables, "all", place)}
     splits = ("train", "dev", "test") if task == "SST2" else ("train", "test")
-    return {name: _one_of(tables, name, place) for name in splits}
+    return {name: _find_split(tables, name, place) for name in splits}
 
 
-def _one_of(tables: dict[str, Path], name: str, place: Path) -> Path:
+def _find_split(tables: dict[str, Path], name: str, place: Path) -> Path:
     if name not in tables:
         raise DrtkError(f"{place / name}.tsv: No such file; there are {', '.join(tables) or 'none'}")
     return tables[name]
 
 
-def vectors_from(source: str, intake: Intake) -> Callable[[list[str]], np.ndarray]:
+def load_vectors(source: str, intake: Intake) -> Callable[[list[str]], np.ndarray]:
     """Return a function that looks sentences up in a file of {"text", "vector"}; it raises DrtkError for a missing one.
 
     Raises RecordError (file:line) for a row without a vector of numbers, or of another length than the first.
     """
     found: dict[str, np.ndarray] = {}
     dimension = 0
-    for text, vector in read_records(source, _row, intake=intake):
+    for text, vector in read_records(source, _parse_vector, intake=intake):
         dimension = dimension or len(vector)
         if len(vector) != dimension:
             place = f"{name_of(source)}:{intake.line}"
@@ -212,7 +212,7 @@ def vectors_from(source: str, intake: Intake) -> Callable[[list[str]], np.ndarra
     return look_up
 
 
-def _row(row: Row) -> tuple[str, np.ndarray]:
+def _parse_vector(row: Row) -> tuple[str, np.ndarray]:
     text = text_of(take(row, "text"), "text")
     values = take(row, "vector")
     numbers = isinstance(values, list) and all(isinstance(v, int | float) and not isinstance(v, bool) for v in values)

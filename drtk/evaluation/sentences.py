@@ -23,9 +23,9 @@ from drtk.evaluation.sentence_data import (
     Pairs,
     Task,
     find_tasks,
+    load_vectors,
     read_labelled,
     read_pairs,
-    vectors_from,
 )
 from drtk.runtime.filter_job import FilterJob
 from drtk.runtime.inputs import Intake
@@ -194,7 +194,7 @@ class SentenceVectors:
 def open_encoder(source: str, device: str, intake: Intake) -> Encode:
     """Return the encoder of a model, or what looks vectors up in a file of {"text", "vector"}."""
     if is_stream(source) or Path(source).is_file():
-        return vectors_from(source, intake)
+        return load_vectors(source, intake)
     from drtk.models.model_folder import locate
     from drtk.retrieval.encode import Embedder
 
@@ -250,11 +250,10 @@ def evaluate_tasks(loaded: Sequence[TaskData], vectors: SentenceVectors, setting
 
 def subset_cosines(data: TaskData, vectors: SentenceVectors) -> dict[str, np.ndarray]:
     """Return the cosines of the rated pairs of each subset."""
-    return {name: _cosines(subset.pairs, vectors) for name, subset in data.rated.items()}
-
-
-def _cosines(pairs: Sequence[Pair], vectors: SentenceVectors) -> np.ndarray:
-    return pair_cosines(vectors(pair.first for pair in pairs), vectors(pair.second for pair in pairs))
+    return {
+        name: pair_cosines(vectors(pair.first for pair in subset.pairs), vectors(pair.second for pair in subset.pairs))
+        for name, subset in data.rated.items()
+    }
 
 
 def _evaluate_sts(data: TaskData, vectors: SentenceVectors, settings: SentenceSettings) -> Result:
@@ -283,12 +282,12 @@ def _evaluate_alignment(data: TaskData, vectors: SentenceVectors, settings: Sent
 
 
 def _evaluate_uniformity(data: TaskData, vectors: SentenceVectors, settings: SentenceSettings) -> Result:
-    texts = _both_columns(data)
+    texts = _list_sentences(data)
     return Result("uniformity", {"uniformity": uniformity(vectors(texts))}, {"sentences": len(texts)})
 
 
 def _evaluate_retrieval(data: TaskData, vectors: SentenceVectors, settings: SentenceSettings) -> Result:
-    texts = _both_columns(data)
+    texts = _list_sentences(data)
     half = len(data.pairs)
     chosen = [at for at, pair in enumerate(data.pairs) if pair.score == settings.same]
     if not chosen:
@@ -311,7 +310,7 @@ def _evaluate_retrieval(data: TaskData, vectors: SentenceVectors, settings: Sent
 _GEOMETRIES = {"alignment": _evaluate_alignment, "uniformity": _evaluate_uniformity, "retrieval": _evaluate_retrieval}
 
 
-def _both_columns(data: TaskData) -> list[str]:
+def _list_sentences(data: TaskData) -> list[str]:
     return [pair.first for pair in data.pairs] + [pair.second for pair in data.pairs]
 
 
@@ -351,12 +350,12 @@ def format_sentence_results(results: Mapping[str, Sequence[Result]], format: str
             for result in own:
                 row = {"system": system, "task": result.task, "values": result.values} | result.details
                 yield orjson.dumps(row).decode()
-            for name, (_, value) in _averages(own).items():
+            for name, (_, value) in _compute_averages(own).items():
                 yield orjson.dumps({"system": system, "task": name, "values": {name: value}}).decode()
         return
     rows: dict[str, dict[str, float]] = {}
     for system, own in results.items():
-        averages = _averages(own)
+        averages = _compute_averages(own)
         row = rows[system] = {}
         for name, value in ((name, value) for result in own for name, value in result.values.items()):
             row[name] = value
@@ -371,7 +370,7 @@ def format_sentence_results(results: Mapping[str, Sequence[Result]], format: str
     yield from format_table(["system", *header], cells, format, digits=digits)
 
 
-def _averages(results: Sequence[Result]) -> dict[str, tuple[str, float]]:
+def _compute_averages(results: Sequence[Result]) -> dict[str, tuple[str, float]]:
     """Return {average: (task it is shown after, value)} for averages whose seven tasks were all evaluated."""
     values = {name: value for result in results for name, value in result.values.items()}
     dev = {result.task: float(result.details["dev"]) for result in results if "dev" in result.details}

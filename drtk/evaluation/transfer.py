@@ -53,7 +53,7 @@ def pair_features(first: np.ndarray, second: np.ndarray) -> np.ndarray:
 def cross_validate(examples: Examples, *, seed: int = SEED, on_fold: Callable[[], None] = lambda: None) -> Outcome:
     """Evaluate MR, CR, SUBJ, MPQA: test on ten folds, and choose the penalty over ten folds of the rest of each."""
     tests, devs = [], []
-    for train, test in folds(examples.classes, FOLDS, seed):
+    for train, test in split_folds(examples.classes, FOLDS, seed):
         outcome = evaluate_with_folds(examples.at(train), examples.at(test), seed=seed)
         tests.append(outcome.accuracy)
         devs.append(outcome.dev)
@@ -63,7 +63,7 @@ def cross_validate(examples: Examples, *, seed: int = SEED, on_fold: Callable[[]
 
 def evaluate_with_folds(train: Examples, test: Examples, *, seed: int = SEED) -> Outcome:
     """Evaluate TREC, MRPC: choose the penalty over ten folds of the training data, then fit all of it."""
-    splits = list(folds(train.classes, FOLDS, seed))
+    splits = list(split_folds(train.classes, FOLDS, seed))
 
     def held_out(penalty: float) -> float:
         fits = [
@@ -98,7 +98,7 @@ def _num_classes(*parts: Examples) -> int:
     return 1 + max(int(part.classes.max()) for part in parts)
 
 
-def folds(classes: np.ndarray, count: int, seed: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+def split_folds(classes: np.ndarray, count: int, seed: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yield (train, test) rows of each fold; every class is spread evenly over the folds in random order.
 
     Raises DrtkError if a class has fewer examples than there are folds.
@@ -156,10 +156,10 @@ def predict(model: Any, vectors: np.ndarray) -> np.ndarray:
 def _evaluate(model: Any, test: Examples, dev: float) -> Outcome:
     guesses = predict(model, test.vectors)
     accuracy = float((guesses == test.classes).mean())
-    return Outcome(accuracy, f1(guesses, test.classes) if set(np.unique(test.classes)) <= {0, 1} else None, dev)
+    return Outcome(accuracy, compute_f1(guesses, test.classes) if set(np.unique(test.classes)) <= {0, 1} else None, dev)
 
 
-def f1(guesses: np.ndarray, classes: np.ndarray) -> float:
+def compute_f1(guesses: np.ndarray, classes: np.ndarray) -> float:
     """Return F1 of class 1: (n,), (n,)."""
     right = int(((guesses == 1) & (classes == 1)).sum())
     named = int((guesses == 1).sum()) + int((classes == 1).sum())

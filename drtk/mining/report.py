@@ -199,13 +199,13 @@ def build_sections(summary: Summary) -> list[Section]:
     if summary.promoted:
         overview.append(("candidates that became positives", f"{summary.promoted:,}"))
     origins = [
-        (source, f"{count:,}", _share(count, num_negatives),
-         _share(summary.retrieved[source], num_examples) if source in summary.retrieved else "")
+        (source, f"{count:,}", _format_share(count, num_negatives),
+         _format_share(summary.retrieved[source], num_examples) if source in summary.retrieved else "")
         for source, count in summary.sources.most_common()
     ]  # fmt: skip
     ranks = [
         (f"{lower} to {upper - 1}" if upper else f"{lower} and deeper", f"{summary.ranks[lower]:,}",
-         _share(summary.ranks[lower], summary.ranks.total()))
+         _format_share(summary.ranks[lower], summary.ranks.total()))
         for lower, upper in zip(RANKS, [*RANKS[1:], 0], strict=True) if summary.ranks[lower]
     ]  # fmt: skip
     values = [
@@ -217,12 +217,12 @@ def build_sections(summary: Summary) -> list[Section]:
         for name, count in summary.dropped.most_common()
     ]
     suspicious = [
-        (text, f"{summary.suspicious[name]:,}", _share(summary.suspicious[name], summary.tested[name]))
+        (text, f"{summary.suspicious[name]:,}", _format_share(summary.suspicious[name], summary.tested[name]))
         for name, text in SUSPICIONS.items()
         if summary.tested[name]
     ]
     if suspicious:
-        suspicious.append(("any of these", f"{summary.suspects:,}", _share(summary.suspects, num_negatives)))
+        suspicious.append(("any of these", f"{summary.suspects:,}", _format_share(summary.suspects, num_negatives)))
     sections: list[Section] = [
         ("Mined", ("", ""), overview),
         ("Where they are from", ("source", "negatives", "share", "queries whose positive it found"), origins),
@@ -238,11 +238,11 @@ def build_sections(summary: Summary) -> list[Section]:
     return [section for section in sections if section[2]]
 
 
-def _share(count: int, total: int) -> str:
+def _format_share(count: int, total: int) -> str:
     return f"{count / total:.1%}" if total else ""
 
 
-def text_lines(summary: Summary) -> Iterator[str]:
+def format_text(summary: Summary) -> Iterator[str]:
     """Iterate over the lines of the report as text."""
     for number, (title, header, rows) in enumerate(build_sections(summary)):
         if number:
@@ -262,13 +262,13 @@ def write_report(target: str, rows: Iterable[AuditRow], *, corpus: str | None, q
     summary = summarize(rows)
     is_page = target.endswith((".html", ".htm"))
     with Output(target) as output:
-        for line in page_lines(summary, corpus, queries) if is_page else text_lines(summary):
+        for line in format_page(summary, corpus, queries) if is_page else format_text(summary):
             output.write(f"{line}\n".encode())
     if target != STANDARD:
-        log("\n".join([f"report: {target}", *text_lines(summary)]))
+        log("\n".join([f"report: {target}", *format_text(summary)]))
 
 
-def page_lines(summary: Summary, corpus: str | None = None, queries: str | None = None) -> Iterator[str]:
+def format_page(summary: Summary, corpus: str | None = None, queries: str | None = None) -> Iterator[str]:
     """Iterate over the lines of the report as an HTML page, with texts from `corpus` and `queries`."""
     from drtk.runtime import pages
 
@@ -338,13 +338,13 @@ def _query_details(rows: Sequence[AuditRow], corpus: str | None, queries: str | 
         for one in sorted(row["kept"], key=_hardness)[:HARDEST]:
             add(
                 one,
-                f"negative, {_place(one)}",
+                f"negative, {_format_place(one)}",
                 "; ".join(SUSPICIONS[name] for name in one.get("suspicious", ())),
                 "bad",
             )
         for one in row["dropped"][:LOST]:
             limit = f", limit {one['limit']:.4g}" if "limit" in one else ""
-            add(one, _place(one), f"dropped: {FILTERS.get(one['by'], one['by'])}{limit}")
+            add(one, _format_place(one), f"dropped: {FILTERS.get(one['by'], one['by'])}{limit}")
         if len(row["dropped"]) > LOST:
             items.append(Markup('<li class="dim">{:,} more were dropped</li>').format(len(row["dropped"]) - LOST))
         suspects = sum("suspicious" in one for one in row["kept"])
@@ -364,5 +364,5 @@ def _hardness(one: AuditRow) -> tuple[bool, int, float, int]:
     return not num_suspicions, -num_suspicions, inf if gap is None else gap, int(one.get("rank", 1 << 30))
 
 
-def _place(one: AuditRow) -> str:
+def _format_place(one: AuditRow) -> str:
     return f"rank {one['rank']:,} of {one['source']}" if "rank" in one else str(one["source"])

@@ -20,13 +20,13 @@ from drtk.models.loading import (
     load_config,
     load_tokenizer,
     load_weights,
-    quiet_transformers,
     report_load_errors,
     save_tokenizer,
 )
 from drtk.models.model_folder import Recipe, Role, read_layout, write_layout
 from drtk.runtime.atomic import write_json
 from drtk.runtime.integrity import content_digest, read_object
+from drtk.runtime.progress import quiet_transformers
 from drtk.runtime.streams import digest_file
 from drtk.text.batching import TextTokenizer, batches_by_length
 

@@ -31,7 +31,6 @@ from drtk.models.loading import (
     load_config,
     load_tokenizer,
     load_weights,
-    quiet_transformers,
     report_load_errors,
     save_tokenizer,
 )
@@ -47,7 +46,7 @@ from drtk.models.model_folder import (
 from drtk.models.query_reranker_input import refuse_query_reranker
 from drtk.runtime.integrity import content_digest, read_object
 from drtk.runtime.manifest import is_manifest, read_manifest_if_any
-from drtk.runtime.progress import warn
+from drtk.runtime.progress import quiet_transformers, warn
 from drtk.runtime.workers import read_ahead
 from drtk.text.batching import PairTokenizer, Tokens, batches_by_length
 

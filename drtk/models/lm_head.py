@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 from drtk.errors import DrtkError, MismatchError
 from drtk.models.checkpoint import load_encoder, report_write_errors
-from drtk.models.loading import load_weights, quiet_transformers, report_load_errors, save_tokenizer
+from drtk.models.loading import load_weights, report_load_errors, save_tokenizer
 from drtk.models.model_folder import read_layout
-from drtk.runtime.progress import warn
+from drtk.runtime.progress import quiet_transformers, warn
 
 HEADS = "heads"
 

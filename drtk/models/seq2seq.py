@@ -15,10 +15,10 @@ from drtk.models.loading import (
     load_config,
     load_tokenizer,
     load_weights,
-    quiet_transformers,
     report_load_errors,
     save_tokenizer,
 )
+from drtk.runtime.progress import quiet_transformers
 
 LONGEST = 512  # tokens of input, where neither folder nor tokenizer says
 _T5 = ("t5", "mt5", "umt5")

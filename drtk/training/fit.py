@@ -18,9 +18,8 @@ from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArgu
 
 from drtk.errors import DrtkError
 from drtk.models.checkpoint import report_write_errors
-from drtk.models.loading import quiet_transformers
 from drtk.runtime.atomic import sync_tree, write_bytes
-from drtk.runtime.progress import Progress, detail, round_significant, warn
+from drtk.runtime.progress import Progress, detail, quiet_transformers, round_significant, warn
 from drtk.runtime.progress import log as say
 from drtk.training.arguments import Schedule, keep_tensorboard
 from drtk.training.best_checkpoint import (

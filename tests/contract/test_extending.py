@@ -57,7 +57,7 @@ def extended(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def shell(extended: Path) -> Iterator[Shell]:
     """Run a script in the folder of the copy, whose `drtk` imports the copy."""
-    server = Forkserver(extended.parent, root=str(extended))
+    server = Forkserver(extended.parent, PYTHONPATH=str(extended))
     (extended.parent / "bin").mkdir()
     (extended.parent / "bin" / "drtk").write_text(server.client)
     (extended.parent / "bin" / "drtk").chmod(0o755)

@@ -81,7 +81,7 @@ class Checkout:
         offline = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
         threads = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "MPLBACKEND": "Agg"}
         self._environment = os.environ | settings | offline | threads
-        self._server = Forkserver(work / "bin", self._environment)
+        self._server = Forkserver(work / "bin", **settings, **offline, **threads)
         (work / "bin" / "drtk").write_text(self._server.client)
         (work / "bin" / "drtk").chmod(0o755)
 

@@ -108,9 +108,9 @@ class CosineByRating(Plot):
         found: dict[str, tuple[np.ndarray, np.ndarray]] = {}
         for item in inputs.inputs:
             if inputs.intake.peek(item.source)[:1] == b"{" if _is_file(item.source) else False:
-                found |= _from_file(item.source, inputs)
+                found |= _read_cosines(item.source, inputs)
             else:
-                found[item.name] = _from_model(item.source, inputs)
+                found[item.name] = _compute_cosines(item.source, inputs)
         if not 1 <= len(found) <= MOST_SYSTEMS:
             raise UsageError(f"this picture is of 1 to {MOST_SYSTEMS} systems; there are {len(found)}")
         top = max(float(ratings.max()) for _, ratings in found.values())
@@ -173,13 +173,15 @@ def _is_file(source: str) -> bool:
     return is_stream(source) or Path(source).is_file()
 
 
-def _from_file(source: str, inputs: PlotInputs) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+def _read_cosines(source: str, inputs: PlotInputs) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     """Read the pairs written by drtk eval-sentences --pairs-out, by system."""
     if inputs.pairs is not None:
         raise UsageError("`pairs` does not go with pairs that have their cosines already")
     found: dict[str, list[tuple[float, float]]] = {}
     rows = read_records(
-        source, lambda row: (row.get("system"), _number(row, "cosine"), _number(row, "score")), intake=inputs.intake
+        source,
+        lambda row: (row.get("system"), _take_number(row, "cosine"), _take_number(row, "score")),
+        intake=inputs.intake,
     )
     for system, cosine, rating in rows:
         found.setdefault(str(system or source), []).append((cosine, rating))
@@ -188,14 +190,14 @@ def _from_file(source: str, inputs: PlotInputs) -> dict[str, tuple[np.ndarray, n
     return {name: tuple(np.array(pairs).T) for name, pairs in found.items()}
 
 
-def _number(row: Row, field: str) -> float:
+def _take_number(row: Row, field: str) -> float:
     value = row.get(field)
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ValueError(f"expected a number as '{field}'")
     return float(value)
 
 
-def _from_model(source: str, inputs: PlotInputs) -> tuple[np.ndarray, np.ndarray]:
+def _compute_cosines(source: str, inputs: PlotInputs) -> tuple[np.ndarray, np.ndarray]:
     if inputs.pairs is None:
         raise UsageError("a model needs sentences: `pairs`")
     pairs = read_pairs(inputs.pairs, inputs.intake)
@@ -220,7 +222,7 @@ class VectorSpace(Plot):
         folders = [_is_embeddings(item) for item in inputs.inputs]
         if any(folders) and not all(folders):
             raise UsageError("models and folders of embeddings do not go into one picture")
-        return _of_embeddings(inputs) if folders[0] else _of_models(inputs)
+        return _project_embeddings(inputs) if folders[0] else _project_models(inputs)
 
     def size(self, numbers: Numbers) -> tuple[float, float]:
         panels = len(numbers["panels"]) + (len(numbers["geometry"]) > 1 and len(numbers["panels"]) > 1)
@@ -243,7 +245,7 @@ Groups = Mapping[str, tuple[Sequence[str], np.ndarray]]  # name -> ids and unit 
 End = tuple[str, int]  # group and row of a vector
 
 
-def _of_models(inputs: PlotInputs) -> Numbers:
+def _project_models(inputs: PlotInputs) -> Numbers:
     if inputs.pairs is None:
         raise UsageError("models need sentences: `pairs`")
     if inputs.qrels is not None:
@@ -267,7 +269,7 @@ def _of_models(inputs: PlotInputs) -> Numbers:
     return {"panels": panels, "geometry": geometry, "pairs": len(near)}
 
 
-def _of_embeddings(inputs: PlotInputs) -> Numbers:
+def _project_embeddings(inputs: PlotInputs) -> Numbers:
     settings = inputs.settings
     if inputs.pairs is not None:
         raise UsageError("`pairs` is for models; folders of embeddings take `qrels`")

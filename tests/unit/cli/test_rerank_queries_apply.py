@@ -31,28 +31,10 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     labelled(folder)
     # Taught that rank 2 is rank 50: beside 101, one rank is too small a margin to be sure of after so few steps.
     taught = [row | {"rank": {1: 1, 2: 50}.get(row["rank"], row["rank"])} for row in rows_of(folder / "labelled.jsonl")]
-    call = [
-        "rerank-queries",
-        "train",
-        write_rows(folder / "taught.jsonl", taught),
-        "--queries",
-        folder / "queries.jsonl",
-    ]
-    call += ["--model", tiny_model(folder / "encoder"), "--max-length", "24", "--device", "cpu", "--steps", "200"]
-    call += [
-        "--schedule",
-        "linear",
-        "--max-lr",
-        "2e-3",
-        "--warmup",
-        "10",
-        "--batch",
-        "8",
-        "-o",
-        folder / "planted",
-        "-q",
-    ]
-    app([str(each) for each in call], standalone_mode=False)
+    source = write_rows(folder / "taught.jsonl", taught)
+    call = f"rerank-queries train {source} --queries {folder}/queries.jsonl --model {tiny_model(folder / 'encoder')} -q"
+    more = "--max-length 24 --device cpu --steps 200 --schedule linear --max-lr 2e-3 --warmup 10 --batch 8"
+    app([*f"{call} {more} -o {folder}/planted".split()], standalone_mode=False)
     return folder
 
 
@@ -89,14 +71,11 @@ def test_a_model_with_planted_knowledge_reaches_the_oracle_end_to_end(
     assert len(estimates) == 1
 
 
-def test_the_sign_cannot_be_confused(place: Path, tmp_path: Path) -> None:
-    # Of all candidates, best first: the estimates rise, and the true ranks with them.
-    for row in rows_of(
-        call(place, tmp_path / "all", "--model", str(place / "planted"), "--top", "4") / "choices.jsonl"
-    ):
+def test_candidates_are_ordered_by_rising_estimates(place: Path, tmp_path: Path) -> None:
+    folder = call(place, tmp_path / "all", "--model", str(place / "planted"), "--top", "4")
+    for row in rows_of(folder / "choices.jsonl"):
         assert row["estimates"] == sorted(row["estimates"])
-        assert row["ranks"][:2] == [1, 2]
-        assert row["ranks"][2:] == [101, 101]
+        assert row["ranks"] == [1, 2, 101, 101]
 
 
 def test_the_oracle_is_never_worse_than_any_selection(place: Path, tmp_path: Path) -> None:
@@ -127,28 +106,22 @@ def test_query_files_keep_ids_and_answers_and_hold_the_expanded_question(place: 
     assert read_json(folder / "meta.json")["queries"] == {f"{kind}.jsonl": 24 for kind in KINDS} | {"asked alone": 0}
 
 
-def test_several_queries_of_a_question_go_into_files_by_their_place(place: Path, tmp_path: Path) -> None:
-    rows = rows_of(place / "labelled.jsonl")
-    rows = [row for row in rows if row["kind"] == "title" and not (row["query_id"] == "q1" and row["made"] != "good")]
+def test_several_queries_of_a_question_are_written_by_their_place_searched_and_fused(
+    place: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    rows = [row for row in rows_of(place / "labelled.jsonl") if row["kind"] == "title"]
+    rows = [row for row in rows if not (row["query_id"] == "q1" and row["made"] != "good")]  # one candidate alone
     folder = call(place, tmp_path / "out", "--select", "oracle", "--top", "3", source=write_rows(tmp_path / "in", rows))
     names = ["title.1.jsonl", "title.2.jsonl", "title.3.jsonl"]
     assert sorted(path.name for path in folder.glob("title*")) == names
     files = [{row["_id"]: row["expansion"] for row in rows_of(folder / name)} for name in names]
-    assert [len(each) for each in files] == [24, 23, 23]  # q1 has one candidate
+    assert [len(each) for each in files] == [24, 23, 23]
     made = {row["_id"]: row["made"] for row in rows}
     assert [made[each["q0"]] for each in files[:2]] == ["good", "middling"]
-
-
-def test_several_queries_of_a_question_are_searched_and_fused(
-    place: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    # The best candidate's list and the worst one's, taken in turn: whatever either finds first is among the first two.
-    rows = [row for row in rows_of(place / "labelled.jsonl") if row["kind"] == "title"]
-    rows = [row for row in rows if not (row["query_id"] == "q1" and row["made"] != "good")]  # one candidate alone
-    folder = call(place, tmp_path / "out", "--select", "oracle", "--top", "2", source=write_rows(tmp_path / "in", rows))
-    runs = [tmp_path / f"{place_of}.run" for place_of in (1, 2)]
-    for at, run in enumerate(runs, start=1):
-        command(capfd, "search", place / "bm25s", folder / f"title.{at}.jsonl", "-k", "10", "-o", run, "--quiet")
+    # The lists of the first two in turn: what either finds first is among the first two.
+    runs = [tmp_path / "1.run", tmp_path / "2.run"]
+    for name, run in zip(names, runs, strict=False):
+        command(capfd, "search", place / "bm25s", folder / name, "-k", "10", "-o", run, "--quiet")
     command(capfd, "fuse", *runs, "--method", "round-robin", "-o", tmp_path / "fused.run", "-q")
     first, second, fused = (load_run(str(path)) for path in (*runs, tmp_path / "fused.run"))
     assert (len(first), len(second), len(fused)) == (24, 23, 24)
@@ -158,7 +131,7 @@ def test_several_queries_of_a_question_are_searched_and_fused(
     assert [id for id, _ in fused["q1"]] == [id for id, _ in first["q1"]]
 
 
-def test_repeated_candidates_are_one_and_max_candidates_counts_different_ones(place: Path, tmp_path: Path) -> None:
+def test_repeated_candidates_are_one_and_ties_go_to_the_first(place: Path, tmp_path: Path) -> None:
     texts = ["a b", "a  b ", "c", "d"]
     rows = [
         {"_id": f"e{n}", "query_id": "q0", "kind": "answer", "text": text, "rank": 9 - n}
@@ -169,6 +142,9 @@ def test_repeated_candidates_are_one_and_max_candidates_counts_different_ones(pl
     assert rows_of(folder / "choices.jsonl")[0]["chosen"] == [["e2"]]  # e0 and e2 are the first two; e1 is e0
     counts = read_json(folder / "meta.json")["counts"]
     assert (counts["candidates"], counts["distinct"]) == (4, 2)
+    equal = write_rows(tmp_path / "equal", [row | {"text": row["_id"], "rank": 7} for row in rows])
+    folder = call(place, tmp_path / "tied", "--select", "oracle", source=equal)
+    assert rows_of(folder / "choices.jsonl")[0]["chosen"] == [["e0"]]  # of equal ones the first
 
 
 def test_greedy_takes_the_candidate_that_says_it_was_generated_so(place: Path, tmp_path: Path) -> None:
@@ -281,17 +257,9 @@ def test_no_model_library_is_loaded_without_a_model(place: Path, tmp_path: Path)
 def test_a_model_for_each_kind_and_an_index_where_first_passages_are_missing(
     place: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    train = [
-        "rerank-queries",
-        "train",
-        place / "labelled.jsonl",
-        "--queries",
-        place / "queries.jsonl",
-        "--device",
-        "cpu",
-    ]
-    train += ["--model", place / "encoder", "--scorer", "rd", "--max-length", "32", "--steps", "2", "--batch", "4"]
-    app([str(each) for each in (*train, "-o", tmp_path / "rd", "-q")], standalone_mode=False)
+    train = f"rerank-queries train {place}/labelled.jsonl --queries {place}/queries.jsonl --model {place}/encoder -q"
+    more = f"--device cpu --scorer rd --max-length 32 --steps 2 --batch 4 -o {tmp_path}/rd"
+    app([*f"{train} {more}".split()], standalone_mode=False)
     named = ["--model", f"title={tmp_path / 'rd'}", "--model", str(place / "planted"), "--device", "cpu", "--top", "4"]
     known = call(place, tmp_path / "known", *named)
     bare = [

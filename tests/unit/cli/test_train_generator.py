@@ -50,10 +50,23 @@ def test_a_generator_writes_the_queries_it_memorized(
     place: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     larger = tiny_writer(tmp_path / "larger", "t5", hidden=64, layers=2)
-    more = ("--model", str(larger), "--steps", "90", "--batch", "30", "--log-every", "30")
+    more = (
+        "--model",
+        str(larger),
+        "--steps",
+        "60",
+        "--batch",
+        "20",
+        "--log-every",
+        "20",
+        "--warmup",
+        "0",
+        "--lr",
+        "6e-3",
+    )
     train(place, tmp_path / "m", *more)
     losses = [entry["loss"] for entry in entries(tmp_path / "m", "loss")]
-    assert losses[-1] < 0.2 * losses[0]
+    assert losses[-1] < 0.3 * losses[0]
     call = ["doc2query", place / "corpus.jsonl", "--model", tmp_path / "m", "--n", "1", "--decode", "greedy", "-q"]
     written = [json.loads(line)["queries"][0].split() for line in command(capfd, *call).splitlines()]
     wanted = [json.loads(line)["text"].split() for line in (place / "queries.jsonl").read_text().splitlines()]
@@ -72,7 +85,7 @@ def test_the_selected_figure_decides_which_weights_are_kept(
         return {"rouge1": first, "rouge2": second, "rougeL": 0.0}
 
     monkeypatch.setattr("drtk.evaluation.answers.rouge", rouge)
-    dev = ["--steps", "3", "--eval-every", "1", "--dev", str(place / "examples.jsonl")]
+    dev = ["--steps", "3", "--eval-every", "1", "--dev", str(place / "examples.jsonl"), "--dev-limit", "8"]
     best = train(place, tmp_path / "first", *dev, "--select", "rouge1")["best"]
     train(place, tmp_path / "second", *dev, "--select", "rouge2")
     train(place, tmp_path / "two", "--steps", "2")
@@ -264,23 +277,16 @@ def test_answers_in_capitals_are_cleaned_where_the_preset_of_triviaqa_says_so(
         assert targets[preset][asked.texts["q0"]] == targets[preset][asked.texts["q1"]] == wanted
 
 
-@pytest.mark.parametrize(
-    ("name", "task", "lengths"),
-    [
-        ("gar-answer", "gar-answer", (20, 40)),
-        ("gar-sentence", "gar-sentence", (20, 64)),
-        ("gar-title", "gar-title", (20, 64)),
-        ("gar-answer-triviaqa", "gar-answer", (50, 16)),
-        ("gar-sentence-triviaqa", "gar-sentence", (50, 64)),
-        ("gar-title-triviaqa", "gar-title", (50, 64)),
-    ],
-)
-def test_presets_hold_the_published_figures(name: str, task: str, lengths: tuple[int, int]) -> None:
-    config = merge(GeneratorConfig, load_preset(name).settings, {})
-    assert (config.task, config.max_length, config.target_length) == (task, *lengths)
-    assert (config.lr, config.weight_decay, config.warmup, config.schedule) == (3e-5, 0.0, 0.0, "linear")
-    assert (config.batch, config.select, config.label_smoothing) == (128, "rouge1", 0.0)
-    assert config.title_mode == "all"
+def test_presets_hold_the_published_figures() -> None:
+    lengths = {"gar-answer": 40, "gar-sentence": 64, "gar-title": 64}
+    for name in (*lengths, *(f"{each}-triviaqa" for each in lengths)):
+        config = merge(GeneratorConfig, load_preset(name).settings, {})
+        task = name.removesuffix("-triviaqa")
+        expected = (20, lengths[task]) if name == task else (50, 16 if task == "gar-answer" else 64)
+        assert (config.task, config.max_length, config.target_length) == (task, *expected)
+        assert (config.lr, config.weight_decay, config.warmup, config.schedule) == (3e-5, 0.0, 0.0, "linear")
+        assert (config.batch, config.select, config.label_smoothing) == (128, "rouge1", 0.0)
+        assert config.title_mode == "all"
 
 
 def test_no_generator_learns_from_its_own_fold_and_all_learn_from_the_others(

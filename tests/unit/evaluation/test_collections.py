@@ -123,7 +123,7 @@ def test_a_collection_with_another_split_is_taken_with_it(beir: Path, capfd: pyt
     _, said = evaluated(capfd, "runs")
     assert "has no split 'test'; taking its only one, 'dev'" in said
     write(beir / "beir" / "scifact" / "qrels" / "train.tsv", QRELS)
-    with pytest.raises(DrtkError, match="--split chooses from dev, train"):
+    with pytest.raises(DrtkError, match="`split` chooses from dev, train"):
         evaluated(capfd, "runs")
 
 

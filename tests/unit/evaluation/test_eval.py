@@ -64,8 +64,9 @@ def test_csv_and_json_hold_values_in_full(world: Path, capfd: pytest.CaptureFixt
 
 
 def test_many_measures_stand_below_each_other(world: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    printed = command(capfd, "eval", "-q", "a.run", "b.run", "--qrels", "test.tsv", "--measures", "official")
+    printed = command(capfd, "eval", "-q", "a.run", "b.run", "--qrels", "test.tsv", "--measures", "official relstring")
     lines = printed.splitlines()
+    assert "relstring" not in printed  # it has no average
     assert lines[0].split() == ["measure", "a", "b"]
     assert [line.split() for line in lines if line.startswith(("num_q", "recip_rank"))] == [
         ["num_q", "4", "4"],
@@ -172,9 +173,6 @@ def test_files_that_cannot_be_read_are_named(world: Path, capfd: pytest.CaptureF
             r"^x\.run: no query has judgements; it has 'x', the judgements have 'q1'$",
         ),
         (RUN, "", DrtkError, r"^x\.qrels: holds no judgements$"),
-        (RUN, "query-id\tcorpus-id\tscore\nq1\td1\n", RecordError, r"^x\.qrels:2: expected 3 columns"),
-        (RUN, "q1 0 d1 1\nq1 0 b one\n", RecordError, r"^x\.qrels:2: grade 'one' is not a whole number"),
-        (RUN, "q1 0 d1 1\nq1 0 d1 1\n", RecordError, r"^x\.qrels:2: document 'd1' is judged a second time"),
         (RUN + "q3 Q0 d7 4 nan a\n", QRELS, RecordError, r"^x\.run:10: score 'nan' is not finite"),
         (
             RUN + "q3 Q0 d4 4 1 a\n",

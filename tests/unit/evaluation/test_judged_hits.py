@@ -13,7 +13,7 @@ from drtk.cli.main import app
 from drtk.data.checks import JudgedHits
 from drtk.data.ids import document_id
 from drtk.errors import DrtkError
-from drtk.runtime.filter_job import _JournalWriter
+from drtk.mining.miner import Miner
 from tests.running import write
 
 PROBLEM = (
@@ -83,7 +83,7 @@ def test_mining_from_judgements_of_other_ids_is_rejected_after_a_kill_too(
         raise KilledError
 
     with monkeypatch.context() as patch:
-        patch.setattr(_JournalWriter, "discard", killed)  # after the last window
+        patch.setattr(Miner, "find_id_mismatch", killed)  # after the last window
         with pytest.raises(KilledError):
             app(call, standalone_mode=False)
     told = "^a: no judged document was retrieved. Judged documents would become negatives"

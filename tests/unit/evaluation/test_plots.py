@@ -235,6 +235,7 @@ def test_embeddings_are_drawn_with_their_judgements(here: Path, capfd: pytest.Ca
     assert panel["links"] == [[0, 2], [1, 2], [1, 3]]
     fewer = numbers(capfd, "space", "queries=q", "passages=p", "--qrels", "qrels", "--points", "2")
     assert [len(points) for points in fewer["panels"][0]["groups"].values()] == [2, 2]
+    assert fewer["panels"][0]["links"] == [[0, 2], [1, 2], [1, 3]]  # judged pairs come first
     write(here / "other", "q9 0 r 1\n")
     with pytest.raises(MismatchError, match="no judged pair is among the vectors"):
         numbers(capfd, "space", "queries=q", "passages=p", "--qrels", "other")

@@ -71,14 +71,14 @@ def test_the_partner_is_looked_for_among_all_other_sentences() -> None:
 
 def test_folds_hold_every_example_once_and_classes_evenly() -> None:
     classes = np.array([0] * 25 + [1] * 15)
-    tests = [test for _, test in transfer.folds(classes, 5, seed=1)]
+    tests = [test for _, test in transfer.split_folds(classes, 5, seed=1)]
     assert sorted(np.concatenate(tests).tolist()) == list(range(40))
     assert [int((classes[test] == 1).sum()) for test in tests] == [3] * 5
     assert [len(test) for test in tests] == [8] * 5
-    for train, test in transfer.folds(classes, 5, seed=1):
+    for train, test in transfer.split_folds(classes, 5, seed=1):
         assert set(train) & set(test) == set()
     with pytest.raises(DrtkError, match="one has 3"):
-        list(transfer.folds(np.array([0] * 9 + [1] * 3), 5, seed=1))
+        list(transfer.split_folds(np.array([0] * 9 + [1] * 3), 5, seed=1))
 
 
 def clouds(count: int, distance: float, seed: int = 0) -> transfer.Examples:
@@ -116,7 +116,7 @@ def test_the_other_two_ways_to_choose_the_penalty(monkeypatch: pytest.MonkeyPatc
 
 def test_f1_of_class_one() -> None:
     # named 1: rows 0 1 2, right are 0 1; class 1: rows 0 1 3 4. F1 = 2*2 / (3 + 4)
-    assert transfer.f1(np.array([1, 1, 1, 0, 0]), np.array([1, 1, 0, 1, 1])) == pytest.approx(4 / 7)
+    assert transfer.compute_f1(np.array([1, 1, 1, 0, 0]), np.array([1, 1, 0, 1, 1])) == pytest.approx(4 / 7)
 
 
 def test_features_of_a_pair_are_difference_and_product() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from drtk.mining.report import Distribution, Summary, build_sections, page_lines, summarize
+from drtk.mining.report import Distribution, Summary, build_sections, format_page, summarize
 
 
 def distribution_of(values: Sequence[float]) -> Distribution:
@@ -37,7 +37,7 @@ def test_whole_numbers_get_bins_that_hold_as_many_of_them_each() -> None:
 def test_pictures_of_more_than_one_number() -> None:
     summary = Summary(rank=distribution_of([1.0, 2.0]), values={"gap": distribution_of([0.1, 0.7])})
     summary.values["ce"] = distribution_of([1.0])
-    page = "\n".join(page_lines(summary))
+    page = "\n".join(format_page(summary))
     assert page.count("<figure>") == 2
     assert "rank in its source; 1 to 2, mean 1.5" in page
 

@@ -196,6 +196,19 @@ def test_a_folder_without_tokenizer_files_is_rejected(folders: dict[str, Path], 
         LOADERS[kind](tmp_path / "m")
 
 
+def test_a_cased_tokenizer_without_its_configuration_is_rejected(tmp_path: Path) -> None:
+    for lowercase in (True, False):
+        folder = tiny_model(tmp_path / str(lowercase), lowercase=lowercase)
+        whole = load_tokenizer(str(folder))("Rivers")["input_ids"]
+        (folder / "tokenizer_config.json").unlink()
+        (folder / "meta.json").unlink(missing_ok=True)
+        if lowercase:
+            assert load_tokenizer(str(folder))("Rivers")["input_ids"] == whole
+        else:
+            with pytest.raises(MismatchError, match=r"has no tokenizer_config\.json"):
+                load_tokenizer(str(folder))
+
+
 def test_a_vocabulary_file_is_enough(tmp_path: Path) -> None:
     folder = tiny_model(tmp_path / "m")
     tokenizer = load_encoder(folder).tokenizer
