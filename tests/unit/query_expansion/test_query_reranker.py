@@ -17,9 +17,9 @@ from transformers import AutoTokenizer
 
 from drtk.cli.main import app
 from drtk.config import load_preset, merge
-from drtk.models.query_reranker_input import Candidate, CandidateTokenizer, QueryInput
 from drtk.query_expansion.config import QueryRerankerConfig
 from drtk.query_expansion.labelled import LabelledCandidates
+from drtk.query_expansion.query_reranker_input import Candidate, CandidateTokenizer, QueryInput
 from drtk.query_expansion.train_reranker import MeanRank, collate, factor_of, inverse_sqrt, plan, query_objective
 from drtk.records import Query
 from drtk.training.fit import ShowProgress
@@ -60,8 +60,7 @@ class Planted(torch.nn.Module):
 
 @pytest.mark.parametrize("preset", ["ear-ri", "ear-rd"])
 @pytest.mark.parametrize(
-    ("changes", "loss"),
-    [({}, 0.301667), ({"skip_ties": False}, 0.262778), ({"pair_weight": "sum"}, 1.61)],
+    ("changes", "loss"), [({}, 0.301667), ({"skip_ties": False}, 0.262778), ({"pair_weight": "sum"}, 1.61)]
 )
 def test_presets_minimise_the_loss_of_methods_7_5(preset: str, changes: dict, loss: float) -> None:
     inputs = {
