@@ -66,7 +66,7 @@ def saved_masked_lm(family: str, folder: Path, **changes: Any) -> Any:
     """The same in a folder, with a tokenizer of the made-up collection: byte-level for RoBERTa; returns the model."""
     from transformers import AutoTokenizer
 
-    from drtk.models.loading import quiet_transformers
+    from drtk.runtime.progress import quiet_transformers
     from tests.tiny import tiny_model
 
     if family == "roberta":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from drtk.models.biencoder import BiEncoder
 from drtk.models.checkpoint import TextEncoder
 from drtk.pretraining.auxiliary import DiffCSE
 from drtk.records import Example, Passage
-from drtk.training.arguments import training_arguments
+from drtk.training.arguments import Schedule, training_arguments
 from drtk.training.config import RetrieverConfig
 from drtk.training.dataset import SampledExamples, collate
 from drtk.training.examples import PackedExamples
@@ -122,19 +122,9 @@ class Stage:
     def trainer(self, folder: Path, *, cache_chunk: int | None = None, **more: Any) -> RetrieverTrainer:
         """What trains it, on the CPU."""
         settings = self.settings
+        plain = {"lr": 1e-3, "warmup": 2, "weight_decay": 0.0, "precision": "float32", "log_every": 1, "trainer": ()}
         arguments = training_arguments(
-            folder / "checkpoints",
-            steps=4,
-            batch=settings.batch,
-            lr=1e-3,
-            warmup=2,
-            weight_decay=0.0,
-            seed=7,
-            device="cpu",
-            precision="float32",
-            log_every=1,
-            save_every=1000,
-            others=(),
+            replace(settings, **plain), Schedule(settings.batch, 4, 1), folder, seed=7, device="cpu"
         )
         loss = RetrieverLoss.of(settings, similarity=str(self.towers["passage"].recipe.similarity))
         weights = {**loss.weights, **(self.aux.weights if self.aux else {})}

@@ -6,7 +6,7 @@ import json
 import math
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from drtk.pretraining.parse import apply_changes, parse_composition
 from drtk.pretraining.trainer import Pretrainer
 from drtk.text.token_dataset import TokenCorpus
 from drtk.text.word_pieces import WordPieceTokenizer
-from drtk.training.arguments import training_arguments
+from drtk.training.arguments import Schedule, training_arguments
 from tests.enriched import enriched_corpus
 from tests.tiny import tiny_model
 
@@ -149,27 +149,16 @@ class Stage:
 
     def trainer(self, folder: Path, micro: int = 10**6) -> Pretrainer:
         """What trains it, as the command makes it, on the CPU; checkpoints and log would go to `folder`."""
-        settings = self.data.settings
-        arguments = training_arguments(
-            folder / "checkpoints",
-            steps=self.data.steps,
-            batch=settings.batch,
-            lr=1e-3,
-            warmup=0,
-            weight_decay=0.0,
-            seed=self.data.seed,
-            device="cpu",
-            precision="float32",
-            log_every=1,
-            save_every=1000,
-            others=(),
-        )
+        settings, data = self.data.settings, self.data
+        plain = {"lr": 1e-3, "warmup": 0, "weight_decay": 0.0, "precision": "float32", "log_every": 1, "trainer": ()}
+        config, schedule = replace(settings, **plain), Schedule(settings.batch, data.steps, 1)
+        arguments = training_arguments(config, schedule, folder, seed=data.seed, device="cpu", save_every=1000)
         return Pretrainer(
             log=folder / "log.jsonl",
             steps_per_epoch=1,
             model=self.network,
             args=arguments,
-            collator=self.data.collator(micro),
+            data_collator=self.data.collator(micro),
         )
 
     def step(self, trainer: Pretrainer, numbers: Sequence[int], *, micro: int) -> tuple[float, dict[str, Tensor]]:

@@ -79,7 +79,7 @@ def tiny_crossencoder(folder: Path, *, seed: int = 1, labels: int = 1, **config:
 
     from drtk.models.config import InitModelSettings
     from drtk.models.init_model import train_tokenizer
-    from drtk.models.loading import quiet_transformers
+    from drtk.runtime.progress import quiet_transformers
 
     settings = InitModelSettings(vocab_size=400, min_frequency=1, max_length=64)
     tokenizer = train_tokenizer((f"{row['title']} {row['text']}" for row in collection()[0]), settings)

@@ -35,6 +35,8 @@ def fuse(
     from drtk.retrieval.fusion import fuse_runs
 
     if not settings.sweep:
+        if qrels is not None:
+            raise UsageError("--qrels goes with --sweep")
         fuse_runs(runs, settings, job)
         return
     if qrels is None or settings.method == "round-robin" or settings.weights:

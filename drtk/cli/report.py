@@ -43,31 +43,9 @@ def report(
     """
     import shutil
 
-    from drtk.data.runs import parse_runs
-    from drtk.errors import MissingDependency
-    from drtk.evaluation.plots.report import draw_report
-    from drtk.evaluation.report import PLOT, build_report
-    from drtk.runtime.atomic import write_json
-    from drtk.runtime.progress import printable, warn
+    from drtk.evaluation.report import write_report
+    from drtk.runtime.progress import printable
 
-    content = build_report(
-        parse_runs(runs),
-        qrels,
-        settings,
-        corpus=corpus,
-        queries=queries,
-        loss_log=log,
-        intake=job.intake,
-    )
-    folder = job.begin()
-    try:
-        draw_report(folder / PLOT, content)
-        content.has_plot = True
-    except MissingDependency as missing:
-        warn(f"report: without its picture: {missing}")
-    write_json(folder / "report.json", content.to_json())
-    (folder / "report.md").write_text("\n".join(content.to_markdown()) + "\n", encoding="utf-8")
-    job.counts |= {"systems": len(content.results), "queries": content.results[0].queries}
-    job.finish()
+    content = write_report(runs, qrels, settings, job, corpus=corpus, queries=queries, loss_log=log)
     for line in content.to_text(shutil.get_terminal_size().columns):
         print(printable(line))

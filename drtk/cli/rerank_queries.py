@@ -127,10 +127,10 @@ def rerank_queries__train(
 
     check_beforehand(settings.trainer, device, labelled, queries, *devs.values(), dev_queries)
     locate(model)
-    from drtk.models.query_reranker_input import INPUT_ENTRY, KIND_OF_SEVERAL, QueryInput
     from drtk.query_expansion.candidates import load_queries
     from drtk.query_expansion.config import READ
     from drtk.query_expansion.labelled import LabelledCandidates, load_labelled
+    from drtk.query_expansion.query_reranker_input import INPUT_ENTRY, KIND_OF_SEVERAL, QueryInput
     from drtk.query_expansion.train_reranker import plan, start_query_reranker, train_query_reranker
     from drtk.runtime.manifest import find_inputs
     from drtk.runtime.progress import log

@@ -126,16 +126,15 @@ def _train_on_pairs(
     settings: RerankerConfig,
     job: FolderJob,
 ) -> None:
-    from drtk.models.cross_encoder import PAIRING, resolve_title, start_crossencoder
+    from drtk.models.cross_encoder import PAIRING, check_scores_pairs, resolve_title, start_crossencoder
     from drtk.models.model_folder import locate
-    from drtk.models.query_reranker_input import refuse_query_reranker
     from drtk.runtime.manifest import find_inputs
     from drtk.training.examples import load_examples
     from drtk.training.folds import question_digest
     from drtk.training.reranker import LENGTH, PairEvaluation, plan, train_reranker
     from drtk.training.text_pairs import warn_of_overlap
 
-    refuse_query_reranker(model, locate(model))
+    check_scores_pairs(model)
     data = load_examples(
         source,
         queries=queries,

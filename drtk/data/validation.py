@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from drtk.data.corpus_store import CorpusStore
 
 KNOWN = 1_000_000  # ids known to be in the corpus, in memory
+VECTORS = 10_000  # vectors checked at once
 
 
 def validate_file(source: str, settings: ValidationSettings) -> Findings:
@@ -69,9 +70,24 @@ def validate_folder(folder: str, settings: ValidationSettings) -> Findings:
         findings.records = len(manifest["files"])
     else:
         findings.add("not-compared", 0, "was made by a version of drtk that recorded no digests")
+        if manifest["kind"] == "embeddings":
+            _check_vectors(folder, findings)
     for name, problem in find_damage(Path(folder), manifest, thorough=True):
         findings.add("damaged-file", 0, f"{name}: {problem}")
     return findings
+
+
+def _check_vectors(folder: str, findings: Findings) -> None:
+    from drtk.data.embeddings import check_finite, read_shards
+
+    for shard in read_shards(folder):
+        try:
+            _ = shard.ids  # raises for an id that is not one word
+            for begin in range(0, shard.rows, VECTORS):
+                rows = range(begin, min(begin + VECTORS, shard.rows))
+                check_finite(shard, shard.vectors[rows.start : rows.stop], rows)
+        except DrtkError as error:
+            findings.add("damaged-file", 0, str(error))
 
 
 @dataclass

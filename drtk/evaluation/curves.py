@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import isfinite
 from typing import Any
 
 from drtk.data.jsonl import read_records
@@ -80,7 +79,7 @@ def describe_loss(loss: Curve) -> str:
 def read_curves(source: str, *, field: str | None = None, intake: Intake | None = None) -> dict[str, Curve]:
     """Read the numbers of a log of JSON lines with `step`, by name, in order of their first appearance.
 
-    field: one that must be there as a number, so that the log is rejected otherwise. Infinite values and NaN are skipped.
+    field: one that must be there as a number, so that the log is rejected otherwise.
     Raises RecordError (file:line) for a line without a whole `step`, or whose loss or `field` is not a number; DrtkError
     for a log without numbers, or without `field`.
     """
@@ -101,10 +100,9 @@ def read_curves(source: str, *, field: str | None = None, intake: Intake | None 
     curves: dict[str, Curve] = {}
     for step, numbers in read_records(source, parse, intake=intake):
         for name, value in numbers.items():
-            if isfinite(value):
-                curve = curves.setdefault(name, Curve([], []))
-                curve.steps.append(step)
-                curve.values.append(value)
+            curve = curves.setdefault(name, Curve([], []))
+            curve.steps.append(step)
+            curve.values.append(value)
     if not curves and field is None:
         raise DrtkError(f"{name_of(source)}: holds no numbers")
     if field is not None and field not in curves:

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from drtk.data.jsonl import read_queries
-from drtk.data.runs import NamedRun, read_fused_runs
+from drtk.data.runs import NamedRun, parse_runs, read_fused_runs
 from drtk.data.trec import Judgements
-from drtk.errors import UsageError
+from drtk.errors import MissingDependency, UsageError
 from drtk.evaluation.compare import Contrast, compare_with_first
 from drtk.evaluation.compare_report import format_p, passage_in_markdown, wrap_snippet
 from drtk.evaluation.config import CompareSettings, EvalSettings, ReportSettings
@@ -20,10 +20,13 @@ from drtk.evaluation.curves import Curve, choose_depths, describe_loss, read_cur
 from drtk.evaluation.evaluate import Evaluation, Evaluator, Rankings, warn_shallow
 from drtk.evaluation.judged_runs import JudgedRankings, evaluate_run, load_judgements
 from drtk.evaluation.measures import Measure, parse_measures
+from drtk.evaluation.plots.runs import draw_report
 from drtk.evaluation.result_table import format_results
 from drtk.retrieval.snippets import PassageSnippets
+from drtk.runtime.atomic import write_json
+from drtk.runtime.folder_job import FolderJob
 from drtk.runtime.inputs import Intake
-from drtk.runtime.progress import log
+from drtk.runtime.progress import log, warn
 from drtk.runtime.streams import is_stream
 from drtk.runtime.tables import escape_markdown, markdown_code
 
@@ -277,6 +280,38 @@ class Report:
     def _scope(self) -> str:
         systems = "1 system" if len(self.results) == 1 else f"{len(self.results)} systems"
         return f"{systems}, {self.results[0].queries:,} queries, {self.num_relevant:,} relevant documents."
+
+
+def write_report(
+    runs: Sequence[str],
+    qrels: str,
+    settings: ReportSettings,
+    job: FolderJob,
+    *,
+    corpus: str | None = None,
+    queries: str | None = None,
+    loss_log: str | None = None,
+) -> Report:
+    """Make the folder of a report on runs given as [NAME=]FILE, and return the report. Raises as `build_report`."""
+    report = build_report(
+        parse_runs(runs), qrels, settings, corpus=corpus, queries=queries, loss_log=loss_log, intake=job.intake
+    )
+    folder = job.begin()
+    try:
+        recall = {
+            "k": report.depths,
+            "curves": report.recall,
+            "deepest": {result.name: result.deepest for result in report.results},
+        }
+        draw_report(folder / PLOT, report.title, report.results, report.names, recall, report.loss)
+        report.has_plot = True
+    except MissingDependency as missing:
+        warn(f"report: without its picture: {missing}")
+    write_json(folder / "report.json", report.to_json())
+    (folder / "report.md").write_text("\n".join(report.to_markdown()) + "\n", encoding="utf-8")
+    job.counts |= {"systems": len(report.results), "queries": report.results[0].queries}
+    job.finish()
+    return report
 
 
 def build_report(

@@ -46,9 +46,7 @@ class Generate(BatchFunction):
     ) -> None:
         self._field, self._bare, self._keeping = field, bare, keeping
         self._scorer = None if keeping is None else QueryScorer(keeping, device)
-        self._writer = TextGenerator(
-            model, settings, seed=seed, device=device, is_encoder_decoder=field != CONTINUATIONS
-        )
+        self._writer = TextGenerator(model, settings, seed=seed, device=device, needs_encoder=field != CONTINUATIONS)
 
     def prepare(self, records: list[Passage]) -> Prepared:
         """Tokenize the passages."""
@@ -57,7 +55,7 @@ class Generate(BatchFunction):
     def __call__(self, prepared: Prepared) -> Done:
         """Return the passages, in order, as JSON lines."""
         passages, tokens = prepared
-        written = self._writer.write(tokens, [passage.id for passage in passages])
+        written = self._writer.generate(tokens, [passage.id for passage in passages])
         texts = [
             [" ".join(text.split()) or (passage.text if self._field == CONTINUATIONS else "") for text in found]
             for passage, found in zip(passages, written, strict=True)

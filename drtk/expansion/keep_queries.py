@@ -77,7 +77,7 @@ class QueryScorer:
             device=device,
             settings=ScoringSettings(batch_tokens=settings.scorer_batch_tokens, dtype=settings.scorer_dtype),
             logits=settings.scorer_logits,
-            option="--scorer-batch-tokens",
+            batch_field="scorer_batch_tokens",
         )
 
     def prepare(self, passages: Sequence[Passage], queries: Sequence[Sequence[str]]) -> Pairs:

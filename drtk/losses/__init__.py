@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from drtk.registry import Registry
 
-# (queries, passages, *, similarity, temperature, barred) -> scalar; see drtk/losses/contrastive.py for the shapes.
-# One that learns from a teacher takes `teacher` and `teacher_temperature` in place of `barred`: drtk/losses/distillation.py.
+# (queries, passages, *, similarity, temperature, mask) -> scalar; see drtk/losses/contrastive.py for the shapes.
+# A loss that learns from a teacher takes `teacher` and `teacher_temperature` instead of `mask`: drtk/losses/distillation.py.
 RETRIEVER_LOSSES = Registry(
     "retriever loss",
     {

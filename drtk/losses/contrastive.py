@@ -1,7 +1,8 @@
-"""Contrastive losses over a batch of queries and their passages. All compute in float32.
+"""Contrastive losses over a batch of queries and their passages, in float32.
 
-Layout (methods, section 6.3): queries (B, H); passages (B * n, H) in blocks of n, the positive first, so that the
-column of query i's positive is i * n. What is barred leaves the softmax; a positive's own column never is.
+queries: (B, H); passages: (B * n, H) in blocks of n, the positive first, so the positive of query i is column i * n (methods,
+section 6.3); mask: (B, B * n), True for a passage that is no negative of a query, which leaves the softmax. A query's own
+positive is never masked. All losses return the mean over queries, ().
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from torch import Tensor
 
 
 def similarities(left: Tensor, right: Tensor, *, similarity: str, temperature: float) -> Tensor:
-    """Cosine or inner product of every row with every row, over the temperature.
+    """Return the cosine or inner product of every pair of rows, divided by the temperature.
 
     left: (B, H)    right: (C, H)    returns: (B, C)
     """
@@ -23,96 +24,71 @@ def similarities(left: Tensor, right: Tensor, *, similarity: str, temperature: f
 
 
 def positive_columns(queries: Tensor, passages: Tensor) -> Tensor:
-    """The column of each query's positive: 0, n, 2 n, … (B,)"""
+    """Return the column of each query's positive: 0, n, 2 n, … (B,)"""
     return torch.arange(len(queries), device=queries.device) * (len(passages) // len(queries))
 
 
-def infonce_rows(
-    queries: Tensor, passages: Tensor, *, similarity: str, temperature: float, barred: Tensor | None = None
+def infonce(
+    queries: Tensor, passages: Tensor, *, similarity: str, temperature: float, mask: Tensor | None = None
 ) -> Tensor:
-    """-log softmax of each query's positive among all passages of the batch (query-as-context, Eq. 12; DPR, Eq. 2).
+    """Return -log softmax of each query's positive among all passages of the batch (query-as-context, Eq. 12; DPR, Eq. 2).
 
-    queries: (B, H)    passages: (B * n, H)    barred: (B, B * n), True where a passage is no negative of a query
-    returns: (B,)
+    ln(B * n) if all vectors are equal.
     """
     scores = similarities(queries, passages, similarity=similarity, temperature=temperature)
-    if barred is not None:
-        scores = scores.masked_fill(barred, float("-inf"))
-    return F.cross_entropy(scores, positive_columns(queries, passages), reduction="none")
-
-
-def infonce(
-    queries: Tensor, passages: Tensor, *, similarity: str, temperature: float, barred: Tensor | None = None
-) -> Tensor:
-    """The mean of `infonce_rows`, (); ln(B * n) where all vectors are alike."""
-    return infonce_rows(queries, passages, similarity=similarity, temperature=temperature, barred=barred).mean()
-
-
-def simlm_paper_rows(
-    queries: Tensor, passages: Tensor, *, similarity: str, temperature: float, barred: Tensor | None = None
-) -> Tensor:
-    """-log of phi(q, d+) / (phi(q, d+) + sum over m of [phi(q, m) + phi(d+, m)]), m every other passage (SimLM, Eq. 3).
-
-    queries: (B, H)    passages: (B * n, H)    barred: (B, B * n), True where a passage is no negative of a query
-    returns: (B,), of 1 + 2 (B * n - 1) columns each
-    """
-    columns = positive_columns(queries, passages)
-    given = {"similarity": similarity, "temperature": temperature}
-    ours = similarities(queries, passages, **given)  # type: ignore[arg-type]
-    theirs = similarities(passages[columns], passages, **given)  # type: ignore[arg-type]
-    if barred is not None:
-        ours, theirs = (scores.masked_fill(barred, float("-inf")) for scores in (ours, theirs))
-    itself = F.one_hot(columns, len(passages)).bool()
-    scores = torch.cat([ours, theirs.masked_fill(itself, float("-inf"))], dim=1)  # (B, 2 * B * n)
-    return F.cross_entropy(scores, columns, reduction="none")
+    if mask is not None:
+        scores = scores.masked_fill(mask, float("-inf"))
+    return F.cross_entropy(scores, positive_columns(queries, passages))
 
 
 def simlm_paper(
-    queries: Tensor, passages: Tensor, *, similarity: str, temperature: float, barred: Tensor | None = None
+    queries: Tensor, passages: Tensor, *, similarity: str, temperature: float, mask: Tensor | None = None
 ) -> Tensor:
-    """The mean of `simlm_paper_rows`, (); ln(2 B n - 1) where all vectors are alike."""
-    return simlm_paper_rows(queries, passages, similarity=similarity, temperature=temperature, barred=barred).mean()
+    """Return -log of phi(q, d+) / (phi(q, d+) + sum over m of [phi(q, m) + phi(d+, m)]), m every other passage (SimLM, Eq. 3).
+
+    ln(2 B n - 1) if all vectors are equal.
+    """
+    columns = positive_columns(queries, passages)
+    of_queries, of_positives = (
+        similarities(left, passages, similarity=similarity, temperature=temperature)
+        for left in (queries, passages[columns])
+    )
+    if mask is not None:
+        of_queries, of_positives = (scores.masked_fill(mask, float("-inf")) for scores in (of_queries, of_positives))
+    itself = F.one_hot(columns, len(passages)).bool()
+    scores = torch.cat([of_queries, of_positives.masked_fill(itself, float("-inf"))], dim=1)  # (B, 2 * B * n)
+    return F.cross_entropy(scores, columns)
 
 
-def simlm_full_rows(
-    queries: Tensor, passages: Tensor, *, similarity: str, temperature: float, barred: Tensor | None = None
+def simlm_full(
+    queries: Tensor, passages: Tensor, *, similarity: str, temperature: float, mask: Tensor | None = None
 ) -> Tensor:
-    """-log softmax of each positive among four blocks of columns, as SimLM's released code has it (methods, section 6.3, c).
+    """Return -log softmax of each positive among four blocks, as in SimLM's released code (methods, section 6.3, c).
 
-    The blocks: the query with all passages; its positive with the other queries; the query with the other queries; its
-    positive with the other positives. Hard negatives meet queries alone.
-
-    queries: (B, H)    passages: (B * n, H)    barred: (B, B * n), True where a passage is no negative of a query
-    returns: (B,), of B * n + 3 (B - 1) columns each
+    The blocks: query and all passages; positive and other queries; query and other queries; positive and other positives.
+    Hard negatives are compared with queries only. ln(B n + 3 (B - 1)) if all vectors are equal.
     """
     columns = positive_columns(queries, passages)
     positives = passages[columns]
     oneself = torch.eye(len(queries), dtype=torch.bool, device=queries.device)
-    known = torch.zeros_like(oneself) if barred is None else barred[:, columns]  # [i, j]: d_j answers q_i as well
+    known = torch.zeros_like(oneself) if mask is None else mask[:, columns]  # [i, j]: d_j is relevant to q_i as well
     blocks = [
-        (queries, passages, barred),
+        (queries, passages, mask),
         (positives, queries, oneself | known.T),
         (queries, queries, oneself | known | known.T),
         (positives, positives, oneself | known),
     ]
     scores = []
-    for left, right, unwanted in blocks:
+    for left, right, masked in blocks:
         block = similarities(left, right, similarity=similarity, temperature=temperature)
-        scores.append(block if unwanted is None else block.masked_fill(unwanted, float("-inf")))
-    return F.cross_entropy(torch.cat(scores, dim=1), columns, reduction="none")
-
-
-def simlm_full(
-    queries: Tensor, passages: Tensor, *, similarity: str, temperature: float, barred: Tensor | None = None
-) -> Tensor:
-    """The mean of `simlm_full_rows`, (); ln(B n + 3 (B - 1)) where all vectors are alike."""
-    return simlm_full_rows(queries, passages, similarity=similarity, temperature=temperature, barred=barred).mean()
+        scores.append(block if masked is None else block.masked_fill(masked, float("-inf")))
+    return F.cross_entropy(torch.cat(scores, dim=1), columns)
 
 
 def same_as_positive(passages: Tensor, queries: int) -> Tensor:
-    """Where a passage that is not a query's own positive is the same text: the columns that duplicates would make false.
+    """Return a mask of duplicates of each query's positive, (B, B * n); False at the positives themselves.
 
-    passages: (B * n,), a number for each distinct passage    returns: (B, B * n), False at the positives themselves
+    passages: (B * n,), a number for each distinct passage
     """
     columns = torch.arange(queries, device=passages.device) * (len(passages) // queries)
     same = passages[columns].unsqueeze(1) == passages.unsqueeze(0)
@@ -121,15 +97,13 @@ def same_as_positive(passages: Tensor, queries: int) -> Tensor:
 
 
 def known_positives(passages: Tensor, positives: Tensor, *, own: Tensor) -> Tensor:
-    """Where a passage is labelled as an answer to a query and is not the positive it is trained with.
+    """Return a mask of the passages labeled as positives of each query, (B, C); False at the positive it is trained with.
 
-    passages: (C,), a number for each distinct passage    positives: (B, P), those of each query, -1 where there are fewer
-    own: (B,), the column of each query's positive    returns: (B, C)
+    passages: (C,), a number for each distinct passage    positives: (B, P), those of each query, -1 for padding
+    own: (B,), the column of each query's positive
     """
-    found = (
-        torch.isin(passages.unsqueeze(0), positives.unique()).expand(len(positives), -1).clone()
-    )  # most are nobody's
-    places = found[0].nonzero().squeeze(1)
-    found[:, places] = (positives.unsqueeze(2) == passages[places]).any(dim=1)  # (B, P, few) to (B, few)
-    found[torch.arange(len(own), device=own.device), own] = False
-    return found
+    mask = torch.isin(passages.unsqueeze(0), positives.unique()).expand(len(positives), -1).clone()
+    columns = mask[0].nonzero().squeeze(1)  # few: most passages are a positive of no query
+    mask[:, columns] = (positives.unsqueeze(2) == passages[columns]).any(dim=1)  # (B, P, few) to (B, few)
+    mask[torch.arange(len(own), device=own.device), own] = False
+    return mask

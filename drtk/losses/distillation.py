@@ -1,6 +1,6 @@
-"""What a student learns from a teacher's scores of each query's own candidates (methods, section 6.8). All in float32.
+"""Losses that learn from a teacher's scores of each query's own candidates (methods, section 6.8), in float32.
 
-Layout as in drtk/losses/contrastive.py: passages (B * n, H) in blocks of n, the positive first.
+queries: (B, H); passages: (B * n, H) in blocks of n, the positive first; teacher: (B, n). All return a scalar, ().
 """
 
 from __future__ import annotations
@@ -11,35 +11,12 @@ from torch import Tensor
 
 
 def candidate_scores(queries: Tensor, passages: Tensor, *, similarity: str, temperature: float) -> Tensor:
-    """Cosine or inner product of each query with its own candidates alone, over the temperature.
-
-    queries: (B, H)    passages: (B * n, H)    returns: (B, n)
-    """
+    """Return the cosine or inner product of each query with its own candidates, divided by the temperature, (B, n)."""
     queries, passages = queries.float(), passages.float()
     if similarity == "cosine":
         queries, passages = F.normalize(queries, dim=-1), F.normalize(passages, dim=-1)
     candidates = passages.unflatten(0, (len(queries), -1))  # (B, n, H)
     return torch.einsum("bh,bnh->bn", queries, candidates) / temperature
-
-
-def distill_kl(student: Tensor, teacher: Tensor, *, teacher_temperature: float = 1.0) -> Tensor:
-    """KL(teacher || student) over each query's candidates, averaged over queries.
-
-    student, teacher: (B, n), raw scores    returns: (), zero exactly where both distributions agree
-    """
-    log_q = F.log_softmax(student.float(), dim=-1)
-    log_p = F.log_softmax(teacher.float() / teacher_temperature, dim=-1)
-    return F.kl_div(log_q, log_p, log_target=True, reduction="batchmean")
-
-
-def squared_margins(student: Tensor, teacher: Tensor) -> Tensor:
-    """Mean squared error of the margins between a query's positive and each of its negatives (Hofstätter 2020, Eq. 6).
-
-    student, teacher: (B, n), raw scores, the positive's first    returns: (), 0 where there are no negatives
-    """
-    student, teacher = student.float(), teacher.float()
-    apart = (student[:, :1] - student[:, 1:]) - (teacher[:, :1] - teacher[:, 1:])  # (B, n - 1)
-    return apart.square().mean() if apart.numel() else student.sum() * 0.0
 
 
 def kl(
@@ -51,9 +28,11 @@ def kl(
     temperature: float,
     teacher_temperature: float = 1.0,
 ) -> Tensor:
-    """`distill_kl` of the scores of vectors, (). queries: (B, H)    passages: (B * n, H)    teacher: (B, n)"""
+    """Return KL(teacher || student) over each query's candidates, averaged over queries."""
     student = candidate_scores(queries, passages, similarity=similarity, temperature=temperature)
-    return distill_kl(student, teacher, teacher_temperature=teacher_temperature)
+    log_q = F.log_softmax(student, dim=-1)
+    log_p = F.log_softmax(teacher.float() / teacher_temperature, dim=-1)
+    return F.kl_div(log_q, log_p, log_target=True, reduction="batchmean")
 
 
 def margin_mse(
@@ -65,6 +44,8 @@ def margin_mse(
     temperature: float,
     teacher_temperature: float = 1.0,
 ) -> Tensor:
-    """`squared_margins` of the scores of vectors, (). queries: (B, H)    passages: (B * n, H)    teacher: (B, n)"""
+    """Return the mean squared error of the margins between positive and negatives (Hofstätter 2020, Eq. 6); 0 without negatives."""
     student = candidate_scores(queries, passages, similarity=similarity, temperature=temperature)
-    return squared_margins(student, teacher.float() / teacher_temperature)
+    teacher = teacher.float() / teacher_temperature
+    errors = (student[:, :1] - student[:, 1:]) - (teacher[:, :1] - teacher[:, 1:])  # (B, n - 1)
+    return errors.square().mean() if errors.numel() else student.sum() * 0.0

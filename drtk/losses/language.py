@@ -15,10 +15,10 @@ _CHUNK_VALUES = 1 << 24  # logits of a chunk: 64 MiB in float32, 549 tokens of B
 
 
 def summed_cross_entropy(logits: Tensor, labels: Tensor, *, smoothing: float = 0.0) -> Tensor:
-    """-log p(label), summed over all positions that have one, (), in float32.
+    """Return -log p(label), summed over all labeled positions, (), in float32.
 
     logits: (texts, tokens, vocabulary); labels: (texts, tokens), IGNORED on padding
-    smoothing: the share e of a label's probability that is spread evenly over the V words of the vocabulary:
+    smoothing: share e of a label's probability that is spread over the V words of the vocabulary:
     (1 - e) * -log p(label) + e / V * sum over words of -log p(word) (Szegedy 2016, section 7)
     """
     return F.cross_entropy(
@@ -33,30 +33,28 @@ def summed_cross_entropy(logits: Tensor, labels: Tensor, *, smoothing: float = 0
 def token_losses_sum(
     features: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, *, chunk: int | None = None
 ) -> Tensor:
-    """The sum over tokens of -log softmax(features W' + bias)[label], (), float32 (methods, section 0.4).
+    """Return the sum over tokens of -log softmax(features W' + bias)[label], (), float32; 0 without tokens (methods, section 0.4).
 
-    Logits are held for `chunk` tokens at a time and for no longer than that: the gradients are found with the loss, so that
-    what is kept for the backward pass is as large as the inputs. A product of matrices is computed in the precision of
-    `features`, or that of autocast; everything else in float32 (float64 for features that are). Where liger-kernel is
-    installed, its kernel does this on a GPU.
+    Holds the logits of `chunk` tokens at a time: gradients are computed with the loss, so the backward pass keeps tensors of
+    the size of the inputs only. Matrix products use the precision of `features` or of autocast; the rest uses float32
+    (float64 for float64 features). On a GPU, liger-kernel does this if it is installed.
 
-    features: (n, E)    weight: (V, E)    bias: (V,)    labels: (n,), IGNORED (-100) where a token does not count
-    returns: 0 for no tokens
+    features: (n, E)    weight: (V, E)    bias: (V,)    labels: (n,), IGNORED (-100) for tokens that do not count
     """
     if features.is_cuda and (fused := _fused()) is not None and len(features):
-        found: Tensor = fused(weight, features, labels, bias)
-        return found
+        total: Tensor = fused(weight, features, labels, bias)
+        return total
     if chunk is None:
         chunk = max(1, _CHUNK_VALUES // len(weight))
     kind = features.device.type
-    precision = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else features.dtype
+    dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else features.dtype
     with torch.autocast(kind, enabled=False):
-        return _Sum.apply(features, weight, bias, labels, chunk, precision, torch.is_grad_enabled())
+        return _Sum.apply(features, weight, bias, labels, chunk, dtype, torch.is_grad_enabled())
 
 
 @cache
 def _fused() -> Any:
-    """liger-kernel's loss, None where it is not installed."""
+    """Return liger-kernel's loss; None if it is not installed."""
     try:
         from liger_kernel.transformers.fused_linear_cross_entropy import LigerFusedLinearCrossEntropyLoss
     except ImportError:
@@ -65,7 +63,7 @@ def _fused() -> Any:
 
 
 class _Sum(torch.autograd.Function):
-    """The loss and its gradients, chunk by chunk: with p = softmax(z), dL/dz = p - onehot(label)."""
+    """The loss and its gradients by chunks: with p = softmax(z), dL/dz = p - onehot(label)."""
 
     @staticmethod
     def forward(
@@ -96,7 +94,7 @@ class _Sum(torch.autograd.Function):
             total += ((spread - logits.gather(1, right)).squeeze(1) * counted).sum()
             if not any(wanted):
                 continue
-            slope = logits.sub_(spread).exp_()  # (c, V), in the place of the logits
+            slope = logits.sub_(spread).exp_()  # (c, V), in place
             slope.scatter_add_(1, right, slope.new_full((1, 1), -1.0).expand_as(right))
             slope *= counted.unsqueeze(1)
             if of_bias is not None:
@@ -115,8 +113,8 @@ class _Sum(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
-        found = [
+        gradients = [
             None if gradient is None else (gradient * slope).to(dtype)
             for gradient, dtype in zip(ctx.saved_tensors, ctx.dtypes, strict=True)
         ]
-        return (*found, None, None, None, None)
+        return (*gradients, None, None, None, None)

@@ -1,7 +1,6 @@
-"""Losses of re-rankers over the passages of one query: listwise, R-Drop, binary; and over a question's expansions: margins
-of pairs. All compute in float32.
+"""Losses of re-rankers over the passages of one query, of query re-rankers and of term weights, in float32.
 
-Layout: logits (queries, n), the positive in column 0 unless labels say otherwise; there are no negatives of other queries.
+logits: (queries, n), the positive in column 0 unless there are labels; other queries' passages are no negatives
 """
 
 from __future__ import annotations
@@ -14,31 +13,26 @@ from torch import Tensor
 
 
 def listwise(logits: Tensor) -> Tensor:
-    """-log softmax of the positive among its query's passages, averaged over queries (methods, section 6.7).
-
-    logits: (queries, n)    returns: (), ln n where all are alike
-    """
+    """Return -log softmax of the positive among its query's passages, averaged over queries, () (methods, section 6.7)."""
     return -F.log_softmax(logits.float(), dim=-1)[:, 0].mean()
 
 
 def r_drop(first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
-    """The cross-entropy of two passes with their own dropout, and how far the passes are apart (R-Drop, Liang 2021).
+    """Return the cross-entropy of two passes with different dropout, and their divergence (R-Drop, Liang 2021).
 
     With p = softmax(first), q = softmax(second): 0.5 CE(p) + 0.5 CE(q), and 0.5 (KL(p || q) + KL(q || p)); both averaged
-    over queries. Their sum is SimLM's loss.
-    first, second: (queries, n)    returns: (), (); the second is zero exactly when both passes agree
+    over queries, (). SimLM's loss is their sum.
     """
     log_p, log_q = F.log_softmax(first.float(), dim=-1), F.log_softmax(second.float(), dim=-1)
     cross_entropy = -0.5 * (log_p[:, 0] + log_q[:, 0]).mean()
-    apart = 0.5 * ((log_p.exp() - log_q.exp()) * (log_p - log_q)).sum(dim=-1).mean()  # both directions in one sum
-    return cross_entropy, apart
+    divergence = 0.5 * ((log_p.exp() - log_q.exp()) * (log_p - log_q)).sum(dim=-1).mean()  # both directions in one sum
+    return cross_entropy, divergence
 
 
 def hardest(logits: Tensor, keep: int) -> Tensor:
-    """The columns of the positive and of the best scored negatives of each query: those that are trained on.
+    """Return the columns of the positive and of the best scored negatives of each query, (queries, min(keep, n)), best first.
 
-    logits: (queries, n)    keep: at least 1; all columns where it is n or more
-    returns: (queries, min(keep, n)), column 0 first, then negatives from the highest to the lowest
+    keep: at least 1
     """
     keep = min(keep, logits.shape[1])
     best = logits[:, 1:].topk(keep - 1, dim=-1).indices + 1
@@ -46,18 +40,17 @@ def hardest(logits: Tensor, keep: int) -> Tensor:
 
 
 def binary(logits: Tensor, labels: Tensor) -> Tensor:
-    """Cross-entropy of "the passage answers the query" for each pair by itself, averaged (methods, section 7.10).
+    """Return the binary cross-entropy of relevance, averaged over pairs, () (methods, section 7.10).
 
-    logits: (pairs,)    labels: (pairs,), 1 or 0    returns: (), ln 2 where all logits are 0
+    logits: (pairs,)    labels: (pairs,), 1 or 0
     """
     return F.binary_cross_entropy_with_logits(logits.float(), labels.float())
 
 
 def listwise_labels(logits: Tensor, labels: Tensor, present: Tensor) -> Tensor:
-    """Listwise cross-entropy against labels that several passages share: -sum y / sum(y) log softmax, averaged over queries.
+    """Return the cross-entropy with several positives, -sum y / sum(y) log softmax, averaged over queries, () (methods, section 6.9).
 
-    logits, labels: (queries, n)    present: (queries, n), False at padding, which has no label and no share of the softmax
-    returns: ()    (methods, section 6.9)
+    labels: (queries, n)    present: (queries, n), False at padding, which leaves the softmax
     """
     log_p = F.log_softmax(logits.float().masked_fill(~present, float("-inf")), dim=-1)
     share = labels.float() / labels.float().sum(dim=-1, keepdim=True)
@@ -73,15 +66,14 @@ def pairwise_margin(
     weight: Literal["offset", "sum"] = "offset",
     skip_ties: bool = True,
 ) -> Tensor:
-    """Hinges of all pairs of a question's expansions, averaged over questions (EAR: Chuang's thesis, section 3.3.1; methods, 7.5).
+    """Return the hinge loss of all pairs of a question's expansions, averaged over questions, (); 0 without pairs (methods, 7.5).
 
-    With expansions in the order of their ranks, equal ones in that of their places, pair i < j has the hinge
-    max(0, M_i - M_j + alpha (r_j - r_i)): LOWER scores are better, the better the further the ranks are apart.
+    With expansions sorted by rank, stably, pair i < j has the hinge max(0, M_i - M_j + alpha (r_j - r_i)): LOWER scores are
+    better, by a margin that grows with the difference of ranks (EAR: Chuang's thesis, section 3.3.1).
     scores: (questions, n)    ranks: (questions, n), from 1    present: (questions, n), False at padding
-    weight: "sum", all hinges of a question added (as printed); "offset", their mean for each j - i by itself, then the mean
-            of these means (as released), those left out that have no pair
-    skip_ties: leave out pairs of equal rank, whose margin is 0 and whose order is arbitrary (the released code has them)
-    returns: (), 0 where no question has a pair
+    weight: "sum" of the hinges (as printed), or "offset": their mean for each j - i that has a pair, then the mean of these
+            means (as released)
+    skip_ties: leave out pairs of equal rank, whose order is arbitrary (the released code keeps them)
     """
     last = torch.iinfo(torch.long).max
     order = ranks.long().masked_fill(~present, last).argsort(dim=-1, stable=True)  # (questions, n), padding last
@@ -106,20 +98,16 @@ def pairwise_margin(
 
 
 def recall_loss(weights: Tensor, recall: Tensor, first: Tensor) -> Tensor:
-    """Mean squared error over the first pieces of words; 0 where there is none (DeepCT).
+    """Return the mean squared error over the first pieces of words, (); 0 without any (DeepCT).
 
-    weights, recall: (passages, tokens), the prediction and the share of a passage's queries that have the word
+    weights, recall: (passages, tokens), the prediction, and the share of the passage's queries that contain the word
     first: (passages, tokens), 1 at the first piece of a word, 0 elsewhere
-    returns: ()
     """
     first = first.float()
     return ((weights.float() - recall.float()).square() * first).sum() / first.sum().clamp(min=1)
 
 
 def pair_loss(positive: Tensor, negative: Tensor) -> Tensor:
-    """-log of the positive's share in a softmax of both scores, averaged over pairs (DeepImpact).
-
-    positive, negative: (pairs,); returns: ()
-    """
+    """Return -log softmax of the positive of each pair, averaged over pairs, () (DeepImpact). Both: (pairs,)"""
     scores = torch.stack([positive.float(), negative.float()], dim=1)  # (pairs, 2)
     return F.cross_entropy(scores, torch.zeros(len(scores), dtype=torch.long, device=scores.device))

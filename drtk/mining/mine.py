@@ -242,7 +242,7 @@ def _add_content_filters(
                 device=settings.device,
                 settings=ScoringSettings(batch_tokens=settings.scorer_batch_tokens, dtype=settings.scorer_dtype),
                 logits=settings.scorer_logits,
-                option="--scorer-batch-tokens",
+                batch_field="scorer_batch_tokens",
             )
             job.lookups = (str(locate(settings.scorer)),)  # another model in this folder: not up to date
         ce = CrossEncoderFilter(scorer, miner.texts, margin=policy.ce_margin, max_value=settings.ce_max, title=title)

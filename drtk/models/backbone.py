@@ -1,4 +1,4 @@
-"""The parts of an encoder, by the same names for every family: embeddings, layers, masks, and new layers of its kind."""
+"""One interface to the parts of BERT-like encoders: embeddings, layers, masks, and new layers of the same kind."""
 
 from __future__ import annotations
 
@@ -12,21 +12,20 @@ from torch import Tensor, nn
 
 from drtk.errors import MismatchError
 
-_BERT_LIKE = ("bert", "roberta", "xlm-roberta", "electra")
-FAMILIES = (*_BERT_LIKE, "distilbert", "modernbert")
+FAMILIES = ("bert", "roberta", "xlm-roberta", "electra", "distilbert", "modernbert")
 
 
 def token_type_inputs(backbone: Any, types: Tensor | None) -> dict[str, Tensor]:
-    """Return {"token_type_ids": types} for a model with several token types; {} otherwise."""
+    """Return {"token_type_ids": types} for a model with several token types, otherwise {}."""
     has_types = getattr(backbone.config, "type_vocab_size", 0) > 1
     return {"token_type_ids": types} if has_types and types is not None else {}
 
 
 class BackboneAdapter:
-    """An encoder taken apart: what is read may enter at any layer, and leave at any.
+    """Run an encoder layer by layer.
 
-    It holds the encoder and no parameters of its own, and is no module: whoever keeps one does not own the encoder.
-    Raises MismatchError for a family whose parts are not known here.
+    It has no parameters and is no module, so that a module with an adapter does not own the encoder.
+    Raises MismatchError for a family that is not in FAMILIES.
     """
 
     def __init__(self, backbone: nn.Module) -> None:
@@ -35,18 +34,16 @@ class BackboneAdapter:
         self.config = config
         self.family = str(config.model_type)
         if self.family not in FAMILIES:
-            raise MismatchError(
-                f"an encoder of type {self.family} cannot be taken apart; those that can: {', '.join(FAMILIES)}"
-            )
+            raise MismatchError(f"cannot pre-train an encoder of type {self.family}; supported: {', '.join(FAMILIES)}")
         self.hidden_size = int(config.hidden_size)
-        self.has_positions = self.family != "modernbert"  # which turns queries and keys instead of adding vectors
+        self.has_positions = self.family != "modernbert"  # which rotates queries and keys instead of adding vectors
 
     @property
     def layers(self) -> nn.ModuleList:
         """The encoder's own layers, first to last."""
-        place = {"distilbert": "transformer.layer", "modernbert": "layers"}.get(self.family, "encoder.layer")
-        found: nn.ModuleList = self.backbone.get_submodule(place)
-        return found
+        path = {"distilbert": "transformer.layer", "modernbert": "layers"}.get(self.family, "encoder.layer")
+        layers: nn.ModuleList = self.backbone.get_submodule(path)
+        return layers
 
     @property
     def depth(self) -> int:
@@ -54,114 +51,120 @@ class BackboneAdapter:
         return len(self.layers)
 
     def embed(self, ids: Tensor, types: Tensor | None = None) -> Tensor:
-        """What enters the first layer: words, positions and types, normed and with dropout; electra's made as wide as its layers.
-
-        ids, types: (B, L); without types all are 0    returns: (B, L, H)
-        """
-        return self._widened(self.backbone.embeddings(input_ids=ids, **token_type_inputs(self.backbone, types)))
+        """Return the input of the first layer, (B, L, H). ids, types: (B, L); without types all are 0"""
+        return self._project(self.backbone.embeddings(input_ids=ids, **token_type_inputs(self.backbone, types)))
 
     def words(self, ids: Tensor) -> Tensor:
-        """Word vectors as the table has them, no position added. ids: (B, L); returns: (B, L, H)"""
-        return self._widened(self.backbone.get_input_embeddings()(ids), bias=False)
+        """Return the word embeddings of ids (B, L) without positions, (B, L, H)."""
+        return self._project(self.backbone.get_input_embeddings()(ids), bias=False)
 
     def positions(self, length: int) -> Tensor:
-        """Position vectors as the table has them, of the first `length` positions, (length, H).
+        """Return the embeddings of the first `length` positions, (length, H).
 
-        Raises MismatchError where positions are not vectors, or there are fewer.
+        Raises MismatchError if there are fewer, or none.
         """
         if not self.has_positions:
             raise MismatchError(f"an encoder of type {self.family} has no position vectors")
         table = self.backbone.embeddings.position_embeddings.weight
-        # RoBERTa numbers positions from the one after the number of its padding token.
+        # RoBERTa numbers positions from the one after the id of its padding token.
         begin = self.config.pad_token_id + 1 if self.family in ("roberta", "xlm-roberta") else 0
         if begin + length > len(table):
-            raise MismatchError(f"the encoder has {len(table) - begin} positions; {length} were asked for")
-        return self._widened(table[begin : begin + length], bias=False)
+            raise MismatchError(f"the encoder has {len(table) - begin} positions; {length} were requested")
+        return self._project(table[begin : begin + length], bias=False)
 
-    def _widened(self, vectors: Tensor, *, bias: bool = True) -> Tensor:
-        projection = getattr(self.backbone, "embeddings_project", None)  # electra's, where its embeddings are narrower
+    def _project(self, vectors: Tensor, *, bias: bool = True) -> Tensor:
+        """Project ELECTRA's embeddings to the hidden size; other families need no projection."""
+        projection = getattr(self.backbone, "embeddings_project", None)
         if projection is None:
             return vectors
         return projection(vectors) if bias else F.linear(vectors, projection.weight)
 
     def mask(self, attention: Tensor) -> Any:
-        """What the layers want for a mask.
+        """Return the attention mask that the layers take.
 
-        attention: (B, L), 1 at tokens and 0 at padding; or (B, L, L), True where the row may look at the column. Each row
-        must see one place at least. Raises MismatchError where the implementation of attention knows no masks of the latter kind.
+        attention: (B, L), 1 at tokens and 0 at padding; or (B, L, L), True if the row attends to the column. Each row must
+        attend to a position. Raises MismatchError if the attention implementation does not support a mask per row.
         """
         if attention.dim() == 3:
-            return self._mask_of_rows(attention.bool())
+            return self._mask_per_row(attention.bool())
         from transformers.masking_utils import create_bidirectional_mask, create_bidirectional_sliding_window_mask
 
         like = torch.empty((*attention.shape, 0), dtype=self.backbone.dtype, device=attention.device)
         given: dict[str, Any] = {"config": self.config, "inputs_embeds": like, "attention_mask": attention}
         if self.family != "modernbert":
             return create_bidirectional_mask(**given)
-        makers = {
-            "full_attention": create_bidirectional_mask,
-            "sliding_attention": create_bidirectional_sliding_window_mask,
+        return {
+            "full_attention": create_bidirectional_mask(**given),
+            "sliding_attention": create_bidirectional_sliding_window_mask(**given),
         }
-        return {kind: make(**given) for kind, make in makers.items()}
 
-    def _mask_of_rows(self, seen: Tensor) -> Any:
-        """seen: (B, L, L) bool; returns: (B, 1, L, L), bool or what is added to the scores"""
+    def _mask_per_row(self, seen: Tensor) -> Any:
+        """(B, L, L) to (B, 1, L, L): booleans for sdpa, numbers added to the scores for eager attention."""
         kind = self.config._attn_implementation
         if kind not in ("sdpa", "eager"):
-            raise MismatchError(f"attention by {kind} knows no mask for every row; load the encoder with sdpa")
+            raise MismatchError(f"{kind} attention has no mask per row; load the encoder with sdpa")
+
+        def convert(seen: Tensor) -> Tensor:
+            if kind == "sdpa":
+                return seen
+            lowest = torch.finfo(self.backbone.dtype).min
+            return torch.zeros_like(seen, dtype=self.backbone.dtype).masked_fill(~seen, lowest)
+
         seen = seen.unsqueeze(1)
         if self.family != "modernbert":
-            return self._as_wanted(seen)
-        place = torch.arange(seen.shape[-1], device=seen.device)
-        near = (place.unsqueeze(0) - place.unsqueeze(1)).abs() <= self.config.sliding_window
-        return {"full_attention": self._as_wanted(seen), "sliding_attention": self._as_wanted(seen & near)}
-
-    def _as_wanted(self, seen: Tensor) -> Tensor:
-        if self.config._attn_implementation == "sdpa":
-            return seen
-        lowest = torch.finfo(self.backbone.dtype).min
-        return torch.zeros_like(seen, dtype=self.backbone.dtype).masked_fill(~seen, lowest)
+            return convert(seen)
+        position = torch.arange(seen.shape[-1], device=seen.device)
+        near = (position.unsqueeze(0) - position.unsqueeze(1)).abs() <= self.config.sliding_window
+        return {"full_attention": convert(seen), "sliding_attention": convert(seen & near)}
 
     def run(self, layers: Iterable[nn.Module], hidden: Tensor, mask: Any) -> list[Tensor]:
-        """The states after each of `layers`, which are of this encoder's kind.
+        """Return the states after each of `layers`, which are of this encoder's kind, (B, L, H) each.
 
-        hidden: (B, L, H)    mask: what `mask` gave    returns: a list of (B, L, H)
+        hidden: (B, L, H)    mask: from `mask`
         """
         states = []
-        turns: dict[str, tuple[Tensor, Tensor]] = {}
+        rotations: dict[str, tuple[Tensor, Tensor]] = {}
         for layer in layers:
             if self.family == "modernbert":
                 kind = str(getattr(layer, "attention_type", "full_attention"))
-                if kind not in turns:
-                    places = torch.arange(hidden.shape[1], device=hidden.device).unsqueeze(0)
-                    turns[kind] = self.backbone.rotary_emb(hidden, places, kind)
-                hidden = layer(hidden, attention_mask=mask[kind], position_embeddings=turns[kind])
+                if kind not in rotations:
+                    positions = torch.arange(hidden.shape[1], device=hidden.device).unsqueeze(0)
+                    rotations[kind] = self.backbone.rotary_emb(hidden, positions, kind)
+                hidden = layer(hidden, attention_mask=mask[kind], position_embeddings=rotations[kind])
             else:
                 hidden = layer(hidden, mask)
             states.append(hidden)
         return states
 
     def finish(self, hidden: Tensor) -> Tensor:
-        """What a head reads: the last states, through the encoder's final norm where it has one. (B, L, H) to (B, L, H)"""
+        """Apply the encoder's final norm, if it has one, to the last states, (B, L, H)."""
         return self.backbone.final_norm(hidden) if self.family == "modernbert" else hidden
 
     def encode(self, ids: Tensor, attention: Tensor, types: Tensor | None = None) -> list[Tensor]:
-        """All states of a reading: what enters the first layer, then what leaves each; the last one finished.
+        """Return the embeddings and the states after each layer, 1 + depth tensors (B, L, H), as `output_hidden_states` does.
 
-        ids, attention, types: (B, L)    returns: 1 + depth tensors (B, L, H), those of `output_hidden_states=True`
+        ids, attention, types: (B, L)
         """
         hidden = self.embed(ids, types)
         states = [hidden, *self.run(self.layers, hidden, self.mask(attention))]
         states[-1] = self.finish(states[-1])
         return states
 
-    def fresh(self, count: int) -> nn.ModuleList:
-        """`count` new layers of this encoder's kind, drawn as its configuration says (normal, .02) from torch's generator."""
+    def new_layers(self, count: int, init: str = "random") -> nn.ModuleList:
+        """Return new layers of this encoder's kind.
+
+        init: "random", initialized as the configuration says (normal, .02) with torch's generator, or "copy" of the last layers
+        Raises MismatchError if there are fewer layers to copy.
+        """
+        if init == "copy":
+            if count > self.depth:
+                raise MismatchError(f"the encoder has {self.depth} layers; copies of its last {count} were requested")
+            return nn.ModuleList([deepcopy(layer) for layer in [*self.layers][self.depth - count :]])
         with torch.device(self.backbone.device):
-            made = nn.ModuleList([self._new_layer() for _ in range(count)])
+            layers = nn.ModuleList([self._new_layer() for _ in range(count)])
         with torch.no_grad():
-            made.apply(self.backbone._init_weights)
-        return made.to(self.backbone.dtype)
+            layers.apply(self.backbone._init_weights)
+        return layers.to(self.backbone.dtype)
 
     def _new_layer(self) -> nn.Module:
         kind: Any = type(self.layers[-1])
@@ -169,18 +172,8 @@ class BackboneAdapter:
             return kind(self.config)
         if self.family != "modernbert":
             return kind(self.config, layer_idx=0)
-        # Layer 0 of ModernBERT has no norm of its own before attention, so ours is another; and it looks everywhere.
+        # ModernBERT's layer 0 has no norm before attention, so this one is layer 1; it uses full attention.
         config = deepcopy(self.config)
         wide = "full_attention" if "full_attention" in config.layer_types else config.layer_types[-1]
         config.layer_types = [wide] * self.depth
-        return kind(config, layer_idx=1) if self.depth > 1 else kind(config, layer_idx=0)
-
-    def copies(self, count: int) -> nn.ModuleList:
-        """Copies of the encoder's last `count` layers. Raises MismatchError where it has fewer."""
-        if count > self.depth:
-            raise MismatchError(f"the encoder has {self.depth} layers; copies of its last {count} were asked for")
-        return nn.ModuleList([deepcopy(layer) for layer in [*self.layers][self.depth - count :]])
-
-    def new_layers(self, count: int, init: str) -> nn.ModuleList:
-        """`fresh(count)` where `init` is "random", `copies(count)` where it is "copy"."""
-        return {"random": self.fresh, "copy": self.copies}[init](count)
+        return kind(config, layer_idx=min(1, self.depth - 1))

@@ -1,4 +1,4 @@
-"""Two towers: an encoder of queries and one of passages, which may be the same."""
+"""A query encoder and a passage encoder, which may be the same."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ from torch import Tensor, nn
 
 from drtk.errors import MismatchError
 from drtk.models.checkpoint import TextEncoder, load_encoder, save_encoder
-from drtk.models.encoder import Encoder, by_length
+from drtk.models.encoder import Encoder, run_by_length
 from drtk.models.model_folder import locate, tower_folder, write_pair_layout
 from drtk.text.batching import groups_by_length
 
 
 class BiEncoder(nn.Module):
-    """Vectors of queries and of passages. With `query` None both come from one encoder.
+    """Encode queries and passages; with `query` None both use one encoder.
 
-    group_overhead: texts go through the encoder in groups of like length, which spares the padding: as many as pay when it
-                    costs so many tokens to begin one; None: all at once
+    prompt_lengths: tokens of queries and of passages that pooling leaves out
+    group_overhead: encode texts in groups of similar length to save padding; the cost of another group, in tokens. None: all at
+                    once
     """
 
     def __init__(
@@ -47,36 +48,32 @@ class BiEncoder(nn.Module):
         query_token_type_ids: Tensor | None = None,
         passage_token_type_ids: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """Vectors of the queries (queries, dimension) and of the passages (passages, dimension), float32.
-
-        Each input: (texts, tokens)
-        """
+        """Return the vectors of the queries and of the passages, (texts, dimension), float32. Each input: (texts, tokens)"""
         return (
             self.encode("query", query_input_ids, query_attention_mask, query_token_type_ids),
             self.encode("passage", passage_input_ids, passage_attention_mask, passage_token_type_ids),
         )
 
     def encode(self, role: str, ids: Tensor, mask: Tensor, types: Tensor | None = None) -> Tensor:
-        """Vectors of texts of a role, (texts, dimension), float32. Each input: (texts, tokens)"""
+        """Return the vectors of the texts of a role, (texts, dimension), float32. Each input: (texts, tokens)"""
         is_query = role == "query"
         encoder = self.query if is_query and self.query is not None else self.passage
-        given = {"input_ids": ids, "attention_mask": mask} | ({} if types is None else {"token_type_ids": types})
-        run = partial(_vectors, encoder, prompt_length=self.prompt_lengths[0 if is_query else 1])
+        inputs = {"input_ids": ids, "attention_mask": mask} | ({} if types is None else {"token_type_ids": types})
+
+        def run(rows: Mapping[str, Tensor]) -> Tensor:
+            vectors: Tensor = encoder(**rows, prompt_length=self.prompt_lengths[0 if is_query else 1])
+            return vectors
+
         if self.group_overhead is None:
-            return run(given)
-        return by_length(run, given, partial(groups_by_length, overhead=self.group_overhead))
-
-
-def _vectors(encoder: Encoder, given: Mapping[str, Tensor], *, prompt_length: int) -> Tensor:
-    found: Tensor = encoder(**given, prompt_length=prompt_length)
-    return found
+            return run(inputs)
+        return run_by_length(run, inputs, partial(groups_by_length, overhead=self.group_overhead))
 
 
 def load_towers(model: str, *, overrides: Mapping[str, Any], untied: bool) -> dict[str, TextEncoder]:
-    """The text encoders to start training from: {"passage"} or, untied, {"query", "passage"}.
+    """Load the encoders to start training from: {"passage"}, or with `untied` {"query", "passage"}.
 
-    A folder with one encoder serves both roles (a copy each where they are to be untied); one with two stays untied.
-    Raises MismatchError where two towers give vectors of different widths.
+    A folder with one encoder is used for both roles, copied if `untied`; one with two stays untied.
+    Raises MismatchError if the vectors of two encoders differ in width.
     """
     folder = locate(model)
     paths = {role: tower_folder(folder, role) for role in ("query", "passage")}
@@ -95,9 +92,7 @@ def load_towers(model: str, *, overrides: Mapping[str, Any], untied: bool) -> di
 
 
 def save_towers(towers: Mapping[str, TextEncoder], folder: Path) -> None:
-    """Write one model folder, or those of both towers as its subfolders `query` and `passage`, under a root that
-    sentence-transformers loads as well.
-    """
+    """Write one model folder, or one with subfolders `query` and `passage`; sentence-transformers loads both kinds."""
     if len(towers) == 1:
         save_encoder(next(iter(towers.values())), folder)
         return

@@ -15,12 +15,12 @@ PairTitle = Literal["colon", "join", "none"]
 
 @dataclass(frozen=True)
 class EncodeSettings:
-    """drtk encode. What is None is taken from the model folder."""
+    """drtk encode; None means as in the model folder."""
 
     pooling: str | None = option(
         None, "cls, mean, max, mean_sqrt_len_tokens, weightedmean or lasttoken; by default the model's own, or cls."
     )
-    normalize: bool | None = option(None, "Give vectors of length 1; by default as the model folder says.")
+    normalize: bool | None = option(None, "Scale vectors to length 1; by default as the model folder says.")
     similarity: Similarity | None = option(None, "How vectors are compared; by default as the model folder says.")
     max_length: int | None = option(None, "Longest input, in tokens; by default the model's.", at_least=3)
     prompt: str | None = option(None, "Text put before each input; by default the model's for this role.")
@@ -35,15 +35,13 @@ class EncodeSettings:
         at_least=1,
     )
     dtype: Literal["auto", "float32", "float16", "bfloat16"] = option(
-        "auto", "Numbers to compute with; auto is float32 on a CPU, half precision on a GPU."
+        "auto", "Compute dtype; auto is float32 on a CPU, half precision on a GPU."
     )
-    store: Literal["float32", "float16"] = option("float32", "Numbers to store.")
+    store: Literal["float32", "float16"] = option("float32", "Stored dtype.")
     batch_tokens: int | None = option(
         None, "Tokens in one batch, padding included; by default 2048 on a CPU, 65536 on a GPU.", at_least=1
     )
-    shard_size: int = option(
-        16384, "Texts in a shard: what is sorted by length together, and lost by a crash.", at_least=1
-    )
+    shard_size: int = option(16384, "Texts in a shard, the unit of sorting by length and of resuming.", at_least=1)
 
 
 NOT_SAMPLING = (NoEffect("only with --decode sample", {"decode": ("greedy", "beam")}),)
@@ -107,14 +105,14 @@ class ContinuationSettings(GenerationSettings):
 
 @dataclass(frozen=True)
 class ScoringSettings:
-    """A cross-encoder over pairs of texts. What is None is taken from the model folder."""
+    """Options of a cross-encoder; None means as in the model folder."""
 
     max_length: int | None = option(None, "Longest pair, in tokens; by default the model's.", at_least=4)
     batch_tokens: int | None = option(
         None, "Tokens in one batch, padding included; by default 2048 on a CPU, 65536 on a GPU.", at_least=1
     )
     dtype: Literal["auto", "float32", "float16", "bfloat16"] = option(
-        "auto", "Numbers to compute with; auto is float32 on a CPU, half precision on a GPU."
+        "auto", "Compute dtype; auto is float32 on a CPU, half precision on a GPU."
     )
 
 
@@ -124,17 +122,24 @@ class InitModelSettings:
 
     arch: Literal["bert", "t5", "gpt2"] = option(
         "bert",
-        "What is made: bert (an encoder), t5 (encoder and decoder: writes), gpt2 (decoder: goes on with a text).",
+        "Architecture: bert (encoder), t5 (encoder-decoder) or gpt2 (decoder-only).",
     )
-    vocab_size: int = option(30522, "Word pieces, at most; a small corpus gives fewer.", at_least=10)
-    lowercase: bool = option(True, "Read upper and lower case alike, and letters without their accents.")
-    min_frequency: int = option(2, "Word pieces seen less often are left out.", at_least=1)
+    vocab_size: int = option(30522, "Word pieces at most; a small corpus has fewer.", at_least=10)
+    lowercase: bool = option(True, "Lowercase texts and remove accents.")
+    min_frequency: int = option(2, "Least occurrences of a word piece.", at_least=1)
     layers: int = option(6, "Layers.", at_least=1)
     hidden: int = option(384, "Width of the token vectors.", at_least=1)
-    heads: int = option(12, "Attention heads; their number divides the width.", at_least=1)
-    intermediate: int | None = option(None, "Width inside the layers; by default four times --hidden.", at_least=1)
+    heads: int = option(12, "Attention heads; must divide --hidden.", at_least=1)
+    intermediate: int | None = option(
+        None, "Width of the feed-forward layers; by default four times --hidden.", at_least=1
+    )
     max_length: int = option(512, "Longest input, in tokens.", at_least=8)
     pooling: str = option("cls", "cls, mean, max, mean_sqrt_len_tokens, weightedmean or lasttoken.")
-    normalize: bool = option(False, "Give vectors of length 1.")
+    normalize: bool = option(False, "Scale vectors to length 1.")
     similarity: Similarity = option("cosine", "How vectors are compared.")
-    language: Literal["any", "chinese"] = option("any", "chinese puts every Chinese character in a token of its own.")
+    language: Literal["any", "chinese"] = option("any", "chinese makes every Chinese character a token.")
+
+    def check(self) -> None:
+        """Raise UsageError if the heads do not divide the width."""
+        if self.hidden % self.heads:
+            raise UsageError(f"`heads` {self.heads} does not divide `hidden` {self.hidden}")

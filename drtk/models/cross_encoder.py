@@ -1,4 +1,4 @@
-"""Cross-encoders: inference, training start and saving."""
+"""Load, initialize, run and save cross-encoders."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from drtk.models.checkpoint import (
     longest_input,
     report_write_errors,
     tokenizer_digest,
+    weight_files,
 )
 from drtk.models.config import ScoringSettings
 from drtk.models.device import choose_device, choose_dtype
-from drtk.models.encoder import by_length
+from drtk.models.encoder import run_by_length
 from drtk.models.loading import (
     load_config,
     load_tokenizer,
     load_weights,
-    quiet_transformers,
     report_load_errors,
     save_tokenizer,
 )
@@ -42,24 +42,26 @@ from drtk.models.model_folder import (
     read_layout,
     read_modules,
     read_shared,
+    read_training_entry,
     tower_folder,
 )
-from drtk.models.query_reranker_input import refuse_query_reranker
 from drtk.runtime.integrity import content_digest, read_object
-from drtk.runtime.manifest import is_manifest, read_manifest_if_any
-from drtk.runtime.progress import warn
+from drtk.runtime.progress import quiet_transformers, warn
 from drtk.runtime.workers import read_ahead
 from drtk.text.batching import PairTokenizer, Tokens, batches_by_length
 
 Pair = tuple[str, str]
-WINDOW = 16384  # pairs tokenised together by `Scorer.__call__`
+WINDOW = 16384  # pairs that `Scorer.__call__` tokenizes together
+PAIRING = "pairing"  # entry of meta.json: how a passage is formatted
+IDENTITY = "torch.nn.modules.linear.Identity"
 _CPU_TOKENS, _GPU_TOKENS = 2048, 65536
-_BOUNDED: tuple[tuple[type[nn.Module], tuple[float, float]], ...] = ((nn.Sigmoid, (0, 1)), (nn.Tanh, (-1, 1)))
+_BOUNDS: tuple[tuple[type[nn.Module], tuple[float, float]], ...] = ((nn.Sigmoid, (0, 1)), (nn.Tanh, (-1, 1)))
+_AFTER_PADDING = ("roberta", "xlm-roberta", "camembert")  # positions begin after the id of padding
 
 
 @dataclass
 class CrossEncoder:
-    """A classifier with one label, its tokenizer, and what becomes of its logit.
+    """A classifier with one label, its tokenizer, and the activation function of its logit.
 
     prompt: put before the first text of every pair
     """
@@ -72,11 +74,10 @@ class CrossEncoder:
 
 
 def load_crossencoder(folder: Path) -> CrossEncoder:
-    """The cross-encoder of a folder that sentence-transformers reads, old layout or new, in float32 on the CPU.
+    """Load a cross-encoder of sentence-transformers, old layout or new, in float32 on the CPU.
 
-    Without a word about it in the folder, a logit goes through a sigmoid, as in sentence-transformers.
-    Raises MismatchError for a folder without the weights of a head, or with more labels than one, DrtkError for one that
-    cannot be loaded.
+    The activation function is a sigmoid unless the folder names another, as in sentence-transformers.
+    Raises MismatchError for a folder without the weights of a head, or with more than one label, DrtkError for a damaged one.
     """
     from transformers import AutoModelForSequenceClassification
 
@@ -84,26 +85,38 @@ def load_crossencoder(folder: Path) -> CrossEncoder:
     settings = module_settings(path)
     with report_load_errors(folder, "cannot be loaded as a cross-encoder"):
         config = load_config(path)
-        _check_head(folder, config)
+        names = config.architectures or ()
+        if names and not any(name.endswith("ForSequenceClassification") for name in names):
+            raise MismatchError(f"{folder}: is no cross-encoder but a {names[0]}")
+        if config.num_labels != 1:
+            raise MismatchError(f"{folder}: has {config.num_labels} labels; a model with one is needed")
         model, missing = load_weights(AutoModelForSequenceClassification, path)
-        if missing:  # transformers draws them at random
+        if missing:  # transformers initializes them at random
             raise MismatchError(
                 f"{folder}: is no cross-encoder: it has no weights for {missing[0]}; drtk train-reranker trains one"
             )
         tokenizer = load_tokenizer(path, config)
     if settings.get("do_lower_case"):
         add_lowercasing(tokenizer)
+    processor = settings.get("processor_kwargs") or settings.get("tokenizer_args") or {}
+    text = (settings.get("processing_kwargs") or {}).get("text") or {}
+    lengths = (  # sentence-transformers stores the maximum length in several places
+        settings.get("max_seq_length"),
+        processor.get("model_max_length"),
+        text.get("max_length"),
+        longest_input(tokenizer, config),
+    )
     return CrossEncoder(
         model.eval(),
         tokenizer,
-        min(filter(None, (*_lengths(settings), longest_input(tokenizer, config)))),
-        _activation(path, shared, config),
+        min(filter(None, lengths)),
+        _load_activation(path, shared, config),
         (shared.get("prompts") or {}).get(shared.get("default_prompt_name")) or "",
     )
 
 
 def _layout(folder: Path) -> tuple[Path, dict[str, Any]]:
-    """Where the weights lie, and what sentence-transformers noted of the model; nothing in its old layout."""
+    """Return the folder of the weights, and the settings of sentence-transformers; {} for its old layout."""
     if not (folder / MODULES).exists():
         if not (folder / "config.json").exists():
             raise MismatchError(f"{folder}: is no model folder: it has neither {MODULES} nor config.json")
@@ -111,10 +124,10 @@ def _layout(folder: Path) -> tuple[Path, dict[str, Any]]:
     shared = read_shared(folder)
     kind = shared.get("model_type", "SentenceTransformer")
     if kind != "CrossEncoder":
-        raise MismatchError(f"{folder}: is a {kind}; a CrossEncoder is needed, which drtk train-reranker makes of it")
+        raise MismatchError(f"{folder}: is a {kind}; a CrossEncoder is needed; drtk train-reranker trains one")
     modules = read_modules(folder)
     for module in modules[1:]:
-        raise MismatchError(f"{folder / MODULES}: holds a module drtk cannot run there: {module['type']}")
+        raise MismatchError(f"{folder / MODULES}: has a module that drtk does not support: {module['type']}")
     path = folder / modules[0]["path"]
     task = module_settings(path).get("transformer_task", "sequence-classification")
     if task != "sequence-classification":
@@ -122,52 +135,34 @@ def _layout(folder: Path) -> tuple[Path, dict[str, Any]]:
     return path, shared
 
 
-def _check_head(folder: Path, config: Any) -> None:
-    names = config.architectures or ()
-    if names and not any(name.endswith("ForSequenceClassification") for name in names):
-        raise MismatchError(f"{folder}: is no cross-encoder but a {names[0]}")
-    if config.num_labels != 1:
-        raise MismatchError(f"{folder}: gives {config.num_labels} labels to a pair; a model with one is needed")
-
-
-def _lengths(settings: dict[str, Any]) -> tuple[int | None, ...]:
-    """The longest pair in tokens, in each of the places where sentence-transformers may have noted one."""
-    processor = settings.get("processor_kwargs") or settings.get("tokenizer_args") or {}
-    text = (settings.get("processing_kwargs") or {}).get("text") or {}
-    return settings.get("max_seq_length"), processor.get("model_max_length"), text.get("max_length")
-
-
-def _activation(path: Path, shared: dict[str, Any], config: Any) -> nn.Module:
+def _load_activation(path: Path, shared: dict[str, Any], config: Any) -> nn.Module:
     stated = getattr(config, "sentence_transformers", None)
-    noted = stated if isinstance(stated, dict) else {}
     old = getattr(config, "sbert_ce_default_activation_function", None)  # before version 4
-    name = shared.get("activation_fn") or noted.get("activation_fn") or old
-    if name is None:
-        return nn.Sigmoid()
+    name = shared.get("activation_fn") or (stated.get("activation_fn") if isinstance(stated, dict) else None) or old
     try:
-        return build_activation(path, name)
-    except MismatchError as error:  # sentence-transformers does the same with what it does not trust
-        warn(f"{error}; a sigmoid takes its place, which changes scores but not their order")
+        return nn.Sigmoid() if name is None else build_activation(path, name)
+    except MismatchError as error:  # as sentence-transformers does for code it does not trust
+        warn(f"{error}; a sigmoid is used instead, which changes scores but not their order")
         return nn.Sigmoid()
 
 
 class TokenizedPairs(NamedTuple):
-    """Pairs as tokens, each different pair once, and for each pair asked for the row of its tokens."""
+    """Tokens of each distinct pair, and for every pair the row of its tokens."""
 
     tokens: Tokens
     rows: np.ndarray
 
 
 class Scorer:
-    """Pairs of texts to scores with one cross-encoder; the higher, the better the texts go together.
+    """Score pairs of texts with a cross-encoder; higher is better.
 
-    model: a folder or a hub name
-    logits: give the model's logits, without the activation function that its folder asks for
-    option: the one that sets `settings.batch_tokens`, which is named where memory is too small
-    tokenizing: made of the tokenizer, turns what is scored into tokens in place of pairs; for models that read other things
-    Equal pairs are scored once, so that they have equal scores whatever the batches.
-    Raises what `load_crossencoder` raises, MismatchError where `settings` ask for more tokens than the model reads, and for
-    a query re-ranker, whose scores mean the opposite.
+    model: a folder or hub name
+    logits: return the model's logits, without its activation function
+    batch_field: name of the setting of `settings.batch_tokens`, for the error if memory is too small
+    tokenizing: returns, given the tokenizer, a function from inputs to tokens, for models that read other inputs than pairs
+    Equal pairs are scored once, so their scores are equal whatever the batches.
+    Raises what `load_crossencoder` raises, MismatchError if `settings` exceed the longest input of the model, and for
+    a query re-ranker, whose lower scores are better.
     """
 
     def __init__(
@@ -178,19 +173,19 @@ class Scorer:
         settings: ScoringSettings | None = None,
         logits: bool = False,
         tokenizing: Callable[[Any], Any] | None = None,
-        option: str = "--batch-tokens",
+        batch_field: str = "batch_tokens",
     ) -> None:
         settings = settings or ScoringSettings()
-        self.model, self._option = model, option
+        self.model, self._batch_field = model, batch_field
         self.device = choose_device(device)
         folder = locate(model)
         if tokenizing is None:
-            refuse_query_reranker(model, folder)
+            check_scores_pairs(model)
         loaded = load_crossencoder(folder)
         self._activation = nn.Identity() if logits else loaded.activation
         if settings.max_length is not None and settings.max_length > loaded.max_length:
             raise MismatchError(
-                f"{model}: reads at most {loaded.max_length} tokens; {settings.max_length} were asked for"
+                f"{model}: reads at most {loaded.max_length} tokens; {settings.max_length} were requested"
             )
         self.max_length = settings.max_length or loaded.max_length
         config: Any = loaded.model.config
@@ -205,8 +200,8 @@ class Scorer:
 
     @property
     def bounds(self) -> tuple[float, float]:
-        """What no score lies below or above, by the activation function: logits have no bounds."""
-        return next((found for kind, found in _BOUNDED if isinstance(self._activation, kind)), (-inf, inf))
+        """The lowest and highest possible score, given the activation function."""
+        return next((bounds for kind, bounds in _BOUNDS if isinstance(self._activation, kind)), (-inf, inf))
 
     @property
     def dimension(self) -> int:
@@ -215,73 +210,80 @@ class Scorer:
         return int(config.get_text_config().hidden_size)
 
     def __call__(self, pairs: Sequence[Pair]) -> np.ndarray:
-        """The scores of the pairs in their order, (len(pairs),), float32."""
+        """Return the scores of the pairs in order, (len(pairs),), float32."""
         windows = (pairs[start : start + WINDOW] for start in range(0, len(pairs), WINDOW))
-        found = [self.scores(prepared) for prepared in read_ahead(map(self.prepare, windows))]
-        return np.concatenate(found) if found else np.empty(0, dtype=np.float32)
+        scores = [self.scores(tokenized) for tokenized in read_ahead(map(self.prepare, windows))]
+        return np.concatenate(scores) if scores else np.empty(0, dtype=np.float32)
 
     def prepare(self, pairs: Sequence[Pair]) -> TokenizedPairs:
-        """The pairs as tokens, what exceeds the longest input cut off the longer text."""
-        places = {pair: row for row, pair in enumerate(dict.fromkeys(pairs))}
-        rows = np.fromiter((places[pair] for pair in pairs), dtype=np.int64, count=len(pairs))
-        return TokenizedPairs(self._tokenizing(places), rows)
+        """Tokenize the pairs; the longer text of a pair that is too long is truncated."""
+        row_of = {pair: row for row, pair in enumerate(dict.fromkeys(pairs))}
+        rows = np.fromiter((row_of[pair] for pair in pairs), dtype=np.int64, count=len(pairs))
+        return TokenizedPairs(self._tokenizing(row_of), rows)
 
-    def scores(self, prepared: TokenizedPairs) -> np.ndarray:
-        """The scores of prepared pairs, (pairs,), float32. Raises DrtkError where one is not finite, or memory is too small."""
-        return self._run(prepared, None)
+    def scores(self, pairs: TokenizedPairs) -> np.ndarray:
+        """Return the scores of tokenized pairs, (pairs,), float32. Raises DrtkError if one is not finite, or memory is too small."""
+        return self._run(pairs, None)
 
-    def scores_and_vectors(self, prepared: TokenizedPairs) -> tuple[np.ndarray, np.ndarray]:
-        """The scores, (pairs,), and the last layer's vectors at the first position, (pairs, dimension), float32.
+    def scores_and_vectors(self, pairs: TokenizedPairs) -> tuple[np.ndarray, np.ndarray]:
+        """Return the scores, (pairs,), and the last layer's vectors at the first position, (pairs, dimension), float32.
 
-        Raises MismatchError for a model that has no body apart from its head, and what `scores` raises.
+        Raises MismatchError for a model without a separate body, and what `scores` raises.
         """
-        body = self._model.base_model  # type: ignore[union-attr]
-        if body is self._model:
-            raise MismatchError(f"{self.model}: has no body whose vectors could be told from its head")
-        vectors = torch.empty((len(prepared.tokens), self.dimension), dtype=torch.float32, device=self.device)
-        return self._run(prepared, vectors), vectors.cpu().numpy()[prepared.rows]
+        if self._model.base_model is self._model:
+            raise MismatchError(f"{self.model}: has no body separate from its head, so no vectors")
+        vectors = torch.empty((len(pairs.tokens), self.dimension), dtype=torch.float32, device=self.device)
+        return self._run(pairs, vectors), vectors.cpu().numpy()[pairs.rows]
 
     @torch.inference_mode()
-    def _run(self, prepared: TokenizedPairs, vectors: torch.Tensor | None) -> np.ndarray:
-        """The scores; `vectors` (different pairs, dimension) is filled where it is given."""
-        tokens, rows = prepared
+    def _run(self, pairs: TokenizedPairs, vectors: Tensor | None) -> np.ndarray:
+        """Return the scores; fill `vectors` (distinct pairs, dimension) if given."""
+        tokens, rows = pairs
         out = torch.empty(len(tokens), dtype=torch.float32, device=self.device)
-        seen: list[torch.Tensor] = []
-        watch = None
-        if vectors is not None:  # the head sees the same states: one pass through the model gives both
+        states: list[Tensor] = []
+        hook = None
+        if vectors is not None:  # one pass through the model computes scores and vectors
             body: Any = self._model.base_model
-            watch = body.register_forward_hook(lambda _module, _given, made: seen.append(made[0]))
+            hook = body.register_forward_hook(lambda _module, _inputs, outputs: states.append(outputs[0]))
         try:
             for chosen in batches_by_length(tokens.lengths, budget=self._budget):
                 batch = tokens.pad(chosen, pad=self._tokenizing.pad, left=self._tokenizing.left)
                 inputs = {name: torch.from_numpy(array).to(self.device) for name, array in batch.items()}
-                places = torch.from_numpy(chosen).to(self.device)
+                batch_rows = torch.from_numpy(chosen).to(self.device)
                 try:
                     logits = self._model(**inputs).logits
                 except torch.OutOfMemoryError as error:
                     raise DrtkError(
-                        f"{self.device}: out of memory at {batch['input_ids'].size:,} tokens of pairs; lower {self._option}"
+                        f"{self.device}: out of memory at {batch['input_ids'].size:,} tokens of pairs; "
+                        f"lower `{self._batch_field}`"
                     ) from error
-                out[places] = self._activation(logits.float()).squeeze(-1)  # (batch,)
+                out[batch_rows] = self._activation(logits.float()).squeeze(-1)  # (batch,)
                 if vectors is not None:
-                    hidden = seen.pop()  # (batch, tokens, dimension)
+                    hidden = states.pop()  # (batch, tokens, dimension)
                     first = inputs["attention_mask"].argmax(dim=1)  # padding may be on the left
-                    vectors[places] = hidden[torch.arange(len(hidden), device=self.device), first].float()
+                    vectors[batch_rows] = hidden[torch.arange(len(hidden), device=self.device), first].float()
         finally:
-            if watch is not None:
-                watch.remove()
-        found: np.ndarray = out.cpu().numpy()
-        if not np.isfinite(found).all():
-            raise DrtkError(f"{self.model}: gave a score that is no finite number, computing in {self.dtype}")
-        return found[rows]
+            if hook is not None:
+                hook.remove()
+        scores: np.ndarray = out.cpu().numpy()
+        if not np.isfinite(scores).all():
+            raise DrtkError(f"{self.model}: a score is NaN or infinite in {self.dtype}")
+        return scores[rows]
+
+
+def check_scores_pairs(model: str) -> None:
+    """Raise MismatchError for a query re-ranker: its scores are estimated ranks, lower is better."""
+    if read_training_entry(locate(model), "query_reranker") is not None:
+        raise MismatchError(
+            f"{model}: is a query re-ranker, whose lower scores are better; it is for drtk rerank-queries apply"
+        )
 
 
 def identify_scorer(model: str) -> dict[str, Any]:
     """Return what identifies the cross-encoder of pair vectors: name, dimension, digests of weights, config and tokenizer."""
-    folder = locate(model)
-    path, _ = _layout(folder)
+    path, _ = _layout(locate(model))
     digest = hashlib.blake2b(digest_size=16)
-    for file in sorted(path.glob("*.safetensors")) or sorted(path.glob("pytorch_model*.bin")):
+    for file in weight_files(path):
         digest.update(content_digest(file).encode())
     config: Any = load_config(path)
     return {
@@ -293,15 +295,10 @@ def identify_scorer(model: str) -> dict[str, Any]:
     }
 
 
-PAIRING = "pairing"  # the entry of meta.json: how a passage is put before the model
-IDENTITY = "torch.nn.modules.linear.Identity"
-_AFTER_PADDING = ("roberta", "xlm-roberta", "camembert")  # their positions begin after the padding's own
-
-
 class PairScorer(nn.Module):
-    """A classifier as a function of padded pairs; on a CPU, pairs of like length go through it together.
+    """A classifier as a function of padded pairs, for training.
 
-    group_tokens: tokens of such a group; None: all pairs at once
+    group_tokens: score pairs in groups of similar length with at most so many tokens; None: all pairs at once
     """
 
     def __init__(self, classifier: nn.Module, *, group_tokens: int | None = None) -> None:
@@ -309,12 +306,12 @@ class PairScorer(nn.Module):
         self.classifier, self.group_tokens = classifier, group_tokens
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None) -> Tensor:
-        """The logits, float32. Each input: (pairs, tokens); returns: (pairs,)"""
-        given = {"input_ids": input_ids, "attention_mask": attention_mask}
-        given |= {} if token_type_ids is None else {"token_type_ids": token_type_ids}
+        """Return the logits, (pairs,), float32. Each input: (pairs, tokens)"""
+        inputs = {"input_ids": input_ids, "attention_mask": attention_mask}
+        inputs |= {} if token_type_ids is None else {"token_type_ids": token_type_ids}
         if self.group_tokens is None:
-            return self._logits(given)
-        return by_length(self._logits, given, partial(batches_by_length, budget=self.group_tokens))
+            return self._logits(inputs)
+        return run_by_length(self._logits, inputs, partial(batches_by_length, budget=self.group_tokens))
 
     def _logits(self, inputs: Mapping[str, Tensor]) -> Tensor:
         logits: Tensor = self.classifier(**inputs).logits
@@ -322,77 +319,62 @@ class PairScorer(nn.Module):
 
 
 def start_crossencoder(model: str, *, max_length: int | None, seed: int, default: int) -> CrossEncoder:
-    """The cross-encoder that training starts with: one there is, or any encoder with a new head drawn from `seed`.
+    """Load the cross-encoder to start training from: an existing one, or an encoder with a new random head.
 
-    model: a folder or hub name; of a pair of towers, that of passages
-    max_length: longest pair in tokens; None: `default`, or what the model can read where that is less
-    Its scores are logits, whatever activation function the folder names; it reads no prompt.
-    Raises MismatchError for a folder that is no encoder, or a length that it cannot read, DrtkError for a damaged one.
+    model: a folder or hub name; of untied encoders, that of passages is used
+    max_length: longest pair in tokens; None: `default`, or the longest input of the model if that is less
+    Its scores are logits, and it has no prompt, whatever the folder says.
+    Raises MismatchError for a folder that is no encoder, or a length above its longest input, DrtkError for a damaged one.
     """
+    from transformers import AutoModelForSequenceClassification
+
     folder = tower_folder(locate(model), "passage")
-    if not (folder / "config.json").exists() and not (folder / "modules.json").exists():
-        raise MismatchError(f"{model}: is no model folder: it has neither modules.json nor config.json")
-    if is_classifier(folder):
-        found = load_crossencoder(folder)
-        classifier, tokenizer = found.model, found.tokenizer
+    layout = None if is_classifier(folder) else read_layout(folder)
+    if layout is None:
+        loaded = load_crossencoder(folder)
+        classifier, tokenizer = loaded.model, loaded.tokenizer
     else:
-        classifier, tokenizer = _with_new_head(folder, seed=seed)
+        with report_load_errors(folder, "cannot be loaded as an encoder"), torch.random.fork_rng(devices=[]):
+            settings = load_config(layout.backbone)
+            if settings.is_encoder_decoder:
+                raise MismatchError(f"{folder}: is no encoder ({settings.model_type}); use a model such as BERT")
+            torch.manual_seed(seed)
+            classifier, _ = load_weights(AutoModelForSequenceClassification, layout.backbone, num_labels=1)
+            tokenizer = load_tokenizer(layout.backbone, settings)
+        if layout.recipe.lowercase:
+            add_lowercasing(tokenizer)
     config: Any = classifier.config
     if tokenizer.pad_token_id is None:
-        raise MismatchError(f"{model}: its tokenizer has no padding; an encoder such as BERT or ELECTRA is needed")
-    longest = _positions(config) or longest_input(tokenizer, load_config(_backbone(folder)))
+        raise MismatchError(
+            f"{model}: its tokenizer has no padding token; an encoder such as BERT or ELECTRA is needed"
+        )
+    positions = max(0, int(getattr(config, "max_position_embeddings", None) or 0))
+    if positions and config.model_type in _AFTER_PADDING:
+        positions -= config.pad_token_id + 1
+    longest = positions or longest_input(tokenizer, config)
     if max_length is not None and max_length > longest:
-        raise MismatchError(f"{model}: reads at most {longest} tokens; {max_length} were asked for")
+        raise MismatchError(f"{model}: reads at most {longest} tokens; {max_length} were requested")
     return CrossEncoder(classifier, tokenizer, max_length or min(default, longest), nn.Identity())
 
 
 def is_classifier(folder: Path) -> bool:
-    """Whether a folder claims to be a classifier, so that its head is to be kept; an encoder gets a new one."""
-    path = _backbone(folder)
-    known = (path / "config.json").exists()
-    names = read_object(path / "config.json", architectures=list | None).get("architectures") if known else None
+    """Return whether a folder contains a classifier, whose head training keeps."""
+    path = folder / read_modules(folder)[0]["path"] if (folder / MODULES).exists() else folder
+    if not (path / "config.json").exists():
+        return False
+    names = read_object(path / "config.json", architectures=list | None).get("architectures")
     return any(str(name).endswith("ForSequenceClassification") for name in names or ())
 
 
-def _backbone(folder: Path) -> Path:
-    """Where the weights of the transformer lie: deeper than `folder` in some folders of sentence-transformers."""
-    if not (folder / "modules.json").exists():
-        return folder
-    return folder / read_modules(folder)[0]["path"]
-
-
-def _with_new_head(folder: Path, *, seed: int) -> tuple[nn.Module, Any]:
-    from transformers import AutoModelForSequenceClassification
-
-    layout = read_layout(folder)
-    path = layout.backbone
-    with report_load_errors(folder, "cannot be loaded as an encoder"), torch.random.fork_rng(devices=[]):
-        config = load_config(path)
-        if config.is_encoder_decoder:
-            raise MismatchError(f"{folder}: writes ({config.model_type}); an encoder such as BERT is needed")
-        torch.manual_seed(seed)
-        model, _ = load_weights(AutoModelForSequenceClassification, path, num_labels=1)
-        tokenizer = load_tokenizer(path, config)
-    if layout.recipe.lowercase:
-        add_lowercasing(tokenizer)
-    return model, tokenizer
-
-
-def _positions(config: Any) -> int:
-    """The most tokens a model has positions for; 0 where it does not say."""
-    found = int(getattr(config, "max_position_embeddings", None) or 0)
-    return found - config.pad_token_id - 1 if found and config.model_type in _AFTER_PADDING else max(found, 0)
-
-
 def save_crossencoder(model: CrossEncoder, folder: Path) -> None:
-    """Write the folder of a cross-encoder; sentence-transformers' CrossEncoder gives its logits.
+    """Write the folder of a cross-encoder, whose logits sentence-transformers' CrossEncoder computes as well.
 
-    How passages are put before it is for the caller to write into `meta.json`.
+    The caller writes how passages are formatted into `meta.json`.
     """
     folder.mkdir(parents=True, exist_ok=True)
     classifier: Any = model.model
     classifier.config.sentence_transformers = {"activation_fn": IDENTITY}
-    if hasattr(classifier.config, "sbert_ce_default_activation_function"):  # the older name would contradict it
+    if hasattr(classifier.config, "sbert_ce_default_activation_function"):  # the older entry would contradict it
         classifier.config.sbert_ce_default_activation_function = IDENTITY
     model.tokenizer.model_max_length = model.max_length
     with quiet_transformers(), report_write_errors(folder):
@@ -401,14 +383,11 @@ def save_crossencoder(model: CrossEncoder, folder: Path) -> None:
 
 
 def resolve_title(model: str, override: str | None, *, strict: bool, default: str = "join") -> str:
-    """How a passage's title is put before a cross-encoder: as it was trained, or as wished for, or `default`.
+    """Return the format of passage titles of a cross-encoder: `override`, or as it was trained, or `default`.
 
-    Raises MismatchError where the folder says so, is `strict`, and something else is wished for.
+    Raises MismatchError if `strict` and `override` contradicts the training.
     """
-    folder = locate(model)
-    content = read_manifest_if_any(folder)
-    pairing = content.get(PAIRING) if is_manifest(content) else None
-    stated = pairing.get("title") if isinstance(pairing, dict) else None
+    stated = (read_training_entry(locate(model), PAIRING) or {}).get("title")
     if strict and stated and override and override != stated:
-        raise MismatchError(f"{model}: was trained with --title {stated}; {override} contradicts it")
+        raise MismatchError(f"{model}: was trained with `title` {stated}; {override} contradicts it")
     return str(override or stated or default)

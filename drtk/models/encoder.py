@@ -10,62 +10,55 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-Parting = Callable[
-    [np.ndarray], Iterable[np.ndarray]
-]  # lengths (texts,) -> row numbers in groups, the longest of each first
+Grouping = Callable[[np.ndarray], Iterable[np.ndarray]]  # lengths (texts,) -> row numbers of groups, the longest first
 
 
-def by_length(run: Callable[[Mapping[str, Tensor]], Tensor], inputs: Mapping[str, Tensor], parting: Parting) -> Tensor:
-    """What `run` gives for the texts, (texts, …), in their order; it is called a group at a time, which spares the padding.
+def run_by_length(
+    run: Callable[[Mapping[str, Tensor]], Tensor], inputs: Mapping[str, Tensor], grouping: Grouping
+) -> Tensor:
+    """Call `run` for groups of texts of similar length, to save padding; return its results, (texts, …), in order.
 
-    inputs: (texts, tokens) by name, among them "attention_mask"; with padding on the left, which cannot be cut off, all go at once
+    inputs: (texts, tokens) by name, among them "attention_mask"; with padding on the left, all texts are one group
     """
     mask = inputs["attention_mask"]
     lengths = mask.sum(dim=1)
-    groups = [*parting(lengths.numpy(force=True))] if bool(mask[:, 0].all()) else []
+    groups = [*grouping(lengths.numpy(force=True))] if bool(mask[:, 0].all()) else []
     if len(groups) < 2:
         return run(inputs)
     rows = [torch.from_numpy(group).to(mask.device) for group in groups]
-    found = [run({name: each[chosen, : int(lengths[chosen[0]])] for name, each in inputs.items()}) for chosen in rows]
-    return torch.cat(found)[torch.cat(rows).argsort()]
-
-
-POOLINGS = ("cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken")
+    parts = [run({name: each[chosen, : int(lengths[chosen[0]])] for name, each in inputs.items()}) for chosen in rows]
+    return torch.cat(parts)[torch.cat(rows).argsort()]
 
 
 def pool(hidden: Tensor, mask: Tensor, modes: tuple[str, ...], *, skip: int = 0) -> Tensor:
-    """One vector a text, float32, whatever the precision of `hidden`.
+    """Return one vector per text, (batch, hidden * len(modes)), float32.
 
     hidden: (batch, tokens, hidden)    mask: (batch, tokens), 1 at tokens and 0 at padding, on either side
-    modes: names out of POOLINGS, whose vectors are put side by side
+    modes: names from POOLINGS, whose vectors are concatenated
     skip: tokens at the start (a prompt) that do not count
-    returns: (batch, hidden * len(modes))
     """
     hidden = hidden.float()
-    counted = _without_prompt(mask, skip) if skip else mask
+    counted = mask
+    if skip:
+        position = torch.arange(mask.shape[1], device=mask.device).unsqueeze(0)
+        counted = mask * (position >= _first(mask).unsqueeze(1) + skip)
     return torch.cat([_POOL[mode](hidden, counted, mask) for mode in modes], dim=-1)
-
-
-def _without_prompt(mask: Tensor, skip: int) -> Tensor:
-    start = _first(mask).unsqueeze(1) + skip
-    position = torch.arange(mask.shape[1], device=mask.device).unsqueeze(0)
-    return mask * (position >= start)
 
 
 def _first(mask: Tensor) -> Tensor:
     return mask.to(torch.int32).argmax(dim=1)
 
 
-def _row(hidden: Tensor, index: Tensor) -> Tensor:
+def _take(hidden: Tensor, index: Tensor) -> Tensor:
     return hidden[torch.arange(len(hidden), device=hidden.device), index]
 
 
 def _cls(hidden: Tensor, counted: Tensor, _: Tensor) -> Tensor:
-    return _row(hidden, _first(counted))
+    return _take(hidden, _first(counted))
 
 
 def _last(hidden: Tensor, counted: Tensor, _: Tensor) -> Tensor:
-    return _row(hidden, counted.shape[1] - 1 - _first(counted.flip(1)))
+    return _take(hidden, counted.shape[1] - 1 - _first(counted.flip(1)))
 
 
 def _max(hidden: Tensor, counted: Tensor, _: Tensor) -> Tensor:
@@ -89,10 +82,9 @@ def _mean_sqrt(hidden: Tensor, counted: Tensor, _: Tensor) -> Tensor:
 
 
 def _weighted_mean(hidden: Tensor, counted: Tensor, mask: Tensor) -> Tensor:
-    """Weights 1, 2, 3 … from the first token that is no padding; a prompt left out keeps its places."""
+    """Weights are 1, 2, 3 … from the first token, those of a skipped prompt included."""
     position = torch.arange(1, mask.shape[1] + 1, device=mask.device) - _first(mask).unsqueeze(1)
-    total, weight = _sum(hidden, counted * position)
-    return total / weight
+    return _mean(hidden, counted * position, mask)
 
 
 _POOL = {
@@ -103,6 +95,7 @@ _POOL = {
     "weightedmean": _weighted_mean,
     "lasttoken": _last,
 }
+POOLINGS = tuple(_POOL)
 
 
 class Dense(nn.Module):
@@ -119,7 +112,7 @@ class Dense(nn.Module):
             self.residual = nn.Linear(width, out, bias=False)
 
     def forward(self, vectors: Tensor) -> Tensor:
-        """vectors: (batch, in_features); returns: (batch, out_features)"""
+        """(batch, in_features) to (batch, out_features)"""
         out = self.activation(self.linear(vectors))
         if self.use_residual:
             out = out + (self.residual(vectors) if hasattr(self, "residual") else vectors)
@@ -127,10 +120,7 @@ class Dense(nn.Module):
 
 
 class Encoder(nn.Module):
-    """Tokens to one vector a text.
-
-    The layers after the backbone compute in float32 whatever the backbone's precision.
-    """
+    """Compute one vector per text; the layers after the backbone compute in float32."""
 
     def __init__(
         self,
@@ -146,7 +136,7 @@ class Encoder(nn.Module):
         self.dense = nn.ModuleList(dense or [])
         self.pooling, self.normalize, self.truncate = pooling, normalize, truncate
         for name, parameter in backbone.named_parameters():
-            if "pooler" in name.split("."):  # the head of next-sentence prediction: kept, not used, not trained
+            if "pooler" in name.split("."):  # the head of next-sentence prediction is kept, but not used or trained
                 parameter.requires_grad_(False)
 
     @property
@@ -165,11 +155,10 @@ class Encoder(nn.Module):
     def forward(
         self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None, prompt_length: int = 0
     ) -> Tensor:
-        """The vectors, float32.
+        """Return the vectors, (batch, dimension), float32.
 
         input_ids, attention_mask, token_type_ids: (batch, tokens)
         prompt_length: tokens at the start that pooling leaves out
-        returns: (batch, dimension)
         """
         types = {} if token_type_ids is None else {"token_type_ids": token_type_ids}
         hidden = self.backbone(input_ids=input_ids, attention_mask=attention_mask, **types).last_hidden_state
@@ -178,4 +167,4 @@ class Encoder(nn.Module):
             for layer in self.dense:
                 vectors = layer(vectors)
             vectors = vectors[:, : self.truncate]
-            return F.normalize(vectors, dim=-1) if self.normalize else vectors  # what was cut must be of length 1, too
+            return F.normalize(vectors, dim=-1) if self.normalize else vectors  # truncated vectors get length 1 too

@@ -1,4 +1,4 @@
-"""A WordPiece tokenizer trained on a corpus, and an untrained model for it: an encoder, or one that writes."""
+"""Train a WordPiece tokenizer on a corpus, and initialize a model for it: an encoder, or a generation model."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from drtk.errors import DrtkError, UsageError
+from drtk.errors import DrtkError
 from drtk.models.checkpoint import TextEncoder
 from drtk.models.config import InitModelSettings
 from drtk.models.encoder import POOLINGS, Encoder
@@ -17,16 +17,16 @@ from drtk.models.model_folder import Recipe
 
 SPECIALS = {
     "bert": ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"),
-    "t5": ("<pad>", "</s>", "<unk>"),  # in the order of T5's own vocabulary
+    "t5": ("<pad>", "</s>", "<unk>"),  # in the order of T5's vocabulary
     "gpt2": ("<|endoftext|>", "<unk>"),
 }
-IN_MEMORY = 1 << 28  # bytes of corpus text kept in memory between two passes; more goes to a temporary file
+IN_MEMORY = 1 << 28  # bytes of text kept in memory between two passes; a temporary file holds more
 
 
 def train_tokenizer(texts: Iterable[str], settings: InitModelSettings) -> Any:
-    """A tokenizer whose word pieces were learnt from `texts`, with the special tokens of `settings.arch`.
+    """Train a tokenizer on `texts`, with the special tokens of `settings.arch`; it is deterministic.
 
-    The same texts give the same pieces. Raises DrtkError where the texts hold no words.
+    Raises DrtkError if the texts contain no words.
     """
     from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
     from transformers import BertTokenizerFast, PreTrainedTokenizerFast
@@ -39,44 +39,30 @@ def train_tokenizer(texts: Iterable[str], settings: InitModelSettings) -> Any:
     unknown = next(name for name in SPECIALS[settings.arch] if "unk" in name.lower())
     pieces = Tokenizer(models.WordPiece(vocabulary, unk_token=unknown))
     pieces.normalizer, pieces.pre_tokenizer, pieces.decoder = normalizer, splitter, decoders.WordPiece()
+    common = {"tokenizer_object": pieces, "model_max_length": settings.max_length}
     if settings.arch == "gpt2":
         end = SPECIALS["gpt2"][0]
-        return PreTrainedTokenizerFast(
-            tokenizer_object=pieces,
-            bos_token=end,
-            eos_token=end,
-            unk_token=unknown,
-            model_max_length=settings.max_length,
-        )
+        return PreTrainedTokenizerFast(bos_token=end, eos_token=end, unk_token=unknown, **common)
     if settings.arch == "t5":
         pieces.post_processor = processors.TemplateProcessing(
             single="$A </s>", pair="$A </s> $B </s>", special_tokens=[("</s>", vocabulary["</s>"])]
         )
-        return PreTrainedTokenizerFast(
-            tokenizer_object=pieces,
-            pad_token="<pad>",
-            eos_token="</s>",
-            unk_token=unknown,
-            model_max_length=settings.max_length,
-        )
+        return PreTrainedTokenizerFast(pad_token="<pad>", eos_token="</s>", unk_token=unknown, **common)
     pieces.post_processor = processors.TemplateProcessing(
         single="[CLS] $A [SEP]",
         pair="[CLS] $A [SEP] $B:1 [SEP]:1",
         special_tokens=[(name, vocabulary[name]) for name in ("[CLS]", "[SEP]")],
     )
     return BertTokenizerFast(
-        tokenizer_object=pieces,
-        do_lower_case=settings.lowercase,
-        tokenize_chinese_chars=settings.language == "chinese",
-        model_max_length=settings.max_length,
+        do_lower_case=settings.lowercase, tokenize_chinese_chars=settings.language == "chinese", **common
     )
 
 
 def _learn_pieces(texts: Iterable[str], normalizer: Any, splitter: Any, settings: InitModelSettings) -> dict[str, int]:
-    """Word piece -> id.
+    """Return the id of each word piece.
 
-    The trainer numbers pieces inside words (##a) in the order of a hash table that differs from run to run, and breaks
-    ties by these numbers. So all of them are given to it beforehand, which takes a first pass over the characters.
+    The trainer numbers pieces inside words (##a) in the random order of a hash table, and breaks ties by these numbers.
+    So it gets all of them as special tokens, which takes a first pass over the characters.
     """
     from tokenizers import Tokenizer, models, trainers
 
@@ -89,10 +75,10 @@ def _learn_pieces(texts: Iterable[str], normalizer: Any, splitter: Any, settings
         ranked = sorted((char for char in seen if not char.isspace()), key=lambda char: (-seen[char], char))
         alphabet = sorted(ranked[: max(1, settings.vocab_size // 4)])
         if not alphabet:
-            raise DrtkError("the corpus holds no words to learn a vocabulary from")
+            raise DrtkError("the corpus contains no words")
         inside = [
             f"##{char}"
-            for char in alphabet  # punctuation stands alone
+            for char in alphabet  # punctuation is a word of its own
             if len(splitter.pre_tokenize_str(normalizer.normalize_str("a" + char))) == 1
         ]
         trainer = trainers.WordPieceTrainer(
@@ -107,26 +93,26 @@ def _learn_pieces(texts: Iterable[str], normalizer: Any, splitter: Any, settings
         pieces.normalizer, pieces.pre_tokenizer = normalizer, splitter
         spool.seek(0)
         pieces.train_from_iterator(spool, trainer)
-    found: dict[str, int] = pieces.get_vocab()
-    return found
+    ids: dict[str, int] = pieces.get_vocab()
+    return ids
 
 
 def init_encoder(tokenizer: Any, settings: InitModelSettings, *, seed: int) -> TextEncoder:
-    """A BERT-type encoder of the given size whose weights are drawn from `seed`; the global generator is left alone.
+    """Return a BERT encoder with random weights; the global generator is unchanged.
 
-    Raises UsageError where the heads do not divide the width, or the pooling is unknown.
+    Raises UsageError if the heads do not divide the width, or for an unknown pooling.
     """
     from transformers import BertConfig, BertModel
 
-    if settings.hidden % settings.heads:
-        raise UsageError(f"--heads {settings.heads} does not divide --hidden {settings.hidden}")
+    settings.check()
     recipe = Recipe(
         pooling=tuple(settings.pooling.split("+")),
         normalize=settings.normalize,
         similarity=settings.similarity,
         query_length=settings.max_length,
         passage_length=settings.max_length,
-    ).checked(POOLINGS)
+    )
+    recipe.check_pooling(POOLINGS)
     config = BertConfig(
         vocab_size=len(tokenizer),
         hidden_size=settings.hidden,
@@ -144,14 +130,13 @@ def init_encoder(tokenizer: Any, settings: InitModelSettings, *, seed: int) -> T
 
 
 def init_generator(tokenizer: Any, settings: InitModelSettings, *, seed: int) -> Any:
-    """A T5 or GPT-2 model of the given size whose weights are drawn from `seed`; the global generator is left alone.
+    """Return a T5 or GPT-2 model with random weights; the global generator is unchanged.
 
-    Raises UsageError where the heads do not divide the width.
+    Raises UsageError if the heads do not divide the width.
     """
     from transformers import GPT2Config, GPT2LMHeadModel, T5Config, T5ForConditionalGeneration
 
-    if settings.hidden % settings.heads:
-        raise UsageError(f"--heads {settings.heads} does not divide --hidden {settings.hidden}")
+    settings.check()
     inner = settings.intermediate or 4 * settings.hidden
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)

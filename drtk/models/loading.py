@@ -14,6 +14,7 @@ from torch import nn
 
 from drtk.errors import DrtkError, MismatchError
 from drtk.runtime.integrity import read_json
+from drtk.runtime.progress import quiet_transformers
 from drtk.text.tokenizers import open_tokenizer
 
 # Wrappers whose names training code prefixes to weight names.
@@ -29,22 +30,6 @@ _NO_WEIGHTS = {
     "version",
 }  # buffers that older checkpoints contain
 _SHOWN = 3  # names of weights in an error
-
-
-@contextmanager
-def quiet_transformers() -> Iterator[None]:
-    """Silence the progress bars and warnings of transformers."""
-    from transformers.utils import logging
-
-    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(level)
-        if bars:
-            logging.enable_progress_bar()
 
 
 @contextmanager

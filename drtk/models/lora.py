@@ -1,4 +1,4 @@
-"""Low-rank adapters in an encoder's linear layers (LoRA), by peft; merged into the weights when training ends."""
+"""Low-rank adapters (LoRA, by peft) in an encoder's linear layers, merged into the weights after training."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _KINDS = (nn.Linear, nn.Embedding)
 
 
 def need_peft() -> Any:
-    """The module peft. Raises MissingDependency where it is not installed."""
+    """Return the module peft. Raises MissingDependency if it is not installed."""
     try:
         import peft
     except ImportError as error:
-        raise MissingDependency("peft", "--lora", pip_install("peft")) from error
+        raise MissingDependency("peft", "`lora`", pip_install("peft")) from error
     return peft
 
 
@@ -33,11 +33,10 @@ def add_adapters(
     targets: Sequence[str] = (),
     seed: int = 0,
 ) -> None:
-    """Give the backbone adapters that alone are trained from now on, layers after the backbone neither; they change no
-    vector before the first step.
+    """Add adapters to the backbone, which do not change its vectors yet, and freeze all other weights, Dense layers too.
 
-    alpha: adapters are scaled by alpha / rank, by default 2; targets: names, or ends of names, of layers, by default all linear ones
-    Raises MissingDependency without peft, MismatchError where no layer is called so.
+    alpha: adapters are scaled by alpha / rank, by default 2; targets: names of layers, or their ends; by default all linear layers
+    Raises MissingDependency without peft, MismatchError for an unknown layer.
     """
     peft = need_peft()
     backbone = encoder.backbone
@@ -46,28 +45,25 @@ def add_adapters(
         for target in targets:
             if not any(name == target or name.endswith(f".{target}") for name in kinds):
                 ends = sorted({name.rpartition(".")[2] for name, kind in kinds.items() if kind is nn.Linear})
-                raise MismatchError(f"--lora-target {target}: no layer is called so; there are {', '.join(ends)}")
-    chosen = list(targets) or [name for name, kind in _linear(backbone) if "pooler" not in name.split(".")]
+                raise MismatchError(f"`lora_target` {target}: unknown layer; choose from {', '.join(ends)}")
+    poolers = {name for name, _ in backbone.named_modules() if "pooler" in name.split(".")}
+    linear = [name for name, module in backbone.named_modules() if type(module) is nn.Linear and name not in poolers]
     config = peft.LoraConfig(
         r=rank,
         lora_alpha=2 * rank if alpha is None else alpha,
         lora_dropout=dropout,
-        target_modules=chosen,
-        exclude_modules=[name for name, _ in backbone.named_modules() if "pooler" in name.split(".")] or None,
+        target_modules=list(targets) or linear,
+        exclude_modules=sorted(poolers) or None,
         bias="none",
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        with warnings.catch_warnings():  # peft asks by transformers' old name
+        with warnings.catch_warnings():  # peft uses a deprecated name of transformers
             warnings.filterwarnings("ignore", ".*is_gradient_checkpointing", FutureWarning)
             encoder.backbone = peft.get_peft_model(backbone, config)
     encoder.dense.requires_grad_(False)
 
 
 def merge_adapters(encoder: Encoder) -> None:
-    """Add the adapters to the weights they belong to; the backbone is then of its own kind again."""
+    """Merge the adapters into the backbone's weights and remove them."""
     encoder.backbone = encoder.backbone.merge_and_unload()
-
-
-def _linear(backbone: nn.Module) -> list[tuple[str, type]]:
-    return [(name, type(module)) for name, module in backbone.named_modules() if isinstance(module, nn.Linear)]

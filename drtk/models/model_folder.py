@@ -17,6 +17,7 @@ from drtk.runtime.manifest import (
     UNFINISHED_MANIFEST,
     check_folder,
     has_unfinished_part,
+    is_manifest,
     read_manifest_if_any,
 )
 
@@ -25,10 +26,10 @@ _UNWANTED = ["onnx/*", "openvino/*", "*.onnx", "training_args.bin", "optimizer.b
 
 
 def locate(model: str) -> Path:
-    """The folder of a model; a hub name is fetched into the hub's own cache, or found there.
+    """Return the folder of a model; download a hub name into the hub's cache if it is not there.
 
-    Raises MismatchError for an unfinished or damaged folder, DrtkError if there is no such folder and the hub does not know
-    the name or cannot be reached.
+    Raises MismatchError for an unfinished or damaged folder, DrtkError if there is no such folder and the hub does not have
+    the model or cannot be reached.
     """
     path = Path(model).expanduser()
     if path.is_dir():
@@ -57,10 +58,17 @@ def locate(model: str) -> Path:
 
 
 def tower_folder(folder: Path, role: str) -> Path:
-    """The folder of the encoder for `role`: itself, or one of the two of a model with untied encoders."""
-    inner = folder / role  # a pair's own modules.json, if it has one, is for sentence-transformers
+    """Return the folder of the encoder for `role`: `folder`, or its subfolder if the encoders are untied."""
+    inner = folder / role  # modules.json beside it is for sentence-transformers
     is_pair = not (folder / "config.json").exists() and (inner / "config.json").exists()
     return inner if is_pair else folder
+
+
+def read_training_entry(folder: Path, name: str) -> dict[str, Any] | None:
+    """Return the entry of meta.json that the training of a kind of model wrote; None if there is none."""
+    manifest = read_manifest_if_any(folder)
+    entry = manifest.get(name) if is_manifest(manifest) else None
+    return entry if isinstance(entry, dict) else None
 
 
 Role = Literal["query", "passage"]
@@ -68,11 +76,10 @@ Role = Literal["query", "passage"]
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a model wants its texts, and how its vectors are compared; `meta.json` keeps it under "encoding".
+    """How a model encodes texts and compares vectors; `meta.json` stores it as "encoding".
 
-    title: "join" (title, space, text), "sep" (title, separator token, text, as one text), "segment" (a pair of title and
-           text) or "none"
-    similarity: "cosine" or "dot"; None where the folder does not say
+    title: "join" (title, space, text), "sep" (title, separator token, text), "segment" (a pair of title and text) or "none"
+    similarity: "cosine" or "dot"; None if the folder does not say
     """
 
     pooling: tuple[str, ...] = ("cls",)
@@ -94,48 +101,45 @@ class Recipe:
         return self.query_length if role == "query" else self.passage_length
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, as `meta.json` stores them."""
+        """Return plain values, as `meta.json` stores them."""
         return asdict(self) | {"pooling": list(self.pooling)}
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> Recipe:
-        """The recipe stored in a `meta.json`; entries of later versions are passed over."""
+        """Return the recipe stored in a `meta.json`; ignore entries of later versions."""
         known = {name: value for name, value in content.items() if name in cls.__dataclass_fields__}
         return cls(**known | {"pooling": tuple(known.get("pooling", ("cls",)))})
 
     def override(self, overrides: Mapping[str, Any], *, strict: bool, folder: str) -> Recipe:
-        """The recipe with what is not None in `overrides`.
-
-        Raises MismatchError where the recipe is `strict` (a model of drtk's own) and a wish differs from it.
-        """
+        """Return the recipe with the overrides that are not None. Raises MismatchError if `strict` and one contradicts it."""
         overrides = {name: value for name, value in overrides.items() if value is not None}
         if isinstance(overrides.get("pooling"), str):
             overrides["pooling"] = tuple(overrides["pooling"].split("+"))
+
+        def show(value: Any) -> str:
+            return (
+                "+".join(value) if isinstance(value, tuple) else repr(value) if isinstance(value, str) else str(value)
+            )
+
         for name, value in overrides.items():
-            mine = getattr(self, name)
-            if strict and mine is not None and mine != value:
+            own = getattr(self, name)
+            if strict and own is not None and own != value:
                 raise MismatchError(
-                    f"{folder}: was made for {name.replace('_', ' ')} {_shown(mine)}; {_shown(value)} contradicts it"
+                    f"{folder}: was made for {name.replace('_', ' ')} {show(own)}; {show(value)} contradicts it"
                 )
         return replace(self, **overrides)
 
-    def checked(self, poolings: tuple[str, ...]) -> Recipe:
-        """Itself, if its pooling is known. Raises UsageError otherwise."""
+    def check_pooling(self, poolings: tuple[str, ...]) -> None:
+        """Raise UsageError for a pooling that is not in `poolings`."""
         for mode in self.pooling:
             if mode not in poolings:
                 raise UsageError(f"unknown pooling '{mode}'; choose from {', '.join(poolings)} (several: cls+mean)")
-        return self
-
-
-def _shown(value: Any) -> str:
-    return "+".join(value) if isinstance(value, tuple) else repr(value) if isinstance(value, str) else str(value)
 
 
 MODULES, SETTINGS, SHARED = "modules.json", "sentence_bert_config.json", "config_sentence_transformers.json"
-ROUTER = "router_config.json"
 _OLD_SETTINGS = [f"sentence_{name}_config.json" for name in ("roberta", "distilbert", "camembert", "albert", "xlnet")]
 _OLD_SETTINGS.append("sentence_xlm-roberta_config.json")
-_OLD_POOLINGS = {  # in the order in which sentence-transformers puts the vectors side by side
+_OLD_POOLINGS = {  # in the order in which sentence-transformers concatenates the vectors
     "pooling_mode_cls_token": "cls",
     "pooling_mode_max_tokens": "max",
     "pooling_mode_mean_tokens": "mean",
@@ -147,10 +151,10 @@ _OLD_POOLINGS = {  # in the order in which sentence-transformers puts the vector
 
 @dataclass(frozen=True)
 class Layout:
-    """Where the backbone lies, the recipe, and the folders of Dense modules between pooling and normalisation.
+    """The folder of the backbone, the recipe, and the folders of Dense modules between pooling and normalization.
 
-    recipe: a length of 0 in it stands for "not stated": the tokenizer knows
-    strict: the recipe is that of a model drtk wrote, so what contradicts it is a mistake
+    recipe: a length of 0 is not stated, and is the tokenizer's
+    strict: drtk trained the model with this recipe, so overrides that contradict it are errors
     """
 
     backbone: Path
@@ -160,22 +164,22 @@ class Layout:
 
 
 def read_layout(folder: Path) -> Layout:
-    """The layout of a model folder; a plain Hugging Face encoder has CLS pooling and no normalisation.
+    """Return the layout of a model folder; a plain transformers encoder has CLS pooling without normalization.
 
-    Raises MismatchError for a folder that is no encoder, or holds a module drtk cannot run.
+    Raises MismatchError for a folder that is no encoder, or has a module that drtk does not support.
     """
     if (folder / MODULES).exists():
-        layout = _sentence_transformers(folder)
+        layout = _read_sentence_transformers(folder)
     elif (folder / "config.json").exists():
         layout = Layout(folder, Recipe(query_length=0, passage_length=0))
     else:
         raise MismatchError(f"{folder}: is no model folder: it has neither {MODULES} nor config.json")
-    stated = _stated_recipe(folder)
+    stated = _read_recipe(folder)
     return layout if stated is None else replace(layout, recipe=stated, strict=True)
 
 
-def _stated_recipe(folder: Path) -> Recipe | None:
-    """The recipe in the meta.json of a model drtk wrote; that of a pair of towers lies one folder up."""
+def _read_recipe(folder: Path) -> Recipe | None:
+    """Return the recipe in meta.json of a model that drtk trained; untied encoders share that of the folder above."""
     for place in (folder, folder.parent) if folder.name in ("query", "passage") else (folder,):
         if (place / FOLDER_MANIFEST).exists():
             manifest = read_object(place / FOLDER_MANIFEST, towers=list | None)
@@ -185,15 +189,20 @@ def _stated_recipe(folder: Path) -> Recipe | None:
     return None
 
 
-def _sentence_transformers(folder: Path) -> Layout:
+def _read_sentence_transformers(folder: Path) -> Layout:
     backbone, recipe, dense = folder, Recipe(pooling=()), []
     for module in read_modules(folder):
         kind, path = str(module["type"]).rpartition(".")[2], folder / module["path"]
         if kind == "Transformer":
             backbone = path
             settings = module_settings(path)
-            recipe = replace(recipe, lowercase=bool(settings.get("do_lower_case", False)))
-            recipe = replace(recipe, **_lengths(settings))
+            longest = settings.get("max_seq_length") or 0
+            recipe = replace(
+                recipe,
+                lowercase=bool(settings.get("do_lower_case", False)),
+                query_length=settings.get("query_length") or longest,
+                passage_length=settings.get("document_length") or longest,
+            )
         elif kind == "Pooling":
             content = read_object(path / "config.json", include_prompt=bool | None)
             recipe = replace(recipe, pooling=_poolings(content), include_prompt=content.get("include_prompt", True))
@@ -201,11 +210,11 @@ def _sentence_transformers(folder: Path) -> Layout:
             dense.append(path)
         elif kind == "Normalize":
             recipe = replace(recipe, normalize=True)
-        elif kind != "Dropout":  # which does nothing outside training
-            raise MismatchError(f"{folder / MODULES}: holds a module drtk cannot run there: {module['type']}")
+        elif kind != "Dropout":  # which is only for training
+            raise MismatchError(f"{folder / MODULES}: has a module that drtk does not support: {module['type']}")
     if not recipe.pooling:
-        raise MismatchError(f"{folder / MODULES}: holds no Pooling module, so it gives no vector a text")
-    return Layout(backbone, replace(recipe, **_shared(folder)), tuple(dense))
+        raise MismatchError(f"{folder / MODULES}: has no Pooling module")
+    return Layout(backbone, replace(recipe, **_read_shared_entries(folder)), tuple(dense))
 
 
 def read_modules(folder: Path) -> list[dict[str, Any]]:
@@ -226,19 +235,11 @@ def read_shared(folder: Path) -> dict[str, Any]:
 
 
 def module_settings(path: Path) -> dict[str, Any]:
-    """What sentence-transformers noted of a Transformer module beside its weights; nothing where there is no such file."""
+    """Return the settings of a Transformer module of sentence-transformers; {} if there is no such file."""
     for name in (SETTINGS, *_OLD_SETTINGS):
         if (path / name).exists():
             return read_object(path / name)
     return {}
-
-
-def _lengths(settings: dict[str, Any]) -> dict[str, Any]:
-    longest = settings.get("max_seq_length") or 0
-    return {
-        "query_length": settings.get("query_length") or longest,
-        "passage_length": settings.get("document_length") or longest,
-    }
 
 
 def _poolings(content: dict[str, Any]) -> tuple[str, ...]:
@@ -248,34 +249,31 @@ def _poolings(content: dict[str, Any]) -> tuple[str, ...]:
     return tuple(name for key, name in _OLD_POOLINGS.items() if content.get(key)) or ("mean",)
 
 
-def _shared(folder: Path) -> dict[str, Any]:
-    """Prompts, similarity and truncation; an empty "document" prompt, which recent versions write unasked, is none."""
+def _read_shared_entries(folder: Path) -> dict[str, Any]:
+    """Return prompts, similarity, truncation and title; empty prompts, which recent versions write, count as none."""
     content = read_shared(folder)
     prompts = {name: text for name, text in (content.get("prompts") or {}).items() if text}
     passage = next((prompts[name] for name in ("document", "passage", "corpus") if name in prompts), "")
     return {
         "query_prompt": prompts.get("query", ""),
         "passage_prompt": passage,
-        "similarity": content.get("similarity_fn_name") or "cosine",  # what sentence-transformers takes for unsaid
+        "similarity": content.get("similarity_fn_name") or "cosine",  # the default of sentence-transformers
         "truncate": content.get("truncate_dim"),
     } | ({"title": title} if (title := content.get("title")) in get_args(Title) else {})
 
 
 def write_layout(folder: Path, recipe: Recipe, *, hidden: int, dense: int) -> None:
-    """Write the files that let SentenceTransformer(folder) give the vectors drtk gives.
+    """Write the files with which SentenceTransformer(folder) computes the same vectors.
 
-    hidden: width of the backbone's token vectors; dense: number of Dense modules, whose folders others write
+    hidden: width of the backbone's token vectors; dense: number of Dense modules, whose files the caller writes
     """
     kinds = ["Transformer", "Pooling", *["Dense"] * dense, *["Normalize"] * recipe.normalize]
     paths = ["" if kind == "Transformer" else f"{number}_{kind}" for number, kind in enumerate(kinds)]
-    rows = enumerate(zip(kinds, paths, strict=True))
-    write_json(
-        folder / MODULES,
-        [
-            {"idx": number, "name": str(number), "path": path, "type": f"sentence_transformers.models.{kind}"}
-            for number, (kind, path) in rows
-        ],
-    )
+    modules = [
+        {"idx": number, "name": str(number), "path": path, "type": f"sentence_transformers.models.{kind}"}
+        for number, (kind, path) in enumerate(zip(kinds, paths, strict=True))
+    ]
+    write_json(folder / MODULES, modules)
     longest = max(recipe.query_length, recipe.passage_length)
     write_json(folder / SETTINGS, {"max_seq_length": longest, "do_lower_case": recipe.lowercase})
     for path in paths[1:]:
@@ -291,8 +289,9 @@ def write_layout(folder: Path, recipe: Recipe, *, hidden: int, dense: int) -> No
 
 
 def write_pair_layout(folder: Path, recipe: Recipe) -> None:
-    """Write what lets SentenceTransformer(folder) encode queries with `query` and all else with `passage`, two model folders
-    that are there already: one module, a Router (sentence-transformers 5), over the modules of both.
+    """Write the files with which SentenceTransformer(folder) encodes queries with the folder `query`, other texts with `passage`.
+
+    Both folders exist; the single module is a Router (sentence-transformers 5) over the modules of both.
     """
     types: dict[str, str] = {}
     structure: dict[str, list[str]] = {}
@@ -301,8 +300,8 @@ def write_pair_layout(folder: Path, recipe: Recipe) -> None:
             name = f"{role}/{module['path']}" if module["path"] else role
             types[name] = module["type"]
             structure.setdefault(task, []).append(name)
-    how = {"default_route": "document", "allow_empty_key": True}
-    write_json(folder / ROUTER, {"types": types, "structure": structure, "parameters": how})
+    parameters = {"default_route": "document", "allow_empty_key": True}
+    write_json(folder / "router_config.json", {"types": types, "structure": structure, "parameters": parameters})
     write_json(folder / MODULES, [{"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Router"}])
     _write_shared(folder, recipe)
 
@@ -315,14 +314,14 @@ def _write_shared(folder: Path, recipe: Recipe) -> None:
     }
     if recipe.truncate:
         shared["truncate_dim"] = recipe.truncate
-    if recipe.title != Recipe.title:  # an entry of drtk's own, which sentence-transformers ignores
+    if recipe.title != Recipe.title:  # an entry of drtk that sentence-transformers ignores
         shared["title"] = recipe.title
     write_json(folder / SHARED, shared)
 
 
-CONFIG, WEIGHTS = "listreranker.json", "model.safetensors"
+LIST_RERANKER = "listreranker.json"
 
 
 def is_list_reranker(folder: Path) -> bool:
-    """Whether a model folder holds a list re-ranker, and not a cross-encoder."""
-    return (folder / CONFIG).exists()
+    """Return whether a model folder contains a list re-ranker, not a cross-encoder."""
+    return (folder / LIST_RERANKER).exists()

@@ -1,4 +1,4 @@
-"""An encoder with a head that gives each token a number: how much the word weighs that begins with it."""
+"""Term weighting models: an encoder with a head that gives each token a number, the weight of the word it starts."""
 
 from __future__ import annotations
 
@@ -9,18 +9,16 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from drtk.errors import DrtkError, MismatchError
-from drtk.models.checkpoint import TextEncoder, load_encoder, report_write_errors, save_encoder
-from drtk.models.device import choose_device
-from drtk.runtime.manifest import read_manifest_if_any
+from drtk.models.checkpoint import TextEncoder, load_encoder, longest_input, save_encoder, save_module
+from drtk.models.device import choose_device, choose_dtype
+from drtk.models.lm_head import head_file, load_head
+from drtk.models.model_folder import read_training_entry
 from drtk.text.batching import Tokens, batches_by_length
 
-HEADS = "heads"
 _CPU_TOKENS, _GPU_TOKENS = 4096, 131_072
-_LONGEST = 512  # tokens, where neither tokenizer nor model says
 
 
 class ImpactHead(nn.Module):
@@ -31,29 +29,23 @@ class ImpactHead(nn.Module):
         self.inner = nn.Linear(hidden, hidden)
         self.dropout = nn.Dropout(dropout)
         self.outer = nn.Linear(hidden, 1)
-        # Above 0 to begin with: a word whose impact is 0 has no gradient, and half of all would start so.
-        nn.init.constant_(self.outer.bias, 1.0)
+        nn.init.constant_(self.outer.bias, 1.0)  # a word of impact 0 has no gradient, and half of all would start there
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """hidden: (..., hidden); returns: (..., 1)"""
-        found: Tensor = self.outer(self.dropout(self.inner(hidden).relu())).relu()
-        return found
-
-
-def new_head(method: str, hidden: int) -> nn.Module:
-    """The untrained head of a method: one linear unit (deepct), or a perceptron above 0 (deepimpact)."""
-    return nn.Linear(hidden, 1) if method == "deepct" else ImpactHead(hidden)
+        """(..., hidden) to (..., 1)"""
+        impacts: Tensor = self.outer(self.dropout(self.inner(hidden).relu())).relu()
+        return impacts
 
 
 class TermWeighter(nn.Module):
-    """Tokens to numbers."""
+    """Compute a number for each token."""
 
     def __init__(self, backbone: nn.Module, head: nn.Module) -> None:
         super().__init__()
         self.backbone, self.head = backbone, head
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-        """Both (batch, tokens); returns: (batch, tokens), float32, of the last layer's vectors."""
+        """Return the weights, (batch, tokens), float32. Both inputs: (batch, tokens)"""
         hidden = self.backbone(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
         with torch.autocast(hidden.device.type, enabled=False):
             weights: Tensor = self.head(hidden.float()).squeeze(-1)
@@ -62,10 +54,10 @@ class TermWeighter(nn.Module):
 
 @dataclass
 class TermWeightModel:
-    """A model that weighs words, with its tokenizer.
+    """A term weighting model with its tokenizer.
 
-    folder: where its tokenizer lies
-    facts: what its training settled, kept in meta.json: for deepimpact `expand` and `largest`
+    folder: of the tokenizer
+    facts: what the training determined, stored in meta.json: for deepimpact `expand` and `largest`
     first, last: special tokens around a text
     """
 
@@ -84,114 +76,107 @@ class TermWeightModel:
         self.pad = int(tokenizer.pad_token_id or 0)
 
     def room(self, length: int) -> int:
-        """Word pieces that an input of so many tokens holds. Raises MismatchError where the model reads less."""
+        """Return the word pieces that fit into an input of `length` tokens. Raises MismatchError above the longest input."""
         if length > self.longest:
             raise MismatchError(
-                f"{self.folder}: the model reads at most {self.longest} tokens; {length} were asked for"
+                f"{self.folder}: the model reads at most {self.longest} tokens; {length} were requested"
             )
         return length - len(self.first) - len(self.last)
 
     @property
     def longest(self) -> int:
         """Tokens of the longest input."""
-        config: Any = self.encoder.encoder.backbone.config
-        stated = (self.encoder.tokenizer.model_max_length, getattr(config, "max_position_embeddings", None))
-        return int(min(item if item and item > 0 else _LONGEST for item in stated if not item or item < 10**9))
+        return longest_input(self.encoder.tokenizer, self.encoder.encoder.backbone.config)
 
     def tokens(self, texts: Sequence[Sequence[int]], *, room: int) -> Tokens:
-        """Inputs of texts given as word pieces, each cut to `room` and put between the special tokens."""
+        """Return inputs for texts given as word pieces, each truncated to `room`, with special tokens."""
         return Tokens.of([[*self.first, *pieces[:room], *self.last] for pieces in texts], None)
 
 
+def _build(folder: Path, method: str, facts: dict[str, Any], *, seed: int | None = None) -> TermWeightModel:
+    """Return the encoder of a folder with a new head: a linear layer (deepct), or an ImpactHead (deepimpact)."""
+    encoder = load_encoder(folder, strict=False)
+    if seed is not None:
+        torch.manual_seed(seed)
+    hidden = encoder.encoder.hidden
+    head = nn.Linear(hidden, 1) if method == "deepct" else ImpactHead(hidden)
+    return TermWeightModel(method, folder, encoder, TermWeighter(encoder.encoder.backbone, head), facts)
+
+
 def init_term_weighter(model: Path, method: str, *, seed: int) -> TermWeightModel:
-    """The encoder of a model folder with an untrained head, drawn with `seed`."""
-    encoder = load_encoder(model, strict=False)
-    torch.manual_seed(seed)
-    head = new_head(method, encoder.encoder.hidden)
-    weigher = TermWeightModel(method, model, encoder, TermWeighter(encoder.encoder.backbone, head), {})
-    encoder.recipe = replace(encoder.recipe, passage_length=weigher.longest)  # what the folder that is saved reads
-    return weigher
+    """Return the encoder of a model folder with an untrained head, initialized with `seed`."""
+    weighter = _build(model, method, {}, seed=seed)
+    # the saved folder reads inputs of this length
+    weighter.encoder.recipe = replace(weighter.encoder.recipe, passage_length=weighter.longest)
+    return weighter
 
 
 def read_training_facts(folder: Path, method: str) -> dict[str, Any]:
-    """What training settled, as meta.json of a folder says.
+    """Return what the training determined, from meta.json of a folder.
 
-    Raises MismatchError for a folder that holds no model that weighs words, or one of another method.
+    Raises MismatchError for a folder without a term weighting model, or with one of another method.
     """
-    manifest = read_manifest_if_any(folder)
-    facts = manifest.get("term_weights")
-    if not isinstance(facts, dict):
+    facts = read_training_entry(folder, "term_weights")
+    if facts is None:
         raise MismatchError(
-            f"{folder}: was not trained to weigh words; drtk termweight --method {method} --train makes such a model"
+            f"{folder}: was not trained to weight terms; drtk termweight --method {method} --train makes such a model"
         )
     if facts.get("method") != method:
-        raise MismatchError(f"{folder}: was trained with --method {facts.get('method')}, not {method}")
+        raise MismatchError(f"{folder}: was trained with `method` {facts.get('method')}, not {method}")
     return facts
 
 
 def load_term_weighter(folder: Path, method: str) -> TermWeightModel:
-    """What `save_term_weighter` wrote and meta.json describes.
-
-    Raises MismatchError for a folder that holds no such model, or one of another method.
-    """
-    facts = read_training_facts(folder, method)
-    encoder = load_encoder(folder, strict=False)
-    head = new_head(method, encoder.encoder.hidden)
-    path = folder / HEADS / f"{method}.safetensors"
-    try:
-        head.load_state_dict(load_file(path))
-    except Exception as error:
-        raise DrtkError(f"{path}: cannot be loaded: {str(error).splitlines()[0]}") from error
-    return TermWeightModel(method, folder, encoder, TermWeighter(encoder.encoder.backbone, head).eval(), facts)
+    """Load a trained model. Raises MismatchError for a folder without one, or with one of another method."""
+    weighter = _build(folder, method, read_training_facts(folder, method))
+    load_head(weighter.module.head, folder, method)
+    weighter.module.eval()
+    return weighter
 
 
-def save_term_weighter(weigher: TermWeightModel, folder: Path) -> None:
-    """Write the encoder's folder, which AutoModel loads, and the head apart. meta.json is the caller's."""
-    save_encoder(weigher.encoder, folder)
-    (folder / HEADS).mkdir(exist_ok=True)
-    with report_write_errors(folder):
-        weights = {name: value.contiguous() for name, value in weigher.module.head.state_dict().items()}
-        save_file(weights, folder / HEADS / f"{weigher.method}.safetensors")
+def save_term_weighter(weighter: TermWeightModel, folder: Path) -> None:
+    """Write the encoder's folder, which AutoModel loads, and the head separately. The caller writes meta.json."""
+    save_encoder(weighter.encoder, folder)
+    save_module(weighter.module.head, head_file(folder, weighter.method))
 
 
 class TermWeightPredictor:
-    """A weigher at work: word pieces in, a number each out, in batches of like length.
+    """Compute a number for each word piece, in batches of similar length.
 
-    max_length: tokens of an input; None: what the model can
+    max_length: tokens of an input; None: the longest input of the model
     """
 
     def __init__(
         self,
-        weigher: TermWeightModel,
+        weighter: TermWeightModel,
         *,
         device: str = "auto",
         dtype: str = "auto",
         max_length: int | None = None,
         batch_tokens: int | None = None,
     ) -> None:
-        self._weigher = weigher
+        self._weighter = weighter
         self._device = choose_device(device)
-        self._room = weigher.room(max_length or weigher.longest)
-        on_cpu = self._device.type == "cpu"
-        self._budget = batch_tokens or (_CPU_TOKENS if on_cpu else _GPU_TOKENS)
-        self._dtype = getattr(torch, dtype if dtype != "auto" else "float32" if on_cpu else "bfloat16")
-        weigher.module.to(self._device).eval()
-        weigher.module.backbone.to(self._dtype)  # the head stays float32
+        self._room = weighter.room(max_length or weighter.longest)
+        self._budget = batch_tokens or (_CPU_TOKENS if self._device.type == "cpu" else _GPU_TOKENS)
+        weighter.module.to(self._device).eval()
+        weighter.module.backbone.to(choose_dtype(dtype, self._device, half="bfloat16"))  # the head stays float32
 
     @torch.inference_mode()
     def __call__(self, texts: Sequence[Sequence[int]]) -> list[np.ndarray]:
-        """For each text, given as word pieces, a number for each of them, float32; 0 beyond what the model reads."""
-        tokens = self._weigher.tokens(texts, room=self._room)
-        found = [np.zeros(len(pieces), dtype=np.float32) for pieces in texts]
-        before = len(self._weigher.first)
+        """Return a number for each word piece of each text, float32; 0 beyond the longest input."""
+        weighter = self._weighter
+        tokens = weighter.tokens(texts, room=self._room)
+        weights = [np.zeros(len(pieces), dtype=np.float32) for pieces in texts]
+        before = len(weighter.first)
         for rows in batches_by_length(tokens.lengths, budget=self._budget):
-            batch = {name: torch.from_numpy(array) for name, array in tokens.pad(rows, pad=self._weigher.pad).items()}
+            batch = {name: torch.from_numpy(array) for name, array in tokens.pad(rows, pad=weighter.pad).items()}
             try:
-                values = self._weigher.module(**{name: value.to(self._device) for name, value in batch.items()})
+                values = weighter.module(**{name: value.to(self._device) for name, value in batch.items()})
             except torch.OutOfMemoryError as error:
                 size = batch["input_ids"].numel()
-                raise DrtkError(f"{self._device}: out of memory at {size:,} tokens; lower --batch-tokens") from error
+                raise DrtkError(f"{self._device}: out of memory at {size:,} tokens; lower `batch_tokens`") from error
             for row, numbers in zip(rows, values.cpu().numpy(), strict=True):
                 read = min(len(texts[row]), self._room)
-                found[row][:read] = numbers[before : before + read]
-        return found
+                weights[row][:read] = numbers[before : before + read]
+        return weights

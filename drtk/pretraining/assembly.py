@@ -74,7 +74,7 @@ def build_network(
         torch.manual_seed(seed)  # for a head that the folder lacks
         backbone, head, tokenizer = load_masked_lm(model, announce=False)
     if attention is not None:  # before layers are copied, because a copy has its own configuration
-        attention.given_to(backbone)
+        attention.apply(backbone)
     for name, parameter in backbone.named_parameters():
         if "pooler" in name.split("."):  # unused: it would have no gradient, which several processes wait for
             parameter.requires_grad_(False)
@@ -102,7 +102,7 @@ def build_network(
         }
         generator = _build_generator(composition, backbone, head, tokenizer)
     if attention is not None and generator is not None:
-        attention.given_to(generator.backbone)
+        attention.apply(generator.backbone)
     if head.fresh:
         warn_untrained_head(model)
     if not any(part is head for each in recoveries.values() for part in each.modules()):

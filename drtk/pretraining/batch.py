@@ -48,10 +48,6 @@ class SlotBatch:
         tensors: dict[str, Any] = {name: None if each is None else change(each) for name, each in vars(self).items()}
         return SlotBatch(**tensors)
 
-    def select(self, rows: Tensor, *, width: int) -> SlotBatch:
-        """Return some rows of it, cut to `width` tokens."""
-        return self.map(lambda each: each[rows][(slice(None), *[slice(width)] * (each.dim() - 1))])
-
 
 Batch = dict[str, SlotBatch]
 
@@ -96,18 +92,6 @@ class Collator:
         """Collate examples into one batch."""
         keys = [each.key for each in examples]
         return {name: self._slot(name, [each.slots[name] for each in examples], keys) for name in examples[0].slots}
-
-    def split(self, batch: Batch, ids: Sequence[str], micro: int) -> list[tuple[Batch, list[str]]]:
-        """Split a batch into parts of at most `micro` examples, as `__call__` does, and the ids with it."""
-        tokens = torch.stack([slot.attention.sum(dim=1) for slot in batch.values()]).sum(dim=0)
-        parts = []
-        for rows in tokens.argsort(descending=True, stable=True).split(micro):
-            part = {}
-            for name, slot in batch.items():
-                longest = int(slot.attention[rows].sum(dim=1).max())
-                part[name] = slot.select(rows, width=max(longest, self.fixed.get(name, 0)))
-            parts.append((part, [ids[row] for row in rows.tolist()]))
-        return parts
 
     def _slot(self, name: str, slots: Sequence[SlotExample], keys: Sequence[tuple[Any, ...]]) -> SlotBatch:
         width = max(self.fixed.get(name, 0), max(len(each.given) for each in slots))

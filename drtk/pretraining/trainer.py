@@ -18,27 +18,23 @@ from drtk.pretraining.dataset import PretrainingData
 from drtk.pretraining.evaluation import BATCH_SIZE, evaluate_losses
 from drtk.pretraining.export import Exporter, SaveEncoders
 from drtk.pretraining.network import Network, NetworkOutput, Sums, compute_batch_terms, contrasts_without_negatives
-from drtk.runtime.atomic import write_bytes
 from drtk.runtime.progress import log, round_significant, warn
-from drtk.training.arguments import training_arguments
-from drtk.training.best_checkpoint import Selection
+from drtk.training.arguments import Schedule, training_arguments
+from drtk.training.best_checkpoint import Probe, Selection
 from drtk.training.distributed import all_reduce_mean, all_reduce_sum, gather, rank, share_batch_norm, world_size
 from drtk.training.fit import (
+    MICRO_FILE,
     DrtkTrainer,
-    MeasureTheStart,
     NonFiniteLossError,
-    ShowProgress,
     allow_checkpointing,
-    is_out_of_memory,
+    fit,
     within_memory,
 )
 from drtk.training.sampling import seed_of_step
 
-LOG = "log.jsonl"
-MICRO_FILE = "micro_batch"  # in the folder of checkpoints: what `micro_batch` was halved to
 MICRO_BATCH_ON_CPU = 32  # examples in memory at once; the system ends a process that takes more memory than there is
 _PARTS = 1 << 20  # more than the parts of any step
-Probe = Callable[[TextEncoder], float]
+EncoderScore = Callable[[TextEncoder], float]
 
 
 class Pretrainer(DrtkTrainer):
@@ -47,45 +43,27 @@ class Pretrainer(DrtkTrainer):
     Token losses of a step are divided by the labels of all its parts and processes (methods: section 0.4, rules 1 and 4).
     If vectors are compared and there are several parts, their gradients are cached (methods: section 5.3): vectors
     without a graph, the loss on all of them, then each part again with the same dropout.
-    If a step is out of memory, its parts are halved, and those of all later steps. micro_file: keeps their size
     """
 
-    def __init__(self, *, collator: Collator, micro_file: Path | None = None, **given: Any) -> None:
-        super().__init__(objective=_unused, data_collator=collator, **given)
-        self.micro = collator.micro
-        self._collator, self._micro_file = collator, micro_file
+    def __init__(self, *, data_collator: Collator, micro_batch: int | None = None, **given: Any) -> None:
+        super().__init__(objective=_unused, data_collator=data_collator, **given)
+        if micro_batch is not None:
+            data_collator.micro = micro_batch
+        self.micro_batch = data_collator.micro
         self._facts: Sums = {}
         self._has_warned = False
+
+    def halve_micro_batch(self) -> int | None:
+        """Return half the micro-batch; None if a projector with batch norm needs the whole batch."""
+        return None if needs_whole_batch(self.model) else (self.micro_batch or 0) // 2 or None
 
     def training_step(self, model: nn.Module, inputs: dict[str, Any], *given: Any, **named: Any) -> Tensor:
         """Run one step, and return the weighted sum of the terms for the log."""
         model.train()
         network: Network = self.accelerator.unwrap_model(model)
-        terms, facts = dict(self._terms), dict(self._facts)
-        parts = [*zip(inputs["parts"], inputs["ids"], strict=True)]
-        while True:
-            smaller = self.micro < self._collator.micro
-            split = [each for part in parts for each in self._collator.split(*part, self.micro)] if smaller else parts
-            try:
-                total = self._step(model, network, split)
-                break
-            except RuntimeError as error:
-                if not is_out_of_memory(error) or self.micro < 2 or world_size() > 1 or needs_whole_batch(network):
-                    raise
-            self._halve(model)
-            self._terms, self._facts = dict(terms), dict(facts)
+        total = self._step(model, network, [*zip(inputs["parts"], inputs["ids"], strict=True)])
         self._steps_of_terms += 1
         return total
-
-    def _halve(self, model: nn.Module) -> None:
-        self.micro = self.micro // 2
-        warn(f"step {self.state.global_step + 1:,}: out of memory; continuing with `micro_batch` {self.micro}")
-        model.zero_grad(set_to_none=True)
-        if self.args.device.type == "cuda":
-            torch.cuda.empty_cache()
-        if self._micro_file is not None:
-            self._micro_file.parent.mkdir(parents=True, exist_ok=True)
-            write_bytes(self._micro_file, b"%d\n" % self.micro)
 
     def _step(self, model: nn.Module, network: Network, split: Sequence[tuple[Batch, Sequence[str]]]) -> Tensor:
         parts = [to_device(part, self.args.device) for part, _ in split]
@@ -194,10 +172,8 @@ def _unused(model: nn.Module, inputs: dict[str, Any]) -> dict[str, Tensor]:
     raise AssertionError("the step computes its own loss")
 
 
-class HeldOutProbe:
-    """Evaluate the held-out rows every `every` steps, and keep no weights (drtk.training.fit.Probe)."""
-
-    enough = False
+class HeldOutProbe(Probe):
+    """Evaluate the held-out rows every `every` steps, and keep no weights."""
 
     def __init__(self, evaluate: Callable[[], dict[str, float]], *, every: int) -> None:
         self._evaluate, self.every = evaluate, every
@@ -205,12 +181,6 @@ class HeldOutProbe:
     def measure(self, step: int) -> dict[str, float]:
         """Return the numbers for the log."""
         return self._evaluate()
-
-    def save(self, checkpoint: Path) -> None:
-        """Do nothing: there is no state."""
-
-    def restore(self, checkpoint: Path | None) -> None:
-        """Do nothing: there is no state."""
 
 
 def pretrain(
@@ -220,7 +190,7 @@ def pretrain(
     network: Network,
     tokenizer: Any,
     device: str = "auto",
-    probe: Probe | None = None,
+    probe: EncoderScore | None = None,
 ) -> dict[str, Any]:
     """Train, write the encoder and what was trained beside it into `folder` (rank zero), and return counts of the run.
 
@@ -233,21 +203,9 @@ def pretrain(
     check_batch(settings, network)
     checkpoints = folder / "checkpoints"
     share = settings.batch // world_size()
+    schedule = Schedule(share, data.steps, data.steps_per_epoch)
     arguments = training_arguments(
-        checkpoints,
-        steps=data.steps,
-        batch=share,
-        lr=settings.lr,
-        warmup=settings.warmup,
-        weight_decay=settings.weight_decay,
-        seed=data.seed,
-        device=device,
-        precision=settings.precision,
-        log_every=settings.log_every,
-        save_every=settings.checkpoint_every,
-        others=settings.trainer,
-        fused=settings.fused,
-        report_to=settings.report_to,
+        settings, schedule, folder, seed=data.seed, device=device, save_every=settings.checkpoint_every
     )
     micro = settings.micro_batch or share
     if settings.micro_batch is None and not needs_whole_batch(network):
@@ -256,10 +214,9 @@ def pretrain(
         elif arguments.device.type == "cpu":
             micro = MICRO_BATCH_ON_CPU
     micro = min(micro, share)
-    whole = needs_whole_batch(network)
-    ways = [f"a smaller `micro_batch` (it is {micro})"] if micro > 1 and not whole else []
-    ways += [] if settings.gradient_checkpointing else ["`gradient_checkpointing`"]
-    advice = f"{', '.join(ways)}{' or ' * bool(ways)}a smaller {'`batch` or ' * whole}`max_length`"
+    ways = [] if settings.gradient_checkpointing else ["`gradient_checkpointing`"]
+    ways += [f"a smaller {'`batch` or ' * needs_whole_batch(network)}`max_length`"]
+    relief = " or ".join(ways)
     if settings.gradient_checkpointing:
         allow_checkpointing(network.backbone)
     if settings.compile:
@@ -268,7 +225,7 @@ def pretrain(
     if world_size() > 1:
         share_batch_norm(network)
     if network.generator is not None:
-        with within_memory(arguments.device, advice):
+        with within_memory(arguments.device, relief):
             network.generator.to(arguments.device)
     exporter = Exporter(folder, network, tokenizer, settings)
     batches = data.held_out_batches(BATCH_SIZE) if len(data.held_out) > 1 else []
@@ -286,30 +243,29 @@ def pretrain(
         evaluation = Selection(network, evaluate, checkpoints, by="probe", every=settings.eval_every)
     elif batches:
         evaluation = HeldOutProbe(evaluate, every=settings.eval_every)
-    with within_memory(arguments.device, advice):
-        trainer = Pretrainer(
-            log=folder / LOG,
-            steps_per_epoch=data.steps_per_epoch,
-            probe=evaluation,
-            model=network,
-            args=arguments,
-            train_dataset=data.dataset(),
-            collator=data.collator(micro),
-            micro_file=checkpoints / MICRO_FILE,
-            callbacks=[
-                ShowProgress("pretrain", data.steps),
-                *([SaveEncoders(exporter, every=settings.save_every)] if settings.save_every else []),
-            ],
-        )
-    trainer.relief = advice
-    if evaluation is not None:
-        trainer.add_callback(MeasureTheStart(trainer))
 
     def save() -> None:
         network.cpu().eval()
         exporter.save(folder)
 
-    return trainer.finish(save) | {"micro_batch": trainer.micro}
+    facts = fit(
+        network,
+        data.dataset(),
+        data.collator(micro),
+        objective=None,
+        arguments=arguments,
+        schedule=schedule,
+        folder=folder,
+        name="pretrain",
+        save=save,
+        probe=evaluation,
+        probe_start=True,
+        micro_batch=micro,
+        trainer_class=Pretrainer,
+        callbacks=[SaveEncoders(exporter, every=settings.save_every)] if settings.save_every else [],
+        relief=relief,
+    )
+    return {"micro_batch": micro} | facts
 
 
 def check_batch(settings: PretrainSettings, network: Network) -> None:

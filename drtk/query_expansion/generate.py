@@ -147,7 +147,7 @@ class Expand(BatchFunction):
         questions, parts = prepared
         written: list[list[str]] = [[] for _ in questions]
         for fold, mine, tokens in parts:
-            found = self._writers[fold].write(tokens, [questions[at].id for at in mine])
+            found = self._writers[fold].generate(tokens, [questions[at].id for at in mine])
             for at, texts in zip(mine, found, strict=True):
                 written[at] = texts
         candidates = CandidateWriter()

@@ -12,10 +12,10 @@ import numpy as np
 import orjson
 
 from drtk.errors import DrtkError, UsageError
-from drtk.models.query_reranker_input import Candidate
 from drtk.query_expansion.candidates import CandidateList, find_missing, iter_candidate_lists, select_distinct
 from drtk.query_expansion.config import DEPTH, QueryRerankerConfig
 from drtk.query_expansion.label import PROGRAM
+from drtk.query_expansion.query_reranker_input import Candidate
 from drtk.records import Expansion, Query
 from drtk.runtime.inputs import Intake
 from drtk.runtime.integrity import read_json

@@ -17,9 +17,9 @@ from drtk.data.jsonl import dump
 from drtk.errors import DrtkError, MismatchError
 from drtk.indexing.config import SearchSettings
 from drtk.models.config import ScoringSettings
-from drtk.models.query_reranker_input import Candidate, CandidateTokenizer, load_query_input
 from drtk.query_expansion.candidates import CandidateList, find_missing, iter_candidate_lists, select_distinct
 from drtk.query_expansion.config import ChooseSettings
+from drtk.query_expansion.query_reranker_input import Candidate, CandidateTokenizer, load_query_input
 from drtk.records import Expansion, Passage, Query
 from drtk.runtime.filter_job import Done, FilterJob
 from drtk.runtime.folder_job import FolderJob

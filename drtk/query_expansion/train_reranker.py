@@ -16,11 +16,11 @@ from drtk.errors import MismatchError
 from drtk.losses.ranking import pairwise_margin
 from drtk.models.cross_encoder import CrossEncoder, PairScorer, is_classifier, save_crossencoder, start_crossencoder
 from drtk.models.model_folder import locate, tower_folder
-from drtk.models.query_reranker_input import CandidateTokenizer, QueryInput, read_query_input
 from drtk.query_expansion.config import EPOCHS, QueryRerankerConfig
 from drtk.query_expansion.labelled import LabelledCandidates, LabelledList
+from drtk.query_expansion.query_reranker_input import CandidateTokenizer, QueryInput, read_query_input
 from drtk.runtime.progress import log, warn
-from drtk.training.arguments import Schedule, make_arguments, plan_schedule
+from drtk.training.arguments import Schedule, plan_schedule, training_arguments
 from drtk.training.best_checkpoint import Selection, Selections, folder_of
 from drtk.training.dataset import pad_tokens
 from drtk.training.distributed import rank, world_size
@@ -154,7 +154,7 @@ def train_query_reranker(
     """
     schedule = plan(len(labelled), settings)
     factor = factor_of(settings)
-    arguments = make_arguments(
+    arguments = training_arguments(
         settings,
         schedule,
         folder,

@@ -6,8 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import orjson
+
 from drtk.errors import DrtkError, MismatchError
 from drtk.runtime.manifest import check_folder, read_manifest_if_any
+from drtk.runtime.progress import quiet_transformers
 from drtk.text.sentences import word_spans
 
 
@@ -29,7 +32,8 @@ def load_tokenizer(name: str) -> Any:
         if place.count("/") > 1 or place.startswith((".", "/", "~")):
             raise DrtkError(f"{name}: no such folder")
     try:
-        return open_tokenizer(place, revision=revision)
+        with quiet_transformers():
+            return open_tokenizer(place, revision=revision)
     except DrtkError:
         raise
     except Exception as error:  # tokenizers raises plain Exception for a damaged tokenizer.json
@@ -45,13 +49,18 @@ _ADVICE = "copy them from the model it was made from"
 def open_tokenizer(place: str, *, revision: str | None = None) -> Any:
     """Load the tokenizer of a folder or hub name with transformers.
 
-    Raises MismatchError if its vocabulary is missing: transformers would create a tokenizer without one.
+    Raises MismatchError if its vocabulary is missing: transformers would create a tokenizer without one. Also if
+    tokenizer_config.json is missing and transformers therefore changes the case of texts unlike tokenizer.json.
     """
     from transformers import AutoTokenizer
     from transformers.utils import cached_file
 
+    def find(name: str) -> str | None:
+        found = cached_file(place, name, revision=revision, _raise_exceptions_for_missing_entries=False)
+        return None if found is None else str(found)
+
     def exists(name: str) -> bool:
-        return cached_file(place, name, revision=revision, _raise_exceptions_for_missing_entries=False) is not None
+        return find(name) is not None
 
     try:
         tokenizer = AutoTokenizer.from_pretrained(place, revision=revision, trust_remote_code=False)
@@ -61,6 +70,13 @@ def open_tokenizer(place: str, *, revision: str | None = None) -> Any:
         if not Path(place).is_dir() or any(map(exists, (*_ALSO, *_VOCABULARIES))):
             raise
         raise MismatchError(f"{place}: has no tokenizer files (tokenizer.json); {_ADVICE}") from error
+    definition = find("tokenizer.json")
+    if definition is not None and not exists("tokenizer_config.json"):
+        written, loaded = Path(definition).read_text(encoding="utf-8"), tokenizer.backend_tokenizer.to_str()
+        if _is_lowercasing(written) != _is_lowercasing(loaded):
+            raise MismatchError(
+                f"{place}: has no tokenizer_config.json, and tokenizer.json alone is misread; {_ADVICE}"
+            )
     files = {key: name for key, name in type(tokenizer).vocab_files_names.items() if name and "config" not in key}
     if not files or any(map(exists, _ALSO)):  # without files: byte or character tokenizers
         return tokenizer
@@ -70,6 +86,14 @@ def open_tokenizer(place: str, *, revision: str | None = None) -> Any:
         wanted = " or ".join(["tokenizer.json", *([" and ".join(own)] if own else [])])
         raise MismatchError(f"{place}: has no tokenizer files ({wanted}); {_ADVICE}")
     return tokenizer
+
+
+def _is_lowercasing(definition: str) -> bool:
+    """Return whether a tokenizer, as JSON of `tokenizers`, makes texts lower-case."""
+    normalizer = orjson.loads(definition).get("normalizer") or {}
+    return any(
+        step.get("lowercase") or step.get("type") == "Lowercase" for step in normalizer.get("normalizers", [normalizer])
+    )
 
 
 def serialize_tokenizer(tokenizer: Any, name: str) -> str:

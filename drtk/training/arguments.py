@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import TrainerCallback, TrainingArguments
+from transformers import TrainingArguments
 from transformers.integrations import TensorBoardCallback
 from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
 
@@ -20,6 +20,8 @@ from drtk.runtime.progress import warn
 from drtk.training.config import TrainingConfig
 from drtk.training.distributed import world_size
 from drtk.training.preflight import check_device, check_trainer_items
+
+CHECKPOINTS = "checkpoints"  # folder in the output folder
 
 
 @dataclass(frozen=True)
@@ -89,33 +91,30 @@ def resolve_precision(name: str, *, on_gpu: bool) -> str:
 
 
 def training_arguments(
+    config: Any,
+    schedule: Schedule,
     folder: Path,
     *,
-    steps: int,
-    batch: int,
-    lr: float,
-    warmup: float,
-    weight_decay: float,
     seed: int,
     device: str,
-    precision: str,
-    log_every: int,
-    save_every: int,
-    others: Sequence[str],
-    schedule: str = "linear",
-    fused: bool = True,
-    report_to: Sequence[str] = (),
+    lr: float | None = None,
+    warmup: float | None = None,
+    lr_schedule: str = "linear",
+    save_every: int | None = None,
+    defaults: Sequence[str] = (),
 ) -> TrainingArguments:
-    """Return the Trainer's arguments. `batch` is that of one device; `folder` is for the checkpoints.
+    """Return the Trainer's arguments for a TrainingConfig or PretrainSettings, with checkpoints below `folder`.
 
-    schedule: of the learning rate after its warm-up, by transformers' name (constant, linear, cosine, …)
-    fused: use AdamW as one kernel; report_to: loggers, by transformers' name (tensorboard, wandb)
-    others: KEY=VALUE for further arguments; the last of several for one key holds
+    lr, warmup, save_every: instead of those of the configuration
+    lr_schedule: learning rate after the warm-up, by transformers' name (constant, linear, cosine, …)
+    defaults: KEY=VALUE that the configuration's `trainer` overrides
 
     Raises UsageError for what TrainingArguments reject, MissingDependency if a logger is not installed.
     """
-    on_gpu = trains_on_gpu(device)
-    precision = resolve_precision(precision, on_gpu=on_gpu)
+    on_gpu, steps = trains_on_gpu(device), schedule.steps
+    precision = resolve_precision(config.precision, on_gpu=on_gpu)
+    lr, warmup = config.lr if lr is None else lr, config.warmup if warmup is None else warmup
+    save_every = config.save_every if save_every is None else save_every
     rising = round(warmup * steps) if warmup < 1 else round(warmup)
     if rising >= steps:
         warn(
@@ -123,33 +122,34 @@ def training_arguments(
             f"{steps:,}; use `warmup` 0.1"
         )
     chosen: dict[str, Any] = {
-        "output_dir": str(folder),
+        "output_dir": str(folder / CHECKPOINTS),
         "max_steps": steps,
-        "per_device_train_batch_size": batch,
+        "per_device_train_batch_size": schedule.batch,
         "learning_rate": lr,
         "warmup_steps": rising,
-        "weight_decay": weight_decay,
-        "optim": "adamw_torch_fused" if fused else "adamw_torch",
-        "lr_scheduler_type": "constant_with_warmup" if schedule == "constant" and warmup else schedule,
+        "weight_decay": config.weight_decay,
+        "optim": "adamw_torch_fused" if getattr(config, "fused", True) else "adamw_torch",
+        "lr_scheduler_type": "constant_with_warmup" if lr_schedule == "constant" and warmup else lr_schedule,
         "seed": seed,
         "use_cpu": not on_gpu,
         "bf16": precision == "bfloat16",
         "fp16": precision == "float16",
-        "logging_steps": log_every,
+        "logging_steps": config.log_every,
         "save_strategy": "steps",
-        "save_steps": math.ceil(save_every / log_every) * log_every,  # so that no entry of the log spans a resumption
+        # no entry of the log may span a resumption
+        "save_steps": math.ceil(save_every / config.log_every) * config.log_every,
         "save_total_limit": 2,  # the newest may be incomplete after a crash, or lead to a NaN loss in the next step
         "dataloader_drop_last": True,
         "remove_unused_columns": False,
         "logging_nan_inf_filter": False,
         "disable_tqdm": True,
-        "report_to": [*report_to] or "none",
-        "run_name": folder.parent.name.removesuffix(".part"),  # OUT is built as OUT.part
+        "report_to": [*getattr(config, "report_to", ())] or "none",
+        "run_name": folder.name.removesuffix(".part"),  # OUT is built as OUT.part
         "ddp_find_unused_parameters": False,
         "dataloader_num_workers": 2 if on_gpu else 0,
         "dataloader_pin_memory": on_gpu,
     }
-    chosen |= parse_trainer_items(others)
+    chosen |= parse_trainer_items([*defaults, *config.trainer])
     loggers = chosen["report_to"]
     check_reporting([loggers] if isinstance(loggers, str) else loggers or ())
     try:
@@ -159,39 +159,6 @@ def training_arguments(
     if arguments.n_gpu > 1:  # DataParallel would split the batch within one process; torchrun is for several GPUs
         arguments._n_gpu = 1
     return arguments
-
-
-def make_arguments(
-    config: TrainingConfig,
-    schedule: Schedule,
-    folder: Path,
-    *,
-    seed: int,
-    device: str,
-    lr: float | None = None,
-    warmup: float | None = None,
-    lr_schedule: str = "linear",
-    defaults: Sequence[str] = (),
-) -> TrainingArguments:
-    """Return `training_arguments` for a configuration, with checkpoints below `folder`.
-
-    lr, warmup: in place of those of the configuration; defaults: KEY=VALUE that the configuration's `trainer` overrides
-    """
-    return training_arguments(
-        folder / "checkpoints",
-        steps=schedule.steps,
-        batch=schedule.batch,
-        lr=config.lr if lr is None else lr,
-        warmup=config.warmup if warmup is None else warmup,
-        weight_decay=config.weight_decay,
-        seed=seed,
-        device=device,
-        precision=config.precision,
-        log_every=config.log_every,
-        save_every=config.save_every,
-        others=[*defaults, *config.trainer],
-        schedule=lr_schedule,
-    )
 
 
 _MODULES = {"tensorboard": ("tensorboard", "tensorboardX"), "wandb": ("wandb",)}
@@ -206,11 +173,6 @@ def check_reporting(names: Sequence[str]) -> None:
             raise MissingDependency(name, f"`report_to` {name}", pip_install(name))
 
 
-def keep_tensorboard(callback: TrainerCallback, folder: Path) -> TrainerCallback:
-    """Return a callback that writes TensorBoard's files into `folder`, for one that writes them among the checkpoints."""
-    return KeptTensorBoard(folder) if type(callback) is TensorBoardCallback else callback
-
-
 class KeptTensorBoard(TensorBoardCallback):
     """TensorBoard files in a folder that is not deleted with the checkpoints. A resumed run removes later steps."""
 
@@ -220,7 +182,6 @@ class KeptTensorBoard(TensorBoardCallback):
         self.tb_writer: Any = None
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
-        """Open the files."""
         if state.is_world_process_zero and self.tb_writer is None:
             last = state.global_step
             self.tb_writer = self._SummaryWriter(str(self._folder), purge_step=last + 1 if last else None)

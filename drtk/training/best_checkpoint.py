@@ -84,6 +84,30 @@ def cut_log(log: Path, *, step: int) -> None:
 _WEIGHTS, _STATE = "best.safetensors", "best.json"
 
 
+class Probe:
+    """An evaluation during training, whose state is part of each checkpoint; this one has none.
+
+    every: steps between two evaluations; there is one after the last step too
+    """
+
+    every: int
+
+    @property
+    def enough(self) -> bool:
+        """Whether training should stop."""
+        return False
+
+    def measure(self, step: int) -> dict[str, float]:
+        """Return figures for the log. All processes call it and get the same figures."""
+        raise NotImplementedError
+
+    def save(self, checkpoint: Path) -> None:
+        """Add the state to the folder of a checkpoint."""
+
+    def restore(self, checkpoint: Path | None) -> None:
+        """Restore the state of a checkpoint; None: start anew."""
+
+
 @dataclass
 class Best:
     """The best evaluation: its step and value; `since` counts the evaluations after it."""
@@ -93,8 +117,8 @@ class Best:
     since: int = 0
 
 
-class Selection:
-    """Evaluate periodically and keep the weights of the best evaluation, the first of equals (drtk.training.fit.Probe).
+class Selection(Probe):
+    """Evaluate periodically and keep the weights of the best evaluation, the first of equals.
 
     Each checkpoint contains the best weights up to its step, so that resumed training forgets later evaluations.
     """
@@ -199,8 +223,8 @@ def folder_of(folder: Path, name: str) -> Path:
     return folder / f"best-{name}"
 
 
-class Selections:
-    """Evaluate with several selections at the same steps; each keeps its own best weights (drtk.training.fit.Probe)."""
+class Selections(Probe):
+    """Evaluate with several selections at the same steps; each keeps its own best weights."""
 
     def __init__(self, each: Mapping[str, Selection]) -> None:
         """each: by name; their measures have different names, and `folder_of` gives their folders"""

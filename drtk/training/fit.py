@@ -8,24 +8,25 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import SequentialSampler
 from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments
+from transformers.integrations import TensorBoardCallback
 
 from drtk.errors import DrtkError
 from drtk.models.checkpoint import report_write_errors
-from drtk.models.loading import quiet_transformers
 from drtk.runtime.atomic import sync_tree, write_bytes
-from drtk.runtime.progress import Progress, detail, round_significant, warn
+from drtk.runtime.progress import Progress, detail, quiet_transformers, round_significant, warn
 from drtk.runtime.progress import log as say
-from drtk.training.arguments import Schedule, keep_tensorboard
+from drtk.training.arguments import KeptTensorBoard, Schedule
 from drtk.training.best_checkpoint import (
     COMPLETE,
     WEIGHTS,
+    Probe,
     Selection,
     Selections,
     checkpoint_step,
@@ -39,31 +40,11 @@ from drtk.training.distributed import all_reduce_mean, rank, wait_for_all, world
 from drtk.training.sampling import seed_of_step
 
 LOG = "log.jsonl"
+MICRO_FILE = "micro_batch"  # in the folder of checkpoints: what the micro-batch was halved to
 FIRST_PROGRESS = 10.0  # seconds until the first line of progress, if stderr is no terminal
 EXPLODED = 10.0  # a loss of this many times the first (or 1, if that was less) is beyond recovery
 
 Objective = Callable[[nn.Module, dict[str, Any]], dict[str, Tensor]]
-
-
-class Probe(Protocol):
-    """An evaluation during training, whose state is part of each checkpoint."""
-
-    @property
-    def every(self) -> int:
-        """Steps between two evaluations; there is one after the last step too."""
-
-    @property
-    def enough(self) -> bool:
-        """Whether training should stop."""
-
-    def measure(self, step: int) -> dict[str, float]:
-        """Return figures for the log. All processes call it and get the same figures."""
-
-    def save(self, checkpoint: Path) -> None:
-        """Add the state to the folder of a checkpoint."""
-
-    def restore(self, checkpoint: Path | None) -> None:
-        """Restore the state of a checkpoint; None: start anew."""
 
 
 def fit(
@@ -81,6 +62,8 @@ def fit(
     probe_start: bool = False,
     micro_batch: int | None = None,
     trainer_class: Callable[..., DrtkTrainer] | None = None,
+    callbacks: Sequence[TrainerCallback] = (),
+    relief: str = "`gradient_checkpointing` or a smaller `batch`",
     **more: Any,
 ) -> dict[str, Any]:
     """Train a model, `save` it with its last or best weights (rank zero), and return "steps", "epochs" and "best".
@@ -93,33 +76,40 @@ def fit(
     folder: for log.jsonl and the checkpoints, which are deleted at the end
     probe: evaluates during training and selects the weights; probe_start: evaluate before the first step too
     micro_batch: items in memory at once, a divisor of the batch of a device; for losses that are means over items
-    more: further arguments of the trainer class
+    relief: what lowers the memory beside a smaller micro-batch, for the error; more: further arguments of the trainer class
+    Returns "micro_batch" too if it was halved; the file MICRO_FILE among the checkpoints contains it.
     Raises DrtkError if the loss or a weight is NaN or infinite, or memory does not suffice.
     """
     more |= {} if objective is None else {"objective": objective}
+    first_size = micro_batch
     while True:
-        trainer = (trainer_class or DrtkTrainer)(
-            log=folder / LOG,
-            steps_per_epoch=schedule.steps_per_epoch,
-            probe=probe,
-            micro_batch=micro_batch,
-            model=model,
-            args=arguments,
-            train_dataset=dataset,
-            data_collator=collate,
-            callbacks=[ShowProgress(name, schedule.steps)],
-            **more,
-        )
-        if probe is not None and probe_start:
-            trainer.add_callback(MeasureTheStart(trainer))
+        with within_memory(arguments.device, relief):
+            trainer = (trainer_class or DrtkTrainer)(
+                log=folder / LOG,
+                steps_per_epoch=schedule.steps_per_epoch,
+                probe=probe,
+                probe_start=probe_start,
+                micro_batch=micro_batch,
+                relief=relief,
+                model=model,
+                args=arguments,
+                train_dataset=dataset,
+                data_collator=collate,
+                callbacks=[ShowProgress(name, schedule.steps), *callbacks],
+                **more,
+            )
         try:
-            return trainer.finish(save)
+            facts = trainer.run(save)
+            return facts if micro_batch == first_size else facts | {"micro_batch": micro_batch}
         except OutOfMemoryError as error:
             smaller = trainer.halve_micro_batch()
             if smaller is None or world_size() > 1 or not trainer.save_for_retry():
                 raise
             warn(f"{str(error).partition(';')[0]}; continuing with `{trainer.micro_batch_field}` {smaller}")
         micro_batch = smaller
+        checkpoints = Path(arguments.output_dir)
+        checkpoints.mkdir(parents=True, exist_ok=True)
+        write_bytes(checkpoints / MICRO_FILE, b"%d\n" % smaller)
         model.zero_grad(set_to_none=True)
         del trainer
         gc.collect()  # the optimizer's state and the graph of the failed step
@@ -155,29 +145,22 @@ class ShowProgress(TrainerCallback):
             self._progress.close()
 
 
-class MeasurePeriodically(TrainerCallback):
-    """Evaluate every so many steps, and after the last one."""
+class Evaluate(TrainerCallback):
+    """Evaluate every so many steps and after the last one; start: before the first step too."""
 
-    def __init__(self, every: int) -> None:
-        self._every = every
+    def __init__(self, trainer: Trainer, *, every: int, start: bool) -> None:
+        self._trainer, self._every, self._start = trainer, every, start
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        if self._start and state.global_step == 0:
+            self._trainer.evaluate()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         step = state.global_step
         control.should_evaluate = step % self._every == 0 or step == state.max_steps
 
     def on_epoch_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        control.should_evaluate = False  # the Trainer asks a second time after the last step
-
-
-class MeasureTheStart(TrainerCallback):
-    """Evaluate before the first step, so that the log shows what training changed."""
-
-    def __init__(self, trainer: Trainer) -> None:
-        self._trainer = trainer
-
-    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        if state.global_step == 0:
-            self._trainer.evaluate()
+        control.should_evaluate = False  # the Trainer would evaluate again after the last step
 
 
 class NonFiniteLossError(DrtkError):
@@ -244,9 +227,11 @@ class DrtkTrainer(Trainer):
         log: Path,
         steps_per_epoch: float,
         probe: Probe | None = None,
+        probe_start: bool = False,
         weights: Mapping[str, float] | None = None,
         factor: Callable[[int], float] | None = None,
         micro_batch: int | None = None,
+        relief: str = "",
         **given: Any,
     ) -> None:
         if micro_batch is not None:
@@ -258,27 +243,41 @@ class DrtkTrainer(Trainer):
         self._factor = factor
         self._weights = weights or {}
         self.remove_callback(PrinterCallback)
-        kept = log.parent / "tensorboard"
-        self.callback_handler.callbacks = [keep_tensorboard(each, kept) for each in self.callback_handler.callbacks]
+        if any(type(each) is TensorBoardCallback for each in self.callback_handler.callbacks):
+            self.remove_callback(TensorBoardCallback)  # it would write among the checkpoints
+            self.add_callback(KeptTensorBoard(log.parent / "tensorboard"))
         self.probe = probe
         if probe is not None:
-            self.add_callback(MeasurePeriodically(probe.every))
+            self.add_callback(Evaluate(self, every=probe.every, start=probe_start))
         self.objective, self.micro_batch = objective, micro_batch
         self._log_path, self._steps_per_epoch = log, steps_per_epoch
         self._terms: dict[str, Tensor] = {}
         self._steps_of_terms = 0
         self._first_loss: float | None = None
         self._last_loss = 0.0
-        self.relief = "`gradient_checkpointing` or a smaller `batch`"
+        self.relief = relief
         self._seeded_step = -1  # the step whose seed is set
         self.model_accepts_loss_kwargs = False
 
-    def run(self) -> int:
-        """Train from the last complete checkpoint to the end; return the number of the last step.
+    def run(self, save: Callable[..., None]) -> dict[str, Any]:
+        """Train from the last complete checkpoint to the end, let rank zero `save` the best weights, and delete the checkpoints.
 
-        Raises DrtkError if memory does not suffice, or the loss or a weight is NaN or infinite. The checkpoint of the step
-        before such a loss is deleted, since it leads to the same loss at once.
+        save: called once; with each name for Selections
+        Returns "steps", "epochs" and, if a Selection chose the weights, "best": its step and value, or those by name.
+        Raises DrtkError if memory does not suffice, or the loss or a weight is NaN or infinite.
         """
+        steps = self._train_to_end()
+        facts: dict[str, Any] = {"steps": steps, "epochs": round(steps / self._steps_per_epoch, 4)}
+        if self.is_world_process_zero():
+            if isinstance(self.probe, Selection | Selections):
+                facts["best"] = self.probe.conclude(self.model, save)
+            else:
+                save()
+            shutil.rmtree(self.args.output_dir, ignore_errors=True)
+        wait_for_all()
+        return facts
+
+    def _train_to_end(self) -> int:
         start = last_checkpoint(Path(self.args.output_dir))
         step = checkpoint_step(start)
         if start is not None and (first := (start / COMPLETE).read_text(encoding="utf-8").strip()):
@@ -309,23 +308,6 @@ class DrtkTrainer(Trainer):
                 f"{self.args.device}: out of memory at step {self.state.global_step + 1}; {field}{self.relief} may help; "
                 f"{self._what_remains(nan=False)}"
             ) from error
-
-    def finish(self, save: Callable[..., None]) -> dict[str, Any]:
-        """Train to the end, let rank zero `save` the model with its best weights, and delete the checkpoints.
-
-        save: called once; with each name for Selections
-        Returns "steps", "epochs" and, if a Selection chose the weights, "best": its step and value, or those by name.
-        """
-        steps = self.run()
-        facts: dict[str, Any] = {"steps": steps, "epochs": round(steps / self._steps_per_epoch, 4)}
-        if self.is_world_process_zero():
-            if isinstance(self.probe, Selection | Selections):
-                facts["best"] = self.probe.conclude(self.model, save)
-            else:
-                save()
-            shutil.rmtree(self.args.output_dir, ignore_errors=True)
-        wait_for_all()
-        return facts
 
     def halve_micro_batch(self) -> int | None:
         """Return the largest divisor of the micro-batch that is smaller, None if there is none."""

@@ -20,7 +20,7 @@ from drtk.models.generator_input import GeneratorInput, load_generator_input, ma
 from drtk.models.model_folder import locate
 from drtk.models.seq2seq import GenerationModel, load_generation_model, save_generation_model
 from drtk.text.batching import batches_by_length
-from drtk.training.arguments import make_arguments, plan_schedule
+from drtk.training.arguments import plan_schedule, training_arguments
 from drtk.training.best_checkpoint import Selection
 from drtk.training.config import GeneratorConfig
 from drtk.training.distributed import all_reduce_sum, gather_items, rank, world_size
@@ -151,7 +151,7 @@ def collate(pairs: Sequence[Pair], *, writer: GenerationModel, room: int, target
     """Return input_ids, attention_mask (pairs, tokens) of the sources, labels (pairs, tokens) of the targets, IGNORED on padding."""
     rows = np.arange(len(pairs))
     sources = tokenize_texts([pair.source for pair in pairs], writer.tokenizer, room=room)
-    targets = tokenize_texts([pair.target for pair in pairs], writer.tokenizer, room=target_room, written=True)
+    targets = tokenize_texts([pair.target for pair in pairs], writer.tokenizer, room=target_room, are_targets=True)
     batch = sources.pad(rows, pad=writer.pad)
     batch["labels"] = targets.pad(rows, pad=IGNORED)["input_ids"]
     return {name: torch.from_numpy(array) for name, array in batch.items()}
@@ -191,7 +191,7 @@ def train_generator(
     writer = start.writer
     model: Any = writer.model
     schedule = plan_schedule(len(pairs), config, what="pairs")
-    arguments = make_arguments(config, schedule, folder, seed=seed, device=device, lr_schedule=config.schedule)
+    arguments = training_arguments(config, schedule, folder, seed=seed, device=device, lr_schedule=config.schedule)
     use_cache = model.config.use_cache
     if config.gradient_checkpointing:
         allow_checkpointing(model)

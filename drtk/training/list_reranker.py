@@ -19,7 +19,7 @@ from drtk.losses.ranking import listwise_labels
 from drtk.models.list_reranker import ListReranker, ListShape, init_list_reranker, save_list_reranker
 from drtk.runtime.inputs import Intake
 from drtk.runtime.streams import name_of
-from drtk.training.arguments import Schedule, make_arguments, plan_schedule
+from drtk.training.arguments import Schedule, plan_schedule, training_arguments
 from drtk.training.best_checkpoint import Selection
 from drtk.training.config import RerankerConfig
 from drtk.training.fit import fit
@@ -157,7 +157,7 @@ def train_list_reranker(
     candidates: to evaluate with; dev_vectors: of their pairs, by default `vectors`
     """
     schedule = plan(data, config)
-    arguments = make_arguments(config, schedule, folder, seed=seed, device=device)
+    arguments = training_arguments(config, schedule, folder, seed=seed, device=device)
     shape = ListShape(
         width=vectors.dimension,
         depth=config.depth,

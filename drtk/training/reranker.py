@@ -15,7 +15,7 @@ from drtk.losses.ranking import binary, hardest, listwise, r_drop
 from drtk.models.cross_encoder import CrossEncoder, PairScorer, save_crossencoder
 from drtk.models.generator_input import format_passage
 from drtk.text.batching import PairTokenizer, Tokens, batches_by_length
-from drtk.training.arguments import Schedule, make_arguments, plan_schedule
+from drtk.training.arguments import Schedule, plan_schedule, training_arguments
 from drtk.training.best_checkpoint import Selection
 from drtk.training.config import RerankerConfig
 from drtk.training.dataset import (
@@ -167,7 +167,7 @@ def train_reranker(
     """
     schedule = plan(data.examples, config, source=data.source)
     data.examples.warn_of_few_negatives(config.negatives_in_a_step)
-    arguments = make_arguments(config, schedule, folder, seed=seed, device=device)
+    arguments = training_arguments(config, schedule, folder, seed=seed, device=device)
     if config.gradient_checkpointing:
         allow_checkpointing(start.model)
     model = PairScorer(start.model, group_tokens=GROUP_TOKENS if arguments.device.type == "cpu" else None)

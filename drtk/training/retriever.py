@@ -18,7 +18,7 @@ from drtk.models.lora import add_adapters, merge_adapters, need_peft
 from drtk.models.model_folder import locate
 from drtk.runtime.folder_job import FolderJob
 from drtk.runtime.manifest import find_inputs
-from drtk.training.arguments import make_arguments, plan_schedule
+from drtk.training.arguments import plan_schedule, training_arguments
 from drtk.training.best_checkpoint import Selection
 from drtk.training.config import RetrieverConfig
 from drtk.training.dataset import SampledExamples, collate
@@ -116,7 +116,7 @@ def train_retriever(
     loss = RetrieverLoss.of(config, similarity=str(passage.recipe.similarity), normalize=passage.recipe.normalize)
     if config.draw != "replacement":
         data.examples.warn_of_few_negatives(config.negatives)
-    arguments = make_arguments(config, schedule, folder, seed=seed, device=device)
+    arguments = training_arguments(config, schedule, folder, seed=seed, device=device)
     pair = BiEncoder(
         passage.encoder,
         query.encoder if "query" in towers else None,

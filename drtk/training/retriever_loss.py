@@ -89,7 +89,7 @@ class RetrieverLoss:
         temperature: in place of the loss's own, during its warm-up
         """
         with torch.autocast(queries.device.type, enabled=False):
-            barred = self._mask(inputs, len(queries)) if self.contrastive is not None else None
+            mask = self._mask(inputs, len(queries)) if self.contrastive is not None else None
             queries, passages = gather(queries.float()), gather(passages.float())
             teacher = gather(inputs["teacher"]) if self.distillation is not None else None
             options = {"similarity": self.similarity, "temperature": temperature or self.temperature}
@@ -102,7 +102,7 @@ class RetrieverLoss:
                         *vectors, teacher=teacher, teacher_temperature=self.teacher_temperature, **options
                     )
                 if self.contrastive is not None:
-                    terms[CONTRASTIVE + ending] = self.contrastive(*vectors, barred=barred, **options)
+                    terms[CONTRASTIVE + ending] = self.contrastive(*vectors, mask=mask, **options)
         return terms
 
     def _prefix(self, vectors: Tensor, size: int | None) -> Tensor:

@@ -95,6 +95,20 @@ def test_a_folder_without_digests_is_opened_without_a_check(index: Path) -> None
     assert here("show", str(index)).status == 0
 
 
+@pytest.mark.parametrize(("id", "value", "problem"), [("", 1, "the id is blank"), ("d2", np.nan, "NaN or infinite")])
+def test_validate_reads_vectors_without_digests(tmp_path: Path, id: str, value: float, problem: str) -> None:
+    vectors = Path(embeddings(tmp_path / "v", np.full((4, 3), 1.0)))
+    ids = (vectors / "00000.ids").read_text().splitlines()
+    (vectors / "00000.ids").write_text("\n".join([*ids[:2], id or " ", *ids[3:]]) + "\n")
+    array = np.load(vectors / "00000.npy")
+    array[2, 1] = value
+    np.save(vectors / "00000.npy", array)
+    forget_record(vectors)
+    found = here("validate", str(vectors))
+    assert found.status == 1
+    assert problem.encode() in found.out
+
+
 def test_skip_done_rebuilds_a_damaged_folder(collection: Collection, index: Path) -> None:
     call = ["index", str(collection["vectors"]), "--type", "exact", "-o", str(index), "--skip-done", "--force", "-q"]
     (index / "ids.txt").write_bytes(b"d0\n")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import string
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 ARTICLES = ("a", "an", "the")
 
@@ -90,12 +90,3 @@ def exact_match(prediction: str, golds: Sequence[str]) -> float:
         if normal(prediction) == normal(gold):
             best = 1.0
     return best
-
-
-def exact_match_of_all(predictions: Mapping[str, str], golds: Mapping[str, Sequence[str]]) -> float:
-    """Mean over the questions that have gold answers; one without a prediction is wrong."""
-    total = 0.0
-    for question, right in golds.items():
-        if question in predictions:
-            total += exact_match(predictions[question], right)
-    return total / len(golds)

@@ -42,11 +42,6 @@ def difference_labels(original: list[int], inputs: list[int]) -> list[int]:
     return [0 if before == after else 1 for before, after in zip(original, inputs, strict=True)]
 
 
-def insertion_count(tokens: int, *, share: float = 0.15) -> int:
-    """How many tokens go into a sentence of so many tokens."""
-    return round(share * tokens)
-
-
 def insertion_labels(length: int, inserted: list[int]) -> list[int]:
     """1 at the inserted positions of the longer sentence."""
     return [1 if position in inserted else 0 for position in range(length)]

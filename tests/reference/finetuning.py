@@ -232,14 +232,3 @@ def labelled_list(logits: Sequence[float], labels: Sequence[float]) -> float:
 def with_difference(retrieval: float, queries: float, passages: float, *, weight: float) -> float:
     """DPR with DiffCSE's second task beside it: the detection losses of both sides count `weight`."""
     return retrieval + weight * (queries + passages)
-
-
-def zscores(systems: Sequence[dict[str, float]]) -> dict[str, float]:
-    """For one query the sum over systems of (score - mean) / deviation; documents of all systems are the same."""
-    totals: dict[str, float] = dict.fromkeys(systems[0], 0.0)
-    for scores in systems:
-        middle = mean(list(scores.values()))
-        spread = math.sqrt(mean([(score - middle) ** 2 for score in scores.values()]))
-        for name, score in scores.items():
-            totals[name] += (score - middle) / spread if spread else 0.0
-    return totals

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tests.reference.answers import has_answer
-from tests.reference.finetuning import binary
 
 PairWeight = Literal["offset", "sum"]
 
@@ -242,16 +241,6 @@ def round_robin(lists: Sequence[Sequence[str]], depth: int) -> list[str]:
 
 
 # -- who reads the passages (7.10, 7.11) -----------------------------------------------------------------------------------
-
-
-def reranker_pairs(found: Sequence[Found], answers: Sequence[str], *, depth: int = 10) -> list[tuple[str, bool]]:
-    """Passages of the first ranks with what they are: right where they have an answer."""
-    return [(passage.name, has_answer(answers, passage.text)) for passage in found[:depth]]
-
-
-def reranker_loss(pairs: Sequence[tuple[float, bool]]) -> float:
-    """Cross-entropy of a binary decision, averaged over pairs of a question and a passage."""
-    return math.fsum(binary(logit, right=right) for logit, right in pairs) / len(pairs)
 
 
 def reader_input(question: str, title: str, text: str) -> str:

@@ -148,7 +148,7 @@ def test_flash_attention_gives_the_states_of_sdpa_and_never_looks_at_padding(fam
     ids, attention = (each.to(GPU) for each in padded(model))
     found = {}
     for name in ("sdpa", "flash_attention_2"):
-        assert Attention(name, GPU, half=True).given_to(model) == name
+        assert Attention(name, GPU, half=True).apply(model) == name
         with torch.no_grad():
             states = model(input_ids=ids, attention_mask=attention).last_hidden_state
             longer = model(input_ids=F.pad(ids, (0, 7)), attention_mask=F.pad(attention, (0, 7))).last_hidden_state

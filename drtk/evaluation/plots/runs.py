@@ -1,8 +1,9 @@
-"""Plots of runs: recall by depth, differences, score distributions."""
+"""Plots of runs: recall by depth, differences, score distributions, and the plot of a report."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -12,8 +13,8 @@ from drtk.data.runs import NamedRun
 from drtk.data.trec import Judgements, load_hits
 from drtk.errors import DrtkError, UsageError
 from drtk.evaluation.config import COMMON, RUNS, PlotSettings
-from drtk.evaluation.curves import choose_depths, recall_curve
-from drtk.evaluation.evaluate import Evaluator
+from drtk.evaluation.curves import Curve, choose_depths, recall_curve
+from drtk.evaluation.evaluate import Evaluation, Evaluator
 from drtk.evaluation.measures import parse_measures
 from drtk.evaluation.plots.base import (
     BAD,
@@ -25,9 +26,11 @@ from drtk.evaluation.plots.base import (
     Numbers,
     Plot,
     PlotInputs,
+    render,
     shorten,
     style_axis,
 )
+from drtk.evaluation.plots.training import draw_steps, set_steps
 from drtk.evaluation.significance import ZERO
 
 TICKS = (1, 3, 10, 30, 100, 300, 1000)
@@ -277,3 +280,44 @@ def _read_example_scores(item: NamedRun, inputs: PlotInputs) -> tuple[np.ndarray
     if not good and not other:
         raise DrtkError(f"{item.source}: the examples have no scores")
     return np.array(good), np.array(other)
+
+
+def draw_report(
+    path: Path, title: str, results: Sequence[Evaluation], measures: Sequence[str], recall: Numbers, loss: Curve | None
+) -> None:
+    """Write a PNG of measures by system, recall by depth, and the training loss if there is one.
+
+    recall: as `draw_recall` takes it. Raises MissingDependency without matplotlib.
+    """
+    panels = 2 if loss is None else 3
+
+    def draw(figure: Any) -> None:
+        axes = figure.subplots(1, panels, width_ratios=[1.35, 1, 1][:panels])
+        figure.suptitle(title, fontsize=15, fontweight="bold")
+        _draw_measures(axes[0], results, measures)
+        draw_recall(axes[1], recall)
+        style_axis(axes[1], "Recall at k", grid="both")
+        if loss is not None:
+            draw_steps(axes[2], loss.steps, loss.values, COLORS[0])
+            axes[2].set_ylim(bottom=0)
+            set_steps(axes[2], loss.steps[-1])
+            style_axis(axes[2], "Training loss")
+        handles, labels = axes[0].get_legend_handles_labels()
+        figure.legend(
+            handles, labels, loc="outside lower center", ncols=min(8, len(labels)), frameon=False, fontsize=12
+        )
+
+    path.write_bytes(render(draw, (6.0 * panels, 5.4), "png", "the picture of a report"))
+
+
+def _draw_measures(axis: Any, results: Sequence[Evaluation], measures: Sequence[str]) -> None:
+    width = 0.86 / len(results)
+    for at, result in enumerate(results):
+        places = [group + (at - (len(results) - 1) / 2) * width for group in range(len(measures))]
+        values = [float(result.overall[measure]) for measure in measures]
+        bars = axis.bar(places, values, width * 0.94, label=result.name, color=COLORS[at % len(COLORS)])
+        if len(results) * len(measures) <= 40:
+            axis.bar_label(bars, fmt="%.3f", rotation=90, padding=3, fontsize=9)
+    axis.set_xticks(range(len(measures)), measures, fontsize=11)
+    axis.margins(y=0.18)
+    style_axis(axis, "Measures (higher is better)")

@@ -72,7 +72,7 @@ class TrainingCurves(Plot):
             if panel["field"].startswith(_MEASURED):
                 dashed, solid = solid, {}
             for name, curve in solid.items():
-                draw_curve(axis, curve["steps"], curve["values"], colors[name])
+                draw_steps(axis, curve["steps"], curve["values"], colors[name])
             for name, curve in dashed.items():
                 axis.plot(curve["steps"], curve["values"], color=colors[name], **_DASHED)
             has_dashed |= bool(dashed)
@@ -117,7 +117,7 @@ def _select(logs: Mapping[str, Mapping[str, Curve]], field: str) -> Numbers:
     return {name: _to_json(log[field]) for name, log in logs.items() if field in log}
 
 
-def draw_curve(axis: Any, steps: Sequence[int], values: Sequence[float], color: str) -> None:
+def draw_steps(axis: Any, steps: Sequence[int], values: Sequence[float], color: str) -> None:
     """Draw values, faint, and their moving average."""
     averages = smooth(values)
     axis.plot(steps, values, color=color, linewidth=1, alpha=0.3)

@@ -20,7 +20,7 @@ from drtk.runtime.sharding import sample_evenly
 from drtk.text.expanded_text import added_texts
 from drtk.text.word_pieces import WordPieceTokenizer, WordPlaces, locate_passage_words
 from drtk.text.words import function_words, make_stemmer, question_words
-from drtk.training.arguments import Schedule, make_arguments, plan_schedule
+from drtk.training.arguments import Schedule, plan_schedule, training_arguments
 from drtk.training.dataset import SampledExample, SampledExamples, Texts
 from drtk.training.examples import PackedExamples, TrainingData
 from drtk.training.fit import fit
@@ -198,7 +198,7 @@ def train_weigher(
     length = settings.max_length or min(MAX_LENGTH[method], weigher.longest)
     title = settings.title or "join"
     clip = [f"max_grad_norm={MAX_GRADIENT[method]}"]
-    arguments = make_arguments(training, schedule, folder, seed=seed, device=device, defaults=clip)
+    arguments = training_arguments(training, schedule, folder, seed=seed, device=device, defaults=clip)
     tokenizer = WordPieceTokenizer(str(weigher.folder))
     reading: dict[str, Any] = {"room": weigher.room(length), "title": title, "expand": settings.expand}
     texts: dict[str, Any] = {"queries": data.queries, "corpus": data.corpus}

@@ -141,7 +141,7 @@ class TwoStream(nn.Module):
             raise MismatchError(
                 f"the reader 'two-stream' needs position vectors; an encoder of type {anatomy.family} has none"
             )
-        self.layer: Any = anatomy.fresh(1)[0]
+        self.layer: Any = anatomy.new_layers(1)[0]
         self._heads = int(anatomy.config.num_attention_heads)
 
     def forward(self, view: DecoderInput, source: Tensor) -> Tensor:

@@ -200,7 +200,7 @@ def test_unknown_ids_are_told_with_file_line_and_number(here: Path) -> None:
         ("rerank run --queries queries.jsonl --model model", UsageError, "--corpus: a cross-encoder reads texts"),
         ("rerank run --corpus corpus.jsonl --model model", UsageError, "--queries: a cross-encoder reads texts"),
         ("rerank run TEXTS --tag a\tb", UsageError, "--tag: .* must be one word"),
-        ("rerank run TEXTS --max-length 65", MismatchError, "model: reads at most 64 tokens; 65 were asked for"),
+        ("rerank run TEXTS --max-length 65", MismatchError, "model: reads at most 64 tokens; 65 were requested"),
         ("score run TEXTS", MismatchError, "run: seems to hold hits of a TREC run; expected training examples, which"),
         (
             "rerank examples.jsonl TEXTS",
@@ -243,7 +243,7 @@ def test_a_logit_that_is_no_number_ends_the_work(here: Path, call: list[str]) ->
     [bias] = [name for name, each in weights.items() if name.endswith("bias") and len(each) == 1]  # of the one logit
     weights[bias][:] = float("nan")
     save_file(weights, here / "broken" / "model.safetensors", metadata={"format": "pt"})
-    told = r"^broken: gave a score that is no finite number, computing in torch\.float32"
+    told = r"^broken: a score is NaN or infinite in torch\.float32"
     with pytest.raises(DrtkError, match=told) as fault:
         run(*call, *TEXTS[:4], "--model", "broken", "-o", "out")
     assert "\n" not in str(fault.value)
@@ -463,14 +463,14 @@ def test_out_of_memory_names_the_option_that_scores_less_at_once(
     def full(*_: Any, **__: Any) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB.\nGPU 0 has a total capacity")
 
-    option = "--scorer-batch-tokens" if name == "mine-negatives" else "--batch-tokens"
+    field = "scorer_batch_tokens" if name == "mine-negatives" else "batch_tokens"
     call = [*SCORING[name], "--device", "cpu", "-o", "out"]
     with monkeypatch.context() as patch:
         patch.setattr(BertForSequenceClassification, "forward", full)
-        with pytest.raises(DrtkError, match=rf"^cpu: out of memory at [0-9,]+ tokens of pairs; lower {option}$"):
+        with pytest.raises(DrtkError, match=rf"^cpu: out of memory at [0-9,]+ tokens of pairs; lower `{field}`$"):
             run(*call)
     if name == "score":
-        run(*call, option, "64", "--resume")
+        run(*call, "--batch-tokens", "64", "--resume")
 
 
 def test_an_ensemble_is_the_sum_of_z_normalised_scores(here: Path) -> None:

@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 
 from drtk.cli.main import app
 from drtk.errors import DrtkError, MismatchError
-from drtk.models.query_reranker_input import Candidate
+from drtk.query_expansion.query_reranker_input import Candidate
 from drtk.query_expansion.rerank import QueryScorer
 from drtk.runtime.integrity import read_json
 from drtk.training.fit import DrtkTrainer
@@ -123,7 +123,7 @@ def test_commands_that_expect_higher_scores_reject_the_folder(place: Path, tmp_p
         ["score", str(tmp_path / "examples.jsonl")],
         ["train-reranker", str(tmp_path / "examples.jsonl")],
     ):
-        with pytest.raises(MismatchError, match="ri: is a query re-ranker, whose scores are better the lower"):
+        with pytest.raises(MismatchError, match="ri: is a query re-ranker, whose lower scores are better"):
             app([*call, *files, *model], standalone_mode=False)
 
 
@@ -172,7 +172,7 @@ def test_one_training_keeps_the_best_weights_for_each_kind(
         QueryScorer(str(folder), device="cpu")
     call = ["rerank-queries", "apply", str(place / "labelled.jsonl"), "--queries", str(place / "queries.jsonl"), "-q"]
     with pytest.raises(
-        MismatchError, match=r"holds a query re-ranker for each kind; name them: answer=.*m/answer title="
+        MismatchError, match=r"contains a query re-ranker for each kind; name them: answer=.*m/answer title="
     ):
         app([*call, "--model", str(tmp_path / "m"), "-o", str(tmp_path / "out")], standalone_mode=False)
 

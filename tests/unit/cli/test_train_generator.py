@@ -110,7 +110,7 @@ def test_the_folder_says_how_its_input_is_built(place: Path, tmp_path: Path, cap
         return command(capfd, "doc2query", *call, *more)
 
     assert generate() == generate("--prefix", "ask:", "--title", "none", "--max-length", "24")
-    with pytest.raises(MismatchError, match="was trained with --title 'none'; 'join' contradicts it"):
+    with pytest.raises(MismatchError, match="was trained with `title` 'none'; 'join' contradicts it"):
         generate("--title", "join")
     call = f"{place}/examples.jsonl --corpus {place}/corpus.jsonl --queries {place}/queries.jsonl --model {tmp_path}/m"
     app(["train-generator", *call.split(), "-o", str(tmp_path / "n"), "--steps", "1", "--batch", "8", "-q"],
@@ -163,7 +163,7 @@ def test_models_and_shares_that_cannot_be_used_are_rejected(place: Path, tmp_pat
     ):
         with pytest.raises(MismatchError, match=message):
             train(place, tmp_path / "m", "--model", str(model))
-    with pytest.raises(UsageError, match=r"--prefix is .* tokens long and leaves nothing of --max-length 24"):
+    with pytest.raises(UsageError, match=r"`prefix` is .* tokens long and leaves nothing of `max_length` 24"):
         train(place, tmp_path / "m", "--prefix", "river," * 30)
     with pytest.raises(DrtkError, match=r"examples.jsonl: no pairs to evaluate with at this `dev_share`"):
         train(place, tmp_path / "m", "--dev-share", "0")

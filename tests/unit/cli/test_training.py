@@ -104,15 +104,15 @@ RESUMED = {
 def test_an_interrupted_training_resumes_to_the_weights_of_an_uninterrupted_one(
     made: Path, tmp_path: Path, name: str
 ) -> None:
-    more = (DEV[name], "--eval-every 2", RESUMED[name])
+    more = ("--steps 4", DEV[name], "--eval-every 2", RESUMED[name])
     whole = train(made, name, tmp_path / "whole", *more)
-    with failing_at(6, RuntimeError("power failure")), pytest.raises(RuntimeError, match="power failure"):
+    with failing_at(4, RuntimeError("power failure")), pytest.raises(RuntimeError, match="power failure"):
         train(made, name, tmp_path / "m", *more)
     assert equal(train(made, name, tmp_path / "m", *more, "--resume"), whole)
     assert entries(tmp_path / "m") == entries(tmp_path / "whole")
     assert not (tmp_path / "m" / "checkpoints").exists()
     figures = {entry["step"]: entry[MEASURE[name]] for entry in entries(tmp_path / "m") if MEASURE[name] in entry}
-    assert list(figures) == [2, 4, 6] if name == "generator" else [0, 2, 4, 6]
+    assert list(figures) == ([2, 4] if name == "generator" else [0, 2, 4])
     best = read_json(tmp_path / "m" / "meta.json")["best"]
     assert best["step"] == max(figures, key=lambda step: (figures[step], -step))
     assert best[MEASURE[name]] == pytest.approx(figures[best["step"]], rel=1e-5)
@@ -215,7 +215,7 @@ def test_memory_that_never_suffices_is_one_line_and_the_run_resumes(
     assert changes == {"gradient_checkpointing": [False, True]}
 
 
-@pytest.mark.parametrize("name", CALLS)
+@pytest.mark.parametrize("name", ["retriever", "generator"])
 def test_training_ends_without_improvement(made: Path, tmp_path: Path, name: str) -> None:
     train(made, name, tmp_path / "m", "--steps 40 --lr 0 --eval-every 1 --patience 2", DEV[name])
     manifest = read_json(tmp_path / "m" / "meta.json")

@@ -162,7 +162,7 @@ def test_differences_name_the_outermost_queries() -> None:
     assert not len(axis.get_xticks())
     axis, legend = bars([0.5, 0.1, 0.0], ["a-question-of-many-words-and-letters-number-1", "q2", "q3"])
     assert [label.get_text() for label in axis.get_xticklabels()] == ["a-question-…ers-number-1", "q2", "q3"]
-    assert legend[1] == "second better: 0"
+    assert legend[:2] == ["first better: 2 (a-question-…ers-number-1, q2)", "second better: 0"]
 
 
 def test_scores_of_what_is_relevant_and_what_is_not(here: Path, capfd: pytest.CaptureFixture[str]) -> None:

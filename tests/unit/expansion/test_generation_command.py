@@ -105,7 +105,7 @@ def test_the_passage_is_cut_and_never_the_prefix(
     begin = tokenizer("text query:", add_special_tokens=False)["input_ids"]
     assert all(batch.shape[1] <= 9 for batch in seen)
     assert all(row[: len(begin)].tolist() == begin for batch in seen for row in batch)
-    with pytest.raises(UsageError, match=r"--prefix is \d+ tokens long and leaves nothing of --max-length 3"):
+    with pytest.raises(UsageError, match=r"`prefix` is \d+ tokens long and leaves nothing of `max_length` 3"):
         rows(capfd, *call, "--max-length", "3")
 
 
@@ -169,8 +169,8 @@ def test_models_of_another_kind_are_rejected(here: Path, models: Path, capfd: py
     encoder = tiny_model(here / "encoder")
     for name, model, error, message in (
         ("doc2query", encoder, MismatchError, r"encoder: is an encoder \(bert\)"),
-        ("doc2query", models / "gpt2", MismatchError, "reads one and writes another"),
-        ("continue-text", models / "t5", MismatchError, "goes on with a text is needed"),
+        ("doc2query", models / "gpt2", MismatchError, "an encoder-decoder is needed"),
+        ("continue-text", models / "t5", MismatchError, "a decoder-only model is needed"),
     ):
         with pytest.raises(error, match=message):
             command(capfd, name, "c.jsonl", "--model", model)

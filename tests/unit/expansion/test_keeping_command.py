@@ -256,7 +256,7 @@ def test_passages_are_read_as_the_re_ranker_was_trained(
             assert [score for row in scored for score in row["query_scores"]] == pytest.approx(expected, abs=5e-5)
     wish = ["--scorer", models / "colon", "--scorer-title", "join", "--scores", "-o", "x.jsonl"]
     for call in (["keep-queries", "written.jsonl", "-q"], generating):
-        with pytest.raises(MismatchError, match="colon: was trained with --title colon; join contradicts it"):
+        with pytest.raises(MismatchError, match="colon: was trained with `title` colon; join contradicts it"):
             command(capfd, *call, *wish)
     assert not list(here.glob("x.jsonl*"))
 

@@ -12,25 +12,19 @@ import torch
 from torch import Tensor, nn
 
 from drtk.losses import RETRIEVER_LOSSES
-from drtk.losses.contrastive import infonce_rows, known_positives, same_as_positive, simlm_full_rows, simlm_paper_rows
-from drtk.losses.ranking import binary, hardest, listwise, listwise_labels, r_drop
+from drtk.losses.contrastive import infonce, known_positives, same_as_positive, simlm_full, simlm_paper
 from drtk.models.list_reranker import ListShape, init_list_reranker
-from drtk.retrieval.config import FuseSettings
-from drtk.retrieval.fusion import zscore_sum
-from drtk.training.retriever_loss import temperature_at
-from drtk.training.sampling import negatives_of_epoch, positive_of_epoch
 from tests.finetuning import settings_of, terms_of
 from tests.reference import finetuning as slow
 from tests.reference.finetuning import Asked, Masking, Similarity
 from tests.reference.hlatr import logits as slow_logits
 from tests.reference.hlatr import of_transformer
 
-SEEDS = range(6)
-Rows = Callable[..., Tensor]
-CONTRASTIVE: dict[str, tuple[Rows, Callable[..., list[float]]]] = {
-    "infonce": (infonce_rows, slow.infonce),
-    "simlm-paper": (simlm_paper_rows, slow.simlm_paper),
-    "simlm-full": (simlm_full_rows, slow.simlm_full),
+SEEDS = range(4)
+CONTRASTIVE: dict[str, tuple[Callable[..., Tensor], Callable[..., list[float]]]] = {
+    "infonce": (infonce, slow.infonce),
+    "simlm-paper": (simlm_paper, slow.simlm_paper),
+    "simlm-full": (simlm_full, slow.simlm_full),
 }
 
 
@@ -70,7 +64,7 @@ class Batch:
         )
         self.teacher = torch.tensor([each.teacher for each in self.asked], dtype=torch.float64)
 
-    def barred(self, masking: Masking) -> Tensor | None:
+    def mask(self, masking: Masking) -> Tensor | None:
         if masking == "none":
             return None
         if masking == "duplicates":
@@ -83,23 +77,20 @@ class Batch:
 
 
 @pytest.mark.parametrize("masking", ["none", "duplicates", "answers"])
-@pytest.mark.parametrize(("similarity", "temperature"), [("cosine", 0.02), ("cosine", 0.5), ("dot", 1.0), ("dot", 0.7)])
+@pytest.mark.parametrize(("similarity", "temperature"), [("cosine", 0.02), ("dot", 0.7)])
 @pytest.mark.parametrize("name", CONTRASTIVE)
-def test_contrastive_losses_row_by_row(name: str, similarity: Similarity, temperature: float, masking: Masking):
+def test_contrastive_losses(name: str, similarity: Similarity, temperature: float, masking: Masking):
     fast, reference = CONTRASTIVE[name]
     masked = 0
     for seed in SEEDS:
         batch = Batch(seed)
         given: dict[str, Any] = {"similarity": similarity, "temperature": temperature}
-        barred = batch.barred(masking)
-        found = fast(batch.queries, batch.passages, barred=barred, **given)
+        found = fast(batch.queries, batch.passages, mask=batch.mask(masking), **given)
         assert found.dtype == torch.float64
         expected = reference(batch.asked, masking=masking, **given)
-        assert found.tolist() == close(expected)
-        mean = RETRIEVER_LOSSES.load(name)(batch.queries, batch.passages, barred=barred, **given)
-        assert mean.item() == close(slow.mean(expected))
+        assert found.item() == close(slow.mean(expected))
         masked += expected != reference(batch.asked, **given)
-    assert masked == 0 if masking == "none" else masked > 3  # the masks bite in most of the batches
+    assert masked == 0 if masking == "none" else masked > 2  # the masks bite in most of the batches
 
 
 @pytest.mark.parametrize(("similarity", "temperature", "softer"), [("cosine", 0.02, 1.0), ("dot", 1.3, 2.5)])
@@ -116,9 +107,7 @@ def test_distillation_and_margins(similarity: Similarity, temperature: float, so
 
 
 @pytest.mark.parametrize("masking", ["none", "duplicates", "answers"])
-@pytest.mark.parametrize(
-    "preset", ["simlm-r1", "simlm-distill", "simlm-nq-distill-official", "master-official-distill"]
-)
+@pytest.mark.parametrize("preset", ["simlm-r1", "simlm-nq-distill-official", "master-official-distill"])
 def test_a_presets_whole_loss_with_shorter_vectors_beside(preset: str, masking: Masking):
     flags = {"duplicates": "mask_duplicate_positives", "answers": "mask_false_negatives"}
     changes = {flags[masking]: True} if masking != "none" else {}
@@ -141,66 +130,8 @@ def test_a_presets_whole_loss_with_shorter_vectors_beside(preset: str, masking: 
         assert found["loss"] == close(slow.matryoshka(batch.asked, (2, 1), loss))
 
 
-def test_the_temperature_warms_up():
-    for warmup in (1, 7, 1000):
-        for temperature in (0.02, 0.3, 1.0):
-            for step in {0, 1, 2, warmup // 3, warmup // 2, warmup - 1, warmup, warmup + 5}:
-                expected = slow.warmed_temperature(step, temperature=temperature, warmup=warmup)
-                assert temperature_at(step, last=temperature, steps=warmup) == close(expected)
-
-
-def test_the_window_over_negatives_and_the_turns_of_positives():
-    for length in (1, 3, 15, 16, 40):
-        items = [str(number) for number in range(length)]
-        for count in (1, 2, 15):
-            for epoch in range(5):
-                for seed in (0, 42):
-                    expected = slow.window(items, count, epoch=epoch, seed=seed)
-                    assert negatives_of_epoch(items, count, epoch=epoch, seed=seed) == expected
-        turns = [positive_of_epoch(items, epoch=epoch, seed=42) for epoch in range(2 * length)]
-        assert sorted(turns[:length]) == sorted(items)  # each once in so many epochs
-        assert turns[:length] == turns[length:]
-
-
-def test_losses_of_re_rankers():
-    for seed in SEEDS:
-        draw = random.Random(seed)
-        size, n = draw.randint(1, 5), draw.randint(2, 9)
-        first, second = ([[draw.gauss(0, 2) for _ in range(n)] for _ in range(size)] for _ in range(2))
-        one, two = torch.tensor(first, dtype=torch.float64), torch.tensor(second, dtype=torch.float64)
-        assert listwise(one).item() == close(slow.mean([slow.listwise(row) for row in first]))
-        both = [slow.r_drop(*rows) for rows in zip(first, second, strict=True)]
-        assert sum(term.item() for term in r_drop(one, two)) == close(slow.mean(both))
-        for keep in (1, 2, n - 1, n, n + 3):
-            assert hardest(one, keep).tolist() == [slow.kept_places(row, keep) for row in first]
-        labels = [[float(draw.random() < 0.4) for _ in row] for row in first]
-        losses = [
-            slow.binary(logit, right=label > 0)
-            for row, marks in zip(first, labels, strict=True)
-            for logit, label in zip(row, marks, strict=True)
-        ]
-        assert binary(one.flatten(), torch.tensor(labels).flatten()).item() == close(slow.mean(losses))
-
-
-def test_the_loss_of_lists_of_unequal_sizes():
-    for seed in SEEDS:
-        draw = random.Random(seed)
-        sizes = [draw.randint(1, 7) for _ in range(4)]
-        logits, labels = torch.full((4, 7), 99.0), torch.zeros(4, 7)
-        present = torch.zeros(4, 7, dtype=torch.bool)
-        losses = []
-        for row, size in enumerate(sizes):
-            scores = [draw.gauss(0, 2) for _ in range(size)]
-            marks = [float(draw.random() < 0.5) for _ in range(size - 1)] + [1.0]
-            losses.append(slow.labelled_list(scores, marks))
-            logits[row, :size], labels[row, :size] = torch.tensor(scores), torch.tensor(marks)
-            present[row, :size] = True
-        assert listwise_labels(logits, labels, present).item() == pytest.approx(slow.mean(losses), abs=1e-5)
-
-
-@pytest.mark.parametrize(("layers", "heads"), [(1, 1), (3, 2)])
-def test_the_list_transformer_item_by_item(layers: int, heads: int):
-    shape = ListShape(width=10, depth=9, layers=layers, hidden=8, heads=heads, feedforward=12, dropout=0.1)
+def test_the_list_transformer_item_by_item():
+    shape = ListShape(width=10, depth=9, layers=3, hidden=8, heads=2, feedforward=12, dropout=0.1)
     model = init_list_reranker(shape, seed=1).double().eval()
     torch.manual_seed(2)
     for weight in model.parameters():
@@ -212,18 +143,6 @@ def test_the_list_transformer_item_by_item(layers: int, heads: int):
     for row, size in enumerate(sizes):
         parts = SimpleNamespace(project=model.project, ranks=model.ranks, norm=model.norm, head=model.head)
         expected = slow_logits(
-            list(vectors[row, :size]), layers=of_transformer(model.layers.layers), heads=heads, **vars(parts)
+            list(vectors[row, :size]), layers=of_transformer(model.layers.layers), heads=2, **vars(parts)
         )
         assert found[row, :size].tolist() == close([logit.item() for logit in expected])
-
-
-def test_the_sum_of_z_scores():
-    for seed in SEEDS:
-        draw = random.Random(seed)
-        names = [f"d{number}" for number in range(draw.randint(1, 8))]
-        systems = [{name: draw.gauss(0, 10) for name in names} for _ in range(3)]
-        if seed == 0:
-            systems.append(dict.fromkeys(names, 2.5))  # says nothing
-        rankings = [sorted(scores.items(), key=lambda item: -item[1]) for scores in systems]
-        found = zscore_sum(rankings, [1.0] * len(rankings), settings=FuseSettings(method="zscore"))
-        assert dict(found) == close(slow.zscores(systems))

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from drtk.config import load_preset, merge
-from drtk.losses.ranking import binary, pairwise_margin
+from drtk.losses.ranking import pairwise_margin
 from drtk.query_expansion.config import QueryRerankerConfig
 from drtk.query_expansion.train_reranker import query_objective
 from tests.reference import queries as slow
@@ -53,7 +53,7 @@ def padded(found: Questions, *, trash: float = 1e6) -> tuple[Tensor, Tensor, Ten
 
 
 @pytest.mark.usefixtures("in_double")
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", range(20))
 def test_the_pairwise_margin_loss_is_that_of_the_reference(seed: int) -> None:
     found = questions(seed)
     scores, ranks, there = padded(found)
@@ -100,20 +100,10 @@ class Planted(nn.Module):
 def test_presets_and_their_options_minimise_what_the_reference_says(preset: str, options: dict[str, Any]) -> None:
     changes = {"pair_weight": options["weight"], "skip_ties": options["skip_ties"], "alpha": options["alpha"]}
     objective = query_objective(merge(QueryRerankerConfig, load_preset(preset).settings, changes))
-    for seed in range(8):
+    for seed in range(4):
         found = questions(seed)
         _, ranks, there = padded(found)
         flat = [score for scores, _ in found for score in scores]  # the model reads what is there alone
         inputs = {"input_ids": torch.zeros(len(flat), 2, dtype=torch.long), "ranks": ranks, "present": there}
         value = float(objective(Planted(flat), inputs)["margin"])
         assert value == pytest.approx(slow.batch_loss(found, **options), rel=1e-5, abs=1e-5)
-
-
-@pytest.mark.usefixtures("in_double")
-@pytest.mark.parametrize("seed", range(10))
-def test_the_passage_re_rankers_loss_is_that_of_the_reference(seed: int) -> None:
-    draw = random.Random(seed)
-    pairs = [(draw.gauss(0, draw.choice([0.1, 3.0, 200.0])), draw.random() < 0.3) for _ in range(draw.randint(1, 20))]
-    logits = torch.tensor([logit for logit, _ in pairs], dtype=torch.double)
-    labels = torch.tensor([float(right) for _, right in pairs], dtype=torch.double)
-    assert float(binary(logits, labels)) == pytest.approx(slow.reranker_loss(pairs), abs=1e-9, rel=1e-9)

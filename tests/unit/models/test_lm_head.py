@@ -12,7 +12,15 @@ from transformers import AutoModel, AutoModelForMaskedLM, AutoTokenizer
 from drtk.errors import DrtkError, MismatchError
 from drtk.models.backbone import BackboneAdapter
 from drtk.models.checkpoint import load_encoder, save_encoder, weights_digest
-from drtk.models.lm_head import LMHead, export_masked_lm, head_file, load_lm_head, load_masked_lm, save_lm_head
+from drtk.models.lm_head import (
+    LMHead,
+    head_file,
+    load_lm_head,
+    load_masked_lm,
+    load_trained_masked_lm,
+    save_lm_head,
+    write_masked_lm,
+)
 from tests.families import FAMILIES, masked_lm, padded, saved_masked_lm
 from tests.tiny import minilm, tiny_model
 
@@ -64,7 +72,7 @@ def test_an_encoder_without_a_head_gets_one_and_that_is_said(
         torch.manual_seed(1)
         backbone, head, _ = load_masked_lm(folder)
     assert head.fresh
-    assert f"{folder}: has no language-model head; an untrained one begins in its place" in caplog.text
+    assert f"{folder}: has no language-model head; training starts with a random one" in caplog.text
     assert head.weight is backbone.embeddings.word_embeddings.weight
     assert head.dense.weight.std().item() == pytest.approx(0.02, rel=0.05)
     torch.manual_seed(1)
@@ -93,7 +101,7 @@ def test_an_encoder_folder_with_its_head_beside_becomes_a_masked_language_model(
     assert (expected - model(input_ids=ids, attention_mask=seen).logits).abs().max() > 0.1
     torch.testing.assert_close(again.logits(BackboneAdapter(backbone).encode(ids, seen)[-1]), expected)
 
-    export_masked_lm(tmp_path / "e", tmp_path / "out")
+    write_masked_lm(*load_trained_masked_lm(tmp_path / "e"), tmp_path / "out")
     whole, report = AutoModelForMaskedLM.from_pretrained(tmp_path / "out", output_loading_info=True)
     assert not report["missing_keys"]
     assert not report["unexpected_keys"]
@@ -105,15 +113,12 @@ def test_an_encoder_folder_with_its_head_beside_becomes_a_masked_language_model(
     assert AutoModel.from_pretrained(tmp_path / "out").config.model_type == family
 
 
-def test_nothing_is_exported_where_there_is_no_trained_head(tmp_path: Path) -> None:
+def test_heads_that_are_missing_damaged_or_of_another_model_are_rejected(tmp_path: Path) -> None:
+    from transformers import MPNetConfig, MPNetModel
+
     folder = tiny_model(tmp_path / "m")
     with pytest.raises(MismatchError, match="has no language-model head; `drtk pretrain` writes one"):
-        export_masked_lm(folder, tmp_path / "out")
-    assert not (tmp_path / "out").exists()
-
-
-def test_a_head_of_another_shape_or_a_damaged_one_is_told_with_its_place(tmp_path: Path) -> None:
-    folder = tiny_model(tmp_path / "m")
+        load_trained_masked_lm(folder)
     backbone = load_encoder(folder).encoder.backbone
     narrow = masked_lm("bert", hidden_size=16)
     save_lm_head(LMHead(narrow, narrow.bert), folder)
@@ -122,14 +127,8 @@ def test_a_head_of_another_shape_or_a_damaged_one_is_told_with_its_place(tmp_pat
     head_file(folder, "lm_head").write_bytes(b"no weights")
     with pytest.raises(DrtkError, match=r"heads/lm_head\.safetensors: cannot be read"):
         load_lm_head(folder, backbone)
-
-
-def test_a_family_whose_head_is_unknown_is_refused_by_name(tmp_path: Path) -> None:
-    from transformers import MPNetConfig, MPNetModel
-
-    folder = tiny_model(tmp_path / "m")
-    MPNetModel(MPNetConfig(vocab_size=400, hidden_size=16, num_hidden_layers=1, num_attention_heads=2)).save_pretrained(
-        folder
-    )
-    with pytest.raises(MismatchError, match="head of type mpnet is not known"):
+    head_file(folder, "lm_head").unlink()
+    config = MPNetConfig(vocab_size=400, hidden_size=16, num_hidden_layers=1, num_attention_heads=2)
+    MPNetModel(config).save_pretrained(folder)
+    with pytest.raises(MismatchError, match="unknown language-model head of type mpnet"):
         load_masked_lm(folder)

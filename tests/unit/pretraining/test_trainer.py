@@ -5,15 +5,13 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
 from drtk.errors import DrtkError
-from drtk.pretraining.batch import Batch
-from drtk.pretraining.network import Network, compute_batch_terms
+from drtk.pretraining.network import compute_batch_terms
 from drtk.pretraining.trainer import check_batch
 from tests.pretraining import Stage, World, planted
 
@@ -156,56 +154,6 @@ def test_shares_of_replaced_and_masked_stop_words_are_over_all_parts(world: Worl
     assert 0 < changed <= int(slot.hidden.sum())  # fewer where a draw is the original
 
 
-def limit_rows(monkeypatch: pytest.MonkeyPatch, limit: int) -> None:
-    """Let a network be out of memory for more than `limit` examples."""
-    forward = Network.forward
-
-    def limited(self: Network, batch: Batch, *given: Any, **named: Any) -> Any:
-        if len(next(iter(batch.values())).given) > limit:
-            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB")
-        return forward(self, batch, *given, **named)
-
-    monkeypatch.setattr(Network, "forward", limited)
-
-
-def test_out_of_memory_halves_the_micro_batch(
-    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-):
-    stage = world.stage("mixture-example", batch=8)
-    whole = stage.trainer(tmp_path / "whole")
-    loss, slopes = stage.step(whole, EXAMPLES, micro=2)
-    limit_rows(monkeypatch, 2)
-    trainer = stage.trainer(tmp_path / "limited", micro=8)
-    again, limited = stage.step(trainer, EXAMPLES, micro=8)
-    assert (trainer.micro, again) == (2, loss)
-    assert apart(limited, slopes) == 0
-    assert trainer._terms == whole._terms
-    assert [line.partition("; ")[2] for line in caplog.messages] == [
-        f"continuing with `micro_batch` {n}" for n in (4, 2)
-    ]
-    assert stage.step(trainer, EXAMPLES, micro=8)[0] == loss
-    limit_rows(monkeypatch, 0)
-    with pytest.raises(torch.OutOfMemoryError):
-        stage.step(trainer, EXAMPLES, micro=8)
-    limit_rows(monkeypatch, 4)  # a projector with batch norm needs its batch in one part
-    stage = world.stage("diffcse-sts-bert", batch=8)
-    with pytest.raises(torch.OutOfMemoryError):
-        stage.step(stage.trainer(tmp_path, micro=8), EXAMPLES, micro=8)
-
-
-@pytest.mark.parametrize("preset", ["retromae", "diffcse-sts-bert", "master"])
-def test_a_batch_is_split_as_it_would_be_collated(preset: str, world: World):
-    stage = world.stage(preset, batch=8)
-    examples = stage.seen(*EXAMPLES)
-    collated = stage.data.collator(3)(examples)
-    ids = [str(each.key[-1]) for each in examples]
-    split = stage.data.collator(8).split(stage.data.collator(8).collate(examples), ids, 3)
-    assert [each for _, each in split] == collated["ids"]
-    for (part, _), expected in zip(split, collated["parts"], strict=True):
-        for name, slot in expected.items():
-            for item, value in vars(slot).items():
-                same = getattr(part[name], item)
-                if value is None:  # no row of this part has it
-                    assert same is None or not same.any()
-                else:
-                    assert torch.equal(same, value), (name, item)
+def test_the_micro_batch_is_halved_unless_a_projector_needs_the_whole_batch(world: World, tmp_path: Path):
+    for preset, micro, half in (("mlm", 6, 3), ("mlm", 5, 2), ("mlm", 1, None), ("diffcse-sts-bert", 8, None)):
+        assert world.stage(preset, batch=8).trainer(tmp_path, micro=micro).halve_micro_batch() == half

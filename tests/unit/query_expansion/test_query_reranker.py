@@ -17,9 +17,9 @@ from transformers import AutoTokenizer
 
 from drtk.cli.main import app
 from drtk.config import load_preset, merge
-from drtk.models.query_reranker_input import Candidate, CandidateTokenizer, QueryInput
 from drtk.query_expansion.config import QueryRerankerConfig
 from drtk.query_expansion.labelled import LabelledCandidates
+from drtk.query_expansion.query_reranker_input import Candidate, CandidateTokenizer, QueryInput
 from drtk.query_expansion.train_reranker import MeanRank, collate, factor_of, inverse_sqrt, plan, query_objective
 from drtk.records import Query
 from drtk.training.fit import ShowProgress

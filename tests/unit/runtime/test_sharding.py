@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
+from itertools import combinations, pairwise
 from pathlib import Path
 
 import pytest
 
-from drtk.errors import MismatchError, RecordError, UsageError
+from drtk.errors import DrtkError, MismatchError, RecordError, UsageError
 from drtk.runtime.filter_job import FilterJob
-from drtk.runtime.sharding import parse_part, sample_evenly, select_part
+from drtk.runtime.folder_job import FolderJob
+from drtk.runtime.sharding import is_distributed, parse_part, rank, sample_evenly, select_part, world_size
+from tests.running import torchrun
 
 
 def test_a_part_takes_every_so_manieth_window() -> None:
@@ -30,6 +32,28 @@ def test_so_many_of_all_are_spread_evenly() -> None:
         assert len(found) == number
         assert gaps <= {30 // number, 30 // number + 1}
     assert list(sample_evenly([], 3, of=0)) == []
+
+
+def test_stray_variables_of_torchrun_have_no_effect(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = torchrun(rank=1, processes=2)
+    needed = [name for name in whole if name != "LOCAL_WORLD_SIZE"]
+    job = FolderJob("make", "model", str(tmp_path / "m"))
+    job.begin()
+    job.finish()
+    for names in (chosen for size in range(1, 6) for chosen in combinations(needed, size)):
+        with monkeypatch.context() as given:
+            for name in needed:
+                given.delenv(name, raising=False)
+            for name in names:
+                given.setenv(name, whole[name])
+            assert is_distributed() == (len(names) == 5)
+            assert (rank(), world_size()) == ((1, 2) if len(names) == 5 else (0, 1))
+            if len(names) < 5:
+                with pytest.raises(DrtkError, match="exists already"):
+                    FolderJob("make", "model", str(tmp_path / "m")).check()
+    for name, value in torchrun(rank=0, processes=1).items():
+        monkeypatch.setenv(name, value)
+    assert not is_distributed()
 
 
 @pytest.mark.parametrize("text", ["0/4", "5/4", "x", "1", "1/", "-1/2", "1/0", "1/2/3"])

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
+from transformers import TrainingArguments
 
 from drtk.errors import DrtkError, MissingDependency, UsageError
 from drtk.training import arguments
@@ -12,10 +14,12 @@ from drtk.training.arguments import Schedule, parse_trainer_items, plan_schedule
 from drtk.training.config import RerankerConfig, RetrieverConfig, TrainingConfig
 from tests.running import torchrun
 
-GIVEN = {
-    "steps": 50, "batch": 4, "lr": 1e-4, "warmup": 0.1, "weight_decay": 0.0, "seed": 1, "device": "cpu",
-    "precision": "float32", "log_every": 10, "save_every": 25, "others": (),
-}  # fmt: skip
+SCHEDULE = Schedule(batch=4, steps=50, steps_per_epoch=10)
+
+
+def make(folder: Path, *, device: str = "cpu", **changes: Any) -> TrainingArguments:
+    config = TrainingConfig(lr=1e-4, precision="float32", save_every=25, **changes)
+    return training_arguments(config, SCHEDULE, folder, seed=1, device=device)
 
 
 def test_values_are_parsed_as_json():
@@ -26,18 +30,17 @@ def test_values_are_parsed_as_json():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"others": ("max_grad_norm",)}, "'max_grad_norm' is not KEY=VALUE"),
-        ({"others": ("max_grad_nrom=1",)}, "have no 'max_grad_nrom'"),
-        ({"others": ("learning_rate=1",)}, "learning_rate: use `lr`"),
-        ({"others": ("gradient_accumulation_steps=2",)}, "cannot be chosen: the loss needs the whole batch"),
-        ({"others": ("lr_scheduler_type=zigzag",)}, "`trainer`: "),
+        ({"trainer": ("max_grad_norm",)}, "'max_grad_norm' is not KEY=VALUE"),
+        ({"trainer": ("max_grad_nrom=1",)}, "have no 'max_grad_nrom'"),
+        ({"trainer": ("learning_rate=1",)}, "learning_rate: use `lr`"),
+        ({"trainer": ("gradient_accumulation_steps=2",)}, "cannot be chosen: the loss needs the whole batch"),
+        ({"trainer": ("lr_scheduler_type=zigzag",)}, "`trainer`: "),
         ({"device": "cuda:1"}, "`device` cuda:1: training takes"),
-        ({"report_to": ("tensorbord",)}, "`report_to`: 'tensorbord' is not one of .*tensorboard"),
     ],
 )
 def test_invalid_arguments_are_rejected(tmp_path: Path, changes: dict, message: str):
     with pytest.raises(UsageError, match=message):
-        training_arguments(tmp_path, **GIVEN | changes)
+        make(tmp_path, **changes)
 
 
 def test_a_logger_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch):
@@ -45,14 +48,16 @@ def test_a_logger_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch
     with pytest.raises(MissingDependency, match="wandb needs wandb, which is not installed"):
         arguments.check_reporting(["wandb"])
     arguments.check_reporting(["none"])
+    with pytest.raises(UsageError, match=r"`report_to`: 'tensorbord' is not one of .*tensorboard"):
+        arguments.check_reporting(["tensorbord"])
 
 
 def test_warm_up_and_checkpoints_between_entries_of_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture):
-    made = training_arguments(tmp_path, **GIVEN)
+    made = make(tmp_path)
     assert (made.warmup_steps, made.save_steps, made.max_steps) == (5, 30, 50)  # .1 * 50; 25 -> 30
-    assert training_arguments(tmp_path, **GIVEN | {"warmup": 7.0}).warmup_steps == 7
+    assert make(tmp_path, warmup=7.0).warmup_steps == 7
     assert not caplog.text
-    training_arguments(tmp_path, **GIVEN | {"warmup": 200.0})
+    make(tmp_path, warmup=200.0)
     assert "rises for 200 steps and is at 2.5e-05 when training ends after 50" in caplog.text
 
 

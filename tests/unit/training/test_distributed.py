@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -14,9 +14,11 @@ import torch.multiprocessing as processes
 from torch import Tensor
 
 from drtk.models.seq2seq import GenerationModel, load_generation_model
-from drtk.training.distributed import gather, gather_items
+from drtk.training.distributed import gather, gather_items, share_batch_norm
 from drtk.training.generator import GenerationEvaluation, collate, teacher_forcing_terms
 from drtk.training.text_pairs import Pair
+from tests.pretraining import Stage as PretrainingStage
+from tests.pretraining import World
 from tests.running import torchrun
 from tests.tiny import tiny_writer
 from tests.unit.training.test_grad_cache import LOSSES, place, stage_of
@@ -58,7 +60,63 @@ def evaluate(writer: GenerationModel) -> dict[str, float]:
     return GenerationEvaluation(writer, PAIRS, collate=collating, score=score, rows=2, longest=5)()
 
 
-def check(rank: int, folder: str, generator: str, store: str, path: list[str]) -> None:
+MICRO = 2  # so two parts in each of two processes
+JOINT = "simlm, joint generator"
+PRESETS = ["mlm", "cocondenser", "simlm-rtd", "diffcse-sts-bert", JOINT, "master"]
+
+
+def pretraining_stage(world: World, preset: str) -> PretrainingStage:
+    changes = ("generator.mode=joint", "generator.slot=encoder") if preset == JOINT else ()
+    stage = world.stage(preset.partition(",")[0], *changes, batch=BATCH).redrawn().without_dropout()
+    share_batch_norm(stage.network)  # as the command does
+    return stage
+
+
+def examples_of(stage: PretrainingStage, preset: str) -> list[int]:
+    """The examples of a step; of master, only those of the second process have a next passage."""
+    if preset != "master":
+        return [*range(BATCH)]
+    there = {number: stage.seen(number)[0].slots["next"].present for number in range(len(stage.rows))}
+    found = [next_one for has in (False, True) for next_one in [n for n in there if there[n] is has][: BATCH // 2]]
+    assert [there[number] for number in found] == [False] * 4 + [True] * 4
+    return found
+
+
+def gradients_of(stage: PretrainingStage) -> dict[str, torch.Tensor]:
+    return {name: weight.grad.clone() for name, weight in stage.network.named_parameters() if weight.grad is not None}
+
+
+def prepare_pretraining(rank: int, folder: str) -> Callable[[], None]:
+    """Compute steps of presets in this process alone; return a function that compares them with those of two processes."""
+    os.environ["DRTK_CACHE"] = f"{folder}/cache"
+    world = World(Path(folder) / "model", Path(folder) / "generator", Path(folder) / "corpus.jsonl")
+    stages = {preset: pretraining_stage(world, preset) for preset in PRESETS}
+    trainers = {preset: stage.trainer(Path(folder) / f"{preset}-{rank}") for preset, stage in stages.items()}
+    examples = {preset: examples_of(stage, preset) for preset, stage in stages.items()}
+    alone = {preset: stage.step(trainers[preset], examples[preset], micro=BATCH) for preset, stage in stages.items()}
+
+    def compare() -> None:
+        share = BATCH // 2
+        for preset, stage in stages.items():
+            loss, expected = alone[preset]
+            micro = share if preset == "diffcse-sts-bert" else MICRO  # batch norm needs its batch in one part
+            together = torch.nn.parallel.DistributedDataParallel(stage.network)
+            for _ in range(2):  # the second step would fail if a weight had waited for a gradient in the first
+                stage.network.zero_grad()
+                mine = stage.seen(*examples[preset][rank * share : rank * share + share])
+                part = trainers[preset].training_step(together, stage.data.collator(micro)(mine)).clone()
+            dist.all_reduce(part)
+            assert abs(float(part) / 2 - loss) < 1e-5 * max(1, abs(loss)), (preset, float(part) / 2, loss)
+            found = gradients_of(stage)
+            assert found.keys() == expected.keys(), preset
+            for name in expected:
+                difference = float((found[name] - expected[name]).abs().max())
+                assert difference < 3e-5 * max(1.0, float(expected[name].abs().max())), (preset, name, difference)
+
+    return compare
+
+
+def check(rank: int, folder: str, generator: str, world: str, store: str, path: list[str]) -> None:
     sys.path[:] = path
     torch.set_num_threads(1)
     stages = {name: stage_of(Path(folder), name) for name in LOSSES}
@@ -72,6 +130,7 @@ def check(rank: int, folder: str, generator: str, store: str, path: list[str]) -
     writer = load_generation_model(Path(generator))
     lonely, wanted = generator_step(writer.model, pairs_of(writer, 0, 4))
     figures = evaluate(writer)
+    compare_pretraining = prepare_pretraining(rank, world)
     os.environ |= torchrun(rank=rank, processes=2)
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
     for (name, chunk), trainer in trainers.items():
@@ -99,13 +158,15 @@ def check(rank: int, folder: str, generator: str, store: str, path: list[str]) -
     assert abs(together_figures["dev_loss"] - figures["dev_loss"]) < 1e-5
     assert together_figures["read"] == figures["read"]
     assert gather_items(["a", "c"] if rank == 0 else ["b"]) == ["a", "b", "c"]
+    compare_pretraining()
     dist.barrier()
     os._exit(0)  # without gloo's destructors, which once waited for a thread that had ended
 
 
-def test_two_processes_agree_with_one(place: Path, tmp_path: Path):
+def test_two_processes_agree_with_one(place: Path, world: World, tmp_path: Path):
     generator = tiny_writer(tmp_path / "generator", "t5")
-    processes.spawn(check, args=(str(place), str(generator), str(tmp_path / "store"), sys.path), nprocs=2)
+    folders = (str(place), str(generator), str(world.model.parent), str(tmp_path / "store"))
+    processes.spawn(check, args=(*folders, sys.path), nprocs=2)
 
 
 def test_one_process_gathers_its_own_rows():

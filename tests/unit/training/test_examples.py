@@ -51,11 +51,6 @@ def test_what_is_absent_is_named(queries: str, ids: str, negatives: int, told: s
     assert isinstance(fault.value, MismatchError) == (negatives == 0)
 
 
-def test_what_is_there_passes():
-    texts = dict.fromkeys(("q1", "q2", "q3"), "text")
-    PackedExamples(EXAMPLES).check("ex.jsonl", queries=texts, corpus=Corpus("abcde"), negatives=0)
-
-
 SCORED = [
     Example("q1", ("a", "b"), ("c",), {"positives": [1.5, 2.5], "negatives": [-3.5]}),
     Example("q2", ("c",), ("a", "d"), {"positives": [4.0], "negatives": [0.25, 0.5]}),

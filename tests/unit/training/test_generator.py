@@ -205,6 +205,6 @@ def test_a_model_says_how_it_was_trained_to_read(tmp_path: Path):
     (tmp_path / "meta.json").write_text(json.dumps(manifest))
     wishes = {"prefix": None, "title": "none", "max_length": 30}
     assert load_generator_input(tmp_path, wishes, strict=True) == GeneratorInput("ask:", "none", 30)
-    with pytest.raises(DrtkError, match="was trained with --prefix 'ask:'; '' contradicts it"):
+    with pytest.raises(DrtkError, match="was trained with `prefix` 'ask:'; '' contradicts it"):
         load_generator_input(tmp_path, {"prefix": ""}, strict=True)
     assert load_generator_input(tmp_path, {"prefix": ""}, strict=False) == GeneratorInput("", "none", 99)

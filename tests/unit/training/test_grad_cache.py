@@ -53,12 +53,11 @@ def stage_of(place: Path, name: str, **changes: Any) -> Stage:
 
 
 @pytest.mark.parametrize("name", LOSSES)
-@pytest.mark.parametrize("chunk", [3, 100])
-def test_gradients_are_those_of_the_whole_batch(place: Path, tmp_path: Path, name: str, chunk: int):
+def test_gradients_are_those_of_the_whole_batch(place: Path, tmp_path: Path, name: str):
     stage = stage_of(place, name)
     inputs = stage.inputs(range(8))
     loss, expected = stage.step(stage.trainer(tmp_path / "a"), inputs)
-    cached, found = stage.step(stage.trainer(tmp_path / "b", cache_chunk=chunk), inputs)
+    cached, found = stage.step(stage.trainer(tmp_path / "b", cache_chunk=3), inputs)
     assert cached == pytest.approx(loss, rel=1e-5)
     assert found.keys() == expected.keys()
     assert sum(float(slope.abs().sum()) for slope in expected.values()) > 1e-3

@@ -1,4 +1,4 @@
-"""Others who are told what a training log holds: TensorBoard's files, names that are refused."""
+"""TensorBoard gets what the log contains."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from transformers.integrations import integration_utils
 
 import drtk.training.arguments as reporting
 from drtk.cli.main import app
-from drtk.errors import DrtkError, MissingDependency
+from drtk.errors import DrtkError
 from drtk.runtime.progress import round_significant
 from tests.pretraining import World
 
@@ -41,16 +41,16 @@ def in_the_log(folder: Path) -> set[tuple[str, int, float]]:
 
 
 class Written:
-    """Stands for TensorBoard's writer, and remembers."""
+    """A fake of TensorBoard's writer that keeps what it gets."""
 
     made: ClassVar[list[Written]] = []
 
     def __init__(self, folder: str, purge_step: int | None) -> None:
-        self.folder, self.purge_step, self.told = folder, purge_step, set[tuple[str, int, float]]()
+        self.folder, self.purge_step, self.entries = folder, purge_step, set[tuple[str, int, float]]()
         self.made.append(self)
 
     def add_scalar(self, name: str, value: float, step: int) -> None:
-        self.told.add((name.removeprefix("train/"), step, value))
+        self.entries.add((name.removeprefix("train/"), step, value))
 
     def add_text(self, *given: Any) -> None:
         pass
@@ -71,28 +71,12 @@ def writers(monkeypatch: pytest.MonkeyPatch) -> list[Written]:
     return Written.made
 
 
-def test_tensorboard_is_told_what_the_log_holds_measurements_too(world: World, tmp_path: Path, writers: list[Written]):
-    pretrain(world, tmp_path / "m", "--steps", "6")
-    (writer,) = writers
-    assert (writer.folder, writer.purge_step) == (str(tmp_path / "m.part" / "tensorboard"), None)
-    told = {entry for entry in writer.told if entry[0] not in SUMMARY}
-    assert {name for name, _, _ in told} >= {
-        "loss",
-        "encoder",
-        "decoder",
-        "held_out_decoder",
-        "gain_decoder",
-    }
-    rounded = {(name, step, round_significant(value)) for name, step, value in told if name != "epoch"}
-    assert rounded == in_the_log(tmp_path / "m")
-
-
-SUMMARY = {  # what the Trainer tells at the end, which is no entry of the log
+SUMMARY = {  # logged by the Trainer at the end, not entries of the log
     "train_runtime", "train_samples_per_second", "train_steps_per_second", "total_flos", "train_loss",
 }  # fmt: skip
 
 
-def test_resumed_training_takes_back_what_was_told_of_later_steps(
+def test_tensorboard_gets_the_entries_of_the_log_also_after_a_resumption(
     world: World, tmp_path: Path, writers: list[Written], monkeypatch: pytest.MonkeyPatch
 ):
     from drtk.pretraining.trainer import Pretrainer
@@ -109,17 +93,13 @@ def test_resumed_training_takes_back_what_was_told_of_later_steps(
         pretrain(world, tmp_path / "m", "--steps", "6", "--checkpoint-every", "2")
     monkeypatch.setattr(Pretrainer, "training_step", real)
     pretrain(world, tmp_path / "m", "--steps", "6", "--checkpoint-every", "2", "--resume")
-    assert [writer.purge_step for writer in writers] == [None, 5]  # it goes on after the checkpoint of step 4
-    assert {step for _, step, _ in writers[1].told} == {6}
-
-
-def test_nothing_is_begun_where_who_is_to_be_told_is_missing(
-    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr(reporting, "find_spec", lambda name: None)
-    with pytest.raises(MissingDependency, match="needs tensorboard"):
-        pretrain(world, tmp_path / "m", "--steps", "1")
-    assert not (tmp_path / "m").exists()
+    assert [writer.folder for writer in writers] == [str(tmp_path / "m.part" / "tensorboard")] * 2
+    assert [writer.purge_step for writer in writers] == [None, 5]  # it resumes after the checkpoint of step 4
+    assert {step for _, step, _ in writers[1].entries} == {6}
+    entries = {(name, step, value) for writer in writers for name, step, value in writer.entries if name not in SUMMARY}
+    assert {name for name, _, _ in entries} >= {"loss", "encoder", "decoder", "held_out_decoder", "gain_decoder"}
+    rounded = {(name, step, round_significant(value)) for name, step, value in entries if name != "epoch"}
+    assert rounded == in_the_log(tmp_path / "m")
 
 
 def test_real_files_of_tensorboard_hold_the_log(world: World, tmp_path: Path):

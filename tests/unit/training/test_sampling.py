@@ -15,16 +15,8 @@ def test_the_window_slides_by_its_own_width_and_wraps():
     # offset = (epoch + 0) * 3 mod 7: 0, 3, 6, 2
     windows = ["".join(negatives_of_epoch(SEVEN, 3, epoch=epoch, seed=0)) for epoch in range(4)]
     assert windows == ["abc", "def", "gab", "cde"]
-
-
-def test_the_seed_counts_as_epochs():
-    # (0 + 2) * 3 mod 7 = 6
-    assert negatives_of_epoch(SEVEN, 3, epoch=0, seed=2) == ["g", "a", "b"]
-
-
-def test_fewer_negatives_than_wanted_are_used_again():
-    # offset (1 + 0) * 5 mod 2 = 1
-    assert negatives_of_epoch(["a", "b"], 5, epoch=1, seed=0) == ["b", "a", "b", "a", "b"]
+    assert negatives_of_epoch(SEVEN, 3, epoch=0, seed=2) == ["g", "a", "b"]  # (0 + 2) * 3 mod 7 = 6
+    assert negatives_of_epoch(["a", "b"], 5, epoch=1, seed=0) == ["b", "a", "b", "a", "b"]  # (1 + 0) * 5 mod 2 = 1
 
 
 def test_no_negatives_are_none_or_a_fault():

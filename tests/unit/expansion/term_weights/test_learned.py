@@ -146,7 +146,7 @@ def test_words_beyond_the_longest_input_weigh_nothing(place: Path, models: dict[
     (row,) = rows(capfd, source, "--method", "deepct", "--model", models["deepct"], "--max-length", "6")
     assert all(weight > 0 for weight in row["weights"][:4])  # 6 tokens: [CLS], 4 pieces, [SEP]
     assert row["weights"][4:] == [0.0] * 6
-    with pytest.raises(MismatchError, match="reads at most 64 tokens; 100 were asked for"):
+    with pytest.raises(MismatchError, match="reads at most 64 tokens; 100 were requested"):
         command(capfd, "termweight", source, "--method", "deepct", "--model", models["deepct"], "--max-length", "100")
 
 
@@ -293,9 +293,9 @@ def test_titles_are_read_as_the_model_was_trained_to(
 
 def test_models_that_were_not_trained_to_weigh_are_rejected(place: Path, models: dict[str, Path], capfd) -> None:
     call = ["termweight", place / "corpus.jsonl", "--method", "deepct", "--model"]
-    with pytest.raises(MismatchError, match="was not trained to weigh words"):
+    with pytest.raises(MismatchError, match="was not trained to weight terms"):
         command(capfd, *call, place / "model")
-    with pytest.raises(MismatchError, match="was trained with --method deepimpact, not deepct"):
+    with pytest.raises(MismatchError, match="was trained with `method` deepimpact, not deepct"):
         command(capfd, *call, models["deepimpact"])
 
 

@@ -9,17 +9,17 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from drtk.errors import MismatchError
-from drtk.models.model_folder import locate
+from drtk.models.model_folder import locate, read_training_entry
 from drtk.runtime.manifest import is_manifest, read_manifest_if_any
 from drtk.text.batching import Tokens
 from drtk.text.expanded_text import expanded_query
 
 INPUT_ENTRY = "query_reranker"  # the entry of meta.json
-KIND_OF_SEVERAL = "query re-rankers"  # of a folder of one for each kind of expansion
+KIND_OF_SEVERAL = "query re-rankers"  # kind of a folder with a query re-ranker for each kind of expansion
 
 
 class Candidate(NamedTuple):
-    """A question, an expansion, and of the first passage that both together find its title and text, where it is read."""
+    """A question, an expansion, and for "rd" title and text of the first passage that both together retrieve."""
 
     question: str
     text: str
@@ -29,9 +29,9 @@ class Candidate(NamedTuple):
 
 @dataclass(frozen=True)
 class QueryInput:
-    """What is read: scorer "ri" (question, expansion) or "rd" (the first passage too); style "official" or "thesis".
+    """The input: scorer "ri" (question, expansion) or "rd" (the first passage too); style "official" or "thesis".
 
-    max_length: tokens, special ones included
+    max_length: tokens, special tokens included
     """
 
     scorer: str = "ri"
@@ -39,11 +39,11 @@ class QueryInput:
     max_length: int = 64
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, as `meta.json` stores them, with what must not be mistaken."""
+        """Return plain values, as `meta.json` stores them, and that lower scores are better."""
         return asdict(self) | {"better": "lower"}
 
     def parts(self, candidate: Candidate) -> tuple[str, ...]:
-        """What stands between separators, in order; what exceeds the longest input is cut off the end (methods, section 7.6).
+        """Return the texts between separators; an input that is too long is truncated at its end (methods, section 7.6).
 
         official: question, expansion, and for rd title, text; thesis: "question ? expansion", and for rd the passage
         """
@@ -56,46 +56,30 @@ class QueryInput:
 
 
 def read_query_input(folder: Path) -> QueryInput | None:
-    """What the model of a folder reads, None where it is no query re-ranker of drtk's."""
-    content = read_manifest_if_any(folder)
-    stated = content.get(INPUT_ENTRY) if is_manifest(content) else None
-    if not isinstance(stated, dict):
+    """Return the input of the query re-ranker in a folder; None if drtk did not train it as one."""
+    stated = read_training_entry(folder, INPUT_ENTRY)
+    if stated is None:
         return None
     return QueryInput(**{name: stated[name] for name in QueryInput.__dataclass_fields__ if name in stated})
 
 
-def _kinds_of(folder: Path) -> list[str]:
-    """The kinds that a folder of query re-rankers, one for each kind, has."""
-    content = read_manifest_if_any(folder)
-    return list(content.get("kinds", [])) if is_manifest(content) and content.get("kind") == KIND_OF_SEVERAL else []
-
-
 def load_query_input(model: str) -> QueryInput:
-    """What a query re-ranker reads. Raises MismatchError for a model that is none."""
+    """Return the input of a query re-ranker. Raises MismatchError for any other model."""
     folder = locate(model)
-    found = read_query_input(folder)
-    if found is None:
-        if kinds := _kinds_of(folder):
-            named = " ".join(f"{kind}={model}/{kind}" for kind in kinds)
-            raise MismatchError(f"{model}: holds a query re-ranker for each kind; name them: {named}")
-        raise MismatchError(f"{model}: is no query re-ranker; drtk rerank-queries train makes one")
-    return found
-
-
-def refuse_query_reranker(model: str, folder: Path) -> None:
-    """Raises MismatchError for a query re-ranker: its scores are estimated ranks, the lower the better."""
-    if read_query_input(folder) is not None:
-        raise MismatchError(
-            f"{model}: is a query re-ranker, whose scores are better the lower they are; "
-            "drtk rerank-queries apply is what it is for"
-        )
+    if (found := read_query_input(folder)) is not None:
+        return found
+    content = read_manifest_if_any(folder)
+    if is_manifest(content) and content.get("kind") == KIND_OF_SEVERAL and content.get("kinds"):
+        named = " ".join(f"{kind}={model}/{kind}" for kind in content["kinds"])
+        raise MismatchError(f"{model}: contains a query re-ranker for each kind; name them: {named}")
+    raise MismatchError(f"{model}: is no query re-ranker; drtk rerank-queries train makes one")
 
 
 class CandidateTokenizer:
-    """How candidates become tokens: the parts of `reading` between the tokenizer's special tokens for a pair.
+    """Tokenize candidates: the texts of `reading` between the tokenizer's special tokens for a pair.
 
-    The first part is the first segment, all others are the second. Each part gets what those before it leave of
-    `max_length`; separators stay. Two parts that fit are the tokens of that pair.
+    The first text is the first segment, all others the second. The last texts are truncated first; separators stay.
+    Two texts that fit get the same tokens as a pair.
     """
 
     def __init__(self, tokenizer: Any, reading: QueryInput) -> None:
@@ -106,12 +90,12 @@ class CandidateTokenizer:
         self._second = tokenizer("a", "b")["token_type_ids"][-1] if self.with_types else 0
 
     def __call__(self, candidates: Iterable[Candidate]) -> Tokens:
-        """The tokens of the candidates, in their order."""
+        """Return the tokens of the candidates in order."""
         parted = [self.reading.parts(candidate) for candidate in candidates]
         if not parted:
             return Tokens.of([], [] if self.with_types else None)
-        texts = list(dict.fromkeys(chain.from_iterable(parted)))  # a question stands in all its candidates
-        found = self.tokenizer(
+        texts = list(dict.fromkeys(chain.from_iterable(parted)))  # all candidates of a question contain it
+        token_ids = self.tokenizer(
             texts,
             add_special_tokens=False,
             truncation=True,
@@ -120,12 +104,12 @@ class CandidateTokenizer:
             return_attention_mask=False,
             return_token_type_ids=False,
         )["input_ids"]
-        pieces = dict(zip(texts, found, strict=True))
-        ids, types = zip(*(self._joined([pieces[part] for part in parts]) for parts in parted), strict=True)
+        pieces = dict(zip(texts, token_ids, strict=True))
+        ids, types = zip(*(self._join([pieces[part] for part in parts]) for parts in parted), strict=True)
         return Tokens.of(ids, types if self.with_types else None)
 
-    def _joined(self, parts: list[list[int]]) -> tuple[list[int], list[int]]:
-        """Token ids and segments of one input."""
+    def _join(self, parts: list[list[int]]) -> tuple[list[int], list[int]]:
+        """Return token ids and segments of one input."""
         lead, between, tail = self._single if len(parts) == 1 else self._pair
         room = self.reading.max_length - len(lead) - len(tail) - len(between) * (len(parts) - 1)
         ids = [*lead]
@@ -144,7 +128,7 @@ class CandidateTokenizer:
 
 
 def _frame(tokenizer: Any, *second: str) -> tuple[list[int], list[int], list[int]]:
-    """The special tokens before, between and after the texts of one or two."""
+    """Return the special tokens before, between and after one text or two."""
     found = tokenizer("a", *second, return_special_tokens_mask=True)
     runs: list[list[int]] = [[]]
     for id, special in zip(found["input_ids"], found["special_tokens_mask"], strict=True):

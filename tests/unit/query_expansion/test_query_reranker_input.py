@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from transformers import AutoTokenizer
 
-from drtk.models.query_reranker_input import Candidate, CandidateTokenizer, QueryInput
+from drtk.query_expansion.query_reranker_input import Candidate, CandidateTokenizer, QueryInput
 from tests.tiny import tiny_crossencoder
 
 WHOLE = Candidate("which rivers?", " engines  gardens ", "violins", "planets castles winters")
@@ -103,7 +103,7 @@ def test_two_parts_are_the_pair_that_the_tokenizer_makes(family: str, tmp_path: 
 def test_the_passage_of_rd_is_what_a_cross_encoder_reads_as_its_second_text(tokenizer: object, tmp_path: Path) -> None:
     library = pytest.importorskip("sentence_transformers")
     from drtk.models.cross_encoder import load_crossencoder, save_crossencoder
-    from drtk.models.query_reranker_input import INPUT_ENTRY
+    from drtk.query_expansion.query_reranker_input import INPUT_ENTRY
     from drtk.query_expansion.rerank import QueryScorer
     from drtk.runtime.atomic import write_json
 

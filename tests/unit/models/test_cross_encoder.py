@@ -1,0 +1,288 @@
+"""Cross-encoders: scores equal sentence-transformers, for every layout of a folder; start, training and saving."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from drtk.errors import DrtkError, MismatchError
+from drtk.models import cross_encoder
+from drtk.models.config import ScoringSettings
+from drtk.models.cross_encoder import (
+    CrossEncoder,
+    PairScorer,
+    Scorer,
+    load_crossencoder,
+    resolve_title,
+    save_crossencoder,
+    start_crossencoder,
+)
+from drtk.models.generator_input import format_passage
+from drtk.records import Passage
+from drtk.runtime.atomic import write_json
+from drtk.runtime.integrity import read_json
+from drtk.text.batching import PairTokenizer
+from tests.tiny import collection, tiny_crossencoder, tiny_model, tiny_writer
+
+IDENTITY, TANH = "torch.nn.modules.linear.Identity", "torch.nn.modules.activation.Tanh"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_crossencoder(tmp_path_factory.mktemp("models") / "scorer")
+
+
+@pytest.fixture(scope="module")
+def encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_model(tmp_path_factory.mktemp("models") / "encoder")
+
+
+@pytest.fixture(scope="module")
+def scores(folder: Path) -> np.ndarray:
+    return Scorer(str(folder))(pairs())
+
+
+def pairs(count: int = 40) -> list[tuple[str, str]]:
+    """Queries with passages of many lengths, some too long for the model; white space and an empty text."""
+    passages, queries, _ = collection(count)
+    rows = [(query["text"], passage["text"]) for query, passage in zip(queries, passages[::-1], strict=True)]
+    return [*rows, (" rivers  rivered ", "engines\n"), ("", "rivers"), ("rivers", " ".join(["rivered"] * 90))]
+
+
+def change(path: Path, **entries: object) -> None:
+    """Change entries of a JSON file."""
+    write_json(path, read_json(path) | entries)
+
+
+def reference(folder: Path) -> np.ndarray:
+    """Return the scores of sentence-transformers."""
+    library = pytest.importorskip("sentence_transformers")
+    return library.CrossEncoder(str(folder), device="cpu").predict(pairs(), batch_size=1)
+
+
+def start(model: Path, **given: object) -> CrossEncoder:
+    return start_crossencoder(str(model), **{"max_length": None, "seed": 1, "default": 48} | given)
+
+
+def test_scores_of_the_old_layout_are_those_of_sentence_transformers(
+    folder: Path, scores: np.ndarray, tmp_path: Path
+) -> None:
+    assert (scores.dtype, scores.shape) == (np.float32, (43,))
+    assert scores.std() > 0.05
+    assert np.allclose(scores, reference(folder), atol=3e-5)
+    assert ((scores > 0) & (scores < 1)).all()  # sigmoid, the default
+    logits = Scorer(str(folder), logits=True)(pairs())
+    np.testing.assert_allclose(1 / (1 + np.exp(-logits)), scores, atol=1e-5)
+    configs = ({"sbert_ce_default_activation_function": IDENTITY}, {"sentence_transformers": {"activation_fn": TANH}})
+    for number, config in enumerate(configs):
+        other = tiny_crossencoder(tmp_path / str(number), **config)
+        found = Scorer(str(other))(pairs())
+        assert found.min() < 0
+        assert np.allclose(found, reference(other), atol=3e-5)
+
+
+def test_scores_of_the_new_layout_are_those_of_sentence_transformers(
+    folder: Path, scores: np.ndarray, tmp_path: Path
+) -> None:
+    library = pytest.importorskip("sentence_transformers")
+    new = tmp_path / "new"
+    library.CrossEncoder(str(folder), device="cpu", max_length=24, activation_fn=nn.Identity()).save_pretrained(
+        str(new)
+    )
+    found = Scorer(str(new))(pairs())
+    assert np.allclose(found, reference(new), atol=3e-5)
+    assert not np.allclose(found, scores, atol=1e-2)  # another activation and length
+    shared, settings = new / "config_sentence_transformers.json", new / "sentence_bert_config.json"
+    for file, entries in (
+        (shared, {"activation_fn": TANH}),
+        (shared, {"prompts": {"query": "winters "}, "default_prompt_name": "query"}),
+        (settings, {"max_seq_length": 12}),
+        (settings, {"processing_kwargs": {"text": {"max_length": 10}}}),
+    ):
+        before = found
+        change(file, **entries)
+        found = Scorer(str(new))(pairs())
+        assert np.allclose(found, reference(new), atol=3e-5), entries
+        assert not np.allclose(found, before, atol=1e-4), entries
+
+
+def test_scores_do_not_depend_on_batches(folder: Path, scores: np.ndarray, monkeypatch: pytest.MonkeyPatch) -> None:
+    for tokens in (1, 200):
+        settings = ScoringSettings(batch_tokens=tokens)
+        assert np.allclose(Scorer(str(folder), settings=settings)(pairs()), scores, atol=3e-5)
+    monkeypatch.setattr(cross_encoder, "WINDOW", 7)
+    scorer = Scorer(str(folder), settings=ScoringSettings(batch_tokens=64))
+    assert np.allclose(scorer(pairs()), scores, atol=3e-5)
+    assert scorer([]).shape == (0,)
+    # equal pairs are scored once
+    tokenized = scorer.prepare([*pairs(5), *pairs(5)[::-1]])
+    assert len(tokenized.tokens) == len(set(pairs(5)))
+    found = scorer.scores(tokenized)
+    assert (found[: len(found) // 2] == found[len(found) // 2 :][::-1]).all()
+
+
+def test_length_and_precision_of_the_settings(folder: Path, scores: np.ndarray) -> None:
+    scorer = Scorer(str(folder), settings=ScoringSettings(max_length=9))
+    assert scorer.prepare(pairs()).tokens.lengths.max() == 9
+    with pytest.raises(MismatchError, match="reads at most 64 tokens; 65 were requested"):
+        Scorer(str(folder), settings=ScoringSettings(max_length=65))
+    half = Scorer(str(folder), settings=ScoringSettings(dtype="bfloat16"))(pairs())
+    assert half.dtype == np.float32
+    assert np.corrcoef(half, scores)[0, 1] > 0.98
+
+
+def test_an_unknown_activation_becomes_a_sigmoid(
+    tmp_path: Path, scores: np.ndarray, caplog: pytest.LogCaptureFixture
+) -> None:
+    strange = tiny_crossencoder(tmp_path / "strange", sbert_ce_default_activation_function="my.module.Scale")
+    assert (Scorer(str(strange))(pairs()) == scores).all()
+    assert "the activation my.module.Scale is not in torch.nn; a sigmoid is used" in caplog.text
+
+
+def test_other_models_are_rejected(tmp_path: Path, folder: Path, encoder: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    tiny_crossencoder(tmp_path / "nli", labels=3)
+    shutil.copytree(encoder, tmp_path / "encoder")
+    tiny_writer(tmp_path / "writer", "t5")
+    shutil.copytree(encoder, tmp_path / "plain", ignore=shutil.ignore_patterns("modules.json"))
+    change(tmp_path / "plain" / "config.json", architectures=None, id2label={"0": "LABEL_0"}, label2id={"LABEL_0": 0})
+    shutil.copytree(folder, tmp_path / "damaged")
+    (tmp_path / "damaged" / "model.safetensors").write_bytes(b"not weights")
+    for name, error, message in (
+        ("empty", MismatchError, "is no model folder: it has neither modules.json nor config.json"),
+        ("nli", MismatchError, "has 3 labels; a model with one is needed"),
+        ("encoder", MismatchError, "is a SentenceTransformer; a CrossEncoder is needed"),
+        ("writer", MismatchError, "is no cross-encoder but a T5ForConditionalGeneration"),
+        ("plain", MismatchError, r"is no cross-encoder: it has no weights for classifier\.bias"),
+        ("damaged", DrtkError, "cannot be loaded as a cross-encoder: "),
+    ):
+        with pytest.raises(error, match=f"{name}: {message}"):
+            load_crossencoder(tmp_path / name)
+    for name, message in (
+        ("writer", r"is no encoder \(t5\)"),
+        ("nli", "has 3 labels"),
+        ("empty", "is no model folder"),
+    ):
+        with pytest.raises(MismatchError, match=f"{name}: {message}"):
+            start(tmp_path / name)
+    # other modules and tasks of sentence-transformers
+    shutil.copytree(folder, tmp_path / "x")
+    modules = [{"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.base.modules.Transformer"}]
+    write_json(tmp_path / "x" / "config_sentence_transformers.json", {"model_type": "CrossEncoder"})
+    write_json(tmp_path / "x" / "modules.json", [*modules, {"path": "1", "type": "a.LogitScore"}])
+    with pytest.raises(MismatchError, match=r"modules.json: has a module that drtk does not support: a\.LogitScore"):
+        load_crossencoder(tmp_path / "x")
+    write_json(tmp_path / "x" / "modules.json", modules)
+    write_json(tmp_path / "x" / "sentence_bert_config.json", {"transformer_task": "text-generation"})
+    with pytest.raises(MismatchError, match="x: scores by text-generation"):
+        load_crossencoder(tmp_path / "x")
+
+
+def test_a_score_that_is_not_finite_is_an_error(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    scorer = Scorer(str(folder))
+    monkeypatch.setattr(scorer, "_activation", lambda logits: logits / 0)
+    with pytest.raises(DrtkError, match=r"scorer: a score is NaN or infinite in torch\.float32"):
+        scorer(pairs())
+
+
+def test_an_encoder_gets_a_random_head_and_a_cross_encoder_keeps_its_own(
+    encoder: Path, folder: Path, tmp_path: Path
+) -> None:
+    state = torch.get_rng_state()
+    first, same, other = (start(encoder, seed=seed).model.state_dict() for seed in (1, 1, 2))
+    assert bool((torch.get_rng_state() == state).all())
+    assert all(bool((first[name] == same[name]).all()) for name in first)
+    changed = {name for name in first if bool((first[name] != other[name]).any())}
+    assert "classifier.weight" in changed
+    assert all(name.startswith("classifier.") or ".pooler." in name for name in changed)
+    mine, theirs = start(folder).model.state_dict(), load_crossencoder(folder).model.state_dict()
+    assert all(bool((mine[name] == theirs[name]).all()) for name in theirs)
+    for role in ("query", "passage"):  # of untied encoders, that of passages
+        tiny_model(tmp_path / "pair" / role, seed={"query": 5, "passage": 6}[role])
+    mine, theirs = (start(path).model.state_dict() for path in (tmp_path / "pair", tmp_path / "pair" / "passage"))
+    assert all(bool((mine[name] == theirs[name]).all()) for name in mine)
+
+
+def test_the_length_is_the_default_the_request_or_the_longest_input(encoder: Path) -> None:
+    assert start(encoder).max_length == 48
+    assert start(encoder, max_length=20).max_length == 20
+    assert start(encoder, default=192).max_length == 64  # its positions
+    with pytest.raises(MismatchError, match="encoder: reads at most 64 tokens; 65 were requested"):
+        start(encoder, max_length=65)
+
+
+def test_groups_of_similar_length_give_the_logits_and_gradients_of_one_batch(folder: Path) -> None:
+    loaded = start(folder)
+    tokenizing = PairTokenizer(loaded.tokenizer, max_length=48)
+    padded = tokenizing(pairs()).pad(range(len(pairs())), pad=tokenizing.pad)
+    inputs = {name: torch.from_numpy(array) for name, array in padded.items()}
+    results = []
+    for tokens in (None, 100):
+        model = PairScorer(loaded.model, group_tokens=tokens)
+        model.zero_grad()
+        logits = model(**inputs)
+        logits.square().sum().backward()
+        results.append((logits.detach(), [each.grad.clone() for each in model.parameters() if each.grad is not None]))
+    torch.testing.assert_close(results[0][0], results[1][0], rtol=1e-4, atol=1e-5)
+    for mine, theirs in zip(results[0][1], results[1][1], strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("old", [{}, {"sbert_ce_default_activation_function": "torch.nn.modules.activation.Sigmoid"}])
+def test_a_saved_folder_gives_its_logits_in_sentence_transformers(tmp_path: Path, old: dict[str, object]) -> None:
+    loaded = start(tiny_crossencoder(tmp_path / "start", **old), max_length=20)
+    save_crossencoder(loaded, tmp_path / "saved")
+    scorer = Scorer(str(tmp_path / "saved"))
+    logits = scorer(pairs())
+    np.testing.assert_allclose(logits, reference(tmp_path / "saved"), atol=5e-5)
+    assert logits.min() < 0  # no sigmoid
+    assert logits.std() > 0.05
+    assert scorer.max_length == 20
+
+
+def test_vectors_are_the_last_layers_at_the_first_position(folder: Path) -> None:
+    mine = Scorer(str(folder))
+    tokenized = mine.prepare([*pairs(), pairs()[0]])
+    found, vectors = mine.scores_and_vectors(tokenized)
+    assert vectors.shape == (len(pairs()) + 1, 32)
+    np.testing.assert_allclose(found, mine.scores(tokenized), atol=1e-5)
+    assert (vectors[0] == vectors[-1]).all()
+    loaded = load_crossencoder(folder)
+    encoded = loaded.tokenizer(*pairs()[3], return_tensors="pt", truncation=True, max_length=64)
+    with torch.no_grad():
+        hidden = loaded.model.bert(**encoded).last_hidden_state
+        logit = loaded.model.classifier(loaded.model.bert.pooler(hidden))
+    np.testing.assert_allclose(vectors[3], hidden[0, 0].numpy(), atol=5e-5)
+    assert found[3] == pytest.approx(float(torch.sigmoid(logit)), abs=1e-5)
+
+
+def test_the_first_position_is_after_padding_on_the_left(folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(folder, tmp_path / "left")
+    change(tmp_path / "left" / "tokenizer_config.json", padding_side="left")
+    mine = Scorer(str(tmp_path / "left"))
+    table = mine._model.bert.embeddings.position_embeddings
+    nn.init.zeros_(table.weight)  # so that positions do not matter
+    alone = [mine.scores_and_vectors(mine.prepare([pair]))[1][0] for pair in pairs()[:6]]
+    together = mine.scores_and_vectors(mine.prepare(pairs()[:6]))[1]
+    np.testing.assert_allclose(together, np.stack(alone), atol=5e-5)
+
+
+def test_titles_are_formatted_as_in_training(folder: Path, tmp_path: Path) -> None:
+    titled, blank = Passage("1", "text", title="T"), Passage("1", "text", title=" ")
+    assert [format_passage(titled, how) for how in ("join", "colon", "none")] == ["T text", "T: text", "text"]
+    assert [format_passage(blank, how) for how in ("join", "colon")] == ["text", "text"]
+    assert resolve_title(str(folder), None, strict=True) == "join"
+    assert resolve_title(str(folder), "none", strict=True) == "none"
+    shutil.copytree(folder, tmp_path / "ours")
+    stated = {"command": "drtk train-reranker", "settings": {}, "inputs": [], "pairing": {"title": "colon"}}
+    (tmp_path / "ours" / "meta.json").write_text(json.dumps(stated))
+    assert resolve_title(str(tmp_path / "ours"), None, strict=True) == "colon"
+    assert resolve_title(str(tmp_path / "ours"), "none", strict=False) == "none"
+    with pytest.raises(MismatchError, match="ours: was trained with `title` colon; join contradicts it"):
+        resolve_title(str(tmp_path / "ours"), "join", strict=True)
