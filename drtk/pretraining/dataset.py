@@ -28,10 +28,8 @@ class ExampleDataset(torch.utils.data.Dataset[Example]):
     rows: the corpus rows to use, (rows,)
     """
 
-    def __init__(
-        self, builder: ExampleBuilder, rows: np.ndarray, ids: Any, *, batch: int, steps: int, seed: int
-    ) -> None:
-        self._builder, self._rows, self._ids = builder, rows, ids
+    def __init__(self, builder: ExampleBuilder, rows: np.ndarray, *, batch: int, steps: int, seed: int) -> None:
+        self._builder, self._rows = builder, rows
         self._batch, self._length, self._seed = batch, steps * batch, seed
         self.epoch_length = len(rows) // batch * batch
         self._order: tuple[int, np.ndarray] = (-1, np.empty(0, dtype=np.int64))
@@ -45,7 +43,7 @@ class ExampleDataset(torch.utils.data.Dataset[Example]):
             self._order = (epoch, order_of_epoch(len(self._rows), epoch=epoch, seed=self._seed))
         row = int(self._rows[self._order[1][place]])
         slots = self._builder(row, epoch=epoch, step=index // self._batch)
-        return Example((self._seed, epoch, self._ids(row)), slots)
+        return Example((self._seed, epoch, self._builder.id(row)), slots)
 
 
 class PretrainingData:
@@ -69,8 +67,10 @@ class PretrainingData:
     ) -> None:
         self.corpus, self.composition, self.settings, self.seed = corpus, composition, settings, seed
         by_document = composition.example == "document"
-        rows = corpus.shared_documents if by_document else np.arange(len(corpus))
-        self._ids = partial(_document_id if by_document else _passage_id, corpus)  # pickled for worker processes
+        special = SpecialTokens.of(tokenizer)
+        self._make_builder = partial(ExampleBuilder, composition, corpus, special, max_length=settings.max_length)
+        self._builder = self._make_builder(seed=seed)
+        rows = self._builder.rows
         self.unit = "documents" if by_document else "passages"
         self.held_out, self.rows = self._split(rows, min(settings.held_out, int(len(rows) * max_held_out)))
         what = "documents of several passages" if by_document else "passages"
@@ -88,11 +88,7 @@ class PretrainingData:
             )
         self.steps_per_epoch = len(self.rows) // settings.batch
         self.steps = settings.steps or max(1, round(settings.epochs * self.steps_per_epoch))
-        special = SpecialTokens.of(tokenizer)
         self._pad = int(tokenizer.pad_token_id or 0)
-        self._builder = partial(
-            ExampleBuilder, composition, corpus, special, ids=self._ids, max_length=settings.max_length
-        )
         examples = self.dataset()
         for number in range(min(16, len(examples))):  # raises what cannot be built before anything is written
             examples[number]
@@ -106,14 +102,15 @@ class PretrainingData:
         if not num_held_out:
             return rows[:0], rows
         if self.composition.example == "document" or "documents" not in self.corpus.wants:
-            order = sorted(rows.tolist(), key=lambda row: uniform(self.seed, "held-out", self._ids(row)))
+            order = sorted(rows.tolist(), key=lambda row: uniform(self.seed, "held-out", self._builder.id(row)))
             return np.array(order[:num_held_out]), np.array(sorted(order[num_held_out:]))
         taken: list[np.ndarray] = []
         room = len(rows) // 2
-        documents = range(self.corpus.documents)
-        for document in sorted(
-            documents, key=lambda each: uniform(self.seed, "held-out", _document_id(self.corpus, each))
-        ):
+
+        def order_of(document: int) -> float:
+            return uniform(self.seed, "held-out", self.corpus.id(int(self.corpus.span(document)[0])))
+
+        for document in sorted(range(self.corpus.documents), key=order_of):
             span = self.corpus.span(document)
             if len(span) <= room:
                 taken.append(span)
@@ -128,20 +125,12 @@ class PretrainingData:
 
     def dataset(self) -> ExampleDataset:
         """Return the examples of all steps."""
-        return ExampleDataset(
-            self._builder(seed=self.seed),
-            self.rows,
-            self._ids,
-            batch=self.settings.batch,
-            steps=self.steps,
-            seed=self.seed,
-        )
+        return ExampleDataset(self._builder, self.rows, batch=self.settings.batch, steps=self.steps, seed=self.seed)
 
     def sample(self, count: int) -> list[Mapping[str, SlotExample]]:
         """Return the slots of up to `count` evenly spaced rows."""
-        builder = self._builder(seed=self.seed)
         chosen = self.rows[np.linspace(0, len(self.rows) - 1, min(count, len(self.rows))).astype(int)]
-        return [builder(int(row), epoch=0, step=step) for step, row in enumerate(chosen)]
+        return [self._builder(int(row), epoch=0, step=step) for step, row in enumerate(chosen)]
 
     def collator(self, micro: int) -> Collator:
         """Return the collator of batches, with `micro` examples in memory at once."""
@@ -154,7 +143,7 @@ class PretrainingData:
         count = len(self.held_out)
         # One step per example, so that a view that is sampled by the step differs between examples.
         rows = ExampleDataset(
-            self._builder(seed=self.seed + 1), self.held_out, self._ids, batch=1, steps=max(1, count), seed=0
+            self._make_builder(seed=self.seed + 1), self.held_out, batch=1, steps=max(1, count), seed=0
         )
         examples = [rows[number] for number in range(count)]
         starts = [*range(0, count, size)]
@@ -181,11 +170,3 @@ class PretrainingData:
             if total < len(self.rows):
                 share = f"about {len(rows) / total:.0%} of the {self.unit}"
             log(f"{self.corpus.sources}: {share} have no text for {what}; they take no part in the terms that need it")
-
-
-def _passage_id(corpus: TokenCorpus, row: int) -> str:
-    return corpus.id(row)
-
-
-def _document_id(corpus: TokenCorpus, document: int) -> str:
-    return corpus.id(int(corpus.span(document)[0]))

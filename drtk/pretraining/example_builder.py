@@ -91,7 +91,7 @@ class SlotView(NamedTuple):
 class ExampleBuilder:
     """Turn corpus rows into the slots of examples. The same (seed, epoch, id) gives the same slots in every batch and process.
 
-    ids: returns the id of a row (a passage, or a document)    max_length: tokens of a slot that sets no length
+    max_length: tokens of a slot that sets no length
     Raises UsageError for an unknown masking, view or option.
     """
 
@@ -101,11 +101,10 @@ class ExampleBuilder:
         corpus: Any,
         special: SpecialTokens,
         *,
-        ids: Callable[[int], str],
         max_length: int,
         seed: int,
     ) -> None:
-        self._composition, self._corpus, self._special, self._ids = composition, corpus, special, ids
+        self._composition, self._corpus, self._special = composition, corpus, special
         self._max_length, self._seed = max_length, seed
         slots = composition.slots
         self._order: list[str] = []  # slots that others refer to come first
@@ -116,6 +115,18 @@ class ExampleBuilder:
         self._maskings = {
             name: load_masking(composition, name) for name, slot in slots.items() if slot.masking != "none"
         }
+
+    @property
+    def rows(self) -> np.ndarray:
+        """The rows of the corpus: passages, or documents of several passages."""
+        is_document = self._composition.example == "document"
+        rows: np.ndarray = self._corpus.shared_documents if is_document else np.arange(len(self._corpus))
+        return rows
+
+    def id(self, row: int) -> str:
+        """Return the id of a row; that of a document is its first passage's."""
+        is_document = self._composition.example == "document"
+        return str(self._corpus.id(int(self._corpus.span(row)[0]) if is_document else row))
 
     def __call__(self, row: int, *, epoch: int, step: int) -> dict[str, SlotExample]:
         """Build the slots of a row for an epoch and a step. Raises MismatchError if a masking lacks weights."""
@@ -129,7 +140,7 @@ class ExampleBuilder:
         self, name: str, row: int, epoch: int, step: int, parts: dict[Any, Any], slots: Mapping[str, SlotExample]
     ) -> SlotExample:
         slot, vocabulary = self._composition.slots[name], self._special.vocabulary
-        key = (self._seed, epoch, self._ids(row))
+        key = (self._seed, epoch, self.id(row))
         text = self._text(name, row, key, step, parts)
         if text is None:
             ids, nothing = np.array([self._special.first, self._special.last], dtype=np.int32), np.zeros(2, dtype=bool)
@@ -156,7 +167,7 @@ class ExampleBuilder:
             try:
                 hidden = masking(MaskInput(text, slot.rate, rng, counted, other), **slot.masking_options)
             except ValueError as error:  # a text without weights
-                place = f"[slots.{name}]: passage {self._ids(row)!r}"
+                place = f"[slots.{name}]: passage {self.id(row)!r}"
                 raise MismatchError(f"{place}: masking by '{slot.masking}' {error}") from error
         shown, model = corruption, self._composition.generator
         if shown == "replaced" and model is not None:

@@ -241,18 +241,12 @@ def preview_slots(
     plan = parse_composition(apply_changes(preset, changes), place)
     corpus = TokenCorpus.open(path, model, wants=fields_of(plan), side_files=side_files)
     tokenizer = load_tokenizer(model)
-    spell, by_document = Speller(tokenizer), plan.example == "document"
-    rows = (corpus.shared_documents.tolist() if by_document else list(range(len(corpus))))[:count]
-
-    def id_of(row: int) -> str:
-        return corpus.id(int(corpus.span(row)[0]) if by_document else row)
-
-    special = SpecialTokens.of(tokenizer)
-    build = ExampleBuilder(plan, corpus, special, ids=id_of, max_length=settings.max_length, seed=seed)
+    spell = Speller(tokenizer)
+    build = ExampleBuilder(plan, corpus, SpecialTokens.of(tokenizer), max_length=settings.max_length, seed=seed)
     fill = _load_generator(plan, generator, tokenizer) if generator and plan.generator else None
     width = max(60, shutil.get_terminal_size().columns)
-    for row in rows:
-        yield f"{'document of ' if by_document else ''}{printable(id_of(row))}"
+    for row in build.rows[:count].tolist():
+        yield f"{'document of ' if plan.example == 'document' else ''}{printable(build.id(row))}"
         slots = build(row, epoch=0, step=0)
         filled = fill(slots) if fill else {}
         for name, slot in slots.items():

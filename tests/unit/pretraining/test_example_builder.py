@@ -31,9 +31,7 @@ class Shelf:
     def __call__(self, preset: str, *changes: str, seed: int = 1, max_length: int = 32) -> Any:
         plan = parse_composition(apply_changes(load_preset(preset).content, changes), preset)
         corpus = TokenCorpus.open(self.corpus_file, self.model, wants=fields_of(plan))
-        return ExampleBuilder(
-            plan, corpus, SpecialTokens.of(self.tokenizer), ids=corpus.id, max_length=max_length, seed=seed
-        )
+        return ExampleBuilder(plan, corpus, SpecialTokens.of(self.tokenizer), max_length=max_length, seed=seed)
 
 
 @pytest.fixture(scope="module")

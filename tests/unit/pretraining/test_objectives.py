@@ -207,6 +207,13 @@ def test_a_pair_that_lacks_a_side_is_neither_query_nor_candidate(options: dict[s
     assert found == pytest.approx(loss(options, LEFT, RIGHT), abs=2e-6)
 
 
+def test_absent_extra_negatives_are_no_candidates() -> None:
+    options, rows = {"extra_negatives": ("c",)}, {"a": LEFT, "b": RIGHT, "c": torch.full((2, 2), 5.0)}
+    everybody = torch.tensor([True, True])
+    found = contrast_loss(Contrast("a", "b", **options), rows, {"a": everybody, "b": everybody, "c": ~everybody})
+    assert found.item() == pytest.approx(0.598139, abs=2e-6)
+
+
 def test_without_any_pair_the_loss_is_0_and_has_a_gradient() -> None:
     rows, absent = LEFT.clone().requires_grad_(), torch.tensor([False, False])
     found = contrast_loss(Contrast("a", "b"), {"a": rows, "b": RIGHT}, {"a": absent, "b": absent})

@@ -26,14 +26,20 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def load(
-    place: Path, source: Path, *, kind: str | None = None, assumed: set[str] | None = None, **settings: Any
+    place: Path,
+    source: Path,
+    *,
+    kind: str | None = None,
+    training: bool = True,
+    assumed: set[str] | None = None,
+    **settings: Any,
 ) -> LabelledCandidates:
     return load_labelled(
         str(source),
         load_queries(str(place / "queries.jsonl"), Intake()),
         QueryRerankerConfig(**settings),
         kind=kind,
-        training=True,
+        training=training,
         assumed=set() if assumed is None else assumed,
         intake=Intake(),
     )
@@ -102,6 +108,9 @@ def test_lists_of_one_rank_are_dropped_and_counted(place: Path, tmp_path: Path) 
     lists = load(place, write_rows(tmp_path / "in", rows))
     # 24 questions with three kinds each: 72 lists
     assert (lists.questions, len(lists), lists.candidates, lists.tied) == (24, 69, 276, 3)
+    assert load(place, tmp_path / "in", candidates=2).candidates < 276
+    held = load(place, tmp_path / "in", training=False, candidates=2)  # all are evaluated with
+    assert (len(held), held.candidates, held.tied) == (72, 288, 0)
     write_rows(tmp_path / "in", [row | {"rank": 7} for row in rows])
     with pytest.raises(
         DrtkError, match="in: holds 72 lists of candidates, each of one rank; there is nothing to learn"

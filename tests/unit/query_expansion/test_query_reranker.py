@@ -60,8 +60,7 @@ class Planted(torch.nn.Module):
 
 @pytest.mark.parametrize("preset", ["ear-ri", "ear-rd"])
 @pytest.mark.parametrize(
-    ("changes", "loss"),
-    [({}, 0.301667), ({"skip_ties": False}, 0.262778), ({"pair_weight": "sum"}, 1.61)],
+    ("changes", "loss"), [({}, 0.301667), ({"skip_ties": False}, 0.262778), ({"pair_weight": "sum"}, 1.61)]
 )
 def test_presets_minimise_the_loss_of_methods_7_5(preset: str, changes: dict, loss: float) -> None:
     inputs = {

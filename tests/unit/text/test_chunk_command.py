@@ -88,10 +88,10 @@ def test_a_saved_sentence_model_gives_the_same_passages(run, tmp_path):
 
 
 def test_only_the_beginning_trains(run, tmp_path):
-    # The same first kilobyte and a different rest give the same model.
-    first = {"_id": "first", "text": "One abk. is here. " * 100}
+    # The same first kilobyte, in bytes and not in characters, and a different rest give the same model.
     for name, text in (("a", "Mr. Smith vs. xyz. is it. " * 50), ("b", "Nothing.")):
-        run([first, {"_id": "rest", "text": text}], "--punkt-mb", 0.001, "--save-punkt", tmp_path / name)
+        documents = [{"_id": "first", "text": "Ä" * 600 + " " + text}, {"_id": "rest", "text": text}]
+        run(documents, "--punkt-mb", 0.001, "--save-punkt", tmp_path / name)
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
 
 

@@ -198,8 +198,10 @@ def test_short_passages_depend_on_seed_document_and_number():
     short = ChunkSettings(short_prob=0.5, seed=3)
     together = Chunker(short, 30, MODEL)([other, one])[1]
     assert together == Chunker(short, 30, MODEL)([one])[0]
-    assert lengths_of(together) != lengths_of(chunk(other, 30, short_prob=0.5, seed=3))
-    assert lengths_of(together) != lengths_of(chunk(one, 30, short_prob=0.5, seed=4))
+    full = [length == 30 for length in lengths_of(together)]
+    for passages in (chunk(other, 30, short_prob=0.5, seed=3), chunk(one, 30, short_prob=0.5, seed=4)):
+        others = [length == 30 for length in lengths_of(passages)]
+        assert sum(mine != theirs for mine, theirs in zip(full, others, strict=False)) > 5  # other groups are short
     assert max(lengths_of(together)) == 30  # half of the passages keep the cap
 
 
