@@ -178,12 +178,11 @@ def test_settings_that_contradict_each_other_are_rejected() -> None:
 
 
 def test_a_list_without_a_vector_is_named_by_its_line(tmp_path: Path) -> None:
-    from tests.unit.data.test_embeddings import pair_folder
-
     from drtk.data.embeddings import PairVectors
     from drtk.errors import RecordError
     from drtk.runtime.inputs import Intake
     from drtk.training.list_reranker import collate, read_lists
+    from tests.unit.data.test_embeddings import pair_folder
 
     folder = pair_folder(tmp_path / "v", {"q1": ["a", "b"], "q2": ["c"], "q3": ["a"]})
     vectors = PairVectors(str(folder))
@@ -203,11 +202,10 @@ def test_a_list_without_a_vector_is_named_by_its_line(tmp_path: Path) -> None:
 
 
 def test_runs_that_teach_a_list_re_ranker_nothing_are_told_apart(tmp_path: Path) -> None:
-    from tests.unit.data.test_embeddings import pair_folder
-
     from drtk.data.embeddings import PairVectors
     from drtk.runtime.inputs import Intake
     from drtk.training import list_reranker
+    from tests.unit.data.test_embeddings import pair_folder
 
     vectors = PairVectors(str(pair_folder(tmp_path / "v", {"q1": ["a", "b"], "q2": ["c"]})))
     run, settings = tmp_path / "run", merge(RerankerConfig, load_preset("hlatr").settings, {"depth": 2})
