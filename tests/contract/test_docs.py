@@ -173,18 +173,6 @@ def test_a_system_is_cited_with_one_year() -> None:
         assert {path: years for path, years in found.items() if years - {year}} == {}
 
 
-def test_tables_a1_and_a2_are_those_of_the_thesis() -> None:
-    lines = [(relative(path), line) for path in CITED for line in path.read_text(encoding="utf-8").splitlines()]
-    named = [(path, line) for path, line in lines if re.search(r"\bA\.[12]\b", line)]
-    assert named
-    assert [place for place in named if not re.search(r"thesis", place[1])] == []
-
-
-def test_no_page_has_a_place_left_to_fill_in() -> None:
-    for page in [*PAGES, ROOT / "README.md"]:
-        assert not re.findall(r"\b[A-Z]+_(?:TABLE|OUTPUT|TIME|INSTALL)\b", page.read_text(encoding="utf-8"))
-
-
 def test_no_page_installs_a_package_called_drtk() -> None:
     for page in [*PAGES, ROOT / "README.md"]:
         # drtk is on no package index; what has its name there is somebody else's.

@@ -44,14 +44,16 @@ def test_transformers_reads_it_and_scores_as_the_encoder_with_its_head(
     manifest = json.loads((tmp_path / "lm" / "meta.json").read_text())
     assert (manifest["kind"], manifest["settings"]["masked_lm"]) == ("model", str(encoder))
     assert manifest["inputs"][0]["path"] == str(encoder)
+    with pytest.raises(DrtkError, match="exists already; `force` replaces it"):
+        command(capfd, "convert", "--masked-lm", encoder, "-o", tmp_path / "lm")
+    command(capfd, "convert", "--masked-lm", encoder, "-o", tmp_path / "lm", "--force")
 
 
-def test_an_encoder_without_a_trained_head_is_refused_and_nothing_is_left(
+def test_an_encoder_without_a_trained_head_is_rejected_and_nothing_is_left(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    model = tiny_model(tmp_path / "model")
     with pytest.raises(MismatchError, match="has no language-model head; `drtk pretrain` writes one"):
-        command(capfd, "convert", "--masked-lm", model, "-o", tmp_path / "lm")
+        command(capfd, "convert", "--masked-lm", tiny_model(tmp_path / "model"), "-o", tmp_path / "lm")
     assert not (tmp_path / "lm").exists()
 
 
@@ -70,14 +72,3 @@ def test_what_does_not_go_with_a_model_is_told(
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UsageError, match=told):
         command(capfd, "convert", "--masked-lm", encoder, *more)
-
-
-def test_a_folder_that_is_there_is_not_replaced_unless_asked(
-    encoder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    call = ["convert", "--masked-lm", encoder, "-o", tmp_path / "lm"]
-    command(capfd, *call)
-    with pytest.raises(DrtkError, match="exists already; `force` replaces it"):
-        command(capfd, *call)
-    command(capfd, *call, "--force")
-    command(capfd, *call, "--skip-done")

@@ -6,7 +6,7 @@ import pytest
 
 from drtk.cli.presets import presets
 from drtk.config import load_preset, preset_names
-from drtk.errors import DrtkError, UsageError
+from drtk.errors import UsageError
 
 
 def test_the_list_names_every_preset_with_its_command(capsys):
@@ -17,25 +17,13 @@ def test_the_list_names_every_preset_with_its_command(capsys):
         assert line.removeprefix(name).strip().startswith(f"{load_preset(name).command} ")
 
 
-@pytest.mark.parametrize("name", preset_names())
-def test_a_printed_preset_is_the_file_and_says_what_it_is_for(name, capsys):
-    presets(name=name, check=False, quiet=False, verbose=False)
-    content = tomllib.loads(capsys.readouterr().out)
-    assert content["command"]
-    assert content["summary"]
-
-
-def test_an_unknown_preset_and_a_file_that_is_none_are_refused(tmp_path):
-    with pytest.raises(UsageError, match="unknown preset 'x'"):
-        load_preset("x")
-    torn = tmp_path / "torn.toml"
-    torn.write_text("command = ")
-    with pytest.raises(DrtkError, match="not TOML"):
-        load_preset(str(torn))
-    nameless = tmp_path / "nameless.toml"
-    nameless.write_text("[settings]\nlr = 1.0\n")
-    with pytest.raises(DrtkError, match="names its command"):
-        load_preset(str(nameless))
+def test_a_printed_preset_is_its_file(capsys):
+    for name in preset_names():
+        presets(name=name, check=False, quiet=False, verbose=False)
+        content = tomllib.loads(capsys.readouterr().out)
+        assert content == load_preset(name).content
+        assert content["command"]
+        assert content["summary"]
 
 
 def checked(capsys, name: str | None) -> str:

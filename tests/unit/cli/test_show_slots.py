@@ -145,18 +145,18 @@ def test_colours_are_for_terminals_and_on_demand(
 @pytest.mark.parametrize(
     ("more", "told"),
     [
-        (["--preset", "mlm"], "--preset needs --model"),
-        (["--model", "m"], "--model, --generator and --set go with --preset"),
-        (["--set", "a=b"], "--model, --generator and --set go with --preset"),
-        (["--preset", "mlm", "--model", "m", "--json"], "--preset goes with neither --weights, --html nor --json"),
-        (["--preset", "quickstart", "--model", "m"], "preset 'quickstart' is for drtk train-retriever"),
+        ("--preset mlm", "--preset needs --model"),
+        ("--model m", "--model, --generator and --set go with --preset"),
+        ("--set a=b", "--model, --generator and --set go with --preset"),
+        ("--preset mlm --model m --json", "--preset goes with neither --weights, --html nor --json"),
+        ("--preset quickstart --model m", "preset 'quickstart' is for drtk train-retriever"),
     ],
 )
 def test_what_does_not_go_together_is_told(
-    more: list[str], told: str, world: Path, capfd: pytest.CaptureFixture[str]
+    more: str, told: str, world: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(UsageError, match=re.escape(told)):
-        command(capfd, "show", world / "corpus.jsonl", *more)
+        command(capfd, "show", world / "corpus.jsonl", *more.split())
 
 
 def test_tokens_that_carry_their_space_are_joined_by_it(tmp_path: Path) -> None:

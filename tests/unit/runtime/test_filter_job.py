@@ -262,6 +262,12 @@ def test_unusable_outputs_and_journals_are_rejected(tmp_path: Path) -> None:
             job(output).check()
 
 
+def test_a_useless_output_is_an_error_and_removed(tmp_path: Path) -> None:
+    with pytest.raises(DrtkError, match="70 lines are useless"):
+        run(tmp_path / "out", find_problem=lambda lines: f"{lines} lines are useless")
+    assert os.listdir(tmp_path) == []
+
+
 @pytest.mark.parametrize("suffix", ["", ".gz"])
 def test_a_second_pass_sees_all_lines_and_its_failure_keeps_the_first_pass(tmp_path: Path, suffix: str) -> None:
     worked: list[str] = []
@@ -287,5 +293,5 @@ def test_a_second_pass_sees_all_lines_and_its_failure_keeps_the_first_pass(tmp_p
     resumed.run_windows(iter(RECORDS), work, revise=number)
     assert worked == []
     assert content(output) == b"".join(b"35 " + orjson.dumps(record) + b"\n" for record in RECORDS)
-    assert resumed.counts == {"seen": 35}
+    assert read_json(Path(f"{output}.meta.json"))["counts"] == {"in": 35, "out": 35, "seen": 35}
     assert sorted(os.listdir(tmp_path)) == [f"out{suffix}", f"out{suffix}.meta.json"]
