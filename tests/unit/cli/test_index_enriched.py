@@ -229,7 +229,7 @@ def test_impacts_are_summed_and_the_type_needs_no_saying(place: Path, capfd) -> 
     with pytest.raises(UsageError, match="plain sums"):
         command(capfd, "search", "i", "queries.jsonl", "--k1", "10")
     write(place / "qrels.tsv", "query-id\tcorpus-id\tscore\nq1\td1\t1\n")
-    with pytest.raises(UsageError, match="--tune"):
+    with pytest.raises(UsageError, match="`tune` chooses k1 and b, which only indexes of words have"):
         command(capfd, "search", "i", "queries.jsonl", "--tune", "--qrels", "qrels.tsv")
 
 
