@@ -26,9 +26,9 @@ import faiss
 import numpy as np
 import torch
 
-from drtk.indexing.base import RankedIds, ranks_of, scores_of
+from drtk.indexing.base import RankedIds
 from drtk.indexing.config import DenseSearchSettings
-from drtk.indexing.exact import EMPTY, ExactIndex, keep_best
+from drtk.indexing.exact import EMPTY, ExactIndex, keep_best, ranks_of, scores_of
 from drtk.indexing.vectors import VECTORS
 
 BLOCK = DenseSearchSettings().block
@@ -79,7 +79,7 @@ def parts(passages: np.ndarray, queries: np.ndarray, k: int, rounds: int) -> dic
         "products, numpy": quickest(by_numpy, rounds),
         "candidates": quickest(candidates, rounds),
     }
-    best = candidates().sort(dim=1, descending=True).values.numpy()
+    best = candidates()
     flat = faiss.IndexFlatIP(passages.shape[1])
     flat.add(passages)
     with tempfile.TemporaryDirectory() as name:
@@ -89,7 +89,11 @@ def parts(passages: np.ndarray, queries: np.ndarray, k: int, rounds: int) -> dic
         index = ExactIndex.open(folder, DenseSearchSettings(threads=1))
         ids = index.ids
         found["lists of ids and scores"] = quickest(
-            lambda: [ids.ranking(ids.rows(ranks_of(row)), scores_of(row)) for row in best], rounds
+            lambda: [
+                ids.ranking(ids.rows(ranks.numpy()), scores.numpy())
+                for ranks, scores in zip(ranks_of(best), scores_of(best), strict=True)
+            ],
+            rounds,
         )
         found["exact, all of it"] = quickest(lambda: index.search(queries, k), rounds)
     found["faiss, all of it"] = quickest(lambda: flat.search(queries, k), rounds)

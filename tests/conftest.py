@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import os
 import signal
 import sys
@@ -10,6 +11,8 @@ from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from drtk.runtime.progress import set_verbosity
 
 # Before any test module is imported: transformers, datasets and OpenMP read these at import.
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -55,6 +58,13 @@ def _no_fsync() -> None:
 def _private_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Caches of the tests lie in a temporary folder: a stale cache of the user's must not decide a test."""
     os.environ["DRTK_CACHE"] = str(tmp_path_factory.mktemp("cache"))
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _visible_log() -> None:
+    """Let `caplog` see what commands log: the first one would stop drtk's logger from passing messages on."""
+    set_verbosity(quiet=False, verbose=False)
+    logging.getLogger("drtk").propagate = True
 
 
 _frozen = [0]  # modules
