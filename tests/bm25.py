@@ -12,7 +12,7 @@ import pytest
 from drtk.errors import MissingDependency
 from drtk.records import Passage
 
-# methods 8.1: documents "a b b c", "a c", "b d d", "c d e e e", average length 14 / 4 = 3.5; query "b d". `a` is a stop
+# docs/commands/index.md: documents "a b b c", "a c", "b d d", "c d e e e", average length 14 / 4 = 3.5; query "b d". `a` is a stop
 # word of Lucene's, so it is written `x` here.
 KNOWN = {"d1": "x b b c", "d2": "x c", "d3": "b d d", "d4": "c d e e e"}
 

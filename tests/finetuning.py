@@ -26,7 +26,7 @@ from drtk.training.retriever_loss import RetrieverLoss
 from tests.tiny import collection
 
 Q = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
-P = torch.tensor([[0.8, 0.6], [0.6, -0.8], [0.28, 0.96], [-0.6, 0.8]])  # d1+, n1, d2+, n2 (methods, section 6.3)
+P = torch.tensor([[0.8, 0.6], [0.6, -0.8], [0.28, 0.96], [-0.6, 0.8]])  # d1+, n1, d2+, n2 (docs/methods/fine-tuning.md)
 
 
 def settings_of(preset: str | None = None, **changes: Any) -> RetrieverConfig:

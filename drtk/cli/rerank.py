@@ -22,7 +22,7 @@ from drtk.runtime.runners import RunnerSettings
 if TYPE_CHECKING:
     from pathlib import Path
 
-DEPTH = 200  # documents scored (methods, section 6.7)
+DEPTH = 200  # documents scored (docs/methods/re-ranker.md)
 WINDOW = 16  # queries written at once: each has hundreds of documents
 WINDOW_WITH_VECTORS = 64  # each window is a shard
 WINDOW_OF_LISTS = 512

@@ -61,7 +61,8 @@ Aggregate = Literal["mean", "sum", "geometric", "none"]
 class Measure:
     """A column of a table: its heading, how it is computed, and how values of queries are aggregated.
 
-    engine: trec_eval (`key` is its name there), own (`key` is in METRICS), ir_measures (`key` is in its grammar), or run
+    engine: trec_eval (`key` is its name there; `rank_measure` computes the common ones, pytrec_eval the others), own (`key`
+    is in METRICS), ir_measures (`key` is in its grammar), or run
     (a property of the run: its tag or number of queries)
     """
 

@@ -71,7 +71,7 @@ _ONLY_SOFTMAX = (*_ONLY_BPROP, NoEffect("goes with --emit softmax", {"emit": ("s
 
 @dataclass(frozen=True)
 class WeightingSettings:
-    """drtk termweight (methods: section 3). What is None depends on the method."""
+    """drtk termweight (docs/methods/term-weights.md). What is None depends on the method."""
 
     words: Literal["treebank", "pieces", "plain"] | None = option(
         None,
@@ -162,7 +162,7 @@ LR = {"deepct": 2e-5, "deepimpact": 3e-6}
 
 @dataclass(frozen=True)
 class WeightTrainingConfig(TrainingConfig):
-    """drtk termweight --train (methods: sections 3.4 and 3.5). None depends on the method."""
+    """drtk termweight --train (docs/methods/term-weights.md). None depends on the method."""
 
     batch: int | None = option(  # type: ignore[assignment]
         None, "train: passages (deepct) or examples per step. [default: deepct 16, deepimpact 32]", at_least=1

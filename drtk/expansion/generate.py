@@ -28,7 +28,7 @@ class Prepared(NamedTuple):
 class Generate(BatchFunction):
     """Add `field`, a list of generated texts, to passages. Sampling depends on the seed and the passage id only.
 
-    An empty continuation is replaced by the passage itself, as in MASTER's released code (methods, section 2.4).
+    An empty continuation is replaced by the passage itself, as in MASTER's released code (docs/methods/master.md).
     keeping: score the generated queries, and drop some
     Raises UsageError if prefix or output leave no room for a passage, MismatchError for a model that generates no text or
     was trained to read passages otherwise.

@@ -169,7 +169,7 @@ def _count_terms(texts: list[list[int]]) -> np.ndarray:
 
 
 def _compute_scores(postings: dict[str, np.ndarray], folder: Path, *, k1: float, b: float) -> np.ndarray:
-    """Return BM25 scores of all postings, float32, for any k1 and b (methods: section 8.1)."""
+    """Return BM25 scores of all postings, float32, for any k1 and b (docs/commands/index.md)."""
     counts = read_array(folder / _COUNTS, mmap="r")
     lengths = read_array(folder / _LENGTHS)
     if len(counts) != len(postings["indices"]):

@@ -68,7 +68,7 @@ class BM25IndexSettings:
 
 @dataclass(frozen=True)
 class BM25SearchSettings:
-    """drtk search over words (methods: section 8.1)."""
+    """drtk search over words (docs/commands/index.md)."""
 
     k1: float | None = option(
         None,

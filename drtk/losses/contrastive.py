@@ -1,8 +1,8 @@
 """Contrastive losses over a batch of queries and their passages, in float32.
 
-queries: (B, H); passages: (B * n, H) in blocks of n, the positive first, so the positive of query i is column i * n (methods,
-section 6.3); mask: (B, B * n), True for a passage that is no negative of a query, which leaves the softmax. A query's own
-positive is never masked. All losses return the mean over queries, ().
+queries: (B, H); passages: (B * n, H) in blocks of n, the positive first, so the positive of query i is column i * n;
+mask: (B, B * n), True for a passage that is no negative of a query, which leaves the softmax. A query's own positive is
+never masked. All losses return the mean over queries, () (docs/methods/fine-tuning.md).
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def simlm_paper(
 def simlm_full(
     queries: Tensor, passages: Tensor, *, similarity: str, temperature: float, mask: Tensor | None = None
 ) -> Tensor:
-    """Return -log softmax of each positive among four blocks, as in SimLM's released code (methods, section 6.3, c).
+    """Return -log softmax of each positive among four blocks, as in SimLM's released code (docs/methods/fine-tuning.md).
 
     The blocks: query and all passages; positive and other queries; query and other queries; positive and other positives.
     Hard negatives are compared with queries only. ln(B n + 3 (B - 1)) if all vectors are equal.

@@ -1,4 +1,4 @@
-"""Losses that learn from a teacher's scores of each query's own candidates (methods, section 6.8), in float32.
+"""Losses that learn from a teacher's scores of each query's own candidates (docs/methods/distillation.md), in float32.
 
 queries: (B, H); passages: (B * n, H) in blocks of n, the positive first; teacher: (B, n). All return a scalar, ().
 """

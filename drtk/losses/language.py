@@ -33,7 +33,7 @@ def summed_cross_entropy(logits: Tensor, labels: Tensor, *, smoothing: float = 0
 def token_losses_sum(
     features: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, *, chunk: int | None = None
 ) -> Tensor:
-    """Return the sum over tokens of -log softmax(features W' + bias)[label], (), float32; 0 without tokens (methods, section 0.4).
+    """Return the sum over tokens of -log softmax(features W' + bias)[label], (), float32; 0 without tokens.
 
     Holds the logits of `chunk` tokens at a time: gradients are computed with the loss, so the backward pass keeps tensors of
     the size of the inputs only. Matrix products use the precision of `features` or of autocast; the rest uses float32

@@ -13,7 +13,7 @@ from torch import Tensor
 
 
 def listwise(logits: Tensor) -> Tensor:
-    """Return -log softmax of the positive among its query's passages, averaged over queries, () (methods, section 6.7)."""
+    """Return -log softmax of the positive among its query's passages, averaged over queries, () (docs/methods/re-ranker.md)."""
     return -F.log_softmax(logits.float(), dim=-1)[:, 0].mean()
 
 
@@ -40,7 +40,7 @@ def hardest(logits: Tensor, keep: int) -> Tensor:
 
 
 def binary(logits: Tensor, labels: Tensor) -> Tensor:
-    """Return the binary cross-entropy of relevance, averaged over pairs, () (methods, section 7.10).
+    """Return the binary cross-entropy of relevance, averaged over pairs, () (docs/methods/passage-reranking.md).
 
     logits: (pairs,)    labels: (pairs,), 1 or 0
     """
@@ -48,7 +48,7 @@ def binary(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def listwise_labels(logits: Tensor, labels: Tensor, present: Tensor) -> Tensor:
-    """Return the cross-entropy with several positives, -sum y / sum(y) log softmax, averaged over queries, () (methods, section 6.9).
+    """Return the cross-entropy with several positives, -sum y / sum(y) log softmax, averaged over queries, () (docs/methods/hlatr.md).
 
     labels: (queries, n)    present: (queries, n), False at padding, which leaves the softmax
     """
@@ -66,7 +66,7 @@ def pairwise_margin(
     weight: Literal["offset", "sum"] = "offset",
     skip_ties: bool = True,
 ) -> Tensor:
-    """Return the hinge loss of all pairs of a question's expansions, averaged over questions, (); 0 without pairs (methods, 7.5).
+    """Return the hinge loss of all pairs of a question's expansions, averaged over questions, (); 0 without pairs (docs/methods/ear.md).
 
     With expansions sorted by rank, stably, pair i < j has the hinge max(0, M_i - M_j + alpha (r_j - r_i)): LOWER scores are
     better, by a margin that grows with the difference of ranks (EAR: Chuang's thesis, section 3.3.1).

@@ -44,7 +44,7 @@ class PassageTexts:
 
 
 class AnswerFilter(ContentFilter):
-    """1 if a passage contains an answer of the query (methods: section 8.5), else 0; nothing for queries without answers.
+    """1 if a passage contains an answer of the query (docs/methods/evaluation.md), else 0; nothing for queries without answers.
 
     counts: receives the number of passages, and of those without text.
     """

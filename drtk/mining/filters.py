@@ -145,7 +145,7 @@ class ContentFilter:
         """Return whether a passage with this value is rejected."""
         return value >= limit
 
-    def find_rejected(self, pool: Pool, candidates: Sequence[Candidate]) -> list[Rejection]:
+    def find_beyond_limit(self, pool: Pool, candidates: Sequence[Candidate]) -> list[Rejection]:
         """Return rejections of the candidates, which were measured before, that are beyond the limit."""
         limit = self.limit(pool) if candidates else None
         if limit is None:

@@ -137,7 +137,7 @@ class Miner:
         candidates = [pool.unique_candidates() for pool in active]
         answers.measure(active, [[one.id for one in some] for some in candidates])
         for pool, some in zip(active, candidates, strict=True):
-            pool.promote([rejection.candidate.id for rejection in answers.find_rejected(pool, some)])
+            pool.promote([rejection.candidate.id for rejection in answers.find_beyond_limit(pool, some)])
 
     def reject_candidates(self, pools: Sequence[Pool]) -> None:
         """Apply the filters in order; what one source makes suspicious is rejected from all of them."""
@@ -148,7 +148,7 @@ class Miner:
             candidates = [pool.unique_candidates() for pool in pools]
             content_filter.measure(pools, [[one.id for one in some] for some in candidates])
             for pool, some in zip(pools, candidates, strict=True):
-                pool.reject(content_filter.find_rejected(pool, some))
+                pool.reject(content_filter.find_beyond_limit(pool, some))
 
     def add_random_passages(self, pools: Sequence[Pool]) -> None:
         """Fill up to the policy's floor with random passages; those that a content filter rejects are sampled again."""
@@ -161,7 +161,7 @@ class Miner:
             for pool, new in sampled:
                 rejected: dict[str, Rejection] = {}
                 for content_filter in filters:
-                    for rejection in content_filter.find_rejected(pool, new):
+                    for rejection in content_filter.find_beyond_limit(pool, new):
                         rejected.setdefault(rejection.candidate.id, rejection)
                 pool.negatives = [*pool.negatives, *(one for one in new if one.id not in rejected)]
                 if rejected:

@@ -96,7 +96,7 @@ class GenerationSettings:
 
 @dataclass(frozen=True)
 class ContinuationSettings(GenerationSettings):
-    """drtk continue-text; MASTER's paper gives no values, these are those of methods, section 2.4."""
+    """drtk continue-text; MASTER's paper gives no values, these are those of docs/methods/master.md."""
 
     n: int = option(1, "Continuations to generate per passage.", at_least=1, flag="--n")
     top_k: int = option(50, "Sample from the K most likely tokens; 0: from all.", at_least=0, no_effect=NOT_SAMPLING)

@@ -64,7 +64,7 @@ def filter_logits(logits: Tensor, *, top_k: int, top_p: float, temperature: floa
     """Return (probabilities, tokens) of the filtered distributions, best first, (rows, top_k or vocabulary) each.
 
     First keep the `top_k` most likely tokens (0: all) and normalize; then keep the smallest set that reaches `top_p`
-    (Holtzman 2020), and normalize again. The other order keeps more (methods: section 2.6).
+    (Holtzman 2020), and normalize again. The other order keeps more (docs/methods/doc2query.md).
     logits: (rows, vocabulary)
     """
     width = logits.shape[-1] if top_k == 0 else min(top_k, logits.shape[-1])

@@ -1,4 +1,4 @@
-"""HLATR: a small transformer over the list of a query's candidates, with a cross-encoder's vectors as input (methods, section 6.9)."""
+"""HLATR: a small transformer over the list of a query's candidates, with a cross-encoder's vectors as input (docs/methods/hlatr.md)."""
 
 from __future__ import annotations
 

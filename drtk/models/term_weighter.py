@@ -22,7 +22,7 @@ _CPU_TOKENS, _GPU_TOKENS = 4096, 131_072
 
 
 class ImpactHead(nn.Module):
-    """ReLU(w2 . Dropout(ReLU(W1 h)) + b): a number of 0 or more (DeepImpact; methods: section 3.4)."""
+    """ReLU(w2 . Dropout(ReLU(W1 h)) + b): a number of 0 or more (DeepImpact; docs/methods/term-weights.md)."""
 
     def __init__(self, hidden: int, *, dropout: float = 0.1) -> None:
         super().__init__()

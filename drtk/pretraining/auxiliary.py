@@ -1,4 +1,4 @@
-"""DiffCSE's replaced-token detection as an auxiliary loss of retriever training (DiffCSE for DPR; methods, section 5.11)."""
+"""DiffCSE's replaced-token detection as an auxiliary loss of retriever training (DiffCSE for DPR; docs/methods/diffcse-dpr.md)."""
 
 from __future__ import annotations
 

@@ -60,8 +60,8 @@ def to_device(batch: Batch, device: torch.device) -> Batch:
 class Collator:
     """Collate a device's share of a batch into parts of at most `micro` examples of similar length.
 
-    A slot with reduction `mean_all` is padded to its maximum length, because its mean is over that length (methods 5.10).
-    A slot of a two-stream reader gets a random visibility matrix (methods 5.7).
+    A slot with reduction `mean_all` is padded to its maximum length, because its mean is over that length (docs/methods/diffcse.md).
+    A slot of a two-stream reader gets a random visibility matrix (docs/methods/retromae.md).
     """
 
     def __init__(self, composition: Composition, *, pad: int, max_length: int, seed: int, micro: int) -> None:

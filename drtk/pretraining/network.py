@@ -109,7 +109,7 @@ class Network(nn.Module):
         return weights | ({} if self._joint is None else {GENERATOR_TERM: self._joint.weight})
 
     def train(self, mode: bool = True) -> Network:
-        """Set the mode; a frozen generator stays in evaluation mode (methods: section 5.6)."""
+        """Set the mode; a frozen generator stays in evaluation mode (docs/methods/simlm.md)."""
         super().train(mode)
         if self.generator is not None and self._joint is None:
             self.generator.eval()
@@ -156,7 +156,7 @@ class Network(nn.Module):
         return NetworkOutput(terms, self._facts(encoded), vectors)
 
     def _generator_loss(self, slot: SlotBatch) -> Tensor:
-        """Return the sum of a joint generator's losses at masked positions (methods: section 5.6), ()."""
+        """Return the sum of a joint generator's losses at masked positions (docs/methods/simlm.md), ()."""
         where, head = _masked_positions(slot), self.generator.head
         features = self.generator.features(slot.given, slot.attention, where, slot.types)
         return token_losses_sum(features, head.weight, head.bias, slot.clean[where])

@@ -30,7 +30,7 @@ class LossParts:
     _heads: dict[str, Any] = field(default_factory=dict)
 
     def head_of(self, reader: str) -> Any:
-        """Return the head of a reader: the encoder's, or a copy for one that shares nothing (methods: section 5.0)."""
+        """Return the head of a reader: the encoder's, or a copy for one that shares nothing (docs/methods/readers.md)."""
         module: Any = self.readers[reader]
         if not getattr(module, "own_head", False):
             return self.head
@@ -80,9 +80,9 @@ class RecoverLoss(nn.Module):
 
 
 class Tokens(nn.Module):
-    """Predict the original token at hidden positions, or at all but special ones (methods: sections 5.1 and 5.6).
+    """Predict the original token at hidden positions, or at all but special ones (docs/methods/simlm.md).
 
-    With a causal reader, predict the token after each position, the last special token included (section 5.4).
+    With a causal reader, predict the token after each position, the last special token included (docs/methods/cotmae.md).
     """
 
     def __init__(self, objective: Recover, parts: LossParts) -> None:
@@ -149,7 +149,7 @@ class Edited(nn.Module):
 
 
 class Corrected(nn.Module):
-    """Predict the original token at every position through a gate that copies the input token (COCO-LM; methods: section 5.10).
+    """Predict the original token at every position through a gate that copies the input token (COCO-LM; docs/methods/diffcse.md).
 
     p(original) = c * [input token is the original] + (1 - c) * softmax
     """
@@ -190,7 +190,7 @@ def contrast_loss(objective: Contrast, vectors: Mapping[str, Tensor], present: M
     """Return the mean contrastive loss over all pairs that are present, (); 0 if there is none.
 
     vectors: (batch, hidden) by slot; present: (batch,) bool by slot
-    With extra positives it is the mean over the positives (methods: section 5.10).
+    With extra positives it is the mean over the positives (docs/methods/diffcse.md).
     """
     positives = (objective.b, *objective.extra_positives)
     losses = [_pair_loss(objective, name, vectors, present) for name in positives]

@@ -129,8 +129,8 @@ def sample(scores: Tensor, noise: Tensor) -> Tensor:
 def fill_masks(slot: SlotBatch, name: str, composition: Composition, model: Generator | None) -> Tensor:
     """Return the input ids of slot `name`, (batch, tokens), with the generator's tokens if its corruption wants them.
 
-    A generator with scope "all" replaces every token but the first, [SEP] too, as released DiffCSE does (methods: section
-    5.10); of insertions only the inserted tokens are filled.
+    A generator with scope "all" replaces every token but the first, [SEP] too, as released DiffCSE does
+    (docs/methods/diffcse.md); of insertions only the inserted tokens are filled.
     """
     corruption, settings = composition.slots[name].corruption, composition.generator
     if corruption not in GENERATED or model is None or settings is None or slot.noise is None:

@@ -40,8 +40,8 @@ EncoderScore = Callable[[TextEncoder], float]
 class Pretrainer(DrtkTrainer):
     """A DrtkTrainer over batches in parts of `collator.micro` examples.
 
-    Token losses of a step are divided by the labels of all its parts and processes (methods: section 0.4, rules 1 and 4).
-    If vectors are compared and there are several parts, their gradients are cached (methods: section 5.3): vectors
+    Token losses of a step are divided by the labels of all its parts and processes.
+    If vectors are compared and there are several parts, their gradients are cached (docs/methods/cocondenser.md): vectors
     without a graph, the loss on all of them, then each part again with the same dropout.
     """
 

@@ -35,7 +35,7 @@ class CandidateList:
 
 
 def select_distinct(expansions: Iterable[Expansion], most: int | None = None) -> list[Expansion]:
-    """Return the first expansion of each text, ignoring white space, at most `most` (methods, section 7.3)."""
+    """Return the first expansion of each text, ignoring white space, at most `most` (docs/methods/ear.md)."""
     first: dict[str, Expansion] = {}
     for each in expansions:
         first.setdefault(" ".join(each.text.split()), each)

@@ -12,8 +12,8 @@ from drtk.records import kind_problem
 from drtk.training.config import NOT_MEASURED, TrainingConfig
 
 PASSAGE_KINDS = ("sentence", "title", "terms")  # candidates without a generator
-_PROMPTED_TOKENS = 100  # methods, section 7.3
-_TOKENS = 64  # the longest target of GAR (methods, section 7.2)
+_PROMPTED_TOKENS = 100  # docs/methods/ear.md
+_TOKENS = 64  # the longest target of GAR (docs/methods/gar.md)
 _RUN = (NoEffect("goes with --from-run", {"from_run": (None,)}),)
 _HOLDOUT = (NoEffect("goes with --holdout", {"holdout": (False,)}),)
 _TRAINED = (NoEffect("is for a model that was not trained for this", {"holdout": (True,)}),)
@@ -22,7 +22,7 @@ _OF_RUN = ("kind", "candidates", "depth", "feedback", "terms")  # the options of
 
 @dataclass(frozen=True)
 class ExpansionSettings(GenerationSettings):
-    """drtk expand-queries; 50 samples with top-k 50 and temperature 1 are those of methods, section 7.3."""
+    """drtk expand-queries; 50 samples with top-k 50 and temperature 1 are those of docs/methods/ear.md."""
 
     kind: str | None = option(
         None,
@@ -93,14 +93,14 @@ class ExpansionSettings(GenerationSettings):
                 raise UsageError(f"`{item.name}` goes with `model`")
 
 
-READ = {"ri": 64, "rd": 256}  # tokens of a candidate (methods, section 7.6)
-EPOCHS = {"ri": 2.0, "rd": 3.0}  # methods, section 7.7
+READ = {"ri": 64, "rd": 256}  # tokens of a candidate (docs/methods/ear.md)
+EPOCHS = {"ri": 2.0, "rd": 3.0}  # docs/methods/ear.md
 DEPTH = 100  # passages that are searched for an answer
 
 
 @dataclass(frozen=True)
 class LabelSettings:
-    """drtk rerank-queries label (methods, section 7.4)."""
+    """drtk rerank-queries label (docs/methods/ear.md)."""
 
     depth: int = option(DEPTH, "Passages per candidate to search for an answer.", at_least=1)
     max_rank: int = option(101, "Rank of a candidate that retrieves no answer; above --depth.", at_least=2)
@@ -122,7 +122,7 @@ class LabelSettings:
 
 @dataclass(frozen=True)
 class QueryRerankerConfig(TrainingConfig):
-    """drtk rerank-queries train (methods, sections 7.5 to 7.7). The defaults are those of thesis table B.1 for NQ, RD."""
+    """drtk rerank-queries train (docs/methods/ear.md). The defaults are those of thesis table B.1 for NQ, RD."""
 
     batch: int = option(
         4, "Questions in one step, each with all its candidates, over all devices together.", at_least=1
@@ -197,7 +197,7 @@ _NO_INDEX = (NoEffect("goes with --index", {"index": (None,)}),)
 
 @dataclass(frozen=True)
 class ChooseSettings(ScoringSettings):
-    """drtk rerank-queries apply (methods, sections 7.8 and 7.9)."""
+    """drtk rerank-queries apply (docs/methods/ear.md)."""
 
     select: Literal["scorer", "oracle", "concat", "greedy", "first"] = option(
         "scorer",
@@ -224,7 +224,7 @@ class ChooseSettings(ScoringSettings):
 
 @dataclass(frozen=True)
 class ReadSettings:
-    """drtk read (methods: section 7.11). The figures are those of the released large readers."""
+    """drtk read (docs/methods/fid.md). The figures are those of the released large readers."""
 
     depth: int = option(100, "Passages per question to read, the first of its ranking.", at_least=1)
     order: Literal["score", "rank"] = option("rank", "Column of the run that orders a ranking: rank or score.")

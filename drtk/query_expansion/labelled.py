@@ -1,4 +1,4 @@
-"""Labelled candidates: the training data of query re-rankers (EAR; methods, section 7.5)."""
+"""Labelled candidates: the training data of query re-rankers (EAR; docs/methods/ear.md)."""
 
 from __future__ import annotations
 

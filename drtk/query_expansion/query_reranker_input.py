@@ -43,7 +43,7 @@ class QueryInput:
         return asdict(self) | {"better": "lower"}
 
     def parts(self, candidate: Candidate) -> tuple[str, ...]:
-        """Return the texts between separators; an input that is too long is truncated at its end (methods, section 7.6).
+        """Return the texts between separators; an input that is too long is truncated at its end (docs/methods/ear.md).
 
         official: question, expansion, and for rd title, text; thesis: "question ? expansion", and for rd the passage
         """

@@ -112,7 +112,7 @@ class Question:
 
 
 def format_reader_input(question: str, passage: Passage) -> str:
-    """Return `question: q title: t context: p` (methods, section 7.11).
+    """Return `question: q title: t context: p` (docs/methods/fid.md).
 
     Without a title the word `title:` stays, as in the public code: readers were never trained without it.
     """
@@ -124,7 +124,8 @@ def iter_reader_questions(
 ) -> Iterator[Question]:
     """Yield the questions of a run in its order, with their first `depth` passages.
 
-    Warns once if ranks and scores disagree on the first passages: the public reader sorts by score. Raises RecordError (file:line, and how many more) for ids that queries or corpus lack, unless `intake`
+    Warns once if ranks and scores disagree on the first passages: the public reader sorts by score.
+    Raises RecordError (file:line, and how many more) for ids that queries or corpus lack, unless `intake`
     forgives them.
     """
     warned = False

@@ -42,7 +42,7 @@ ANY = ""  # the kind of a model for all kinds without one of their own
 
 
 def sort_by_estimate(expansions: Sequence[Expansion], estimates: np.ndarray) -> list[Expansion]:
-    """Return the candidates by estimated rank, LOWEST first, equal ones in their order (methods, section 7.8).
+    """Return the candidates by estimated rank, LOWEST first, equal ones in their order (docs/methods/ear.md).
 
     estimates: (candidates,)
     """
@@ -50,7 +50,7 @@ def sort_by_estimate(expansions: Sequence[Expansion], estimates: np.ndarray) -> 
 
 
 def sort_by_label(expansions: Sequence[Expansion]) -> list[Expansion]:
-    """Return the candidates by the rank of their first answer-bearing passage: the oracle (methods, section 7.9).
+    """Return the candidates by the rank of their first answer-bearing passage: the oracle (docs/methods/ear.md).
 
     Raises MismatchError for a candidate without a label.
     """

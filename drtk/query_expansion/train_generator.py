@@ -68,7 +68,7 @@ def title_target(
 ) -> str | None:
     """Return the distinct titles of answer-bearing passages in their order, joined; or the first only.
 
-    match_title: an answer may be in the title (GAR's scripts), not only in the text (methods, section 8.5)
+    match_title: an answer may be in the title (GAR's scripts), not only in the text (docs/methods/evaluation.md)
     """
     titles: dict[str, None] = {}
     for passage in passages:

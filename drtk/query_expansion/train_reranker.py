@@ -1,4 +1,4 @@
-"""Train a query re-ranker from labelled candidates (EAR; methods, section 7.5)."""
+"""Train a query re-ranker from labelled candidates (EAR; docs/methods/ear.md)."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def _negate_head(classifier: Any, model: str) -> None:
 
 
 def inverse_sqrt(step: int, *, warmup: float) -> float:
-    """Return min(t^-.5, t * warmup^-1.5) for step t, counted from 1: the factor of the learning rate (methods, 7.7).
+    """Return min(t^-.5, t * warmup^-1.5) for step t, counted from 1: the factor of the learning rate (docs/methods/ear.md).
 
     It rises to 1 / sqrt(warmup) at t = warmup and falls from there: 2e-3 peaks at 2e-5 with 10,000 steps.
     """

@@ -23,7 +23,7 @@ class ScoreSettings(ScoringSettings):
 
 @dataclass(frozen=True)
 class RerankSettings(ScoreSettings):
-    """drtk rerank (methods, sections 6.7 and 6.9)."""
+    """drtk rerank (docs/methods/re-ranker.md, docs/methods/hlatr.md)."""
 
     depth: int | None = option(
         None, "Documents of each query that are scored. [default: 200, or as many as a list model reads]", at_least=1

@@ -67,12 +67,12 @@ def weighted_sum(rankings: Sequence[Ranking], weights: Sequence[float], *, setti
 
 
 def linear_sum(rankings: Sequence[Ranking], weights: Sequence[float], *, settings: FuseSettings) -> Ranking:
-    """Return the weighted sum of unnormalized scores; weights 1 and 1.1 are DPR's for BM25 and dense scores (methods: 7.9)."""
+    """Return the weighted sum of unnormalized scores; weights 1 and 1.1 are DPR's for BM25 and dense scores (docs/methods/ear.md)."""
     return weighted_sum(rankings, weights, settings=replace(settings, normalize="none"))
 
 
 def zscore_sum(rankings: Sequence[Ranking], weights: Sequence[float], *, settings: FuseSettings) -> Ranking:
-    """Return the weighted sum of z-scores, as for ensembles of re-rankers (methods: section 6.9)."""
+    """Return the weighted sum of z-scores, as for ensembles of re-rankers (docs/methods/hlatr.md)."""
     return weighted_sum(rankings, weights, settings=replace(settings, normalize="zscore"))
 
 

@@ -231,14 +231,7 @@ class FilterJob:
         journal = self._finished = self._open_journal() if resumable else Journal({})
         self._clock.before = journal.seconds
         stream = select_part(records, self.part, window=self.window)
-        digest = hashlib.blake2b(digest_size=16)
-        for record in islice(stream, journal.records):
-            digest.update(orjson.dumps(record))
-        if journal.records and digest.hexdigest() != journal.digest:
-            # The records are consumed: too late to begin again here.
-            raise MismatchError(
-                f"{self.output}.part: was begun with another input; `force` without `resume` begins again"
-            )
+        digest = self._skip_finished(stream, journal)
         taken: deque[tuple[int, str]] = deque()  # size of each window that `work` has read, and the digest after it
 
         def windows() -> Iterator[list[Record]]:
@@ -379,6 +372,21 @@ class FilterJob:
             log(f"{problem}: beginning again")
             return fresh
         raise MismatchError(f"{problem}; `force` begins again")
+
+    def _skip_finished(self, stream: Iterator[Any], journal: Journal) -> Any:
+        """Read the records that the journal has as finished; return the running digest of records.
+
+        Raises MismatchError if they are not those of the interrupted run.
+        """
+        digest = hashlib.blake2b(digest_size=16)
+        for record in islice(stream, journal.records):
+            digest.update(orjson.dumps(record))
+        if journal.records and digest.hexdigest() != journal.digest:
+            # The records are consumed: too late to begin again here.
+            raise MismatchError(
+                f"{self.output}.part: was begun with another input; `force` without `resume` begins again"
+            )
+        return digest
 
     def _without_outputs(self, settings: dict[str, Any]) -> dict[str, Any]:
         return {name: value for name, value in settings.items() if name not in self.writes}

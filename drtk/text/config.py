@@ -14,7 +14,7 @@ _NO_OVERLAP = (NoEffect("goes with --policy greedy or words", {"policy": ("conde
 
 @dataclass(frozen=True)
 class ChunkSettings:
-    """drtk chunk (methods: section 1)."""
+    """drtk chunk (docs/commands/chunk.md)."""
 
     policy: Literal["greedy", "condenser", "cotmae", "words"] = option(
         "greedy",

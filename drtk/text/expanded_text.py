@@ -23,7 +23,7 @@ def added_texts(passage: Passage, field: str) -> list[str]:
 def plain_query(question: str) -> str:
     """Return `question` with a single question mark at its end, separated by a space.
 
-    Plain and expanded queries then differ in the expansion alone (methods: section 7.2).
+    Plain and expanded queries then differ in the expansion alone (docs/methods/gar.md).
     """
     return f"{question.strip().removesuffix('?').rstrip()} ?"
 

@@ -71,7 +71,7 @@ class WordPieceTokenizer:
     def spaced(self) -> frozenset[int] | None:
         """Pieces of a byte-level vocabulary that begin with white space; None for another kind of vocabulary.
 
-        Whole-word masking uses them, as byte-level tokenizers separate a full stop from its word (methods: section 4.1).
+        Whole-word masking uses them, as byte-level tokenizers separate a full stop from its word (docs/methods/masking.md).
         """
         kinds = self._parts.get("pre_tokenizer") or {}
         if not any(each.get("type") == "ByteLevel" for each in (kinds, *kinds.get("pretokenizers", ()))):

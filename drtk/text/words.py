@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from drtk.errors import DrtkError, UsageError
 
-# Lucene's English stop words, which BM25 removes in the literature (methods: section 8.1).
+# Lucene's English stop words, which BM25 removes in the literature (docs/commands/index.md).
 LUCENE_STOPWORDS = frozenset(
     [
         "a",

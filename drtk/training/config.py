@@ -64,7 +64,7 @@ _NO_NEGATIVES = (NoEffect("is about hard negatives, of which --negatives 0 takes
 
 @dataclass(frozen=True)
 class RetrieverConfig(TrainingConfig):
-    """drtk train-retriever (methods: sections 5.11 and 6.2 to 6.8). The defaults are those of SimLM's Table 12."""
+    """drtk train-retriever (docs/methods/fine-tuning.md). The defaults are those of SimLM's Table 12."""
 
     loss: str = option(
         "infonce",
@@ -193,12 +193,12 @@ class RetrieverConfig(TrainingConfig):
 _PAIRS = (NoEffect("is for --kind crossencoder", {"kind": ("hlatr",)}),)
 _LISTWISE = (*_PAIRS, NoEffect("is for --loss listwise; bce takes each pair by itself", {"loss": ("bce",)}))
 _LISTS = (NoEffect("is for --kind hlatr", {"kind": ("crossencoder",)}),)
-NEGATIVES = 63  # per query (methods, section 6.4)
+NEGATIVES = 63  # per query (docs/methods/fine-tuning.md)
 
 
 @dataclass(frozen=True)
 class RerankerConfig(TrainingConfig):
-    """drtk train-reranker (methods: sections 6.4, 6.7, 6.9, 7.10). The defaults are those of SimLM's Table 12."""
+    """drtk train-reranker (docs/methods/re-ranker.md). The defaults are those of SimLM's Table 12."""
 
     batch: int = option(64, "Queries in one step (bce: pairs), over all devices together.", at_least=1)
     lr: float = option(3e-5, "Highest learning rate.", at_least=0)
@@ -286,7 +286,7 @@ def _only_with(*tasks: str) -> tuple[NoEffect, ...]:
 
 @dataclass(frozen=True)
 class GeneratorConfig(TrainingConfig):
-    """drtk train-generator. Lengths and learning rate are those of methods, section 2.1 (T5, passage to query)."""
+    """drtk train-generator. Lengths and learning rate are those of docs/methods/doc2query.md (T5, passage to query)."""
 
     batch: int = option(64, "Pairs in one step, over all devices together.", at_least=1)
     epochs: float = option(2.0, "Passes over the pairs.", at_least=1e-6)
@@ -369,5 +369,5 @@ class GeneratorConfig(TrainingConfig):
 
     @property
     def best_by(self) -> Literal["rouge1", "rouge2", "rougeL", "loss"]:
-        """The measure that selects the weights: `select`, or ROUGE-1 for GAR (methods, section 7.2), ROUGE-L for doc2query."""
+        """The measure that selects the weights: `select`, or ROUGE-1 for GAR (docs/methods/gar.md), ROUGE-L for doc2query."""
         return self.select or ("rougeL" if self.kind is None else "rouge1")

@@ -63,7 +63,7 @@ class _GatherPartial(torch.autograd.Function):
 
 
 class SharedBatchNorm(torch.nn.BatchNorm1d):
-    """Batch norm with the statistics of all processes' rows (methods, section 0.4, rule 4), on any device."""
+    """Batch norm with the statistics of all processes' rows, on any device."""
 
     def forward(self, input: Tensor) -> Tensor:
         """(n, features) of this process to the same; n must be equal in all processes."""
@@ -83,7 +83,7 @@ def share_batch_norm(network: torch.nn.Module) -> None:
 def gather(rows: Tensor) -> Tensor:
     """Return the rows of all processes by rank, (processes * n, …) from (n, …); n must be equal in all processes.
 
-    Gradients flow back to this process's rows (methods, section 0.4, rule 4). With one process, returns `rows` itself.
+    Gradients flow back to this process's rows. With one process, returns `rows` itself.
     """
     if not is_distributed():
         return rows

@@ -1,6 +1,6 @@
 """Folds of questions, and the record of the questions a generator was trained with.
 
-A question must be expanded by a generator that was not trained with it (methods, section 7.3): that one has memorized the answer.
+A question must be expanded by a generator that was not trained with it (docs/methods/ear.md): that one has memorized the answer.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The training step of a retriever, whole or by gradient caching (methods: section 5.3)."""
+"""The training step of a retriever, whole or by gradient caching (docs/methods/cocondenser.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Train a list re-ranker (HLATR) from a run, vectors of its pairs, and judgments (methods, section 6.9)."""
+"""Train a list re-ranker (HLATR) from a run, vectors of its pairs, and judgments (docs/methods/hlatr.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Train a cross-encoder re-ranker from examples (methods, sections 6.7 and 7.10)."""
+"""Train a cross-encoder re-ranker from examples (docs/methods/re-ranker.md, docs/methods/passage-reranking.md)."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from drtk.training.examples import PackedExamples, TrainingData
 from drtk.training.fit import Objective, allow_checkpointing, fit
 from drtk.training.sampling import EpochDataset
 
-LENGTH = 192  # tokens of a pair (methods, section 6.7)
+LENGTH = 192  # tokens of a pair (docs/methods/re-ranker.md)
 GROUP_TOKENS = 2048  # on a CPU: pairs of similar length go through the model together, without the others' padding
 GPU_TOKENS = 65536  # of pairs evaluated at once
 

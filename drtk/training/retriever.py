@@ -27,7 +27,7 @@ from drtk.training.fit import allow_checkpointing, fit
 from drtk.training.grad_cache import RetrieverTrainer
 from drtk.training.retriever_loss import RetrieverLoss, learns_from_teacher
 
-QUERY_LENGTH, PASSAGE_LENGTH = 32, 144  # methods, section 6.2
+QUERY_LENGTH, PASSAGE_LENGTH = 32, 144  # docs/methods/fine-tuning.md
 # Texts of similar length go through the encoder together. Cost of another group, in tokens: the gradient of all word
 # embeddings and the launch of every operation; a GPU computes thousands of tokens meanwhile.
 GROUP_OVERHEAD = {"cpu": 64.0, "cuda": 4096.0}

@@ -18,7 +18,7 @@ from drtk.training.config import RetrieverConfig
 from drtk.training.distributed import gather, rank
 
 CONTRASTIVE, DISTILLATION = "contrastive", "distillation"
-_TEMPERATURE = {"cosine": 0.02, "dot": 1.0}  # SimLM, Table 12; query-as-context and DPR (methods, section 6.3)
+_TEMPERATURE = {"cosine": 0.02, "dot": 1.0}  # SimLM, Table 12; query-as-context and DPR (docs/methods/fine-tuning.md)
 _ALPHA = {"kl": 0.2}  # SimLM, Table 12; other distillation has no contrastive loss beside it
 LOSS_INPUTS = ("passage_numbers", "positives", "teacher")  # inputs of a step that the model does not take
 

@@ -16,7 +16,7 @@ Item_co = TypeVar("Item_co", covariant=True)
 def negatives_of_epoch(negatives: Sequence[Item], count: int, *, epoch: int, seed: int) -> list[Item]:
     """Return the window of `count` negatives for an epoch; it slides over the list by its own width and wraps around.
 
-    offset = (epoch + seed) * count mod len (methods, section 6.5). Raises ValueError for an empty list.
+    offset = (epoch + seed) * count mod len (docs/methods/hard-negatives.md). Raises ValueError for an empty list.
     """
     if count == 0:
         return []
@@ -35,7 +35,7 @@ def sample_negatives(
     seed: int,
     key: str,
 ) -> list[Item]:
-    """Return `count` negatives for an epoch (methods, section 6.5). key: identifies the example for random numbers
+    """Return `count` negatives for an epoch (docs/methods/hard-negatives.md). key: identifies the example for random numbers
 
     window: `negatives_of_epoch`, whose window wraps around a list that is too short (SimLM)
     replacement: the same, but a list that is too short is sampled with replacement (Tevatron)

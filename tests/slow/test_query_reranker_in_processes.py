@@ -1,4 +1,4 @@
-"""Two processes train a query re-ranker as one does, and keep the same weights (methods, section 0.4, rule 4)."""
+"""Two processes train a query re-ranker as one does, and keep the same weights."""
 
 from __future__ import annotations
 

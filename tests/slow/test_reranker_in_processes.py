@@ -1,4 +1,4 @@
-"""Two processes train a re-ranker as one does (methods, section 0.4, rule 4)."""
+"""Two processes train a re-ranker as one does."""
 
 from __future__ import annotations
 

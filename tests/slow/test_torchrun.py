@@ -1,4 +1,4 @@
-"""drtk pretrain under torchrun: two processes make the encoder that one makes (methods: section 0.4, rule 4)."""
+"""drtk pretrain under torchrun: two processes make the encoder that one makes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""B-PROP term weights (methods: section 3.1)."""
+"""B-PROP term weights (docs/methods/term-weights.md)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _CPU_TOKENS, _GPU_TOKENS = 2048, 65536
 
 
 class FirstTokenAttention:
-    """Attention of the first token ([CLS]) in the last layer, averaged over the heads (methods: section 3.1, step A).
+    """Attention of the first token ([CLS]) in the last layer, averaged over the heads (docs/methods/term-weights.md).
 
     Only one row per head of the last layer is in memory. `room`: word pieces of an input without special tokens.
     Raises MismatchError for a model without such a token, or whose attention cannot be observed.
@@ -56,7 +56,7 @@ class FirstTokenAttention:
     ) -> list[np.ndarray]:
         """Return the attention on each word piece of each text, float32; 0 for pieces beyond `room`.
 
-        hidden: for each text the positions of pieces that are masked, "continuations" (methods, step B)
+        hidden: for each text the positions of pieces that are masked, "continuations" (docs/methods/term-weights.md)
         """
         inputs = [[*self._first, *pieces[: self.room], *self._last] for pieces in texts]
         tokens = Tokens.of(inputs, None)

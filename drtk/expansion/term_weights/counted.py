@@ -1,4 +1,4 @@
-"""Term weights from word counts: tf-idf, inverse frequency, idf, BM25 (methods: sections 3.2 and 3.3)."""
+"""Term weights from word counts: tf-idf, inverse frequency, idf, BM25 (docs/methods/term-weights.md)."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ def tf_idf(count: int, length: int, *, documents: int, frequency: int) -> float:
 
 
 def idf(documents: int, frequency: int) -> float:
-    """Return Lucene's ln(1 + (N - df + .5) / (df + .5)), which is above 0 for every word (methods: section 8.1)."""
+    """Return Lucene's ln(1 + (N - df + .5) / (df + .5)), which is above 0 for every word (docs/commands/index.md)."""
     return log(1 + (documents - frequency + 0.5) / (frequency + 0.5))
 
 
 def bm25(count: int, length: int, *, idf: float, average: float, k1: float, b: float) -> float:
-    """Return Lucene's idf * tf / (tf + k1 (1 - b + b |d| / avgdl)), which has no factor k1 + 1 (methods: section 8.1)."""
+    """Return Lucene's idf * tf / (tf + k1 (1 - b + b |d| / avgdl)), which has no factor k1 + 1 (docs/commands/index.md)."""
     return idf * count / (count + k1 * (1 - b + b * length / average))
 
 

@@ -1,4 +1,4 @@
-"""Train DeepCT and DeepImpact (methods: sections 3.4 and 3.5)."""
+"""Train DeepCT and DeepImpact (docs/methods/term-weights.md)."""
 
 from __future__ import annotations
 

@@ -172,7 +172,7 @@ def _text_row(passage: Passage) -> dict[str, Any] | None:
 class ImpactIndex(LuceneSearcher):
     """Impacts in a Lucene index: the files of Lucene, `ids.txt`, and `words.json` with the stop words of queries.
 
-    Queries are split like BERT's basic tokenizer does, lower-cased; a repeated word counts once (methods: section 3.4).
+    Queries are split like BERT's basic tokenizer does, lower-cased; a repeated word counts once (docs/methods/term-weights.md).
     Scores are whole numbers.
     """
 

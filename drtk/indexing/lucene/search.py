@@ -185,7 +185,7 @@ class LuceneSearcher:
                 java("java.lang.System").setProperty(_COMMON_POOL, str(max(threads - 1, 1)))
             self._lucene = java(SEARCHER)(reader.getContext())
             self._lucene.setSimilarity(make_similarity())
-            java(SEARCHER).setMaxClauseCount(2**31 - 1)  # queries may have any number of words (methods: section 7.9)
+            java(SEARCHER).setMaxClauseCount(2**31 - 1)  # queries may have any number of words (docs/methods/ear.md)
             self._analyzer, self._is_english = make_analyzer(), is_english
             self._to_query = self._bag_of_words() if rm3 is None else self._expand_by_rm3(rm3)
         except jnius.JavaException as error:
@@ -247,7 +247,7 @@ class LuceneSearcher:
         return bind(search, 1, k).asType(method_type(TOP_DOCS, QUERY))
 
     def _bag_of_words(self) -> Any:
-        """Return a handle text -> query with a clause for each word, weighted by its count (methods: section 8.1)."""
+        """Return a handle text -> query with a clause for each word, weighted by its count (docs/commands/index.md)."""
         build = find_method(_BAG_OF_WORDS, "buildQuery", QUERY, STRING, ANALYZER, STRING).bindTo(java(_BAG_OF_WORDS)())
         return build.bindTo(CONTENTS).bindTo(self._analyzer)
 

@@ -1,4 +1,4 @@
-"""The causal decoder of released query-as-context: it sees the vector and a few tokens (methods: section 5.4)."""
+"""The causal decoder of released query-as-context: it sees the vector and a few tokens (docs/methods/cotmae.md)."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class CausalReader(nn.Module):
             )
         self.window = window
         config = anatomy.config
-        around, inside = (
+        residual_dropout, attention_dropout = (
             float(next(getattr(config, name) for name in names if hasattr(config, name))) for names in _DROPOUTS
         )
         with torch.device(anatomy.backbone.device):
@@ -44,8 +44,8 @@ class CausalReader(nn.Module):
                         anatomy.hidden_size,
                         int(config.num_attention_heads),
                         inner=int(getattr(config, "intermediate_size", None) or config.hidden_dim),
-                        around=around,
-                        inside=inside,
+                        residual_dropout=residual_dropout,
+                        attention_dropout=attention_dropout,
                     )
                     for _ in range(layers)
                 ]
@@ -83,22 +83,24 @@ class CausalReader(nn.Module):
 
 
 class _Block(nn.Module):
-    """Return x + attention(norm(x)), then x + mlp(norm(x)), as in GPT-2."""
+    """A pre-norm GPT-2 block: x + attention(norm(x)), then x + mlp(norm(x)). Dropouts are rates."""
 
-    def __init__(self, width: int, heads: int, *, inner: int, around: float, inside: float) -> None:
+    def __init__(
+        self, width: int, heads: int, *, inner: int, residual_dropout: float, attention_dropout: float
+    ) -> None:
         super().__init__()
-        self.heads, self.inside = heads, inside
+        self.heads, self.attention_dropout = heads, attention_dropout
         self.first_norm, self.second_norm = nn.LayerNorm(width, eps=1e-5), nn.LayerNorm(width, eps=1e-5)
         self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
         self.up, self.down = nn.Linear(width, inner), nn.Linear(inner, width)
-        self.dropout = nn.Dropout(around)
+        self.dropout = nn.Dropout(residual_dropout)
 
     def forward(self, hidden: Tensor, seen: Tensor) -> Tensor:
         """hidden: (B, L, H); seen: (B, 1, L, L); return (B, L, H)."""
         batch, length, width = hidden.shape
         split = self.qkv(self.first_norm(hidden)).view(batch, length, 3, self.heads, -1)
         query, key, value = split.permute(2, 0, 3, 1, 4)  # each (B, heads, L, H / heads)
-        dropout = self.inside if self.training else 0.0
+        dropout = self.attention_dropout if self.training else 0.0
         context = F.scaled_dot_product_attention(query, key, value, attn_mask=seen, dropout_p=dropout)
         hidden = hidden + self.dropout(self.out(context.transpose(1, 2).reshape(batch, length, width)))
         inner = F.gelu(self.up(self.second_norm(hidden)), approximate="tanh")

@@ -129,7 +129,7 @@ class Discriminator(nn.Module):
 class TwoStream(nn.Module):
     """RetroMAE's decoder: one layer with queries vector + position, and keys and values [source ; embed(clean ids)[:, 1:]].
 
-    visible: the share of the other tokens that a position may see (methods: section 5.7)
+    visible: the share of the other tokens that a position may see (docs/methods/retromae.md)
     Raises MismatchError for an encoder without position vectors.
     """
 

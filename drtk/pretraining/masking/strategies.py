@@ -65,7 +65,7 @@ def uses_weights(strategy: Masking) -> Masking:
 
 
 def mask_budget(rate: float, count: int) -> int:
-    """Return round(rate * count), at least 1; 0 at rate 0 or for an empty text (methods: section 4.1)."""
+    """Return round(rate * count), at least 1; 0 at rate 0 or for an empty text (docs/methods/masking.md)."""
     return max(1, round(rate * count)) if rate > 0 and count > 0 else 0
 
 

@@ -52,7 +52,7 @@ def query(view: ViewInput, *, limit: Count | None = None, crop: Crop = "head") -
 
 @needs_fields("queries")
 def queries(view: ViewInput, *, limit: Count | None = 10, crop: Crop = "random") -> Parts | None:
-    """Return {"": the first `limit` queries joined by the separator, cropped} (methods: section 2.3); None without queries."""
+    """Return {"": the first `limit` queries joined by the separator, cropped} (docs/methods/doc2query.md); None without queries."""
     texts = view.corpus.queries(view.row)[:limit]
     return {"": view.crop(join_texts(texts, view.separator), crop)} if texts else None
 

@@ -110,7 +110,7 @@ def test_documents_beyond_the_depth_stay_below_in_their_order() -> None:
     assert (first, second) == ("c", "b")
     assert one == 3.0 > two
     assert reorder(ranking[:2], [1.0, 2.0]) == [("b", 2.0), ("a", 1.0)]
-    # methods, section 7.10: top-100 accuracy cannot change with k = 100, nor with fewer
+    # docs/methods/passage-reranking.md: top-100 accuracy cannot change with k = 100, nor with fewer
     ranking = [(f"p{at}", 200.0 - at) for at in range(120)]
     for depth in (25, 100):
         found = reorder(ranking, np.random.default_rng(depth).normal(0, 3, depth).tolist())
@@ -375,7 +375,7 @@ def test_pair_vectors_of_a_model_with_another_config_or_tokenizer_are_rejected(
 
 
 def test_the_presets_list_re_ranker_minds_which_vector_has_which_rank(here: Path) -> None:
-    """The check of methods, section 6.9, of the preset's sizes and through the command: 12 candidates of each query."""
+    """The check of docs/methods/hlatr.md, of the preset's sizes and through the command: 12 candidates of each query."""
     run("rerank", "run", *TEXTS, "--vectors", "v", "-o", "out")
     call = ["train-reranker", "run", "--vectors", "v", "--qrels", "qrels.tsv", "--preset", "hlatr", "--device", "cpu"]
     run(*call, "--batch", "20", "--steps", "2", "-o", "h")

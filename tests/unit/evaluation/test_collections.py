@@ -24,7 +24,7 @@ def ranked(rank: int) -> str:
     return "".join(f"q Q0 {doc} {place} {10 - place} t\n" for place, doc in enumerate(docs, start=1))
 
 
-PUBLISHED = {  # nDCG@10 by set in thousandths, and the printed average (methods: sections 5.5, 6.10, 8.7)
+PUBLISHED = {  # nDCG@10 by set in thousandths, and the printed average (docs/methods/evaluation.md)
     "coCondenser": ("703 330 548 583 322 447 204 341 864 386 145 664 199 648", 0.4560),
     "CoT-MAE": ("665 340 546 572 326 416 212 337 859 406 151 688 220 642", 0.4557),
     "MASTER, 18 sets": ("620 354 330 516 589 328 252 409 405 395 320 327 791 399 141 692 215 637", 0.4289),

@@ -1,4 +1,4 @@
-"""drtk termweight: known answers of methods, section 3, the records it writes, statistics, and rejected options."""
+"""drtk termweight: known answers of docs/methods/term-weights.md, the records it writes, statistics, and rejected options."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Weights of word pieces as term frequencies (methods: section 3.5), and impacts."""
+"""Weights of word pieces as term frequencies (docs/methods/term-weights.md), and impacts."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ def ids_of(ranking: list[tuple[str, float]]) -> list[str]:
 
 
 def test_scores_of_the_known_collection(known: Path) -> None:
-    # methods 8.1, as in test_bm25s: Lucene stores the lengths of short passages exactly
+    # docs/commands/index.md, as in test_bm25s: Lucene stores the lengths of short passages exactly
     queries = ["", " \n", "?!", "zzz", "\ud800", "\0", "the"]
     ranking, once, twice, *nothing = opened(known).search(["b d", "b", "b b", *queries], 10)
     assert ids_of(ranking) == ["d3", "d1", "d4"]
@@ -103,7 +103,7 @@ def test_both_engines_agree_where_words_and_lengths_are_the_same(tmp_path: Path)
 
 
 def test_any_number_of_words_in_a_query(tmp_path: Path) -> None:
-    # methods 7.9: Lucene stops at 1,024 distinct words unless told otherwise
+    # docs/methods/ear.md: Lucene stops at 1,024 distinct words unless told otherwise
     texts = {f"p{number}": f"word{number}" for number in range(3000)}
     (ranking,) = opened(built(tmp_path, texts)).search([" ".join(texts.values())], 5000)
     assert sorted(ids_of(ranking)) == sorted(texts)

@@ -112,7 +112,9 @@ def test_a_presets_whole_loss_with_shorter_vectors_beside(preset: str, masking: 
     flags = {"duplicates": "mask_duplicate_positives", "answers": "mask_false_negatives"}
     changes = {flags[masking]: True} if masking != "none" else {}
     settings = settings_of(preset, matryoshka=(2, 1), **changes)
-    alpha = {"simlm-nq-distill-official": 1.0}.get(preset, 0.2)  # methods, sections 6.6 and 6.8
+    alpha = {"simlm-nq-distill-official": 1.0}.get(
+        preset, 0.2
+    )  # docs/methods/fine-tuning.md, docs/methods/distillation.md
     cosine = not preset.startswith("master")
     given: dict[str, Any] = {"similarity": "cosine", "temperature": 0.02} if cosine else {"similarity": "dot"}
     given.setdefault("temperature", 1.0)

@@ -58,7 +58,7 @@ def test_two_uses_of_one_table_add_their_gradients() -> None:
 
 def test_known_answers_of_simlm() -> None:
     # p(original) = .7 .2 .5: -ln .7 - ln .2 - ln .5 = .356675 + 1.609438 + .693147 = 2.659260, mean .886420;
-    # .6 .1 .4: .510826 + 2.302585 + .916291 = 3.729702, mean 1.243234; total 2.129654 (methods, section 5.6)
+    # .6 .1 .4: .510826 + 2.302585 + .916291 = 3.729702, mean 1.243234; total 2.129654 (docs/methods/simlm.md)
     total = 0.0
     for chances in ((0.7, 0.2, 0.5), (0.6, 0.1, 0.4)):
         scores = torch.tensor([[math.log(chance), math.log(1 - chance)] for chance in chances])
@@ -68,7 +68,7 @@ def test_known_answers_of_simlm() -> None:
 
 
 def test_the_mean_over_tokens_is_not_the_mean_of_means() -> None:
-    # sequence A: losses 1 2 3; sequence B: 6; (1 + 2 + 3 + 6) / 4 = 3, not (2 + 6) / 2 = 4 (methods, section 0.4)
+    # sequence A: losses 1 2 3; sequence B: 6; (1 + 2 + 3 + 6) / 4 = 3, not (2 + 6) / 2 = 4
     wanted = torch.tensor([1.0, 2.0, 3.0, 6.0])
     scores = torch.stack([-wanted, torch.log1p(-torch.exp(-wanted))], dim=1)  # softmax: exp(-loss) and the rest
     labels = torch.tensor([0, 0, -100, 0, 0])

@@ -1,4 +1,4 @@
-"""Losses of re-rankers, query re-rankers and term weights: known answers (methods, sections 3.4, 3.5, 6.7, 6.9, 7.5, 7.10)."""
+"""Losses of re-rankers, query re-rankers and term weights: known answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Retriever losses: known answers of methods, sections 6.3, 6.8 and 11."""
+"""Retriever losses: known answers of docs/methods/fine-tuning.md, docs/methods/distillation.md."""
 
 from __future__ import annotations
 

@@ -149,7 +149,7 @@ def test_random_layers_of_modernbert_use_full_attention() -> None:
 
 
 def test_a_layer_of_bert_base_has_7087872_parameters() -> None:
-    # 4 (768^2 + 768) + 768 * 3072 + 3072 + 3072 * 768 + 768 + 4 * 768 = 7,087,872 (methods, section 5.0)
+    # 4 (768^2 + 768) + 768 * 3072 + 3072 + 3072 * 768 + 768 + 4 * 768 = 7,087,872 (docs/methods/readers.md)
     from transformers import BertConfig, BertModel
 
     with torch.device("meta"):

@@ -1,4 +1,4 @@
-"""What stands where a mask hides, and texts with tokens put in or taken out (methods: sections 4 and 5.10)."""
+"""What stands where a mask hides, and texts with tokens put in or taken out (docs/methods/masking.md, docs/methods/diffcse.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Readers: what they see, their parameters and gradients (methods: sections 5.0 to 5.10)."""
+"""Readers: what they see, their parameters and gradients (docs/methods/readers.md, docs/methods/diffcse.md)."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_what_holds_of_every_reader(name: str, family: str) -> None:
 @pytest.mark.parametrize("name", ["decoder", "causal", "two-stream", "discriminator"])
 @torch.no_grad()
 def test_the_vector_is_read_by_its_own_row_alone(name: str) -> None:
-    # Swapping the vectors of rows 0 and 1 changes these rows and not row 2 (methods, section 5.4).
+    # Swapping the vectors of rows 0 and 1 changes these rows and not row 2 (docs/methods/cotmae.md).
     anatomy = anatomy_of()
     read, view = reader(name, anatomy), slot(anatomy, lengths=(7, 7, 7))
     first, second = read(view, vector()), read(view, vector()[[1, 0, 2]])

@@ -1,4 +1,4 @@
-"""Masking strategies: known answers (methods: section 4); tests/property/test_masking.py has what holds of any text."""
+"""Masking strategies: known answers (docs/methods/masking.md); tests/property/test_masking.py has what holds of any text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Known answers of token targets and contrastive terms (methods: sections 5.3, 5.4, 5.6, 5.10, 11)."""
+"""Known answers of token targets and contrastive terms."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The shipped presets: the figures of the papers, the rows of their tables, and a step of some (methods: section 5)."""
+"""The shipped presets: the figures of the papers, the rows of their tables, and a step of some."""
 
 from __future__ import annotations
 

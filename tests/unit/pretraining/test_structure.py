@@ -1,4 +1,4 @@
-"""What holds for every objective with a bottleneck (methods: section 5.0)."""
+"""What holds for every objective with a bottleneck (docs/methods/readers.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A step in parts equals a step in one: gradients, counts and seeds (methods: sections 0.4 and 5.3)."""
+"""A step in parts equals a step in one: gradients, counts and seeds (docs/methods/cocondenser.md)."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ def test_presets_have_the_settings_of_the_tables(
     settings = settings_of(preset)
     assert (settings.scorer, settings.style, settings.max_length) == (scorer, "official", length)
     assert (settings.batch, settings.epochs, settings.candidates, settings.max_rank) == (batch, epochs, 50, 101)
-    # 58,880 questions of NQ (methods, row 29), one group each: 58,880 / 8 * 2 and 58,880 / 4 * 3 steps
+    # 58,880 questions of NQ (docs/methods/ear.md), one group each: 58,880 / 8 * 2 and 58,880 / 4 * 3 steps
     assert plan(58_880, settings).steps == {"ri": 14_720, "rd": 44_160}[scorer]
 
 

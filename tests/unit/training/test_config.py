@@ -1,4 +1,4 @@
-"""The figures of the shipped fine-tuning presets: methods, sections 6.2 to 6.9 and 7.10, once more and by hand."""
+"""The figures of the shipped fine-tuning presets, once more and by hand."""
 
 from __future__ import annotations
 

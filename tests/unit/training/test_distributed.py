@@ -1,4 +1,4 @@
-"""Two processes give the loss and the gradients of one (methods, section 0.4, rule 4)."""
+"""Two processes give the loss and the gradients of one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gradient caching: the gradients of the whole batch, in the memory of a chunk (methods, section 5.3)."""
+"""Gradient caching: the gradients of the whole batch, in the memory of a chunk (docs/methods/cocondenser.md)."""
 
 from __future__ import annotations
 

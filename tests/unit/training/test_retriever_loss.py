@@ -1,4 +1,4 @@
-"""Known answers of methods, sections 6.3, 6.8 and 11, through the shipped presets on planted vectors."""
+"""Known answers of docs/methods/fine-tuning.md, docs/methods/distillation.md, through the shipped presets on planted vectors."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_vectors_that_are_all_alike_count_the_columns_of_a_presets_batch(preset:
 
 
 def test_inner_products_are_divided_by_nothing_and_cosines_by_a_fiftieth_unless_told_otherwise():
-    # methods, section 6.3: the known answers at temperature 1 and .02
+    # docs/methods/fine-tuning.md: the known answers at temperature 1 and .02
     queries = torch.tensor([[2.0, 0.0], [0.0, 1.0]])
     found = torch.tensor([[1.5, 0.5], [1.0, -1.0], [0.2, 2.0], [-0.5, 1.0]])
     assert terms_of(settings_of(similarity="dot"), queries, found)["loss"] == close(0.436970)

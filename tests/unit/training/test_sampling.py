@@ -1,4 +1,4 @@
-"""Windows over negatives, turns of positives, orders of epochs (methods, section 6.5)."""
+"""Windows over negatives, turns of positives, orders of epochs (docs/methods/hard-negatives.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""B-PROP weights: the attention of the first token against transformers, and the worked documents of methods, section 3.1."""
+"""B-PROP weights: the attention of the first token against transformers, and the worked documents of docs/methods/term-weights.md."""
 
 from __future__ import annotations
 

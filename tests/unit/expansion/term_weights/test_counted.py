@@ -1,4 +1,4 @@
-"""Weights from counts, against the corpora of methods, sections 3.2 and 8.1."""
+"""Weights from counts, against the corpora of docs/methods/term-weights.md, docs/commands/index.md."""
 
 from __future__ import annotations
 

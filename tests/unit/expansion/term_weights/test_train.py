@@ -1,4 +1,4 @@
-"""Training steps of DeepCT and DeepImpact (methods: sections 3.4 and 3.5)."""
+"""Training steps of DeepCT and DeepImpact (docs/methods/term-weights.md)."""
 
 from __future__ import annotations
 
