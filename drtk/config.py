@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, asdict, dataclass, field, fields
 from difflib import get_close_matches
 from importlib import resources
@@ -101,12 +101,24 @@ def merge(
         except UsageError as error:
             raise error if name in chosen else UsageError(f"{preset_name}: {error}") from None
     merged = settings(**values)
-    known = {**(others or {}), **{name: getattr(merged, name) for name in declared}}
-    for name, value in chosen.items():
-        for rule in declared[name].metadata.get("no_effect", ()):
-            if value is not False and all(key in known and known[key] in idle for key, idle in rule.when.items()):
-                raise UsageError(f"{_flag(declared[name])} {rule.reason}")
+    check_effects(merged, [name for name, value in chosen.items() if value is not False], others)
     return merged
+
+
+def check_effects(settings: Any, names: Iterable[str] | None = None, others: Mapping[str, Any] | None = None) -> None:
+    """Raise UsageError for a field that has no effect.
+
+    names: fields to check; by default those that do not have their default value
+    others: values outside `settings` that conditions of `no_effect` may name
+    """
+    declared = {item.name: item for item in fields(settings)}
+    if names is None:
+        names = [name for name, item in declared.items() if getattr(settings, name) != get_default(item)]
+    known = {**(others or {}), **{name: getattr(settings, name) for name in declared}}
+    for name in names:
+        for rule in declared[name].metadata.get("no_effect", ()):
+            if all(key in known and known[key] in idle for key, idle in rule.when.items()):
+                raise UsageError(f"{_flag(declared[name])} {rule.reason}")
 
 
 def _flag(item: Any) -> str:

@@ -191,6 +191,8 @@ def _parse_by_kind(flag: str, values: list[str]) -> dict[str, str]:
         kind, separator, name = value.partition("=")
         if not separator or "/" in kind or Path(value).exists():
             kind, name = "", value
+        elif not kind:
+            raise UsageError(f"{flag} {value}: the kind before = is empty")
         if kind in names:
             raise UsageError(f"{flag}: two are for {f'kind {kind}' if kind else 'all kinds'}; KIND=NAME is for one")
         names[kind] = name

@@ -92,7 +92,7 @@ def search(
         else:
             write_run(folders, source or "-", settings, job, options=options, model=model, qrels=qrels)
     except RecordError as error:
-        if error.place != "<stdin>:1":
+        if error.place != "<stdin>:1" or qrels == "-":
             raise
         hint = "for one query per line use --query - (-q is --quiet)"
         raise RecordError(error.place, f"{error.problem}; {hint}") from None

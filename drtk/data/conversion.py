@@ -8,6 +8,7 @@ from functools import cached_property
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
+from drtk.config import check_effects
 from drtk.data import formats
 from drtk.data.config import ConversionSettings
 from drtk.data.examples import FoundExample
@@ -32,6 +33,7 @@ def convert_records(sources: Sequence[str], settings: ConversionSettings, job: F
 
     Raises UsageError for settings that do not fit, MismatchError for an id that `corpus` or `queries` lacks.
     """
+    check_effects(settings)
     if settings.kind is None:
         raise UsageError(f"`as` is needed: one of {', '.join(FORMATS)}")
     kind = settings.kind

@@ -276,6 +276,7 @@ def choose_queries(
         known = {entry["path"] for entry in job.intake.inputs}
         job.intake.inputs += [e for e in read_json(manifest_path(path))["inputs"] if e["path"] not in known]
     else:
+        Path(path).unlink(missing_ok=True)  # finished, but its manifest is gone or describes other settings
         inner.find_problem = lambda _: describe_textless(inner.counts, place)
         check = _make_check(settings.select, models, index)
         lists = _reject_empty(iter_candidate_lists(source, queries, job.intake, check=check), source)

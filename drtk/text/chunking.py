@@ -8,6 +8,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
+from drtk.config import check_effects
 from drtk.data.jsonl import dump
 from drtk.errors import UsageError
 from drtk.records import Passage
@@ -344,6 +345,7 @@ def chunk_corpus(
 
 def check_settings(settings: ChunkSettings) -> None:
     """Raise UsageError for settings that contradict each other."""
+    check_effects(settings)
     if settings.tokenizer and settings.max_words is not None:
         raise UsageError("`max_words` has no effect with `tokenizer`; the cap in word pieces is `max_tokens`")
     cap = (settings.max_tokens or MAX_TOKENS) if settings.tokenizer else (settings.max_words or MAX_WORDS)

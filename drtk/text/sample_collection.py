@@ -221,9 +221,9 @@ def _find_root(package: str) -> Path | None:
     if package == STDLIB:
         return Path(sysconfig.get_path("stdlib"))
     spec = PathFinder.find_spec(package) if package.isidentifier() else None
-    if spec is None or not spec.origin:
+    if spec is None:
         return None
-    path = Path(spec.origin)
+    path = Path(spec.origin or next(iter(spec.submodule_search_locations or "")))  # a namespace package has no origin
     return path.parent if path.name == "__init__.py" else path
 
 

@@ -218,6 +218,8 @@ def train_from_files(
     )
     plan_schedule(len(data.examples), config, source=data.source)
     towers = start_towers(model, config)
+    auxiliary = None if add_auxiliary is None else add_auxiliary(towers)  # before the folder is touched
+    dev = None if measure_dev is None else measure_dev(towers, data)
     facts = train_retriever(
         data,
         job.begin(),
@@ -225,8 +227,8 @@ def train_from_files(
         config=config,
         seed=seed,
         device=device,
-        dev=None if measure_dev is None else measure_dev(towers, data),
-        auxiliary=None if add_auxiliary is None else add_auxiliary(towers),
+        dev=dev,
+        auxiliary=auxiliary,
     )
     job.intake.inputs += find_inputs({"corpus": corpus, "model": str(locate(model)), "generator": config.aux_generator})
     best = facts.pop("best", None)

@@ -13,6 +13,7 @@ from drtk.cli.main import app
 from drtk.data.trec import load_run
 from drtk.errors import DrtkError, MismatchError, RecordError, UsageError
 from drtk.runtime.integrity import read_json
+from drtk.runtime.manifest import manifest_path
 from tests.expansions import KINDS, labelled, rows_of, world, write_rows, write_world
 from tests.running import command
 from tests.tiny import tiny_model
@@ -292,7 +293,7 @@ def test_a_model_for_each_kind_and_an_index_where_first_passages_are_missing(
     assert capfd.readouterr().err == f"drtk: {half}: 1 of the 48 passages looked up there have no text\n"
 
 
-@pytest.mark.parametrize("at", ["choosing", "writing"])
+@pytest.mark.parametrize("at", ["choosing", "writing", "finishing"])
 def test_a_run_that_was_cut_short_goes_on_to_the_same_files(
     place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: str
 ) -> None:
@@ -317,20 +318,21 @@ def test_a_run_that_was_cut_short_goes_on_to_the_same_files(
 
     with monkeypatch.context() as patch:
         patch.setattr(applying.ChooseQueries, "__call__", cut_short)
-        if at == "writing":
+        if at != "choosing":
             patch.setattr(applying, "write_queries", killed)
         with pytest.raises(Killed):
             call(place, tmp_path / "out", *more)
     assert not (tmp_path / "out" / "meta.json").exists()
     with pytest.raises(DrtkError, match="holds an interrupted run; `resume` continues from there"):
         call(place, tmp_path / "out", *more)
+    if at == "finishing":  # killed when the manifest of the finished choices was removed
+        manifest_path(tmp_path / "out.part" / "choices.jsonl").unlink()
     with monkeypatch.context() as patch:
         done = 100 if at == "choosing" else 0
         patch.setattr(applying.ChooseQueries, "__call__", cut_short)
         call(place, tmp_path / "out", *more, "--resume")
-    assert done == (
-        108 if at == "choosing" else 0
-    )  # 72 questions by kind are 11 windows of 7, three of which were done
+    # 72 questions by kind are 11 windows of 7, three of which were done
+    assert done == {"choosing": 108, "writing": 0, "finishing": 11}[at]
     for path in whole.iterdir():
         if path.name != "meta.json":
             assert (tmp_path / "out" / path.name).read_bytes() == path.read_bytes()

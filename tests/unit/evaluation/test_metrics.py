@@ -8,15 +8,20 @@ import pytest
 
 from drtk.evaluation.metrics import (
     JudgedRanks,
+    average_precision,
     averaged_precision,
     count_relevant,
     interpolated_precision,
     ndcg,
+    precision,
+    r_precision,
     rank_biased_precision,
     rank_biased_residual,
+    recall,
     reciprocal_rank,
     relevance_string,
     share_unjudged,
+    success,
     utility,
 )
 
@@ -37,6 +42,21 @@ def test_reciprocal_rank_is_cut_and_needs_the_grade() -> None:
     assert reciprocal_rank(judged(0, 1, 2), [], rel=2) == 1 / 3
     assert reciprocal_rank(judged(0, 1, 2), [], rel=2, cutoff=2) == 0
     assert reciprocal_rank(judged(None, None), []) == 0
+
+
+def test_set_measures_by_hand() -> None:
+    # relevant ranks 1, 3, 5 of 5 relevant documents; with grade 2: ranks 1, 3 of 3
+    assert recall(RANKED, POOL) == recall(RANKED, POOL, cutoff=5) == 3 / 5
+    assert [recall(RANKED, POOL, cutoff=depth) for depth in (1, 2, 3)] == [1 / 5, 1 / 5, 2 / 5]
+    assert recall(RANKED, POOL, rel=2, cutoff=2) == 1 / 3
+    assert [precision(RANKED, POOL, cutoff=depth) for depth in (1, 2, 10)] == [1, 1 / 2, 3 / 10]
+    assert [success(judged(0, 1), POOL, cutoff=depth) for depth in (1, 2)] == [0, 1]
+    assert average_precision(RANKED, POOL) == pytest.approx((1 + 2 / 3 + 3 / 5) / 5)
+    assert average_precision(RANKED, POOL, cutoff=3) == pytest.approx((1 + 2 / 3) / 5)
+    assert r_precision(RANKED, POOL) == 3 / 5
+    assert r_precision(RANKED, POOL, rel=2) == 2 / 3
+    for measure in (recall, average_precision, r_precision):
+        assert measure(judged(0), [0]) == 0
 
 
 def test_ndcg_with_linear_exponential_and_given_gains() -> None:

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from drtk.errors import UsageError
 from drtk.records import Passage
-from drtk.text.chunking import Chunker, group_sentences, needs_sentences, split_blocks
+from drtk.text.chunking import Chunker, check_settings, group_sentences, needs_sentences, split_blocks
 from drtk.text.config import ChunkSettings
 from drtk.text.rng import between
 from drtk.text.sentences import train_model
@@ -27,6 +28,20 @@ def sizes(groups):
 
 def units(groups):
     return [(sentence, unit) for group in groups for sentence, begin, end in group for unit in range(begin, end)]
+
+
+@pytest.mark.parametrize(
+    ("chosen", "problem"),
+    [
+        ({"policy": "condenser", "overlap": 2}, "--overlap goes with --policy greedy or words"),
+        ({"policy": "words", "tokenizer": "bert"}, "--tokenizer has no effect with --policy words"),
+        ({"max_tokens": 5}, "--max-tokens needs a --tokenizer"),
+        ({"max_words": 9, "tokenizer": "bert"}, "`max_words` has no effect with `tokenizer`"),
+    ],
+)
+def test_settings_without_effect_are_rejected_in_python_too(chosen: dict, problem: str) -> None:
+    with pytest.raises(UsageError, match=problem):
+        check_settings(ChunkSettings(**chosen))
 
 
 def test_greedy_cuts_long_sentences():

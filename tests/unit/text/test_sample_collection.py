@@ -222,6 +222,9 @@ def test_packages_without_documentation(tmp_path, monkeypatch):
     (tmp_path / "empty_package").mkdir()
     (tmp_path / "empty_package" / "__init__.py").write_text("x = 1\n")
     monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "name_space").mkdir()
+    with pytest.raises(DrtkError, match="name_space: no Python sources in"):
+        make(tmp_path / "c", packages=("name_space",))
     with pytest.raises(DrtkError, match="no documentation found"):
         make(tmp_path / "out", packages=("empty_package",))
     assert not (tmp_path / "out").exists()
