@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from drtk.config import NoEffect, option
+from drtk.config import NoEffect, check_effects, option
 from drtk.errors import UsageError
 
 Similarity = Literal["cosine", "dot"]
@@ -89,7 +89,8 @@ class GenerationSettings:
     )
 
     def check(self) -> None:
-        """Raise UsageError for several greedy texts."""
+        """Raise UsageError for options without effect, and for several greedy texts."""
+        check_effects(self)
         if self.decode == "greedy" and self.n not in (1, type(self).n):
             raise UsageError(f"`n` {self.n}: `decode` greedy generates one text")
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from drtk.errors import DrtkError, MismatchError
-from drtk.models.checkpoint import TextEncoder, load_encoder, longest_input, save_encoder, save_module
+from drtk.models.checkpoint import LONGEST, TextEncoder, load_encoder, longest_input, save_encoder, save_module
 from drtk.models.device import choose_device, choose_dtype
 from drtk.models.lm_head import head_file, load_head
 from drtk.models.model_folder import read_training_entry
@@ -86,7 +86,9 @@ class TermWeightModel:
     @property
     def longest(self) -> int:
         """Tokens of the longest input."""
-        return longest_input(self.encoder.tokenizer, self.encoder.encoder.backbone.config)
+        config = self.encoder.encoder.backbone.config
+        longest = longest_input(self.encoder.tokenizer, config)
+        return longest if getattr(config, "max_position_embeddings", None) else min(longest, LONGEST)
 
     def tokens(self, texts: Sequence[Sequence[int]], *, room: int) -> Tokens:
         """Return inputs for texts given as word pieces, each truncated to `room`, with special tokens."""

@@ -49,13 +49,13 @@ class Pretrainer(DrtkTrainer):
         super().__init__(objective=_unused, data_collator=data_collator, **given)
         if micro_batch is not None:
             data_collator.micro = micro_batch
-        self.micro_batch = data_collator.micro
+        self.micro_batch = None if needs_whole_batch(self.model) else data_collator.micro
         self._facts: Sums = {}
         self._has_warned = False
 
     def halve_micro_batch(self) -> int | None:
         """Return half the micro-batch; None if a projector with batch norm needs the whole batch."""
-        return None if needs_whole_batch(self.model) else (self.micro_batch or 0) // 2 or None
+        return (self.micro_batch or 0) // 2 or None
 
     def training_step(self, model: nn.Module, inputs: dict[str, Any], *given: Any, **named: Any) -> Tensor:
         """Run one step, and return the weighted sum of the terms for the log."""

@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from traceback import clear_frames
 from typing import Any
 
 import torch
@@ -103,6 +104,9 @@ def fit(
             return facts if micro_batch == first_size else facts | {"micro_batch": micro_batch}
         except OutOfMemoryError as error:
             smaller = trainer.halve_micro_batch()
+            if error.__cause__ is not None:  # its frames hold the failed step, and saving takes memory too
+                clear_frames(error.__cause__.__traceback__)
+            model.zero_grad(set_to_none=True)
             if smaller is None or world_size() > 1 or not trainer.save_for_retry():
                 raise
             warn(f"{str(error).partition(';')[0]}; continuing with `{trainer.micro_batch_field}` {smaller}")
@@ -110,7 +114,6 @@ def fit(
         checkpoints = Path(arguments.output_dir)
         checkpoints.mkdir(parents=True, exist_ok=True)
         write_bytes(checkpoints / MICRO_FILE, b"%d\n" % smaller)
-        model.zero_grad(set_to_none=True)
         del trainer
         gc.collect()  # the optimizer's state and the graph of the failed step
         if arguments.device.type == "cuda":
@@ -143,6 +146,18 @@ class ShowProgress(TrainerCallback):
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         if self._progress is not None:
             self._progress.close()
+
+
+class StepWatch(TrainerCallback):
+    """Whether a forward or backward pass is running: memory that ends elsewhere is not helped by a smaller micro-batch."""
+
+    is_running = False
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self.is_running = True
+
+    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self.is_running = False
 
 
 class Evaluate(TrainerCallback):
@@ -246,6 +261,8 @@ class DrtkTrainer(Trainer):
         if any(type(each) is TensorBoardCallback for each in self.callback_handler.callbacks):
             self.remove_callback(TensorBoardCallback)  # it would write among the checkpoints
             self.add_callback(KeptTensorBoard(log.parent / "tensorboard"))
+        self._step_watch = StepWatch()
+        self.add_callback(self._step_watch)
         self.probe = probe
         if probe is not None:
             self.add_callback(Evaluate(self, every=probe.every, start=probe_start))
@@ -303,8 +320,9 @@ class DrtkTrainer(Trainer):
         except RuntimeError as error:
             if not is_out_of_memory(error):
                 raise
-            field = "" if self.micro_batch in (None, 1) else f"a smaller `{self.micro_batch_field}`, "
-            raise OutOfMemoryError(
+            in_step = self._step_watch.is_running
+            field = f"a smaller `{self.micro_batch_field}`, " if in_step and self.micro_batch not in (None, 1) else ""
+            raise (OutOfMemoryError if in_step else DrtkError)(
                 f"{self.args.device}: out of memory at step {self.state.global_step + 1}; {field}{self.relief} may help; "
                 f"{self._what_remains(nan=False)}"
             ) from error

@@ -215,6 +215,19 @@ def test_memory_that_never_suffices_is_one_line_and_the_run_resumes(
     assert changes == {"gradient_checkpointing": [False, True]}
 
 
+@pytest.mark.parametrize("method", ["evaluate", "create_optimizer"])
+def test_memory_that_ends_outside_of_a_step_does_not_halve_the_micro_batch(
+    made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    def fail(*given: Any, **named: Any) -> Any:
+        raise FULL
+
+    monkeypatch.setattr(DrtkTrainer, method, fail)
+    with pytest.raises(DrtkError, match="cpu: out of memory at step"):
+        train(made, "reranker", tmp_path / "m", "--micro-batch 4 --eval-every 2", DEV["reranker"])
+    assert not list(tmp_path.glob("m.part/checkpoints/micro_batch"))
+
+
 @pytest.mark.parametrize("name", ["retriever", "generator"])
 def test_training_ends_without_improvement(made: Path, tmp_path: Path, name: str) -> None:
     train(made, name, tmp_path / "m", "--steps 40 --lr 0 --eval-every 1 --patience 2", DEV[name])
