@@ -38,7 +38,7 @@ def infonce(
     scores = similarities(queries, passages, similarity=similarity, temperature=temperature)
     if mask is not None:
         scores = scores.masked_fill(mask, float("-inf"))
-    return F.cross_entropy(scores, positive_columns(queries, passages))
+    return F.cross_entropy(scores, positive_columns(queries, passages), reduction="none").mean()
 
 
 def simlm_paper(
@@ -49,15 +49,13 @@ def simlm_paper(
     ln(2 B n - 1) if all vectors are equal.
     """
     columns = positive_columns(queries, passages)
-    of_queries, of_positives = (
-        similarities(left, passages, similarity=similarity, temperature=temperature)
-        for left in (queries, passages[columns])
-    )
+    of_queries = similarities(queries, passages, similarity=similarity, temperature=temperature)
+    of_positives = similarities(passages[columns], passages, similarity=similarity, temperature=temperature)
     if mask is not None:
         of_queries, of_positives = (scores.masked_fill(mask, float("-inf")) for scores in (of_queries, of_positives))
     itself = F.one_hot(columns, len(passages)).bool()
     scores = torch.cat([of_queries, of_positives.masked_fill(itself, float("-inf"))], dim=1)  # (B, 2 * B * n)
-    return F.cross_entropy(scores, columns)
+    return F.cross_entropy(scores, columns, reduction="none").mean()
 
 
 def simlm_full(
@@ -82,7 +80,7 @@ def simlm_full(
     for left, right, masked in blocks:
         block = similarities(left, right, similarity=similarity, temperature=temperature)
         scores.append(block if masked is None else block.masked_fill(masked, float("-inf")))
-    return F.cross_entropy(torch.cat(scores, dim=1), columns)
+    return F.cross_entropy(torch.cat(scores, dim=1), columns, reduction="none").mean()
 
 
 def same_as_positive(passages: Tensor, queries: int) -> Tensor:
