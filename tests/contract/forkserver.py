@@ -67,7 +67,7 @@ class Forkserver:
     """A running server; `client` is the program to put on the path as `drtk`; variables: of the environment."""
 
     def __init__(self, folder: Path, **variables: str) -> None:
-        self._socket, self._variables = folder / "socket", {"PYTHONPATH": ROOT, "OMP_NUM_THREADS": "1"} | variables
+        self._socket, self._variables = folder / "socket", {"PYTHONPATH": ROOT} | variables
         command = [sys.executable, __file__, str(self._socket)]
         self._process = subprocess.Popen(command, env=os.environ | self._variables, stdout=subprocess.PIPE)
         assert self._process.stdout is not None
