@@ -157,6 +157,13 @@ def _check_item(value: Any, kind: Any, item: Any) -> Any:
     return value
 
 
+def check_values(settings: Any) -> None:
+    """Raise UsageError for a field with a value of a wrong type or out of bounds."""
+    hints = get_type_hints(type(settings))
+    for item in fields(settings):
+        _check_value(getattr(settings, item.name), plain_type(hints[item.name]), item)
+
+
 def check_integer(flag: str, value: Any) -> None:
     """Raise UsageError for an integer that does not fit into 64 bits."""
     if isinstance(value, int) and not -MAX_INTEGER <= value <= MAX_INTEGER:

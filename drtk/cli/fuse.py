@@ -39,8 +39,10 @@ def fuse(
             raise UsageError("--qrels goes with --sweep")
         fuse_runs(runs, settings, job)
         return
-    if qrels is None or settings.method == "round-robin" or settings.weights:
-        raise UsageError("--sweep needs --qrels, a method that has weights, and none given with --weights")
+    if qrels is None:
+        raise UsageError("--sweep needs --qrels")
+    if settings.method == "round-robin" or settings.weights:
+        raise UsageError("--sweep needs a method that has weights, and none given with --weights")
     from drtk.evaluation.tuning import find_fusion_weights
 
     fuse_runs(runs, settings, job, find_weights=partial(find_fusion_weights, runs, qrels, settings, job=job))

@@ -76,8 +76,10 @@ def search(
     folders, source = sort_paths(paths)
     if question is not None and (source or by == "source" or job.output != "-"):
         raise UsageError("--query prints passages to the terminal; omit query files, --by source and -o")
-    if (tune and qrels is None) or (qrels is not None and question is not None):
-        raise UsageError("--tune needs --qrels; use both with query files, not with --query")
+    if question is not None and (tune or qrels is not None):
+        raise UsageError("--tune and --qrels go with query files, not with --query")
+    if tune and qrels is None:
+        raise UsageError("--tune needs --qrels")
     if question is not None:
         collection = Collection(folders, settings)
         encoder = QueryEncoder(collection, settings, model) if collection.reads == "vectors" else None

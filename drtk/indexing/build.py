@@ -25,6 +25,7 @@ def build_index(sources: Sequence[str], kind: str, settings: IndexSettings, job:
     sources: one corpus for an index of words ("-" is stdin), otherwise folders of embeddings
     Raises UsageError for sources or settings that do not fit the type, DrtkError for a corpus without passages.
     """
+    job.record(settings, kind=kind, sources=list(sources))
     engine = index_class(kind)
     for name in ("expand", "weights"):
         if getattr(settings, name) and kind not in ("bm25", "bm25s"):

@@ -7,6 +7,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
+from drtk.config import to_dict
 from drtk.data.checks import Origin, check_origin, describe_textless, warn_of_textless
 from drtk.data.ids import CorpusIds
 from drtk.data.jsonl import dump, read_queries
@@ -42,6 +43,7 @@ def mine_negatives(
     audit: file of JSON lines, one per query. report: file, as a page if it ends in .html, else as text; "-" is stdout.
     Raises UsageError for a missing input or an option without effect, DrtkError if no query makes an example.
     """
+    job.record(settings, **to_dict(inputs), seed=seed, audit=audit, report=report)
     for path in (audit, None if report == STANDARD else report):
         if path is not None:
             check_target(path, job)

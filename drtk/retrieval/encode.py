@@ -186,6 +186,7 @@ def encode_corpus(
     part: (number, of) to encode one part of several
     Raises MismatchError for more `dimensions` than the model has.
     """
+    job.record(settings, source=source, model=model, role=role, shard="{}/{}".format(*part), device=device)
     running = running or RunnerSettings()
     entry = folder_entry(locate(model))  # before it is loaded
     embedder = Embedder(model, role=role, settings=settings, device=device, weights=running.runner == "local")

@@ -153,6 +153,7 @@ def fuse_runs(
 
     find_weights: returns the weights for all runs in memory and their scored depths; None to take `settings.weights`
     """
+    job.record(settings, runs=list(runs))
     method = FUSIONS.load(settings.method)
     if runs.count(STANDARD) > 1:
         raise UsageError("stdin can be only one of the runs")

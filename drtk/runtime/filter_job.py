@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 import orjson
 
+from drtk.config import check_values, to_dict
 from drtk.errors import DrtkError, MismatchError, UsageError
 from drtk.runtime.atomic import hold_interrupts, identity, recover, torn_files, write_json
 from drtk.runtime.inputs import Intake
@@ -158,6 +159,14 @@ class FilterJob:
     def journal(self) -> Path:
         """The path of the journal."""
         return Path(self.output + ".part.json")
+
+    def record(self, settings: Any, **values: Any) -> None:
+        """Record and check the settings of a call from Python, for the manifest and `resume`, as the command line does."""
+        if not self.settings:
+            check_values(settings)
+            self.settings |= to_dict(settings) | values
+            self.recover()
+            self.check()
 
     def recover(self) -> bool:
         """Complete the renames of an earlier run that was killed; return whether any were left."""

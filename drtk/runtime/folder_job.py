@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from drtk.config import check_values, to_dict
 from drtk.errors import DrtkError, MismatchError, UsageError
 from drtk.runtime.atomic import lock, sync, sync_tree, write_json
 from drtk.runtime.inputs import Intake
@@ -77,6 +78,14 @@ class FolderJob:
         self._began = False
         self._leads = rank() == 0
         self._folders: list[dict[str, Any]] = []
+
+    def record(self, settings: Any, **values: Any) -> None:
+        """Record and check the settings of a call from Python, for the manifest and `resume`, as the command line does."""
+        if not self.settings:
+            check_values(settings)
+            self.settings |= to_dict(settings) | values
+            self._manifest = new_manifest(self.kind, self.settings, program=self.command)
+            self.check()
 
     def check(self) -> None:
         """Reject contradictory settings and unusable outputs before anything is read or loaded."""

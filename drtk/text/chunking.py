@@ -311,6 +311,7 @@ def chunk_corpus(
 
     Raises UsageError for contradictory settings, DrtkError for a missing model or tokenizer.
     """
+    job.record(settings)
     check_settings(settings)
     running = running or RunnerSettings()
     if running.runner != "local" and settings.workers:

@@ -205,6 +205,7 @@ def train_from_files(
     measure_dev: returns the `dev` of `train_retriever`; add_auxiliary: its `auxiliary`
     Raises UsageError for settings that contradict each other, DrtkError for examples that cannot be trained on.
     """
+    job.record(config, examples=examples, corpus=corpus, queries=queries, model=model, seed=seed, device=device)
     check(config)
     data = load_examples(
         examples,

@@ -9,6 +9,13 @@ from pathlib import Path
 import pytest
 
 from drtk.cli.main import app
+from drtk.data.embeddings import ShardWriter
+from drtk.errors import MismatchError, UsageError
+from drtk.models.config import EncodeSettings
+from drtk.retrieval.encode import encode_corpus
+from drtk.runtime.folder_job import FolderJob
+from drtk.runtime.integrity import read_json
+from tests.bm25 import need_lucene
 from tests.tiny import collection, tiny_model
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -20,6 +27,7 @@ def write_rows(path: Path, rows: list[dict]) -> None:
 
 def test_the_ten_calls_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("faiss")
+    need_lucene()
     monkeypatch.chdir(tmp_path)
     (tmp_path / "data" / "qrels").mkdir(parents=True)
     passages, queries, _ = collection(60)
@@ -43,3 +51,34 @@ def test_the_ten_calls_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caps
     call = "eval bm25.run dense.run fused.run --by source --qrels data/qrels/test.tsv -q -o table --measures"
     app([*call.split(), "nDCG@10 RR@10 R@100"], standalone_mode=False)
     assert Path("table").read_text() == table
+
+
+def test_calls_from_python_record_their_settings_and_resume_with_the_same_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    corpus, model, out = str(tmp_path / "c.jsonl"), str(tiny_model(tmp_path / "m")), str(tmp_path / "v")
+    write_rows(Path(corpus), collection(60)[0])
+
+    def encode(resume: bool = True, **changes: int) -> None:
+        job = FolderJob("encode", "embeddings", out, resume=resume)
+        try:
+            encode_corpus(corpus, model, EncodeSettings(**{"shard_size": 20} | changes), job, device="cpu")
+        finally:
+            job.release()
+
+    with pytest.raises(UsageError, match="must be at least"):
+        encode(shard_size=-1)
+    write, calls = ShardWriter.write, iter(range(9))
+
+    def stop_after_one(self: ShardWriter, *given: object, **named: object) -> None:
+        if next(calls):
+            raise KeyboardInterrupt
+        write(self, *given, **named)  # type: ignore[arg-type]
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(ShardWriter, "write", stop_after_one)
+        encode(resume=False)
+    with pytest.raises(MismatchError, match=r"begun with other settings or files \(max_length\)"):
+        encode(max_length=8)
+    encode()
+    assert read_json(Path(out, "meta.json"))["settings"]["shard_size"] == 20
