@@ -24,7 +24,7 @@ Item = TypeVar("Item")
 Faulty = tuple[Item | None, list[RecordError]]  # a record, if any is left of it, and the errors of its ids
 
 
-class Texts(Protocol):
+class PassageLookup(Protocol):
     """A collection of passages by id, such as `CorpusStore`."""
 
     def many(self, ids: Sequence[str]) -> list[Passage]: ...
@@ -87,7 +87,7 @@ class JudgedHits:
 
 
 def iter_known_hits(
-    run: str, *, queries: Collection[str], corpus: Texts, depth: int, intake: Intake, order: Order = "score"
+    run: str, *, queries: Collection[str], corpus: PassageLookup, depth: int, intake: Intake, order: Order = "score"
 ) -> Iterator[Faulty[QueryHits]]:
     """Yield the hits of each query of a run without those of its `depth` best that the corpus lacks, with their errors.
 

@@ -13,13 +13,13 @@ from drtk.evaluation.config import EvalSettings
 from drtk.evaluation.evaluate import Evaluation, Evaluator, Value, View, warn_shallow
 from drtk.evaluation.judged_runs import read_judgements, score_run
 from drtk.evaluation.measures import Measure, parse_measures
-from drtk.evaluation.result_table import Parts, format_results
+from drtk.evaluation.result_table import ResultUnits, format_results
 from drtk.runtime.inputs import Intake
 from drtk.runtime.progress import log, track, warn
 from drtk.runtime.streams import STANDARD
 
 MEASURES = "nDCG@10 R@100"
-COLLECTIONS = Parts("collection", "collection", "rows", "average", is_ranked=True)
+COLLECTIONS = ResultUnits("collection", "collection", "rows", "average", is_ranked=True)
 RUN_ENDINGS = ("", ".run", ".trec", ".txt", ".tsv")
 
 

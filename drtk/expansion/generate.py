@@ -18,7 +18,7 @@ from drtk.text.batching import Tokens
 CONTINUATIONS = "continuations"
 
 
-class Prepared(NamedTuple):
+class PassageBatch(NamedTuple):
     """A window of passages and their tokens."""
 
     passages: list[Passage]
@@ -48,11 +48,11 @@ class Generate(BatchFunction):
         self._scorer = None if keeping is None else QueryScorer(keeping, device)
         self._writer = TextGenerator(model, settings, seed=seed, device=device, needs_encoder=field != CONTINUATIONS)
 
-    def prepare(self, records: list[Passage]) -> Prepared:
+    def prepare(self, records: list[Passage]) -> PassageBatch:
         """Tokenize the passages."""
-        return Prepared(records, self._writer.tokens([self._writer.reading.text(passage) for passage in records]))
+        return PassageBatch(records, self._writer.tokens([self._writer.reading.text(passage) for passage in records]))
 
-    def __call__(self, prepared: Prepared) -> Done:
+    def __call__(self, prepared: PassageBatch) -> Done:
         """Return the passages, in order, as JSON lines."""
         passages, tokens = prepared
         written = self._writer.generate(tokens, [passage.id for passage in passages])

@@ -49,7 +49,7 @@ def load_head(module: nn.Module, folder: Path, name: str) -> None:
 NAME = "lm_head"
 
 
-class _Parts(NamedTuple):
+class _HeadModules(NamedTuple):
     """The submodules of decoder(norm(act(dense(h)))) + bias in the classes of transformers."""
 
     dense: str
@@ -58,12 +58,12 @@ class _Parts(NamedTuple):
 
 
 _PARTS = {
-    "bert": _Parts(*(f"cls.predictions.transform.{part}" for part in ("dense", "transform_act_fn", "LayerNorm"))),
-    "roberta": _Parts("lm_head.dense", "", "lm_head.layer_norm"),
-    "xlm-roberta": _Parts("lm_head.dense", "", "lm_head.layer_norm"),
-    "electra": _Parts(*(f"generator_predictions.{part}" for part in ("dense", "activation", "LayerNorm"))),
-    "distilbert": _Parts("vocab_transform", "activation", "vocab_layer_norm"),
-    "modernbert": _Parts("head.dense", "head.act", "head.norm"),
+    "bert": _HeadModules(*(f"cls.predictions.transform.{part}" for part in ("dense", "transform_act_fn", "LayerNorm"))),
+    "roberta": _HeadModules("lm_head.dense", "", "lm_head.layer_norm"),
+    "xlm-roberta": _HeadModules("lm_head.dense", "", "lm_head.layer_norm"),
+    "electra": _HeadModules(*(f"generator_predictions.{part}" for part in ("dense", "activation", "LayerNorm"))),
+    "distilbert": _HeadModules("vocab_transform", "activation", "vocab_layer_norm"),
+    "modernbert": _HeadModules("head.dense", "head.act", "head.norm"),
 }
 
 
@@ -111,7 +111,7 @@ class LMHead(nn.Module):
         return F.linear(self.features(hidden), self.weight, self.bias)
 
 
-def _parts_of(family: str) -> _Parts:
+def _parts_of(family: str) -> _HeadModules:
     if family not in _PARTS:
         raise MismatchError(f"unknown language-model head of type {family}; supported: {', '.join(_PARTS)}")
     return _PARTS[family]

@@ -97,7 +97,7 @@ def fill_prompt(question: str, prompt: str) -> str:
     return prompt.replace(PLACEHOLDER, plain) if PLACEHOLDER in prompt else f"{plain} {prompt}"
 
 
-class Prepared(NamedTuple):
+class QuestionBatch(NamedTuple):
     """A window of questions, and for each generator the numbers of its questions, and their tokens."""
 
     questions: list[Question]
@@ -131,7 +131,7 @@ class Expand(BatchFunction):
             if self._prompt is not None and writer.length(self._read(writer, "?")) > writer.room:
                 raise UsageError(f"`prompt` leaves nothing of the {writer.room} tokens of an input for a question")
 
-    def prepare(self, records: list[Question]) -> Prepared:
+    def prepare(self, records: list[Question]) -> QuestionBatch:
         """Tokenize the questions."""
         numbers: dict[int, list[int]] = {}
         for number, question in enumerate(records):
@@ -140,9 +140,9 @@ class Expand(BatchFunction):
         for fold, mine in sorted(numbers.items()):
             writer = self._writers[fold]
             parts.append((fold, mine, writer.tokens([self._fit(writer, records[at].text) for at in mine])))
-        return Prepared(records, parts)
+        return QuestionBatch(records, parts)
 
-    def __call__(self, prepared: Prepared) -> Done:
+    def __call__(self, prepared: QuestionBatch) -> Done:
         """Return the expansions, questions in order, as JSON lines."""
         questions, parts = prepared
         written: list[list[str]] = [[] for _ in questions]

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from drtk.data.checks import PASSAGES, TEXTLESS, Texts, iter_known_hits, skip_faulty
+from drtk.data.checks import PASSAGES, TEXTLESS, PassageLookup, iter_known_hits, skip_faulty
 from drtk.data.jsonl import dump
 from drtk.data.trec import Order
 from drtk.errors import DrtkError, MismatchError
@@ -120,7 +120,7 @@ def format_reader_input(question: str, passage: Passage) -> str:
 
 
 def iter_reader_questions(
-    run: str, *, queries: Mapping[str, str], corpus: Texts, depth: int, order: Order, intake: Intake
+    run: str, *, queries: Mapping[str, str], corpus: PassageLookup, depth: int, order: Order, intake: Intake
 ) -> Iterator[Question]:
     """Yield the questions of a run in its order, with their first `depth` passages.
 
@@ -145,7 +145,7 @@ def iter_reader_questions(
         yield Question(hits.query_id, inputs, sum(not passage.text.strip() for passage in passages))
 
 
-class Prepared(NamedTuple):
+class ReaderBatch(NamedTuple):
     """A window of questions, the tokens of their inputs, and for each question the rows of its own."""
 
     questions: list[Question]
@@ -175,7 +175,7 @@ class Read(BatchFunction):
         self._encoded = min(self._budget, _CPU_ENCODED if on_cpu else _GPU_ENCODED)
         self._room = min(settings.max_length, self._writer.longest)
 
-    def prepare(self, records: list[Question]) -> Prepared:
+    def prepare(self, records: list[Question]) -> ReaderBatch:
         """Tokenize the questions' inputs."""
         texts = [text for question in records for text in question.inputs]
         found = self._writer.tokenizer(
@@ -183,9 +183,9 @@ class Read(BatchFunction):
         )
         ends = np.cumsum([len(question.inputs) for question in records])
         groups = [np.arange(end - len(each.inputs), end) for each, end in zip(records, ends, strict=True)]
-        return Prepared(records, Tokens.of(found["input_ids"], None), groups)
+        return ReaderBatch(records, Tokens.of(found["input_ids"], None), groups)
 
-    def __call__(self, prepared: Prepared) -> Done:
+    def __call__(self, prepared: ReaderBatch) -> Done:
         """Return the predictions, in order, as JSON lines. Raises DrtkError for a non-finite score or a lack of memory."""
         questions, tokens, groups = prepared
         lengths = np.array([tokens.lengths[group].sum() for group in groups])

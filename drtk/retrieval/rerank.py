@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from drtk.data.checks import TEXTLESS, Faulty, Texts, iter_known_hits, skip_faulty
+from drtk.data.checks import TEXTLESS, Faulty, PassageLookup, iter_known_hits, skip_faulty
 from drtk.data.embeddings import PairVectors, pair_id
 from drtk.data.jsonl import dump
 from drtk.data.trec import Ranking, iter_grouped_hits, run_lines
@@ -57,7 +57,7 @@ class ExampleTexts:
 
 
 def read_candidates(
-    run: str, *, queries: Mapping[str, str], corpus: Texts, depth: int, title: str, intake: Intake
+    run: str, *, queries: Mapping[str, str], corpus: PassageLookup, depth: int, title: str, intake: Intake
 ) -> Iterator[Candidates]:
     """Yield the queries of a run with the texts of their first `depth` documents.
 
@@ -72,7 +72,13 @@ def read_candidates(
 
 
 def read_example_texts(
-    examples: Iterable[Example], source: str, *, queries: Mapping[str, str], corpus: Texts, title: str, intake: Intake
+    examples: Iterable[Example],
+    source: str,
+    *,
+    queries: Mapping[str, str],
+    corpus: PassageLookup,
+    title: str,
+    intake: Intake,
 ) -> Iterator[ExampleTexts]:
     """Yield examples with their texts. Raises RecordError (file:line) for unknown ids, unless `intake` skips them."""
 
@@ -91,7 +97,7 @@ def read_example_texts(
         yield ExampleTexts(example, queries[example.query_id], texts, textless)
 
 
-def _look_up(corpus: Texts, ids: Sequence[str], title: str) -> tuple[list[str], int]:
+def _look_up(corpus: PassageLookup, ids: Sequence[str], title: str) -> tuple[list[str], int]:
     """Return the texts of passages as a cross-encoder reads them, and the number of passages without a text."""
     passages = corpus.many(ids)
     return [format_passage(passage, title) for passage in passages], sum(

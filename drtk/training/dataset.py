@@ -19,7 +19,7 @@ from drtk.training.sampling import EpochDataset, positive_of_epoch, sample_negat
 Key = tuple[Any, ...]
 
 
-class Texts(Protocol):
+class CorpusTexts(Protocol):
     """Passages by id; drtk.data.corpus_store.CorpusStore is one."""
 
     def many(self, ids: Sequence[str]) -> list[Passage]: ...
@@ -53,7 +53,7 @@ class SampledExamples(EpochDataset[Any]):
         examples: PackedExamples,
         *,
         queries: Mapping[str, str],
-        corpus: Texts,
+        corpus: CorpusTexts,
         batch: int,
         steps: int,
         negatives: int,
@@ -145,7 +145,7 @@ class JudgedPair:
 class JudgedPairs:
     """Each positive and each negative of each example with the query, by number."""
 
-    def __init__(self, examples: PackedExamples, *, queries: Mapping[str, str], corpus: Texts) -> None:
+    def __init__(self, examples: PackedExamples, *, queries: Mapping[str, str], corpus: CorpusTexts) -> None:
         self._examples, self._queries, self._corpus = examples, queries, corpus
         self._ends = np.fromiter(accumulate(pairs_per_example(examples)), dtype=np.int64, count=len(examples))
 

@@ -19,11 +19,11 @@ from drtk.training.arguments import Schedule, plan_schedule, training_arguments
 from drtk.training.best_checkpoint import Selection
 from drtk.training.config import RerankerConfig
 from drtk.training.dataset import (
+    CorpusTexts,
     JudgedPair,
     JudgedPairs,
     SampledExample,
     SampledExamples,
-    Texts,
     pad_tokens,
     pairs_per_example,
 )
@@ -131,7 +131,7 @@ class PairEvaluation:
         candidates: Candidates,
         *,
         queries: Mapping[str, str],
-        corpus: Texts,
+        corpus: CorpusTexts,
         tokenizing: PairTokenizer,
         title: str,
     ) -> None:

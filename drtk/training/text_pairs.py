@@ -16,7 +16,7 @@ from drtk.records import Example, Passage
 from drtk.runtime.inputs import Intake
 from drtk.runtime.progress import warn
 from drtk.text.rng import uniform
-from drtk.training.dataset import Texts
+from drtk.training.dataset import CorpusTexts
 from drtk.training.examples import PackedExamples
 from drtk.training.folds import question_digest
 
@@ -45,7 +45,9 @@ class Pairs(Protocol):
 class ExamplePairs:
     """Every positive of an example with the example's query, unless that has no text."""
 
-    def __init__(self, examples: PackedExamples, *, queries: Mapping[str, str], corpus: Texts, source: Source) -> None:
+    def __init__(
+        self, examples: PackedExamples, *, queries: Mapping[str, str], corpus: CorpusTexts, source: Source
+    ) -> None:
         self._examples, self._queries, self._corpus, self._source = examples, queries, corpus, source
         self._pairs = array("i")  # example, passage, example, passage, …
         for example, query in enumerate(examples.query_ids):
@@ -69,7 +71,7 @@ class ExamplePairs:
 class EnrichedPairs:
     """Every passage with each of its "queries" that has a text, as drtk doc2query writes them."""
 
-    def __init__(self, passages: Iterable[Passage], *, corpus: Texts, source: Source) -> None:
+    def __init__(self, passages: Iterable[Passage], *, corpus: CorpusTexts, source: Source) -> None:
         """Raises ValueError at a passage whose "queries" are no list of strings."""
         self._corpus, self._source = corpus, source
         self._ids: list[str] = []

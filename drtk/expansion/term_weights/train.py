@@ -21,7 +21,7 @@ from drtk.text.expanded_text import added_texts
 from drtk.text.word_pieces import WordPieceTokenizer, WordPlaces, locate_passage_words
 from drtk.text.words import function_words, make_stemmer, question_words
 from drtk.training.arguments import Schedule, plan_schedule, training_arguments
-from drtk.training.dataset import SampledExample, SampledExamples, Texts
+from drtk.training.dataset import CorpusTexts, SampledExample, SampledExamples
 from drtk.training.examples import PackedExamples, TrainingData
 from drtk.training.fit import fit
 from drtk.training.sampling import EpochDataset
@@ -43,7 +43,7 @@ class AskedPassage(NamedTuple):
 class AskedPassages:
     """The positives of all examples by number, each with all the questions it answers."""
 
-    def __init__(self, examples: PackedExamples, *, queries: dict[str, str], corpus: Texts) -> None:
+    def __init__(self, examples: PackedExamples, *, queries: dict[str, str], corpus: CorpusTexts) -> None:
         self._texts, self._corpus = queries, corpus
         self._queries: dict[str, list[str]] = {}
         for at, query_id in enumerate(examples.query_ids):
@@ -241,7 +241,7 @@ def find_largest_impact(
     weigher: TermWeightModel,
     tokenizer: WordPieceTokenizer,
     examples: PackedExamples,
-    corpus: Texts,
+    corpus: CorpusTexts,
     *,
     settings: WeightingSettings,
     length: int,

@@ -10,11 +10,11 @@ import numpy as np
 from drtk.errors import MismatchError
 from drtk.text.token_dataset import Text, TokenCorpus
 
-Parts = dict[str, Text]
+ViewTexts = dict[str, Text]
 Crop = Literal["head", "random"]
 Title = Literal["none", "join", "sep", "segment"]
 Separator = int | Sequence[int]  # token ids between two texts; RoBERTa has two in a pair
-View = TypeVar("View", bound=Callable[..., Parts | None])
+View = TypeVar("View", bound=Callable[..., ViewTexts | None])
 
 
 class ViewInput(NamedTuple):

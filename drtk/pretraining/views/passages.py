@@ -10,7 +10,7 @@ import numpy as np
 
 from drtk.errors import UsageError
 from drtk.pretraining.config import Count, Share
-from drtk.pretraining.views.base import Crop, Parts, Title, ViewInput, join_texts, needs_fields, slice_text
+from drtk.pretraining.views.base import Crop, Title, ViewInput, ViewTexts, join_texts, needs_fields, slice_text
 from drtk.text.token_dataset import Text
 
 REACH = 100  # passages to either side among which a random partner is sampled
@@ -19,19 +19,19 @@ MIXED: tuple[Spans, ...] = ("random", "nearby", "overlap")
 _ROUNDING = 1e-9  # tolerance when a share of a count is rounded
 
 
-def passage(view: ViewInput, *, title: Title = "none", crop: Crop = "head") -> Parts:
+def passage(view: ViewInput, *, title: Title = "none", crop: Crop = "head") -> ViewTexts:
     """Return {"": the passage}."""
     return {"": view.passage(view.row, title, crop)}
 
 
 @needs_fields("documents")
-def following(view: ViewInput, *, title: Title = "none", crop: Crop = "head") -> Parts | None:
+def following(view: ViewInput, *, title: Title = "none", crop: Crop = "head") -> ViewTexts | None:
     """Return {"": the passage after this one} (MASTER); None for the last of a document."""
     other = view.corpus.following(view.row)
     return None if other is None else {"": view.passage(other, title, crop)}
 
 
-def halves(view: ViewInput, *, title: Title = "none", crop: Crop = "head") -> Parts | None:
+def halves(view: ViewInput, *, title: Title = "none", crop: Crop = "head") -> ViewTexts | None:
     """Return {"a": the first half of the passage, "b": the second, with the odd token}; None for a single token.
 
     A longer passage is cropped to 2 * room tokens first. MASTER's released code takes b for the next passage.
@@ -44,28 +44,28 @@ def halves(view: ViewInput, *, title: Title = "none", crop: Crop = "head") -> Pa
 
 
 @needs_fields("queries")
-def query(view: ViewInput, *, limit: Count | None = None, crop: Crop = "head") -> Parts | None:
+def query(view: ViewInput, *, limit: Count | None = None, crop: Crop = "head") -> ViewTexts | None:
     """Return {"": one of the first `limit` queries, sampled uniformly}; None for a passage without queries."""
     text = view.choose(view.corpus.queries(view.row)[:limit])
     return None if text is None else {"": view.crop(text, crop)}
 
 
 @needs_fields("queries")
-def queries(view: ViewInput, *, limit: Count | None = 10, crop: Crop = "random") -> Parts | None:
+def queries(view: ViewInput, *, limit: Count | None = 10, crop: Crop = "random") -> ViewTexts | None:
     """Return {"": the first `limit` queries joined by the separator, cropped} (docs/methods/doc2query.md); None without queries."""
     texts = view.corpus.queries(view.row)[:limit]
     return {"": view.crop(join_texts(texts, view.separator), crop)} if texts else None
 
 
 @needs_fields("continuations")
-def continuation(view: ViewInput, *, limit: Count | None = None, crop: Crop = "head") -> Parts:
+def continuation(view: ViewInput, *, limit: Count | None = None, crop: Crop = "head") -> ViewTexts:
     """Return {"": one of the first `limit` continuations}; the passage itself if all are empty (MASTER's released code)."""
     text = view.choose(view.corpus.continuations(view.row)[:limit])
     return {"": view.crop(view.corpus.text(view.row)._replace(weights=None) if text is None else text, crop)}
 
 
 @needs_fields("documents", spans={"overlap": "sentences", "mixed": "sentences"})
-def pair(view: ViewInput, *, spans: Spans = "random", title: Title = "none", crop: Crop = "head") -> Parts | None:
+def pair(view: ViewInput, *, spans: Spans = "random", title: Title = "none", crop: Crop = "head") -> ViewTexts | None:
     """Return {"a": the passage, "b": another of its document}; None in a document of one passage.
 
     spans: random (another within 100), nearby (the one before or after), overlap (shares a's last sentences), mixed (one
@@ -94,7 +94,7 @@ def pair(view: ViewInput, *, spans: Spans = "random", title: Title = "none", cro
     return {"a": view.passage(own, title, crop), "b": view.passage(other, title, crop, text=text)}
 
 
-def crop(view: ViewInput, *, shortest: Share = 0.05, longest: Share = 0.5) -> Parts:
+def crop(view: ViewInput, *, shortest: Share = 0.05, longest: Share = 0.5) -> ViewTexts:
     """Return {"": a part of the passage of `shortest` to `longest` of its tokens}; length and start are uniform."""
     if shortest > longest:
         raise UsageError(f"view 'crop': shortest = {shortest} is above longest = {longest}")
@@ -107,13 +107,13 @@ def crop(view: ViewInput, *, shortest: Share = 0.05, longest: Share = 0.5) -> Pa
     return {"": slice_text(text, begin, begin + length)}
 
 
-def crop_pair(view: ViewInput, *, shortest: Share = 0.05, longest: Share = 0.5) -> Parts:
+def crop_pair(view: ViewInput, *, shortest: Share = 0.05, longest: Share = 0.5) -> ViewTexts:
     """Return {"a", "b"}: two such parts, sampled independently; they may overlap."""
     return {name: crop(view, shortest=shortest, longest=longest)[""] for name in ("a", "b")}
 
 
 @needs_fields("sentences")
-def ict(view: ViewInput, *, remove: Share = 0.9, title: Title = "none", crop: Crop = "head") -> Parts | None:
+def ict(view: ViewInput, *, remove: Share = 0.9, title: Title = "none", crop: Crop = "head") -> ViewTexts | None:
     """Return {"query": a random sentence, "context": the passage}; None for a passage of one sentence.
 
     The sentence is removed from the context with probability `remove`. A title goes before the context.
