@@ -24,7 +24,7 @@ SUSPICIONS = {
 }
 
 
-def audit_row(pool: Pool) -> AuditRow:
+def build_audit_row(pool: Pool) -> AuditRow:
     """Return a pool as a row: its positives, the negatives kept, and the candidates dropped, by which filter.
 
     `gap` is the score of the positive in the same source less that of the passage; `ce_gap` the same of a cross-encoder.
@@ -103,7 +103,7 @@ class Audit:
         """Write the rows of a window, and note for the job's journal how far they reach."""
         output = self._open()
         for pool in pools:
-            output.write(orjson.dumps(audit_row(pool), option=orjson.OPT_APPEND_NEWLINE))
+            output.write(orjson.dumps(build_audit_row(pool), option=orjson.OPT_APPEND_NEWLINE))
         self._job.counts["audit"] = {"bytes": output.end_frame()}
         output.keep_part = is_replaceable(self._job.output)
 
@@ -152,6 +152,6 @@ def check_target(path: str, job: FilterJob) -> None:
     if not is_replaceable(path):
         raise DrtkError(f"{path}: must be a file, which can be read again")
     if place.exists() and not job.force and not (job.resume and job.journal.exists()):
-        raise DrtkError(f"{path}: exists already; --force replaces it")
+        raise DrtkError(f"{path}: exists already; `force` replaces it")
     if not place.parent.is_dir():
         raise DrtkError(f"{path}: there is no folder {place.parent}")

@@ -14,7 +14,7 @@ from drtk.data.checks import PASSAGES, TEXTLESS
 from drtk.data.corpus_store import CorpusStore
 from drtk.data.embeddings import KIND, Shard, check_finite, read_shards
 from drtk.errors import DrtkError, MismatchError
-from drtk.indexing.vectors import unit_length
+from drtk.indexing.vectors import scale_to_unit_length
 from drtk.mining.candidates import CE, Pool
 from drtk.mining.filters import LOOKED_UP, ContentFilter
 from drtk.records import Passage
@@ -74,7 +74,7 @@ SHINGLE = 3  # words
 _WORD = re.compile(r"\w+")
 
 
-def shingles(text: str) -> frozenset[int]:
+def make_shingles(text: str) -> frozenset[int]:
     """Return the hashes of all sequences of three words, lowercase, without punctuation; a shorter text is one sequence."""
     words = _WORD.findall(text.lower())
     if not words:
@@ -97,7 +97,7 @@ class OverlapFilter(ContentFilter):
     def __init__(self, texts: PassageTexts, max_value: float | None = None) -> None:
         super().__init__(max_value)
         self._texts = texts
-        self._shingles = lru_cache(maxsize=20_000)(lambda passage: shingles(texts[passage].text))
+        self._shingles = lru_cache(maxsize=20_000)(lambda passage: make_shingles(texts[passage].text))
 
     def measure(self, pools: Sequence[Pool], ids: Sequence[Sequence[str]]) -> None:
         self._texts.load(id for pool, some in zip(pools, ids, strict=True) for id in (*pool.positives, *some))
@@ -146,7 +146,7 @@ class VectorsById:
             shard, rows_in = self._shards[number], rows[mine] - self._starts[number]
             vectors[mine] = shard.vectors[rows_in]
             check_finite(shard, vectors[mine], rows_in)
-        return unit_length(vectors)
+        return scale_to_unit_length(vectors)
 
 
 class CosineFilter(ContentFilter):

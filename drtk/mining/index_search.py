@@ -10,7 +10,7 @@ from drtk.data.ids import CorpusIds
 from drtk.errors import DrtkError, MismatchError, UsageError
 from drtk.mining.candidates import Hits, MiningQuery
 from drtk.mining.config import MineSettings, MiningInputs
-from drtk.retrieval.search import Collection, QueryEncoder, RankingOptions, StoredQueries, StoredQuery, TextQueries
+from drtk.retrieval.search import IndexGroup, QueryEncoder, RankingOptions, StoredQueries, StoredQuery, TextQueries
 
 
 class IndexSearch:
@@ -35,7 +35,7 @@ class IndexSearch:
         self.encodes_texts = False
         self.stored: StoredQueries | None = None  # the queries of the embeddings folder, if one is used
         for name, paths in folders.items():
-            collection = Collection(paths, settings.search_settings())
+            collection = IndexGroup(paths, settings.search_settings())
             is_dense = collection.reads == "vectors"
             if is_dense and inputs.query_vectors is not None:
                 self._searchers[name] = self.stored = StoredQueries(collection, inputs.query_vectors)

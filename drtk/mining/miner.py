@@ -238,12 +238,12 @@ class Miner:
         judged = self.counts.setdefault("judged_found", {})
         for name, hits in pool.query.hits.items():
             if not judged.get(name):
-                check = self._judged_hits(name)
+                check = self._get_check(name)
                 check.add(pool.query_id, [*hits.ids, *pool.query.positives])
                 if check.found or check.problem():
                     judged[name] = check.found
 
-    def _judged_hits(self, name: str) -> JudgedHits:
+    def _get_check(self, name: str) -> JudgedHits:
         if name not in self._judged:
             judgements = self.queries.judgements or {}
             self._judged[name] = JudgedHits(name, judgements, of=self.document_of, by_source="`positives` source")
@@ -252,7 +252,7 @@ class Miner:
     def find_unjudged_sources(self) -> list[str]:
         """Return a message for each source that retrieved none of the judged documents."""
         missing = [name for name, found in self.counts.get("judged_found", {}).items() if not found]
-        return [self._judged_hits(name).problem() or f"{name}: no judged document was retrieved" for name in missing]
+        return [self._get_check(name).problem() or f"{name}: no judged document was retrieved" for name in missing]
 
     def find_id_mismatch(self) -> str | None:
         """Return a message if no source retrieved a judged document, and no corpus says that the ids exist."""

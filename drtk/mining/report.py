@@ -36,15 +36,15 @@ MEASURES = {
     "cosine": "cosine with the nearest positive",
 }
 FILTERS = {
-    "rank": "ranks before --from-rank",
-    "max-score": "score above --max-score",
-    "min-score": "score below --min-score",
-    "margin": "less than --margin below the positive",
-    "max-share": "more than --max-share of the positive's score",
-    "unretrieved": "the source has not found the positive",
-    "overlap": "the words of a positive (--max-overlap)",
-    "cosine": "near a positive (--max-cosine)",
-    "ce": "too good for the cross-encoder (--ce-margin, --ce-max)",
+    "rank": "rank before the first one allowed",
+    "max-score": "score above the maximum",
+    "min-score": "score below the minimum",
+    "margin": "score within the margin of the positive's",
+    "max-share": "score above the maximum share of the positive's",
+    "unretrieved": "the source did not retrieve the positive",
+    "overlap": "too many words shared with a positive",
+    "cosine": "cosine with a positive too high",
+    "ce": "cross-encoder score too high",
 }
 _SHOWN = ("score", "gap", "ce", "overlap", "cosine")
 _TESTED = {"above": "gap", "ce": "ce_gap", "answer": "answer", "overlap": "overlap", "cosine": "cosine"}

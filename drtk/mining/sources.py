@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
 _HINTS = {  # what a file seems to be -> how to pass it
     sniff.JUDGEMENTS: "; judgements: `qrels`",
-    sniff.RANKED: "; judgements: `qrels`; ranked pairs: drtk convert FILE --as run; triples: drtk convert FILE --as examples",
-    sniff.CANDIDATES: "; candidates: drtk convert FILE --as run | sort -s -k1,1",
+    sniff.RANKED: "; judgements: `qrels`; ranked pairs and triples: drtk convert",
+    sniff.CANDIDATES: "; candidates: drtk convert, then sort -s -k1,1",
     sniff.QUERIES: "; queries: `queries`",
     sniff.PASSAGES: "; passages: `corpus`",
     sniff.EITHER: "; queries: `queries`, passages: `corpus`",
@@ -299,8 +299,8 @@ class QueryStream:
                 return None
             if found.has_new_ids:
                 raise DrtkError(
-                    f"{name_of(source)}: holds texts, not ids; make a corpus and queries of them first: "
-                    f"drtk convert {source} --as examples --corpus-out FILE --queries-out FILE -o FILE"
+                    f"{name_of(source)}: contains texts, not ids; drtk convert with `corpus_out` and `queries_out` "
+                    "writes a corpus, queries and examples of ids"
                 )
             query = _convert_example(name, found)
             ids = dict.fromkeys((*query.positives, *(id for hits in query.hits.values() for id in hits.ids)))

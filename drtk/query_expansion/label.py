@@ -12,7 +12,7 @@ from typing import Any
 from drtk.data.checks import PASSAGES, TEXTLESS
 from drtk.data.jsonl import dump
 from drtk.indexing.base import Ranking
-from drtk.query_expansion.candidates import Candidate
+from drtk.query_expansion.candidates import ExpansionLine
 from drtk.query_expansion.config import LabelSettings
 from drtk.records import Expansion, Passage, Query
 from drtk.retrieval.search import PassageSearcher
@@ -64,7 +64,7 @@ class Labeler:
         """Seconds since the first search began."""
         return time.monotonic() - self._began if self._began else 0.0
 
-    def pump(self, windows: Iterator[list[Candidate]]) -> Generator[Done, None, None]:
+    def pump(self, windows: Iterator[list[ExpansionLine]]) -> Generator[Done, None, None]:
         """Yield the result of each window, in order."""
         waiting: Future[Done] | None = None
         with ThreadPoolExecutor(1, thread_name_prefix="drtk-label") as pool:
@@ -80,14 +80,14 @@ class Labeler:
             if waiting is not None:
                 yield waiting.result()
 
-    def _label(self, window: Sequence[Candidate], rankings: Sequence[Ranking], searched: int) -> Done:
+    def _label(self, window: Sequence[ExpansionLine], rankings: Sequence[Ranking], searched: int) -> Done:
         lines = []
         counts = Counter({"searched": searched, "find an answer": 0})
-        question: _Question | None = None  # of this window alone, so counts do not depend on where a run began
+        question: _AnswerMatcher | None = None  # of this window alone, so counts do not depend on where a run began
         for each, ranking in zip(window, rankings, strict=True):
             if question is None or question.query != each.query:
-                question = _Question(each.query, self._texts, self._settings, counts)
-            rank = next((rank for rank, (id, _) in enumerate(ranking, start=1) if question.answered_by(id)), None)
+                question = _AnswerMatcher(each.query, self._texts, self._settings, counts)
+            rank = next((rank for rank, (id, _) in enumerate(ranking, start=1) if question.contains_answer(id)), None)
             counts["find an answer"] += rank is not None
             top1 = None
             if self._settings.top1:
@@ -98,7 +98,7 @@ class Labeler:
         return Done(lines, dict(counts))
 
 
-class _Question:
+class _AnswerMatcher:
     """A question whose candidates retrieve many passages in common: each is read and matched once."""
 
     def __init__(self, query: Query, texts: PassageSearcher, settings: LabelSettings, counts: Counter[str]) -> None:
@@ -113,7 +113,7 @@ class _Question:
             self._passages[id] = self._texts.passage(id)
         return self._passages[id]
 
-    def answered_by(self, id: str) -> bool:
+    def contains_answer(self, id: str) -> bool:
         """Return whether a passage contains an answer: in its text, or with `match_title` in title and text together."""
         if id not in self._answered:
             passage = self.passage(id)

@@ -17,9 +17,9 @@ from drtk.data.embeddings import KIND, Shard, check_finite, read_shards
 from drtk.data.jsonl import read_queries
 from drtk.data.trec import load_qrels, run_lines
 from drtk.errors import DrtkError, MismatchError, UsageError
-from drtk.indexing.base import Ranking, best_first, index_class
+from drtk.indexing.base import Ranking, get_index_class, sort_hits
 from drtk.indexing.config import INDEX_KIND, RUN_DEPTH, SearchSettings
-from drtk.indexing.vectors import encoder_differences, unit_length, wants_unit_length
+from drtk.indexing.vectors import find_encoder_differences, needs_unit_length, scale_to_unit_length
 from drtk.records import Passage, Query
 from drtk.runtime.filter_job import FilterJob
 from drtk.runtime.manifest import Manifest, folder_entry, read_manifest
@@ -46,12 +46,12 @@ class RankingOptions:
             best: dict[str, float] = {}
             for id, score in hits:
                 best.setdefault(self.by(id), score)
-            hits = best_first(list(best), list(best.values()))
+            hits = sort_hits(list(best), list(best.values()))
         return [hit for hit in hits if hit[0] != query_id] if self.drop_same_id else hits
 
 
 def search(
-    collection: Collection, query_ids: Sequence[str], batch: Sequence[str] | np.ndarray, options: RankingOptions
+    collection: IndexGroup, query_ids: Sequence[str], batch: Sequence[str] | np.ndarray, options: RankingOptions
 ) -> list[Ranking]:
     """Return up to `options.k` hits for each query.
 
@@ -83,7 +83,7 @@ def search(
 _KEYS = {"type": str, "encoder": dict | None, "dimension": int | None, "bm25": dict | None}  # of its meta.json
 
 
-class Collection:
+class IndexGroup:
     """Open indexes of one type and one encoder.
 
     reads: "passages" if it is searched with texts, "vectors" if with vectors
@@ -99,7 +99,7 @@ class Collection:
         self.manifest = self.manifests[0]
         for folder, manifest in zip(self.folders[1:], self.manifests[1:], strict=True):
             self._check_alike(folder, manifest)
-        engine = index_class(self.manifest["type"])
+        engine = get_index_class(self.manifest["type"])
         self.reads: str = engine.reads
         self.tunable: bool = getattr(engine, "tunable", False)
         advised: dict[str, float] = self.manifest.get("bm25") or {}
@@ -111,7 +111,7 @@ class Collection:
         settings = replace(settings, **self.advised)  # type: ignore[arg-type]
         self.indexes: list[Any] = [_open_index(engine, folder, settings) for folder in folders]
         self.encoder: dict[str, Any] | None = self.manifest.get("encoder")
-        self._unit = self.reads == "vectors" and wants_unit_length(self.encoder)
+        self._unit = self.reads == "vectors" and needs_unit_length(self.encoder)
         if self.tunable and len(folders) > 1:
             warn("each BM25 index scores by its own word statistics: scores of several are comparable only roughly")
 
@@ -121,7 +121,7 @@ class Collection:
             raise MismatchError(
                 f"{folder}: is an index of type {manifest['type']}; {first_folder} of type {first['type']}"
             )
-        if differences := encoder_differences(manifest, first):
+        if differences := find_encoder_differences(manifest, first):
             raise MismatchError(
                 f"{folder}: holds vectors of another encoder than {first_folder} (different {', '.join(differences)}); "
                 "search indexes of one encoder"
@@ -147,7 +147,7 @@ class Collection:
                     f"{self.folders[0]}: has vectors of dimension {self.indexes[0].dimension}; "
                     f"those of the queries have {batch.shape[1]}"
                 )
-            batch = unit_length(batch) if self._unit else batch
+            batch = scale_to_unit_length(batch) if self._unit else batch
         results = [index.search(batch, k) for index in self.indexes]
         return results[0] if len(results) == 1 else [self._merge(each, k) for each in zip(*results, strict=True)]
 
@@ -157,7 +157,7 @@ class Collection:
             twice = next(id for position, id in enumerate(ids) if id in ids[:position])
             holders = [folder for folder, hits in zip(self.folders, rankings, strict=True) if twice in dict(hits)]
             raise MismatchError(f"passage '{twice}' is in {' and in '.join(holders)}; shards must not overlap")
-        return best_first(ids, [score for ranking in rankings for _, score in ranking], k)
+        return sort_hits(ids, [score for ranking in rankings for _, score in ranking], k)
 
 
 def _open_index(engine: Any, folder: str, settings: SearchSettings) -> Any:
@@ -183,7 +183,7 @@ class TextQueries:
     empty: number of queries without a word so far; they find nothing
     """
 
-    def __init__(self, collection: Collection, encode: Encode | None) -> None:
+    def __init__(self, collection: IndexGroup, encode: Encode | None) -> None:
         self.collection, self._encode = collection, encode
         self.empty = 0
 
@@ -218,14 +218,14 @@ class StoredQueries:
 
     empty = 0
 
-    def __init__(self, collection: Collection, folder: str) -> None:
+    def __init__(self, collection: IndexGroup, folder: str) -> None:
         manifest = read_manifest(folder, kind=KIND, encoder=dict | None, settings=dict | None)
         if collection.reads != "vectors":
             raise MismatchError(f"{folder}: holds vectors; {collection.folders[0]} is an index of words")
         if manifest.get("role", "query") != "query":
-            raise MismatchError(f"{folder}: holds vectors of passages; make those of queries: drtk encode --role query")
+            raise MismatchError(f"{folder}: holds vectors of passages; encode the queries with `role` query")
         settings = manifest.get("settings") or {}
-        differences = _query_differences(manifest, collection, settings.get("prompt"), settings.get("max_length"))
+        differences = _find_query_differences(manifest, collection, settings.get("prompt"), settings.get("max_length"))
         if differences:
             raise MismatchError(
                 f"{folder}: was made by another encoder than {collection.folders[0]} (different "
@@ -257,7 +257,7 @@ class QueryEncoder:
     Raises UsageError if no model is known, MismatchError if it is not the one the index was made with.
     """
 
-    collection: Collection
+    collection: IndexGroup
     settings: SearchSettings
     model: str | None = None
 
@@ -286,7 +286,7 @@ class QueryEncoder:
             dimensions=encoder.get("dimension"),  # vectors may have been cut when they were made
         )
         embedder = Embedder(place, role="query", settings=settings, device=self.settings.device)
-        differences = _query_differences({"encoder": embedder.identity}, self.collection, prompt, max_length)
+        differences = _find_query_differences({"encoder": embedder.identity}, self.collection, prompt, max_length)
         if differences:
             can_override = {"query prompt", "query length"} >= {*differences}
             options = " (or give `prompt`, `max_length`)" if can_override else ""
@@ -301,12 +301,12 @@ class QueryEncoder:
         return self._embedder(texts)
 
 
-def _query_differences(
-    manifest: Manifest, collection: Collection, prompt: str | None, max_length: int | None
+def _find_query_differences(
+    manifest: Manifest, collection: IndexGroup, prompt: str | None, max_length: int | None
 ) -> list[str]:
     """Return how an encoder differs from that of a collection, without a query prompt or length chosen by the user."""
     chosen = {"query prompt": prompt, "query length": max_length}
-    return [name for name in encoder_differences(manifest, collection.manifest) if chosen.get(name) is None]
+    return [name for name in find_encoder_differences(manifest, collection.manifest) if chosen.get(name) is None]
 
 
 def write_run(
@@ -324,11 +324,11 @@ def write_run(
     source: file of queries ("-" is stdin), or folder of their embeddings
     model: place of the encoder; None for the one that the index names
     qrels: judgements; only judged queries are searched
-    Raises MismatchError if no query is judged, and what `Collection`, `QueryEncoder` and `StoredQueries` raise.
+    Raises MismatchError if no query is judged, and what `IndexGroup`, `QueryEncoder` and `StoredQueries` raise.
     """
     job.record(settings, paths=[*folders, source], model=model, qrels=qrels)
     options = options or RankingOptions(settings.k or RUN_DEPTH)
-    collection = Collection(folders, settings)
+    collection = IndexGroup(folders, settings)
     job.intake.inputs += [folder_entry(folder) for folder in collection.folders]
     queries: Any
     searcher: TextQueries | StoredQueries
@@ -366,9 +366,9 @@ class PassageSearcher:
     """
 
     def __init__(self, index: str, *, corpus: str | None = None, settings: SearchSettings | None = None) -> None:
-        self.collection, self._index = Collection([index], settings or SearchSettings()), index
+        self.collection, self._index = IndexGroup([index], settings or SearchSettings()), index
         if self.collection.reads != "passages":
-            raise MismatchError(f"{index}: holds vectors; an index of words is needed (drtk index --type bm25)")
+            raise MismatchError(f"{index}: holds vectors; expected an index of words, such as bm25")
         self.corpus = str(corpus or self.collection.manifest.get("corpus") or "")
         if not self.corpus or not Path(self.corpus).exists():
             where = f"its corpus is not at {self.corpus}" if self.corpus else "it does not say which corpus it is of"

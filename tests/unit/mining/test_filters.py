@@ -20,7 +20,7 @@ from drtk.mining.content_filters import (
     PassageTexts,
     VectorsById,
     compute_overlap,
-    shingles,
+    make_shingles,
 )
 from drtk.mining.filters import (
     UNRETRIEVED,
@@ -137,11 +137,11 @@ def test_limits_by_source_and_rejected_limits() -> None:
 
 def test_overlap_counts_shared_runs_of_three_words() -> None:
     # "a b c d" has abc and bcd, "b c d e" has bcd and cde: one of three
-    assert compute_overlap(shingles("a b c d"), shingles("B, c. D e!")) == pytest.approx(1 / 3)
-    assert compute_overlap(shingles("The same  words"), shingles("the SAME words.")) == 1.0
-    assert compute_overlap(shingles("short"), shingles("short")) == 1.0
-    assert compute_overlap(shingles("one two"), shingles("one three")) == 0.0
-    assert compute_overlap(shingles(""), shingles("!")) == 1.0
+    assert compute_overlap(make_shingles("a b c d"), make_shingles("B, c. D e!")) == pytest.approx(1 / 3)
+    assert compute_overlap(make_shingles("The same  words"), make_shingles("the SAME words.")) == 1.0
+    assert compute_overlap(make_shingles("short"), make_shingles("short")) == 1.0
+    assert compute_overlap(make_shingles("one two"), make_shingles("one three")) == 0.0
+    assert compute_overlap(make_shingles(""), make_shingles("!")) == 1.0
 
 
 def test_the_nearest_positive_counts_and_vectors_need_not_be_of_length_one(tmp_path: Path) -> None:

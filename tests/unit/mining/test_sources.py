@@ -82,7 +82,7 @@ REJECTED = [
     ("queries.jsonl", "queries.jsonl: seems to hold queries or passages; expected a TREC run .*`queries`"),
     ("corpus.jsonl", "corpus.jsonl: seems to hold passages; .*passages: `corpus`"),
     ("qrels.tsv", "qrels.tsv: seems to hold judgements, or .*judgements: `qrels`"),
-    ("texts.jsonl", "texts.jsonl: holds texts, not ids; make a corpus and queries of them first"),
+    ("texts.jsonl", "texts.jsonl: contains texts, not ids"),
     ("nan.run", r"nan\.run:2: score 'nan' is not finite"),
 ]
 

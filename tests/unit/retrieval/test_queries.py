@@ -9,7 +9,7 @@ import pytest
 from drtk.errors import DrtkError, MismatchError
 from drtk.indexing.config import SearchSettings
 from drtk.retrieval.encode import Embedder
-from drtk.retrieval.search import Collection, QueryEncoder
+from drtk.retrieval.search import IndexGroup, QueryEncoder
 from drtk.runtime.atomic import write_json
 from drtk.runtime.integrity import read_json
 from drtk.runtime.manifest import find_changes
@@ -45,7 +45,7 @@ def test_queries_are_encoded_as_the_index_says_and_as_encode_would(index, place,
 
 
 def encode(index, model, **settings):
-    return QueryEncoder(Collection([str(index)], SearchSettings()), SearchSettings(**settings), model and str(model))(
+    return QueryEncoder(IndexGroup([str(index)], SearchSettings()), SearchSettings(**settings), model and str(model))(
         ["rivers"]
     )
 

@@ -6,11 +6,11 @@ import pytest
 from drtk.cli.search import sort_paths
 from drtk.data.ids import document_id
 from drtk.errors import DrtkError, MismatchError, UsageError
-from drtk.indexing.base import index_class
+from drtk.indexing.base import get_index_class
 from drtk.indexing.config import IndexSettings, SearchSettings
 from drtk.indexing.vectors import open_embeddings
 from drtk.records import Passage, Query
-from drtk.retrieval.search import Collection, QueryEncoder, RankingOptions, StoredQueries, TextQueries, search
+from drtk.retrieval.search import IndexGroup, QueryEncoder, RankingOptions, StoredQueries, TextQueries, search
 from drtk.runtime.folder_job import FolderJob
 from tests.vectors import ENCODER, embeddings, rewrite_record
 
@@ -19,7 +19,7 @@ def dense(folder, vectors, ids, *, kind="exact", encoder=ENCODER):
     """Build an index folder as drtk index does; return its name."""
     rows, facts = open_embeddings([embeddings(folder.with_name(folder.name + "-v"), vectors, ids, encoder=encoder)])
     job = FolderJob("index", "index", str(folder))
-    facts |= index_class(kind).build(rows, job.begin(), IndexSettings(), kind=kind)
+    facts |= get_index_class(kind).build(rows, job.begin(), IndexSettings(), kind=kind)
     job.finish(type=kind, **facts)
     return str(folder)
 
@@ -27,13 +27,13 @@ def dense(folder, vectors, ids, *, kind="exact", encoder=ENCODER):
 def words(folder, texts):
     passages = [Passage(id, text) for id, text in texts.items()]
     job = FolderJob("index", "index", str(folder))
-    index_class("bm25s").build(passages, job.begin(), IndexSettings())
+    get_index_class("bm25s").build(passages, job.begin(), IndexSettings())
     job.finish(type="bm25s", encoder=None, corpus=None)
     return str(folder)
 
 
 def opened(*folders, **settings):
-    return Collection(list(folders), SearchSettings(**settings))
+    return IndexGroup(list(folders), SearchSettings(**settings))
 
 
 def test_a_document_scores_as_its_best_passage(tmp_path):
