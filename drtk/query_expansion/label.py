@@ -55,7 +55,7 @@ class Labeler:
     """
 
     def __init__(self, texts: PassageSearcher, settings: LabelSettings) -> None:
-        self._texts, self._settings = texts, settings
+        self._searcher, self._settings = texts, settings
         self._began = 0.0
         self.searched = 0
 
@@ -73,7 +73,7 @@ class Labeler:
                 texts = [expanded_query(each.query.text, each.expansion.text) for each in window]
                 searched = len(set(texts))
                 self.searched += searched
-                rankings = self._texts.search(texts, self._settings.depth)
+                rankings = self._searcher.search(texts, self._settings.depth)
                 if waiting is not None:
                     yield waiting.result()
                 waiting = pool.submit(self._label, window, rankings, searched)
@@ -86,12 +86,12 @@ class Labeler:
         question: _AnswerMatcher | None = None  # of this window alone, so counts do not depend on where a run began
         for each, ranking in zip(window, rankings, strict=True):
             if question is None or question.query != each.query:
-                question = _AnswerMatcher(each.query, self._texts, self._settings, counts)
+                question = _AnswerMatcher(each.query, self._searcher, self._settings, counts)
             rank = next((rank for rank, (id, _) in enumerate(ranking, start=1) if question.contains_answer(id)), None)
             counts["find an answer"] += rank is not None
             top1 = None
             if self._settings.top1:
-                first = question.passage(ranking[0][0]) if ranking else Passage("", "")
+                first = question.get_passage(ranking[0][0]) if ranking else Passage("", "")
                 top1 = {"title": first.title, "text": first.text}
             rank = rank or self._settings.max_rank
             lines.append(dump(replace(each.expansion, rank=rank, depth=self._settings.depth, top1=top1)))
@@ -103,20 +103,20 @@ class _AnswerMatcher:
 
     def __init__(self, query: Query, texts: PassageSearcher, settings: LabelSettings, counts: Counter[str]) -> None:
         self.query = query
-        self._texts, self._with_title, self._counts = texts, settings.match_title, counts
+        self._searcher, self._with_title, self._counts = texts, settings.match_title, counts
         self._contains: Any = MATCHES[settings.match](query.answers or ())
         self._passages: dict[str, Passage] = {}
         self._answered: dict[str, bool] = {}
 
-    def passage(self, id: str) -> Passage:
+    def get_passage(self, id: str) -> Passage:
         if id not in self._passages:
-            self._passages[id] = self._texts.passage(id)
+            self._passages[id] = self._searcher.get_passage(id)
         return self._passages[id]
 
     def contains_answer(self, id: str) -> bool:
         """Return whether a passage contains an answer: in its text, or with `match_title` in title and text together."""
         if id not in self._answered:
-            passage = self.passage(id)
+            passage = self.get_passage(id)
             text = f"{passage.title} {passage.text}" if self._with_title and passage.title else passage.text
             self._answered[id] = bool(self._contains(text))
             self._counts[PASSAGES] += 1

@@ -148,11 +148,13 @@ class QuerySelector(BatchFunction):
     ) -> None:
         self._settings = settings
         self.ahead = index is None  # an index must be searched by the thread that opened it
-        self._texts: PassageSearcher | None = None
+        self._searcher: PassageSearcher | None = None
         if index is not None:
             from drtk.retrieval.search import PassageSearcher
 
-            self._texts = PassageSearcher(index, corpus=corpus, settings=SearchSettings(k1=settings.k1, b=settings.b))
+            self._searcher = PassageSearcher(
+                index, corpus=corpus, settings=SearchSettings(k1=settings.k1, b=settings.b)
+            )
         loaded = {
             model: RankEstimator(model, device=device, settings=settings) for model in dict.fromkeys(models.values())
         }
@@ -192,11 +194,11 @@ class QuerySelector(BatchFunction):
         )
         if not queries:
             return {}
-        assert self._texts is not None  # `choose_queries` rejects these candidates without an index
+        assert self._searcher is not None  # `choose_queries` rejects these candidates without an index
         first: dict[str, dict[str, str]] = {}
         passages = []
-        for query, ranking in zip(queries, self._texts.search(list(queries), 1), strict=True):
-            passage = self._texts.passage(ranking[0][0]) if ranking else Passage("", "")
+        for query, ranking in zip(queries, self._searcher.search(list(queries), 1), strict=True):
+            passage = self._searcher.get_passage(ranking[0][0]) if ranking else Passage("", "")
             first[query] = {"title": passage.title, "text": passage.text}
             passages += [passage] if ranking else []
         counts.update(count_texts(passages))

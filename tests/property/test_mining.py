@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from drtk.data.ids import CorpusIds, document_id
 from drtk.mining.audit import build_audit_row
-from drtk.mining.candidates import Hits, MiningQuery, Pool
+from drtk.mining.candidates import CandidatePool, Hits, MiningQuery
 from drtk.mining.config import MineSettings
 from drtk.mining.filters import ContentFilter, build_score_filters
 from drtk.mining.miner import RANDOM, Miner
@@ -69,7 +69,7 @@ POLICIES = st.builds(
 )
 
 
-def mined(queries, policy, options, most, by_source, promote, *, window: int) -> list[Pool]:
+def mined(queries, policy, options, most, by_source, promote, *, window: int) -> list[CandidatePool]:
     """The pools of the queries, `window` of them at a time."""
     grades = {f"q{at}": judged for at, (_, judged) in enumerate(queries)}
     if by_source:

@@ -154,7 +154,7 @@ def test_weights_are_frequencies_and_the_index_advises_how_to_search_them(engine
             ("q2", "p2"): bm25(common, 3, 3, 4, k1=k1, b=b),
         }
 
-    assert "taking k1 10, b 0.9, as i advises" in told(capfd, "search", "i", "queries.jsonl")
+    assert "using k1 10, b 0.9, as i recommends" in told(capfd, "search", "i", "queries.jsonl")
     found = columns(command(capfd, "search", "i", "queries.jsonl"))
     # .693147 * 4 / (4 + 10 (.1 + .9 * 5/4)) = .170621
     assert found["q1", "p1"] == pytest.approx(0.170621, abs=1e-5)
@@ -241,7 +241,7 @@ def test_parts_of_an_impact_index_score_as_the_whole(place: Path, capfd) -> None
         command(capfd, "index", "part.jsonl", "--type", "impact", "-o", name)
     parts = command(capfd, "search", "one", "two", "queries.jsonl")
     assert parts == command(capfd, "search", "whole", "queries.jsonl")
-    assert "comparable only roughly" not in told(capfd, "search", "one", "two", "queries.jsonl")
+    assert "only roughly comparable" not in told(capfd, "search", "one", "two", "queries.jsonl")
 
 
 def test_what_is_no_impact_is_told_with_line_and_id(place: Path, capfd) -> None:

@@ -117,7 +117,7 @@ def test_texts_without_ids_get_ids_that_depend_on_the_text_alone(tmp_path: Path)
     path = str(tmp_path / "train.jsonl")
     assert [passage.text for passage in read_passages(path)] == ["yes", "no", "maybe"]  # each once
     assert [query.text for query in read_queries(path)] == ["who?", "what?"]
-    with pytest.raises(DrtkError, match=r"contains texts, not ids.*`corpus_out`"):
+    with pytest.raises(DrtkError, match=r"holds texts, not ids.*--corpus-out"):
         list(read_examples(path))
 
 

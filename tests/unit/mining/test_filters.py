@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from drtk.errors import DrtkError, MismatchError, UsageError
-from drtk.mining.candidates import Hits, MiningQuery, Pool
+from drtk.mining.candidates import CandidatePool, Hits, MiningQuery
 from drtk.mining.config import MineSettings
 from drtk.mining.content_filters import (
     CosineFilter,
@@ -40,12 +40,14 @@ from tests.vectors import embeddings
 Scored = Sequence[tuple[str, float]]
 
 
-def build_pool(hits: Mapping[str, Hits], *positives: str) -> Pool:
+def build_pool(hits: Mapping[str, Hits], *positives: str) -> CandidatePool:
     queries = QueryStream(Sources([]), Intake(), judgements={"q": dict.fromkeys(positives, 1)})
     return Miner(queries, Policy(keep=None), 1).build_pool(MiningQuery("q", dict(hits), Query("q", "what")))
 
 
-def filtered(rankings: Mapping[str, Scored], *positives: str, **options: Any) -> tuple[dict[str, list[str]], Pool]:
+def filtered(
+    rankings: Mapping[str, Scored], *positives: str, **options: Any
+) -> tuple[dict[str, list[str]], CandidatePool]:
     """Return the candidates that each source has left, and the pool."""
     hits = {name: Hits([id for id, _ in found], [score for _, score in found]) for name, found in rankings.items()}
     pool = build_pool(hits, *positives)
@@ -168,7 +170,7 @@ def test_vectors_that_lack_are_counted(tmp_path: Path) -> None:
     assert found.take(["b", "a", "b"]).tolist() == [[0, 1], [1, 0], [0, 1]]
     with pytest.raises(MismatchError, match="v: has no vector of 'x' and 1 more"):
         found.take(["a", "x", "y"])
-    with pytest.raises(MismatchError, match="has vectors of queries"):
+    with pytest.raises(MismatchError, match="contains vectors of queries"):
         VectorsById(embeddings(tmp_path / "q", [[1, 0]], ["a"], role="query"))
 
 

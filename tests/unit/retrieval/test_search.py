@@ -98,14 +98,14 @@ def test_indexes_and_queries_that_do_not_fit_are_rejected(tmp_path):
     for other, problem in zip(others, ["another encoder", "dimension 2", "of type bm25s"], strict=True):
         with pytest.raises(MismatchError, match=problem):
             opened(one, other)
-    with pytest.raises(MismatchError, match="dimension 2; those of the queries have 3"):
+    with pytest.raises(MismatchError, match="dimension 2, but the query vectors have dimension 3"):
         opened(wider).search(np.ones((1, 3), np.float32), 1)
-    with pytest.raises(UsageError, match="name it with `model`"):
+    with pytest.raises(UsageError, match="does not record the encoder of its vectors"):
         QueryEncoder(opened(dense(tmp_path / "n", [[1.0]], ["a"], encoder=None)), SearchSettings())(["a query"])
     passages = embeddings(tmp_path / "p", [[1.0]])
     queries = embeddings(tmp_path / "o", [[1.0]], role="query", encoder=encoder)
     for index, source, problem in [
-        (one, passages, "holds vectors of passages"),
+        (one, passages, "contains vectors of passages"),
         (one, queries, "another encoder"),
         (bm25, queries, "index of words"),
     ]:
@@ -119,7 +119,7 @@ def test_an_empty_query_finds_nothing_and_is_counted(tmp_path):
     found = dict(ask(queries, RankingOptions(1)))
     assert [found[id][0][0] if found[id] else None for id in ("q1", "q2", "q3")] == ["d1", None, "d2"]
     assert list(found) == ["q1", "q2", "q3"]
-    assert ask.empty == 1
+    assert ask.num_empty == 1
 
 
 def test_stored_vectors_are_queries(tmp_path):
