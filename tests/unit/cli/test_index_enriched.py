@@ -203,7 +203,7 @@ def test_titles_without_weights_are_told_and_left_out(weights: Path, place: Path
 def test_indexes_of_different_scales_are_not_searched_as_one(weights: Path, capfd) -> None:
     command(capfd, "index", weights, "--type", "bm25s", "--weights", "-o", "one")
     command(capfd, "index", weights, "--type", "bm25s", "-o", "two")
-    with pytest.raises(MismatchError, match="one is not of weights"):
+    with pytest.raises(MismatchError, match="its scale of term weights is not that of one"):
         command(capfd, "search", "one", "two", "queries.jsonl")
 
 

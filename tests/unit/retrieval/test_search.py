@@ -106,7 +106,7 @@ def test_indexes_and_queries_that_do_not_fit_are_rejected(tmp_path):
     queries = embeddings(tmp_path / "o", [[1.0]], role="query", encoder=encoder)
     for index, source, problem in [
         (one, passages, "contains vectors of passages"),
-        (one, queries, "another encoder"),
+        (one, queries, "another model"),
         (bm25, queries, "index of words"),
     ]:
         with pytest.raises(MismatchError, match=problem):
