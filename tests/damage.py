@@ -15,7 +15,7 @@ from typing import Any
 import orjson
 
 from drtk.runtime.integrity import MANIFEST_DIGEST
-from drtk.runtime.manifest import FOLDER_MANIFEST, new_manifest, write_manifest
+from drtk.runtime.manifest import FOLDER_MANIFEST, create_manifest, write_manifest
 from tests.contract.collection import Collection
 from tests.contract.running import Outcome, done, here
 
@@ -215,7 +215,7 @@ def _used(subject: Subject, folder: Path, place: Path) -> tuple[Outcome, Any]:
 
 def _as_made(folder: Path, program: str, kind: str = "model", **facts: Any) -> Path:
     """Write the meta.json that a command of drtk would write; return `folder`."""
-    write_manifest(folder, new_manifest(kind, {}, program=program) | {"command": "drtk"} | facts)
+    write_manifest(folder, create_manifest(kind, {}, program=program) | {"command": "drtk"} | facts)
     return folder
 
 

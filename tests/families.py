@@ -66,7 +66,7 @@ def saved_masked_lm(family: str, folder: Path, **changes: Any) -> Any:
     """The same in a folder, with a tokenizer of the made-up collection: byte-level for RoBERTa; returns the model."""
     from transformers import AutoTokenizer
 
-    from drtk.runtime.progress import quiet_transformers
+    from drtk.runtime.progress import silence_transformers
     from tests.tiny import tiny_model
 
     if family == "roberta":
@@ -74,7 +74,7 @@ def saved_masked_lm(family: str, folder: Path, **changes: Any) -> Any:
     else:
         tokenizer = AutoTokenizer.from_pretrained(tiny_model(folder.parent / f"{folder.name}-tokenizer"))
     model = masked_lm(family, vocabulary=len(tokenizer), **changes)
-    with quiet_transformers():
+    with silence_transformers():
         model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
     return model

@@ -48,10 +48,10 @@ class Corpus:
     def __init__(self, count: int) -> None:
         self._rows = {row["_id"]: row for row in collection(count)[0]}
 
-    def many(self, ids: Sequence[str]) -> list[Passage]:
+    def get_many(self, ids: Sequence[str]) -> list[Passage]:
         return [Passage(id, self._rows[id]["text"], self._rows[id]["title"]) for id in ids]
 
-    def missing(self, ids: Sequence[str]) -> list[str]:
+    def find_missing(self, ids: Sequence[str]) -> list[str]:
         return [id for id in ids if id not in self._rows]
 
 

@@ -79,14 +79,14 @@ def tiny_crossencoder(folder: Path, *, seed: int = 1, labels: int = 1, **config:
 
     from drtk.models.config import InitModelSettings
     from drtk.models.init_model import train_tokenizer
-    from drtk.runtime.progress import quiet_transformers
+    from drtk.runtime.progress import silence_transformers
 
     settings = InitModelSettings(vocab_size=400, min_frequency=1, max_length=64)
     tokenizer = train_tokenizer((f"{row['title']} {row['text']}" for row in collection()[0]), settings)
     size = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
     # Weights drawn this wide spread the scores; at the usual .02 they differ in the fifth decimal.
     wide = {"initializer_range": 0.3, "max_position_embeddings": 64, "vocab_size": len(tokenizer)}
-    with torch.random.fork_rng(devices=[]), quiet_transformers():
+    with torch.random.fork_rng(devices=[]), silence_transformers():
         torch.manual_seed(seed)
         BertForSequenceClassification(BertConfig(num_labels=labels, **size, **wide, **config)).save_pretrained(folder)
         tokenizer.save_pretrained(folder)

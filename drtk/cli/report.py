@@ -44,8 +44,8 @@ def report(
     import shutil
 
     from drtk.evaluation.report import write_report
-    from drtk.runtime.progress import printable
+    from drtk.runtime.progress import escape_control_characters
 
     content = write_report(runs, qrels, settings, job, corpus=corpus, queries=queries, loss_log=log)
     for line in content.to_text(shutil.get_terminal_size().columns):
-        print(printable(line))
+        print(escape_control_characters(line))

@@ -65,7 +65,7 @@ def _read_questions(
             corpus=given["corpus"],
             settings=settings,
             format=lambda question: start.reading.text(Passage("", " ".join(question.split()))),
-            intake=job.intake,
+            tracker=job.tracker,
         )
 
     pairs, dev = read(source, given["run"]), given["dev"]
@@ -87,7 +87,7 @@ def _read_passages(
 
     files = [file for file in (source, given["dev"]) if file is not None]
     pairs, *held = read_pairs(
-        files, corpus=given["corpus"], queries=given["queries"], source=start.reading.text, intake=job.intake
+        files, corpus=given["corpus"], queries=given["queries"], source=start.reading.text, tracker=job.tracker
     )
     if not held:
         return pairs, None
@@ -106,7 +106,7 @@ def _train_folds(
     job: FolderJob,
 ) -> None:
     from drtk.query_expansion.train_generator import check_folds, train_folds
-    from drtk.runtime.manifest import FOLDER_MANIFEST, Clock, complete_manifest, new_manifest, write_manifest
+    from drtk.runtime.manifest import FOLDER_MANIFEST, Clock, complete_manifest, create_manifest, write_manifest
     from drtk.training.distributed import rank, wait_for_all
     from drtk.training.folds import KIND, assign_folds, fold_folder, write_record
 
@@ -123,11 +123,11 @@ def _train_folds(
         if rank() == 0:
             # The folder is a generator of its own, which may be moved: it records its questions.
             write_record(target, (query for query in pairs.read if folds[query.id] != facts["fold"]))
-            manifest = new_manifest("model", job.settings, program=job.command) | _describe(begun, settings)
+            manifest = create_manifest("model", job.settings, program=job.command) | _describe(begun, settings)
             counts = {name: value for name, value in facts.items() if name not in ("best", "fold")}
             manifest |= {"best": facts.get("best"), "fold": facts["fold"]}
             write_manifest(
-                target, complete_manifest(manifest, inputs=job.intake.inputs, counts=counts, seconds=clock.seconds)
+                target, complete_manifest(manifest, inputs=job.tracker.inputs, counts=counts, seconds=clock.seconds)
             )
         wait_for_all()
 
@@ -231,7 +231,7 @@ def train_generator(
     trained, evaluated = split_pairs(pairs, held, settings)
     if settings.dev_share is not None and not evaluated:
         raise DrtkError(f"{source}: no pairs to evaluate with at this `dev_share`")
-    job.intake.inputs += find_inputs({"corpus": corpus, "model": str(locate(model))})
+    job.tracker.inputs += find_inputs({"corpus": corpus, "model": str(locate(model))})
     training: dict[str, Any] = {"score": rouge, "seed": seed, "device": device}
     if questions is not None and settings.folds is not None:
         _train_folds(questions, held_questions, model, settings, training, job)

@@ -20,7 +20,7 @@ from drtk.evaluation.evaluate import Evaluation, Evaluator, View, warn_shallow
 from drtk.evaluation.judged_runs import Right, load_judgements, log_missing, read_rankings
 from drtk.evaluation.measures import Measure, parse_measures
 from drtk.evaluation.significance import ZERO, cohens_d, correct_holm, mean_interval, paired_t, randomization_p
-from drtk.runtime.inputs import Intake
+from drtk.runtime.inputs import InputTracker
 from drtk.runtime.streams import is_stream
 
 MEASURES = "nDCG@10 RR@10 R@100"
@@ -157,7 +157,7 @@ def compare_runs(
     qrels: str | None,
     corpus: str | None,
     settings: CompareSettings,
-    intake: Intake,
+    tracker: InputTracker,
     *,
     answers: str | None = None,
 ) -> Comparison:
@@ -177,11 +177,11 @@ def compare_runs(
     right: Right = "judgements" if answers is None else "answers"
     size: int | None
     if answers is not None:
-        measures, judgements, size = _judge_by_answers(grouped, answers, corpus, settings, intake)
+        measures, judgements, size = _judge_by_answers(grouped, answers, corpus, settings, tracker)
         view = View.of(settings)
     elif qrels is not None:
         measures = parse_measures(settings.measures or MEASURES, rel=settings.rel)
-        judgements, view, size = load_judgements(qrels, corpus, settings, intake)
+        judgements, view, size = load_judgements(qrels, corpus, settings, tracker)
     else:
         raise UsageError("`qrels` or `answers` is required")
     if unfit := [measure.name for measure in measures if measure.aggregate != "mean"]:
@@ -193,7 +193,7 @@ def compare_runs(
     for name, files in grouped.items():
         system = systems[name] = System(name)
         for run in files:
-            rankings = read_rankings(run, judgements, view, intake, right=right)
+            rankings = read_rankings(run, judgements, view, tracker, right=right)
             depths[run.name], retrieved[run.name] = rankings.deepest, set(rankings.ids)
             system.runs.append(evaluator(run.name, rankings.ids))
             if len(system.runs) == 1:
@@ -229,7 +229,7 @@ def _judge_by_answers(
     answers: str,
     corpus: str | None,
     settings: CompareSettings,
-    intake: Intake,
+    tracker: InputTracker,
 ) -> tuple[list[Measure], Judgements, int]:
     """Return measures, a judgement for the first right passage of each run and question, and the size of the corpus."""
     runs = [run for files in systems.values() for run in files]
@@ -237,7 +237,7 @@ def _judge_by_answers(
         raise UsageError("`answers` needs the texts of the passages: `corpus`")
     if any(is_stream(run.source) for run in runs):
         raise UsageError("`answers` reads every run twice, so none can be a stream")
-    judge = AnswerJudge(answers, corpus, settings, intake)
+    judge = AnswerJudge(answers, corpus, settings, tracker)
     for run in runs:
         judge(run)
     judge.check_texts()

@@ -28,8 +28,8 @@ from drtk.evaluation.sentence_data import (
     read_pairs,
 )
 from drtk.runtime.filter_job import FilterJob
-from drtk.runtime.inputs import Intake
-from drtk.runtime.manifest import folder_entry
+from drtk.runtime.inputs import InputTracker
+from drtk.runtime.manifest import describe_folder
 from drtk.runtime.progress import Progress, log
 from drtk.runtime.streams import Output, is_stream
 from drtk.runtime.tables import Cell, Row, format_table
@@ -158,19 +158,19 @@ class Result:
     details: dict[str, Any]
 
 
-def load_tasks(tasks: Iterable[Task], intake: Intake) -> list[TaskData]:
+def load_tasks(tasks: Iterable[Task], tracker: InputTracker) -> list[TaskData]:
     """Read the files of tasks; a file that several of them use is read once."""
     rated: dict[str, Pairs] = {}
     loaded = []
     for task in tasks:
         files = {name: str(path) for name, path in task.files.items()}
         if task.name in TRANSFER:
-            splits = {name: read_labelled(path, intake, pairs=task.name == "MRPC") for name, path in files.items()}
+            splits = {name: read_labelled(path, tracker, pairs=task.name == "MRPC") for name, path in files.items()}
             loaded.append(TaskData(task, labelled=splits))
         else:
             for path in files.values():
                 if path not in rated:
-                    rated[path] = read_pairs(path, intake)
+                    rated[path] = read_pairs(path, tracker)
             loaded.append(TaskData(task, rated={name: rated[path] for name, path in files.items()}))
     return loaded
 
@@ -191,14 +191,14 @@ class SentenceVectors:
         return [self._rows[text] for text in texts]
 
 
-def open_encoder(source: str, device: str, intake: Intake) -> Encode:
+def open_encoder(source: str, device: str, tracker: InputTracker) -> Encode:
     """Return the encoder of a model, or what looks vectors up in a file of {"text", "vector"}."""
     if is_stream(source) or Path(source).is_file():
-        return load_vectors(source, intake)
+        return load_vectors(source, tracker)
     from drtk.models.model_folder import locate
     from drtk.retrieval.encode import Embedder
 
-    intake.inputs.append(folder_entry(locate(source)))  # before it is loaded
+    tracker.inputs.append(describe_folder(locate(source)))  # before it is loaded
     return Embedder(source, role="query", device=device)
 
 
@@ -220,11 +220,11 @@ def write_sentence_results(
         raise DrtkError(f"{pairs_out}: exists already; `force` replaces it")
     tasks = find_tasks(Path(data), settings.tasks.split(), split=settings.split)
     log(f"eval-sentences: {', '.join(task.name for task in tasks)}")
-    loaded = load_tasks(tasks, job.intake)
+    loaded = load_tasks(tasks, job.tracker)
     results: dict[str, list[Result]] = {}
     with nullcontext() if pairs_out is None else Output(pairs_out) as pairs:
         for system in named:
-            encode = open_encoder(system.source, device, job.intake)
+            encode = open_encoder(system.source, device, job.tracker)
             vectors = SentenceVectors(encode, (text for item in loaded for text in item.texts()))
             results[system.name] = evaluate_tasks(loaded, vectors, settings)
             if pairs is not None:

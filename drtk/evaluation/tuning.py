@@ -8,7 +8,7 @@ from itertools import product
 from typing import TypeVar
 
 from drtk.data.checks import JudgedHits
-from drtk.data.ids import document_id
+from drtk.data.ids import parse_document_id
 from drtk.data.jsonl import read_queries
 from drtk.data.trec import Judgements, QueryHits, Ranking
 from drtk.errors import MismatchError, UsageError
@@ -20,7 +20,7 @@ from drtk.retrieval.config import FuseSettings
 from drtk.retrieval.fusion import FUSIONS, fuse
 from drtk.retrieval.search import Collection, RankingOptions, search
 from drtk.runtime.filter_job import FilterJob
-from drtk.runtime.manifest import folder_entry
+from drtk.runtime.manifest import describe_folder
 from drtk.runtime.progress import Progress, log
 
 Point = TypeVar("Point")
@@ -117,8 +117,8 @@ def find_fusion_weights(
 
     names: files of the runs. Raises UsageError if no query of the runs is judged.
     """
-    by = document_id if settings.by == "source" else None
-    judgements = read_judgements(qrels, job.intake)
+    by = parse_document_id if settings.by == "source" else None
+    judgements = read_judgements(qrels, job.tracker)
     score = RankingScorer(judgements, settings.measure, by=by)
     queries = [query for query in judgements if any(query in run for run in runs)]
     if not queries:
@@ -164,13 +164,13 @@ def write_tuning_table(
     if not Collection(folders, settings).tunable:
         raise UsageError("`tune` chooses k1 and b, which only indexes of words have (bm25, bm25s)")
     grid = parse_grid(settings.grid)
-    judgements = read_judgements(qrels, job.intake)
+    judgements = read_judgements(qrels, job.tracker)
     score = RankingScorer(judgements, settings.measure)
-    queries = [query for query in read_queries(source, intake=job.intake) if query.id in judgements]
+    queries = [query for query in read_queries(source, tracker=job.tracker) if query.id in judgements]
     if not queries:
         raise MismatchError("none of the queries has a judgement; are these the qrels of these queries?")
     ids, texts = [query.id for query in queries], [query.text for query in queries]
-    job.intake.inputs += [folder_entry(folder) for folder in folders]
+    job.tracker.inputs += [describe_folder(folder) for folder in folders]
     judged = JudgedHits(", ".join(folders), judgements)
 
     def rank(point: tuple[float, float]) -> dict[str, Ranking]:

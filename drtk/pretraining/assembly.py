@@ -23,7 +23,7 @@ from drtk.pretraining.objectives import LossParts
 from drtk.pretraining.token_generator import Generator
 from drtk.registry import load_attribute
 from drtk.runtime.progress import warn
-from drtk.text.words import stop_words
+from drtk.text.words import load_stop_words
 
 # Names of the encoder's own dropout in the configurations of model families.
 _DROPOUTS = (
@@ -169,7 +169,7 @@ def _build_generator(composition: Composition, backbone: nn.Module, head: Any, t
 
 def _find_stop_words(tokenizer: Any) -> Tensor:
     """Return (vocabulary,) bool, True at stop words and at pieces without a letter or digit."""
-    words = stop_words()
+    words = load_stop_words()
     found = torch.zeros(len(tokenizer), dtype=torch.bool)
     for piece, number in tokenizer.get_vocab().items():
         plain = piece.removeprefix("##").lstrip("Ġ▁").lower()

@@ -23,7 +23,7 @@ from drtk.pretraining.network import EncodedBatch, Network
 from drtk.pretraining.objectives import LossParts, RecoverLoss
 from drtk.pretraining.parse import parse_composition
 from drtk.pretraining.token_generator import Generator
-from drtk.text.rng import generator
+from drtk.text.rng import create_generator
 from drtk.training.config import RetrieverConfig
 from drtk.training.distributed import all_reduce_sum, world_size
 
@@ -99,7 +99,7 @@ class Corrupting:
         given, hidden = ids.copy(), np.zeros(ids.shape, dtype=bool)
         noise = np.zeros(ids.shape, dtype=np.float32)
         for row, key in enumerate(keys):
-            rng = generator(*key, "aux", role)
+            rng = create_generator(*key, "aux", role)
             size = int(padded["attention_mask"][row].sum())  # without padding, so that no sample depends on it
             hidden[row, :size] = (rng.random(size) < slot.rate) & content[row, :size]
             given[row, :size] = corrupt_tokens(

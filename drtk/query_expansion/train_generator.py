@@ -9,15 +9,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from drtk.data.checks import PASSAGES, TEXTLESS, describe_textless, iter_known_hits, skip_faulty, warn_of_textless
+from drtk.data.checks import PASSAGES, TEXTLESS, describe_missing_texts, iter_known_hits, skip_faulty, warn_of_missing_texts
 from drtk.data.corpus_store import CorpusStore
 from drtk.data.jsonl import read_queries
 from drtk.errors import DrtkError
 from drtk.records import Passage, Query
-from drtk.runtime.inputs import Intake
+from drtk.runtime.inputs import InputTracker
 from drtk.runtime.progress import log, track, warn
 from drtk.runtime.streams import name_of
-from drtk.text.answers import MATCHES, Contains
+from drtk.text.answers import MATCHERS, Contains
 from drtk.text.sentences import split_plain_sentences
 from drtk.training.arguments import plan_schedule
 from drtk.training.config import GeneratorConfig
@@ -106,7 +106,7 @@ class QuestionPairs:
 
 
 def question_pairs(
-    source: str, *, run: str | None, corpus: str | None, settings: GeneratorConfig, format: Format, intake: Intake
+    source: str, *, run: str | None, corpus: str | None, settings: GeneratorConfig, format: Format, tracker: InputTracker
 ) -> QuestionPairs:
     """Return the questions of a file that have a target, in its order.
 
@@ -114,7 +114,7 @@ def question_pairs(
     Raises DrtkError if no question has an answer or a target, or no passage a text; RecordError (file:line, and how many
     more) for a question of the run that is not in the file, and a passage that the corpus lacks.
     """
-    pairs = QuestionPairs(list(read_queries(source, intake=intake)), format=format)
+    pairs = QuestionPairs(list(read_queries(source, tracker=tracker)), format=format)
     known = [query for query in pairs.read if query.text.strip() and any(map(str.strip, query.answers or ()))]
     pairs.dropped["without answers"] = len(pairs.read) - len(known)
     if not known:
@@ -125,10 +125,10 @@ def question_pairs(
         assert run is not None
         assert corpus is not None
         looked: Counter[str] = Counter()
-        targets = dict(_iter_targets(known, pairs.read, run, corpus, settings, intake, looked))
-        if fault := describe_textless(looked, corpus):
+        targets = dict(_iter_targets(known, pairs.read, run, corpus, settings, tracker, looked))
+        if fault := describe_missing_texts(looked, corpus):
             raise DrtkError(fault)
-        warn_of_textless(looked, corpus)
+        warn_of_missing_texts(looked, corpus)
     for query in known:
         if target := targets.get(query.id):
             pairs.questions.append(query)
@@ -145,20 +145,20 @@ def _iter_targets(
     run: str,
     corpus: str,
     settings: GeneratorConfig,
-    intake: Intake,
+    tracker: InputTracker,
     looked: Counter[str],
 ) -> Iterator[tuple[str, str | None]]:
     answers: Mapping[str, Sequence[str]] = {query.id: query.answers or () for query in known}
     store = CorpusStore.open(corpus)
-    hits = iter_known_hits(run, queries={query.id for query in read}, corpus=store, depth=settings.depth, intake=intake)
+    hits = iter_known_hits(run, queries={query.id for query in read}, corpus=store, depth=settings.depth, tracker=tracker)
     invalid = 0
-    for each in track(skip_faulty(hits, run, intake), "targets", total=len(read), unit="questions"):
+    for each in track(skip_faulty(hits, run, tracker), "targets", total=len(read), unit="questions"):
         if each.query_id not in answers:
             continue
-        contains = MATCHES[settings.match](answers[each.query_id])
+        contains = MATCHERS[settings.match](answers[each.query_id])
         invalid += len(getattr(contains, "invalid", ()))
         if contains:
-            passages = _count(map(store.__getitem__, each.ranked_ids()[: settings.depth]), looked, settings)
+            passages = _count(map(store.__getitem__, each.to_ranked_ids()[: settings.depth]), looked, settings)
             if settings.task == "gar-sentence":
                 yield each.query_id, sentence_target(passages, contains)
             else:

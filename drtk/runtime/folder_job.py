@@ -14,7 +14,7 @@ from typing import Any
 from drtk.config import check_values, to_dict
 from drtk.errors import DrtkError, MismatchError, UsageError
 from drtk.runtime.atomic import lock, sync, sync_tree, write_json
-from drtk.runtime.inputs import Intake
+from drtk.runtime.inputs import InputTracker
 from drtk.runtime.integrity import check_object, read_json
 from drtk.runtime.manifest import (
     FOLDER_MANIFEST,
@@ -29,13 +29,13 @@ from drtk.runtime.manifest import (
     is_from_stream,
     is_manifest,
     is_unchanged,
-    new_manifest,
-    output_files,
+    create_manifest,
+    list_output_files,
     to_json_values,
     write_manifest,
 )
 from drtk.runtime.progress import log
-from drtk.runtime.sharding import rank
+from drtk.runtime.sharding import get_rank
 from drtk.runtime.streams import digest_file, is_writable, name_of
 
 _REMOVE = "the file is damaged: remove the folder, or choose another"
@@ -60,7 +60,7 @@ class FolderJob:
     force: bool = False
     side_files: tuple[str, ...] = ()
     may_differ: tuple[str, ...] = ()
-    intake: Intake = field(default_factory=Intake)
+    tracker: InputTracker = field(default_factory=InputTracker)
     counts: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -73,10 +73,10 @@ class FolderJob:
         self._old = Path(f"{self._final}.part.old")
         self._clock = Clock()
         self._started = time.time()
-        self._manifest = new_manifest(self.kind, self.settings, program=self.command)
+        self._manifest = create_manifest(self.kind, self.settings, program=self.command)
         self._lock: int | None = None
         self._began = False
-        self._leads = rank() == 0
+        self._leads = get_rank() == 0
         self._folders: list[dict[str, Any]] = []
 
     def record(self, settings: Any, **values: Any) -> None:
@@ -84,7 +84,7 @@ class FolderJob:
         if not self.settings:
             check_values(settings)
             self.settings |= to_dict(settings) | values
-            self._manifest = new_manifest(self.kind, self.settings, program=self.command)
+            self._manifest = create_manifest(self.kind, self.settings, program=self.command)
             self.check()
 
     def check(self) -> None:
@@ -186,7 +186,7 @@ class FolderJob:
         for entry in find_inputs(self.settings):
             if Path(entry["path"]).resolve().is_relative_to(self._final.resolve()):
                 raise UsageError(f"{self.output}: replacing it would destroy the input {entry['path']}")
-        made = output_files(self._final)
+        made = list_output_files(self._final)
         strange = sorted(set(made) - set(found.get("files", made)))  # a list of names, or {name: size and digest}
         if strange:
             raise DrtkError(
@@ -237,7 +237,7 @@ class FolderJob:
 
     def _streams(self) -> dict[str, str]:
         """Return the digests of stdin and pipes that were read to their end."""
-        entries = (entry for entry in self.intake.inputs if is_from_stream(entry) and entry["digest"])
+        entries = (entry for entry in self.tracker.inputs if is_from_stream(entry) and entry["digest"])
         return {entry["path"]: entry["digest"] for entry in entries}
 
     def _other_stream(self) -> str | None:
@@ -341,8 +341,8 @@ class FolderJob:
     def finish_part(self, folder: Path, kind: str, **facts: Any) -> None:
         """Write the meta.json of a subfolder that is used on its own, with the settings and inputs of this job."""
         if self._leads:
-            manifest = new_manifest(kind, self.settings, program=self.command) | facts
-            inputs, counts = self.intake.inputs, self.counts
+            manifest = create_manifest(kind, self.settings, program=self.command) | facts
+            inputs, counts = self.tracker.inputs, self.counts
             found = complete_manifest(manifest, inputs=inputs, counts=counts, seconds=self._clock.seconds)
             write_manifest(folder, found)
 
@@ -350,10 +350,10 @@ class FolderJob:
         """Write meta.json with the additional entries `facts`, and move the folder into its place."""
         if not self._leads:
             return
-        if self.intake.bad:
-            self.counts["skipped"] = self.intake.bad
+        if self.tracker.bad:
+            self.counts["skipped"] = self.tracker.bad
         manifest = self._manifest | facts
-        inputs = add_folders(self.intake.inputs, self._folders)
+        inputs = add_folders(self.tracker.inputs, self._folders)
         manifest = complete_manifest(manifest, inputs=inputs, counts=self.counts, seconds=self._clock.seconds)
         sync_tree(self.path)
         write_manifest(self.path, manifest)

@@ -10,7 +10,7 @@ from typing import Any, Literal, Protocol, TypeVar
 
 from drtk.config import option
 from drtk.registry import Registry
-from drtk.runtime.filter_job import Done, FilterJob, Revise
+from drtk.runtime.filter_job import WindowResult, FilterJob, SecondPass
 from drtk.runtime.workers import read_ahead
 
 RUNNERS = Registry(
@@ -130,7 +130,7 @@ def run_filter(
     window: int | None = None,
     unit: str = "passages",
     gpu: bool = True,
-    revise: Revise | None = None,
+    revise: SecondPass | None = None,
 ) -> None:
     """Write the results of `build(*arguments)` for the records through `job`, window by window, in their order.
 
@@ -142,7 +142,7 @@ def run_filter(
     if window is not None:
         job.window = window
 
-    def map_all(windows: Iterator[list[Record]]) -> Generator[Done, None, None]:
+    def map_all(windows: Iterator[list[Record]]) -> Generator[WindowResult, None, None]:
         return map_windows(windows, build, *arguments, running=running, gpu=gpu)
 
     job.run_windows(records, map_all, unit=unit, revise=revise)

@@ -17,7 +17,7 @@ from stat import S_ISDIR, S_ISREG
 from typing import IO, Any, BinaryIO
 
 from drtk.errors import DrtkError, OutputClosed, RecordError
-from drtk.runtime.atomic import commit, hold_interrupts, lock, manifest_beside
+from drtk.runtime.atomic import commit, delay_interrupts, lock, get_file_manifest_path
 
 GZIP, ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 SUFFIXES = (".gz", ".zst")
@@ -158,7 +158,7 @@ def open_input(source: str) -> tuple[BinaryIO, DigestingReader]:
 
 
 @contextlib.contextmanager
-def compressed_faults(place: Callable[[], str]) -> Iterator[None]:
+def convert_read_errors(place: Callable[[], str]) -> Iterator[None]:
     """Convert errors of reading compressed data into errors that begin with `place()`.
 
     Raises RecordError if compressed data ends early or is damaged, DrtkError for an I/O error.
@@ -185,19 +185,19 @@ def set_max_line_bytes(count: int) -> None:
     _max_line_bytes = count
 
 
-def max_line_bytes() -> int:
+def get_max_line_bytes() -> int:
     """Return the largest length of an input line, in bytes."""
     return _max_line_bytes
 
 
-def too_long(what: str = "line") -> str:
+def describe_too_long(what: str = "line") -> str:
     """Return the error message for a line, or another unit of input, above `max_line_bytes`."""
     size, rest = divmod(_max_line_bytes, 1 << 20)
     limit = f"{_max_line_bytes:,} bytes" if rest else f"{size:,} MiB"
     return f"{what} longer than {limit}; split it, or raise the limit: drtk --max-line-bytes N COMMAND …"
 
 
-def raw_lines(stream: BinaryIO, name: str) -> Iterator[bytes]:
+def iter_raw_lines(stream: BinaryIO, name: str) -> Iterator[bytes]:
     """Iterate over the lines of a binary stream with their line ends.
 
     Raises RecordError at a line longer than `max_line_bytes`, without reading more of it.
@@ -206,7 +206,7 @@ def raw_lines(stream: BinaryIO, name: str) -> Iterator[bytes]:
     longest = limit + 1  # including the line end
     for number, line in enumerate(iter(partial(stream.readline, longest), b""), start=1):
         if len(line) == longest and line[-1:] != b"\n":
-            raise RecordError(f"{name}:{number}", too_long())
+            raise RecordError(f"{name}:{number}", describe_too_long())
         yield line
 
 
@@ -216,8 +216,8 @@ def read_lines(stream: BinaryIO, name: str) -> Iterator[tuple[int, bytes]]:
     Raises RecordError for truncated or damaged compression or a line above the limit, DrtkError for a disk error.
     """
     number = 0
-    with compressed_faults(lambda: f"{name}:{number + 1}"):
-        for number, line in enumerate(raw_lines(stream, name), start=1):
+    with convert_read_errors(lambda: f"{name}:{number + 1}"):
+        for number, line in enumerate(iter_raw_lines(stream, name), start=1):
             if number == 1 and line.startswith(_BOM):
                 line = line[len(_BOM) :]
             yield number, line.rstrip(b"\r\n")
@@ -290,14 +290,14 @@ class Output:
 
     def _open(self) -> None:
         if self.target == STANDARD:
-            self._file = _stdout()
+            self._file = _open_stdout()
             return
         if not is_replaceable(self.target):
             self._file = open(self.target, "ab", buffering=1 << 16)  # noqa: SIM115 - closed by commit or abandon
             return
         self.part = Path(self.target).with_name(Path(self.target).name + self._suffix)
-        with hold_interrupts():  # otherwise an interrupt could leave the new file behind
-            self._file = _locked(self.part)
+        with delay_interrupts():  # otherwise an interrupt could leave the new file behind
+            self._file = _open_locked(self.part)
         if os.fstat(self._file.fileno()).st_size < self._start:
             raise DrtkError(f"{self.part}: is shorter than its journal says; `force` begins again")
         if self._journal is not None and not self.keep_part:
@@ -380,13 +380,13 @@ class Output:
         if self._file is None or self._file.closed:  # the file at that name may be another run's
             return
         if self.part is not None and not self.keep_part and _is_at(self._file, self.part):
-            manifest_beside(self.part).unlink(missing_ok=True)
+            get_file_manifest_path(self.part).unlink(missing_ok=True)
             self.part.unlink(missing_ok=True)  # before it is unlocked
         with contextlib.suppress(DrtkError):  # report the first error
             self._close()
 
 
-def _stdout() -> IO[bytes]:
+def _open_stdout() -> IO[bytes]:
     """Return stdout with a file descriptor of its own, so that closing it does not close sys.stdout."""
     if sys.stdout is None:
         raise DrtkError("standard output: is closed")
@@ -394,7 +394,7 @@ def _stdout() -> IO[bytes]:
     return os.fdopen(os.dup(sys.stdout.fileno()), "wb", buffering=1 << 16)
 
 
-def _locked(part: Path) -> IO[bytes]:
+def _open_locked(part: Path) -> IO[bytes]:
     """Open and lock `part` for writing. Raises DrtkError if another run has locked it."""
     while True:
         file = os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666), "wb", buffering=1 << 16)

@@ -15,7 +15,7 @@ from transformers import TrainingArguments
 from transformers.integrations import TensorBoardCallback
 from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
 
-from drtk.errors import DrtkError, MissingDependency, UsageError, pip_install
+from drtk.errors import DrtkError, MissingDependency, UsageError, format_pip_command
 from drtk.runtime.progress import warn
 from drtk.training.config import TrainingConfig
 from drtk.training.distributed import world_size
@@ -170,7 +170,7 @@ def check_reporting(names: Sequence[str]) -> None:
         if name not in ("none", "all") and name not in INTEGRATION_TO_CALLBACK:
             raise UsageError(f"`report_to`: '{name}' is not one of {', '.join(sorted(INTEGRATION_TO_CALLBACK))}")
         if name in _MODULES and not any(find_spec(module) for module in _MODULES[name]):
-            raise MissingDependency(name, f"`report_to` {name}", pip_install(name))
+            raise MissingDependency(name, f"`report_to` {name}", format_pip_command(name))
 
 
 class KeptTensorBoard(TensorBoardCallback):

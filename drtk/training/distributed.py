@@ -8,8 +8,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from drtk.runtime.sharding import rank as rank
-from drtk.runtime.sharding import world_size as world_size
+from drtk.runtime.sharding import get_rank as rank
+from drtk.runtime.sharding import get_world_size as world_size
 
 
 def is_distributed() -> bool:

@@ -21,7 +21,7 @@ from transformers.integrations import TensorBoardCallback
 from drtk.errors import DrtkError
 from drtk.models.checkpoint import report_write_errors
 from drtk.runtime.atomic import sync_tree, write_bytes
-from drtk.runtime.progress import Progress, detail, quiet_transformers, round_significant, warn
+from drtk.runtime.progress import Progress, log_detail, silence_transformers, round_significant, warn
 from drtk.runtime.progress import log as say
 from drtk.training.arguments import KeptTensorBoard, Schedule
 from drtk.training.best_checkpoint import (
@@ -141,7 +141,7 @@ class ShowProgress(TrainerCallback):
     def on_log(self, args: Any, state: Any, control: Any, logs: Mapping[str, float] | None = None, **_: Any) -> None:
         if self._progress is not None and logs and "loss" in logs:
             self._progress.note = f"loss {logs['loss']:z.4g}"
-            detail(f"{self._what}: step {state.global_step:,}, loss {logs['loss']:z.4f}")
+            log_detail(f"{self._what}: step {state.global_step:,}, loss {logs['loss']:z.4f}")
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         if self._progress is not None:
@@ -442,7 +442,7 @@ class DrtkTrainer(Trainer):
 
     def _init_training_state(self, max_steps: int, *given: Any, **named: Any) -> Any:
         """Restore the state, except for the intervals of logging and saving, which may differ now."""
-        with quiet_transformers():
+        with silence_transformers():
             state = super()._init_training_state(max_steps, *given, **named)
         self.state.compute_steps(self.args, max_steps)
         return state
@@ -477,7 +477,7 @@ class DrtkTrainer(Trainer):
                 "is written, and a lower `lr` may help"
             )
             return
-        with report_write_errors(Path(self.args.output_dir)), quiet_transformers():
+        with report_write_errors(Path(self.args.output_dir)), silence_transformers():
             super()._save_checkpoint(*given, **named)
         if self.args.should_save:
             folder = Path(self.args.output_dir) / f"checkpoint-{step}"

@@ -19,7 +19,7 @@ from drtk.models.generation import generate_tokens
 from drtk.models.generator_input import GeneratorInput, load_generator_input, max_input_length, tokenize_texts
 from drtk.models.model_folder import locate
 from drtk.models.seq2seq import GenerationModel, load_generation_model, save_generation_model
-from drtk.text.batching import batches_by_length
+from drtk.text.batching import iter_batches_by_length
 from drtk.training.arguments import plan_schedule, training_arguments
 from drtk.training.best_checkpoint import Selection
 from drtk.training.config import GeneratorConfig
@@ -96,7 +96,7 @@ class GenerationEvaluation:
 
     def _batches(self) -> Iterator[np.ndarray]:
         lengths = np.array([len(pair.source) for pair in self._mine], dtype=np.int64)  # characters approximate tokens
-        return batches_by_length(lengths, budget=1 << 62, most=self._rows)
+        return iter_batches_by_length(lengths, budget=1 << 62, most=self._rows)
 
 
 def compute_logits(model: nn.Module, inputs: dict[str, Tensor]) -> Tensor:

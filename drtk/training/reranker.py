@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from drtk.losses.ranking import binary, hardest, listwise, r_drop
 from drtk.models.cross_encoder import CrossEncoder, PairScorer, save_crossencoder
 from drtk.models.generator_input import format_passage
-from drtk.text.batching import PairTokenizer, Tokens, batches_by_length
+from drtk.text.batching import PairTokenizer, TokenizedTexts, iter_batches_by_length
 from drtk.training.arguments import Schedule, plan_schedule, training_arguments
 from drtk.training.best_checkpoint import Selection
 from drtk.training.config import RerankerConfig
@@ -112,11 +112,11 @@ def reranker_objective(config: RerankerConfig) -> Objective:
     )
 
 
-def score_tokens(model: nn.Module, tokens: Tokens, tokenizing: Any) -> np.ndarray:
+def score_tokens(model: nn.Module, tokens: TokenizedTexts, tokenizing: Any) -> np.ndarray:
     """Return the scores of the tokenized pairs of all processes in order, (pairs,); each process has every n-th."""
     device = next(model.parameters()).device
     scores = np.empty(len(tokens), dtype=np.float32)
-    for rows in batches_by_length(tokens.lengths, budget=GROUP_TOKENS if device.type == "cpu" else GPU_TOKENS):
+    for rows in iter_batches_by_length(tokens.lengths, budget=GROUP_TOKENS if device.type == "cpu" else GPU_TOKENS):
         inputs = {name: each.to(device) for name, each in pad_tokens(tokens, tokenizing, rows).items()}
         scores[rows] = score_without_dropout(model, inputs).cpu().numpy()
     return np.array(gather_items(scores.tolist()), dtype=np.float32)
@@ -137,7 +137,7 @@ class PairEvaluation:
     ) -> None:
         self._model, self._candidates, self._tokenizing = model, candidates, tokenizing
         pairs = [(query, id) for query, ids in candidates.candidates for id in ids][rank() :: world_size()]
-        passages = corpus.many([id for _, id in pairs])
+        passages = corpus.get_many([id for _, id in pairs])
         self._tokens = tokenizing(
             (queries[query], format_passage(passage, title))
             for (query, _), passage in zip(pairs, passages, strict=True)

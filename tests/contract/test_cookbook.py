@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from drtk.data.checks import origins_of
+from drtk.data.checks import find_origins
 from drtk.runtime.streams import digest_file
 from tests.contract.running import shell
 
@@ -87,7 +87,7 @@ def test_simlms_pipeline_runs_from_one_command_and_skips_what_is_done(
     examples = {settings_of(out / name)["examples"] for name in ("retriever1", "retriever2", "reranker", "distilled")}
     assert examples == {f"out/{name}.jsonl" for name in ("bm25", "union", "union2", "scored")}
     for name in examples:
-        found = origins_of(name)
+        found = find_origins(name)
         assert {origin.digest for origin in found} == {digest_file(workplace / "corpus.jsonl")}, name
     scored = [json.loads(line) for line in (out / "scored.jsonl").read_text().splitlines()]
     assert len(scored) == 8

@@ -12,7 +12,7 @@ import pytest
 
 from drtk.data.corpus_store import CorpusStore
 from drtk.records import Passage
-from drtk.runtime.integrity import SMALL, content_digest
+from drtk.runtime.integrity import SMALL, compute_content_digest
 from drtk.text.token_dataset import TokenCorpus
 from drtk.text.word_pieces import WordPieceTokenizer
 from tests.contract.collection import Collection
@@ -42,7 +42,7 @@ def test_damaged_caches_are_rebuilt(collection: Collection, tmp_path: Path) -> N
     def passages() -> list[Passage]:
         return [*CorpusStore.open(corpus)]
 
-    for kind, use in {"tokens": tokens, "corpora": passages, "digests": lambda: content_digest(corpus)}.items():
+    for kind, use in {"tokens": tokens, "corpora": passages, "digests": lambda: compute_content_digest(corpus)}.items():
         (tmp_path / kind).mkdir()
         check_cache_damages(kind, use, 8, tmp_path / kind, seed=f"quick {kind}")
 

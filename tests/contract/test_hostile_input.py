@@ -16,8 +16,8 @@ import zstandard
 
 from drtk.cli.search import print_passages
 from drtk.data import run_blocks
-from drtk.data.run_blocks import NotPlain, QueryCounts, iter_judged_places
-from drtk.runtime.inputs import Intake
+from drtk.data.run_blocks import UnsupportedRunError, QueryCounts, iter_judged_ranks
+from drtk.runtime.inputs import InputTracker
 from drtk.runtime.streams import MAX_LINE_BYTES, set_max_line_bytes
 from drtk.text.word_pieces import WordPieceTokenizer
 from tests.contract.collection import Collection
@@ -78,8 +78,8 @@ def test_lines_up_to_the_limit_are_read_and_validate_reports_longer_ones() -> No
 def test_the_block_reader_leaves_long_lines_to_the_line_reader(monkeypatch: pytest.MonkeyPatch) -> None:
     Path("run").write_bytes(b"\n" * 3000)
     monkeypatch.setattr(run_blocks, "_LARGEST_QUERY", 1000)
-    with pytest.raises(NotPlain):
-        list(iter_judged_places("run", {"q": {"d": 1}}, Intake(), QueryCounts()))
+    with pytest.raises(UnsupportedRunError):
+        list(iter_judged_ranks("run", {"q": {"d": 1}}, InputTracker(), QueryCounts()))
 
 
 def test_a_decompression_bomb_ends_in_one_line_within_bounded_memory() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from drtk.text.expanded_text import expanded_query
+from drtk.text.expanded_text import expand_query
 from tests.contract.forkserver import shared_forkserver
 from tests.contract.running import environment
 from tests.running import write
@@ -101,7 +101,7 @@ def check(out: Path, *kinds: str) -> None:
     labels = [json.loads(line) for line in (out / "found.test.labelled.jsonl").read_text().splitlines()]
     questions = texts(out / "test.jsonl")
     ranks = {
-        (row["query_id"], row["kind"], expanded_query(questions[row["query_id"]], row["text"])): row["rank"]
+        (row["query_id"], row["kind"], expand_query(questions[row["query_id"]], row["text"])): row["rank"]
         for row in labels
     }
     for kind in kinds:

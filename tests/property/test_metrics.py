@@ -73,7 +73,7 @@ def test_falling_scores_keep_the_order_for_whoever_sorts_again(scored: Ranking) 
     from drtk.data.trec import QueryHits
 
     falling = strictly_falling(scored)
-    again = QueryHits("q", [id for id, _ in falling][::-1], [score for _, score in falling][::-1]).ranking()
+    again = QueryHits("q", [id for id, _ in falling][::-1], [score for _, score in falling][::-1]).to_ranking()
     assert again == falling
-    before = QueryHits("q", [id for id, _ in scored], [score for _, score in scored]).ranked_ids()
+    before = QueryHits("q", [id for id, _ in scored], [score for _, score in scored]).to_ranked_ids()
     assert [id for id, _ in falling] == before

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from drtk.data.corpus_store import CorpusStore
-from drtk.runtime.integrity import content_digest
+from drtk.runtime.integrity import compute_content_digest
 from drtk.text.token_dataset import TokenCorpus
 from drtk.text.word_pieces import WordPieceTokenizer
 from tests.bm25 import need_lucene
@@ -65,4 +65,4 @@ def test_a_damaged_corpus_cache_is_rebuilt(subjects: Subjects, tmp_path: Path) -
 
 def test_a_damaged_digest_cache_is_rebuilt(subjects: Subjects, tmp_path: Path) -> None:
     corpus = subjects.collection["documents.jsonl"]
-    check_cache_damages("digests", lambda: content_digest(corpus), COUNT, tmp_path, seed="digests")
+    check_cache_damages("digests", lambda: compute_content_digest(corpus), COUNT, tmp_path, seed="digests")

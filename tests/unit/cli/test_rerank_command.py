@@ -271,7 +271,7 @@ def test_vectors_of_the_pairs_are_written_beside_the_run(here: Path) -> None:
     passages, queries, _ = collection(60)
     pair = (queries[20]["text"], f"{passages[31]['title']} {passages[31]['text']}")  # 20 * 7 + 11 = 151 = 31 of 60
     [expected] = scorer.scores_and_vectors(scorer.prepare([pair]))[1]
-    np.testing.assert_allclose(found.vectors(found.rows("q20", ["d31"]))[0], expected, atol=5e-5)
+    np.testing.assert_allclose(found.load_vectors(found.find_rows("q20", ["d31"]))[0], expected, atol=5e-5)
     with pytest.raises(MismatchError, match="v: holds vectors of pairs; an index is made of passages"):
         run("index", "v", "--type", "exact", "-o", "index")
 
@@ -393,7 +393,7 @@ def test_the_presets_list_re_ranker_minds_which_vector_has_which_rank(here: Path
     ranks, present = torch.tensor([order]), torch.ones(1, 12, dtype=torch.bool)
     for query, found in before.items():
         names = [found[at][0] for at in order]
-        items = torch.from_numpy(vectors.vectors(vectors.rows(query, names))).float()[None]
+        items = torch.from_numpy(vectors.load_vectors(vectors.find_rows(query, names))).float()[None]
         told, changed = (dict(scored[query]) for scored in (listed, alone))
         with torch.no_grad():
             together, apart = model(items, ranks, present)[0], model(items, torch.arange(12)[None], present)[0]

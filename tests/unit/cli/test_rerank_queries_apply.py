@@ -13,7 +13,7 @@ from drtk.cli.main import app
 from drtk.data.trec import load_run
 from drtk.errors import DrtkError, MismatchError, RecordError, UsageError
 from drtk.runtime.integrity import read_json
-from drtk.runtime.manifest import manifest_path
+from drtk.runtime.manifest import get_manifest_path
 from tests.expansions import KINDS, labelled, rows_of, world, write_rows, write_world
 from tests.running import command
 from tests.tiny import tiny_model
@@ -326,7 +326,7 @@ def test_a_run_that_was_cut_short_goes_on_to_the_same_files(
     with pytest.raises(DrtkError, match="holds an interrupted run; `resume` continues from there"):
         call(place, tmp_path / "out", *more)
     if at == "finishing":  # killed when the manifest of the finished choices was removed
-        manifest_path(tmp_path / "out.part" / "choices.jsonl").unlink()
+        get_manifest_path(tmp_path / "out.part" / "choices.jsonl").unlink()
     with monkeypatch.context() as patch:
         done = 100 if at == "choosing" else 0
         patch.setattr(applying.ChooseQueries, "__call__", cut_short)

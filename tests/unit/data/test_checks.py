@@ -12,8 +12,8 @@ import pytest
 
 from drtk.cli.main import app
 from drtk.data import checks
-from drtk.data.checks import Origin, check_origin, origins_of
-from drtk.data.sniff import CANDIDATES, EITHER, EXAMPLES, JUDGEMENTS, PASSAGES, QUERIES, RANKED, RUN, kind_of
+from drtk.data.checks import CorpusOrigin, check_origin, find_origins
+from drtk.data.sniff import CANDIDATES, EITHER, EXAMPLES, JUDGEMENTS, PASSAGES, QUERIES, RANKED, RUN, sniff_kind
 from drtk.errors import DrtkError, MismatchError
 from drtk.runtime.streams import digest_file
 from tests.running import piped, write
@@ -45,7 +45,7 @@ from tests.tiny import tiny_crossencoder, tiny_model
     ],
 )
 def test_kind_of(head: bytes, kind: str | None) -> None:
-    assert kind_of(head) == kind
+    assert sniff_kind(head) == kind
 
 
 FILES = {
@@ -152,40 +152,40 @@ def world(outputs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pat
 
 
 def test_origins_of(world: Path) -> None:
-    old, new = (Origin(name, digest_file(name)) for name in ("corpus.jsonl", "new.jsonl"))
+    old, new = (CorpusOrigin(name, digest_file(name)) for name in ("corpus.jsonl", "new.jsonl"))
     of_one = "index a.run examples.jsonl others.jsonl vectors dense.run scored.jsonl reranked.run from-pipe.jsonl"
     for name in of_one.split():
-        assert origins_of(name) == [old], name
-    assert origins_of("mixed.jsonl") == origins_of("fused.run") == [old, new]
-    assert origins_of("both.jsonl") == [old, old]
-    assert origins_of("looked-up.jsonl") == [new]  # all its ids were looked up there
+        assert find_origins(name) == [old], name
+    assert find_origins("mixed.jsonl") == find_origins("fused.run") == [old, new]
+    assert find_origins("both.jsonl") == [old, old]
+    assert find_origins("looked-up.jsonl") == [new]  # all its ids were looked up there
     for name in ("corpus.jsonl", "query-vectors", "scorer"):
-        assert origins_of(name) == [], name
+        assert find_origins(name) == [], name
 
 
 def test_origins_of_damaged_and_changed_files(world: Path) -> None:
-    old = Origin("corpus.jsonl", digest_file("corpus.jsonl"))
+    old = CorpusOrigin("corpus.jsonl", digest_file("corpus.jsonl"))
     write(world / "dense" / "meta.json", "torn")
-    assert origins_of("dense.run") == []
+    assert find_origins("dense.run") == []
     with open("scored.jsonl", "a") as file:
         file.write("\n")
-    assert origins_of("both.jsonl") == [old]  # only the unchanged part
+    assert find_origins("both.jsonl") == [old]  # only the unchanged part
     with open("examples.jsonl", "a") as file:
         file.write("\n")
-    assert origins_of("from-pipe.jsonl") == [old]  # texts were looked up in the corpus
+    assert find_origins("from-pipe.jsonl") == [old]  # texts were looked up in the corpus
     os.utime("corpus.jsonl", ns=(1, 1))  # no digest was recorded of a corpus that was only looked up
-    assert origins_of("from-pipe.jsonl") == []
+    assert find_origins("from-pipe.jsonl") == []
     drtk("index new.jsonl --type bm25s -o index --force")
-    assert origins_of("a.run") == []
+    assert find_origins("a.run") == []
     write(world / "a.run.meta.json", "torn")
-    assert origins_of("a.run") == []
+    assert find_origins("a.run") == []
 
 
 def test_check_origin(world: Path) -> None:
-    check_origin("index", Origin("corpus.jsonl", digest_file("corpus.jsonl")))
+    check_origin("index", CorpusOrigin("corpus.jsonl", digest_file("corpus.jsonl")))
     problem = r"index: was made from another corpus \(corpus\.jsonl, digest [0-9a-f]{8}\) than new \(digest 0000\); "
     with pytest.raises(MismatchError, match=problem):
-        check_origin("index", Origin("new", "0000"))
+        check_origin("index", CorpusOrigin("new", "0000"))
 
 
 @pytest.mark.parametrize(

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from drtk.data.formats import hits
-from drtk.data.trec import iter_query_hits, load_qrels, load_run, run_lines, run_rankings
+from drtk.data.formats import iter_hits
+from drtk.data.trec import iter_query_hits, load_qrels, load_run, format_run_lines, iter_rankings
 from drtk.errors import RecordError
 from drtk.records import Hit
-from drtk.runtime.inputs import Intake
+from drtk.runtime.inputs import InputTracker
 from tests.running import write
 
 RUN = "q1 Q0 d1 1 9.5 t\nq1 Q0 d2 2 9.25 t\nq2 Q0 d1 1 -3 t\n"
@@ -18,7 +18,7 @@ RUN = "q1 Q0 d1 1 9.5 t\nq1 Q0 d2 2 9.25 t\nq2 Q0 d1 1 -3 t\n"
 
 def test_hits_come_in_file_order_with_all_their_columns(tmp_path: Path) -> None:
     run = write(tmp_path / "a.run", RUN)
-    assert [hit for _, hit in hits(str(run), Intake())] == [
+    assert [hit for _, hit in iter_hits(str(run), InputTracker())] == [
         Hit("q1", "d1", 1, 9.5, "t"),
         Hit("q1", "d2", 2, 9.25, "t"),
         Hit("q2", "d1", 1, -3.0, "t"),
@@ -62,9 +62,9 @@ def test_a_bad_line_is_named_and_may_be_forgiven(tmp_path: Path, line: str, prob
     with pytest.raises(RecordError) as fault:
         load_run(str(run))
     assert str(fault.value) == f"{run}:3: {problem}"
-    intake = Intake(skip_bad=1)
-    assert load_run(str(run), intake=intake) == {"q1": [("d1", 9.5), ("d2", 9.25), ("d4", 8.0)]}
-    assert intake.bad == 1
+    tracker = InputTracker(skip_bad=1)
+    assert load_run(str(run), tracker=tracker) == {"q1": [("d1", 9.5), ("d2", 9.25), ("d4", 8.0)]}
+    assert tracker.bad == 1
 
 
 def test_a_short_line_beside_a_long_one_is_not_taken_for_two_good_ones(tmp_path: Path) -> None:
@@ -97,13 +97,13 @@ def test_scattered_lines_are_brought_together_except_where_one_query_at_a_time_i
         ("q1", [3]),
     ]
     with pytest.raises(RecordError, match=r"a\.run:3: query 'q1' comes back"):
-        list(run_rankings(str(run)))
+        list(iter_rankings(str(run)))
 
 
 def test_written_scores_read_back_as_the_same_numbers(tmp_path: Path) -> None:
     ranking = [("d2", 1 / 3), ("d1", 0.1 + 0.2), ("d3", 5e-324), ("d4", -1e300)]
     run = tmp_path / "a.run"
-    run.write_bytes(b"".join(run_lines("q", ranking, "tag")))
+    run.write_bytes(b"".join(format_run_lines("q", ranking, "tag")))
     assert load_run(str(run))["q"] == ranking
     assert run.read_text().splitlines()[0] == "q Q0 d2 1 0.3333333333333333 tag"
 
@@ -139,4 +139,4 @@ def test_a_bad_judgement_is_named_and_may_be_forgiven(tmp_path: Path, line: str,
     with pytest.raises(RecordError) as fault:
         load_qrels(str(qrels))
     assert str(fault.value) == f"{qrels}:2: {problem}"
-    assert load_qrels(str(qrels), intake=Intake(skip_bad=1)) == {"q1": {"d1": 1, "d3": 1}}
+    assert load_qrels(str(qrels), tracker=InputTracker(skip_bad=1)) == {"q1": {"d1": 1, "d3": 1}}

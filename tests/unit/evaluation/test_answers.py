@@ -14,7 +14,7 @@ from drtk.data.corpus_store import CorpusStore
 from drtk.errors import DrtkError, MismatchError, MissingDependency, RecordError, UsageError
 from drtk.evaluation.answers import rouge
 from drtk.query_expansion.read import iter_reader_questions
-from drtk.runtime.inputs import Intake
+from drtk.runtime.inputs import InputTracker
 from tests.data import shared_data
 from tests.expansions import write_rows
 from tests.reference import answers as slow
@@ -285,7 +285,7 @@ def test_a_reader_is_shown_the_first_of_a_fused_list(here: Path, capfd: pytest.C
     wanted = [queries.reader_input("who?", **texts[name]) for name in shown]
     for order in ("rank", "score"):  # a reader that sorts sees the same
         reading = iter_reader_questions(
-            "fused", queries={"q": "who?"}, corpus=CorpusStore.open("c.jsonl"), depth=10, order=order, intake=Intake()
+            "fused", queries={"q": "who?"}, corpus=CorpusStore.open("c.jsonl"), depth=10, order=order, tracker=InputTracker()
         )
         assert [each.inputs for each in reading] == [wanted]
 

@@ -11,7 +11,7 @@ import pytest
 
 from drtk.cli.main import app
 from drtk.data.checks import JudgedHits
-from drtk.data.ids import document_id
+from drtk.data.ids import parse_document_id
 from drtk.errors import DrtkError
 from drtk.mining.miner import Miner
 from tests.running import write
@@ -110,14 +110,14 @@ def test_one_judged_document_is_enough() -> None:
     judged = JudgedHits("a", {"q1": {"29": 1}, "q2": {"31": 0}})
     assert not judged.add("q1", ["D29"])
     assert not judged.add("unjudged", ["29"])
-    assert judged.problem() == PROBLEM
+    assert judged.describe_problem() == PROBLEM
     assert judged.add("q2", ["30", "31"])
-    assert judged.problem() is None
+    assert judged.describe_problem() is None
 
 
 def test_judgements_of_documents_are_detected() -> None:
     judged = JudgedHits("a", {"q": {"x": 1}})
     judged.add("q", ["x#0"])
-    assert str(judged.problem()).endswith("; the judgements are of documents: `by` source scores documents")
-    by_source = JudgedHits("a", {"q": {"x": 1}}, of=document_id)
+    assert str(judged.describe_problem()).endswith("; the judgements are of documents: `by` source scores documents")
+    by_source = JudgedHits("a", {"q": {"x": 1}}, of=parse_document_id)
     assert by_source.add("q", ["x#0"])

@@ -207,16 +207,16 @@ def test_models_are_drawn_from_sentences(here: Path, capfd: pytest.CaptureFixtur
 
 
 def embeddings(folder: Path, ids: list[str], vectors: list[list[float]]) -> None:
-    from drtk.data.embeddings import ShardWriter, records_digest
+    from drtk.data.embeddings import ShardWriter, digest_records
     from drtk.runtime.atomic import write_json
-    from drtk.runtime.manifest import new_manifest
+    from drtk.runtime.manifest import create_manifest
 
     folder.mkdir()
     writer = ShardWriter(folder, dimension=len(vectors[0]), dtype="float32")
-    writer.write(ids, np.array(vectors, dtype=np.float32), digest=records_digest(ids))
+    writer.write(ids, np.array(vectors, dtype=np.float32), digest=digest_records(ids))
     writer.close()
     facts = {"shards": writer.entries, "dimension": len(vectors[0]), "dtype": "float32", "role": "passage"}
-    write_json(folder / "meta.json", new_manifest("embeddings", {}, program="encode") | facts)
+    write_json(folder / "meta.json", create_manifest("embeddings", {}, program="encode") | facts)
 
 
 def test_embeddings_are_drawn_with_their_judgements(here: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -13,7 +13,7 @@ from drtk.errors import DrtkError, RecordError
 from drtk.evaluation import transfer
 from drtk.evaluation.sentence_data import read_pairs
 from drtk.evaluation.sentences import Result, format_sentence_results
-from drtk.runtime.inputs import Intake
+from drtk.runtime.inputs import InputTracker
 from tests.data import shared_data
 from tests.running import command, write
 from tests.tiny import minilm
@@ -189,7 +189,7 @@ def test_stsb_through_minilm_is_what_sentence_transformers_finds(
 ) -> None:
     data, model = shared_data("stsb"), minilm()
     # the counts of the method page: 1,379 pairs of 2,758 sentences, 97 pairs rated 5
-    pairs = read_pairs(str(data / "test.tsv"), Intake()).pairs
+    pairs = read_pairs(str(data / "test.tsv"), InputTracker()).pairs
     assert (len(pairs), sum(pair.score == 5 for pair in pairs)) == (1379, 97)
     pytest.importorskip("sentence_transformers")
     from sentence_transformers import SentenceTransformer

@@ -9,7 +9,7 @@ import pytest
 from drtk.errors import DrtkError
 from drtk.indexing.indexed_text import frequency, impacts_of, repeat_by_weight, word_frequencies
 from drtk.records import Passage
-from drtk.text.word_pieces import Pieces, WordPieceTokenizer
+from drtk.text.word_pieces import WordPieces, WordPieceTokenizer
 from tests.tiny import tiny_model
 
 
@@ -21,7 +21,7 @@ def test_frequencies_are_the_known_ones() -> None:
 def test_a_word_weighs_what_its_first_piece_weighs_and_its_largest_occurrence_counts() -> None:
     # Wing|s wing|s , the: occurrences of "wings" weigh .02 and .05, whatever their second pieces do; "the" 0.004 -> 0
     text = "Wings wings, the"
-    pieces = Pieces([1, 2, 1, 2, 3, 4], [(0, 4), (4, 5), (6, 10), (10, 11), (11, 12), (13, 16)], [0, 0, 1, 1, 2, 3])
+    pieces = WordPieces([1, 2, 1, 2, 3, 4], [(0, 4), (4, 5), (6, 10), (10, 11), (11, 12), (13, 16)], [0, 0, 1, 1, 2, 3])
     assert word_frequencies(text, pieces, [0.02, 0.9, 0.05, 0.9, 0.8, 0.004]) == {"wings": 5}
     assert word_frequencies(text, pieces, [0.02, 0.9, 0.05, 0.9, 0.8, 0.004], scale="sqrt") == {"wings": 22, "the": 6}
 

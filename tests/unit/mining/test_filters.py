@@ -33,7 +33,7 @@ from drtk.mining.miner import Miner
 from drtk.mining.policies import Policy
 from drtk.mining.sources import QueryStream, Sources
 from drtk.records import Query
-from drtk.runtime.inputs import Intake
+from drtk.runtime.inputs import InputTracker
 from tests.running import write
 from tests.vectors import embeddings
 
@@ -41,7 +41,7 @@ Scored = Sequence[tuple[str, float]]
 
 
 def build_pool(hits: Mapping[str, Hits], *positives: str) -> Pool:
-    queries = QueryStream(Sources([]), Intake(), judgements={"q": dict.fromkeys(positives, 1)})
+    queries = QueryStream(Sources([]), InputTracker(), judgements={"q": dict.fromkeys(positives, 1)})
     return Miner(queries, Policy(keep=None), 1).build_pool(MiningQuery("q", dict(hits), Query("q", "what")))
 
 

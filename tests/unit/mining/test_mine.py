@@ -23,7 +23,7 @@ from drtk.mining.miner import RANDOM, Miner
 from drtk.mining.policies import MSMARCO, TEVATRON, Policy
 from drtk.mining.sources import QueryStream, Sources
 from drtk.records import Example, Passage
-from drtk.runtime.inputs import Intake
+from drtk.runtime.inputs import InputTracker
 from tests.running import command, write
 from tests.tiny import collection, tiny_crossencoder, write_collection
 from tests.vectors import embeddings
@@ -54,7 +54,7 @@ def mine(
 ) -> tuple[Example | None, Miner]:
     """Return the example of a query with these hits and judgements, and the miner."""
     ids = None if corpus is None else CorpusIds(Passage(id, "text") for id in corpus)
-    queries = QueryStream(Sources([]), Intake(), {}, ids, {query: grades}, by_source=by_source)
+    queries = QueryStream(Sources([]), InputTracker(), {}, ids, {query: grades}, by_source=by_source)
     miner = Miner(queries, replace(policy, depth=depth), seed)
     by_name = hits if isinstance(hits, dict) else {"run": hits}
     (pool,) = miner.mine([MiningQuery(query, {name: Hits(found) for name, found in by_name.items()})])

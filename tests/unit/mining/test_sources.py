@@ -14,7 +14,7 @@ from drtk.cli.main import app
 from drtk.errors import DrtkError, MismatchError, RecordError
 from drtk.mining.candidates import MiningQuery
 from drtk.mining.sources import Aligned, QueryStream, sort_sources
-from drtk.runtime.inputs import Intake
+from drtk.runtime.inputs import InputTracker
 from tests.running import command, piped, write
 from tests.tiny import tiny_model, write_collection
 
@@ -333,10 +333,10 @@ def test_sources_scores_and_fields_of_all_lines_are_kept(union: Path, capfd: pyt
 
 
 def test_a_file_that_is_read_three_times_is_one_input(union: Path) -> None:
-    intake = Intake()
-    stream = QueryStream(sort_sources(["union.jsonl"], intake), intake)
+    tracker = InputTracker()
+    stream = QueryStream(sort_sources(["union.jsonl"], tracker), tracker)
     assert [query.query_id for query in stream] == ["q1", "q2"]
-    (entry,) = intake.inputs
+    (entry,) = tracker.inputs
     assert entry["bytes"] == len(UNION)
     assert entry["digest"]
 

@@ -14,7 +14,7 @@ from drtk.query_expansion.candidates import CandidateList, load_queries
 from drtk.query_expansion.config import QueryRerankerConfig
 from drtk.query_expansion.labelled import LabelledCandidates, load_labelled
 from drtk.records import Expansion, Query
-from drtk.runtime.inputs import Intake
+from drtk.runtime.inputs import InputTracker
 from tests.expansions import labelled, rows_of, write_rows, write_world
 
 
@@ -36,12 +36,12 @@ def load(
 ) -> LabelledCandidates:
     return load_labelled(
         str(source),
-        load_queries(str(place / "queries.jsonl"), Intake()),
+        load_queries(str(place / "queries.jsonl"), InputTracker()),
         QueryRerankerConfig(**settings),
         kind=kind,
         training=training,
         assumed=set() if assumed is None else assumed,
-        intake=Intake(),
+        tracker=InputTracker(),
     )
 
 

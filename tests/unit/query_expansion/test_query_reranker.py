@@ -90,9 +90,9 @@ def test_a_batch_puts_the_ranks_of_each_question_into_a_row() -> None:
         pad, left = 0, False
 
         def __call__(self, candidates: object) -> object:
-            from drtk.text.batching import Tokens
+            from drtk.text.batching import TokenizedTexts
 
-            return Tokens.of([[1] * (2 + at) for at, _ in enumerate(candidates)], None)  # type: ignore[arg-type]
+            return TokenizedTexts.from_lists([[1] * (2 + at) for at, _ in enumerate(candidates)], None)  # type: ignore[arg-type]
 
     groups = LabelledCandidates([candidates(0, 5, 1), candidates(1, 7, 8, 9)], depth=100, max_rank=101)
     batch = collate([groups[0], groups[1]], tokenizing=Tokenizing())  # type: ignore[arg-type]

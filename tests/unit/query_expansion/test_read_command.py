@@ -17,7 +17,7 @@ from drtk.errors import DrtkError, MismatchError, RecordError
 from drtk.models.seq2seq import load_generation_model
 from drtk.query_expansion.read import Read, format_reader_input, iter_reader_questions
 from drtk.records import Passage
-from drtk.runtime.inputs import Intake
+from drtk.runtime.inputs import InputTracker
 from tests.finetuning import Corpus
 from tests.running import command, write
 from tests.tiny import collection, tiny_crossencoder, tiny_writer
@@ -82,10 +82,10 @@ def by_hand(model: Path, inputs: list[str]) -> tuple[str, float]:
 def test_answers_are_those_of_a_reader_written_out(here: Path, model: Path, capfd: pytest.CaptureFixture[str]) -> None:
     found = predictions(capfd, "run", *FILES, "--model", model)
     queries = {row["_id"]: row["text"] for row in collection(40)[1]}
-    intake = Intake()
+    tracker = InputTracker()
     with torch.inference_mode():
         for question in iter_reader_questions(
-            "run", queries=queries, corpus=Corpus(40), depth=100, order="rank", intake=intake
+            "run", queries=queries, corpus=Corpus(40), depth=100, order="rank", tracker=tracker
         ):
             answer, score = by_hand(model, question.inputs)
             assert found[question.query_id] == (answer, pytest.approx(score, abs=2e-2))
@@ -137,10 +137,10 @@ def test_the_first_ten_of_a_fused_run_are_its_first_ten_by_rank(
 
     def seen(name: str, **more: Any) -> list[str]:
         choices = {"depth": 10, "order": "rank"} | more
-        (question,) = iter_reader_questions(name, queries=queries, corpus=Corpus(40), intake=Intake(), **choices)
+        (question,) = iter_reader_questions(name, queries=queries, corpus=Corpus(40), tracker=InputTracker(), **choices)
         return question.inputs
 
-    first = [format_reader_input("who?", passage) for passage in Corpus(40).many([id for id, _ in fused[:10]])]
+    first = [format_reader_input("who?", passage) for passage in Corpus(40).get_many([id for id, _ in fused[:10]])]
     assert seen("fused") == seen("backwards") == seen("ten") == first
     assert set(seen("fused", order="score")) != set(first)  # the trap: a reader that sorts sees d0 to d9 alone
 
@@ -282,12 +282,12 @@ def test_passages_forgiven_make_room_for_those_that_follow(here: Path) -> None:
     write(
         here / "gaps", "".join(f"q1 Q0 {id} {at} {9 - at} t\n" for at, id in enumerate(("d1", "x", "y", "d2", "d3"), 1))
     )
-    intake = Intake(skip_bad=2)
+    tracker = InputTracker(skip_bad=2)
     (question,) = iter_reader_questions(
-        "gaps", queries={"q1": "who?"}, corpus=Corpus(40), depth=2, order="rank", intake=intake
+        "gaps", queries={"q1": "who?"}, corpus=Corpus(40), depth=2, order="rank", tracker=tracker
     )
-    assert question.inputs == [format_reader_input("who?", passage) for passage in Corpus(40).many(["d1", "d2"])]
-    assert intake.bad == 2
+    assert question.inputs == [format_reader_input("who?", passage) for passage in Corpus(40).get_many(["d1", "d2"])]
+    assert tracker.bad == 2
 
 
 def test_a_score_that_is_no_number_is_a_fault(here: Path, model: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from drtk.cli.main import app
-from drtk.data.trec import Ranking, load_run, run_lines
+from drtk.data.trec import Ranking, load_run, format_run_lines
 from drtk.errors import UsageError
 from drtk.retrieval.config import FuseSettings
 from drtk.retrieval.fusion import FUSIONS, fuse, parse_weights, strictly_falling, with_rest
@@ -132,8 +132,8 @@ def test_weights_are_checked() -> None:
 
 @pytest.fixture
 def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    (tmp_path / "bm25.run").write_bytes(b"".join(run_lines("q", BM25)) + b"".join(run_lines("b", BM25)))
-    (tmp_path / "dense.run").write_bytes(b"".join(run_lines("d", DENSE)) + b"".join(run_lines("q", DENSE)))
+    (tmp_path / "bm25.run").write_bytes(b"".join(format_run_lines("q", BM25)) + b"".join(format_run_lines("b", BM25)))
+    (tmp_path / "dense.run").write_bytes(b"".join(format_run_lines("d", DENSE)) + b"".join(format_run_lines("q", DENSE)))
     (tmp_path / "dev.tsv").write_text("q\tp3\t1\n")
     monkeypatch.chdir(tmp_path)
     return tmp_path

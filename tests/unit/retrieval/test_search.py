@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from drtk.cli.search import sort_paths
-from drtk.data.ids import document_id
+from drtk.data.ids import parse_document_id
 from drtk.errors import DrtkError, MismatchError, UsageError
 from drtk.indexing.base import index_class
 from drtk.indexing.config import IndexSettings, SearchSettings
@@ -39,7 +39,7 @@ def opened(*folders, **settings):
 def test_a_document_scores_as_its_best_passage(tmp_path):
     # Document a: passages of 3 and 9; b: 5; c: 5. So a 9, then c before b, for the id is larger.
     folder = dense(tmp_path / "i", [[3.0], [9.0], [5.0], [5.0]], ["a#0", "a#1", "b#0", "c#0"])
-    found = search(opened(folder), ["q"], np.float32([[1]]), RankingOptions(10, document_id))
+    found = search(opened(folder), ["q"], np.float32([[1]]), RankingOptions(10, parse_document_id))
     assert found == [[("a", 9.0), ("c", 5.0), ("b", 5.0)]]
 
 
@@ -47,7 +47,7 @@ def test_a_search_goes_deeper_until_it_has_enough_documents(tmp_path):
     # The best 30 passages are all of document a; the next are b's and c's.
     ids = [f"a#{n}" for n in range(30)] + ["b#0", "c#0"]
     folder = dense(tmp_path / "i", [[100.0 - n] for n in range(30)] + [[2.0], [1.0]], ids)
-    found = search(opened(folder), ["q"], np.float32([[1]]), RankingOptions(2, document_id))
+    found = search(opened(folder), ["q"], np.float32([[1]]), RankingOptions(2, parse_document_id))
     assert found == [[("a", 100.0), ("b", 2.0)]]
 
 
@@ -56,7 +56,7 @@ def test_documents_tied_at_the_cut_are_ordered_by_descending_id(tmp_path):
     ids = ["a#9", "b#8", "c#7", "d#6"]
     folder = dense(tmp_path / "i", np.ones((4, 1)), ids)
     backwards = {"a#9": "z1", "b#8": "z2", "c#7": "z3", "d#6": "a"}.__getitem__
-    assert search(opened(folder), ["q"], np.float32([[1]]), RankingOptions(2, document_id)) == [
+    assert search(opened(folder), ["q"], np.float32([[1]]), RankingOptions(2, parse_document_id)) == [
         [("d", 1.0), ("c", 1.0)]
     ]
     assert search(opened(folder), ["q"], np.float32([[1]]), RankingOptions(2, backwards)) == [

@@ -128,8 +128,8 @@ def test_resuming_with_another_stream_is_rejected_and_force_begins_again(tmp_pat
         made = job(tmp_path / "out", **given)
         made.check()
         with piped(content) as name:
-            assert [line for _, line in made.intake.lines(name)]
-        for entry in made.intake.inputs:
+            assert [line for _, line in made.tracker.iter_lines(name)]
+        for entry in made.tracker.inputs:
             entry["path"] = "/dev/fd/63"  # the number that a shell gives its first pipe each time
         return made
 

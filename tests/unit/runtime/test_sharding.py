@@ -10,7 +10,7 @@ import pytest
 from drtk.errors import DrtkError, MismatchError, RecordError, UsageError
 from drtk.runtime.filter_job import FilterJob
 from drtk.runtime.folder_job import FolderJob
-from drtk.runtime.sharding import is_distributed, parse_part, rank, sample_evenly, select_part, world_size
+from drtk.runtime.sharding import is_distributed, parse_part, get_rank, sample_evenly, select_part, get_world_size
 from tests.running import torchrun
 
 
@@ -47,7 +47,7 @@ def test_stray_variables_of_torchrun_have_no_effect(tmp_path: Path, monkeypatch:
             for name in names:
                 given.setenv(name, whole[name])
             assert is_distributed() == (len(names) == 5)
-            assert (rank(), world_size()) == ((1, 2) if len(names) == 5 else (0, 1))
+            assert (get_rank(), get_world_size()) == ((1, 2) if len(names) == 5 else (0, 1))
             if len(names) < 5:
                 with pytest.raises(DrtkError, match="exists already"):
                     FolderJob("make", "model", str(tmp_path / "m")).check()

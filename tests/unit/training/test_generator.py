@@ -30,7 +30,7 @@ class Corpus:
     def __init__(self, *passages: Passage) -> None:
         self.passages = {passage.id: passage for passage in passages}
 
-    def many(self, ids: list[str]) -> list[Passage]:
+    def get_many(self, ids: list[str]) -> list[Passage]:
         return [self.passages[id] for id in ids]
 
 

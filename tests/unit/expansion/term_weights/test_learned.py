@@ -18,7 +18,7 @@ from drtk.expansion.term_weights.base import Reader
 from drtk.expansion.term_weights.learned import DeepImpact, compute_impacts, quantize
 from drtk.records import Passage
 from drtk.runtime.integrity import read_json
-from drtk.text.word_pieces import WordPieceTokenizer, WordPlaces
+from drtk.text.word_pieces import WordPieceTokenizer, WordPositions
 from tests.bm25 import need_lucene
 from tests.running import command, write
 from tests.tiny import TOPICS, tiny_model
@@ -35,7 +35,7 @@ def test_quantised_impacts_are_the_known_ones() -> None:
 
 
 def test_a_words_impact_is_that_of_its_first_occurrence_and_function_words_have_none() -> None:
-    places = WordPlaces([1, 2, 3, 4], ["wing", "the", "wing"], [0, 2, 3])
+    places = WordPositions([1, 2, 3, 4], ["wing", "the", "wing"], [0, 2, 3])
     assert compute_impacts(places, np.array([0.5, 9.0, 8.0, 7.0])) == {"wing": 0.5}
 
 

@@ -8,12 +8,12 @@ import pytest
 
 from drtk.errors import DrtkError, MismatchError, RecordError
 from drtk.expansion.term_weights.base import Statistics, read_statistics
-from drtk.runtime.inputs import Intake
+from drtk.runtime.inputs import InputTracker
 from tests.running import write
 
 
 def read(*paths: Path, kind: str = "counts") -> Statistics:
-    return read_statistics([str(path) for path in paths], kind, None, intake=Intake())
+    return read_statistics([str(path) for path in paths], kind, None, tracker=InputTracker())
 
 
 def counts(words: dict[str, list[float]], *, stemmer: str = "none") -> str:
