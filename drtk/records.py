@@ -67,7 +67,11 @@ def describe_kind_problem(kind: str) -> str | None:
     """Return why a kind of expansions cannot be a file name; None if it can."""
     if kind.split() != [kind] or "/" in kind or kind.startswith("."):
         return "must be one word that can stand in a file name"
-    return f"is the name of another file that rerank-queries apply makes, {RESERVED_KIND}.jsonl" if kind == RESERVED_KIND else None
+    return (
+        f"is the name of another file that rerank-queries apply makes, {RESERVED_KIND}.jsonl"
+        if kind == RESERVED_KIND
+        else None
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from typer.core import TyperGroup
 from drtk import __version__
 from drtk.cli.options import NO_WHOLE
 from drtk.errors import DrtkError, OutputClosed, UsageError
-from drtk.runtime.progress import name_options, escape_control_characters
+from drtk.runtime.progress import escape_control_characters, name_options
 from drtk.runtime.sharding import ignore_torchrun
 from drtk.runtime.streams import MAX_LINE_BYTES, set_max_line_bytes
 

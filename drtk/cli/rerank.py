@@ -15,7 +15,7 @@ from drtk.config import get_default
 from drtk.data.runs import SCORED
 from drtk.errors import UsageError
 from drtk.retrieval.config import RerankSettings
-from drtk.runtime.filter_job import WindowResult, FilterJob
+from drtk.runtime.filter_job import FilterJob, WindowResult
 from drtk.runtime.folder_job import FolderJob
 from drtk.runtime.runners import RunnerSettings
 
@@ -60,7 +60,7 @@ def rerank(
 
     Reads a TREC run and writes one: the scored documents, best first, then the others in their order.
     """
-    from drtk.data.checks import check_same_corpus, check_run, warn_if_swapped
+    from drtk.data.checks import check_run, check_same_corpus, warn_if_swapped
     from drtk.models.model_folder import is_list_reranker, locate
 
     check_run(source)

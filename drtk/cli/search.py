@@ -142,7 +142,7 @@ def _document_names(corpus: str | None) -> Callable[[str], str]:
     from functools import cache
 
     from drtk.data.corpus_store import CorpusStore
-    from drtk.data.ids import parse_document_id, get_document_id
+    from drtk.data.ids import get_document_id, parse_document_id
 
     if corpus is None:
         return parse_document_id

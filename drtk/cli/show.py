@@ -22,8 +22,8 @@ from drtk.errors import DrtkError, UsageError
 from drtk.pretraining.preview import describe_slot, describe_term
 from drtk.runtime.inputs import InputTracker
 from drtk.runtime.integrity import MANIFEST_DIGEST, read_json, read_object
-from drtk.runtime.manifest import Manifest, has_unfinished_part, get_manifest_path, read_manifest
-from drtk.runtime.progress import log, escape_control_characters
+from drtk.runtime.manifest import Manifest, get_manifest_path, has_unfinished_part, read_manifest
+from drtk.runtime.progress import escape_control_characters, log
 from drtk.runtime.streams import STANDARD, Output, name_of
 
 CONFIG, WEIGHTS, LOG = "config.json", "model.safetensors", "log.jsonl"

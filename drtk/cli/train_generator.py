@@ -107,7 +107,7 @@ def _train_folds(
 ) -> None:
     from drtk.query_expansion.train_generator import check_folds, train_folds
     from drtk.runtime.manifest import FOLDER_MANIFEST, Clock, complete_manifest, create_manifest, write_manifest
-    from drtk.training.distributed import rank, wait_for_all
+    from drtk.training.distributed import get_rank, wait_for_all
     from drtk.training.folds import KIND, assign_folds, fold_folder, write_record
 
     numbers = range(settings.folds or 0)
@@ -120,7 +120,7 @@ def _train_folds(
     clock = Clock()
 
     def finish(target: Path, begun: Start, facts: Mapping[str, Any]) -> None:
-        if rank() == 0:
+        if get_rank() == 0:
             # The folder is a generator of its own, which may be moved: it records its questions.
             write_record(target, (query for query in pairs.read if folds[query.id] != facts["fold"]))
             manifest = create_manifest("model", job.settings, program=job.command) | _describe(begun, settings)
@@ -140,10 +140,10 @@ def _train_folds(
 
 def _record(pairs: QuestionPairs, folds: dict[str, int] | None, folder: Path, resuming: bool) -> None:
     """Write the record of the questions before training. Raises MismatchError if a resumed run was begun with others."""
-    from drtk.training.distributed import rank
+    from drtk.training.distributed import get_rank
     from drtk.training.folds import QUESTIONS, record_lines, write_record
 
-    if rank() != 0:
+    if get_rank() != 0:
         return
     path = folder / QUESTIONS
     if resuming and path.exists():

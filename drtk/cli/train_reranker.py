@@ -82,7 +82,7 @@ def train_reranker(
     if hlatr and another_corpus:
         raise UsageError("`another_corpus`: is not for `kind` hlatr, which reads no texts")
     settings.check()
-    from drtk.data.checks import check_examples, check_same_corpus, check_run, warn_if_swapped
+    from drtk.data.checks import check_examples, check_run, check_same_corpus, warn_if_swapped
     from drtk.training.preflight import check_beforehand
 
     files = (examples, queries, vectors, qrels, dev, dev_run, dev_vectors)

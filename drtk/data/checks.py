@@ -16,7 +16,7 @@ from drtk.errors import DrtkError, MismatchError, RecordError
 from drtk.records import Passage
 from drtk.runtime.inputs import InputTracker
 from drtk.runtime.integrity import read_json
-from drtk.runtime.manifest import SOURCES, is_manifest, is_unchanged, get_manifest_path
+from drtk.runtime.manifest import SOURCES, get_manifest_path, is_manifest, is_unchanged
 from drtk.runtime.progress import warn
 from drtk.runtime.streams import digest_file, is_stream, name_of, open_input
 
@@ -87,7 +87,13 @@ class JudgedHits:
 
 
 def iter_known_hits(
-    run: str, *, queries: Collection[str], corpus: PassageLookup, depth: int, tracker: InputTracker, order: Order = "score"
+    run: str,
+    *,
+    queries: Collection[str],
+    corpus: PassageLookup,
+    depth: int,
+    tracker: InputTracker,
+    order: Order = "score",
 ) -> Iterator[WithErrors[QueryHits]]:
     """Yield the hits of each query of a run without those of its `depth` best that the corpus lacks, with their errors.
 

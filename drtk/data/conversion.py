@@ -78,7 +78,9 @@ def iter_records(source: str, kind: str, tracker: InputTracker, side_files: Sequ
     return iter_valid(found(source, tracker), source, tracker)  # type: ignore[operator]
 
 
-def _create_text_jobs(settings: ConversionSettings, job: FilterJob) -> list[tuple[FilterJob, Callable[..., Iterator[Any]]]]:
+def _create_text_jobs(
+    settings: ConversionSettings, job: FilterJob
+) -> list[tuple[FilterJob, Callable[..., Iterator[Any]]]]:
     """Return the jobs that write the texts of examples. Each reads the source itself, so each is atomic and resumable."""
     jobs: list[tuple[FilterJob, Callable[..., Iterator[Any]]]] = []
     for output, kind, read in (

@@ -19,22 +19,22 @@ import numpy as np
 
 from drtk.data.arrays import read_array
 from drtk.data.jsonl import dump, read_passages
-from drtk.data.rows import parse_row, parse_passage
+from drtk.data.rows import parse_passage, parse_row
 from drtk.errors import DrtkError, MismatchError, RecordError
 from drtk.records import Passage
 from drtk.runtime.atomic import write_json
 from drtk.runtime.integrity import (
     add_digest,
-    get_cache_folder,
     compute_content_digest,
-    list_files,
+    get_cache_folder,
     hash_id,
     is_intact,
+    list_files,
     record_files,
     replace_folder,
 )
 from drtk.runtime.progress import log, track
-from drtk.runtime.streams import is_stream, get_max_line_bytes, name_of, iter_raw_lines
+from drtk.runtime.streams import get_max_line_bytes, is_stream, iter_raw_lines, name_of
 
 _BLOCK = 1 << 20
 VERSION = 1  # of the index files, part of the folder name

@@ -10,14 +10,14 @@ from typing import Any
 from drtk.data.rows import (
     PASSAGE_IDS,
     Row,
+    make_id,
     parse_example,
     parse_id,
-    make_id,
-    take_metadata,
     parse_query,
     parse_strings,
-    take,
     parse_text,
+    take,
+    take_metadata,
 )
 from drtk.records import Example, Passage, Query
 

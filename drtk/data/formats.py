@@ -13,8 +13,8 @@ from typing import Literal, TypeVar
 import orjson
 
 from drtk.data.examples import ParsedExample, is_example, parse_example_row, parse_result_hits
-from drtk.data.json_arrays import iter_array_rows, is_array
-from drtk.data.rows import Row, is_too_deep, describe_json_error, make_id, parse_row, parse_passage, parse_query
+from drtk.data.json_arrays import is_array, iter_array_rows
+from drtk.data.rows import Row, describe_json_error, is_too_deep, make_id, parse_passage, parse_query, parse_row
 from drtk.data.sniff import is_candidate
 from drtk.data.tables import is_table, iter_table_rows
 from drtk.data.tsv import ParsedRow, parse_passage_lines, parse_query_lines
@@ -133,7 +133,10 @@ def _detect_layout(source: str, tracker: InputTracker) -> Literal["lines", "arra
 
 
 def _is_json(source: str, tracker: InputTracker) -> bool:
-    return _detect_layout(source, tracker) != "lines" or tracker.peek(source).removeprefix(b"\xef\xbb\xbf").lstrip()[:1] == b"{"
+    return (
+        _detect_layout(source, tracker) != "lines"
+        or tracker.peek(source).removeprefix(b"\xef\xbb\xbf").lstrip()[:1] == b"{"
+    )
 
 
 def _read(

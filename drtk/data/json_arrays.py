@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator
 
 from drtk.data.rows import Row, parse_row
-from drtk.runtime.streams import get_max_line_bytes, describe_too_long
+from drtk.runtime.streams import describe_too_long, get_max_line_bytes
 
 # A string or a bracket. A string that continues in the next block matches to the end of this one.
 _TOKEN = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)|[{}\[\]]', re.DOTALL)

@@ -12,14 +12,14 @@ from drtk.data import formats
 from drtk.data.rows import (
     Row,
     build_example_row,
-    parse_expansion,
     build_expansion_row,
-    parse_id,
-    parse_row,
     build_passage_row,
-    parse_prediction,
     build_prediction_row,
     build_query_row,
+    parse_expansion,
+    parse_id,
+    parse_prediction,
+    parse_row,
 )
 from drtk.errors import DrtkError, MismatchError, RecordError
 from drtk.records import Example, Expansion, Passage, Prediction, Query
@@ -49,7 +49,9 @@ def read_records(
     return iter_valid(formats.parse_rows(formats.iter_json_rows(source, tracker), parse), source, tracker, id_of)
 
 
-def read_passages(source: str, *, tracker: InputTracker | None = None, side_files: Sequence[str] = ()) -> Iterator[Passage]:
+def read_passages(
+    source: str, *, tracker: InputTracker | None = None, side_files: Sequence[str] = ()
+) -> Iterator[Passage]:
     """Yield the passages of a corpus in any format, joined by id with `side_files` (written with --bare)."""
     tracker = tracker or InputTracker()
     passages = iter_valid(formats.iter_passages(source, tracker), source, tracker, _ID)
@@ -115,7 +117,9 @@ def iter_valid(
         yield record
 
 
-def join_side_files(passages: Iterable[Passage], source: str, side_files: Sequence[str], tracker: InputTracker) -> Iterator[Passage]:
+def join_side_files(
+    passages: Iterable[Passage], source: str, side_files: Sequence[str], tracker: InputTracker
+) -> Iterator[Passage]:
     """Yield passages with the fields of side files added, line by line.
 
     Raises MismatchError, with both places, if a side file differs in order or length.

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from drtk.errors import DrtkError, UsageError
 from drtk.runtime.integrity import read_json
-from drtk.runtime.manifest import Manifest, is_manifest, get_manifest_path
+from drtk.runtime.manifest import Manifest, get_manifest_path, is_manifest
 from drtk.runtime.streams import STANDARD, is_stream
 
 SCORED = "scored"  # count in a manifest: {"depth": last rank that was scored by a model}

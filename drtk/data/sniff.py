@@ -8,11 +8,11 @@ from typing import Literal
 import orjson
 
 from drtk.data.examples import is_example
-from drtk.data.json_arrays import iter_array_rows, is_array
+from drtk.data.json_arrays import is_array, iter_array_rows
 from drtk.data.rows import PASSAGE_IDS, QUERY_IDS, Row
 
 _QUESTIONS = ("text", "question", "query", "query_text")
-LOOKED_AT = 10  # first lines that are examined; a damaged one does not decide
+MAX_LINES = 10  # first lines that are examined; a damaged one does not decide
 
 EXAMPLES, RUN, JUDGEMENTS = "training examples", "hits of a TREC run", "judgements"
 RANKED = "judgements, or MS MARCO's ranked pairs or triples"  # q1 p1 1: a grade, a rank, or a negative
@@ -23,7 +23,7 @@ PREDICTIONS, EXPANSIONS = "predicted answers", "expansions of questions"
 
 def sniff_columns(head: bytes) -> Literal["run", "qrels"] | None:
     """Return "run" or "qrels" if most of the first lines have the columns of one; some may be damaged."""
-    lines = [line for line in _split_whole_lines(head) if line.strip() and not line.startswith(b"#")][:LOOKED_AT]
+    lines = [line for line in _split_whole_lines(head) if line.strip() and not line.startswith(b"#")][:MAX_LINES]
     kinds = [RUN if line.split()[1:2] == [b"Q0"] else _sniff_line(line) for line in lines]
     if kinds.count(RUN) * 2 > len(kinds):
         return "run"
@@ -35,10 +35,12 @@ def sniff_kind(head: bytes) -> str | None:
     """Return the kind of a file by its first decompressed bytes, in words; None if its lines do not tell or differ."""
     head = head.removeprefix(b"\xef\xbb\xbf")
     if is_array(head[:64]):
-        kinds = [None if isinstance(row, ValueError) else sniff_row(row) for _, row in islice(iter_array_rows([head]), 1)]
+        kinds = [
+            None if isinstance(row, ValueError) else sniff_row(row) for _, row in islice(iter_array_rows([head]), 1)
+        ]
     else:
         shown = [line for line in _split_whole_lines(head) if line.strip() and not line.startswith(b"#")]
-        kinds = [_sniff_line(line) for line in shown[:LOOKED_AT]]
+        kinds = [_sniff_line(line) for line in shown[:MAX_LINES]]
     found = set(kinds)
     if found == {JUDGEMENTS, RANKED} and kinds[0] == JUDGEMENTS:  # BEIR's header, and its lines
         return JUDGEMENTS

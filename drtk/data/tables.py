@@ -14,7 +14,7 @@ from drtk.errors import DrtkError, MissingDependency, UsageError, format_pip_com
 from drtk.runtime.atomic import commit, get_file_manifest_path, sync, sync_tree, write_json
 from drtk.runtime.filter_job import FilterJob
 from drtk.runtime.inputs import InputTracker
-from drtk.runtime.manifest import FOLDER_MANIFEST, Clock, Manifest, complete_manifest, describe_folder, create_manifest
+from drtk.runtime.manifest import FOLDER_MANIFEST, Clock, Manifest, complete_manifest, create_manifest, describe_folder
 from drtk.runtime.progress import log
 from drtk.runtime.streams import STANDARD, digest_file, is_stream
 

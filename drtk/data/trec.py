@@ -106,13 +106,17 @@ def iter_grouped_hits(source: str, *, tracker: InputTracker | None = None) -> It
         yield hits
 
 
-def iter_rankings(source: str, *, tracker: InputTracker | None = None, order: Order = "score") -> Iterator[tuple[str, Ranking]]:
+def iter_rankings(
+    source: str, *, tracker: InputTracker | None = None, order: Order = "score"
+) -> Iterator[tuple[str, Ranking]]:
     """Yield (query id, ranking) in file order. Raises RecordError as `iter_grouped_hits` does."""
     for hits in iter_grouped_hits(source, tracker=tracker):
         yield hits.query_id, hits.to_ranking(order)
 
 
-def load_hits(source: str, *, tracker: InputTracker | None = None, only: Container[str] | None = None) -> dict[str, QueryHits]:
+def load_hits(
+    source: str, *, tracker: InputTracker | None = None, only: Container[str] | None = None
+) -> dict[str, QueryHits]:
     """Return the lines of a run by query, in any order; `only` selects queries."""
     tracker = tracker or InputTracker()
     found: dict[str, QueryHits] = {}
@@ -188,7 +192,9 @@ def _split_carefully(block: Iterable[tuple[int, bytes]], source: str, tracker: I
             query_id, _, doc_id, rank, score, tag = columns[:6]
             hits = QueryHits(query_id, [doc_id], [_parse_score(score)], [_parse_int(rank, "rank")], [tag], [number])
         except ValueError as error:
-            tracker.skip_or_raise(RecordError(f"{name_of(source)}:{number}", _describe(error, line, number, "a TREC run")))
+            tracker.skip_or_raise(
+                RecordError(f"{name_of(source)}:{number}", _describe(error, line, number, "a TREC run"))
+            )
             continue
         yield hits
 
@@ -280,7 +286,9 @@ def read_qrels(source: str, *, tracker: InputTracker | None = None) -> Iterator[
                     continue
             qrel = _parse_qrel(columns, 3 if beir else 4)
         except ValueError as error:
-            tracker.skip_or_raise(RecordError(f"{name_of(source)}:{number}", _describe(error, line, number, "judgements")))
+            tracker.skip_or_raise(
+                RecordError(f"{name_of(source)}:{number}", _describe(error, line, number, "judgements"))
+            )
             continue
         yield number, qrel
 

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 from drtk.data import formats, sniff
 from drtk.data.config import ValidationSettings
 from drtk.data.examples import ParsedExample, is_example
-from drtk.data.findings import Findings, DuplicateFinder
+from drtk.data.findings import DuplicateFinder, Findings
 from drtk.data.jsonl import read_queries
-from drtk.data.rows import Row, parse_expansion, parse_row, parse_prediction
-from drtk.data.sniff import LOOKED_AT, is_surely_passage, sniff_row
+from drtk.data.rows import Row, parse_expansion, parse_prediction, parse_row
+from drtk.data.sniff import MAX_LINES, is_surely_passage, sniff_row
 from drtk.data.trec import Judgements, load_qrels
 from drtk.errors import DrtkError, RecordError, UsageError
 from drtk.records import Hit, Passage, Query
@@ -92,7 +92,7 @@ def _check_vectors(folder: str, findings: Findings) -> None:
 
 @dataclass
 class FindingsTracker(InputTracker):
-    """An tracker that accepts any number of bad records and adds them to the findings."""
+    """A tracker that accepts any number of bad records and adds them to the findings."""
 
     findings: Findings | None = None
 
@@ -282,7 +282,9 @@ def _check_examples(source: str, tracker: FindingsTracker, findings: Findings, r
     )
 
 
-def _count_valid(found: formats.ParsedRecords[formats.Record], findings: Findings) -> Iterator[tuple[int, formats.Record]]:
+def _count_valid(
+    found: formats.ParsedRecords[formats.Record], findings: Findings
+) -> Iterator[tuple[int, formats.Record]]:
     """Yield and count the valid records; add the others to the findings."""
     for line, record in found:
         if isinstance(record, ValueError):
@@ -305,7 +307,7 @@ def detect_kind(source: str, tracker: InputTracker) -> str | None:
     if is_stream(source):
         rows = list(_peek_rows(tracker.peek(source)))
     else:
-        first = islice(formats.iter_json_rows(source, InputTracker()), LOOKED_AT)
+        first = islice(formats.iter_json_rows(source, InputTracker()), MAX_LINES)
         rows = [row for _, row in first if isinstance(row, dict)]
     if not rows:
         return None
@@ -319,7 +321,7 @@ def _peek_rows(beginning: bytes) -> Iterator[Row]:
     lines = beginning.splitlines(keepends=True)
     if len(lines) > 1 and not lines[-1].endswith(b"\n"):  # cut off
         lines.pop()
-    for line in islice(filter(bytes.strip, lines), LOOKED_AT):
+    for line in islice(filter(bytes.strip, lines), MAX_LINES):
         with suppress(ValueError):
             yield parse_row(line)
 
@@ -377,12 +379,16 @@ def _check_predictions(source: str, tracker: FindingsTracker, findings: Findings
     _note_missing(seen, "no-prediction", "has no prediction", findings, references)
 
 
-def _note_missing(seen: Iterable[str], check: str, problem: str, findings: Findings, references: ReferenceFiles) -> None:
+def _note_missing(
+    seen: Iterable[str], check: str, problem: str, findings: Findings, references: ReferenceFiles
+) -> None:
     for query_id in (references.queries or {}).keys() - set(seen):
         findings.add(check, 0, f"query '{query_id}' {problem}")
 
 
-def note_repeated(grouping: DuplicateFinder, check: str, findings: Findings, describe: Callable[[str, str], str]) -> None:
+def note_repeated(
+    grouping: DuplicateFinder, check: str, findings: Findings, describe: Callable[[str, str], str]
+) -> None:
     """Add the second and further lines of each key; `describe` returns the message for a key and its first line."""
     for key, lines in grouping.iter_duplicates():
         for line in lines[1:]:
@@ -426,7 +432,9 @@ def _iter_texts(source: str, kind: str, queries: Mapping[str, str]) -> Iterator[
         for line, record in formats.iter_passages(source, tracker):
             if isinstance(record, Passage):
                 yield line, record.id, record.text
-    elif not is_example(next((row for _, row in formats.iter_json_rows(source, InputTracker()) if isinstance(row, dict)), {})):
+    elif not is_example(
+        next((row for _, row in formats.iter_json_rows(source, InputTracker()) if isinstance(row, dict)), {})
+    ):
         for line, record in formats.iter_queries(source, tracker):
             if isinstance(record, Query):
                 yield line, record.id, record.text

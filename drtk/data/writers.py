@@ -130,7 +130,9 @@ def _format_msmarco(passage: Passage, losses: LossCounts) -> bytes:
 def _format_msmarco_docs(passage: Passage, losses: LossCounts) -> bytes:
     url = flatten_whitespace(str((passage.metadata or {}).get("url", "")))
     _note_fields(passage, losses, but=("url",))
-    return f"{passage.id}\t{url}\t{_flatten_text(passage.title, losses)}\t{_flatten_text(passage.text, losses)}\n".encode()
+    return (
+        f"{passage.id}\t{url}\t{_flatten_text(passage.title, losses)}\t{_flatten_text(passage.text, losses)}\n".encode()
+    )
 
 
 def _format_dpr(passage: Passage, losses: LossCounts) -> bytes:
@@ -163,7 +165,9 @@ def _format_query_tsv(query: Query, losses: LossCounts) -> bytes:
 
 def _format_dpr_qa(query: Query, losses: LossCounts) -> bytes:
     count_loss(losses, "ids left out")
-    return f"{quote_field(_flatten_text(query.text, losses))}\t{quote_field(repr(list(query.answers or ())))}\n".encode()
+    return (
+        f"{quote_field(_flatten_text(query.text, losses))}\t{quote_field(repr(list(query.answers or ())))}\n".encode()
+    )
 
 
 def _format_nq_open(query: Query, losses: LossCounts) -> bytes:

@@ -24,7 +24,7 @@ from drtk.runtime.inputs import InputTracker
 from drtk.runtime.progress import Progress, log_detail, warn
 from drtk.runtime.streams import name_of
 from drtk.runtime.workers import Workers, count_cores
-from drtk.text.answers import MATCHERS, is_exact_match, compute_token_f1
+from drtk.text.answers import MATCHERS, compute_token_f1, is_exact_match
 
 ROUGE_MEASURES = ("rouge1", "rouge2", "rougeL")
 PREDICTION_MEASURES = ("EM", "F1")

@@ -26,7 +26,7 @@ from drtk.retrieval.snippets import PassageSnippets
 from drtk.runtime import pages
 from drtk.runtime.filter_job import FilterJob
 from drtk.runtime.progress import escape_control_characters
-from drtk.runtime.tables import Cell, Row, escape_markdown, format_table, format_markdown_code
+from drtk.runtime.tables import Cell, Row, escape_markdown, format_markdown_code, format_table
 
 WIDTH = 100
 SNIPPET_WORDS = 30

@@ -18,11 +18,11 @@ from drtk.evaluation.measures import parse_measures
 from drtk.evaluation.metrics import JudgedRanks
 from drtk.evaluation.result_table import format_results
 from drtk.runtime.inputs import InputTracker
-from drtk.runtime.progress import log_detail, log, warn
+from drtk.runtime.progress import log, log_detail, warn
 from drtk.runtime.streams import STANDARD, name_of
 
 if TYPE_CHECKING:
-    from drtk.data.run_blocks import JudgedRanks
+    from drtk.data.run_blocks import JudgedDocuments
 
 MEASURES = "nDCG@10 RR@10 R@10 R@100 Success@10"
 Right = Literal["judgements", "answers"]  # what decides which passages are relevant, as named in messages
@@ -163,11 +163,11 @@ def evaluate_runs(
 def _score_in_blocks(
     run: NamedRun, evaluator: Evaluator, view: View, tracker: InputTracker, retrieved_only: bool
 ) -> Evaluation:
-    """Raises NotPlain for a run that must be read line by line, if only to report what is wrong with it."""
-    from drtk.data.run_blocks import UnsupportedRunError, QueryCounts, iter_judged_ranks
+    """Raises UnsupportedRunError for a run that must be read line by line, if only to report what is wrong with it."""
+    from drtk.data.run_blocks import QueryCounts, UnsupportedRunError, iter_judged_documents
 
     seen, judged, tag, deepest = QueryCounts(), {}, "", 0
-    for places in iter_judged_ranks(run.source, evaluator.judgements, tracker, seen):
+    for places in iter_judged_documents(run.source, evaluator.judgements, tracker, seen):
         judged[places.query_id] = _judged_ranks(places, evaluator.judgements[places.query_id], view)
         tag, deepest = tag or places.tag, max(deepest, places.length)
     if not any(ranks.ranks for ranks in judged.values()):
@@ -179,7 +179,7 @@ def _score_in_blocks(
     return result
 
 
-def _judged_ranks(places: JudgedRanks, judged: Mapping[str, int], view: View) -> JudgedRanks:
+def _judged_ranks(places: JudgedDocuments, judged: Mapping[str, int], view: View) -> JudgedRanks:
     pairs = list(zip(places.ranks, places.doc_ids, strict=True))
     own = next((rank for rank, id in pairs if id == places.query_id), None)
     known = [(rank, judged[id]) for rank, id in pairs if id in judged]

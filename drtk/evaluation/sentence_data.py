@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from drtk.data.jsonl import read_records
-from drtk.data.rows import Row, take, parse_text
+from drtk.data.rows import Row, parse_text, take
 from drtk.errors import DrtkError, RecordError, UsageError
 from drtk.runtime.inputs import InputTracker
 from drtk.runtime.streams import name_of

@@ -31,10 +31,12 @@ QUERIES, SCORES = "queries", "query_scores"
 _WINDOW = 1000  # lines of the second pass that are processed together
 
 
-def iter_with_queries(passages: Iterable[Passage], source: str, tracker: InputTracker, *, scored: bool) -> Iterator[Passage]:
+def iter_with_queries(
+    passages: Iterable[Passage], source: str, tracker: InputTracker, *, scored: bool
+) -> Iterator[Passage]:
     """Yield the passages that hold queries and, with `scored`, a score for each.
 
-    Raises RecordError (file:line) for others, unless `tracker` forgives it.
+    Raises RecordError (file:line) for others, unless `tracker` skips it.
     """
     for passage in passages:
         try:

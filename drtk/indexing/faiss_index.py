@@ -21,7 +21,7 @@ from drtk.indexing.config import DenseIndexSettings, DenseSearchSettings
 from drtk.indexing.vectors import FULL, Vectors, rescore
 from drtk.runtime.atomic import write_json
 from drtk.runtime.integrity import read_object
-from drtk.runtime.progress import Progress, log_detail, log, warn
+from drtk.runtime.progress import Progress, log, log_detail, warn
 
 try:
     import faiss

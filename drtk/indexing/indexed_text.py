@@ -15,7 +15,7 @@ from drtk.runtime.inputs import InputTracker
 from drtk.runtime.progress import warn
 from drtk.runtime.streams import name_of
 from drtk.text.expanded_text import get_added_texts
-from drtk.text.word_pieces import WordPieces, RecordedTokenizers, read_weights_tokenizer
+from drtk.text.word_pieces import RecordedTokenizers, WordPieces, read_weights_tokenizer
 
 Scale = Literal["linear", "sqrt"]
 # BM25 parameters for frequencies from weights, which reach 100 where those of texts seldom reach 5.
@@ -105,7 +105,9 @@ def frequency(weight: float, scale: Scale = "linear") -> int:
     return round(100 * (sqrt(positive) if scale == "sqrt" else positive))
 
 
-def word_frequencies(text: str, pieces: WordPieces, weights: Sequence[float], *, scale: Scale = "linear") -> dict[str, int]:
+def word_frequencies(
+    text: str, pieces: WordPieces, weights: Sequence[float], *, scale: Scale = "linear"
+) -> dict[str, int]:
     """Return the lower-cased words of a text with their frequencies; those below 1 are left out.
 
     weights: one per piece. A word has the weight of its first piece, and of its occurrences the largest.

@@ -21,7 +21,7 @@ from drtk.mining.filters import LOOKED_UP, ContentFilter, build_score_filters
 from drtk.mining.miner import WITHOUT_ANSWERS, WITHOUT_NEGATIVES, WITHOUT_POSITIVES, Miner
 from drtk.mining.policies import Policy
 from drtk.mining.sources import QueryStream, Sources, read_judgements, sort_sources
-from drtk.runtime.filter_job import WindowResult, FilterJob
+from drtk.runtime.filter_job import FilterJob, WindowResult
 from drtk.runtime.manifest import describe_folder
 from drtk.runtime.progress import log, warn
 from drtk.runtime.streams import STANDARD, is_stream

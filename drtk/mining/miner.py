@@ -252,7 +252,10 @@ class Miner:
     def find_unjudged_sources(self) -> list[str]:
         """Return a message for each source that retrieved none of the judged documents."""
         missing = [name for name, found in self.counts.get("judged_found", {}).items() if not found]
-        return [self._judged_hits(name).describe_problem() or f"{name}: no judged document was retrieved" for name in missing]
+        return [
+            self._judged_hits(name).describe_problem() or f"{name}: no judged document was retrieved"
+            for name in missing
+        ]
 
     def find_id_mismatch(self) -> str | None:
         """Return a message if no source retrieved a judged document, and no corpus says that the ids exist."""

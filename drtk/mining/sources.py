@@ -319,7 +319,9 @@ class QueryStream:
             errors.clear()
 
 
-def _iter_lines(source: str, tracker: InputTracker, *, later: bool) -> Iterator[tuple[str | None, int, Row | ValueError]]:
+def _iter_lines(
+    source: str, tracker: InputTracker, *, later: bool
+) -> Iterator[tuple[str | None, int, Row | ValueError]]:
     """Iterate over (query id, line number, row): the first line of each query, or all others; the id is None if unreadable."""
     seen: set[str] = set()
     for number, row in iter_json_rows(source, tracker):

@@ -25,7 +25,7 @@ from drtk.pretraining.parse import parse_composition
 from drtk.pretraining.token_generator import Generator
 from drtk.text.rng import create_generator
 from drtk.training.config import RetrieverConfig
-from drtk.training.distributed import all_reduce_sum, world_size
+from drtk.training.distributed import all_reduce_sum, get_world_size
 
 ROLES = ("query", "passage")
 PREFIX = "aux_"
@@ -161,4 +161,4 @@ class WithAuxiliary(nn.Module):
         name = f"diffcse_{role}"
         recovery: Any = self.network.recoveries[name]
         encoded = EncodedBatch(self.network, {role: slot, f"{role}_changed": slot}, {role: vectors})
-        return {name: recovery.reduce(recovery(encoded), count) * world_size()}
+        return {name: recovery.reduce(recovery(encoded), count) * get_world_size()}

@@ -62,7 +62,7 @@ def iter_candidates(
     """Yield candidates with their queries, in the order of the file.
 
     Raises RecordError (file:line) for one of an unknown query or with a problem that `check` returns, unless `tracker`
-    forgives it.
+    skips it.
     """
     for expansion in read_expansions(source, tracker=tracker):
         query = queries.get(expansion.query_id)

@@ -34,7 +34,7 @@ def iter_question_passages(
 ) -> Iterator[QuestionPassages]:
     """Yield the questions of a run in its order, with their first `depth` passages.
 
-    Raises RecordError (file:line, and how many more) for ids that queries or corpus lack, unless `tracker` forgives them.
+    Raises RecordError (file:line, and how many more) for ids that queries or corpus lack, unless `tracker` skips them.
     """
     known = iter_known_hits(run, queries=queries, corpus=corpus, depth=depth, tracker=tracker)
     for hits in skip_faulty(known, run, tracker):
@@ -61,7 +61,9 @@ class FromPassages(BatchFunction):
         done = candidates.done()
         if self._kinds == ("title",):
             return done
-        return WindowResult(done.lines, done.counts | count_texts(passage for each in prepared for passage in each.passages))
+        return WindowResult(
+            done.lines, done.counts | count_texts(passage for each in prepared for passage in each.passages)
+        )
 
 
 def make_candidates(each: QuestionPassages, kind: str, settings: ExpansionSettings) -> list[str]:
@@ -92,7 +94,8 @@ def iter_sentences(question: str, passages: Sequence[Passage]) -> Iterator[str]:
     @cache  # most passages are never split
     def ordered(at: int) -> list[str]:
         return sorted(
-            split_plain_sentences(passages[at].text), key=lambda sentence: -len(asked & set(extract_content_words(sentence)))
+            split_plain_sentences(passages[at].text),
+            key=lambda sentence: -len(asked & set(extract_content_words(sentence))),
         )
 
     for place in count():

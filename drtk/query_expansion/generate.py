@@ -77,7 +77,7 @@ def iter_questions(
     """Yield the questions, each with its generator if there are several.
 
     draw: assign a random generator to a question of no fold
-    Raises RecordError (file:line) for a question without text or generator, unless `tracker` forgives it.
+    Raises RecordError (file:line) for a question without text or generator, unless `tracker` skips it.
     """
     for query in queries:
         try:

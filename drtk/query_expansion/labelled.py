@@ -19,7 +19,7 @@ from drtk.query_expansion.query_reranker_input import Candidate
 from drtk.records import Expansion, Query
 from drtk.runtime.inputs import InputTracker
 from drtk.runtime.integrity import read_json
-from drtk.runtime.manifest import is_manifest, get_manifest_path
+from drtk.runtime.manifest import get_manifest_path, is_manifest
 from drtk.runtime.progress import warn
 from drtk.runtime.streams import is_stream, name_of
 from drtk.training.folds import question_digest

@@ -126,7 +126,7 @@ def iter_reader_questions(
 
     Warns once if ranks and scores disagree on the first passages: the public reader sorts by score.
     Raises RecordError (file:line, and how many more) for ids that queries or corpus lack, unless `tracker`
-    forgives them.
+    skips them.
     """
     warned = False
     known = iter_known_hits(run, queries=queries, corpus=corpus, depth=depth, tracker=tracker, order=order)

@@ -21,10 +21,10 @@ from drtk.query_expansion.candidates import CandidateList, find_missing, iter_ca
 from drtk.query_expansion.config import ChooseSettings
 from drtk.query_expansion.query_reranker_input import Candidate, CandidateTokenizer, load_query_input
 from drtk.records import Expansion, Passage, Query
-from drtk.runtime.filter_job import WindowResult, FilterJob
+from drtk.runtime.filter_job import FilterJob, WindowResult
 from drtk.runtime.folder_job import FolderJob
 from drtk.runtime.integrity import read_json
-from drtk.runtime.manifest import is_done, get_manifest_path, read_manifest
+from drtk.runtime.manifest import get_manifest_path, is_done, read_manifest
 from drtk.runtime.runners import BatchFunction, RunnerSettings, run_filter
 from drtk.runtime.streams import name_of
 from drtk.text.expanded_text import expand_query, format_query

@@ -9,7 +9,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from drtk.data.checks import PASSAGES, TEXTLESS, describe_missing_texts, iter_known_hits, skip_faulty, warn_of_missing_texts
+from drtk.data.checks import (
+    PASSAGES,
+    TEXTLESS,
+    describe_missing_texts,
+    iter_known_hits,
+    skip_faulty,
+    warn_of_missing_texts,
+)
 from drtk.data.corpus_store import CorpusStore
 from drtk.data.jsonl import read_queries
 from drtk.errors import DrtkError
@@ -106,7 +113,13 @@ class QuestionPairs:
 
 
 def question_pairs(
-    source: str, *, run: str | None, corpus: str | None, settings: GeneratorConfig, format: Format, tracker: InputTracker
+    source: str,
+    *,
+    run: str | None,
+    corpus: str | None,
+    settings: GeneratorConfig,
+    format: Format,
+    tracker: InputTracker,
 ) -> QuestionPairs:
     """Return the questions of a file that have a target, in its order.
 
@@ -150,7 +163,9 @@ def _iter_targets(
 ) -> Iterator[tuple[str, str | None]]:
     answers: Mapping[str, Sequence[str]] = {query.id: query.answers or () for query in known}
     store = CorpusStore.open(corpus)
-    hits = iter_known_hits(run, queries={query.id for query in read}, corpus=store, depth=settings.depth, tracker=tracker)
+    hits = iter_known_hits(
+        run, queries={query.id for query in read}, corpus=store, depth=settings.depth, tracker=tracker
+    )
     invalid = 0
     for each in track(skip_faulty(hits, run, tracker), "targets", total=len(read), unit="questions"):
         if each.query_id not in answers:

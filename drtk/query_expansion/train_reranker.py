@@ -23,7 +23,7 @@ from drtk.runtime.progress import log, warn
 from drtk.training.arguments import Schedule, plan_schedule, training_arguments
 from drtk.training.best_checkpoint import Selection, Selections, folder_of
 from drtk.training.dataset import pad_tokens
-from drtk.training.distributed import rank, world_size
+from drtk.training.distributed import get_rank, get_world_size
 from drtk.training.fit import Objective, allow_checkpointing, fit
 from drtk.training.reranker import GROUP_TOKENS, score_tokens
 from drtk.training.sampling import EpochDataset
@@ -119,9 +119,11 @@ class MeanRank:
         self._model, self._tokenizing = model, tokenizing
         self._ranks = [labelled.ranks(number) for number in numbers]
         candidates = (candidate for number in numbers for candidate in labelled[number].candidates)
-        self._tokens = tokenizing(each for place, each in enumerate(candidates) if place % world_size() == rank())
+        self._tokens = tokenizing(
+            each for place, each in enumerate(candidates) if place % get_world_size() == get_rank()
+        )
         first, best = np.mean([ranks[0] for ranks in self._ranks]), np.mean([ranks.min() for ranks in self._ranks])
-        if rank() == 0:
+        if get_rank() == 0:
             log(
                 f"`dev`: {len(numbers):,} lists of candidates; {self.name} {first:.2f} of the first candidates, {best:.2f} of the best"
             )
@@ -164,7 +166,7 @@ def train_query_reranker(
         warmup=0 if factor else None,
         defaults=["max_grad_norm=0.0"],  # no clipping
     )
-    if rank() == 0:
+    if get_rank() == 0:
         _log_learning_rate(settings, schedule.steps)
     if settings.gradient_checkpointing:
         allow_checkpointing(start.model)

@@ -198,7 +198,10 @@ def encode_corpus(
     records: Iterable[Passage] | Iterable[Query]
     if role == "query":
         unit = "queries"
-        records, empty_texts = read_queries(source, tracker=job.tracker), EmptyTextCounter(lambda query: str(query.text))
+        records, empty_texts = (
+            read_queries(source, tracker=job.tracker),
+            EmptyTextCounter(lambda query: str(query.text)),
+        )
     else:
         unit = "passages"
         records = read_passages(source, tracker=job.tracker, side_files=job.side_files)

@@ -14,7 +14,7 @@ from statistics import fmean, pstdev
 from typing import Protocol
 
 from drtk.data.runs import iter_aligned, read_scored_depth
-from drtk.data.trec import Ranking, load_run, format_run_lines, iter_rankings
+from drtk.data.trec import Ranking, format_run_lines, iter_rankings, load_run
 from drtk.errors import UsageError
 from drtk.registry import Registry
 from drtk.retrieval.config import FuseSettings

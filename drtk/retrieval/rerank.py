@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from drtk.data.checks import TEXTLESS, WithErrors, PassageLookup, iter_known_hits, skip_faulty
+from drtk.data.checks import TEXTLESS, PassageLookup, WithErrors, iter_known_hits, skip_faulty
 from drtk.data.embeddings import PairVectors, make_pair_id
 from drtk.data.jsonl import dump
-from drtk.data.trec import Ranking, iter_grouped_hits, format_run_lines
+from drtk.data.trec import Ranking, format_run_lines, iter_grouped_hits
 from drtk.errors import DrtkError, MismatchError, RecordError
 from drtk.indexing.vectors import encoder_differences
 from drtk.models.config import ScoringSettings
@@ -161,7 +161,7 @@ class _PairScorer(BatchFunction):
 class Rerank(_PairScorer):
     """Convert `Candidates` to lines of a run: the scored documents by score, the others below them.
 
-    vectors: return `Scored`, not `Done`
+    vectors: return `Scored`, not `WindowResult`
     """
 
     def __init__(
@@ -228,7 +228,9 @@ def check_same_scorer(model: str, trained: dict[str, Any], vectors: str, made: d
         )
 
 
-def read_list_candidates(run: str, *, vectors: PairVectors, depth: int, tracker: InputTracker) -> Iterator[ListCandidates]:
+def read_list_candidates(
+    run: str, *, vectors: PairVectors, depth: int, tracker: InputTracker
+) -> Iterator[ListCandidates]:
     """Yield the queries of a run with the rows of the vectors of their first `depth` documents.
 
     Raises RecordError (file:line) for pairs without a vector, unless `tracker` skips them.
@@ -280,5 +282,7 @@ class RerankLists(BatchFunction):
                 raise DrtkError(
                     f"{self._name}: the score of query '{each.query_id}' is NaN or infinite; check the model's weights"
                 )
-            lines += format_run_lines(each.query_id, reorder(each.ranking, _to_decimals(logits.cpu().numpy())), self._tag)
+            lines += format_run_lines(
+                each.query_id, reorder(each.ranking, _to_decimals(logits.cpu().numpy())), self._tag
+            )
         return WindowResult(lines, {"pairs": sum(len(each.rows) for each in prepared)})

@@ -15,7 +15,7 @@ import numpy as np
 from drtk.data.corpus_store import CorpusStore
 from drtk.data.embeddings import KIND, Shard, check_finite, read_shards
 from drtk.data.jsonl import read_queries
-from drtk.data.trec import load_qrels, format_run_lines
+from drtk.data.trec import format_run_lines, load_qrels
 from drtk.errors import DrtkError, MismatchError, UsageError
 from drtk.indexing.base import Ranking, best_first, index_class
 from drtk.indexing.config import INDEX_KIND, RUN_DEPTH, SearchSettings

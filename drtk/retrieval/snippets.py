@@ -11,7 +11,7 @@ from drtk.data.corpus_store import CorpusStore
 from drtk.indexing.base import Ranking
 from drtk.records import Passage
 from drtk.runtime.progress import escape_control_characters
-from drtk.text.words import make_stemmer, load_stop_words
+from drtk.text.words import load_stop_words, make_stemmer
 
 SNIPPET_WORDS = 50
 LEAD_WORDS = 12  # at most so many words before the first match
@@ -105,7 +105,9 @@ def format_passages(
         yield head + (textwrap.shorten(title, max(20, width - len(head)), placeholder=" …") if title else id)
         if title:
             yield _INDENT + id
-        yield from _wrap(snippet(escape_control_characters(passage.text), stems, mark="\0{}\1".format), width, highlight)
+        yield from _wrap(
+            snippet(escape_control_characters(passage.text), stems, mark="\0{}\1".format), width, highlight
+        )
         yield ""
 
 

@@ -18,7 +18,7 @@ import orjson
 
 from drtk.config import check_values, to_dict
 from drtk.errors import DrtkError, MismatchError, UsageError
-from drtk.runtime.atomic import delay_interrupts, identify_file, recover, list_temporary_files, write_json
+from drtk.runtime.atomic import delay_interrupts, identify_file, list_temporary_files, recover, write_json
 from drtk.runtime.inputs import InputTracker
 from drtk.runtime.integrity import check_object, read_json
 from drtk.runtime.manifest import (
@@ -28,14 +28,14 @@ from drtk.runtime.manifest import (
     add_folders,
     are_input_entries,
     complete_manifest,
+    create_manifest,
     find_folders,
     find_inputs,
     is_from_stream,
     is_unchanged,
-    create_manifest,
     to_json_values,
 )
-from drtk.runtime.progress import Progress, log_detail, log, warn
+from drtk.runtime.progress import Progress, log, log_detail, warn
 from drtk.runtime.sharding import WHOLE, Part, select_part
 from drtk.runtime.streams import STANDARD, Output, is_replaceable, is_writable, open_input, read_lines
 
@@ -57,7 +57,9 @@ class WindowResult:
     counts: dict[str, Any] = field(default_factory=dict)
 
 
-SecondPass = Callable[[Callable[[], Iterator[bytes]]], Iterator[WindowResult]]  # its argument reads the lines of the first pass
+SecondPass = Callable[
+    [Callable[[], Iterator[bytes]]], Iterator[WindowResult]
+]  # its argument reads the lines of the first pass
 
 
 @dataclass
@@ -149,7 +151,7 @@ class FilterJob:
         # Manifest entries: of folders in the settings, before models are loaded; of all files in the settings and of
         # `lookups`, before the first record.
         self._folders: list[dict[str, Any]] = []
-        self._named: list[dict[str, Any]] = []
+        self._input_entries: list[dict[str, Any]] = []
         self._lookup_entries: list[dict[str, Any]] = []
         self._finished = Journal({})  # the windows whose lines are in the output
         self._pending: Journal | None = None  # the newest state that is not in a journal
@@ -172,10 +174,14 @@ class FilterJob:
         """Complete the renames of an earlier run that was killed; return whether any were left."""
         return is_replaceable(self.output) and recover(Path(self.output))
 
-    def _resumes_replacement(self) -> bool:
+    def _may_replace_final(self) -> bool:
         """Return whether the interrupted run was allowed to replace the existing output."""
         journal = Journal.read(self.journal)
-        return journal is not None and journal.replaces is not None and journal.replaces == identify_file(Path(self.output))
+        return (
+            journal is not None
+            and journal.replaces is not None
+            and journal.replaces == identify_file(Path(self.output))
+        )
 
     def check(self) -> None:
         """Reject contradictory settings and unusable outputs before anything is read or loaded."""
@@ -191,7 +197,7 @@ class FilterJob:
             raise DrtkError(f"{self.output}: there is no folder {final.parent}")
         if not is_writable(final.parent):
             raise DrtkError(f"{self.output}: Permission denied")
-        self._folders = find_folders(self._without_outputs(self.settings))
+        self._folders = find_folders(self._drop_outputs(self.settings))
         if self.resume or self.force:
             return
         journal = Journal.read(self.journal)
@@ -203,7 +209,7 @@ class FilterJob:
 
     def _check_final(self) -> None:
         """Raise DrtkError if an output exists that this run may not replace."""
-        if Path(self.output).exists() and not self.force and not (self.resume and self._resumes_replacement()):
+        if Path(self.output).exists() and not self.force and not (self.resume and self._may_replace_final()):
             raise DrtkError(f"{self.output}: exists already; `force` replaces it")
 
     def run(
@@ -252,7 +258,7 @@ class FilterJob:
                 yield window
 
         with (
-            self._first_pass(has_second=revise is not None) as target,
+            self._open_first_pass(has_second=revise is not None) as target,
             closing(work(windows())) as results,  # before the progress bar, which has a thread: `work` may fork
             Output(
                 target,
@@ -285,7 +291,7 @@ class FilterJob:
                 assert output.part is not None
                 self._run_second_pass(revise, output.part)
             elif resumable:
-                output.manifest = self._complete_manifest()
+                output.manifest = self._build_manifest()
         self._log_summary()
 
     @contextmanager
@@ -308,14 +314,14 @@ class FilterJob:
         opened = {entry["path"] for entry in self.tracker.inputs}
         journal.sources = [entry for entry in self.tracker.inputs if entry.get("digest") is None]
         journal.others = [entry for entry in self.tracker.inputs if entry.get("digest") is not None]
-        journal.others += [entry for entry in self._named if entry["path"] not in opened]
+        journal.others += [entry for entry in self._input_entries if entry["path"] not in opened]
         with delay_interrupts():  # a journal without its part, or the reverse, is useless
             write_json(self.journal, asdict(journal))
             output.keep_part = True
             self._pending, self._written = None, time.monotonic()
 
     @contextmanager
-    def _first_pass(self, *, has_second: bool) -> Iterator[str]:
+    def _open_first_pass(self, *, has_second: bool) -> Iterator[str]:
         """Yield the target of the first pass: the output, or a temporary file if a second pass writes to a pipe."""
         if not has_second or is_replaceable(self.output):
             yield self.output
@@ -339,7 +345,7 @@ class FilterJob:
                 progress.add(self._write(done, output))
                 output.end_frame()
             if is_replaceable(self.output):
-                output.manifest = self._complete_manifest()
+                output.manifest = self._build_manifest()
 
     def _write(self, done: WindowResult, output: Output) -> int:
         """Write the lines of a window and add up its counts; return the number of lines."""
@@ -355,10 +361,10 @@ class FilterJob:
         settings = to_json_values(self.settings)
         self._check_final()  # another run may have finished since `check`
         settings = {name: value for name, value in settings.items() if name not in (*SOURCES, "skip_bad")}
-        self._named = find_inputs(
-            self._without_outputs(settings), self._folders
+        self._input_entries = find_inputs(
+            self._drop_outputs(settings), self._folders
         )  # now: the command may write them later
-        self._lookup_entries = find_inputs({"lookups": self.lookups}, self._named)
+        self._lookup_entries = find_inputs({"lookups": self.lookups}, self._input_entries)
         fresh = Journal(settings, replaces=identify_file(Path(self.output)))
         journal = Journal.read(self.journal) if self.resume else None
         part = Path(self.output + ".part")
@@ -397,16 +403,16 @@ class FilterJob:
             )
         return digest
 
-    def _without_outputs(self, settings: dict[str, Any]) -> dict[str, Any]:
+    def _drop_outputs(self, settings: dict[str, Any]) -> dict[str, Any]:
         return {name: value for name, value in settings.items() if name not in self.writes}
 
-    def _all_counts(self) -> dict[str, Any]:
+    def _collect_counts(self) -> dict[str, Any]:
         skipped = {"skipped": self.tracker.bad} if self.tracker.bad else {}
         return {"in": self._finished.records, "out": self._finished.lines, **self.counts, **skipped}
 
-    def _complete_manifest(self) -> Manifest:
-        inputs = add_folders(self.tracker.inputs + self._lookup_entries, self._named)
-        counts, seconds = self._all_counts(), self._clock.seconds
+    def _build_manifest(self) -> Manifest:
+        inputs = add_folders(self.tracker.inputs + self._lookup_entries, self._input_entries)
+        counts, seconds = self._collect_counts(), self._clock.seconds
         return complete_manifest(self._manifest, inputs=inputs, counts=counts, seconds=seconds)
 
     def _log_summary(self) -> None:
@@ -417,7 +423,7 @@ class FilterJob:
             )
         elif not self._finished.records and self.no_input is not None:
             warn(f"{self.command}: {self.no_input}")
-        counts = self._all_counts().items()
+        counts = self._collect_counts().items()
         summary = ", ".join(f"{value:,} {name}" for name, value in counts if isinstance(value, int))
         (log if self.log_summary else log_detail)(f"{self.command}: {summary}, {self._clock.seconds:,.1f} s")
 

@@ -179,7 +179,9 @@ def get_cache_folder() -> Path:
 def compute_content_digest(path: Path) -> str:
     """Return the digest of a file or folder; a file's is cached by name, size and time, so that opening stays instant."""
     if path.is_dir():
-        parts = "".join(f"{item.name}\0{compute_content_digest(item)}\0" for item in sorted(path.rglob("*")) if item.is_file())
+        parts = "".join(
+            f"{item.name}\0{compute_content_digest(item)}\0" for item in sorted(path.rglob("*")) if item.is_file()
+        )
         return hashlib.blake2b(parts.encode(), digest_size=16).hexdigest()
     facts = path.stat()
     name = hashlib.blake2b(str(path.resolve()).encode(), digest_size=16).hexdigest()

@@ -11,7 +11,7 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
-from drtk.runtime.tables import Row, format_value, find_note_columns, find_text_columns
+from drtk.runtime.tables import Row, find_note_columns, find_text_columns, format_value
 
 MARK = ("\x02", "\x03")  # put around the words of a snippet that `passage_item` highlights
 HISTOGRAM = (460, 190)  # width and height in pixels
@@ -54,7 +54,9 @@ def render_table(
     names = header or [""] * len(rows[0])
     is_left = [is_text and (at == 0 or names[at] in left) for at, is_text in enumerate(find_text_columns(rows))]
     lines = [[(format_value(cell.value, digits), cell.note, cell.best) for cell in row] for row in rows]
-    return Markup(_load_macros().table([(name, "", False) for name in header], lines, is_left, find_note_columns(rows), small))
+    return Markup(
+        _load_macros().table([(name, "", False) for name in header], lines, is_left, find_note_columns(rows), small)
+    )
 
 
 def render_difference_bars(

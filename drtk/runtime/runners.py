@@ -10,7 +10,7 @@ from typing import Any, Literal, Protocol, TypeVar
 
 from drtk.config import option
 from drtk.registry import Registry
-from drtk.runtime.filter_job import WindowResult, FilterJob, SecondPass
+from drtk.runtime.filter_job import FilterJob, SecondPass, WindowResult
 from drtk.runtime.workers import read_ahead
 
 RUNNERS = Registry(
@@ -55,7 +55,7 @@ class BatchFunction:
         return records
 
     def __call__(self, prepared: Any) -> Any:
-        """Return the result of the window, which can be pickled; a filter returns a `Done`."""
+        """Return the result of the window, which can be pickled; a filter returns a `WindowResult`."""
         raise NotImplementedError
 
     def close(self) -> None:

@@ -17,7 +17,7 @@ from stat import S_ISDIR, S_ISREG
 from typing import IO, Any, BinaryIO
 
 from drtk.errors import DrtkError, OutputClosed, RecordError
-from drtk.runtime.atomic import commit, delay_interrupts, lock, get_file_manifest_path
+from drtk.runtime.atomic import commit, delay_interrupts, get_file_manifest_path, lock
 
 GZIP, ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 SUFFIXES = (".gz", ".zst")
@@ -281,7 +281,7 @@ class Output:
             self._open()
             return self
         except BaseException as error:
-            self._abandon()
+            self._discard()
             if isinstance(error, (OSError, ValueError)):
                 raise DrtkError(f"{self.target}: {getattr(error, 'strerror', None) or error}") from error
             raise
@@ -315,7 +315,7 @@ class Output:
         try:
             self._file.write(data)
         except OSError as error:
-            raise self._fault(error) from error
+            raise self._convert_error(error) from error
 
     def end_frame(self) -> int:
         """Finish the compressed frame and flush; return the offset in bytes, at which a run can resume."""
@@ -326,7 +326,7 @@ class Output:
             self._file.flush()
             return 0 if self.part is None else self._file.tell()
         except OSError as error:
-            raise self._fault(error) from error
+            raise self._convert_error(error) from error
 
     def sync(self) -> None:
         """Flush the data written so far to disk, so that it survives a power failure."""
@@ -335,9 +335,9 @@ class Output:
                 self._file.flush()
                 os.fsync(self._file.fileno())
         except OSError as error:
-            raise self._fault(error) from error
+            raise self._convert_error(error) from error
 
-    def _fault(self, error: OSError) -> DrtkError:
+    def _convert_error(self, error: OSError) -> DrtkError:
         if error.errno == errno.EPIPE:
             return OutputClosed("the reader of the output went away")
         where = "standard output" if self.target == STANDARD else self.part or self.target
@@ -353,7 +353,7 @@ class Output:
             try:
                 commit(self.part, Path(self.target), self.manifest)
             except OSError as error:
-                raise self._fault(error) from error
+                raise self._convert_error(error) from error
         self._close()
 
     def _close(self) -> None:
@@ -361,25 +361,25 @@ class Output:
             self._file.close()
         except OSError as error:
             if error.errno != errno.EPIPE:
-                raise self._fault(error) from error
+                raise self._convert_error(error) from error
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
         if kind is None and self._scratch:
             self.keep_part = False
-            self._abandon()
+            self._discard()
         elif kind is None:
             try:
                 self.commit()
             except BaseException:
-                self._abandon()
+                self._discard()
                 raise
         else:
-            self._abandon()
+            self._discard()
 
-    def _abandon(self) -> None:
+    def _discard(self) -> None:
         if self._file is None or self._file.closed:  # the file at that name may be another run's
             return
-        if self.part is not None and not self.keep_part and _is_at(self._file, self.part):
+        if self.part is not None and not self.keep_part and _has_path(self._file, self.part):
             get_file_manifest_path(self.part).unlink(missing_ok=True)
             self.part.unlink(missing_ok=True)  # before it is unlocked
         with contextlib.suppress(DrtkError):  # report the first error
@@ -401,12 +401,12 @@ def _open_locked(part: Path) -> IO[bytes]:
         if not lock(file.fileno()):
             file.close()
             raise DrtkError(f"{part}: another run is writing it")
-        if _is_at(file, part):
+        if _has_path(file, part):
             return file
         file.close()  # another run finished and renamed it in the meantime
 
 
-def _is_at(file: IO[bytes], path: Path) -> bool:
+def _has_path(file: IO[bytes], path: Path) -> bool:
     """Return whether an open file still has that path, and was not renamed or replaced."""
     try:
         return os.path.samestat(os.fstat(file.fileno()), os.stat(path))

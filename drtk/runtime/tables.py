@@ -47,7 +47,10 @@ def format_table(
         writer.writerows([["" if cell.value is None else cell.value for cell in row] for row in rows])
         yield from buffer.getvalue().splitlines()
         return
-    texts = [[Cell(escape_control_characters(format_value(cell.value, digits)), cell.best, cell.note) for cell in row] for row in rows]
+    texts = [
+        [Cell(escape_control_characters(format_value(cell.value, digits)), cell.best, cell.note) for cell in row]
+        for row in rows
+    ]
     columns = {"table": _format_aligned, "markdown": _format_markdown, "latex": _format_latex}[format]
     is_text = [text and not (right and at) for at, text in enumerate(find_text_columns(rows))]
     yield from columns([*map(escape_control_characters, header)], texts, is_text)

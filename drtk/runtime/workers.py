@@ -80,7 +80,9 @@ class Workers:
             self._task = build(*arguments)
             return
         context = multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")
-        self._pool = ProcessPoolExecutor(count, mp_context=context, initializer=_init_worker, initargs=(build, arguments))
+        self._pool = ProcessPoolExecutor(
+            count, mp_context=context, initializer=_init_worker, initargs=(build, arguments)
+        )
         self._pool.submit(os.getpid).result()  # fork all of them now
 
     def map(self, items: Iterable[Any]) -> Iterator[Any]:

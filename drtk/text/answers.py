@@ -114,7 +114,9 @@ def is_exact_match(prediction: str, answers: Iterable[str]) -> bool:
 
 def compute_token_f1(prediction: str, answers: Iterable[str]) -> float:
     """Return the best F1 of the normalized words of the prediction and of an answer (SQuAD); 1 if both are empty."""
-    return max((_compute_f1(normalize_answer(prediction).split(), normalize_answer(a).split()) for a in answers), default=0.0)
+    return max(
+        (_compute_f1(normalize_answer(prediction).split(), normalize_answer(a).split()) for a in answers), default=0.0
+    )
 
 
 def _compute_f1(predicted: Sequence[str], wanted: Sequence[str]) -> float:

@@ -108,7 +108,9 @@ class PairTokenizer:
         return _encode(self.tokenizer, first, second, max_length=self.max_length, with_types=self.with_types)
 
 
-def _encode(tokenizer: Any, texts: list[str], pairs: list[str] | None, *, max_length: int, with_types: bool) -> TokenizedTexts:
+def _encode(
+    tokenizer: Any, texts: list[str], pairs: list[str] | None, *, max_length: int, with_types: bool
+) -> TokenizedTexts:
     if not texts:
         return TokenizedTexts.from_lists([], [] if with_types else None)
     encoded = tokenizer(

@@ -12,7 +12,7 @@ from drtk.config import check_effects
 from drtk.data.jsonl import dump
 from drtk.errors import UsageError
 from drtk.records import Passage
-from drtk.runtime.filter_job import WindowResult, FilterJob
+from drtk.runtime.filter_job import FilterJob, WindowResult
 from drtk.runtime.manifest import describe_folder
 from drtk.runtime.progress import log
 from drtk.runtime.runners import BatchFunction, RunnerSettings, run_filter
@@ -23,13 +23,13 @@ from drtk.text.sentences import (
     PunktModel,
     SentenceSplitter,
     Span,
+    find_word_spans,
     load_installed_model,
     normalize_whitespace,
     parse_model,
     save_model,
     train_model,
     trim,
-    find_word_spans,
 )
 from drtk.text.tokenizers import Units, WordCounter, WordPieceCounter, load_tokenizer, serialize_tokenizer
 

@@ -23,11 +23,11 @@ from drtk.runtime.atomic import write_json
 from drtk.runtime.inputs import InputTracker
 from drtk.runtime.integrity import (
     add_digest,
-    get_cache_folder,
     compute_content_digest,
-    list_files,
+    get_cache_folder,
     hash_id,
     is_intact,
+    list_files,
     read_object,
     record_files,
     replace_folder,
@@ -327,7 +327,9 @@ def _build(
         shutil.rmtree(making, ignore_errors=True)
 
 
-def _read_located(sources: Sequence[str], side_files: Sequence[str], tracker: InputTracker) -> Iterator[tuple[str, Passage]]:
+def _read_located(
+    sources: Sequence[str], side_files: Sequence[str], tracker: InputTracker
+) -> Iterator[tuple[str, Passage]]:
     """Yield (file:line, passage) of all sources."""
     current = sources[0]
 

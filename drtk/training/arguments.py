@@ -18,7 +18,7 @@ from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
 from drtk.errors import DrtkError, MissingDependency, UsageError, format_pip_command
 from drtk.runtime.progress import warn
 from drtk.training.config import TrainingConfig
-from drtk.training.distributed import world_size
+from drtk.training.distributed import get_world_size
 from drtk.training.preflight import check_device, check_trainer_items
 
 CHECKPOINTS = "checkpoints"  # folder in the output folder
@@ -42,7 +42,7 @@ def plan_schedule(
     """
     if not count:
         raise DrtkError(f"{source}: no {what} to learn from")
-    batch, devices = config.batch, world_size()
+    batch, devices = config.batch, get_world_size()
     if batch % devices:
         raise DrtkError(f"`batch` {batch} cannot be shared equally by {devices} processes")
     if count < batch:

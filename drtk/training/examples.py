@@ -136,11 +136,11 @@ class PackedExamples:
         queries: Mapping[str, str],
         corpus: Passages,
         negatives: int,
-        forgive: Callable[[DrtkError], None] | None = None,
+        on_error: Callable[[DrtkError], None] | None = None,
     ) -> None:
         """Check that queries and corpus have all ids, that examples have negatives if `negatives`, and scores if kept.
 
-        forgive: called for each faulty example, which is removed; raises at one too many. None: the first fault is raised
+        on_error: called for each faulty example, which is removed; raises at one too many. None: the first fault is raised
         Raises MismatchError for an unknown id, with the number of others, DrtkError otherwise; both begin with file:line.
         """
         if self.contradictions:
@@ -162,10 +162,10 @@ class PackedExamples:
                 fault = self._find_bad_score(number, f"{place}: '{query_id}'")
             if fault is None:
                 good.append(number)
-            elif forgive is None:
+            elif on_error is None:
                 raise fault
             else:
-                forgive(fault)
+                on_error(fault)
         if len(good) < len(self):
             self._keep(good)
         self._numbers = {}  # only needed for packing
@@ -217,7 +217,7 @@ def load_examples(
 
     negatives: 0 if examples without negatives are fine; scored, first_positive: as in PackedExamples
     share: of the queries to keep, chosen by `seed`
-    Raises RecordError for a bad line, MismatchError for an unknown id, unless `tracker` forgives it.
+    Raises RecordError for a bad line, MismatchError for an unknown id, unless `tracker` skips it.
     """
     examples = PackedExamples(
         read_examples(source, tracker=tracker), line=lambda: tracker.line, scored=scored, first_positive=first_positive
@@ -227,5 +227,5 @@ def load_examples(
     wanted = set(examples.query_ids)
     texts = {query.id: query.text for query in read_queries(queries, tracker=tracker) if query.id in wanted}
     store = CorpusStore.open(corpus)
-    examples.check(name_of(source), queries=texts, corpus=store, negatives=negatives, forgive=tracker.forgive)
+    examples.check(name_of(source), queries=texts, corpus=store, negatives=negatives, on_error=tracker.skip_or_raise)
     return TrainingData(name_of(source), examples, texts, store)

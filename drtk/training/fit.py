@@ -21,7 +21,7 @@ from transformers.integrations import TensorBoardCallback
 from drtk.errors import DrtkError
 from drtk.models.checkpoint import report_write_errors
 from drtk.runtime.atomic import sync_tree, write_bytes
-from drtk.runtime.progress import Progress, log_detail, silence_transformers, round_significant, warn
+from drtk.runtime.progress import Progress, log_detail, round_significant, silence_transformers, warn
 from drtk.runtime.progress import log as say
 from drtk.training.arguments import KeptTensorBoard, Schedule
 from drtk.training.best_checkpoint import (
@@ -37,7 +37,7 @@ from drtk.training.best_checkpoint import (
     load_weights,
     save_weights,
 )
-from drtk.training.distributed import all_reduce_mean, rank, wait_for_all, world_size
+from drtk.training.distributed import all_reduce_mean, get_rank, get_world_size, wait_for_all
 from drtk.training.sampling import seed_of_step
 
 LOG = "log.jsonl"
@@ -107,7 +107,7 @@ def fit(
             if error.__cause__ is not None:  # its frames hold the failed step, and saving takes memory too
                 clear_frames(error.__cause__.__traceback__)
             model.zero_grad(set_to_none=True)
-            if smaller is None or world_size() > 1 or not trainer.save_for_retry():
+            if smaller is None or get_world_size() > 1 or not trainer.save_for_retry():
                 raise
             warn(f"{str(error).partition(';')[0]}; continuing with `{trainer.micro_batch_field}` {smaller}")
         micro_batch = smaller
@@ -389,7 +389,7 @@ class DrtkTrainer(Trainer):
         """Run one step or micro-batch, with random numbers (dropout) from seed, step and rank."""
         if self._seeded_step != self.state.global_step:
             self._seeded_step = self.state.global_step
-            torch.manual_seed(seed_of_step(self.args.seed, self.state.global_step, rank()))
+            torch.manual_seed(seed_of_step(self.args.seed, self.state.global_step, get_rank()))
         return super().training_step(*given, **named)
 
     def compute_loss(self, model: nn.Module, inputs: dict[str, Any], *given: Any, **named: Any) -> Any:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from drtk.data.jsonl import dump, read_records
-from drtk.data.rows import Row, parse_id, take, parse_text
+from drtk.data.rows import Row, parse_id, parse_text, take
 from drtk.errors import DrtkError, MismatchError
 from drtk.records import Query
 from drtk.runtime.atomic import write_bytes

@@ -23,7 +23,7 @@ from drtk.text.batching import iter_batches_by_length
 from drtk.training.arguments import plan_schedule, training_arguments
 from drtk.training.best_checkpoint import Selection
 from drtk.training.config import GeneratorConfig
-from drtk.training.distributed import all_reduce_sum, gather_items, rank, world_size
+from drtk.training.distributed import all_reduce_sum, gather_items, get_rank, get_world_size
 from drtk.training.fit import allow_checkpointing, fit
 from drtk.training.sampling import EpochDataset
 from drtk.training.text_pairs import Pair, Pairs
@@ -51,7 +51,7 @@ class GenerationEvaluation:
         """rows: pairs at once; longest: tokens to generate"""
         self._writer, self._collate, self._score = writer, collate, score
         self._targets = [pair.target for pair in pairs]
-        self._mine = pairs[rank() :: world_size()]
+        self._mine = pairs[get_rank() :: get_world_size()]
         self._rows = rows
         self._settings = GenerationSettings(n=1, decode="greedy", max_new_tokens=longest)
 
@@ -167,7 +167,7 @@ def teacher_forcing_terms(model: nn.Module, inputs: dict[str, Tensor], *, smooth
     with torch.autocast(logits.device.type, enabled=False):
         total = summed_cross_entropy(logits, labels, smoothing=smoothing)
     tokens = all_reduce_sum((labels != IGNORED).sum())
-    return {"cross_entropy": total * world_size() / tokens}
+    return {"cross_entropy": total * get_world_size() / tokens}
 
 
 def train_generator(

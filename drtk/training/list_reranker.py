@@ -50,10 +50,12 @@ class ListData:
     queries: int = 0
 
 
-def read_lists(run: str, *, vectors: PairVectors, judgements: Judgements, depth: int, tracker: InputTracker) -> ListData:
+def read_lists(
+    run: str, *, vectors: PairVectors, judgements: Judgements, depth: int, tracker: InputTracker
+) -> ListData:
     """Read the judged queries of a run with their first `depth` documents; a grade above 0 is relevant.
 
-    Memory: 9 bytes a candidate. Raises RecordError (file:line) for a pair without a vector, unless `tracker` forgives it.
+    Memory: 9 bytes a candidate. Raises RecordError (file:line) for a pair without a vector, unless `tracker` skips it.
     """
     data = ListData(name_of(run))
     for hits in iter_grouped_hits(run, tracker=tracker):

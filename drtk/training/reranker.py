@@ -27,7 +27,7 @@ from drtk.training.dataset import (
     pad_tokens,
     pairs_per_example,
 )
-from drtk.training.distributed import gather_items, rank, world_size
+from drtk.training.distributed import gather_items, get_rank, get_world_size
 from drtk.training.examples import PackedExamples, TrainingData
 from drtk.training.fit import Objective, allow_checkpointing, fit
 from drtk.training.sampling import EpochDataset
@@ -136,7 +136,7 @@ class PairEvaluation:
         title: str,
     ) -> None:
         self._model, self._candidates, self._tokenizing = model, candidates, tokenizing
-        pairs = [(query, id) for query, ids in candidates.candidates for id in ids][rank() :: world_size()]
+        pairs = [(query, id) for query, ids in candidates.candidates for id in ids][get_rank() :: get_world_size()]
         passages = corpus.get_many([id for _, id in pairs])
         self._tokens = tokenizing(
             (queries[query], format_passage(passage, title))

@@ -231,7 +231,9 @@ def train_from_files(
         dev=dev,
         auxiliary=auxiliary,
     )
-    job.tracker.inputs += find_inputs({"corpus": corpus, "model": str(locate(model)), "generator": config.aux_generator})
+    job.tracker.inputs += find_inputs(
+        {"corpus": corpus, "model": str(locate(model)), "generator": config.aux_generator}
+    )
     best = facts.pop("best", None)
     job.counts |= {"examples": len(data.examples), **facts}
     encoding = towers["passage"].recipe.to_dict()

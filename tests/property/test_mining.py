@@ -75,7 +75,9 @@ def mined(queries, policy, options, most, by_source, promote, *, window: int) ->
     if by_source:
         grades = {
             id: {
-                parse_document_id(one): max(grade for two, grade in some.items() if parse_document_id(two) == parse_document_id(one))
+                parse_document_id(one): max(
+                    grade for two, grade in some.items() if parse_document_id(two) == parse_document_id(one)
+                )
                 for one in some
             }
             for id, some in grades.items()

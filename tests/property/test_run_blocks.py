@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from drtk.data import run_blocks
-from drtk.data.run_blocks import UnsupportedRunError, QueryCounts, iter_judged_ranks
+from drtk.data.run_blocks import QueryCounts, UnsupportedRunError, iter_judged_documents
 from drtk.data.runs import NamedRun
 from drtk.data.trec import load_hits
 from drtk.errors import DrtkError, RecordError
@@ -68,7 +68,7 @@ def by_lines(path: Path) -> dict[str, tuple[list[tuple[int, str]], int]]:
 
 
 def by_blocks(path: Path) -> dict[str, tuple[list[tuple[int, str]], int]]:
-    places = iter_judged_ranks(str(path), JUDGEMENTS, InputTracker(), QueryCounts())
+    places = iter_judged_documents(str(path), JUDGEMENTS, InputTracker(), QueryCounts())
     return {p.query_id: (list(zip(p.ranks, p.doc_ids, strict=True)), p.length) for p in places}
 
 

@@ -13,7 +13,7 @@ from drtk.expansion.config import WeightingSettings
 from drtk.records import Passage
 from drtk.runtime.inputs import InputTracker
 from drtk.runtime.streams import name_of
-from drtk.text.word_pieces import WordPieces, Splitter, WordPieceTokenizer, WordSplit, find_words, get_splitter
+from drtk.text.word_pieces import Splitter, WordPieces, WordPieceTokenizer, WordSplit, find_words, get_splitter
 from drtk.text.words import LUCENE_STOPWORDS, make_stemmer, read_stopwords
 
 

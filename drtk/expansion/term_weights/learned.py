@@ -17,7 +17,7 @@ from drtk.runtime.inputs import InputTracker
 from drtk.runtime.streams import name_of
 from drtk.text.expanded_text import get_added_texts
 from drtk.text.word_pieces import WordPieceTokenizer, WordPositions, WordSplit, append_added_words
-from drtk.text.words import normalize_word, load_function_words
+from drtk.text.words import load_function_words, normalize_word
 
 
 def _load(
@@ -74,7 +74,7 @@ def iter_with_added_texts(
 ) -> Iterator[Passage]:
     """Yield the passages whose added texts can be read, for a model and its settings.
 
-    Raises RecordError (file:line) for others, unless `tracker` forgives it.
+    Raises RecordError (file:line) for others, unless `tracker` skips it.
     """
     fields = _fields_to_read(settings, read_training_facts(Path(locate(model)), "deepimpact"))
     for passage in passages:

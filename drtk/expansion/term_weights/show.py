@@ -153,7 +153,9 @@ def build_page(passages: Iterable[WeightedPassage], *, title: str) -> Iterator[s
 
 def _page_parts(passages: Iterable[WeightedPassage]) -> Iterator[Markup]:
     scale = [(f" {step / 5:.1f} ", step / 5) for step in range(6)]
-    yield pages.render_paragraph(Markup("Share of the passage's largest weight: ") + pages.render_shaded_words(scale, 1.0), kind="words")
+    yield pages.render_paragraph(
+        Markup("Share of the passage's largest weight: ") + pages.render_shaded_words(scale, 1.0), kind="words"
+    )
     for each in passages:
         yield pages.render_heading(
             Markup("{} <code>{}</code>").format(pages.render_shaded_words(each.title, each.largest), each.passage.id)

@@ -19,7 +19,7 @@ from drtk.records import Passage
 from drtk.runtime.sharding import sample_evenly
 from drtk.text.expanded_text import get_added_texts
 from drtk.text.word_pieces import WordPieceTokenizer, WordPositions, locate_passage_words
-from drtk.text.words import load_function_words, make_stemmer, extract_question_words
+from drtk.text.words import extract_question_words, load_function_words, make_stemmer
 from drtk.training.arguments import Schedule, plan_schedule, training_arguments
 from drtk.training.dataset import CorpusTexts, SampledExample, SampledExamples
 from drtk.training.examples import PackedExamples, TrainingData

@@ -24,7 +24,7 @@ from drtk.expansion.term_weights.counted import is_word
 from drtk.models.model_folder import locate
 from drtk.pretraining.masking.strategies import largest_first, mask_budget, scale_weights
 from drtk.records import Passage
-from drtk.runtime.filter_job import WindowResult, FilterJob
+from drtk.runtime.filter_job import FilterJob, WindowResult
 from drtk.runtime.inputs import InputTracker
 from drtk.runtime.manifest import is_done, read_manifest_if_any
 from drtk.runtime.progress import log
@@ -32,7 +32,7 @@ from drtk.runtime.runners import BatchFunction, RunnerSettings, run_filter
 from drtk.runtime.streams import is_replaceable, is_stream
 from drtk.text.rng import create_generator
 from drtk.text.word_pieces import WordPieces, WordPieceTokenizer, WordSplit, find_words, split_plain
-from drtk.text.words import read_stopwords, load_stop_words
+from drtk.text.words import load_stop_words, read_stopwords
 
 RATE = 0.15  # masking rate of the report
 _ROWS = {
@@ -280,7 +280,9 @@ def weigh(
         choices = describe_choices(plan, kind)
         with _collect_input(source, plan, choices, running, job) as made:
             is_empty = not Path(made).stat().st_size
-            statistics = Statistics(kind, {}) if is_empty else read_statistics([made], kind, choices, tracker=InputTracker())
+            statistics = (
+                Statistics(kind, {}) if is_empty else read_statistics([made], kind, choices, tracker=InputTracker())
+            )
             _weigh(source, plan, statistics, report, running, job)
 
 

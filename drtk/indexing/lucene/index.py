@@ -19,7 +19,7 @@ from drtk.indexing.lucene.search import LuceneSearcher, replace_surrogates
 from drtk.records import Passage
 from drtk.runtime.integrity import read_object
 from drtk.runtime.progress import Progress
-from drtk.text.words import LUCENE_STOPWORDS, load_function_words, extract_question_words, read_stopwords
+from drtk.text.words import LUCENE_STOPWORDS, extract_question_words, load_function_words, read_stopwords
 
 ANALYSIS_FILE, STOPWORDS_FILE, WORDS_FILE = "analysis.json", "stopwords.txt", "words.json"
 _WHITE_SPACE = "".join(map(chr, range(33)))  # for Java's trim, by which Anserini decides that a text is empty

@@ -23,11 +23,11 @@ from drtk.cli.decorators import folder_maker, record_filter
 from drtk.data.embeddings import ShardWriter, digest_records
 from drtk.errors import DrtkError
 from drtk.runtime import filter_job as filtering
-from drtk.runtime.filter_job import WindowResult, FilterJob
+from drtk.runtime.filter_job import FilterJob, WindowResult
 from drtk.runtime.folder_job import FolderJob
 from tests.contract.forkserver import die_at
-from tests.contract.running import environment
-from tests.running import read_files
+from tests.contract.run_drtk import make_environment
+from tests.run_commands import read_files
 
 REJECTED = re.compile("exists already; `force` replaces it|holds an interrupted run; `")
 
@@ -146,7 +146,7 @@ COMMANDS: dict[str, tuple[Any, float, bytes]] = {  # function, JOURNAL_EVERY, in
 def test_a_kill_at_any_call_is_recovered_from(name: str, tmp_path: Path) -> None:
     # In a process of its own: forks of this one, which may have imported torch, are slow.
     command = [sys.executable, "-m", __spec__.name, name]
-    found = subprocess.run(command, cwd=tmp_path, env=environment(), capture_output=True, text=True)
+    found = subprocess.run(command, cwd=tmp_path, env=make_environment(), capture_output=True, text=True)
     assert found.returncode == 0, found.stderr
 
 

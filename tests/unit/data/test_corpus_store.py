@@ -12,7 +12,7 @@ from drtk.errors import DrtkError, MismatchError, RecordError
 from drtk.runtime import integrity
 from drtk.runtime.integrity import hash_id
 from drtk.runtime.streams import digest_file
-from tests.running import piped
+from tests.run_commands import open_pipe
 
 
 @pytest.fixture(autouse=True)
@@ -109,7 +109,7 @@ def test_an_empty_corpus_has_nothing_and_stdin_cannot_be_looked_up(tmp_path):
         store.get_many(["a"])
     with pytest.raises(DrtkError, match="<stdin>: a corpus to look texts up in must be a file, not a stream"):
         CorpusStore.open("-")
-    with piped(b'{"_id": "a", "text": "t"}\n') as pipe, pytest.raises(DrtkError, match=f"{pipe}: .* not a stream"):
+    with open_pipe(b'{"_id": "a", "text": "t"}\n') as pipe, pytest.raises(DrtkError, match=f"{pipe}: .* not a stream"):
         CorpusStore.open(pipe)
     with pytest.raises(DrtkError, match="No such file"):
         CorpusStore.open(tmp_path / "nowhere.jsonl")

@@ -11,7 +11,7 @@ from drtk.data.jsonl import read_passages, read_queries
 from drtk.errors import RecordError
 from drtk.records import Passage, Query
 from drtk.runtime.inputs import InputTracker
-from tests.data import shared_data
+from tests.shared_data import find_shared_data
 
 BEIR = b'{"_id":"7","title":"Wing","text":"Lift grows.","metadata":{"year":1958},"colour":"red"}\n'
 
@@ -168,5 +168,5 @@ def test_a_quote_that_is_never_closed_costs_its_own_line_alone(tmp_path: Path) -
 )
 def test_public_corpora_are_read_whole(name: str, count: int, last: str) -> None:
     folder, _, file = name.partition("/")
-    found = list(read_passages(str(shared_data(folder) / file)))
+    found = list(read_passages(str(find_shared_data(folder) / file)))
     assert (len(found), found[-1].id) == (count, last)  # counts from the README of the data

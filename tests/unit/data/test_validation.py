@@ -14,7 +14,7 @@ from drtk.data.config import ValidationSettings
 from drtk.data.findings import CHECKS, Findings
 from drtk.data.validation import validate_file
 from drtk.errors import DrtkError, UsageError
-from tests.data import shared_data
+from tests.shared_data import find_shared_data
 
 
 def file(folder: Path, content: bytes | list[Any], name: str = "file") -> str:
@@ -339,7 +339,7 @@ def test_the_command_prints_its_findings_and_ends_with_1_only_for_errors(tmp_pat
 )
 def test_public_collections_have_the_defects_they_are_known_for(name: str, kind: str, counts: dict[str, int]) -> None:
     folder, _, rest = name.partition("/")
-    assert findings(str(shared_data(folder) / rest), kind).counts == counts
+    assert findings(str(find_shared_data(folder) / rest), kind).counts == counts
 
 
 def test_every_check_is_described_in_the_manual() -> None:

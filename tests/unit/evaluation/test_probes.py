@@ -13,7 +13,7 @@ from drtk.errors import DrtkError, MismatchError
 from drtk.evaluation.probes import RankingProbe, RatingProbe, RerankingProbe, sample_passages
 from drtk.records import Passage
 from drtk.runtime.inputs import InputTracker
-from tests.running import write
+from tests.run_commands import write_text
 
 LETTERS = "abcd"
 
@@ -26,12 +26,12 @@ def encode(items: Sequence[Any], role: str) -> np.ndarray:
 
 def collection(folder: Path) -> Path:
     folder.mkdir()
-    write(folder / "corpus.jsonl", "".join(f'{{"_id": "{t}", "text": "{t}"}}\n' for t in ("aa", "b", "ab", "c")))
-    write(
+    write_text(folder / "corpus.jsonl", "".join(f'{{"_id": "{t}", "text": "{t}"}}\n' for t in ("aa", "b", "ab", "c")))
+    write_text(
         folder / "queries.jsonl", '{"_id": "q1", "text": "a"}\n{"_id": "q2", "text": "b"}\n{"_id": "q3", "text": "d"}\n'
     )
     (folder / "qrels").mkdir()
-    write(folder / "qrels" / "dev.tsv", "query-id\tcorpus-id\tscore\nq1\tab\t1\nq2\tb\t1\n")
+    write_text(folder / "qrels" / "dev.tsv", "query-id\tcorpus-id\tscore\nq1\tab\t1\nq2\tb\t1\n")
     return folder
 
 
@@ -47,7 +47,7 @@ def test_accuracy_is_among_the_positives_of_a_batch(tmp_path: Path) -> None:
     assert probe.figures(encode, batch=2) == {"nDCG@10": pytest.approx((0.6309298 + 1) / 2), "accuracy": 0.5}
     assert probe.figures(lambda items, role: np.ones((len(items), 4)), batch=2)["accuracy"] == 0.0  # all alike
     assert probe.figures(lambda items, role: np.full((len(items), 4), np.nan), batch=2)["accuracy"] == 0.0
-    write(
+    write_text(
         tmp_path / "c" / "qrels" / "dev.tsv", "query-id\tcorpus-id\tscore\nq1\tb\t1\nq1\taa\t0\nq2\taa\t2\nq2\tb\t1\n"
     )
     wrong = RankingProbe(tmp_path / "c", split="dev", tracker=InputTracker())
@@ -76,7 +76,7 @@ def test_a_pool_holds_what_is_relevant_and_others_by_lot(tmp_path: Path) -> None
 
 
 def test_as_many_queries_of_a_run_are_measured_as_are_asked_for(tmp_path: Path) -> None:
-    run = write(tmp_path / "run", "".join(f"q{number} Q0 d 1 1 t\n" for number in range(201)))
+    run = write_text(tmp_path / "run", "".join(f"q{number} Q0 d 1 1 t\n" for number in range(201)))
     judgements = {f"q{number}": {"d": 1} for number in range(201)}
 
     def measured(limit: int) -> list[int]:
@@ -90,13 +90,13 @@ def test_as_many_queries_of_a_run_are_measured_as_are_asked_for(tmp_path: Path) 
 
 def test_ratings_are_correlated_by_rank(tmp_path: Path) -> None:
     # cosines: a-a 1, a-b 0, a-ab .7071, against 5, 1, 3: the same order
-    pairs = write(tmp_path / "p.tsv", "sentence1\tsentence2\tscore\na\ta\t5\na\tb\t1\na\tab\t3\n")
+    pairs = write_text(tmp_path / "p.tsv", "sentence1\tsentence2\tscore\na\ta\t5\na\tb\t1\na\tab\t3\n")
     assert RatingProbe(str(pairs), tracker=InputTracker())(encode) == pytest.approx(1)
 
 
 def test_what_is_missing_is_told(tmp_path: Path) -> None:
     folder = collection(tmp_path / "c")
-    write(folder / "qrels" / "dev.tsv", "query-id\tcorpus-id\tscore\nq9\tab\t1\n")
+    write_text(folder / "qrels" / "dev.tsv", "query-id\tcorpus-id\tscore\nq9\tab\t1\n")
     with pytest.raises(MismatchError, match="no query of dev has a judgement"):
         RankingProbe(folder, split="dev", tracker=InputTracker())
     (folder / "corpus.jsonl").unlink()

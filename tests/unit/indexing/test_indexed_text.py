@@ -10,7 +10,7 @@ from drtk.errors import DrtkError
 from drtk.indexing.indexed_text import frequency, impacts_of, repeat_by_weight, word_frequencies
 from drtk.records import Passage
 from drtk.text.word_pieces import WordPieces, WordPieceTokenizer
-from tests.tiny import tiny_model
+from tests.tiny_models import save_tiny_encoder
 
 
 def test_frequencies_are_the_known_ones() -> None:
@@ -28,7 +28,7 @@ def test_a_word_weighs_what_its_first_piece_weighs_and_its_largest_occurrence_co
 
 @pytest.fixture(scope="module")
 def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return str(tiny_model(tmp_path_factory.mktemp("model") / "m"))
+    return str(save_tiny_encoder(tmp_path_factory.mktemp("model") / "m"))
 
 
 def weighted(tokenizer: str, text: str, weighs: list[float], id: str = "p", **fields: object) -> Passage:

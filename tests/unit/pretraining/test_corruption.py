@@ -142,7 +142,10 @@ def test_ten_pieces_get_two_insertions_within_the_special_tokens() -> None:
 
 def test_short_texts_and_full_rates() -> None:
     for text in (framed(A, B, C), framed()):  # round(.45) = 0, and nothing but special tokens
-        for edit in (insert_masks(text, 0.15, create_generator(1), VOCABULARY), delete_tokens(text, 0.15, create_generator(1))):
+        for edit in (
+            insert_masks(text, 0.15, create_generator(1), VOCABULARY),
+            delete_tokens(text, 0.15, create_generator(1)),
+        ):
             assert (edit.text.ids.tolist(), edit.edited.any()) == (text.ids.tolist(), False)
     everything = delete_tokens(framed(A, B), 1.0, create_generator(1))
     assert (everything.text.ids.tolist(), everything.edited.tolist()) == ([CLS, SEP], [0, 1])

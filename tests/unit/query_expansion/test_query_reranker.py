@@ -24,9 +24,9 @@ from drtk.query_expansion.train_reranker import MeanRank, collate, factor_of, in
 from drtk.records import Query
 from drtk.training.fit import ShowProgress
 from drtk.training.sampling import EpochDataset
-from tests.expansions import labelled, write_world
+from tests.expansion_collection import label_expansions, write_collection
 from tests.reference import queries as slow
-from tests.tiny import TOPICS, tiny_crossencoder, tiny_model, words_of
+from tests.tiny_models import TOPICS, make_topic_words, save_tiny_cross_encoder, save_tiny_encoder
 from tests.unit.query_expansion.test_labelled import candidates
 
 
@@ -129,9 +129,17 @@ def test_large_gradients_are_not_clipped(
 
     monkeypatch.setattr("drtk.training.fit.ShowProgress", Watching)
     monkeypatch.setattr("drtk.query_expansion.train_reranker.query_objective", magnified)
-    write_world(tmp_path, 8)
-    call = ["rerank-queries", "train", labelled(tmp_path), "--queries", tmp_path / "queries.jsonl", "-q", *options]
-    call += ["--model", tiny_model(tmp_path / "model"), "--device", "cpu", "--max-length", "24", "--batch", "4"]
+    write_collection(tmp_path, 8)
+    call = [
+        "rerank-queries",
+        "train",
+        label_expansions(tmp_path),
+        "--queries",
+        tmp_path / "queries.jsonl",
+        "-q",
+        *options,
+    ]
+    call += ["--model", save_tiny_encoder(tmp_path / "model"), "--device", "cpu", "--max-length", "24", "--batch", "4"]
     app([str(each) for each in (*call, "--steps", 2, "--warmup", 1, "-o", tmp_path / "m")], standalone_mode=False)
     assert len(norms) == 2
     assert all(norm == pytest.approx(1.0, rel=1e-3) if clipped else norm > 10 for norm in norms)
@@ -139,11 +147,11 @@ def test_large_gradients_are_not_clipped(
 
 @pytest.fixture(scope="module")
 def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> object:
-    return AutoTokenizer.from_pretrained(tiny_crossencoder(tmp_path_factory.mktemp("model")))
+    return AutoTokenizer.from_pretrained(save_tiny_cross_encoder(tmp_path_factory.mktemp("model")))
 
 
 def text(draw: random.Random, longest: int) -> str:
-    return " ".join(draw.choice(words_of(draw.choice(TOPICS))) for _ in range(draw.randint(0, longest)))
+    return " ".join(draw.choice(make_topic_words(draw.choice(TOPICS))) for _ in range(draw.randint(0, longest)))
 
 
 @pytest.mark.parametrize("style", ["official", "thesis"])
@@ -167,9 +175,17 @@ def test_what_is_read_and_what_is_cut_is_what_the_reference_says(tokenizer: obje
 
 def test_the_first_step_goes_as_far_as_the_first_rate(tmp_path: Path) -> None:
     # Adam's first step is the rate, whatever the gradient: a step counted from 0 would stand still, or go twice as far.
-    write_world(tmp_path)
-    model = tiny_model(tmp_path / "model")
-    call = ["rerank-queries", "train", labelled(tmp_path), "--queries", tmp_path / "queries.jsonl", "--model", model]
+    write_collection(tmp_path)
+    model = save_tiny_encoder(tmp_path / "model")
+    call = [
+        "rerank-queries",
+        "train",
+        label_expansions(tmp_path),
+        "--queries",
+        tmp_path / "queries.jsonl",
+        "--model",
+        model,
+    ]
     call += ["--device", "cpu", "--max-length", "24", "--batch", "4", "--max-lr", "2e-3", "--warmup", "4", "-q"]
     app([str(each) for each in (*call, "--steps", 1, "--log-every", 1, "-o", tmp_path / "m")], standalone_mode=False)
     before, after = load_file(model / "model.safetensors"), load_file(tmp_path / "m" / "model.safetensors")

@@ -9,14 +9,14 @@ import pytest
 from transformers import AutoTokenizer
 
 from drtk.query_expansion.query_reranker_input import Candidate, CandidateTokenizer, QueryInput
-from tests.tiny import tiny_crossencoder
+from tests.tiny_models import save_tiny_cross_encoder
 
 WHOLE = Candidate("which rivers?", " engines  gardens ", "violins", "planets castles winters")
 
 
 @pytest.fixture(scope="module")
 def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> object:
-    return AutoTokenizer.from_pretrained(tiny_crossencoder(tmp_path_factory.mktemp("model")))
+    return AutoTokenizer.from_pretrained(save_tiny_cross_encoder(tmp_path_factory.mktemp("model")))
 
 
 def read(tokenizer: object, candidate: Candidate, **reading: object) -> tuple[str, list[int]]:
@@ -107,7 +107,7 @@ def test_the_passage_of_rd_is_what_a_cross_encoder_reads_as_its_second_text(toke
     from drtk.query_expansion.rerank import QueryScorer
     from drtk.runtime.atomic import write_json
 
-    loaded = load_crossencoder(tiny_crossencoder(tmp_path / "plain"))
+    loaded = load_crossencoder(save_tiny_cross_encoder(tmp_path / "plain"))
     for style, second in (("official", "engines gardens [SEP] violins [SEP] planets"), ("thesis", "violins planets")):
         folder = tmp_path / style
         save_crossencoder(loaded, folder)

@@ -13,7 +13,7 @@ import pytest
 
 from drtk.data.corpus_store import CorpusStore
 from drtk.data.embeddings import ShardWriter
-from drtk.runtime.atomic import commit, identify_file, get_file_manifest_path, recover, write_json
+from drtk.runtime.atomic import commit, get_file_manifest_path, identify_file, recover, write_json
 from drtk.runtime.filter_job import FilterJob
 from drtk.runtime.folder_job import FolderJob
 from drtk.runtime.integrity import read_json

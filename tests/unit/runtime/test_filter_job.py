@@ -12,7 +12,7 @@ import pytest
 
 from drtk.errors import DrtkError, MismatchError, UsageError
 from drtk.runtime import manifest
-from drtk.runtime.filter_job import WindowResult, FilterJob, Journal
+from drtk.runtime.filter_job import FilterJob, Journal, WindowResult
 from drtk.runtime.integrity import read_json
 from drtk.runtime.manifest import is_done
 from drtk.runtime.streams import open_input, read_lines

@@ -14,7 +14,7 @@ from drtk.errors import DrtkError, RecordError, UsageError
 from drtk.runtime.inputs import InputTracker
 from drtk.runtime.manifest import find_inputs, is_unchanged
 from drtk.runtime.streams import digest_file
-from tests.running import piped
+from tests.run_commands import open_pipe
 
 
 class Stdin:
@@ -46,7 +46,7 @@ def test_the_digest_of_stdin_is_that_of_the_same_bytes_in_a_file(
 
 def test_a_pipe_is_recorded_like_stdin_and_can_be_only_one_input() -> None:
     tracker = InputTracker()
-    with piped(b"one\ntwo\n") as pipe:
+    with open_pipe(b"one\ntwo\n") as pipe:
         assert tracker.peek(pipe).startswith(b"one\n")
         assert [line for _, line in tracker.iter_lines(pipe)] == [b"one", b"two"]
         digest = hashlib.blake2b(b"one\ntwo\n", digest_size=16).hexdigest()
@@ -58,7 +58,7 @@ def test_a_pipe_is_recorded_like_stdin_and_can_be_only_one_input() -> None:
 
 
 def test_a_kept_pipe_can_be_read_again() -> None:
-    with piped(b"one\n") as pipe:
+    with open_pipe(b"one\n") as pipe:
         tracker = InputTracker()
         with pytest.raises(UsageError, match=f"{pipe} can be only one of the inputs"):
             tracker.copy_streams(pipe, pipe)

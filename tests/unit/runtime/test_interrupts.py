@@ -17,7 +17,7 @@ import pytest
 from drtk.errors import DrtkError
 from drtk.runtime import atomic, filter_job, streams
 from drtk.runtime.atomic import delay_interrupts
-from drtk.runtime.filter_job import WindowResult, FilterJob
+from drtk.runtime.filter_job import FilterJob, WindowResult
 from drtk.runtime.streams import Output
 
 FILES = {module.__file__ for module in (atomic, filter_job, streams)}

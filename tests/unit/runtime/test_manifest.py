@@ -16,12 +16,12 @@ from drtk.runtime.integrity import read_json
 from drtk.runtime.manifest import (
     check_folder,
     complete_manifest,
-    find_inputs,
+    create_manifest,
     describe_folder,
+    find_inputs,
+    get_manifest_path,
     is_done,
     is_unchanged,
-    get_manifest_path,
-    create_manifest,
     read_manifest,
     write_manifest,
 )

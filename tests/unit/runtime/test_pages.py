@@ -21,7 +21,9 @@ def test_text_is_escaped_everywhere_and_tags_are_closed() -> None:
         pages.render_table([EVIL, "n"], [[Cell(EVIL), Cell(1.0, True, EVIL)]]),
         pages.render_difference_bars([0.5, -0.25, 0.0], name=EVIL, unit=EVIL),
         pages.render_figures([pages.render_histogram([1.0], [0.5, 1.5], label=EVIL, caption=EVIL)]),
-        pages.render_details(EVIL, [pages.render_passage_item(EVIL, EVIL, EVIL, f"a {pages.MARK[0]}{EVIL}{pages.MARK[1]} b")]),
+        pages.render_details(
+            EVIL, [pages.render_passage_item(EVIL, EVIL, EVIL, f"a {pages.MARK[0]}{EVIL}{pages.MARK[1]} b")]
+        ),
         pages.render_paragraph(pages.render_shaded_words([(EVIL, 2.0), (" ", 0.0)], 2.0), kind="words"),
         pages.render_bar_table([(EVIL, EVIL, 0.5)]),
     ]

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from drtk.runtime.progress import Progress, log_detail, log, name_options, set_verbosity, warn
+from drtk.runtime.progress import Progress, log, log_detail, name_options, set_verbosity, warn
 
 
 class Terminal(io.StringIO):

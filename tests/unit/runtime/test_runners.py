@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 from drtk.errors import DrtkError, RecordError, UsageError
-from drtk.runtime.filter_job import WindowResult, FilterJob
+from drtk.runtime.filter_job import FilterJob, WindowResult
 from drtk.runtime.run_ray import _iter_in_order
 from drtk.runtime.runners import BatchFunction, RunnerSettings, map_windows, run_filter
 

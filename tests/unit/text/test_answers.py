@@ -12,7 +12,14 @@ from hypothesis import strategies as st
 
 from drtk.query_expansion.train_generator import answer_target, initial_capitals, sentence_target, title_target
 from drtk.records import Passage
-from drtk.text.answers import PatternMatcher, TokenMatcher, tokenize_answer, is_exact_match, normalize_answer, compute_token_f1
+from drtk.text.answers import (
+    PatternMatcher,
+    TokenMatcher,
+    compute_token_f1,
+    is_exact_match,
+    normalize_answer,
+    tokenize_answer,
+)
 from drtk.text.expanded_text import expand_query, format_query
 from drtk.text.sentences import split_plain_sentences
 from tests.reference import answers as reference

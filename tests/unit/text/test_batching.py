@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from drtk.models.checkpoint import load_encoder
 from drtk.records import Passage, Query
-from drtk.text.batching import TextTokenizer, TokenizedTexts, iter_batches_by_length, group_by_length
-from tests.tiny import tiny_model
+from drtk.text.batching import TextTokenizer, TokenizedTexts, group_by_length, iter_batches_by_length
+from tests.tiny_models import save_tiny_encoder
 
 TOKENS = TokenizedTexts.from_lists([[5, 6, 7], [8], [9, 4]], [[0, 0, 1], [0], [0, 1]])
 
@@ -44,7 +44,7 @@ def test_batches_hold_every_row_once_and_keep_the_budget(lengths: list[int], bud
 
 @pytest.fixture(scope="module")
 def tokenizer(tmp_path_factory: pytest.TempPathFactory):
-    return load_encoder(tiny_model(tmp_path_factory.mktemp("model"))).tokenizer
+    return load_encoder(save_tiny_encoder(tmp_path_factory.mktemp("model"))).tokenizer
 
 
 def pieces(tokenizer, items: list, **changes: object) -> list[str]:

@@ -100,7 +100,10 @@ ANY_LENGTHS = st.lists(st.integers(0, 40))
 def test_every_unit_is_in_one_group_in_order(lengths, cap, seed, policy):
     everything = [(sentence, unit) for sentence, length in enumerate(lengths) for unit in range(length)]
     assert units(group_sentences(policy, lengths, cap)) == everything
-    assert units(group_sentences(policy, lengths, cap, target=lambda group: sample_integer(1, cap, seed, group))) == everything
+    assert (
+        units(group_sentences(policy, lengths, cap, target=lambda group: sample_integer(1, cap, seed, group)))
+        == everything
+    )
 
 
 @given(ANY_LENGTHS, st.integers(1, 30), st.integers(0, 3))

@@ -9,7 +9,17 @@ from drtk.text.rng import sample_integer, sample_uniform
 
 def test_a_draw_depends_on_its_key_alone():
     assert sample_uniform(7, "doc", 3) == sample_uniform(7, "doc", 3)
-    assert len({sample_uniform(7, "doc", 3), sample_uniform(8, "doc", 3), sample_uniform(7, "dob", 3), sample_uniform(7, "doc", 4)}) == 4
+    assert (
+        len(
+            {
+                sample_uniform(7, "doc", 3),
+                sample_uniform(8, "doc", 3),
+                sample_uniform(7, "dob", 3),
+                sample_uniform(7, "doc", 4),
+            }
+        )
+        == 4
+    )
     assert sample_uniform("ab", "c") != sample_uniform("a", "bc")
 
 

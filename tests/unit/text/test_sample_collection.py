@@ -12,9 +12,9 @@ from drtk.runtime.folder_job import FolderJob
 from drtk.text.config import SampleSettings
 from drtk.text.sample_collection import (
     is_query,
+    make_public_name,
     make_sample,
     parse_docstrings,
-    make_public_name,
     remove_markup,
     sample_pairs,
     split_summary,

@@ -85,7 +85,7 @@ def tokens(tokenizer: str, text) -> str:
 def test_texts_and_titles(opened, pieces, monkeypatch):
     rows = (passage("p1", "a wording b", title="ab"), passage("p2"))
     for largest in (60, 1 << 15):  # the first id that two bytes with a flag cannot hold
-        monkeypatch.setattr(WordPieceTokenizer, "largest", largest)
+        monkeypatch.setattr(WordPieceTokenizer, "max_id", largest)
         monkeypatch.setenv("DRTK_CACHE", os.environ["DRTK_CACHE"] + str(largest))
         corpus = opened(*rows)
         assert [corpus.id(row) for row in range(len(corpus))] == ["p1", "p2"]
@@ -136,9 +136,9 @@ def test_byte_level_words_begin_at_the_space_marker(opened, folders):
 
 
 def test_a_special_token_in_a_text_belongs_to_no_word(opened):
-    from tests.tiny import minilm
+    from tests.tiny_models import find_minilm
 
-    corpus = opened(passage("p", "one [SEP] two three"), passage("q", "four five six"), name=minilm())
+    corpus = opened(passage("p", "one [SEP] two three"), passage("q", "four five six"), name=find_minilm())
     assert corpus.text(0).words.tolist() == [0, -1, 1, 2]
     assert corpus.text(1).words.tolist() == [0, 1, 2]
 

@@ -20,7 +20,7 @@ from drtk.text.word_pieces import (
     split_plain,
     split_treebank,
 )
-from tests.tiny import minilm, tiny_model
+from tests.tiny_models import find_minilm, save_tiny_encoder
 
 NONE = WordPieces([], [], [])
 
@@ -31,7 +31,7 @@ def cut(text: str, spans: list[tuple[int, int]]) -> list[str]:
 
 @pytest.fixture(scope="module")
 def tokenizer() -> WordPieceTokenizer:
-    return WordPieceTokenizer(minilm())
+    return WordPieceTokenizer(find_minilm())
 
 
 def test_pieces_of_a_long_text(tokenizer) -> None:
@@ -74,16 +74,16 @@ def test_splits_of_words(tokenizer) -> None:
 
 
 def test_tokenizers_are_compared_by_their_pieces(tmp_path) -> None:
-    one = WordPieceTokenizer(str(tiny_model(tmp_path / "a")))
-    one.check(WordPieceTokenizer(str(tiny_model(tmp_path / "b"))))
+    one = WordPieceTokenizer(str(save_tiny_encoder(tmp_path / "a")))
+    one.check(WordPieceTokenizer(str(save_tiny_encoder(tmp_path / "b"))))
     with pytest.raises(MismatchError, match=r"word pieces of .*c, not for those of .*a"):
-        one.check(WordPieceTokenizer(str(tiny_model(tmp_path / "c", vocab_size=120))))
+        one.check(WordPieceTokenizer(str(save_tiny_encoder(tmp_path / "c", vocab_size=120))))
     with pytest.raises(DrtkError, match="no such folder"):
         WordPieceTokenizer("./nothing/here")
 
 
 def test_places_of_words(tmp_path) -> None:
-    tokenizer = WordPieceTokenizer(str(tiny_model(tmp_path / "m")))
+    tokenizer = WordPieceTokenizer(str(save_tiny_encoder(tmp_path / "m")))
     text = "Rivers, riverengines rivers"
     (pieces,) = tokenizer([text])
     (places,) = locate_words([text], tokenizer, "basic")

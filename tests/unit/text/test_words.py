@@ -8,15 +8,15 @@ from drtk.errors import DrtkError, UsageError
 from drtk.text.expanded_text import expand_query, format_query
 from drtk.text.words import (
     LUCENE_STOPWORDS,
-    split_basic_words,
     extract_content_words,
-    load_function_words,
-    make_stemmer,
     extract_question_words,
-    read_stopwords,
-    split_words,
-    load_stop_words,
     extract_words,
+    load_function_words,
+    load_stop_words,
+    make_stemmer,
+    read_stopwords,
+    split_basic_words,
+    split_words,
 )
 
 

@@ -19,7 +19,7 @@ from drtk.training.examples import PackedExamples
 from drtk.training.generator import GenerationEvaluation, collate, teacher_forcing_terms
 from drtk.training.sampling import EpochDataset
 from drtk.training.text_pairs import EnrichedPairs, ExamplePairs, Pair, sample_pairs, split_held_out
-from tests.tiny import tiny_writer
+from tests.tiny_models import save_tiny_generator
 
 TEXTS = [Pair("rivers riverer rivered", "rivers"), Pair("engines", "engineer engined engineish"), Pair("sailors", "")]
 
@@ -36,7 +36,7 @@ class Corpus:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny_writer(tmp_path_factory.mktemp("t5") / "t5", "t5")
+    return save_tiny_generator(tmp_path_factory.mktemp("t5") / "t5", "t5")
 
 
 def by_hand(logits: torch.Tensor, labels: torch.Tensor, smoothing: float = 0.0) -> tuple[float, int]:
