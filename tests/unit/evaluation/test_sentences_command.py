@@ -12,7 +12,7 @@ import pytest
 from drtk.errors import DrtkError, RecordError
 from drtk.evaluation import transfer
 from drtk.evaluation.sentence_data import read_pairs
-from drtk.evaluation.sentences import Result, format_sentence_results
+from drtk.evaluation.sentences import TaskResult, format_sentence_results
 from drtk.runtime.inputs import InputTracker
 from tests.run_commands import run_command, write_text
 from tests.shared_data import find_shared_data
@@ -172,7 +172,7 @@ def test_rated_pairs_can_be_written_with_their_cosines(here: Path, capfd: pytest
 def test_the_average_of_transfer_dev_accuracies_is_of_all_seven_tasks() -> None:
     # tested .9 each; chosen by .1, .2, … .7: 2.8 / 7 = .4
     names = ("MR", "CR", "SUBJ", "MPQA", "SST2", "TREC", "MRPC")
-    found = [Result(name, {name: 0.9}, {"dev": at / 10}) for at, name in enumerate(names, start=1)]
+    found = [TaskResult(name, {name: 0.9}, {"dev": at / 10}) for at, name in enumerate(names, start=1)]
     header, row = format_sentence_results({"s": found}, "csv", digits=4)
     assert header == "system,MR,CR,SUBJ,MPQA,SST2,TREC,MRPC,transfer average,transfer dev average"
     assert [float(value) for value in row.split(",")[-2:]] == pytest.approx([0.9, 0.4])
