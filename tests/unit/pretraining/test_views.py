@@ -153,7 +153,7 @@ def test_weights_are_cropped_with_their_pieces_and_those_of_a_title_go_before(sh
 
 def test_a_title_without_weights_before_a_text_with_them_is_refused(shelf):
     corpus = shelf(passage("p", title="e", weights=[1, 2, 3, 4]), wants={"weights"})
-    with pytest.raises(MismatchError, match=r"passage 'p' has weights but no 'title_weights'; drtk termweight"):
+    with pytest.raises(MismatchError, match=r"passage 'p' has weights but no 'title_weights'; `drtk termweight`"):
         view("passage", corpus, 0, title="join")
     assert view("passage", corpus, 0)[""].weights.tolist() == [1, 2, 3, 4]
 
