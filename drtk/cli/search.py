@@ -88,9 +88,11 @@ def search(
     options = RankingOptions(settings.k or RUN_DEPTH, _document_names(corpus) if by == "source" else None, drop_same_id)
     try:
         if tune:
-            from drtk.evaluation.tuning import write_tuning_table
+            from drtk.evaluation.tuning import tune_bm25
 
-            write_tuning_table(folders, source or "-", str(qrels), options, settings, job)
+            grid = tune_bm25(folders, source or "-", str(qrels), options, settings, job.intake)
+            job.kind, job.window, job.counts["judged queries"] = "tuning", len(grid.scores), grid.num_queries
+            job.run(grid.scores, lambda _: grid.to_lines(), unit="points")
         else:
             write_run(folders, source or "-", settings, job, options=options, model=model, qrels=qrels)
     except RecordError as error:

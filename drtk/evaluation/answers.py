@@ -14,8 +14,8 @@ from drtk.data.jsonl import read_predictions, read_queries
 from drtk.data.runs import NamedRun
 from drtk.data.trec import Judgements, iter_query_hits
 from drtk.errors import DrtkError, MismatchError, MissingDependency, RecordError, UsageError, pip_install
-from drtk.evaluation.config import EvalSettings, RunSettings
-from drtk.evaluation.evaluate import Evaluation, Evaluator, Value, View, warn_shallow
+from drtk.evaluation.config import EvalSettings, ScoringSettings
+from drtk.evaluation.evaluate import Evaluation, Evaluator, RankingView, Value, warn_shallow
 from drtk.evaluation.judged_runs import JudgedRankings, log_missing, read_rankings
 from drtk.evaluation.measures import Measure, parse_measures
 from drtk.evaluation.result_table import format_results
@@ -69,7 +69,7 @@ def evaluate_predictions(
     runs: Sequence[NamedRun], questions: str, settings: EvalSettings, intake: Intake
 ) -> Iterator[str]:
     """Return the lines of a table with a file of predictions per row. Raises UsageError for measures other than EM and F1."""
-    names = list(dict.fromkeys(settings.measures.split())) or list(PREDICTION_MEASURES)
+    names = list(dict.fromkeys(settings.measures.upper().replace(",", " ").split())) or list(PREDICTION_MEASURES)
     if unknown := [name for name in names if name not in PREDICTION_MEASURES]:
         raise UsageError(
             f"`measures`: {unknown[0]} is not for predictions; choose from {', '.join(PREDICTION_MEASURES)}"
@@ -90,7 +90,7 @@ def evaluate_predictions(
             detail(f"{run.name}: {extra:,} predictions for questions without answers left out")
         only = settings.retrieved_only
         log_missing(
-            run.name, len(known), len(answers), retrieved_only=only, right="answers", where="among the predictions"
+            run.name, len(known), len(answers), retrieved_only=only, judged_by="answers", where="among the predictions"
         )
         results.append(_score_predictions(run.name, known, answers, names, only))
     return format_results(results, [Measure(name, "own", name) for name in names], settings)
@@ -143,13 +143,13 @@ def evaluate_by_answers(
     for run in runs:
         rankings = judge(run)
         only = settings.retrieved_only
-        log_missing(run.name, len(rankings.ids), len(judge.answers), retrieved_only=only, right="answers")
+        log_missing(run.name, len(rankings.ids), len(judge.answers), retrieved_only=only, judged_by="answers")
         result = Evaluator(judge.judgements, judge.measures)(run.name, rankings.ids, retrieved_only=only)
         result.deepest = rankings.deepest
         results.append(result)
     judge.check_texts()
     depths = {result.name: result.deepest for result in results}
-    warn_shallow(depths, judge.measures, right="answers", size=judge.corpus_size)
+    warn_shallow(depths, judge.measures, judged_by="answers", size=judge.corpus_size)
     return format_results(results, judge.measures, settings)
 
 
@@ -198,7 +198,7 @@ class AnswerJudge:
     """
 
     def __init__(
-        self, questions: str, corpus: str, settings: RunSettings, intake: Intake, *, workers: int | None = None
+        self, questions: str, corpus: str, settings: ScoringSettings, intake: Intake, *, workers: int | None = None
     ) -> None:
         if settings.by == "source" or settings.rel != 1:
             raise UsageError("`by` source and `rel` go with `qrels`; with `answers` a passage is right or not")
@@ -212,7 +212,9 @@ class AnswerJudge:
 
     def __call__(self, run: NamedRun) -> JudgedRankings:
         """Read a run and judge the first right passage of each ranking, down to the largest cut-off."""
-        rankings = read_rankings(run, self.judgements, View.of(self._settings), self._intake, right="answers")
+        rankings = read_rankings(
+            run, self.judgements, RankingView.of(self._settings), self._intake, judged_by="answers"
+        )
         cutoffs = [measure.cutoff for measure in self.measures]
         depth = None if None in cutoffs else max(cutoff for cutoff in cutoffs if cutoff is not None)
         work: list[Question] = [(id, self.answers[id], ids[:depth]) for id, ids in rankings.ids.items()]

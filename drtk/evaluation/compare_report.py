@@ -24,7 +24,7 @@ from drtk.evaluation.config import CompareSettings
 from drtk.evaluation.significance import ZERO
 from drtk.retrieval.snippets import PassageSnippets
 from drtk.runtime import pages
-from drtk.runtime.filter_job import FilterJob
+from drtk.runtime.inputs import Intake
 from drtk.runtime.progress import printable
 from drtk.runtime.tables import Cell, Row, escape_markdown, format_table, markdown_code
 
@@ -34,33 +34,34 @@ _TEXT_COLUMNS = ("comparison", "system", "against")
 _MOVED_MOST = "Queries that moved most"
 
 
-def write_comparison(
+def compare_files(
     runs: Sequence[str],
     settings: CompareSettings,
-    job: FilterJob,
+    intake: Intake | None = None,
     *,
     qrels: str | None = None,
     answers: str | None = None,
     corpus: str | None = None,
     queries: str | None = None,
-) -> None:
-    """Compare runs given as [NAME=]FILE, and write the comparison in the format of the settings.
+) -> Iterator[str]:
+    """Compare runs given as [NAME=]FILE; return the lines of the comparison in the format of the settings.
 
-    qrels or answers: what is relevant; corpus, queries: texts of the queries that moved most. Raises as `compare_runs`.
+    qrels or answers: which passages are relevant; corpus, queries: texts shown with the queries that changed most
+    Raises as `compare_runs`.
     """
-    comparison = compare_runs(runs, qrels, corpus, settings, job.intake, answers=answers)
+    intake = intake or Intake()
+    comparison = compare_runs(runs, qrels, corpus, settings, intake, answers=answers)
     texts: dict[str, str] = {}
     if queries is not None:
         compared = set(comparison.queries)
-        texts = {query.id: query.text for query in read_queries(queries, intake=job.intake) if query.id in compared}
+        texts = {query.id: query.text for query in read_queries(queries, intake=intake) if query.id in compared}
     mark = "{}".join(pages.MARK).format if settings.format == "html" else str
     show = PassageSnippets(corpus, words=SNIPPET_WORDS, mark=mark)
-    lines = format_comparison(comparison, find_changed_queries(comparison, texts=texts, show=show))
-    job.run_report(lines, num_inputs=len(runs))
+    return format_comparison(comparison, find_changed_queries(comparison, texts=texts, show=show))
 
 
 def format_comparison(comparison: Comparison, changed: Sequence[ChangedQuery]) -> Iterator[str]:
-    """Yield lines without line ends, in the format of the settings."""
+    """Yield the lines of a comparison in the format of its settings."""
     format, digits = comparison.settings.format, comparison.settings.digits
     if format == "html":
         parts = _page_parts(comparison, changed, digits)
@@ -71,7 +72,7 @@ def format_comparison(comparison: Comparison, changed: Sequence[ChangedQuery]) -
         yield from format_table(*_full_table(comparison), "csv")
     elif format == "latex":
         yield from (f"% {line}" for line in _notes(comparison))
-        for table in (_average_table(comparison), _contrast_table(comparison)):
+        for table in (_average_table(comparison), _test_table(comparison)):
             yield ""
             yield from format_table(*table, "latex", digits=digits)
     else:
@@ -117,7 +118,7 @@ def _notes(comparison: Comparison) -> list[str]:
 def _average_table(comparison: Comparison) -> tuple[list[str], list[Row]]:
     """Return a row per system: the mean of each measure, the best marked, a dagger if it differs from the baseline."""
     settings = comparison.settings
-    marked = {(c.system, c.measure) for c in comparison.contrasts if not settings.all_pairs and c.significant}
+    marked = {(c.system, c.measure) for c in comparison.tests if not settings.all_pairs and c.significant}
     averages = comparison.averages()
     best = [max(average.mean for average in column) for column in zip(*averages, strict=True)]
 
@@ -131,26 +132,26 @@ def _average_table(comparison: Comparison) -> tuple[list[str], list[Row]]:
 
 
 def _full_table(comparison: Comparison) -> tuple[list[str], list[Row]]:
-    """Return a row per contrast with all its numbers."""
+    """Return a row per test with all its numbers."""
     corrected = comparison.settings.correction != "none" and len(comparison.pairs) > 1
     tests = ["p(t)", "corrected", "p(rand)", "corrected"] if corrected else ["p(t)", "p(rand)"]
     header = ["measure", "system", "against", "difference", "low", "high", "d", "t", *tests, "better", "equal", "worse"]
     rows: list[Row] = []
-    for c in comparison.contrasts:
+    for c in comparison.tests:
         p = [c.t_p, c.t_p_corrected, c.randomisation_p, c.randomisation_p_corrected][:: 1 if corrected else 2]
         named = [c.measure, c.system, c.baseline, c.difference, *(c.interval or (None, None)), c.effect, c.t]
         rows.append([Cell(value) for value in [*named, *p, c.better, c.equal, c.worse]])
     return header, rows
 
 
-def _contrast_table(comparison: Comparison) -> tuple[list[str], list[Row]]:
-    """Return a row per contrast for reading: signed differences, the interval in one column, short p values."""
+def _test_table(comparison: Comparison) -> tuple[list[str], list[Row]]:
+    """Return a row per test for reading: signed differences, the interval in one column, short p values."""
     digits = comparison.settings.digits
     several = len(comparison.pairs) > 1
     corrected = comparison.settings.correction != "none" and several
     header = ["measure", *(["comparison"] if several else []), "difference", "interval", "d", "t", "p(t)", "p(rand)"]
     rows: list[Row] = []
-    for c in comparison.contrasts:
+    for c in comparison.tests:
         interval = "-" if c.interval is None else " … ".join(f"{end:+z.{digits}f}" for end in c.interval)
         p = (c.t_p_corrected, c.randomisation_p_corrected) if corrected else (c.t_p, c.randomisation_p)
         t = "-" if c.t is None else ("∞" if c.t > 0 else "-∞") if isinf(c.t) else f"{c.t:z.2f}"
@@ -172,7 +173,7 @@ def _text_lines(comparison: Comparison, changed: Sequence[ChangedQuery], *, mark
     yield from format_table(*_average_table(comparison), format, digits=digits)
     yield ""
     yield from [f"## {escape_markdown(pair) or 'Differences'}", ""] if markdown else [f"{pair}:"] if pair else []
-    yield from format_table(*_contrast_table(comparison), format, digits=digits)
+    yield from format_table(*_test_table(comparison), format, digits=digits)
     yield ""
     for note in _notes(comparison):
         yield from [note, ""] if markdown else textwrap.wrap(note, WIDTH, subsequent_indent="  ")
@@ -242,7 +243,7 @@ def _page_parts(comparison: Comparison, changed: Sequence[ChangedQuery], digits:
     yield pages.heading("Differences")
     if len(comparison.pairs) == 1:
         yield pages.paragraph(" minus ".join(reversed(comparison.pairs[0])))
-    yield pages.table(*_contrast_table(comparison), digits=digits, left=_TEXT_COLUMNS)
+    yield pages.table(*_test_table(comparison), digits=digits, left=_TEXT_COLUMNS)
     yield from (pages.paragraph(note, kind="dim") for note in _notes(comparison))
     measure = comparison.measures[0].name
     for baseline, system in comparison.pairs:
@@ -272,6 +273,6 @@ def _json_lines(comparison: Comparison, changed: Sequence[ChangedQuery]) -> Iter
         {"kind": "comparison", "queries": len(comparison.queries), "settings": asdict(settings)}
     ]
     rows += [{"kind": "system"} | asdict(average) for row in comparison.averages() for average in row]
-    rows += [{"kind": "contrast"} | contrast.to_json() for contrast in comparison.contrasts]
+    rows += [{"kind": "contrast"} | test.to_json() for test in comparison.tests]
     rows += [{"kind": "move"} | asdict(query) for query in changed]
     yield from (orjson.dumps(row).decode() for row in rows)

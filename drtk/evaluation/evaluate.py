@@ -13,7 +13,7 @@ from drtk.data.ids import document_id
 from drtk.data.trec import Judgements, Order, QueryHits
 from drtk.errors import UsageError
 from drtk.evaluation import METRICS
-from drtk.evaluation.config import RunSettings
+from drtk.evaluation.config import ScoringSettings
 from drtk.evaluation.measures import Measure
 from drtk.evaluation.metrics import JudgedRanks, rank_measure
 from drtk.runtime import progress
@@ -27,7 +27,7 @@ _MAX_NAMED = 3  # runs, or measures, named in a warning before the others are co
 
 
 @dataclass(frozen=True)
-class View:
+class RankingView:
     """How a run's hits become the ranking that is scored.
 
     order: by scores or by the rank column. by: document of a passage, to score documents by their best passage (MaxP).
@@ -40,7 +40,7 @@ class View:
     depth: int | None = None
 
     @classmethod
-    def of(cls, settings: RunSettings, *, document_of: SourceOf = document_id) -> View:
+    def of(cls, settings: ScoringSettings, *, document_of: SourceOf = document_id) -> RankingView:
         """Return the view that the settings describe; document_of: maps a passage to its document."""
         by = document_of if settings.by == "source" else None
         return cls(settings.order, by, bool(settings.drop_same_id), settings.depth)
@@ -73,12 +73,12 @@ class View:
 
 
 def warn_shallow(
-    depths: Mapping[str, int], measures: Sequence[Measure], *, right: str = "judgements", size: int | None = None
+    depths: Mapping[str, int], measures: Sequence[Measure], *, judged_by: str = "judgements", size: int | None = None
 ) -> None:
     """Log which runs hold fewer documents than a measure's cut-off, in one line for all runs of the same depth.
 
     depths: by run, documents of the longest ranking of a query that counts; 0 is ignored
-    right: what makes a query count. size: documents of the collection if known: no run can hold more.
+    judged_by: what makes a query count. size: documents of the collection if known: no run can hold more.
     """
     by_depth: dict[int, list[str]] = {}
     for name, depth in depths.items():
@@ -89,7 +89,7 @@ def warn_shallow(
         if deeper:
             progress.log(
                 f"{_join_names(names)}: at most {depth:,} {'document' if depth == 1 else 'documents'} for a query with "
-                f"{right}, fewer than the cut-off of {_join_names(deeper)}"
+                f"{judged_by}, fewer than the cut-off of {_join_names(deeper)}"
             )
 
 
@@ -172,12 +172,12 @@ class Evaluator:
     def _values(self, judged: JudgedRanks, known: list[int]) -> dict[str, Value]:
         values: dict[str, Value] = {}
         for measure, compute in self._by_ranks:
-            ranks = judged.judged_only() if measure.judged_only else judged
+            ranks = judged.drop_unjudged() if measure.judged_only else judged
             values[measure.name] = compute(ranks, known, rel=measure.rel, **measure.params)
         grades = judged.by_rank() if self._own else []
         for measure, compute in self._own:
             values[measure.name] = compute(
-                judged.judged_only().by_rank() if measure.judged_only else grades,
+                judged.drop_unjudged().by_rank() if measure.judged_only else grades,
                 known,
                 rel=measure.rel,
                 **measure.params,

@@ -12,8 +12,8 @@ from drtk.data.ids import CorpusIds, document_id
 from drtk.data.runs import NamedRun
 from drtk.data.trec import Judgements, load_hits, load_qrels
 from drtk.errors import DrtkError, MismatchError, RecordError
-from drtk.evaluation.config import EvalSettings, RunSettings
-from drtk.evaluation.evaluate import Evaluation, Evaluator, View, warn_shallow
+from drtk.evaluation.config import EvalSettings, ScoringSettings
+from drtk.evaluation.evaluate import Evaluation, Evaluator, RankingView, warn_shallow
 from drtk.evaluation.measures import parse_measures
 from drtk.evaluation.metrics import JudgedRanks
 from drtk.evaluation.result_table import format_results
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from drtk.data.run_blocks import Places
 
 MEASURES = "nDCG@10 RR@10 R@10 R@100 Success@10"
-Right = Literal["judgements", "answers"]  # what decides which passages are relevant, as named in messages
+RelevanceSource = Literal["judgements", "answers"]  # what decides which passages are relevant, as named in messages
 LARGE = 1 << 20  # bytes of a file; smaller ones are read line by line, which is faster than loading numpy
 
 
@@ -54,13 +54,13 @@ def read_judgements(
 def load_judgements(
     qrels: str,
     corpus: str | None,
-    settings: RunSettings,
+    settings: ScoringSettings,
     intake: Intake,
-) -> tuple[Judgements, View, int | None]:
+) -> tuple[Judgements, RankingView, int | None]:
     """Return judgements, the view of runs that the settings describe, and the number of passages of the corpus if given."""
     known = None if corpus is None else CorpusIds.read(corpus, intake)
     judgements = read_judgements(qrels, intake, known=known, by_source=settings.by == "source")
-    return judgements, View.of(settings, document_of=known or document_id), None if known is None else len(known)
+    return judgements, RankingView.of(settings, document_of=known or document_id), None if known is None else len(known)
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,12 @@ class _JudgedQueries:
 
 
 def read_rankings(
-    run: NamedRun, judgements: Judgements, view: View, intake: Intake, *, right: Right = "judgements"
+    run: NamedRun,
+    judgements: Judgements,
+    view: RankingView,
+    intake: Intake,
+    *,
+    judged_by: RelevanceSource = "judgements",
 ) -> JudgedRankings:
     """Read a run's rankings of judged queries. Raises MismatchError for a run with queries of which none is judged."""
     queries = _JudgedQueries(judgements)
@@ -98,12 +103,12 @@ def read_rankings(
         warn(f"{run.name}: the run is empty")
     elif not hits:
         raise MismatchError(
-            f"{name_of(run.source)}: no query has {right}; it has '{next(iter(queries.looked_up))}', the "
-            f"{'questions' if right == 'answers' else right} have '{next(iter(judgements))}'"
+            f"{name_of(run.source)}: no query has {judged_by}; it has '{next(iter(queries.looked_up))}', the "
+            f"{'questions' if judged_by == 'answers' else judged_by} have '{next(iter(judgements))}'"
         )
-    _log_unjudged(run.name, len(queries.looked_up) - len(hits), right)
+    _log_unjudged(run.name, len(queries.looked_up) - len(hits), judged_by)
     tag = next((found.tags[0] for found in hits.values()), "")
-    if right == "judgements":
+    if judged_by == "judgements":
         judged = JudgedHits(run.name, judgements, of=view.by)
         if not any(judged.add(query, found.doc_ids) for query, found in hits.items()):
             judged.warn()
@@ -118,7 +123,7 @@ def read_rankings(
 
 
 def evaluate_run(
-    run: NamedRun, evaluator: Evaluator, view: View, intake: Intake, *, retrieved_only: bool = False
+    run: NamedRun, evaluator: Evaluator, view: RankingView, intake: Intake, *, retrieved_only: bool = False
 ) -> tuple[Evaluation, JudgedRankings]:
     """Evaluate a run; also return its rankings."""
     rankings = read_rankings(run, evaluator.judgements, view, intake)
@@ -129,7 +134,7 @@ def evaluate_run(
 
 
 def score_run(
-    run: NamedRun, evaluator: Evaluator, view: View, intake: Intake, *, retrieved_only: bool = False
+    run: NamedRun, evaluator: Evaluator, view: RankingView, intake: Intake, *, retrieved_only: bool = False
 ) -> Evaluation:
     """Evaluate a run as `evaluate_run` does; read large files in blocks if ranks of judged documents suffice."""
     is_large = run.source != STANDARD and Path(run.source).is_file() and Path(run.source).stat().st_size >= LARGE
@@ -161,14 +166,14 @@ def evaluate_runs(
 
 
 def _score_in_blocks(
-    run: NamedRun, evaluator: Evaluator, view: View, intake: Intake, retrieved_only: bool
+    run: NamedRun, evaluator: Evaluator, view: RankingView, intake: Intake, retrieved_only: bool
 ) -> Evaluation:
     """Raises NotPlain for a run that must be read line by line, if only to report what is wrong with it."""
     from drtk.data.run_blocks import NotPlain, QueryCounts, iter_judged_places
 
     seen, judged, tag, deepest = QueryCounts(), {}, "", 0
     for places in iter_judged_places(run.source, evaluator.judgements, intake, seen):
-        judged[places.query_id] = _judged_ranks(places, evaluator.judgements[places.query_id], view)
+        judged[places.query_id] = _find_judged_ranks(places, evaluator.judgements[places.query_id], view)
         tag, deepest = tag or places.tag, max(deepest, places.length)
     if not any(ranks.ranks for ranks in judged.values()):
         raise NotPlain
@@ -179,7 +184,7 @@ def _score_in_blocks(
     return result
 
 
-def _judged_ranks(places: Places, judged: Mapping[str, int], view: View) -> JudgedRanks:
+def _find_judged_ranks(places: Places, judged: Mapping[str, int], view: RankingView) -> JudgedRanks:
     pairs = list(zip(places.ranks, places.doc_ids, strict=True))
     own = next((rank for rank, id in pairs if id == places.query_id), None)
     known = [(rank, judged[id]) for rank, id in pairs if id in judged]
@@ -189,18 +194,24 @@ def _judged_ranks(places: Places, judged: Mapping[str, int], view: View) -> Judg
     return ranks.cut(view.depth)
 
 
-def _log_unjudged(name: str, count: int, right: Right = "judgements") -> None:
+def _log_unjudged(name: str, count: int, judged_by: RelevanceSource = "judgements") -> None:
     if count:
-        detail(f"{name}: {_queries(count)} of the run without {right} left out")
+        detail(f"{name}: {_queries(count)} of the run without {judged_by} left out")
 
 
 def log_missing(
-    name: str, found: int, wanted: int, *, retrieved_only: bool, right: Right = "judgements", where: str = "in the run"
+    name: str,
+    found: int,
+    wanted: int,
+    *,
+    retrieved_only: bool,
+    judged_by: RelevanceSource = "judgements",
+    where: str = "in the run",
 ) -> None:
     """Log how many queries that count are not in a run (or in what `where` names), and whether they count as 0."""
     if missing := wanted - found:
         fate = "left out" if retrieved_only else "counted as 0"
-        log(f"{name}: {_queries(missing)} of {wanted:,} with {right} not {where}, {fate}")
+        log(f"{name}: {_queries(missing)} of {wanted:,} with {judged_by} not {where}, {fate}")
 
 
 def _queries(count: int) -> str:

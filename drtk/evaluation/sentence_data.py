@@ -26,7 +26,7 @@ SUFFIXES = (".tsv", ".tsv.gz", ".tsv.zst")
 _OTHER_NAMES = {"stsbenchmark": "stsb", "sickrelatedness": "sickr", "sick": "sickr", "sst": "sst2"}
 
 
-class Pair(NamedTuple):
+class RatedPair(NamedTuple):
     """Two sentences and their human rating."""
 
     first: str
@@ -35,11 +35,11 @@ class Pair(NamedTuple):
 
 
 @dataclass
-class Pairs:
+class RatedPairs:
     """The rated pairs of a file, and the number of pairs without a rating."""
 
     name: str
-    pairs: list[Pair]
+    pairs: list[RatedPair]
     unrated: int = 0
 
     @property
@@ -48,19 +48,19 @@ class Pairs:
         return [pair.score for pair in self.pairs]
 
 
-class Labelled(NamedTuple):
+class LabeledText(NamedTuple):
     """A text, or two of them, and their class."""
 
     texts: tuple[str, ...]
     label: str
 
 
-def read_pairs(source: str, intake: Intake) -> Pairs:
+def read_pairs(source: str, intake: Intake) -> RatedPairs:
     """Read a table whose header names sentence1, sentence2 and score; pairs with an empty score are counted, not kept.
 
     Raises RecordError (file:line) for a row of another width, or a score that is not a number.
     """
-    found = Pairs(Path(source).name.split(".")[0], [])
+    found = RatedPairs(Path(source).name.split(".")[0], [])
     for number, row in _iter_rows(source, ("sentence1", "sentence2", "score"), intake):
         first, second, score = row
         if not score.strip():
@@ -73,13 +73,13 @@ def read_pairs(source: str, intake: Intake) -> Pairs:
         if not isfinite(value):
             intake.forgive(RecordError(f"{name_of(source)}:{number}", f"score '{score}' is not a number"))
             continue
-        found.pairs.append(Pair(first, second, value))
+        found.pairs.append(RatedPair(first, second, value))
     if not found.pairs:
         raise DrtkError(f"{name_of(source)}: holds no rated pair")
     return found
 
 
-def read_labelled(source: str, intake: Intake, *, pairs: bool = False) -> list[Labelled]:
+def read_labeled_texts(source: str, intake: Intake, *, pairs: bool = False) -> list[LabeledText]:
     """Read a table whose header names text and label, or with `pairs` sentence1, sentence2 and label.
 
     Raises RecordError (file:line) for a row of another width or without a label, DrtkError for a table without rows.
@@ -90,7 +90,7 @@ def read_labelled(source: str, intake: Intake, *, pairs: bool = False) -> list[L
         if not label.strip():
             intake.forgive(RecordError(f"{name_of(source)}:{number}", "has no label"))
             continue
-        found.append(Labelled(tuple(texts), label.strip()))
+        found.append(LabeledText(tuple(texts), label.strip()))
     if not found:
         raise DrtkError(f"{name_of(source)}: holds no labelled text")
     return found

@@ -15,7 +15,7 @@ from drtk.data.runs import NamedRun
 from drtk.data.trec import load_hits
 from drtk.errors import DrtkError, RecordError
 from drtk.evaluation import judged_runs as runs
-from drtk.evaluation.evaluate import Evaluator, View
+from drtk.evaluation.evaluate import Evaluator, RankingView
 from drtk.evaluation.measures import parse_measures
 from drtk.evaluation.metrics import JudgedRanks
 from drtk.runtime.inputs import Intake
@@ -107,7 +107,7 @@ def test_a_command_says_and_gives_the_same_either_way(
     data = "".join(rows).encode()
     path.write_bytes(gzip.compress(data) if packed else data)
     measures = parse_measures("nDCG@10 RR@2 R@3 Success@1 P_5 map num_ret recip_rank unj_5")
-    evaluator, view = Evaluator(JUDGEMENTS, measures), View(drop_same_id=True, depth=7)
+    evaluator, view = Evaluator(JUDGEMENTS, measures), RankingView(drop_same_id=True, depth=7)
 
     def outcome(large: int) -> object:
         with pytest.MonkeyPatch.context() as patch:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from drtk.cli.main import app
-from drtk.evaluation.significance import paired_t, randomization_p
+from drtk.evaluation.significance import randomization_test, student_t_test
 from drtk.runtime.integrity import read_json
 from tests.bm25 import need_lucene
 
@@ -88,7 +88,7 @@ def test_written_queries_fit_their_own_passage_better_than_another(place: Path, 
     }  # a ring in random order: nobody keeps its own
     own = np.array([overlap(written[id], wanted[id]) for id in ids])
     permuted = np.array([overlap(written[other[id]], wanted[id]) for id in ids])
-    t, p = paired_t(own - permuted), randomization_p(own - permuted, permutations=10_000, seed=1)
+    t, p = student_t_test(own - permuted), randomization_test(own - permuted, permutations=10_000, seed=1)
     best = read_json(place / "trained" / "meta.json")["best"]
     with capfd.disabled():
         print(f"\n{len(ids)} passages never seen, {len(set(written.values()))} different queries, best {best}")

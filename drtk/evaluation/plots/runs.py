@@ -12,7 +12,7 @@ from drtk.data.jsonl import read_examples
 from drtk.data.runs import NamedRun
 from drtk.data.trec import Judgements, load_hits
 from drtk.errors import DrtkError, UsageError
-from drtk.evaluation.config import COMMON, RUNS, PlotSettings
+from drtk.evaluation.config import PLOT_OPTIONS, RUN_PLOT_OPTIONS, PlotSettings
 from drtk.evaluation.curves import Curve, choose_depths, recall_curve
 from drtk.evaluation.evaluate import Evaluation, Evaluator
 from drtk.evaluation.measures import parse_measures
@@ -69,7 +69,7 @@ def draw_recall(axis: Any, numbers: Numbers) -> None:
 class RecallCurves(Plot):
     """drtk plot recall."""
 
-    takes: ClassVar[frozenset[str]] = COMMON | RUNS | {"hit_rate"}
+    takes: ClassVar[frozenset[str]] = PLOT_OPTIONS | RUN_PLOT_OPTIONS | {"hit_rate"}
 
     def numbers(self, inputs: PlotInputs) -> Numbers:
         """Return {"measure", "k": depths, "curves": {run: values}, "deepest": {run: length of its longest ranking}, "queries"}."""
@@ -112,7 +112,7 @@ MAX_TICKS = 12  # queries up to which each is named below its bar
 class Differences(Plot):
     """drtk plot differences."""
 
-    takes: ClassVar[frozenset[str]] = COMMON | RUNS | {"measure"}
+    takes: ClassVar[frozenset[str]] = PLOT_OPTIONS | RUN_PLOT_OPTIONS | {"measure"}
 
     def numbers(self, inputs: PlotInputs) -> Numbers:
         """Return {"measure", "runs", "mean", "better", "equal", "worse", "queries", "differences"}, largest gain first.
@@ -186,7 +186,7 @@ MOST_PANELS, BINS = 6, 40
 class ScoreDistributions(Plot):
     """drtk plot scores."""
 
-    takes: ClassVar[frozenset[str]] = COMMON | RUNS
+    takes: ClassVar[frozenset[str]] = PLOT_OPTIONS | RUN_PLOT_OPTIONS
 
     def numbers(self, inputs: PlotInputs) -> Numbers:
         """Return {"kinds": [good, other], "panels": {input: {"edges", "good", "other" (counts), "auc", "means"}}}."""

@@ -15,7 +15,7 @@ from drtk.data.jsonl import read_records
 from drtk.data.rows import Row
 from drtk.data.runs import NamedRun
 from drtk.errors import DrtkError, MismatchError, UsageError
-from drtk.evaluation.config import COMMON, PlotSettings
+from drtk.evaluation.config import PLOT_OPTIONS, PlotSettings
 from drtk.evaluation.plots.base import COLORS, GRAY, MARKERS, SIZE, Numbers, Plot, PlotInputs, shorten, style_axis
 from drtk.evaluation.sentence_data import read_pairs
 from drtk.evaluation.sentences import alignment, open_encoder, pair_cosines, spearman, uniformity, unit
@@ -101,7 +101,7 @@ MOST_SYSTEMS = 4
 class CosineByRating(Plot):
     """drtk plot cosine."""
 
-    takes: ClassVar[frozenset[str]] = COMMON | {"pairs"}
+    takes: ClassVar[frozenset[str]] = PLOT_OPTIONS | {"pairs"}
 
     def numbers(self, inputs: PlotInputs) -> Numbers:
         """Return {"bins": [[low, high], …], "systems": {name: {"spearman", "pairs", "cosines": [[…] per bin]}}}."""
@@ -214,7 +214,7 @@ LINKS = 100  # pairs joined by a line
 class VectorSpace(Plot):
     """drtk plot space."""
 
-    takes: ClassVar[frozenset[str]] = COMMON | {"pairs", "qrels", "rel", "positive", "points"}
+    takes: ClassVar[frozenset[str]] = PLOT_OPTIONS | {"pairs", "qrels", "rel", "positive", "points"}
 
     def numbers(self, inputs: PlotInputs) -> Numbers:
         """Return {"panels": [{"name", "groups": {name: [[x, y], …]}, "links", "variance"}], "geometry": {name: {…}}}."""

@@ -228,7 +228,7 @@ def test_vectors_are_indexed_searched_and_refused_like_words(place, capfd):
     run = command(capfd, "search", "dense", "q")
     assert run == "q1 Q0 c 1 1.5 drtk\nq1 Q0 a 2 1.0 drtk\nq1 Q0 b 3 0.5 drtk\n"
     write(place / "qrels.tsv", "query-id\tcorpus-id\tscore\nq1\ta\t1\n")
-    with pytest.raises(UsageError, match="only indexes of words have"):
+    with pytest.raises(UsageError, match="only indexes of type bm25"):
         command(capfd, "search", "dense", "queries.jsonl", "--tune", "--qrels", "qrels.tsv")
 
 

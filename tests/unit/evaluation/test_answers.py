@@ -194,7 +194,7 @@ def test_wrong_usage_and_files_are_rejected(here: Path, capfd: pytest.CaptureFix
         (by_answers[:3], UsageError, "--corpus FILE"),
         ([*by_answers, "--qrels", "q.jsonl"], UsageError, "judged by one of them"),
         ([*by_answers, "--measures", "R@10"], UsageError, r"R@10 needs judgements"),
-        ([*by_answers, "--measures", "Answer"], UsageError, "Answer@20"),
+        ([*by_answers, "--measures", "Answer"], UsageError, "such as Answer@10"),
         ([*by_answers, "--by", "source"], UsageError, "`by` source"),
         (["a.run", "--qrels", "q.jsonl", "--measures", "Answer@1"], UsageError, "needs `answers`"),
         (["a.run", "--exact-match"], UsageError, "--answers FILE"),

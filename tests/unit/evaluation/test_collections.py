@@ -9,7 +9,7 @@ import pytest
 
 from drtk.cli.main import app
 from drtk.errors import DrtkError, MismatchError, UsageError
-from drtk.evaluation.collections import Collection, average_sets
+from drtk.evaluation.collections import BeirDataset, average_sets
 from drtk.evaluation.measures import parse_measures
 from tests.running import command, write
 
@@ -34,7 +34,7 @@ PUBLISHED = {  # nDCG@10 by set in thousandths, and the printed average (docs/me
 def test_published_averages_follow_from_the_published_values() -> None:
     for system, (text, average) in PUBLISHED.items():
         values = {f"set{number}": {"nDCG@10": int(value) / 1000} for number, value in enumerate(text.split())}
-        collections = [Collection(name, Path()) for name in values]
+        collections = [BeirDataset(name, Path()) for name in values]
         made = average_sets(system, collections, values, parse_measures("nDCG@10"))
         assert made.overall["nDCG@10"] == pytest.approx(average, abs=2e-4)
 

@@ -234,9 +234,9 @@ def test_wrong_usage_is_rejected(here: Path, capfd: pytest.CaptureFixture[str]) 
     for arguments, problem in (
         (["x=a.run", "x=b.run", *qrels], "needs two systems"),
         (["a.run", "b.run"], "`qrels` or `answers`"),
-        (["a.run", "b.run", "--baseline", "c", *qrels], "`baseline`: no system is called 'c'; there are a, b"),
+        (["a.run", "b.run", "--baseline", "c", *qrels], "`baseline`: no system is called 'c'; choose from a, b"),
         (["a.run", "b.run", "--intersect", "--missing-as-zero", *qrels], "`intersect` and `missing_as_zero`"),
-        (["a.run", "b.run", "--measures", "num_ret", *qrels], "num_ret is no average"),
+        (["a.run", "b.run", "--measures", "num_ret", *qrels], "num_ret is not a mean"),
         (["x=a.run", "x=a.run", "b.run", *qrels], "is given twice"),
         ([*by_answers, *qrels], "--qrels and --answers"),
         ([*by_answers, "--measures", "nDCG@10"], "needs judgements"),

@@ -308,8 +308,8 @@ def test_wrong_usage_and_files_are_rejected(here: Path, capfd: pytest.CaptureFix
         (["nonsense", "a.run"], UsageError, "unknown picture 'nonsense'; choose from recall, training"),
         (["differences", "a.run", *judged], UsageError, "of 2 inputs; there is 1"),
         (["differences", "a.run", "b.run", *judged, "--measure", "RR P_5"], UsageError, "one measure"),
-        (["training", "log.jsonl", *judged], UsageError, "`qrels` does not go with drtk plot training"),
-        (["recall", "a.run", *judged, "--field", "x"], UsageError, "`field` does not go with drtk plot recall"),
+        (["training", "log.jsonl", *judged], UsageError, "`qrels` has no effect on drtk plot training"),
+        (["recall", "a.run", *judged, "--field", "x"], UsageError, "`field` has no effect on drtk plot recall"),
         (["cosine", "nowhere"], UsageError, "a model needs sentences: `pairs`"),
         (["cosine", "pairs.jsonl", "--pairs", "x"], UsageError, "have their cosines already"),
         (["scores", "a.run", "pairs.jsonl"], UsageError, "do not go into one picture"),
@@ -322,5 +322,5 @@ def test_wrong_usage_and_files_are_rejected(here: Path, capfd: pytest.CaptureFix
         with pytest.raises(fault, match=problem):
             numbers(capfd, *arguments)
     for output in ([], ["-o", "x.jpg"]):
-        with pytest.raises(UsageError, match=r"\.png, \.svg, \.pdf, \.json; or set `format`"):
+        with pytest.raises(UsageError, match=r"\.png, \.svg, \.pdf, \.json; or give --format"):
             command(capfd, "plot", "training", "log.jsonl", *output)

@@ -16,7 +16,7 @@ from drtk.evaluation.evaluate import Evaluation, Evaluator
 from drtk.evaluation.measures import parse_measures
 from drtk.evaluation.report import (
     choose_queries,
-    describe_contrast,
+    describe_test,
     find_leaders,
     measure_overlap,
 )
@@ -48,7 +48,7 @@ def test_every_run_is_compared_with_the_first() -> None:
     assert (found[0].better, found[0].worse, found[0].equal) == (1, 1, 2)
     assert found[0].difference == pytest.approx(-1 / 16)
     assert found[0].randomisation_p == 1.0
-    sentence = describe_contrast(found[0], (0.375, 0.4375))
+    sentence = describe_test(found[0], (0.375, 0.4375))
     assert sentence.startswith("dense does not differ significantly from one on RR: 0.3750 against 0.4375 (-0.0625; p")
     assert sentence.endswith("better on 1 of 4 queries, worse on 1, equal on 2.")
 
@@ -68,7 +68,7 @@ def test_p_values_are_corrected_for_the_number_of_comparisons() -> None:
         assert [each.randomisation_p_corrected for each in found] == [expected] * len(others)
         assert [each.significant for each in found] == [len(others) == 1] * len(others)
         verb = "is significantly better than" if len(others) == 1 else "does not differ significantly from"
-        assert f"b {verb} a on R@1: 1.0000 against 0.0000" in describe_contrast(found[0], (1.0, 0.0))
+        assert f"b {verb} a on R@1: 1.0000 against 0.0000" in describe_test(found[0], (1.0, 0.0))
     assert find_leaders([system("a", 1, 0, 0, 0), system("b", 0, 1, 0, 0)], ["RR"]) == []  # ties have no leader
     assert find_leaders([system("a", 1, 0, 0, 0), system("b", 1, 2, 0, 0)], ["RR", "R@1"]) == ["b is best on RR."]
 

@@ -12,7 +12,7 @@ import pytest
 from drtk.errors import DrtkError, RecordError
 from drtk.evaluation import transfer
 from drtk.evaluation.sentence_data import read_pairs
-from drtk.evaluation.sentences import Result, format_sentence_results
+from drtk.evaluation.sentences import TaskResult, format_sentence_results
 from drtk.runtime.inputs import Intake
 from tests.data import shared_data
 from tests.running import command, write
@@ -172,7 +172,7 @@ def test_rated_pairs_can_be_written_with_their_cosines(here: Path, capfd: pytest
 def test_the_average_of_transfer_dev_accuracies_is_of_all_seven_tasks() -> None:
     # tested .9 each; chosen by .1, .2, … .7: 2.8 / 7 = .4
     names = ("MR", "CR", "SUBJ", "MPQA", "SST2", "TREC", "MRPC")
-    found = [Result(name, {name: 0.9}, {"dev": at / 10}) for at, name in enumerate(names, start=1)]
+    found = [TaskResult(name, {name: 0.9}, {"dev": at / 10}) for at, name in enumerate(names, start=1)]
     header, row = format_sentence_results({"s": found}, "csv", digits=4)
     assert header == "system,MR,CR,SUBJ,MPQA,SST2,TREC,MRPC,transfer average,transfer dev average"
     assert [float(value) for value in row.split(",")[-2:]] == pytest.approx([0.9, 0.4])

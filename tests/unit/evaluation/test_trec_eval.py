@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from drtk.data.trec import load_hits, load_qrels
-from drtk.evaluation.evaluate import Evaluation, Evaluator, View
+from drtk.evaluation.evaluate import Evaluation, Evaluator, RankingView
 from drtk.evaluation.measures import parse_measures
 from tests.data import shared_data
 from tests.running import command
@@ -61,7 +61,7 @@ def evaluated(reference: Reference, folder: Path) -> Evaluation:
     hits = load_hits(str(folder / reference.run))
     tag = next(iter(hits.values())).tags[0]
     evaluator = Evaluator(judgements, parse_measures(reference.measures, rel=reference.rel))
-    view = View(depth=reference.depth)
+    view = RankingView(depth=reference.depth)
     rankings = {query: view(found) for query, found in hits.items()}
     return evaluator("run", rankings, retrieved_only=not reference.complete, tag=tag)
 
