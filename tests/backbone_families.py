@@ -115,7 +115,7 @@ def create_padded_batch(model: Any, *, lengths: tuple[int, ...] = (9, 6, 4), see
 class DecoderSlot:
     """A slot as readers want it (drtk.pretraining.decoders.transformer.DecoderInput); everything is visible unless said otherwise."""
 
-    anatomy: BackboneAdapter
+    adapter: BackboneAdapter
     ids: Tensor
     attention: Tensor
     clean: Tensor | None = None
@@ -128,7 +128,7 @@ class DecoderSlot:
         return self.ids if self.clean is None else self.clean
 
     def states(self) -> list[Tensor]:
-        return self.given or self.anatomy.encode(self.ids, self.attention, self.types)
+        return self.given or self.adapter.encode(self.ids, self.attention, self.types)
 
     @property
     def visible(self) -> Tensor:

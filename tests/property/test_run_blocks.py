@@ -133,7 +133,9 @@ def test_the_same_document_twice_is_left_to_the_careful_reader(tmp_path: Path) -
 def test_two_ids_of_one_hash_cost_time_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "x.run"
     path.write_text("1 Q0 d1 1 2 t\n1 Q0 d2 2 1 t\n")
-    monkeypatch.setattr(run_blocks.ByteWords, "compute_hashes", lambda self, starts, ends: (ends - starts).astype("uint64"))
+    monkeypatch.setattr(
+        run_blocks.ByteWords, "compute_hashes", lambda self, starts, ends: (ends - starts).astype("uint64")
+    )
     with pytest.raises(UnsupportedRunError):
         by_blocks(path)
 

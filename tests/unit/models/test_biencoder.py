@@ -16,7 +16,7 @@ from tests.tiny_models import make_passages, save_tiny_encoder
 def inputs(towers, count: int = 12) -> dict[str, torch.Tensor]:
     batch = {}
     for role in ("query", "passage"):
-        padded = towers["passage"].tokenizing(role)(make_passages(count)).pad(range(count), pad=0)
+        padded = towers["passage"].get_tokenizer(role)(make_passages(count)).pad(range(count), pad=0)
         batch |= {f"{role}_{name}": torch.from_numpy(array) for name, array in padded.items()}
     return batch
 

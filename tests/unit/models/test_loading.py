@@ -16,25 +16,25 @@ from torch import Tensor
 from drtk.errors import DrtkError, MismatchError
 from drtk.expansion.term_weights.bprop import FirstTokenAttention
 from drtk.models.checkpoint import TextEncoder, load_encoder, save_encoder
-from drtk.models.cross_encoder import identify_scorer, load_crossencoder, start_crossencoder
+from drtk.models.cross_encoder import identify_scorer, init_cross_encoder, load_cross_encoder
 from drtk.models.lm_head import load_masked_lm
 from drtk.models.seq2seq import load_generation_model
 from drtk.models.term_weighter import TermWeightModel, init_term_weighter
 from drtk.text.tokenizers import load_tokenizer
-from tests.backbone_families import FAMILIES, save_masked_lm
+from tests.backbone_families import FAMILIES, save_random_masked_lm
 from tests.tiny_models import save_tiny_cross_encoder, save_tiny_encoder, save_tiny_generator
 
 Weights = dict[str, Tensor]
 
 
 def start(folder: Path) -> Any:
-    return start_crossencoder(str(folder), max_length=None, seed=1, default=32)
+    return init_cross_encoder(str(folder), max_length=None, seed=1, default=32)
 
 
 LOADERS: dict[str, Callable[[Path], Any]] = {
     "encoder": load_encoder,
     "new cross-encoder": start,
-    "cross-encoder": load_crossencoder,
+    "cross-encoder": load_cross_encoder,
     "masked LM": load_masked_lm,
     "weigher": lambda folder: init_term_weighter(folder, "deepct", seed=1),
     "attention": lambda folder: FirstTokenAttention(
@@ -49,7 +49,7 @@ LOADERS: dict[str, Callable[[Path], Any]] = {
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """A folder for each of LOADERS."""
     path = tmp_path_factory.mktemp("models")
-    save_masked_lm("bert", path / "bert")
+    save_random_masked_lm("bert", path / "bert")
     scorer = save_tiny_cross_encoder(path / "scorer")
     writers = {arch: save_tiny_generator(path / arch, arch) for arch in ("t5", "gpt2")}
     return dict.fromkeys(LOADERS, path / "bert") | {"cross-encoder": scorer} | writers
@@ -144,7 +144,7 @@ def test_weights_saved_after_a_prefix_was_removed_have_plain_names(folders: dict
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_encoders_load_from_masked_language_models_of_every_family(tmp_path: Path, family: str) -> None:
-    model = save_masked_lm(family, tmp_path / "m")
+    model = save_random_masked_lm(family, tmp_path / "m")
     mine, theirs = load_encoder(tmp_path / "m").encoder.backbone.state_dict(), model.base_model.state_dict()
     for name, weights in theirs.items():
         torch.testing.assert_close(mine[name], weights, rtol=0, atol=0)

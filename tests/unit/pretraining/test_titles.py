@@ -14,7 +14,7 @@ from drtk.config import load_preset, preset_names
 from drtk.models.checkpoint import load_encoder
 from drtk.records import Passage
 from drtk.text.batching import TextTokenizer
-from tests.backbone_families import save_masked_lm
+from tests.backbone_families import save_random_masked_lm
 from tests.pretraining_setup import PretrainingFiles, PretrainingSetup
 from tests.tiny_models import make_topic_words
 
@@ -80,7 +80,7 @@ def test_the_encoder_reads_what_the_tokenizer_makes_of_title_and_text(
 @pytest.mark.parametrize("family", ["roberta", "distilbert"])
 def test_a_pair_without_token_types(family: str, world: PretrainingFiles, tmp_path: Path):
     """RoBERTa has two separators and one type; DistilBERT takes no types."""
-    save_masked_lm(family, tmp_path / family)
+    save_random_masked_lm(family, tmp_path / family)
     stage = titled(world, tmp_path, tmp_path / family).stage("simlm-ae", max_length=32)
     encoder, *_ = embedded(stage)
     for row, passage in enumerate(seen(stage)):
