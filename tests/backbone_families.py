@@ -62,7 +62,7 @@ def create_masked_lm(family: str, *, attention: str = "sdpa", vocabulary: int = 
     return model.eval()
 
 
-def save_masked_lm(family: str, folder: Path, **changes: Any) -> Any:
+def save_random_masked_lm(family: str, folder: Path, **changes: Any) -> Any:
     """The same in a folder, with a tokenizer of the made-up collection: byte-level for RoBERTa; returns the model."""
     from transformers import AutoTokenizer
 
