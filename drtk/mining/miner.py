@@ -9,7 +9,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 from drtk.data.checks import JudgedHits
-from drtk.data.ids import document_id
+from drtk.data.ids import parse_document_id
 from drtk.mining.candidates import CE, Candidate, CandidatePool, Hits, MiningQuery, Rejection
 from drtk.mining.filters import ContentFilter, ScoreFilter
 from drtk.mining.policies import Policy, sample_random_ids
@@ -51,7 +51,7 @@ class Miner:
     @property
     def document_of(self) -> Callable[[str], str] | None:
         """Maps a passage id to its document id, if documents were judged; None if passages were."""
-        return (self.queries.corpus or document_id) if self.queries.by_source else None
+        return (self.queries.corpus or parse_document_id) if self.queries.by_source else None
 
     def mine(self, window: Sequence[MiningQuery]) -> list[CandidatePool]:
         """Mine a window of queries; return the pool of each, with its `example` unless the query was skipped."""
@@ -238,7 +238,7 @@ class Miner:
             if not judged.get(name):
                 check = self._get_judged_hits(name)
                 check.add(pool.query_id, [*hits.ids, *pool.query.positives])
-                if check.found or check.problem():
+                if check.found or check.describe_problem():
                     judged[name] = check.found
 
     def _get_judged_hits(self, name: str) -> JudgedHits:
@@ -251,7 +251,8 @@ class Miner:
         """Return a message for each source that retrieved none of the judged documents."""
         sources = [name for name, has_judged in self.counts.get("judged_found", {}).items() if not has_judged]
         return [
-            self._get_judged_hits(name).problem() or f"{name}: no judged document was retrieved" for name in sources
+            self._get_judged_hits(name).describe_problem() or f"{name}: no judged document was retrieved"
+            for name in sources
         ]
 
     def find_id_mismatch(self) -> str | None:

@@ -272,12 +272,12 @@ def format_page(summary: Summary, corpus: str | None = None, queries: str | None
 
     def parts() -> Iterator[Markup]:
         for title, header, rows in build_sections(summary):
-            yield pages.heading(title)
-            yield pages.table(header if any(header) else (), [[Cell(text) for text in row] for row in rows])
+            yield pages.render_heading(title)
+            yield pages.render_table(header if any(header) else (), [[Cell(text) for text in row] for row in rows])
         histograms = {"rank in its source": summary.rank}
         histograms |= {MEASURES[name]: measure for name, measure in summary.values.items()}
-        yield pages.pictures(
-            pages.histogram(
+        yield pages.render_figures(
+            pages.render_histogram(
                 *measure.compute_histogram(NUM_BINS),
                 label=f"share of {measure.count:,} negatives",
                 caption=f"{title}; {measure.minimum:z.4g} to {measure.maximum:z.4g}, mean {measure.mean:z.4g}",
@@ -286,8 +286,8 @@ def format_page(summary: Summary, corpus: str | None = None, queries: str | None
             if measure.count > 1
         )
         if summary.shown:
-            yield pages.heading("Example queries")
-            yield pages.paragraph(
+            yield pages.render_heading("Example queries")
+            yield pages.render_paragraph(
                 "Queries with the most suspicious negatives, then queries sampled at random. Is a negative relevant?",
                 kind="dim",
             )
@@ -297,7 +297,7 @@ def format_page(summary: Summary, corpus: str | None = None, queries: str | None
     subtitle = (
         f"{summary.negatives.count:,} examples of {summary.queries:,} queries, {summary.num_negatives:,} negatives"
     )
-    return pages.page("Mined negatives", parts(), subtitle=subtitle + suspicious)
+    return pages.render_page("Mined negatives", parts(), subtitle=subtitle + suspicious)
 
 
 def _query_details(rows: Sequence[AuditRow], corpus: str | None, queries: str | None) -> Iterator[Markup]:
@@ -333,7 +333,7 @@ def _query_details(rows: Sequence[AuditRow], corpus: str | None, queries: str | 
             title, snippet = get_snippet(question, passage["id"])
             label += "".join(f", {name} {passage[name]:z.4g}" for name in _SHOWN_VALUES if name in passage)
             heading = Markup('{} <span class="{}">{}</span>').format(label, css, note)
-            items.append(pages.passage_item(heading, passage["id"], title, snippet))
+            items.append(pages.render_passage_item(heading, passage["id"], title, snippet))
 
         for positive in row["positives"][:NUM_NEGATIVES]:
             ranks = ", ".join(f"rank {rank:,} of {source}" for source, (rank, _) in positive["found"].items())
@@ -353,7 +353,7 @@ def _query_details(rows: Sequence[AuditRow], corpus: str | None, queries: str | 
         )
         if num_suspicious:
             summary += Markup(' <span class="bad">{:,} suspicious</span>').format(num_suspicious)
-        yield pages.details(summary, items)
+        yield pages.render_details(summary, items)
 
 
 def _order_by_hardness(negative: AuditRow) -> tuple[bool, int, float, int]:

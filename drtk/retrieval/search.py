@@ -15,14 +15,14 @@ import numpy as np
 from drtk.data.corpus_store import CorpusStore
 from drtk.data.embeddings import KIND, Shard, check_finite, read_shards
 from drtk.data.jsonl import read_queries
-from drtk.data.trec import load_qrels, run_lines
+from drtk.data.trec import format_run_lines, load_qrels
 from drtk.errors import DrtkError, MismatchError, UsageError
 from drtk.indexing.base import Ranking, get_index_class, sort_hits
 from drtk.indexing.config import INDEX_KIND, RUN_DEPTH, SearchSettings
 from drtk.indexing.vectors import find_encoder_differences, needs_unit_length, scale_to_unit_length
 from drtk.records import Passage, Query
 from drtk.runtime.filter_job import FilterJob
-from drtk.runtime.manifest import Manifest, folder_entry, read_manifest
+from drtk.runtime.manifest import Manifest, describe_folder, read_manifest
 from drtk.runtime.progress import log, warn
 
 DEPTH_GROWTH = 4  # factor by which the depth grows for queries with too few documents
@@ -335,18 +335,18 @@ def write_run(
     job.record(settings, paths=[*folders, source], model=model, qrels=qrels)
     options = options or RankingOptions(settings.k or RUN_DEPTH)
     indexes = IndexGroup(folders, settings)
-    job.intake.inputs += [folder_entry(folder) for folder in indexes.folders]
+    job.tracker.inputs += [describe_folder(folder) for folder in indexes.folders]
     queries: Any
     searcher: TextQueries | StoredQueries
     if Path(source).is_dir():
         queries = searcher = StoredQueries(indexes, source)
-        job.intake.inputs.append(folder_entry(source))
+        job.tracker.inputs.append(describe_folder(source))
     else:
         encoder = QueryEncoder(indexes, settings, model) if indexes.reads == "vectors" else None
-        queries, searcher = read_queries(source, intake=job.intake), TextQueries(indexes, encoder)
+        queries, searcher = read_queries(source, tracker=job.tracker), TextQueries(indexes, encoder)
         job.lookups = (encoder.place,) if encoder is not None and encoder.place else ()
     if qrels is not None:
-        judgements = load_qrels(qrels, intake=job.intake)
+        judgements = load_qrels(qrels, tracker=job.tracker)
         queries = (query for query in queries if query.id in judgements)
         first = next(queries, None)
         if first is None:
@@ -356,7 +356,7 @@ def write_run(
     def write_window(window: list[Any]) -> Iterator[bytes]:
         num_empty = searcher.num_empty
         for query_id, ranking in searcher(window, options):
-            yield from run_lines(query_id, ranking, settings.tag)
+            yield from format_run_lines(query_id, ranking, settings.tag)
         if searcher.num_empty > num_empty:
             job.counts["without a word"] = job.counts.get("without a word", 0) + searcher.num_empty - num_empty
 
@@ -384,7 +384,7 @@ class PassageSearcher:
     @property
     def inputs(self) -> list[dict[str, Any]]:
         """The manifest entries of the index."""
-        return [folder_entry(self._index)]
+        return [describe_folder(self._index)]
 
     def search(self, texts: Sequence[str], k: int) -> list[Ranking]:
         """Return up to `k` passages for each text, best first; equal texts are searched once."""
