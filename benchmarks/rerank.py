@@ -26,7 +26,7 @@ from drtk.data.corpus_store import CorpusStore
 from drtk.data.jsonl import dump, read_passages
 from drtk.data.trec import run_lines
 from drtk.models.config import ScoringSettings
-from drtk.models.cross_encoder import save_crossencoder, start_crossencoder
+from drtk.models.cross_encoder import init_cross_encoder, save_cross_encoder
 from drtk.models.generator_input import format_passage
 from drtk.records import Passage
 from drtk.retrieval.rerank import Rerank, read_candidates
@@ -95,8 +95,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         model = str(folder / "model")
-        made = start_crossencoder(chosen.model, max_length=chosen.max_length, seed=1, default=chosen.max_length)
-        save_crossencoder(made, Path(model))
+        made = init_cross_encoder(chosen.model, max_length=chosen.max_length, seed=1, default=chosen.max_length)
+        save_cross_encoder(made, Path(model))
         task = Task(folder, list(islice(read_passages(chosen.corpus), chosen.passages)), chosen.queries, chosen.depth)
         work = Rerank(model, ScoringSettings(dtype="float32"), device, False, "drtk", False)
         peer = CrossEncoder(model, device=device)

@@ -326,14 +326,14 @@ class Subjects:
         if not path.exists():
             weigher = init_term_weighter(Path(self._file("model")), "deepct", seed=1)
             save_term_weighter(weigher, path)
-            recipe = weigher.encoder.recipe.to_dict()
+            recipe = weigher.encoder.encoding.to_dict()
             facts = {"method": "deepct", "title": "join", "expand": []}
             _as_made(path, "termweight", encoding=recipe, term_weights=facts)
         call = ["termweight", self._file("documents.jsonl"), "--method", "deepct", "--device", "cpu", "-q"]
         return Subject(path, lambda folder, _: here(*call, "--model", str(folder)), is_model=True)
 
     def _list_reranker(self) -> Subject:
-        from drtk.models.list_reranker import ListShape, init_list_reranker, save_list_reranker
+        from drtk.models.list_reranker import ListRerankerConfig, init_list_reranker, save_list_reranker
         from drtk.runtime.manifest import read_manifest
 
         vectors = self.folder / "pairs"
@@ -345,7 +345,7 @@ class Subjects:
             done(*call, "--vectors", str(vectors), "-o", str(self.folder / "reranked.run"), "-q")
             made = read_manifest(vectors)
             save_list_reranker(
-                init_list_reranker(ListShape(made["dimension"], depth=3, hidden=8, layers=1), seed=1), path
+                init_list_reranker(ListRerankerConfig(made["dimension"], depth=3, hidden=8, layers=1), seed=1), path
             )
             _as_made(path, "train-reranker", scorer=made["scorer"])
         call = ["rerank", run, "--vectors", str(vectors), "--device", "cpu", "-q"]

@@ -113,7 +113,7 @@ def padded(model: Any, *, lengths: tuple[int, ...] = (9, 6, 4), seed: int = 0) -
 class Slot:
     """A slot as readers want it (drtk.pretraining.decoders.transformer.DecoderInput); everything is visible unless said otherwise."""
 
-    anatomy: BackboneAdapter
+    adapter: BackboneAdapter
     ids: Tensor
     attention: Tensor
     clean: Tensor | None = None
@@ -126,7 +126,7 @@ class Slot:
         return self.ids if self.clean is None else self.clean
 
     def states(self) -> list[Tensor]:
-        return self.given or self.anatomy.encode(self.ids, self.attention, self.types)
+        return self.given or self.adapter.encode(self.ids, self.attention, self.types)
 
     @property
     def visible(self) -> Tensor:

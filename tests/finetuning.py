@@ -16,12 +16,12 @@ from drtk.models.biencoder import BiEncoder
 from drtk.models.checkpoint import TextEncoder
 from drtk.pretraining.auxiliary import DiffCSE
 from drtk.records import Example, Passage
-from drtk.training.arguments import Schedule, training_arguments
+from drtk.training.arguments import Schedule, build_training_arguments
 from drtk.training.config import RetrieverConfig
 from drtk.training.dataset import SampledExamples, collate
 from drtk.training.examples import PackedExamples
 from drtk.training.grad_cache import RetrieverTrainer
-from drtk.training.retriever import start_towers
+from drtk.training.retriever import load_start_towers
 from drtk.training.retriever_loss import RetrieverLoss
 from tests.tiny import collection
 
@@ -82,7 +82,7 @@ class Stage:
     @classmethod
     def of(cls, folder: Path, settings: RetrieverConfig, *, count: int = 12, dropout: bool = False) -> Stage:
         """That of a model folder on the first examples of the collection."""
-        towers = start_towers(str(folder), settings)
+        towers = load_start_towers(str(folder), settings)
         passage, query = towers["passage"], towers.get("query")
         model: nn.Module = BiEncoder(passage.encoder, query.encoder if query else None, group_overhead=4)
         aux = None
@@ -92,7 +92,7 @@ class Stage:
         for part in model.modules():
             if isinstance(part, nn.Dropout) and not dropout:
                 part.p = 0.0
-        loss = RetrieverLoss.of(settings, similarity=str(passage.recipe.similarity))
+        loss = RetrieverLoss.of(settings, similarity=str(passage.encoding.similarity))
         draws = SampledExamples(
             PackedExamples(examples(count), scored=True),
             queries={row["_id"]: row["text"] for row in collection(count)[1]},
@@ -114,8 +114,8 @@ class Stage:
         query = self.towers.get("query", passage)
         return collate(
             [self.draws[number] for number in numbers],
-            query=query.tokenizing("query"),
-            passage=passage.tokenizing("passage"),
+            query=query.get_tokenizer("query"),
+            passage=passage.get_tokenizer("passage"),
             corrupt=self.aux and self.aux.corrupt,
         )
 
@@ -123,10 +123,10 @@ class Stage:
         """What trains it, on the CPU."""
         settings = self.settings
         plain = {"lr": 1e-3, "warmup": 2, "weight_decay": 0.0, "precision": "float32", "log_every": 1, "trainer": ()}
-        arguments = training_arguments(
+        arguments = build_training_arguments(
             replace(settings, **plain), Schedule(settings.batch, 4, 1), folder, seed=7, device="cpu"
         )
-        loss = RetrieverLoss.of(settings, similarity=str(self.towers["passage"].recipe.similarity))
+        loss = RetrieverLoss.of(settings, similarity=str(self.towers["passage"].encoding.similarity))
         weights = {**loss.weights, **(self.aux.weights if self.aux else {})}
         trainer = RetrieverTrainer(
             loss=loss,

@@ -16,17 +16,17 @@ from torch import Tensor, nn
 
 from drtk.config import load_preset
 from drtk.pretraining.assembly import build_network
-from drtk.pretraining.batch import Batch, Example, SlotBatch
+from drtk.pretraining.batch import Batch, PretrainingExample, SlotBatch
 from drtk.pretraining.composition import Composition
 from drtk.pretraining.config import PretrainSettings
 from drtk.pretraining.dataset import PretrainingData
-from drtk.pretraining.example_builder import fields_of
-from drtk.pretraining.network import EncodedBatch, Network, compute_batch_terms
+from drtk.pretraining.example_builder import list_corpus_fields
+from drtk.pretraining.network import EncodedBatch, Network, compute_contrastive_terms
 from drtk.pretraining.parse import apply_changes, parse_composition
 from drtk.pretraining.trainer import Pretrainer
 from drtk.text.token_dataset import TokenCorpus
 from drtk.text.word_pieces import WordPieceTokenizer
-from drtk.training.arguments import Schedule, training_arguments
+from drtk.training.arguments import Schedule, build_training_arguments
 from tests.enriched import enriched_corpus
 from tests.tiny import tiny_model
 
@@ -89,7 +89,7 @@ class World:
     def stage_of(self, plan: Composition, *, seed: int = 7, **settings: Any) -> Stage:
         """A composition put together, with the rows it would train on."""
         network, tokenizer = build_network(plan, self.model, seed=1)
-        corpus = TokenCorpus.open(str(self.corpus), str(self.model), wants=fields_of(plan))
+        corpus = TokenCorpus.open(str(self.corpus), str(self.model), wants=list_corpus_fields(plan))
         chosen = PretrainSettings(**{"max_length": MAX_LENGTH, "batch": 6, "steps": 4} | settings)
         return Stage(network.eval(), tokenizer, PretrainingData(corpus, plan, chosen, tokenizer, seed))
 
@@ -117,7 +117,7 @@ class Stage:
         """The examples of all steps."""
         return self.data.dataset()
 
-    def seen(self, *numbers: int) -> list[Example]:
+    def seen(self, *numbers: int) -> list[PretrainingExample]:
         """Examples by their place in the order of training."""
         return [self.rows[number] for number in numbers]
 
@@ -136,7 +136,7 @@ class Stage:
         """Every term by name, and "total", weighted; with gradients."""
         output = self.network(batch, self.network.counts(batch))
         present = {name: slot.present for name, slot in batch.items()}
-        terms = output.terms | compute_batch_terms(self.network.composition, output.vectors, present)
+        terms = output.terms | compute_contrastive_terms(self.network.composition, output.vectors, present)
         weights = self.network.weights
         return terms | {"total": torch.stack([weights[name] * value for name, value in terms.items()]).sum()}
 
@@ -152,7 +152,7 @@ class Stage:
         settings, data = self.data.settings, self.data
         plain = {"lr": 1e-3, "warmup": 0, "weight_decay": 0.0, "precision": "float32", "log_every": 1, "trainer": ()}
         config, schedule = replace(settings, **plain), Schedule(settings.batch, data.steps, 1)
-        arguments = training_arguments(config, schedule, folder, seed=data.seed, device="cpu", save_every=1000)
+        arguments = build_training_arguments(config, schedule, folder, seed=data.seed, device="cpu", save_every=1000)
         return Pretrainer(
             log=folder / "log.jsonl",
             steps_per_epoch=1,

@@ -35,4 +35,4 @@ def init_model(
     model = init_encoder(tokenizer, settings, seed=seed)
     save_encoder(model, job.begin())
     job.counts["parameters"] = sum(weights.numel() for weights in model.encoder.parameters())
-    job.finish(encoding=model.recipe.to_dict())
+    job.finish(encoding=model.encoding.to_dict())

@@ -76,7 +76,7 @@ def pretrain(
     from drtk.errors import UsageError
     from drtk.models.model_folder import locate
     from drtk.pretraining.parse import apply_changes, parse_composition
-    from drtk.training.preflight import check_beforehand
+    from drtk.training.preflight import check_training_inputs
 
     place = str(recipe["name"])
     content = apply_changes(recipe, changes or [])
@@ -94,13 +94,13 @@ def pretrain(
             raise UsageError('--generator: generator.init = "copy" starts from the encoder; leave one of them out')
     if probe is not None and probe_sts is not None:
         raise UsageError("--probe and --probe-sts each choose the best encoder; give one of them")
-    check_beforehand(settings.trainer, device, probe_sts, kept=[*passages, *job.side_files])
+    check_training_inputs(settings.trainer, device, probe_sts, kept=[*passages, *job.side_files])
     folder = locate(model)
     split = choose_dev_split(probe) if probe is not None else ""
-    from drtk.models.device import Attention, choose_device
+    from drtk.models.device import AttentionBackend, choose_device
     from drtk.pretraining.assembly import build_network, check_composition, check_lengths, warn_of_equal_views
     from drtk.pretraining.dataset import PretrainingData
-    from drtk.pretraining.export import load_readers
+    from drtk.pretraining.export import load_training_modules
     from drtk.pretraining.trainer import check_batch
     from drtk.pretraining.trainer import pretrain as train
     from drtk.runtime.manifest import find_inputs
@@ -111,13 +111,13 @@ def pretrain(
     check_reporting(settings.report_to)
     on_gpu = trains_on_gpu(device)
     half = resolve_precision(settings.precision, on_gpu=on_gpu) != "float32"
-    attention = Attention(settings.attention, choose_device("cuda" if on_gpu else "cpu"), half)
+    attention = AttentionBackend(settings.attention, choose_device("cuda" if on_gpu else "cpu"), half)
     attention.check()
     network, tokenizer = build_network(plan, folder, seed=seed, place=place, attention=attention)
     check_lengths(network, settings.max_length)
     warn_of_equal_views(network)
     check_batch(settings, network)
-    num_loaded = load_readers(network, folder)
+    num_loaded = load_training_modules(network, folder)
     corpus = TokenCorpus.open(passages, model, wants=wants, side_files=job.side_files, intake=job.intake)
     of_preset = {name for name, value in recipe.get("settings", {}).items() if getattr(settings, name) == value}
     data = PretrainingData(

@@ -145,13 +145,13 @@ def _rerank_lists(
     from pathlib import Path
 
     from drtk.data.embeddings import PairVectors
-    from drtk.models.list_reranker import read_list_shape
+    from drtk.models.list_reranker import read_list_reranker_config
     from drtk.retrieval.rerank import RerankLists, check_same_scorer, read_list_candidates
     from drtk.runtime.manifest import read_manifest_if_any
     from drtk.runtime.runners import run_filter
     from drtk.runtime.streams import name_of
 
-    longest = read_list_shape(Path(model)).depth
+    longest = read_list_reranker_config(Path(model)).depth
     depth = settings.depth or longest
     if depth > longest:
         raise UsageError(f"--depth {depth}: {model} was trained on lists of {longest}")

@@ -123,9 +123,9 @@ def rerank_queries__train(
     if not devs and (dev_queries is not None or dev_kind is not None):
         raise UsageError("--dev-queries and --dev-kind go with --dev")
     from drtk.models.model_folder import locate
-    from drtk.training.preflight import check_beforehand
+    from drtk.training.preflight import check_training_inputs
 
-    check_beforehand(settings.trainer, device, labelled, queries, *devs.values(), dev_queries)
+    check_training_inputs(settings.trainer, device, labelled, queries, *devs.values(), dev_queries)
     locate(model)
     from drtk.query_expansion.candidates import load_queries
     from drtk.query_expansion.config import READ

@@ -150,10 +150,10 @@ def _train(
     from pathlib import Path
 
     from drtk.models.model_folder import locate
-    from drtk.training.preflight import check_beforehand
+    from drtk.training.preflight import check_training_inputs
 
     training = training.resolve(method)
-    check_beforehand(training.trainer, device, examples, queries, kept=[corpus])
+    check_training_inputs(training.trainer, device, examples, queries, kept=[corpus])
     locate(model)
     from drtk.expansion.term_weights.train import check_added_texts, plan, train_weigher
     from drtk.models.term_weighter import init_term_weighter
@@ -171,4 +171,4 @@ def _train(
     )
     job.intake.inputs += find_inputs({"corpus": corpus, "model": str(locate(model))})
     job.counts |= {"examples": len(data.examples), **counts}
-    job.finish(encoding=weigher.encoder.recipe.to_dict(), term_weights=facts)
+    job.finish(encoding=weigher.encoder.encoding.to_dict(), term_weights=facts)

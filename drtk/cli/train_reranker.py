@@ -83,10 +83,10 @@ def train_reranker(
         raise UsageError("`another_corpus`: is not for `kind` hlatr, which reads no texts")
     settings.check()
     from drtk.data.checks import check_examples, check_looked_up, check_run, warn_if_swapped
-    from drtk.training.preflight import check_beforehand
+    from drtk.training.preflight import check_training_inputs
 
     files = (examples, queries, vectors, qrels, dev, dev_run, dev_vectors)
-    check_beforehand(settings.trainer, device, *files, kept=[corpus])
+    check_training_inputs(settings.trainer, device, *files, kept=[corpus])
     if hlatr:
         check_run(examples)
     else:
@@ -126,15 +126,15 @@ def _train_on_pairs(
     settings: RerankerConfig,
     job: FolderJob,
 ) -> None:
-    from drtk.models.cross_encoder import PAIRING, check_scores_pairs, resolve_title, start_crossencoder
+    from drtk.models.cross_encoder import PAIRING, check_not_query_reranker, init_cross_encoder, resolve_title
     from drtk.models.model_folder import locate
     from drtk.runtime.manifest import find_inputs
     from drtk.training.examples import load_examples
-    from drtk.training.folds import question_digest
-    from drtk.training.reranker import LENGTH, PairEvaluation, plan, train_reranker
+    from drtk.training.folds import digest_question
+    from drtk.training.reranker import LENGTH, PairEvaluator, plan_reranker_schedule, train_reranker
     from drtk.training.text_pairs import warn_of_overlap
 
-    check_scores_pairs(model)
+    check_not_query_reranker(model)
     data = load_examples(
         source,
         queries=queries,
@@ -143,23 +143,23 @@ def _train_on_pairs(
         negatives=settings.negatives_in_a_step,
         first_positive=settings.first_positive,
     )
-    plan(data.examples, settings, source=data.source)
+    plan_reranker_schedule(data.examples, settings, source=data.source)
     title = resolve_title(model, settings.title, strict=False, default="colon")
-    start = start_crossencoder(model, max_length=settings.max_length, seed=seed, default=LENGTH)
+    start = init_cross_encoder(model, max_length=settings.max_length, seed=seed, default=LENGTH)
     evaluation = None
     if probe is not None and dev is not None:
         dev_queries, passages = _dev_texts(dev, probe, corpus, job)
         warn_of_overlap(
-            map(question_digest, dev_queries.values()),
-            {question_digest(data.queries[id]) for id in data.examples.query_ids},
+            map(digest_question, dev_queries.values()),
+            {digest_question(data.queries[id]) for id in data.examples.query_ids},
             "evaluation queries",
             file=dev,
             source=data.source,
         )
 
-        def evaluation(scorer: Any, tokenizing: Any) -> PairEvaluation:
+        def evaluation(scorer: Any, tokenizing: Any) -> PairEvaluator:
             options = {"queries": dev_queries, "corpus": passages, "tokenizing": tokenizing, "title": title}
-            return PairEvaluation(scorer, probe, **options)
+            return PairEvaluator(scorer, probe, **options)
 
     facts = train_reranker(
         data,
@@ -223,7 +223,7 @@ def _train_on_lists(
     from drtk.retrieval.rerank import check_same_scorer
     from drtk.runtime.manifest import find_inputs
     from drtk.runtime.progress import log
-    from drtk.training.list_reranker import plan, read_lists, train_list_reranker
+    from drtk.training.list_reranker import plan_list_schedule, read_lists, train_list_reranker
     from drtk.training.text_pairs import warn_of_overlap
 
     opened = PairVectors(vectors)
@@ -237,7 +237,7 @@ def _train_on_lists(
         log(f"left out {data.without:,} queries without a positive among their first {settings.depth} documents")
     if data.unjudged:
         log(f"left out {data.unjudged:,} of {data.queries:,} queries without a judgment")
-    plan(data, settings)
+    plan_list_schedule(data, settings)
     if probe is not None and dev is not None:  # there are no texts to compare
         dev_ids = [query for query, _ in probe.candidates]
         warn_of_overlap(dev_ids, data.query_ids, "evaluation queries", file=dev, source=data.source)

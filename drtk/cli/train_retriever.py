@@ -54,9 +54,9 @@ def train_retriever(
     from drtk.data.beir import choose_dev_split
     from drtk.data.checks import check_examples, check_looked_up, warn_if_swapped
     from drtk.models.model_folder import locate
-    from drtk.training.preflight import check_beforehand
+    from drtk.training.preflight import check_training_inputs
 
-    check_beforehand(settings.trainer, device, examples, queries, kept=[corpus])
+    check_training_inputs(settings.trainer, device, examples, queries, kept=[corpus])
     check_examples(examples)
     warn_if_swapped(corpus, queries)
     locate(model)
@@ -105,7 +105,7 @@ def _dev_figures(
     from drtk.models.checkpoint import embed_for_scoring
     from drtk.runtime.progress import round_significant
     from drtk.text.rng import uniform
-    from drtk.training.folds import question_digest
+    from drtk.training.folds import digest_question
     from drtk.training.text_pairs import warn_of_overlap
 
     probe = RankingProbe(
@@ -117,8 +117,8 @@ def _dev_figures(
         lot=partial(uniform, seed, "dev"),
     )
     warn_of_overlap(
-        [question_digest(query.text) for query in probe.queries],
-        {question_digest(data.queries[id]) for id in data.examples.query_ids},
+        [digest_question(query.text) for query in probe.queries],
+        {digest_question(data.queries[id]) for id in data.examples.query_ids},
         f"evaluation queries (qrels/{split}.tsv)",
         file=folder,
         source=data.source,

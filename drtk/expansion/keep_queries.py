@@ -69,10 +69,10 @@ class QueryScorer:
 
     def __init__(self, settings: KeepSettings, device: str) -> None:
         from drtk.models.config import ScoringSettings
-        from drtk.models.cross_encoder import Scorer, resolve_title
+        from drtk.models.cross_encoder import CrossEncoderScorer, resolve_title
 
         self._title = resolve_title(settings.scorer, settings.scorer_title, strict=True)
-        self._scorer = Scorer(
+        self._scorer = CrossEncoderScorer(
             settings.scorer,
             device=device,
             settings=ScoringSettings(batch_tokens=settings.scorer_batch_tokens, dtype=settings.scorer_dtype),

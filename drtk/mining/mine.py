@@ -235,11 +235,11 @@ def _add_content_filters(
         scorer, title = None, "none"
         if settings.scorer:
             from drtk.models.config import ScoringSettings
-            from drtk.models.cross_encoder import Scorer, resolve_title
+            from drtk.models.cross_encoder import CrossEncoderScorer, resolve_title
             from drtk.models.model_folder import locate
 
             title = resolve_title(settings.scorer, settings.scorer_title, strict=True)
-            scorer = Scorer(
+            scorer = CrossEncoderScorer(
                 settings.scorer,
                 device=settings.device,
                 settings=ScoringSettings(batch_tokens=settings.scorer_batch_tokens, dtype=settings.scorer_dtype),

@@ -36,7 +36,7 @@ def choose_dtype(name: str, device: torch.device, *, half: str = "float16", kind
 
 
 @dataclass(frozen=True)
-class Attention:
+class AttentionBackend:
     """A choice of attention implementation.
 
     name: auto, or transformers' name of an implementation; half: whether the model computes in 16 bits

@@ -16,7 +16,7 @@ from drtk.models.config import GenerationSettings
 from drtk.models.device import choose_device, choose_dtype
 from drtk.models.generator_input import load_generator_input, max_input_length, tokenize_texts
 from drtk.models.model_folder import locate
-from drtk.models.seq2seq import Decoding, GenerationModel, load_generation_model
+from drtk.models.seq2seq import DecodingState, GenerationModel, load_generation_model
 from drtk.runtime.progress import warn
 from drtk.text.batching import Tokens, batches_by_length
 
@@ -119,13 +119,13 @@ def generate_tokens(
         if settings.decode == "greedy+sample":
             table[:, 0] = 0.0  # selects the most likely token, whose interval is the first
         uniform = torch.from_numpy(table.reshape(len(keys) * count, -1)).to(ids.device)
-    tokens, lengths = _decode(model, Decoding(model, ids, mask), count, uniform, settings)
+    tokens, lengths = _decode(model, DecodingState(model, ids, mask), count, uniform, settings)
     texts = [row[: int(end)].tolist() for row, end in zip(tokens, lengths, strict=True)]
     return [texts[at : at + count] for at in range(0, len(texts), count)]
 
 
 def _decode(
-    model: GenerationModel, decoding: Decoding, count: int, uniform: Tensor | None, settings: GenerationSettings
+    model: GenerationModel, decoding: DecodingState, count: int, uniform: Tensor | None, settings: GenerationSettings
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the tokens of every text, (texts, max_new_tokens), and their number, (texts,)."""
     decoding.repeat(count)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from drtk.errors import MismatchError
-from drtk.models.checkpoint import LONGEST, report_write_errors
+from drtk.models.checkpoint import DEFAULT_MAX_LENGTH, report_write_errors
 from drtk.models.loading import (
     load_config,
     load_tokenizer,
@@ -84,7 +84,7 @@ def load_generation_model(folder: Path, *, tokenizer_at: Path | None = None) -> 
         bool(config.is_encoder_decoder),
         int(start if start is not None else (generation.bos_token_id or 0)),
         tuple(ends) if isinstance(ends, list | tuple) else (int(ends),),
-        min(longest, default=LONGEST),
+        min(longest, default=DEFAULT_MAX_LENGTH),
         generation.forced_bos_token_id,
     )
 
@@ -97,7 +97,7 @@ def save_generation_model(model: Any, tokenizer: Any, folder: Path) -> None:
         save_tokenizer(tokenizer, folder)
 
 
-class Decoding:
+class DecodingState:
     """Incremental decoding of a batch, whose rows can be repeated, removed and extended.
 
     Inputs are encoded once, and the first step is computed once, whatever the number of texts per input.

@@ -19,7 +19,7 @@ from drtk.runtime.runners import BatchFunction
 from drtk.runtime.streams import name_of
 from drtk.text.batching import Tokens
 from drtk.text.expanded_text import plain_query
-from drtk.training.folds import KIND, TrainedQuestions, fold_folder
+from drtk.training.folds import KIND, TrainedQuestions, get_fold_folder
 
 SEEN = "trained on"  # counts questions that their generator was trained on, if that is known
 PLACEHOLDER = "…"  # of the question in a prompt
@@ -63,7 +63,7 @@ def find_generators(model: str, folder: Path, *, holdout: bool) -> Generators:
         raise MismatchError(
             f"{model}: is no folder of train-generator --folds, so `holdout` has nothing to choose from"
         )
-    models = [model] if count is None else [str(fold_folder(folder, fold)) for fold in range(count)]
+    models = [model] if count is None else [str(get_fold_folder(folder, fold)) for fold in range(count)]
     own = manifest if count is None else read_manifest_if_any(Path(models[0]))
     seen = TrainedQuestions.of_folder(folder, count=count)
     if count is not None and seen is None:

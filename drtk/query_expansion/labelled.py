@@ -22,7 +22,7 @@ from drtk.runtime.integrity import read_json
 from drtk.runtime.manifest import is_manifest, manifest_path
 from drtk.runtime.progress import warn
 from drtk.runtime.streams import is_stream, name_of
-from drtk.training.folds import question_digest
+from drtk.training.folds import digest_question
 
 
 class DepthCheck:
@@ -121,7 +121,7 @@ class LabelledCandidates:
         written = 0
         for each in lists:
             queries.add(each.query.id)
-            self.digests.add(question_digest(each.query.text))
+            self.digests.add(digest_question(each.query.text))
             distinct = select_distinct(each.expansions)
             self.repeated += len(each.expansions) - len(distinct)
             kept = distinct[:most]

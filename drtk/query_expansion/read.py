@@ -17,7 +17,7 @@ from drtk.data.trec import Order
 from drtk.errors import DrtkError, MismatchError
 from drtk.models.device import choose_device
 from drtk.models.model_folder import locate
-from drtk.models.seq2seq import Decoding, GenerationModel, load_generation_model
+from drtk.models.seq2seq import DecodingState, GenerationModel, load_generation_model
 from drtk.query_expansion.config import ReadSettings
 from drtk.records import Passage
 from drtk.runtime.filter_job import Done
@@ -70,7 +70,7 @@ def encode_passages(
 @torch.inference_mode()
 def decode_answers(writer: GenerationModel, hidden: Tensor, mask: Tensor, *, longest: int) -> list[Answer]:
     """Return the greedy answer to each question, at most `longest` tokens. hidden, mask: of `encode_passages`"""
-    decoding = Decoding(writer, None, mask, hidden=hidden)
+    decoding = DecodingState(writer, None, mask, hidden=hidden)
     answers = [Answer([], 0.0) for _ in hidden]
     rows = list(range(len(answers)))  # the question that each row of the batch belongs to
     ends = set(writer.ends)

@@ -100,14 +100,14 @@ class QueryScorer:
     """
 
     def __init__(self, model: str, *, device: str = "auto", settings: ScoringSettings | None = None) -> None:
-        from drtk.models.cross_encoder import Scorer  # imports torch
+        from drtk.models.cross_encoder import CrossEncoderScorer  # imports torch
 
         settings = settings or ScoringSettings()
         self.reading = load_query_input(model)
         reading = self.reading
         if settings.max_length is not None:
             reading = replace(reading, max_length=settings.max_length)
-        self._scorer = Scorer(
+        self._scorer = CrossEncoderScorer(
             model,
             device=device,
             settings=settings,

@@ -21,9 +21,9 @@ from drtk.text.answers import MATCHES, Contains
 from drtk.text.sentences import split_plain_sentences
 from drtk.training.arguments import plan_schedule
 from drtk.training.config import GeneratorConfig
-from drtk.training.folds import fold_folder
-from drtk.training.generator import Score, Start, start_from, train_generator
-from drtk.training.text_pairs import Pair, Pairs, Subset, sample_pairs, split_held_out
+from drtk.training.folds import get_fold_folder
+from drtk.training.generator import Score, StartModel, load_start_model, train_generator
+from drtk.training.text_pairs import Subset, TextPair, TextPairs, sample_pairs, split_held_out
 
 
 def initial_capitals(answer: str) -> str:
@@ -83,7 +83,7 @@ Format = Callable[[str], str]  # returns the model's input for a question
 
 @dataclass
 class QuestionPairs:
-    """Questions with a target, by number (drtk.training.text_pairs.Pairs); `read`: all questions.
+    """Questions with a target, by number (drtk.training.text_pairs.TextPairs); `read`: all questions.
 
     dropped: the number of questions without a target, by reason
     """
@@ -97,8 +97,8 @@ class QuestionPairs:
     def __len__(self) -> int:
         return len(self.targets)
 
-    def __getitem__(self, number: int) -> Pair:
-        return Pair(self.format(self.questions[number].text), self.targets[number])
+    def __getitem__(self, number: int) -> TextPair:
+        return TextPair(self.format(self.questions[number].text), self.targets[number])
 
     def key(self, number: int) -> str:
         """Return the id of the question."""
@@ -177,15 +177,17 @@ def _count(passages: Iterator[Passage], looked: Counter[str], settings: Generato
         yield passage
 
 
-Finish = Callable[[Path, Start, Mapping[str, Any]], None]  # folder of a generator, its start, facts of its training
+Finish = Callable[
+    [Path, StartModel, Mapping[str, Any]], None
+]  # folder of a generator, its start, facts of its training
 
 
-def pairs_without(pairs: Pairs, folds: Mapping[str, int], fold: int) -> Subset:
+def pairs_without(pairs: TextPairs, folds: Mapping[str, int], fold: int) -> Subset:
     """Return the pairs to train the generator of a fold on: those of all other folds."""
     return Subset(pairs, (number for number in range(len(pairs)) if folds[pairs.key(number)] != fold))
 
 
-def split_pairs(pairs: Pairs, dev: Pairs | None, settings: GeneratorConfig) -> tuple[Pairs, list[Pair]]:
+def split_pairs(pairs: TextPairs, dev: TextPairs | None, settings: GeneratorConfig) -> tuple[TextPairs, list[TextPair]]:
     """Return the pairs to train on and to evaluate with: those of `dev`, or a held-out share of `pairs`."""
     if settings.dev_share is None:
         return pairs, [] if dev is None else sample_pairs(dev, settings.dev_limit)
@@ -193,7 +195,7 @@ def split_pairs(pairs: Pairs, dev: Pairs | None, settings: GeneratorConfig) -> t
     return trained, sample_pairs(held, settings.dev_limit)
 
 
-def check_folds(pairs: Pairs, folds: Mapping[str, int], dev: Pairs | None, settings: GeneratorConfig) -> None:
+def check_folds(pairs: TextPairs, folds: Mapping[str, int], dev: TextPairs | None, settings: GeneratorConfig) -> None:
     """Raise DrtkError if the pairs of a generator fill no batch, or leave none to evaluate with."""
     for fold in range(settings.folds or 0):
         trained, measured = split_pairs(pairs_without(pairs, folds, fold), dev, settings)
@@ -205,13 +207,13 @@ def check_folds(pairs: Pairs, folds: Mapping[str, int], dev: Pairs | None, setti
 
 
 def train_folds(
-    pairs: Pairs,
+    pairs: TextPairs,
     folder: Path,
     *,
     model: str,
     folds: Mapping[str, int],
     settings: GeneratorConfig,
-    dev: Pairs | None = None,
+    dev: TextPairs | None = None,
     score: Score | None = None,
     seed: int = 42,
     device: str = "auto",
@@ -228,8 +230,8 @@ def train_folds(
             continue
         mine, measured = split_pairs(pairs_without(pairs, folds, fold), dev, settings)
         log(f"fold {fold}: training on {len(mine):,} of {len(pairs):,} questions")
-        start = start_from(model, settings)
-        target = fold_folder(folder, fold)
+        start = load_start_model(model, settings)
+        target = get_fold_folder(folder, fold)
         target.mkdir(exist_ok=True)
         facts = train_generator(
             mine, target, start=start, config=settings, dev=measured, score=score, seed=seed, device=device

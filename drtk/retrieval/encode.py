@@ -18,12 +18,12 @@ from drtk.data.checks import EmptyTexts
 from drtk.data.embeddings import ShardWriter, records_digest
 from drtk.data.jsonl import read_passages, read_queries
 from drtk.errors import DrtkError, MismatchError
-from drtk.models.checkpoint import config_digest, load_encoder, tokenizer_digest, weights_digest
+from drtk.models.checkpoint import digest_config, digest_tokenizer, digest_weights, load_encoder
 from drtk.models.config import EncodeSettings
 from drtk.models.device import choose_device, choose_dtype
 from drtk.models.encoder import Encoder
 from drtk.models.generator_input import format_passage
-from drtk.models.model_folder import Role, locate, read_layout, tower_folder
+from drtk.models.model_folder import Role, locate, read_layout, resolve_tower_folder
 from drtk.records import Passage, Query
 from drtk.runtime.folder_job import FolderJob
 from drtk.runtime.manifest import folder_entry
@@ -65,12 +65,12 @@ class Embedder:
             self.device = choose_device(device)
         self.folder = locate(model)
         loaded = self._load_model(weights=weights)
-        self.recipe = loaded.recipe
-        self._tokenize = loaded.tokenizing(role)
+        self.encoding = loaded.encoding
+        self._tokenize = loaded.get_tokenizer(role)
         self._prompt_length = loaded.prompt_length(role)
         self.dimension = loaded.encoder.dimension
-        self.normalized = self.recipe.normalize
-        self.similarity = self.recipe.similarity or "dot"
+        self.normalized = self.encoding.normalize
+        self.similarity = self.encoding.similarity or "dot"
         self._encoder: Encoder | None = None
         if weights:
             self._set_encoder(loaded.encoder)
@@ -92,7 +92,7 @@ class Embedder:
             "title": self.settings.title,
             "truncate": self.settings.dimensions,
         }
-        return load_encoder(tower_folder(self.folder, self.role), overrides=overrides, weights=weights)
+        return load_encoder(resolve_tower_folder(self.folder, self.role), overrides=overrides, weights=weights)
 
     def _set_encoder(self, encoder: Encoder) -> None:
         self._encoder = encoder
@@ -111,12 +111,12 @@ class Embedder:
 
         Both roles of a model have the same identity, independent of a prompt or length chosen for one of them.
         """
-        roles: dict[Role, Path] = {role: tower_folder(self.folder, role) for role in ("query", "passage")}
+        roles: dict[Role, Path] = {role: resolve_tower_folder(self.folder, role) for role in ("query", "passage")}
         towers = sorted({*roles.values()})
-        digests = [weights_digest(path) for path in towers]
+        digests = [digest_weights(path) for path in towers]
         backbones = [read_layout(path).backbone for path in towers]
-        chosen = {"pooling": list(self.recipe.pooling), "normalized": self.normalized}
-        recipes = {role: read_layout(path).recipe for role, path in roles.items()}
+        chosen = {"pooling": list(self.encoding.pooling), "normalized": self.normalized}
+        recipes = {role: read_layout(path).encoding for role, path in roles.items()}
         return {
             # An absolute path, so that an index finds its encoder from any folder.
             "model": os.path.abspath(self.model) if os.path.isdir(self.model) else self.model,
@@ -124,8 +124,8 @@ class Embedder:
             "dimension": self.dimension,
             "similarity": self.similarity,
             **chosen,
-            "config": records_digest(map(config_digest, backbones)),
-            "tokenizer": records_digest(map(tokenizer_digest, backbones)),
+            "config": records_digest(map(digest_config, backbones)),
+            "tokenizer": records_digest(map(digest_tokenizer, backbones)),
             "recipe": {
                 **{f"{role}_prompt": recipe.prompt(role) for role, recipe in recipes.items()},
                 **{f"{role}_length": recipe.length(role) for role, recipe in recipes.items()},
@@ -194,7 +194,7 @@ def encode_corpus(
         raise MismatchError(
             f"`dimensions` {settings.dimensions}: {model} gives vectors of {embedder.dimension} numbers"
         )
-    identity, title = embedder.identity, embedder.recipe.title
+    identity, title = embedder.identity, embedder.encoding.title
     records: Iterable[Passage] | Iterable[Query]
     if role == "query":
         unit = "queries"
@@ -213,7 +213,7 @@ def encode_corpus(
         dimension=embedder.dimension,
         dtype=settings.store,
         role=role,
-        encoding=embedder.recipe.to_dict(),
+        encoding=embedder.encoding.to_dict(),
         part={"number": part[0], "of": part[1]},
         shards=writer.entries,
     )

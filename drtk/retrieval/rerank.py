@@ -17,7 +17,7 @@ from drtk.data.trec import Ranking, iter_grouped_hits, run_lines
 from drtk.errors import DrtkError, MismatchError, RecordError
 from drtk.indexing.vectors import encoder_differences
 from drtk.models.config import ScoringSettings
-from drtk.models.cross_encoder import Scorer, TokenizedPairs
+from drtk.models.cross_encoder import CrossEncoderScorer, TokenizedPairs
 from drtk.models.device import choose_device
 from drtk.models.generator_input import format_passage
 from drtk.models.list_reranker import load_list_reranker
@@ -152,7 +152,7 @@ class _PairScorer(BatchFunction):
     """Score the pairs of a query and each text of its record with a cross-encoder."""
 
     def __init__(self, model: str, settings: ScoringSettings, device: str, logits: bool) -> None:
-        self._scorer = Scorer(model, device=device, settings=settings, logits=logits)
+        self._scorer = CrossEncoderScorer(model, device=device, settings=settings, logits=logits)
 
     def prepare(self, records: list[Any]) -> tuple[list[Any], TokenizedPairs]:
         return records, self._scorer.prepare([(each.query, text) for each in records for text in each.texts])

@@ -90,7 +90,7 @@ def resolve_precision(name: str, *, on_gpu: bool) -> str:
     return "bfloat16" if on_gpu and torch.cuda.is_bf16_supported() else "float32"
 
 
-def training_arguments(
+def build_training_arguments(
     config: Any,
     schedule: Schedule,
     folder: Path,
@@ -173,7 +173,7 @@ def check_reporting(names: Sequence[str]) -> None:
             raise MissingDependency(name, f"`report_to` {name}", pip_install(name))
 
 
-class KeptTensorBoard(TensorBoardCallback):
+class ResumableTensorBoardCallback(TensorBoardCallback):
     """TensorBoard files in a folder that is not deleted with the checkpoints. A resumed run removes later steps."""
 
     def __init__(self, folder: Path) -> None:

@@ -14,7 +14,7 @@ from torch import Tensor
 from drtk.records import Passage
 from drtk.text.batching import TextTokenizer, Tokens
 from drtk.training.examples import PackedExamples
-from drtk.training.sampling import EpochDataset, positive_of_epoch, sample_negatives
+from drtk.training.sampling import EpochDataset, sample_negatives, select_positive
 
 Key = tuple[Any, ...]
 
@@ -73,7 +73,7 @@ class SampledExamples(EpochDataset[Any]):
         examples, query_id = self._examples, self._examples.query_ids[number]
         positives, negatives = examples.positives(number), examples.negatives(number)
         turns = range(len(positives))
-        right = 0 if self._positive == "first" else positive_of_epoch(turns, epoch=epoch, seed=self.seed)
+        right = 0 if self._positive == "first" else select_positive(turns, epoch=epoch, seed=self.seed)
         wrong = sample_negatives(
             range(len(negatives)),
             self._negatives,
@@ -147,7 +147,7 @@ class JudgedPairs:
 
     def __init__(self, examples: PackedExamples, *, queries: Mapping[str, str], corpus: CorpusTexts) -> None:
         self._examples, self._queries, self._corpus = examples, queries, corpus
-        self._ends = np.fromiter(accumulate(pairs_per_example(examples)), dtype=np.int64, count=len(examples))
+        self._ends = np.fromiter(accumulate(count_pairs(examples)), dtype=np.int64, count=len(examples))
 
     def __len__(self) -> int:
         return int(self._ends[-1])
@@ -162,6 +162,6 @@ class JudgedPairs:
         return JudgedPair(self._queries[self._examples.query_ids[example]], text, relevant)
 
 
-def pairs_per_example(examples: PackedExamples) -> list[int]:
+def count_pairs(examples: PackedExamples) -> list[int]:
     """Return the number of positives and negatives of each example."""
     return [len(examples.positives(at)) + len(examples.negatives(at)) for at in range(len(examples))]

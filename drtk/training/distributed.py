@@ -80,7 +80,7 @@ def share_batch_norm(network: torch.nn.Module) -> None:
             module.__class__ = SharedBatchNorm
 
 
-def gather(rows: Tensor) -> Tensor:
+def gather_rows(rows: Tensor) -> Tensor:
     """Return the rows of all processes by rank, (processes * n, …) from (n, …); n must be equal in all processes.
 
     Gradients flow back to this process's rows. With one process, returns `rows` itself.

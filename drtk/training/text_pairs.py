@@ -18,25 +18,25 @@ from drtk.runtime.progress import warn
 from drtk.text.rng import uniform
 from drtk.training.dataset import CorpusTexts
 from drtk.training.examples import PackedExamples
-from drtk.training.folds import question_digest
+from drtk.training.folds import digest_question
 
 Source = Callable[[Passage], str]  # builds the model's input from a passage
 
 
 @dataclass(frozen=True)
-class Pair:
+class TextPair:
     """An input text and its target."""
 
     source: str
     target: str
 
 
-class Pairs(Protocol):
+class TextPairs(Protocol):
     """Pairs by number: a passage and its query, a question and its answer."""
 
     def __len__(self) -> int: ...
 
-    def __getitem__(self, number: int, /) -> Pair: ...
+    def __getitem__(self, number: int, /) -> TextPair: ...
 
     def key(self, number: int) -> str:
         """Return the id by which the pair is held out: pairs of one key are held out together."""
@@ -58,10 +58,10 @@ class ExamplePairs:
     def __len__(self) -> int:
         return len(self._pairs) // 2
 
-    def __getitem__(self, number: int) -> Pair:
+    def __getitem__(self, number: int) -> TextPair:
         query = self._queries[self._examples.query_ids[self._pairs[2 * number]]]
         (passage,) = self._corpus.many([self.key(number)])
-        return Pair(self._source(passage), query)
+        return TextPair(self._source(passage), query)
 
     def key(self, number: int) -> str:
         """Return the id of the passage."""
@@ -87,9 +87,9 @@ class EnrichedPairs:
     def __len__(self) -> int:
         return len(self._pairs) // 2
 
-    def __getitem__(self, number: int) -> Pair:
+    def __getitem__(self, number: int) -> TextPair:
         (passage,) = self._corpus.many([self.key(number)])
-        return Pair(self._source(passage), passage.extra["queries"][self._pairs[2 * number + 1]])
+        return TextPair(self._source(passage), passage.extra["queries"][self._pairs[2 * number + 1]])
 
     def key(self, number: int) -> str:
         """Return the id of the passage."""
@@ -99,13 +99,13 @@ class EnrichedPairs:
 class Subset:
     """Some of the pairs, by number."""
 
-    def __init__(self, pairs: Pairs, numbers: Iterable[int]) -> None:
+    def __init__(self, pairs: TextPairs, numbers: Iterable[int]) -> None:
         self._pairs, self._numbers = pairs, array("i", numbers)
 
     def __len__(self) -> int:
         return len(self._numbers)
 
-    def __getitem__(self, number: int) -> Pair:
+    def __getitem__(self, number: int) -> TextPair:
         return self._pairs[self._numbers[number]]
 
     def key(self, number: int) -> str:
@@ -113,7 +113,7 @@ class Subset:
         return self._pairs.key(self._numbers[number])
 
 
-def split_held_out(pairs: Pairs, share: float) -> tuple[Subset, Subset]:
+def split_held_out(pairs: TextPairs, share: float) -> tuple[Subset, Subset]:
     """Return (pairs to train on, pairs to evaluate with): about `share` of the keys are held out, by their hash only."""
     held = [uniform("dev", pairs.key(number)) < share for number in range(len(pairs))]
     return (
@@ -122,7 +122,7 @@ def split_held_out(pairs: Pairs, share: float) -> tuple[Subset, Subset]:
     )
 
 
-def sample_pairs(pairs: Pairs, limit: int) -> list[Pair]:
+def sample_pairs(pairs: TextPairs, limit: int) -> list[TextPair]:
     """Return at most `limit` of the pairs in their order, chosen by a hash of key and number among the pairs of that key."""
     seen: dict[str, int] = {}
     draws = []
@@ -170,10 +170,10 @@ def _read_enriched(file: str, *, source: Source, intake: Intake) -> EnrichedPair
     return pairs
 
 
-def pair_digests(pairs: Pairs, keys: Collection[str] | None = None) -> list[tuple[str, str]]:
+def digest_targets(pairs: TextPairs, keys: Collection[str] | None = None) -> list[tuple[str, str]]:
     """Return key and digest of the target of each pair; keys: only of pairs with these keys"""
     wanted = (number for number in range(len(pairs)) if keys is None or pairs.key(number) in keys)
-    return [(pairs.key(number), question_digest(pairs[number].target)) for number in wanted]
+    return [(pairs.key(number), digest_question(pairs[number].target)) for number in wanted]
 
 
 def warn_of_overlap(

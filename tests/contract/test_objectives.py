@@ -76,4 +76,4 @@ def test_a_term_is_a_number_that_depends_on_present_examples_only(by: str, name:
 def test_an_objective_names_what_computes_it(name: str) -> None:
     kind = OBJECTIVES.load(name)
     assert issubclass(kind, Objective)
-    assert callable(load_attribute(kind.computed_by))
+    assert callable(load_attribute(kind.implementation))

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from drtk.cli.main import app
 from drtk.losses import language
-from drtk.losses.language import token_losses_sum
-from drtk.models.device import Attention
+from drtk.losses.language import linear_cross_entropy
+from drtk.models.device import AttentionBackend
 from tests.families import masked_lm, padded
 from tests.pretraining import World, corpus_with_gaps
 
@@ -122,10 +122,10 @@ def test_liger_kernels_loss_is_ours(monkeypatch: pytest.MonkeyPatch) -> None:
         else:
             with monkeypatch.context() as patch:
                 if name == "ours":
-                    patch.setattr(language, "_fused", lambda: None)
+                    patch.setattr(language, "_load_liger_loss", lambda: None)
                 else:
-                    assert language._fused() is not None
-                loss = token_losses_sum(*leaves, on_gpu)
+                    assert language._load_liger_loss() is not None
+                loss = linear_cross_entropy(*leaves, on_gpu)
         found[name] = [loss.detach(), *torch.autograd.grad(loss / 400, leaves)]
     for name in ("liger", "ours"):
         for value, expected in zip(found[name], found["plain"], strict=True):
@@ -137,7 +137,7 @@ def test_liger_kernels_loss_trains_an_encoder_as_ours_does(
 ) -> None:
     pytest.importorskip("liger_kernel")
     fused = losses(pretrain(world, tmp_path / "liger", "simlm-mlm"))
-    monkeypatch.setattr(language, "_fused", lambda: None)
+    monkeypatch.setattr(language, "_load_liger_loss", lambda: None)
     assert fused == pytest.approx(losses(pretrain(world, tmp_path / "ours", "simlm-mlm")), rel=0.02)
 
 
@@ -148,7 +148,7 @@ def test_flash_attention_gives_the_states_of_sdpa_and_never_looks_at_padding(fam
     ids, attention = (each.to(GPU) for each in padded(model))
     found = {}
     for name in ("sdpa", "flash_attention_2"):
-        assert Attention(name, GPU, half=True).apply(model) == name
+        assert AttentionBackend(name, GPU, half=True).apply(model) == name
         with torch.no_grad():
             states = model(input_ids=ids, attention_mask=attention).last_hidden_state
             longer = model(input_ids=F.pad(ids, (0, 7)), attention_mask=F.pad(attention, (0, 7))).last_hidden_state
@@ -177,6 +177,6 @@ def test_scores_of_all_tokens_are_never_held(tmp_path: Path) -> None:
     torch.cuda.synchronize()
     before = torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()
-    token_losses_sum(features, table, None, labels).backward()
+    linear_cross_entropy(features, table, None, labels).backward()
     torch.cuda.synchronize()
     assert torch.cuda.max_memory_allocated() - before < 450 * 2**20

@@ -42,7 +42,7 @@ class FirstTokenAttention:
         if not special or special[0] == loaded.tokenizer.eos_token_id != loaded.tokenizer.cls_token_id:
             raise MismatchError(f"{folder}: puts no special token before a text; a BERT-like encoder is needed")
         self._first, self._last = special[:1], special[1:]
-        self.room = loaded.recipe.passage_length - len(special)
+        self.room = loaded.encoding.passage_length - len(special)
         self._budget = batch_tokens or (_CPU_TOKENS if self._device.type == "cpu" else _GPU_TOKENS)
         self._model: Any = loaded.encoder.backbone
         self._row = _watch_last_layer(self._model, folder)

@@ -13,14 +13,14 @@ from torch import Tensor, nn
 from drtk.data.corpus_store import CorpusStore
 from drtk.errors import DrtkError, RecordError
 from drtk.expansion.config import WeightingSettings, WeightTrainingConfig
-from drtk.losses.ranking import pair_loss, recall_loss
+from drtk.losses.ranking import pairwise_softmax_loss, term_recall_loss
 from drtk.models.term_weighter import TermWeightModel, TermWeightPredictor, save_term_weighter
 from drtk.records import Passage
 from drtk.runtime.sharding import sample_evenly
 from drtk.text.expanded_text import added_texts
 from drtk.text.word_pieces import WordPieceTokenizer, WordPlaces, locate_passage_words
 from drtk.text.words import function_words, make_stemmer, question_words
-from drtk.training.arguments import Schedule, plan_schedule, training_arguments
+from drtk.training.arguments import Schedule, build_training_arguments, plan_schedule
 from drtk.training.dataset import CorpusTexts, SampledExample, SampledExamples
 from drtk.training.examples import PackedExamples, TrainingData
 from drtk.training.fit import fit
@@ -166,7 +166,7 @@ def recall_objective(model: nn.Module, inputs: dict[str, Tensor]) -> dict[str, T
     """Return {"recall": ()}, DeepCT's loss of a batch."""
     inputs = dict(inputs)
     recall, first = inputs.pop("recall"), inputs.pop("first")
-    return {"recall": recall_loss(model(**inputs), recall, first)}
+    return {"recall": term_recall_loss(model(**inputs), recall, first)}
 
 
 def pair_objective(model: nn.Module, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -174,7 +174,7 @@ def pair_objective(model: nn.Module, inputs: dict[str, Tensor]) -> dict[str, Ten
     inputs = dict(inputs)
     asked = inputs.pop("asked")  # (2 * pairs, tokens)
     scores = (model(**inputs) * asked).sum(dim=1)
-    return {"pairs": pair_loss(scores[0::2], scores[1::2])}
+    return {"pairs": pairwise_softmax_loss(scores[0::2], scores[1::2])}
 
 
 def train_weigher(
@@ -198,7 +198,7 @@ def train_weigher(
     length = settings.max_length or min(MAX_LENGTH[method], weigher.longest)
     title = settings.title or "join"
     clip = [f"max_grad_norm={MAX_GRADIENT[method]}"]
-    arguments = training_arguments(training, schedule, folder, seed=seed, device=device, defaults=clip)
+    arguments = build_training_arguments(training, schedule, folder, seed=seed, device=device, defaults=clip)
     tokenizer = WordPieceTokenizer(str(weigher.folder))
     reading: dict[str, Any] = {"room": weigher.room(length), "title": title, "expand": settings.expand}
     texts: dict[str, Any] = {"queries": data.queries, "corpus": data.corpus}

@@ -22,7 +22,7 @@ from drtk.expansion.term_weights.base import Needs, Reader, Reading, Statistics,
 from drtk.expansion.term_weights.bprop import WordAttention
 from drtk.expansion.term_weights.counted import is_word
 from drtk.models.model_folder import locate
-from drtk.pretraining.masking.strategies import largest_first, mask_budget, scale_weights
+from drtk.pretraining.masking.strategies import compute_mask_budget, scale_weights, sort_largest_first
 from drtk.records import Passage
 from drtk.runtime.filter_job import Done, FilterJob
 from drtk.runtime.inputs import Intake
@@ -57,9 +57,9 @@ def count_masked(reading: Reading, pieces: Pieces, weights: Sequence[float], see
         "highest weights": values,
         **{f"hidden, {how}": scale_weights(values, how) + chance for how in ("max", "minmax", "sum")},
     }
-    budget = mask_budget(RATE, len(values))
+    budget = compute_mask_budget(RATE, len(values))
     counts = {"passages": 1, "pieces": len(values), "hidden": budget, "stop words": int(empty.sum())}
-    return counts | {name: int(empty[largest_first(each)[:budget]].sum()) for name, each in scores.items()}
+    return counts | {name: int(empty[sort_largest_first(each)[:budget]].sum()) for name, each in scores.items()}
 
 
 def _is_stopword_or_mark(text: str, pieces: Pieces) -> np.ndarray:
@@ -220,9 +220,9 @@ def describe_choices(plan: Plan, kind: str) -> dict[str, Any]:
     if settings.stopwords not in ("none", "lucene"):
         choices["stopwords"] = _digest("\n".join(read_stopwords(settings.stopwords)))
     if kind == "attention":
-        from drtk.models.checkpoint import weights_digest
+        from drtk.models.checkpoint import digest_weights
 
-        choices["model"] = weights_digest(Path(locate(plan.model or "")))
+        choices["model"] = digest_weights(Path(locate(plan.model or "")))
     elif plan.split == "pieces":
         choices["tokenizer"] = _digest(repr(WordPieceTokenizer(plan.tokenizer).identity))
     return choices

@@ -22,7 +22,7 @@ from drtk.runtime.atomic import write_json
 from drtk.runtime.integrity import read_json
 from drtk.runtime.manifest import UNFINISHED_MANIFEST
 from drtk.runtime.progress import name_options
-from drtk.training.best_checkpoint import complete_checkpoints
+from drtk.training.best_checkpoint import list_complete_checkpoints
 from tests.families import saved_masked_lm
 from tests.pretraining import World
 from tests.running import command
@@ -102,7 +102,7 @@ def fail(
 
 
 def checkpoints(folder: Path) -> list[str]:
-    return [path.name for path in complete_checkpoints(Path(f"{folder}.part") / "checkpoints")]
+    return [path.name for path in list_complete_checkpoints(Path(f"{folder}.part") / "checkpoints")]
 
 
 @pytest.mark.parametrize(
@@ -268,9 +268,9 @@ def test_an_encoder_keeps_how_it_read_titles(world: World, tmp_path: Path):
         pretrain(world, model, "mlm", "--steps", "1", "--set", f"title={title}")
         (start,) = load_towers(str(model), overrides={}, untied=False).values()
         (changed,) = load_towers(str(model), overrides={"title": "sep"}, untied=False).values()
-        assert (start.recipe.title, changed.recipe.title) == (wanted, "sep")
+        assert (start.encoding.title, changed.encoding.title) == (wanted, "sep")
         save_towers({"passage": start}, tmp_path / f"{title}-trained")
-        assert read_layout(tmp_path / f"{title}-trained").recipe.title == wanted
+        assert read_layout(tmp_path / f"{title}-trained").encoding.title == wanted
 
 
 def test_encoders_of_every_step_load_in_transformers_and_sentence_transformers(world: World, tmp_path: Path):
@@ -288,8 +288,8 @@ def test_encoders_of_every_step_load_in_transformers_and_sentence_transformers(w
     assert not (tmp_path / "m" / "step-2").exists()  # the last one is the folder itself
     manifest = read_json(tmp_path / "m" / "meta.json")
     assert (manifest["kind"], manifest["counts"]["steps"]) == ("model", 2)
-    assert read_layout(tmp_path / "m").recipe.pooling == ("cls",)
-    assert {read_layout(folder).recipe.title for folder in folders} == {"segment"}  # as the preset reads titles
+    assert read_layout(tmp_path / "m").encoding.pooling == ("cls",)
+    assert {read_layout(folder).encoding.title for folder in folders} == {"segment"}  # as the preset reads titles
     suffixes = {path.suffix for path in (tmp_path / "m").rglob("*") if path.is_file()}
     assert suffixes <= {".json", ".jsonl", ".safetensors"}
     sentence_transformers = pytest.importorskip("sentence_transformers")
@@ -427,7 +427,7 @@ def test_a_generator_with_another_vocabulary_or_without_a_head_is_rejected(
 ):
     other = tiny_model(tmp_path / "other", vocab_size=120)
     message = rejected(world, tmp_path, "simlm", "--generator", other, "--model", other)
-    assert "has no language-model head, so it proposes no tokens" in message
+    assert "has no trained language-model head, so it proposes no tokens" in message
     assert "untrained" not in capsys.readouterr().err
     pretrain(world, tmp_path / "warm", "mlm", "--steps", "1", "--model", other)
     assert capsys.readouterr().err.count("training starts with a random one") == 1

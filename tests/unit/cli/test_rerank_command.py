@@ -20,8 +20,8 @@ from drtk.cli.main import app
 from drtk.data.embeddings import PairVectors, read_shards
 from drtk.errors import DrtkError, MismatchError, RecordError, UsageError
 from drtk.models.config import ScoringSettings
-from drtk.models.cross_encoder import Scorer, identify_scorer
-from drtk.models.list_reranker import ListReranker, ListShape, load_list_reranker, save_list_reranker
+from drtk.models.cross_encoder import CrossEncoderScorer, identify_scorer
+from drtk.models.list_reranker import ListReranker, ListRerankerConfig, load_list_reranker, save_list_reranker
 from drtk.retrieval.config import FuseSettings
 from drtk.retrieval.rerank import check_same_scorer, reorder
 from drtk.runtime.integrity import read_json
@@ -93,7 +93,7 @@ def test_the_head_is_in_the_order_of_the_scores_and_the_rest_follows(here: Path)
             (queries[int(query[1:])]["text"], f"{passages[int(id[1:])]['title']} {passages[int(id[1:])]['text']}")
             for id in head
         ]
-        scores = dict(zip(head, Scorer("model")(pairs).tolist(), strict=True))
+        scores = dict(zip(head, CrossEncoderScorer("model")(pairs).tolist(), strict=True))
         assert [id for id, _ in after[query][:5]] == sorted(head, key=scores.__getitem__, reverse=True)
         for id, score in after[query][:5]:
             assert score == pytest.approx(scores[id], abs=5e-5)
@@ -136,7 +136,7 @@ def test_scores_stand_beside_positives_and_negatives_and_all_else_passes_through
     assert [{**row, "scores": None} for row in found] == [{**row, "scores": None} for row in rows]
     passages, queries, _ = collection(60)
     pairs = [(queries[3]["text"], passages[at]["text"]) for at in (3, 4, 7, 9)]
-    expected = Scorer("model", settings=ScoringSettings())(pairs)
+    expected = CrossEncoderScorer("model", settings=ScoringSettings())(pairs)
     assert [*found[0]["scores"]["positives"], *found[0]["scores"]["negatives"]] == pytest.approx(
         expected.tolist(), abs=1e-5
     )
@@ -252,7 +252,7 @@ def test_a_logit_that_is_no_number_ends_the_work(here: Path, call: list[str]) ->
 
 def test_a_non_finite_score_of_a_list_reranker_is_reported_with_the_query(here: Path) -> None:
     run("rerank", "run", *TEXTS, "--vectors", "v", "-o", "out")
-    model = ListReranker(ListShape(width=32))
+    model = ListReranker(ListRerankerConfig(width=32))
     torch.nn.init.constant_(model.head.bias, float("nan"))
     save_list_reranker(model, here / "h")
     with pytest.raises(DrtkError, match=r"^h: the score of query '\w+' is NaN or infinite; check the model's weights$"):
@@ -267,7 +267,7 @@ def test_vectors_of_the_pairs_are_written_beside_the_run(here: Path) -> None:
     meta = read_json(here / "v" / "meta.json")
     assert (meta["role"], meta["dimension"], meta["counts"]["pairs"]) == ("pair", 32, 240)
     found = PairVectors("v")
-    scorer = Scorer("model")
+    scorer = CrossEncoderScorer("model")
     passages, queries, _ = collection(60)
     pair = (queries[20]["text"], f"{passages[31]['title']} {passages[31]['text']}")  # 20 * 7 + 11 = 151 = 31 of 60
     [expected] = scorer.scores_and_vectors(scorer.prepare([pair]))[1]
@@ -380,7 +380,9 @@ def test_the_presets_list_re_ranker_minds_which_vector_has_which_rank(here: Path
     call = ["train-reranker", "run", "--vectors", "v", "--qrels", "qrels.tsv", "--preset", "hlatr", "--device", "cpu"]
     run(*call, "--batch", "20", "--steps", "2", "-o", "h")
     model, vectors = load_list_reranker(here / "h"), PairVectors("v")
-    assert model.shape == ListShape(width=32, depth=100, hidden=128, layers=4, heads=2, feedforward=768, dropout=0.1)
+    assert model.shape == ListRerankerConfig(
+        width=32, depth=100, hidden=128, layers=4, heads=2, feedforward=768, dropout=0.1
+    )
     order = [7, 0, 11, 4, 2, 9, 1, 10, 3, 8, 6, 5]
     before, permuted = rankings("run"), ""
     for query, found in before.items():

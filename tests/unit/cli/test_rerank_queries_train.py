@@ -253,13 +253,13 @@ def test_a_factor_taken_for_a_rate_is_warned_about(
 def test_the_head_of_a_cross_encoder_changes_its_sign(
     place: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    from drtk.models.cross_encoder import Scorer
+    from drtk.models.cross_encoder import CrossEncoderScorer
 
     tiny_crossencoder(tmp_path / "other")
     named = ("--steps", "1", "--model", str(tmp_path / "other"), "--max-lr", "0", "--warmup", "1")
     app(arguments(place, tmp_path / "m", *named), standalone_mode=False)
     assert "the sign of its head is changed" in capfd.readouterr().err
-    theirs = Scorer(str(tmp_path / "other"), device="cpu", logits=True)([("which gardens", "rivers")])
+    theirs = CrossEncoderScorer(str(tmp_path / "other"), device="cpu", logits=True)([("which gardens", "rivers")])
     mine = QueryScorer(str(tmp_path / "m"), device="cpu")([Candidate("which gardens", "rivers")])
     assert float(mine[0]) == pytest.approx(-float(theirs[0]), abs=5e-5)
     # a query re-ranker starts unchanged

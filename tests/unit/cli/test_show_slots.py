@@ -15,7 +15,7 @@ from drtk.pretraining.config import PretrainSettings
 from drtk.pretraining.dataset import PretrainingData
 from drtk.pretraining.example_builder import SlotExample
 from drtk.pretraining.parse import parse_composition
-from drtk.pretraining.preview import LEGEND, Piece, Speller, mark_tokens
+from drtk.pretraining.preview import LEGEND, MarkedPiece, TokenFormatter, mark_tokens
 from drtk.text.token_dataset import TokenCorpus
 from drtk.text.tokenizers import load_tokenizer
 from tests.enriched import enriched_corpus
@@ -56,21 +56,25 @@ def slotted(clean: list[int], hidden: list[int], edited: list[int] | None = None
 
 def test_tokens_are_marked_by_what_happened_to_them() -> None:
     slot = slotted([1, 4, 5, 6, 5, 4, 2], hidden=[1, 3, 4])
-    found = mark_tokens(slot, [1, 3, 5, 4, 5, 4, 2], Speller(Letters()))
+    found = mark_tokens(slot, [1, 3, 5, 4, 5, 4, 2], TokenFormatter(Letters()))
     assert found == [
-        Piece("[MASK]", "hidden", False),
-        Piece("b", "", False),
-        Piece("{c→a}", "replaced", True),  # ##c went on with b, and a stands in its place
-        Piece("{b}", "left", False),
-        Piece("a", "", False),
+        MarkedPiece("[MASK]", "hidden", False),
+        MarkedPiece("b", "", False),
+        MarkedPiece("{c→a}", "replaced", True),  # ##c went on with b, and a stands in its place
+        MarkedPiece("{b}", "left", False),
+        MarkedPiece("a", "", False),
     ]
 
 
 def test_insertions_and_what_follows_a_deletion_are_marked() -> None:
-    inserted = mark_tokens(slotted([1, 4, 5, 2], hidden=[2], edited=[0, 0, 1, 0]), [1, 4, 4, 2], Speller(Letters()))
-    assert inserted == [Piece("a", "", False), Piece("{+a}", "edited", False)]
-    deleted = mark_tokens(slotted([1, 4, 5, 2], hidden=[], edited=[0, 0, 1, 0]), [1, 4, 5, 2], Speller(Letters()))
-    assert deleted == [Piece("a", "", False), Piece("{-}", "edited", False), Piece("b", "", False)]
+    inserted = mark_tokens(
+        slotted([1, 4, 5, 2], hidden=[2], edited=[0, 0, 1, 0]), [1, 4, 4, 2], TokenFormatter(Letters())
+    )
+    assert inserted == [MarkedPiece("a", "", False), MarkedPiece("{+a}", "edited", False)]
+    deleted = mark_tokens(
+        slotted([1, 4, 5, 2], hidden=[], edited=[0, 0, 1, 0]), [1, 4, 5, 2], TokenFormatter(Letters())
+    )
+    assert deleted == [MarkedPiece("a", "", False), MarkedPiece("{-}", "edited", False), MarkedPiece("b", "", False)]
 
 
 def test_what_is_shown_is_what_the_first_epoch_of_training_sees(world: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -167,7 +171,7 @@ def test_tokens_that_carry_their_space_are_joined_by_it(tmp_path: Path) -> None:
         def convert_tokens_to_string(self, tokens: list[str]) -> str:
             return "".join(tokens).replace("Ġ", " ")
 
-    spell = Speller(Spaced())
+    spell = TokenFormatter(Spaced())
     assert [spell(id) for id in (4, 5, 6)] == [("a", False), ("b", True), ("c", False)]
 
 

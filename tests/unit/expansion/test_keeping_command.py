@@ -19,7 +19,7 @@ from drtk.data.jsonl import dump
 from drtk.errors import DrtkError, MismatchError, RecordError, UsageError
 from drtk.expansion import generate
 from drtk.expansion.keep_queries import find_lowest_kept
-from drtk.models.cross_encoder import PAIRING, Scorer
+from drtk.models.cross_encoder import PAIRING, CrossEncoderScorer
 from drtk.runtime.streams import open_input
 from tests.running import command, write
 from tests.tiny import passages, tiny_crossencoder, tiny_model, tiny_writer
@@ -172,7 +172,7 @@ def test_queries_in_a_side_file_are_judged_too(here: Path, capfd: pytest.Capture
 def test_queries_are_generated_scored_and_kept_in_one_call(
     here: Path, models: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("drtk.models.cross_encoder.Scorer", Planted)
+    monkeypatch.setattr("drtk.models.cross_encoder.CrossEncoderScorer", Planted)
     (here / "planted").mkdir()
     monkeypatch.setattr("drtk.cli.doc2query.WINDOW", 8)
     call = ["doc2query", "c.jsonl", "--model", models / "t5", *SHORT]
@@ -225,7 +225,7 @@ def test_scores_are_those_of_the_cross_encoder_for_query_and_passage(
         json.loads(dump(passage)) | {"queries": ["rivers", "engines engineed", "rivers"]} for passage in passages(12)
     ]
     save(here / "written.jsonl", [*rows, rows[0] | {"_id": "none", "queries": []}])
-    scorer = Scorer(str(models / "scorer"))
+    scorer = CrossEncoderScorer(str(models / "scorer"))
     call = ["keep-queries", "written.jsonl", "--scorer", models / "scorer", "--scores", "-q"]
     for title in TEXTS:
         scored = load(command(capfd, *call, "--scorer-title", title))
@@ -250,7 +250,7 @@ def test_passages_are_read_as_the_re_ranker_was_trained(
     save(here / "written.jsonl", rows)
     generating = ["doc2query", "c.jsonl", "--model", models / "t5", "--n", "2", "--max-new-tokens", "4", "-q"]
     for title, text_of in TEXTS.items():
-        scorer = Scorer(str(models / title), device="cpu", logits=True)
+        scorer = CrossEncoderScorer(str(models / title), device="cpu", logits=True)
         for call in (["keep-queries", "written.jsonl", "-q"], generating):
             scored = load(command(capfd, *call, "--scorer", models / title, "--scores", "--scorer-logits"))
             expected = scorer([(query, text_of(row)) for row in scored for query in row["queries"]])

@@ -181,9 +181,9 @@ def count_equal_texts(world: SimpleNamespace) -> int:
 
 def count_near_by_cross_encoder(world: SimpleNamespace) -> int:
     """Count the candidates that the model in "ce" does not score at least .01 below their query's positive."""
-    from drtk.models.cross_encoder import Scorer
+    from drtk.models.cross_encoder import CrossEncoderScorer
 
-    score = Scorer(str(world.folder / "ce"), device="cpu")
+    score = CrossEncoderScorer(str(world.folder / "ce"), device="cpu")
     texts = [f"{passage['title']} {passage['text']}" for passage in world.passages]
     near = 0
     for query, row in enumerate(collection(40)[1]):
@@ -284,13 +284,13 @@ def test_a_scorer_reads_as_it_was_trained_and_scores_as_score_does(
 
 
 def test_the_activation_says_what_scores_can_be(tmp_path: Path) -> None:
-    from drtk.models.cross_encoder import Scorer
+    from drtk.models.cross_encoder import CrossEncoderScorer
 
     for name, bounds in (("Identity", (-inf, inf)), ("Tanh", (-1, 1)), ("Sigmoid", (0, 1))):
         options = {"sbert_ce_default_activation_function": f"torch.nn.modules.{name}"}
         model = str(tiny_crossencoder(tmp_path / name, **options))
-        assert Scorer(model, device="cpu").bounds == bounds
-    assert Scorer(model, device="cpu", logits=True).bounds == (-inf, inf)
+        assert CrossEncoderScorer(model, device="cpu").bounds == bounds
+    assert CrossEncoderScorer(model, device="cpu", logits=True).bounds == (-inf, inf)
 
 
 REJECTED = {  # options added to a call with a run and judgements, and the error

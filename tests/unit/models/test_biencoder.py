@@ -16,7 +16,7 @@ from tests.tiny import passages, tiny_model
 def inputs(towers, count: int = 12) -> dict[str, torch.Tensor]:
     batch = {}
     for role in ("query", "passage"):
-        padded = towers["passage"].tokenizing(role)(passages(count)).pad(range(count), pad=0)
+        padded = towers["passage"].get_tokenizer(role)(passages(count)).pad(range(count), pad=0)
         batch |= {f"{role}_{name}": torch.from_numpy(array) for name, array in padded.items()}
     return batch
 

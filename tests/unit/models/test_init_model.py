@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from drtk.errors import DrtkError, UsageError
-from drtk.models.checkpoint import load_encoder, weights_digest
+from drtk.models.checkpoint import digest_weights, load_encoder
 from drtk.models.config import InitModelSettings
 from drtk.models.init_model import init_encoder, train_tokenizer
 from tests.tiny import tiny_model
@@ -24,7 +24,7 @@ def test_the_seed_decides_the_weights_and_the_global_generator_is_left_alone(tmp
     assert torch.rand(1) == expected
     second, third = tiny_model(tmp_path / "b", seed=3), tiny_model(tmp_path / "c", seed=4)
     assert (first / "tokenizer.json").read_bytes() == (second / "tokenizer.json").read_bytes()
-    assert weights_digest(first) == weights_digest(second) != weights_digest(third)
+    assert digest_weights(first) == digest_weights(second) != digest_weights(third)
 
 
 def test_words_become_pieces_between_special_tokens():

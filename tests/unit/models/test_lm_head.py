@@ -11,15 +11,15 @@ from transformers import AutoModel, AutoModelForMaskedLM, AutoTokenizer
 
 from drtk.errors import DrtkError, MismatchError
 from drtk.models.backbone import BackboneAdapter
-from drtk.models.checkpoint import load_encoder, save_encoder, weights_digest
+from drtk.models.checkpoint import digest_weights, load_encoder, save_encoder
 from drtk.models.lm_head import (
     LMHead,
-    head_file,
+    get_head_path,
     load_lm_head,
     load_masked_lm,
     load_trained_masked_lm,
     save_lm_head,
-    write_masked_lm,
+    save_masked_lm,
 )
 from tests.families import FAMILIES, masked_lm, padded, saved_masked_lm
 from tests.tiny import minilm, tiny_model
@@ -88,12 +88,12 @@ def test_an_encoder_folder_with_its_head_beside_becomes_a_masked_language_model(
     head.dense.weight.mul_(1.5)  # as training would change it
     head.bias.add_(0.25)
     save_encoder(text_encoder, tmp_path / "e")
-    before, digest = sorted((tmp_path / "e").rglob("*")), weights_digest(tmp_path / "e")
+    before, digest = sorted((tmp_path / "e").rglob("*")), digest_weights(tmp_path / "e")
     save_lm_head(head, tmp_path / "e")
     assert sorted((tmp_path / "e").rglob("*")) == sorted(
-        [*before, tmp_path / "e/heads", head_file(tmp_path / "e", "lm_head")]
+        [*before, tmp_path / "e/heads", get_head_path(tmp_path / "e", "lm_head")]
     )
-    assert weights_digest(tmp_path / "e") == digest
+    assert digest_weights(tmp_path / "e") == digest
 
     backbone, again, _ = load_masked_lm(tmp_path / "e")
     ids, seen = padded(model)
@@ -101,7 +101,7 @@ def test_an_encoder_folder_with_its_head_beside_becomes_a_masked_language_model(
     assert (expected - model(input_ids=ids, attention_mask=seen).logits).abs().max() > 0.1
     torch.testing.assert_close(again.logits(BackboneAdapter(backbone).encode(ids, seen)[-1]), expected)
 
-    write_masked_lm(*load_trained_masked_lm(tmp_path / "e"), tmp_path / "out")
+    save_masked_lm(*load_trained_masked_lm(tmp_path / "e"), tmp_path / "out")
     whole, report = AutoModelForMaskedLM.from_pretrained(tmp_path / "out", output_loading_info=True)
     assert not report["missing_keys"]
     assert not report["unexpected_keys"]
@@ -124,10 +124,10 @@ def test_heads_that_are_missing_damaged_or_of_another_model_are_rejected(tmp_pat
     save_lm_head(LMHead(narrow, narrow.bert), folder)
     with pytest.raises(MismatchError, match=r"heads/lm_head\.safetensors: does not fit: size mismatch for"):
         load_lm_head(folder, backbone)
-    head_file(folder, "lm_head").write_bytes(b"no weights")
+    get_head_path(folder, "lm_head").write_bytes(b"no weights")
     with pytest.raises(DrtkError, match=r"heads/lm_head\.safetensors: cannot be read"):
         load_lm_head(folder, backbone)
-    head_file(folder, "lm_head").unlink()
+    get_head_path(folder, "lm_head").unlink()
     config = MPNetConfig(vocab_size=400, hidden_size=16, num_hidden_layers=1, num_attention_heads=2)
     MPNetModel(config).save_pretrained(folder)
     with pytest.raises(MismatchError, match="unknown language-model head of type mpnet"):

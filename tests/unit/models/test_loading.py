@@ -16,7 +16,7 @@ from torch import Tensor
 from drtk.errors import DrtkError, MismatchError
 from drtk.expansion.term_weights.bprop import FirstTokenAttention
 from drtk.models.checkpoint import TextEncoder, load_encoder, save_encoder
-from drtk.models.cross_encoder import identify_scorer, load_crossencoder, start_crossencoder
+from drtk.models.cross_encoder import identify_scorer, init_cross_encoder, load_cross_encoder
 from drtk.models.lm_head import load_masked_lm
 from drtk.models.seq2seq import load_generation_model
 from drtk.models.term_weighter import TermWeightModel, init_term_weighter
@@ -28,13 +28,13 @@ Weights = dict[str, Tensor]
 
 
 def start(folder: Path) -> Any:
-    return start_crossencoder(str(folder), max_length=None, seed=1, default=32)
+    return init_cross_encoder(str(folder), max_length=None, seed=1, default=32)
 
 
 LOADERS: dict[str, Callable[[Path], Any]] = {
     "encoder": load_encoder,
     "new cross-encoder": start,
-    "cross-encoder": load_crossencoder,
+    "cross-encoder": load_cross_encoder,
     "masked LM": load_masked_lm,
     "weigher": lambda folder: init_term_weighter(folder, "deepct", seed=1),
     "attention": lambda folder: FirstTokenAttention(

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from drtk.errors import MismatchError
 from drtk.models.lm_head import load_masked_lm, save_lm_head
-from drtk.pretraining.auxiliary import WithAuxiliary, diffcse_network
-from drtk.training.retriever import start_towers
+from drtk.pretraining.auxiliary import BiEncoderWithDiffCSE, build_diffcse_network
+from drtk.training.retriever import load_start_towers
 from tests.finetuning import Stage, settings_of
 from tests.pretraining import slot_of, widely
 from tests.reference import finetuning as slow
@@ -44,8 +44,8 @@ def stage_of(place: Path, **changes: Any) -> Stage:
     return Stage.of(place / "model", settings_of(PRESET, **SIZE | generator | changes))
 
 
-def learner(stage: Stage) -> WithAuxiliary:
-    assert isinstance(stage.model, WithAuxiliary)
+def learner(stage: Stage) -> BiEncoderWithDiffCSE:
+    assert isinstance(stage.model, BiEncoderWithDiffCSE)
     return stage.model
 
 
@@ -128,7 +128,7 @@ def test_draws_depend_on_the_example_and_not_on_the_batch(place: Path):
 def test_unsuitable_encoders_and_generators_are_rejected(place: Path, tmp_path: Path):
     settings = settings_of(PRESET, **SIZE | {"aux_generator": str(place / "generator"), "pooling": "cls+mean"})
     with pytest.raises(MismatchError, match="the passage encoder's are 64 wide, its tokens 32"):
-        diffcse_network(start_towers(str(place / "model"), settings), settings, seed=1)
+        build_diffcse_network(load_start_towers(str(place / "model"), settings), settings, seed=1)
     other = tiny_model(tmp_path / "other")
     with pytest.raises(MismatchError, match="has no language-model head"):
         stage_of(place, aux_generator=str(other))
@@ -154,7 +154,9 @@ def texts(inputs: dict[str, Tensor], role: str) -> list[Text]:
     return found
 
 
-def detection(model: WithAuxiliary, role: str, inputs: dict[str, Tensor], *, scope: Any, reduction: Any) -> Tensor:
+def detection(
+    model: BiEncoderWithDiffCSE, role: str, inputs: dict[str, Tensor], *, scope: Any, reduction: Any
+) -> Tensor:
     """Cross-entropy of "replaced" and "as it was", told the vector that the retriever ranks by."""
     recovery: Any = model.network.recoveries[f"diffcse_{role}"]
     length = inputs[f"{role}_input_ids"].shape[1]
@@ -169,7 +171,7 @@ def detection(model: WithAuxiliary, role: str, inputs: dict[str, Tensor], *, sco
     return reduced(real, pads, reduction=reduction)
 
 
-def retrieval(model: WithAuxiliary, inputs: dict[str, Tensor]) -> float:
+def retrieval(model: BiEncoderWithDiffCSE, inputs: dict[str, Tensor]) -> float:
     """DPR's own loss: inner products, all passages of the batch."""
     backbone = model.pair.passage.backbone
     vectors = {

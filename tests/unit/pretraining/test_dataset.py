@@ -11,7 +11,7 @@ import torch
 from torch.utils.data import DataLoader, SequentialSampler
 
 from drtk.errors import MismatchError
-from drtk.pretraining.batch import Example
+from drtk.pretraining.batch import PretrainingExample
 from drtk.pretraining.example_builder import SlotExample
 from tests.pretraining import Stage, World
 
@@ -20,7 +20,7 @@ def equal(one: SlotExample, two: SlotExample) -> bool:
     return all((a is None and b is None) or np.array_equal(a, b) for a, b in zip(one, two, strict=True))
 
 
-def all_of(stage: Stage) -> list[Example]:
+def all_of(stage: Stage) -> list[PretrainingExample]:
     return [stage.rows[number] for number in range(len(stage.rows))]
 
 
@@ -56,7 +56,7 @@ def test_another_epoch_and_another_seed_mask_otherwise(world: World):
     assert masks_apart(rows, other, 0, 0)
 
 
-def masks_apart(some: list[Example], others: list[Example], epoch: int, other: int) -> bool:
+def masks_apart(some: list[PretrainingExample], others: list[PretrainingExample], epoch: int, other: int) -> bool:
     """Whether examples that occur in both are read otherwise, most of them."""
     one = {each.key[2]: each for each in some if each.key[1] == epoch}
     two = {each.key[2]: each for each in others if each.key[1] == other}
@@ -132,7 +132,7 @@ def test_what_a_step_draws_is_drawn_for_every_passage_held_out(world: World) -> 
     """Otherwise mixed context would be measured on queries alone, or on neighbours alone, as the seed has it."""
     data = world.stage("qac-cotmae-mixed", held_out=12).data
     contexts = {
-        tuple(each[each != 0].tolist()) for batch in data.held_out_batches(4) for each in batch["context"].clean
+        tuple(each[each != 0].tolist()) for batch in data.build_held_out_batches(4) for each in batch["context"].clean
     }
     rows = data.held_out
     queries = {tuple(text.ids.tolist()) for row in rows for text in data.corpus.queries(row)}
@@ -143,7 +143,7 @@ def test_what_a_step_draws_is_drawn_for_every_passage_held_out(world: World) -> 
 def test_a_single_held_out_passage_is_evaluated_with_others(world: World) -> None:
     sizes = {}
     for held in (8, 9, 10, 1):
-        batches = world.stage("mlm", held_out=held).data.held_out_batches(4)
+        batches = world.stage("mlm", held_out=held).data.build_held_out_batches(4)
         sizes[held] = [len(batch["passage"].clean) for batch in batches]
     assert sizes == {8: [4, 4], 9: [4, 5], 10: [4, 4, 2], 1: []}
 

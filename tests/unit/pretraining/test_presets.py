@@ -17,9 +17,9 @@ from transformers import BertConfig, BertModel
 from drtk.config import load_preset, merge, preset_names
 from drtk.models.backbone import BackboneAdapter
 from drtk.pretraining.assembly import check_composition
-from drtk.pretraining.composition import Composition, Contrast
+from drtk.pretraining.composition import Composition, ContrastiveObjective
 from drtk.pretraining.config import PretrainSettings
-from drtk.pretraining.decoders import READERS
+from drtk.pretraining.decoders import DECODERS
 from drtk.pretraining.example_builder import load_views
 from drtk.pretraining.parse import apply_changes, parse_composition
 from tests.enriched import enriched_corpus
@@ -185,13 +185,13 @@ def test_all_rows_of_query_as_context_pair_random_passages_of_a_document() -> No
 def test_master_printed_differs_from_the_released_form_in_its_encoder_passes_alone() -> None:
     released, printed = plan("master"), plan("master-printed")
     assert dict(load_preset("master").settings) == dict(load_preset("master-printed").settings)
-    passes = [[each.name for each in made.objectives if not each.vectors_of] for made in (released, printed)]
+    passes = [[each.name for each in made.objectives if not each.vector_slots] for made in (released, printed)]
     assert passes == [["mlm", "mlm_cmp", "mlm_npr"], ["mlm"]]
-    decoders = [{each.name: each for each in made.objectives if each.vectors_of} for made in (released, printed)]
+    decoders = [{each.name: each for each in made.objectives if each.vector_slots} for made in (released, printed)]
     assert list(decoders[0]) == list(decoders[1]) == ["mkp", "cmp", "npr", "dor", "gor"]
-    assert {each.vectors_of for each in decoders[1].values()} == {("passage",)}
+    assert {each.vector_slots for each in decoders[1].values()} == {("passage",)}
     for name, each in decoders[1].items():
-        assert (each.tokens_of, each.group) == (decoders[0][name].tokens_of, decoders[0][name].group)
+        assert (each.token_slots, each.group) == (decoders[0][name].token_slots, decoders[0][name].group)
     (slot,) = [name for name in printed.slots if printed.slots[name] != released.slots[name]]
     assert (slot, printed.slots[slot].of, released.slots[slot].of) == ("complement", "passage", "half")
 
@@ -244,7 +244,7 @@ def test_contrasts_compare_as_the_papers_do() -> None:
     for name in PAPERS:
         made = plan(name)
         for each in made.objectives:
-            if isinstance(each, Contrast):
+            if isinstance(each, ContrastiveObjective):
                 kind = made.projectors[each.projector].kind if each.projector else None
                 found[name] = (each.similarity, each.temperature, each.candidates, each.symmetric, kind)
     assert found == wanted
@@ -263,9 +263,9 @@ def test_terms_weigh_one_but_diffcses_difference() -> None:
 def test_presets_add_the_parameters_that_the_papers_count(name: str) -> None:
     made = plan(name)
     with torch.device("meta"):
-        anatomy = BackboneAdapter(BertModel(BertConfig()))
+        adapter = BackboneAdapter(BertModel(BertConfig()))
         readers = {
-            each.reader: READERS.load(made.readers[each.reader].use)(anatomy, **made.readers[each.reader].options)
+            each.reader: DECODERS.load(made.readers[each.reader].use)(adapter, **made.readers[each.reader].options)
             for each in made.recovers
         }
     assert sum(weight.numel() for each in readers.values() for weight in each.parameters()) == EXTRA[name]
@@ -364,7 +364,7 @@ def test_a_step_trains_the_encoder(flags: str, world: World) -> None:
     assert set(terms) >= {each.name for each in made.objectives}
     assert all(math.isfinite(value.item()) for value in terms.values()), terms
     terms["total"].backward()
-    first = stage.network.anatomy.layers[0]
+    first = stage.network.adapter.layers[0]
     assert all(each.grad is not None and each.grad.any() for each in first.parameters() if each.dim() == 2)
 
 

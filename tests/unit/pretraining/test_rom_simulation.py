@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from drtk.expansion.term_weights.bprop import contrast, gather_occurrences, normalize, saturate, softmax
-from drtk.pretraining.masking.strategies import MaskInput, Scale, rom
+from drtk.pretraining.masking.strategies import MaskInput, Scale, mask_rom
 from drtk.text.rng import generator
 from drtk.text.token_dataset import Text
 
@@ -69,7 +69,7 @@ def share(weighing: Weighing, scale: Scale) -> float:
         text = Text(
             row.astype(np.int32), np.arange(LENGTH, dtype=np.int32), np.array([weights[word(r)] for r in row.tolist()])
         )
-        stop += (row[rom(MaskInput(text, 0.15, rng, LENGTH), scale=scale)] < STOP).tolist()
+        stop += (row[mask_rom(MaskInput(text, 0.15, rng, LENGTH), scale=scale)] < STOP).tolist()
     return 100 * float(np.mean(stop))
 
 

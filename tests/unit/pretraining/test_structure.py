@@ -19,7 +19,7 @@ TERMS += [("retromae", "decoder"), ("cocondenser", "head"), ("master", "npr"), (
 
 def of_layers(stage: Stage, slopes: dict[str, Tensor]) -> list[float]:
     """The largest gradient in each layer of the encoder, first to last."""
-    found = [0.0] * stage.network.anatomy.depth
+    found = [0.0] * stage.network.adapter.depth
     for name, slope in slopes.items():
         if name.startswith("backbone.encoder.layer."):
             number = int(name.split(".")[3])
@@ -59,7 +59,7 @@ COPIES = {"simlm", "mixture-example"}
 @pytest.mark.parametrize("preset", ["simlm", "mixture-example", "condenser", "master"])
 def test_a_decoder_starts_from_the_encoders_last_layers_or_at_random(preset: str, world: World):
     network = world.stage(preset).network
-    own = [dict(layer.named_parameters()) for layer in network.anatomy.layers]
+    own = [dict(layer.named_parameters()) for layer in network.adapter.layers]
     stacks = [list(each.reader.layers) for each in network.recoveries.values() if hasattr(each.reader, "layers")]
     assert stacks
     for layers in stacks:

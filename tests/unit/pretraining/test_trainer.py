@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from drtk.errors import DrtkError
-from drtk.pretraining.network import compute_batch_terms
+from drtk.pretraining.network import compute_contrastive_terms
 from drtk.pretraining.trainer import check_batch
 from tests.pretraining import Stage, World, planted
 
@@ -79,7 +79,7 @@ def in_one_graph(stage: Stage, trainer, *, micro: int) -> tuple[float, dict[str,
         vectors.append(output.vectors)
         present.append({name: part[name].present for name in output.vectors})
     terms = {name: torch.stack([each[name] for each in sums]).sum() for name in sums[0]}
-    terms |= compute_batch_terms(
+    terms |= compute_contrastive_terms(
         network.composition,
         {name: torch.cat([each[name] for each in vectors]) for name in vectors[0]},
         {name: torch.cat([each[name] for each in present]) for name in present[0]},

@@ -14,7 +14,7 @@ from drtk.errors import MismatchError, UsageError
 from drtk.pretraining.config import check_options
 from drtk.pretraining.views import VIEWS
 from drtk.pretraining.views.base import ViewInput, fields_needed, join_texts, slice_text
-from drtk.pretraining.views.passages import overlap, random_other
+from drtk.pretraining.views.passages import sample_other, sample_overlap
 from drtk.text.rng import generator
 from drtk.text.token_dataset import Text, TokenCorpus
 from drtk.text.token_writer import FIELDS
@@ -153,7 +153,7 @@ def test_weights_are_cropped_with_their_pieces_and_those_of_a_title_go_before(sh
 
 def test_a_title_without_weights_before_a_text_with_them_is_refused(shelf):
     corpus = shelf(passage("p", title="e", weights=[1, 2, 3, 4]), wants={"weights"})
-    with pytest.raises(MismatchError, match=r"passage 'p' has weights but no 'title_weights'; drtk termweight"):
+    with pytest.raises(MismatchError, match=r"passage 'p' has weights but no 'title_weights'; `drtk termweight`"):
         view("passage", corpus, 0, title="join")
     assert view("passage", corpus, 0)[""].weights.tolist() == [1, 2, 3, 4]
 
@@ -402,10 +402,10 @@ def test_unknown_options_are_rejected(name, options, message):
 
 @pytest.mark.parametrize("cap", [1, 5])
 def test_one_sentence_is_taken_even_where_it_exceeds_the_cap(cap):
-    assert overlap(0, [[9], [9]], cap, rng=np.random.default_rng(0)) == [(0, 0)]
+    assert sample_overlap(0, [[9], [9]], cap, rng=np.random.default_rng(0)) == [(0, 0)]
 
 
 def test_a_random_partner_is_within_reach() -> None:
     rng = np.random.default_rng(5)
-    others = {random_other(150, 1000, rng=rng) for _ in range(2000)}
+    others = {sample_other(150, 1000, rng=rng) for _ in range(2000)}
     assert (min(others), max(others), 150 in others) == (50, 250, False)  # type: ignore[type-var]

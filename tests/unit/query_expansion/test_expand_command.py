@@ -315,7 +315,7 @@ def test_what_holdout_cannot_choose_is_refused(
     strange = tmp_path / "strange.jsonl"
     strange.write_text(questions.read_text() + '{"_id": "new", "text": "of no fold"}\n')
     call = [strange, "--model", generators, "--holdout", "--n", "2", "--max-new-tokens", "2"]
-    with pytest.raises(RecordError, match=r"strange.jsonl:25: 'new' is in no fold of .*gen; --outside draw"):
+    with pytest.raises(RecordError, match=r"strange.jsonl:25: 'new' is in no fold of .*gen; `outside` draw"):
         rows(capfd, *call)
     assert "new" not in {row["query_id"] for row in rows(capfd, *call, "--skip-bad", "1")}
     assert "new" in {

@@ -22,7 +22,7 @@ from drtk.query_expansion.labelled import LabelledCandidates
 from drtk.query_expansion.query_reranker_input import Candidate, CandidateTokenizer, QueryInput
 from drtk.query_expansion.train_reranker import MeanRank, collate, factor_of, inverse_sqrt, plan, query_objective
 from drtk.records import Query
-from drtk.training.fit import ShowProgress
+from drtk.training.fit import ProgressCallback
 from drtk.training.sampling import EpochDataset
 from tests.expansions import labelled, write_world
 from tests.reference import queries as slow
@@ -119,7 +119,7 @@ def test_large_gradients_are_not_clipped(
 ) -> None:
     norms: list[float] = []
 
-    class Watching(ShowProgress):
+    class Watching(ProgressCallback):
         def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **given: Any) -> None:
             slopes = [weight.grad for weight in given["model"].parameters() if weight.grad is not None]
             norms.append(float(torch.stack([slope.norm() for slope in slopes]).norm()))
@@ -127,7 +127,7 @@ def test_large_gradients_are_not_clipped(
     def magnified(settings: QueryRerankerConfig) -> Any:
         return lambda model, inputs: {"margin": 1e4 * query_objective(settings)(model, inputs)["margin"]}
 
-    monkeypatch.setattr("drtk.training.fit.ShowProgress", Watching)
+    monkeypatch.setattr("drtk.training.fit.ProgressCallback", Watching)
     monkeypatch.setattr("drtk.query_expansion.train_reranker.query_objective", magnified)
     write_world(tmp_path, 8)
     call = ["rerank-queries", "train", labelled(tmp_path), "--queries", tmp_path / "queries.jsonl", "-q", *options]

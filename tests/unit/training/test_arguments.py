@@ -10,7 +10,7 @@ from transformers import TrainingArguments
 
 from drtk.errors import DrtkError, MissingDependency, UsageError
 from drtk.training import arguments
-from drtk.training.arguments import Schedule, parse_trainer_items, plan_schedule, training_arguments
+from drtk.training.arguments import Schedule, build_training_arguments, parse_trainer_items, plan_schedule
 from drtk.training.config import RerankerConfig, RetrieverConfig, TrainingConfig
 from tests.running import torchrun
 
@@ -19,7 +19,7 @@ SCHEDULE = Schedule(batch=4, steps=50, steps_per_epoch=10)
 
 def make(folder: Path, *, device: str = "cpu", **changes: Any) -> TrainingArguments:
     config = TrainingConfig(lr=1e-4, precision="float32", save_every=25, **changes)
-    return training_arguments(config, SCHEDULE, folder, seed=1, device=device)
+    return build_training_arguments(config, SCHEDULE, folder, seed=1, device=device)
 
 
 def test_values_are_parsed_as_json():

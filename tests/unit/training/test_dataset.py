@@ -53,14 +53,14 @@ def test_tensors_are_as_long_as_they_need_be(tmp_path: Path):
     found = draws()
     chosen = [next(n for n in range(COUNT) if found[n].key[2] == id) for id in ("q1", "q2")]
     batch = collate(
-        [found[number] for number in chosen], query=tower.tokenizing("query"), passage=tower.tokenizing("passage")
+        [found[number] for number in chosen], query=tower.get_tokenizer("query"), passage=tower.get_tokenizer("passage")
     )
     assert batch["positives"].shape == (2, 2)  # q1 has two answers
     assert int(batch["positives"][1, 1]) == -1  # q2 one
     assert int(batch["positives"][1, 0]) == int(batch["passage_numbers"][3])  # its positive
     assert batch["teacher"].shape == (2, 3)
     plain = draws(with_scores=False, with_positives=False)
-    batch = collate([plain[0]], query=tower.tokenizing("query"), passage=tower.tokenizing("passage"))
+    batch = collate([plain[0]], query=tower.get_tokenizer("query"), passage=tower.get_tokenizer("passage"))
     assert not {"answers", "teacher"} & set(batch)
 
 

@@ -14,9 +14,9 @@ import torch.multiprocessing as processes
 from torch import Tensor
 
 from drtk.models.seq2seq import GenerationModel, load_generation_model
-from drtk.training.distributed import gather, gather_items, share_batch_norm
-from drtk.training.generator import GenerationEvaluation, collate, teacher_forcing_terms
-from drtk.training.text_pairs import Pair
+from drtk.training.distributed import gather_items, gather_rows, share_batch_norm
+from drtk.training.generator import GenerationEvaluator, collate, compute_generator_terms
+from drtk.training.text_pairs import TextPair
 from tests.pretraining import Stage as PretrainingStage
 from tests.pretraining import World
 from tests.running import torchrun
@@ -26,10 +26,10 @@ from tests.unit.training.test_grad_cache import LOSSES, place, stage_of
 __all__ = ["place"]  # the fixture
 BATCH = 8
 PAIRS = [
-    Pair("rivers riverer", "river"),
-    Pair("engines", "engined"),
-    Pair("violins", "violiner " * 6),
-    Pair("a", "b c"),
+    TextPair("rivers riverer", "river"),
+    TextPair("engines", "engined"),
+    TextPair("violins", "violiner " * 6),
+    TextPair("a", "b c"),
 ]
 
 
@@ -44,7 +44,7 @@ def pairs_of(writer: GenerationModel, start: int, stop: int) -> dict[str, Tensor
 
 def generator_step(model: torch.nn.Module, inputs: dict[str, Tensor]) -> tuple[float, list[Tensor]]:
     model.zero_grad()
-    (loss,) = teacher_forcing_terms(model, inputs, smoothing=0.1).values()
+    (loss,) = compute_generator_terms(model, inputs, smoothing=0.1).values()
     loss.backward()
     return loss.item(), [weight.grad.clone() for weight in model.parameters() if weight.grad is not None]
 
@@ -57,7 +57,7 @@ def evaluate(writer: GenerationModel) -> dict[str, float]:
         return {"read": float(sum(place * len(text) for place, text in enumerate(generated)))}
 
     collating = partial(collate, writer=writer, room=12, target_room=9)
-    return GenerationEvaluation(writer, PAIRS, collate=collating, score=score, rows=2, longest=5)()
+    return GenerationEvaluator(writer, PAIRS, collate=collating, score=score, rows=2, longest=5)()
 
 
 MICRO = 2  # so two parts in each of two processes
@@ -171,4 +171,4 @@ def test_two_processes_agree_with_one(place: Path, world: World, tmp_path: Path)
 
 def test_one_process_gathers_its_own_rows():
     rows = torch.ones(3, 2, requires_grad=True)
-    assert gather(rows) is rows
+    assert gather_rows(rows) is rows

@@ -293,7 +293,7 @@ def test_titles_are_read_as_the_model_was_trained_to(
 
 def test_models_that_were_not_trained_to_weigh_are_rejected(place: Path, models: dict[str, Path], capfd) -> None:
     call = ["termweight", place / "corpus.jsonl", "--method", "deepct", "--model"]
-    with pytest.raises(MismatchError, match="was not trained to weight terms"):
+    with pytest.raises(MismatchError, match="is no term weighting model"):
         command(capfd, *call, place / "model")
     with pytest.raises(MismatchError, match="was trained with `method` deepimpact, not deepct"):
         command(capfd, *call, models["deepimpact"])
