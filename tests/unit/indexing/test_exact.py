@@ -8,7 +8,7 @@ from drtk.data.embeddings import read_shards
 from drtk.errors import DrtkError, MismatchError
 from drtk.indexing.base import sort_hits
 from drtk.indexing.config import DenseIndexSettings, DenseSearchSettings
-from drtk.indexing.exact import EMPTY, ExactIndex, extract_ranks, extract_scores, keep_best, make_keys
+from drtk.indexing.exact import EMPTY, ExactIndex, extract_ranks, extract_scores, make_keys, merge_top_k
 from drtk.indexing.vectors import Vectors
 from tests.embedding_folders import rewrite_manifest, write_embeddings
 
@@ -132,7 +132,7 @@ def test_keys_order_by_score_then_by_rank():
 def test_keep_best_breaks_ties_at_its_cut_by_rank():
     # Kept: score 5 of rank 3; the block has 5 of rank 9, 7 of rank 0, and 5 of rank 1. The best two: 7, then 5 of rank 9.
     keys = torch.tensor([[int(make_keys(torch.tensor(5.0), torch.tensor(3))), EMPTY]])
-    kept = keep_best(keys, torch.tensor([[5.0, 7.0, 5.0]]), torch.tensor([9, 0, 1]))
+    kept = merge_top_k(keys, torch.tensor([[5.0, 7.0, 5.0]]), torch.tensor([9, 0, 1]))
     assert extract_ranks(kept.sort(descending=True).values).tolist() == [[0, 9]]
 
 

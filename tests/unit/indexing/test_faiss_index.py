@@ -100,7 +100,7 @@ def test_names_become_factory_strings():
     assert make_factory_string("ivf", DenseIndexSettings(nlist=7, dtype="int8"), 390) == "IVF7,SQ8"
     assert make_factory_string("ivf64", default, 390) == "IVF64,Flat"
     assert make_factory_string("OPQ16,IVF64,PQ16", default, 390) == "OPQ16,IVF64,PQ16"
-    with pytest.raises(UsageError, match="says itself how vectors are stored"):
+    with pytest.raises(UsageError, match="already states how vectors are stored"):
         make_factory_string("IVF64,PQ16", half, 390)
 
 
@@ -115,7 +115,7 @@ def test_what_cannot_be_made_is_rejected(tmp_path):
             FaissIndex.check(vectors, DenseIndexSettings(), kind=kind)
     with pytest.raises(UsageError, match="`device` cuda:9: this faiss has"):
         build(tmp_path, VECTORS, "flat", device="cuda:9")
-    with pytest.raises(UsageError, match="hnsw runs on the CPU"):
+    with pytest.raises(UsageError, match="HNSW on the CPU only"):
         build(tmp_path, VECTORS, "hnsw", device="cuda")
 
 
