@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from drtk.cli.decorators import OF_TRAINING, folder_maker, record_filter
+from drtk.cli.help import Command, Group
 from drtk.cli.options import Device, Folder, Output, Queries, Seed, with_settings
 from drtk.errors import UsageError
 from drtk.query_expansion.config import ChooseSettings, LabelSettings, QueryRerankerConfig
@@ -275,11 +276,12 @@ def rerank_queries__apply(
 
 
 rerank_queries = typer.Typer(
+    cls=Group,
     help="Choose the expansions of questions that retrieve best (EAR): label, train, apply.",
     add_completion=False,
     rich_markup_mode=None,
     no_args_is_help=True,
 )
-rerank_queries.command("label")(rerank_queries__label)
-rerank_queries.command("train")(rerank_queries__train)
-rerank_queries.command("apply")(rerank_queries__apply)
+rerank_queries.command("label", cls=Command)(rerank_queries__label)
+rerank_queries.command("train", cls=Command)(rerank_queries__train)
+rerank_queries.command("apply", cls=Command)(rerank_queries__apply)
