@@ -97,7 +97,7 @@ class Stage:
             PackedExamples(examples(count), scored=True),
             queries={row["_id"]: row["text"] for row in collection(count)[1]},
             corpus=Corpus(count),
-            batch=settings.batch,
+            batch=settings.batch_size,
             steps=4,
             negatives=settings.negatives,
             seed=7,
@@ -124,7 +124,7 @@ class Stage:
         settings = self.settings
         plain = {"lr": 1e-3, "warmup": 2, "weight_decay": 0.0, "precision": "float32", "log_every": 1, "trainer": ()}
         arguments = training_arguments(
-            replace(settings, **plain), Schedule(settings.batch, 4, 1), folder, seed=7, device="cpu"
+            replace(settings, **plain), Schedule(settings.batch_size, 4, 1), folder, seed=7, device="cpu"
         )
         loss = RetrieverLoss.of(settings, similarity=str(self.towers["passage"].recipe.similarity))
         weights = {**loss.weights, **(self.aux.weights if self.aux else {})}

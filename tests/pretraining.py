@@ -151,7 +151,7 @@ class Stage:
         """What trains it, as the command makes it, on the CPU; checkpoints and log would go to `folder`."""
         settings, data = self.data.settings, self.data
         plain = {"lr": 1e-3, "warmup": 0, "weight_decay": 0.0, "precision": "float32", "log_every": 1, "trainer": ()}
-        config, schedule = replace(settings, **plain), Schedule(settings.batch, data.steps, 1)
+        config, schedule = replace(settings, **plain), Schedule(settings.batch_size, data.steps, 1)
         arguments = training_arguments(config, schedule, folder, seed=data.seed, device="cpu", save_every=1000)
         return Pretrainer(
             log=folder / "log.jsonl",

@@ -48,7 +48,7 @@ Seed = Annotated[
 AnotherCorpus = Annotated[
     bool,
     typer.Option(
-        "--another-corpus",
+        "--skip-corpus-check",
         help="Accept inputs made from another corpus with the same ids.",
         rich_help_panel=CONTROL,
     ),

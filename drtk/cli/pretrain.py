@@ -49,14 +49,14 @@ def pretrain(
     probe: Annotated[
         str | None,
         typer.Option(
-            "--probe",
+            "--dev",
             metavar="DIR",
             help="Keep the encoder with the best nDCG@10 on a small BEIR folder with qrels/dev.tsv.",
         ),
     ] = None,
     probe_sts: Annotated[
         str | None,
-        typer.Option("--probe-sts", metavar="FILE", help="Keep that with the best Spearman on rated sentence pairs."),
+        typer.Option("--dev-sts", metavar="FILE", help="Keep that with the best Spearman on rated sentence pairs."),
     ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print terms, slots, parameters and tokens per step; train nothing.")
@@ -93,7 +93,7 @@ def pretrain(
         if plan.generator.init == "copy":
             raise UsageError('--generator: generator.init = "copy" starts from the encoder; leave one of them out')
     if probe is not None and probe_sts is not None:
-        raise UsageError("--probe and --probe-sts each choose the best encoder; give one of them")
+        raise UsageError("--dev and --dev-sts each choose the best encoder; give one of them")
     check_beforehand(settings.trainer, device, probe_sts, kept=[*passages, *job.side_files])
     folder = locate(model)
     split = choose_dev_split(probe) if probe is not None else ""
@@ -148,7 +148,7 @@ def pretrain(
 
 
 def _probe(folder: str | None, split: str, pairs: str | None, job: FolderJob) -> Any:
-    """Return a function that scores an encoder, or None without --probe and --probe-sts."""
+    """Return a function that scores an encoder, or None without --dev and --dev-sts."""
     from pathlib import Path
 
     from drtk.evaluation.probes import RankingProbe, RatingProbe

@@ -55,7 +55,7 @@ def rerank_queries__label(
     questions = load_queries(queries, job.intake)
     job.intake.inputs += texts.inputs
     job.lookups = (texts.corpus,)
-    job.window = settings.batch
+    job.window = settings.batch_size
     job.no_input = "no candidate came in, so nothing is labelled"
     labeler = Labeler(texts, settings)
     candidates = iter_candidates(source, questions, job.intake, check=AnswerCheck(settings.match))

@@ -63,7 +63,7 @@ def termweight(
     report: Annotated[
         bool,
         typer.Option(
-            "--report", help="Log the share of stop words among the pieces that masking by weight would hide."
+            "--stopword-share", help="Log the share of stop words among the pieces that masking by weight would hide."
         ),
     ] = False,
     train: Annotated[
@@ -118,7 +118,7 @@ def termweight(
     if corpus is not None or queries is not None:
         raise UsageError("--corpus and --queries go with --train")
     if report and output == STANDARD and sys.stdout.isatty():
-        raise UsageError("--report is printed here, where the passages would go too; name a file for them: -o")
+        raise UsageError("--stopword-share is printed here, where the passages would go too; name a file for them: -o")
     from drtk.expansion.term_weights import weigh as passes
 
     plan = passes.make_plan(method, settings, tokenizer=tokenizer, model=model, device=device, seed=seed)

@@ -125,7 +125,7 @@ def _dev_figures(
     )
 
     def figures() -> dict[str, float]:
-        found = probe.figures(partial(embed_for_scoring, towers), batch=settings.batch)
+        found = probe.figures(partial(embed_for_scoring, towers), batch=settings.batch_size)
         return {f"dev_{name}": round_significant(value) for name, value in found.items()}
 
     return figures

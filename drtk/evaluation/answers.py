@@ -138,7 +138,7 @@ def evaluate_by_answers(
     runs: Sequence[NamedRun], questions: str, corpus: str, settings: EvalSettings, intake: Intake
 ) -> Iterator[str]:
     """Return the lines of a table with a run per row. Raises as `AnswerJudge`."""
-    judge = AnswerJudge(questions, corpus, settings, intake, workers=settings.workers)
+    judge = AnswerJudge(questions, corpus, settings, intake, workers=settings.num_workers)
     results = []
     for run in runs:
         rankings = judge(run)

@@ -53,7 +53,7 @@ class EvalSettings(RunSettings):
         "table", "table, jsonl, markdown, latex, csv or trec (as trec_eval prints)."
     )
     exact_match: bool = option(False, "The input holds predictions, which must equal one of the --answers.")
-    workers: int | None = option(None, "Processes that look for answers. [default: one a core]", at_least=1)
+    num_workers: int | None = option(None, "Processes that look for answers. [default: one a core]", at_least=1)
     digits: int = option(4, DIGITS, at_least=0, at_most=17)
 
 

@@ -31,14 +31,14 @@ class MiningInputs:
     query_vectors: str | None = None
     vectors: str | None = None
     model: str | None = None
-    another_corpus: bool = False
+    skip_corpus_check: bool = False
 
 
 @dataclass(frozen=True)
 class MinedIndexSettings(DenseSearchSettings, BM25SearchSettings):
     """Options of the search, if an index is a source."""
 
-    batch: int = option(1000, "Index: queries searched together.", at_least=1)
+    batch_size: int = option(1000, "Index: queries searched together.", at_least=1)
     prompt: str | None = option(None, "Index: text put before each query; by default the model's.")
     max_length: int | None = option(None, "Index: longest query, in tokens; by default the model's.", at_least=3)
     threads: int = option(0, "CPU threads to use; 0 takes every core.", at_least=0)
@@ -140,7 +140,7 @@ class MineSettings(MinedIndexSettings, MinedFilterSettings):  # help lists the l
         at_least=1,
         no_effect=_NEEDS_SCORER,
     )
-    scorer_dtype: Literal["auto", "float32", "float16", "bfloat16"] = option(
+    scorer_precision: Literal["auto", "float32", "float16", "bfloat16"] = option(
         "auto",
         "Numbers the scorer computes with: auto is float32 on a CPU, half precision on a GPU.",
         no_effect=_NEEDS_SCORER,

@@ -75,7 +75,7 @@ def mine_negatives(
         no_examples = None if num_examples else explain_no_examples(job.counts)
         return textless or no_examples or miner.find_id_mismatch()
 
-    job.window = settings.batch if miner.queries.indexes else WINDOW
+    job.window = settings.batch_size if miner.queries.indexes else WINDOW
     job.no_input = "no query came in, so nothing is mined"
     job.find_problem = find_problem
     with rows or nullcontext():
@@ -242,7 +242,7 @@ def _add_content_filters(
             scorer = Scorer(
                 settings.scorer,
                 device=settings.device,
-                settings=ScoringSettings(batch_tokens=settings.scorer_batch_tokens, dtype=settings.scorer_dtype),
+                settings=ScoringSettings(batch_tokens=settings.scorer_batch_tokens, precision=settings.scorer_precision),
                 logits=settings.scorer_logits,
                 batch_field="scorer_batch_tokens",
             )

@@ -202,13 +202,13 @@ def pretrain(
     settings = data.settings
     check_batch(settings, network)
     checkpoints = folder / "checkpoints"
-    share = settings.batch // world_size()
+    share = settings.batch_size // world_size()
     schedule = Schedule(share, data.steps, data.steps_per_epoch)
     arguments = training_arguments(
-        settings, schedule, folder, seed=data.seed, device=device, save_every=settings.checkpoint_every
+        settings, schedule, folder, seed=data.seed, device=device, save_every=settings.save_steps
     )
-    micro = settings.micro_batch or share
-    if settings.micro_batch is None and not needs_whole_batch(network):
+    micro = settings.micro_batch_size or share
+    if settings.micro_batch_size is None and not needs_whole_batch(network):
         if (checkpoints / MICRO_FILE).exists():  # of the run that is resumed
             micro = int((checkpoints / MICRO_FILE).read_text(encoding="utf-8"))
         elif arguments.device.type == "cpu":
@@ -240,9 +240,9 @@ def pretrain(
 
     evaluation: Any = None
     if probe is not None:
-        evaluation = Selection(network, evaluate, checkpoints, by="probe", every=settings.eval_every)
+        evaluation = Selection(network, evaluate, checkpoints, by="probe", every=settings.eval_steps)
     elif batches:
-        evaluation = HeldOutProbe(evaluate, every=settings.eval_every)
+        evaluation = HeldOutProbe(evaluate, every=settings.eval_steps)
 
     def save() -> None:
         network.cpu().eval()
@@ -262,7 +262,7 @@ def pretrain(
         probe_start=True,
         micro_batch=micro,
         trainer_class=Pretrainer,
-        callbacks=[SaveEncoders(exporter, every=settings.save_every)] if settings.save_every else [],
+        callbacks=[SaveEncoders(exporter, every=settings.export_steps)] if settings.export_steps else [],
         relief=relief,
     )
     return {"micro_batch": micro} | facts
@@ -270,12 +270,12 @@ def pretrain(
 
 def check_batch(settings: PretrainSettings, network: Network) -> None:
     """Raise DrtkError for a batch size that the processes or the objectives cannot use."""
-    share, remainder = divmod(settings.batch, world_size())
+    share, remainder = divmod(settings.batch_size, world_size())
     if remainder:
-        raise DrtkError(f"`batch` {settings.batch} cannot be shared by {world_size()} processes")
-    if network.compared_slots and settings.batch < 2:
+        raise DrtkError(f"`batch` {settings.batch_size} cannot be shared by {world_size()} processes")
+    if network.compared_slots and settings.batch_size < 2:
         raise DrtkError("`batch` 1 leaves no negatives for the contrastive objective; set 2 or more")
-    if needs_whole_batch(network) and min(settings.micro_batch or share, share) < share:
+    if needs_whole_batch(network) and min(settings.micro_batch_size or share, share) < share:
         raise DrtkError(
             f"a projector with batch norm needs its batch in one part: `micro_batch` {share} or a smaller `batch`"
         )

@@ -175,7 +175,7 @@ def train_query_reranker(
         number = min(len(candidates), settings.dev_questions or len(candidates))
         numbers = [at * len(candidates) // number for at in range(number)]  # evenly spaced
         measure = MeanRank(model.to(arguments.device), candidates, numbers, tokenizing=tokenizing, kind=kind)
-        often, patience = settings.eval_every, settings.patience
+        often, patience = settings.eval_steps, settings.patience
         return Selection(model, measure, place, by=measure.name, every=often, patience=patience, lower=True)
 
     checkpoints = folder / "checkpoints"
@@ -192,7 +192,7 @@ def train_query_reranker(
 
     return fit(
         model,
-        EpochDataset(labelled, batch=settings.batch, steps=schedule.steps, seed=seed),
+        EpochDataset(labelled, batch=settings.batch_size, steps=schedule.steps, seed=seed),
         partial(collate, tokenizing=tokenizing),
         objective=query_objective(settings),
         arguments=arguments,
@@ -201,7 +201,7 @@ def train_query_reranker(
         name="rerank-queries train",
         save=save,
         probe=selection,
-        micro_batch=settings.micro_batch or schedule.batch,
+        micro_batch=settings.micro_batch_size or schedule.batch,
         factor=factor,
     )
 

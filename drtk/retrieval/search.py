@@ -354,7 +354,7 @@ def write_run(
         if searcher.empty > empty:
             job.counts["without a word"] = job.counts.get("without a word", 0) + searcher.empty - empty
 
-    job.window = settings.batch
+    job.window = settings.batch_size
     job.run(queries, write_window, unit="queries")
 
 

@@ -175,12 +175,12 @@ def train_list_reranker(
             ListEvaluation(model, candidates, dev_vectors or vectors),
             folder / "checkpoints",
             by=config.select,
-            every=config.eval_every,
+            every=config.eval_steps,
             patience=config.patience,
         )
     return fit(
         model,
-        EpochDataset(data.lists, batch=config.batch, steps=schedule.steps, seed=seed),
+        EpochDataset(data.lists, batch=config.batch_size, steps=schedule.steps, seed=seed),
         partial(collate, vectors=vectors),
         objective=list_terms,
         arguments=arguments,

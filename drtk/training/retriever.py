@@ -54,7 +54,7 @@ def check(config: RetrieverConfig) -> None:
     """Raise UsageError for values that contradict each other, MissingDependency for what is not installed."""
     config.check()
     RetrieverLoss.of(config, similarity="cosine")
-    if config.batch < 2 and config.negatives == 0:
+    if config.batch_size < 2 and config.negatives == 0:
         raise UsageError("`batch` 1 with `negatives` 0 leaves no negatives")
     if config.lora is not None:
         need_peft()
@@ -140,7 +140,7 @@ def train_retriever(
         data.examples,
         queries=data.queries,
         corpus=data.corpus,
-        batch=config.batch,
+        batch=config.batch_size,
         steps=schedule.steps,
         negatives=config.negatives,
         seed=seed,
@@ -152,7 +152,7 @@ def train_retriever(
     selection = None
     if dev is not None:
         selection = Selection(
-            model, dev, folder / "checkpoints", by=SELECT_BY, every=config.eval_every, patience=config.patience
+            model, dev, folder / "checkpoints", by=SELECT_BY, every=config.eval_steps, patience=config.patience
         )
 
     def save() -> None:

@@ -183,7 +183,7 @@ def test_non_numeric_term_weights_are_reported(fields: dict[str, object], html: 
         "metadata": {"weights_tokenizer": str(collection["model"])},
     }
     Path("in").write_bytes(orjson.dumps(row | fields))
-    outcome = here("show", "in", *(["--html", "o.html"] if html else ["--weights"]))
+    outcome = here("show", "in", *(["--html", "o.html"] if html else ["--term-weights"]))
     assert_one_line(outcome, 1, "passage 'a': its weights must be a list of numbers")
 
 
@@ -208,12 +208,12 @@ def test_control_characters_are_escaped_where_texts_are_shown(
     Path("table").write_bytes(f"a\tb {ESCAPES}\n".encode())
     if color:
         monkeypatch.setenv("FORCE_COLOR", "1")
-    for call in ("show in", "show table", "show in --weights", f"show in --preset mlm --model {model}"):
+    for call in ("show in", "show table", "show in --term-weights", f"show in --preset mlm --model {model}"):
         shown = done(*call.split()).out.decode()
         assert "red" in shown, call
         plain = re.sub("\x1b\\[(0|[0-9]+;48;5;[0-9]+)m", "", shown) if color else shown  # drtk's own colors
         assert CONTROLS.search(plain) is None, call
-    assert "\\x1b[31mred" in done("show", "in", "--weights").out.decode().replace(" ", "") or color
+    assert "\\x1b[31mred" in done("show", "in", "--term-weights").out.decode().replace(" ", "") or color
 
 
 def test_control_characters_are_escaped_in_error_messages() -> None:
@@ -281,7 +281,7 @@ def test_names_and_texts_cannot_break_a_markdown_page() -> None:
     corpus = [{"_id": id, "title": "*T*", "text": "a `b` <b>"} for id in ("d`1", "d", "x")]
     Path("corpus").write_bytes(b"".join(orjson.dumps(row) + b"\n" for row in corpus))
     texts = ["--qrels", "qrels", "--queries", "queries", "--corpus", "corpus"]
-    page = done("compare", *runs, *texts, "--format", "markdown", "--moved", "1", "--title", "<u>*T*").out.decode()
+    page = done("compare", *runs, *texts, "--format", "markdown", "--moved", "1", "--heading", "<u>*T*").out.decode()
     done("report", *runs, *texts, "-o", "out")
     for text in (page, Path("out/report.md").read_text()):
         for raw in ("<i>", "<b>", "<u>", "a|b", "*c*", "*T*", "(`q`1`", "a `b`"):

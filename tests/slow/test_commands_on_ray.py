@@ -116,7 +116,7 @@ CHOSEN = (
     "{queries.jsonl}",
     "--model",
     "{rd}",
-    "--top",
+    "--n-best",
     "4",
 )
 

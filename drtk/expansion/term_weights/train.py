@@ -202,7 +202,7 @@ def train_weigher(
     tokenizer = WordPieceTokenizer(str(weigher.folder))
     reading: dict[str, Any] = {"room": weigher.room(length), "title": title, "expand": settings.expand}
     texts: dict[str, Any] = {"queries": data.queries, "corpus": data.corpus}
-    steps: dict[str, Any] = {"batch": training.batch, "steps": schedule.steps, "seed": seed}
+    steps: dict[str, Any] = {"batch": training.batch_size, "steps": schedule.steps, "seed": seed}
     dataset: EpochDataset[Any]
     collate: Callable[[Sequence[Any]], dict[str, Tensor]]
     if method == "deepct":

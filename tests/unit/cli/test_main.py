@@ -174,7 +174,7 @@ def test_a_usage_error_is_one_line_with_status_2(arguments: str, command: str, m
 
 @pytest.mark.parametrize(
     ("setting", "told"),
-    [("steps = 'many'", "--steps: expected int, got 'many'"), ("stepz = 3", "unknown setting 'stepz'")],
+    [("steps = 'many'", "--max-steps: expected int, got 'many'"), ("stepz = 3", "unknown setting 'stepz'")],
 )
 @pytest.mark.parametrize("call", ["presets PRESET --check", "train-reranker none --preset PRESET -o none"])
 def test_a_fault_within_a_preset_begins_with_its_place(tmp_path: Path, call: str, setting: str, told: str) -> None:

@@ -44,7 +44,7 @@ def test_all_shipped_presets_pass_their_check_and_say_what_they_need(capsys):
     [
         ('command = "pretrain"\n', r"mine.toml: has no \[\[objective\]\]"),
         ('command = "pretrain"\n[settings]\nlearning = 1\n', "preset .*mine.toml: unknown setting 'learning'"),
-        ('command = "pretrain"\n[settings]\nlr = "fast"\n', "--lr: expected float, got 'fast'"),
+        ('command = "pretrain"\n[settings]\nlr = "fast"\n', "--learning-rate: expected float, got 'fast'"),
         ('command = "train-retriever"\n[settings]\nloss_ = 1\n', "unknown setting 'loss_'"),
         (
             'command = "train-retriever"\nlr = 1e-5\n',

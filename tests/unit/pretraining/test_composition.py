@@ -202,7 +202,7 @@ CHANGES_WRONG = {
     "no such table": ("slot.one.rate=0.4", "--set slot.one.rate: there is no 'slot'; choose from generator, objective, projectors, readers, slots"),
     "an objective as a whole": ("objective.2=1", "--set objective.2: name a setting of an objective: objective.1.weight"),
     "parts of a number": ("slots.one.rate.high=1", "--set slots.one.rate.high: 'rate' is 0.3, which has no parts"),
-    "an option": ("settings.micro_batch=8", "--set settings.micro_batch: is an option of its own: --micro-batch"),
+    "an option": ("settings.micro_batch=8", "--set settings.micro_batch: is an option of its own: --micro-batch-size"),
 }  # fmt: skip
 
 

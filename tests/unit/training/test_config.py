@@ -135,5 +135,5 @@ def test_re_rankers_are_trained_as_their_sources_say(name: str) -> None:
 
 def test_defaults_are_table_12s() -> None:
     usual, pairs = RetrieverConfig(), RerankerConfig()
-    assert (usual.lr, usual.batch, usual.epochs, usual.negatives, usual.weight_decay) == (2e-5, 64, 3.0, 15, 0.01)
-    assert (pairs.lr, pairs.batch, pairs.epochs, pairs.weight_decay, pairs.depth) == (3e-5, 64, 3.0, 0.01, 100)
+    assert (usual.learning_rate, usual.batch_size, usual.epochs, usual.negatives, usual.weight_decay) == (2e-5, 64, 3.0, 15, 0.01)
+    assert (pairs.learning_rate, pairs.batch_size, pairs.epochs, pairs.weight_decay, pairs.depth) == (3e-5, 64, 3.0, 0.01, 100)
