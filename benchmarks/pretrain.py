@@ -194,15 +194,15 @@ def ours(options: argparse.Namespace) -> dict[str, float]:
     plan = parse_composition(preset.content | {"generator": {"model": options.model}}, "simlm")
     network, tokenizer = build_network(plan, Path(options.model), seed=1)
     chosen = {
-        "batch": options.batch_size,
-        "steps": options.max_steps,
+        "batch_size": options.batch_size,
+        "max_steps": options.max_steps,
         "max_length": options.length,
         "held_out": 0,
         "warmup": 0.0,
     }
     if options.micro:
-        chosen["micro_batch"] = options.micro
-    settings = merge(PretrainSettings, preset.settings, chosen | {"log_every": 1000})
+        chosen["micro_batch_size"] = options.micro
+    settings = merge(PretrainSettings, preset.settings, chosen | {"log_steps": 1000})
     corpus = TokenCorpus.open(options.passages, options.model, wants=fields_of(plan), intake=Intake())
     material = training.PretrainingData(corpus, plan, settings, tokenizer, 1)
     clock = {"start": 0.0, "memory": 0.0, "loss": 0.0}

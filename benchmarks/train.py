@@ -233,15 +233,15 @@ def _settings(options: argparse.Namespace) -> Any:
         "similarity": "cosine",
         "temperature": TEMPERATURE,
         "negatives": options.negatives,
-        "batch": options.batch_size,
-        "cache_chunk": options.chunk or None,
-        "steps": options.max_steps,
+        "batch_size": options.batch_size,
+        "grad_cache": options.chunk or None,
+        "max_steps": options.max_steps,
         "warmup": 0.0,
         "query_length": LENGTH,  # as the peer, which has one length for both
         "passage_length": LENGTH,
         "title": "join",
-        "log_every": 1000,
-        "save_every": 100_000,
+        "log_steps": 1000,
+        "save_steps": 100_000,
     }
     return merge(RetrieverConfig, {}, chosen)
 

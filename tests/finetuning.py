@@ -101,8 +101,8 @@ class Stage:
             steps=4,
             negatives=settings.negatives,
             seed=7,
-            draw=settings.draw,
-            positive=settings.positive,
+            draw=settings.negative_sampling,
+            positive=settings.positive_sampling,
             with_positives=loss.masked == "positives",
             with_scores=loss.distillation is not None,
         )
@@ -122,7 +122,7 @@ class Stage:
     def trainer(self, folder: Path, *, cache_chunk: int | None = None, **more: Any) -> RetrieverTrainer:
         """What trains it, on the CPU."""
         settings = self.settings
-        plain = {"lr": 1e-3, "warmup": 2, "weight_decay": 0.0, "precision": "float32", "log_every": 1, "trainer": ()}
+        plain = {"learning_rate": 1e-3, "warmup": 2, "weight_decay": 0.0, "precision": "float32", "log_steps": 1, "trainer": ()}
         arguments = training_arguments(
             replace(settings, **plain), Schedule(settings.batch_size, 4, 1), folder, seed=7, device="cpu"
         )

@@ -38,18 +38,19 @@ class Command(TyperCommand):
                 required = "  [required]" if item.required else ""
                 rows.append((INPUT, (str(item.metavar), f"{getattr(item, 'help', '')}{required}")))
             elif (row := item.get_help_record(ctx)) is not None:  # type: ignore[arg-type]
+                row = row[0], row[1].replace("; x>=0]", "]")
                 default = CONTROL if "--help" in item.opts else INPUT
                 rows.append((getattr(item, "rich_help_panel", None) or default, row))
-        rows.sort(key=lambda row: PANELS.index(row[0]))
+        rows.sort(key=lambda row: (PANELS.index(row[0]), row[1][0].startswith("-")))
         for panel, members in groupby(rows, key=lambda row: row[0]):
             with formatter.section(panel):
                 formatter.write_dl([row for _, row in members])
 
     def format_epilog(self, ctx: typer.Context, formatter: Any) -> None:  # type: ignore[override]
         """Write the examples and the address of the page."""
-        with formatter.section("Examples"):
-            for line in examples_of(self):
-                formatter.write(f"  {line}\n")
+        if examples := examples_of(self):
+            with formatter.section("Examples"):
+                formatter.write("".join(f"  {line}\n" for line in examples))
         path = ctx.command_path.split()
         formatter.write_paragraph()
         formatter.write(f"Documentation: docs/commands/{path[1] if len(path) > 1 else path[0]}.md\n")

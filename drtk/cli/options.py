@@ -45,7 +45,7 @@ Seed = Annotated[
     int,
     typer.Option("--seed", metavar="N", parser=whole_number, help="Random seed.", rich_help_panel=CONTROL),
 ]
-AnotherCorpus = Annotated[
+SkipCorpusCheck = Annotated[
     bool,
     typer.Option(
         "--skip-corpus-check",

@@ -68,7 +68,7 @@ def rerank_queries__label(
 
 
 @with_settings(QueryRerankerConfig, preset=True)
-@folder_maker("model", resume=True, may_differ=(*OF_TRAINING, "max_lr", "micro_batch"))
+@folder_maker("model", resume=True, may_differ=(*OF_TRAINING, "max_lr", "micro_batch_size"))
 def rerank_queries__train(
     labelled: Annotated[
         str, typer.Argument(metavar="LABELLED", help="Candidates of drtk rerank-queries label; - is stdin.")
@@ -159,9 +159,9 @@ def rerank_queries__train(
         digests = set().union(*(held[kind].digests for kind in devs if devs[kind] == file))
         warn_of_overlap(digests, examples.digests, "questions", file=file, source=name_of(labelled))
     plan(len(examples), settings)
-    reading = QueryInput(settings.scorer, settings.style, settings.max_length or READ[settings.scorer])
+    reading = QueryInput(settings.variant, settings.style, settings.max_length or READ[settings.variant])
     start = start_query_reranker(model, reading, max_length=settings.max_length, seed=seed)
-    reading = QueryInput(settings.scorer, settings.style, start.max_length)
+    reading = QueryInput(settings.variant, settings.style, start.max_length)
     folder = job.begin()
     facts = train_query_reranker(
         examples, folder, start=start, reading=reading, settings=settings, dev=held, seed=seed, device=device

@@ -342,7 +342,7 @@ def build_report(
     depths = choose_depths(list(rankings.values()))
     tests = CompareSettings()
     report = Report(
-        title=settings.title,
+        title=settings.heading,
         results=results,
         measures=measures,
         num_relevant=sum(grade >= settings.rel for grades in judgements.values() for grade in grades.values()),

@@ -90,7 +90,7 @@ class WeightingSettings:
         "Passage titles: join (read with the text, and weighted) or none. [default: as a model was trained, or join]",
     )
     spread: Literal["copy", "first"] = option("copy", "Pieces that get a word's weight: all (copy), or the first.")
-    normalize: Literal["none", "sum", "max"] = option(
+    weight_norm: Literal["none", "sum", "max"] = option(
         "none", "Divide by the sum, or by the maximum, of the passage's weights."
     )
     k1: float = option(0.9, "bm25: k1, term-frequency saturation.", at_least=0, no_effect=_ONLY_BM25)
@@ -178,4 +178,4 @@ class WeightTrainingConfig(TrainingConfig):
         """Return the configuration with the batch and learning rate of a method; UsageError if it is not trained."""
         if method not in BATCH:
             raise UsageError(f"`train`: `method` {method} is not trained; {' and '.join(BATCH)} are")
-        return replace(self, batch_size=self.batch or BATCH[method], learning_rate=LR[method] if self.lr is None else self.lr)
+        return replace(self, batch_size=self.batch_size or BATCH[method], learning_rate=LR[method] if self.learning_rate is None else self.learning_rate)

@@ -21,7 +21,7 @@ class MiningInputs:
 
     sources: TREC runs, index folders and training examples, `NAME=PATH` or `PATH`. query_vectors: embeddings folder that
     dense indexes are searched with. vectors: embeddings folder of the passages. model: place of an index's encoder.
-    another_corpus: allow sources made from another corpus with the same ids.
+    skip_corpus_check: allow sources made from another corpus with the same ids.
     """
 
     sources: tuple[str, ...]
@@ -104,10 +104,10 @@ class MineSettings(MinedIndexSettings, MinedFilterSettings):  # help lists the l
     depth: int | None = option(
         None, "Ranks of each source that are looked at; by default the policy's: 200, nq 100, sbert all.", at_least=1
     )
-    keep: int | None = option(
+    negatives: int | None = option(
         None, "Mined negatives kept for a query (sbert: of each source); by default the policy's.", at_least=0
     )
-    floor: int | None = option(
+    min_negatives: int | None = option(
         None, "Fewest negatives of a query; random passages of --corpus make up for those that lack.", at_least=0
     )
     positives: Literal["passage", "source"] = option(

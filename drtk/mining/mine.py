@@ -86,7 +86,7 @@ def mine_negatives(
     passages = job.counts.get("passages", {})
     if num_random := passages.get("random"):
         total, floor = num_random + passages["kept"], miner.policy.floor
-        log(f"random: {num_random:,} of the {total:,} negatives, to fill lists up to `floor` {floor}")
+        log(f"random: {num_random:,} of the {total:,} negatives, to fill lists up to `min_negatives` {floor}")
     if dropped := job.counts.get("dropped"):
         log("dropped: " + ", ".join(f"{number:,} by {name}" for name, number in dropped.items()))
 
@@ -99,7 +99,8 @@ def open_miner(
     has_report: measure what the report shows. Raises UsageError for a missing input or an option without effect.
     """
     policy: Policy = MINING.load(settings.policy)
-    own = {name: getattr(settings, name) for name in ("keep", "floor", "depth", "ce_margin")}
+    own: dict[str, Any] = {"keep": settings.negatives, "floor": settings.min_negatives}
+    own |= {"depth": settings.depth, "ce_margin": settings.ce_margin}
     policy = replace(policy, **{name: value for name, value in own.items() if value is not None})
     sources = sort_sources(inputs.sources, job.intake, name=settings.source_name)
     _check_inputs(inputs, settings, policy, sources, has_report=has_report)
@@ -122,7 +123,7 @@ def open_miner(
             reason = "goes with a dense index that is searched with `queries`, not `query_vectors`"
             _check_no_effect(settings, ENCODER_OPTIONS, reason, model=inputs.model)
     job.intake.inputs += [folder_entry(folder) for folder in (inputs.vectors, inputs.query_vectors) if folder]
-    if policy.floor and settings.floor is None and corpus is None:
+    if policy.floor and settings.min_negatives is None and corpus is None:
         log(f"mine-negatives: no `corpus`, so lists are not filled up to {policy.floor} negatives")
     miner = Miner(queries, policy, seed, settings.rel, job.counts, not settings.scorer, score_filters)
     _add_content_filters(miner, inputs, settings, job, has_report=has_report)
@@ -155,7 +156,7 @@ def _check_inputs(
          "`qrels` is required: it says what is positive; only examples and `policy` nq do without"),
         (policy.answers and not has_texts, f"`policy` {settings.policy} matches answers: `queries` and `corpus` are required"),
         (settings.scorer and not has_texts, "`scorer` reads texts: `queries` and `corpus` are required"),
-        (settings.floor and inputs.corpus is None, "`floor` adds random passages: `corpus` is required"),
+        (settings.min_negatives and inputs.corpus is None, "`min_negatives` adds random passages: `corpus` is required"),
         (settings.max_overlap is not None and inputs.corpus is None, "`max_overlap` compares texts: `corpus` is required"),
         (settings.max_cosine is not None and inputs.vectors is None,
          "`max_cosine` compares vectors: `vectors`, a folder of drtk encode, is required"),
@@ -190,7 +191,7 @@ def _read_corpus(corpus: str, inputs: MiningInputs, sources: Sources, job: Filte
     """Return the ids of the corpus. Raises MismatchError if a source is known to be made from another corpus."""
     ids = CorpusIds.read(corpus, job.intake)
     digest = next((entry.get("digest") for entry in job.intake.inputs if entry["path"] == corpus), None)
-    if digest and not inputs.another_corpus and not is_stream(corpus):
+    if digest and not inputs.skip_corpus_check and not is_stream(corpus):
         for path in [*sources.paths, *filter(None, [inputs.vectors])]:
             if not is_stream(path):
                 check_origin(path, Origin(corpus, digest))

@@ -37,7 +37,7 @@ class EncodeSettings:
     precision: Literal["auto", "float32", "float16", "bfloat16"] = option(
         "auto", "Compute dtype; auto is float32 on a CPU, half precision on a GPU."
     )
-    store: Literal["float32", "float16"] = option("float32", "Stored dtype.")
+    vector_dtype: Literal["float32", "float16"] = option("float32", "Stored dtype.")
     batch_tokens: int | None = option(
         None, "Tokens in one batch, padding included; by default 2048 on a CPU, 65536 on a GPU.", at_least=1
     )

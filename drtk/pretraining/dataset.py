@@ -84,7 +84,7 @@ class PretrainingData:
             source = f", set by {batch_from}" if batch_from else ""
             raise DrtkError(
                 f"{len(self.rows):,} {what} do not fill one batch of {settings.batch_size:,}{source}; "
-                f"set `batch` {max(1, len(self.rows))} or less"
+                f"set `batch_size` {max(1, len(self.rows))} or less"
             )
         self.steps_per_epoch = len(self.rows) // settings.batch_size
         self.steps = settings.max_steps or max(1, round(settings.epochs * self.steps_per_epoch))

@@ -137,7 +137,7 @@ class QueryRerankerConfig(TrainingConfig):
     )
     learning_rate: ClassVar[float] = 0.0  # type: ignore[misc]  # see `max_lr`
     weight_decay: ClassVar[float] = 0.0  # type: ignore[misc]
-    scorer: Literal["ri", "rd"] = option(
+    variant: Literal["ri", "rd"] = option(
         "ri", "Input: ri, question and expansion; rd, the expanded query's first passage too."
     )
     style: Literal["official", "thesis"] = option(
@@ -161,7 +161,7 @@ class QueryRerankerConfig(TrainingConfig):
     skip_ties: bool = option(
         True, "Leave out pairs of equal rank, whose order is arbitrary (the released code has them)."
     )
-    alpha: float = option(0.01, "Margin of a pair, for each rank between its candidates.", at_least=0)
+    rank_margin: float = option(0.01, "Margin of a pair, for each rank between its candidates.", at_least=0)
     micro_batch_size: int | None = option(
         None, "Questions in memory at once on a device; the step stays the same.", at_least=1
     )
@@ -204,7 +204,7 @@ class ChooseSettings(ScoringSettings):
         "Candidate to choose: the scorer's, oracle (the best label), concat (all as one query), greedy (decoded so), first.",
     )
     max_candidates: int | None = option(None, "Choose among the first N distinct candidates.", at_least=1)
-    top: int = option(1, "Queries per question and kind; more than one: KIND.1.jsonl … KIND.N.jsonl.", at_least=1)
+    n_best: int = option(1, "Queries per question and kind; more than one: KIND.1.jsonl … KIND.N.jsonl.", at_least=1)
     max_clauses: int | None = option(
         None,
         "concat: cut queries to so many distinct words; Lucene takes 1024 by default, drtk any number.",
@@ -218,8 +218,8 @@ class ChooseSettings(ScoringSettings):
 
     def check(self) -> None:
         """Raise UsageError for settings that contradict each other."""
-        if self.select in ("concat", "greedy") and self.top > 1:
-            raise UsageError(f"`top` {self.top}: `select` {self.select} has one query per question and kind")
+        if self.select in ("concat", "greedy") and self.n_best > 1:
+            raise UsageError(f"`n_best` {self.n_best}: `select` {self.select} has one query per question and kind")
 
 
 @dataclass(frozen=True)

@@ -71,7 +71,7 @@ def factor_of(settings: QueryRerankerConfig) -> Callable[[int], float] | None:
 
 def plan(lists: int, config: QueryRerankerConfig) -> Schedule:
     """Return the schedule for a number of lists of candidates. Raises what `plan_schedule` raises."""
-    epochs = EPOCHS[config.scorer] if config.epochs is None else config.epochs
+    epochs = EPOCHS[config.variant] if config.epochs is None else config.epochs
     return plan_schedule(lists, replace(config, epochs=epochs), what="lists of candidates")
 
 
@@ -90,7 +90,7 @@ def collate(lists: Sequence[LabelledList], *, tokenizing: CandidateTokenizer) ->
 
 def query_objective(settings: QueryRerankerConfig) -> Objective:
     """Return the objective: (model, inputs of a step) -> {"margin": ()}."""
-    how: dict[str, Any] = {"alpha": settings.alpha, "weight": settings.pair_weight, "skip_ties": settings.skip_ties}
+    how: dict[str, Any] = {"alpha": settings.rank_margin, "weight": settings.pair_weight, "skip_ties": settings.skip_ties}
 
     def compute_terms(model: nn.Module, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
         given = dict(inputs)

@@ -203,7 +203,7 @@ def encode_corpus(
         unit = "passages"
         records = read_passages(source, intake=job.intake, side_files=job.side_files)
         empty_texts = EmptyTexts(lambda passage: format_passage(passage, title))
-    writer = ShardWriter(job.begin(), dimension=embedder.dimension, dtype=settings.store, model=model)
+    writer = ShardWriter(job.begin(), dimension=embedder.dimension, dtype=settings.vector_dtype, model=model)
     encode_records(records, embedder, writer, running=running, part=part, unit=unit, empty_texts=empty_texts)
     job.counts[unit] = writer.rows
     empty_texts.warn(name_of(source), unit)
@@ -211,7 +211,7 @@ def encode_corpus(
     job.finish(
         encoder=identity,
         dimension=embedder.dimension,
-        dtype=settings.store,
+        dtype=settings.vector_dtype,
         role=role,
         encoding=embedder.recipe.to_dict(),
         part={"number": part[0], "of": part[1]},

@@ -327,7 +327,7 @@ def write_run(
     Raises MismatchError if no query is judged, and what `Collection`, `QueryEncoder` and `StoredQueries` raise.
     """
     job.record(settings, paths=[*folders, source], model=model, qrels=qrels)
-    options = options or RankingOptions(settings.k or RUN_DEPTH)
+    options = options or RankingOptions(settings.depth or RUN_DEPTH)
     collection = Collection(folders, settings)
     job.intake.inputs += [folder_entry(folder) for folder in collection.folders]
     queries: Any

@@ -59,8 +59,10 @@ _warned: set[Path] = set()
 _NO_PATHS = frozenset(
     [
         "contrastive",
+        "dev_measure",
         "device",
         "format",
+        "heading",
         "kind",
         "language",
         "loss",

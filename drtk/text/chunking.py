@@ -315,7 +315,7 @@ def chunk_corpus(
     check_settings(settings)
     running = running or RunnerSettings()
     if running.runner != "local" and settings.num_workers:
-        raise UsageError("`workers` has no effect with Ray; `ray_workers` sets the number of its workers")
+        raise UsageError("`num_workers` has no effect with Ray; `ray_workers` sets the number of its workers")
     stream = iter(documents)
     train = needs_sentences(settings) and settings.punkt_model is None
     head: list[Passage] = []

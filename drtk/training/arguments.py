@@ -44,14 +44,14 @@ def plan_schedule(
         raise DrtkError(f"{source}: no {what} to learn from")
     batch, devices = config.batch_size, world_size()
     if batch % devices:
-        raise DrtkError(f"`batch` {batch} cannot be shared equally by {devices} processes")
+        raise DrtkError(f"`batch_size` {batch} cannot be shared equally by {devices} processes")
     if count < batch:
-        raise DrtkError(f"{count:,} {what} do not fill one batch of {batch:,}; use `batch` {count} or less")
+        raise DrtkError(f"{count:,} {what} do not fill one batch of {batch:,}; use `batch_size` {count} or less")
     per_epoch = count // batch
     schedule = Schedule(batch // devices, config.max_steps or max(1, round(config.epochs * per_epoch)), per_epoch)
-    micro_batch = getattr(config, "micro_batch", None)
+    micro_batch = getattr(config, "micro_batch_size", None)
     if micro_batch and schedule.batch % micro_batch:
-        raise DrtkError(f"`micro_batch` {micro_batch}: does not divide the {schedule.batch} of a device")
+        raise DrtkError(f"`micro_batch_size` {micro_batch}: does not divide the {schedule.batch} of a device")
     return schedule
 
 

@@ -52,9 +52,9 @@ _NO_SECOND_LOSS = NoEffect(
 _NO_CONTRAST = (
     NoEffect(
         "is for the contrastive loss, which --loss margin-mse has beside it where --contrastive-weight is given",
-        {"loss": ("margin-mse",), "alpha": (None, 0.0)},
+        {"loss": ("margin-mse",), "contrastive_weight": (None, 0.0)},
     ),
-    NoEffect("is for the contrastive loss, which --contrastive-weight 0 leaves out", {"loss": ("kl",), "alpha": (0.0,)}),
+    NoEffect("is for the contrastive loss, which --contrastive-weight 0 leaves out", {"loss": ("kl",), "contrastive_weight": (0.0,)}),
 )
 _NO_LORA = (NoEffect("goes with --lora, the rank of the adapters", {"lora": (None,)}),)
 _NO_AUX = (NoEffect("goes with --aux diffcse", {"aux": ("none",)}),)
@@ -73,7 +73,7 @@ class RetrieverConfig(TrainingConfig):
     contrastive: str = option(
         "infonce", "The contrastive loss beside kl or margin-mse.", no_effect=(_NO_TEACHER, *_NO_CONTRAST)
     )
-    alpha: float | None = option(
+    contrastive_weight: float | None = option(
         None,
         "Weight of the contrastive loss beside kl (by default 0.2) or margin-mse (by default 0).",
         at_least=0,
@@ -96,14 +96,14 @@ class RetrieverConfig(TrainingConfig):
         1.0, "The teacher's scores are divided by this.", at_least=1e-6, no_effect=(_NO_TEACHER,)
     )
     negatives: int = option(15, "Hard negatives per query; the rest of the batch is added to them.", at_least=0)
-    draw: Literal["window", "replacement", "shuffle"] = option(
+    negative_sampling: Literal["window", "replacement", "shuffle"] = option(
         "window",
         "How an epoch takes negatives from a list: a window that slides and wraps; the same, but with replacement "
         "from lists that are too short; or the list shuffled.",
         no_effect=_NO_NEGATIVES,
     )
-    positive: Literal["rotate", "first"] = option("rotate", "The positive of an epoch: they take turns, or the first.")
-    cache_chunk: int | None = option(
+    positive_sampling: Literal["rotate", "first"] = option("rotate", "The positive of an epoch: they take turns, or the first.")
+    grad_cache: int | None = option(
         None, "Texts in memory at once (gradient caching): memory no longer grows with the batch.", at_least=1
     )
     train_fraction: float = option(
@@ -257,7 +257,7 @@ class RerankerConfig(TrainingConfig):
         200, "Queries of --dev to evaluate with, evenly spread.", at_least=1, no_effect=(NOT_MEASURED,)
     )
     dev_depth: int = option(50, "Candidates per query of --dev to score.", at_least=2, no_effect=(NOT_MEASURED,))
-    select: Literal["RR@10", "nDCG@10"] = option(
+    dev_measure: Literal["RR@10", "nDCG@10"] = option(
         "RR@10", "Measure on --dev that selects the best weights.", no_effect=(NOT_MEASURED,)
     )
 
@@ -356,7 +356,7 @@ class GeneratorConfig(TrainingConfig):
         at_most=1,
     )
     dev_limit: int = option(1000, "Held-out pairs to evaluate with, at most.", at_least=1)
-    select: Literal["rouge1", "rouge2", "rougeL", "loss"] | None = option(
+    dev_measure: Literal["rouge1", "rouge2", "rougeL", "loss"] | None = option(
         None,
         "Measure on the held-out pairs that selects the best weights; loss generates nothing and is quick. "
         "[default: rougeL; GAR rouge1]",
@@ -369,5 +369,5 @@ class GeneratorConfig(TrainingConfig):
 
     @property
     def best_by(self) -> Literal["rouge1", "rouge2", "rougeL", "loss"]:
-        """The measure that selects the weights: `select`, or ROUGE-1 for GAR (docs/methods/gar.md), ROUGE-L for doc2query."""
-        return self.select or ("rougeL" if self.kind is None else "rouge1")
+        """The measure that selects the weights: `dev_measure`, or ROUGE-1 for GAR (docs/methods/gar.md), ROUGE-L for doc2query."""
+        return self.dev_measure or ("rougeL" if self.kind is None else "rouge1")

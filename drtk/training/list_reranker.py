@@ -174,7 +174,7 @@ def train_list_reranker(
             model,
             ListEvaluation(model, candidates, dev_vectors or vectors),
             folder / "checkpoints",
-            by=config.select,
+            by=config.dev_measure,
             every=config.eval_steps,
             patience=config.patience,
         )

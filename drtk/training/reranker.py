@@ -178,7 +178,7 @@ def train_reranker(
             model,
             evaluation(model.to(arguments.device), tokenizing),
             folder / "checkpoints",
-            by=config.select,
+            by=config.dev_measure,
             every=config.eval_steps,
             patience=config.patience,
         )

@@ -106,7 +106,7 @@ def test_simlms_pipeline_runs_from_one_command_and_skips_what_is_done(
     changed = simlm(workplace, R2=SMALL["R2"] + " --learning-rate 1e-3")
     assert "out/retriever1 is up to date" in changed.stderr
     assert {"retriever2", "reranker", "distilled"} <= set(made(changed))
-    assert settings_of(out / "retriever2")["lr"] == 1e-3
+    assert settings_of(out / "retriever2")["learning_rate"] == 1e-3
 
 
 RECORDER = """#!/bin/sh

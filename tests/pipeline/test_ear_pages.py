@@ -139,7 +139,7 @@ def test_the_grid_of_table_b_1_makes_eight_models_and_orders_them_by_mean_rank(p
     (grid,) = [block for block in blocks("methods/ear.md") if "grid/" in block]
     output = run(place, grid, MORE="--max-steps 1 --max-length 24 --warmup 1 -q")
     settings = [json.loads(path.read_text())["settings"] for path in (place / "grid").glob("*/meta.json")]
-    tried = {(each["max_rank"], each["batch"], each["max_lr"]) for each in settings}
+    tried = {(each["max_rank"], each["batch_size"], each["max_lr"]) for each in settings}
     assert tried == {(rank, batch, lr) for rank in (101, 250) for batch in (4, 8) for lr in (2e-3, 5e-3)}
     best = [float(line.rpartition(":")[2].strip(" ,}")) for line in output.splitlines()]
     assert len(best) == 3

@@ -261,5 +261,5 @@ def find_largest_impact(
             heads = [head for word, head in each.first().items() if word not in excluded]
             largest = max([largest, *map(float, values[heads])])
     if largest <= 0:
-        raise DrtkError("every impact is 0 after training: try another `seed` or a lower `lr`")
+        raise DrtkError("every impact is 0 after training: try another `seed` or a lower `learning_rate`")
     return largest

@@ -151,8 +151,8 @@ def test_out_of_memory_names_what_to_lower_and_resume_takes_it(
     assert change["settings"] == {
         "precision": ["auto", "bfloat16"],
         "gradient_checkpointing": [False, True],
-        "micro_batch": [None, 2],
-        "lr": [1e-3, 1e-4],
+        "micro_batch_size": [None, 2],
+        "learning_rate": [1e-3, 1e-4],
     }
     # after step s of 8 the rate of the next is (8 - s) / 8 of the highest, and the new one holds from step 6 on
     rates = [entry["learning_rate"] for entry in entries(tmp_path / "m")]

@@ -235,7 +235,7 @@ def test_a_preset_of_the_thesis_peaks_at_2e_5(place: Path, tmp_path: Path, capfd
     said = capfd.readouterr().err
     assert "training ends after 3 of 10,000 steps of `warmup`" in said.replace("--warmup", "`warmup`")
     settings = read_json(tmp_path / "m" / "meta.json")["settings"]
-    assert (settings["max_lr"], settings["alpha"], settings["max_rank"], settings["skip_ties"]) == (
+    assert (settings["max_lr"], settings["rank_margin"], settings["max_rank"], settings["skip_ties"]) == (
         2e-3,
         0.01,
         101,
@@ -275,7 +275,7 @@ def test_the_head_of_a_cross_encoder_changes_its_sign(
     ("more", "message"),
     [
         (["--depth", "99"], "`depth` 99: .*labelled.jsonl was labelled with `depth` 100"),
-        (["--micro-batch-size", "3"], "`micro_batch` 3: does not divide the 4 of a device"),
+        (["--micro-batch-size", "3"], "`micro_batch_size` 3: does not divide the 4 of a device"),
     ],
 )
 def test_options_that_contradict_the_data_are_rejected(

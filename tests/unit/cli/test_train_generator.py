@@ -285,7 +285,7 @@ def test_presets_hold_the_published_figures() -> None:
         expected = (20, lengths[task]) if name == task else (50, 16 if task == "gar-answer" else 64)
         assert (config.task, config.max_length, config.target_length) == (task, *expected)
         assert (config.learning_rate, config.weight_decay, config.warmup, config.schedule) == (3e-5, 0.0, 0.0, "linear")
-        assert (config.batch_size, config.select, config.label_smoothing) == (128, "rouge1", 0.0)
+        assert (config.batch_size, config.dev_measure, config.label_smoothing) == (128, "rouge1", 0.0)
         assert config.title_mode == "all"
 
 

@@ -178,7 +178,7 @@ def test_a_full_disk_at_a_checkpoint_is_one_line_and_the_previous_checkpoint_is_
 @pytest.mark.parametrize("name", ["retriever", "reranker"])
 def test_a_nan_loss_ends_training_and_another_preset_does_not_resume_it(place: Path, tmp_path: Path, name: str) -> None:
     diverging = "--learning-rate 1e38 --warmup 0 --trainer max_grad_norm=0"
-    with pytest.raises(DrtkError, match=r"the loss is nan at step \d+; a lower `lr`"):
+    with pytest.raises(DrtkError, match=r"the loss is nan at step \d+; a lower `learning_rate`"):
         train(place, name, tmp_path / "m", diverging)
     assert not (tmp_path / "m").exists()
     with pytest.raises(MismatchError, match=r"was begun with other settings or files \("):
@@ -186,7 +186,7 @@ def test_a_nan_loss_ends_training_and_another_preset_does_not_resume_it(place: P
 
 
 @pytest.mark.parametrize(
-    ("name", "fits", "field"), [("retriever", "20", "`cache_chunk` 16"), ("reranker", "3", "`micro_batch` 2")]
+    ("name", "fits", "field"), [("retriever", "20", "`grad_cache` 16"), ("reranker", "3", "`micro_batch_size` 2")]
 )
 def test_a_step_that_does_not_fit_into_memory_is_repeated_in_smaller_parts(
     place: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str, fits: str, field: str
@@ -201,8 +201,8 @@ def test_a_step_that_does_not_fit_into_memory_is_repeated_in_smaller_parts(
 @pytest.mark.parametrize(
     ("name", "more", "advice"),
     [
-        ("generator", "", "`gradient_checkpointing` or a smaller `batch` may help"),
-        ("reranker", "--micro-batch-size 1", "`gradient_checkpointing` or a smaller `batch` may help"),
+        ("generator", "", "`gradient_checkpointing` or a smaller `batch_size` may help"),
+        ("reranker", "--micro-batch-size 1", "`gradient_checkpointing` or a smaller `batch_size` may help"),
     ],
 )
 def test_memory_that_never_suffices_is_one_line_and_the_run_resumes(

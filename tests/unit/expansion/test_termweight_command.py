@@ -314,7 +314,7 @@ OF_IDF, OF_BPROP = ["--method", "idf", "--model", "{tiny}"], ["--method", "bprop
         (["--method", "bprop"], "`method` bprop needs `model`"),
         ([*OF_IDF, "--collect", "--merge"], "choose one"),
         (["--method", "idf", "--tokenizer", "{tiny}", "--merge"], "INPUT is for weighing; --merge joins the files"),
-        ([*OF_IDF, "--learning-rate", "1"], "`lr`: only with --train"),
+        ([*OF_IDF, "--learning-rate", "1"], "`learning_rate`: only with --train"),
         ([*OF_IDF, "--trainer", "a=1"], "`trainer`: only with --train"),
         ([*OF_IDF, "--saturation", "sqrt"], "--saturation is for --method bprop"),
         ([*OF_IDF, "--k1", "1.2"], "--k1 is for --method bm25"),

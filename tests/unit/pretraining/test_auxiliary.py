@@ -24,7 +24,7 @@ from tests.reference.finetuning import Asked
 from tests.reference.text import Text
 from tests.tiny import tiny_model
 
-SIZE = {"batch": 4, "negatives": 1, "passage_length": 14, "query_length": 8, "aux": "diffcse"}
+SIZE = {"batch_size": 4, "negatives": 1, "passage_length": 14, "query_length": 8, "aux": "diffcse"}
 PRESET = "dpr-nq-roberta-shared"
 
 

@@ -125,14 +125,14 @@ def plan(name: str) -> Composition:
 def test_schedules_are_those_of_the_papers(name: str) -> None:
     found = dict(load_preset(name).settings)
     batch, length, lr, warmup, decay, tokens, held = SCHEDULES[name]
-    assert found.pop("batch") == batch
-    assert found.pop("epochs" if isinstance(length, float) else "steps") == length
-    assert found.pop("lr") == lr
+    assert found.pop("batch_size") == batch
+    assert found.pop("epochs" if isinstance(length, float) else "max_steps") == length
+    assert found.pop("learning_rate") == lr
     assert found.pop("warmup") == warmup
     assert found.pop("weight_decay") == decay
     assert found.pop("max_length") == tokens
     assert found.pop("held_out", 0) == held
-    assert found == ({"eval_every": 125} if name.startswith(("diffcse", "simcse")) else {})
+    assert found == ({"eval_steps": 125} if name.startswith(("diffcse", "simcse")) else {})
 
 
 @pytest.mark.parametrize("name", PAPERS)

@@ -79,7 +79,7 @@ def test_presets_have_the_settings_of_the_tables(
     preset: str, scorer: str, length: int, batch: int, epochs: float
 ) -> None:
     settings = settings_of(preset)
-    assert (settings.scorer, settings.style, settings.max_length) == (scorer, "official", length)
+    assert (settings.variant, settings.style, settings.max_length) == (scorer, "official", length)
     assert (settings.batch_size, settings.epochs, settings.candidates, settings.max_rank) == (batch, epochs, 50, 101)
     # 58,880 questions of NQ (docs/methods/ear.md), one group each: 58,880 / 8 * 2 and 58,880 / 4 * 3 steps
     assert plan(58_880, settings).steps == {"ri": 14_720, "rd": 44_160}[scorer]

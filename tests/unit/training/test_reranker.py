@@ -222,5 +222,5 @@ def test_runs_that_teach_a_list_re_ranker_nothing_are_told_apart(tmp_path: Path)
     assert told("", {"q1": {"a": 1}}) == none
     assert told(two, {"q9": {"a": 1}}) == f"{run}: none of its 2 queries is judged"
     assert told(two, {"q1": {"b": 1}, "q2": {"c": 0}}) == none
-    few = "1 lists with a positive among the first 2 documents do not fill one batch of 256; use `batch` 1 or less"
+    few = "1 lists with a positive among the first 2 documents do not fill one batch of 256; use `batch_size` 1 or less"
     assert told(two, {"q1": {"a": 1}}) == few
