@@ -144,7 +144,7 @@ def test_weights_are_frequencies_and_the_index_advises_how_to_search_them(engine
         need_lucene()
     command(capfd, "index", weights, "--type", engine, "--term-weights", "-o", "i")
     assert meta("i")["bm25"] == {"k1": 10.0, "b": 0.9}
-    assert (meta("i")["settings"]["weights"], meta("i")["settings"]["weight_scale"]) == (True, "linear")
+    assert (meta("i")["settings"]["term_weights"], meta("i")["settings"]["weight_scale"]) == (True, "linear")
 
     def expected(k1: float, b: float) -> dict[tuple[str, str], float]:
         rare, common = math.log(2), math.log(1.2)
@@ -256,7 +256,7 @@ def test_what_is_no_impact_is_told_with_line_and_id(place: Path, capfd) -> None:
     ("arguments", "complaint"),
     [
         (["--type", "impact", "--expand", "queries"], "`expand`: only for indexes of type bm25 and bm25s"),
-        (["--type", "exact", "--term-weights"], "`weights`: only for indexes of type bm25 and bm25s"),
+        (["--type", "exact", "--term-weights"], "`term_weights`: only for indexes of type bm25 and bm25s"),
         (["--type", "bm25s", "--term-weights", "--expand", "queries"], "added words have no weights"),
         (["--type", "bm25s", "--expand", "queries,"], "a field's name is empty"),
         (["--type", "bm25s", "--weight-scale", "sqrt"], "--weight-scale goes with --term-weights"),

@@ -484,7 +484,7 @@ def test_an_ensemble_is_the_sum_of_z_normalised_scores(here: Path) -> None:
         ("c", pytest.approx(0.163985, abs=2e-6)),
         ("a", pytest.approx(-0.925820, abs=2e-6)),
     ]
-    assert FuseSettings(method="zscore").normalize == "minmax"  # which the method overrules
+    assert FuseSettings(method="zscore").norm == "minmax"  # which the method overrules
 
 
 def test_an_ensemble_goes_by_what_was_scored_however_long_the_run(

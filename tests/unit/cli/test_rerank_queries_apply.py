@@ -346,7 +346,7 @@ def test_a_run_that_was_cut_short_goes_on_to_the_same_files(
         (["--select", "first", "--model", "x"], UsageError, "--model and --select scorer go together"),
         (["--model", "a", "--model", "b"], UsageError, "--model: two are for all kinds"),
         (["--model", "title=a", "--model", "title=b"], UsageError, "--model: two are for kind title"),
-        (["--select", "concat", "--n-best", "2"], UsageError, "`top` 2: `select` concat has one query"),
+        (["--select", "concat", "--n-best", "2"], UsageError, "`n_best` 2: `select` concat has one query"),
         (["--select", "first", "--max-clauses", "9"], UsageError, "--max-clauses goes with --select concat"),
         (["--select", "first", "--index", "x"], UsageError, "--index and --corpus go with --model"),
         (["--model", "x", "--k1", "2"], UsageError, "--k1 goes with --index"),

@@ -78,7 +78,7 @@ def test_a_killed_training_resumes_to_the_weights_of_an_uninterrupted_one(
         with pytest.raises(RuntimeError, match="power failure"):
             run(place, output, *more)
     assert not (output / "meta.json").exists()
-    with pytest.raises(MismatchError, match=r"other settings .*\(alpha\)"):
+    with pytest.raises(MismatchError, match=r"other settings .*\(rank_margin\)"):
         run(place, output, *more, "--resume", "--rank-margin", "0.5")
     run(place, output, *more, "--resume")
     run(place, tmp_path / "whole", *more)

@@ -148,7 +148,7 @@ def test_colours_are_for_terminals_and_on_demand(
         ("--preset mlm", "--preset needs --model"),
         ("--model m", "--model, --generator and --set go with --preset"),
         ("--set a=b", "--model, --generator and --set go with --preset"),
-        ("--preset mlm --model m --json", "--preset goes with neither --weights, --html nor --json"),
+        ("--preset mlm --model m --json", "--preset goes with neither --term-weights, --html nor --json"),
         ("--preset quickstart --model m", "preset 'quickstart' is for drtk train-retriever"),
     ],
 )

@@ -94,7 +94,7 @@ def test_the_selected_figure_decides_which_weights_are_kept(
     assert not equal(tmp_path / "first", tmp_path / "second")
     assert GeneratorConfig().best_by == "rougeL"
     assert GeneratorConfig(task="gar-title").best_by == "rouge1"
-    assert GeneratorConfig(task="gar-title", select="loss").best_by == "loss"
+    assert GeneratorConfig(task="gar-title", dev_measure="loss").best_by == "loss"
 
 
 def test_the_folder_says_how_its_input_is_built(place: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -325,7 +325,7 @@ def test_evaluating_with_what_is_trained_on_is_warned_of(
     call = arguments(made, name, tmp_path / "m", "--max-steps 1 --eval-steps 1")
     if name != "lists":
         call[call.index("--queries") + 1] = str(tmp_path / "queries.jsonl")
-    options = {"retriever": [], "generator": ["--select", "loss"]}.get(name, ["--dev-run", f"{made}/run"])
+    options = {"retriever": [], "generator": ["--dev-measure", "loss"]}.get(name, ["--dev-run", f"{made}/run"])
     options += ["--dev-queries", "60"] * (name != "generator")
     if name == "generator":
         call[1] = str(tmp_path / "first.jsonl")
