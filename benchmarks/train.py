@@ -81,7 +81,7 @@ def ours(options: argparse.Namespace) -> dict[str, float]:
     """drtk train-retriever as the command runs it, with a clock on its steps."""
     from drtk.runtime.progress import set_verbosity
     from drtk.training.grad_cache import RetrieverTrainer
-    from drtk.training.retriever import start_towers, train_retriever
+    from drtk.training.retriever import load_start_towers, train_retriever
 
     set_verbosity(quiet=True, verbose=False)
     settings = _settings(options)
@@ -96,7 +96,7 @@ def ours(options: argparse.Namespace) -> dict[str, float]:
         return loss
 
     RetrieverTrainer.training_step = timed  # type: ignore[method-assign]
-    towers = start_towers(options.model, settings)
+    towers = load_start_towers(options.model, settings)
     with tempfile.TemporaryDirectory() as folder:
         train_retriever(data, Path(folder), towers=towers, config=settings)
     return clock.result(options.batch_size)
@@ -247,11 +247,11 @@ def _settings(options: argparse.Namespace) -> Any:
 
 
 def _data(options: argparse.Namespace) -> Any:
-    from drtk.runtime.inputs import Intake
+    from drtk.runtime.inputs import InputTracker
     from drtk.training.examples import load_examples
 
     files = {"queries": options.queries, "corpus": options.corpus}
-    return load_examples(options.examples, **files, intake=Intake(), negatives=options.negatives)
+    return load_examples(options.examples, **files, tracker=InputTracker(), negatives=options.negatives)
 
 
 def _wait() -> None:

@@ -43,7 +43,7 @@ def continue_text(
     from drtk.runtime.runners import run_filter
 
     settings.check()
-    passages = read_passages(source, intake=job.intake, side_files=job.side_files)
+    passages = read_passages(source, tracker=job.tracker, side_files=job.side_files)
     run_filter(
         passages, job, Generate, model, settings, seed, device, CONTINUATIONS, job.bare, running=running, window=WINDOW
     )

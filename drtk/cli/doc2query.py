@@ -56,7 +56,7 @@ def doc2query(
             "--keep takes a share of all queries, which a part does not know: "
             "--scores in the parts, then drtk keep-queries --keep on all of them"
         )
-    passages = read_passages(source, intake=job.intake, side_files=job.side_files)
+    passages = read_passages(source, tracker=job.tracker, side_files=job.side_files)
     if keeping.scorer:
         job.lookups = (str(locate(keeping.scorer)),)
     revise = None if keeping.keep is None else KeepBestShare(keeping.keep, job.counts, with_scores=keeping.scores)

@@ -32,8 +32,8 @@ def keep_queries(
     from drtk.runtime.runners import run_filter
 
     settings.check(generates=False)
-    records = read_passages(source, intake=job.intake, side_files=job.side_files)
-    passages = iter_with_queries(records, source, job.intake, scored=not settings.scorer)
+    records = read_passages(source, tracker=job.tracker, side_files=job.side_files)
+    passages = iter_with_queries(records, source, job.tracker, scored=not settings.scorer)
     if settings.scorer:
         job.lookups = (str(locate(settings.scorer)),)
     revise = None if settings.keep is None else KeepBestShare(settings.keep, job.counts, with_scores=settings.scores)

@@ -88,9 +88,11 @@ def search(
     options = RankingOptions(settings.depth or RUN_DEPTH, _document_names(corpus) if by == "source" else None, drop_same_id)
     try:
         if tune:
-            from drtk.evaluation.tuning import write_tuning_table
+            from drtk.evaluation.tuning import tune_bm25
 
-            write_tuning_table(folders, source or "-", str(qrels), options, settings, job)
+            grid = tune_bm25(folders, source or "-", str(qrels), options, settings, job.tracker)
+            job.kind, job.window, job.counts["judged queries"] = "tuning", len(grid.scores), grid.num_queries
+            job.run(grid.scores, lambda _: grid.to_lines(), unit="points")
         else:
             write_run(folders, source or "-", settings, job, options=options, model=model, qrels=qrels)
     except RecordError as error:
@@ -142,12 +144,12 @@ def _document_names(corpus: str | None) -> Callable[[str], str]:
     from functools import cache
 
     from drtk.data.corpus_store import CorpusStore
-    from drtk.data.ids import document_id, document_id_of
+    from drtk.data.ids import get_document_id, parse_document_id
 
     if corpus is None:
-        return document_id
+        return parse_document_id
     store = CorpusStore.open(corpus)
-    return cache(lambda passage_id: document_id_of(store[passage_id]))
+    return cache(lambda passage_id: get_document_id(store[passage_id]))
 
 
 def print_passages(
@@ -160,7 +162,7 @@ def print_passages(
     """
     from drtk.records import Query
     from drtk.retrieval.search import RankingOptions, TextQueries
-    from drtk.runtime.progress import printable
+    from drtk.runtime.progress import escape_control_characters
 
     searcher = TextQueries(collection, encoder)
     printer = _PassagePrinter(collection, corpus)
@@ -168,7 +170,7 @@ def print_passages(
         raise UsageError("--query: the query is empty")
     for text in [question] if question != "-" else _stdin_lines():
         if question == "-":
-            print(printer.highlight(printable(text)))
+            print(printer.highlight(escape_control_characters(text)))
         ((_, ranking),) = searcher([Query("query", text)], RankingOptions(k))
         printer.print(text, ranking)
 
@@ -177,9 +179,9 @@ def _stdin_lines() -> Iterator[str]:
     """Yield the lines of stdin as they arrive, without blank ones."""
     import sys
 
-    from drtk.runtime.streams import raw_lines
+    from drtk.runtime.streams import iter_raw_lines
 
-    for number, line in enumerate(raw_lines(sys.stdin.buffer, "<stdin>"), start=1):
+    for number, line in enumerate(iter_raw_lines(sys.stdin.buffer, "<stdin>"), start=1):
         try:
             text = " ".join(line.decode("utf-8-sig" if number == 1 else "utf-8").split())
         except UnicodeDecodeError as error:
@@ -235,13 +237,13 @@ def _warn_if_corpus_changed(collection: Collection, corpora: list[str]) -> None:
     """Warn if the corpus of an index changed after indexing: its texts are then not those that were ranked."""
     from pathlib import Path
 
-    from drtk.data.checks import origins_of
-    from drtk.runtime.integrity import content_digest
+    from drtk.data.checks import find_origins
+    from drtk.runtime.integrity import compute_content_digest
     from drtk.runtime.progress import warn
 
     paths = {Path(path).resolve() for path in corpora}
     for folder, manifest in zip(collection.folders, collection.manifests, strict=True):
         corpus = Path(manifest.get("corpus") or "")
-        origins = {origin.digest for origin in origins_of(folder)}
-        if corpus.is_file() and corpus.resolve() in paths and origins and content_digest(corpus) not in origins:
+        origins = {origin.digest for origin in find_origins(folder)}
+        if corpus.is_file() and corpus.resolve() in paths and origins and compute_content_digest(corpus) not in origins:
             warn(f"{corpus}: changed since {folder} was made; texts may differ from those ranked: index it again")

@@ -150,10 +150,10 @@ def _train(
     from pathlib import Path
 
     from drtk.models.model_folder import locate
-    from drtk.training.preflight import check_beforehand
+    from drtk.training.preflight import check_training_inputs
 
     training = training.resolve(method)
-    check_beforehand(training.trainer, device, examples, queries, kept=[corpus])
+    check_training_inputs(training.trainer, device, examples, queries, kept=[corpus])
     locate(model)
     from drtk.expansion.term_weights.train import check_added_texts, plan, train_weigher
     from drtk.models.term_weighter import init_term_weighter
@@ -161,7 +161,7 @@ def _train(
     from drtk.training.examples import load_examples
 
     negatives = 1 if method == "deepimpact" else 0
-    data = load_examples(examples, queries=queries, corpus=corpus, intake=job.intake, negatives=negatives)
+    data = load_examples(examples, queries=queries, corpus=corpus, tracker=job.tracker, negatives=negatives)
     plan(data.examples, method, training, source=data.source)
     if method == "deepimpact":
         check_added_texts(data.examples.passage_ids, data.corpus, settings.expand)
@@ -169,6 +169,6 @@ def _train(
     counts, facts = train_weigher(
         data, job.begin(), weigher=weigher, settings=settings, training=training, seed=seed, device=device
     )
-    job.intake.inputs += find_inputs({"corpus": corpus, "model": str(locate(model))})
+    job.tracker.inputs += find_inputs({"corpus": corpus, "model": str(locate(model))})
     job.counts |= {"examples": len(data.examples), **counts}
-    job.finish(encoding=weigher.encoder.recipe.to_dict(), term_weights=facts)
+    job.finish(encoding=weigher.encoder.encoding.to_dict(), term_weights=facts)

@@ -18,7 +18,7 @@ DIGITS = "Decimals shown; jsonl and csv hold all of them."
 
 
 @dataclass(frozen=True)
-class RunSettings:
+class ScoringSettings:
     """How runs are read and what is relevant; settings of eval and compare."""
 
     measures: str = option("", "Measures, as drtk eval takes them.")
@@ -32,12 +32,12 @@ class RunSettings:
 
 
 @dataclass(frozen=True)
-class EvalSettings(RunSettings):
+class EvalSettings(ScoringSettings):
     """Settings of drtk eval."""
 
     measures: str = option(
         "",
-        "Measures as ir_measures writes them (nDCG@10, RR(rel=2)@10) or as trec_eval does (map, P_30, all_trec). "
+        "Measures, separated by spaces or commas: nDCG@10, recall@100, RR(rel=2)@10, or trec_eval names (map, P_30, all_trec). "
         "[default: nDCG@10 RR@10 R@10 R@100 Success@10; of a folder of collections nDCG@10 R@100; with --answers Answer@1 Answer@5 Answer@20 Answer@100; with "
         "--exact-match EM F1]",
     )
@@ -71,7 +71,7 @@ class ReportSettings:
 
 
 @dataclass(frozen=True)
-class CompareSettings(RunSettings):
+class CompareSettings(ScoringSettings):
     """Settings of drtk compare."""
 
     measures: str = option(
@@ -124,8 +124,8 @@ class PlotSettings:
     height: float | None = option(None, "Height in inches.", at_least=1, at_most=100)
 
 
-COMMON = frozenset({"format", "heading", "width", "height"})  # options of every plot
-RUNS = frozenset({"qrels", "rel", "by", "drop_same_id", "depth"})  # options of plots of runs
+PLOT_OPTIONS = frozenset({"format", "title", "width", "height"})  # options of every plot
+RUN_PLOT_OPTIONS = frozenset({"qrels", "rel", "by", "drop_same_id", "depth"})  # options of plots of runs
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from drtk.indexing.base import RankedIds, Ranking
 from drtk.indexing.config import DenseIndexSettings, DenseSearchSettings
 from drtk.indexing.vectors import FULL, SCALE, VECTORS, Vectors, rescore
 from drtk.models.device import choose_device
-from drtk.runtime.progress import Progress, detail
+from drtk.runtime.progress import Progress, log_detail
 from drtk.runtime.workers import read_ahead
 
 QUERIES_AT_A_TIME = 1024
@@ -81,7 +81,7 @@ class ExactIndex:
             if self._vectors.nbytes < 0.6 * free:
                 self._resident = torch.from_numpy(self._vectors).to(self._device)
             else:
-                detail(
+                log_detail(
                     f"{folder}: {self._vectors.nbytes:,} bytes stay on disk and are copied to {self._device} in blocks"
                 )
 

@@ -14,20 +14,20 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from drtk.data.arrays import read_array
-from drtk.errors import DrtkError, MissingDependency, UsageError, pip_install
+from drtk.errors import DrtkError, MissingDependency, UsageError, format_pip_command
 from drtk.indexing import INDEXES
 from drtk.indexing.base import RankedIds, Ranking
 from drtk.indexing.config import DenseIndexSettings, DenseSearchSettings
 from drtk.indexing.vectors import FULL, Vectors, rescore
 from drtk.runtime.atomic import write_json
 from drtk.runtime.integrity import read_object
-from drtk.runtime.progress import Progress, detail, log, warn
+from drtk.runtime.progress import Progress, log, log_detail, warn
 
 try:
     import faiss
 except ImportError as error:
     raise MissingDependency(
-        "faiss", "this index type", pip_install("faiss-cpu") + " (or faiss-gpu); --type exact needs neither"
+        "faiss", "this index type", format_pip_command("faiss-cpu") + " (or faiss-gpu); --type exact needs neither"
     ) from error
 
 ENGINE, FACTS = "index.faiss", "faiss.json"
@@ -266,7 +266,7 @@ def _copy_to_gpu(index: Any, device: str) -> Any:
     except RuntimeError as error:
         if device != "auto":
             raise UsageError(f"`device` {device}: faiss has no such index on GPUs: {_reason(error)}") from error
-        detail(f"faiss stays on the CPU: {_reason(error)}")
+        log_detail(f"faiss stays on the CPU: {_reason(error)}")
         return None
 
 

@@ -11,11 +11,11 @@ from typing import Any, Literal
 from drtk.errors import DrtkError, RecordError, UsageError
 from drtk.indexing.config import IndexSettings
 from drtk.records import Passage
-from drtk.runtime.inputs import Intake
+from drtk.runtime.inputs import InputTracker
 from drtk.runtime.progress import warn
 from drtk.runtime.streams import name_of
-from drtk.text.expanded_text import added_texts
-from drtk.text.word_pieces import Pieces, RecordedTokenizers, read_weights_tokenizer
+from drtk.text.expanded_text import get_added_texts
+from drtk.text.word_pieces import RecordedTokenizers, WordPieces, read_weights_tokenizer
 
 Scale = Literal["linear", "sqrt"]
 # BM25 parameters for frequencies from weights, which reach 100 where those of texts seldom reach 5.
@@ -28,14 +28,14 @@ Located = tuple[Passage, int]  # a passage and its line number, 0 if it has none
 class IndexedText:
     """Convert passages to what an index of words of type `kind` indexes.
 
-    intake: receives bad passages with their line numbers
+    tracker: receives bad passages with their line numbers
     counts: how many passages lacked a field, complete once the passages are read
     facts: entries for meta.json
     Raises UsageError for settings that do not go together.
     """
 
-    def __init__(self, settings: IndexSettings, kind: str, source: str, intake: Intake) -> None:
-        self._settings, self._kind, self._source, self._intake = settings, kind, source, intake
+    def __init__(self, settings: IndexSettings, kind: str, source: str, tracker: InputTracker) -> None:
+        self._settings, self._kind, self._source, self._intake = settings, kind, source, tracker
         self._fields = list(dict.fromkeys(name.strip() for item in settings.expand for name in item.split(",")))
         if "" in self._fields:
             raise UsageError("`expand`: a field's name is empty")
@@ -72,7 +72,7 @@ class IndexedText:
         count = 0
         for count, passage in enumerate(passages, start=1):  # noqa: B007 (read after the loop)
             try:
-                added = [text for name in self._fields for text in added_texts(passage, name)]
+                added = [text for name in self._fields for text in get_added_texts(passage, name)]
             except ValueError as error:
                 self._reject((passage, self._intake.line), str(error))
                 continue
@@ -96,7 +96,7 @@ class IndexedText:
     def _reject(self, located: Located, problem: str) -> None:
         passage, line = located
         place = f"{name_of(self._source)}:{line}" if line else name_of(self._source)
-        self._intake.forgive(RecordError(place, f"passage '{passage.id}': {problem}"))
+        self._intake.skip_or_raise(RecordError(place, f"passage '{passage.id}': {problem}"))
 
 
 def frequency(weight: float, scale: Scale = "linear") -> int:
@@ -105,7 +105,9 @@ def frequency(weight: float, scale: Scale = "linear") -> int:
     return round(100 * (sqrt(positive) if scale == "sqrt" else positive))
 
 
-def word_frequencies(text: str, pieces: Pieces, weights: Sequence[float], *, scale: Scale = "linear") -> dict[str, int]:
+def word_frequencies(
+    text: str, pieces: WordPieces, weights: Sequence[float], *, scale: Scale = "linear"
+) -> dict[str, int]:
     """Return the lower-cased words of a text with their frequencies; those below 1 are left out.
 
     weights: one per piece. A word has the weight of its first piece, and of its occurrences the largest.
@@ -152,7 +154,7 @@ def repeat_by_weight(
                     reject(item, str(error))
 
 
-def _repeat_words(passage: Passage, text: Pieces, title: Pieces, scale: Scale) -> Passage:
+def _repeat_words(passage: Passage, text: WordPieces, title: WordPieces, scale: Scale) -> Passage:
     frequencies = word_frequencies(passage.text, text, _weights(passage, "weights", text), scale=scale)
     if "title_weights" in passage.extra:
         weights = _weights(passage, "title_weights", title)
@@ -164,7 +166,7 @@ def _repeat_words(passage: Passage, text: Pieces, title: Pieces, scale: Scale) -
     return Passage(passage.id, " ".join(" ".join([word] * count) for word, count in frequencies.items()))
 
 
-def _weights(passage: Passage, field: str, pieces: Pieces) -> list[float]:
+def _weights(passage: Passage, field: str, pieces: WordPieces) -> list[float]:
     values: Any = passage.extra[field]
     if not isinstance(values, list) or not all(type(value) in (int, float) and isfinite(value) for value in values):
         raise ValueError(f"'{field}' must be a list of numbers")

@@ -20,7 +20,7 @@ from drtk.mining.filters import LOOKED_UP, ContentFilter
 from drtk.records import Passage
 from drtk.runtime.integrity import hash_id
 from drtk.runtime.manifest import read_manifest
-from drtk.text.answers import MATCHES
+from drtk.text.answers import MATCHERS
 
 
 class PassageTexts:
@@ -36,7 +36,7 @@ class PassageTexts:
     def load(self, ids: Iterable[str]) -> None:
         """Read these passages."""
         new = [id for id in dict.fromkeys(ids) if id not in self._loaded]
-        self._loaded |= zip(new, self._store.many(new), strict=True)
+        self._loaded |= zip(new, self._store.get_many(new), strict=True)
 
     def clear(self) -> None:
         """Forget the passages of this window."""
@@ -53,7 +53,7 @@ class AnswerFilter(ContentFilter):
 
     def __init__(self, texts: PassageTexts, match: str, *, title: bool, counts: dict[str, Any]) -> None:
         super().__init__(1.0)
-        self._texts, self._match, self._title, self._counts = texts, MATCHES[match], title, counts
+        self._texts, self._match, self._title, self._counts = texts, MATCHERS[match], title, counts
 
     def measure(self, pools: Sequence[Pool], ids: Sequence[Sequence[str]]) -> None:
         self._texts.load(id for some in ids for id in some)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from drtk.config import to_dict
-from drtk.data.checks import Origin, check_origin, describe_textless, warn_of_textless
+from drtk.data.checks import CorpusOrigin, check_origin, describe_missing_texts, warn_of_missing_texts
 from drtk.data.ids import CorpusIds
 from drtk.data.jsonl import dump, read_queries
 from drtk.errors import UsageError
@@ -21,8 +21,8 @@ from drtk.mining.filters import LOOKED_UP, ContentFilter, build_score_filters
 from drtk.mining.miner import WITHOUT_ANSWERS, WITHOUT_NEGATIVES, WITHOUT_POSITIVES, Miner
 from drtk.mining.policies import Policy
 from drtk.mining.sources import QueryStream, Sources, read_judgements, sort_sources
-from drtk.runtime.filter_job import Done, FilterJob
-from drtk.runtime.manifest import folder_entry
+from drtk.runtime.filter_job import FilterJob, WindowResult
+from drtk.runtime.manifest import describe_folder
 from drtk.runtime.progress import log, warn
 from drtk.runtime.streams import STANDARD, is_stream
 
@@ -60,9 +60,9 @@ def mine_negatives(
             rows.add(pools)
         return [dump(pool.example) for pool in pools if pool.example is not None]
 
-    def mine(windows: Iterable[list[MiningQuery]]) -> Generator[Done, None, None]:
+    def mine(windows: Iterable[list[MiningQuery]]) -> Generator[WindowResult, None, None]:
         for window in windows:
-            yield Done(mine_window(window))
+            yield WindowResult(mine_window(window))
         if rows is not None:
             if report is not None:
                 from drtk.mining.report import write_report
@@ -71,7 +71,7 @@ def mine_negatives(
             rows.commit()
 
     def find_problem(num_examples: int) -> str | None:
-        textless = describe_textless(job.counts.get(LOOKED_UP, {}), str(inputs.corpus))
+        textless = describe_missing_texts(job.counts.get(LOOKED_UP, {}), str(inputs.corpus))
         no_examples = None if num_examples else explain_no_examples(job.counts)
         return textless or no_examples or miner.find_id_mismatch()
 
@@ -80,7 +80,7 @@ def mine_negatives(
     job.find_problem = find_problem
     with rows or nullcontext():
         job.run_windows(iter(miner.queries), mine, unit="queries")
-    warn_of_textless(job.counts.get(LOOKED_UP, {}), str(inputs.corpus))
+    warn_of_missing_texts(job.counts.get(LOOKED_UP, {}), str(inputs.corpus))
     for problem in miner.find_unjudged_sources():
         warn(problem)
     passages = job.counts.get("passages", {})
@@ -102,16 +102,16 @@ def open_miner(
     own: dict[str, Any] = {"keep": settings.negatives, "floor": settings.min_negatives}
     own |= {"depth": settings.depth, "ce_margin": settings.ce_margin}
     policy = replace(policy, **{name: value for name, value in own.items() if value is not None})
-    sources = sort_sources(inputs.sources, job.intake, name=settings.source_name)
+    sources = sort_sources(inputs.sources, job.tracker, name=settings.source_name)
     _check_inputs(inputs, settings, policy, sources, has_report=has_report)
     score_filters = build_score_filters(settings, [name for name in sources.names if name not in sources.examples])
     by_source = settings.positives == "source"
     corpus = None if inputs.corpus is None else _read_corpus(inputs.corpus, inputs, sources, job)
     judgements = None
     if inputs.qrels is not None:
-        judgements = read_judgements(inputs.qrels, corpus=corpus, by_source=by_source, intake=job.intake)
+        judgements = read_judgements(inputs.qrels, corpus=corpus, by_source=by_source, tracker=job.tracker)
     queries = QueryStream(
-        sources, job.intake, job.counts, corpus, judgements, policy.answers, by_source, queries=inputs.queries
+        sources, job.tracker, job.counts, corpus, judgements, policy.answers, by_source, queries=inputs.queries
     )
     if sources.indexes:
         from drtk.mining.index_search import IndexSearch
@@ -122,15 +122,15 @@ def open_miner(
         if not queries.indexes.encodes_texts:
             reason = "goes with a dense index that is searched with `queries`, not `query_vectors`"
             _check_no_effect(settings, ENCODER_OPTIONS, reason, model=inputs.model)
-    job.intake.inputs += [folder_entry(folder) for folder in (inputs.vectors, inputs.query_vectors) if folder]
-    if policy.floor and settings.min_negatives is None and corpus is None:
+    job.tracker.inputs += [describe_folder(folder) for folder in (inputs.vectors, inputs.query_vectors) if folder]
+    if policy.floor and settings.floor is None and corpus is None:
         log(f"mine-negatives: no `corpus`, so lists are not filled up to {policy.floor} negatives")
     miner = Miner(queries, policy, seed, settings.rel, job.counts, not settings.scorer, score_filters)
     _add_content_filters(miner, inputs, settings, job, has_report=has_report)
     from_index = queries.indexes is not None and queries.indexes.needs_text
     needs_text = policy.answers or settings.scorer or has_report or from_index
     if needs_text and inputs.queries is not None and (queries.indexes is None or queries.indexes.stored is not None):
-        read = read_queries(inputs.queries, intake=job.intake)
+        read = read_queries(inputs.queries, tracker=job.tracker)
         queries.texts = {query.id: query for query in read if queries.may_have_positives(query.id)}
     return miner
 
@@ -189,12 +189,12 @@ def _check_inputs(
 
 def _read_corpus(corpus: str, inputs: MiningInputs, sources: Sources, job: FilterJob) -> CorpusIds:
     """Return the ids of the corpus. Raises MismatchError if a source is known to be made from another corpus."""
-    ids = CorpusIds.read(corpus, job.intake)
-    digest = next((entry.get("digest") for entry in job.intake.inputs if entry["path"] == corpus), None)
-    if digest and not inputs.skip_corpus_check and not is_stream(corpus):
+    ids = CorpusIds.read(corpus, job.tracker)
+    digest = next((entry.get("digest") for entry in job.tracker.inputs if entry["path"] == corpus), None)
+    if digest and not inputs.another_corpus and not is_stream(corpus):
         for path in [*sources.paths, *filter(None, [inputs.vectors])]:
             if not is_stream(path):
-                check_origin(path, Origin(corpus, digest))
+                check_origin(path, CorpusOrigin(corpus, digest))
     return ids
 
 
@@ -236,11 +236,11 @@ def _add_content_filters(
         scorer, title = None, "none"
         if settings.scorer:
             from drtk.models.config import ScoringSettings
-            from drtk.models.cross_encoder import Scorer, resolve_title
+            from drtk.models.cross_encoder import CrossEncoderScorer, resolve_title
             from drtk.models.model_folder import locate
 
             title = resolve_title(settings.scorer, settings.scorer_title, strict=True)
-            scorer = Scorer(
+            scorer = CrossEncoderScorer(
                 settings.scorer,
                 device=settings.device,
                 settings=ScoringSettings(batch_tokens=settings.scorer_batch_tokens, precision=settings.scorer_precision),

@@ -12,7 +12,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 from drtk.data.checks import JudgedHits
-from drtk.data.ids import document_id
+from drtk.data.ids import parse_document_id
 from drtk.mining.candidates import CE, Candidate, Hits, MiningQuery, Pool, Rejection
 from drtk.mining.filters import ContentFilter, ScoreFilter
 from drtk.mining.policies import Policy, sample_random_ids
@@ -52,7 +52,7 @@ class Miner:
     @property
     def document_of(self) -> Callable[[str], str] | None:
         """What maps a passage to the document that judgements name; None if they name passages."""
-        return (self.queries.corpus or document_id) if self.queries.by_source else None
+        return (self.queries.corpus or parse_document_id) if self.queries.by_source else None
 
     def mine(self, window: Sequence[MiningQuery]) -> list[Pool]:
         """Mine a window of queries; return a pool for each, with its `example` unless it is `skipped`."""
@@ -240,7 +240,7 @@ class Miner:
             if not judged.get(name):
                 check = self._judged_hits(name)
                 check.add(pool.query_id, [*hits.ids, *pool.query.positives])
-                if check.found or check.problem():
+                if check.found or check.describe_problem():
                     judged[name] = check.found
 
     def _judged_hits(self, name: str) -> JudgedHits:
@@ -252,7 +252,10 @@ class Miner:
     def find_unjudged_sources(self) -> list[str]:
         """Return a message for each source that retrieved none of the judged documents."""
         missing = [name for name, found in self.counts.get("judged_found", {}).items() if not found]
-        return [self._judged_hits(name).problem() or f"{name}: no judged document was retrieved" for name in missing]
+        return [
+            self._judged_hits(name).describe_problem() or f"{name}: no judged document was retrieved"
+            for name in missing
+        ]
 
     def find_id_mismatch(self) -> str | None:
         """Return a message if no source retrieved a judged document, and no corpus says that the ids exist."""

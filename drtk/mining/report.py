@@ -274,11 +274,11 @@ def format_page(summary: Summary, corpus: str | None = None, queries: str | None
 
     def parts() -> Iterator[Markup]:
         for title, header, rows in build_sections(summary):
-            yield pages.heading(title)
-            yield pages.table(header if any(header) else (), [[Cell(text) for text in row] for row in rows])
+            yield pages.render_heading(title)
+            yield pages.render_table(header if any(header) else (), [[Cell(text) for text in row] for row in rows])
         drawn = {"rank in its source": summary.rank} | {MEASURES[name]: one for name, one in summary.values.items()}
-        yield pages.pictures(
-            pages.histogram(
+        yield pages.render_figures(
+            pages.render_histogram(
                 *one.histogram(BINS),
                 label=f"share of {one.count:,} negatives",
                 caption=f"{name}; {one.least:z.4g} to {one.most:z.4g}, mean {one.mean:z.4g}",
@@ -287,8 +287,8 @@ def format_page(summary: Summary, corpus: str | None = None, queries: str | None
             if one.count > 1
         )
         if summary.shown:
-            yield pages.heading("Judge for yourself")
-            yield pages.paragraph(
+            yield pages.render_heading("Judge for yourself")
+            yield pages.render_paragraph(
                 "The queries with the most suspicious negatives, then queries sampled at random. Is a negative an answer?",
                 kind="dim",
             )
@@ -296,7 +296,7 @@ def format_page(summary: Summary, corpus: str | None = None, queries: str | None
 
     suspects = f", {summary.suspects:,} of them suspicious" if summary.tested else ""
     mined = f"{summary.negatives.count:,} examples of {summary.queries:,} queries, {summary.num_negatives:,} negatives"
-    return pages.page("Mined negatives", parts(), subtitle=mined + suspects)
+    return pages.render_page("Mined negatives", parts(), subtitle=mined + suspects)
 
 
 def _query_details(rows: Sequence[AuditRow], corpus: str | None, queries: str | None) -> Iterator[Markup]:
@@ -326,7 +326,7 @@ def _query_details(rows: Sequence[AuditRow], corpus: str | None, queries: str | 
             title, words = show(question, one["id"])
             what += "".join(f", {name} {one[name]:z.4g}" for name in _SHOWN if name in one)
             items.append(
-                pages.passage_item(
+                pages.render_passage_item(
                     Markup('{} <span class="{}">{}</span>').format(what, kind, note), one["id"], title, words
                 )
             )
@@ -349,7 +349,7 @@ def _query_details(rows: Sequence[AuditRow], corpus: str | None, queries: str | 
             items.append(Markup('<li class="dim">{:,} more were dropped</li>').format(len(row["dropped"]) - LOST))
         suspects = sum("suspicious" in one for one in row["kept"])
         told = Markup(' <span class="bad">{:,} suspicious</span>').format(suspects) if suspects else ""
-        yield pages.details(
+        yield pages.render_details(
             Markup('{} <code>{}</code><br><span class="dim">{:,} negatives</span>{}').format(
                 query.text or query.id, query.id, len(row["kept"]), told
             ),

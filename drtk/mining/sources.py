@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from drtk.data import sniff
-from drtk.data.checks import Faulty, skip_faulty
-from drtk.data.examples import FoundExample, parse_example_row, query_id_of
-from drtk.data.formats import json_rows
-from drtk.data.ids import CorpusIds, document_id
+from drtk.data.checks import WithErrors, skip_faulty
+from drtk.data.examples import ParsedExample, parse_example_row, parse_query_id
+from drtk.data.formats import iter_json_rows
+from drtk.data.ids import CorpusIds, parse_document_id
 from drtk.data.jsonl import read_queries
 from drtk.data.rows import Row
 from drtk.data.runs import group_runs, parse_runs
@@ -23,8 +23,8 @@ from drtk.errors import DrtkError, MismatchError, RecordError, UsageError
 from drtk.indexing.config import INDEX_KIND
 from drtk.mining.candidates import Hits, MiningQuery, merge_queries
 from drtk.records import Query
-from drtk.runtime.inputs import Intake
-from drtk.runtime.manifest import folder_entry, read_manifest
+from drtk.runtime.inputs import InputTracker
+from drtk.runtime.manifest import describe_folder, read_manifest
 from drtk.runtime.progress import warn
 from drtk.runtime.streams import STANDARD, name_of
 
@@ -57,7 +57,7 @@ class Sources:
         return [path for name in self.names for path in of[name]]
 
 
-def sort_sources(arguments: Sequence[str], intake: Intake, *, name: str = "") -> Sources:
+def sort_sources(arguments: Sequence[str], tracker: InputTracker, *, name: str = "") -> Sources:
     """Sort arguments, `NAME=PATH` or `PATH`, by kind; index folders of one name are searched as one collection.
 
     name: name of a single source. Raises UsageError for ambiguous names, MismatchError for a file or folder of another kind.
@@ -69,14 +69,14 @@ def sort_sources(arguments: Sequence[str], intake: Intake, *, name: str = "") ->
         folders = [path for path in paths if path != STANDARD and Path(path).is_dir()]
         for folder in folders:
             read_manifest(folder, kind=INDEX_KIND)
-            intake.inputs.append(folder_entry(folder))
+            tracker.inputs.append(describe_folder(folder))
         if folders == paths:
             sources.indexes[called] = folders
         elif len(paths) > 1:
             raise UsageError(f"two runs are called '{called}'; name them: NAME=FILE")
         else:
-            head = intake.peek(paths[0])
-            kind = sniff.kind_of(head)
+            head = tracker.peek(paths[0])
+            kind = sniff.sniff_kind(head)
             if kind not in (None, sniff.RUN, sniff.EXAMPLES):
                 raise MismatchError(
                     f"{name_of(paths[0])}: seems to hold {kind}; expected a TREC run (drtk search), an index folder or "
@@ -87,7 +87,7 @@ def sort_sources(arguments: Sequence[str], intake: Intake, *, name: str = "") ->
     return sources
 
 
-def read_judgements(qrels: str, *, corpus: CorpusIds | None, by_source: bool, intake: Intake) -> Judgements:
+def read_judgements(qrels: str, *, corpus: CorpusIds | None, by_source: bool, tracker: InputTracker) -> Judgements:
     """Return grades by query and document, or passage.
 
     Raises RecordError for a pair judged twice and an id that is not in the corpus, DrtkError for an empty file.
@@ -95,13 +95,13 @@ def read_judgements(qrels: str, *, corpus: CorpusIds | None, by_source: bool, in
     judgements: Judgements = {}
     what = "document" if by_source else "passage"
 
-    def iter_checked() -> Iterator[Faulty[None]]:
-        for number, qrel in read_qrels(qrels, intake=intake):
+    def iter_checked() -> Iterator[WithErrors[None]]:
+        for number, qrel in read_qrels(qrels, tracker=tracker):
             place = f"{name_of(qrels)}:{number}"
             grades = judgements.setdefault(qrel.query_id, {})
             if qrel.doc_id in grades:
                 problem = f"document '{qrel.doc_id}' is judged a second time for query '{qrel.query_id}'"
-                intake.forgive(RecordError(place, problem))
+                tracker.skip_or_raise(RecordError(place, problem))
             elif corpus and not (corpus.has_document(qrel.doc_id) if by_source else qrel.doc_id in corpus):
                 problem = f"{what} '{qrel.doc_id}' is not in the corpus"
                 if corpus.has_document(qrel.doc_id):
@@ -110,7 +110,7 @@ def read_judgements(qrels: str, *, corpus: CorpusIds | None, by_source: bool, in
             else:
                 grades[qrel.doc_id] = qrel.grade
 
-    for _ in skip_faulty(iter_checked(), qrels, intake):
+    for _ in skip_faulty(iter_checked(), qrels, tracker):
         pass
     if not judgements:
         raise DrtkError(f"{name_of(qrels)}: holds no judgements")
@@ -164,7 +164,7 @@ class QueryStream:
     """
 
     sources: Sources
-    intake: Intake
+    tracker: InputTracker
     counts: dict[str, Any] = field(default_factory=dict)
     corpus: CorpusIds | None = None
     judgements: Judgements | None = None
@@ -211,13 +211,13 @@ class QueryStream:
         """Return whether a chunk of a judged document would become a negative."""
         grades = (self.judgements or {}).get(query.query_id, {})
         chunks = [id for hits in query.hits.values() for id in hits.ids if "#" in id]
-        return any(document_id(id) in grades and id not in grades for id in chunks)
+        return any(parse_document_id(id) in grades and id not in grades for id in chunks)
 
     def _merge_sources(self) -> Iterator[MiningQuery]:
         readers = {name: (self._iter_run, path) for name, path in self.sources.runs.items()}
         readers |= {name: (self._iter_examples, path) for name, path in self.sources.examples.items()}
         streams = [
-            skip_faulty(read(name, path), path, self.intake)
+            skip_faulty(read(name, path), path, self.tracker)
             for name, (read, path) in ((name, readers[name]) for name in self.sources.names if name in readers)
         ]
         only = None if self.allow_unjudged or self.sources.examples else self.judgements
@@ -244,7 +244,7 @@ class QueryStream:
         assert self.indexes is not None
         if self.indexes.stored is None:
             assert self.queries is not None
-            for query in read_queries(self.queries, intake=self.intake):
+            for query in read_queries(self.queries, tracker=self.tracker):
                 yield MiningQuery(query.id, query=query)
             return
         for one in self.indexes.stored:
@@ -270,23 +270,23 @@ class QueryStream:
                     errors.append(RecordError(f"{name_of(source)}:{place}", f"passage '{id}' is not in the corpus"))
         return is_missing, unknown, errors
 
-    def _iter_run(self, name: str, source: str) -> Iterator[Faulty[MiningQuery]]:
-        for hits in iter_grouped_hits(source, intake=self.intake):
+    def _iter_run(self, name: str, source: str) -> Iterator[WithErrors[MiningQuery]]:
+        for hits in iter_grouped_hits(source, tracker=self.tracker):
             is_missing, unknown, errors = self._find_unknown(
                 source, hits.query_id, hits.lines[0], hits.doc_ids, hits.lines
             )
-            ranking = [hit for hit in hits.ranking() if hit[0] not in unknown]
+            ranking = [hit for hit in hits.to_ranking() if hit[0] not in unknown]
             found = Hits([id for id, _ in ranking], [score for _, score in ranking])
             yield None if is_missing else MiningQuery(hits.query_id, {name: found}), errors
 
-    def _iter_examples(self, name: str, source: str) -> Iterator[Faulty[MiningQuery]]:
+    def _iter_examples(self, name: str, source: str) -> Iterator[WithErrors[MiningQuery]]:
         """Iterate over examples, all lines of a query merged at the first of them.
 
         The file is read first for queries with several lines, and then by two readers: the second one gives the later
         lines, so only lines in another order are in memory. A stream is copied to disk.
         """
-        self.intake.keep(source)
-        again = Intake(stand_ins=self.intake.stand_ins)  # the file is one input, though it is read three times
+        self.tracker.copy_streams(source)
+        again = InputTracker(stand_ins=self.tracker.stand_ins)  # the file is one input, though it is read three times
         errors: list[RecordError] = []  # of the lines read since the last query
 
         def read(number: int, row: Row | ValueError) -> MiningQuery | None:
@@ -295,7 +295,7 @@ class QueryStream:
                     raise row
                 found = parse_example_row(row)
             except ValueError as error:
-                self.intake.forgive(RecordError(f"{name_of(source)}:{number}", str(error)))
+                self.tracker.skip_or_raise(RecordError(f"{name_of(source)}:{number}", str(error)))
                 return None
             if found.has_new_ids:
                 raise DrtkError(
@@ -312,28 +312,30 @@ class QueryStream:
         later = Aligned(
             read(number, row) or MiningQuery(str(id)) for id, number, row in _iter_lines(source, again, later=True)
         )
-        for id, number, row in _iter_lines(source, self.intake, later=False):
+        for id, number, row in _iter_lines(source, self.tracker, later=False):
             lines = [read(number, row), *(later.take(str(id)) for _ in range(num_later[id]))]
             good = [line for line in lines if line is not None and (line.positives or line.hits)]
             yield merge_queries(good) if good else None, errors.copy()
             errors.clear()
 
 
-def _iter_lines(source: str, intake: Intake, *, later: bool) -> Iterator[tuple[str | None, int, Row | ValueError]]:
+def _iter_lines(
+    source: str, tracker: InputTracker, *, later: bool
+) -> Iterator[tuple[str | None, int, Row | ValueError]]:
     """Iterate over (query id, line number, row): the first line of each query, or all others; the id is None if unreadable."""
     seen: set[str] = set()
-    for number, row in json_rows(source, intake):
+    for number, row in iter_json_rows(source, tracker):
         id = None
         if not isinstance(row, ValueError):
             with suppress(ValueError):
-                id = query_id_of(row)
+                id = parse_query_id(row)
         if (id in seen) == later:
             yield id, number, row
         if id is not None:
             seen.add(id)
 
 
-def _convert_example(name: str, found: FoundExample) -> MiningQuery:
+def _convert_example(name: str, found: ParsedExample) -> MiningQuery:
     """Return an example as a query with hits: by system, or by the sources of its negatives (`name` if it has none)."""
     example = found.example
     scores = example.scores or {}

@@ -63,7 +63,7 @@ class PretrainSettings:
 
 
 @contextmanager
-def located(place: str) -> Iterator[None]:
+def prefix_errors(place: str) -> Iterator[None]:
     """Begin the message of a UsageError or MismatchError with `place`."""
     try:
         yield
@@ -71,7 +71,7 @@ def located(place: str) -> Iterator[None]:
         raise type(error)(f"{place}: {error}") from error
 
 
-def option_names(function: Callable[..., Any]) -> list[str]:
+def list_option_names(function: Callable[..., Any]) -> list[str]:
     """Return the options of a view, masking or decoder: its keyword-only parameters."""
     parameters = inspect.signature(function).parameters.values()
     return [each.name for each in parameters if each.kind is inspect.Parameter.KEYWORD_ONLY]
@@ -79,7 +79,7 @@ def option_names(function: Callable[..., Any]) -> list[str]:
 
 def check_options(what: str, function: Callable[..., Any], options: Mapping[str, Any]) -> None:
     """Raise UsageError, beginning with `what`, for options that `function` lacks, or of another type."""
-    kinds, known = get_type_hints(function, include_extras=True), option_names(function)
+    kinds, known = get_type_hints(function, include_extras=True), list_option_names(function)
     for key, value in options.items():
         if key not in known:
             choices = f"choose from {', '.join(known)}" if known else "it has none"

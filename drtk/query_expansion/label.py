@@ -16,10 +16,10 @@ from drtk.query_expansion.candidates import Candidate
 from drtk.query_expansion.config import LabelSettings
 from drtk.records import Expansion, Passage, Query
 from drtk.retrieval.search import PassageSearcher
-from drtk.runtime.filter_job import Done
+from drtk.runtime.filter_job import WindowResult
 from drtk.runtime.progress import warn
-from drtk.text.answers import MATCHES
-from drtk.text.expanded_text import expanded_query
+from drtk.text.answers import MATCHERS
+from drtk.text.expanded_text import expand_query
 
 PROGRAM = "rerank-queries label"  # in its manifests
 
@@ -42,7 +42,7 @@ class AnswerCheck:
     def _find_problem(self, query: Query) -> str | None:
         if not query.answers:
             return f"question '{query.id}' has no answers, so that nothing can be labelled"
-        matching = MATCHES[self._match](query.answers)
+        matching = MATCHERS[self._match](query.answers)
         for pattern in getattr(matching, "invalid", ()):
             warn(f"question '{query.id}': '{pattern}' is no regular expression and matches nothing")
         return None if matching else f"none of the answers of '{query.id}' can be matched"
@@ -64,13 +64,13 @@ class Labeler:
         """Seconds since the first search began."""
         return time.monotonic() - self._began if self._began else 0.0
 
-    def pump(self, windows: Iterator[list[Candidate]]) -> Generator[Done, None, None]:
+    def pump(self, windows: Iterator[list[Candidate]]) -> Generator[WindowResult, None, None]:
         """Yield the result of each window, in order."""
-        waiting: Future[Done] | None = None
+        waiting: Future[WindowResult] | None = None
         with ThreadPoolExecutor(1, thread_name_prefix="drtk-label") as pool:
             for window in windows:
                 self._began = self._began or time.monotonic()
-                texts = [expanded_query(each.query.text, each.expansion.text) for each in window]
+                texts = [expand_query(each.query.text, each.expansion.text) for each in window]
                 searched = len(set(texts))
                 self.searched += searched
                 rankings = self._texts.search(texts, self._settings.depth)
@@ -80,7 +80,7 @@ class Labeler:
             if waiting is not None:
                 yield waiting.result()
 
-    def _label(self, window: Sequence[Candidate], rankings: Sequence[Ranking], searched: int) -> Done:
+    def _label(self, window: Sequence[Candidate], rankings: Sequence[Ranking], searched: int) -> WindowResult:
         lines = []
         counts = Counter({"searched": searched, "find an answer": 0})
         question: _Question | None = None  # of this window alone, so counts do not depend on where a run began
@@ -95,7 +95,7 @@ class Labeler:
                 top1 = {"title": first.title, "text": first.text}
             rank = rank or self._settings.max_rank
             lines.append(dump(replace(each.expansion, rank=rank, depth=self._settings.depth, top1=top1)))
-        return Done(lines, dict(counts))
+        return WindowResult(lines, dict(counts))
 
 
 class _Question:
@@ -104,7 +104,7 @@ class _Question:
     def __init__(self, query: Query, texts: PassageSearcher, settings: LabelSettings, counts: Counter[str]) -> None:
         self.query = query
         self._texts, self._with_title, self._counts = texts, settings.match_title, counts
-        self._contains: Any = MATCHES[settings.match](query.answers or ())
+        self._contains: Any = MATCHERS[settings.match](query.answers or ())
         self._passages: dict[str, Passage] = {}
         self._answered: dict[str, bool] = {}
 

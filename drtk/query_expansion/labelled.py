@@ -17,12 +17,12 @@ from drtk.query_expansion.config import DEPTH, QueryRerankerConfig
 from drtk.query_expansion.label import PROGRAM
 from drtk.query_expansion.query_reranker_input import Candidate
 from drtk.records import Expansion, Query
-from drtk.runtime.inputs import Intake
+from drtk.runtime.inputs import InputTracker
 from drtk.runtime.integrity import read_json
-from drtk.runtime.manifest import is_manifest, manifest_path
+from drtk.runtime.manifest import get_manifest_path, is_manifest
 from drtk.runtime.progress import warn
 from drtk.runtime.streams import is_stream, name_of
-from drtk.training.folds import question_digest
+from drtk.training.folds import digest_question
 
 
 class DepthCheck:
@@ -76,7 +76,7 @@ class DepthCheck:
 
 
 def _read_depth(source: str) -> int | None:
-    path = manifest_path(source)
+    path = get_manifest_path(source)
     content: Any = read_json(path) if path.is_file() else None
     if not is_manifest(content) or content.get("program") != PROGRAM:
         return None
@@ -121,7 +121,7 @@ class LabelledCandidates:
         written = 0
         for each in lists:
             queries.add(each.query.id)
-            self.digests.add(question_digest(each.query.text))
+            self.digests.add(digest_question(each.query.text))
             distinct = select_distinct(each.expansions)
             self.repeated += len(each.expansions) - len(distinct)
             kept = distinct[:most]
@@ -171,7 +171,7 @@ def load_labelled(
     kind: str | None,
     training: bool,
     assumed: set[str],
-    intake: Intake,
+    tracker: InputTracker,
 ) -> LabelledCandidates:
     """Load the labelled candidates of a file, of one kind or of all.
 
@@ -184,7 +184,7 @@ def load_labelled(
         missing = find_missing(expansion, rank=True, top1=settings.variant == "rd")
         return depths(expansion, query) if missing is None and kind in (None, expansion.kind) else missing
 
-    lists = iter_candidate_lists(source, queries, intake, check=check)
+    lists = iter_candidate_lists(source, queries, tracker, check=check)
     labelled = LabelledCandidates(
         (each for each in lists if kind in (None, each.kind)),
         depth=depths.usual,

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 from drtk.errors import MismatchError
 from drtk.models.model_folder import locate, read_training_entry
 from drtk.runtime.manifest import is_manifest, read_manifest_if_any
-from drtk.text.batching import Tokens
-from drtk.text.expanded_text import expanded_query
+from drtk.text.batching import TokenizedTexts
+from drtk.text.expanded_text import expand_query
 
 INPUT_ENTRY = "query_reranker"  # the entry of meta.json
 KIND_OF_SEVERAL = "query re-rankers"  # kind of a folder with a query re-ranker for each kind of expansion
@@ -49,7 +49,7 @@ class QueryInput:
         """
         question, text = candidate.question.strip(), " ".join(candidate.text.split())
         if self.style == "thesis":
-            query = expanded_query(question, text)
+            query = expand_query(question, text)
             passage = f"{candidate.title} {candidate.passage}".strip()
             return (query,) if self.scorer == "ri" else (query, passage)
         return (question, text) if self.scorer == "ri" else (question, text, candidate.title, candidate.passage)
@@ -89,11 +89,11 @@ class CandidateTokenizer:
         self._single, self._pair = _frame(tokenizer), _frame(tokenizer, "b")
         self._second = tokenizer("a", "b")["token_type_ids"][-1] if self.with_types else 0
 
-    def __call__(self, candidates: Iterable[Candidate]) -> Tokens:
+    def __call__(self, candidates: Iterable[Candidate]) -> TokenizedTexts:
         """Return the tokens of the candidates in order."""
         parted = [self.reading.parts(candidate) for candidate in candidates]
         if not parted:
-            return Tokens.of([], [] if self.with_types else None)
+            return TokenizedTexts.from_lists([], [] if self.with_types else None)
         texts = list(dict.fromkeys(chain.from_iterable(parted)))  # all candidates of a question contain it
         token_ids = self.tokenizer(
             texts,
@@ -106,7 +106,7 @@ class CandidateTokenizer:
         )["input_ids"]
         pieces = dict(zip(texts, token_ids, strict=True))
         ids, types = zip(*(self._join([pieces[part] for part in parts]) for parts in parted), strict=True)
-        return Tokens.of(ids, types if self.with_types else None)
+        return TokenizedTexts.from_lists(ids, types if self.with_types else None)
 
     def _join(self, parts: list[list[int]]) -> tuple[list[int], list[int]]:
         """Return token ids and segments of one input."""

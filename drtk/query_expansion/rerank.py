@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import orjson
 
-from drtk.data.checks import count_texts, describe_textless, warn_of_textless
+from drtk.data.checks import count_texts, describe_missing_texts, warn_of_missing_texts
 from drtk.data.jsonl import dump
 from drtk.errors import DrtkError, MismatchError
 from drtk.indexing.config import SearchSettings
@@ -21,13 +21,13 @@ from drtk.query_expansion.candidates import CandidateList, find_missing, iter_ca
 from drtk.query_expansion.config import ChooseSettings
 from drtk.query_expansion.query_reranker_input import Candidate, CandidateTokenizer, load_query_input
 from drtk.records import Expansion, Passage, Query
-from drtk.runtime.filter_job import Done, FilterJob
+from drtk.runtime.filter_job import FilterJob, WindowResult
 from drtk.runtime.folder_job import FolderJob
 from drtk.runtime.integrity import read_json
-from drtk.runtime.manifest import is_done, manifest_path, read_manifest
+from drtk.runtime.manifest import get_manifest_path, is_done, read_manifest
 from drtk.runtime.runners import BatchFunction, RunnerSettings, run_filter
 from drtk.runtime.streams import name_of
-from drtk.text.expanded_text import expanded_query, plain_query
+from drtk.text.expanded_text import expand_query, format_query
 from drtk.text.words import split_words
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def concatenate(query: str, expansions: Sequence[Expansion], *, clauses: int | N
     clauses: the largest number of distinct words, which are runs of letters and digits here: an analyzer that removes
              stop words or stems has no more
     """
-    text = expanded_query(query, *(each.text for each in expansions))
+    text = expand_query(query, *(each.text for each in expansions))
     if clauses is None:
         return text, False
     seen: set[str] = set()
@@ -100,14 +100,14 @@ class QueryScorer:
     """
 
     def __init__(self, model: str, *, device: str = "auto", settings: ScoringSettings | None = None) -> None:
-        from drtk.models.cross_encoder import Scorer  # imports torch
+        from drtk.models.cross_encoder import CrossEncoderScorer  # imports torch
 
         settings = settings or ScoringSettings()
         self.reading = load_query_input(model)
         reading = self.reading
         if settings.max_length is not None:
             reading = replace(reading, max_length=settings.max_length)
-        self._scorer = Scorer(
+        self._scorer = CrossEncoderScorer(
             model,
             device=device,
             settings=settings,
@@ -171,7 +171,7 @@ class ChooseQueries(BatchFunction):
             scorer = self._scorer(each.kind)
             candidates = given.setdefault(scorer, [])
             for one in each.expansions:
-                query = expanded_query(each.query.text, one.text)
+                query = expand_query(each.query.text, one.text)
                 top = (one.top1 or first[query]) if scorer.reading.scorer == "rd" else {}
                 candidates.append(Candidate(each.query.text, one.text, top.get("title", ""), top.get("text", "")))
         return _Window(lists, {scorer: scorer.prepare(candidates) for scorer, candidates in given.items()}, counts)
@@ -182,7 +182,7 @@ class ChooseQueries(BatchFunction):
     def _search_first(self, lists: Sequence[CandidateList], counts: Counter[str]) -> dict[str, dict[str, str]]:
         """Return title and text of the first passage, by query, for candidates without "top1" whose model reads it."""
         queries = dict.fromkeys(
-            expanded_query(each.query.text, one.text)
+            expand_query(each.query.text, one.text)
             for each in lists
             if self._scorer(each.kind).reading.scorer == "rd"
             for one in each.expansions
@@ -200,7 +200,7 @@ class ChooseQueries(BatchFunction):
         counts.update(count_texts(passages))
         return first
 
-    def __call__(self, prepared: _Window) -> Done:
+    def __call__(self, prepared: _Window) -> WindowResult:
         """Return the lines of a window, and counts of candidates and of the passages that were looked up."""
         lists, tokens, looked_up = prepared
         names = ("candidates", "distinct", "chosen", "cut", "above Lucene's limit")
@@ -216,7 +216,7 @@ class ChooseQueries(BatchFunction):
                 estimates = values[scorer][start : at[scorer]]
             counts["distinct"] += len(each.expansions)
             lines.append(dump(self._line(each, estimates, counts)))
-        return Done(lines, counts)
+        return WindowResult(lines, counts)
 
     def _line(self, each: CandidateList, estimates: np.ndarray | None, counts: dict[str, int]) -> dict[str, Any]:
         expansions, query = each.expansions, each.query.text
@@ -238,7 +238,7 @@ class ChooseQueries(BatchFunction):
             line["estimates"] = [of[one.id] for one in best]
         if all(one.rank is not None for one in best):
             line["ranks"] = [one.rank for one in best]
-        return line | {"queries": [expanded_query(query, one.text) for one in best]}
+        return line | {"queries": [expand_query(query, one.text) for one in best]}
 
 
 def choose_queries(
@@ -266,31 +266,31 @@ def choose_queries(
         resume=job.resume,
         force=job.force,
         log_summary=False,
-        intake=job.intake,
+        tracker=job.tracker,
     )
     inner.recover()
     place = str(corpus)
     if index is not None and corpus is None:
         place = str(read_manifest(index).get("corpus") or index)
     if job.resume and is_done(path, job.settings, program=job.command):  # killed while the queries were written
-        known = {entry["path"] for entry in job.intake.inputs}
-        job.intake.inputs += [e for e in read_json(manifest_path(path))["inputs"] if e["path"] not in known]
+        known = {entry["path"] for entry in job.tracker.inputs}
+        job.tracker.inputs += [e for e in read_json(get_manifest_path(path))["inputs"] if e["path"] not in known]
     else:
         Path(path).unlink(missing_ok=True)  # finished, but its manifest is gone or describes other settings
-        inner.find_problem = lambda _: describe_textless(inner.counts, place)
+        inner.find_problem = lambda _: describe_missing_texts(inner.counts, place)
         check = _make_check(settings.select, models, index)
-        lists = _reject_empty(iter_candidate_lists(source, queries, job.intake, check=check), source)
+        lists = _reject_empty(iter_candidate_lists(source, queries, job.tracker, check=check), source)
         arguments = (settings, models, device, index, corpus)
         run_filter(lists, inner, ChooseQueries, *arguments, running=running, window=WINDOW, unit="questions")
-    counts: dict[str, Any] = read_json(manifest_path(path))["counts"]
+    counts: dict[str, Any] = read_json(get_manifest_path(path))["counts"]
     if not counts["chosen"]:  # happens with `select` greedy only
         raise DrtkError(
             f'{name_of(source)}: no candidate has "decode": "{GREEDY}", which drtk expand-queries writes with `decode` greedy; '
             "`select` first takes the first"
         )
-    warn_of_textless(counts, place)
-    files, without = write_queries(folder, queries, settings.n_best)
-    manifest_path(path).unlink()
+    warn_of_missing_texts(counts, place)
+    files, without = write_queries(folder, queries, settings.top)
+    get_manifest_path(path).unlink()
     return counts | {"without a candidate": without, "files": files}
 
 
@@ -350,7 +350,7 @@ def write_queries(folder: Path, queries: Mapping[str, Query], top: int) -> tuple
                 write(replace(query, text=text, extra=query.extra | {"expansion": expansion}), choice["kind"], at)
         alone = [(query, kind) for kind, ids in chosen.items() for id, query in queries.items() if id not in ids]
         for query, kind in alone:
-            write(replace(query, text=plain_query(query.text)), kind)
+            write(replace(query, text=format_query(query.text)), kind)
     return {**counts, "asked alone": len(alone)}, len(queries.keys() - set().union(*chosen.values()))
 
 

@@ -13,18 +13,24 @@ import torch
 from torch import Tensor, nn
 
 from drtk.errors import MismatchError
-from drtk.losses.ranking import pairwise_margin
-from drtk.models.cross_encoder import CrossEncoder, PairScorer, is_classifier, save_crossencoder, start_crossencoder
-from drtk.models.model_folder import locate, tower_folder
+from drtk.losses.ranking import pairwise_margin_loss
+from drtk.models.cross_encoder import (
+    CrossEncoder,
+    PairClassifier,
+    init_cross_encoder,
+    is_classifier,
+    save_cross_encoder,
+)
+from drtk.models.model_folder import locate, resolve_tower_folder
 from drtk.query_expansion.config import EPOCHS, QueryRerankerConfig
 from drtk.query_expansion.labelled import LabelledCandidates, LabelledList
 from drtk.query_expansion.query_reranker_input import CandidateTokenizer, QueryInput, read_query_input
 from drtk.runtime.progress import log, warn
-from drtk.training.arguments import Schedule, plan_schedule, training_arguments
-from drtk.training.best_checkpoint import Selection, Selections, folder_of
+from drtk.training.arguments import Schedule, build_training_arguments, plan_schedule
+from drtk.training.best_checkpoint import ModelSelection, ModelSelections, get_selection_folder
 from drtk.training.dataset import pad_tokens
-from drtk.training.distributed import rank, world_size
-from drtk.training.fit import Objective, allow_checkpointing, fit
+from drtk.training.distributed import get_rank, get_world_size
+from drtk.training.fit import Objective, enable_gradient_checkpointing, fit
 from drtk.training.reranker import GROUP_TOKENS, score_tokens
 from drtk.training.sampling import EpochDataset
 
@@ -39,8 +45,8 @@ def start_query_reranker(model: str, reading: QueryInput, *, max_length: int | N
     max_length: None: that of `reading`, or the longest input of the model if that is less
     Raises what `start_crossencoder` raises.
     """
-    start = start_crossencoder(model, max_length=max_length, seed=seed, default=reading.max_length)
-    folder: Path = tower_folder(locate(model), "passage")
+    start = init_cross_encoder(model, max_length=max_length, seed=seed, default=reading.max_length)
+    folder: Path = resolve_tower_folder(locate(model), "passage")
     if is_classifier(folder) and read_query_input(folder) is None:
         _negate_head(start.model, model)
     return start
@@ -97,7 +103,7 @@ def query_objective(settings: QueryRerankerConfig) -> Objective:
         ranks, present = given.pop("ranks"), given.pop("present")
         scores = model(**given)  # (candidates,)
         table = torch.zeros(present.shape, dtype=scores.dtype, device=scores.device).masked_scatter(present, scores)
-        return {"margin": pairwise_margin(table, ranks, present, **how)}
+        return {"margin": pairwise_margin_loss(table, ranks, present, **how)}
 
     return compute_terms
 
@@ -119,9 +125,11 @@ class MeanRank:
         self._model, self._tokenizing = model, tokenizing
         self._ranks = [labelled.ranks(number) for number in numbers]
         candidates = (candidate for number in numbers for candidate in labelled[number].candidates)
-        self._tokens = tokenizing(each for place, each in enumerate(candidates) if place % world_size() == rank())
+        self._tokens = tokenizing(
+            each for place, each in enumerate(candidates) if place % get_world_size() == get_rank()
+        )
         first, best = np.mean([ranks[0] for ranks in self._ranks]), np.mean([ranks.min() for ranks in self._ranks])
-        if rank() == 0:
+        if get_rank() == 0:
             log(
                 f"`dev`: {len(numbers):,} lists of candidates; {self.name} {first:.2f} of the first candidates, {best:.2f} of the best"
             )
@@ -154,7 +162,7 @@ def train_query_reranker(
     """
     schedule = plan(len(labelled), settings)
     factor = factor_of(settings)
-    arguments = training_arguments(
+    arguments = build_training_arguments(
         settings,
         schedule,
         folder,
@@ -164,31 +172,33 @@ def train_query_reranker(
         warmup=0 if factor else None,
         defaults=["max_grad_norm=0.0"],  # no clipping
     )
-    if rank() == 0:
+    if get_rank() == 0:
         _log_learning_rate(settings, schedule.steps)
     if settings.gradient_checkpointing:
-        allow_checkpointing(start.model)
-    model = PairScorer(start.model, group_tokens=GROUP_TOKENS if arguments.device.type == "cpu" else None)
+        enable_gradient_checkpointing(start.model)
+    model = PairClassifier(start.model, group_tokens=GROUP_TOKENS if arguments.device.type == "cpu" else None)
     tokenizing = CandidateTokenizer(start.tokenizer, reading)
 
-    def select(candidates: LabelledCandidates, place: Path, kind: str = "") -> Selection:
+    def select(candidates: LabelledCandidates, place: Path, kind: str = "") -> ModelSelection:
         number = min(len(candidates), settings.dev_questions or len(candidates))
         numbers = [at * len(candidates) // number for at in range(number)]  # evenly spaced
         measure = MeanRank(model.to(arguments.device), candidates, numbers, tokenizing=tokenizing, kind=kind)
-        often, patience = settings.eval_steps, settings.patience
-        return Selection(model, measure, place, by=measure.name, every=often, patience=patience, lower=True)
+        often, patience = settings.eval_every, settings.patience
+        return ModelSelection(model, measure, place, by=measure.name, every=often, patience=patience, lower=True)
 
     checkpoints = folder / "checkpoints"
-    selection: Selection | Selections | None = None
+    selection: ModelSelection | ModelSelections | None = None
     if "" in dev:
         selection = select(dev[""], checkpoints)
     elif dev:
-        selection = Selections({kind: select(each, folder_of(checkpoints, kind), kind) for kind, each in dev.items()})
+        selection = ModelSelections(
+            {kind: select(each, get_selection_folder(checkpoints, kind), kind) for kind, each in dev.items()}
+        )
 
     def save(kind: str = "") -> None:
         start.model.cpu().eval()
         (folder / kind).mkdir(exist_ok=True)
-        save_crossencoder(start, folder / kind)
+        save_cross_encoder(start, folder / kind)
 
     return fit(
         model,

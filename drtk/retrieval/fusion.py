@@ -14,7 +14,7 @@ from statistics import fmean, pstdev
 from typing import Protocol
 
 from drtk.data.runs import iter_aligned, read_scored_depth
-from drtk.data.trec import Ranking, load_run, run_lines, run_rankings
+from drtk.data.trec import Ranking, format_run_lines, iter_rankings, load_run
 from drtk.errors import UsageError
 from drtk.registry import Registry
 from drtk.retrieval.config import FuseSettings
@@ -165,15 +165,15 @@ def fuse_runs(
             if depth is not None:
                 log(f"fuse: {run} is scored to rank {depth:,} (its manifest): its scale is that of those ranks")
         scored = scored if any(scored) else None
-    others = [load_run(run, intake=job.intake) for run in runs[1:]]
+    others = [load_run(run, tracker=job.tracker) for run in runs[1:]]
     weights: Sequence[float]
     if find_weights is not None:
-        first = load_run(runs[0], intake=job.intake)
+        first = load_run(runs[0], tracker=job.tracker)
         weights = find_weights([first, *others], scored)
         stream: Iterator[tuple[str, Ranking]] = iter(first.items())
     else:
         weights = parse_weights(settings.weights, len(runs))
-        stream = run_rankings(runs[0], intake=job.intake)
+        stream = iter_rankings(runs[0], tracker=job.tracker)
     job.counts["weights"] = list(weights)
     if scored is not None:
         job.counts["scored_depths"] = scored
@@ -189,7 +189,7 @@ def fuse_runs(
     def write_window(window: list[tuple[str, list[Ranking]]]) -> Iterator[bytes]:
         for query_id, rankings in window:
             fused = fuse(rankings, weights, settings, method, scored=scored)
-            yield from run_lines(query_id, fused, settings.tag)
+            yield from format_run_lines(query_id, fused, settings.tag)
 
     job.window, job.no_input = WINDOW, "no query came in, so nothing is fused"
     job.run(rankings_by_query(), write_window, unit="queries")

@@ -10,21 +10,21 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from drtk.data.checks import TEXTLESS, Faulty, PassageLookup, iter_known_hits, skip_faulty
-from drtk.data.embeddings import PairVectors, pair_id
+from drtk.data.checks import TEXTLESS, PassageLookup, WithErrors, iter_known_hits, skip_faulty
+from drtk.data.embeddings import PairVectors, make_pair_id
 from drtk.data.jsonl import dump
-from drtk.data.trec import Ranking, iter_grouped_hits, run_lines
+from drtk.data.trec import Ranking, format_run_lines, iter_grouped_hits
 from drtk.errors import DrtkError, MismatchError, RecordError
 from drtk.indexing.vectors import encoder_differences
 from drtk.models.config import ScoringSettings
-from drtk.models.cross_encoder import Scorer, TokenizedPairs
+from drtk.models.cross_encoder import CrossEncoderScorer, TokenizedPairs
 from drtk.models.device import choose_device
 from drtk.models.generator_input import format_passage
 from drtk.models.list_reranker import load_list_reranker
 from drtk.records import Example
 from drtk.retrieval.fusion import strictly_falling, with_rest
-from drtk.runtime.filter_job import Done
-from drtk.runtime.inputs import Intake
+from drtk.runtime.filter_job import WindowResult
+from drtk.runtime.inputs import InputTracker
 from drtk.runtime.progress import warn
 from drtk.runtime.runners import BatchFunction
 from drtk.runtime.streams import name_of
@@ -57,16 +57,16 @@ class ExampleTexts:
 
 
 def read_candidates(
-    run: str, *, queries: Mapping[str, str], corpus: PassageLookup, depth: int, title: str, intake: Intake
+    run: str, *, queries: Mapping[str, str], corpus: PassageLookup, depth: int, title: str, tracker: InputTracker
 ) -> Iterator[Candidates]:
     """Yield the queries of a run with the texts of their first `depth` documents.
 
-    queries: texts by id. Raises RecordError (file:line) for unknown ids, unless `intake` skips them.
+    queries: texts by id. Raises RecordError (file:line) for unknown ids, unless `tracker` skips them.
     """
     for hits in skip_faulty(
-        iter_known_hits(run, queries=queries, corpus=corpus, depth=depth, intake=intake), run, intake
+        iter_known_hits(run, queries=queries, corpus=corpus, depth=depth, tracker=tracker), run, tracker
     ):
-        ranking = hits.ranking()
+        ranking = hits.to_ranking()
         texts, textless = _look_up(corpus, [id for id, _ in ranking[:depth]], title)
         yield Candidates(hits.query_id, queries[hits.query_id], ranking, texts, textless)
 
@@ -78,28 +78,28 @@ def read_example_texts(
     queries: Mapping[str, str],
     corpus: PassageLookup,
     title: str,
-    intake: Intake,
+    tracker: InputTracker,
 ) -> Iterator[ExampleTexts]:
-    """Yield examples with their texts. Raises RecordError (file:line) for unknown ids, unless `intake` skips them."""
+    """Yield examples with their texts. Raises RecordError (file:line) for unknown ids, unless `tracker` skips them."""
 
-    def check_ids() -> Iterator[Faulty[Example]]:
+    def check_ids() -> Iterator[WithErrors[Example]]:
         for example in examples:
-            place = f"{name_of(source)}:{intake.line}"
+            place = f"{name_of(source)}:{tracker.line}"
             errors = [RecordError(place, f"the queries have no '{example.query_id}'")] * (
                 example.query_id not in queries
             )
-            missing = corpus.missing((*example.positives, *example.negatives))
+            missing = corpus.find_missing((*example.positives, *example.negatives))
             errors += [RecordError(place, f"the corpus has no '{id}'") for id in missing]
             yield (None if errors else example), errors
 
-    for example in skip_faulty(check_ids(), source, intake):
+    for example in skip_faulty(check_ids(), source, tracker):
         texts, textless = _look_up(corpus, [*example.positives, *example.negatives], title)
         yield ExampleTexts(example, queries[example.query_id], texts, textless)
 
 
 def _look_up(corpus: PassageLookup, ids: Sequence[str], title: str) -> tuple[list[str], int]:
     """Return the texts of passages as a cross-encoder reads them, and the number of passages without a text."""
-    passages = corpus.many(ids)
+    passages = corpus.get_many(ids)
     return [format_passage(passage, title) for passage in passages], sum(
         not passage.text.strip() for passage in passages
     )
@@ -143,7 +143,7 @@ def reorder(ranking: Ranking, scores: Sequence[float]) -> Ranking:
 class Scored(NamedTuple):
     """The lines of a window of a run, and the vectors of its pairs, (pairs, dimension), with their ids."""
 
-    done: Done
+    done: WindowResult
     ids: list[str]
     vectors: np.ndarray
 
@@ -152,7 +152,7 @@ class _PairScorer(BatchFunction):
     """Score the pairs of a query and each text of its record with a cross-encoder."""
 
     def __init__(self, model: str, settings: ScoringSettings, device: str, logits: bool) -> None:
-        self._scorer = Scorer(model, device=device, settings=settings, logits=logits)
+        self._scorer = CrossEncoderScorer(model, device=device, settings=settings, logits=logits)
 
     def prepare(self, records: list[Any]) -> tuple[list[Any], TokenizedPairs]:
         return records, self._scorer.prepare([(each.query, text) for each in records for text in each.texts])
@@ -161,7 +161,7 @@ class _PairScorer(BatchFunction):
 class Rerank(_PairScorer):
     """Convert `Candidates` to lines of a run: the scored documents by score, the others below them.
 
-    vectors: return `Scored`, not `Done`
+    vectors: return `Scored`, not `WindowResult`
     """
 
     def __init__(
@@ -170,7 +170,7 @@ class Rerank(_PairScorer):
         super().__init__(model, settings, device, logits)
         self._tag, self._vectors = tag, vectors
 
-    def __call__(self, prepared: tuple[list[Candidates], TokenizedPairs]) -> Done | Scored:
+    def __call__(self, prepared: tuple[list[Candidates], TokenizedPairs]) -> WindowResult | Scored:
         records, pairs = prepared
         vectors = np.empty((0, 0), dtype=np.float32)
         if self._vectors:
@@ -181,19 +181,19 @@ class Rerank(_PairScorer):
         start = 0
         for each in records:
             end = start + len(each.texts)
-            lines += run_lines(each.query_id, reorder(each.ranking, _to_decimals(scores[start:end])), self._tag)
+            lines += format_run_lines(each.query_id, reorder(each.ranking, _to_decimals(scores[start:end])), self._tag)
             start = end
-        done = Done(lines, _count_pairs(records, len(scores)))
+        done = WindowResult(lines, _count_pairs(records, len(scores)))
         if not self._vectors:
             return done
-        ids = [pair_id(each.query_id, id) for each in records for id, _ in each.ranking[: len(each.texts)]]
+        ids = [make_pair_id(each.query_id, id) for each in records for id, _ in each.ranking[: len(each.texts)]]
         return Scored(done, ids, vectors)
 
 
 class Score(_PairScorer):
     """Convert `ExampleTexts` to JSON lines of the examples with a score for each positive and negative."""
 
-    def __call__(self, prepared: tuple[list[ExampleTexts], TokenizedPairs]) -> Done:
+    def __call__(self, prepared: tuple[list[ExampleTexts], TokenizedPairs]) -> WindowResult:
         records, pairs = prepared
         scores = _to_decimals(self._scorer.scores(pairs))
         lines, start = [], 0
@@ -202,7 +202,7 @@ class Score(_PairScorer):
             made: dict[str, Any] = {"positives": scores[start:split], "negatives": scores[split:end]}
             lines.append(dump(replace(each.example, scores=made)))
             start = end
-        return Done(lines, _count_pairs(records, len(scores)))
+        return WindowResult(lines, _count_pairs(records, len(scores)))
 
 
 def _to_decimals(scores: np.ndarray) -> list[float]:
@@ -228,16 +228,18 @@ def check_same_scorer(model: str, trained: dict[str, Any], vectors: str, made: d
         )
 
 
-def read_list_candidates(run: str, *, vectors: PairVectors, depth: int, intake: Intake) -> Iterator[ListCandidates]:
+def read_list_candidates(
+    run: str, *, vectors: PairVectors, depth: int, tracker: InputTracker
+) -> Iterator[ListCandidates]:
     """Yield the queries of a run with the rows of the vectors of their first `depth` documents.
 
-    Raises RecordError (file:line) for pairs without a vector, unless `intake` skips them.
+    Raises RecordError (file:line) for pairs without a vector, unless `tracker` skips them.
     """
 
-    def check_vectors() -> Iterator[Faulty[ListCandidates]]:
-        for hits in iter_grouped_hits(run, intake=intake):
-            ranking = hits.ranking()
-            rows = vectors.rows(hits.query_id, [id for id, _ in ranking[:depth]])
+    def check_vectors() -> Iterator[WithErrors[ListCandidates]]:
+        for hits in iter_grouped_hits(run, tracker=tracker):
+            ranking = hits.to_ranking()
+            rows = vectors.find_rows(hits.query_id, [id for id, _ in ranking[:depth]])
             missing = {ranking[at][0] for at in np.flatnonzero(rows < 0)}
             errors = [
                 RecordError(
@@ -251,7 +253,7 @@ def read_list_candidates(run: str, *, vectors: PairVectors, depth: int, intake: 
             kept = [(id, score) for id, score in ranking if id not in missing]
             yield (ListCandidates(hits.query_id, kept, rows[rows >= 0].tolist()) if kept else None), errors
 
-    return skip_faulty(check_vectors(), run, intake)
+    return skip_faulty(check_vectors(), run, tracker)
 
 
 class RerankLists(BatchFunction):
@@ -270,15 +272,17 @@ class RerankLists(BatchFunction):
             )
 
     @torch.inference_mode()
-    def __call__(self, prepared: list[ListCandidates]) -> Done:
+    def __call__(self, prepared: list[ListCandidates]) -> WindowResult:
         lines: list[bytes] = []
         for each in prepared:  # one list at a time: logits must not depend on the padding of other lists
-            vectors = torch.from_numpy(self._vectors.vectors(each.rows)).unsqueeze(0).to(self._device)
+            vectors = torch.from_numpy(self._vectors.load_vectors(each.rows)).unsqueeze(0).to(self._device)
             ranks = torch.arange(len(each.rows), device=self._device).unsqueeze(0)
             logits = self._model(vectors, ranks, torch.ones_like(ranks, dtype=torch.bool))[0]  # (candidates,)
             if not bool(logits.isfinite().all()):
                 raise DrtkError(
                     f"{self._name}: the score of query '{each.query_id}' is NaN or infinite; check the model's weights"
                 )
-            lines += run_lines(each.query_id, reorder(each.ranking, _to_decimals(logits.cpu().numpy())), self._tag)
-        return Done(lines, {"pairs": sum(len(each.rows) for each in prepared)})
+            lines += format_run_lines(
+                each.query_id, reorder(each.ranking, _to_decimals(logits.cpu().numpy())), self._tag
+            )
+        return WindowResult(lines, {"pairs": sum(len(each.rows) for each in prepared)})

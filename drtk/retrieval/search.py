@@ -15,14 +15,14 @@ import numpy as np
 from drtk.data.corpus_store import CorpusStore
 from drtk.data.embeddings import KIND, Shard, check_finite, read_shards
 from drtk.data.jsonl import read_queries
-from drtk.data.trec import load_qrels, run_lines
+from drtk.data.trec import format_run_lines, load_qrels
 from drtk.errors import DrtkError, MismatchError, UsageError
 from drtk.indexing.base import Ranking, best_first, index_class
 from drtk.indexing.config import INDEX_KIND, RUN_DEPTH, SearchSettings
 from drtk.indexing.vectors import encoder_differences, unit_length, wants_unit_length
 from drtk.records import Passage, Query
 from drtk.runtime.filter_job import FilterJob
-from drtk.runtime.manifest import Manifest, folder_entry, read_manifest
+from drtk.runtime.manifest import Manifest, describe_folder, read_manifest
 from drtk.runtime.progress import log, warn
 
 GROWTH = 4  # factor by which the depth grows for queries with too few documents
@@ -329,18 +329,18 @@ def write_run(
     job.record(settings, paths=[*folders, source], model=model, qrels=qrels)
     options = options or RankingOptions(settings.depth or RUN_DEPTH)
     collection = Collection(folders, settings)
-    job.intake.inputs += [folder_entry(folder) for folder in collection.folders]
+    job.tracker.inputs += [describe_folder(folder) for folder in collection.folders]
     queries: Any
     searcher: TextQueries | StoredQueries
     if Path(source).is_dir():
         queries = searcher = StoredQueries(collection, source)
-        job.intake.inputs.append(folder_entry(source))
+        job.tracker.inputs.append(describe_folder(source))
     else:
         encoder = QueryEncoder(collection, settings, model) if collection.reads == "vectors" else None
-        queries, searcher = read_queries(source, intake=job.intake), TextQueries(collection, encoder)
+        queries, searcher = read_queries(source, tracker=job.tracker), TextQueries(collection, encoder)
         job.lookups = (encoder.place,) if encoder is not None and encoder.place else ()
     if qrels is not None:
-        judgements = load_qrels(qrels, intake=job.intake)
+        judgements = load_qrels(qrels, tracker=job.tracker)
         queries = (query for query in queries if query.id in judgements)
         first = next(queries, None)
         if first is None:
@@ -350,7 +350,7 @@ def write_run(
     def write_window(window: list[Any]) -> Iterator[bytes]:
         empty = searcher.empty
         for query_id, ranking in searcher(window, options):
-            yield from run_lines(query_id, ranking, settings.tag)
+            yield from format_run_lines(query_id, ranking, settings.tag)
         if searcher.empty > empty:
             job.counts["without a word"] = job.counts.get("without a word", 0) + searcher.empty - empty
 
@@ -378,7 +378,7 @@ class PassageSearcher:
     @property
     def inputs(self) -> list[dict[str, Any]]:
         """Return the index as a manifest lists it among inputs."""
-        return [folder_entry(self._index)]
+        return [describe_folder(self._index)]
 
     def search(self, texts: Sequence[str], k: int) -> list[Ranking]:
         """Return up to `k` passages for each text, best first; equal texts are searched once."""

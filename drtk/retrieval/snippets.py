@@ -10,8 +10,8 @@ from functools import cache
 from drtk.data.corpus_store import CorpusStore
 from drtk.indexing.base import Ranking
 from drtk.records import Passage
-from drtk.runtime.progress import printable
-from drtk.text.words import make_stemmer, stop_words
+from drtk.runtime.progress import escape_control_characters
+from drtk.text.words import load_stop_words, make_stemmer
 
 SNIPPET_WORDS = 50
 LEAD_WORDS = 12  # at most so many words before the first match
@@ -24,7 +24,7 @@ Highlight = Callable[[str], str]
 def matched_stems(query: str) -> frozenset[str]:
     """Return the stems of a query's words without stop words; of all words if there are only stop words."""
     words = [word.lower() for word in _WORD.findall(query)]
-    return frozenset(map(_stemmer(), [word for word in words if word not in stop_words()] or words))
+    return frozenset(map(_stemmer(), [word for word in words if word not in load_stop_words()] or words))
 
 
 def snippet(text: str, stems: frozenset[str], *, words: int = SNIPPET_WORDS, mark: Highlight = str) -> str:
@@ -96,16 +96,18 @@ def format_passages(
     """Yield lines of at most `width` columns: rank, score and title; id; snippet. A passage may be None: no text."""
     stems = matched_stems(query)
     for rank, ((id, score), passage) in enumerate(zip(ranking, passages, strict=True), start=1):
-        id = printable(id)
+        id = escape_control_characters(id)
         head = f"{rank:>2}  {score:<z8.4f}  "
         if passage is None:
             yield head + id
             continue
-        title = printable(" ".join(passage.title.split()))
+        title = escape_control_characters(" ".join(passage.title.split()))
         yield head + (textwrap.shorten(title, max(20, width - len(head)), placeholder=" …") if title else id)
         if title:
             yield _INDENT + id
-        yield from _wrap(snippet(printable(passage.text), stems, mark="\0{}\1".format), width, highlight)
+        yield from _wrap(
+            snippet(escape_control_characters(passage.text), stems, mark="\0{}\1".format), width, highlight
+        )
         yield ""
 
 

@@ -48,7 +48,9 @@ _FIXED = {  # transformers' arguments that would break resuming, the loss, or th
 }
 
 
-def check_beforehand(trainer: Sequence[str], device: str, *files: str | None, kept: Sequence[str | None] = ()) -> None:
+def check_training_inputs(
+    trainer: Sequence[str], device: str, *files: str | None, kept: Sequence[str | None] = ()
+) -> None:
     """Check the `trainer` items, the device and the files that training will read.
 
     kept: files that are read repeatedly, so they must be on this machine

@@ -11,7 +11,7 @@ from drtk.indexing import INDEXES
 from drtk.indexing.config import IndexSettings, SearchSettings
 from drtk.indexing.vectors import Vectors, unit_length
 from drtk.records import Passage
-from tests.vectors import embeddings
+from tests.embedding_folders import write_embeddings
 
 ROWS = 120
 WORDS = np.random.default_rng(4).permutation([f"word{n}" for n in range(ROWS * 3)]).reshape(ROWS, 3)
@@ -38,7 +38,7 @@ def build(folder: Path, name: str):
         if found.reads == "passages":
             found.build([passage(id, text) for id, text in TEXTS.items()], folder, IndexSettings())
         else:
-            source = embeddings(folder.with_name(folder.name + "-v"), VECTORS, list(TEXTS))
+            source = write_embeddings(folder.with_name(folder.name + "-v"), VECTORS, list(TEXTS))
             found.build(Vectors(read_shards(source)), folder, IndexSettings(), kind=name)
         return found.open(folder, SearchSettings())
     except MissingDependency as missing:

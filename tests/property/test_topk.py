@@ -14,7 +14,7 @@ from drtk.indexing.base import best_first
 from drtk.indexing.config import DenseIndexSettings, DenseSearchSettings
 from drtk.indexing.exact import ExactIndex, keys_of
 from drtk.indexing.vectors import Vectors
-from tests.vectors import embeddings
+from tests.embedding_folders import write_embeddings
 
 SINGLE = st.floats(width=32, allow_nan=False, allow_infinity=False)
 ID = st.text(st.characters(exclude_categories=["Cs", "Cc", "Z"]), min_size=1, max_size=4)
@@ -41,7 +41,7 @@ def test_exact_search_equals_a_full_sort(collection, k, block):
     with TemporaryDirectory() as name:
         folder = Path(name, "i")
         folder.mkdir()
-        rows = Vectors(read_shards(embeddings(Path(name, "v"), vectors, ids, shard_size=37)))
+        rows = Vectors(read_shards(write_embeddings(Path(name, "v"), vectors, ids, shard_size=37)))
         ExactIndex.build(rows, folder, DenseIndexSettings())
         found = ExactIndex.open(folder, DenseSearchSettings(block=block)).search(queries, k)
     assert found == [best_first(ids, scores, k) for scores in (queries @ vectors.T).tolist()]

@@ -11,9 +11,9 @@ import orjson
 from drtk.errors import DrtkError, MismatchError, RecordError
 from drtk.expansion.config import WeightingSettings
 from drtk.records import Passage
-from drtk.runtime.inputs import Intake
+from drtk.runtime.inputs import InputTracker
 from drtk.runtime.streams import name_of
-from drtk.text.word_pieces import Pieces, Splitter, WordPieceTokenizer, WordSplit, find_words, get_splitter
+from drtk.text.word_pieces import Splitter, WordPieces, WordPieceTokenizer, WordSplit, find_words, get_splitter
 from drtk.text.words import LUCENE_STOPWORDS, make_stemmer, read_stopwords
 
 
@@ -66,7 +66,7 @@ class Reader:
     def __call__(self, passages: Sequence[Passage]) -> list[Reading]:
         """Return the passages' readings, in order."""
         titles = [passage.title if self._with_title else "" for passage in passages]
-        of_titles = self._tokenizer(titles) if any(titles) else [Pieces([], [], [])] * len(titles)
+        of_titles = self._tokenizer(titles) if any(titles) else [WordPieces([], [], [])] * len(titles)
         of_texts = self._tokenizer([passage.text for passage in passages])
         readings = []
         for passage, title, of_title, of_text in zip(passages, titles, of_titles, of_texts, strict=True):
@@ -76,7 +76,7 @@ class Reader:
             readings.append(Reading(passage, of_title.ids + of_text.ids, len(of_title.ids), words + more, owned))
         return readings
 
-    def _words(self, text: str, pieces: Pieces) -> tuple[list[str], list[int]]:
+    def _words(self, text: str, pieces: WordPieces) -> tuple[list[str], list[int]]:
         """Return the words that have a piece and are no stop words, and the number of each piece's word among them."""
         spans = self._split(text, pieces)
         owned = find_words(pieces, spans)
@@ -132,7 +132,7 @@ class Statistics:
 
 
 def read_statistics(
-    sources: Iterable[str], kind: str, made_by: Mapping[str, Any] | None, *, intake: Intake
+    sources: Iterable[str], kind: str, made_by: Mapping[str, Any] | None, *, tracker: InputTracker
 ) -> Statistics:
     """Return the sum of all lines of all files.
 
@@ -143,7 +143,7 @@ def read_statistics(
     total: Statistics | None = None
     source = ""
     for source in sources:
-        for number, line in intake.lines(source):
+        for number, line in tracker.iter_lines(source):
             if not line.strip():
                 continue
             place = f"{name_of(source)}:{number}"

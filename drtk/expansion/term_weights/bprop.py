@@ -18,7 +18,7 @@ from drtk.expansion.term_weights.base import Needs, Reading, Statistics, WordWei
 from drtk.models.checkpoint import load_encoder
 from drtk.models.device import choose_device
 from drtk.models.model_folder import locate
-from drtk.text.batching import Tokens, batches_by_length
+from drtk.text.batching import TokenizedTexts, iter_batches_by_length
 from drtk.text.word_pieces import WordSplit
 
 _CPU_TOKENS, _GPU_TOKENS = 2048, 65536
@@ -42,7 +42,7 @@ class FirstTokenAttention:
         if not special or special[0] == loaded.tokenizer.eos_token_id != loaded.tokenizer.cls_token_id:
             raise MismatchError(f"{folder}: puts no special token before a text; a BERT-like encoder is needed")
         self._first, self._last = special[:1], special[1:]
-        self.room = loaded.recipe.passage_length - len(special)
+        self.room = loaded.encoding.passage_length - len(special)
         self._budget = batch_tokens or (_CPU_TOKENS if self._device.type == "cpu" else _GPU_TOKENS)
         self._model: Any = loaded.encoder.backbone
         self._row = _watch_last_layer(self._model, folder)
@@ -59,9 +59,9 @@ class FirstTokenAttention:
         hidden: for each text the positions of pieces that are masked, "continuations" (docs/methods/term-weights.md)
         """
         inputs = [[*self._first, *pieces[: self.room], *self._last] for pieces in texts]
-        tokens = Tokens.of(inputs, None)
+        tokens = TokenizedTexts.from_lists(inputs, None)
         values = [np.zeros(len(pieces), dtype=np.float32) for pieces in texts]
-        for rows in batches_by_length(tokens.lengths, budget=self._budget):
+        for rows in iter_batches_by_length(tokens.lengths, budget=self._budget):
             batch = tokens.pad(rows, pad=self._pad)
             if hidden is not None:
                 for at, row in enumerate(rows):

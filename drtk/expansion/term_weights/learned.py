@@ -13,11 +13,11 @@ from drtk.expansion.term_weights.base import Needs, Reading, Statistics
 from drtk.models.model_folder import locate
 from drtk.models.term_weighter import TermWeightModel, TermWeightPredictor, load_term_weighter, read_training_facts
 from drtk.records import Passage
-from drtk.runtime.inputs import Intake
+from drtk.runtime.inputs import InputTracker
 from drtk.runtime.streams import name_of
-from drtk.text.expanded_text import added_texts
-from drtk.text.word_pieces import WordPieceTokenizer, WordPlaces, WordSplit, append_added_words
-from drtk.text.words import basic_form, function_words
+from drtk.text.expanded_text import get_added_texts
+from drtk.text.word_pieces import WordPieceTokenizer, WordPositions, WordSplit, append_added_words
+from drtk.text.words import load_function_words, normalize_word
 
 
 def _load(
@@ -70,20 +70,20 @@ def _fields_to_read(settings: WeightingSettings, facts: Mapping[str, Any]) -> li
 
 
 def iter_with_added_texts(
-    passages: Iterable[Passage], model: str, settings: WeightingSettings, *, source: str, intake: Intake
+    passages: Iterable[Passage], model: str, settings: WeightingSettings, *, source: str, tracker: InputTracker
 ) -> Iterator[Passage]:
     """Yield the passages whose added texts can be read, for a model and its settings.
 
-    Raises RecordError (file:line) for others, unless `intake` forgives it.
+    Raises RecordError (file:line) for others, unless `tracker` skips it.
     """
     fields = _fields_to_read(settings, read_training_facts(Path(locate(model)), "deepimpact"))
     for passage in passages:
         try:
             for name in fields:
-                added_texts(passage, name)
+                get_added_texts(passage, name)
         except ValueError as error:
-            place = f"{name_of(source)}:{intake.line}" if intake.line else name_of(source)
-            intake.forgive(RecordError(place, f"passage '{passage.id}': {error}"))
+            place = f"{name_of(source)}:{tracker.line}" if tracker.line else name_of(source)
+            tracker.skip_or_raise(RecordError(place, f"passage '{passage.id}': {error}"))
             continue
         yield passage
 
@@ -113,7 +113,7 @@ class DeepImpact:
     def __call__(self, readings: Sequence[Reading]) -> list[list[float]]:
         """Return a weight, at most 1, per occurrence of a word in title and text. Raises RecordError for bad added texts."""
         places = [
-            WordPlaces(reading.ids, [basic_form(word) for word in reading.words], reading.heads())
+            WordPositions(reading.ids, [normalize_word(word) for word in reading.words], reading.heads())
             for reading in readings
         ]
         if self._expand:
@@ -125,7 +125,7 @@ class DeepImpact:
         for reading, each, values in zip(readings, places, outputs, strict=True):
             impacts = compute_impacts(each, values)
             self._impacts[id(reading)] = impacts
-            own = [impacts.get(basic_form(word), 0.0) for word in reading.words]
+            own = [impacts.get(normalize_word(word), 0.0) for word in reading.words]
             largest = max(own, default=0.0)
             weights.append([impact / largest if largest > 0 else 0.0 for impact in own])
         return weights
@@ -136,10 +136,10 @@ class DeepImpact:
         return {"impacts": {word: impact for word, impact in impacts.items() if impact}}
 
 
-def compute_impacts(places: WordPlaces, values: Sequence[float] | Any) -> dict[str, float]:
+def compute_impacts(places: WordPositions, values: Sequence[float] | Any) -> dict[str, float]:
     """Return the impact of each word, the value at the first piece of its first occurrence; none for function words.
 
     values: one number per piece
     """
-    excluded = function_words()
+    excluded = load_function_words()
     return {word: float(values[head]) for word, head in places.first().items() if word not in excluded}

@@ -19,7 +19,7 @@ from drtk.indexing.lucene.search import LuceneSearcher, replace_surrogates
 from drtk.records import Passage
 from drtk.runtime.integrity import read_object
 from drtk.runtime.progress import Progress
-from drtk.text.words import LUCENE_STOPWORDS, function_words, question_words, read_stopwords
+from drtk.text.words import LUCENE_STOPWORDS, extract_question_words, load_function_words, read_stopwords
 
 ANALYSIS_FILE, STOPWORDS_FILE, WORDS_FILE = "analysis.json", "stopwords.txt", "words.json"
 _WHITE_SPACE = "".join(map(chr, range(33)))  # for Java's trim, by which Anserini decides that a text is empty
@@ -220,7 +220,7 @@ class ImpactIndex(LuceneSearcher):
 
     def search(self, texts: Sequence[str], k: int) -> list[Ranking]:
         """Return up to `k` passages with a word of each text, by score, then by descending id."""
-        words = [question_words(replace_surrogates(text), stopped=self._stopwords) for text in texts]
+        words = [extract_question_words(replace_surrogates(text), stopped=self._stopwords) for text in texts]
         return super().search([" ".join(each) for each in words], k)
 
 
@@ -243,4 +243,4 @@ def _choose_stopwords(settings: BM25IndexSettings) -> list[str]:
         return sorted(LUCENE_STOPWORDS)
     if settings.stopwords == "none" or (settings.stopwords == "default" and settings.language.lower() != "en"):
         return []
-    return sorted(function_words()) if settings.stopwords == "default" else read_stopwords(settings.stopwords)
+    return sorted(load_function_words()) if settings.stopwords == "default" else read_stopwords(settings.stopwords)

@@ -10,11 +10,11 @@ from drtk.indexing.base import best_first
 from drtk.indexing.config import DenseIndexSettings, DenseSearchSettings
 from drtk.indexing.exact import EMPTY, ExactIndex, keep_best, keys_of, ranks_of, scores_of
 from drtk.indexing.vectors import Vectors
-from tests.vectors import embeddings, rewrite_record
+from tests.embedding_folders import rewrite_manifest, write_embeddings
 
 
 def build(tmp_path, vectors, ids=None, *, unit=False, index=None, folder=None, **search):
-    source = embeddings(tmp_path / "v", vectors, ids, shard_size=7)
+    source = write_embeddings(tmp_path / "v", vectors, ids, shard_size=7)
     folder = folder or tmp_path / "index"
     folder.mkdir(exist_ok=True)
     facts = ExactIndex.build(Vectors(read_shards(source), unit=unit), folder, index or DenseIndexSettings())
@@ -85,9 +85,9 @@ def test_cosine_scales_vectors_to_length_one_and_keeps_zeros(tmp_path):
 
 
 def test_a_vector_with_nan_is_reported_with_its_id(tmp_path):
-    source = embeddings(tmp_path / "v", [[1.0], [2.0]])
+    source = write_embeddings(tmp_path / "v", [[1.0], [2.0]])
     np.save(tmp_path / "v" / "00000.npy", np.float32([[1], [np.nan]]))
-    rewrite_record(tmp_path / "v")
+    rewrite_manifest(tmp_path / "v")
     (tmp_path / "i").mkdir()
     with pytest.raises(DrtkError, match=r"00000\.npy: row 1: the vector of 'v1' has NaN or infinite"):
         ExactIndex.build(Vectors(read_shards(source)), tmp_path / "i", DenseIndexSettings())
@@ -105,7 +105,9 @@ def test_a_full_disk_and_a_damaged_index_are_errors(tmp_path):
 
 
 def test_different_dimensions_and_no_vectors_are_rejected(tmp_path):
-    shards = read_shards(embeddings(tmp_path / "a", [[1.0]])) + read_shards(embeddings(tmp_path / "b", [[1.0, 2.0]]))
+    shards = read_shards(write_embeddings(tmp_path / "a", [[1.0]])) + read_shards(
+        write_embeddings(tmp_path / "b", [[1.0, 2.0]])
+    )
     with pytest.raises(MismatchError, match="has vectors of dimension 2"):
         Vectors(shards)
     with pytest.raises(DrtkError, match="no vectors"):

@@ -8,7 +8,7 @@ from drtk.errors import DrtkError, UsageError
 from drtk.indexing.config import DenseIndexSettings, DenseSearchSettings
 from drtk.indexing.exact import ExactIndex
 from drtk.indexing.vectors import Vectors
-from tests.vectors import embeddings
+from tests.embedding_folders import write_embeddings
 
 faiss = pytest.importorskip("faiss", reason="faiss is an extra")
 from drtk.indexing.faiss_index import FaissIndex, factory_of  # noqa: E402
@@ -19,7 +19,7 @@ QUERIES = RANDOM.standard_normal((25, 16)).astype(np.float32)
 
 
 def build(tmp_path, vectors, kind, *, ids=None, index=None, **search):
-    source = embeddings(tmp_path / f"v-{kind}", vectors, ids)
+    source = write_embeddings(tmp_path / f"v-{kind}", vectors, ids)
     folder = tmp_path / f"index-{kind}"
     folder.mkdir(parents=True)
     facts = FaissIndex.build(Vectors(read_shards(source)), folder, index or DenseIndexSettings(), kind=kind)
@@ -27,7 +27,7 @@ def build(tmp_path, vectors, kind, *, ids=None, index=None, **search):
 
 
 def exact(tmp_path, vectors):
-    source = embeddings(tmp_path / "v-exact", vectors)
+    source = write_embeddings(tmp_path / "v-exact", vectors)
     (tmp_path / "exact").mkdir()
     ExactIndex.build(Vectors(read_shards(source)), tmp_path / "exact", DenseIndexSettings())
     return ExactIndex.open(tmp_path / "exact", DenseSearchSettings())
@@ -105,7 +105,7 @@ def test_names_become_factory_strings():
 
 
 def test_what_cannot_be_made_is_rejected(tmp_path):
-    vectors = Vectors(read_shards(embeddings(tmp_path / "v", VECTORS)))
+    vectors = Vectors(read_shards(write_embeddings(tmp_path / "v", VECTORS)))
     for kind, problem in (
         ("bm26", "unknown index type 'bm26'; choose from bm25, "),
         ("PQ7", "multiple of the number of subquantizers"),

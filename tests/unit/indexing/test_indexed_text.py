@@ -9,8 +9,8 @@ import pytest
 from drtk.errors import DrtkError
 from drtk.indexing.indexed_text import frequency, impacts_of, repeat_by_weight, word_frequencies
 from drtk.records import Passage
-from drtk.text.word_pieces import Pieces, WordPieceTokenizer
-from tests.tiny import tiny_model
+from drtk.text.word_pieces import WordPieces, WordPieceTokenizer
+from tests.tiny_models import save_tiny_encoder
 
 
 def test_frequencies_are_the_known_ones() -> None:
@@ -21,14 +21,14 @@ def test_frequencies_are_the_known_ones() -> None:
 def test_a_word_weighs_what_its_first_piece_weighs_and_its_largest_occurrence_counts() -> None:
     # Wing|s wing|s , the: occurrences of "wings" weigh .02 and .05, whatever their second pieces do; "the" 0.004 -> 0
     text = "Wings wings, the"
-    pieces = Pieces([1, 2, 1, 2, 3, 4], [(0, 4), (4, 5), (6, 10), (10, 11), (11, 12), (13, 16)], [0, 0, 1, 1, 2, 3])
+    pieces = WordPieces([1, 2, 1, 2, 3, 4], [(0, 4), (4, 5), (6, 10), (10, 11), (11, 12), (13, 16)], [0, 0, 1, 1, 2, 3])
     assert word_frequencies(text, pieces, [0.02, 0.9, 0.05, 0.9, 0.8, 0.004]) == {"wings": 5}
     assert word_frequencies(text, pieces, [0.02, 0.9, 0.05, 0.9, 0.8, 0.004], scale="sqrt") == {"wings": 22, "the": 6}
 
 
 @pytest.fixture(scope="module")
 def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return str(tiny_model(tmp_path_factory.mktemp("model") / "m"))
+    return str(save_tiny_encoder(tmp_path_factory.mktemp("model") / "m"))
 
 
 def weighted(tokenizer: str, text: str, weighs: list[float], id: str = "p", **fields: object) -> Passage:

@@ -22,11 +22,11 @@ from drtk.query_expansion.labelled import LabelledCandidates
 from drtk.query_expansion.query_reranker_input import Candidate, CandidateTokenizer, QueryInput
 from drtk.query_expansion.train_reranker import MeanRank, collate, factor_of, inverse_sqrt, plan, query_objective
 from drtk.records import Query
-from drtk.training.fit import ShowProgress
+from drtk.training.fit import ProgressCallback
 from drtk.training.sampling import EpochDataset
-from tests.expansions import labelled, write_world
+from tests.expansion_collection import label_expansions, write_collection
 from tests.reference import queries as slow
-from tests.tiny import TOPICS, tiny_crossencoder, tiny_model, words_of
+from tests.tiny_models import TOPICS, make_topic_words, save_tiny_cross_encoder, save_tiny_encoder
 from tests.unit.query_expansion.test_labelled import candidates
 
 
@@ -90,9 +90,9 @@ def test_a_batch_puts_the_ranks_of_each_question_into_a_row() -> None:
         pad, left = 0, False
 
         def __call__(self, candidates: object) -> object:
-            from drtk.text.batching import Tokens
+            from drtk.text.batching import TokenizedTexts
 
-            return Tokens.of([[1] * (2 + at) for at, _ in enumerate(candidates)], None)  # type: ignore[arg-type]
+            return TokenizedTexts.from_lists([[1] * (2 + at) for at, _ in enumerate(candidates)], None)  # type: ignore[arg-type]
 
     groups = LabelledCandidates([candidates(0, 5, 1), candidates(1, 7, 8, 9)], depth=100, max_rank=101)
     batch = collate([groups[0], groups[1]], tokenizing=Tokenizing())  # type: ignore[arg-type]
@@ -119,7 +119,7 @@ def test_large_gradients_are_not_clipped(
 ) -> None:
     norms: list[float] = []
 
-    class Watching(ShowProgress):
+    class Watching(ProgressCallback):
         def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **given: Any) -> None:
             slopes = [weight.grad for weight in given["model"].parameters() if weight.grad is not None]
             norms.append(float(torch.stack([slope.norm() for slope in slopes]).norm()))
@@ -127,23 +127,31 @@ def test_large_gradients_are_not_clipped(
     def magnified(settings: QueryRerankerConfig) -> Any:
         return lambda model, inputs: {"margin": 1e4 * query_objective(settings)(model, inputs)["margin"]}
 
-    monkeypatch.setattr("drtk.training.fit.ShowProgress", Watching)
+    monkeypatch.setattr("drtk.training.fit.ProgressCallback", Watching)
     monkeypatch.setattr("drtk.query_expansion.train_reranker.query_objective", magnified)
-    write_world(tmp_path, 8)
-    call = ["rerank-queries", "train", labelled(tmp_path), "--queries", tmp_path / "queries.jsonl", "-q", *options]
-    call += ["--model", tiny_model(tmp_path / "model"), "--device", "cpu", "--max-length", "24", "--batch-size", "4"]
-    app([str(each) for each in (*call, "--max-steps", 2, "--warmup", 1, "-o", tmp_path / "m")], standalone_mode=False)
+    write_collection(tmp_path, 8)
+    call = [
+        "rerank-queries",
+        "train",
+        label_expansions(tmp_path),
+        "--queries",
+        tmp_path / "queries.jsonl",
+        "-q",
+        *options,
+    ]
+    call += ["--model", save_tiny_encoder(tmp_path / "model"), "--device", "cpu", "--max-length", "24", "--batch", "4"]
+    app([str(each) for each in (*call, "--steps", 2, "--warmup", 1, "-o", tmp_path / "m")], standalone_mode=False)
     assert len(norms) == 2
     assert all(norm == pytest.approx(1.0, rel=1e-3) if clipped else norm > 10 for norm in norms)
 
 
 @pytest.fixture(scope="module")
 def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> object:
-    return AutoTokenizer.from_pretrained(tiny_crossencoder(tmp_path_factory.mktemp("model")))
+    return AutoTokenizer.from_pretrained(save_tiny_cross_encoder(tmp_path_factory.mktemp("model")))
 
 
 def text(draw: random.Random, longest: int) -> str:
-    return " ".join(draw.choice(words_of(draw.choice(TOPICS))) for _ in range(draw.randint(0, longest)))
+    return " ".join(draw.choice(make_topic_words(draw.choice(TOPICS))) for _ in range(draw.randint(0, longest)))
 
 
 @pytest.mark.parametrize("style", ["official", "thesis"])
@@ -167,11 +175,19 @@ def test_what_is_read_and_what_is_cut_is_what_the_reference_says(tokenizer: obje
 
 def test_the_first_step_goes_as_far_as_the_first_rate(tmp_path: Path) -> None:
     # Adam's first step is the rate, whatever the gradient: a step counted from 0 would stand still, or go twice as far.
-    write_world(tmp_path)
-    model = tiny_model(tmp_path / "model")
-    call = ["rerank-queries", "train", labelled(tmp_path), "--queries", tmp_path / "queries.jsonl", "--model", model]
-    call += ["--device", "cpu", "--max-length", "24", "--batch-size", "4", "--max-lr", "2e-3", "--warmup", "4", "-q"]
-    app([str(each) for each in (*call, "--max-steps", 1, "--log-steps", 1, "-o", tmp_path / "m")], standalone_mode=False)
+    write_collection(tmp_path)
+    model = save_tiny_encoder(tmp_path / "model")
+    call = [
+        "rerank-queries",
+        "train",
+        label_expansions(tmp_path),
+        "--queries",
+        tmp_path / "queries.jsonl",
+        "--model",
+        model,
+    ]
+    call += ["--device", "cpu", "--max-length", "24", "--batch", "4", "--max-lr", "2e-3", "--warmup", "4", "-q"]
+    app([str(each) for each in (*call, "--steps", 1, "--log-every", 1, "-o", tmp_path / "m")], standalone_mode=False)
     before, after = load_file(model / "model.safetensors"), load_file(tmp_path / "m" / "model.safetensors")
     rate = slow.learning_rate(1, max_lr=2e-3, warmup=4)
     assert rate == pytest.approx(2.5e-4)

@@ -9,14 +9,14 @@ import pytest
 from transformers import AutoTokenizer
 
 from drtk.query_expansion.query_reranker_input import Candidate, CandidateTokenizer, QueryInput
-from tests.tiny import tiny_crossencoder
+from tests.tiny_models import save_tiny_cross_encoder
 
 WHOLE = Candidate("which rivers?", " engines  gardens ", "violins", "planets castles winters")
 
 
 @pytest.fixture(scope="module")
 def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> object:
-    return AutoTokenizer.from_pretrained(tiny_crossencoder(tmp_path_factory.mktemp("model")))
+    return AutoTokenizer.from_pretrained(save_tiny_cross_encoder(tmp_path_factory.mktemp("model")))
 
 
 def read(tokenizer: object, candidate: Candidate, **reading: object) -> tuple[str, list[int]]:
@@ -102,15 +102,15 @@ def test_two_parts_are_the_pair_that_the_tokenizer_makes(family: str, tmp_path: 
 
 def test_the_passage_of_rd_is_what_a_cross_encoder_reads_as_its_second_text(tokenizer: object, tmp_path: Path) -> None:
     library = pytest.importorskip("sentence_transformers")
-    from drtk.models.cross_encoder import load_crossencoder, save_crossencoder
+    from drtk.models.cross_encoder import load_cross_encoder, save_cross_encoder
     from drtk.query_expansion.query_reranker_input import INPUT_ENTRY
     from drtk.query_expansion.rerank import QueryScorer
     from drtk.runtime.atomic import write_json
 
-    loaded = load_crossencoder(tiny_crossencoder(tmp_path / "plain"))
+    loaded = load_cross_encoder(save_tiny_cross_encoder(tmp_path / "plain"))
     for style, second in (("official", "engines gardens [SEP] violins [SEP] planets"), ("thesis", "violins planets")):
         folder = tmp_path / style
-        save_crossencoder(loaded, folder)
+        save_cross_encoder(loaded, folder)
         stated = QueryInput("rd", style, 64).to_dict()
         manifest = {"command": "drtk rerank-queries train", "settings": {}, "inputs": [], INPUT_ENTRY: stated}
         write_json(folder / "meta.json", manifest)

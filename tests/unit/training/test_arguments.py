@@ -10,16 +10,16 @@ from transformers import TrainingArguments
 
 from drtk.errors import DrtkError, MissingDependency, UsageError
 from drtk.training import arguments
-from drtk.training.arguments import Schedule, parse_trainer_items, plan_schedule, training_arguments
+from drtk.training.arguments import Schedule, build_training_arguments, parse_trainer_items, plan_schedule
 from drtk.training.config import RerankerConfig, RetrieverConfig, TrainingConfig
-from tests.running import torchrun
+from tests.run_commands import make_torchrun_variables
 
 SCHEDULE = Schedule(batch=4, steps=50, steps_per_epoch=10)
 
 
 def make(folder: Path, *, device: str = "cpu", **changes: Any) -> TrainingArguments:
-    config = TrainingConfig(learning_rate=1e-4, precision="float32", save_steps=25, **changes)
-    return training_arguments(config, SCHEDULE, folder, seed=1, device=device)
+    config = TrainingConfig(lr=1e-4, precision="float32", save_every=25, **changes)
+    return build_training_arguments(config, SCHEDULE, folder, seed=1, device=device)
 
 
 def test_values_are_parsed_as_json():
@@ -72,7 +72,7 @@ def test_schedules(monkeypatch: pytest.MonkeyPatch):
     ):
         with pytest.raises(DrtkError, match=message):
             plan_schedule(count, other)
-    for name, value in torchrun(rank=0, processes=4).items():
+    for name, value in make_torchrun_variables(rank=0, processes=4).items():
         monkeypatch.setenv(name, value)
     assert plan_schedule(70, config).batch == 4
     with pytest.raises(DrtkError, match="`batch_size` 18 cannot be shared equally by 4"):

@@ -22,12 +22,12 @@ from drtk.text.words import make_stemmer
 from drtk.training.dataset import SampledExample
 from drtk.training.examples import PackedExamples
 from drtk.training.sampling import EpochDataset
-from tests.tiny import tiny_model
+from tests.tiny_models import save_tiny_encoder
 
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny_model(tmp_path_factory.mktemp("model") / "m")
+    return save_tiny_encoder(tmp_path_factory.mktemp("model") / "m")
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +39,7 @@ class Corpus:
     def __init__(self, *passages: Passage) -> None:
         self._passages = {passage.id: passage for passage in passages}
 
-    def many(self, ids: list[str]) -> list[Passage]:
+    def get_many(self, ids: list[str]) -> list[Passage]:
         return [self._passages[id] for id in ids]
 
 
