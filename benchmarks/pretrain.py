@@ -78,7 +78,18 @@ def _prepare(options: argparse.Namespace) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     made = ["--skip-done", "--force", "-q"]
     longest = str(options.length - 2)
-    warm = ["--preset", "mlm", "--max-steps", "2", "--batch-size", "8", "--max-length", str(options.length), "--held-out", "0"]
+    warm = [
+        "--preset",
+        "mlm",
+        "--max-steps",
+        "2",
+        "--batch-size",
+        "8",
+        "--max-length",
+        str(options.length),
+        "--held-out",
+        "0",
+    ]
     ready = _prepared(options)
     for call in (
         ["chunk", options.documents, "--tokenizer", options.model, "--max-tokens", longest, "-o", ready.passages],
@@ -98,7 +109,9 @@ def _tokens_of_a_text(options: argparse.Namespace) -> float:
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(options.model)
-    found = tokenizer(_texts(options)[: options.max_steps * options.batch_size], truncation=True, max_length=options.length)
+    found = tokenizer(
+        _texts(options)[: options.max_steps * options.batch_size], truncation=True, max_length=options.length
+    )
     return sum(map(len, found["input_ids"])) / len(found["input_ids"])
 
 
@@ -201,8 +214,8 @@ def ours(options: argparse.Namespace) -> dict[str, float]:
         "warmup": 0.0,
     }
     if options.micro:
-        chosen["micro_batch"] = options.micro
-    settings = merge(PretrainSettings, preset.settings, chosen | {"log_every": 1000})
+        chosen["micro_batch_size"] = options.micro
+    settings = merge(PretrainSettings, preset.settings, chosen | {"log_steps": 1000})
     corpus = TokenCorpus.open(options.passages, options.model, wants=list_corpus_fields(plan), tracker=InputTracker())
     material = training.PretrainingData(corpus, plan, settings, tokenizer, 1)
     clock = {"start": 0.0, "memory": 0.0, "loss": 0.0}

@@ -22,7 +22,6 @@ from drtk.runtime.sharding import WHOLE, parse_part
 from drtk.runtime.streams import STANDARD
 
 
-
 def _flag(*names: str, help: str, panel: str = CONTROL, **declaration: Any) -> Any:
     return typer.Option(*names, help=help, rich_help_panel=panel, **declaration)
 

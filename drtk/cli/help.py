@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import fields
 from itertools import groupby
-from typing import Any
+from typing import Any, ClassVar
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -64,7 +64,7 @@ def examples_of(command: Any) -> list[str]:
 class Group(TyperGroup):
     """A group of commands whose summaries are shown in full, by stage if the commands have one."""
 
-    stages: dict[str, tuple[str, ...]] = {}
+    stages: ClassVar[dict[str, tuple[str, ...]]] = {}
 
     def format_commands(self, ctx: typer.Context, formatter: Any) -> None:  # type: ignore[override]
         """Write the name and summary of every command, one stage after the other."""
@@ -75,7 +75,7 @@ class Group(TyperGroup):
                 formatter.write_dl([(f"{name:<{width}}", text.partition("\n")[0]) for name, text in rows])
 
 
-def explain_unknown_option(option: str, context: Any, command: str) -> str:
+def explain_unknown_option(option: Any, context: Any, command: str) -> str:
     """Return what to write instead of an option that a command lacks; "" if nothing is known.
 
     context: the context in which the option was parsed
@@ -96,5 +96,5 @@ def explain_unknown_option(option: str, context: Any, command: str) -> str:
             value = ("false" if candidate != name else "true") if is_flag else "VALUE"
             return f"{option} is a setting now: --set {renamed}={value}"
     near = find_by_meaning(name, {**flags, **settings})
-    shown = [flags[known] if known in flags else f"--set {known}=VALUE" for known in near]
+    shown = [flags.get(known, f"--set {known}=VALUE") for known in near]
     return f"no such option {option}; did you mean {' or '.join(dict.fromkeys(shown))}?" if near else ""

@@ -58,9 +58,9 @@ def parsing_fault(error: Exception) -> str | None:
     message = " ".join(str(tell()).split()).rstrip(".").replace(". Did you mean", "; did you mean")
     possible = getattr(error, "possibilities", None)
     option, context = getattr(error, "option_name", None), getattr(error, "ctx", None)
-    if option and context is not None and type(error).__name__ == "NoSuchOption":
-        if explained := explain_unknown_option(option, context, context.command_path.partition(" ")[2]):
-            return explained
+    is_unknown = type(error).__name__ == "NoSuchOption" and context is not None
+    if is_unknown and (explained := explain_unknown_option(option, context, context.command_path.partition(" ")[2])):
+        return explained
     if possible and hasattr(error, "option_name"):
         *others, last = sorted(possible)
         near = f"{', '.join(others)} or {last}" if others else last

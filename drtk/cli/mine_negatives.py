@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from drtk.cli.decorators import record_filter
-from drtk.cli.options import SkipCorpusCheck, Judged, Output, Seed, with_settings
+from drtk.cli.options import Judged, Output, Seed, SkipCorpusCheck, with_settings
 from drtk.mining.config import MineSettings, MiningInputs
 from drtk.runtime.filter_job import FilterJob
 

@@ -87,8 +87,18 @@ def _describe_fields(command: str) -> Iterator[str]:
         for item in fields(settings):
             kind, default = plain_type(hints[item.name]), get_default(item)
             name = "|".join(map(str, get_args(kind))) if get_origin(kind) is Literal else kind
-            name = f"list of {get_args(kind)[0].__name__}" if get_origin(kind) is tuple else getattr(name, "__name__", name)
-            shown = "-" if default in (None, (), "") else str(default).lower() if kind is bool else format_default(default, kind)
+            name = (
+                f"list of {get_args(kind)[0].__name__}"
+                if get_origin(kind) is tuple
+                else getattr(name, "__name__", name)
+            )
+            shown = (
+                "-"
+                if default in (None, (), "")
+                else str(default).lower()
+                if kind is bool
+                else format_default(default, kind)
+            )
             rows.append((item.name, str(name), shown, flag_of(item).partition(" ")[0], item.metadata["help"]))
     widths = [max(len(row[column]) for row in rows) for column in range(4)]
     for row in rows:

@@ -92,11 +92,11 @@ def pretrain(
             raise UsageError(f"--generator: no slot of preset '{place}', as changed here, needs a generator")
         if plan.generator.init == "copy":
             raise UsageError('--generator: generator.init = "copy" starts from the encoder; leave one of them out')
-    if probe is not None and probe_sts is not None:
-        raise UsageError("--probe and --probe-sts each choose the best encoder; give one of them")
-    check_training_inputs(settings.trainer, device, probe_sts, kept=[*passages, *job.side_files])
+    if dev is not None and dev_sts is not None:
+        raise UsageError("--dev and --dev-sts each choose the best encoder; give one of them")
+    check_training_inputs(settings.trainer, device, dev_sts, kept=[*passages, *job.side_files])
     folder = locate(model)
-    split = choose_dev_split(probe) if probe is not None else ""
+    split = choose_dev_split(dev) if dev is not None else ""
     from drtk.models.device import AttentionBackend, choose_device
     from drtk.pretraining.assembly import build_network, check_composition, check_lengths, warn_of_equal_views
     from drtk.pretraining.dataset import PretrainingData

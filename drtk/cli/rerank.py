@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from drtk.cli.decorators import record_filter
-from drtk.cli.options import SkipCorpusCheck, Device, Output, with_settings
+from drtk.cli.options import Device, Output, SkipCorpusCheck, with_settings
 from drtk.config import get_default
 from drtk.data.runs import SCORED
 from drtk.errors import UsageError
@@ -67,7 +67,7 @@ def rerank(
     if corpus is not None and queries is not None:
         warn_if_swapped(corpus, queries)
     if corpus is not None:
-        check_same_corpus(source, corpus, another=another_corpus)
+        check_same_corpus(source, corpus, another=skip_corpus_check)
     folder = locate(model)
     if is_list_reranker(folder):
         if vectors is None or corpus is not None or queries is not None:

@@ -85,7 +85,9 @@ def search(
         encoder = QueryEncoder(collection, settings, model) if collection.reads == "vectors" else None
         print_passages(question, collection, encoder, settings.depth or TERMINAL_DEPTH, corpus)
         return
-    options = RankingOptions(settings.depth or RUN_DEPTH, _document_names(corpus) if by == "source" else None, drop_same_id)
+    options = RankingOptions(
+        settings.depth or RUN_DEPTH, _document_names(corpus) if by == "source" else None, drop_same_id
+    )
     try:
         if tune:
             from drtk.evaluation.tuning import tune_bm25

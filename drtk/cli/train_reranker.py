@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from drtk.cli.decorators import OF_TRAINING, folder_maker
-from drtk.cli.options import SkipCorpusCheck, Device, Folder, Seed, with_settings
+from drtk.cli.options import Device, Folder, Seed, SkipCorpusCheck, with_settings
 from drtk.errors import UsageError
 from drtk.runtime.folder_job import FolderJob
 from drtk.training.config import RerankerConfig
@@ -100,7 +100,7 @@ def train_reranker(
     if hlatr:
         _train_on_lists(examples, str(vectors), str(qrels), dev, dev_vectors, probe, seed, device, settings, job)
     else:
-        check_same_corpus(examples, str(corpus), another=another_corpus)
+        check_same_corpus(examples, str(corpus), another=skip_corpus_check)
         _train_on_pairs(examples, str(corpus), str(queries), str(model), dev, probe, seed, device, settings, job)
 
 

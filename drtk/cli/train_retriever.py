@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from drtk.cli.decorators import OF_TRAINING, folder_maker
-from drtk.cli.options import SkipCorpusCheck, Corpus, Device, Folder, Queries, Seed, with_settings
+from drtk.cli.options import Corpus, Device, Folder, Queries, Seed, SkipCorpusCheck, with_settings
 from drtk.runtime.folder_job import FolderJob
 from drtk.training.config import RetrieverConfig
 
@@ -63,7 +63,7 @@ def train_retriever(
     if settings.aux != "none":
         locate(settings.aux_generator)
     split = choose_dev_split(dev) if dev is not None else ""
-    check_same_corpus(examples, corpus, another=another_corpus)
+    check_same_corpus(examples, corpus, another=skip_corpus_check)
     from drtk.training.retriever import train_from_files
 
     def measure_dev(towers: dict[str, TextEncoder], data: TrainingData) -> Callable[[], dict[str, float]]:

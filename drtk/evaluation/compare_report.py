@@ -65,7 +65,7 @@ def format_comparison(comparison: Comparison, changed: Sequence[ChangedQuery]) -
     format, digits = comparison.settings.format, comparison.settings.digits
     if format == "html":
         parts = _page_parts(comparison, changed, digits)
-        yield from pages.render_page(comparison.settings.title, parts, subtitle=_scope(comparison))
+        yield from pages.render_page(comparison.settings.heading, parts, subtitle=_scope(comparison))
     elif format == "jsonl":
         yield from _json_lines(comparison, changed)
     elif format == "csv":

@@ -178,4 +178,8 @@ class WeightTrainingConfig(TrainingConfig):
         """Return the configuration with the batch and learning rate of a method; UsageError if it is not trained."""
         if method not in BATCH:
             raise UsageError(f"`train`: `method` {method} is not trained; {' and '.join(BATCH)} are")
-        return replace(self, batch_size=self.batch_size or BATCH[method], learning_rate=LR[method] if self.learning_rate is None else self.learning_rate)
+        return replace(
+            self,
+            batch_size=self.batch_size or BATCH[method],
+            learning_rate=LR[method] if self.learning_rate is None else self.learning_rate,
+        )

@@ -123,7 +123,7 @@ def open_miner(
             reason = "goes with a dense index that is searched with `queries`, not `query_vectors`"
             _check_no_effect(settings, ENCODER_OPTIONS, reason, model=inputs.model)
     job.tracker.inputs += [describe_folder(folder) for folder in (inputs.vectors, inputs.query_vectors) if folder]
-    if policy.floor and settings.floor is None and corpus is None:
+    if policy.floor and settings.min_negatives is None and corpus is None:
         log(f"mine-negatives: no `corpus`, so lists are not filled up to {policy.floor} negatives")
     miner = Miner(queries, policy, seed, settings.rel, job.counts, not settings.scorer, score_filters)
     _add_content_filters(miner, inputs, settings, job, has_report=has_report)
@@ -191,7 +191,7 @@ def _read_corpus(corpus: str, inputs: MiningInputs, sources: Sources, job: Filte
     """Return the ids of the corpus. Raises MismatchError if a source is known to be made from another corpus."""
     ids = CorpusIds.read(corpus, job.tracker)
     digest = next((entry.get("digest") for entry in job.tracker.inputs if entry["path"] == corpus), None)
-    if digest and not inputs.another_corpus and not is_stream(corpus):
+    if digest and not inputs.skip_corpus_check and not is_stream(corpus):
         for path in [*sources.paths, *filter(None, [inputs.vectors])]:
             if not is_stream(path):
                 check_origin(path, CorpusOrigin(corpus, digest))
@@ -243,7 +243,9 @@ def _add_content_filters(
             scorer = CrossEncoderScorer(
                 settings.scorer,
                 device=settings.device,
-                settings=ScoringSettings(batch_tokens=settings.scorer_batch_tokens, precision=settings.scorer_precision),
+                settings=ScoringSettings(
+                    batch_tokens=settings.scorer_batch_tokens, precision=settings.scorer_precision
+                ),
                 logits=settings.scorer_logits,
                 batch_field="scorer_batch_tokens",
             )

@@ -125,7 +125,9 @@ class PretrainingData:
 
     def dataset(self) -> ExampleDataset:
         """Return the examples of all steps."""
-        return ExampleDataset(self._builder, self.rows, batch=self.settings.batch_size, steps=self.steps, seed=self.seed)
+        return ExampleDataset(
+            self._builder, self.rows, batch=self.settings.batch_size, steps=self.steps, seed=self.seed
+        )
 
     def sample(self, count: int) -> list[Mapping[str, SlotExample]]:
         """Return the slots of up to `count` evenly spaced rows."""

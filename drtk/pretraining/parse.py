@@ -27,7 +27,7 @@ from drtk.pretraining.composition import (
     TokenObjective,
     format_choices,
 )
-from drtk.pretraining.config import check_type, prefix_errors
+from drtk.pretraining.config import PretrainSettings, check_type, prefix_errors
 
 Part = TypeVar("Part")
 SHORTEST_SLOT = 3  # tokens, two special ones included

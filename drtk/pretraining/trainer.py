@@ -212,10 +212,10 @@ def pretrain(
     settings = data.settings
     check_batch(settings, network)
     checkpoints = folder / "checkpoints"
-    share = settings.batch // get_world_size()
+    share = settings.batch_size // get_world_size()
     schedule = Schedule(share, data.steps, data.steps_per_epoch)
     arguments = build_training_arguments(
-        settings, schedule, folder, seed=data.seed, device=device, save_every=settings.checkpoint_every
+        settings, schedule, folder, seed=data.seed, device=device, save_every=settings.save_steps
     )
     micro = settings.micro_batch_size or share
     if settings.micro_batch_size is None and not needs_whole_batch(network):
@@ -250,9 +250,9 @@ def pretrain(
 
     evaluation: Any = None
     if probe is not None:
-        evaluation = ModelSelection(network, evaluate, checkpoints, by="probe", every=settings.eval_every)
+        evaluation = ModelSelection(network, evaluate, checkpoints, by="probe", every=settings.eval_steps)
     elif batches:
-        evaluation = HeldOutEvaluator(evaluate, every=settings.eval_every)
+        evaluation = HeldOutEvaluator(evaluate, every=settings.eval_steps)
 
     def save() -> None:
         network.cpu().eval()
@@ -272,7 +272,7 @@ def pretrain(
         probe_start=True,
         micro_batch=micro,
         trainer_class=Pretrainer,
-        callbacks=[EncoderExportCallback(exporter, every=settings.save_every)] if settings.save_every else [],
+        callbacks=[EncoderExportCallback(exporter, every=settings.export_steps)] if settings.export_steps else [],
         relief=relief,
     )
     return {"micro_batch": micro} | facts
@@ -280,12 +280,12 @@ def pretrain(
 
 def check_batch(settings: PretrainSettings, network: Network) -> None:
     """Raise DrtkError for a batch size that the processes or the objectives cannot use."""
-    share, remainder = divmod(settings.batch, get_world_size())
+    share, remainder = divmod(settings.batch_size, get_world_size())
     if remainder:
-        raise DrtkError(f"`batch` {settings.batch} cannot be shared by {get_world_size()} processes")
-    if network.contrastive_slots and settings.batch < 2:
-        raise DrtkError("`batch` 1 leaves no negatives for the contrastive objective; set 2 or more")
-    if needs_whole_batch(network) and min(settings.micro_batch or share, share) < share:
+        raise DrtkError(f"`batch_size` {settings.batch_size} cannot be shared by {get_world_size()} processes")
+    if network.contrastive_slots and settings.batch_size < 2:
+        raise DrtkError("`batch_size` 1 leaves no negatives for the contrastive objective; set 2 or more")
+    if needs_whole_batch(network) and min(settings.micro_batch_size or share, share) < share:
         raise DrtkError(
             f"a projector with batch norm needs its batch in one part: `micro_batch_size` {share} or a smaller `batch_size`"
         )

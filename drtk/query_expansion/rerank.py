@@ -289,7 +289,7 @@ def choose_queries(
             "`select` first takes the first"
         )
     warn_of_missing_texts(counts, place)
-    files, without = write_queries(folder, queries, settings.top)
+    files, without = write_queries(folder, queries, settings.n_best)
     get_manifest_path(path).unlink()
     return counts | {"without a candidate": without, "files": files}
 

@@ -96,7 +96,11 @@ def collate(lists: Sequence[LabelledList], *, tokenizing: CandidateTokenizer) ->
 
 def query_objective(settings: QueryRerankerConfig) -> Objective:
     """Return the objective: (model, inputs of a step) -> {"margin": ()}."""
-    how: dict[str, Any] = {"alpha": settings.rank_margin, "weight": settings.pair_weight, "skip_ties": settings.skip_ties}
+    how: dict[str, Any] = {
+        "alpha": settings.rank_margin,
+        "weight": settings.pair_weight,
+        "skip_ties": settings.skip_ties,
+    }
 
     def compute_terms(model: nn.Module, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
         given = dict(inputs)
@@ -183,7 +187,7 @@ def train_query_reranker(
         number = min(len(candidates), settings.dev_questions or len(candidates))
         numbers = [at * len(candidates) // number for at in range(number)]  # evenly spaced
         measure = MeanRank(model.to(arguments.device), candidates, numbers, tokenizing=tokenizing, kind=kind)
-        often, patience = settings.eval_every, settings.patience
+        often, patience = settings.eval_steps, settings.patience
         return ModelSelection(model, measure, place, by=measure.name, every=often, patience=patience, lower=True)
 
     checkpoints = folder / "checkpoints"

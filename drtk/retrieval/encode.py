@@ -206,7 +206,7 @@ def encode_corpus(
         unit = "passages"
         records = read_passages(source, tracker=job.tracker, side_files=job.side_files)
         empty_texts = EmptyTextCounter(lambda passage: format_passage(passage, title))
-    writer = ShardWriter(job.begin(), dimension=embedder.dimension, dtype=settings.store, model=model)
+    writer = ShardWriter(job.begin(), dimension=embedder.dimension, dtype=settings.vector_dtype, model=model)
     encode_records(records, embedder, writer, running=running, part=part, unit=unit, empty_texts=empty_texts)
     job.counts[unit] = writer.rows
     empty_texts.warn(name_of(source), unit)

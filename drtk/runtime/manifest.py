@@ -18,6 +18,7 @@ import orjson
 
 from drtk import __version__
 from drtk.errors import DrtkError, MismatchError, UsageError
+from drtk.renamed import rename_settings
 from drtk.runtime.atomic import get_file_manifest_path, write_json
 from drtk.runtime.integrity import (
     _DAMAGED,
@@ -59,8 +60,10 @@ _NO_PATHS = frozenset(
     [
         "contrastive",
         "dev_measure",
+        "dev_measure",
         "device",
         "format",
+        "heading",
         "heading",
         "kind",
         "language",

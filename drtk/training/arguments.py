@@ -42,7 +42,7 @@ def plan_schedule(
     """
     if not count:
         raise DrtkError(f"{source}: no {what} to learn from")
-    batch, devices = config.batch, get_world_size()
+    batch, devices = config.batch_size, get_world_size()
     if batch % devices:
         raise DrtkError(f"`batch_size` {batch} cannot be shared equally by {devices} processes")
     if count < batch:

@@ -54,7 +54,10 @@ _NO_CONTRAST = (
         "is for the contrastive loss, which --loss margin-mse has beside it where --contrastive-weight is given",
         {"loss": ("margin-mse",), "contrastive_weight": (None, 0.0)},
     ),
-    NoEffect("is for the contrastive loss, which --contrastive-weight 0 leaves out", {"loss": ("kl",), "contrastive_weight": (0.0,)}),
+    NoEffect(
+        "is for the contrastive loss, which --contrastive-weight 0 leaves out",
+        {"loss": ("kl",), "contrastive_weight": (0.0,)},
+    ),
 )
 _NO_LORA = (NoEffect("goes with --lora, the rank of the adapters", {"lora": (None,)}),)
 _NO_AUX = (NoEffect("goes with --aux diffcse", {"aux": ("none",)}),)
@@ -102,7 +105,9 @@ class RetrieverConfig(TrainingConfig):
         "from lists that are too short; or the list shuffled.",
         no_effect=_NO_NEGATIVES,
     )
-    positive_sampling: Literal["rotate", "first"] = option("rotate", "The positive of an epoch: they take turns, or the first.")
+    positive_sampling: Literal["rotate", "first"] = option(
+        "rotate", "The positive of an epoch: they take turns, or the first."
+    )
     grad_cache: int | None = option(
         None, "Texts in memory at once (gradient caching): memory no longer grows with the batch.", at_least=1
     )

@@ -114,7 +114,7 @@ def train_retriever(
     schedule = plan_schedule(len(data.examples), config, source=data.source)
     passage, query = towers["passage"], towers.get("query", towers["passage"])
     loss = RetrieverLoss.of(config, similarity=str(passage.encoding.similarity), normalize=passage.encoding.normalize)
-    if config.draw != "replacement":
+    if config.negative_sampling != "replacement":
         data.examples.warn_of_few_negatives(config.negatives)
     arguments = build_training_arguments(config, schedule, folder, seed=seed, device=device)
     pair = BiEncoder(
@@ -152,7 +152,7 @@ def train_retriever(
     selection = None
     if dev is not None:
         selection = ModelSelection(
-            model, dev, folder / "checkpoints", by=SELECT_BY, every=config.eval_every, patience=config.patience
+            model, dev, folder / "checkpoints", by=SELECT_BY, every=config.eval_steps, patience=config.patience
         )
 
     def save() -> None:

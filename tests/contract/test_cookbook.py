@@ -185,7 +185,8 @@ def value(words: list[str], option: str) -> str | None:
 def test_fine_tuning_on_both_collections_has_sizes_for_each_and_variables_change_them(tmp_path: Path) -> None:
     calls = reproduced(tmp_path)
     steps = [
-        [value(words, "--max-steps") for words in calls[name]] for name in ("pretrain", "train-retriever", "train-reranker")
+        [value(words, "--max-steps") for words in calls[name]]
+        for name in ("pretrain", "train-retriever", "train-reranker")
     ]
     assert steps == [["150", "100", "50", "40"], ["80"] * 3 + ["30"] * 3, ["1200", "1200"]]
     assert all("title=segment" in words for words in calls["pretrain"])  # as the presets of fine-tuning read titles
@@ -209,7 +210,9 @@ def test_fine_tuning_on_both_collections_has_sizes_for_each_and_variables_change
     }
     calls = reproduced(tmp_path, "squad", **given, SEED="3")
     assert [value(words, "--epochs") for words in calls["train-retriever"]] == [None, "2", None]
-    assert [(value(words, "--depth"), "--min-negatives" in words) for words in calls["mine-negatives"]] == [("200", False)] * 3
+    assert [(value(words, "--depth"), "--min-negatives" in words) for words in calls["mine-negatives"]] == [
+        ("200", False)
+    ] * 3
     for name in ("pretrain", "mine-negatives", "train-retriever", "train-reranker"):
         assert {value(words, "--seed") for words in calls[name]} == {"3"}, name
     assert [len((squad / name).read_text().splitlines()) for name in ("corpus.jsonl", "test.tsv")] == [5000, 5001]

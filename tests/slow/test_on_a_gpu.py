@@ -20,7 +20,20 @@ from tests.pretraining_setup import PretrainingFiles, write_corpus_with_gaps
 
 pytestmark = [pytest.mark.slow, pytest.mark.gpu]
 GPU = torch.device("cuda")
-SCHEDULE = ["--max-steps", "6", "--batch-size", "8", "--max-length", "24", "--learning-rate", "1e-3", "--warmup", "0", "--log-steps", "1"]
+SCHEDULE = [
+    "--max-steps",
+    "6",
+    "--batch-size",
+    "8",
+    "--max-length",
+    "24",
+    "--learning-rate",
+    "1e-3",
+    "--warmup",
+    "0",
+    "--log-steps",
+    "1",
+]
 SCHEDULE += ["--held-out", "8", "--eval-steps", "6", "--device", "cuda", "-q"]
 STILL = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}  # so that ways of computing can be compared
 

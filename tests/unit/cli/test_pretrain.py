@@ -121,7 +121,9 @@ def test_a_resumed_run_ends_in_the_weights_of_an_uninterrupted_one(
     output = tmp_path / "failed"
     fail(world, output, 6, cut_off, *more, preset=preset)
     with pytest.raises(MismatchError, match=r"other settings .*\(weight_decay\)"):
-        pretrain(world, output, preset, *SCHEDULE, *more, "--resume", "--weight-decay", "0.5", "--learning-rate", "2e-3")
+        pretrain(
+            world, output, preset, *SCHEDULE, *more, "--resume", "--weight-decay", "0.5", "--learning-rate", "2e-3"
+        )
     with open(Path(f"{output}.part") / "log.jsonl", "a") as log:
         log.write('{"step": 36')  # as a crash while writing leaves it
     pretrain(world, output, preset, *SCHEDULE, *more, "--resume")
@@ -146,7 +148,16 @@ def test_out_of_memory_names_what_to_lower_and_resume_takes_it(
     for more in (["--batch-size", "3"], ["--warmup", "2"], ["--max-length", "20"], ["--seed", "3"]):
         with pytest.raises(MismatchError, match=rf"other settings or files \({more[0][2:].replace('-', '_')}\)"):
             pretrain(world, tmp_path / "m", "mlm", *SCHEDULE, "--resume", "--micro-batch-size", "2", *more)
-    more = ["--resume", "--micro-batch-size", "2", "--gradient-checkpointing", "--precision", "bfloat16", "--learning-rate", "1e-4"]
+    more = [
+        "--resume",
+        "--micro-batch-size",
+        "2",
+        "--gradient-checkpointing",
+        "--precision",
+        "bfloat16",
+        "--learning-rate",
+        "1e-4",
+    ]
     app(arguments(world, tmp_path / "m", "mlm", *SCHEDULE, *more), standalone_mode=False)
     assert "micro_batch_size 2, which was not given" in capsys.readouterr().err
     (change,) = read_json(tmp_path / "m" / "meta.json")["changes"]
@@ -194,7 +205,9 @@ def test_out_of_memory_before_the_first_step_is_reported(
 
 def test_a_checkpoint_whose_next_step_fails_is_removed(world: PretrainingFiles, tmp_path: Path):
     message = fail(world, tmp_path / "m", 7, ruin)
-    assert re.match(r"the loss \(mlm\) is nan at step 7, on passages d\S+, d\S+, d\S+ …; a lower --learning-rate or", message)
+    assert re.match(
+        r"the loss \(mlm\) is nan at step 7, on passages d\S+, d\S+, d\S+ …; a lower --learning-rate or", message
+    )
     assert message.endswith("--resume continues after step 4")
     assert checkpoints(tmp_path / "m") == ["checkpoint-4"]
     pretrain(world, tmp_path / "m", "mlm", *SCHEDULE, "--resume", "--learning-rate", "1e-4")
@@ -218,7 +231,9 @@ def test_weights_that_are_not_finite_or_exploded_are_not_kept(
     assert "is nan at step 7" in fail(world, tmp_path / "m", 6, burst)
     assert "step 6: a weight is NaN or infinite; no checkpoint is written" in capsys.readouterr().err
     assert checkpoints(tmp_path / "m") == ["checkpoint-4", "checkpoint-2"]
-    assert fail(world, tmp_path / "n", 8, burst).startswith("a weight is NaN or infinite after step 8; a lower --learning-rate")
+    assert fail(world, tmp_path / "n", 8, burst).startswith(
+        "a weight is NaN or infinite after step 8; a lower --learning-rate"
+    )
     assert not (tmp_path / "n" / "model.safetensors").exists()
 
     step = Pretrainer.training_step
@@ -282,7 +297,7 @@ def test_an_encoder_keeps_how_it_read_titles(world: PretrainingFiles, tmp_path: 
 
 
 def test_encoders_of_every_step_load_in_transformers_and_sentence_transformers(world: PretrainingFiles, tmp_path: Path):
-    pretrain(world, tmp_path / "m", "simlm-mlm", "--steps", "2", "--save-every", "1")
+    pretrain(world, tmp_path / "m", "simlm-mlm", "--max-steps", "2", "--export-steps", "1")
     from transformers import AutoModel, AutoTokenizer
 
     folders = [tmp_path / "m" / "step-1", tmp_path / "m"]
@@ -306,8 +321,8 @@ def test_encoders_of_every_step_load_in_transformers_and_sentence_transformers(w
 
 
 def test_cocondenser_starts_from_a_condenser_with_its_head(world: PretrainingFiles, tmp_path: Path):
-    pretrain(world, tmp_path / "one", "condenser", "--steps", "1")
-    start = ["--model", tmp_path / "one", "--steps", "1", "--lr", "0"]
+    pretrain(world, tmp_path / "one", "condenser", "--max-steps", "1")
+    start = ["--model", tmp_path / "one", "--max-steps", "1", "--learning-rate", "0"]
     pretrain(world, tmp_path / "two", "cocondenser", *start)
     before, after = weights_of(tmp_path / "one"), weights_of(tmp_path / "two")
     head = [name for name in before if "readers.safetensors" in name]
@@ -326,7 +341,9 @@ def families(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("family", ["roberta", "modernbert"])
 def test_encoders_of_every_family_are_trained(family: str, families: Path, world: PretrainingFiles, tmp_path: Path):
-    pretrain(world, tmp_path / "m", "simlm-mlm", "--model", families / family, "--steps", "1", "--lr", "1e-2")
+    pretrain(
+        world, tmp_path / "m", "simlm-mlm", "--model", families / family, "--max-steps", "1", "--learning-rate", "1e-2"
+    )
     assert entries(tmp_path / "m")[-1]["held_out_encoder"] < 10
     from transformers import AutoModel
 
@@ -340,7 +357,7 @@ def test_encoders_of_every_family_are_trained(family: str, families: Path, world
 
 
 def test_a_joint_generator_starts_from_its_model_and_is_saved(world: PretrainingFiles, tmp_path: Path):
-    joint = ["--generator", world.generator, *JOINT, "--steps", "1"]
+    joint = ["--generator", world.generator, *JOINT, "--max-steps", "1"]
     layer = "generator.backbone.encoder.layer.0.output.dense.weight"
     saved = {}
     for name, rate in (("still", "0"), ("trained", "1e-2")):
@@ -423,7 +440,10 @@ def test_short_passages_are_left_out_and_long_ones_cropped(
         row["text"] = "river" if row["_id"].endswith("#0") else f"{row['text']} " * 40
 
     corpus = change_corpus(world, tmp_path / "c.jsonl", change)
-    app(arguments(world, tmp_path / "m", "mlm", "--max-steps", "1", "--batch-size", "2", corpus=corpus), standalone_mode=False)
+    app(
+        arguments(world, tmp_path / "m", "mlm", "--max-steps", "1", "--batch-size", "2", corpus=corpus),
+        standalone_mode=False,
+    )
     short = corpus.read_text().count('"river"')
     assert f"{corpus}: {short} passages of fewer than 3 word pieces are excluded" in capsys.readouterr().err
     counts = read_json(tmp_path / "m" / "meta.json")["counts"]
@@ -455,7 +475,11 @@ REJECTED: list[tuple[str, Sequence[str], str]] = [
     ("simlm", [*JOINT, "--set", "generator.model="], '--generator DIR names one; init = "copy" or "random" begins'),
     ("simcse", ["--micro-batch-size", "2", "--set", "projectors.head.kind=bn"], "a projector with batch norm needs"),
     ("simcse", ["--batch-size", "1"], "--batch-size 1 leaves no negatives for the contrastive objective"),
-    ("mlm", ["--batch-size", "2048"], " passages do not fill one batch of 2,048, set by preset 'mlm'; set --batch-size "),
+    (
+        "mlm",
+        ["--batch-size", "2048"],
+        " passages do not fill one batch of 2,048, set by preset 'mlm'; set --batch-size ",
+    ),
     ("mlm", ["--max-length", "100"], "the models read 64: --max-length 64"),
     ("simlm-mlm", ["--set", "objective.2.reader.layers=9"], "has 4 layers"),
 ]
@@ -478,7 +502,7 @@ def test_a_reader_that_cannot_serve_an_encoder_is_rejected(families: Path, world
 
 def dry_run(world: PretrainingFiles, capfd: pytest.CaptureFixture[str], preset: str, *more: str) -> str:
     paths = [str(world.corpus), "--preset", preset, "--model", str(world.model)]
-    return run_command(capfd, "pretrain", *paths, "--dry-run", "--batch", "6", "--max-length", "32", *more)
+    return run_command(capfd, "pretrain", *paths, "--dry-run", "--batch-size", "6", "--max-length", "32", *more)
 
 
 def test_a_dry_run_prints_terms_slots_parameters_and_tokens(world: PretrainingFiles, capfd: pytest.CaptureFixture[str]):

@@ -27,7 +27,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = write_collection(tmp_path_factory.mktemp("train"))
     label_expansions(folder)
     save_tiny_encoder(folder / "model")
-    train(folder, folder / "ri", "--steps", "2")
+    train(folder, folder / "ri", "--max-steps", "2")
     return folder
 
 
@@ -256,7 +256,7 @@ def test_the_head_of_a_cross_encoder_changes_its_sign(
     from drtk.models.cross_encoder import CrossEncoderScorer
 
     save_tiny_cross_encoder(tmp_path / "other")
-    named = ("--steps", "1", "--model", str(tmp_path / "other"), "--max-lr", "0", "--warmup", "1")
+    named = ("--max-steps", "1", "--model", str(tmp_path / "other"), "--max-lr", "0", "--warmup", "1")
     app(arguments(place, tmp_path / "m", *named), standalone_mode=False)
     assert "the sign of its head is changed" in capfd.readouterr().err
     theirs = CrossEncoderScorer(str(tmp_path / "other"), device="cpu", logits=True)([("which gardens", "rivers")])

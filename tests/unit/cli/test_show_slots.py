@@ -128,7 +128,7 @@ def test_documents_are_shown_where_examples_are_documents(world: Path, capfd: py
 def test_a_preset_may_be_changed_and_a_generator_fills_what_is_replaced(
     world: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    call = f"pretrain {world}/corpus.jsonl --preset mlm --model {world}/model -q -o {tmp_path}/lm --steps 1 --batch 8"
+    call = f"pretrain {world}/corpus.jsonl --preset mlm --model {world}/model -q -o {tmp_path}/lm --max-steps 1 --batch-size 8"
     run_command(capfd, *call.split(), "--max-length", "32")
     every = ["--set", "slots.encoder.rate=1.0", "--set", "slots.decoder.rate=1.0"]
     plain = show(capfd, world, "simlm", "-n", "1", *every)

@@ -126,7 +126,16 @@ def test_passages_with_queries_train_like_their_examples(place: Path, tmp_path: 
 
     def train_on(content: str, *more: str) -> None:
         enriched.write_text(content)
-        call = [str(enriched), "--model", f"{place}/t5", "-o", str(tmp_path / "direct"), *QUICK.split(), "--max-steps", "3"]
+        call = [
+            str(enriched),
+            "--model",
+            f"{place}/t5",
+            "-o",
+            str(tmp_path / "direct"),
+            *QUICK.split(),
+            "--max-steps",
+            "3",
+        ]
         app(["train-generator", *call, *more], standalone_mode=False)
 
     train_on("\n".join(lines) + "\n")

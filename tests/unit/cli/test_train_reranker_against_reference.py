@@ -144,7 +144,18 @@ def close(expected: float) -> Any:
 def test_simlms_re_ranker_as_released(place: Path, tmp_path: Path, length: int):
     # 64 logits of a query, of which the positive and the 15 best negatives count; without dropout both passes agree
     call = ("train-reranker", place / "many.jsonl", *texts(place), "--model", place / "electra", "-o", tmp_path / "m")
-    more = ("--max-length", str(length), "--batch-size", "3", "--max-steps", "2", "--log-steps", "1", "--learning-rate", "1e-9")
+    more = (
+        "--max-length",
+        str(length),
+        "--batch-size",
+        "3",
+        "--max-steps",
+        "2",
+        "--log-steps",
+        "1",
+        "--learning-rate",
+        "1e-9",
+    )
     drtk(*call, "--preset", "simlm-reranker-official", *more)
     plain = Plain(tmp_path / "m", length=length, title=": ")
     whole = []
@@ -188,7 +199,18 @@ def test_lists_of_unequal_lengths(place: Path, tmp_path: Path):
     right = labels(first_stage())
     lists = {query: names[:8] for query, names in first_stage().items()}
     learnt = [query for query, names in lists.items() if any(right[query][name] for name in names)]
-    more = ("--depth", "8", "--dropout", "0", "--batch-size", str(len(learnt)), "--max-steps", "1", "--learning-rate", "1e-9")
+    more = (
+        "--depth",
+        "8",
+        "--dropout",
+        "0",
+        "--batch-size",
+        str(len(learnt)),
+        "--max-steps",
+        "1",
+        "--learning-rate",
+        "1e-9",
+    )
     drtk(*call, "--preset", "hlatr", *more)
 
     plain = Plain(place / "crossencoder", length=192, title=": ")

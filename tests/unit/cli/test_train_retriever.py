@@ -47,7 +47,18 @@ def rewrite(place: Path, output: Path, change: Any) -> Path:
 
 
 def test_the_folder_says_how_to_encode_and_holds_no_pickle(place: Path, tmp_path: Path):
-    more = ("--max-steps", "3", "--query-length", "12", "--passage-length", "30", "--title", "none", "--similarity", "dot")
+    more = (
+        "--max-steps",
+        "3",
+        "--query-length",
+        "12",
+        "--passage-length",
+        "30",
+        "--title",
+        "none",
+        "--similarity",
+        "dot",
+    )
     manifest = train(place, tmp_path / "m", *more, "--passage-prompt", "castled ", "--train-fraction", "0.2")
     encoding = manifest["encoding"]
     assert (manifest["kind"], manifest["counts"]["steps"], manifest["counts"]["examples"]) == ("model", 3, 12)

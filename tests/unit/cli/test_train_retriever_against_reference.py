@@ -101,7 +101,17 @@ def logged(place: Path, output: Path, *more: str, model: str = "one", data: str 
         "cpu",
         "-q",
     ]
-    call += ["--batch-size", str(count), "--max-steps", str(EPOCHS), "--log-steps", "1", "--learning-rate", "1e-9", *more]
+    call += [
+        "--batch-size",
+        str(count),
+        "--max-steps",
+        str(EPOCHS),
+        "--log-steps",
+        "1",
+        "--learning-rate",
+        "1e-9",
+        *more,
+    ]
     app(call, standalone_mode=False)
     lines = [json.loads(line) for line in (output / "log.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines] == [1, 2, 3]

@@ -247,7 +247,7 @@ def test_training_ends_without_improvement(made: Path, tmp_path: Path, name: str
 )
 def test_the_precision_is_that_of_every_forward_pass(place: Path, tmp_path: Path, name: str, more: str) -> None:
     with record_linear_dtypes() as precisions:
-        app(arguments(place, name, tmp_path / "m", "--steps 1 --precision bfloat16", more), standalone_mode=False)
+        app(arguments(place, name, tmp_path / "m", "--max-steps 1 --precision bfloat16", more), standalone_mode=False)
     assert precisions == {torch.bfloat16}
 
 

@@ -92,7 +92,7 @@ def test_shares_are_among_words_and_not_among_pieces(
     here: Path, capfd: pytest.CaptureFixture[str], method: str, cat_sat: list[float], beam: list[float]
 ) -> None:
     corpus(here / "c", CATS)
-    weighted = rows(capfd, "c", "--method", method, "--tokenizer", find_minilm(), "--normalize", "sum")
+    weighted = rows(capfd, "c", "--method", method, "--tokenizer", find_minilm(), "--weight-norm", "sum")
     assert weighted[0]["weights"] == pytest.approx(cat_sat, abs=2e-6)
     assert weighted[2]["weights"] == pytest.approx(beam, abs=2e-6)  # the, per ##ve ##ance, beam
 
@@ -210,9 +210,9 @@ def test_pipes_are_kept_while_they_are_read_twice_and_side_files_too(
     with open_pipe(side.read_bytes()) as other:
         run_command(capfd, "termweight", "c", *arguments("tfidf", tiny), "--with", other, "-o", "out")
     assert [json.loads(line) for line in (here / "out").read_text().splitlines()] == expected
-    shown = run_command(capfd, "show", "--weights", "out")
+    shown = run_command(capfd, "show", "--term-weights", "out")
     with open_pipe((here / "out").read_bytes()) as pipe:
-        assert run_command(capfd, "show", "--weights", pipe) == shown
+        assert run_command(capfd, "show", "--term-weights", pipe) == shown
     assert shown.startswith("d0\nthe cat sat\n")
 
 
@@ -278,7 +278,7 @@ def test_words_after_the_longest_input_weigh_nothing(here: Path, tiny: Path, cap
 def test_a_report_tells_what_would_be_hidden(here: Path, tiny: Path, capfd: pytest.CaptureFixture[str]) -> None:
     texts = [f"the {topic} of the " * 5 + "and , . of in to" for topic in ("rivers", "castles", "planets", "gardens")]
     corpus(here / "c", texts)
-    run_command(capfd, "termweight", "c", *arguments("idf", tiny), "--report", "-o", "out")
+    run_command(capfd, "termweight", "c", *arguments("idf", tiny), "--stopword-share", "-o", "out")
     counts = json.loads((here / "out.meta.json").read_text())["counts"]["report"]
     assert counts["passages"] == 4
     assert 0 <= counts["highest weights"] < counts["hidden by chance"] <= counts["hidden"]
@@ -297,7 +297,7 @@ def test_a_report_is_not_mixed_with_passages_on_a_terminal(
     here: Path, tiny: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     corpus(here / "c", CATS)
-    call = ["termweight", "c", *arguments("idf", tiny), "--report"]
+    call = ["termweight", "c", *arguments("idf", tiny), "--stopword-share"]
     assert len(run_command(capfd, *call).splitlines()) == 3  # a pipe takes the passages
     monkeypatch.setattr("sys.stdout", seen := Terminal())
     with pytest.raises(UsageError, match=r"name a file for them: -o$"):

@@ -18,7 +18,7 @@ from drtk.pretraining.composition import (
     ProjectorSpec,
     TokenObjective,
 )
-from drtk.pretraining.parse import apply_changes, parse_composition
+from drtk.pretraining.parse import SETTINGS, apply_changes, parse_composition
 from drtk.runtime.progress import name_options
 
 SLOTS = """

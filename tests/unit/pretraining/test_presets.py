@@ -343,7 +343,12 @@ def test_rows_that_drop_or_share_parts() -> None:
     assert "mlm_cmp" not in {each.name for each in one_pass.objectives}
     (flags,) = [flags for page, _, flags in ROWS if page == "cotmae" and "1200000" in flags]
     settings = resolve(flags)[1]
-    assert (settings.max_steps, settings.batch_size, settings.learning_rate, settings.max_length) == (1_200_000, 512, 1e-4, 128)
+    assert (settings.max_steps, settings.batch_size, settings.learning_rate, settings.max_length) == (
+        1_200_000,
+        512,
+        1e-4,
+        128,
+    )
 
 
 @pytest.mark.parametrize(

@@ -145,7 +145,18 @@ def test_a_generator_says_what_and_how_long_it_writes(
         UsageError, match=r"--kind: .* does not record what it generates; name it: answer, sentence, title"
     ):
         rows(capfd, "questions.jsonl", "--model", models / "t5")
-    training = ["--task", "gar-answer", "--batch-size", "4", "--max-steps", "2", "--max-length", "16", "--target-length", "3"]
+    training = [
+        "--task",
+        "gar-answer",
+        "--batch-size",
+        "4",
+        "--max-steps",
+        "2",
+        "--max-length",
+        "16",
+        "--target-length",
+        "3",
+    ]
     call = [
         "train-generator",
         "questions.jsonl",

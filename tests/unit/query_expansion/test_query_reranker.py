@@ -139,8 +139,17 @@ def test_large_gradients_are_not_clipped(
         "-q",
         *options,
     ]
-    call += ["--model", save_tiny_encoder(tmp_path / "model"), "--device", "cpu", "--max-length", "24", "--batch", "4"]
-    app([str(each) for each in (*call, "--steps", 2, "--warmup", 1, "-o", tmp_path / "m")], standalone_mode=False)
+    call += [
+        "--model",
+        save_tiny_encoder(tmp_path / "model"),
+        "--device",
+        "cpu",
+        "--max-length",
+        "24",
+        "--batch-size",
+        "4",
+    ]
+    app([str(each) for each in (*call, "--max-steps", 2, "--warmup", 1, "-o", tmp_path / "m")], standalone_mode=False)
     assert len(norms) == 2
     assert all(norm == pytest.approx(1.0, rel=1e-3) if clipped else norm > 10 for norm in norms)
 
@@ -186,8 +195,10 @@ def test_the_first_step_goes_as_far_as_the_first_rate(tmp_path: Path) -> None:
         "--model",
         model,
     ]
-    call += ["--device", "cpu", "--max-length", "24", "--batch", "4", "--max-lr", "2e-3", "--warmup", "4", "-q"]
-    app([str(each) for each in (*call, "--steps", 1, "--log-every", 1, "-o", tmp_path / "m")], standalone_mode=False)
+    call += ["--device", "cpu", "--max-length", "24", "--batch-size", "4", "--max-lr", "2e-3", "--warmup", "4", "-q"]
+    app(
+        [str(each) for each in (*call, "--max-steps", 1, "--log-steps", 1, "-o", tmp_path / "m")], standalone_mode=False
+    )
     before, after = load_file(model / "model.safetensors"), load_file(tmp_path / "m" / "model.safetensors")
     rate = slow.learning_rate(1, max_lr=2e-3, warmup=4)
     assert rate == pytest.approx(2.5e-4)

@@ -155,7 +155,7 @@ def test_a_stopped_run_with_workers_resumes(run, tmp_path, signal_number):
     options = ["--max-words", 20, "--short-prob", 0.3, "--punkt-mb", 0.05]
     rows, _ = run(documents, *options, "--num-workers", 1)
     cut = tmp_path / "cut.jsonl"
-    call = ["chunk", tmp_path / "in.jsonl", *options, "--workers", 2, "-o", cut]
+    call = ["chunk", tmp_path / "in.jsonl", *options, "--num-workers", 2, "-o", cut]
     process = stop_at(f"{cut}.part.json", *call, stderr=subprocess.PIPE, start_new_session=True)
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
     workers = children.read_text().split() if children.exists() else []

@@ -18,7 +18,7 @@ SCHEDULE = Schedule(batch=4, steps=50, steps_per_epoch=10)
 
 
 def make(folder: Path, *, device: str = "cpu", **changes: Any) -> TrainingArguments:
-    config = TrainingConfig(lr=1e-4, precision="float32", save_every=25, **changes)
+    config = TrainingConfig(learning_rate=1e-4, precision="float32", save_steps=25, **changes)
     return build_training_arguments(config, SCHEDULE, folder, seed=1, device=device)
 
 
@@ -68,7 +68,11 @@ def test_schedules(monkeypatch: pytest.MonkeyPatch):
     for count, other, message in (
         (15, config, "15 examples do not fill one batch of 16; use `batch_size` 15 or less"),
         (0, config, "training data: no examples to learn from"),
-        (9, RerankerConfig(batch_size=4, micro_batch_size=3), "`micro_batch_size` 3: does not divide the 4 of a device"),
+        (
+            9,
+            RerankerConfig(batch_size=4, micro_batch_size=3),
+            "`micro_batch_size` 3: does not divide the 4 of a device",
+        ),
     ):
         with pytest.raises(DrtkError, match=message):
             plan_schedule(count, other)

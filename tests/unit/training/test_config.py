@@ -67,7 +67,8 @@ BESIDES: dict[str, dict[str, Any]] = {
     "simlm-nq-r2-official": {"temperature_warmup": True, "positive_sampling": "first"},
     "master-official-r1": MASTER,
     "master-official-r2": MASTER,
-    "master-official-distill": MASTER | {"contrastive": "infonce", "contrastive_weight": 0.2, "teacher_temperature": 1.0},
+    "master-official-distill": MASTER
+    | {"contrastive": "infonce", "contrastive_weight": 0.2, "teacher_temperature": 1.0},
     "qac-r1": {"negative_sampling": "replacement"},
     "qac-r2": {"negative_sampling": "replacement"},
     "rom-ft": {"negative_sampling": "replacement"},
@@ -135,5 +136,17 @@ def test_re_rankers_are_trained_as_their_sources_say(name: str) -> None:
 
 def test_defaults_are_table_12s() -> None:
     usual, pairs = RetrieverConfig(), RerankerConfig()
-    assert (usual.learning_rate, usual.batch_size, usual.epochs, usual.negatives, usual.weight_decay) == (2e-5, 64, 3.0, 15, 0.01)
-    assert (pairs.learning_rate, pairs.batch_size, pairs.epochs, pairs.weight_decay, pairs.depth) == (3e-5, 64, 3.0, 0.01, 100)
+    assert (usual.learning_rate, usual.batch_size, usual.epochs, usual.negatives, usual.weight_decay) == (
+        2e-5,
+        64,
+        3.0,
+        15,
+        0.01,
+    )
+    assert (pairs.learning_rate, pairs.batch_size, pairs.epochs, pairs.weight_decay, pairs.depth) == (
+        3e-5,
+        64,
+        3.0,
+        0.01,
+        100,
+    )

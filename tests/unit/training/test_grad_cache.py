@@ -115,7 +115,7 @@ def held(stage: TrainingSetup, trainer: Any, inputs: dict[str, Tensor]) -> int:
 def test_memory_is_that_of_a_chunk_whatever_the_batch(place: Path, tmp_path: Path):
     kept: dict[tuple[int, int | None], int] = {}
     for batch in (4, 32):
-        stage = TrainingSetup.of(place / "model", load_settings("qac-r1", **SIZE | {"batch": batch}), count=40)
+        stage = TrainingSetup.of(place / "model", load_settings("qac-r1", **SIZE | {"batch_size": batch}), count=40)
         inputs = stage.inputs(range(batch))
         for chunk in (None, 8):
             kept[batch, chunk] = held(stage, stage.trainer(tmp_path / f"{batch}", cache_chunk=chunk), inputs)

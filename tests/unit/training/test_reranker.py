@@ -170,9 +170,11 @@ def test_an_epoch_takes_every_pair_once_with_its_label() -> None:
 
 def test_plans_count_queries_or_pairs() -> None:
     assert (
-        plan_reranker_schedule(examples(), RerankerConfig(batch=2, epochs=2)).steps == 4
+        plan_reranker_schedule(examples(), RerankerConfig(batch_size=2, epochs=2)).steps == 4
     )  # 5 queries: 2 steps an epoch
-    assert plan_reranker_schedule(examples(), RerankerConfig(loss="bce", batch=4, epochs=2)).steps == 10  # 20 pairs: 5
+    assert (
+        plan_reranker_schedule(examples(), RerankerConfig(loss="bce", batch_size=4, epochs=2)).steps == 10
+    )  # 20 pairs: 5
     with pytest.raises(DrtkError, match="20 pairs do not fill one batch"):
         plan_reranker_schedule(examples(), RerankerConfig(loss="bce"))
 

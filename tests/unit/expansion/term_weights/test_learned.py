@@ -260,7 +260,10 @@ def test_missing_files_are_named(place: Path, tmp_path: Path, capfd) -> None:
     with pytest.raises(UsageError, match="--corpus and --queries go with --train"):
         run_command(
             capfd,
-            *without(without(without(without(without(arguments, "--train"), "-o"), "--learning-rate"), "--warmup"), "--batch-size"),
+            *without(
+                without(without(without(without(arguments, "--train"), "-o"), "--learning-rate"), "--warmup"),
+                "--batch-size",
+            ),
         )
     with pytest.raises(UsageError, match="--output must name a folder"):
         run_command(capfd, *without(arguments, "-o"))
@@ -273,7 +276,7 @@ def test_bad_examples_are_named(place: Path, tmp_path: Path, capfd) -> None:
         run_command(capfd, *train(place, "deepimpact", tmp_path / "m", examples=bad.name))
     write_text(bad, '{"query_id":"q1","positives":["p99"],"negatives":[]}\n')
     with pytest.raises(MismatchError, match=r"bad\.jsonl:1: the corpus has no 'p99'"):
-        run_command(capfd, *train(place, "deepct", tmp_path / "m", "--batch", "1", examples=bad.name))
+        run_command(capfd, *train(place, "deepct", tmp_path / "m", "--batch-size", "1", examples=bad.name))
     write_text(bad, '{"query_id":"q1","positives":["p1"],"negatives":[]}\n')
     with pytest.raises(DrtkError, match="1 passages do not fill one batch"):
         run_command(capfd, *train(place, "deepct", tmp_path / "m", examples=bad.name))
@@ -284,7 +287,8 @@ def test_titles_are_read_as_the_model_was_trained_to(
 ) -> None:
     titled = write_text(tmp_path / "titled.jsonl", '{"_id":"t","title":"sailors","text":"castleing copperal"}\n')
     run_command(
-        capfd, *train(place, "deepct", tmp_path / "bare", "--title", "none", "--steps", "1", examples="recall.jsonl")
+        capfd,
+        *train(place, "deepct", tmp_path / "bare", "--title", "none", "--max-steps", "1", examples="recall.jsonl"),
     )
     call = [titled, "--method", "deepct", "--model"]
     assert "title_weights" in rows(capfd, *call, models["deepct"])[0]
