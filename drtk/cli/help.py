@@ -75,7 +75,7 @@ class Group(TyperGroup):
                 formatter.write_dl([(f"{name:<{width}}", text.partition("\n")[0]) for name, text in rows])
 
 
-def explain_unknown_option(option: Any, context: Any, command: str) -> str:
+def explain_unknown_option(option: str, context: Any, command: str) -> str:
     """Return what to write instead of an option that a command lacks; "" if nothing is known.
 
     context: the context in which the option was parsed

@@ -57,7 +57,8 @@ def parsing_fault(error: Exception) -> str | None:
         return None
     message = " ".join(str(tell()).split()).rstrip(".").replace(". Did you mean", "; did you mean")
     possible = getattr(error, "possibilities", None)
-    option, context = getattr(error, "option_name", None), getattr(error, "ctx", None)
+    option: Any = getattr(error, "option_name", None)
+    context: Any = getattr(error, "ctx", None)
     is_unknown = type(error).__name__ == "NoSuchOption" and context is not None
     if is_unknown and (explained := explain_unknown_option(option, context, context.command_path.partition(" ")[2])):
         return explained
