@@ -94,7 +94,7 @@ def _rerank_pairs(
     from drtk.data.jsonl import read_queries
     from drtk.models.cross_encoder import resolve_title
     from drtk.models.model_folder import locate
-    from drtk.retrieval.rerank import Rerank, find_text_problem, read_candidates, warn_of_missing_texts
+    from drtk.retrieval.rerank import RunReranker, find_text_problem, read_ranking_texts, warn_of_missing_texts
     from drtk.runtime.runners import map_windows
 
     corpus, queries = files
@@ -104,14 +104,14 @@ def _rerank_pairs(
     depth = settings.depth or DEPTH
     job.counts[SCORED] = {"depth": depth}
     store = CorpusStore.open(corpus)
-    records = read_candidates(run, queries=texts, corpus=store, depth=depth, title=title, tracker=job.tracker)
+    records = read_ranking_texts(run, queries=texts, corpus=store, depth=depth, title=title, tracker=job.tracker)
     arguments = (model, settings, device, settings.logits, settings.tag, vectors is not None)
     writer = None if vectors is None else _VectorFolder(vectors, model, settings.vector_dtype, job)
     job.window = WINDOW if writer is None else WINDOW_WITH_VECTORS
     job.find_problem = lambda _: find_text_problem(job.counts, corpus)
 
     def score_windows(windows: Iterator[list[Any]]) -> Generator[WindowResult, None, None]:
-        scored = map_windows(windows, Rerank, *arguments, running=running)
+        scored = map_windows(windows, RunReranker, *arguments, running=running)
         return scored if writer is None else writer.write(scored)
 
     try:
@@ -146,7 +146,7 @@ def _rerank_lists(
 
     from drtk.data.embeddings import PairVectors
     from drtk.models.list_reranker import read_list_reranker_config
-    from drtk.retrieval.rerank import RerankLists, check_same_scorer, read_list_candidates
+    from drtk.retrieval.rerank import RunListReranker, check_same_scorer, read_ranking_rows
     from drtk.runtime.manifest import read_manifest_if_any
     from drtk.runtime.runners import run_filter
     from drtk.runtime.streams import name_of
@@ -160,9 +160,9 @@ def _rerank_lists(
     job.lookups = (vectors, model)
     trained = read_manifest_if_any(Path(model)).get("scorer") or {}
     check_same_scorer(model, trained, vectors, opened.scorer)
-    records = read_list_candidates(run, vectors=opened, depth=depth, tracker=job.tracker)
+    records = read_ranking_rows(run, vectors=opened, depth=depth, tracker=job.tracker)
     run_filter(
-        records, job, RerankLists, model, vectors, device, settings.tag,
+        records, job, RunListReranker, model, vectors, device, settings.tag,
         running=running, window=WINDOW_OF_LISTS, unit="queries",
     )  # fmt: skip
     opened.warn_of_another_order(name_of(run))

@@ -50,7 +50,7 @@ def score(
     from drtk.data.jsonl import read_examples, read_queries
     from drtk.models.cross_encoder import resolve_title
     from drtk.models.model_folder import locate
-    from drtk.retrieval.rerank import Score, find_text_problem, read_example_texts, warn_of_missing_texts
+    from drtk.retrieval.rerank import ExampleScorer, find_text_problem, read_example_texts, warn_of_missing_texts
     from drtk.runtime.inputs import InputTracker
     from drtk.runtime.runners import run_filter
     from drtk.runtime.sharding import sample_evenly
@@ -72,6 +72,15 @@ def score(
     records = read_example_texts(examples, source, queries=texts, corpus=store, title=title, tracker=job.tracker)
     job.find_problem = lambda _: find_text_problem(job.counts, corpus)
     run_filter(
-        records, job, Score, model, settings, device, settings.logits, running=running, window=WINDOW, unit="examples"
+        records,
+        job,
+        ExampleScorer,
+        model,
+        settings,
+        device,
+        settings.logits,
+        running=running,
+        window=WINDOW,
+        unit="examples",
     )
     warn_of_missing_texts(job.counts, corpus)

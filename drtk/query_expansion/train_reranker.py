@@ -24,7 +24,7 @@ from drtk.models.cross_encoder import (
 from drtk.models.model_folder import locate, resolve_tower_folder
 from drtk.query_expansion.config import EPOCHS, QueryRerankerConfig
 from drtk.query_expansion.labelled import LabelledCandidates, LabelledList
-from drtk.query_expansion.query_reranker_input import CandidateTokenizer, QueryInput, read_query_input
+from drtk.query_expansion.query_reranker_input import CandidateTokenizer, InputFormat, read_input_format
 from drtk.runtime.progress import log, warn
 from drtk.training.arguments import Schedule, build_training_arguments, plan_schedule
 from drtk.training.best_checkpoint import ModelSelection, ModelSelections, get_selection_folder
@@ -38,7 +38,7 @@ MEASURE = "mean rank"  # of the chosen candidate; lower is better
 HIGH = 5e-4  # a learning rate that destroys a pre-trained encoder
 
 
-def start_query_reranker(model: str, reading: QueryInput, *, max_length: int | None, seed: int) -> CrossEncoder:
+def start_query_reranker(model: str, reading: InputFormat, *, max_length: int | None, seed: int) -> CrossEncoder:
     """Return the model to start from: an encoder with a new head, or a classifier.
 
     The head of a cross-encoder, whose higher scores are better, changes its sign.
@@ -47,7 +47,7 @@ def start_query_reranker(model: str, reading: QueryInput, *, max_length: int | N
     """
     start = init_cross_encoder(model, max_length=max_length, seed=seed, default=reading.max_length)
     folder: Path = resolve_tower_folder(locate(model), "passage")
-    if is_classifier(folder) and read_query_input(folder) is None:
+    if is_classifier(folder) and read_input_format(folder) is None:
         _negate_head(start.model, model)
     return start
 
@@ -62,7 +62,7 @@ def _negate_head(classifier: Any, model: str) -> None:
     log(f"{model}: gives higher scores to better pairs; the sign of its head is changed, as lower is better here")
 
 
-def inverse_sqrt(step: int, *, warmup: float) -> float:
+def compute_inverse_sqrt(step: int, *, warmup: float) -> float:
     """Return min(t^-.5, t * warmup^-1.5) for step t, counted from 1: the factor of the learning rate (docs/methods/ear.md).
 
     It rises to 1 / sqrt(warmup) at t = warmup and falls from there: 2e-3 peaks at 2e-5 with 10,000 steps.
@@ -70,9 +70,9 @@ def inverse_sqrt(step: int, *, warmup: float) -> float:
     return float(min(step**-0.5, step * warmup**-1.5))
 
 
-def factor_of(settings: QueryRerankerConfig) -> Callable[[int], float] | None:
+def make_learning_rate_factor(settings: QueryRerankerConfig) -> Callable[[int], float] | None:
     """Return the factor of `max_lr` by step, counted from 1; None for a schedule of transformers."""
-    return partial(inverse_sqrt, warmup=settings.warmup) if settings.schedule == "inverse-sqrt" else None
+    return partial(compute_inverse_sqrt, warmup=settings.warmup) if settings.schedule == "inverse-sqrt" else None
 
 
 def plan(lists: int, config: QueryRerankerConfig) -> Schedule:
@@ -94,7 +94,7 @@ def collate(lists: Sequence[LabelledList], *, tokenizing: CandidateTokenizer) ->
     return pad_tokens(tokens, tokenizing) | {"ranks": ranks, "present": present}
 
 
-def query_objective(settings: QueryRerankerConfig) -> Objective:
+def make_objective(settings: QueryRerankerConfig) -> Objective:
     """Return the objective: (model, inputs of a step) -> {"margin": ()}."""
     how: dict[str, Any] = {
         "alpha": settings.rank_margin,
@@ -151,7 +151,7 @@ def train_query_reranker(
     folder: Path,
     *,
     start: CrossEncoder,
-    reading: QueryInput,
+    reading: InputFormat,
     settings: QueryRerankerConfig,
     dev: Mapping[str, LabelledCandidates],
     seed: int = 42,
@@ -165,7 +165,7 @@ def train_query_reranker(
     Raises what `plan` and `drtk.training.fit.fit` raise.
     """
     schedule = plan(len(labelled), settings)
-    factor = factor_of(settings)
+    factor = make_learning_rate_factor(settings)
     arguments = build_training_arguments(
         settings,
         schedule,
@@ -208,7 +208,7 @@ def train_query_reranker(
         model,
         EpochDataset(labelled, batch=settings.batch_size, steps=schedule.steps, seed=seed),
         partial(collate, tokenizing=tokenizing),
-        objective=query_objective(settings),
+        objective=make_objective(settings),
         arguments=arguments,
         schedule=schedule,
         folder=folder,
@@ -222,7 +222,7 @@ def train_query_reranker(
 
 def _log_learning_rate(settings: QueryRerankerConfig, steps: int) -> None:
     """Log the highest learning rate, which `max_lr` alone does not show."""
-    factor = factor_of(settings)
+    factor = make_learning_rate_factor(settings)
     peak = settings.max_lr
     if factor is not None:
         top = min(steps, round(settings.warmup))

@@ -222,7 +222,7 @@ def encode_corpus(
     )
 
 
-class EncodeWindows(BatchFunction):
+class WindowEncoder(BatchFunction):
     """Encode windows of passages or queries; results are (records, dimension), float32."""
 
     def __init__(self, embedder: Embedder) -> None:
@@ -273,7 +273,7 @@ def encode_records(
 
     with (
         Progress("encode", unit=unit, initial=writer.rows) as progress,
-        closing(map_windows(missing_windows(), EncodeWindows, embedder, running=running, report=report)) as encoded,
+        closing(map_windows(missing_windows(), WindowEncoder, embedder, running=running, report=report)) as encoded,
     ):
         for vectors in encoded:
             ids, digest = pending.popleft()

@@ -154,7 +154,7 @@ def test_weights_are_frequencies_and_the_index_advises_how_to_search_them(engine
             ("q2", "p2"): bm25(common, 3, 3, 4, k1=k1, b=b),
         }
 
-    assert "taking k1 10, b 0.9, as i advises" in told(capfd, "search", "i", "queries.jsonl")
+    assert "using k1 10, b 0.9, as i recommends" in told(capfd, "search", "i", "queries.jsonl")
     found = columns(run_command(capfd, "search", "i", "queries.jsonl"))
     # .693147 * 4 / (4 + 10 (.1 + .9 * 5/4)) = .170621
     assert found["q1", "p1"] == pytest.approx(0.170621, abs=1e-5)
@@ -209,7 +209,7 @@ def test_titles_without_weights_are_told_and_left_out(weights: Path, place: Path
 def test_indexes_of_different_scales_are_not_searched_as_one(weights: Path, capfd) -> None:
     run_command(capfd, "index", weights, "--type", "bm25s", "--term-weights", "-o", "one")
     run_command(capfd, "index", weights, "--type", "bm25s", "-o", "two")
-    with pytest.raises(MismatchError, match="one is not of weights"):
+    with pytest.raises(MismatchError, match="its scale of term weights is not that of one"):
         run_command(capfd, "search", "one", "two", "queries.jsonl")
 
 
@@ -235,7 +235,7 @@ def test_impacts_are_summed_and_the_type_needs_no_saying(place: Path, capfd) -> 
     with pytest.raises(UsageError, match="plain sums"):
         run_command(capfd, "search", "i", "queries.jsonl", "--k1", "10")
     write_text(place / "qrels.tsv", "query-id\tcorpus-id\tscore\nq1\td1\t1\n")
-    with pytest.raises(UsageError, match="`tune` chooses k1 and b, which only indexes of words have"):
+    with pytest.raises(UsageError, match="`tune` chooses k1 and b, which only indexes of type bm25 and bm25s have"):
         run_command(capfd, "search", "i", "queries.jsonl", "--tune", "--qrels", "qrels.tsv")
 
 
@@ -247,7 +247,7 @@ def test_parts_of_an_impact_index_score_as_the_whole(place: Path, capfd) -> None
         run_command(capfd, "index", "part.jsonl", "--type", "impact", "-o", name)
     parts = run_command(capfd, "search", "one", "two", "queries.jsonl")
     assert parts == run_command(capfd, "search", "whole", "queries.jsonl")
-    assert "comparable only roughly" not in told(capfd, "search", "one", "two", "queries.jsonl")
+    assert "only roughly comparable" not in told(capfd, "search", "one", "two", "queries.jsonl")
 
 
 def test_what_is_no_impact_is_told_with_line_and_id(place: Path, capfd) -> None:

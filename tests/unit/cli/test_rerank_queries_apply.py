@@ -321,7 +321,7 @@ def test_a_run_that_was_cut_short_goes_on_to_the_same_files(
     more = ["--model", str(place / "planted"), "--device", "cpu"]
     whole = call(place, tmp_path / "whole", *more)
     done = 0
-    score = applying.ChooseQueries.__call__
+    score = applying.QuerySelector.__call__
 
     def cut_short(self: object, window: object) -> object:
         nonlocal done
@@ -334,7 +334,7 @@ def test_a_run_that_was_cut_short_goes_on_to_the_same_files(
         raise Killed
 
     with monkeypatch.context() as patch:
-        patch.setattr(applying.ChooseQueries, "__call__", cut_short)
+        patch.setattr(applying.QuerySelector, "__call__", cut_short)
         if at != "choosing":
             patch.setattr(applying, "write_queries", killed)
         with pytest.raises(Killed):
@@ -346,7 +346,7 @@ def test_a_run_that_was_cut_short_goes_on_to_the_same_files(
         get_manifest_path(tmp_path / "out.part" / "choices.jsonl").unlink()
     with monkeypatch.context() as patch:
         done = 100 if at == "choosing" else 0
-        patch.setattr(applying.ChooseQueries, "__call__", cut_short)
+        patch.setattr(applying.QuerySelector, "__call__", cut_short)
         call(place, tmp_path / "out", *more, "--resume")
     # 72 questions by kind are 11 windows of 7, three of which were done
     assert done == {"choosing": 108, "writing": 0, "finishing": 11}[at]

@@ -12,8 +12,8 @@ from safetensors.torch import load_file
 
 from drtk.cli.main import app
 from drtk.errors import DrtkError, MismatchError
-from drtk.query_expansion.query_reranker_input import Candidate
-from drtk.query_expansion.rerank import QueryScorer
+from drtk.query_expansion.query_reranker_input import CandidateTexts
+from drtk.query_expansion.rerank import RankEstimator
 from drtk.runtime.integrity import read_json
 from drtk.training.fit import DrtkTrainer
 from tests.expansion_collection import label_expansions, read_rows, write_collection, write_rows
@@ -108,7 +108,7 @@ def test_the_folder_gives_the_same_scores_in_sentence_transformers(place: Path) 
     rows = read_rows(place / "labelled.jsonl")[:20]
     question = {row["_id"]: row["text"] for row in read_rows(place / "queries.jsonl")}
     pairs = [(question[row["query_id"]], row["text"]) for row in rows]
-    mine = QueryScorer(str(place / "ri"), device="cpu")([Candidate(*pair) for pair in pairs])
+    mine = RankEstimator(str(place / "ri"), device="cpu")([CandidateTexts(*pair) for pair in pairs])
     theirs = library.CrossEncoder(str(place / "ri"), device="cpu").predict(pairs)
     np.testing.assert_allclose(mine, theirs, atol=5e-5)
 
@@ -169,7 +169,7 @@ def test_one_training_keeps_the_best_weights_for_each_kind(
         assert distance(weights(folder), asked[f"mean rank ({kind})"][place_of_best]) == 0.0
         mine = read_json(folder / "meta.json")
         assert (mine["kind"], mine["best"], mine["query_reranker"]["better"]) == ("model", best[kind], "lower")
-        QueryScorer(str(folder), device="cpu")
+        RankEstimator(str(folder), device="cpu")
     call = ["rerank-queries", "apply", str(place / "labelled.jsonl"), "--queries", str(place / "queries.jsonl"), "-q"]
     with pytest.raises(
         MismatchError, match=r"contains a query re-ranker for each kind; name them: answer=.*m/answer title="
@@ -260,14 +260,14 @@ def test_the_head_of_a_cross_encoder_changes_its_sign(
     app(arguments(place, tmp_path / "m", *named), standalone_mode=False)
     assert "the sign of its head is changed" in capfd.readouterr().err
     theirs = CrossEncoderScorer(str(tmp_path / "other"), device="cpu", logits=True)([("which gardens", "rivers")])
-    mine = QueryScorer(str(tmp_path / "m"), device="cpu")([Candidate("which gardens", "rivers")])
+    mine = RankEstimator(str(tmp_path / "m"), device="cpu")([CandidateTexts("which gardens", "rivers")])
     assert float(mine[0]) == pytest.approx(-float(theirs[0]), abs=5e-5)
     # a query re-ranker starts unchanged
     app(
         [*arguments(place, tmp_path / "n", *named[:2], "--model", str(tmp_path / "m"), *named[4:])],
         standalone_mode=False,
     )
-    again = QueryScorer(str(tmp_path / "n"), device="cpu")([Candidate("which gardens", "rivers")])
+    again = RankEstimator(str(tmp_path / "n"), device="cpu")([CandidateTexts("which gardens", "rivers")])
     assert float(again[0]) == pytest.approx(float(mine[0]), abs=5e-5)
 
 

@@ -13,7 +13,7 @@ import pytest
 from drtk.cli.main import app
 from drtk.errors import DrtkError, MismatchError, RecordError
 from drtk.mining.candidates import MiningQuery
-from drtk.mining.sources import Aligned, QueryStream, sort_sources
+from drtk.mining.sources import QueryBuffer, QueryStream, parse_sources
 from drtk.runtime.inputs import InputTracker
 from tests.run_commands import open_pipe, run_command, write_text
 from tests.tiny_models import save_tiny_encoder, write_collection
@@ -73,16 +73,16 @@ REJECTED = [
     ("vectors", "vectors: is of kind 'embeddings'; expected 'index'"),
     (
         "exact --query-vectors asked --model model",
-        "`model` goes with a dense index that is searched with `queries`",
+        "`model` has no effect unless a dense index is searched with `queries`",
     ),
-    ("bm25 --queries queries.jsonl --max-length 9", "`max_length` goes with a dense index"),
-    ("examples.jsonl --margin 1", "`margin` compares scores of a retriever, which examples lack"),
-    ("examples.jsonl --from-rank 2", "`from_rank` needs ranks; the negatives of query 'q1' are in no order"),
+    ("bm25 --queries queries.jsonl --max-length 9", "`max_length` has no effect unless a dense index"),
+    ("examples.jsonl --margin 1", "`margin` compares retrieval scores, which examples lack"),
+    ("examples.jsonl --from-rank 2", "`from_rank` needs ranks; the negatives of query 'q1' are shuffled"),
     ("examples.jsonl exact.run --margin examples=1", "`margin`: there is no source 'examples' among exact"),
     ("queries.jsonl", "queries.jsonl: seems to hold queries or passages; expected a TREC run .*`queries`"),
     ("corpus.jsonl", "corpus.jsonl: seems to hold passages; .*passages: `corpus`"),
     ("qrels.tsv", "qrels.tsv: seems to hold judgements, or .*judgements: `qrels`"),
-    ("texts.jsonl", "texts.jsonl: holds texts, not ids; make a corpus and queries of them first"),
+    ("texts.jsonl", "texts.jsonl: contains texts, not ids"),
     ("nan.run", r"nan\.run:2: score 'nan' is not finite"),
 ]
 
@@ -134,12 +134,12 @@ def test_items_are_taken_in_another_order_and_only_early_ones_are_held() -> None
     def items() -> Iterator[MiningQuery]:
         yield from (MiningQuery(id, positives=(f"{id}{at}",)) for at, id in enumerate("abcdea"))
 
-    aligned = Aligned(items(), only={"a", "b", "c", "e"})
+    aligned = QueryBuffer(items(), only={"a", "b", "c", "e"})
     taken = [aligned.take(id) for id in "acbbf"]
     assert [one and one.positives for one in taken] == [("a0",), ("c2",), ("b1",), None, None]
-    assert sorted(aligned.held) == ["a", "e"]
+    assert sorted(aligned.buffered) == ["a", "e"]
     assert sorted(aligned.remaining()) == ["a", "e"]
-    assert sorted(Aligned(items(), only={"a"}).remaining()) == ["a"]
+    assert sorted(QueryBuffer(items(), only={"a"}).remaining()) == ["a"]
 
 
 def test_all_unknown_ids_of_a_file_are_counted(world: Path, capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -338,7 +338,7 @@ def test_sources_scores_and_fields_of_all_lines_are_kept(union: Path, capfd: pyt
 
 def test_a_file_that_is_read_three_times_is_one_input(union: Path) -> None:
     tracker = InputTracker()
-    stream = QueryStream(sort_sources(["union.jsonl"], tracker), tracker)
+    stream = QueryStream(parse_sources(["union.jsonl"], tracker), tracker)
     assert [query.query_id for query in stream] == ["q1", "q2"]
     (entry,) = tracker.inputs
     assert entry["bytes"] == len(UNION)

@@ -14,7 +14,7 @@ from drtk.data.jsonl import read_expansions
 from drtk.errors import DrtkError, MismatchError, RecordError, UsageError
 from drtk.models import generation as text_writer
 from drtk.models.seq2seq import save_generation_model
-from drtk.query_expansion.generate import Expand
+from drtk.query_expansion.generate import QueryExpander
 from drtk.runtime.integrity import read_json
 from tests.qa_collection import QuestionFiles, write_questions
 from tests.run_commands import run_command
@@ -323,7 +323,7 @@ def test_what_holdout_cannot_choose_is_refused(
         MismatchError, match=r"gen: holds 3 generators, one per fold; `holdout` chooses, .*/fold-0 is the first"
     ):
         rows(capfd, questions, "--model", generators, *SHORT)
-    with pytest.raises(MismatchError, match="is no folder of train-generator --folds, so `holdout` has nothing"):
+    with pytest.raises(MismatchError, match="contains one generator, not one per fold"):
         rows(capfd, questions, "--model", models / "t5", "--kind", "answer", "--holdout")
     strange = tmp_path / "strange.jsonl"
     strange.write_text(questions.read_text() + '{"_id": "new", "text": "of no fold"}\n')
@@ -413,16 +413,16 @@ def test_a_resumed_run_has_the_bytes_and_counts_of_an_uninterrupted_one(
 ) -> None:
     monkeypatch.setattr("drtk.cli.expand_queries.WINDOW", 4)
     call = ["expand-queries", "questions.jsonl", "--model", str(models / "t5"), "--kind", "answer", *SHORT, "-q"]
-    expand, done = Expand.__call__, []
+    expand, done = QueryExpander.__call__, []
 
-    def fail(self: Expand, prepared: Any) -> Any:
+    def fail(self: QueryExpander, prepared: Any) -> Any:
         done.append(1)
         if len(done) == 4:
             raise DrtkError("power failure")
         return expand(self, prepared)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Expand, "__call__", fail)
+        patch.setattr(QueryExpander, "__call__", fail)
         with pytest.raises(DrtkError, match="power failure"):
             app([*call, "-o", "parts.jsonl"], standalone_mode=False)
     assert read_json(Path("parts.jsonl.part.json"))["records"] == 12

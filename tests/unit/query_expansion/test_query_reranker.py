@@ -19,8 +19,15 @@ from drtk.cli.main import app
 from drtk.config import load_preset, merge
 from drtk.query_expansion.config import QueryRerankerConfig
 from drtk.query_expansion.labelled import LabelledCandidates
-from drtk.query_expansion.query_reranker_input import Candidate, CandidateTokenizer, QueryInput
-from drtk.query_expansion.train_reranker import MeanRank, collate, factor_of, inverse_sqrt, plan, query_objective
+from drtk.query_expansion.query_reranker_input import CandidateTexts, CandidateTokenizer, InputFormat
+from drtk.query_expansion.train_reranker import (
+    MeanRank,
+    collate,
+    compute_inverse_sqrt,
+    make_learning_rate_factor,
+    make_objective,
+    plan,
+)
 from drtk.records import Query
 from drtk.training.fit import ProgressCallback
 from drtk.training.sampling import EpochDataset
@@ -38,10 +45,10 @@ def settings_of(preset: str, **changes: object) -> QueryRerankerConfig:
     ("step", "rate"), [(100, 2e-7), (1000, 2e-6), (10_000, 2e-5), (20_000, 1.41421e-5), (40_000, 1e-5)]
 )
 def test_a_factor_of_2e_3_is_a_rate_of_2e_5_at_most(step: int, rate: float) -> None:
-    assert 2e-3 * inverse_sqrt(step, warmup=10_000) == pytest.approx(rate, rel=1e-5)
+    assert 2e-3 * compute_inverse_sqrt(step, warmup=10_000) == pytest.approx(rate, rel=1e-5)
     for preset in ("ear-ri", "ear-rd"):
         settings = settings_of(preset)
-        factor = factor_of(settings)
+        factor = make_learning_rate_factor(settings)
         assert factor is not None
         assert settings.max_lr * factor(step) == pytest.approx(rate, rel=1e-5)
 
@@ -68,7 +75,7 @@ def test_presets_minimise_the_loss_of_methods_7_5(preset: str, changes: dict, lo
         "ranks": torch.tensor([[1, 15, 101, 101]]),
         "present": torch.ones(1, 4, dtype=torch.bool),
     }
-    terms = query_objective(settings_of(preset, **changes))(Planted([0.10, 0.05, 0.40, 0.90]), inputs)
+    terms = make_objective(settings_of(preset, **changes))(Planted([0.10, 0.05, 0.40, 0.90]), inputs)
     assert {name: float(value) for name, value in terms.items()} == {"margin": pytest.approx(loss, abs=2e-6)}
 
 
@@ -125,10 +132,10 @@ def test_large_gradients_are_not_clipped(
             norms.append(float(torch.stack([slope.norm() for slope in slopes]).norm()))
 
     def magnified(settings: QueryRerankerConfig) -> Any:
-        return lambda model, inputs: {"margin": 1e4 * query_objective(settings)(model, inputs)["margin"]}
+        return lambda model, inputs: {"margin": 1e4 * make_objective(settings)(model, inputs)["margin"]}
 
     monkeypatch.setattr("drtk.training.fit.ProgressCallback", Watching)
-    monkeypatch.setattr("drtk.query_expansion.train_reranker.query_objective", magnified)
+    monkeypatch.setattr("drtk.query_expansion.train_reranker.make_objective", magnified)
     write_collection(tmp_path, 8)
     call = [
         "rerank-queries",
@@ -168,7 +175,7 @@ def text(draw: random.Random, longest: int) -> str:
 def test_what_is_read_and_what_is_cut_is_what_the_reference_says(tokenizer: object, scorer: str, style: str) -> None:
     draw = random.Random(3)
     for _ in range(60):
-        candidate = Candidate(text(draw, 9), text(draw, 9), text(draw, 3), text(draw, 30))
+        candidate = CandidateTexts(text(draw, 9), text(draw, 9), text(draw, 3), text(draw, 30))
         longest = draw.choice([8, 12, 20, 64])
         parts = [candidate.question, candidate.text]
         if style == "thesis":
@@ -178,7 +185,7 @@ def test_what_is_read_and_what_is_cut_is_what_the_reference_says(tokenizer: obje
             parts += passage if style == "official" else [" ".join(passage)]
         pieces = [tokenizer(part, add_special_tokens=False)["input_ids"] for part in parts]  # type: ignore[operator]
         first, last = tokenizer.cls_token_id, tokenizer.sep_token_id  # type: ignore[attr-defined]
-        found = CandidateTokenizer(tokenizer, QueryInput(scorer, style, longest))([candidate]).ids.tolist()
+        found = CandidateTokenizer(tokenizer, InputFormat(scorer, style, longest))([candidate]).ids.tolist()
         assert found == slow.scorer_input(pieces, first=first, last=last, longest=longest)
 
 
@@ -229,13 +236,13 @@ class Summing(nn.Module):
 def test_a_checkpoint_is_measured_as_the_reference_says(tokenizer: object, seed: int) -> None:
     draw = random.Random(seed)
     lists, wanted = [], []
-    reading = CandidateTokenizer(tokenizer, QueryInput("ri", "official", 24))
+    reading = CandidateTokenizer(tokenizer, InputFormat("ri", "official", 24))
     for number in range(draw.randint(1, 9)):
         question = text(draw, 5) + "?"
         texts = [f"{at} {text(draw, 6)}" for at in range(draw.randint(1, 8))]
         ranks = [draw.choice([1, 7, 100, 101, 400]) for _ in texts]
         lists.append(replace(candidates(number, *ranks, texts="|".join(texts)), query=Query(f"q{number}", question)))
-        scores = [float(reading([Candidate(question, each)]).ids.sum() % 5) for each in texts]
+        scores = [float(reading([CandidateTexts(question, each)]).ids.sum() % 5) for each in texts]
         wanted.append((scores, [rank if rank <= 100 else 250 for rank in ranks]))
     found = LabelledCandidates(lists, depth=100, max_rank=250, ties=True)
     measured = MeanRank(Summing(), found, range(len(lists)), tokenizing=reading)

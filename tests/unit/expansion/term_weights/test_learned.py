@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from drtk.cli.main import app
 from drtk.errors import DrtkError, MismatchError, RecordError, UsageError
 from drtk.expansion.config import WeightingSettings
-from drtk.expansion.term_weights.base import Reader
+from drtk.expansion.term_weights.base import PassageSplitter
 from drtk.expansion.term_weights.learned import DeepImpact, compute_impacts, quantize
 from drtk.records import Passage
 from drtk.runtime.integrity import read_json
@@ -163,7 +163,7 @@ def known(models: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> DeepImpac
 
 def test_weights_for_masking_are_shares_of_the_passages_own_largest_impact(known: DeepImpact, models) -> None:
     tokenizer = WordPieceTokenizer(str(models["deepimpact"]))
-    read = Reader(tokenizer, WeightingSettings(), "basic")
+    read = PassageSplitter(tokenizer, WeightingSettings(), "basic")
     passage = Passage("p", "rivers the rivers, engines", "planets", extra={"queries": ["violins engines"]})
     (reading,) = read([passage])
     (weights,) = known([reading])
@@ -293,7 +293,7 @@ def test_titles_are_read_as_the_model_was_trained_to(
     call = [titled, "--method", "deepct", "--model"]
     assert "title_weights" in rows(capfd, *call, models["deepct"])[0]
     assert "title_weights" not in rows(capfd, *call, tmp_path / "bare")[0]
-    with pytest.raises(MismatchError, match="was trained with --title none; --title join contradicts it"):
+    with pytest.raises(MismatchError, match="was trained with `title` none; `title` join contradicts it"):
         rows(capfd, *call, tmp_path / "bare", "--title", "join")
 
 
