@@ -159,9 +159,9 @@ def rerank_queries__train(
         digests = set().union(*(held[kind].digests for kind in devs if devs[kind] == file))
         warn_of_overlap(digests, examples.digests, "questions", file=file, source=name_of(labelled))
     plan(len(examples), settings)
-    reading = InputFormat(settings.scorer, settings.style, settings.max_length or READ[settings.scorer])
+    reading = InputFormat(settings.variant, settings.style, settings.max_length or READ[settings.variant])
     start = start_query_reranker(model, reading, max_length=settings.max_length, seed=seed)
-    reading = InputFormat(settings.scorer, settings.style, start.max_length)
+    reading = InputFormat(settings.variant, settings.style, start.max_length)
     folder = job.begin()
     facts = train_query_reranker(
         examples, folder, start=start, reading=reading, settings=settings, dev=held, seed=seed, device=device

@@ -74,12 +74,12 @@ def sum_normalized_scores(rankings: Sequence[Ranking], weights: Sequence[float],
 
 def sum_raw_scores(rankings: Sequence[Ranking], weights: Sequence[float], *, settings: FuseSettings) -> Ranking:
     """Return the weighted sum of unnormalized scores; weights 1 and 1.1 are DPR's for BM25 and dense scores (docs/methods/ear.md)."""
-    return sum_normalized_scores(rankings, weights, settings=replace(settings, normalize="none"))
+    return sum_normalized_scores(rankings, weights, settings=replace(settings, norm="none"))
 
 
 def sum_zscores(rankings: Sequence[Ranking], weights: Sequence[float], *, settings: FuseSettings) -> Ranking:
     """Return the weighted sum of z-scores, as for ensembles of re-rankers (docs/methods/hlatr.md)."""
-    return sum_normalized_scores(rankings, weights, settings=replace(settings, normalize="zscore"))
+    return sum_normalized_scores(rankings, weights, settings=replace(settings, norm="zscore"))
 
 
 def interleave(rankings: Sequence[Ranking], weights: Sequence[float], *, settings: FuseSettings) -> Ranking:

@@ -333,7 +333,7 @@ def write_run(
     Raises MismatchError if no query is judged, and what `IndexGroup`, `QueryEncoder` and `StoredQueries` raise.
     """
     job.record(settings, paths=[*folders, source], model=model, qrels=qrels)
-    options = options or RankingOptions(settings.k or RUN_DEPTH)
+    options = options or RankingOptions(settings.depth or RUN_DEPTH)
     indexes = IndexGroup(folders, settings)
     job.tracker.inputs += [describe_folder(folder) for folder in indexes.folders]
     queries: Any

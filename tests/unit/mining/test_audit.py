@@ -93,7 +93,7 @@ def test_no_example_at_all_is_an_error_that_says_why(world: Path, capfd: pytest.
     assert sorted(path.name for path in world.glob("*part*")) == []
     run_command(capfd, *call, "--force")
     with pytest.raises(DrtkError, match=why + r"1,071 not sampled\)$"):
-        run_command(capfd, *call, "--keep", "0", "--force")
+        run_command(capfd, *call, "--negatives", "0", "--force")
     assert (world / "out.jsonl").read_text().count("\n") == 119  # the former output is not lost
 
 

@@ -296,7 +296,7 @@ def test_the_activation_says_what_scores_can_be(tmp_path: Path) -> None:
 
 
 REJECTED = {  # options added to a call with a run and judgements, and the error
-    "--floor 5": "`floor` adds random passages; `corpus` is required",
+    "--min-negatives 5": "`floor` adds random passages; `corpus` is required",
     "--max-overlap 0.9": "`max_overlap` compares texts; `corpus` is required",
     "--max-cosine 0.9": "`max_cosine` compares vectors; `vectors`",
     "--scorer x": "`scorer` reads texts; `queries` and `corpus` are required",
@@ -381,7 +381,10 @@ def test_counts_of_queries_and_random_passages(
     write_text(tmp_path / "qrels.tsv", "q1\tbook\t1\nq9\tbook\t1\n")
     options = "--qrels qrels.tsv --corpus corpus.jsonl --positives source --source-name s -o out.jsonl"
     app(["mine-negatives", "a.run", *options.split()], standalone_mode=False)
-    assert "drtk: random passages: 19 of the 20 negatives, to fill lists up to --floor 210\n" in capfd.readouterr().err
+    assert (
+        "drtk: random passages: 19 of the 20 negatives, to fill lists up to --min-negatives 210\n"
+        in capfd.readouterr().err
+    )
     row = json.loads((tmp_path / "out.jsonl").read_text())
     assert row["positives"] == ["book#7"]
     assert set(row["negatives"]) == {f"other#{at}" for at in range(20)}  # msmarco wants 210
