@@ -33,7 +33,7 @@ from drtk.evaluation.plots.base import (
 )
 from drtk.evaluation.sentence_data import read_pairs
 from drtk.evaluation.sentences import alignment, open_encoder, pair_cosines, spearman, uniformity, unit
-from drtk.runtime.manifest import folder_entry
+from drtk.runtime.manifest import describe_folder
 from drtk.runtime.streams import is_stream, name_of
 
 POINTS, POSITIVE = 1500, 4.0  # vectors sampled per group, and the rating above which a pair is positive
@@ -85,8 +85,8 @@ class VectorSpace(Plot):
             style_axis(axis, f"{shorten(name)}{_describe(geometry.get(name, {}))}")
         axes[-1].set_xlabel("cosine", fontsize=11.5)
         add_legend(figure, *axes[0].get_legend_handles_labels())
-        if settings.title:
-            figure.suptitle(settings.title, fontsize=14, fontweight="bold")
+        if settings.heading:
+            figure.suptitle(settings.heading, fontsize=14, fontweight="bold")
 
 
 def _describe(values: dict[str, float]) -> str:
@@ -117,14 +117,14 @@ def _compare_models(inputs: PlotInputs) -> tuple[Cosines, Geometry]:
         raise UsageError("models need sentences: `pairs`")
     if inputs.qrels is not None:
         raise UsageError("`qrels` is for folders of embeddings; models take `pairs`")
-    pairs = read_pairs(inputs.pairs, inputs.intake).pairs
+    pairs = read_pairs(inputs.pairs, inputs.tracker).pairs
     positive = POSITIVE if inputs.settings.positive is None else inputs.settings.positive
     positives = [at for at, pair in enumerate(pairs) if pair.score > positive]
     texts = [pair.first for pair in pairs] + [pair.second for pair in pairs]
     sample = _sample_rows(texts, inputs.settings.points)
     cosines, geometry = {}, {}
     for item in inputs.inputs:
-        vectors = unit(open_encoder(item.source, inputs.device, inputs.intake)(texts))
+        vectors = unit(open_encoder(item.source, inputs.device, inputs.tracker)(texts))
         first, second = vectors[positives], vectors[[at + len(pairs) for at in positives]]
         geometry[item.name] = {"alignment": alignment(first, second), "uniformity": uniformity(vectors)}
         cosines[item.name] = pair_cosines(first, second), _random_cosines(vectors[sample])
@@ -181,7 +181,7 @@ def _is_embeddings(item: NamedRun) -> bool:
 
 def _load_vectors(item: NamedRun, inputs: PlotInputs) -> tuple[list[str], np.ndarray]:
     shards = read_shards(item.source)
-    inputs.intake.inputs.append(folder_entry(item.source))
+    inputs.tracker.inputs.append(describe_folder(item.source))
     for shard in shards:
         check_finite(shard, shard.vectors, range(shard.rows))
     ids = [id for shard in shards for id in shard.ids]
@@ -208,7 +208,7 @@ class CosineByRating(Plot):
         """Return {"bins": [[low, high], …], "systems": {name: {"spearman", "pairs", "cosines": [[…] per bin]}}}."""
         found: dict[str, tuple[np.ndarray, np.ndarray]] = {}
         for item in inputs.inputs:
-            if inputs.intake.peek(item.source)[:1] == b"{" if _is_file(item.source) else False:
+            if inputs.tracker.peek(item.source)[:1] == b"{" if _is_file(item.source) else False:
                 found |= _read_cosines(item.source, inputs)
             else:
                 found[item.name] = _compute_cosines(item.source, inputs)
@@ -257,7 +257,7 @@ class CosineByRating(Plot):
         axis.set_xlim(-0.6, last + 0.6)
         axis.legend(frameon=False, fontsize=11, loc="lower right")
         pairs = max(system["pairs"] for system in systems.values())
-        style_axis(axis, settings.title or f"Cosine by human rating, {pairs:,} pairs")
+        style_axis(axis, settings.heading or f"Cosine by human rating, {pairs:,} pairs")
 
 
 def _violin(axis: Any, cosines: np.ndarray, x: float, width: float, color: str) -> None:
@@ -282,7 +282,7 @@ def _read_cosines(source: str, inputs: PlotInputs) -> dict[str, tuple[np.ndarray
     rows = read_records(
         source,
         lambda row: (row.get("system"), _take_number(row, "cosine"), _take_number(row, "score")),
-        intake=inputs.intake,
+        tracker=inputs.tracker,
     )
     for system, cosine, rating in rows:
         found.setdefault(str(system or source), []).append((cosine, rating))
@@ -301,8 +301,8 @@ def _take_number(row: Row, field: str) -> float:
 def _compute_cosines(source: str, inputs: PlotInputs) -> tuple[np.ndarray, np.ndarray]:
     if inputs.pairs is None:
         raise UsageError("a model needs sentences: `pairs`")
-    pairs = read_pairs(inputs.pairs, inputs.intake)
-    encode = open_encoder(source, inputs.device, inputs.intake)
+    pairs = read_pairs(inputs.pairs, inputs.tracker)
+    encode = open_encoder(source, inputs.device, inputs.tracker)
     texts = [pair.first for pair in pairs.pairs] + [pair.second for pair in pairs.pairs]
     vectors = encode(texts)
     return pair_cosines(vectors[: len(pairs.pairs)], vectors[len(pairs.pairs) :]), np.array(pairs.scores)
