@@ -225,7 +225,7 @@ def test_packages_without_documentation(tmp_path, monkeypatch):
     (tmp_path / "name_space").mkdir()
     with pytest.raises(DrtkError, match="name_space: no Python sources in"):
         make(tmp_path / "c", packages=("name_space",))
-    with pytest.raises(DrtkError, match="no documentation found"):
+    with pytest.raises(DrtkError, match="no documentation in"):
         make(tmp_path / "out", packages=("empty_package",))
     assert not (tmp_path / "out").exists()
     assert sample_pairs([], SampleSettings()) == []
