@@ -50,12 +50,12 @@ def prepare(data: Path, folder: Path, questions: int, candidates: int) -> None:
 
 def queries(folder: Path) -> list[str]:
     """The different query strings, in order."""
-    from drtk.query_expansion.candidates import iter_candidates, load_queries
+    from drtk.query_expansion.candidates import iter_expansion_lines, load_queries
     from drtk.runtime.inputs import InputTracker
     from drtk.text.expanded_text import expand_query
 
     tracker = InputTracker()
-    asked = iter_candidates(
+    asked = iter_expansion_lines(
         str(folder / "expansions.jsonl"), load_queries(str(folder / "queries.jsonl"), tracker), tracker
     )
     return list(dict.fromkeys(expand_query(each.query.text, each.expansion.text) for each in asked))
@@ -98,7 +98,7 @@ def timed(way: str, folder: Path, depth: int, threads: int) -> dict[str, Any]:
             "seconds": seconds,
             "first": [ranking[0][0] if ranking else None for ranking in rankings],
         }
-    from drtk.query_expansion.candidates import iter_candidates, load_queries
+    from drtk.query_expansion.candidates import iter_expansion_lines, load_queries
     from drtk.query_expansion.config import LabelSettings
     from drtk.query_expansion.label import AnswerCheck, Labeler
     from drtk.runtime.filter_job import FilterJob
@@ -107,7 +107,7 @@ def timed(way: str, folder: Path, depth: int, threads: int) -> dict[str, Any]:
     tracker = InputTracker()
     index.search(queries(folder)[:WARM], depth)
     labelling = Labeler(index, LabelSettings(depth=depth, max_rank=depth + 1, threads=threads))
-    asked = iter_candidates(
+    asked = iter_expansion_lines(
         str(folder / "expansions.jsonl"),
         load_queries(str(folder / "queries.jsonl"), tracker),
         tracker,

@@ -29,7 +29,7 @@ from drtk.models.config import ScoringSettings
 from drtk.models.cross_encoder import init_cross_encoder, save_cross_encoder
 from drtk.models.generator_input import format_passage
 from drtk.records import Passage
-from drtk.retrieval.rerank import Rerank, read_candidates
+from drtk.retrieval.rerank import RunReranker, read_ranking_texts
 from drtk.runtime.filter_job import FilterJob
 from drtk.runtime.inputs import InputTracker
 from drtk.runtime.manifest import list_versions
@@ -55,10 +55,10 @@ class Task:
                 self.pairs += [(text, format_passage(each, "join")) for each in chosen]
 
 
-def rerank(task: Task, work: Rerank, output: Path) -> np.ndarray:
+def rerank(task: Task, work: RunReranker, output: Path) -> np.ndarray:
     """What the command does once its model is loaded; the scores in the order of the task's pairs."""
     tracker = InputTracker()
-    found = read_candidates(
+    found = read_ranking_texts(
         str(task.run),
         queries=task.queries,
         corpus=CorpusStore.open(task.corpus),
@@ -98,7 +98,7 @@ def main() -> None:
         made = init_cross_encoder(chosen.model, max_length=chosen.max_length, seed=1, default=chosen.max_length)
         save_cross_encoder(made, Path(model))
         task = Task(folder, list(islice(read_passages(chosen.corpus), chosen.passages)), chosen.queries, chosen.depth)
-        work = Rerank(model, ScoringSettings(dtype="float32"), device, False, "drtk", False)
+        work = RunReranker(model, ScoringSettings(precision="float32"), device, False, "drtk", False)
         peer = CrossEncoder(model, device=device)
         systems = {
             "drtk rerank": lambda: rerank(task, work, folder / "out"),

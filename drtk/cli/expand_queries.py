@@ -79,7 +79,7 @@ def _generate(
 ) -> None:
     from drtk.data.jsonl import read_queries
     from drtk.models.model_folder import locate
-    from drtk.query_expansion.generate import SEEN, Expand, find_generators, iter_questions
+    from drtk.query_expansion.generate import SEEN, QueryExpander, find_generators, iter_questions
     from drtk.runtime.progress import warn
     from drtk.runtime.runners import run_filter
 
@@ -93,7 +93,7 @@ def _generate(
     draw = settings.outside == "draw"
     questions = iter_questions(queries, source, seen=generators.seen, draw=draw, tracker=job.tracker)
     run_filter(
-        questions, job, Expand, generators.models, kind, settings, generators.length, seed, device,
+        questions, job, QueryExpander, generators.models, kind, settings, generators.length, seed, device,
         running=running, window=WINDOW, unit="questions",
     )  # fmt: skip
     if job.counts.get(SEEN):
@@ -109,7 +109,7 @@ def _extract(
     from drtk.data.checks import describe_missing_texts, warn_of_missing_texts
     from drtk.data.corpus_store import CorpusStore
     from drtk.query_expansion.candidates import load_queries
-    from drtk.query_expansion.from_passages import FromPassages, iter_question_passages
+    from drtk.query_expansion.from_passages import PassageBasedExpander, iter_question_passages
     from drtk.runtime.progress import warn
     from drtk.runtime.runners import run_filter
     from drtk.runtime.sharding import WHOLE
@@ -123,7 +123,7 @@ def _extract(
     store = CorpusStore.open(corpus)
     passages = iter_question_passages(run, queries=queries, corpus=store, depth=settings.depth, tracker=job.tracker)
     run_filter(
-        passages, job, FromPassages, settings.kind, settings,
+        passages, job, PassageBasedExpander, settings.kind, settings,
         running=running, window=WINDOW, unit="questions", gpu=False,
     )  # fmt: skip
     warn_of_missing_texts(job.counts, corpus)

@@ -27,7 +27,7 @@ def keep_queries(
     "query_scores", or with --scorer those of a cross-encoder.
     """
     from drtk.data.jsonl import read_passages
-    from drtk.expansion.keep_queries import KeepBestShare, KeepQueries, iter_with_queries
+    from drtk.expansion.keep_queries import QueryFilter, TopShareFilter, iter_with_queries
     from drtk.models.model_folder import locate
     from drtk.runtime.runners import run_filter
 
@@ -36,5 +36,5 @@ def keep_queries(
     passages = iter_with_queries(records, source, job.tracker, scored=not settings.scorer)
     if settings.scorer:
         job.lookups = (str(locate(settings.scorer)),)
-    revise = None if settings.keep is None else KeepBestShare(settings.keep, job.counts, with_scores=settings.scores)
-    run_filter(passages, job, KeepQueries, settings, device, job.bare, running=running, revise=revise)
+    revise = None if settings.keep is None else TopShareFilter(settings.keep, job.counts, with_scores=settings.scores)
+    run_filter(passages, job, QueryFilter, settings, device, job.bare, running=running, revise=revise)

@@ -46,7 +46,7 @@ def read(
     from drtk.data.corpus_store import CorpusStore
     from drtk.models.model_folder import locate
     from drtk.query_expansion.candidates import load_queries
-    from drtk.query_expansion.read import Read, iter_reader_questions
+    from drtk.query_expansion.read import AnswerReader, iter_reader_questions
     from drtk.runtime.runners import run_filter
 
     job.lookups = (corpus, str(locate(model)))
@@ -62,6 +62,6 @@ def read(
     job.no_input = "no question came in, so nothing is answered"
     job.find_problem = lambda _: describe_missing_texts(job.counts, corpus)
     run_filter(
-        questions, job, Read, model, tokenizer, settings, device, running=running, window=WINDOW, unit="questions"
+        questions, job, AnswerReader, model, tokenizer, settings, device, running=running, window=WINDOW, unit="questions"
     )  # fmt: skip
     warn_of_missing_texts(job.counts, corpus)

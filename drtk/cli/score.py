@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from drtk.cli.decorators import record_filter
-from drtk.cli.options import AnotherCorpus, Corpus, Device, Output, Queries, with_settings
+from drtk.cli.options import Corpus, Device, Output, Queries, SkipCorpusCheck, with_settings
 from drtk.errors import UsageError
 from drtk.retrieval.config import ScoreSettings
 from drtk.runtime.filter_job import FilterJob
@@ -33,7 +33,7 @@ def score(
         int | None,
         typer.Option("--sample", metavar="N", min=1, help="Score and write so many examples, evenly spread over all."),
     ] = None,
-    another_corpus: AnotherCorpus = False,
+    skip_corpus_check: SkipCorpusCheck = False,
     device: Device = "auto",
     *,
     settings: ScoreSettings,
@@ -50,7 +50,7 @@ def score(
     from drtk.data.jsonl import read_examples, read_queries
     from drtk.models.cross_encoder import resolve_title
     from drtk.models.model_folder import locate
-    from drtk.retrieval.rerank import Score, find_text_problem, read_example_texts, warn_of_missing_texts
+    from drtk.retrieval.rerank import ExampleScorer, find_text_problem, read_example_texts, warn_of_missing_texts
     from drtk.runtime.inputs import InputTracker
     from drtk.runtime.runners import run_filter
     from drtk.runtime.sharding import sample_evenly
@@ -60,7 +60,7 @@ def score(
         raise UsageError("--sample counts the examples before it begins: name a file")
     check_examples(source)
     warn_if_swapped(corpus, queries)
-    check_same_corpus(source, corpus, another=another_corpus)
+    check_same_corpus(source, corpus, another=skip_corpus_check)
     title = resolve_title(model, settings.title, strict=True)
     job.lookups = (corpus, str(locate(model)))
     texts = {query.id: query.text for query in read_queries(queries, tracker=job.tracker)}
@@ -72,6 +72,15 @@ def score(
     records = read_example_texts(examples, source, queries=texts, corpus=store, title=title, tracker=job.tracker)
     job.find_problem = lambda _: find_text_problem(job.counts, corpus)
     run_filter(
-        records, job, Score, model, settings, device, settings.logits, running=running, window=WINDOW, unit="examples"
+        records,
+        job,
+        ExampleScorer,
+        model,
+        settings,
+        device,
+        settings.logits,
+        running=running,
+        window=WINDOW,
+        unit="examples",
     )
     warn_of_missing_texts(job.counts, corpus)

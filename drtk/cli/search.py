@@ -16,7 +16,7 @@ from drtk.runtime.filter_job import FilterJob
 if TYPE_CHECKING:
     from drtk.data.trec import Ranking
     from drtk.records import Passage
-    from drtk.retrieval.search import Collection, QueryEncoder
+    from drtk.retrieval.search import IndexGroup, QueryEncoder
 
 TERMINAL_DEPTH = 5  # passages printed for a typed query
 
@@ -71,7 +71,7 @@ def search(
     Writes a TREC run: qid Q0 docid rank score tag, best first; equal scores by descending id, as trec_eval orders them.
     Several index folders are searched as parts of one collection.
     """
-    from drtk.retrieval.search import Collection, QueryEncoder, RankingOptions, write_run
+    from drtk.retrieval.search import IndexGroup, QueryEncoder, RankingOptions, write_run
 
     folders, source = sort_paths(paths)
     if question is not None and (source or by == "source" or job.output != "-"):
@@ -81,11 +81,13 @@ def search(
     if tune and qrels is None:
         raise UsageError("--tune needs --qrels")
     if question is not None:
-        collection = Collection(folders, settings)
+        collection = IndexGroup(folders, settings)
         encoder = QueryEncoder(collection, settings, model) if collection.reads == "vectors" else None
-        print_passages(question, collection, encoder, settings.k or TERMINAL_DEPTH, corpus)
+        print_passages(question, collection, encoder, settings.depth or TERMINAL_DEPTH, corpus)
         return
-    options = RankingOptions(settings.k or RUN_DEPTH, _document_names(corpus) if by == "source" else None, drop_same_id)
+    options = RankingOptions(
+        settings.depth or RUN_DEPTH, _document_names(corpus) if by == "source" else None, drop_same_id
+    )
     try:
         if tune:
             from drtk.evaluation.tuning import tune_bm25
@@ -153,7 +155,7 @@ def _document_names(corpus: str | None) -> Callable[[str], str]:
 
 
 def print_passages(
-    question: str, collection: Collection, encoder: QueryEncoder | None, k: int, corpus: str | None
+    question: str, collection: IndexGroup, encoder: QueryEncoder | None, k: int, corpus: str | None
 ) -> None:
     """Print the `k` best passages for a query, or for each line of stdin if the query is "-".
 
@@ -193,7 +195,7 @@ def _stdin_lines() -> Iterator[str]:
 class _PassagePrinter:
     """Print ranked passages with title and snippet."""
 
-    def __init__(self, collection: Collection, corpus: str | None) -> None:
+    def __init__(self, collection: IndexGroup, corpus: str | None) -> None:
         import os
         import sys
         from pathlib import Path
@@ -233,7 +235,7 @@ class _PassagePrinter:
         return next((passage for store in self._stores if (passage := store.get(id)) is not None), None)
 
 
-def _warn_if_corpus_changed(collection: Collection, corpora: list[str]) -> None:
+def _warn_if_corpus_changed(collection: IndexGroup, corpora: list[str]) -> None:
     """Warn if the corpus of an index changed after indexing: its texts are then not those that were ranked."""
     from pathlib import Path
 

@@ -53,13 +53,13 @@ def _read_questions(
     source: str, given: Mapping[str, str | None], start: StartModel, settings: GeneratorConfig, job: FolderJob
 ) -> tuple[QuestionPairs, QuestionPairs | None]:
     """Return the pairs of questions and targets to train on, and those of `dev`; warn of questions in both."""
-    from drtk.query_expansion.train_generator import question_pairs
+    from drtk.query_expansion.train_generator import build_question_pairs
     from drtk.records import Passage
     from drtk.training.folds import digest_question
     from drtk.training.text_pairs import warn_of_overlap
 
     def read(file: str, run: str | None) -> QuestionPairs:
-        return question_pairs(
+        return build_question_pairs(
             file,
             run=run,
             corpus=given["corpus"],

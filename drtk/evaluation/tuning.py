@@ -18,7 +18,7 @@ from drtk.evaluation.measures import parse_measures
 from drtk.indexing.config import SearchSettings
 from drtk.retrieval.config import FuseSettings
 from drtk.retrieval.fusion import FUSIONS, fuse
-from drtk.retrieval.search import Collection, RankingOptions, search
+from drtk.retrieval.search import IndexGroup, RankingOptions, search
 from drtk.runtime.inputs import InputTracker
 from drtk.runtime.manifest import describe_folder
 from drtk.runtime.progress import Progress, log
@@ -174,7 +174,7 @@ def tune_bm25(
     folders: BM25 indexes; source: file of queries; qrels: their judgements
     Raises UsageError for an index without BM25 parameters, MismatchError if no query is judged.
     """
-    if not Collection(folders, settings).tunable:
+    if not IndexGroup(folders, settings).tunable:
         raise UsageError("`tune` chooses k1 and b, which only indexes of type bm25 and bm25s have")
     grid = parse_grid(settings.grid)
     judgements = read_judgements(qrels, tracker)
@@ -187,7 +187,7 @@ def tune_bm25(
     judged = JudgedHits(", ".join(folders), judgements)
 
     def rank(point: tuple[float, float]) -> dict[str, Ranking]:
-        collection = Collection(folders, replace(settings, k1=point[0], b=point[1]))
+        collection = IndexGroup(folders, replace(settings, k1=point[0], b=point[1]))
         rankings = dict(zip(ids, search(collection, ids, texts, options), strict=True))
         for query_id, ranking in rankings.items():
             judged.add(query_id, [id for id, _ in ranking])

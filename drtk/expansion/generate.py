@@ -25,7 +25,7 @@ class PassageBatch(NamedTuple):
     tokens: TokenizedTexts
 
 
-class Generate(BatchFunction):
+class PassageExpander(BatchFunction):
     """Add `field`, a list of generated texts, to passages. Sampling depends on the seed and the passage id only.
 
     An empty continuation is replaced by the passage itself, as in MASTER's released code (docs/methods/master.md).

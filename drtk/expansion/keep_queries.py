@@ -77,7 +77,7 @@ class QueryScorer:
         self._scorer = CrossEncoderScorer(
             settings.scorer,
             device=device,
-            settings=ScoringSettings(batch_tokens=settings.scorer_batch_tokens, dtype=settings.scorer_dtype),
+            settings=ScoringSettings(batch_tokens=settings.scorer_batch_tokens, precision=settings.scorer_precision),
             logits=settings.scorer_logits,
             batch_field="scorer_batch_tokens",
         )
@@ -94,25 +94,25 @@ class QueryScorer:
         return [float(str(score)) for score in self._scorer.scores(pairs)]
 
 
-class _Window(NamedTuple):
+class _QueryBatch(NamedTuple):
     passages: list[Passage]
     queries: list[tuple[str, ...]]
     pairs: Pairs | None  # tokens, if a cross-encoder scores them
 
 
-class KeepQueries(BatchFunction):
+class QueryFilter(BatchFunction):
     """Drop queries by their scores: those of a cross-encoder, or without one those in the records."""
 
     def __init__(self, settings: KeepSettings, device: str, bare: bool) -> None:
         self._scorer = QueryScorer(settings, device) if settings.scorer else None
         self._settings, self._bare = settings, bare
 
-    def prepare(self, records: list[Passage]) -> _Window:
+    def prepare(self, records: list[Passage]) -> _QueryBatch:
         """Tokenize the queries with their passages."""
         queries = [get_queries(passage) for passage in records]
-        return _Window(records, queries, None if self._scorer is None else self._scorer.prepare(records, queries))
+        return _QueryBatch(records, queries, None if self._scorer is None else self._scorer.prepare(records, queries))
 
-    def __call__(self, prepared: _Window) -> WindowResult:
+    def __call__(self, prepared: _QueryBatch) -> WindowResult:
         """Return the passages, in order, as JSON lines."""
         passages, queries, pairs = prepared
         if self._scorer is None or pairs is None:
@@ -131,7 +131,7 @@ def drop_queries(
     *,
     bare: bool,
 ) -> WindowResult:
-    """Return the passages with the queries that reach `min_score`. A share of all is left to `KeepBestShare`.
+    """Return the passages with the queries that reach `min_score`. A share of all is left to `TopShareFilter`.
 
     scores: of all queries in order
     """
@@ -154,7 +154,7 @@ def _select(queries: Sequence[str], scores: Sequence[float], mask: Iterable[Any]
     return {QUERIES: [query for query, _ in pairs], SCORES: [score for _, score in pairs]}
 
 
-class KeepBestShare:
+class TopShareFilter:
     """Second pass over scored lines: keep a share of all queries, the best by score; of equal ones the first.
 
     The number is rounded up. In memory are the scores alone, 4 bytes per query.
@@ -173,7 +173,7 @@ class KeepBestShare:
         number = ceil(Fraction(str(self._share)) * len(scores))  # 0.7 of 10 is 7: 7.000000000000001 would make it 8
         least, ties = find_lowest_kept(scores, number)
         if number:
-            self._counts["min_score"] = float(str(least))  # the digits that --min-score takes
+            self._counts["min_score"] = float(str(least))  # the digits that `min_score` takes
             log(f"keeping {number:,} of {len(scores):,} queries; their lowest score is {self._counts['min_score']}")
         stream = lines()
         while window := list(islice(stream, _WINDOW)):

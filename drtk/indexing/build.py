@@ -8,7 +8,7 @@ from typing import Any
 
 from drtk.data.jsonl import read_passages
 from drtk.errors import DrtkError, UsageError
-from drtk.indexing.base import index_class
+from drtk.indexing.base import get_index_class
 from drtk.indexing.config import IndexSettings
 from drtk.indexing.indexed_text import IndexedText
 from drtk.indexing.vectors import absolute_path, open_embeddings
@@ -26,8 +26,8 @@ def build_index(sources: Sequence[str], kind: str, settings: IndexSettings, job:
     Raises UsageError for sources or settings that do not fit the type, DrtkError for a corpus without passages.
     """
     job.record(settings, kind=kind, sources=list(sources))
-    engine = index_class(kind)
-    for name in ("expand", "weights"):
+    engine = get_index_class(kind)
+    for name in ("expand", "term_weights"):
         if getattr(settings, name) and kind not in ("bm25", "bm25s"):
             raise UsageError(f"`{name}`: only for indexes of type bm25 and bm25s")
     build = _index_passages if engine.reads == "passages" else _index_vectors

@@ -17,7 +17,7 @@ Check = Callable[[Expansion, Query], str | None]  # returns what is wrong with a
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class ExpansionLine:
     """A candidate expansion, its query, and its line in the file."""
 
     query: Query
@@ -26,7 +26,7 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True)
-class CandidateList:
+class ExpansionList:
     """The candidates of one query and kind, in the order of the file."""
 
     query: Query
@@ -56,9 +56,9 @@ def load_queries(source: str, tracker: InputTracker) -> dict[str, Query]:
     return {query.id: query for query in read_queries(source, tracker=tracker)}
 
 
-def iter_candidates(
+def iter_expansion_lines(
     source: str, queries: Mapping[str, Query], tracker: InputTracker, *, check: Check | None = None
-) -> Iterator[Candidate]:
+) -> Iterator[ExpansionLine]:
     """Yield candidates with their queries, in the order of the file.
 
     Raises RecordError (file:line) for one of an unknown query or with a problem that `check` returns, unless `tracker`
@@ -72,18 +72,18 @@ def iter_candidates(
         if query is None or problem is not None:
             tracker.skip_or_raise(RecordError(f"{name_of(source)}:{tracker.line}", str(problem)))
             continue
-        yield Candidate(query, expansion, tracker.line)
+        yield ExpansionLine(query, expansion, tracker.line)
 
 
-def iter_candidate_lists(
+def iter_expansion_lists(
     source: str, queries: Mapping[str, Query], tracker: InputTracker, *, check: Check | None = None
-) -> Iterator[CandidateList]:
+) -> Iterator[ExpansionList]:
     """Yield candidates by query and kind. Those of a query are adjacent in the file, its kinds in any order.
 
-    Raises what `iter_candidates` raises, and RecordError for candidates of a query that are not adjacent.
+    Raises what `iter_expansion_lines` raises, and RecordError for candidates of a query that are not adjacent.
     """
     seen: set[tuple[str, str]] = set()
-    for kinds in _iter_adjacent(iter_candidates(source, queries, tracker, check=check)):
+    for kinds in _iter_adjacent(iter_expansion_lines(source, queries, tracker, check=check)):
         for kind, candidates in kinds.items():
             query = candidates[0].query
             if (query.id, kind) in seen:
@@ -92,12 +92,12 @@ def iter_candidate_lists(
                     f"candidates of '{query.id}' for '{kind}' occur earlier, too: they must be adjacent",
                 )
             seen.add((query.id, kind))
-            yield CandidateList(query, kind, tuple(each.expansion for each in candidates))
+            yield ExpansionList(query, kind, tuple(each.expansion for each in candidates))
 
 
-def _iter_adjacent(candidates: Iterable[Candidate]) -> Iterator[dict[str, list[Candidate]]]:
+def _iter_adjacent(candidates: Iterable[ExpansionLine]) -> Iterator[dict[str, list[ExpansionLine]]]:
     """Yield the adjacent candidates of a query by kind."""
-    kinds: dict[str, list[Candidate]] = {}
+    kinds: dict[str, list[ExpansionLine]] = {}
     before = ""
     for each in candidates:
         if kinds and each.query.id != before:

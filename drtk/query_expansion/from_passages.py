@@ -42,7 +42,7 @@ def iter_question_passages(
         yield QuestionPassages(hits.query_id, queries[hits.query_id].text, passages)
 
 
-class FromPassages(BatchFunction):
+class PassageBasedExpander(BatchFunction):
     """Make expansions of questions, of one kind or of all, from their passages.
 
     The counts include passages without a text, except for titles alone, which need none.
@@ -92,7 +92,7 @@ def iter_sentences(question: str, passages: Sequence[Passage]) -> Iterator[str]:
     asked = set(extract_content_words(question))
 
     @cache  # most passages are never split
-    def ordered(at: int) -> list[str]:
+    def rank_sentences(at: int) -> list[str]:
         return sorted(
             split_plain_sentences(passages[at].text),
             key=lambda sentence: -len(asked & set(extract_content_words(sentence))),
@@ -101,9 +101,9 @@ def iter_sentences(question: str, passages: Sequence[Passage]) -> Iterator[str]:
     for place in count():
         left = False
         for at in range(len(passages)):
-            if place < len(ordered(at)):
+            if place < len(rank_sentences(at)):
                 left = True
-                yield ordered(at)[place]
+                yield rank_sentences(at)[place]
         if not left:
             return
 

@@ -26,7 +26,7 @@ PLACEHOLDER = "…"  # of the question in a prompt
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class GeneratorQuestion:
     """A question, the number of its generator if there are several, and whether that was trained on it, if known."""
 
     id: str
@@ -61,7 +61,7 @@ def find_generators(model: str, folder: Path, *, holdout: bool) -> Generators:
         )
     if count is None and holdout:
         raise MismatchError(
-            f"{model}: is no folder of train-generator --folds, so `holdout` has nothing to choose from"
+            f"{model}: contains one generator, not one per fold; `holdout` needs a folder trained with `folds`"
         )
     models = [model] if count is None else [str(get_fold_folder(folder, fold)) for fold in range(count)]
     own = manifest if count is None else read_manifest_if_any(Path(models[0]))
@@ -73,7 +73,7 @@ def find_generators(model: str, folder: Path, *, holdout: bool) -> Generators:
 
 def iter_questions(
     queries: Iterable[Query], source: str, *, seen: TrainedQuestions | None, draw: bool, tracker: InputTracker
-) -> Iterator[Question]:
+) -> Iterator[GeneratorQuestion]:
     """Yield the questions, each with its generator if there are several.
 
     draw: assign a random generator to a question of no fold
@@ -88,7 +88,7 @@ def iter_questions(
             tracker.skip_or_raise(RecordError(f"{name_of(source)}:{tracker.line}", str(error)))
             continue
         known = None if seen is None else fold is None and query in seen
-        yield Question(query.id, query.text, fold, known)
+        yield GeneratorQuestion(query.id, query.text, fold, known)
 
 
 def fill_prompt(question: str, prompt: str) -> str:
@@ -100,11 +100,11 @@ def fill_prompt(question: str, prompt: str) -> str:
 class QuestionBatch(NamedTuple):
     """A window of questions, and for each generator the numbers of its questions, and their tokens."""
 
-    questions: list[Question]
+    questions: list[GeneratorQuestion]
     parts: list[tuple[int, list[int], TokenizedTexts]]
 
 
-class Expand(BatchFunction):
+class QueryExpander(BatchFunction):
     """Generate expansions of questions. Sampling depends on the seed, the question id and the number of the text only.
 
     models: one per fold; a question without a fold goes to the first
@@ -131,7 +131,7 @@ class Expand(BatchFunction):
             if self._prompt is not None and writer.length(self._read(writer, "?")) > writer.room:
                 raise UsageError(f"`prompt` leaves nothing of the {writer.room} tokens of an input for a question")
 
-    def prepare(self, records: list[Question]) -> QuestionBatch:
+    def prepare(self, records: list[GeneratorQuestion]) -> QuestionBatch:
         """Tokenize the questions."""
         numbers: dict[int, list[int]] = {}
         for number, question in enumerate(records):

@@ -18,7 +18,7 @@ INPUT_ENTRY = "query_reranker"  # the entry of meta.json
 KIND_OF_SEVERAL = "query re-rankers"  # kind of a folder with a query re-ranker for each kind of expansion
 
 
-class Candidate(NamedTuple):
+class CandidateTexts(NamedTuple):
     """A question, an expansion, and for "rd" title and text of the first passage that both together retrieve."""
 
     question: str
@@ -28,7 +28,7 @@ class Candidate(NamedTuple):
 
 
 @dataclass(frozen=True)
-class QueryInput:
+class InputFormat:
     """The input: scorer "ri" (question, expansion) or "rd" (the first passage too); style "official" or "thesis".
 
     max_length: tokens, special tokens included
@@ -42,7 +42,7 @@ class QueryInput:
         """Return plain values, as `meta.json` stores them, and that lower scores are better."""
         return asdict(self) | {"better": "lower"}
 
-    def parts(self, candidate: Candidate) -> tuple[str, ...]:
+    def parts(self, candidate: CandidateTexts) -> tuple[str, ...]:
         """Return the texts between separators; an input that is too long is truncated at its end (docs/methods/ear.md).
 
         official: question, expansion, and for rd title, text; thesis: "question ? expansion", and for rd the passage
@@ -55,18 +55,18 @@ class QueryInput:
         return (question, text) if self.scorer == "ri" else (question, text, candidate.title, candidate.passage)
 
 
-def read_query_input(folder: Path) -> QueryInput | None:
+def read_input_format(folder: Path) -> InputFormat | None:
     """Return the input of the query re-ranker in a folder; None if drtk did not train it as one."""
     stated = read_training_entry(folder, INPUT_ENTRY)
     if stated is None:
         return None
-    return QueryInput(**{name: stated[name] for name in QueryInput.__dataclass_fields__ if name in stated})
+    return InputFormat(**{name: stated[name] for name in InputFormat.__dataclass_fields__ if name in stated})
 
 
-def load_query_input(model: str) -> QueryInput:
+def load_input_format(model: str) -> InputFormat:
     """Return the input of a query re-ranker. Raises MismatchError for any other model."""
     folder = locate(model)
-    if (found := read_query_input(folder)) is not None:
+    if (found := read_input_format(folder)) is not None:
         return found
     content = read_manifest_if_any(folder)
     if is_manifest(content) and content.get("kind") == KIND_OF_SEVERAL and content.get("kinds"):
@@ -82,14 +82,14 @@ class CandidateTokenizer:
     Two texts that fit get the same tokens as a pair.
     """
 
-    def __init__(self, tokenizer: Any, reading: QueryInput) -> None:
+    def __init__(self, tokenizer: Any, reading: InputFormat) -> None:
         self.tokenizer, self.reading = tokenizer, reading
         self.with_types = "token_type_ids" in tokenizer.model_input_names
         self.pad, self.left = int(tokenizer.pad_token_id or 0), tokenizer.padding_side == "left"
         self._single, self._pair = _frame(tokenizer), _frame(tokenizer, "b")
         self._second = tokenizer("a", "b")["token_type_ids"][-1] if self.with_types else 0
 
-    def __call__(self, candidates: Iterable[Candidate]) -> TokenizedTexts:
+    def __call__(self, candidates: Iterable[CandidateTexts]) -> TokenizedTexts:
         """Return the tokens of the candidates in order."""
         parted = [self.reading.parts(candidate) for candidate in candidates]
         if not parted:

@@ -103,7 +103,7 @@ _CPU_ENCODED, _GPU_ENCODED = 1 << 12, 1 << 16  # encoded at once
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class ReaderQuestion:
     """A question and the reader's input for each of its passages, best first; `textless` of them have no text."""
 
     query_id: str
@@ -121,7 +121,7 @@ def format_reader_input(question: str, passage: Passage) -> str:
 
 def iter_reader_questions(
     run: str, *, queries: Mapping[str, str], corpus: PassageLookup, depth: int, order: Order, tracker: InputTracker
-) -> Iterator[Question]:
+) -> Iterator[ReaderQuestion]:
     """Yield the questions of a run in its order, with their first `depth` passages.
 
     Warns once if ranks and scores disagree on the first passages: the public reader sorts by score.
@@ -142,18 +142,18 @@ def iter_reader_questions(
         question = queries[hits.query_id]
         passages = corpus.get_many(ids)
         inputs = [format_reader_input(question, passage) for passage in passages]
-        yield Question(hits.query_id, inputs, sum(not passage.text.strip() for passage in passages))
+        yield ReaderQuestion(hits.query_id, inputs, sum(not passage.text.strip() for passage in passages))
 
 
 class ReaderBatch(NamedTuple):
     """A window of questions, the tokens of their inputs, and for each question the rows of its own."""
 
-    questions: list[Question]
+    questions: list[ReaderQuestion]
     tokens: TokenizedTexts
     groups: list[np.ndarray]
 
 
-class Read(BatchFunction):
+class AnswerReader(BatchFunction):
     """Answer questions: the greedy answer, with its log-probability as the score.
 
     tokenizer: its folder, for a model folder without one
@@ -168,14 +168,14 @@ class Read(BatchFunction):
         if not self._writer.is_encoder_decoder:
             raise MismatchError(f"{model}: is a decoder-only model; an encoder-decoder (T5) is needed")
         on_cpu = self._device.type == "cpu"
-        dtype = ("float32" if on_cpu else "bfloat16") if settings.dtype == "auto" else settings.dtype
+        dtype = ("float32" if on_cpu else "bfloat16") if settings.precision == "auto" else settings.precision
         self._dtype: torch.dtype = getattr(torch, dtype)
         self._writer.model.to(self._device, self._dtype)
         self._budget = settings.batch_tokens or (_CPU_TOKENS if on_cpu else _GPU_TOKENS)
         self._encoded = min(self._budget, _CPU_ENCODED if on_cpu else _GPU_ENCODED)
         self._room = min(settings.max_length, self._writer.longest)
 
-    def prepare(self, records: list[Question]) -> ReaderBatch:
+    def prepare(self, records: list[ReaderQuestion]) -> ReaderBatch:
         """Tokenize the questions' inputs."""
         texts = [text for question in records for text in question.inputs]
         found = self._writer.tokenizer(

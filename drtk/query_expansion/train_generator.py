@@ -33,22 +33,22 @@ from drtk.training.generator import Score, StartModel, load_start_model, train_g
 from drtk.training.text_pairs import Subset, TextPair, TextPairs, sample_pairs, split_held_out
 
 
-def initial_capitals(answer: str) -> str:
+def capitalize_words(answer: str) -> str:
     """Return an answer in capitals only with initial capitals; any other answer unchanged.
 
-    >>> initial_capitals("DAVID BECKHAM"), initial_capitals("the BBC")
+    >>> capitalize_words("DAVID BECKHAM"), capitalize_words("the BBC")
     ('David Beckham', 'the BBC')
     """
     return string.capwords(answer) if answer.isupper() else answer
 
 
-def answer_target(answers: Sequence[str], *, case: Literal["kept", "initial"]) -> str | None:
-    """Return the first answer that is not blank, on one line. case: initial: see `initial_capitals` (TriviaQA)"""
+def select_answer_target(answers: Sequence[str], *, case: Literal["kept", "initial"]) -> str | None:
+    """Return the first answer that is not blank, on one line. case: initial: see `capitalize_words` (TriviaQA)"""
     first = next((text for answer in answers if (text := " ".join(answer.split()))), None)
-    return initial_capitals(first) if first and case == "initial" else first
+    return capitalize_words(first) if first and case == "initial" else first
 
 
-def sentence_target(passages: Iterable[Passage], contains: Contains) -> str | None:
+def select_sentence_target(passages: Iterable[Passage], contains: Contains) -> str | None:
     """Return the sentence with an answer in the first passage whose text has one.
 
     An answer across sentences gives the shortest stretch of sentences that contains it, the first of equal ones.
@@ -65,7 +65,7 @@ def sentence_target(passages: Iterable[Passage], contains: Contains) -> str | No
     return " ".join(text.split())
 
 
-def title_target(
+def build_title_target(
     passages: Iterable[Passage],
     contains: Contains,
     *,
@@ -112,7 +112,7 @@ class QuestionPairs:
         return self.questions[number].id
 
 
-def question_pairs(
+def build_question_pairs(
     source: str,
     *,
     run: str | None,
@@ -133,7 +133,7 @@ def question_pairs(
     if not known:
         raise DrtkError(f"{name_of(source)}: no question has an answer")
     if settings.task == "gar-answer":
-        targets = {query.id: answer_target(query.answers or (), case=settings.answer_case) for query in known}
+        targets = {query.id: select_answer_target(query.answers or (), case=settings.answer_case) for query in known}
     else:
         assert run is not None
         assert corpus is not None
@@ -175,10 +175,10 @@ def _iter_targets(
         if contains:
             passages = _count(map(store.__getitem__, each.to_ranked_ids()[: settings.depth]), looked, settings)
             if settings.task == "gar-sentence":
-                yield each.query_id, sentence_target(passages, contains)
+                yield each.query_id, select_sentence_target(passages, contains)
             else:
                 how: dict[str, Any] = {"mode": settings.title_mode, "separator": settings.separator}
-                yield each.query_id, title_target(passages, contains, **how, match_title=settings.match_title)
+                yield each.query_id, build_title_target(passages, contains, **how, match_title=settings.match_title)
     if invalid:
         warn(f"{invalid:,} answers are no regular expressions and match nothing")
 
@@ -197,7 +197,7 @@ Finish = Callable[
 ]  # folder of a generator, its start, facts of its training
 
 
-def pairs_without(pairs: TextPairs, folds: Mapping[str, int], fold: int) -> Subset:
+def exclude_fold(pairs: TextPairs, folds: Mapping[str, int], fold: int) -> Subset:
     """Return the pairs to train the generator of a fold on: those of all other folds."""
     return Subset(pairs, (number for number in range(len(pairs)) if folds[pairs.key(number)] != fold))
 
@@ -213,7 +213,7 @@ def split_pairs(pairs: TextPairs, dev: TextPairs | None, settings: GeneratorConf
 def check_folds(pairs: TextPairs, folds: Mapping[str, int], dev: TextPairs | None, settings: GeneratorConfig) -> None:
     """Raise DrtkError if the pairs of a generator fill no batch, or leave none to evaluate with."""
     for fold in range(settings.folds or 0):
-        trained, measured = split_pairs(pairs_without(pairs, folds, fold), dev, settings)
+        trained, measured = split_pairs(exclude_fold(pairs, folds, fold), dev, settings)
         plan_schedule(len(trained), settings, what="pairs")
         if settings.dev_share is not None and not measured:
             raise DrtkError(
@@ -243,7 +243,7 @@ def train_folds(
     for fold in range(settings.folds or 0):
         if fold in done:
             continue
-        mine, measured = split_pairs(pairs_without(pairs, folds, fold), dev, settings)
+        mine, measured = split_pairs(exclude_fold(pairs, folds, fold), dev, settings)
         log(f"fold {fold}: training on {len(mine):,} of {len(pairs):,} questions")
         start = load_start_model(model, settings)
         target = get_fold_folder(folder, fold)

@@ -15,14 +15,14 @@ from drtk.data.embeddings import PairVectors, make_pair_id
 from drtk.data.jsonl import dump
 from drtk.data.trec import Ranking, format_run_lines, iter_grouped_hits
 from drtk.errors import DrtkError, MismatchError, RecordError
-from drtk.indexing.vectors import encoder_differences
+from drtk.indexing.vectors import find_encoder_differences
 from drtk.models.config import ScoringSettings
 from drtk.models.cross_encoder import CrossEncoderScorer, TokenizedPairs
 from drtk.models.device import choose_device
 from drtk.models.generator_input import format_passage
 from drtk.models.list_reranker import load_list_reranker
 from drtk.records import Example
-from drtk.retrieval.fusion import strictly_falling, with_rest
+from drtk.retrieval.fusion import append_unscored, break_ties
 from drtk.runtime.filter_job import WindowResult
 from drtk.runtime.inputs import InputTracker
 from drtk.runtime.progress import warn
@@ -33,7 +33,7 @@ PAIRS, UNREADABLE = "pairs", "with nothing to read"  # names of counts
 
 
 @dataclass(frozen=True, slots=True)
-class Candidates:
+class RankingTexts:
     """A query with its ranking, best first, and the texts of the documents at its head that are scored.
 
     textless: number of these that have no text; they may have a title
@@ -48,7 +48,7 @@ class Candidates:
 
 @dataclass(frozen=True, slots=True)
 class ExampleTexts:
-    """An example with its query and the texts of its positives, then its negatives; textless: as in `Candidates`."""
+    """An example with its query and the texts of its positives, then its negatives; textless: as in `RankingTexts`."""
 
     example: Example
     query: str
@@ -56,9 +56,9 @@ class ExampleTexts:
     textless: int = 0
 
 
-def read_candidates(
+def read_ranking_texts(
     run: str, *, queries: Mapping[str, str], corpus: PassageLookup, depth: int, title: str, tracker: InputTracker
-) -> Iterator[Candidates]:
+) -> Iterator[RankingTexts]:
     """Yield the queries of a run with the texts of their first `depth` documents.
 
     queries: texts by id. Raises RecordError (file:line) for unknown ids, unless `tracker` skips them.
@@ -68,7 +68,7 @@ def read_candidates(
     ):
         ranking = hits.to_ranking()
         texts, textless = _look_up(corpus, [id for id, _ in ranking[:depth]], title)
-        yield Candidates(hits.query_id, queries[hits.query_id], ranking, texts, textless)
+        yield RankingTexts(hits.query_id, queries[hits.query_id], ranking, texts, textless)
 
 
 def read_example_texts(
@@ -105,7 +105,7 @@ def _look_up(corpus: PassageLookup, ids: Sequence[str], title: str) -> tuple[lis
     )
 
 
-def _count_pairs(records: Sequence[Candidates | ExampleTexts], pairs: int) -> dict[str, int]:
+def _count_pairs(records: Sequence[RankingTexts | ExampleTexts], pairs: int) -> dict[str, int]:
     """Count the pairs, those whose passage has no text, and those with neither text nor title."""
     unreadable = sum(not text.strip() for each in records for text in each.texts)
     counts = {PAIRS: pairs, TEXTLESS: sum(each.textless for each in records), UNREADABLE: unreadable}
@@ -136,11 +136,11 @@ def reorder(ranking: Ranking, scores: Sequence[float]) -> Ranking:
     Ties are broken by descending id. Scores fall strictly, also in single precision: the others count down by 1 from
     the lowest of the scores.
     """
-    head = strictly_falling([(id, score) for (id, _), score in zip(ranking, scores, strict=False)])
-    return with_rest(head, (id for id, _ in ranking[len(scores) :]))
+    head = break_ties([(id, score) for (id, _), score in zip(ranking, scores, strict=False)])
+    return append_unscored(head, (id for id, _ in ranking[len(scores) :]))
 
 
-class Scored(NamedTuple):
+class RerankedWindow(NamedTuple):
     """The lines of a window of a run, and the vectors of its pairs, (pairs, dimension), with their ids."""
 
     done: WindowResult
@@ -148,7 +148,7 @@ class Scored(NamedTuple):
     vectors: np.ndarray
 
 
-class _PairScorer(BatchFunction):
+class _CrossEncoderFunction(BatchFunction):
     """Score the pairs of a query and each text of its record with a cross-encoder."""
 
     def __init__(self, model: str, settings: ScoringSettings, device: str, logits: bool) -> None:
@@ -158,10 +158,10 @@ class _PairScorer(BatchFunction):
         return records, self._scorer.prepare([(each.query, text) for each in records for text in each.texts])
 
 
-class Rerank(_PairScorer):
-    """Convert `Candidates` to lines of a run: the scored documents by score, the others below them.
+class RunReranker(_CrossEncoderFunction):
+    """Convert `RankingTexts` to lines of a run: the scored documents by score, the others below them.
 
-    vectors: return `Scored`, not `WindowResult`
+    vectors: return `RerankedWindow`, not `WindowResult`
     """
 
     def __init__(
@@ -170,7 +170,7 @@ class Rerank(_PairScorer):
         super().__init__(model, settings, device, logits)
         self._tag, self._vectors = tag, vectors
 
-    def __call__(self, prepared: tuple[list[Candidates], TokenizedPairs]) -> WindowResult | Scored:
+    def __call__(self, prepared: tuple[list[RankingTexts], TokenizedPairs]) -> WindowResult | RerankedWindow:
         records, pairs = prepared
         vectors = np.empty((0, 0), dtype=np.float32)
         if self._vectors:
@@ -187,10 +187,10 @@ class Rerank(_PairScorer):
         if not self._vectors:
             return done
         ids = [make_pair_id(each.query_id, id) for each in records for id, _ in each.ranking[: len(each.texts)]]
-        return Scored(done, ids, vectors)
+        return RerankedWindow(done, ids, vectors)
 
 
-class Score(_PairScorer):
+class ExampleScorer(_CrossEncoderFunction):
     """Convert `ExampleTexts` to JSON lines of the examples with a score for each positive and negative."""
 
     def __call__(self, prepared: tuple[list[ExampleTexts], TokenizedPairs]) -> WindowResult:
@@ -211,7 +211,7 @@ def _to_decimals(scores: np.ndarray) -> list[float]:
 
 
 @dataclass(frozen=True, slots=True)
-class ListCandidates:
+class RankingRows:
     """A query with its ranking, best first, and the rows of the pair vectors of the documents at its head."""
 
     query_id: str
@@ -221,22 +221,20 @@ class ListCandidates:
 
 def check_same_scorer(model: str, trained: dict[str, Any], vectors: str, made: dict[str, Any]) -> None:
     """Raise MismatchError for pair vectors of another cross-encoder than a list re-ranker was trained on."""
-    if differences := encoder_differences({"encoder": trained}, {"encoder": made}):
+    if differences := find_encoder_differences({"encoder": trained}, {"encoder": made}):
         raise MismatchError(
             f"{vectors}: holds vectors of {made.get('model')}; {model} was trained on those of {trained.get('model')} "
             f"(different {', '.join(differences)})"
         )
 
 
-def read_list_candidates(
-    run: str, *, vectors: PairVectors, depth: int, tracker: InputTracker
-) -> Iterator[ListCandidates]:
+def read_ranking_rows(run: str, *, vectors: PairVectors, depth: int, tracker: InputTracker) -> Iterator[RankingRows]:
     """Yield the queries of a run with the rows of the vectors of their first `depth` documents.
 
     Raises RecordError (file:line) for pairs without a vector, unless `tracker` skips them.
     """
 
-    def check_vectors() -> Iterator[WithErrors[ListCandidates]]:
+    def check_vectors() -> Iterator[WithErrors[RankingRows]]:
         for hits in iter_grouped_hits(run, tracker=tracker):
             ranking = hits.to_ranking()
             rows = vectors.find_rows(hits.query_id, [id for id, _ in ranking[:depth]])
@@ -251,13 +249,13 @@ def read_list_candidates(
                 if id in missing
             ]
             kept = [(id, score) for id, score in ranking if id not in missing]
-            yield (ListCandidates(hits.query_id, kept, rows[rows >= 0].tolist()) if kept else None), errors
+            yield (RankingRows(hits.query_id, kept, rows[rows >= 0].tolist()) if kept else None), errors
 
     return skip_faulty(check_vectors(), run, tracker)
 
 
-class RerankLists(BatchFunction):
-    """Convert `ListCandidates` to lines of a run, sorted by the logits of a list re-ranker.
+class RunListReranker(BatchFunction):
+    """Convert `RankingRows` to lines of a run, sorted by the logits of a list re-ranker.
 
     Raises MismatchError for vectors of another width than the model reads.
     """
@@ -272,7 +270,7 @@ class RerankLists(BatchFunction):
             )
 
     @torch.inference_mode()
-    def __call__(self, prepared: list[ListCandidates]) -> WindowResult:
+    def __call__(self, prepared: list[RankingRows]) -> WindowResult:
         lines: list[bytes] = []
         for each in prepared:  # one list at a time: logits must not depend on the padding of other lists
             vectors = torch.from_numpy(self._vectors.load_vectors(each.rows)).unsqueeze(0).to(self._device)

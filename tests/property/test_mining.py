@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from drtk.data.ids import CorpusIds, parse_document_id
-from drtk.mining.audit import audit_row
-from drtk.mining.candidates import Hits, MiningQuery, Pool
+from drtk.mining.audit import build_audit_row
+from drtk.mining.candidates import CandidatePool, Hits, MiningQuery
 from drtk.mining.config import MineSettings
 from drtk.mining.filters import ContentFilter, build_score_filters
 from drtk.mining.miner import RANDOM, Miner
@@ -69,7 +69,7 @@ POLICIES = st.builds(
 )
 
 
-def mined(queries, policy, options, most, by_source, promote, *, window: int) -> list[Pool]:
+def mined(queries, policy, options, most, by_source, promote, *, window: int) -> list[CandidatePool]:
     """The pools of the queries, `window` of them at a time."""
     grades = {f"q{at}": judged for at, (_, judged) in enumerate(queries)}
     if by_source:
@@ -100,7 +100,7 @@ def test_no_positive_is_a_negative_and_every_candidate_is_accounted_for(
     pools = mined(queries, policy, options, most, by_source, promote, window=3)
     rows = []
     for pool, (_, judged) in zip(pools, queries, strict=True):
-        rows.append(row := audit_row(pool))
+        rows.append(row := build_audit_row(pool))
         negatives = [one.id for one in pool.negatives]
         relevant = {id for id, grade in judged.items() if grade >= 1}
         assert not set(negatives) & set(pool.positives)
@@ -140,4 +140,4 @@ def test_no_positive_is_a_negative_and_every_candidate_is_accounted_for(
 def test_windows_change_nothing(queries, policy, options, most, window):
     parts = mined(queries, policy, options, most, False, False, window=window)
     whole = mined(queries, policy, options, most, False, False, window=len(queries))
-    assert [audit_row(pool) for pool in parts] == [audit_row(pool) for pool in whole]
+    assert [build_audit_row(pool) for pool in parts] == [build_audit_row(pool) for pool in whole]

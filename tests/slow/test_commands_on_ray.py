@@ -15,7 +15,7 @@ from drtk.data.embeddings import read_shards
 from drtk.data.jsonl import dump, read_examples
 from drtk.errors import RecordError
 from drtk.retrieval import encode as embeddings
-from drtk.retrieval.encode import Embedder, EncodeWindows
+from drtk.retrieval.encode import Embedder, WindowEncoder
 from drtk.runtime.integrity import read_json
 from drtk.runtime.runners import BatchFunction
 from drtk.text import chunking
@@ -64,7 +64,7 @@ def test_encode_on_ray_makes_each_shard_once_and_loads_no_weights_itself(
     (here / "c.jsonl").write_bytes(b"".join(map(dump, make_passages(120))))
     call = ["encode", "c.jsonl", "--model", "model", "--shard-size", "16"]
     run_command(capfd, *call, "-o", "local", "-q")
-    monkeypatch.setattr(embeddings, "EncodeWindows", partial(Deadly, EncodeWindows, "d61", here / "killed"))
+    monkeypatch.setattr(embeddings, "WindowEncoder", partial(Deadly, WindowEncoder, "d61", here / "killed"))
     monkeypatch.setattr(Embedder, "load", lambda _: pytest.fail("the driver needs no weights"))
     run_command(capfd, *call, "-o", "ray", *RAY)
     assert (here / "killed").exists()
@@ -122,7 +122,7 @@ CHOSEN = (
     "{queries.jsonl}",
     "--model",
     "{rd}",
-    "--top",
+    "--n-best",
     "4",
 )
 

@@ -33,14 +33,14 @@ _BATCH = 1000  # passages that are looked up together
 _SAMPLE = 2000  # training passages in which the largest impact is searched
 
 
-class AskedPassage(NamedTuple):
+class PassageQuestions(NamedTuple):
     """A passage and the questions it answers."""
 
     passage: Passage
     queries: list[str]
 
 
-class AskedPassages:
+class PassageQuestionsByNumber:
     """The positives of all examples by number, each with all the questions it answers."""
 
     def __init__(self, examples: PackedExamples, *, queries: dict[str, str], corpus: CorpusTexts) -> None:
@@ -54,10 +54,10 @@ class AskedPassages:
     def __len__(self) -> int:
         return len(self._ids)
 
-    def __getitem__(self, number: int) -> AskedPassage:
+    def __getitem__(self, number: int) -> PassageQuestions:
         id = self._ids[number]
         (passage,) = self._corpus.get_many([id])
-        return AskedPassage(passage, [self._texts[query] for query in dict.fromkeys(self._queries[id])])
+        return PassageQuestions(passage, [self._texts[query] for query in dict.fromkeys(self._queries[id])])
 
 
 def compute_recall(words: Iterable[str], queries: Sequence[str], *, stem: Callable[[str], str]) -> list[float]:
@@ -72,7 +72,7 @@ def compute_recall(words: Iterable[str], queries: Sequence[str], *, stem: Callab
     return [shares[word] for word in words]
 
 
-class _Collator:
+class _PassageCollator:
     """Tokenize passages. room: word pieces of an input; expand: fields whose texts are read after a passage"""
 
     def __init__(
@@ -93,10 +93,10 @@ class _Collator:
         return tokens.pad(np.arange(len(places)), pad=self._weigher.pad)
 
 
-class RecallCollator(_Collator):
+class RecallCollator(_PassageCollator):
     """Batches for DeepCT: the model's inputs, and `recall` and `first`, (passages, tokens)."""
 
-    def __call__(self, items: Sequence[AskedPassage]) -> dict[str, Tensor]:
+    def __call__(self, items: Sequence[PassageQuestions]) -> dict[str, Tensor]:
         """Return the inputs of a step."""
         stem = make_stemmer("porter")
         places = locate_passage_words([item.passage for item in items], self._tokenizer, "pieces", title=self._title)
@@ -110,7 +110,7 @@ class RecallCollator(_Collator):
         return _to_tensors(batch | {"recall": recall, "first": first})
 
 
-class PairCollator(_Collator):
+class PairCollator(_PassageCollator):
     """Batches for DeepImpact of a positive and a negative per example: inputs, and `asked`, (2 * examples, tokens).
 
     asked: 1 at the first piece of the first occurrence of a word of the question
@@ -162,14 +162,14 @@ def plan(
     return plan_schedule(len(passages), training, what="passages", source=source)
 
 
-def recall_objective(model: nn.Module, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
+def make_recall_objective(model: nn.Module, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
     """Return {"recall": ()}, DeepCT's loss of a batch."""
     inputs = dict(inputs)
     recall, first = inputs.pop("recall"), inputs.pop("first")
     return {"recall": term_recall_loss(model(**inputs), recall, first)}
 
 
-def pair_objective(model: nn.Module, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
+def make_pair_objective(model: nn.Module, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
     """Return {"pairs": ()}, DeepImpact's loss of a batch with alternating rows of positives and negatives."""
     inputs = dict(inputs)
     asked = inputs.pop("asked")  # (2 * pairs, tokens)
@@ -202,11 +202,11 @@ def train_weigher(
     tokenizer = WordPieceTokenizer(str(weigher.folder))
     reading: dict[str, Any] = {"room": weigher.room(length), "title": title, "expand": settings.expand}
     texts: dict[str, Any] = {"queries": data.queries, "corpus": data.corpus}
-    steps: dict[str, Any] = {"batch": training.batch, "steps": schedule.steps, "seed": seed}
+    steps: dict[str, Any] = {"batch": training.batch_size, "steps": schedule.steps, "seed": seed}
     dataset: EpochDataset[Any]
     collate: Callable[[Sequence[Any]], dict[str, Tensor]]
     if method == "deepct":
-        dataset = EpochDataset(AskedPassages(data.examples, **texts), **steps)
+        dataset = EpochDataset(PassageQuestionsByNumber(data.examples, **texts), **steps)
         collate = RecallCollator(weigher, tokenizer, **reading)
     else:
         dataset = SampledExamples(data.examples, **texts, negatives=1, **steps)
@@ -227,7 +227,7 @@ def train_weigher(
         weigher.module.train(),
         dataset,
         collate,
-        objective=recall_objective if method == "deepct" else pair_objective,
+        objective=make_recall_objective if method == "deepct" else make_pair_objective,
         arguments=arguments,
         schedule=schedule,
         folder=folder,
@@ -261,5 +261,5 @@ def find_largest_impact(
             heads = [head for word, head in each.find_first_heads().items() if word not in excluded]
             largest = max([largest, *map(float, values[heads])])
     if largest <= 0:
-        raise DrtkError("every impact is 0 after training: try another `seed` or a lower `lr`")
+        raise DrtkError("every impact is 0 after training: try another `seed` or a lower `learning_rate`")
     return largest

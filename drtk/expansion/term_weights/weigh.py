@@ -18,7 +18,14 @@ from drtk.data.jsonl import dump, read_passages
 from drtk.errors import MismatchError, UsageError
 from drtk.expansion.config import WeightingSettings
 from drtk.expansion.term_weights import TERM_WEIGHTS
-from drtk.expansion.term_weights.base import Needs, Reader, Reading, Statistics, TermWeights, read_statistics
+from drtk.expansion.term_weights.base import (
+    Needs,
+    PassageSplitter,
+    SplitPassage,
+    Statistics,
+    TermWeights,
+    read_statistics,
+)
 from drtk.expansion.term_weights.bprop import WordAttention
 from drtk.expansion.term_weights.counted import is_word
 from drtk.models.model_folder import locate
@@ -44,7 +51,7 @@ _ROWS = {
 }
 
 
-def count_masked(reading: Reading, pieces: WordPieces, weights: Sequence[float], seed: int) -> dict[str, int]:
+def count_masked(reading: SplitPassage, pieces: WordPieces, weights: Sequence[float], seed: int) -> dict[str, int]:
     """Count the pieces of a passage's text, those masked at a rate of 15%, and the stop words and marks among these.
 
     The last are counted for each row of the report. pieces: of the text; weights: one per piece
@@ -103,20 +110,20 @@ class Plan(NamedTuple):
         return kind
 
 
-class Collect(BatchFunction):
+class StatisticsCollector(BatchFunction):
     """Compute statistics, one line per window. made_by: the choices that decide them"""
 
     def __init__(self, plan: Plan, kind: str, made_by: dict[str, Any]) -> None:
         self._kind, self._made_by = kind, made_by
-        self._reader = Reader(WordPieceTokenizer(plan.tokenizer), plan.settings, plan.split)
+        self._reader = PassageSplitter(WordPieceTokenizer(plan.tokenizer), plan.settings, plan.split)
         is_attention = kind == "attention"
         self._attention = WordAttention(plan.settings, plan.model or "", plan.device) if is_attention else None
 
-    def prepare(self, records: list[Passage]) -> list[Reading]:
+    def prepare(self, records: list[Passage]) -> list[SplitPassage]:
         """Split the passages into words."""
         return self._reader(records)
 
-    def __call__(self, prepared: list[Reading]) -> WindowResult:
+    def __call__(self, prepared: list[SplitPassage]) -> WindowResult:
         """Return the sums of the window."""
         sums = Statistics(self._kind, self._made_by)
         values: Iterable[Mapping[str, Sequence[float]]]
@@ -130,25 +137,25 @@ class Collect(BatchFunction):
         return WindowResult([sums.line()])
 
 
-class Weigh(BatchFunction):
+class PassageWeigher(BatchFunction):
     """Add "weights", one per word piece of the text, "title_weights" if titles are read, and the name of the tokenizer."""
 
     def __init__(self, plan: Plan, statistics: Statistics | None, bare: bool, report: bool) -> None:
         self._plan, self._bare, self._report = plan, bare, report
         self._tokenizer = WordPieceTokenizer(plan.tokenizer)
-        self._reader = Reader(self._tokenizer, plan.settings, plan.split)
+        self._reader = PassageSplitter(self._tokenizer, plan.settings, plan.split)
         self._method: TermWeights = TERM_WEIGHTS.load(plan.method)(plan.settings, statistics, plan.model, plan.device)
 
-    def prepare(self, records: list[Passage]) -> list[Reading]:
+    def prepare(self, records: list[Passage]) -> list[SplitPassage]:
         """Split the passages into words."""
         return self._reader(records)
 
-    def __call__(self, prepared: list[Reading]) -> WindowResult:
+    def __call__(self, prepared: list[SplitPassage]) -> WindowResult:
         """Return the passages, in order, as JSON lines."""
         lines = []
         report: Counter[str] = Counter()
         for reading, weights in zip(prepared, self._method(prepared), strict=True):
-            values = normalize_weights(weights, self._plan.settings.normalize)
+            values = normalize_weights(weights, self._plan.settings.weight_norm)
             pieces = reading.spread(values, self._plan.settings.spread)
             lines.append(self._line(reading, pieces, self._method.fields(reading, values)))
             if self._report:
@@ -156,7 +163,7 @@ class Weigh(BatchFunction):
                 report.update(count_masked(reading, texts, pieces[reading.title :], self._plan.seed))
         return WindowResult(lines, {"report": dict(report)} if self._report else {})
 
-    def _line(self, reading: Reading, pieces: list[float], more: dict[str, Any]) -> bytes:
+    def _line(self, reading: SplitPassage, pieces: list[float], more: dict[str, Any]) -> bytes:
         fields: dict[str, Any] = {"weights": pieces[reading.title :]}
         if reading.title:
             fields["title_weights"] = pieces[: reading.title]
@@ -204,7 +211,7 @@ def _resolve_title(wish: str | None, method: str, model: str | None) -> Literal[
     facts = None if model is None else read_manifest_if_any(locate(model)).get("term_weights")
     stated = facts.get("title") if isinstance(facts, dict) and facts.get("method") == method else None
     if wish is not None and stated is not None and wish != stated:
-        raise MismatchError(f"{model}: was trained with --title {stated}; --title {wish} contradicts it")
+        raise MismatchError(f"{model}: was trained with `title` {stated}; `title` {wish} contradicts it")
     return "none" if (wish or stated) == "none" else "join"
 
 
@@ -241,7 +248,7 @@ def collect(source: str, plan: Plan, *, running: RunnerSettings, job: FilterJob)
     run_filter(
         read_passages(source, tracker=job.tracker, side_files=job.side_files),
         job,
-        Collect,
+        StatisticsCollector,
         plan,
         kind,
         describe_choices(plan, kind),
@@ -295,7 +302,7 @@ def _weigh(
 
         passages = iter_with_added_texts(passages, plan.model or "", plan.settings, source=source, tracker=job.tracker)
     window = _READ_BY_MODEL if TERM_WEIGHTS.load(plan.method).with_model else _PLAIN
-    run_filter(passages, job, Weigh, plan, statistics, job.bare, report, running=running, window=window)
+    run_filter(passages, job, PassageWeigher, plan, statistics, job.bare, report, running=running, window=window)
     if report:
         for line in format_report(job.counts.get("report", {}), plan.method):
             log(line)

@@ -12,7 +12,7 @@ import orjson
 from drtk.errors import MismatchError, RecordError, UsageError
 from drtk.indexing.base import Ranking
 from drtk.indexing.config import BM25IndexSettings, BM25SearchSettings
-from drtk.indexing.indexed_text import impacts_of
+from drtk.indexing.indexed_text import read_impacts
 from drtk.indexing.lucene.build import write_index
 from drtk.indexing.lucene.jvm import anserini_version, find_jar, find_java, java
 from drtk.indexing.lucene.search import LuceneSearcher, replace_surrogates
@@ -227,7 +227,7 @@ class ImpactIndex(LuceneSearcher):
 def _impact_row(passage: Passage) -> dict[str, Any] | None:
     """Return a row of Anserini's JsonVectorCollection; a word's impact is its frequency."""
     try:
-        impacts = impacts_of(passage)
+        impacts = read_impacts(passage)
     except ValueError as error:
         raise RecordError(f"passage '{passage.id}'", str(error)) from error
     return {"id": passage.id, "contents": "", "vector": impacts} if impacts else None

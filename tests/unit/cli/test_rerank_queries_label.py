@@ -104,7 +104,7 @@ def test_lucene_gives_the_labels_that_bm25s_gives(lucene: Path, place: Path, tmp
 def test_a_resumed_run_equals_the_uninterrupted_one(
     place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    more = ["--batch", "7"]
+    more = ["--batch-size", "7"]
     whole = label(place, tmp_path / "whole", *more)
     rank = Labeler._label
     done = []
@@ -175,10 +175,10 @@ def test_an_index_without_its_passages_is_refused(place: Path, tmp_path: Path) -
     app(["index", str(corpus), "--type", "bm25s", "-o", str(tmp_path / "index"), "-q"], standalone_mode=False)
     corpus.unlink()
     named = ("--index", str(tmp_path / "index"))
-    with pytest.raises(MismatchError, match=r"index: its corpus is not at .*moved\.jsonl; name the file: `corpus`"):
+    with pytest.raises(MismatchError, match=r"index: its corpus .*moved\.jsonl does not exist; give `corpus`"):
         label(place, tmp_path / "out", *named)
     write_rows(tmp_path / "other.jsonl", [{"_id": "d0", "text": "a"}])
-    with pytest.raises(MismatchError, match=r"other\.jsonl: has no passage 'd?x?\d+', which .* finds"):
+    with pytest.raises(MismatchError, match=r"other\.jsonl: has no passage 'd?x?\d+' of the index"):
         label(place, tmp_path / "out", *named, "--corpus", str(tmp_path / "other.jsonl"))
     assert len(label(place, tmp_path / "out", *named, "--corpus", str(place / "corpus.jsonl"), "--force")) == 288
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from drtk.errors import DrtkError, MismatchError, UsageError
-from drtk.mining.candidates import Hits, MiningQuery, Pool
+from drtk.mining.candidates import CandidatePool, Hits, MiningQuery
 from drtk.mining.config import MineSettings
 from drtk.mining.content_filters import (
     CosineFilter,
@@ -20,7 +20,7 @@ from drtk.mining.content_filters import (
     PassageTexts,
     VectorsById,
     compute_overlap,
-    shingles,
+    make_shingles,
 )
 from drtk.mining.filters import (
     UNRETRIEVED,
@@ -40,12 +40,14 @@ from tests.run_commands import write_text
 Scored = Sequence[tuple[str, float]]
 
 
-def build_pool(hits: Mapping[str, Hits], *positives: str) -> Pool:
+def build_pool(hits: Mapping[str, Hits], *positives: str) -> CandidatePool:
     queries = QueryStream(Sources([]), InputTracker(), judgements={"q": dict.fromkeys(positives, 1)})
     return Miner(queries, Policy(keep=None), 1).build_pool(MiningQuery("q", dict(hits), Query("q", "what")))
 
 
-def filtered(rankings: Mapping[str, Scored], *positives: str, **options: Any) -> tuple[dict[str, list[str]], Pool]:
+def filtered(
+    rankings: Mapping[str, Scored], *positives: str, **options: Any
+) -> tuple[dict[str, list[str]], CandidatePool]:
     """Return the candidates that each source has left, and the pool."""
     hits = {name: Hits([id for id, _ in found], [score for _, score in found]) for name, found in rankings.items()}
     pool = build_pool(hits, *positives)
@@ -137,11 +139,11 @@ def test_limits_by_source_and_rejected_limits() -> None:
 
 def test_overlap_counts_shared_runs_of_three_words() -> None:
     # "a b c d" has abc and bcd, "b c d e" has bcd and cde: one of three
-    assert compute_overlap(shingles("a b c d"), shingles("B, c. D e!")) == pytest.approx(1 / 3)
-    assert compute_overlap(shingles("The same  words"), shingles("the SAME words.")) == 1.0
-    assert compute_overlap(shingles("short"), shingles("short")) == 1.0
-    assert compute_overlap(shingles("one two"), shingles("one three")) == 0.0
-    assert compute_overlap(shingles(""), shingles("!")) == 1.0
+    assert compute_overlap(make_shingles("a b c d"), make_shingles("B, c. D e!")) == pytest.approx(1 / 3)
+    assert compute_overlap(make_shingles("The same  words"), make_shingles("the SAME words.")) == 1.0
+    assert compute_overlap(make_shingles("short"), make_shingles("short")) == 1.0
+    assert compute_overlap(make_shingles("one two"), make_shingles("one three")) == 0.0
+    assert compute_overlap(make_shingles(""), make_shingles("!")) == 1.0
 
 
 def test_the_nearest_positive_counts_and_vectors_need_not_be_of_length_one(tmp_path: Path) -> None:
@@ -168,7 +170,7 @@ def test_vectors_that_lack_are_counted(tmp_path: Path) -> None:
     assert found.take(["b", "a", "b"]).tolist() == [[0, 1], [1, 0], [0, 1]]
     with pytest.raises(MismatchError, match="v: has no vector of 'x' and 1 more"):
         found.take(["a", "x", "y"])
-    with pytest.raises(MismatchError, match="has vectors of queries"):
+    with pytest.raises(MismatchError, match="contains vectors of queries"):
         VectorsById(write_embeddings(tmp_path / "q", [[1, 0]], ["a"], role="query"))
 
 

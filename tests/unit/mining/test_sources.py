@@ -13,7 +13,7 @@ import pytest
 from drtk.cli.main import app
 from drtk.errors import DrtkError, MismatchError, RecordError
 from drtk.mining.candidates import MiningQuery
-from drtk.mining.sources import Aligned, QueryStream, sort_sources
+from drtk.mining.sources import QueryBuffer, QueryStream, parse_sources
 from drtk.runtime.inputs import InputTracker
 from tests.run_commands import open_pipe, run_command, write_text
 from tests.tiny_models import save_tiny_encoder, write_collection
@@ -61,10 +61,10 @@ def test_an_index_gives_what_its_run_gives(world: Path, capfd: pytest.CaptureFix
     assert mined(capfd, "x=bm25", *texts) == mined(capfd, "x=bm25.run")
     exact = mined(capfd, "x=exact.run")
     assert mined(capfd, "x=exact", *texts) == exact
-    assert mined(capfd, "x=exact", *vectors, "--batch", "7") == exact
+    assert mined(capfd, "x=exact", *vectors, "--batch-size", "7") == exact
     assert mined(capfd, "x=flat", *vectors).count("\n") == 40  # sums in another order: the last hits may differ
     both = mined(capfd, "bm25", "exact", *texts, *vectors)
-    assert both == mined(capfd, "bm25", "exact", *texts, "--batch", "7")
+    assert both == mined(capfd, "bm25", "exact", *texts, "--batch-size", "7")
 
 
 REJECTED = [
@@ -73,16 +73,16 @@ REJECTED = [
     ("vectors", "vectors: is of kind 'embeddings'; expected 'index'"),
     (
         "exact --query-vectors asked --model model",
-        "`model` goes with a dense index that is searched with `queries`",
+        "`model` has no effect unless a dense index is searched with `queries`",
     ),
-    ("bm25 --queries queries.jsonl --max-length 9", "`max_length` goes with a dense index"),
-    ("examples.jsonl --margin 1", "`margin` compares scores of a retriever, which examples lack"),
-    ("examples.jsonl --from-rank 2", "`from_rank` needs ranks; the negatives of query 'q1' are in no order"),
+    ("bm25 --queries queries.jsonl --max-length 9", "`max_length` has no effect unless a dense index"),
+    ("examples.jsonl --margin 1", "`margin` compares retrieval scores, which examples lack"),
+    ("examples.jsonl --from-rank 2", "`from_rank` needs ranks; the negatives of query 'q1' are shuffled"),
     ("examples.jsonl exact.run --margin examples=1", "`margin`: there is no source 'examples' among exact"),
     ("queries.jsonl", "queries.jsonl: seems to hold queries or passages; expected a TREC run .*`queries`"),
     ("corpus.jsonl", "corpus.jsonl: seems to hold passages; .*passages: `corpus`"),
     ("qrels.tsv", "qrels.tsv: seems to hold judgements, or .*judgements: `qrels`"),
-    ("texts.jsonl", "texts.jsonl: holds texts, not ids; make a corpus and queries of them first"),
+    ("texts.jsonl", "texts.jsonl: contains texts, not ids"),
     ("nan.run", r"nan\.run:2: score 'nan' is not finite"),
 ]
 
@@ -134,12 +134,12 @@ def test_items_are_taken_in_another_order_and_only_early_ones_are_held() -> None
     def items() -> Iterator[MiningQuery]:
         yield from (MiningQuery(id, positives=(f"{id}{at}",)) for at, id in enumerate("abcdea"))
 
-    aligned = Aligned(items(), only={"a", "b", "c", "e"})
+    aligned = QueryBuffer(items(), only={"a", "b", "c", "e"})
     taken = [aligned.take(id) for id in "acbbf"]
     assert [one and one.positives for one in taken] == [("a0",), ("c2",), ("b1",), None, None]
-    assert sorted(aligned.held) == ["a", "e"]
+    assert sorted(aligned.buffered) == ["a", "e"]
     assert sorted(aligned.remaining()) == ["a", "e"]
-    assert sorted(Aligned(items(), only={"a"}).remaining()) == ["a"]
+    assert sorted(QueryBuffer(items(), only={"a"}).remaining()) == ["a"]
 
 
 def test_all_unknown_ids_of_a_file_are_counted(world: Path, capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -162,7 +162,7 @@ def test_an_index_of_another_corpus_is_noticed(world: Path, capfd: pytest.Captur
     ):
         run_command(capfd, *call)
     with pytest.raises(MismatchError, match="exact: passage 'd39', retrieved for query 'q1', is not in the corpus"):
-        run_command(capfd, *call, "--another-corpus", "--depth", "40")
+        run_command(capfd, *call, "--skip-corpus-check", "--depth", "40")
     assert run_command(capfd, *call[:3], *call[3:-1], "corpus.jsonl").count("\n") == 1
     with pytest.raises(MismatchError, match=r"exact\.run: was made from another corpus"):  # run, index, vectors, corpus
         run_command(capfd, "mine-negatives", "exact.run", "--qrels", judged, "--corpus", other)
@@ -194,9 +194,9 @@ def test_an_index_gives_what_its_run_gives_where_judgements_name_documents(
 ) -> None:
     monkeypatch.chdir(chunks)
     # A score 100 above the positive's would go, and all where no score of a positive is known: it lies below the depth.
-    for options in ([], ["--batch", "1"], ["--margin", "-100", "--corpus", "corpus.jsonl"]):
+    for options in ([], ["--batch-size", "1"], ["--margin", "-100", "--corpus", "corpus.jsonl"]):
         asked = run_command(capfd, "mine-negatives", "-q", "x=bm25", "--queries", "queries.jsonl", *BY_SOURCE, *options)
-        of_run = [] if "--batch" in options else options
+        of_run = [] if "--batch-size" in options else options
         assert asked == run_command(capfd, "mine-negatives", "-q", "x=bm25.run", *BY_SOURCE, *of_run)
         first, second = map(json.loads, asked.splitlines())
         assert first["positives"] == ["doc#0"]
@@ -338,7 +338,7 @@ def test_sources_scores_and_fields_of_all_lines_are_kept(union: Path, capfd: pyt
 
 def test_a_file_that_is_read_three_times_is_one_input(union: Path) -> None:
     tracker = InputTracker()
-    stream = QueryStream(sort_sources(["union.jsonl"], tracker), tracker)
+    stream = QueryStream(parse_sources(["union.jsonl"], tracker), tracker)
     assert [query.query_id for query in stream] == ["q1", "q2"]
     (entry,) = tracker.inputs
     assert entry["bytes"] == len(UNION)

@@ -132,7 +132,15 @@ def test_query_files_hold_what_the_reference_chooses(tmp_path: Path, seed: int) 
         ("concat", 1, None),
     ]:
         output = tmp_path / f"{select}{top}{most}"
-        more = ["--select", select, "--top", top, *([] if most is None else ["--max-candidates", most]), "-o", output]
+        more = [
+            "--select",
+            select,
+            "--n-best",
+            top,
+            *([] if most is None else ["--max-candidates", most]),
+            "-o",
+            output,
+        ]
         app([str(each) for each in (*call, *more)], standalone_mode=False)
         for kind in KINDS:
             for place in range(top):
@@ -184,7 +192,8 @@ def test_labels_are_the_ranks_of_the_reference(tmp_path: Path) -> None:
             question = asked[row["query_id"]]
             (ranking,) = texts.search([slow.expanded(question["text"], row["text"])], 100)
             found = [
-                Found(passage.id, passage.text, passage.title) for passage in (texts.passage(id) for id, _ in ranking)
+                Found(passage.id, passage.text, passage.title)
+                for passage in (texts.get_passage(id) for id, _ in ranking)
             ]
             wanted = slow.rank_label(found, question["answers"], max_rank=max_rank, depth=depth)
             assert row["rank"] == wanted, json.dumps(row)

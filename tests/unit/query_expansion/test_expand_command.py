@@ -14,7 +14,7 @@ from drtk.data.jsonl import read_expansions
 from drtk.errors import DrtkError, MismatchError, RecordError, UsageError
 from drtk.models import generation as text_writer
 from drtk.models.seq2seq import save_generation_model
-from drtk.query_expansion.generate import Expand
+from drtk.query_expansion.generate import QueryExpander
 from drtk.runtime.integrity import read_json
 from tests.qa_collection import QuestionFiles, write_questions
 from tests.run_commands import run_command
@@ -145,7 +145,18 @@ def test_a_generator_says_what_and_how_long_it_writes(
         UsageError, match=r"--kind: .* does not record what it generates; name it: answer, sentence, title"
     ):
         rows(capfd, "questions.jsonl", "--model", models / "t5")
-    training = ["--task", "gar-answer", "--batch", "4", "--steps", "2", "--max-length", "16", "--target-length", "3"]
+    training = [
+        "--task",
+        "gar-answer",
+        "--batch-size",
+        "4",
+        "--max-steps",
+        "2",
+        "--max-length",
+        "16",
+        "--target-length",
+        "3",
+    ]
     call = [
         "train-generator",
         "questions.jsonl",
@@ -225,7 +236,7 @@ def held_out(models: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Pa
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("drtk.query_expansion.train_generator.train_generator", noted)
         call = ["train-generator", asked.questions, "--task", "gar-answer", "--folds", "3", "--model", models / "t5"]
-        app([*map(str, call), "--batch", "4", "-o", str(folder / "gen"), "-q"], standalone_mode=False)
+        app([*map(str, call), "--batch-size", "4", "-o", str(folder / "gen"), "-q"], standalone_mode=False)
     return folder / "gen", asked.questions, learnt
 
 
@@ -312,7 +323,7 @@ def test_what_holdout_cannot_choose_is_refused(
         MismatchError, match=r"gen: holds 3 generators, one per fold; `holdout` chooses, .*/fold-0 is the first"
     ):
         rows(capfd, questions, "--model", generators, *SHORT)
-    with pytest.raises(MismatchError, match="is no folder of train-generator --folds, so `holdout` has nothing"):
+    with pytest.raises(MismatchError, match="contains one generator, not one per fold"):
         rows(capfd, questions, "--model", models / "t5", "--kind", "answer", "--holdout")
     strange = tmp_path / "strange.jsonl"
     strange.write_text(questions.read_text() + '{"_id": "new", "text": "of no fold"}\n')
@@ -402,16 +413,16 @@ def test_a_resumed_run_has_the_bytes_and_counts_of_an_uninterrupted_one(
 ) -> None:
     monkeypatch.setattr("drtk.cli.expand_queries.WINDOW", 4)
     call = ["expand-queries", "questions.jsonl", "--model", str(models / "t5"), "--kind", "answer", *SHORT, "-q"]
-    expand, done = Expand.__call__, []
+    expand, done = QueryExpander.__call__, []
 
-    def fail(self: Expand, prepared: Any) -> Any:
+    def fail(self: QueryExpander, prepared: Any) -> Any:
         done.append(1)
         if len(done) == 4:
             raise DrtkError("power failure")
         return expand(self, prepared)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Expand, "__call__", fail)
+        patch.setattr(QueryExpander, "__call__", fail)
         with pytest.raises(DrtkError, match="power failure"):
             app([*call, "-o", "parts.jsonl"], standalone_mode=False)
     assert read_json(Path("parts.jsonl.part.json"))["records"] == 12

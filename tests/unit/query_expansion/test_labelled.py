@@ -10,7 +10,7 @@ import pytest
 
 from drtk.cli.main import app
 from drtk.errors import DrtkError, RecordError, UsageError
-from drtk.query_expansion.candidates import CandidateList, load_queries
+from drtk.query_expansion.candidates import ExpansionList, load_queries
 from drtk.query_expansion.config import QueryRerankerConfig
 from drtk.query_expansion.labelled import LabelledCandidates, load_labelled
 from drtk.records import Expansion, Query
@@ -56,14 +56,14 @@ def relabelled(place: Path, output: Path, depth: int, max_rank: int) -> Path:
     return output
 
 
-def candidates(number: int, *ranks: int, texts: str = "") -> CandidateList:
+def candidates(number: int, *ranks: int, texts: str = "") -> ExpansionList:
     words = texts.split("|") if texts else [f"text {at}" for at in range(len(ranks))]
     top1 = {"title": "t", "text": "p"}
     expansions = [
         Expansion(f"e{number}.{at}", f"q{number}", "answer", word, rank=rank, top1=top1)
         for at, (word, rank) in enumerate(zip(words, ranks, strict=True))
     ]
-    return CandidateList(Query(f"q{number}", f"question {number}"), "answer", tuple(expansions))
+    return ExpansionList(Query(f"q{number}", f"question {number}"), "answer", tuple(expansions))
 
 
 def test_ranks_beyond_the_depth_become_max_rank_and_tied_lists_are_dropped() -> None:

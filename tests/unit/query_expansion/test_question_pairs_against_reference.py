@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from drtk.config import load_preset, merge
-from drtk.query_expansion.train_generator import question_pairs
+from drtk.query_expansion.train_generator import build_question_pairs
 from drtk.runtime.inputs import InputTracker
 from drtk.text.sentences import split_plain_sentences
 from drtk.training.config import GeneratorConfig
@@ -59,7 +59,7 @@ def test_questions_get_the_targets_of_the_reference(tmp_path: Path, seed: int) -
     for preset in presets:
         plain = merge(GeneratorConfig, load_preset(preset).settings, {})
         for settings in (plain, replace(plain, depth=2), replace(plain, title_mode="first")):
-            pairs = question_pairs(
+            pairs = build_question_pairs(
                 str(asked), run=str(run), corpus=str(corpus), settings=settings, format=str, tracker=InputTracker()
             )
             wanted = {}

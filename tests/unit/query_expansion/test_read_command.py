@@ -15,7 +15,7 @@ from transformers.modeling_outputs import BaseModelOutput
 from drtk.cli.main import app
 from drtk.errors import DrtkError, MismatchError, RecordError
 from drtk.models.seq2seq import load_generation_model
-from drtk.query_expansion.read import Read, format_reader_input, iter_reader_questions
+from drtk.query_expansion.read import AnswerReader, format_reader_input, iter_reader_questions
 from drtk.records import Passage
 from drtk.runtime.inputs import InputTracker
 from tests.retriever_setup import MemoryCorpus
@@ -200,19 +200,19 @@ def test_an_interrupted_run_resumed_equals_an_uninterrupted_one(
     call = ["read", "run", *FILES, "--model", str(model), *SHORT]
     run_command(capfd, *call, "-o", "whole")
     done = []
-    work = Read.__call__
+    work = AnswerReader.__call__
 
-    def until_memory_ends(self: Read, prepared: Any) -> Any:
+    def until_memory_ends(self: AnswerReader, prepared: Any) -> Any:
         if len(done) == 3:
             raise DrtkError("memory ends")
         done.append(prepared)
         return work(self, prepared)
 
-    monkeypatch.setattr(Read, "__call__", until_memory_ends)
+    monkeypatch.setattr(AnswerReader, "__call__", until_memory_ends)
     with pytest.raises(DrtkError, match="memory ends"):
         run_command(capfd, *call, "-o", "out")
     assert Path("out.part").read_text().count("\n") == 12  # three windows of four
-    monkeypatch.setattr(Read, "__call__", work)
+    monkeypatch.setattr(AnswerReader, "__call__", work)
     run_command(capfd, *call, "-o", "out", "--resume")
     assert Path("out").read_bytes() == Path("whole").read_bytes()
 

@@ -9,7 +9,7 @@ import pytest
 from drtk.errors import DrtkError, MismatchError
 from drtk.indexing.config import SearchSettings
 from drtk.retrieval.encode import Embedder
-from drtk.retrieval.search import Collection, QueryEncoder
+from drtk.retrieval.search import IndexGroup, QueryEncoder
 from drtk.runtime.atomic import write_json
 from drtk.runtime.integrity import read_json
 from drtk.runtime.manifest import find_changes
@@ -45,7 +45,7 @@ def test_queries_are_encoded_as_the_index_says_and_as_encode_would(index, place,
 
 
 def encode(index, model, **settings):
-    return QueryEncoder(Collection([str(index)], SearchSettings()), SearchSettings(**settings), model and str(model))(
+    return QueryEncoder(IndexGroup([str(index)], SearchSettings()), SearchSettings(**settings), model and str(model))(
         ["rivers"]
     )
 
@@ -53,7 +53,7 @@ def encode(index, model, **settings):
 def test_a_copy_of_the_model_may_encode_and_another_model_may_not(index, place, tmp_path):
     copy = shutil.copytree(place / "model", tmp_path / "copy")
     np.testing.assert_array_equal(encode(index, copy), encode(index, None))
-    with pytest.raises(MismatchError, match=r"other: is not the model that made the vectors of .*dense"):
+    with pytest.raises(MismatchError, match=r"other: is not the model that encoded the vectors of .*dense"):
         encode(index, place / "other")
     change_json(copy, "config_sentence_transformers.json", prompts={"query": "find: ", "document": ""})
     encode(index, copy, prompt="find: ")  # an explicit prompt may differ from that of the model
@@ -91,7 +91,7 @@ def test_a_model_whose_configuration_changed_after_indexing_is_rejected(index, p
 def test_vectors_of_queries_from_a_changed_model_are_rejected(index, place, tmp_path, capfd):
     copy = change_json(shutil.copytree(place / "model", tmp_path / "copy"), "tokenizer.json", normalizer=None)
     run_command(capfd, "encode", place / "queries.jsonl", "--model", copy, "--role", "query", "-o", tmp_path / "q")
-    with pytest.raises(MismatchError, match=r"q: was made by another encoder than .*dense \(different tokenizer\)"):
+    with pytest.raises(MismatchError, match=r"q: was encoded by another model than .*dense \(different tokenizer\)"):
         run_command(capfd, "search", index, tmp_path / "q")
 
 

@@ -6,11 +6,11 @@ import pytest
 from drtk.cli.search import sort_paths
 from drtk.data.ids import parse_document_id
 from drtk.errors import DrtkError, MismatchError, UsageError
-from drtk.indexing.base import index_class
+from drtk.indexing.base import get_index_class
 from drtk.indexing.config import IndexSettings, SearchSettings
 from drtk.indexing.vectors import open_embeddings
 from drtk.records import Passage, Query
-from drtk.retrieval.search import Collection, QueryEncoder, RankingOptions, StoredQueries, TextQueries, search
+from drtk.retrieval.search import IndexGroup, QueryEncoder, RankingOptions, StoredQueries, TextQueries, search
 from drtk.runtime.folder_job import FolderJob
 from tests.embedding_folders import ENCODER, rewrite_manifest, write_embeddings
 
@@ -21,7 +21,7 @@ def dense(folder, vectors, ids, *, kind="exact", encoder=ENCODER):
         [write_embeddings(folder.with_name(folder.name + "-v"), vectors, ids, encoder=encoder)]
     )
     job = FolderJob("index", "index", str(folder))
-    facts |= index_class(kind).build(rows, job.begin(), IndexSettings(), kind=kind)
+    facts |= get_index_class(kind).build(rows, job.begin(), IndexSettings(), kind=kind)
     job.finish(type=kind, **facts)
     return str(folder)
 
@@ -29,13 +29,13 @@ def dense(folder, vectors, ids, *, kind="exact", encoder=ENCODER):
 def words(folder, texts):
     passages = [Passage(id, text) for id, text in texts.items()]
     job = FolderJob("index", "index", str(folder))
-    index_class("bm25s").build(passages, job.begin(), IndexSettings())
+    get_index_class("bm25s").build(passages, job.begin(), IndexSettings())
     job.finish(type="bm25s", encoder=None, corpus=None)
     return str(folder)
 
 
 def opened(*folders, **settings):
-    return Collection(list(folders), SearchSettings(**settings))
+    return IndexGroup(list(folders), SearchSettings(**settings))
 
 
 def test_a_document_scores_as_its_best_passage(tmp_path):
@@ -100,15 +100,15 @@ def test_indexes_and_queries_that_do_not_fit_are_rejected(tmp_path):
     for other, problem in zip(others, ["another encoder", "dimension 2", "of type bm25s"], strict=True):
         with pytest.raises(MismatchError, match=problem):
             opened(one, other)
-    with pytest.raises(MismatchError, match="dimension 2; those of the queries have 3"):
+    with pytest.raises(MismatchError, match="dimension 2, but the query vectors have dimension 3"):
         opened(wider).search(np.ones((1, 3), np.float32), 1)
-    with pytest.raises(UsageError, match="name it with `model`"):
+    with pytest.raises(UsageError, match="does not record the encoder of its vectors"):
         QueryEncoder(opened(dense(tmp_path / "n", [[1.0]], ["a"], encoder=None)), SearchSettings())(["a query"])
     passages = write_embeddings(tmp_path / "p", [[1.0]])
     queries = write_embeddings(tmp_path / "o", [[1.0]], role="query", encoder=encoder)
     for index, source, problem in [
-        (one, passages, "holds vectors of passages"),
-        (one, queries, "another encoder"),
+        (one, passages, "contains vectors of passages"),
+        (one, queries, "another model"),
         (bm25, queries, "index of words"),
     ]:
         with pytest.raises(MismatchError, match=problem):
@@ -121,7 +121,7 @@ def test_an_empty_query_finds_nothing_and_is_counted(tmp_path):
     found = dict(ask(queries, RankingOptions(1)))
     assert [found[id][0][0] if found[id] else None for id in ("q1", "q2", "q3")] == ["d1", None, "d2"]
     assert list(found) == ["q1", "q2", "q3"]
-    assert ask.empty == 1
+    assert ask.num_empty == 1
 
 
 def test_stored_vectors_are_queries(tmp_path):

@@ -10,7 +10,12 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from drtk.query_expansion.train_generator import answer_target, initial_capitals, sentence_target, title_target
+from drtk.query_expansion.train_generator import (
+    build_title_target,
+    capitalize_words,
+    select_answer_target,
+    select_sentence_target,
+)
 from drtk.records import Passage
 from drtk.text.answers import (
     PatternMatcher,
@@ -142,10 +147,10 @@ def test_exact_match_is_that_of_the_reference(prediction: str, golds: list[str],
 )
 def test_capitals_of_an_answer_are_those_of_the_reference(words: list[str]) -> None:
     answer = " ".join(words)
-    assert initial_capitals(answer) == queries.initial_capitals(answer)
+    assert capitalize_words(answer) == queries.initial_capitals(answer)
     if answer:
-        assert answer_target([answer], case="initial") == queries.initial_capitals(answer)
-        assert answer_target([answer], case="kept") == answer
+        assert select_answer_target([answer], case="initial") == queries.initial_capitals(answer)
+        assert select_answer_target([answer], case="kept") == answer
 
 
 def test_queries_are_those_of_the_reference() -> None:
@@ -177,9 +182,9 @@ def test_targets_of_generators_are_those_of_the_reference() -> None:
         passages = sample_hits(rng, [answer.upper() for answer in answers if answer != "never said"])
         hits = [Found(passage.id, passage.text, passage.title) for passage in passages]
         contains = TokenMatcher(answers)
-        assert sentence_target(passages, contains) == queries.sentence_target(
+        assert select_sentence_target(passages, contains) == queries.sentence_target(
             hits, answers, split=split_plain_sentences
         )
         for mode in ("all", "first"):
             titles = queries.title_targets(hits, answers, every=mode == "all")
-            assert title_target(passages, contains, mode=mode, separator=" | ") == (" | ".join(titles) or None)  # type: ignore[arg-type]
+            assert build_title_target(passages, contains, mode=mode, separator=" | ") == (" | ".join(titles) or None)  # type: ignore[arg-type]

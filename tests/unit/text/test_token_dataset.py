@@ -359,7 +359,7 @@ def test_unreadable_inputs(tmp_path, pieces, monkeypatch):
     assert [name for name in left if not name.endswith(".lock")] == []
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("DRTK_CACHE", str(tmp_path / "file"))
-    with pytest.raises(DrtkError, match=r"file.*DRTK_CACHE can name another"):
+    with pytest.raises(DrtkError, match=r"file.*set .DRTK_CACHE to another"):
         TokenCorpus.open(write(path, passage("p1")), pieces)
 
 
@@ -371,7 +371,7 @@ def test_the_cache_depends_on_content_tokenizer_and_fields(tmp_path, folders, pi
     source = write(tmp_path / "c.jsonl", row)
     first, second = InputTracker(), InputTracker()
     one = TokenCorpus.open(source, pieces, tracker=first)
-    assert TokenCorpus.open(source, pieces, tracker=second).get_text(0).ids.tolist() == one.text(0).ids.tolist()
+    assert TokenCorpus.open(source, pieces, tracker=second).get_text(0).ids.tolist() == one.get_text(0).ids.tolist()
     assert first.inputs == second.inputs
     assert first.inputs[0]["digest"]
     copy = write(tmp_path / "copy.jsonl", row)
@@ -384,7 +384,7 @@ def test_the_cache_depends_on_content_tokenizer_and_fields(tmp_path, folders, pi
     assert len(calls) == 5
     packed = tmp_path / "c.jsonl.gz"
     packed.write_bytes(gzip.compress(Path(copy).read_bytes()))
-    assert TokenCorpus.open(str(packed), pieces).get_text(0).ids.tolist() == one.text(0).ids.tolist()
+    assert TokenCorpus.open(str(packed), pieces).get_text(0).ids.tolist() == one.get_text(0).ids.tolist()
 
 
 @pytest.mark.parametrize("kind", ["words", "bytes", "sentences"])
@@ -427,7 +427,7 @@ def test_one_of_two_runs_tokenizes_and_the_other_waits(tmp_path, pieces, monkeyp
         other = pool.submit(TokenCorpus.open, source, pieces)
         assert waiting.wait(60)
         gate.set()
-        assert one.result().text(1).ids.tolist() == other.result().text(1).ids.tolist()
+        assert one.result().get_text(1).ids.tolist() == other.result().get_text(1).ids.tolist()
     assert len(calls) == 1
 
 
