@@ -21,7 +21,7 @@ from sentence_transformers import SentenceTransformer
 from drtk.data.jsonl import read_passages
 from drtk.models.config import EncodeSettings
 from drtk.retrieval.encode import Embedder
-from drtk.runtime.manifest import versions
+from drtk.runtime.manifest import list_versions
 
 
 def measured(work: Callable[[], np.ndarray]) -> tuple[float, float, np.ndarray]:
@@ -80,7 +80,7 @@ def main() -> None:
             }
             for name, (wall, processor) in best.items()
         },
-        "versions": versions(),
+        "versions": list_versions(),
     }
     print(json.dumps(report, indent=2))
 

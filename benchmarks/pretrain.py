@@ -184,7 +184,7 @@ def ours(options: argparse.Namespace) -> dict[str, float]:
     from drtk.pretraining.example_builder import list_corpus_fields
     from drtk.pretraining.parse import parse_composition
     from drtk.pretraining.trainer import Pretrainer
-    from drtk.runtime.inputs import Intake
+    from drtk.runtime.inputs import InputTracker
     from drtk.runtime.progress import set_verbosity
     from drtk.text.token_dataset import TokenCorpus
 
@@ -203,7 +203,7 @@ def ours(options: argparse.Namespace) -> dict[str, float]:
     if options.micro:
         chosen["micro_batch"] = options.micro
     settings = merge(PretrainSettings, preset.settings, chosen | {"log_every": 1000})
-    corpus = TokenCorpus.open(options.passages, options.model, wants=list_corpus_fields(plan), intake=Intake())
+    corpus = TokenCorpus.open(options.passages, options.model, wants=list_corpus_fields(plan), tracker=InputTracker())
     material = training.PretrainingData(corpus, plan, settings, tokenizer, 1)
     clock = {"start": 0.0, "memory": 0.0, "loss": 0.0}
     usual = Pretrainer.training_step

@@ -21,7 +21,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from drtk.text.words import basic_words
+from drtk.text.words import split_basic_words
 
 MEASURES = "nDCG@10 RR@10 R@100"
 PLAIN_GRID = "k1=0.6,0.9,1.2,2,3,5 b=0.2,0.4,0.75,0.9,1"
@@ -152,7 +152,7 @@ def parted(work: Path, name: str) -> Path:
     """The corpus with its words parted as the tokenizer parts them (nltk.text is two), which Lucene alone does not."""
     rows = read(work / name / "corpus.jsonl")
     for row in rows:
-        row |= {field: " ".join(word.text for word in basic_words(row[field])) for field in ("title", "text")}
+        row |= {field: " ".join(word.text for word in split_basic_words(row[field])) for field in ("title", "text")}
     return write(work / f"{name}.parted.jsonl", rows)
 
 

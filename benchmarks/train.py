@@ -247,11 +247,11 @@ def _settings(options: argparse.Namespace) -> Any:
 
 
 def _data(options: argparse.Namespace) -> Any:
-    from drtk.runtime.inputs import Intake
+    from drtk.runtime.inputs import InputTracker
     from drtk.training.examples import load_examples
 
     files = {"queries": options.queries, "corpus": options.corpus}
-    return load_examples(options.examples, **files, intake=Intake(), negatives=options.negatives)
+    return load_examples(options.examples, **files, tracker=InputTracker(), negatives=options.negatives)
 
 
 def _wait() -> None:

@@ -15,7 +15,7 @@ from drtk.config import check_integer
 from drtk.errors import DrtkError, OutputClosed, UsageError
 from drtk.runtime.filter_job import FilterJob
 from drtk.runtime.folder_job import FolderJob
-from drtk.runtime.inputs import Intake
+from drtk.runtime.inputs import InputTracker
 from drtk.runtime.manifest import check_outputs, find_changes
 from drtk.runtime.progress import log, set_verbosity
 from drtk.runtime.sharding import WHOLE, parse_part
@@ -124,7 +124,7 @@ def record_filter(
             side_files=tuple(given.get("with_files") or ()),
             writes=writes,
             part=parse_part(given.get("shard", "1/1")),
-            intake=Intake(skip_bad=given["skip_bad"]),
+            tracker=InputTracker(skip_bad=given["skip_bad"]),
         )
 
     return lambda function: _common(function, tuple(flags), make, shape="filter", writes=writes)
@@ -171,7 +171,7 @@ def _folder_job(
         resumable="resume" in given,
         resume=given.get("resume", False),
         force=given["force"],
-        intake=Intake(skip_bad=given["skip_bad"]),
+        tracker=InputTracker(skip_bad=given["skip_bad"]),
         side_files=tuple(given.get("with_files") or ()),
         may_differ=may_differ,
     )

@@ -22,7 +22,7 @@ from typer.core import TyperGroup
 from drtk import __version__
 from drtk.cli.options import NO_WHOLE
 from drtk.errors import DrtkError, OutputClosed, UsageError
-from drtk.runtime.progress import name_options, printable
+from drtk.runtime.progress import escape_control_characters, name_options
 from drtk.runtime.sharding import ignore_torchrun
 from drtk.runtime.streams import MAX_LINE_BYTES, set_max_line_bytes
 
@@ -362,7 +362,7 @@ def _is_distributed() -> bool:
 
 def _print_error(message: str) -> None:
     with contextlib.suppress(OSError):  # stderr on a full disk
-        print(f"drtk: {printable(name_options(message))}", file=sys.stderr)
+        print(f"drtk: {escape_control_characters(name_options(message))}", file=sys.stderr)
 
 
 def _exit(status: int) -> NoReturn:

@@ -118,7 +118,7 @@ def pretrain(
     warn_of_equal_views(network)
     check_batch(settings, network)
     num_loaded = load_training_modules(network, folder)
-    corpus = TokenCorpus.open(passages, model, wants=wants, side_files=job.side_files, intake=job.intake)
+    corpus = TokenCorpus.open(passages, model, wants=wants, side_files=job.side_files, tracker=job.tracker)
     of_preset = {name for name, value in recipe.get("settings", {}).items() if getattr(settings, name) == value}
     data = PretrainingData(
         corpus,
@@ -138,7 +138,7 @@ def pretrain(
             typer.echo(line)
         return
     facts = train(data, job.begin(), network=network, tokenizer=tokenizer, device=device, probe=evaluate)
-    job.intake.inputs += find_inputs({"model": str(folder)})
+    job.tracker.inputs += find_inputs({"model": str(folder)})
     micro_batch, best = facts.pop("micro_batch"), facts.pop("best", None)
     job.counts |= {"passages": len(corpus), **facts}
     job.counts |= {
@@ -158,7 +158,7 @@ def _probe(folder: str | None, split: str, pairs: str | None, job: FolderJob) ->
         return None
     probe: Any
     if folder is not None:
-        probe = RankingProbe(Path(folder), split=split, intake=job.intake)
+        probe = RankingProbe(Path(folder), split=split, tracker=job.tracker)
     else:
-        probe = RatingProbe(str(pairs), intake=job.intake)
+        probe = RatingProbe(str(pairs), tracker=job.tracker)
     return lambda model: probe(lambda items, role: embed_texts(model, items, role=role))

@@ -161,7 +161,7 @@ def _train(
     from drtk.training.examples import load_examples
 
     negatives = 1 if method == "deepimpact" else 0
-    data = load_examples(examples, queries=queries, corpus=corpus, intake=job.intake, negatives=negatives)
+    data = load_examples(examples, queries=queries, corpus=corpus, tracker=job.tracker, negatives=negatives)
     plan(data.examples, method, training, source=data.source)
     if method == "deepimpact":
         check_added_texts(data.examples.passage_ids, data.corpus, settings.expand)
@@ -169,6 +169,6 @@ def _train(
     counts, facts = train_weigher(
         data, job.begin(), weigher=weigher, settings=settings, training=training, seed=seed, device=device
     )
-    job.intake.inputs += find_inputs({"corpus": corpus, "model": str(locate(model))})
+    job.tracker.inputs += find_inputs({"corpus": corpus, "model": str(locate(model))})
     job.counts |= {"examples": len(data.examples), **counts}
     job.finish(encoding=weigher.encoder.encoding.to_dict(), term_weights=facts)

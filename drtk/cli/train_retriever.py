@@ -52,7 +52,7 @@ def train_retriever(
         RETRIEVER_LOSSES.check(name)
     settings.check()
     from drtk.data.beir import choose_dev_split
-    from drtk.data.checks import check_examples, check_looked_up, warn_if_swapped
+    from drtk.data.checks import check_examples, check_same_corpus, warn_if_swapped
     from drtk.models.model_folder import locate
     from drtk.training.preflight import check_training_inputs
 
@@ -63,7 +63,7 @@ def train_retriever(
     if settings.aux != "none":
         locate(settings.aux_generator)
     split = choose_dev_split(dev) if dev is not None else ""
-    check_looked_up(examples, corpus, another=another_corpus)
+    check_same_corpus(examples, corpus, another=another_corpus)
     from drtk.training.retriever import train_from_files
 
     def measure_dev(towers: dict[str, TextEncoder], data: TrainingData) -> Callable[[], dict[str, float]]:
@@ -104,17 +104,17 @@ def _dev_figures(
     from drtk.evaluation.probes import RankingProbe
     from drtk.models.checkpoint import embed_for_scoring
     from drtk.runtime.progress import round_significant
-    from drtk.text.rng import uniform
+    from drtk.text.rng import sample_uniform
     from drtk.training.folds import digest_question
     from drtk.training.text_pairs import warn_of_overlap
 
     probe = RankingProbe(
         Path(folder),
         split=split,
-        intake=job.intake,
+        tracker=job.tracker,
         queries=settings.dev_queries,
         pool=settings.dev_pool,
-        lot=partial(uniform, seed, "dev"),
+        lot=partial(sample_uniform, seed, "dev"),
     )
     warn_of_overlap(
         [digest_question(query.text) for query in probe.queries],

@@ -122,7 +122,7 @@ class IndexSettings(DenseIndexSettings, BM25IndexSettings, IndexedTextSettings):
 
 
 @dataclass(frozen=True)
-class RunSettings:
+class SearchDepthSettings:
     """Depth and batch size of a search."""
 
     k: int | None = option(None, "Passages per query. [default: 1000; with --query 5]", at_least=1, flag="-k")
@@ -130,7 +130,7 @@ class RunSettings:
 
 
 @dataclass(frozen=True)
-class SearchSettings(DenseSearchSettings, BM25SearchSettings, RunSettings):  # help lists the last base first
+class SearchSettings(DenseSearchSettings, BM25SearchSettings, SearchDepthSettings):  # help lists the last base first
     """drtk search: settings of all types of index."""
 
     prompt: str | None = option(None, "Text put before each query. [default: the model's]")

@@ -15,7 +15,7 @@ from drtk.pretraining.composition import Composition
 from drtk.pretraining.config import PretrainSettings
 from drtk.pretraining.example_builder import ExampleBuilder, SlotExample, SpecialTokens
 from drtk.runtime.progress import log, warn
-from drtk.text.rng import uniform
+from drtk.text.rng import sample_uniform
 from drtk.text.token_dataset import TokenCorpus
 from drtk.training.sampling import shuffle_epoch
 
@@ -102,13 +102,13 @@ class PretrainingData:
         if not num_held_out:
             return rows[:0], rows
         if self.composition.example == "document" or "documents" not in self.corpus.wants:
-            order = sorted(rows.tolist(), key=lambda row: uniform(self.seed, "held-out", self._builder.id(row)))
+            order = sorted(rows.tolist(), key=lambda row: sample_uniform(self.seed, "held-out", self._builder.id(row)))
             return np.array(order[:num_held_out]), np.array(sorted(order[num_held_out:]))
         taken: list[np.ndarray] = []
         room = len(rows) // 2
 
         def order_of(document: int) -> float:
-            return uniform(self.seed, "held-out", self.corpus.id(int(self.corpus.span(document)[0])))
+            return sample_uniform(self.seed, "held-out", self.corpus.id(int(self.corpus.span(document)[0])))
 
         for document in sorted(range(self.corpus.documents), key=order_of):
             span = self.corpus.span(document)

@@ -27,7 +27,14 @@ from drtk.pretraining.network import (
 from drtk.runtime.progress import log, round_significant, warn
 from drtk.training.arguments import Schedule, build_training_arguments
 from drtk.training.best_checkpoint import ModelSelection, TrainingEvaluator
-from drtk.training.distributed import all_reduce_mean, all_reduce_sum, gather_rows, rank, share_batch_norm, world_size
+from drtk.training.distributed import (
+    all_reduce_mean,
+    all_reduce_sum,
+    gather_rows,
+    get_rank,
+    get_world_size,
+    share_batch_norm,
+)
 from drtk.training.fit import (
     MICRO_FILE,
     DrtkTrainer,
@@ -91,7 +98,7 @@ class Pretrainer(DrtkTrainer):
                 self._seed(number)
                 with self.compute_loss_context_manager():
                     output: NetworkOutput = model(part, counts)
-                terms = {name: value * world_size() for name, value in output.terms.items()}
+                terms = {name: value * get_world_size() for name, value in output.terms.items()}
                 if gradients is not None:
                     vectors = output.vectors
                     rows = slice(start, start + len(next(iter(vectors.values()))))
@@ -116,7 +123,7 @@ class Pretrainer(DrtkTrainer):
         return total
 
     def _seed(self, part: int) -> None:
-        torch.manual_seed(derive_step_seed(self.args.seed, self.state.global_step * _PARTS + part, rank()))
+        torch.manual_seed(derive_step_seed(self.args.seed, self.state.global_step * _PARTS + part, get_rank()))
 
     def _cache_gradients(self, model: nn.Module, network: Network, parts: Sequence[Batch]) -> tuple[Sums, Sums]:
         """Return the gradients of the contrastive terms with respect to the vectors, (rows, hidden), and the terms."""
@@ -140,7 +147,7 @@ class Pretrainer(DrtkTrainer):
                 for name in network.contrastive_slots
             }
             lonely = [] if self._has_warned else find_contrasts_without_negatives(network.composition, present)
-            if lonely and rank() == 0:
+            if lonely and get_rank() == 0:
                 warn(
                     f"step {self.state.global_step + 1:,}: only one example of the batch has both texts of "
                     f"{', '.join(lonely)}, so there are no negatives and the loss is 0; set a larger `batch` "
@@ -205,7 +212,7 @@ def pretrain(
     settings = data.settings
     check_batch(settings, network)
     checkpoints = folder / "checkpoints"
-    share = settings.batch // world_size()
+    share = settings.batch // get_world_size()
     schedule = Schedule(share, data.steps, data.steps_per_epoch)
     arguments = build_training_arguments(
         settings, schedule, folder, seed=data.seed, device=device, save_every=settings.checkpoint_every
@@ -225,7 +232,7 @@ def pretrain(
     if settings.compile:
         for layer in network.adapter.layers:
             layer.compile(dynamic=True)
-    if world_size() > 1:
+    if get_world_size() > 1:
         share_batch_norm(network)
     if network.generator is not None:
         with report_out_of_memory(arguments.device, relief):
@@ -273,9 +280,9 @@ def pretrain(
 
 def check_batch(settings: PretrainSettings, network: Network) -> None:
     """Raise DrtkError for a batch size that the processes or the objectives cannot use."""
-    share, remainder = divmod(settings.batch, world_size())
+    share, remainder = divmod(settings.batch, get_world_size())
     if remainder:
-        raise DrtkError(f"`batch` {settings.batch} cannot be shared by {world_size()} processes")
+        raise DrtkError(f"`batch` {settings.batch} cannot be shared by {get_world_size()} processes")
     if network.contrastive_slots and settings.batch < 2:
         raise DrtkError("`batch` 1 leaves no negatives for the contrastive objective; set 2 or more")
     if needs_whole_batch(network) and min(settings.micro_batch or share, share) < share:

@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 from drtk.config import NoEffect, option
 from drtk.errors import UsageError
 from drtk.models.config import NOT_BEAM, NOT_SAMPLING, GenerationSettings, ScoringSettings
-from drtk.records import kind_problem
+from drtk.records import describe_kind_problem
 from drtk.training.config import NOT_MEASURED, TrainingConfig
 
 PASSAGE_KINDS = ("sentence", "title", "terms")  # candidates without a generator
@@ -84,7 +84,7 @@ class ExpansionSettings(GenerationSettings):
 
     def check_kind(self, *, from_run: bool) -> None:
         """Raise UsageError for an impossible kind, or for options of a generator `from_run`, which needs none."""
-        if self.kind is not None and (problem := kind_problem(self.kind)):
+        if self.kind is not None and (problem := describe_kind_problem(self.kind)):
             raise UsageError(f"`kind` '{self.kind}': {problem}")
         if from_run and self.kind is not None and self.kind not in PASSAGE_KINDS:
             raise UsageError(f"`kind` {self.kind}: `from_run` makes {', '.join(PASSAGE_KINDS)}")

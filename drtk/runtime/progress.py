@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import Any, TypeVar
 
-from drtk.runtime.sharding import rank
+from drtk.runtime.sharding import get_rank
 
 DIGITS = 6  # of a measured number; float32 has seven
 
@@ -29,7 +29,7 @@ _VISIBLE = {
 }  # terminals execute these
 
 
-def printable(text: str) -> str:
+def escape_control_characters(text: str) -> str:
     """Return a text with control characters escaped (ESC as \\x1b), which a terminal would execute."""
     return text.translate(_VISIBLE)
 
@@ -46,7 +46,7 @@ class _Stderr(logging.Handler):
     """Write to the current stderr, above a progress bar; ignore a full or closed stderr."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        message = printable(name_options(self.format(record)))
+        message = escape_control_characters(name_options(self.format(record)))
         bars = getattr(sys.modules.get("tqdm"), "tqdm", None)
         with contextlib.suppress(OSError, ValueError):
             if bars is not None and sys.stderr is not None:
@@ -58,7 +58,7 @@ class _Stderr(logging.Handler):
 def set_verbosity(*, quiet: bool, verbose: bool) -> None:
     """Set which messages are printed. With several processes (torchrun), only rank 0 prints more than errors."""
     level = logging.WARNING if quiet else logging.DEBUG if verbose else logging.INFO
-    _LOGGER.setLevel(level if rank() == 0 else logging.ERROR)
+    _LOGGER.setLevel(level if get_rank() == 0 else logging.ERROR)
     if not _LOGGER.handlers:
         handler = _Stderr()
         handler.setFormatter(logging.Formatter("drtk: %(message)s"))
@@ -76,7 +76,7 @@ def log(message: str) -> None:
     _LOGGER.info(message)
 
 
-def detail(message: str) -> None:
+def log_detail(message: str) -> None:
     """Log one line that is printed with --verbose only."""
     _LOGGER.debug(message)
 
@@ -149,7 +149,7 @@ def track(items: Iterable[Item], what: str, *, total: int | None = None, unit: s
 
 
 @contextlib.contextmanager
-def quiet_transformers() -> Iterator[None]:
+def silence_transformers() -> Iterator[None]:
     """Silence the progress bars and warnings of transformers."""
     from transformers.utils import logging
 

@@ -15,10 +15,10 @@ from transformers import TrainingArguments
 from transformers.integrations import TensorBoardCallback
 from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
 
-from drtk.errors import DrtkError, MissingDependency, UsageError, pip_install
+from drtk.errors import DrtkError, MissingDependency, UsageError, format_pip_command
 from drtk.runtime.progress import warn
 from drtk.training.config import TrainingConfig
-from drtk.training.distributed import world_size
+from drtk.training.distributed import get_world_size
 from drtk.training.preflight import check_device, check_trainer_items
 
 CHECKPOINTS = "checkpoints"  # folder in the output folder
@@ -42,7 +42,7 @@ def plan_schedule(
     """
     if not count:
         raise DrtkError(f"{source}: no {what} to learn from")
-    batch, devices = config.batch, world_size()
+    batch, devices = config.batch, get_world_size()
     if batch % devices:
         raise DrtkError(f"`batch` {batch} cannot be shared equally by {devices} processes")
     if count < batch:
@@ -170,7 +170,7 @@ def check_reporting(names: Sequence[str]) -> None:
         if name not in ("none", "all") and name not in INTEGRATION_TO_CALLBACK:
             raise UsageError(f"`report_to`: '{name}' is not one of {', '.join(sorted(INTEGRATION_TO_CALLBACK))}")
         if name in _MODULES and not any(find_spec(module) for module in _MODULES[name]):
-            raise MissingDependency(name, f"`report_to` {name}", pip_install(name))
+            raise MissingDependency(name, f"`report_to` {name}", format_pip_command(name))
 
 
 class ResumableTensorBoardCallback(TensorBoardCallback):

@@ -211,7 +211,7 @@ def train_from_files(
         examples,
         queries=queries,
         corpus=corpus,
-        intake=job.intake,
+        tracker=job.tracker,
         negatives=config.negatives,
         scored=learns_from_teacher(config.loss),
         share=config.train_fraction,
@@ -231,7 +231,9 @@ def train_from_files(
         dev=dev,
         auxiliary=auxiliary,
     )
-    job.intake.inputs += find_inputs({"corpus": corpus, "model": str(locate(model)), "generator": config.aux_generator})
+    job.tracker.inputs += find_inputs(
+        {"corpus": corpus, "model": str(locate(model)), "generator": config.aux_generator}
+    )
     best = facts.pop("best", None)
     job.counts |= {"examples": len(data.examples), **facts}
     encoding = towers["passage"].encoding.to_dict()

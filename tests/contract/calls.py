@@ -184,12 +184,12 @@ CALLS = {
 }
 
 
-def of_shape(*shapes: str) -> list[str]:
+def find_commands(*shapes: str) -> list[str]:
     """Commands of these shapes (drtk/cli/decorators.py: plain, filter, folder) that are in the table."""
     return [name for name in CALLS if name in FUNCTIONS and getattr(FUNCTIONS[name], "shape", "") in shapes]
 
 
-def takes(name: str, flag: str) -> bool:
+def has_flag(name: str, flag: str) -> bool:
     """Whether a command has this common flag (`bare`, `with_files`, `resume`, `skip_bad`)."""
     return flag in getattr(FUNCTIONS[name], "common_flags", ())
 
@@ -198,6 +198,6 @@ def takes(name: str, flag: str) -> bool:
 QUICK = ("chunk", "fuse", "keep-queries", "mine-negatives", "encode", "index", "eval")
 
 
-def every(names: Iterable[str], *, quick: Iterable[str] = QUICK) -> list[ParameterSet]:
+def mark_slow_commands(names: Iterable[str], *, quick: Iterable[str] = QUICK) -> list[ParameterSet]:
     """Parameters of a test that is run for each command: slow for all commands but `quick`."""
     return [pytest.param(name, marks=() if name in quick else pytest.mark.slow) for name in names]

@@ -16,9 +16,9 @@ from pathlib import Path
 
 import pytest
 
-from drtk.data.checks import origins_of
+from drtk.data.checks import find_origins
 from drtk.runtime.streams import digest_file
-from tests.contract.running import shell
+from tests.contract.run_drtk import run_shell
 
 COOKBOOK = Path(__file__).resolve().parents[2] / "docs" / "cookbook"
 STEPS = "--steps 2 --batch 4 --warmup 0 --log-every 1"
@@ -51,7 +51,7 @@ def simlm(workplace: Path, **settings: str) -> subprocess.CompletedProcess[str]:
         if not (workplace / name).exists():
             (workplace / name).write_text(header + "".join(part))
     inputs = ("corpus.jsonl", "queries.jsonl", "some.tsv", "others.tsv", "model", "out")
-    done = shell(str(COOKBOOK / "simlm.sh"), *inputs, folder=workplace, **SMALL | settings)
+    done = run_shell(str(COOKBOOK / "simlm.sh"), *inputs, folder=workplace, **SMALL | settings)
     assert done.returncode == 0, done.stderr
     return done
 
@@ -87,7 +87,7 @@ def test_simlms_pipeline_runs_from_one_command_and_skips_what_is_done(
     examples = {settings_of(out / name)["examples"] for name in ("retriever1", "retriever2", "reranker", "distilled")}
     assert examples == {f"out/{name}.jsonl" for name in ("bm25", "union", "union2", "scored")}
     for name in examples:
-        found = origins_of(name)
+        found = find_origins(name)
         assert {origin.digest for origin in found} == {digest_file(workplace / "corpus.jsonl")}, name
     scored = [json.loads(line) for line in (out / "scored.jsonl").read_text().splitlines()]
     assert len(scored) == 8
@@ -229,7 +229,7 @@ def test_one_encoder_is_measured_on_every_collection_of_a_folder(workplace: Path
 
     def beir(output: str, *, fails: bool = False, **more: str) -> subprocess.CompletedProcess[str]:
         model = more.pop("MODEL", "model")
-        done = shell(str(COOKBOOK / "beir.sh"), "beir", model, output, folder=workplace, **settings | more)
+        done = run_shell(str(COOKBOOK / "beir.sh"), "beir", model, output, folder=workplace, **settings | more)
         assert (done.returncode == 1) == fails, done.stderr
         return done
 
@@ -304,7 +304,7 @@ def test_official_triples_and_candidates_are_mined(workplace: Path) -> None:
     names = ("triples.jsonl.zst", "top1000.run")
     mining = [f"drtk mine-negatives msmarco/{name} {inputs} -o {name}.mined" for name in names]
     (workplace / "mine.sh").write_text("set -e\n" + "\n".join([triples, *candidates, *mining]) + "\n")
-    done = shell(str(workplace / "mine.sh"), folder=workplace)
+    done = run_shell(str(workplace / "mine.sh"), folder=workplace)
     assert done.returncode == 0, done.stderr
     wanted = {"triples.jsonl.zst": ({*range(1021, 1060)}, {*range(1022, 1060)})}
     wanted["top1000.run"] = ({*range(1011, 1060)}, {*range(1010, 1060)} - {1020, 1021})
@@ -320,7 +320,7 @@ def test_official_triples_and_candidates_are_mined(workplace: Path) -> None:
     (workplace / "top1000.train.tar.gz").write_bytes(archive_bytes[:-20])  # a download that was cut short
     (workplace / "msmarco" / "top1000.run").unlink()
     (workplace / "mine.sh").write_text("\n".join(candidates) + "\n")
-    assert shell(str(workplace / "mine.sh"), folder=workplace).returncode == 1
+    assert run_shell(str(workplace / "mine.sh"), folder=workplace).returncode == 1
     assert not (workplace / "msmarco" / "top1000.run").exists()
 
 
@@ -344,7 +344,7 @@ def test_the_hard_negatives_that_others_mined_train_a_retriever(workplace: Path)
         "drtk train-retriever sbert.jsonl --corpus corpus.jsonl --queries queries.jsonl --model model --preset qac-r1 --draw shuffle -o zero-shot "
         f"{STEPS} {LENGTHS} --negatives 3\n"
     )
-    done = shell(str(script), folder=workplace)
+    done = run_shell(str(script), folder=workplace)
     assert done.returncode == 0, done.stderr
     examples = [json.loads(line) for line in (workplace / "sbert.jsonl").read_text().splitlines()]
     assert len(examples) == len(rows)
@@ -362,6 +362,6 @@ def test_the_hard_negatives_that_others_mined_train_a_retriever(workplace: Path)
     (workplace / "hard.jsonl.gz").write_bytes(gzip.compress("".join(json.dumps(row) + "\n" for row in rows).encode()))
     for name in ("sbert.jsonl", "sbert.html"):
         (workplace / name).unlink()
-    done = shell(str(script), folder=workplace)
+    done = run_shell(str(script), folder=workplace)
     assert done.returncode == 1
     assert "has no score of a cross-encoder; --scorer MODEL makes them" in done.stderr

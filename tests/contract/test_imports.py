@@ -10,7 +10,7 @@ from importlib import import_module
 from pathlib import Path
 
 import drtk
-from tests.contract.running import environment
+from tests.contract.run_drtk import make_environment
 
 ROOT = Path(drtk.__file__).parent
 # Packages on one line do not import each other; architecture in docs/design.md.
@@ -160,7 +160,7 @@ def test_what_is_light_loads_nothing_heavy_when_it_is_run() -> None:
         f"import sys\nfor name in {light_modules()!r}: __import__('drtk.' + name)\n"
         f"print(sorted(set(sys.modules) & {heavy!r}))"
     )
-    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment())
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=make_environment())
     assert (found.stdout.strip(), found.stderr) == ("[]", "")
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from tests.contract.collection import Collection, documents
 from tests.contract.forkserver import DIE_AT, Forkserver
-from tests.running import read_files
+from tests.run_commands import read_files
 
 SIGKILLED = 128 + 9
 REJECTED = re.compile(r"exists already; (--force|`force`) replaces it|holds an interrupted run; (--|`)")

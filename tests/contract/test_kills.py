@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.contract.calls import every
+from tests.contract.calls import mark_slow_commands
 from tests.contract.collection import Collection, documents, examples, expansions, queried, queries, run
 from tests.contract.forkserver import Forkserver, Running
 from tests.contract.test_commands import files_of
@@ -88,7 +88,7 @@ def made(output: Path, beside: Iterable[str] = ()) -> dict[str, bytes]:
     return {ending: Path(f"{output}{ending}").read_bytes() for ending in ("", *beside)}
 
 
-@pytest.mark.parametrize("name", every(KILLED, quick=("chunk", "encode")))
+@pytest.mark.parametrize("name", mark_slow_commands(KILLED, quick=("chunk", "encode")))
 def test_killed_at_random_points_and_resumed_nothing_is_lost_or_doubled(
     name: str, collection: Collection, forkserver: Forkserver, tmp_path: Path
 ) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.contract.collection import Collection
-from tests.contract.running import here
+from tests.contract.run_drtk import run_in_process
 
 HERE = Path(__file__).parent
 UPDATE = bool(os.environ.get("DRTK_UPDATE_GOLDEN"))
@@ -53,7 +53,7 @@ def compare(name: str, found: bytes) -> None:
 
 @pytest.mark.parametrize("name", CALLS)
 def test_a_command_prints_what_it_printed_before(name: str) -> None:
-    outcome = here(*CALLS[name].split(), "--quiet")
+    outcome = run_in_process(*CALLS[name].split(), "--quiet")
     assert outcome.status == 0, outcome.err
     assert outcome.err == ""
     compare(f"output/{name}", outcome.out)

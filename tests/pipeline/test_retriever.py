@@ -11,7 +11,7 @@ import pytest
 from drtk.cli.main import app
 from drtk.data.embeddings import read_shards
 from drtk.retrieval.encode import Embedder
-from tests.tiny import write_collection
+from tests.tiny_models import write_collection
 
 
 def run(*given: str) -> None:

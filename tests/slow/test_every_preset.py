@@ -16,7 +16,7 @@ from statistics import mean
 import pytest
 
 from drtk.config import load_preset, preset_names
-from tests.real_passages import PIECES, Real, real_passages, rows_of
+from tests.squad_passages import PIECES, RealCorpus, read_rows, write_real_passages
 
 pytestmark = pytest.mark.slow
 PRESETS = [name for name in preset_names() if load_preset(name).command == "pretrain"]
@@ -40,7 +40,7 @@ RATES = {
 class Start:
     """real: passages and MiniLM; model: MiniLM after the warm-up."""
 
-    real: Real
+    real: RealCorpus
     model: Path
 
 
@@ -55,7 +55,7 @@ def pretrain(*given: str | Path) -> None:
 @pytest.fixture(scope="module")
 def start(tmp_path_factory: pytest.TempPathFactory) -> Start:
     folder = tmp_path_factory.mktemp("real")
-    real = real_passages(folder, paragraphs=300)
+    real = write_real_passages(folder, paragraphs=300)
     warm = ["--preset", "mlm", "--steps", "150", "--batch", "32", "--max-length", LENGTH, "--lr", "1e-4"]
     pretrain(real.corpus, "--model", real.model, *warm, "-o", folder / "warm")
     return Start(real, folder / "warm")
@@ -70,7 +70,7 @@ def test_all_terms_fall_and_the_bottleneck_is_read(
     given: list[str | Path] = ["--model", start.model, "--preset", preset, "--with", weights, *SCHEDULE]
     given += ["--lr", RATES.get(preset, LR), *(["--generator", start.model] if "generator" in content else [])]
     pretrain(start.real.corpus, *given, "-o", tmp_path / "out")
-    entries = [*rows_of(tmp_path / "out" / "log.jsonl")]
+    entries = [*read_rows(tmp_path / "out" / "log.jsonl")]
     steps, (before, after) = [row for row in entries if "loss" in row], [row for row in entries if "loss" not in row]
     assert [row["step"] for row in steps] == [*range(1, 101)]
     terms = [objective["name"] for objective in content["objective"]]

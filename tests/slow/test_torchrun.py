@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file
 
-from tests.pretraining import World, corpus_with_gaps
+from tests.pretraining_setup import PretrainingFiles, write_corpus_with_gaps
 
 pytestmark = pytest.mark.slow
 # Dropout draws by process and part, so that it would differ; the models below have none.
@@ -45,16 +45,16 @@ RUNS = {
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> World:
-    made = World.made(tmp_path_factory.mktemp("world"))
+def world(tmp_path_factory: pytest.TempPathFactory) -> PretrainingFiles:
+    made = PretrainingFiles.made(tmp_path_factory.mktemp("world"))
     for folder in (made.model, made.generator):
         config = json.loads((folder / "config.json").read_text())
         (folder / "config.json").write_text(json.dumps(config | QUIET))
-    corpus_with_gaps(made.corpus, made.model, documents=30)
+    write_corpus_with_gaps(made.corpus, made.model, documents=30)
     return made
 
 
-def run(world: World, output: Path, preset: str, more: list[str], *, processes: int) -> None:
+def run(world: PretrainingFiles, output: Path, preset: str, more: list[str], *, processes: int) -> None:
     start = [sys.executable, "-m"]
     if processes > 1:  # what the command torchrun is
         start += ["torch.distributed.run", "--standalone", "--nproc-per-node", str(processes), "-m"]
@@ -75,7 +75,7 @@ def logged(folder: Path) -> list[dict]:
 
 
 @pytest.mark.parametrize("preset", RUNS)
-def test_two_processes_make_the_encoder_that_one_makes(preset: str, world: World, tmp_path: Path) -> None:
+def test_two_processes_make_the_encoder_that_one_makes(preset: str, world: PretrainingFiles, tmp_path: Path) -> None:
     more = [str(world.generator) if each == "GENERATOR" else each for each in RUNS[preset]]
     run(world, tmp_path / "one", preset, more, processes=1)
     run(world, tmp_path / "two", preset, more, processes=2)
@@ -100,7 +100,7 @@ def test_two_processes_make_the_encoder_that_one_makes(preset: str, world: World
     assert not (tmp_path / "two" / "checkpoints").exists()
 
 
-def test_a_batch_that_two_processes_cannot_share_is_told_in_one_line(world: World, tmp_path: Path) -> None:
+def test_a_batch_that_two_processes_cannot_share_is_told_in_one_line(world: PretrainingFiles, tmp_path: Path) -> None:
     start = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "drtk"]
     named = ["pretrain", str(world.corpus), "--preset", "mlm", "--model", str(world.model), "-o", str(tmp_path / "m")]
     done = subprocess.run(

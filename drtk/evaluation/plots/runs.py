@@ -191,7 +191,7 @@ class ScoreDistributions(Plot):
     def numbers(self, inputs: PlotInputs) -> Numbers:
         """Return {"kinds": [good, other], "panels": {input: {"edges", "good", "other" (counts), "auc", "means"}}}."""
         inputs.check_count(1, MOST_PANELS)
-        of_examples = [inputs.intake.peek(item.source).lstrip()[:1] == b"{" for item in inputs.inputs]
+        of_examples = [inputs.tracker.peek(item.source).lstrip()[:1] == b"{" for item in inputs.inputs]
         if any(of_examples) and not all(of_examples):
             raise UsageError("runs and training examples do not go into one picture")
         if of_examples[0]:
@@ -260,10 +260,10 @@ def _read_run_scores(run: NamedRun, judgements: Judgements, inputs: PlotInputs) 
     view, rel = inputs.view, inputs.rel
     good: list[float] = []
     other: list[float] = []
-    for query, hits in load_hits(run.source, intake=inputs.intake, only=judgements).items():
+    for query, hits in load_hits(run.source, tracker=inputs.tracker, only=judgements).items():
         grades = judgements[query]
         best: dict[str, float] = {}
-        for id, score in hits.ranking():
+        for id, score in hits.to_ranking():
             best.setdefault(view.by(id) if view.by else id, score)
         for id in view(hits):
             (good if grades.get(id, rel - 1) >= rel else other).append(best[id])
@@ -273,7 +273,7 @@ def _read_run_scores(run: NamedRun, judgements: Judgements, inputs: PlotInputs) 
 def _read_example_scores(item: NamedRun, inputs: PlotInputs) -> tuple[np.ndarray, np.ndarray]:
     good: list[float] = []
     other: list[float] = []
-    for example in read_examples(item.source, intake=inputs.intake):
+    for example in read_examples(item.source, tracker=inputs.tracker):
         scores = example.scores or {}
         good += scores.get("positives", [])
         other += scores.get("negatives", [])

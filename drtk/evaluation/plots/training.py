@@ -35,9 +35,9 @@ class TrainingCurves(Plot):
         fields = inputs.settings.field
         if fields is not None and len(fields) == 1:
             (field,) = fields
-            curves = {log.name: read_curve(log.source, field, intake=inputs.intake) for log in inputs.inputs}
+            curves = {log.name: read_curve(log.source, field, tracker=inputs.tracker) for log in inputs.inputs}
             return {"field": field, "curves": {name: _to_json(curve) for name, curve in curves.items()}}
-        logs = {log.name: read_curves(log.source, intake=inputs.intake) for log in inputs.inputs}
+        logs = {log.name: read_curves(log.source, tracker=inputs.tracker) for log in inputs.inputs}
         chosen = list(fields or ()) or choose_fields(list(logs.values()))
         if chosen == ["loss"]:
             for name, log in logs.items():

@@ -8,8 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.contract.running import environment
-from tests.running import write
+from tests.contract.run_drtk import make_environment
+from tests.run_commands import write_text
 
 TEXTS = "--corpus corpus.jsonl --queries queries.jsonl --model model -o out"
 CALLS = {
@@ -202,23 +202,25 @@ def command_of(name: str) -> str:
 
 
 def test_calls_are_rejected_in_one_line_before_torch_is_imported(tmp_path: Path) -> None:
-    write(tmp_path / "corpus.jsonl", '{"_id": "d1", "title": "", "text": "one"}\n')
-    write(tmp_path / "queries.jsonl", '{"_id": "q1", "text": "which?", "answers": ["one"]}\n')
-    write(tmp_path / "examples.jsonl", '{"query_id": "q1", "positives": ["d1"], "negatives": []}\n')
-    write(tmp_path / "labelled.jsonl", '{"_id": "e1", "query_id": "q1", "kind": "title", "text": "one", "rank": 1}\n')
-    write(tmp_path / "bm25.run", "q1 Q0 d1 1 1.0 t\n")
-    write(tmp_path / "qrels.tsv", "q1\td1\t1\n")
+    write_text(tmp_path / "corpus.jsonl", '{"_id": "d1", "title": "", "text": "one"}\n')
+    write_text(tmp_path / "queries.jsonl", '{"_id": "q1", "text": "which?", "answers": ["one"]}\n')
+    write_text(tmp_path / "examples.jsonl", '{"query_id": "q1", "positives": ["d1"], "negatives": []}\n')
+    write_text(
+        tmp_path / "labelled.jsonl", '{"_id": "e1", "query_id": "q1", "kind": "title", "text": "one", "rank": 1}\n'
+    )
+    write_text(tmp_path / "bm25.run", "q1 Q0 d1 1 1.0 t\n")
+    write_text(tmp_path / "qrels.tsv", "q1\td1\t1\n")
     for name in ("train-retriever", "train-reranker", "pretrain", "rerank-queries train", "train-generator"):
-        write(tmp_path / f"{name.replace(' ', '-')}.toml", f'command = "{name}"\nbatch = 8\n')
+        write_text(tmp_path / f"{name.replace(' ', '-')}.toml", f'command = "{name}"\nbatch = 8\n')
     for name in ("model", "vectors", "done", "dev/qrels"):
         (tmp_path / name).mkdir(parents=True)
-    write(tmp_path / "dev" / "qrels" / "dev.tsv", "q1\td1\t1\n")
-    write(tmp_path / "done" / "meta.json", '{"kind": "model"}')
+    write_text(tmp_path / "dev" / "qrels" / "dev.tsv", "q1\td1\t1\n")
+    write_text(tmp_path / "done" / "meta.json", '{"kind": "model"}')
     present = sorted(os.listdir(tmp_path))
     early, late = faulty_calls(), [call for name in LATE for call in rejected_calls(LATE, name)]
     given = json.dumps([[*command_of(name).split(), *call.split()] for name, call, _ in early + late])
     driver = [sys.executable, "-c", DRIVER]
-    done = subprocess.run(driver, input=given, capture_output=True, text=True, cwd=tmp_path, env=environment())
+    done = subprocess.run(driver, input=given, capture_output=True, text=True, cwd=tmp_path, env=make_environment())
     assert (done.returncode, done.stderr) == (0, "")
     lines = list(map(json.loads, done.stdout.splitlines()))
     for number, ((name, call, message), (status, stderr, heavy)) in enumerate(zip(early + late, lines, strict=True)):

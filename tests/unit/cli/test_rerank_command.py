@@ -25,8 +25,8 @@ from drtk.models.list_reranker import ListReranker, ListRerankerConfig, load_lis
 from drtk.retrieval.config import FuseSettings
 from drtk.retrieval.rerank import check_same_scorer, reorder
 from drtk.runtime.integrity import read_json
-from tests.running import command, killed_at
-from tests.tiny import collection, tiny_crossencoder, write_collection
+from tests.run_commands import kill_at, run_command
+from tests.tiny_models import make_collection, save_tiny_cross_encoder, write_collection
 
 TEXTS = ["--corpus", "corpus.jsonl", "--queries", "queries.jsonl", "--model", "model"]
 
@@ -35,8 +35,8 @@ TEXTS = ["--corpus", "corpus.jsonl", "--queries", "queries.jsonl", "--model", "m
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("made")
     write_collection(folder, 60)
-    tiny_crossencoder(folder / "model")
-    tiny_crossencoder(folder / "other", seed=2)
+    save_tiny_cross_encoder(folder / "model")
+    save_tiny_cross_encoder(folder / "other", seed=2)
     lines = [
         f"q{query} Q0 d{(query * 7 + at * 11) % 60} {at + 1} {30 - at} bm25\n"
         for query in range(60)
@@ -86,7 +86,7 @@ def test_the_head_is_in_the_order_of_the_scores_and_the_rest_follows(here: Path)
     run("rerank", "run", *TEXTS, "--depth", "5", "-o", "out")
     before, after = rankings("run"), rankings("out")
     assert list(after) == list(before)
-    passages, queries, _ = collection(60)
+    passages, queries, _ = make_collection(60)
     for query in ("q0", "q17", "q59"):
         head = [id for id, _ in before[query][:5]]
         pairs = [
@@ -134,7 +134,7 @@ def test_scores_stand_beside_positives_and_negatives_and_all_else_passes_through
     run("score", "e.jsonl", *TEXTS, "--title", "none", "-o", "scored.jsonl")
     found = read_rows("scored.jsonl")
     assert [{**row, "scores": None} for row in found] == [{**row, "scores": None} for row in rows]
-    passages, queries, _ = collection(60)
+    passages, queries, _ = make_collection(60)
     pairs = [(queries[3]["text"], passages[at]["text"]) for at in (3, 4, 7, 9)]
     expected = CrossEncoderScorer("model", settings=ScoringSettings())(pairs)
     assert [*found[0]["scores"]["positives"], *found[0]["scores"]["negatives"]] == pytest.approx(
@@ -268,10 +268,10 @@ def test_vectors_of_the_pairs_are_written_beside_the_run(here: Path) -> None:
     assert (meta["role"], meta["dimension"], meta["counts"]["pairs"]) == ("pair", 32, 240)
     found = PairVectors("v")
     scorer = CrossEncoderScorer("model")
-    passages, queries, _ = collection(60)
+    passages, queries, _ = make_collection(60)
     pair = (queries[20]["text"], f"{passages[31]['title']} {passages[31]['text']}")  # 20 * 7 + 11 = 151 = 31 of 60
     [expected] = scorer.scores_and_vectors(scorer.prepare([pair]))[1]
-    np.testing.assert_allclose(found.vectors(found.rows("q20", ["d31"]))[0], expected, atol=5e-5)
+    np.testing.assert_allclose(found.load_vectors(found.find_rows("q20", ["d31"]))[0], expected, atol=5e-5)
     with pytest.raises(MismatchError, match="v: holds vectors of pairs; an index is made of passages"):
         run("index", "v", "--type", "exact", "-o", "index")
 
@@ -284,7 +284,7 @@ def test_a_killed_run_with_vectors_resumes_to_the_same_bytes(here: Path, capfd: 
     call = ["rerank", "long", "--corpus", "corpus.jsonl", "--queries", "many.jsonl", "--model", "model", "--depth", "4"]
     call += ["--max-length", "32"]
     mine = ["-o", "out", "--vectors", "v"]
-    killed_at(here / "v.part" / "00001.npy", *call, *mine)
+    kill_at(here / "v.part" / "00001.npy", *call, *mine)
     assert not (here / "out").exists()
     with pytest.raises(DrtkError, match="`resume` continues from there"):
         run(*call, *mine)
@@ -321,7 +321,7 @@ def test_a_list_re_ranker_is_trained_and_used_from_vectors_alone(here: Path, cap
     }
     assert all([id for id, _ in after[query][10:]] == [id for id, _ in before[query][10:]] for query in before)
     best = read_json(here / "h" / "meta.json")["best"]
-    assert f"{best['RR@10']:.4f}" in command(capfd, "eval", "listed", "--qrels", "qrels.tsv", "--measures", "RR@10")
+    assert f"{best['RR@10']:.4f}" in run_command(capfd, "eval", "listed", "--qrels", "qrels.tsv", "--measures", "RR@10")
     with pytest.raises(UsageError, match=r"--depth 11: .*h was trained on lists of 10"):
         run("rerank", "run", "--vectors", "v", "--model", "h", "--depth", "11", "-o", "x")
     with pytest.raises(UsageError, match="h: reads vectors, not texts"):
@@ -395,7 +395,7 @@ def test_the_presets_list_re_ranker_minds_which_vector_has_which_rank(here: Path
     ranks, present = torch.tensor([order]), torch.ones(1, 12, dtype=torch.bool)
     for query, found in before.items():
         names = [found[at][0] for at in order]
-        items = torch.from_numpy(vectors.vectors(vectors.rows(query, names))).float()[None]
+        items = torch.from_numpy(vectors.load_vectors(vectors.find_rows(query, names))).float()[None]
         told, changed = (dict(scored[query]) for scored in (listed, alone))
         with torch.no_grad():
             together, apart = model(items, ranks, present)[0], model(items, torch.arange(12)[None], present)[0]

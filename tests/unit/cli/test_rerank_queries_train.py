@@ -12,21 +12,21 @@ from safetensors.torch import load_file
 
 from drtk.cli.main import app
 from drtk.errors import DrtkError, MismatchError
-from drtk.query_expansion.query_reranker_input import Candidate
-from drtk.query_expansion.rerank import QueryScorer
+from drtk.query_expansion.query_reranker_input import CandidateTexts
+from drtk.query_expansion.rerank import RankEstimator
 from drtk.runtime.integrity import read_json
 from drtk.training.fit import DrtkTrainer
-from tests.expansions import labelled, rows_of, write_rows, write_world
-from tests.tiny import tiny_crossencoder, tiny_model
+from tests.expansion_collection import label_expansions, read_rows, write_collection, write_rows
+from tests.tiny_models import save_tiny_cross_encoder, save_tiny_encoder
 
 QUICK = ["--batch", "4", "--max-length", "24", "--device", "cpu", "--max-lr", "2e-2", "--warmup", "20"]
 
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = write_world(tmp_path_factory.mktemp("train"))
-    labelled(folder)
-    tiny_model(folder / "model")
+    folder = write_collection(tmp_path_factory.mktemp("train"))
+    label_expansions(folder)
+    save_tiny_encoder(folder / "model")
     train(folder, folder / "ri", "--steps", "2")
     return folder
 
@@ -105,10 +105,10 @@ def test_the_folder_records_its_input_and_that_lower_is_better(place: Path, tmp_
 
 def test_the_folder_gives_the_same_scores_in_sentence_transformers(place: Path) -> None:
     library = pytest.importorskip("sentence_transformers")
-    rows = rows_of(place / "labelled.jsonl")[:20]
-    question = {row["_id"]: row["text"] for row in rows_of(place / "queries.jsonl")}
+    rows = read_rows(place / "labelled.jsonl")[:20]
+    question = {row["_id"]: row["text"] for row in read_rows(place / "queries.jsonl")}
     pairs = [(question[row["query_id"]], row["text"]) for row in rows]
-    mine = QueryScorer(str(place / "ri"), device="cpu")([Candidate(*pair) for pair in pairs])
+    mine = RankEstimator(str(place / "ri"), device="cpu")([CandidateTexts(*pair) for pair in pairs])
     theirs = library.CrossEncoder(str(place / "ri"), device="cpu").predict(pairs)
     np.testing.assert_allclose(mine, theirs, atol=5e-5)
 
@@ -141,7 +141,7 @@ def test_the_weights_with_the_lowest_mean_rank_are_kept(place: Path, tmp_path: P
     call = ["rerank-queries", "apply", place / "labelled.jsonl", "--queries", place / "queries.jsonl"]
     call += ["--model", tmp_path / "m", "-o", tmp_path / "out", "-q"]
     app([str(each) for each in call], standalone_mode=False)
-    ranks = [row["ranks"][0] for row in rows_of(tmp_path / "out" / "choices.jsonl") if row["kind"] == "answer"]
+    ranks = [row["ranks"][0] for row in read_rows(tmp_path / "out" / "choices.jsonl") if row["kind"] == "answer"]
     assert best["mean rank"] == pytest.approx(sum(ranks) / len(ranks))
 
 
@@ -169,7 +169,7 @@ def test_one_training_keeps_the_best_weights_for_each_kind(
         assert distance(weights(folder), asked[f"mean rank ({kind})"][place_of_best]) == 0.0
         mine = read_json(folder / "meta.json")
         assert (mine["kind"], mine["best"], mine["query_reranker"]["better"]) == ("model", best[kind], "lower")
-        QueryScorer(str(folder), device="cpu")
+        RankEstimator(str(folder), device="cpu")
     call = ["rerank-queries", "apply", str(place / "labelled.jsonl"), "--queries", str(place / "queries.jsonl"), "-q"]
     with pytest.raises(
         MismatchError, match=r"contains a query re-ranker for each kind; name them: answer=.*m/answer title="
@@ -180,7 +180,7 @@ def test_one_training_keeps_the_best_weights_for_each_kind(
 def test_evaluating_with_questions_that_are_trained_on_is_warned_of(
     place: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    rows, questions = rows_of(place / "labelled.jsonl"), rows_of(place / "queries.jsonl")
+    rows, questions = read_rows(place / "labelled.jsonl"), read_rows(place / "queries.jsonl")
     # q20 to q23 under other ids and in capitals: 4 questions of three kinds, of which q20 and q21 are trained on
     asked = [row | {"_id": f"x{row['_id']}", "text": row["text"].upper()} for row in questions]
     mine = [row | {"query_id": f"x{row['query_id']}"} for row in rows if int(row["query_id"][1:]) >= 20]
@@ -204,7 +204,7 @@ def test_evaluating_by_kind_is_evaluating_each_kind_alone(place: Path, tmp_path:
 
 
 def test_a_model_of_one_kind_is_evaluated_with_that_kind(place: Path, tmp_path: Path) -> None:
-    rows = rows_of(place / "labelled.jsonl")
+    rows = read_rows(place / "labelled.jsonl")
     turned = [row | {"rank": 102 - row["rank"] if row["kind"] == "title" else row["rank"]} for row in rows]
     dev, more = (
         str(write_rows(tmp_path / "dev.jsonl", turned)),
@@ -255,19 +255,19 @@ def test_the_head_of_a_cross_encoder_changes_its_sign(
 ) -> None:
     from drtk.models.cross_encoder import CrossEncoderScorer
 
-    tiny_crossencoder(tmp_path / "other")
+    save_tiny_cross_encoder(tmp_path / "other")
     named = ("--steps", "1", "--model", str(tmp_path / "other"), "--max-lr", "0", "--warmup", "1")
     app(arguments(place, tmp_path / "m", *named), standalone_mode=False)
     assert "the sign of its head is changed" in capfd.readouterr().err
     theirs = CrossEncoderScorer(str(tmp_path / "other"), device="cpu", logits=True)([("which gardens", "rivers")])
-    mine = QueryScorer(str(tmp_path / "m"), device="cpu")([Candidate("which gardens", "rivers")])
+    mine = RankEstimator(str(tmp_path / "m"), device="cpu")([CandidateTexts("which gardens", "rivers")])
     assert float(mine[0]) == pytest.approx(-float(theirs[0]), abs=5e-5)
     # a query re-ranker starts unchanged
     app(
         [*arguments(place, tmp_path / "n", *named[:2], "--model", str(tmp_path / "m"), *named[4:])],
         standalone_mode=False,
     )
-    again = QueryScorer(str(tmp_path / "n"), device="cpu")([Candidate("which gardens", "rivers")])
+    again = RankEstimator(str(tmp_path / "n"), device="cpu")([CandidateTexts("which gardens", "rivers")])
     assert float(again[0]) == pytest.approx(float(mine[0]), abs=5e-5)
 
 

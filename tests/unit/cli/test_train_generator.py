@@ -17,9 +17,9 @@ from drtk.models.seq2seq import save_generation_model
 from drtk.runtime.integrity import read_json
 from drtk.training.config import GeneratorConfig
 from drtk.training.fit import DrtkTrainer
-from tests.asked import Asked, write_questions
-from tests.running import command
-from tests.tiny import tiny_model, tiny_writer
+from tests.qa_collection import QuestionFiles, write_questions
+from tests.run_commands import run_command
+from tests.tiny_models import save_tiny_encoder, save_tiny_generator
 
 QUICK = "--batch 8 --lr 3e-3 --max-length 24 --target-length 8 --device cpu -q"
 
@@ -49,7 +49,7 @@ def edit_rows(path: Path, change: Callable[[list[dict]], Any]) -> None:
 def test_a_generator_writes_the_queries_it_memorized(
     place: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    larger = tiny_writer(tmp_path / "larger", "t5", hidden=64, layers=2)
+    larger = save_tiny_generator(tmp_path / "larger", "t5", hidden=64, layers=2)
     more = (
         "--model",
         str(larger),
@@ -68,7 +68,7 @@ def test_a_generator_writes_the_queries_it_memorized(
     losses = [entry["loss"] for entry in entries(tmp_path / "m", "loss")]
     assert losses[-1] < 0.3 * losses[0]
     call = ["doc2query", place / "corpus.jsonl", "--model", tmp_path / "m", "--n", "1", "--decode", "greedy", "-q"]
-    written = [json.loads(line)["queries"][0].split() for line in command(capfd, *call).splitlines()]
+    written = [json.loads(line)["queries"][0].split() for line in run_command(capfd, *call).splitlines()]
     wanted = [json.loads(line)["text"].split() for line in (place / "queries.jsonl").read_text().splitlines()]
     shared = [len({*mine} & {*theirs}) for mine, theirs in zip(written, wanted, strict=True)]
     assert sum(shared) > 0.7 * sum(map(len, wanted))
@@ -107,7 +107,7 @@ def test_the_folder_says_how_its_input_is_built(place: Path, tmp_path: Path, cap
 
     def generate(*more: str) -> str:
         call = [place / "corpus.jsonl", "--model", tmp_path / "m", "--n", "1", "--max-new-tokens", "6", "--bare", "-q"]
-        return command(capfd, "doc2query", *call, *more)
+        return run_command(capfd, "doc2query", *call, *more)
 
     assert generate() == generate("--prefix", "ask:", "--title", "none", "--max-length", "24")
     with pytest.raises(MismatchError, match="was trained with `title` 'none'; 'join' contradicts it"):
@@ -158,8 +158,8 @@ def test_a_bart_model_trains_too(place: Path, tmp_path: Path) -> None:
 
 def test_models_and_shares_that_cannot_be_used_are_rejected(place: Path, tmp_path: Path) -> None:
     for model, message in (
-        (tiny_writer(tmp_path / "gpt2", "gpt2"), r"is a decoder-only model \(gpt2\)"),
-        (tiny_model(tmp_path / "encoder"), r"is an encoder \(bert\)"),
+        (save_tiny_generator(tmp_path / "gpt2", "gpt2"), r"is a decoder-only model \(gpt2\)"),
+        (save_tiny_encoder(tmp_path / "encoder"), r"is an encoder \(bert\)"),
     ):
         with pytest.raises(MismatchError, match=message):
             train(place, tmp_path / "m", "--model", str(model))
@@ -173,12 +173,12 @@ def test_models_and_shares_that_cannot_be_used_are_rejected(place: Path, tmp_pat
 
 
 @pytest.fixture
-def asked(tmp_path: Path) -> Asked:
+def asked(tmp_path: Path) -> QuestionFiles:
     return write_questions(tmp_path, 24)
 
 
 def train_gar(
-    asked: Asked, place: Path, output: Path, *more: str, task: str = "gar-answer", model: str = "t5"
+    asked: QuestionFiles, place: Path, output: Path, *more: str, task: str = "gar-answer", model: str = "t5"
 ) -> dict[str, Any]:
     files = [] if task == "gar-answer" else ["--run", str(asked.run), "--corpus", str(asked.corpus)]
     call = ["train-generator", str(asked.questions), "--task", task, "--model", f"{place}/{model}", "-o", str(output)]
@@ -205,7 +205,9 @@ def targets(monkeypatch: pytest.MonkeyPatch) -> dict[str, dict[str, str]]:
 Targets = dict[str, dict[str, str]]
 
 
-def test_targets_are_answers_sentences_and_titles(asked: Asked, place: Path, tmp_path: Path, targets: Targets) -> None:
+def test_targets_are_answers_sentences_and_titles(
+    asked: QuestionFiles, place: Path, tmp_path: Path, targets: Targets
+) -> None:
     for task in ("gar-answer", "gar-sentence", "gar-title"):
         manifest = train_gar(asked, place, tmp_path / task, task=task)
     for id, question in asked.texts.items():
@@ -217,7 +219,7 @@ def test_targets_are_answers_sentences_and_titles(asked: Asked, place: Path, tmp
 
 
 def test_titles_of_all_answer_bearing_hits_are_joined_and_first_takes_one(
-    asked: Asked, place: Path, tmp_path: Path, targets: Targets
+    asked: QuestionFiles, place: Path, tmp_path: Path, targets: Targets
 ) -> None:
     # q0's answer into its third hit, d2, too: the second and the third hit have it
     edit_rows(asked.corpus, lambda rows: rows[2].update(text=f"{rows[2]['text']} And {asked.answers['q0']}."))
@@ -234,7 +236,7 @@ def test_titles_of_all_answer_bearing_hits_are_joined_and_first_takes_one(
 
 
 def test_questions_without_answers_or_answer_bearing_passage_are_dropped_and_counted(
-    asked: Asked, place: Path, tmp_path: Path, targets: Targets
+    asked: QuestionFiles, place: Path, tmp_path: Path, targets: Targets
 ) -> None:
     def change(rows: list[dict]) -> None:
         rows[0] = {"_id": "q0", "text": rows[0]["text"]}
@@ -251,7 +253,7 @@ def test_questions_without_answers_or_answer_bearing_passage_are_dropped_and_cou
 
 
 def test_passages_without_a_text_are_counted(
-    asked: Asked, place: Path, tmp_path: Path, targets: Targets, caplog: pytest.LogCaptureFixture
+    asked: QuestionFiles, place: Path, tmp_path: Path, targets: Targets, caplog: pytest.LogCaptureFixture
 ) -> None:
     edit_rows(asked.corpus, lambda rows: [row.update(text="") for row in rows if row["_id"] == "d5"])
     train_gar(asked, place, tmp_path / "m", task="gar-sentence")
@@ -264,7 +266,7 @@ def test_passages_without_a_text_are_counted(
 
 
 def test_answers_in_capitals_are_cleaned_where_the_preset_of_triviaqa_says_so(
-    asked: Asked, place: Path, tmp_path: Path, targets: Targets
+    asked: QuestionFiles, place: Path, tmp_path: Path, targets: Targets
 ) -> None:
     def change(rows: list[dict]) -> None:
         rows[0] |= {"answers": ["DAVID BECKHAM", "Beckham"]}
@@ -290,7 +292,7 @@ def test_presets_hold_the_published_figures() -> None:
 
 
 def test_no_generator_learns_from_its_own_fold_and_all_learn_from_the_others(
-    asked: Asked, place: Path, tmp_path: Path, targets: Targets
+    asked: QuestionFiles, place: Path, tmp_path: Path, targets: Targets
 ) -> None:
     whole = train_gar(asked, place, tmp_path / "m", "--folds", "3")
     record = {row["_id"]: row for row in map(json.loads, (tmp_path / "m" / "questions.jsonl").open())}
@@ -307,7 +309,7 @@ def test_no_generator_learns_from_its_own_fold_and_all_learn_from_the_others(
 
 
 def test_folds_hold_out_their_own_pairs_and_resume_where_they_stopped(
-    asked: Asked, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    asked: QuestionFiles, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     more = ("--folds", "2", "--dev-share", "0.3", "--eval-every", "3", "--save-every", "2", "--log-every", "2")
     step = DrtkTrainer.training_step
@@ -342,7 +344,7 @@ def test_folds_hold_out_their_own_pairs_and_resume_where_they_stopped(
 
 
 def test_evaluating_with_questions_that_are_trained_on_is_warned_of(
-    asked: Asked, place: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    asked: QuestionFiles, place: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     rows = [json.loads(line) for line in asked.questions.read_text().splitlines()]
     again = [row | {"_id": f"other-{row['_id']}", "text": row["text"].upper()} for row in rows[:5]]
@@ -353,7 +355,9 @@ def test_evaluating_with_questions_that_are_trained_on_is_warned_of(
     assert f"{dev}: 4 of its 5 questions are in {asked.questions} too" in caplog.text
 
 
-def test_data_that_cannot_be_trained_on_is_rejected_in_a_line(asked: Asked, place: Path, tmp_path: Path) -> None:
+def test_data_that_cannot_be_trained_on_is_rejected_in_a_line(
+    asked: QuestionFiles, place: Path, tmp_path: Path
+) -> None:
     def fail(kind: type[Exception], message: str, *more: str, task: str = "gar-title") -> None:
         with pytest.raises(kind, match=message):
             train_gar(asked, place, tmp_path / "m", *more, task=task)

@@ -14,8 +14,8 @@ from safetensors.torch import load_file
 from drtk.cli.main import app
 from drtk.errors import DrtkError, MismatchError
 from drtk.runtime.integrity import read_json
-from tests.running import command
-from tests.tiny import collection, tiny_model
+from tests.run_commands import run_command
+from tests.tiny_models import make_collection, save_tiny_encoder
 
 
 def train(place: Path, output: Path, more: str, *, examples: str | Path = "examples.jsonl") -> dict[str, Any]:
@@ -35,7 +35,7 @@ def test_an_encoder_learns_to_rerank_and_worse_weights_are_not_kept(
     place: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     dev = " --dev {0}/dev --dev-run {0}/run --dev-queries 60"
-    encoder = f"--model {tiny_model(tmp_path / 'encoder')} --steps 100 --lr 4e-3 --log-every 20 --eval-every 50"
+    encoder = f"--model {save_tiny_encoder(tmp_path / 'encoder')} --steps 100 --lr 4e-3 --log-every 20 --eval-every 50"
     learned = train(place, tmp_path / "m", encoder + dev)
     log = [json.loads(line) for line in (tmp_path / "m" / "log.jsonl").read_text().splitlines()]
     losses = [entry["loss"] for entry in log if "loss" in entry]
@@ -45,7 +45,7 @@ def test_an_encoder_learns_to_rerank_and_worse_weights_are_not_kept(
     files = ["--corpus", f"{place}/corpus.jsonl", "--queries", f"{place}/queries.jsonl", "-q"]
     app(["rerank", f"{place}/run", "--model", str(tmp_path / "m"), *files, "-o", str(tmp_path / "out")],
         standalone_mode=False)  # fmt: skip
-    shown = command(capfd, "eval", tmp_path / "out", "--qrels", place / "qrels.tsv", "--measures", "RR@10")
+    shown = run_command(capfd, "eval", tmp_path / "out", "--qrels", place / "qrels.tsv", "--measures", "RR@10")
     assert f"{best['RR@10']:.4f}" in shown  # the kept weights score what was evaluated
     kept = train(place, tmp_path / "worse", f"--model {tmp_path}/m --steps 2 --lr 0.5 --eval-every 1" + dev)
     assert read_json(tmp_path / "worse" / "meta.json")["best"]["step"] == 0
@@ -70,7 +70,7 @@ def test_the_folder_loads_in_sentence_transformers_with_equal_scores(place: Path
     train(place, tmp_path / "m", "--steps 2")
     meta = read_json(tmp_path / "m" / "meta.json")
     assert (meta["kind"], meta["pairing"]) == ("model", {"title": "colon", "max_length": 32})
-    passages, queries, _ = collection(60)
+    passages, queries, _ = make_collection(60)
     pairs = [
         (query["text"], f"{passage['title']}: {passage['text']}")
         for query, passage in zip(queries, reversed(passages), strict=True)

@@ -25,10 +25,10 @@ from drtk.models.init_model import train_tokenizer
 from drtk.models.list_reranker import load_list_reranker
 from tests.reference import finetuning as slow
 from tests.reference.hlatr import logits, of_transformer
-from tests.tiny import collection
+from tests.tiny_models import make_collection
 
 SEED = 42
-PASSAGES, QUERIES, _ = collection(80)
+PASSAGES, QUERIES, _ = make_collection(80)
 TEXTS = {row["_id"]: row for row in PASSAGES}
 ASKED = {row["_id"]: row["text"] for row in QUERIES}
 SIZE: dict[str, Any] = {

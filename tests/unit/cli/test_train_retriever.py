@@ -17,7 +17,7 @@ from drtk.models.config import EncodeSettings
 from drtk.records import Passage
 from drtk.retrieval.encode import Embedder
 from drtk.runtime.integrity import read_json
-from tests.tiny import tiny_model
+from tests.tiny_models import save_tiny_encoder
 
 SHORT = ("--query-length", "16", "--passage-length", "40")
 
@@ -167,7 +167,7 @@ def test_adapters_are_merged_into_a_folder_like_any_other(place: Path, tmp_path:
 def test_diffcse_is_trained_beside_the_retriever_and_is_not_saved(place: Path, tmp_path: Path):
     from drtk.models.lm_head import load_masked_lm, save_lm_head
 
-    generator = tiny_model(tmp_path / "g", seed=4, layers=1)
+    generator = save_tiny_encoder(tmp_path / "g", seed=4, layers=1)
     save_lm_head(load_masked_lm(generator)[1], generator)
     more = ("--preset", "dpr-nq-roberta-shared", "--aux", "diffcse", "--aux-generator", str(generator))
     train(place, tmp_path / "m", *more, *SHORT, "--steps", "2", "--log-every", "1")

@@ -19,12 +19,12 @@ from drtk.models.config import InitModelSettings
 from drtk.models.init_model import train_tokenizer
 from tests.reference import finetuning as slow
 from tests.reference.finetuning import Asked
-from tests.tiny import collection
+from tests.tiny_models import make_collection
 
 SEED, EPOCHS = 42, 3
 COSINE: dict[str, Any] = {"similarity": "cosine", "temperature": 0.02}
 DOT: dict[str, Any] = {"similarity": "dot", "temperature": 1.0}
-PASSAGES, QUERIES, _ = collection(120)
+PASSAGES, QUERIES, _ = make_collection(120)
 TEXTS = {row["_id"]: row for row in PASSAGES}
 ASKED = {row["_id"]: row["text"] for row in QUERIES}
 

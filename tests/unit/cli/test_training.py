@@ -20,8 +20,8 @@ from drtk.errors import DrtkError, MismatchError
 from drtk.runtime.integrity import read_json
 from drtk.training.fit import DrtkTrainer
 from drtk.training.grad_cache import RetrieverTrainer
-from tests.precision import linear_layers
-from tests.running import killed_at
+from tests.record_dtypes import record_linear_dtypes
+from tests.run_commands import kill_at
 
 TEXTS = "--corpus {0}/corpus.jsonl --queries {0}/queries.jsonl"
 RUN = "--dev {0}/dev --dev-run {0}/run"
@@ -121,7 +121,7 @@ def test_an_interrupted_training_resumes_to_the_weights_of_an_uninterrupted_one(
 def test_a_killed_training_resumes(place: Path, tmp_path: Path) -> None:
     output = tmp_path / "m"
     part = Path(f"{output}.part")
-    killed_at(part / "checkpoints" / "checkpoint-4" / "complete", *arguments(place, "retriever", output))
+    kill_at(part / "checkpoints" / "checkpoint-4" / "complete", *arguments(place, "retriever", output))
     assert not output.exists()
     with pytest.raises(MismatchError, match=r"other settings .*\(temperature\)"):  # lr may differ
         train(place, "retriever", output, "--resume --temperature 0.2 --lr 2e-3")
@@ -246,7 +246,7 @@ def test_training_ends_without_improvement(made: Path, tmp_path: Path, name: str
     ],
 )
 def test_the_precision_is_that_of_every_forward_pass(place: Path, tmp_path: Path, name: str, more: str) -> None:
-    with linear_layers() as precisions:
+    with record_linear_dtypes() as precisions:
         app(arguments(place, name, tmp_path / "m", "--steps 1 --precision bfloat16", more), standalone_mode=False)
     assert precisions == {torch.bfloat16}
 

@@ -13,7 +13,7 @@ import pytest
 
 from drtk.cli.main import app
 from drtk.errors import DrtkError, UsageError
-from tests.running import stopped_at
+from tests.run_commands import stop_at
 from tests.unit.text.small_tokenizers import word_pieces
 
 
@@ -156,7 +156,7 @@ def test_a_stopped_run_with_workers_resumes(run, tmp_path, signal_number):
     rows, _ = run(documents, *options, "--workers", 1)
     cut = tmp_path / "cut.jsonl"
     call = ["chunk", tmp_path / "in.jsonl", *options, "--workers", 2, "-o", cut]
-    process = stopped_at(f"{cut}.part.json", *call, stderr=subprocess.PIPE, start_new_session=True)
+    process = stop_at(f"{cut}.part.json", *call, stderr=subprocess.PIPE, start_new_session=True)
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
     workers = children.read_text().split() if children.exists() else []
     if signal_number == signal.SIGINT:  # sent to parent and workers, as a terminal does

@@ -12,7 +12,7 @@ from drtk.errors import DrtkError, MissingDependency, UsageError
 from drtk.training import arguments
 from drtk.training.arguments import Schedule, build_training_arguments, parse_trainer_items, plan_schedule
 from drtk.training.config import RerankerConfig, RetrieverConfig, TrainingConfig
-from tests.running import torchrun
+from tests.run_commands import make_torchrun_variables
 
 SCHEDULE = Schedule(batch=4, steps=50, steps_per_epoch=10)
 
@@ -72,7 +72,7 @@ def test_schedules(monkeypatch: pytest.MonkeyPatch):
     ):
         with pytest.raises(DrtkError, match=message):
             plan_schedule(count, other)
-    for name, value in torchrun(rank=0, processes=4).items():
+    for name, value in make_torchrun_variables(rank=0, processes=4).items():
         monkeypatch.setenv(name, value)
     assert plan_schedule(70, config).batch == 4
     with pytest.raises(DrtkError, match="`batch` 18 cannot be shared equally by 4"):

@@ -15,10 +15,10 @@ import drtk.training.arguments as reporting
 from drtk.cli.main import app
 from drtk.errors import DrtkError
 from drtk.runtime.progress import round_significant
-from tests.pretraining import World
+from tests.pretraining_setup import PretrainingFiles
 
 
-def pretrain(world: World, output: Path, *more: str) -> None:
+def pretrain(world: PretrainingFiles, output: Path, *more: str) -> None:
     call = [
         "pretrain",
         str(world.corpus),
@@ -77,7 +77,7 @@ SUMMARY = {  # logged by the Trainer at the end, not entries of the log
 
 
 def test_tensorboard_gets_the_entries_of_the_log_also_after_a_resumption(
-    world: World, tmp_path: Path, writers: list[Written], monkeypatch: pytest.MonkeyPatch
+    world: PretrainingFiles, tmp_path: Path, writers: list[Written], monkeypatch: pytest.MonkeyPatch
 ):
     from drtk.pretraining.trainer import Pretrainer
 
@@ -102,7 +102,7 @@ def test_tensorboard_gets_the_entries_of_the_log_also_after_a_resumption(
     assert rounded == in_the_log(tmp_path / "m")
 
 
-def test_real_files_of_tensorboard_hold_the_log(world: World, tmp_path: Path):
+def test_real_files_of_tensorboard_hold_the_log(world: PretrainingFiles, tmp_path: Path):
     pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
