@@ -48,9 +48,9 @@ awk 'NR > 1 { split($1, part, "-"); if (part[2] % 40 == 0) printf "{\"query_id\"
 # The common start: masked language modeling, which also trains a language-model head. It is SimLM's generator too.
 # All runs share learning rate, warm-up, weight decay and titles, in which the presets differ.
 pretrain() {
-  drtk pretrain "$out/weighted.jsonl" --batch "$batch" --max-length "$length" --lr 1e-4 --warmup 0.1 --weight-decay 0.01 --held-out 256 --set "title=${TITLE:-join}" "$@" $again
+  drtk pretrain "$out/weighted.jsonl" --batch-size "$batch" --max-length "$length" --learning-rate 1e-4 --warmup 0.1 --weight-decay 0.01 --held-out 256 --set "title=${TITLE:-join}" "$@" $again
 }
-pretrain --preset mlm --model "$model" --steps "$warm" --eval-every "$warm" --seed 0 -o "$out/start"
+pretrain --preset mlm --model "$model" --max-steps "$warm" --eval-steps "$warm" --seed 0 -o "$out/start"
 
 # Pre-train with one preset and seed, fine-tune, and search the three collections.
 run_arm() { # ARM SEED
@@ -61,10 +61,10 @@ run_arm() { # ARM SEED
     encoder=$out/$name.encoder
     more=""
     case $arm in simlm) more="--generator $out/start" ;; cotmae) more="--set slots.context.spans=mixed" ;; esac
-    pretrain --preset "$arm" --model "$out/start" $more --steps "$steps" --eval-every "$steps" --seed "$seed" -o "$encoder"
+    pretrain --preset "$arm" --model "$out/start" $more --max-steps "$steps" --eval-steps "$steps" --seed "$seed" -o "$encoder"
   fi
   drtk train-retriever "$out/train.jsonl" --corpus "$data/squad/corpus.jsonl.gz" --queries "$out/questions.jsonl" --model "$encoder" \
-    --negatives 0 --batch 16 --steps 60 --temperature 0.05 --query-length 32 --passage-length "$length" --seed "$seed" -o "$out/$name.retriever" $again
+    --negatives 0 --batch-size 16 --max-steps 60 --temperature 0.05 --query-length 32 --passage-length "$length" --seed "$seed" -o "$out/$name.retriever" $again
   for pool in squad cranfield sample; do
     set_collection $pool
     drtk encode "$corpus" --model "$out/$name.retriever" -o "$out/$name.$pool.vectors" $again

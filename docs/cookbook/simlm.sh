@@ -18,7 +18,7 @@
 #   PRETRAINING  pre-training preset (simlm)
 #   ENCODER      an encoder that is already pre-trained; skips pre-training
 #   TITLE        title format of pre-training: by default as the fine-tuning presets (segment; sep with RECIPE=master-official); none: no titles
-#   GENERATOR    masked language model that replaces tokens; by default MODEL after a warm-up (WARM="--steps 5000 …")
+#   GENERATOR    masked language model that replaces tokens; by default MODEL after a warm-up (WARM="--max-steps 5000 …")
 #   TEACHER      initial model of the re-ranker (the pre-trained encoder; the paper: google/electra-base-discriminator)
 #   BM25         bm25 (Lucene) or bm25s
 #   INDEX        dense index: flat or exact
@@ -28,7 +28,7 @@
 #                UNION for all. The first 1000 of a query are used, as official lists are in random order; MINE="--depth N" changes that
 #   RERANK       documents to re-rank per test query (200)
 #   BY           source: judgments are for documents, passages are their chunks; test runs are of passages
-#   SCORED       options of mine-negatives for the examples that the teacher scores ("--keep 23"); by default all mined negatives
+#   SCORED       options of mine-negatives for the examples that the teacher scores ("--negatives 23"); by default all mined negatives
 #   SCORED_QUERIES  number of queries that the teacher scores
 #   UNION        yes: also train retriever 2, the re-ranker and the distilled retriever on BM25's examples, as on NQ
 #   BASELINES    more systems to evaluate: start (MODEL), pretrained (before fine-tuning)

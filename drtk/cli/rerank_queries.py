@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from drtk.cli.decorators import OF_TRAINING, folder_maker, record_filter
+from drtk.cli.help import Command, Group
 from drtk.cli.options import Device, Folder, Output, Queries, Seed, with_settings
 from drtk.errors import UsageError
 from drtk.query_expansion.config import ChooseSettings, LabelSettings, QueryRerankerConfig
@@ -54,7 +55,7 @@ def rerank_queries__label(
     questions = load_queries(queries, job.tracker)
     job.tracker.inputs += texts.inputs
     job.lookups = (texts.corpus,)
-    job.window = settings.batch
+    job.window = settings.batch_size
     job.no_input = "no candidate came in, so nothing is labelled"
     labeler = Labeler(texts, settings)
     candidates = iter_expansion_lines(source, questions, job.tracker, check=AnswerCheck(settings.match))
@@ -67,7 +68,7 @@ def rerank_queries__label(
 
 
 @with_settings(QueryRerankerConfig, preset=True)
-@folder_maker("model", resume=True, may_differ=(*OF_TRAINING, "max_lr", "micro_batch"))
+@folder_maker("model", resume=True, may_differ=(*OF_TRAINING, "max_lr", "micro_batch_size"))
 def rerank_queries__train(
     labelled: Annotated[
         str, typer.Argument(metavar="LABELLED", help="Candidates of drtk rerank-queries label; - is stdin.")
@@ -158,9 +159,9 @@ def rerank_queries__train(
         digests = set().union(*(held[kind].digests for kind in devs if devs[kind] == file))
         warn_of_overlap(digests, examples.digests, "questions", file=file, source=name_of(labelled))
     plan(len(examples), settings)
-    reading = InputFormat(settings.scorer, settings.style, settings.max_length or READ[settings.scorer])
+    reading = InputFormat(settings.variant, settings.style, settings.max_length or READ[settings.variant])
     start = start_query_reranker(model, reading, max_length=settings.max_length, seed=seed)
-    reading = InputFormat(settings.scorer, settings.style, start.max_length)
+    reading = InputFormat(settings.variant, settings.style, start.max_length)
     folder = job.begin()
     facts = train_query_reranker(
         examples, folder, start=start, reading=reading, settings=settings, dev=held, seed=seed, device=device
@@ -275,11 +276,12 @@ def rerank_queries__apply(
 
 
 rerank_queries = typer.Typer(
+    cls=Group,
     help="Choose the expansions of questions that retrieve best (EAR): label, train, apply.",
     add_completion=False,
     rich_markup_mode=None,
     no_args_is_help=True,
 )
-rerank_queries.command("label")(rerank_queries__label)
-rerank_queries.command("train")(rerank_queries__train)
-rerank_queries.command("apply")(rerank_queries__apply)
+rerank_queries.command("label", cls=Command)(rerank_queries__label)
+rerank_queries.command("train", cls=Command)(rerank_queries__train)
+rerank_queries.command("apply", cls=Command)(rerank_queries__apply)

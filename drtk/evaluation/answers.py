@@ -138,7 +138,7 @@ def evaluate_by_answers(
     runs: Sequence[NamedRun], questions: str, corpus: str, settings: EvalSettings, tracker: InputTracker
 ) -> Iterator[str]:
     """Return the lines of a table with a run per row. Raises as `AnswerJudge`."""
-    judge = AnswerJudge(questions, corpus, settings, tracker, workers=settings.workers)
+    judge = AnswerJudge(questions, corpus, settings, tracker, workers=settings.num_workers)
     results = []
     for run in runs:
         rankings = judge(run)

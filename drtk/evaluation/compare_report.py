@@ -65,7 +65,7 @@ def format_comparison(comparison: Comparison, changed: Sequence[ChangedQuery]) -
     format, digits = comparison.settings.format, comparison.settings.digits
     if format == "html":
         parts = _page_parts(comparison, changed, digits)
-        yield from pages.render_page(comparison.settings.title, parts, subtitle=_scope(comparison))
+        yield from pages.render_page(comparison.settings.heading, parts, subtitle=_scope(comparison))
     elif format == "jsonl":
         yield from _json_lines(comparison, changed)
     elif format == "csv":
@@ -166,7 +166,7 @@ def _test_table(comparison: Comparison) -> tuple[list[str], list[Row]]:
 def _text_lines(comparison: Comparison, changed: Sequence[ChangedQuery], *, markdown: bool) -> Iterator[str]:
     format, digits = "markdown" if markdown else "table", comparison.settings.digits
     pair = "" if len(comparison.pairs) > 1 else " minus ".join(reversed(comparison.pairs[0]))
-    yield f"# {escape_markdown(comparison.settings.title)}" if markdown else comparison.settings.title
+    yield f"# {escape_markdown(comparison.settings.heading)}" if markdown else comparison.settings.heading
     yield from [""] * markdown
     yield _scope(comparison)
     yield ""

@@ -329,7 +329,7 @@ def build_report(
     depths = choose_depths(list(rankings.values()))
     compare_settings = CompareSettings()
     report = Report(
-        title=settings.title,
+        title=settings.heading,
         results=results,
         measures=measures,
         num_relevant=sum(grade >= settings.rel for grades in judgements.values() for grade in grades.values()),

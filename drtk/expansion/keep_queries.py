@@ -77,7 +77,7 @@ class QueryScorer:
         self._scorer = CrossEncoderScorer(
             settings.scorer,
             device=device,
-            settings=ScoringSettings(batch_tokens=settings.scorer_batch_tokens, dtype=settings.scorer_dtype),
+            settings=ScoringSettings(batch_tokens=settings.scorer_batch_tokens, precision=settings.scorer_precision),
             logits=settings.scorer_logits,
             batch_field="scorer_batch_tokens",
         )

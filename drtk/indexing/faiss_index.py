@@ -193,11 +193,11 @@ def make_factory_string(kind: str, settings: DenseIndexSettings, rows: int) -> s
     """Return faiss's factory string for flat, hnsw, ivf, hnsw48, ivf1024 …; other types are factory strings already."""
     named = _NAMED.fullmatch(kind)
     if named is None:
-        if settings.dtype is not None:
-            raise UsageError(f"`dtype`: the factory string '{kind}' says itself how vectors are stored")
+        if settings.vector_dtype is not None:
+            raise UsageError(f"`vector_dtype`: the factory string '{kind}' says itself how vectors are stored")
         return kind
     name, number = named[1], named[2]
-    store = STORES[settings.dtype or "float32"]
+    store = STORES[settings.vector_dtype or "float32"]
     if name == "flat":
         return store
     if name == "hnsw":

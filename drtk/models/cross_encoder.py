@@ -189,7 +189,7 @@ class CrossEncoderScorer:
             )
         self.max_length = settings.max_length or loaded.max_length
         config: Any = loaded.model.config
-        self.dtype = choose_dtype(settings.dtype, self.device, kind=config.model_type)
+        self.dtype = choose_dtype(settings.precision, self.device, kind=config.model_type)
         self._model = loaded.model.to(self.device, self.dtype)
         self._budget = settings.batch_tokens or (_CPU_TOKENS if self.device.type == "cpu" else _GPU_TOKENS)
         self._tokenizing = (

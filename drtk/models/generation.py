@@ -213,7 +213,7 @@ class TextGenerator:
         if ignored:
             named = ", ".join(f"{name} {value}" for name, value in ignored.items())
             warn(f"{model}: its generation_config.json has {named}; this is ignored")
-        self._model.model.to(self._device, choose_dtype(settings.dtype, self._device, half="bfloat16"))
+        self._model.model.to(self._device, choose_dtype(settings.precision, self._device, half="bfloat16"))
         self._budget = settings.batch_tokens or (_CPU_TOKENS if self._device.type == "cpu" else _GPU_TOKENS)
         self.room = max_input_length(self._model, self.reading, new_tokens=settings.max_new_tokens)
 

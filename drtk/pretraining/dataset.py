@@ -80,14 +80,14 @@ class PretrainingData:
                 f"pretrain: {len(self.held_out):,} of {len(rows):,} {what} are held out{fewer}, "
                 f"{len(self.rows):,} remain to train on"
             )
-        if len(self.rows) < settings.batch:
+        if len(self.rows) < settings.batch_size:
             source = f", set by {batch_from}" if batch_from else ""
             raise DrtkError(
-                f"{len(self.rows):,} {what} do not fill one batch of {settings.batch:,}{source}; "
-                f"set `batch` {max(1, len(self.rows))} or less"
+                f"{len(self.rows):,} {what} do not fill one batch of {settings.batch_size:,}{source}; "
+                f"set `batch_size` {max(1, len(self.rows))} or less"
             )
-        self.steps_per_epoch = len(self.rows) // settings.batch
-        self.steps = settings.steps or max(1, round(settings.epochs * self.steps_per_epoch))
+        self.steps_per_epoch = len(self.rows) // settings.batch_size
+        self.steps = settings.max_steps or max(1, round(settings.epochs * self.steps_per_epoch))
         self._pad = int(tokenizer.pad_token_id or 0)
         examples = self.dataset()
         for number in range(min(16, len(examples))):  # raises what cannot be built before anything is written
@@ -125,7 +125,9 @@ class PretrainingData:
 
     def dataset(self) -> ExampleDataset:
         """Return the examples of all steps."""
-        return ExampleDataset(self._builder, self.rows, batch=self.settings.batch, steps=self.steps, seed=self.seed)
+        return ExampleDataset(
+            self._builder, self.rows, batch=self.settings.batch_size, steps=self.steps, seed=self.seed
+        )
 
     def sample(self, count: int) -> list[Mapping[str, SlotExample]]:
         """Return the slots of up to `count` evenly spaced rows."""

@@ -314,10 +314,10 @@ def describe_training(plan: Composition, data: PretrainingData, network: Network
     settings = data.settings
     yield f"Parameters: {total + frozen:,}, of which {trained:,} are trained"
     yield (
-        f"Training: {data.steps:,} steps of {settings.batch:,} {data.unit}, {data.steps / data.steps_per_epoch:,.2f} epochs; "
+        f"Training: {data.steps:,} steps of {settings.batch_size:,} {data.unit}, {data.steps / data.steps_per_epoch:,.2f} epochs; "
         f"{len(data.rows):,} {data.unit} to train on, {len(data.held_out):,} held out"
     )
-    yield f"Tokens per step: {tokens * settings.batch:,.0f}"
+    yield f"Tokens per step: {tokens * settings.batch_size:,.0f}"
 
 
 def _format_table(rows: Sequence[Sequence[str]]) -> Iterator[str]:

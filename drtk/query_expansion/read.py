@@ -168,7 +168,7 @@ class AnswerReader(BatchFunction):
         if not self._writer.is_encoder_decoder:
             raise MismatchError(f"{model}: is a decoder-only model; an encoder-decoder (T5) is needed")
         on_cpu = self._device.type == "cpu"
-        dtype = ("float32" if on_cpu else "bfloat16") if settings.dtype == "auto" else settings.dtype
+        dtype = ("float32" if on_cpu else "bfloat16") if settings.precision == "auto" else settings.precision
         self._dtype: torch.dtype = getattr(torch, dtype)
         self._writer.model.to(self._device, self._dtype)
         self._budget = settings.batch_tokens or (_CPU_TOKENS if on_cpu else _GPU_TOKENS)

@@ -232,9 +232,9 @@ class QuerySelector(BatchFunction):
             counts["above Lucene's limit"] += len(set(split_words(text, latin=False))) > LUCENE_CLAUSES
             return line | {"chosen": [[one.id for one in expansions]], "queries": [text]}
         if estimates is not None:
-            best = sort_by_estimate(expansions, estimates)[: self._settings.top]
+            best = sort_by_estimate(expansions, estimates)[: self._settings.n_best]
         else:
-            best = CHOICES[self._settings.select](expansions)[: self._settings.top]
+            best = CHOICES[self._settings.select](expansions)[: self._settings.n_best]
         counts["chosen"] += bool(best)
         line |= {"chosen": [[one.id] for one in best]}
         if estimates is not None:
@@ -293,7 +293,7 @@ def choose_queries(
             "`select` first takes the first"
         )
     warn_of_missing_texts(counts, place)
-    files, without = write_queries(folder, queries, settings.top)
+    files, without = write_queries(folder, queries, settings.n_best)
     get_manifest_path(path).unlink()
     return counts | {"without a candidate": without, "files": files}
 

@@ -59,7 +59,7 @@ def fuse_reciprocal_ranks(rankings: Sequence[Ranking], weights: Sequence[float],
 
 def sum_normalized_scores(rankings: Sequence[Ranking], weights: Sequence[float], *, settings: FuseSettings) -> Ranking:
     """Return the weighted sum of normalized scores over the union of the runs; a missing score is the run's lowest."""
-    normalize = _NORMALIZE[settings.normalize]
+    normalize = _NORMALIZE[settings.norm]
     union = dict.fromkeys(id for ranking in rankings for id, _ in ranking)
     scores = dict.fromkeys(union, 0.0)
     for ranking, weight in zip(rankings, weights, strict=True):
@@ -74,12 +74,12 @@ def sum_normalized_scores(rankings: Sequence[Ranking], weights: Sequence[float],
 
 def sum_raw_scores(rankings: Sequence[Ranking], weights: Sequence[float], *, settings: FuseSettings) -> Ranking:
     """Return the weighted sum of unnormalized scores; weights 1 and 1.1 are DPR's for BM25 and dense scores (docs/methods/ear.md)."""
-    return sum_normalized_scores(rankings, weights, settings=replace(settings, normalize="none"))
+    return sum_normalized_scores(rankings, weights, settings=replace(settings, norm="none"))
 
 
 def sum_zscores(rankings: Sequence[Ranking], weights: Sequence[float], *, settings: FuseSettings) -> Ranking:
     """Return the weighted sum of z-scores, as for ensembles of re-rankers (docs/methods/hlatr.md)."""
-    return sum_normalized_scores(rankings, weights, settings=replace(settings, normalize="zscore"))
+    return sum_normalized_scores(rankings, weights, settings=replace(settings, norm="zscore"))
 
 
 def interleave(rankings: Sequence[Ranking], weights: Sequence[float], *, settings: FuseSettings) -> Ranking:
@@ -165,7 +165,7 @@ def fuse_runs(
         raise UsageError("stdin can be only one of the runs")
     # Below the scored ranks `drtk rerank` only counts down: such scores would distort the mean and the deviation.
     scored: list[int | None] | None = None
-    if settings.method == "zscore" or (settings.method == "weighted" and settings.normalize != "none"):
+    if settings.method == "zscore" or (settings.method == "weighted" and settings.norm != "none"):
         scored = [read_scored_depth(run) for run in runs]
         for run, depth in zip(runs, scored, strict=True):
             if depth is not None:

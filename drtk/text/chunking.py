@@ -314,8 +314,8 @@ def chunk_corpus(
     job.record(settings)
     check_settings(settings)
     running = running or RunnerSettings()
-    if running.runner != "local" and settings.workers:
-        raise UsageError("`workers` has no effect with Ray; `ray_workers` sets the number of its workers")
+    if running.runner != "local" and settings.num_workers:
+        raise UsageError("`num_workers` has no effect with Ray; `ray_workers` sets the number of its workers")
     stream = iter(documents)
     train = needs_sentences(settings) and settings.punkt_model is None
     head: list[Passage] = []
@@ -325,7 +325,7 @@ def chunk_corpus(
         size += len(document.text)
     model = _choose_model(settings, job, head) if needs_sentences(settings) else None
     cap, tokenizer = _choose_cap(settings, job)
-    count = settings.workers or (count_cores() if size >= _WORTH_WORKERS else 1)
+    count = settings.num_workers or (count_cores() if size >= _WORTH_WORKERS else 1)
     job.counts["empty"] = 0  # also reported without documents
     run_filter(
         chain(head, stream),

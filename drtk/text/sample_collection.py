@@ -203,7 +203,7 @@ def make_sample(settings: SampleSettings, job: FolderJob) -> None:
 def sample_pairs(files: list[tuple[str, Path, str]], settings: SampleSettings) -> list[SampledPair]:
     """Return the pairs of the sources (package, file, module), ordered by a hash of their names, at most `settings.limit`."""
     batches = [files[begin : begin + _FILES_AT_ONCE] for begin in range(0, len(files), _FILES_AT_ONCE)]
-    with Workers(_make_reader, count=min(settings.workers or count_cores(), len(batches))) as workers:
+    with Workers(_make_reader, count=min(settings.num_workers or count_cores(), len(batches))) as workers:
         docstrings = [item for batch in workers.map(batches) for item in batch]
     usable = _select_usable(docstrings, settings.min_words)
     usable.sort(key=lambda item: (sample_uniform("sample", item[1].name), item[1].name))

@@ -216,7 +216,7 @@ def train_generator(
             evaluation,
             folder / "checkpoints",
             by="dev_loss" if by_loss else config.best_by,
-            every=config.eval_every,
+            every=config.eval_steps,
             patience=config.patience,
         )
 
@@ -226,7 +226,7 @@ def train_generator(
 
     return fit(
         model,
-        EpochDataset(pairs, batch=config.batch, steps=schedule.steps, seed=seed),
+        EpochDataset(pairs, batch=config.batch_size, steps=schedule.steps, seed=seed),
         collating,
         objective=partial(compute_generator_terms, smoothing=config.label_smoothing),
         arguments=arguments,

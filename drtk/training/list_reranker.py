@@ -176,13 +176,13 @@ def train_list_reranker(
             model,
             ListEvaluator(model, candidates, dev_vectors or vectors),
             folder / "checkpoints",
-            by=config.select,
-            every=config.eval_every,
+            by=config.dev_measure,
+            every=config.eval_steps,
             patience=config.patience,
         )
     return fit(
         model,
-        EpochDataset(data.lists, batch=config.batch, steps=schedule.steps, seed=seed),
+        EpochDataset(data.lists, batch=config.batch_size, steps=schedule.steps, seed=seed),
         partial(collate, vectors=vectors),
         objective=compute_list_terms,
         arguments=arguments,

@@ -205,7 +205,7 @@ class Collection:
     def _query_reranker(self) -> Path:
         """A model that has seen a few steps of what expansions retrieve."""
         call = ["rerank-queries", "train", str(self["labelled.jsonl"]), "--queries", str(self["asked.jsonl"])]
-        call += ["--model", str(self["model"]), "--max-length", "24", "--steps", "2", "--device", "cpu"]
+        call += ["--model", str(self["model"]), "--max-length", "24", "--max-steps", "2", "--device", "cpu"]
         return self._make("query_reranker", *call)
 
     @cached_property

@@ -80,7 +80,7 @@ def test_the_list_of_methods_leads_to_every_page() -> None:
 
 
 def test_a_check_notices_an_outdated_page(tmp_path: Path) -> None:
-    shutil.copytree(DOCS, tmp_path / "docs", ignore=shutil.ignore_patterns("man"))
+    shutil.copytree(DOCS, tmp_path / "docs")
     (tmp_path / "drtk").symlink_to(ROOT / "drtk")
     command = [sys.executable, str(tmp_path / "docs" / "generate.py")]
     assert subprocess.run(command, env=make_environment(), check=False).returncode == 0
@@ -90,15 +90,6 @@ def test_a_check_notices_an_outdated_page(tmp_path: Path) -> None:
     found = subprocess.run([*command, "--check"], env=make_environment(), capture_output=True, text=True, check=False)
     assert found.returncode == 1
     assert found.stderr == "docs/commands/chunk.md: is not current; run: python docs/generate.py\n"
-
-
-def test_man_pages_are_built_from_the_pages(generate: ModuleType) -> None:
-    for command in COMMANDS:
-        page = generate.man_page(command)
-        assert page.startswith(f'.TH "DRTK-{command.upper()}" "1"')
-        for section in ("NAME", "SYNOPSIS", "DESCRIPTION", "EXAMPLES", "EXIT STATUS", "SEE ALSO"):
-            assert re.search(rf'^\.SH "?{section}"?$', page, re.MULTILINE), (command, section)
-        assert "](" not in page
 
 
 def test_every_registry_entry_is_mentioned() -> None:

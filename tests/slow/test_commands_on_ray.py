@@ -122,7 +122,7 @@ CHOSEN = (
     "{queries.jsonl}",
     "--model",
     "{rd}",
-    "--top",
+    "--n-best",
     "4",
 )
 

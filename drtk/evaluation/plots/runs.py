@@ -101,7 +101,7 @@ class RecallCurves(Plot):
         )
         axis.legend(frameon=False, loc="lower right")
         title = f"{'Hit rate' if is_hit_rate else 'Recall'} at k, {numbers['queries']:,} queries"
-        style_axis(axis, settings.title or title, grid="both")
+        style_axis(axis, settings.heading or title, grid="both")
 
 
 NAMED = 3  # queries named at each end
@@ -169,7 +169,7 @@ class Differences(Plot):
         axis.set_xticks(range(count) if count <= MAX_TICKS else [], ids if count <= MAX_TICKS else [], rotation=30)
         axis.set_xlabel(f"{count:,} {'query' if count == 1 else 'queries'}, by difference", fontsize=11.5)
         axis.set_ylabel(f"{numbers['measure']}: difference", fontsize=11.5)
-        style_axis(axis, settings.title or f"{first} against {second}, query by query")
+        style_axis(axis, settings.heading or f"{first} against {second}, query by query")
 
 
 def _shorten_id(id: str, most: int) -> str:
@@ -229,8 +229,8 @@ class ScoreDistributions(Plot):
             style_axis(axis, f"{shorten(name)}: {good} score higher with a chance of {panel['auc']:.3f} (AUC)")
             axis.legend(frameon=False, fontsize=10.5, loc="upper right", ncols=2)
         axes[-1].set_xlabel("score", fontsize=11.5)
-        if settings.title:
-            figure.suptitle(settings.title, fontsize=14, fontweight="bold")
+        if settings.heading:
+            figure.suptitle(settings.heading, fontsize=14, fontweight="bold")
 
 
 def summarize_scores(good: np.ndarray, other: np.ndarray, name: str) -> Numbers:

@@ -87,7 +87,7 @@ class TrainingCurves(Plot):
             (lines["on held-out passages"],) = axes[0].plot([], [], color=GRAY, **_DASHED)
         labels = [shorten(name) for name in lines]
         figure.legend(lines.values(), labels, loc="outside lower center", ncols=min(4, len(lines)), frameon=False)
-        figure.suptitle(settings.title or "Training by step", fontsize=14, x=0.02, ha="left")
+        figure.suptitle(settings.heading or "Training by step", fontsize=14, x=0.02, ha="left")
 
 
 def choose_fields(logs: Sequence[Mapping[str, Curve]]) -> list[str]:

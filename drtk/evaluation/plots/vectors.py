@@ -156,7 +156,7 @@ class CosineByRating(Plot):
         axis.set_xlim(-0.6, last + 0.6)
         axis.legend(frameon=False, fontsize=11, loc="lower right")
         pairs = max(system["pairs"] for system in systems.values())
-        style_axis(axis, settings.title or f"Cosine by human rating, {pairs:,} pairs")
+        style_axis(axis, settings.heading or f"Cosine by human rating, {pairs:,} pairs")
 
 
 def _violin(axis: Any, cosines: np.ndarray, x: float, width: float, color: str) -> None:
@@ -237,8 +237,8 @@ class VectorSpace(Plot):
             draw_geometry(axes.pop(0), geometry)
         for at, (axis, panel) in enumerate(zip(axes, panels, strict=True)):
             draw_plane(axis, panel, geometry, color=COLORS[at])
-        if settings.title:
-            figure.suptitle(settings.title, fontsize=14, fontweight="bold")
+        if settings.heading:
+            figure.suptitle(settings.heading, fontsize=14, fontweight="bold")
 
 
 Groups = Mapping[str, tuple[Sequence[str], np.ndarray]]  # name -> ids and unit vectors (n, d)

@@ -27,7 +27,7 @@ def _load(
     weigher = load_term_weighter(Path(locate(model)), method)
     length, budget = settings.max_length, settings.batch_tokens
     return weigher, TermWeightPredictor(
-        weigher, device=device, dtype=settings.dtype, max_length=length, batch_tokens=budget
+        weigher, device=device, dtype=settings.precision, max_length=length, batch_tokens=budget
     )
 
 

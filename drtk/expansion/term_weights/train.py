@@ -202,7 +202,7 @@ def train_weigher(
     tokenizer = WordPieceTokenizer(str(weigher.folder))
     reading: dict[str, Any] = {"room": weigher.room(length), "title": title, "expand": settings.expand}
     texts: dict[str, Any] = {"queries": data.queries, "corpus": data.corpus}
-    steps: dict[str, Any] = {"batch": training.batch, "steps": schedule.steps, "seed": seed}
+    steps: dict[str, Any] = {"batch": training.batch_size, "steps": schedule.steps, "seed": seed}
     dataset: EpochDataset[Any]
     collate: Callable[[Sequence[Any]], dict[str, Tensor]]
     if method == "deepct":
@@ -261,5 +261,5 @@ def find_largest_impact(
             heads = [head for word, head in each.first().items() if word not in excluded]
             largest = max([largest, *map(float, values[heads])])
     if largest <= 0:
-        raise DrtkError("every impact is 0 after training: try another `seed` or a lower `lr`")
+        raise DrtkError("every impact is 0 after training: try another `seed` or a lower `learning_rate`")
     return largest

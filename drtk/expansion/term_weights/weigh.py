@@ -155,7 +155,7 @@ class PassageWeigher(BatchFunction):
         lines = []
         report: Counter[str] = Counter()
         for reading, weights in zip(prepared, self._method(prepared), strict=True):
-            values = normalize_weights(weights, self._plan.settings.normalize)
+            values = normalize_weights(weights, self._plan.settings.weight_norm)
             pieces = reading.spread(values, self._plan.settings.spread)
             lines.append(self._line(reading, pieces, self._method.fields(reading, values)))
             if self._report:

@@ -21,7 +21,7 @@ def encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("encoder")
     corpus, _, _ = write_collection(folder, 16)
     call = ["pretrain", corpus, "--preset", "mlm", "--model", str(save_tiny_encoder(folder / "model")), "-q"]
-    call += ["--batch", "8", "--steps", "2", "--max-length", "32", "-o", str(folder / "encoder")]
+    call += ["--batch-size", "8", "--max-steps", "2", "--max-length", "32", "-o", str(folder / "encoder")]
     app(call, standalone_mode=False)
     return folder / "encoder"
 

@@ -55,7 +55,7 @@ def test_top_k_accuracy_of_four_questions(here: Path, capfd: pytest.CaptureFixtu
     write_text(here / "a.run", "".join(lines))
     arguments = ["a.run", "--answers", "q.jsonl", "--corpus", "c.jsonl"]
     for workers in ("1", "2"):
-        found = values(capfd, *arguments, "--workers", workers)
+        found = values(capfd, *arguments, "--num-workers", workers)
         assert [found[f"Answer@{k}"] for k in (1, 5, 20, 100)] == [0.25, 0.5, 0.75, 0.75]
     # RR looks at everything: (1 + 1/15 + 1/101 + 1/3) / 4
     assert values(capfd, *arguments, "--measures", "RR Hit@20")["RR"] == pytest.approx(
@@ -158,7 +158,7 @@ def test_passages_without_a_text_are_told_and_refused_where_none_has_one(
     write_text(here / "bare.jsonl", rows(*({"_id": f"d{at}", "title": "Paris", "text": " "} for at in (1, 2))))
     call = ["a.run", "--answers", "q.jsonl", "--corpus", "bare.jsonl", "--measures", "Answer@5"]
     with pytest.raises(DrtkError, match=r"^bare.jsonl: none of the 80 passages looked up there has a text: is it the"):
-        values(capfd, *call, "--workers", "2")  # 40 questions of 2 passages each
+        values(capfd, *call, "--num-workers", "2")  # 40 questions of 2 passages each
     assert values(capfd, *call, "--match-title")["Answer@5"] == 1  # titles are looked into
     assert "text" not in capfd.readouterr().err
     with pytest.raises(DrtkError, match=r"^bare.jsonl: none of the 160 passages looked up there has a text"):

@@ -189,7 +189,7 @@ def test_the_page_shows_text_as_text_and_fetches_nothing(here: Path, capfd: pyte
     write_text(
         here / "q.jsonl", "".join(json.dumps({"_id": f"q{n}", "text": f"kite {evil}"}) + "\n" for n in range(1, 6))
     )
-    options = ["--corpus", "c.jsonl", "--queries", "q.jsonl", "--format", "html", "--title", "<b>mine</b>"]
+    options = ["--corpus", "c.jsonl", "--queries", "q.jsonl", "--format", "html", "--heading", "<b>mine</b>"]
     run_command(capfd, "compare", "-q", "a.run", "b.run", *options, "--qrels", "qrels", "-o", "page.html")
     page = (here / "page.html").read_text()
     assert "<script" not in page

@@ -132,7 +132,7 @@ def test_length_and_precision_of_the_settings(folder: Path, scores: np.ndarray) 
     assert scorer.prepare(pairs()).tokens.lengths.max() == 9
     with pytest.raises(MismatchError, match="reads at most 64 tokens; 65 were requested"):
         CrossEncoderScorer(str(folder), settings=ScoringSettings(max_length=65))
-    half = CrossEncoderScorer(str(folder), settings=ScoringSettings(dtype="bfloat16"))(pairs())
+    half = CrossEncoderScorer(str(folder), settings=ScoringSettings(precision="bfloat16"))(pairs())
     assert half.dtype == np.float32
     assert np.corrcoef(half, scores)[0, 1] > 0.98
 

@@ -24,7 +24,7 @@ from tests.reference.text import Text
 from tests.retriever_setup import TrainingSetup, load_settings
 from tests.tiny_models import save_tiny_encoder
 
-SIZE = {"batch": 4, "negatives": 1, "passage_length": 14, "query_length": 8, "aux": "diffcse"}
+SIZE = {"batch_size": 4, "negatives": 1, "passage_length": 14, "query_length": 8, "aux": "diffcse"}
 PRESET = "dpr-nq-roberta-shared"
 
 

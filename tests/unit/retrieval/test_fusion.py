@@ -164,7 +164,7 @@ def test_a_sweep_finds_and_reports_the_best_weights(runs: Path, capfd: pytest.Ca
     [
         (["round-robin", "--weights", "1,2"], "--weights has no effect with --method round-robin"),
         (["linear", "--rrf-k", "5"], "--rrf-k has no effect with --method linear"),
-        (["linear", "--normalize", "zscore"], "--normalize has no effect with --method linear"),
+        (["linear", "--norm", "zscore"], "--norm has no effect with --method linear"),
         (["rrf", "--measure", "RR@10"], "--measure goes with --sweep"),
         (["rrf", "--qrels", "dev.tsv"], "--qrels goes with --sweep"),
         (["rrf", "--tag", ""], "--tag: '' must be one word"),

@@ -67,7 +67,7 @@ PRESETS = ["mlm", "cocondenser", "simlm-rtd", "diffcse-sts-bert", JOINT, "master
 
 def pretraining_stage(world: PretrainingFiles, preset: str) -> PretrainingStage:
     changes = ("generator.mode=joint", "generator.slot=encoder") if preset == JOINT else ()
-    stage = world.stage(preset.partition(",")[0], *changes, batch=BATCH).redrawn().without_dropout()
+    stage = world.stage(preset.partition(",")[0], *changes, batch_size=BATCH).redrawn().without_dropout()
     share_batch_norm(stage.network)  # as the command does
     return stage
 

@@ -95,8 +95,8 @@ def test_masters_distillation_compares_inner_products():
 def test_vectors_that_are_all_alike_count_the_columns_of_a_presets_batch(preset: str, changes: dict, expected: float):
     settings = load_settings(preset, **changes)
     n = settings.negatives + 1
-    vectors = torch.ones(settings.batch, 4), torch.ones(settings.batch * n, 4)
-    found = compute_terms(settings, *vectors, teacher=torch.zeros(settings.batch, n))
+    vectors = torch.ones(settings.batch_size, 4), torch.ones(settings.batch_size * n, 4)
+    found = compute_terms(settings, *vectors, teacher=torch.zeros(settings.batch_size, n))
     assert found["contrastive"] == pytest.approx(expected, abs=1e-5)
     assert found.get("distillation", 0.0) == pytest.approx(0.0, abs=2e-6)  # the student says what the teacher says
 
