@@ -282,7 +282,7 @@ def test_negatives_for_the_first_retriever_may_come_from_a_file(tmp_path: Path) 
 )
 def test_recipes_pre_train_with_the_titles_that_their_fine_tuning_reads(recipe: str, title: str) -> None:
     text = (COOKBOOK.parents[1] / recipe).read_text(encoding="utf-8")
-    commands = re.findall(r"drtk pretrain (?:\S+ )*?--(?:batch|preset) .*", text)
+    commands = re.findall(r"drtk pretrain (?:\S+ )*?--(?:batch-size|preset) .*", text)
     assert [re.findall(r"--set \"?title=([^\s\"`]+)", each) for each in commands] == [[title]]
 
 
