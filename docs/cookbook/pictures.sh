@@ -34,7 +34,7 @@ draw() {
 draw recall bm25s="$work/bm25s.run" Lucene="$work/lucene.run" MiniLM="$work/minilm.run" --qrels "$qrels"
 draw differences MiniLM="$work/minilm.run" Lucene="$work/lucene.run" --qrels "$qrels"
 draw scores Lucene="$work/lucene.run" MiniLM="$work/minilm.run" --qrels "$qrels"
-draw space MiniLM="$minilm" untrained="$work/untrained" --pairs "$data/stsb/test.tsv" --points 500
+draw space MiniLM="$minilm" untrained="$work/untrained" --pairs "$data/stsb/test.tsv"
 draw cosine MiniLM="$minilm" untrained="$work/untrained" --pairs "$data/stsb/test.tsv"
 if [ -f runs/quickstart/retriever/log.jsonl ]; then
     draw training quickstart=runs/quickstart/retriever/log.jsonl
