@@ -14,7 +14,7 @@ from torch import nn
 
 from drtk.errors import DrtkError, MismatchError
 from drtk.runtime.integrity import read_json
-from drtk.runtime.progress import quiet_transformers
+from drtk.runtime.progress import silence_transformers
 from drtk.text.tokenizers import open_tokenizer
 
 # Wrappers whose names training code prefixes to weight names.
@@ -36,7 +36,7 @@ _SHOWN = 3  # names of weights in an error
 def report_load_errors(folder: Path, problem: str) -> Iterator[None]:
     """Silence transformers, and turn its exceptions into a one-line DrtkError: "FOLDER: problem: reason"."""
     try:
-        with quiet_transformers():
+        with silence_transformers():
             yield
     except DrtkError:
         raise

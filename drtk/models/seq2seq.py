@@ -18,7 +18,7 @@ from drtk.models.loading import (
     report_load_errors,
     save_tokenizer,
 )
-from drtk.runtime.progress import quiet_transformers
+from drtk.runtime.progress import silence_transformers
 
 _T5 = ("t5", "mt5", "umt5")
 # The released readers of Fusion-in-Decoder are T5 models with wrappers around the encoder and each of its layers.
@@ -92,7 +92,7 @@ def load_generation_model(folder: Path, *, tokenizer_at: Path | None = None) -> 
 def save_generation_model(model: Any, tokenizer: Any, folder: Path) -> None:
     """Write a folder that AutoModelForSeq2SeqLM or AutoModelForCausalLM loads: weights as safetensors, tokenizer."""
     folder.mkdir(parents=True, exist_ok=True)
-    with quiet_transformers(), report_write_errors(folder):
+    with silence_transformers(), report_write_errors(folder):
         model.save_pretrained(folder)
         save_tokenizer(tokenizer, folder)
 

@@ -35,9 +35,9 @@ class TrainingCurves(Plot):
         fields = inputs.settings.field
         if fields is not None and len(fields) == 1:
             (field,) = fields
-            curves = {log.name: read_curve(log.source, field, intake=inputs.intake) for log in inputs.inputs}
+            curves = {log.name: read_curve(log.source, field, tracker=inputs.tracker) for log in inputs.inputs}
             return {"field": field, "curves": {name: _to_json(curve) for name, curve in curves.items()}}
-        logs = {log.name: read_curves(log.source, intake=inputs.intake) for log in inputs.inputs}
+        logs = {log.name: read_curves(log.source, tracker=inputs.tracker) for log in inputs.inputs}
         chosen = list(fields or ()) or choose_fields(list(logs.values()))
         if chosen == ["loss"]:
             for name, log in logs.items():
@@ -87,7 +87,7 @@ class TrainingCurves(Plot):
             (lines["on held-out passages"],) = axes[0].plot([], [], color=GRAY, **_DASHED)
         labels = [shorten(name) for name in lines]
         figure.legend(lines.values(), labels, loc="outside lower center", ncols=min(4, len(lines)), frameon=False)
-        figure.suptitle(settings.title or "Training by step", fontsize=14, x=0.02, ha="left")
+        figure.suptitle(settings.heading or "Training by step", fontsize=14, x=0.02, ha="left")
 
 
 def choose_fields(logs: Sequence[Mapping[str, Curve]]) -> list[str]:

@@ -15,7 +15,7 @@ from drtk.pretraining.config import check_options
 from drtk.pretraining.views import VIEWS
 from drtk.pretraining.views.base import ViewInput, fields_needed, join_texts, slice_text
 from drtk.pretraining.views.passages import sample_other, sample_overlap
-from drtk.text.rng import generator
+from drtk.text.rng import create_generator
 from drtk.text.token_dataset import Text, TokenCorpus
 from drtk.text.token_writer import FIELDS
 from drtk.text.word_pieces import WordPieceTokenizer
@@ -49,7 +49,7 @@ def shelf(tmp_path, monkeypatch) -> Shelf:
 
 
 def view(name: str, corpus, row: int, *, seed: object = 0, room: int = 100, **options):
-    return VIEWS.load(name)(ViewInput(corpus, row, generator(str(seed)), room, SEP), **options)
+    return VIEWS.load(name)(ViewInput(corpus, row, create_generator(str(seed)), room, SEP), **options)
 
 
 def passage(id: str, text: str = "a b c d", **more) -> dict:
@@ -101,7 +101,7 @@ def test_joined_texts_number_their_words_on_and_a_separator_is_in_none():
 
 def test_a_random_crop_may_begin_anywhere_and_a_text_that_fits_is_left_alone():
     text = numbered(*range(6))
-    views = [ViewInput(None, 0, generator(seed), 4) for seed in range(600)]  # type: ignore[arg-type]
+    views = [ViewInput(None, 0, create_generator(seed), 4) for seed in range(600)]  # type: ignore[arg-type]
     begins = Counter(int(each.crop(text, "random").ids[0]) - 10 for each in views)
     assert set(begins) == {0, 1, 2}
     assert all(abs(count - 200) < 60 for count in begins.values())  # 5 standard deviations: 5 * sqrt(600 * 2/9) = 58
