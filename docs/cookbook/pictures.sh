@@ -1,11 +1,11 @@
 #!/bin/sh
-# Every picture of docs/commands/plot.md, from Cranfield and STS-B in one folder, and the page of drtk compare.
+# Draw the pictures of docs/commands/plot.md from Cranfield and STS-B, and write a page of drtk compare.
 #
 #   sh docs/cookbook/pictures.sh DATA [WORK] [IMAGES]
 #
-# DATA holds cranfield/ (BEIR layout) and stsb/ (tables). The training log is that of bin/quickstart, where it was run.
+# DATA has cranfield/ (BEIR layout) and stsb/ (tables). The training log is that of bin/quickstart, if it was run.
 set -eu
-data=${1:?usage: pictures.sh DATA [WORK] [IMAGES]}
+data=${1:?missing DATA; usage: pictures.sh DATA [WORK] [IMAGES]}
 work=${2:-runs/pictures}
 images=${3:-$work}
 mkdir -p "$work" "$images"
