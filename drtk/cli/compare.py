@@ -51,5 +51,5 @@ def compare(
         raise UsageError("--qrels and --answers: a passage is judged by one of them")
     from drtk.evaluation.compare_report import compare_files
 
-    lines = compare_files(runs, settings, job.intake, qrels=qrels, answers=answers, corpus=corpus, queries=queries)
+    lines = compare_files(runs, settings, job.tracker, qrels=qrels, answers=answers, corpus=corpus, queries=queries)
     job.run_report(lines, num_inputs=len(runs))

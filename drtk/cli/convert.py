@@ -61,5 +61,5 @@ def _convert_masked_lm(sources: list[str] | None, model: str, settings: Conversi
     folder = locate(model)
     made = load_trained_masked_lm(folder)
     save_masked_lm(*made, job.begin())
-    job.intake.inputs += find_inputs({"model": str(folder)})
+    job.tracker.inputs += find_inputs({"model": str(folder)})
     job.finish()

@@ -52,5 +52,5 @@ def eval_sentences(
         raise DrtkError(f"{pairs_out}: exists already; --force replaces it")
     with nullcontext() if pairs_out is None else streams.Output(pairs_out) as pairs:
         write = None if pairs is None else pairs.write
-        lines = evaluate_sentences(systems, data, settings, job.intake, write_pair=write, device=device)
+        lines = evaluate_sentences(systems, data, settings, job.tracker, write_pair=write, device=device)
     job.run_report(lines, num_inputs=len(systems))

@@ -50,7 +50,7 @@ def fuse(
     def find_weights(
         rankings: Sequence[Mapping[str, Ranking]], scored: Sequence[int | None] | None
     ) -> tuple[float, ...]:
-        weights, job.counts["best"] = find_fusion_weights(runs, qrels, settings, rankings, scored, intake=job.intake)
+        weights, job.counts["best"] = find_fusion_weights(runs, qrels, settings, rankings, scored, tracker=job.tracker)
         return weights
 
     fuse_runs(runs, settings, job, find_weights=find_weights)

@@ -53,19 +53,19 @@ def _read_questions(
     source: str, given: Mapping[str, str | None], start: StartModel, settings: GeneratorConfig, job: FolderJob
 ) -> tuple[QuestionPairs, QuestionPairs | None]:
     """Return the pairs of questions and targets to train on, and those of `dev`; warn of questions in both."""
-    from drtk.query_expansion.train_generator import question_pairs
+    from drtk.query_expansion.train_generator import build_question_pairs
     from drtk.records import Passage
     from drtk.training.folds import digest_question
     from drtk.training.text_pairs import warn_of_overlap
 
     def read(file: str, run: str | None) -> QuestionPairs:
-        return question_pairs(
+        return build_question_pairs(
             file,
             run=run,
             corpus=given["corpus"],
             settings=settings,
             format=lambda question: start.input_format.format(Passage("", " ".join(question.split()))),
-            intake=job.intake,
+            tracker=job.tracker,
         )
 
     pairs, dev = read(source, given["run"]), given["dev"]
@@ -87,7 +87,7 @@ def _read_passages(
 
     files = [file for file in (source, given["dev"]) if file is not None]
     pairs, *held = read_pairs(
-        files, corpus=given["corpus"], queries=given["queries"], source=start.input_format.format, intake=job.intake
+        files, corpus=given["corpus"], queries=given["queries"], source=start.input_format.format, tracker=job.tracker
     )
     if not held:
         return pairs, None
@@ -106,8 +106,8 @@ def _train_folds(
     job: FolderJob,
 ) -> None:
     from drtk.query_expansion.train_generator import check_folds, train_folds
-    from drtk.runtime.manifest import FOLDER_MANIFEST, Clock, complete_manifest, new_manifest, write_manifest
-    from drtk.training.distributed import rank, wait_for_all
+    from drtk.runtime.manifest import FOLDER_MANIFEST, Clock, complete_manifest, create_manifest, write_manifest
+    from drtk.training.distributed import get_rank, wait_for_all
     from drtk.training.folds import KIND, assign_folds, get_fold_folder, write_question_record
 
     numbers = range(settings.folds or 0)
@@ -120,14 +120,14 @@ def _train_folds(
     clock = Clock()
 
     def finish(target: Path, begun: StartModel, facts: Mapping[str, Any]) -> None:
-        if rank() == 0:
+        if get_rank() == 0:
             # The folder is a generator of its own, which may be moved: it records its questions.
             write_question_record(target, (query for query in pairs.read if folds[query.id] != facts["fold"]))
-            manifest = new_manifest("model", job.settings, program=job.command) | _describe(begun, settings)
+            manifest = create_manifest("model", job.settings, program=job.command) | _describe(begun, settings)
             counts = {name: value for name, value in facts.items() if name not in ("best", "fold")}
             manifest |= {"best": facts.get("best"), "fold": facts["fold"]}
             write_manifest(
-                target, complete_manifest(manifest, inputs=job.intake.inputs, counts=counts, seconds=clock.seconds)
+                target, complete_manifest(manifest, inputs=job.tracker.inputs, counts=counts, seconds=clock.seconds)
             )
         wait_for_all()
 
@@ -140,10 +140,10 @@ def _train_folds(
 
 def _record(pairs: QuestionPairs, folds: dict[str, int] | None, folder: Path, resuming: bool) -> None:
     """Write the record of the questions before training. Raises MismatchError if a resumed run was begun with others."""
-    from drtk.training.distributed import rank
+    from drtk.training.distributed import get_rank
     from drtk.training.folds import QUESTIONS, format_question_record, write_question_record
 
-    if rank() != 0:
+    if get_rank() != 0:
         return
     path = folder / QUESTIONS
     if resuming and path.exists():
@@ -231,7 +231,7 @@ def train_generator(
     trained, evaluated = split_pairs(pairs, held, settings)
     if settings.dev_share is not None and not evaluated:
         raise DrtkError(f"{source}: no pairs to evaluate with at this `dev_share`")
-    job.intake.inputs += find_inputs({"corpus": corpus, "model": str(locate(model))})
+    job.tracker.inputs += find_inputs({"corpus": corpus, "model": str(locate(model))})
     training: dict[str, Any] = {"score": rouge, "seed": seed, "device": device}
     if questions is not None and settings.folds is not None:
         _train_folds(questions, held_questions, model, settings, training, job)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from drtk.cli.decorators import OF_TRAINING, folder_maker
-from drtk.cli.options import AnotherCorpus, Device, Folder, Seed, with_settings
+from drtk.cli.options import Device, Folder, Seed, SkipCorpusCheck, with_settings
 from drtk.errors import UsageError
 from drtk.runtime.folder_job import FolderJob
 from drtk.training.config import RerankerConfig
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @with_settings(RerankerConfig, preset=True)
-@folder_maker("model", resume=True, may_differ=(*OF_TRAINING, "micro_batch"))
+@folder_maker("model", resume=True, may_differ=(*OF_TRAINING, "micro_batch_size"))
 def train_reranker(
     examples: Annotated[
         str, typer.Argument(metavar="EXAMPLES", help="Training examples, or for hlatr a TREC run; - is stdin.")
@@ -54,7 +54,7 @@ def train_reranker(
         str | None,
         typer.Option("--dev-vectors", metavar="DIR", help="hlatr: vectors of the dev run, if not --vectors."),
     ] = None,
-    another_corpus: AnotherCorpus = False,
+    skip_corpus_check: SkipCorpusCheck = False,
     seed: Seed = 42,
     device: Device = "auto",
     *,
@@ -79,10 +79,10 @@ def train_reranker(
         raise UsageError("`dev` and `dev_run` go together: judgments, and the run to rerank")
     if dev is None and dev_split != "dev":
         raise UsageError("`dev_split`: goes with `dev`")
-    if hlatr and another_corpus:
-        raise UsageError("`another_corpus`: is not for `kind` hlatr, which reads no texts")
+    if hlatr and skip_corpus_check:
+        raise UsageError("`skip_corpus_check`: is not for `kind` hlatr, which reads no texts")
     settings.check()
-    from drtk.data.checks import check_examples, check_looked_up, check_run, warn_if_swapped
+    from drtk.data.checks import check_examples, check_run, check_same_corpus, warn_if_swapped
     from drtk.training.preflight import check_training_inputs
 
     files = (examples, queries, vectors, qrels, dev, dev_run, dev_vectors)
@@ -100,7 +100,7 @@ def train_reranker(
     if hlatr:
         _train_on_lists(examples, str(vectors), str(qrels), dev, dev_vectors, probe, seed, device, settings, job)
     else:
-        check_looked_up(examples, str(corpus), another=another_corpus)
+        check_same_corpus(examples, str(corpus), another=skip_corpus_check)
         _train_on_pairs(examples, str(corpus), str(queries), str(model), dev, probe, seed, device, settings, job)
 
 
@@ -109,9 +109,9 @@ def _probe(dev: str, run: str, split: str, settings: RerankerConfig, job: Folder
     from drtk.data.trec import load_qrels
     from drtk.evaluation.probes import RerankingProbe
 
-    judgements = load_qrels(str(find_qrels(Path(dev), split)), intake=job.intake)
+    judgements = load_qrels(str(find_qrels(Path(dev), split)), tracker=job.tracker)
     depth = min(settings.dev_depth, settings.depth) if settings.kind == "hlatr" else settings.dev_depth
-    return RerankingProbe(run, judgements, depth=depth, limit=settings.dev_queries, intake=job.intake)
+    return RerankingProbe(run, judgements, depth=depth, limit=settings.dev_queries, tracker=job.tracker)
 
 
 def _train_on_pairs(
@@ -139,7 +139,7 @@ def _train_on_pairs(
         source,
         queries=queries,
         corpus=corpus,
-        intake=job.intake,
+        tracker=job.tracker,
         negatives=settings.negatives_in_a_step,
         first_positive=settings.first_positive,
     )
@@ -172,7 +172,7 @@ def _train_on_pairs(
         device=device,
     )
     best = facts.pop("best", None)
-    job.intake.inputs += find_inputs({"corpus": corpus, "model": str(locate(model))})
+    job.tracker.inputs += find_inputs({"corpus": corpus, "model": str(locate(model))})
     job.counts |= {"examples": len(data.examples), **facts}
     job.finish(**{PAIRING: {"title": title, "max_length": start.max_length}, "best": best})
 
@@ -187,7 +187,7 @@ def _dev_texts(dev: str, probe: RerankingProbe, corpus: str, job: FolderJob) -> 
     folder = Path(dev)
     wanted = {query for query, _ in probe.candidates}
     queries = require_file(folder, "queries.jsonl")
-    texts = {query.id: query.text for query in read_queries(queries, intake=job.intake) if query.id in wanted}
+    texts = {query.id: query.text for query in read_queries(queries, tracker=job.tracker) if query.id in wanted}
     unknown = [query for query, _ in probe.candidates if query not in texts]
     if unknown:
         more = _count_missing(len(unknown), len(wanted))
@@ -195,7 +195,7 @@ def _dev_texts(dev: str, probe: RerankingProbe, corpus: str, job: FolderJob) -> 
     place = str(find_file(folder, "corpus.jsonl") or corpus)
     store = CorpusStore.open(place)
     named = list(dict.fromkeys(id for _, ids in probe.candidates for id in ids))
-    absent = list(store.missing(named))
+    absent = list(store.find_missing(named))
     if absent:
         more = _count_missing(len(absent), len(named))
         raise MismatchError(f"{place}: has no '{absent[0]}', which the dev run names{more}")
@@ -230,8 +230,8 @@ def _train_on_lists(
     others = None if dev_vectors is None else PairVectors(dev_vectors)
     if others is not None:
         check_same_scorer(vectors, opened.scorer, str(dev_vectors), others.scorer)
-    judgements = load_qrels(qrels, intake=job.intake)
-    data = read_lists(source, vectors=opened, judgements=judgements, depth=settings.depth, intake=job.intake)
+    judgements = load_qrels(qrels, tracker=job.tracker)
+    data = read_lists(source, vectors=opened, judgements=judgements, depth=settings.depth, tracker=job.tracker)
     opened.warn_of_another_order(data.source)
     if data.without:
         log(f"left out {data.without:,} queries without a positive among their first {settings.depth} documents")
@@ -252,7 +252,7 @@ def _train_on_lists(
         device=device,
     )
     best = facts.pop("best", None)
-    job.intake.inputs += find_inputs({"vectors": vectors, "dev_vectors": dev_vectors})
+    job.tracker.inputs += find_inputs({"vectors": vectors, "dev_vectors": dev_vectors})
     job.counts |= {
         "lists": len(data.lists),
         "without a positive": data.without,

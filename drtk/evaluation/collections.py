@@ -14,7 +14,7 @@ from drtk.evaluation.evaluate import Evaluation, Evaluator, RankingView, Value, 
 from drtk.evaluation.judged_runs import read_judgements, score_run
 from drtk.evaluation.measures import Measure, parse_measures
 from drtk.evaluation.result_table import RowLabels, format_results
-from drtk.runtime.inputs import Intake
+from drtk.runtime.inputs import InputTracker
 from drtk.runtime.progress import log, track, warn
 from drtk.runtime.streams import STANDARD
 
@@ -65,7 +65,7 @@ def find_run(folder: Path, collection: BeirDataset) -> Path | None:
 
 
 def evaluate_collections(
-    systems: Sequence[NamedRun], folder: str, settings: EvalSettings, intake: Intake
+    systems: Sequence[NamedRun], folder: str, settings: EvalSettings, tracker: InputTracker
 ) -> Iterator[str]:
     """Return the lines of a table: a row per collection and set, then the average over sets.
 
@@ -90,10 +90,10 @@ def evaluate_collections(
     values: dict[str, dict[str, dict[str, Value]]] = {name: {} for name in runs}
     depths: dict[str, int] = {}
     for collection in track(common, "eval", unit="collections", total=len(common)):
-        evaluator = Evaluator(read_judgements(str(collection.qrels), intake), measures)
+        evaluator = Evaluator(read_judgements(str(collection.qrels), tracker), measures)
         for name, paths in runs.items():  # one run in memory at a time
             run = NamedRun(f"{name}: {collection.name}", str(paths[collection.name]))
-            result = score_run(run, evaluator, view, intake)
+            result = score_run(run, evaluator, view, tracker)
             values[name][collection.name], depths[run.name] = result.overall, result.deepest
     warn_shallow(depths, measures)
     sets = len({collection.set for collection in common})

@@ -27,7 +27,7 @@ from drtk.evaluation.significance import (
     randomization_test,
     student_t_test,
 )
-from drtk.runtime.inputs import Intake
+from drtk.runtime.inputs import InputTracker
 from drtk.runtime.streams import is_stream
 
 MEASURES = "nDCG@10 RR@10 R@100"
@@ -202,7 +202,7 @@ def compare_runs(
     qrels: str | None,
     corpus: str | None,
     settings: CompareSettings,
-    intake: Intake,
+    tracker: InputTracker,
     *,
     answers: str | None = None,
 ) -> Comparison:
@@ -222,11 +222,11 @@ def compare_runs(
     judged_by: RelevanceSource = "judgements" if answers is None else "answers"
     size: int | None
     if answers is not None:
-        measures, judgements, size = _judge_by_answers(grouped, answers, corpus, settings, intake)
+        measures, judgements, size = _judge_by_answers(grouped, answers, corpus, settings, tracker)
         view = RankingView.of(settings)
     elif qrels is not None:
         measures = parse_measures(settings.measures or MEASURES, rel=settings.rel)
-        judgements, view, size = load_judgements(qrels, corpus, settings, intake)
+        judgements, view, size = load_judgements(qrels, corpus, settings, tracker)
     else:
         raise UsageError("`qrels` or `answers` is required")
     if unfit := [measure.name for measure in measures if measure.aggregate != "mean"]:
@@ -238,7 +238,7 @@ def compare_runs(
     for name, files in grouped.items():
         system = systems[name] = System(name)
         for run in files:
-            rankings = read_rankings(run, judgements, view, intake, judged_by=judged_by)
+            rankings = read_rankings(run, judgements, view, tracker, judged_by=judged_by)
             depths[run.name], retrieved[run.name] = rankings.deepest, set(rankings.ids)
             system.runs.append(evaluator(run.name, rankings.ids))
             if len(system.runs) == 1:
@@ -270,7 +270,7 @@ def _judge_by_answers(
     answers: str,
     corpus: str | None,
     settings: CompareSettings,
-    intake: Intake,
+    tracker: InputTracker,
 ) -> tuple[list[Measure], Judgements, int]:
     """Return measures, the first passage with an answer for each run and question as judgements, and the corpus size."""
     runs = [run for files in systems.values() for run in files]
@@ -278,7 +278,7 @@ def _judge_by_answers(
         raise UsageError("`answers` needs the texts of the passages: `corpus`")
     if any(is_stream(run.source) for run in runs):
         raise UsageError("`answers` reads every run twice, so none can be a stream; save it to a file")
-    judge = AnswerJudge(answers, corpus, settings, intake)
+    judge = AnswerJudge(answers, corpus, settings, tracker)
     for run in runs:
         judge(run)
     judge.check_texts()

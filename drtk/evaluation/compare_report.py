@@ -24,9 +24,9 @@ from drtk.evaluation.config import CompareSettings
 from drtk.evaluation.significance import ZERO
 from drtk.retrieval.snippets import PassageSnippets
 from drtk.runtime import pages
-from drtk.runtime.inputs import Intake
-from drtk.runtime.progress import printable
-from drtk.runtime.tables import Cell, Row, escape_markdown, format_table, markdown_code
+from drtk.runtime.inputs import InputTracker
+from drtk.runtime.progress import escape_control_characters
+from drtk.runtime.tables import Cell, Row, escape_markdown, format_markdown_code, format_table
 
 WIDTH = 100
 SNIPPET_WORDS = 30
@@ -37,7 +37,7 @@ _MOVED_MOST = "Queries that moved most"
 def compare_files(
     runs: Sequence[str],
     settings: CompareSettings,
-    intake: Intake | None = None,
+    tracker: InputTracker | None = None,
     *,
     qrels: str | None = None,
     answers: str | None = None,
@@ -49,12 +49,12 @@ def compare_files(
     qrels or answers: which passages are relevant; corpus, queries: texts shown with the queries that changed most
     Raises as `compare_runs`.
     """
-    intake = intake or Intake()
-    comparison = compare_runs(runs, qrels, corpus, settings, intake, answers=answers)
+    tracker = tracker or InputTracker()
+    comparison = compare_runs(runs, qrels, corpus, settings, tracker, answers=answers)
     texts: dict[str, str] = {}
     if queries is not None:
         compared = set(comparison.queries)
-        texts = {query.id: query.text for query in read_queries(queries, intake=intake) if query.id in compared}
+        texts = {query.id: query.text for query in read_queries(queries, tracker=tracker) if query.id in compared}
     mark = "{}".join(pages.MARK).format if settings.format == "html" else str
     show = PassageSnippets(corpus, words=SNIPPET_WORDS, mark=mark)
     return format_comparison(comparison, find_changed_queries(comparison, texts=texts, show=show))
@@ -65,7 +65,7 @@ def format_comparison(comparison: Comparison, changed: Sequence[ChangedQuery]) -
     format, digits = comparison.settings.format, comparison.settings.digits
     if format == "html":
         parts = _page_parts(comparison, changed, digits)
-        yield from pages.page(comparison.settings.title, parts, subtitle=_scope(comparison))
+        yield from pages.render_page(comparison.settings.heading, parts, subtitle=_scope(comparison))
     elif format == "jsonl":
         yield from _json_lines(comparison, changed)
     elif format == "csv":
@@ -76,7 +76,7 @@ def format_comparison(comparison: Comparison, changed: Sequence[ChangedQuery]) -
             yield ""
             yield from format_table(*table, "latex", digits=digits)
     else:
-        yield from map(printable, _text_lines(comparison, changed, markdown=format == "markdown"))
+        yield from map(escape_control_characters, _text_lines(comparison, changed, markdown=format == "markdown"))
 
 
 def format_p(p: float) -> str:
@@ -154,7 +154,7 @@ def _test_table(comparison: Comparison) -> tuple[list[str], list[Row]]:
     for c in comparison.tests:
         interval = "-" if c.interval is None else " … ".join(f"{end:+z.{digits}f}" for end in c.interval)
         p = (c.t_p_corrected, c.randomisation_p_corrected) if corrected else (c.t_p, c.randomisation_p)
-        t = "-" if c.t is None else ("∞" if c.t > 0 else "-∞") if isinf(c.t) else f"{c.t:z.2f}"
+        t = "-" if c.t is None else ("∞" if c.t > 0 else "\N{MINUS SIGN}∞") if isinf(c.t) else f"{c.t:z.2f}"
         effect = "-" if c.effect is None else f"{c.effect:+z.2f}"
         names = [c.measure, *([f"{c.system} - {c.baseline}"] if several else [])]
         difference = Cell(f"{c.difference:+z.{digits}f}", note="†" if c.significant else "")
@@ -166,7 +166,7 @@ def _test_table(comparison: Comparison) -> tuple[list[str], list[Row]]:
 def _text_lines(comparison: Comparison, changed: Sequence[ChangedQuery], *, markdown: bool) -> Iterator[str]:
     format, digits = "markdown" if markdown else "table", comparison.settings.digits
     pair = "" if len(comparison.pairs) > 1 else " minus ".join(reversed(comparison.pairs[0]))
-    yield f"# {escape_markdown(comparison.settings.title)}" if markdown else comparison.settings.title
+    yield f"# {escape_markdown(comparison.settings.heading)}" if markdown else comparison.settings.heading
     yield from [""] * markdown
     yield _scope(comparison)
     yield ""
@@ -225,7 +225,7 @@ def wrap_snippet(snippet: str, width: int, *, indent: int) -> list[str]:
 
 def _query_in_markdown(query: ChangedQuery, digits: int) -> Iterator[str]:
     name = escape_markdown(query.text or query.query_id)
-    yield f"**{name}** ({markdown_code(query.query_id)}): {escape_markdown(_headline(query, digits))}"
+    yield f"**{name}** ({format_markdown_code(query.query_id)}): {escape_markdown(_headline(query, digits))}"
     yield ""
     for what, passage in _passages(query):
         yield passage_in_markdown(what, passage.id, passage.title, passage.snippet)
@@ -234,28 +234,28 @@ def _query_in_markdown(query: ChangedQuery, digits: int) -> Iterator[str]:
 
 def passage_in_markdown(what: str, id: str, title: str, snippet: str) -> str:
     """Return a list item of a Markdown page."""
-    name = f"**{escape_markdown(title or id)}** ({markdown_code(id)})"
+    name = f"**{escape_markdown(title or id)}** ({format_markdown_code(id)})"
     return f"- {escape_markdown(what)}: {name} {escape_markdown(snippet)}".rstrip()
 
 
 def _page_parts(comparison: Comparison, changed: Sequence[ChangedQuery], digits: int) -> Iterator[Markup]:
-    yield pages.table(*_average_table(comparison), digits=digits, left=_TEXT_COLUMNS)
-    yield pages.heading("Differences")
+    yield pages.render_table(*_average_table(comparison), digits=digits, left=_TEXT_COLUMNS)
+    yield pages.render_heading("Differences")
     if len(comparison.pairs) == 1:
-        yield pages.paragraph(" minus ".join(reversed(comparison.pairs[0])))
-    yield pages.table(*_test_table(comparison), digits=digits, left=_TEXT_COLUMNS)
-    yield from (pages.paragraph(note, kind="dim") for note in _notes(comparison))
+        yield pages.render_paragraph(" minus ".join(reversed(comparison.pairs[0])))
+    yield pages.render_table(*_test_table(comparison), digits=digits, left=_TEXT_COLUMNS)
+    yield from (pages.render_paragraph(note, kind="dim") for note in _notes(comparison))
     measure = comparison.measures[0].name
     for baseline, system in comparison.pairs:
-        yield pages.heading(f"{system} minus {baseline}, query by query")
+        yield pages.render_heading(f"{system} minus {baseline}, query by query")
         differences = np.sort(comparison.differences(baseline, system, measure))[::-1].tolist()
-        yield pages.difference_bars(differences, name=measure, unit="query", digits=digits, zero=ZERO)
+        yield pages.render_difference_bars(differences, name=measure, unit="query", zero=ZERO)
         queries = [query for query in changed if (query.baseline, query.system) == (baseline, system)]
         if queries:
-            yield pages.heading(_MOVED_MOST)
+            yield pages.render_heading(_MOVED_MOST)
         yield from (_query_in_page(query, digits) for query in queries)
-    yield pages.heading("All figures")
-    yield pages.table(*_full_table(comparison), digits=digits, left=_TEXT_COLUMNS, small=True)
+    yield pages.render_heading("All figures")
+    yield pages.render_table(*_full_table(comparison), digits=digits, left=_TEXT_COLUMNS, small=True)
 
 
 def _query_in_page(query: ChangedQuery, digits: int) -> Markup:
@@ -263,8 +263,8 @@ def _query_in_page(query: ChangedQuery, digits: int) -> Markup:
     summary = Markup('{} <code>{}</code><br><span class="{}">{}</span>').format(
         query.text or query.query_id, query.query_id, kind, _headline(query, digits)
     )
-    items = [pages.passage_item(what, each.id, each.title, each.snippet) for what, each in _passages(query)]
-    return pages.details(summary, items)
+    items = [pages.render_passage_item(what, each.id, each.title, each.snippet) for what, each in _passages(query)]
+    return pages.render_details(summary, items)
 
 
 def _json_lines(comparison: Comparison, changed: Sequence[ChangedQuery]) -> Iterator[str]:

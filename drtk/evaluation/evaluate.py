@@ -9,7 +9,7 @@ from itertools import islice
 from math import exp, log
 from subprocess import SubprocessError
 
-from drtk.data.ids import document_id
+from drtk.data.ids import parse_document_id
 from drtk.data.trec import Judgements, Order, QueryHits
 from drtk.errors import UsageError
 from drtk.evaluation import METRICS
@@ -40,7 +40,7 @@ class RankingView:
     depth: int | None = None
 
     @classmethod
-    def of(cls, settings: ScoringSettings, *, document_of: SourceOf = document_id) -> RankingView:
+    def of(cls, settings: ScoringSettings, *, document_of: SourceOf = parse_document_id) -> RankingView:
         """Return the view that the settings describe; document_of: maps a passage to its document."""
         by = document_of if settings.by == "source" else None
         return cls(settings.order, by, bool(settings.drop_same_id), settings.depth)
@@ -48,14 +48,14 @@ class RankingView:
     def __call__(self, hits: QueryHits) -> list[str]:
         """Return the ids of one query's ranking, best first."""
         if self.by is None:
-            ids = hits.ranked_ids(self.order)
+            ids = hits.to_ranked_ids(self.order)
         else:
             best: dict[str, float] = {}
-            for id, score in hits.ranking(self.order):
+            for id, score in hits.to_ranking(self.order):
                 best.setdefault(self.by(id), score)
             ids = list(best)
             if self.order == "score":  # among equal scores, the ids of documents decide, not those of passages
-                ids = QueryHits(hits.query_id, ids, list(best.values())).ranked_ids()
+                ids = QueryHits(hits.query_id, ids, list(best.values())).to_ranked_ids()
         if self.drop_same_id:
             ids = [id for id in ids if id != hits.query_id]
         return ids[: self.depth]
@@ -66,7 +66,7 @@ class RankingView:
 
     def top_passage(self, hits: QueryHits) -> str:
         """Return the passage that put the first of `self(hits)` there. Raises ValueError for an empty ranking."""
-        for id in hits.ranked_ids(self.order):
+        for id in hits.to_ranked_ids(self.order):
             if not self.drop_same_id or (self.by(id) if self.by else id) != hits.query_id:
                 return id
         raise ValueError(f"the ranking of query '{hits.query_id}' is empty")

@@ -24,10 +24,10 @@ from drtk.evaluation.plots.runs import draw_report
 from drtk.evaluation.result_table import format_results
 from drtk.retrieval.snippets import PassageSnippets
 from drtk.runtime.atomic import write_json
-from drtk.runtime.inputs import Intake
+from drtk.runtime.inputs import InputTracker
 from drtk.runtime.progress import log, warn
 from drtk.runtime.streams import is_stream
-from drtk.runtime.tables import escape_markdown, markdown_code
+from drtk.runtime.tables import escape_markdown, format_markdown_code
 
 PLOT = "report.png"
 SNIPPET_WORDS = 40
@@ -247,7 +247,7 @@ class Report:
             yield from ("", "## Examples", "")
         for example in self.examples:
             why = escape_markdown(example.describe())
-            yield f"**{escape_markdown(example.query)}** ({markdown_code(example.query_id)}; {why})"
+            yield f"**{escape_markdown(example.query)}** ({format_markdown_code(example.query_id)}; {why})"
             yield ""
             for hit in example.hits:
                 what = f"{hit.system}, {hit.describe()}"
@@ -300,7 +300,7 @@ def build_report(
     runs: Sequence[str],
     qrels: str,
     settings: ReportSettings,
-    intake: Intake | None = None,
+    tracker: InputTracker | None = None,
     *,
     corpus: str | None = None,
     queries: str | None = None,
@@ -310,26 +310,26 @@ def build_report(
 
     Raises UsageError for measures without a mean, and for an unknown system.
     """
-    intake = intake or Intake()
+    tracker = tracker or InputTracker()
     named = parse_runs(runs)
     measures = parse_measures(settings.measures, rel=settings.rel)
     for measure in measures:
         if measure.aggregate not in ("mean", "geometric"):
             raise UsageError(f"`measures`: {measure.name} is not something to compare systems by")
     reading = EvalSettings(by=settings.by, drop_same_id=settings.drop_same_id)
-    judgements, view, size = load_judgements(qrels, corpus, reading, intake)
+    judgements, view, size = load_judgements(qrels, corpus, reading, tracker)
     evaluator = Evaluator(judgements, measures)
     results: list[Evaluation] = []
     retrieved: dict[str, JudgedRankings] = {}
     for run in named:
-        result, retrieved[run.name] = evaluate_run(run, evaluator, view, intake)
+        result, retrieved[run.name] = evaluate_run(run, evaluator, view, tracker)
         results.append(result)
     warn_shallow({result.name: result.deepest for result in results}, measures, size=size)
     rankings = {name: each.ids for name, each in retrieved.items()}
     depths = choose_depths(list(rankings.values()))
     compare_settings = CompareSettings()
     report = Report(
-        title=settings.title,
+        title=settings.heading,
         results=results,
         measures=measures,
         num_relevant=sum(grade >= settings.rel for grades in judgements.values() for grade in grades.values()),
@@ -338,10 +338,10 @@ def build_report(
         tests=compare_with_first(results, measures, judgements, compare_settings),
         alpha=compare_settings.alpha,
         overlap=_find_overlap(named, rankings, judgements, settings.rel),
-        loss=None if loss_log is None else read_curve(loss_log, intake=intake),
+        loss=None if loss_log is None else read_curve(loss_log, tracker=tracker),
     )
     if settings.examples and corpus is not None and queries is not None:
-        texts = {query.id: query.text for query in read_queries(queries, intake=intake) if query.id in judgements}
+        texts = {query.id: query.text for query in read_queries(queries, tracker=tracker) if query.id in judgements}
         second = _choose_system(results, settings.show, measures[0].name)
         pair = retrieved[results[0].name], retrieved[second]
         report.examples = _build_examples((results[0].name, second), pair, judgements, texts, corpus, settings)

@@ -26,8 +26,8 @@ from drtk.evaluation.sentence_data import (
     read_labeled_texts,
     read_pairs,
 )
-from drtk.runtime.inputs import Intake
-from drtk.runtime.manifest import folder_entry
+from drtk.runtime.inputs import InputTracker
+from drtk.runtime.manifest import describe_folder
 from drtk.runtime.progress import Progress, log
 from drtk.runtime.streams import is_stream
 from drtk.runtime.tables import Cell, Row, format_table
@@ -156,19 +156,21 @@ class TaskResult:
     details: dict[str, Any]
 
 
-def load_tasks(tasks: Iterable[Task], intake: Intake) -> list[TaskData]:
+def load_tasks(tasks: Iterable[Task], tracker: InputTracker) -> list[TaskData]:
     """Read the files of tasks; a file that several of them use is read once."""
     rated: dict[str, RatedPairs] = {}
     loaded = []
     for task in tasks:
         files = {name: str(path) for name, path in task.files.items()}
         if task.name in TRANSFER:
-            splits = {name: read_labeled_texts(path, intake, pairs=task.name == "MRPC") for name, path in files.items()}
+            splits = {
+                name: read_labeled_texts(path, tracker, pairs=task.name == "MRPC") for name, path in files.items()
+            }
             loaded.append(TaskData(task, labelled=splits))
         else:
             for path in files.values():
                 if path not in rated:
-                    rated[path] = read_pairs(path, intake)
+                    rated[path] = read_pairs(path, tracker)
             loaded.append(TaskData(task, rated={name: rated[path] for name, path in files.items()}))
     return loaded
 
@@ -189,14 +191,14 @@ class SentenceVectors:
         return [self._rows[text] for text in texts]
 
 
-def open_encoder(source: str, device: str, intake: Intake) -> Encode:
+def open_encoder(source: str, device: str, tracker: InputTracker) -> Encode:
     """Return the encoder of a model, or what looks vectors up in a file of {"text", "vector"}."""
     if is_stream(source) or Path(source).is_file():
-        return load_vectors(source, intake)
+        return load_vectors(source, tracker)
     from drtk.models.model_folder import locate
     from drtk.retrieval.encode import Embedder
 
-    intake.inputs.append(folder_entry(locate(source)))  # before it is loaded
+    tracker.inputs.append(describe_folder(locate(source)))  # before it is loaded
     return Embedder(source, role="query", device=device)
 
 
@@ -204,7 +206,7 @@ def evaluate_sentences(
     systems: Sequence[str],
     data: str,
     settings: SentenceSettings,
-    intake: Intake | None = None,
+    tracker: InputTracker | None = None,
     *,
     write_pair: Callable[[bytes], object] | None = None,
     device: str = "auto",
@@ -213,13 +215,13 @@ def evaluate_sentences(
 
     write_pair: called with every rated pair and its cosine, as a JSON line
     """
-    intake = intake or Intake()
+    tracker = tracker or InputTracker()
     tasks = find_tasks(Path(data), settings.tasks.split(), split=settings.split)
     log(f"eval-sentences: {', '.join(task.name for task in tasks)}")
-    loaded = load_tasks(tasks, intake)
+    loaded = load_tasks(tasks, tracker)
     results: dict[str, list[TaskResult]] = {}
     for system in parse_runs(systems):
-        encode = open_encoder(system.source, device, intake)
+        encode = open_encoder(system.source, device, tracker)
         vectors = SentenceVectors(encode, (text for item in loaded for text in item.texts()))
         results[system.name] = evaluate_tasks(loaded, vectors, settings)
         if write_pair is not None:

@@ -8,7 +8,7 @@ from itertools import product
 from typing import NamedTuple, TypeVar
 
 from drtk.data.checks import JudgedHits
-from drtk.data.ids import document_id
+from drtk.data.ids import parse_document_id
 from drtk.data.jsonl import read_queries
 from drtk.data.trec import Judgements, QueryHits, Ranking
 from drtk.errors import MismatchError, UsageError
@@ -18,9 +18,9 @@ from drtk.evaluation.measures import parse_measures
 from drtk.indexing.config import SearchSettings
 from drtk.retrieval.config import FuseSettings
 from drtk.retrieval.fusion import FUSIONS, fuse
-from drtk.retrieval.search import Collection, RankingOptions, search
-from drtk.runtime.inputs import Intake
-from drtk.runtime.manifest import folder_entry
+from drtk.retrieval.search import IndexGroup, RankingOptions, search
+from drtk.runtime.inputs import InputTracker
+from drtk.runtime.manifest import describe_folder
 from drtk.runtime.progress import Progress, log
 
 Point = TypeVar("Point")
@@ -111,14 +111,14 @@ def find_fusion_weights(
     runs: Sequence[Mapping[str, Ranking]],
     scored: Sequence[int | None] | None,
     *,
-    intake: Intake,
+    tracker: InputTracker,
 ) -> tuple[tuple[float, ...], float]:
     """Return the weights with the highest score on the judged queries, the most even ones among equals, and that score.
 
     names: files of the runs. Raises UsageError if no query of the runs is judged.
     """
-    by = document_id if settings.by == "source" else None
-    judgements = read_judgements(qrels, intake)
+    by = parse_document_id if settings.by == "source" else None
+    judgements = read_judgements(qrels, tracker)
     score = RankingScorer(judgements, settings.measure, by=by)
     queries = [query for query in judgements if any(query in run for run in runs)]
     if not queries:
@@ -167,27 +167,27 @@ def tune_bm25(
     qrels: str,
     options: RankingOptions,
     settings: SearchSettings,
-    intake: Intake,
+    tracker: InputTracker,
 ) -> BM25Grid:
     """Score every point of `settings.grid` on the judged queries.
 
     folders: BM25 indexes; source: file of queries; qrels: their judgements
     Raises UsageError for an index without BM25 parameters, MismatchError if no query is judged.
     """
-    if not Collection(folders, settings).tunable:
+    if not IndexGroup(folders, settings).tunable:
         raise UsageError("`tune` chooses k1 and b, which only indexes of type bm25 and bm25s have")
     grid = parse_grid(settings.grid)
-    judgements = read_judgements(qrels, intake)
+    judgements = read_judgements(qrels, tracker)
     score = RankingScorer(judgements, settings.measure)
-    queries = [query for query in read_queries(source, intake=intake) if query.id in judgements]
+    queries = [query for query in read_queries(source, tracker=tracker) if query.id in judgements]
     if not queries:
         raise MismatchError(f"{qrels}: no query of {source} has a judgement; pass the judgements of these queries")
     ids, texts = [query.id for query in queries], [query.text for query in queries]
-    intake.inputs += [folder_entry(folder) for folder in folders]
+    tracker.inputs += [describe_folder(folder) for folder in folders]
     judged = JudgedHits(", ".join(folders), judgements)
 
     def rank(point: tuple[float, float]) -> dict[str, Ranking]:
-        collection = Collection(folders, replace(settings, k1=point[0], b=point[1]))
+        collection = IndexGroup(folders, replace(settings, k1=point[0], b=point[1]))
         rankings = dict(zip(ids, search(collection, ids, texts, options), strict=True))
         for query_id, ranking in rankings.items():
             judged.add(query_id, [id for id, _ in ranking])

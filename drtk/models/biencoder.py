@@ -15,7 +15,7 @@ from drtk.errors import MismatchError
 from drtk.models.checkpoint import TextEncoder, load_encoder, save_encoder
 from drtk.models.encoder import Encoder, run_by_length
 from drtk.models.model_folder import locate, resolve_tower_folder, write_untied_layout
-from drtk.text.batching import groups_by_length
+from drtk.text.batching import group_by_length
 
 
 class BiEncoder(nn.Module):
@@ -69,7 +69,7 @@ class BiEncoder(nn.Module):
 
         if self.group_overhead is None:
             return run(inputs)
-        return run_by_length(run, inputs, partial(groups_by_length, overhead=self.group_overhead))
+        return run_by_length(run, inputs, partial(group_by_length, overhead=self.group_overhead))
 
 
 def load_towers(model: str, *, overrides: Mapping[str, Any], untied: bool) -> dict[str, TextEncoder]:

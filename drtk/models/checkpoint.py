@@ -25,10 +25,10 @@ from drtk.models.loading import (
 )
 from drtk.models.model_folder import EncodingConfig, Role, read_layout, write_layout
 from drtk.runtime.atomic import write_json
-from drtk.runtime.integrity import content_digest, read_object
-from drtk.runtime.progress import quiet_transformers
+from drtk.runtime.integrity import compute_content_digest, read_object
+from drtk.runtime.progress import silence_transformers
 from drtk.runtime.streams import digest_file
-from drtk.text.batching import TextTokenizer, batches_by_length
+from drtk.text.batching import TextTokenizer, iter_batches_by_length
 
 _TOKENIZER_FILES = [
     "tokenizer*.json",
@@ -175,7 +175,7 @@ def save_encoder(model: TextEncoder, folder: Path) -> None:
     encoder = model.encoder
     folder.mkdir(parents=True, exist_ok=True)
     model.tokenizer.model_max_length = max(model.encoding.query_length, model.encoding.passage_length)
-    with quiet_transformers(), report_write_errors(folder):
+    with silence_transformers(), report_write_errors(folder):
         encoder.backbone.save_pretrained(folder)
         save_tokenizer(model.tokenizer, folder)
     write_layout(folder, model.encoding, hidden=encoder.hidden_size, dense=len(encoder.dense))
@@ -226,7 +226,7 @@ def digest_weights(folder: Path) -> str:
     digest = hashlib.blake2b(repr((encoding.pooling, encoding.normalize, encoding.truncate)).encode(), digest_size=16)
     for path in (layout.backbone, *layout.dense):
         for file in list_weight_files(path):
-            digest.update(content_digest(file).encode())
+            digest.update(compute_content_digest(file).encode())
     return digest.hexdigest()
 
 
@@ -257,7 +257,7 @@ def embed_texts(model: TextEncoder, items: Sequence[Any], *, role: Role) -> np.n
         tokenizer = model.get_tokenizer(role)
         tokens = tokenizer(items)
         vectors = np.empty((len(tokens), encoder.dimension), dtype=np.float32)
-        for rows in batches_by_length(tokens.lengths, budget=_BATCH_TOKENS):
+        for rows in iter_batches_by_length(tokens.lengths, budget=_BATCH_TOKENS):
             batch = tokens.pad(rows, pad=tokenizer.pad, left=tokenizer.left)
             inputs = {name: torch.from_numpy(values).to(device) for name, values in batch.items()}
             vectors[rows] = encoder(**inputs, prompt_length=model.prompt_length(role)).float().cpu().numpy()

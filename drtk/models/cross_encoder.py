@@ -45,10 +45,10 @@ from drtk.models.model_folder import (
     read_training_entry,
     resolve_tower_folder,
 )
-from drtk.runtime.integrity import content_digest, read_object
-from drtk.runtime.progress import quiet_transformers, warn
+from drtk.runtime.integrity import compute_content_digest, read_object
+from drtk.runtime.progress import silence_transformers, warn
 from drtk.runtime.workers import read_ahead
-from drtk.text.batching import PairTokenizer, Tokens, batches_by_length
+from drtk.text.batching import PairTokenizer, TokenizedTexts, iter_batches_by_length
 
 WINDOW = 16384  # pairs that `Scorer.__call__` tokenizes together
 PAIRING = "pairing"  # entry of meta.json: the format of passages
@@ -150,7 +150,7 @@ def _load_activation(path: Path, shared: dict[str, Any], config: Any) -> nn.Modu
 class TokenizedPairs(NamedTuple):
     """The tokens of the distinct pairs, and for every pair the row of its tokens, (pairs,)."""
 
-    tokens: Tokens
+    tokens: TokenizedTexts
     rows: np.ndarray
 
 
@@ -191,7 +191,7 @@ class CrossEncoderScorer:
             )
         self.max_length = settings.max_length or loaded.max_length
         config: Any = loaded.model.config
-        self.dtype = choose_dtype(settings.dtype, self.device, kind=config.model_type)
+        self.dtype = choose_dtype(settings.precision, self.device, kind=config.model_type)
         self._model = loaded.model.to(self.device, self.dtype)
         self._budget = settings.batch_tokens or (_CPU_TOKENS if self.device.type == "cpu" else _GPU_TOKENS)
         self._tokenizer = (
@@ -248,7 +248,7 @@ class CrossEncoderScorer:
             body: Any = self._model.base_model
             hook = body.register_forward_hook(lambda _module, _inputs, outputs: states.append(outputs[0]))
         try:
-            for batch_rows in batches_by_length(tokens.lengths, budget=self._budget):
+            for batch_rows in iter_batches_by_length(tokens.lengths, budget=self._budget):
                 batch = tokens.pad(batch_rows, pad=self._tokenizer.pad, left=self._tokenizer.left)
                 inputs = {name: torch.from_numpy(array).to(self.device) for name, array in batch.items()}
                 index = torch.from_numpy(batch_rows).to(self.device)
@@ -286,7 +286,7 @@ def identify_scorer(model: str) -> dict[str, Any]:
     path, _ = _read_layout(locate(model))
     digest = hashlib.blake2b(digest_size=16)
     for file in list_weight_files(path):
-        digest.update(content_digest(file).encode())
+        digest.update(compute_content_digest(file).encode())
     config: Any = load_config(path)
     return {
         "model": os.path.abspath(model) if os.path.isdir(model) else model,
@@ -313,7 +313,7 @@ class PairClassifier(nn.Module):
         inputs |= {} if token_type_ids is None else {"token_type_ids": token_type_ids}
         if self.group_tokens is None:
             return self._logits(inputs)
-        return run_by_length(self._logits, inputs, partial(batches_by_length, budget=self.group_tokens))
+        return run_by_length(self._logits, inputs, partial(iter_batches_by_length, budget=self.group_tokens))
 
     def _logits(self, inputs: Mapping[str, Tensor]) -> Tensor:
         logits: Tensor = self.classifier(**inputs).logits
@@ -382,7 +382,7 @@ def save_cross_encoder(model: CrossEncoder, folder: Path) -> None:
     if hasattr(classifier.config, "sbert_ce_default_activation_function"):  # the older entry would contradict it
         classifier.config.sbert_ce_default_activation_function = IDENTITY
     model.tokenizer.model_max_length = model.max_length
-    with quiet_transformers(), report_write_errors(folder):
+    with silence_transformers(), report_write_errors(folder):
         classifier.save_pretrained(folder)
         save_tokenizer(model.tokenizer, folder)
 

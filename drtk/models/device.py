@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from drtk.errors import DrtkError, MismatchError, MissingDependency, pip_install
+from drtk.errors import DrtkError, MismatchError, MissingDependency, format_pip_command
 
 _FLOAT16_OVERFLOWS = ("t5", "mt5", "umt5")  # model types whose activations exceed the range of float16
 
@@ -58,7 +58,7 @@ class AttentionBackend:
         if not _is_installed(self.name):
             package, command = _PACKAGES[self.name]
             raise MissingDependency(
-                package, f"`attention` {self.name}", command or pip_install(package, "--no-build-isolation")
+                package, f"`attention` {self.name}", command or format_pip_command(package, "--no-build-isolation")
             )
 
     def apply(self, backbone: Any) -> str:

@@ -18,7 +18,7 @@ from drtk.models.generator_input import load_input_format, max_input_length, tok
 from drtk.models.model_folder import locate
 from drtk.models.seq2seq import DecodingState, GenerationModel, load_generation_model
 from drtk.runtime.progress import warn
-from drtk.text.batching import Tokens, batches_by_length
+from drtk.text.batching import TokenizedTexts, iter_batches_by_length
 
 # Entries of generation_config.json that change the generated text, with the values that change nothing. Not listed:
 # entries that options set (lengths, top-k, beams), that only affect truncation (forced_eos_token_id), or that belong to
@@ -216,7 +216,7 @@ class TextGenerator:
         if ignored:
             entries = ", ".join(f"{name} {value}" for name, value in ignored.items())
             warn(f"{model}: ignoring {entries} in its generation_config.json")
-        self._model.model.to(self._device, choose_dtype(settings.dtype, self._device, half="bfloat16"))
+        self._model.model.to(self._device, choose_dtype(settings.precision, self._device, half="bfloat16"))
         self._budget = settings.batch_tokens or (_CPU_TOKENS if self._device.type == "cpu" else _GPU_TOKENS)
         self.max_input_tokens = max_input_length(self._model, self.input_format, new_tokens=settings.max_new_tokens)
 
@@ -229,23 +229,23 @@ class TextGenerator:
         """Return the number of tokens of a text, including special tokens, without truncation."""
         return len(self._model.tokenizer(text)["input_ids"])
 
-    def tokenize(self, texts: Sequence[str]) -> Tokens:
+    def tokenize(self, texts: Sequence[str]) -> TokenizedTexts:
         """Tokenize texts, truncated to `max_input_tokens`."""
         return tokenize_texts(texts, self._model.tokenizer, max_length=self.max_input_tokens)
 
-    def generate(self, tokens: Tokens, keys: Sequence[str]) -> list[list[str]]:
+    def generate(self, tokens: TokenizedTexts, keys: Sequence[str]) -> list[list[str]]:
         """Return the generated texts of each input, without special tokens.
 
         keys: one per input, which determine the random numbers. Raises DrtkError when out of memory.
         """
         texts: list[list[str]] = [[] for _ in keys]
         cost = self._settings.n * (tokens.lengths + self._settings.max_new_tokens)  # tokens in memory at the last step
-        for rows in batches_by_length(cost, budget=self._budget):
+        for rows in iter_batches_by_length(cost, budget=self._budget):
             for row, generated in zip(rows, self._generate_batch(tokens, keys, rows), strict=True):
                 texts[row] = generated
         return texts
 
-    def _generate_batch(self, tokens: Tokens, keys: Sequence[str], rows: np.ndarray) -> list[list[str]]:
+    def _generate_batch(self, tokens: TokenizedTexts, keys: Sequence[str], rows: np.ndarray) -> list[list[str]]:
         model = self._model
         batch = tokens.pad(rows, pad=model.pad, left=not model.is_encoder_decoder)
         ids, mask = (torch.from_numpy(batch[name]).to(self._device) for name in ("input_ids", "attention_mask"))

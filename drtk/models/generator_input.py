@@ -11,7 +11,7 @@ from drtk.errors import MismatchError, UsageError
 from drtk.models.model_folder import read_training_entry
 from drtk.models.seq2seq import GenerationModel
 from drtk.records import Passage
-from drtk.text.batching import Tokens
+from drtk.text.batching import TokenizedTexts
 
 INPUT_ENTRY = "writing"  # entry of meta.json
 
@@ -82,15 +82,17 @@ def max_input_length(model: GenerationModel, input_format: InputFormat, *, new_t
     return limit
 
 
-def tokenize_texts(texts: Sequence[str], tokenizer: Any, *, max_length: int, are_targets: bool = False) -> Tokens:
+def tokenize_texts(
+    texts: Sequence[str], tokenizer: Any, *, max_length: int, are_targets: bool = False
+) -> TokenizedTexts:
     """Tokenize texts, truncated to `max_length` tokens including special ones.
 
     are_targets: tokenize as decoder targets, which some tokenizers treat differently
     """
     if not texts:
-        return Tokens.of([], None)
+        return TokenizedTexts.from_lists([], None)
     name = "text_target" if are_targets else "text"
     encoding = tokenizer(
         **{name: list(texts)}, truncation=True, max_length=max_length, padding=False, return_attention_mask=False
     )
-    return Tokens.of(encoding["input_ids"], None)
+    return TokenizedTexts.from_lists(encoding["input_ids"], None)

@@ -42,7 +42,7 @@ class ListReranker(nn.Module):
 
     def __init__(self, config: ListRerankerConfig) -> None:
         super().__init__()
-        self.config = config
+        self.settings = config
         self.project = nn.Linear(config.width, config.hidden)
         self.ranks = nn.Embedding(config.depth, config.hidden)
         nn.init.normal_(self.ranks.weight, std=0.02)  # torch's default of 1 would dominate the vectors
@@ -99,5 +99,5 @@ def read_list_reranker_config(folder: Path) -> ListRerankerConfig:
 def save_list_reranker(model: ListReranker, folder: Path) -> None:
     """Write a model folder: configuration and weights."""
     folder.mkdir(parents=True, exist_ok=True)
-    write_json(folder / LIST_RERANKER, asdict(model.config))
+    write_json(folder / LIST_RERANKER, asdict(model.settings))
     save_module(model, folder / WEIGHTS)

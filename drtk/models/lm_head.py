@@ -14,7 +14,7 @@ from drtk.errors import DrtkError, MismatchError
 from drtk.models.checkpoint import load_encoder, report_write_errors, save_module
 from drtk.models.loading import load_weights, report_load_errors, save_tokenizer
 from drtk.models.model_folder import read_layout
-from drtk.runtime.progress import quiet_transformers, warn
+from drtk.runtime.progress import silence_transformers, warn
 
 HEADS = "heads"
 
@@ -164,7 +164,7 @@ def _init_masked_lm(backbone: nn.Module) -> Any:
     """Return a randomly initialized masked language model with the configuration of `backbone`."""
     from transformers import AutoModelForMaskedLM
 
-    with quiet_transformers(), torch.random.fork_rng(devices=[]):
+    with silence_transformers(), torch.random.fork_rng(devices=[]):
         return AutoModelForMaskedLM.from_config(backbone.config, dtype=torch.float32)
 
 
@@ -199,6 +199,6 @@ def load_trained_masked_lm(folder: Path) -> tuple[Any, Any]:
 def save_masked_lm(model: Any, tokenizer: Any, folder: Path) -> None:
     """Write a model folder that AutoModelForMaskedLM loads."""
     folder.mkdir(parents=True, exist_ok=True)
-    with quiet_transformers(), report_write_errors(folder):
+    with silence_transformers(), report_write_errors(folder):
         model.save_pretrained(folder)
         save_tokenizer(tokenizer, folder)

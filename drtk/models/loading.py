@@ -14,7 +14,7 @@ from torch import nn
 
 from drtk.errors import DrtkError, MismatchError
 from drtk.runtime.integrity import read_json
-from drtk.runtime.progress import quiet_transformers
+from drtk.runtime.progress import silence_transformers
 from drtk.text.tokenizers import open_tokenizer
 
 # Module names that training code may put before the names of weights
@@ -36,7 +36,7 @@ _MAX_NAMES = 3  # names of weights in an error message
 def report_load_errors(folder: Path, problem: str) -> Iterator[None]:
     """Silence transformers, and convert its exceptions to a DrtkError: "FOLDER: problem: reason"."""
     try:
-        with quiet_transformers():
+        with silence_transformers():
             yield
     except DrtkError:
         raise

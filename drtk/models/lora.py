@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from drtk.errors import MismatchError, MissingDependency, pip_install
+from drtk.errors import MismatchError, MissingDependency, format_pip_command
 from drtk.models.encoder import Encoder
 
 _KINDS = (nn.Linear, nn.Embedding)
@@ -20,7 +20,7 @@ def import_peft() -> Any:
     try:
         import peft
     except ImportError as error:
-        raise MissingDependency("peft", "`lora`", pip_install("peft")) from error
+        raise MissingDependency("peft", "`lora`", format_pip_command("peft")) from error
     return peft
 
 

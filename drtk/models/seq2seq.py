@@ -18,7 +18,7 @@ from drtk.models.loading import (
     report_load_errors,
     save_tokenizer,
 )
-from drtk.runtime.progress import quiet_transformers
+from drtk.runtime.progress import silence_transformers
 
 _T5 = ("t5", "mt5", "umt5")
 # Fusion-in-Decoder's released checkpoints are T5 models with wrappers around the encoder and each of its layers
@@ -95,7 +95,7 @@ def load_generation_model(folder: Path, *, tokenizer_folder: Path | None = None)
 def save_generation_model(model: Any, tokenizer: Any, folder: Path) -> None:
     """Write a model folder that AutoModelForSeq2SeqLM or AutoModelForCausalLM loads."""
     folder.mkdir(parents=True, exist_ok=True)
-    with quiet_transformers(), report_write_errors(folder):
+    with silence_transformers(), report_write_errors(folder):
         model.save_pretrained(folder)
         save_tokenizer(tokenizer, folder)
 

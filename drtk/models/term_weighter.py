@@ -23,7 +23,7 @@ from drtk.models.checkpoint import (
 from drtk.models.device import choose_device, choose_dtype
 from drtk.models.lm_head import get_head_path, load_head
 from drtk.models.model_folder import read_training_entry
-from drtk.text.batching import Tokens, batches_by_length
+from drtk.text.batching import TokenizedTexts, iter_batches_by_length
 
 _CPU_TOKENS, _GPU_TOKENS = 4096, 131_072
 
@@ -98,9 +98,9 @@ class TermWeightModel:
         limit = get_max_length(self.encoder.tokenizer, config)
         return limit if getattr(config, "max_position_embeddings", None) else min(limit, DEFAULT_MAX_LENGTH)
 
-    def add_special_tokens(self, texts: Sequence[Sequence[int]], *, limit: int) -> Tokens:
+    def add_special_tokens(self, texts: Sequence[Sequence[int]], *, limit: int) -> TokenizedTexts:
         """Return model inputs for texts given as word pieces, each truncated to `limit` pieces."""
-        return Tokens.of([[*self.first, *pieces[:limit], *self.last] for pieces in texts], None)
+        return TokenizedTexts.from_lists([[*self.first, *pieces[:limit], *self.last] for pieces in texts], None)
 
 
 def _build_term_weighter(
@@ -185,7 +185,7 @@ class TermWeightPredictor:
         tokens = weighter.add_special_tokens(texts, limit=self._limit)
         weights = [np.zeros(len(pieces), dtype=np.float32) for pieces in texts]
         before = len(weighter.first)
-        for rows in batches_by_length(tokens.lengths, budget=self._budget):
+        for rows in iter_batches_by_length(tokens.lengths, budget=self._budget):
             batch = {name: torch.from_numpy(array) for name, array in tokens.pad(rows, pad=weighter.pad).items()}
             try:
                 values = weighter.module(**{name: value.to(self._device) for name, value in batch.items()})

@@ -23,7 +23,7 @@ from drtk.pretraining.objectives import LossParts
 from drtk.pretraining.token_generator import TokenGenerator
 from drtk.registry import load_attribute
 from drtk.runtime.progress import warn
-from drtk.text.words import stop_words
+from drtk.text.words import load_stop_words
 
 # Names of the encoder's own dropout in the configurations of model families.
 _DROPOUTS = (
@@ -174,7 +174,7 @@ def _build_generator(composition: Composition, backbone: nn.Module, head: Any, t
 
 def _build_stop_word_mask(tokenizer: Any) -> Tensor:
     """Return (vocabulary,) bool, True at stop words and at pieces without a letter or digit."""
-    words = stop_words()
+    words = load_stop_words()
     found = torch.zeros(len(tokenizer), dtype=torch.bool)
     for piece, number in tokenizer.get_vocab().items():
         plain = piece.removeprefix("##").lstrip("Ġ▁").lower()

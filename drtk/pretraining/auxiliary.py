@@ -23,9 +23,9 @@ from drtk.pretraining.network import EncodedBatch, Network
 from drtk.pretraining.objectives import LossParts, TokenLoss
 from drtk.pretraining.parse import parse_composition
 from drtk.pretraining.token_generator import TokenGenerator
-from drtk.text.rng import generator
+from drtk.text.rng import create_generator
 from drtk.training.config import RetrieverConfig
-from drtk.training.distributed import all_reduce_sum, world_size
+from drtk.training.distributed import all_reduce_sum, get_world_size
 
 ROLES = ("query", "passage")
 PREFIX = "aux_"
@@ -99,7 +99,7 @@ class TokenCorruptor:
         given, hidden = ids.copy(), np.zeros(ids.shape, dtype=bool)
         noise = np.zeros(ids.shape, dtype=np.float32)
         for row, key in enumerate(keys):
-            rng = generator(*key, "aux", role)
+            rng = create_generator(*key, "aux", role)
             size = int(padded["attention_mask"][row].sum())  # without padding, so that no sample depends on it
             hidden[row, :size] = (rng.random(size) < slot.rate) & content[row, :size]
             given[row, :size] = corrupt_tokens(
@@ -161,4 +161,4 @@ class BiEncoderWithDiffCSE(nn.Module):
         name = f"diffcse_{role}"
         recovery: Any = self.network.recoveries[name]
         encoded = EncodedBatch(self.network, {role: slot, f"{role}_changed": slot}, {role: vectors})
-        return {name: recovery.reduce(recovery(encoded), count) * world_size()}
+        return {name: recovery.reduce(recovery(encoded), count) * get_world_size()}

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from drtk.pretraining.composition import Composition
 from drtk.pretraining.example_builder import SlotExample
-from drtk.text.rng import generator
+from drtk.text.rng import create_generator
 
 
 class PretrainingExample(NamedTuple):
@@ -129,7 +129,7 @@ class PretrainingCollator:
         visible = np.zeros((batch, width, width), bool)
         for row, key in enumerate(keys):
             size = int(attention[row].sum())
-            seen = generator(*key, "visible", name).random((size, size)) < self._visible[name]
+            seen = create_generator(*key, "visible", name).random((size, size)) < self._visible[name]
             np.fill_diagonal(seen, val=False)
             seen[:, 0] = True
             visible[row, :size, :size] = seen

@@ -16,7 +16,7 @@ from drtk.pretraining.masking.strategies import MaskInput, OtherMask
 from drtk.pretraining.parse import SLOT_KEYS
 from drtk.pretraining.views import VIEWS
 from drtk.pretraining.views.base import ViewInput, fields_needed
-from drtk.text.rng import generator, uniform
+from drtk.text.rng import create_generator, sample_uniform
 from drtk.text.token_dataset import Text
 
 
@@ -120,13 +120,13 @@ class ExampleBuilder:
     def rows(self) -> np.ndarray:
         """The rows of the corpus: passages, or documents of several passages."""
         is_document = self._composition.example == "document"
-        rows: np.ndarray = self._corpus.shared_documents if is_document else np.arange(len(self._corpus))
+        rows: np.ndarray = self._corpus.multi_passage_documents if is_document else np.arange(len(self._corpus))
         return rows
 
     def id(self, row: int) -> str:
         """Return the id of a row; that of a document is its first passage's."""
         is_document = self._composition.example == "document"
-        return str(self._corpus.id(int(self._corpus.span(row)[0]) if is_document else row))
+        return str(self._corpus.get_id(int(self._corpus.get_document_passages(row)[0]) if is_document else row))
 
     def __call__(self, row: int, *, epoch: int, step: int) -> dict[str, SlotExample]:
         """Build the slots of a row for an epoch and a step. Raises MismatchError if a masking lacks weights."""
@@ -146,10 +146,10 @@ class ExampleBuilder:
             ids, nothing = np.array([self._special.first, self._special.last], dtype=np.int32), np.zeros(2, dtype=bool)
             return SlotExample(ids, ids, nothing, nothing, None, None, present=False)
         text = self._special.add_to(text)
-        rng = generator(*key, "slot", name)
+        rng = create_generator(*key, "slot", name)
         corruption: Any = slot.corruption
         if corruption == "any":
-            corruption = EDITS[int(uniform(*key, "edit", name) * len(EDITS))]
+            corruption = EDITS[int(sample_uniform(*key, "edit", name) * len(EDITS))]
         if corruption in ("inserted", "deleted"):
             if corruption == "inserted":
                 edit = insert_masks(text, slot.rate, rng, vocabulary)
@@ -180,11 +180,11 @@ class ExampleBuilder:
         slot, choice = self._composition.slots[name], 0
         if len(slot.view) > 1:
             sampled_for = (self._seed, "step", step) if slot.draw == "step" else key
-            choice = int(uniform(*sampled_for, "mixed", *slot.view) * len(slot.view))
+            choice = int(sample_uniform(*sampled_for, "mixed", *slot.view) * len(slot.view))
         view, room = self._views[name][choice], slot.room(self._max_length)
         sample = (view.name, room, *sorted(view.options.items()))
         if sample not in parts:
-            rng = generator(*key, "view", view.name)
+            rng = create_generator(*key, "view", view.name)
             separator = self._special.between if view.options.get("title") == "segment" else self._special.last
             parts[sample] = view.function(ViewInput(self._corpus, row, rng, room, separator), **view.options)
         texts = parts[sample]

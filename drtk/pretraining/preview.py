@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from drtk.pretraining import OBJECTIVES, TARGETS
 from drtk.pretraining.composition import Composition, ContrastiveObjective, Objective, Slot, TokenObjective
-from drtk.runtime.progress import printable
+from drtk.runtime.progress import escape_control_characters
 
 if TYPE_CHECKING:
     from drtk.pretraining.dataset import PretrainingData
@@ -101,11 +101,11 @@ class TokenFormatter:
         self._space = next((mark for mark in ("Ġ", "▁") if mark in first), "")
 
     def __call__(self, id: int) -> tuple[str, bool]:
-        token = printable(self._tokenizer.convert_ids_to_tokens(int(id)))
+        token = escape_control_characters(self._tokenizer.convert_ids_to_tokens(int(id)))
         if id in self._tokenizer.all_special_ids:
             return token, False
         if self._space:
-            text = printable(self._tokenizer.convert_tokens_to_string([token]).strip())
+            text = escape_control_characters(self._tokenizer.convert_tokens_to_string([token]).strip())
             return text, not token.startswith(self._space)
         return token.removeprefix("##"), token.startswith("##")
 
@@ -248,14 +248,14 @@ def preview_slots(
     place = str(preset["name"])
     settings = merge(PretrainSettings, preset.get("settings", {}), {}, preset_name=f"preset {place}")
     plan = parse_composition(apply_changes(preset, changes), place)
-    corpus = TokenCorpus.open(path, model, wants=list_corpus_fields(plan), side_files=side_files)
+    corpus = TokenCorpus.open(path, model, fields=list_corpus_fields(plan), side_files=side_files)
     tokenizer = load_tokenizer(model)
     spell = TokenFormatter(tokenizer)
     build = ExampleBuilder(plan, corpus, SpecialTokens.of(tokenizer), max_length=settings.max_length, seed=seed)
     fill = _load_generator(plan, generator, tokenizer) if generator and plan.generator else None
     width = max(60, shutil.get_terminal_size().columns)
     for row in build.rows[:count].tolist():
-        yield f"{'document of ' if plan.example == 'document' else ''}{printable(build.id(row))}"
+        yield f"{'document of ' if plan.example == 'document' else ''}{escape_control_characters(build.id(row))}"
         slots = build(row, epoch=0, step=0)
         filled = fill(slots) if fill else {}
         for name, slot in slots.items():
@@ -314,10 +314,10 @@ def describe_training(plan: Composition, data: PretrainingData, network: Network
     settings = data.settings
     yield f"Parameters: {total + frozen:,}, of which {trained:,} are trained"
     yield (
-        f"Training: {data.steps:,} steps of {settings.batch:,} {data.unit}, {data.steps / data.steps_per_epoch:,.2f} epochs; "
+        f"Training: {data.steps:,} steps of {settings.batch_size:,} {data.unit}, {data.steps / data.steps_per_epoch:,.2f} epochs; "
         f"{len(data.rows):,} {data.unit} to train on, {len(data.held_out):,} held out"
     )
-    yield f"Tokens per step: {tokens * settings.batch:,.0f}"
+    yield f"Tokens per step: {tokens * settings.batch_size:,.0f}"
 
 
 def _format_table(rows: Sequence[Sequence[str]]) -> Iterator[str]:

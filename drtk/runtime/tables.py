@@ -8,14 +8,16 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from drtk.runtime.progress import printable
+from drtk.runtime.progress import escape_control_characters
 
 _MARKDOWN = re.compile(r"[\\`*>\[\]|~#]|<(?=[A-Za-z/!?])|&(?=#?\w+;)|(?<![^\W_])_|_(?![^\W_])")
+_NUMBER = re.compile(r"(?P<sign>[+-]?)(?P<whole>\d*)(?:\.(?P<decimals>\d+))?(?<=\d)")
+_SIGNED = re.compile(r"((?<![\w.])[+-]\d[\d.]*|(?<=\s)-(?=\s))")  # in text; in math, - is a minus sign
 _LATEX = str.maketrans(
     {c: f"\\{c}" for c in "&%$#_{}"}
     | {c: f"${c}$" for c in "<>|"}
     | {"\\": "\\textbackslash{}", "~": "\\textasciitilde{}", "^": "\\textasciicircum{}"}
-    | {"†": "$^\\dagger$", "±": "$\\pm$", "…": "\\dots{}", "∞": "$\\infty$"}
+    | {"†": "$^\\dagger$", "±": "$\\pm$", "…": "\\dots{}", "∞": "$\\infty$", "\N{MINUS SIGN}": "$-$"}
 )
 
 
@@ -47,10 +49,13 @@ def format_table(
         writer.writerows([["" if cell.value is None else cell.value for cell in row] for row in rows])
         yield from buffer.getvalue().splitlines()
         return
-    texts = [[Cell(printable(format_value(cell.value, digits)), cell.best, cell.note) for cell in row] for row in rows]
-    columns = {"table": _aligned, "markdown": _markdown, "latex": _latex}[format]
-    is_text = [text and not (right and at) for at, text in enumerate(text_columns(rows))]
-    yield from columns([*map(printable, header)], texts, is_text)
+    texts = [
+        [Cell(escape_control_characters(format_value(cell.value, digits)), cell.best, cell.note) for cell in row]
+        for row in rows
+    ]
+    columns = {"table": _format_aligned, "markdown": _format_markdown, "latex": _format_latex}[format]
+    is_text = [text and not (right and at) for at, text in enumerate(find_text_columns(rows))]
+    yield from columns([*map(escape_control_characters, header)], texts, is_text)
 
 
 def format_value(value: str | float | None, digits: int) -> str:
@@ -60,17 +65,17 @@ def format_value(value: str | float | None, digits: int) -> str:
     return str(value) if isinstance(value, str | int) else f"{value:z.{digits}f}"  # z: no sign before a rounded 0
 
 
-def text_columns(rows: Sequence[Row]) -> list[bool]:
+def find_text_columns(rows: Sequence[Row]) -> list[bool]:
     """Return for each column whether it holds no number."""
     return [all(not isinstance(cell.value, float | int) for cell in column) for column in zip(*rows, strict=True)]
 
 
-def note_columns(rows: Sequence[Row]) -> list[bool]:
+def find_note_columns(rows: Sequence[Row]) -> list[bool]:
     """Return for each column whether any cell has a note: notes get a column of their own, so that digits line up."""
     return [any(cell.note for cell in column) for column in zip(*rows, strict=True)]
 
 
-def _aligned(header: list[str], rows: list[Row], is_text: list[bool]) -> Iterator[str]:
+def _format_aligned(header: list[str], rows: list[Row], is_text: list[bool]) -> Iterator[str]:
     has_best = any(cell.best for row in rows for cell in row)
     lines = [[(name, "") for name in header]]
     lines += [[(str(cell.value), cell.note + "*" * cell.best) for cell in row] for row in rows]
@@ -89,10 +94,10 @@ def _aligned(header: list[str], rows: list[Row], is_text: list[bool]) -> Iterato
         yield "  ".join(fields).rstrip()
 
 
-def _markdown(header: list[str], rows: list[Row], is_text: list[bool]) -> Iterator[str]:
+def _format_markdown(header: list[str], rows: list[Row], is_text: list[bool]) -> Iterator[str]:
     """Align numbers to the right, but to the left if the column has notes and its values are equally long."""
     lengths = [{len(str(cell.value)) for cell in column} for column in zip(*rows, strict=True)]
-    is_even = [noted and len(found) == 1 for noted, found in zip(note_columns(rows), lengths, strict=True)]
+    is_even = [noted and len(found) == 1 for noted, found in zip(find_note_columns(rows), lengths, strict=True)]
 
     def line(fields: Sequence[str]) -> str:
         return "| " + " | ".join(fields) + " |"
@@ -106,34 +111,51 @@ def _markdown(header: list[str], rows: list[Row], is_text: list[bool]) -> Iterat
 
 def escape_markdown(text: str) -> str:
     """Return a text on one line, escaped for Markdown except for underscores inside words."""
-    return _MARKDOWN.sub(r"\\\g<0>", printable(" ".join(text.split())))
+    return _MARKDOWN.sub(r"\\\g<0>", escape_control_characters(" ".join(text.split())))
 
 
-def markdown_code(text: str) -> str:
+def format_markdown_code(text: str) -> str:
     """Return a text on one line as a Markdown code span."""
-    plain = printable(" ".join(text.split()))
+    plain = escape_control_characters(" ".join(text.split()))
     fence = "`" * (1 + max((len(run) for run in re.findall("`+", plain)), default=0))
     return f"{fence} {plain} {fence}" if len(fence) > 1 else f"`{plain}`"
 
 
-def _latex(header: list[str], rows: list[Row], is_text: list[bool]) -> Iterator[str]:
-    """Put notes into a second column without space before it."""
-    has_notes = note_columns(rows)
+def _format_latex(header: list[str], rows: list[Row], is_text: list[bool]) -> Iterator[str]:
+    """Use booktabs rules, and siunitx columns for numbers; texts in such a column, and notes, are in braces."""
+    kinds = []
+    for column in zip(*rows, strict=True):
+        numbers = [match for cell in column if (match := _NUMBER.fullmatch(str(cell.value)))]
+        note = max((cell.note for cell in column), key=len)
+        whole, decimals = (max((len(n[part] or "") for n in numbers), default=0) for part in ("whole", "decimals"))
+        sign = "+" * any(number["sign"] for number in numbers)
+        post = f", table-space-text-post={{{_escape_note(note)}}}" if note else ""
+        kinds.append(f"S[table-format={sign}{whole}.{decimals}{post}]" if numbers else "l")
+    is_number = [kind != "l" for kind in kinds]
 
     def line(cells: Sequence[Cell]) -> str:
-        fields: list[str] = []
-        for cell, noted in zip(cells, has_notes, strict=True):
-            text, note = str(cell.value).translate(_LATEX), cell.note.translate(_LATEX)
-            note = "~" + note.removeprefix(" ") if note.startswith(" ") else note  # LaTeX drops a space after &
-            parts = [text, note] if noted else [text]
-            fields += [f"\\textbf{{{part}}}" if cell.best and part else part for part in parts]
-        return " & ".join(fields) + " \\\\"
+        return " & ".join(map(_format_latex_cell, cells, is_number)) + " \\\\"
 
-    kinds = zip(is_text, has_notes, strict=True)
-    yield "\\begin{tabular}{" + "".join(("l" if text else "r") + "@{}l" * noted for text, noted in kinds) + "}"
-    yield "\\hline"
+    yield "% \\usepackage{booktabs, siunitx} \\sisetup{detect-weight, retain-explicit-plus}"
+    yield "\\begin{tabular}{" + " ".join(kinds) + "}"
+    yield "\\toprule"
     yield line([Cell(name) for name in header])
-    yield "\\hline"
+    yield "\\midrule"
     yield from map(line, rows)
-    yield "\\hline"
+    yield "\\bottomrule"
     yield "\\end{tabular}"
+
+
+def _format_latex_cell(cell: Cell, in_number_column: bool) -> str:
+    text = str(cell.value)
+    if in_number_column and _NUMBER.fullmatch(text):
+        return "\\bfseries " * cell.best + text + (f"{{{_escape_note(cell.note)}}}" if cell.note else "")
+    parts = _SIGNED.split(text)
+    parts[::2], parts[1::2] = [part.translate(_LATEX) for part in parts[::2]], [f"${part}$" for part in parts[1::2]]
+    text = "".join(parts) + _escape_note(cell.note)
+    text = f"\\textbf{{{text}}}" if cell.best else text
+    return f"{{{text}}}" if in_number_column else text
+
+
+def _escape_note(note: str) -> str:
+    return ("~" * note.startswith(" ") + note.strip()).translate(_LATEX | {ord("~"): "~"})

@@ -20,7 +20,7 @@ from drtk.runtime.atomic import sync, write_bytes, write_json
 from drtk.runtime.integrity import read_json
 from drtk.runtime.progress import log as say
 from drtk.runtime.progress import warn
-from drtk.training.distributed import rank, wait_for_all
+from drtk.training.distributed import get_rank, wait_for_all
 
 WEIGHTS, COMPLETE = "model.safetensors", "complete"
 
@@ -50,7 +50,7 @@ def find_last_checkpoint(folder: Path) -> Path | None:
     wait_for_all()  # rank zero may have emptied the folder
     complete = list_complete_checkpoints(folder)
     wait_for_all()
-    if rank() == 0:
+    if get_rank() == 0:
         for path in folder.glob("checkpoint-*"):
             if path not in complete:
                 shutil.rmtree(path)
@@ -163,7 +163,7 @@ class ModelSelection(TrainingEvaluator):
         return figures
 
     def _keep_weights(self) -> None:
-        if rank() == 0:
+        if get_rank() == 0:
             self._folder.mkdir(parents=True, exist_ok=True)
             part = self._folder / f"{_WEIGHTS}.part"  # not in place: a checkpoint may be a link to the present file
             save_weights(self._model.state_dict(), part)
@@ -180,7 +180,7 @@ class ModelSelection(TrainingEvaluator):
         """Restore the state and weights of a checkpoint; None: none."""
         saved = checkpoint if checkpoint is not None and (checkpoint / _STATE).exists() else None
         self.best = None if saved is None else _read_best(saved / _STATE)
-        if rank() == 0:
+        if get_rank() == 0:
             (self._folder / _WEIGHTS).unlink(missing_ok=True)
             if saved is not None:
                 self._folder.mkdir(parents=True, exist_ok=True)

@@ -21,7 +21,7 @@ from transformers.integrations import TensorBoardCallback
 from drtk.errors import DrtkError
 from drtk.models.checkpoint import report_write_errors
 from drtk.runtime.atomic import sync_tree, write_bytes
-from drtk.runtime.progress import Progress, detail, quiet_transformers, round_significant, warn
+from drtk.runtime.progress import Progress, log_detail, round_significant, silence_transformers, warn
 from drtk.runtime.progress import log as say
 from drtk.training.arguments import ResumableTensorBoardCallback, Schedule
 from drtk.training.best_checkpoint import (
@@ -37,7 +37,7 @@ from drtk.training.best_checkpoint import (
     save_weights,
     truncate_log,
 )
-from drtk.training.distributed import all_reduce_mean, rank, wait_for_all, world_size
+from drtk.training.distributed import all_reduce_mean, get_rank, get_world_size, wait_for_all
 from drtk.training.sampling import derive_step_seed
 
 LOG = "log.jsonl"
@@ -64,7 +64,7 @@ def fit(
     micro_batch: int | None = None,
     trainer_class: Callable[..., DrtkTrainer] | None = None,
     callbacks: Sequence[TrainerCallback] = (),
-    relief: str = "`gradient_checkpointing` or a smaller `batch`",
+    relief: str = "`gradient_checkpointing` or a smaller `batch_size`",
     **more: Any,
 ) -> dict[str, Any]:
     """Train a model, `save` it with its last or best weights (rank zero), and return "steps", "epochs" and "best".
@@ -107,7 +107,7 @@ def fit(
             if error.__cause__ is not None:  # its frames hold the failed step, and saving takes memory too
                 clear_frames(error.__cause__.__traceback__)
             model.zero_grad(set_to_none=True)
-            if smaller is None or world_size() > 1 or not trainer.save_for_retry():
+            if smaller is None or get_world_size() > 1 or not trainer.save_for_retry():
                 raise
             warn(f"{str(error).partition(';')[0]}; continuing with `{trainer.micro_batch_field}` {smaller}")
         micro_batch = smaller
@@ -141,7 +141,7 @@ class ProgressCallback(TrainerCallback):
     def on_log(self, args: Any, state: Any, control: Any, logs: Mapping[str, float] | None = None, **_: Any) -> None:
         if self._progress is not None and logs and "loss" in logs:
             self._progress.note = f"loss {logs['loss']:z.4g}"
-            detail(f"{self._what}: step {state.global_step:,}, loss {logs['loss']:z.4f}")
+            log_detail(f"{self._what}: step {state.global_step:,}, loss {logs['loss']:z.4f}")
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         if self._progress is not None:
@@ -233,7 +233,7 @@ class DrtkTrainer(Trainer):
     micro_batch: items in memory at once; None: the batch of the device, and never fewer
     """
 
-    micro_batch_field = "micro_batch"
+    micro_batch_field = "micro_batch_size"
 
     def __init__(
         self,
@@ -312,7 +312,7 @@ class DrtkTrainer(Trainer):
             steps = int(self.train(resume_from_checkpoint=str(start) if start else None).global_step)
             if not is_finite(self.model):
                 raise NonFiniteLossError(
-                    f"a weight is NaN or infinite after step {steps}; a lower `lr` or `precision` float32 may help"
+                    f"a weight is NaN or infinite after step {steps}; a lower `learning_rate` or `precision` float32 may help"
                 )
             return steps
         except NonFiniteLossError as error:
@@ -389,7 +389,7 @@ class DrtkTrainer(Trainer):
         """Run one step or micro-batch, with random numbers (dropout) from seed, step and rank."""
         if self._seeded_step != self.state.global_step:
             self._seeded_step = self.state.global_step
-            torch.manual_seed(derive_step_seed(self.args.seed, self.state.global_step, rank()))
+            torch.manual_seed(derive_step_seed(self.args.seed, self.state.global_step, get_rank()))
         return super().training_step(*given, **named)
 
     def compute_loss(self, model: nn.Module, inputs: dict[str, Any], *given: Any, **named: Any) -> Any:
@@ -410,7 +410,7 @@ class DrtkTrainer(Trainer):
         total = self.sum_terms(terms)
         if not torch.isfinite(total):
             raise NonFiniteLossError(
-                f"the loss is {total.item()} at step {self.state.global_step + 1}; a lower `lr` or `precision` float32 may help"
+                f"the loss is {total.item()} at step {self.state.global_step + 1}; a lower `learning_rate` or `precision` float32 may help"
             )
         return total
 
@@ -443,7 +443,7 @@ class DrtkTrainer(Trainer):
 
     def _init_training_state(self, max_steps: int, *given: Any, **named: Any) -> Any:
         """Restore the state, except for the intervals of logging and saving, which may differ now."""
-        with quiet_transformers():
+        with silence_transformers():
             state = super()._init_training_state(max_steps, *given, **named)
         self.state.compute_steps(self.args, max_steps)
         return state
@@ -475,10 +475,10 @@ class DrtkTrainer(Trainer):
         if first is not None and not self._last_loss <= EXPLODED * max(first, 1.0):
             warn(
                 f"step {step:,}: the loss, {self._last_loss:.4g}, is far above the {first:.4g} of the first step; no checkpoint "
-                "is written, and a lower `lr` may help"
+                "is written, and a lower `learning_rate` may help"
             )
             return
-        with report_write_errors(Path(self.args.output_dir)), quiet_transformers():
+        with report_write_errors(Path(self.args.output_dir)), silence_transformers():
             super()._save_checkpoint(*given, **named)
         if self.args.should_save:
             folder = Path(self.args.output_dir) / f"checkpoint-{step}"

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from drtk.data.jsonl import dump, read_records
-from drtk.data.rows import Row, identifier, take, text_of
+from drtk.data.rows import Row, parse_id, parse_text, take
 from drtk.errors import DrtkError, MismatchError
 from drtk.records import Query
 from drtk.runtime.atomic import write_bytes
-from drtk.runtime.inputs import Intake
-from drtk.text.rng import between
+from drtk.runtime.inputs import InputTracker
+from drtk.text.rng import sample_integer
 
 QUESTIONS = "questions.jsonl"  # of a folder: {"_id", "question": digest of its text, "fold"?}
 KIND = "generators"  # kind of a folder with one generator per fold
@@ -42,7 +42,7 @@ def assign_folds(questions: Iterable[Query], count: int, *, seed: int) -> dict[s
     digests = [(query.id, digest_question(query.text)) for query in questions]
     for id, digest in digests:
         names[digest] = min(id, names.get(digest, id))
-    return {id: between(0, count - 1, seed, "fold", names[digest]) for id, digest in digests}
+    return {id: sample_integer(0, count - 1, seed, "fold", names[digest]) for id, digest in digests}
 
 
 class TrainedQuestions:
@@ -66,12 +66,12 @@ class TrainedQuestions:
             return None
         questions: dict[str, str] = {}
         folds: dict[str, int | None] = {}
-        intake = Intake()
-        for id, digest, fold in read_records(str(path), _parse_entry, intake=intake):
+        tracker = InputTracker()
+        for id, digest, fold in read_records(str(path), _parse_entry, tracker=tracker):
             if (fold is None) != (count is None) or (fold is not None and count is not None and fold >= count):
-                raise DrtkError(f"{path}:{intake.line}: there is no fold {fold}")
+                raise DrtkError(f"{path}:{tracker.line}: there is no fold {fold}")
             if folds.setdefault(digest, fold) != fold:
-                raise DrtkError(f"{path}:{intake.line}: the same question is in two folds")
+                raise DrtkError(f"{path}:{tracker.line}: the same question is in two folds")
             questions[id] = digest
         return cls(str(folder), questions, folds, count=count)
 
@@ -95,7 +95,7 @@ class TrainedQuestions:
             raise MismatchError(
                 f"'{query.id}' is in no fold of {self.place}; `outside` draw assigns a random generator"
             )
-        return between(0, self.count - 1, "outside", query.id)
+        return sample_integer(0, self.count - 1, "outside", query.id)
 
 
 def format_question_record(questions: Iterable[Query], folds: dict[str, int] | None = None) -> Iterator[bytes]:
@@ -114,4 +114,4 @@ def _parse_entry(row: Row) -> tuple[str, str, int | None]:
     fold = row.get("fold")
     if fold is not None and (type(fold) is not int or fold < 0):
         raise ValueError("'fold' must be a whole number from 0")
-    return identifier(take(row, "_id"), "_id"), text_of(take(row, "question"), "question"), fold
+    return parse_id(take(row, "_id"), "_id"), parse_text(take(row, "question"), "question"), fold

@@ -19,11 +19,11 @@ from drtk.models.generation import generate_tokens
 from drtk.models.generator_input import InputFormat, load_input_format, max_input_length, tokenize_texts
 from drtk.models.model_folder import locate
 from drtk.models.seq2seq import GenerationModel, load_generation_model, save_generation_model
-from drtk.text.batching import batches_by_length
+from drtk.text.batching import iter_batches_by_length
 from drtk.training.arguments import build_training_arguments, plan_schedule
 from drtk.training.best_checkpoint import ModelSelection
 from drtk.training.config import GeneratorConfig
-from drtk.training.distributed import all_reduce_sum, gather_items, rank, world_size
+from drtk.training.distributed import all_reduce_sum, gather_items, get_rank, get_world_size
 from drtk.training.fit import enable_gradient_checkpointing, fit
 from drtk.training.sampling import EpochDataset
 from drtk.training.text_pairs import TextPair, TextPairs
@@ -51,7 +51,7 @@ class GenerationEvaluator:
         """rows: pairs at once; longest: tokens to generate"""
         self._writer, self._collate, self._score = writer, collate, score
         self._targets = [pair.target for pair in pairs]
-        self._mine = pairs[rank() :: world_size()]
+        self._mine = pairs[get_rank() :: get_world_size()]
         self._rows = rows
         self._settings = GenerationSettings(n=1, decode="greedy", max_new_tokens=longest)
 
@@ -96,7 +96,7 @@ class GenerationEvaluator:
 
     def _batches(self) -> Iterator[np.ndarray]:
         lengths = np.array([len(pair.source) for pair in self._mine], dtype=np.int64)  # characters approximate tokens
-        return batches_by_length(lengths, budget=1 << 62, most=self._rows)
+        return iter_batches_by_length(lengths, budget=1 << 62, most=self._rows)
 
 
 def compute_logits(model: nn.Module, inputs: dict[str, Tensor]) -> Tensor:
@@ -171,7 +171,7 @@ def compute_generator_terms(model: nn.Module, inputs: dict[str, Tensor], *, smoo
     with torch.autocast(logits.device.type, enabled=False):
         total = cross_entropy_sum(logits, labels, smoothing=smoothing)
     tokens = all_reduce_sum((labels != IGNORE_INDEX).sum())
-    return {"cross_entropy": total * world_size() / tokens}
+    return {"cross_entropy": total * get_world_size() / tokens}
 
 
 def train_generator(
@@ -222,7 +222,7 @@ def train_generator(
             evaluation,
             folder / "checkpoints",
             by="dev_loss" if by_loss else config.best_by,
-            every=config.eval_every,
+            every=config.eval_steps,
             patience=config.patience,
         )
 
@@ -232,7 +232,7 @@ def train_generator(
 
     return fit(
         model,
-        EpochDataset(pairs, batch=config.batch, steps=schedule.steps, seed=seed),
+        EpochDataset(pairs, batch=config.batch_size, steps=schedule.steps, seed=seed),
         collating,
         objective=partial(compute_generator_terms, smoothing=config.label_smoothing),
         arguments=arguments,

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from drtk.models.biencoder import BiEncoder
-from drtk.training.distributed import is_distributed, rank, world_size
+from drtk.training.distributed import get_rank, get_world_size, is_distributed
 from drtk.training.fit import DrtkTrainer
 from drtk.training.retriever_loss import LOSS_INPUTS, RetrieverLoss, compute_warmup_temperature
 from drtk.training.sampling import derive_step_seed
@@ -51,7 +51,7 @@ class RetrieverTrainer(DrtkTrainer):
     not through `forward`, so accelerate's autocast is entered here.
     """
 
-    micro_batch_field = "cache_chunk"
+    micro_batch_field = "grad_cache"
 
     def __init__(
         self, *, loss: RetrieverLoss, micro_batch: int | None = None, warm_temperature: bool = False, **given: Any
@@ -127,7 +127,7 @@ class RetrieverTrainer(DrtkTrainer):
         return by_role
 
     def _seed(self, part: int) -> None:
-        torch.manual_seed(derive_step_seed(self.args.seed, self.state.global_step * _MAX_PARTS + part, rank()))
+        torch.manual_seed(derive_step_seed(self.args.seed, self.state.global_step * _MAX_PARTS + part, get_rank()))
 
 
 def split_by_length(inputs: Mapping[str, Tensor], role: str, size: int) -> list[Chunk]:
@@ -151,4 +151,4 @@ def average_gradients(parameters: Iterable[nn.Parameter]) -> None:
     for parameter in parameters if is_distributed() else ():
         if parameter.grad is not None:
             dist.all_reduce(parameter.grad)
-            parameter.grad /= world_size()
+            parameter.grad /= get_world_size()

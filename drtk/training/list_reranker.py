@@ -17,7 +17,7 @@ from drtk.data.trec import Judgements, iter_grouped_hits
 from drtk.errors import DrtkError, RecordError
 from drtk.losses.ranking import multi_positive_cross_entropy
 from drtk.models.list_reranker import ListReranker, ListRerankerConfig, init_list_reranker, save_list_reranker
-from drtk.runtime.inputs import Intake
+from drtk.runtime.inputs import InputTracker
 from drtk.runtime.streams import name_of
 from drtk.training.arguments import Schedule, build_training_arguments, plan_schedule
 from drtk.training.best_checkpoint import ModelSelection
@@ -50,31 +50,33 @@ class ListData:
     queries: int = 0
 
 
-def read_lists(run: str, *, vectors: PairVectors, judgements: Judgements, depth: int, intake: Intake) -> ListData:
+def read_lists(
+    run: str, *, vectors: PairVectors, judgements: Judgements, depth: int, tracker: InputTracker
+) -> ListData:
     """Read the judged queries of a run with their first `depth` documents; a grade above 0 is relevant.
 
-    Memory: 9 bytes a candidate. Raises RecordError (file:line) for a pair without a vector, unless `intake` forgives it.
+    Memory: 9 bytes a candidate. Raises RecordError (file:line) for a pair without a vector, unless `tracker` forgives it.
     """
     data = ListData(name_of(run))
-    for hits in iter_grouped_hits(run, intake=intake):
+    for hits in iter_grouped_hits(run, tracker=tracker):
         data.queries += 1
         grades = judgements.get(hits.query_id)
         if grades is None:
             data.unjudged += 1
             continue
-        ids = hits.ranked_ids()[:depth]
+        ids = hits.to_ranked_ids()[:depth]
         labels = np.array([grades.get(id, 0) > 0 for id in ids])
         if not labels.any():
             data.without += 1
             continue
-        rows = vectors.rows(hits.query_id, ids)
+        rows = vectors.find_rows(hits.query_id, ids)
         for at in np.flatnonzero(rows < 0):
             line = hits.lines[hits.doc_ids.index(ids[at])]
             problem = (
                 f"{vectors.folder} has no vector of '{ids[at]}' for '{hits.query_id}'; it holds those of {vectors.run}, and "
                 "`depth` reads fewer per query"
             )
-            intake.forgive(RecordError(f"{data.source}:{line}", problem))
+            tracker.skip_or_raise(RecordError(f"{data.source}:{line}", problem))
         there = rows >= 0
         if labels[there].any():
             data.lists.append(LabeledList(rows[there], labels[there]))
@@ -98,7 +100,7 @@ def collate(lists: Sequence[LabeledList], vectors: PairVectors) -> dict[str, Ten
     labels = np.zeros((len(lists), longest), dtype=np.float32)
     for place, each in enumerate(lists):
         size = len(each.rows)
-        rows[place, :size] = vectors.vectors(each.rows)
+        rows[place, :size] = vectors.load_vectors(each.rows)
         present[place, :size] = True
         labels[place, :size] = each.labels
     ranks = np.broadcast_to(np.arange(longest), present.shape).copy()
@@ -120,7 +122,7 @@ class ListEvaluator:
         self._model, self._candidates, self._vectors = model, candidates, vectors
         self._lists = []
         for query, ids in candidates.candidates:
-            rows = vectors.rows(query, ids)
+            rows = vectors.find_rows(query, ids)
             if (rows < 0).any():
                 absent = ids[int(np.flatnonzero(rows < 0)[0])]
                 raise DrtkError(f"{vectors.folder}: has no vector of '{absent}' for the dev query '{query}'")
@@ -174,13 +176,13 @@ def train_list_reranker(
             model,
             ListEvaluator(model, candidates, dev_vectors or vectors),
             folder / "checkpoints",
-            by=config.select,
-            every=config.eval_every,
+            by=config.dev_measure,
+            every=config.eval_steps,
             patience=config.patience,
         )
     return fit(
         model,
-        EpochDataset(data.lists, batch=config.batch, steps=schedule.steps, seed=seed),
+        EpochDataset(data.lists, batch=config.batch_size, steps=schedule.steps, seed=seed),
         partial(collate, vectors=vectors),
         objective=compute_list_terms,
         arguments=arguments,

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from drtk.losses.ranking import binary_cross_entropy, listwise_cross_entropy, r_drop_losses, select_hardest
 from drtk.models.cross_encoder import CrossEncoder, PairClassifier, save_cross_encoder
 from drtk.models.generator_input import format_passage
-from drtk.text.batching import PairTokenizer, Tokens, batches_by_length
+from drtk.text.batching import PairTokenizer, TokenizedTexts, iter_batches_by_length
 from drtk.training.arguments import Schedule, build_training_arguments, plan_schedule
 from drtk.training.best_checkpoint import ModelSelection
 from drtk.training.config import RerankerConfig
@@ -27,7 +27,7 @@ from drtk.training.dataset import (
     count_pairs,
     pad_tokens,
 )
-from drtk.training.distributed import gather_items, rank, world_size
+from drtk.training.distributed import gather_items, get_rank, get_world_size
 from drtk.training.examples import PackedExamples, TrainingData
 from drtk.training.fit import Objective, enable_gradient_checkpointing, fit
 from drtk.training.sampling import EpochDataset
@@ -114,11 +114,11 @@ def build_reranker_objective(config: RerankerConfig) -> Objective:
     )
 
 
-def score_tokens(model: nn.Module, tokens: Tokens, tokenizing: Any) -> np.ndarray:
+def score_tokens(model: nn.Module, tokens: TokenizedTexts, tokenizing: Any) -> np.ndarray:
     """Return the scores of the tokenized pairs of all processes in order, (pairs,); each process has every n-th."""
     device = next(model.parameters()).device
     scores = np.empty(len(tokens), dtype=np.float32)
-    for rows in batches_by_length(tokens.lengths, budget=GROUP_TOKENS if device.type == "cpu" else GPU_TOKENS):
+    for rows in iter_batches_by_length(tokens.lengths, budget=GROUP_TOKENS if device.type == "cpu" else GPU_TOKENS):
         inputs = {name: each.to(device) for name, each in pad_tokens(tokens, tokenizing, rows).items()}
         scores[rows] = score_without_dropout(model, inputs).cpu().numpy()
     return np.array(gather_items(scores.tolist()), dtype=np.float32)
@@ -138,8 +138,8 @@ class PairEvaluator:
         title: str,
     ) -> None:
         self._model, self._candidates, self._tokenizing = model, candidates, tokenizing
-        pairs = [(query, id) for query, ids in candidates.candidates for id in ids][rank() :: world_size()]
-        passages = corpus.many([id for _, id in pairs])
+        pairs = [(query, id) for query, ids in candidates.candidates for id in ids][get_rank() :: get_world_size()]
+        passages = corpus.get_many([id for _, id in pairs])
         self._tokens = tokenizing(
             (queries[query], format_passage(passage, title))
             for (query, _), passage in zip(pairs, passages, strict=True)
@@ -180,11 +180,11 @@ def train_reranker(
             model,
             evaluation(model.to(arguments.device), tokenizing),
             folder / "checkpoints",
-            by=config.select,
-            every=config.eval_every,
+            by=config.dev_measure,
+            every=config.eval_steps,
             patience=config.patience,
         )
-    length: dict[str, Any] = {"batch": config.batch, "steps": schedule.steps, "seed": seed}
+    length: dict[str, Any] = {"batch": config.batch_size, "steps": schedule.steps, "seed": seed}
     dataset: EpochDataset[Any]
     if config.loss == "bce":
         dataset = EpochDataset(JudgedPairs(data.examples, queries=data.queries, corpus=data.corpus), **length)
@@ -209,5 +209,5 @@ def train_reranker(
         save=save,
         probe=selection,
         probe_start=True,
-        micro_batch=config.micro_batch or schedule.batch,
+        micro_batch=config.micro_batch_size or schedule.batch,
     )

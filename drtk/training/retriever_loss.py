@@ -15,7 +15,7 @@ from drtk.errors import UsageError
 from drtk.losses import RETRIEVER_LOSSES
 from drtk.losses.contrastive import get_positive_columns, mask_duplicate_positives, mask_labeled_positives
 from drtk.training.config import RetrieverConfig
-from drtk.training.distributed import gather_rows, rank
+from drtk.training.distributed import gather_rows, get_rank
 
 CONTRASTIVE, DISTILLATION = "contrastive", "distillation"
 _TEMPERATURE = {"cosine": 0.02, "dot": 1.0}  # SimLM, Table 12; query-as-context and DPR (docs/methods/fine-tuning.md)
@@ -62,7 +62,7 @@ class RetrieverLoss:
                     f"`loss` {config.loss} needs `negatives` above 0: a teacher compares the passages of one query"
                 )
             distillation = main
-            alpha = _ALPHA.get(config.loss, 0.0) if config.alpha is None else config.alpha
+            alpha = _ALPHA.get(config.loss, 0.0) if config.contrastive_weight is None else config.contrastive_weight
             if learns_from_teacher(config.contrastive):
                 raise UsageError(f"`contrastive` {config.contrastive}: learns from a teacher; name a contrastive loss")
             contrastive = RETRIEVER_LOSSES.load(config.contrastive) if alpha else None
@@ -119,7 +119,7 @@ class RetrieverLoss:
         local = len(inputs["passage_numbers"])
         if self.masked == "duplicates":
             return mask_duplicate_positives(numbers, len(numbers) // (local // queries))
-        own = get_positive_columns(inputs["positives"], inputs["passage_numbers"]) + rank() * local
+        own = get_positive_columns(inputs["positives"], inputs["passage_numbers"]) + get_rank() * local
         mask = mask_labeled_positives(numbers, inputs["positives"], own=own)
         return gather_rows(mask.to(torch.uint8)).bool()  # not every backend gathers booleans
 

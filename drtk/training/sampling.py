@@ -7,7 +7,7 @@ from typing import Generic, Literal, Protocol, TypeVar
 
 import numpy as np
 
-from drtk.text.rng import generator
+from drtk.text.rng import create_generator
 
 Item = TypeVar("Item")
 Item_co = TypeVar("Item_co", covariant=True)
@@ -46,7 +46,7 @@ def sample_negatives(
         return select_negative_window(negatives, count, epoch=epoch, seed=seed)
     if not negatives:
         raise ValueError("there are no negatives to sample from")
-    rng = generator(seed, epoch, key, "negatives")
+    rng = create_generator(seed, epoch, key, "negatives")
     if how == "replacement":
         return [negatives[int(place)] for place in rng.integers(len(negatives), size=count)]
     order = rng.permutation(len(negatives))

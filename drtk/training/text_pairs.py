@@ -10,12 +10,12 @@ from typing import Protocol
 
 from drtk.data.corpus_store import CorpusStore
 from drtk.data.jsonl import read_examples, read_passages, read_queries
-from drtk.data.rows import strings_of
+from drtk.data.rows import parse_strings
 from drtk.errors import DrtkError, RecordError
 from drtk.records import Example, Passage
-from drtk.runtime.inputs import Intake
+from drtk.runtime.inputs import InputTracker
 from drtk.runtime.progress import warn
-from drtk.text.rng import uniform
+from drtk.text.rng import sample_uniform
 from drtk.training.dataset import CorpusTexts
 from drtk.training.examples import PackedExamples
 from drtk.training.folds import digest_question
@@ -60,7 +60,7 @@ class ExamplePairs:
 
     def __getitem__(self, number: int) -> TextPair:
         query = self._queries[self._examples.query_ids[self._pairs[2 * number]]]
-        (passage,) = self._corpus.many([self.key(number)])
+        (passage,) = self._corpus.get_many([self.key(number)])
         return TextPair(self._source(passage), query)
 
     def key(self, number: int) -> str:
@@ -77,7 +77,7 @@ class EnrichedPairs:
         self._ids: list[str] = []
         self._pairs = array("i")  # passage, query, passage, query, …
         for passage in passages:
-            queries = strings_of(passage.extra.get("queries", []), "queries")
+            queries = parse_strings(passage.extra.get("queries", []), "queries")
             if queries:
                 for slot, query in enumerate(queries):
                     if query.strip():
@@ -88,7 +88,7 @@ class EnrichedPairs:
         return len(self._pairs) // 2
 
     def __getitem__(self, number: int) -> TextPair:
-        (passage,) = self._corpus.many([self.key(number)])
+        (passage,) = self._corpus.get_many([self.key(number)])
         return TextPair(self._source(passage), passage.extra["queries"][self._pairs[2 * number + 1]])
 
     def key(self, number: int) -> str:
@@ -115,7 +115,7 @@ class Subset:
 
 def split_held_out(pairs: TextPairs, share: float) -> tuple[Subset, Subset]:
     """Return (pairs to train on, pairs to evaluate with): about `share` of the keys are held out, by their hash only."""
-    held = [uniform("dev", pairs.key(number)) < share for number in range(len(pairs))]
+    held = [sample_uniform("dev", pairs.key(number)) < share for number in range(len(pairs))]
     return (
         Subset(pairs, (number for number, out in enumerate(held) if not out)),
         Subset(pairs, (number for number, out in enumerate(held) if out)),
@@ -128,13 +128,13 @@ def sample_pairs(pairs: TextPairs, limit: int) -> list[TextPair]:
     draws = []
     for number in range(len(pairs)):
         key = pairs.key(number)
-        draws.append((uniform("measured", key, seen.get(key, 0)), number))
+        draws.append((sample_uniform("measured", key, seen.get(key, 0)), number))
         seen[key] = seen.get(key, 0) + 1
     return [pairs[number] for number in sorted(number for _, number in nsmallest(limit, draws))]
 
 
 def read_pairs(
-    files: Sequence[str], *, corpus: str | None, queries: str | None, source: Source, intake: Intake
+    files: Sequence[str], *, corpus: str | None, queries: str | None, source: Source, tracker: InputTracker
 ) -> list[ExamplePairs] | list[EnrichedPairs]:
     """Read the pairs of each file: of training examples if there is a corpus, otherwise of passages with "queries".
 
@@ -142,13 +142,13 @@ def read_pairs(
     list of strings, DrtkError for a file without any.
     """
     if corpus is None or queries is None:
-        return [_read_enriched(file, source=source, intake=intake) for file in files]
+        return [_read_enriched(file, source=source, tracker=tracker) for file in files]
     packed = [
-        PackedExamples(_without_negatives(read_examples(file, intake=intake)), line=lambda: intake.line)
+        PackedExamples(_without_negatives(read_examples(file, tracker=tracker)), line=lambda: tracker.line)
         for file in files
     ]
     wanted = {query for examples in packed for query in examples.query_ids}
-    texts = {query.id: query.text for query in read_queries(queries, intake=intake) if query.id in wanted}
+    texts = {query.id: query.text for query in read_queries(queries, tracker=tracker) if query.id in wanted}
     store = CorpusStore.open(corpus)
     for file, examples in zip(files, packed, strict=True):
         examples.check(file, queries=texts, corpus=store, negatives=0)
@@ -159,12 +159,12 @@ def _without_negatives(examples: Iterable[Example]) -> Iterator[Example]:
     return (replace(example, negatives=(), scores=None, sources=None) for example in examples)
 
 
-def _read_enriched(file: str, *, source: Source, intake: Intake) -> EnrichedPairs:
+def _read_enriched(file: str, *, source: Source, tracker: InputTracker) -> EnrichedPairs:
     store = CorpusStore.open(file)  # first: it rejects stdin, which cannot be looked up in
     try:
-        pairs = EnrichedPairs(read_passages(file, intake=intake), corpus=store, source=source)
+        pairs = EnrichedPairs(read_passages(file, tracker=tracker), corpus=store, source=source)
     except ValueError as error:
-        raise RecordError(f"{file}:{intake.line}", str(error)) from error
+        raise RecordError(f"{file}:{tracker.line}", str(error)) from error
     if not len(pairs):
         raise DrtkError(f'{file}: no passage has "queries"; for training examples give `corpus` and `queries`')
     return pairs

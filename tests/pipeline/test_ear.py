@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from drtk.text.expanded_text import expanded_query
+from drtk.text.expanded_text import expand_query
 from tests.contract.forkserver import shared_forkserver
-from tests.contract.running import environment
-from tests.running import write
-from tests.tiny import TOPICS, tiny_model, tiny_writer, words_of
+from tests.contract.run_drtk import make_environment
+from tests.run_commands import write_text
+from tests.tiny_models import TOPICS, make_topic_words, save_tiny_encoder, save_tiny_generator
 
 SCRIPT = Path(__file__).resolve().parents[2] / "docs" / "cookbook" / "ear.sh"
 SMALL = {
@@ -23,8 +23,8 @@ SMALL = {
     "EVERY": "3", "GENERATOR_STEPS": "4", "GENERATOR_BATCH": "4", "SAMPLES": "3",
 }  # fmt: skip
 TABLES = ("accuracy.txt", "sweep.txt", "costs.txt")  # written by every run
-SYSTEMS = ["bm25", "reranked", "found.first", "found.concat", "found.oracle", "found.ri", "found.rd"]
-SYSTEMS += ["found.rd+reranked", "found.rd+dense", "dense", "hnsw"]
+SYSTEMS = ["bm25", "reranked", "passages.first", "passages.concat", "passages.oracle", "passages.ri", "passages.rd"]
+SYSTEMS += ["passages.rd+reranked", "passages.rd+dense", "dense", "hnsw"]
 
 
 def made_up(folder: Path) -> Path:
@@ -32,7 +32,7 @@ def made_up(folder: Path) -> Path:
     draw = random.Random(3)
     corpus, queries, qrels = [], [], {"train": ["query-id\tcorpus-id\tscore"], "dev": ["query-id\tcorpus-id\tscore"]}
     for article in range(30):
-        words = words_of(TOPICS[article % len(TOPICS)])
+        words = make_topic_words(TOPICS[article % len(TOPICS)])
         for number in range(3):
             id, name = f"a{article:03}-p{number}", f"{'xyz'[number]}{'abcdefghij'[article % 10] * (1 + article // 10)}o"
             sentences = [" ".join(draw.sample(words, 5)).capitalize() + "." for _ in range(3)]
@@ -44,10 +44,10 @@ def made_up(folder: Path) -> Path:
             qrels[split].append(f"{split}-{id}\t{id}\t1")
     folder.mkdir()
     for file, rows in (("corpus", corpus), ("queries", queries)):
-        write(folder / f"{file}.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+        write_text(folder / f"{file}.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
     (folder / "qrels").mkdir()
     for split, lines in qrels.items():
-        write(folder / "qrels" / f"{split}.tsv", "\n".join(lines) + "\n")
+        write_text(folder / "qrels" / f"{split}.tsv", "\n".join(lines) + "\n")
     return folder
 
 
@@ -59,14 +59,14 @@ def place(tmp_path: Path) -> Path:
     (tmp_path / "bin" / "drtk").write_text(server.client)
     (tmp_path / "bin" / "drtk").chmod(0o755)
     made_up(tmp_path / "data")
-    tiny_model(tmp_path / "model")
+    save_tiny_encoder(tmp_path / "model")
     return tmp_path
 
 
 def chain(place: Path, **knobs: str) -> subprocess.CompletedProcess[str]:
     path = f"{place / 'bin'}{os.pathsep}{os.environ['PATH']}"
     settings = (
-        environment() | SMALL | {"EAR_DATA": str(place / "data"), "PATH": path, "CUDA_VISIBLE_DEVICES": ""} | knobs
+        make_environment() | SMALL | {"EAR_DATA": str(place / "data"), "PATH": path, "CUDA_VISIBLE_DEVICES": ""} | knobs
     )
     call = ["sh", str(SCRIPT), "runs/ear", "model"]
     (place / "runs").mkdir(exist_ok=True)
@@ -95,21 +95,21 @@ def check(out: Path, *kinds: str) -> None:
     for system, row in found.items():
         assert 0 <= row["Answer@1"] <= row["Answer@5"] <= row["Answer@20"] <= row["Answer@100"] <= 1, system
     assert found["reranked"]["Answer@100"] == found["bm25"]["Answer@100"]  # only the first five are reordered
-    assert found["found.rd+reranked"]["Answer@100"] == found["found.rd"]["Answer@100"]
+    assert found["passages.rd+reranked"]["Answer@100"] == found["passages.rd"]["Answer@100"]
 
     # Of each kind, the oracle chooses a candidate whose answer comes no later than that of any other choice.
-    labels = [json.loads(line) for line in (out / "found.test.labelled.jsonl").read_text().splitlines()]
+    labels = [json.loads(line) for line in (out / "passages.test.labeled.jsonl").read_text().splitlines()]
     questions = texts(out / "test.jsonl")
     ranks = {
-        (row["query_id"], row["kind"], expanded_query(questions[row["query_id"]], row["text"])): row["rank"]
+        (row["query_id"], row["kind"], expand_query(questions[row["query_id"]], row["text"])): row["rank"]
         for row in labels
     }
     for kind in kinds:
-        best = texts(out / f"found.oracle.queries/{kind}.jsonl")
+        best = texts(out / f"passages.oracle.queries/{kind}.jsonl")
         expanded = {row["query_id"] for row in labels if row["kind"] == kind}  # the others are searched unexpanded
         assert len(expanded) >= 8
         for way in ("first", "ri", "rd"):
-            chosen = texts(out / f"found.{way}.queries/{kind}.jsonl")
+            chosen = texts(out / f"passages.{way}.queries/{kind}.jsonl")
             assert chosen.keys() == best.keys() == parts["test"]
             assert {id for id, text in chosen.items() if (id, kind, text) in ranks} == expanded
             assert all(ranks[id, kind, best[id]] <= ranks[id, kind, chosen[id]] for id in expanded)
@@ -121,13 +121,13 @@ def test_the_whole_chain_runs_in_miniature(place: Path) -> None:
     out = place / "runs" / "ear"
     assert list(accuracies(out)) == SYSTEMS
     check(out, "sentence")
-    for baseline in ("bm25", "found.first", "found.ri", "reranked"):
+    for baseline in ("bm25", "passages.first", "passages.ri", "reranked"):
         table = (out / f"against.{baseline}.txt").read_text()
         assert all(system in table for system in SYSTEMS), baseline
     sweep = [line.split()[0] for line in (out / "sweep.txt").read_text().splitlines() if ".of-" in line]
     assert sweep == ["ri.of-2", "rd.of-2"]
     costs = (out / "costs.txt").read_text()
-    assert costs.count(" s a question") == 11
+    assert costs.count(" s per question") == 11
     for stage in ("first passages and choose, RD", "fuse the RD runs", "passage re-ranker, RD", "fuse RD with dense"):
         assert f"\n{stage} " in costs, stage
     assert costs.count(" MB") == 3
@@ -135,7 +135,7 @@ def test_the_whole_chain_runs_in_miniature(place: Path) -> None:
 
 @pytest.mark.slow
 def test_the_chain_with_generators_of_its_own_does_nothing_the_second_time(place: Path) -> None:
-    tiny_writer(place / "writer", "t5")
+    save_tiny_generator(place / "writer", "t5")
     options = {"GENERATOR": "writer", "ENGINE": "bm25", "PER_KIND": "yes", "KINDS": "sentence title"}
     made: list[dict[Path, int]] = []
     for _ in range(2):
@@ -165,7 +165,7 @@ def check_generators(out: Path) -> None:
         used = json.loads((out / f"gar.{scorer}.queries" / "meta.json").read_text())["settings"]["model"]
         weights = f"runs/ear/{scorer}"
         assert used == [f"{weights}/sentence", f"sentence={weights}/sentence", f"title={weights}/title"]
-    labels = [json.loads(line) for line in (out / "gar.test.labelled.jsonl").read_text().splitlines()]
+    labels = [json.loads(line) for line in (out / "gar.test.labeled.jsonl").read_text().splitlines()]
     assert [row["kind"] for row in labels] == sorted(
         (row["kind"] for row in labels), key=["sentence", "answer", "title"].index
     )

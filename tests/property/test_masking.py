@@ -19,7 +19,7 @@ from drtk.pretraining.masking.strategies import (
     group_words,
     mask_whole_words,
 )
-from drtk.text.rng import generator
+from drtk.text.rng import create_generator
 from drtk.text.token_dataset import Text
 
 RATES = st.sampled_from([0.0, 0.05, 0.15, 0.3, 0.45, 0.5, 0.999, 1.0]) | st.floats(0, 1)
@@ -47,11 +47,11 @@ def counted_of(text, with_specials):
 
 
 def masked(name, text, rate, *, seed, counted, other=None, **options):
-    return MASKING.load(name)(MaskInput(text, rate, generator(seed), counted, other), **options)
+    return MASKING.load(name)(MaskInput(text, rate, create_generator(seed), counted, other), **options)
 
 
 def other_of(text, rate, *, seed, counted):
-    return OtherMask(mask_whole_words(MaskInput(text, rate, generator(seed, "other"), counted)), rate)
+    return OtherMask(mask_whole_words(MaskInput(text, rate, create_generator(seed, "other"), counted)), rate)
 
 
 @pytest.mark.parametrize("name", MASKING)
@@ -151,7 +151,7 @@ def test_at_rate_zero_nothing_is_hidden(text, seed, with_specials):
 def test_what_is_visible_is_never_corrupted(text, rate, seed):
     hidden = masked("random", text, rate, seed=seed, counted=len(text.ids))
     for how in ("none", "mask", "bert", "replaced"):
-        found = corrupt_tokens(text.ids, hidden, how, generator(seed), VOCABULARY)
+        found = corrupt_tokens(text.ids, hidden, how, create_generator(seed), VOCABULARY)
         assert found[~hidden].tolist() == text.ids[~hidden].tolist()
         assert ((found >= 0) & (found < VOCABULARY.size)).all()
 
@@ -160,12 +160,12 @@ def test_what_is_visible_is_never_corrupted(text, rate, seed):
 @given(text=texts(), rate=RATES, seed=st.integers(0, 999))
 def test_an_edited_text_is_the_text_with_a_share_put_in_or_taken_out(text, rate, seed):
     share = round(rate * int((text.words >= 0).sum()))
-    longer = insert_masks(text, rate, generator(seed), VOCABULARY)
+    longer = insert_masks(text, rate, create_generator(seed), VOCABULARY)
     assert longer.text.ids[longer.edited == 0].tolist() == text.ids.tolist()
     assert longer.text.types[longer.edited == 0].tolist() == text.types.tolist()
     assert (longer.text.ids[longer.hidden] == VOCABULARY.mask).all()
     assert longer.hidden.sum() == longer.edited.sum() == share
-    shorter = delete_tokens(text, rate, generator(seed))
+    shorter = delete_tokens(text, rate, create_generator(seed))
     assert len(shorter.text.ids) == len(text.ids) - share
     assert shorter.edited.sum() <= share
     assert bool(shorter.edited.any()) == (share > 0)

@@ -7,17 +7,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
+import numpy as np
 import orjson
 
-from drtk.data.ids import document_id
+from drtk.data.ids import parse_document_id
 from drtk.data.runs import NamedRun, parse_logs, parse_runs
 from drtk.data.trec import Judgements
-from drtk.errors import DrtkError, MissingDependency, UsageError, pip_install
+from drtk.errors import DrtkError, MissingDependency, UsageError, format_pip_command
 from drtk.evaluation.config import PlotSettings
 from drtk.evaluation.evaluate import RankingView
 from drtk.evaluation.judged_runs import log_missing, read_judgements, read_rankings
 from drtk.evaluation.plots import PLOTS
-from drtk.runtime.inputs import Intake
+from drtk.runtime.inputs import InputTracker
 
 # The colors of Okabe and Ito, which color-blind readers can distinguish.
 COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#999999")
@@ -26,7 +27,7 @@ GOOD, BAD, GRAY = "#0072b2", "#d55e00", "#8a8a8a"
 SIZE = (7.2, 4.5)  # inches: 864 pixels wide
 MAX_LINES = len(COLORS)
 FORMATS = ("png", "svg", "pdf", "json")
-Numbers = dict[str, Any]  # what a plot shows, as JSON holds it
+Numbers = dict[str, Any]  # the content of a plot, as JSON holds it
 
 
 @dataclass(frozen=True)
@@ -37,51 +38,50 @@ class PlotInputs:
     qrels: str | None
     pairs: str | None
     settings: PlotSettings
-    intake: Intake
+    tracker: InputTracker
     device: str = "auto"
 
     @property
     def rel(self) -> int:
-        """The grade from which on a document is relevant."""
+        """The lowest relevant grade."""
         return 1 if self.settings.rel is None else self.settings.rel
 
     @property
     def view(self) -> RankingView:
         """How runs become rankings."""
-        by = document_id if self.settings.by == "source" else None
+        by = parse_document_id if self.settings.by == "source" else None
         return RankingView(by=by, drop_same_id=bool(self.settings.drop_same_id), depth=self.settings.depth)
 
     def check_count(self, least: int, most: int) -> None:
         """Raise UsageError for fewer or more inputs than the plot can show."""
-        count = len(self.inputs)
-        if not least <= count <= most:
-            wanted = f"{least}" if least == most else f"{least} to {most}"
-            raise UsageError(f"this picture is of {wanted} inputs; there {'is' if count == 1 else 'are'} {count}")
+        if not least <= len(self.inputs) <= most:
+            expected = f"{least}" if least == most else f"{least} to {most}"
+            raise UsageError(f"this plot needs {expected} inputs, got {len(self.inputs)}")
 
     def judgements(self) -> Judgements:
         """Read the judgements. Raises UsageError without `qrels`."""
         if self.qrels is None:
-            raise UsageError("this picture needs judgements: `qrels`")
-        return read_judgements(self.qrels, self.intake)
+            raise UsageError("this plot needs judgements: `qrels`")
+        return read_judgements(self.qrels, self.tracker)
 
     def rankings(self, run: NamedRun, judgements: Judgements) -> dict[str, list[str]]:
         """Read the rankings of judged queries; log how many the run lacks."""
-        rankings = read_rankings(run, judgements, self.view, self.intake).ids
+        rankings = read_rankings(run, judgements, self.view, self.tracker).ids
         log_missing(run.name, len(rankings), len(judgements), retrieved_only=False)
         return rankings
 
 
 class Plot:
-    """A kind of plot. takes: settings of drtk plot that have an effect on it"""
+    """A kind of plot. takes: settings and files of drtk plot that have an effect on it"""
 
     takes: ClassVar[frozenset[str]]
 
     def numbers(self, inputs: PlotInputs) -> Numbers:
-        """Compute what is drawn."""
+        """Compute the content of the plot."""
         raise NotImplementedError
 
     def size(self, numbers: Numbers) -> tuple[float, float]:
-        """Return width and height in inches, unless the user sets them."""
+        """Return the default width and height in inches."""
         return SIZE
 
     def draw(self, figure: Any, numbers: Numbers, settings: PlotSettings) -> None:
@@ -94,7 +94,7 @@ def draw_plot(
     inputs: Sequence[str],
     settings: PlotSettings,
     format: str,
-    intake: Intake | None = None,
+    tracker: InputTracker | None = None,
     *,
     qrels: str | None = None,
     pairs: str | None = None,
@@ -110,12 +110,7 @@ def draw_plot(
         if value is not None and name not in plot.takes:
             raise UsageError(f"`{name}` has no effect on drtk plot {kind}; omit it")
     named = parse_logs(inputs) if kind == "training" else parse_runs(inputs)
-    numbers = plot.numbers(PlotInputs(named, qrels, pairs, settings, intake or Intake(), device))
-    return render_plot(plot, numbers, settings, format)
-
-
-def render_plot(plot: Plot, numbers: Numbers, settings: PlotSettings, format: str) -> bytes:
-    """Return a plot in `format`, or its numbers as JSON. The same numbers give the same bytes."""
+    numbers = plot.numbers(PlotInputs(named, qrels, pairs, settings, tracker or InputTracker(), device))
     if format == "json":
         return orjson.dumps(numbers, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
     width, height = plot.size(numbers)
@@ -124,12 +119,15 @@ def render_plot(plot: Plot, numbers: Numbers, settings: PlotSettings, format: st
 
 
 def render(draw: Callable[[Any], None], size: tuple[float, float], format: str, what: str) -> bytes:
-    """Return a figure of `size` inches, drawn by `draw`. Raises MissingDependency without matplotlib, which `what` needs."""
+    """Return a figure of `size` inches, drawn by `draw`; the same drawing gives the same bytes.
+
+    Raises MissingDependency without matplotlib, which `what` needs.
+    """
     try:
         import matplotlib
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise MissingDependency("matplotlib", what, pip_install("matplotlib")) from error
+        raise MissingDependency("matplotlib", what, format_pip_command("matplotlib")) from error
     figure = Figure(figsize=size, dpi=120, layout="constrained")
     target = io.BytesIO()
     # Text stays text in an SVG, and neither its ids nor its date change from one run to the next.
@@ -139,19 +137,34 @@ def render(draw: Callable[[Any], None], size: tuple[float, float], format: str, 
         try:
             figure.savefig(target, format=format, metadata=metadata)
         except ValueError as error:  # too small for its content
-            raise DrtkError(f"the picture cannot be drawn: {error}") from error
+            raise DrtkError(f"the plot cannot be drawn: {error}; increase `width` and `height`") from error
     return target.getvalue()
 
 
 def style_axis(axis: Any, title: str = "", *, grid: str = "y") -> None:
     """Set the title, remove the frame, and draw the grid along `grid` (x, y, both or none)."""
     if title:
-        axis.set_title(title, fontsize=13, loc="left")
+        axis.set_title(title, fontsize=12.5, loc="left", wrap=True)
     axis.spines[["top", "right"]].set_visible(False)
     if grid:
         axis.grid(axis=grid, color="#e2e2e2", linewidth=0.8)
     axis.set_axisbelow(True)
     axis.tick_params(labelsize=10.5)
+
+
+def draw_histograms(axis: Any, edges: Sequence[float], counts: Sequence[tuple[str, Sequence[int], str]]) -> None:
+    """Draw overlaid histograms, each normalized to a sum of 1. counts: label, count per bin and color"""
+    for label, values, color in counts:
+        shares = np.array(values, dtype=float) / max(1, sum(values))
+        axis.stairs(shares, edges, fill=True, alpha=0.45, color=color)
+        axis.stairs(shares, edges, color=color, linewidth=1.6, label=label)
+    axis.set_ylabel("share", fontsize=11)
+
+
+def add_legend(figure: Any, handles: Sequence[Any], labels: Sequence[str], *, columns: int = 4) -> None:
+    """Put one legend below all axes, in as many columns as its labels fit into the width of the figure."""
+    columns = min(columns, len(labels), max(1, int(figure.get_size_inches()[0] / (0.11 * max(map(len, labels)) + 0.7))))
+    figure.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False)
 
 
 def shorten(name: str, most: int = 28) -> str:

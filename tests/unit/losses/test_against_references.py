@@ -14,11 +14,11 @@ from torch import Tensor, nn
 from drtk.losses import RETRIEVER_LOSSES
 from drtk.losses.contrastive import infonce, mask_duplicate_positives, mask_labeled_positives, simlm_full, simlm_paper
 from drtk.models.list_reranker import ListRerankerConfig, init_list_reranker
-from tests.finetuning import settings_of, terms_of
 from tests.reference import finetuning as slow
 from tests.reference.finetuning import Asked, Masking, Similarity
 from tests.reference.hlatr import logits as slow_logits
 from tests.reference.hlatr import of_transformer
+from tests.retriever_setup import compute_terms, load_settings
 
 SEEDS = range(4)
 CONTRASTIVE: dict[str, tuple[Callable[..., Tensor], Callable[..., list[float]]]] = {
@@ -111,7 +111,7 @@ def test_distillation_and_margins(similarity: Similarity, temperature: float, so
 def test_a_presets_whole_loss_with_shorter_vectors_beside(preset: str, masking: Masking):
     flags = {"duplicates": "mask_duplicate_positives", "answers": "mask_false_negatives"}
     changes = {flags[masking]: True} if masking != "none" else {}
-    settings = settings_of(preset, matryoshka=(2, 1), **changes)
+    settings = load_settings(preset, matryoshka=(2, 1), **changes)
     alpha = {"simlm-nq-distill-official": 1.0}.get(
         preset, 0.2
     )  # docs/methods/fine-tuning.md, docs/methods/distillation.md
@@ -128,7 +128,7 @@ def test_a_presets_whole_loss_with_shorter_vectors_beside(preset: str, masking: 
 
     for seed in SEEDS:
         batch = Batch(seed)
-        found = terms_of(settings, batch.queries, batch.passages, **batch.facts())
+        found = compute_terms(settings, batch.queries, batch.passages, **batch.facts())
         assert found["loss"] == close(slow.matryoshka(batch.asked, (2, 1), loss))
 
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from drtk.config import load_preset, merge
 from drtk.losses.ranking import pairwise_margin_loss
 from drtk.query_expansion.config import QueryRerankerConfig
-from drtk.query_expansion.train_reranker import query_objective
+from drtk.query_expansion.train_reranker import make_objective
 from tests.reference import queries as slow
 
 OPTIONS = [
@@ -98,8 +98,8 @@ class Planted(nn.Module):
 @pytest.mark.parametrize("preset", ["ear-ri", "ear-rd"])
 @pytest.mark.parametrize("options", OPTIONS)
 def test_presets_and_their_options_minimise_what_the_reference_says(preset: str, options: dict[str, Any]) -> None:
-    changes = {"pair_weight": options["weight"], "skip_ties": options["skip_ties"], "alpha": options["alpha"]}
-    objective = query_objective(merge(QueryRerankerConfig, load_preset(preset).settings, changes))
+    changes = {"pair_weight": options["weight"], "skip_ties": options["skip_ties"], "rank_margin": options["alpha"]}
+    objective = make_objective(merge(QueryRerankerConfig, load_preset(preset).settings, changes))
     for seed in range(4):
         found = questions(seed)
         _, ranks, there = padded(found)

@@ -12,7 +12,7 @@ from drtk.losses import RETRIEVER_LOSSES
 from drtk.losses.contrastive import infonce, mask_duplicate_positives, mask_labeled_positives, simlm_full, simlm_paper
 from drtk.losses.distillation import kl_divergence, margin_mse, score_candidates
 from drtk.training.retriever_loss import learns_from_teacher
-from tests.finetuning import P, Q
+from tests.retriever_setup import P, Q
 
 LOSSES = {"infonce": infonce, "simlm-paper": simlm_paper, "simlm-full": simlm_full}
 TEACHER = torch.tensor([[4.0, 2.0, 1.0]])

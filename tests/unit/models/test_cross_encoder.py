@@ -28,19 +28,19 @@ from drtk.records import Passage
 from drtk.runtime.atomic import write_json
 from drtk.runtime.integrity import read_json
 from drtk.text.batching import PairTokenizer
-from tests.tiny import collection, tiny_crossencoder, tiny_model, tiny_writer
+from tests.tiny_models import make_collection, save_tiny_cross_encoder, save_tiny_encoder, save_tiny_generator
 
 IDENTITY, TANH = "torch.nn.modules.linear.Identity", "torch.nn.modules.activation.Tanh"
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny_crossencoder(tmp_path_factory.mktemp("models") / "scorer")
+    return save_tiny_cross_encoder(tmp_path_factory.mktemp("models") / "scorer")
 
 
 @pytest.fixture(scope="module")
 def encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny_model(tmp_path_factory.mktemp("models") / "encoder")
+    return save_tiny_encoder(tmp_path_factory.mktemp("models") / "encoder")
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +50,7 @@ def scores(folder: Path) -> np.ndarray:
 
 def pairs(count: int = 40) -> list[tuple[str, str]]:
     """Queries with passages of many lengths, some too long for the model; white space and an empty text."""
-    passages, queries, _ = collection(count)
+    passages, queries, _ = make_collection(count)
     rows = [(query["text"], passage["text"]) for query, passage in zip(queries, passages[::-1], strict=True)]
     return [*rows, (" rivers  rivered ", "engines\n"), ("", "rivers"), ("rivers", " ".join(["rivered"] * 90))]
 
@@ -81,7 +81,7 @@ def test_scores_of_the_old_layout_are_those_of_sentence_transformers(
     np.testing.assert_allclose(1 / (1 + np.exp(-logits)), scores, atol=1e-5)
     configs = ({"sbert_ce_default_activation_function": IDENTITY}, {"sentence_transformers": {"activation_fn": TANH}})
     for number, config in enumerate(configs):
-        other = tiny_crossencoder(tmp_path / str(number), **config)
+        other = save_tiny_cross_encoder(tmp_path / str(number), **config)
         found = CrossEncoderScorer(str(other))(pairs())
         assert found.min() < 0
         assert np.allclose(found, reference(other), atol=3e-5)
@@ -132,7 +132,7 @@ def test_length_and_precision_of_the_settings(folder: Path, scores: np.ndarray) 
     assert scorer.tokenize(pairs()).tokens.lengths.max() == 9
     with pytest.raises(MismatchError, match="reads at most 64 tokens; 65 were requested"):
         CrossEncoderScorer(str(folder), settings=ScoringSettings(max_length=65))
-    half = CrossEncoderScorer(str(folder), settings=ScoringSettings(dtype="bfloat16"))(pairs())
+    half = CrossEncoderScorer(str(folder), settings=ScoringSettings(precision="bfloat16"))(pairs())
     assert half.dtype == np.float32
     assert np.corrcoef(half, scores)[0, 1] > 0.98
 
@@ -140,16 +140,16 @@ def test_length_and_precision_of_the_settings(folder: Path, scores: np.ndarray) 
 def test_an_unknown_activation_becomes_a_sigmoid(
     tmp_path: Path, scores: np.ndarray, caplog: pytest.LogCaptureFixture
 ) -> None:
-    strange = tiny_crossencoder(tmp_path / "strange", sbert_ce_default_activation_function="my.module.Scale")
+    strange = save_tiny_cross_encoder(tmp_path / "strange", sbert_ce_default_activation_function="my.module.Scale")
     assert (CrossEncoderScorer(str(strange))(pairs()) == scores).all()
     assert "the activation my.module.Scale is not in torch.nn; using a sigmoid" in caplog.text
 
 
 def test_other_models_are_rejected(tmp_path: Path, folder: Path, encoder: Path) -> None:
     (tmp_path / "empty").mkdir()
-    tiny_crossencoder(tmp_path / "nli", labels=3)
+    save_tiny_cross_encoder(tmp_path / "nli", labels=3)
     shutil.copytree(encoder, tmp_path / "encoder")
-    tiny_writer(tmp_path / "writer", "t5")
+    save_tiny_generator(tmp_path / "writer", "t5")
     shutil.copytree(encoder, tmp_path / "plain", ignore=shutil.ignore_patterns("modules.json"))
     change(tmp_path / "plain" / "config.json", architectures=None, id2label={"0": "LABEL_0"}, label2id={"LABEL_0": 0})
     shutil.copytree(folder, tmp_path / "damaged")
@@ -165,7 +165,7 @@ def test_other_models_are_rejected(tmp_path: Path, folder: Path, encoder: Path) 
         with pytest.raises(error, match=f"{name}: {message}"):
             load_cross_encoder(tmp_path / name)
     for name, message in (
-        ("writer", r"is no encoder \(t5\)"),
+        ("writer", r"is an encoder-decoder \(t5\)"),
         ("nli", "has 3 labels"),
         ("empty", "is no model folder"),
     ):
@@ -204,7 +204,7 @@ def test_an_encoder_gets_a_random_head_and_a_cross_encoder_keeps_its_own(
     mine, theirs = start(folder).model.state_dict(), load_cross_encoder(folder).model.state_dict()
     assert all(bool((mine[name] == theirs[name]).all()) for name in theirs)
     for role in ("query", "passage"):  # of untied encoders, that of passages
-        tiny_model(tmp_path / "pair" / role, seed={"query": 5, "passage": 6}[role])
+        save_tiny_encoder(tmp_path / "pair" / role, seed={"query": 5, "passage": 6}[role])
     mine, theirs = (start(path).model.state_dict() for path in (tmp_path / "pair", tmp_path / "pair" / "passage"))
     assert all(bool((mine[name] == theirs[name]).all()) for name in mine)
 
@@ -236,7 +236,7 @@ def test_groups_of_similar_length_give_the_logits_and_gradients_of_one_batch(fol
 
 @pytest.mark.parametrize("old", [{}, {"sbert_ce_default_activation_function": "torch.nn.modules.activation.Sigmoid"}])
 def test_a_saved_folder_gives_its_logits_in_sentence_transformers(tmp_path: Path, old: dict[str, object]) -> None:
-    loaded = start(tiny_crossencoder(tmp_path / "start", **old), max_length=20)
+    loaded = start(save_tiny_cross_encoder(tmp_path / "start", **old), max_length=20)
     save_cross_encoder(loaded, tmp_path / "saved")
     scorer = CrossEncoderScorer(str(tmp_path / "saved"))
     logits = scorer(pairs())

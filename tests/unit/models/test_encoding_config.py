@@ -12,12 +12,12 @@ from drtk.models.config import EncodeSettings
 from drtk.models.model_folder import EncodingConfig, locate, resolve_tower_folder
 from drtk.retrieval.encode import Embedder
 from drtk.runtime.atomic import write_json
-from tests.tiny import tiny_model
+from tests.tiny_models import save_tiny_encoder
 
 
 def own(folder: Path, **changes: object) -> Path:
     """A model folder with a encoding in its meta.json."""
-    tiny_model(folder)
+    save_tiny_encoder(folder)
     encoding = load_encoder(folder).encoding.override(changes, strict=False, folder="")
     write_json(folder / "meta.json", {"kind": "model", "encoding": encoding.to_dict()})
     return folder
@@ -67,7 +67,7 @@ def test_where_a_model_lies(tmp_path: Path):
     (tmp_path / "file").touch()
     with pytest.raises(DrtkError, match="is a file; expected a model folder"):
         locate(str(tmp_path / "file"))
-    unfinished = tiny_model(tmp_path / "m")
+    unfinished = save_tiny_encoder(tmp_path / "m")
     (unfinished / "meta.json.part").touch()
     with pytest.raises(MismatchError, match="unfinished"):
         locate(str(unfinished))
@@ -75,7 +75,7 @@ def test_where_a_model_lies(tmp_path: Path):
 
 def test_towers_lie_in_subfolders_and_share_the_recipe_above_them(tmp_path: Path):
     for role, seed in (("query", 1), ("passage", 2)):
-        tiny_model(tmp_path / "pair" / role, seed=seed)
+        save_tiny_encoder(tmp_path / "pair" / role, seed=seed)
     encoding = EncodingConfig(pooling=("mean",), query_length=8, passage_length=16, similarity="dot")
     manifest = {"kind": "model", "encoding": encoding.to_dict(), "towers": ["passage", "query"]}
     write_json(tmp_path / "pair" / "meta.json", manifest)
@@ -87,5 +87,7 @@ def test_towers_lie_in_subfolders_and_share_the_recipe_above_them(tmp_path: Path
 
 
 def test_the_digest_follows_the_weights_and_not_the_place(tmp_path: Path):
-    first, copy, other = (tiny_model(tmp_path / name, seed=seed) for name, seed in (("a", 1), ("b", 1), ("c", 2)))
+    first, copy, other = (
+        save_tiny_encoder(tmp_path / name, seed=seed) for name, seed in (("a", 1), ("b", 1), ("c", 2))
+    )
     assert digest_weights(first) == digest_weights(copy) != digest_weights(other)

@@ -70,7 +70,7 @@ def test_a_folder_gives_the_same_logits_unless_it_is_damaged(model: ListReranker
     assert is_list_reranker(tmp_path / "h")
     assert not is_list_reranker(tmp_path)
     again = load_list_reranker(tmp_path / "h")
-    assert again.config == CONFIG
+    assert again.settings == CONFIG
     with torch.no_grad():
         assert bool((again(*lists()) == model(*lists())).all())
     (tmp_path / "h" / "model.safetensors").write_bytes(b"not weights")

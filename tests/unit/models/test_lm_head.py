@@ -21,17 +21,17 @@ from drtk.models.lm_head import (
     save_lm_head,
     save_masked_lm,
 )
-from tests.families import FAMILIES, masked_lm, padded, saved_masked_lm
-from tests.tiny import minilm, tiny_model
+from tests.backbone_families import FAMILIES, create_masked_lm, create_padded_batch, save_random_masked_lm
+from tests.tiny_models import find_minilm, save_tiny_encoder
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 @torch.no_grad()
 def test_scores_are_those_of_transformers(family: str, tmp_path: Path) -> None:
-    saved_masked_lm(family, tmp_path / "m")
+    save_random_masked_lm(family, tmp_path / "m")
     model = AutoModelForMaskedLM.from_pretrained(tmp_path / "m").eval()
     backbone, head, tokenizer = load_masked_lm(tmp_path / "m")
-    ids, seen = padded(model)
+    ids, seen = create_padded_batch(model)
     expected = model(input_ids=ids, attention_mask=seen).logits
     hidden = BackboneAdapter(backbone).encode(ids, seen)[-1]
     torch.testing.assert_close(head.logits(hidden), expected)
@@ -43,7 +43,7 @@ def test_scores_are_those_of_transformers(family: str, tmp_path: Path) -> None:
 
 
 def test_the_head_takes_the_embeddings_of_the_encoder_and_owns_none() -> None:
-    model = masked_lm("bert")
+    model = create_masked_lm("bert")
     head = LMHead(model, model.bert)
     assert head.weight is model.bert.embeddings.word_embeddings.weight
     # dense 32 * 32 + 32, norm 2 * 32, and a bias for each of 97 word pieces
@@ -51,13 +51,13 @@ def test_the_head_takes_the_embeddings_of_the_encoder_and_owns_none() -> None:
 
 
 def test_embeddings_of_its_own_where_the_checkpoint_unties_them(tmp_path: Path) -> None:
-    model = saved_masked_lm("bert", tmp_path / "m", tie_word_embeddings=False)
+    model = save_random_masked_lm("bert", tmp_path / "m", tie_word_embeddings=False)
     with torch.no_grad():
         model.cls.predictions.decoder.weight.normal_()
     model.save_pretrained(tmp_path / "m")
     backbone, head, _ = load_masked_lm(tmp_path / "m")
     assert head.weight is head.own_weight
-    ids, seen = padded(model)
+    ids, seen = create_padded_batch(model)
     with torch.no_grad():
         found = head.logits(BackboneAdapter(backbone).encode(ids, seen)[-1])
         torch.testing.assert_close(found, model(input_ids=ids, attention_mask=seen).logits)
@@ -66,7 +66,7 @@ def test_embeddings_of_its_own_where_the_checkpoint_unties_them(tmp_path: Path) 
 def test_an_encoder_without_a_head_gets_one_and_that_is_said(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = Path(minilm())
+    folder = Path(find_minilm())
     monkeypatch.setattr(logging.getLogger("drtk"), "propagate", True)
     with caplog.at_level("WARNING", logger="drtk"):
         torch.manual_seed(1)
@@ -82,7 +82,7 @@ def test_an_encoder_without_a_head_gets_one_and_that_is_said(
 @pytest.mark.parametrize("family", FAMILIES)
 @torch.no_grad()
 def test_an_encoder_folder_with_its_head_beside_becomes_a_masked_language_model(family: str, tmp_path: Path) -> None:
-    model = saved_masked_lm(family, tmp_path / "m")
+    model = save_random_masked_lm(family, tmp_path / "m")
     text_encoder = load_encoder(tmp_path / "m")
     head = load_lm_head(tmp_path / "m", text_encoder.encoder.backbone)
     head.dense.weight.mul_(1.5)  # as training would change it
@@ -96,7 +96,7 @@ def test_an_encoder_folder_with_its_head_beside_becomes_a_masked_language_model(
     assert digest_weights(tmp_path / "e") == digest
 
     backbone, again, _ = load_masked_lm(tmp_path / "e")
-    ids, seen = padded(model)
+    ids, seen = create_padded_batch(model)
     expected = head.logits(text_encoder.encoder.backbone(input_ids=ids, attention_mask=seen).last_hidden_state)
     assert (expected - model(input_ids=ids, attention_mask=seen).logits).abs().max() > 0.1
     torch.testing.assert_close(again.logits(BackboneAdapter(backbone).encode(ids, seen)[-1]), expected)
@@ -116,11 +116,11 @@ def test_an_encoder_folder_with_its_head_beside_becomes_a_masked_language_model(
 def test_heads_that_are_missing_damaged_or_of_another_model_are_rejected(tmp_path: Path) -> None:
     from transformers import MPNetConfig, MPNetModel
 
-    folder = tiny_model(tmp_path / "m")
+    folder = save_tiny_encoder(tmp_path / "m")
     with pytest.raises(MismatchError, match="has no trained masked-LM head; train one with `drtk pretrain`"):
         load_trained_masked_lm(folder)
     backbone = load_encoder(folder).encoder.backbone
-    narrow = masked_lm("bert", hidden_size=16)
+    narrow = create_masked_lm("bert", hidden_size=16)
     save_lm_head(LMHead(narrow, narrow.bert), folder)
     with pytest.raises(MismatchError, match=r"heads/lm_head\.safetensors: does not fit the model: size mismatch for"):
         load_lm_head(folder, backbone)

@@ -17,7 +17,7 @@ from drtk.models.lm_head import LMHead
 from drtk.pretraining.decoders import DECODERS
 from drtk.pretraining.decoders.causal import CausalDecoder
 from drtk.pretraining.decoders.transformer import CondenserHead, build_visible_mask
-from tests.families import FAMILIES, Slot, masked_lm, padded
+from tests.backbone_families import FAMILIES, DecoderSlot, create_masked_lm, create_padded_batch
 
 ABSOLUTE = [family for family in FAMILIES if family != "modernbert"]
 SERVED = [
@@ -26,7 +26,7 @@ SERVED = [
 
 
 def make_adapter(family: str = "bert", **changes: Any) -> BackboneAdapter:
-    model = masked_lm(family, **changes)
+    model = create_masked_lm(family, **changes)
     return BackboneAdapter(getattr(model, model.base_model_prefix))
 
 
@@ -35,9 +35,9 @@ def reader(name: str, adapter: BackboneAdapter, **options: Any) -> Any:
     return DECODERS.load(name)(adapter, **options).eval()
 
 
-def slot(adapter: BackboneAdapter, *, lengths: tuple[int, ...] = (9, 6, 4), seed: int = 0) -> Slot:
-    ids, attention = padded(adapter.backbone, lengths=lengths, seed=seed)
-    return Slot(adapter, ids, attention)
+def slot(adapter: BackboneAdapter, *, lengths: tuple[int, ...] = (9, 6, 4), seed: int = 0) -> DecoderSlot:
+    ids, attention = create_padded_batch(adapter.backbone, lengths=lengths, seed=seed)
+    return DecoderSlot(adapter, ids, attention)
 
 
 def vector(batch: int = 3, *, seed: int = 1) -> Tensor:
@@ -52,8 +52,8 @@ def test_what_holds_of_every_reader(name: str, family: str) -> None:
     short, one = slot(adapter), slot(adapter, lengths=(7, 7, 7))
     more = torch.cat([short.ids, torch.full((3, 2), 41)], dim=1), F.pad(short.attention, (0, 2))
     with torch.no_grad():
-        found, longer = read(short, vector()), read(Slot(adapter, *more), vector())
-        turned = read(Slot(adapter, one.ids.flip(0), one.attention), vector().flip(0)).flip(0)
+        found, longer = read(short, vector()), read(DecoderSlot(adapter, *more), vector())
+        turned = read(DecoderSlot(adapter, one.ids.flip(0), one.attention), vector().flip(0)).flip(0)
         torch.testing.assert_close(turned, read(one, vector()))
     assert found.shape == (3, 9, 32)
     real = short.attention.bool()
@@ -113,7 +113,7 @@ class Nothing(nn.Module):
         return hidden
 
 
-def language_loss(head: LMHead, hidden: Tensor, view: Slot) -> Tensor:
+def language_loss(head: LMHead, hidden: Tensor, view: DecoderSlot) -> Tensor:
     where = view.attention.bool()
     return linear_cross_entropy(head.features(hidden[where]), head.weight, head.bias, view.ids[where])
 
@@ -129,7 +129,7 @@ def encoder_gradients(adapter: BackboneAdapter) -> list[bool]:
 def test_condensers_loss_reaches_late_layers_through_the_first_position_alone() -> None:
     # 12 layers, skip from 6: with states[-1][:, 0] detached layers 7-12 have no gradient and layers 1-6 have one.
     for detached in (False, True):
-        model = masked_lm("bert", num_hidden_layers=12)
+        model = create_masked_lm("bert", num_hidden_layers=12)
         adapter, head = BackboneAdapter(model.bert), LMHead(model, model.bert)
         read, view = reader("condenser", adapter), slot(adapter)
         assert read.skip == 6
@@ -145,7 +145,7 @@ def test_condensers_loss_reaches_late_layers_through_the_first_position_alone() 
 
 
 def test_condenser_with_layers_that_do_nothing_and_the_last_states_is_the_masked_language_model() -> None:
-    model = masked_lm("bert")
+    model = create_masked_lm("bert")
     adapter, head = BackboneAdapter(model.bert), LMHead(model, model.bert)
     read, view = reader("condenser", adapter, skip=adapter.depth), slot(adapter)
     read.layers = nn.ModuleList([Nothing(), Nothing()])
@@ -167,7 +167,7 @@ def test_the_causal_reader_with_window_three_forgets_after_two_more_tokens(famil
     # Token 2 is seen at 2, 3, 4 (itself among the three most recent) and neither before nor at 5 and later.
     adapter = make_adapter(family)
     read, view = reader("causal", adapter, layers=1, window=3), slot(adapter, lengths=(9,))
-    other = Slot(adapter, view.ids.clone(), view.attention)
+    other = DecoderSlot(adapter, view.ids.clone(), view.attention)
     other.ids[0, 2] = view.ids[0, 2] % 90 + 6
     changed = (read(view, vector(1)) != read(other, vector(1))).any(dim=-1)[0]
     assert changed.tolist() == [False, False, True, True, True, False, False, False, False]
@@ -213,9 +213,9 @@ def test_a_position_of_the_two_streams_reads_clean_tokens_it_sees_and_never_its_
     view.seen = torch.ones(1, 7, 7, dtype=torch.bool)
     view.seen[0, 4, 5] = False
     view.clean = view.ids
-    masked = Slot(adapter, torch.full_like(view.ids, 7), view.attention, view.ids, view.seen)
+    masked = DecoderSlot(adapter, torch.full_like(view.ids, 7), view.attention, view.ids, view.seen)
     torch.testing.assert_close(read(masked, vector(1)), read(view, vector(1)))
-    other = Slot(adapter, view.ids, view.attention, view.ids.clone(), view.seen)
+    other = DecoderSlot(adapter, view.ids, view.attention, view.ids.clone(), view.seen)
     assert other.clean is not None
     other.clean[0, 5] = view.ids[0, 5] % 90 + 6
     changed = (read(view, vector(1)) != read(other, vector(1))).any(dim=-1)[0]

@@ -27,7 +27,7 @@ from drtk.pretraining.masking.strategies import (
     scale_weights,
     sort_largest_first,
 )
-from drtk.text.rng import generator
+from drtk.text.rng import create_generator
 from drtk.text.token_dataset import Text
 
 LONG = 142
@@ -51,7 +51,7 @@ def mask(
     **options: Any,
 ) -> np.ndarray:
     """Run a strategy. rng: a generator, or the key of one"""
-    rng = rng if hasattr(rng, "random") else generator(rng)
+    rng = rng if hasattr(rng, "random") else create_generator(rng)
     hidden = strategy(MaskInput(text, rate, rng, counted, other), **options)
     assert hidden.dtype == bool
     return hidden
@@ -105,7 +105,7 @@ def test_words_are_runs_of_equal_numbers_between_special_tokens() -> None:
 
 def test_random_hides_the_budget_and_every_token_alike() -> None:
     # 2 of 10 tokens, 5,000 times: 1,000 each, with a standard deviation of sqrt(5000 * .2 * .8) = 28.
-    text, rng = text_of([2, 1, 3, 1, 1, 2]), generator("random")
+    text, rng = text_of([2, 1, 3, 1, 1, 2]), create_generator("random")
     counts = np.sum([mask(mask_random_tokens, text, 0.15, rng=rng, counted=10) for _ in range(5000)], axis=0)
     assert counts.sum() == 10_000
     assert counts[[0, -1]].tolist() == [0, 0]
@@ -114,7 +114,7 @@ def test_random_hides_the_budget_and_every_token_alike() -> None:
 
 def test_bernoulli_hides_independently() -> None:
     # 30 tokens at .3: a mean of 9 and a variance of 6.3; 5,000 texts have deviations of .035 and .13.
-    text, rng = text_of([1] * 30), generator("bernoulli")
+    text, rng = text_of([1] * 30), create_generator("bernoulli")
     counts = [mask(mask_bernoulli, text, 0.3, rng=rng, counted=30).sum() for _ in range(5000)]
     assert np.mean(counts) == pytest.approx(9, abs=0.16)
     assert np.var(counts) == pytest.approx(6.3, abs=0.6)
@@ -143,7 +143,7 @@ def test_keyword_samples_words_by_weight() -> None:
         expected[second] += chance
     assert expected == pytest.approx(INCLUDED, abs=2e-6)
     # 4,000 texts: standard deviations of .0053 .0075 .0079
-    text, rng = text_of([1, 1, 1], WEIGHTS), generator("keywords")
+    text, rng = text_of([1, 1, 1], WEIGHTS), create_generator("keywords")
     shares = np.mean(
         [mask(mask_keywords, text, 0.5, rng=rng, counted=3) for _ in range(4000)], axis=0
     )  # round(1.5) = 2
@@ -160,7 +160,7 @@ def test_keyword_counts_a_word_once_and_may_exceed_the_budget() -> None:
 
 
 def test_words_without_weight_come_last() -> None:
-    weights, rng = np.array([0.0, 1e-30, 0.0, 5.0]), generator("last")
+    weights, rng = np.array([0.0, 1e-30, 0.0, 5.0]), create_generator("last")
     orders = [order_by_weight(weights, rng=rng).tolist() for _ in range(500)]
     assert all(set(order[:2]) == {1, 3} for order in orders)
     assert np.mean([order[2] == 0 for order in orders]) == pytest.approx(0.5, abs=0.1)  # standard deviation .022
@@ -246,7 +246,7 @@ def test_extra_rate() -> None:
 def test_extension_adds_an_independent_mask() -> None:
     # 43 of 142 words, then round(142 * .285714) = 41 of all: 43 + 99 * 41 / 142 = 71.585 on average.
     # The extra ones are hypergeometric, with a deviation of 2.9; the mean of 400 has one of .15.
-    text, rng, counts = text_of([1] * LONG), generator("extension"), []
+    text, rng, counts = text_of([1] * LONG), create_generator("extension"), []
     for _ in range(400):
         inner = OtherMask(mask(mask_whole_words, text, 0.3, rng=rng, counted=LONG), 0.3)
         before = inner.hidden.copy()

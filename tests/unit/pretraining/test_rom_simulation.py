@@ -16,7 +16,7 @@ import pytest
 
 from drtk.expansion.term_weights.bprop import contrast, gather_occurrences, normalize, saturate, softmax
 from drtk.pretraining.masking.strategies import MaskInput, Scale, mask_rom
-from drtk.text.rng import generator
+from drtk.text.rng import create_generator
 from drtk.text.token_dataset import Text
 
 PASSAGES, LENGTH, VOCABULARY, STOP = 300, 128, 30_000, 45
@@ -35,7 +35,7 @@ def word(rank: int) -> str:
 
 @cache
 def world() -> World:
-    rng = generator("zipf")
+    rng = create_generator("zipf")
     shares = 1 / np.arange(1, VOCABULARY + 1)
     ranks = rng.choice(VOCABULARY, size=(PASSAGES, LENGTH), p=shares / shares.sum())
     attention = rng.lognormal(0, 0.5, ranks.shape) * np.where(ranks < STOP, 0.5, 1)
@@ -62,7 +62,7 @@ def world() -> World:
 def share(weighing: Weighing, scale: Scale) -> float:
     """Percentage of stop words and punctuation among what is hidden at 15%."""
     ranks, scores = world()
-    rng = generator("rom")
+    rng = create_generator("rom")
     stop = []
     for row, score in zip(ranks, scores, strict=True):
         weights = weighing(score)

@@ -16,8 +16,8 @@ from drtk.losses.language import linear_cross_entropy
 from drtk.models.lm_head import LMHead
 from drtk.pretraining.assembly import get_max_positions
 from drtk.pretraining.token_generator import TokenGenerator, sample_from_softmax
-from tests.families import FAMILIES, masked_lm, padded, saved_masked_lm
-from tests.tiny import tiny_model
+from tests.backbone_families import FAMILIES, create_masked_lm, create_padded_batch, save_random_masked_lm
+from tests.tiny_models import save_tiny_encoder
 
 HIDDEN = torch.tensor([[0, 1, 0, 1, 1, 0, 0, 0, 0], [0, 0, 1, 0, 0, 0, 0, 0, 0], [0, 0, 0, 1, 0, 0, 0, 0, 0]]).bool()
 
@@ -33,7 +33,7 @@ def noise(*shape: int, seed: int = 0) -> Tensor:
 
 def fill(model: Any, *, noise: Tensor | None = None, where: Tensor = HIDDEN) -> tuple[Tensor, Tensor, Tensor]:
     """Return the filled ids of a batch, the ids, and transformers' logits."""
-    ids, attention = padded(model)
+    ids, attention = create_padded_batch(model)
     with torch.no_grad():
         logits = model(input_ids=ids, attention_mask=attention).logits
     return frozen(model).fill(ids, attention, where, noise=noise), ids, logits
@@ -41,7 +41,7 @@ def fill(model: Any, *, noise: Tensor | None = None, where: Tensor = HIDDEN) -> 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_without_noise_the_likeliest_tokens_are_proposed(family: str) -> None:
-    found, ids, logits = fill(masked_lm(family))
+    found, ids, logits = fill(create_masked_lm(family))
     torch.testing.assert_close(found, torch.where(HIDDEN, logits.argmax(dim=-1), ids))
     assert (found[HIDDEN] != ids[HIDDEN]).any()
 
@@ -59,7 +59,7 @@ def test_a_sample_is_the_id_whose_part_of_the_unit_interval_holds_the_number() -
 
 def test_a_sample_is_the_inverse_of_the_cumulative_softmax_of_the_models_scores() -> None:
     numbers = noise(3, 9)
-    found, ids, logits = fill(masked_lm("bert"), noise=numbers)
+    found, ids, logits = fill(create_masked_lm("bert"), noise=numbers)
     steps = logits.softmax(dim=-1).cumsum(dim=-1)
     for row, place in HIDDEN.nonzero().tolist():
         assert int(found[row, place]) == int((steps[row, place] <= numbers[row, place]).sum())
@@ -67,8 +67,8 @@ def test_a_sample_is_the_inverse_of_the_cumulative_softmax_of_the_models_scores(
 
 
 def test_a_sample_depends_on_its_own_number_and_not_on_its_batch() -> None:
-    model = masked_lm("bert")
-    ids, attention = padded(model)
+    model = create_masked_lm("bert")
+    ids, attention = create_padded_batch(model)
     generator, numbers = frozen(model), noise(3, 9)
     whole = generator.fill(ids, attention, HIDDEN, noise=numbers)
     for row in range(3):
@@ -79,17 +79,17 @@ def test_a_sample_depends_on_its_own_number_and_not_on_its_batch() -> None:
 
 
 def test_a_frozen_generator_has_no_dropout_and_no_gradient_whatever_the_mode() -> None:
-    generator = frozen(masked_lm("bert"))
+    generator = frozen(create_masked_lm("bert"))
     assert torch.nn.ModuleList([generator]).train().training
     assert not any(module.training for module in generator.modules())
     assert not any(parameter.requires_grad for parameter in generator.parameters())
 
 
 def test_a_trained_generator_proposes_without_dropout_and_stays_in_training_mode() -> None:
-    model = masked_lm("bert", hidden_dropout_prob=0.5)
-    ids, attention = padded(model)
+    model = create_masked_lm("bert", hidden_dropout_prob=0.5)
+    ids, attention = create_padded_batch(model)
     generator = TokenGenerator.from_encoder(model.bert, LMHead(model, model.bert), init="copy").train()
-    quiet, _, _ = fill(masked_lm("bert", hidden_dropout_prob=0.5), noise=noise(3, 9))
+    quiet, _, _ = fill(create_masked_lm("bert", hidden_dropout_prob=0.5), noise=noise(3, 9))
     for _ in range(3):
         assert torch.equal(generator.fill(ids, attention, HIDDEN, noise=noise(3, 9)), quiet)
         assert generator.training
@@ -98,7 +98,7 @@ def test_a_trained_generator_proposes_without_dropout_and_stays_in_training_mode
 
 @pytest.mark.parametrize("init", ["copy", "random"])
 def test_a_generator_beside_the_encoder_shares_nothing_with_it(init: Any) -> None:
-    model = masked_lm("bert")
+    model = create_masked_lm("bert")
     head = LMHead(model, model.bert)
     torch.manual_seed(0)
     generator = TokenGenerator.from_encoder(model.bert, head, init=init)
@@ -117,8 +117,8 @@ def test_a_generator_beside_the_encoder_shares_nothing_with_it(init: Any) -> Non
 
 
 def test_the_loss_of_a_trained_one_is_that_of_a_masked_language_model() -> None:
-    model = masked_lm("bert")
-    ids, attention = padded(model)
+    model = create_masked_lm("bert")
+    ids, attention = create_padded_batch(model)
     labels = torch.where(HIDDEN, 11, -100)
     generator = TokenGenerator.from_encoder(model.bert, LMHead(model, model.bert), init="copy").eval()
     features = generator.features(ids, attention, HIDDEN)
@@ -131,8 +131,8 @@ def test_the_loss_of_a_trained_one_is_that_of_a_masked_language_model() -> None:
 
 
 def test_generators_of_folders(tmp_path: Path) -> None:
-    model = saved_masked_lm("electra", tmp_path / "g")
-    tokenizer, bare = AutoTokenizer.from_pretrained(tmp_path / "g"), tiny_model(tmp_path / "e", vocab_size=60)
+    model = save_random_masked_lm("electra", tmp_path / "g")
+    tokenizer, bare = AutoTokenizer.from_pretrained(tmp_path / "g"), save_tiny_encoder(tmp_path / "e", vocab_size=60)
     other = AutoTokenizer.from_pretrained(bare)
     assert TokenGenerator.from_folder(tmp_path / "g", tokenizer).frozen
     with pytest.raises(MismatchError, match=r"vocabulary \(\d+ word pieces, .* is not the encoder's \(\d+\)"):
@@ -153,5 +153,5 @@ def test_generators_of_folders(tmp_path: Path) -> None:
 
 
 def test_the_longest_input_leaves_out_positions_that_roberta_does_not_use() -> None:
-    configs = [masked_lm(family).config for family in ("roberta", "bert")]
+    configs = [create_masked_lm(family).config for family in ("roberta", "bert")]
     assert [get_max_positions(each) for each in configs] == [62, 64]  # positions 0 and 1 belong to padding

@@ -13,7 +13,7 @@ from transformers.modeling_outputs import BaseModelOutput
 
 from drtk.models.seq2seq import DecodingState, GenerationModel
 from drtk.query_expansion.read import decode_answers, encode_passages
-from drtk.text.batching import Tokens
+from drtk.text.batching import TokenizedTexts
 
 # Four questions with 3, 1, 5 and 2 passages of differing length.
 LENGTHS = ((5, 9, 2), (7,), (3, 3, 12, 1, 6), (11, 4))
@@ -49,11 +49,11 @@ def reader(kind: str) -> GenerationModel:
     return writer
 
 
-def inputs() -> tuple[list[list[Tensor]], Tokens, list[np.ndarray]]:
+def inputs() -> tuple[list[list[Tensor]], TokenizedTexts, list[np.ndarray]]:
     """The passages' tokens by question, the same as one table, and the rows of each question in it."""
     generator = torch.Generator().manual_seed(2)
     passages = [[torch.randint(10, 40, (1, length), generator=generator) for length in each] for each in LENGTHS]
-    tokens = Tokens.of([ids[0].tolist() for each in passages for ids in each], None)
+    tokens = TokenizedTexts.from_lists([ids[0].tolist() for each in passages for ids in each], None)
     ends = np.cumsum([len(each) for each in LENGTHS])
     return passages, tokens, [np.arange(end - len(each), end) for each, end in zip(LENGTHS, ends, strict=True)]
 

@@ -12,14 +12,14 @@ from drtk.runtime.folder_job import FolderJob
 from drtk.text.config import SampleSettings
 from drtk.text.sample_collection import (
     is_query,
+    make_public_name,
     make_sample,
     parse_docstrings,
-    public_name,
     remove_markup,
     sample_pairs,
     split_summary,
 )
-from drtk.text.words import words
+from drtk.text.words import extract_words
 
 SOURCE = r'''
 """A module about rivers.
@@ -124,8 +124,8 @@ def test_summaries(text, summary, rest):
 def test_markup_and_names():
     marked = "A :class:`~torch.Tensor` of ``x`` and [`~a.Trainer`], *so* **bold** :py:func:`text <place>`"
     assert remove_markup(marked) == "A torch.Tensor of x and a.Trainer, *so* bold text"
-    assert public_name("numpy.linalg._linalg.solve") == "numpy.linalg.solve"
-    assert public_name("_pydecimal.Decimal") == "pydecimal.Decimal"
+    assert make_public_name("numpy.linalg._linalg.solve") == "numpy.linalg.solve"
+    assert make_public_name("_pydecimal.Decimal") == "pydecimal.Decimal"
 
 
 BODY = "It takes a number of things into account, among them the weather of the day and the depth of the water. "
@@ -163,7 +163,7 @@ def make(folder, **settings):
 
 
 def test_unusable_docstrings_are_excluded(package, tmp_path):
-    files = make(tmp_path / "out", packages=("rivers",), workers=1)
+    files = make(tmp_path / "out", packages=("rivers",), num_workers=1)
     documents = {row["_id"]: row for row in map(json.loads, files["documents.jsonl"].splitlines())}
     assert set(documents) == {"rivers.flow.speed", "rivers.flow.depth"}
     assert documents["rivers.flow.speed"] == {
@@ -181,8 +181,8 @@ def test_unusable_docstrings_are_excluded(package, tmp_path):
 
 
 def test_a_sample_of_installed_packages(package, tmp_path):
-    whole = make(tmp_path / "a", packages=("numpy", "rivers"), workers=2)
-    files = make(tmp_path / "b", packages=("numpy", "rivers"), workers=1, limit=200)
+    whole = make(tmp_path / "a", packages=("numpy", "rivers"), num_workers=2)
+    files = make(tmp_path / "b", packages=("numpy", "rivers"), num_workers=1, limit=200)
     assert len(whole["documents.jsonl"].splitlines()) > 500
     for name in ("documents.jsonl", "queries.jsonl"):
         assert files[name].splitlines() == whole[name].splitlines()[:200]
@@ -202,7 +202,7 @@ def test_a_sample_of_installed_packages(package, tmp_path):
     texts = [json.loads(line)["text"] for line in files["queries.jsonl"].splitlines()]
     assert len({text.lower() for text in texts}) == len(texts)
     for text, document in zip(texts, files["documents.jsonl"].splitlines(), strict=True):
-        assert " ".join(words(text)) not in " ".join(words(json.loads(document)["text"]))
+        assert " ".join(extract_words(text)) not in " ".join(extract_words(json.loads(document)["text"]))
 
     manifest = json.loads((tmp_path / "b" / "meta.json").read_text())
     assert set(manifest["packages"]) == {"rivers", "numpy"}
@@ -225,7 +225,7 @@ def test_packages_without_documentation(tmp_path, monkeypatch):
     (tmp_path / "name_space").mkdir()
     with pytest.raises(DrtkError, match="name_space: no Python sources in"):
         make(tmp_path / "c", packages=("name_space",))
-    with pytest.raises(DrtkError, match="no documentation found"):
+    with pytest.raises(DrtkError, match="no documentation in"):
         make(tmp_path / "out", packages=("empty_package",))
     assert not (tmp_path / "out").exists()
     assert sample_pairs([], SampleSettings()) == []

@@ -17,10 +17,10 @@ from drtk.models.seq2seq import GenerationModel, load_generation_model
 from drtk.training.distributed import gather_items, gather_rows, share_batch_norm
 from drtk.training.generator import GenerationEvaluator, collate, compute_generator_terms
 from drtk.training.text_pairs import TextPair
-from tests.pretraining import Stage as PretrainingStage
-from tests.pretraining import World
-from tests.running import torchrun
-from tests.tiny import tiny_writer
+from tests.pretraining_setup import PretrainingFiles
+from tests.pretraining_setup import PretrainingSetup as PretrainingStage
+from tests.run_commands import make_torchrun_variables
+from tests.tiny_models import save_tiny_generator
 from tests.unit.training.test_grad_cache import LOSSES, place, stage_of
 
 __all__ = ["place"]  # the fixture
@@ -65,9 +65,9 @@ JOINT = "simlm, joint generator"
 PRESETS = ["mlm", "cocondenser", "simlm-rtd", "diffcse-sts-bert", JOINT, "master"]
 
 
-def pretraining_stage(world: World, preset: str) -> PretrainingStage:
+def pretraining_stage(world: PretrainingFiles, preset: str) -> PretrainingStage:
     changes = ("generator.mode=joint", "generator.slot=encoder") if preset == JOINT else ()
-    stage = world.stage(preset.partition(",")[0], *changes, batch=BATCH).redrawn().without_dropout()
+    stage = world.stage(preset.partition(",")[0], *changes, batch_size=BATCH).redrawn().without_dropout()
     share_batch_norm(stage.network)  # as the command does
     return stage
 
@@ -89,7 +89,7 @@ def gradients_of(stage: PretrainingStage) -> dict[str, torch.Tensor]:
 def prepare_pretraining(rank: int, folder: str) -> Callable[[], None]:
     """Compute steps of presets in this process alone; return a function that compares them with those of two processes."""
     os.environ["DRTK_CACHE"] = f"{folder}/cache"
-    world = World(Path(folder) / "model", Path(folder) / "generator", Path(folder) / "corpus.jsonl")
+    world = PretrainingFiles(Path(folder) / "model", Path(folder) / "generator", Path(folder) / "corpus.jsonl")
     stages = {preset: pretraining_stage(world, preset) for preset in PRESETS}
     trainers = {preset: stage.trainer(Path(folder) / f"{preset}-{rank}") for preset, stage in stages.items()}
     examples = {preset: examples_of(stage, preset) for preset, stage in stages.items()}
@@ -131,7 +131,7 @@ def check(rank: int, folder: str, generator: str, world: str, store: str, path: 
     lonely, wanted = generator_step(writer.model, pairs_of(writer, 0, 4))
     figures = evaluate(writer)
     compare_pretraining = prepare_pretraining(rank, world)
-    os.environ |= torchrun(rank=rank, processes=2)
+    os.environ |= make_torchrun_variables(rank=rank, processes=2)
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
     for (name, chunk), trainer in trainers.items():
         stage, (loss, expected) = stages[name], alone[name]
@@ -163,8 +163,8 @@ def check(rank: int, folder: str, generator: str, world: str, store: str, path: 
     os._exit(0)  # without gloo's destructors, which once waited for a thread that had ended
 
 
-def test_two_processes_agree_with_one(place: Path, world: World, tmp_path: Path):
-    generator = tiny_writer(tmp_path / "generator", "t5")
+def test_two_processes_agree_with_one(place: Path, world: PretrainingFiles, tmp_path: Path):
+    generator = save_tiny_generator(tmp_path / "generator", "t5")
     folders = (str(place), str(generator), str(world.model.parent), str(tmp_path / "store"))
     processes.spawn(check, args=(*folders, sys.path), nprocs=2)
 

@@ -19,7 +19,7 @@ from drtk.training.examples import PackedExamples
 from drtk.training.generator import GenerationEvaluator, collate, compute_generator_terms
 from drtk.training.sampling import EpochDataset
 from drtk.training.text_pairs import EnrichedPairs, ExamplePairs, TextPair, sample_pairs, split_held_out
-from tests.tiny import tiny_writer
+from tests.tiny_models import save_tiny_generator
 
 TEXTS = [
     TextPair("rivers riverer rivered", "rivers"),
@@ -34,13 +34,13 @@ class Corpus:
     def __init__(self, *passages: Passage) -> None:
         self.passages = {passage.id: passage for passage in passages}
 
-    def many(self, ids: list[str]) -> list[Passage]:
+    def get_many(self, ids: list[str]) -> list[Passage]:
         return [self.passages[id] for id in ids]
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny_writer(tmp_path_factory.mktemp("t5") / "t5", "t5")
+    return save_tiny_generator(tmp_path_factory.mktemp("t5") / "t5", "t5")
 
 
 def by_hand(logits: torch.Tensor, labels: torch.Tensor, smoothing: float = 0.0) -> tuple[float, int]:

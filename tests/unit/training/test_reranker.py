@@ -148,7 +148,7 @@ def examples(count: int = 5) -> PackedExamples:
 class Echo:
     """A corpus whose passages say their ids."""
 
-    def many(self, ids: Any) -> list[Passage]:
+    def get_many(self, ids: Any) -> list[Passage]:
         return [Passage(id, f"text {id}") for id in ids]
 
 
@@ -170,9 +170,11 @@ def test_an_epoch_takes_every_pair_once_with_its_label() -> None:
 
 def test_plans_count_queries_or_pairs() -> None:
     assert (
-        plan_reranker_schedule(examples(), RerankerConfig(batch=2, epochs=2)).steps == 4
+        plan_reranker_schedule(examples(), RerankerConfig(batch_size=2, epochs=2)).steps == 4
     )  # 5 queries: 2 steps an epoch
-    assert plan_reranker_schedule(examples(), RerankerConfig(loss="bce", batch=4, epochs=2)).steps == 10  # 20 pairs: 5
+    assert (
+        plan_reranker_schedule(examples(), RerankerConfig(loss="bce", batch_size=4, epochs=2)).steps == 10
+    )  # 20 pairs: 5
     with pytest.raises(DrtkError, match="20 pairs do not fill one batch"):
         plan_reranker_schedule(examples(), RerankerConfig(loss="bce"))
 
@@ -187,7 +189,7 @@ def test_settings_that_contradict_each_other_are_rejected() -> None:
 def test_a_list_without_a_vector_is_named_by_its_line(tmp_path: Path) -> None:
     from drtk.data.embeddings import PairVectors
     from drtk.errors import RecordError
-    from drtk.runtime.inputs import Intake
+    from drtk.runtime.inputs import InputTracker
     from drtk.training.list_reranker import collate, read_lists
     from tests.unit.data.test_embeddings import pair_folder
 
@@ -197,10 +199,10 @@ def test_a_list_without_a_vector_is_named_by_its_line(tmp_path: Path) -> None:
     run.write_text("q1 Q0 b 1 2.0 t\nq1 Q0 a 2 1.0 t\nq3 Q0 a 1 1.0 t\nq2 Q0 c 1 3.0 t\nq2 Q0 d 2 2.0 t\n")
     judged = {"q1": {"a": 1}, "q2": {"c": 1}, "q3": {"z": 1}}
     with pytest.raises(RecordError, match=r"run:5: .*v has no vector of 'd' for 'q2'"):
-        read_lists(str(run), vectors=vectors, judgements=judged, depth=5, intake=Intake())
-    lists = read_lists(str(run), vectors=vectors, judgements=judged, depth=1, intake=Intake())
+        read_lists(str(run), vectors=vectors, judgements=judged, depth=5, tracker=InputTracker())
+    lists = read_lists(str(run), vectors=vectors, judgements=judged, depth=1, tracker=InputTracker())
     assert (len(lists.lists), lists.without) == (1, 2)  # at depth 1 only q2 has its positive
-    lists = read_lists(str(run), vectors=vectors, judgements=judged, depth=5, intake=Intake(skip_bad=1))
+    lists = read_lists(str(run), vectors=vectors, judgements=judged, depth=5, tracker=InputTracker(skip_bad=1))
     made = collate(lists.lists, vectors)
     assert made["present"].tolist() == [[True, True], [True, False]]
     assert made["labels"].tolist() == [[0, 1], [1, 0]]
@@ -210,7 +212,7 @@ def test_a_list_without_a_vector_is_named_by_its_line(tmp_path: Path) -> None:
 
 def test_runs_that_teach_a_list_re_ranker_nothing_are_told_apart(tmp_path: Path) -> None:
     from drtk.data.embeddings import PairVectors
-    from drtk.runtime.inputs import Intake
+    from drtk.runtime.inputs import InputTracker
     from drtk.training import list_reranker
     from tests.unit.data.test_embeddings import pair_folder
 
@@ -219,7 +221,7 @@ def test_runs_that_teach_a_list_re_ranker_nothing_are_told_apart(tmp_path: Path)
 
     def told(lines: str, judged: dict[str, dict[str, int]]) -> str:
         run.write_text(lines)
-        lists = list_reranker.read_lists(str(run), vectors=vectors, judgements=judged, depth=2, intake=Intake())
+        lists = list_reranker.read_lists(str(run), vectors=vectors, judgements=judged, depth=2, tracker=InputTracker())
         with pytest.raises(DrtkError) as fault:
             list_reranker.plan_list_schedule(lists, settings)
         return str(fault.value)
@@ -229,5 +231,5 @@ def test_runs_that_teach_a_list_re_ranker_nothing_are_told_apart(tmp_path: Path)
     assert told("", {"q1": {"a": 1}}) == none
     assert told(two, {"q9": {"a": 1}}) == f"{run}: none of its 2 queries is judged"
     assert told(two, {"q1": {"b": 1}, "q2": {"c": 0}}) == none
-    few = "1 lists with a positive among the first 2 documents do not fill one batch of 256; use `batch` 1 or less"
+    few = "1 lists with a positive among the first 2 documents do not fill one batch of 256; use `batch_size` 1 or less"
     assert told(two, {"q1": {"a": 1}}) == few
