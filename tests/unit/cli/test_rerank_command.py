@@ -380,7 +380,7 @@ def test_the_presets_list_re_ranker_minds_which_vector_has_which_rank(here: Path
     call = ["train-reranker", "run", "--vectors", "v", "--qrels", "qrels.tsv", "--preset", "hlatr", "--device", "cpu"]
     run(*call, "--batch-size", "20", "--max-steps", "2", "-o", "h")
     model, vectors = load_list_reranker(here / "h"), PairVectors("v")
-    assert model.shape == ListRerankerConfig(
+    assert model.settings == ListRerankerConfig(
         width=32, depth=100, hidden=128, layers=4, heads=2, feedforward=768, dropout=0.1
     )
     order = [7, 0, 11, 4, 2, 9, 1, 10, 3, 8, 6, 5]
