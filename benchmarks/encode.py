@@ -21,7 +21,7 @@ from sentence_transformers import SentenceTransformer
 from drtk.data.jsonl import read_passages
 from drtk.models.config import EncodeSettings
 from drtk.retrieval.encode import Embedder
-from drtk.runtime.manifest import versions
+from drtk.runtime.manifest import list_versions
 
 
 def measured(work: Callable[[], np.ndarray]) -> tuple[float, float, np.ndarray]:
@@ -48,7 +48,7 @@ def main() -> None:
     on_gpu = torch.cuda.is_available() and chosen.device != "cpu"
     device = "cuda" if on_gpu else "cpu"
     peer = SentenceTransformer(chosen.model, device=device)
-    exact = Embedder(chosen.model, role="passage", settings=EncodeSettings(dtype="float32"), device=device)
+    exact = Embedder(chosen.model, role="passage", settings=EncodeSettings(precision="float32"), device=device)
     systems: dict[str, Callable[[], np.ndarray]] = {"drtk float32": lambda: exact(texts)}
     if on_gpu:
         half = Embedder(chosen.model, role="passage", device=device)
@@ -80,7 +80,7 @@ def main() -> None:
             }
             for name, (wall, processor) in best.items()
         },
-        "versions": versions(),
+        "versions": list_versions(),
     }
     print(json.dumps(report, indent=2))
 

@@ -28,7 +28,7 @@ import torch
 
 from drtk.indexing.base import RankedIds
 from drtk.indexing.config import DenseSearchSettings
-from drtk.indexing.exact import EMPTY, ExactIndex, keep_best, ranks_of, scores_of
+from drtk.indexing.exact import EMPTY, ExactIndex, extract_ranks, extract_scores, keep_best
 from drtk.indexing.vectors import VECTORS
 
 BLOCK = DenseSearchSettings().block
@@ -91,7 +91,7 @@ def parts(passages: np.ndarray, queries: np.ndarray, k: int, rounds: int) -> dic
         found["lists of ids and scores"] = quickest(
             lambda: [
                 ids.ranking(ids.rows(ranks.numpy()), scores.numpy())
-                for ranks, scores in zip(ranks_of(best), scores_of(best), strict=True)
+                for ranks, scores in zip(extract_ranks(best), extract_scores(best), strict=True)
             ],
             rounds,
         )

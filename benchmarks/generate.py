@@ -25,7 +25,7 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from drtk.expansion.generate import Generate
+from drtk.expansion.generate import PassageExpander
 from drtk.models.config import GenerationSettings, InitModelSettings
 from drtk.models.init_model import init_generator, train_tokenizer
 from drtk.models.seq2seq import load_generation_model, save_generation_model
@@ -97,7 +97,7 @@ def plain(
 
 def ours(folder: Path, passages: list[Passage], settings: GenerationSettings, device: str) -> tuple[float, list[str]]:
     """Seconds and texts of drtk, in windows of 256."""
-    generate = Generate(str(folder), settings, 42, device, "queries", True)
+    generate = PassageExpander(str(folder), settings, 42, device, "queries", True)
     start = time.perf_counter()
     texts: list[str] = []
     for at in range(0, len(passages), 256):

@@ -50,15 +50,15 @@ def prepare(data: Path, folder: Path, questions: int, candidates: int) -> None:
 
 def queries(folder: Path) -> list[str]:
     """The different query strings, in order."""
-    from drtk.query_expansion.candidates import iter_candidates, load_queries
-    from drtk.runtime.inputs import Intake
-    from drtk.text.expanded_text import expanded_query
+    from drtk.query_expansion.candidates import iter_expansion_lines, load_queries
+    from drtk.runtime.inputs import InputTracker
+    from drtk.text.expanded_text import expand_query
 
-    intake = Intake()
-    asked = iter_candidates(
-        str(folder / "expansions.jsonl"), load_queries(str(folder / "queries.jsonl"), intake), intake
+    tracker = InputTracker()
+    asked = iter_expansion_lines(
+        str(folder / "expansions.jsonl"), load_queries(str(folder / "queries.jsonl"), tracker), tracker
     )
-    return list(dict.fromkeys(expanded_query(each.query.text, each.expansion.text) for each in asked))
+    return list(dict.fromkeys(expand_query(each.query.text, each.expansion.text) for each in asked))
 
 
 def timed(way: str, folder: Path, depth: int, threads: int) -> dict[str, Any]:
@@ -98,22 +98,22 @@ def timed(way: str, folder: Path, depth: int, threads: int) -> dict[str, Any]:
             "seconds": seconds,
             "first": [ranking[0][0] if ranking else None for ranking in rankings],
         }
-    from drtk.query_expansion.candidates import iter_candidates, load_queries
+    from drtk.query_expansion.candidates import iter_expansion_lines, load_queries
     from drtk.query_expansion.config import LabelSettings
     from drtk.query_expansion.label import AnswerCheck, Labeler
     from drtk.runtime.filter_job import FilterJob
-    from drtk.runtime.inputs import Intake
+    from drtk.runtime.inputs import InputTracker
 
-    intake = Intake()
+    tracker = InputTracker()
     index.search(queries(folder)[:WARM], depth)
     labelling = Labeler(index, LabelSettings(depth=depth, max_rank=depth + 1, threads=threads))
-    asked = iter_candidates(
+    asked = iter_expansion_lines(
         str(folder / "expansions.jsonl"),
-        load_queries(str(folder / "queries.jsonl"), intake),
-        intake,
+        load_queries(str(folder / "queries.jsonl"), tracker),
+        tracker,
         check=AnswerCheck("tokens"),
     )
-    job = FilterJob("label", "expansions", str(folder / f"labels.{os.getpid()}.jsonl"), intake=intake)
+    job = FilterJob("label", "expansions", str(folder / f"labels.{os.getpid()}.jsonl"), tracker=tracker)
     job.run_windows(asked, labelling.pump)
     return {"queries": labelling.searched, "seconds": labelling.seconds, "first": []}
 

@@ -24,15 +24,15 @@ from sentence_transformers import CrossEncoder
 
 from drtk.data.corpus_store import CorpusStore
 from drtk.data.jsonl import dump, read_passages
-from drtk.data.trec import run_lines
+from drtk.data.trec import format_run_lines
 from drtk.models.config import ScoringSettings
-from drtk.models.cross_encoder import save_crossencoder, start_crossencoder
+from drtk.models.cross_encoder import init_cross_encoder, save_cross_encoder
 from drtk.models.generator_input import format_passage
 from drtk.records import Passage
-from drtk.retrieval.rerank import Rerank, read_candidates
+from drtk.retrieval.rerank import RunReranker, read_ranking_texts
 from drtk.runtime.filter_job import FilterJob
-from drtk.runtime.inputs import Intake
-from drtk.runtime.manifest import versions
+from drtk.runtime.inputs import InputTracker
+from drtk.runtime.manifest import list_versions
 from drtk.runtime.progress import set_verbosity
 from drtk.runtime.runners import RunnerSettings, run_filter
 
@@ -51,22 +51,22 @@ class Task:
         with open(self.run, "wb") as file:
             for query, text in self.queries.items():
                 chosen = draw.sample(passages, depth)
-                file.writelines(run_lines(query, [(each.id, float(-at)) for at, each in enumerate(chosen)]))
+                file.writelines(format_run_lines(query, [(each.id, float(-at)) for at, each in enumerate(chosen)]))
                 self.pairs += [(text, format_passage(each, "join")) for each in chosen]
 
 
-def rerank(task: Task, work: Rerank, output: Path) -> np.ndarray:
+def rerank(task: Task, work: RunReranker, output: Path) -> np.ndarray:
     """What the command does once its model is loaded; the scores in the order of the task's pairs."""
-    intake = Intake()
-    found = read_candidates(
+    tracker = InputTracker()
+    found = read_ranking_texts(
         str(task.run),
         queries=task.queries,
         corpus=CorpusStore.open(task.corpus),
         depth=task.depth,
         title="join",
-        intake=intake,
+        tracker=tracker,
     )
-    job = FilterJob("rerank", "run", str(output), force=True, intake=intake)
+    job = FilterJob("rerank", "run", str(output), force=True, tracker=tracker)
     run_filter(found, job, lambda: work, running=RunnerSettings(), window=16, unit="queries")
     scores = {tuple(line.split()[0:3:2]): float(line.split()[4]) for line in output.read_text().splitlines()}
     order = [tuple(line.split()[0:3:2]) for line in task.run.read_text().splitlines()]
@@ -95,10 +95,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         model = str(folder / "model")
-        made = start_crossencoder(chosen.model, max_length=chosen.max_length, seed=1, default=chosen.max_length)
-        save_crossencoder(made, Path(model))
+        made = init_cross_encoder(chosen.model, max_length=chosen.max_length, seed=1, default=chosen.max_length)
+        save_cross_encoder(made, Path(model))
         task = Task(folder, list(islice(read_passages(chosen.corpus), chosen.passages)), chosen.queries, chosen.depth)
-        work = Rerank(model, ScoringSettings(dtype="float32"), device, False, "drtk", False)
+        work = RunReranker(model, ScoringSettings(precision="float32"), device, False, "drtk", False)
         peer = CrossEncoder(model, device=device)
         systems = {
             "drtk rerank": lambda: rerank(task, work, folder / "out"),
@@ -135,7 +135,7 @@ def main() -> None:
             },
             "deviation_of_scores": float(theirs.std()),
             "largest_difference": float(np.abs(mine - theirs).max()),
-            "versions": versions(),
+            "versions": list_versions(),
         }
     print(json.dumps(report, indent=2))
 

@@ -25,9 +25,9 @@ import torch
 
 from drtk.data.embeddings import ShardWriter, read_shards
 from drtk.indexing import INDEXES
-from drtk.indexing.base import Ranking, best_first
+from drtk.indexing.base import Ranking, sort_hits
 from drtk.indexing.config import DenseIndexSettings, DenseSearchSettings
-from drtk.indexing.vectors import Vectors, unit_length
+from drtk.indexing.vectors import Vectors, scale_to_unit_length
 from drtk.runtime.folder_job import FolderJob
 from drtk.runtime.progress import set_verbosity
 
@@ -40,7 +40,7 @@ def embeddings(folder: Path, count: int, dimension: int, random: np.random.Gener
     writer = ShardWriter(job.begin(), dimension=dimension, dtype="float32")
     for first in range(0, count, ROWS):
         rows = min(ROWS, count - first)
-        vectors = unit_length(random.standard_normal((rows, dimension), dtype=np.float32))
+        vectors = scale_to_unit_length(random.standard_normal((rows, dimension), dtype=np.float32))
         writer.write([f"p{first + row}" for row in range(rows)], vectors, digest=str(first))
     job.finish(encoder=None, dimension=dimension, dtype="float32", role="passage", shards=writer.entries)
     writer.close()
@@ -54,7 +54,7 @@ def indexed(
     folder.mkdir()
     engine = INDEXES.load(name)
     start = time.perf_counter()
-    engine.build(vectors, folder, DenseIndexSettings(dtype=dtype), kind=name)  # type: ignore[arg-type]
+    engine.build(vectors, folder, DenseIndexSettings(precision=dtype), kind=name)  # type: ignore[arg-type]
     built = time.perf_counter()
     index = engine.open(folder, DenseSearchSettings())
     opened = time.perf_counter()
@@ -83,7 +83,7 @@ def full_sort(vectors: Vectors, queries: np.ndarray, k: int) -> dict[str, Any]:
         for first in range(0, len(queries), 32):  # all scores of more queries would not fit
             for scores in queries[first : first + 32] @ matrix.T:
                 best = np.argsort(-scores)[:k]
-                found.append(best_first(ids[best].tolist(), scores[best].tolist(), k))
+                found.append(sort_hits(ids[best].tolist(), scores[best].tolist(), k))
         return found
 
     seconds, processor, found = timed(search)
@@ -119,7 +119,7 @@ def main() -> None:
     results: dict[str, dict[str, Any]] = {}
     with tempfile.TemporaryDirectory() as name:
         vectors = embeddings(Path(name, "vectors"), given.passages, given.dimension, random)
-        queries = unit_length(random.standard_normal((given.queries, given.dimension), dtype=np.float32))
+        queries = scale_to_unit_length(random.standard_normal((given.queries, given.dimension), dtype=np.float32))
         for kind, dtype in [("exact", None), ("exact", "float16"), ("exact", "int8"), ("flat", None), ("flat", "int8")]:
             label = f"{'torch' if kind == 'exact' else 'faiss'} {kind} {dtype or 'float32'}"
             results[label] = indexed(Path(name, label.replace(" ", "-")), vectors, queries, given.k, kind, dtype)

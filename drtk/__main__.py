@@ -4,7 +4,7 @@ import os
 import signal
 
 
-def _quit(*_: object) -> None:
+def _exit_on_interrupt(*_: object) -> None:
     """Exit directly: an exception raised here during an import may be lost or replaced by another."""
     try:
         os.write(2, b"drtk: interrupted\n")
@@ -16,7 +16,7 @@ def main() -> None:
     """Run `drtk.cli.main.run`; Ctrl-C during its imports prints one line."""
     before = signal.getsignal(signal.SIGINT)
     if before is signal.default_int_handler:
-        signal.signal(signal.SIGINT, _quit)
+        signal.signal(signal.SIGINT, _exit_on_interrupt)
     from drtk.cli.main import run
 
     if before is signal.default_int_handler:

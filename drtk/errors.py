@@ -6,7 +6,7 @@ import shlex
 import sys
 
 
-def pip_install(*packages: str) -> str:
+def format_pip_command(*packages: str) -> str:
     """Return the command that installs packages for this Python.
 
     It names packages, not extras, since drtk is not on PyPI.

@@ -60,14 +60,18 @@ class Example:
     extra: dict[str, Any] = field(default_factory=dict)
 
 
-TAKEN = "choices"  # another output file of rerank-queries apply, whose files are named by kinds
+RESERVED_KIND = "choices"  # another output file of rerank-queries apply, whose files are named by kinds
 
 
-def kind_problem(kind: str) -> str | None:
+def describe_kind_problem(kind: str) -> str | None:
     """Return why a kind of expansions cannot be a file name; None if it can."""
     if kind.split() != [kind] or "/" in kind or kind.startswith("."):
         return "must be one word that can stand in a file name"
-    return f"is the name of another file that rerank-queries apply makes, {TAKEN}.jsonl" if kind == TAKEN else None
+    return (
+        f"is the name of another file that rerank-queries apply makes, {RESERVED_KIND}.jsonl"
+        if kind == RESERVED_KIND
+        else None
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,9 +15,9 @@ from typing import Any
 import orjson
 
 from drtk.runtime.integrity import MANIFEST_DIGEST
-from drtk.runtime.manifest import FOLDER_MANIFEST, new_manifest, write_manifest
+from drtk.runtime.manifest import FOLDER_MANIFEST, create_manifest, write_manifest
 from tests.contract.collection import Collection
-from tests.contract.running import Outcome, done, here
+from tests.contract.run_drtk import Outcome, run_in_process, run_successfully
 
 Damage = Callable[[Path], None]
 Use = Callable[[Path, Path], Any]  # (folder, empty folder for outputs) -> results that can be compared
@@ -33,7 +33,7 @@ class Subject:
     is_model: bool = False
 
 
-def damages(folder: Path, *, seed: str, unrecorded: bool = False) -> Iterator[tuple[str, Damage]]:
+def iter_damages(folder: Path, *, seed: str, unrecorded: bool = False) -> Iterator[tuple[str, Damage]]:
     """Yield (description, damage) without end: each simple damage of the folder's files once, then random ones.
 
     unrecorded: only damage that can be detected without recorded digests
@@ -41,7 +41,7 @@ def damages(folder: Path, *, seed: str, unrecorded: bool = False) -> Iterator[tu
     draw = random.Random(seed)
     files = [item for item in sorted(folder.rglob("*")) if item.is_file()]
     names = [str(item.relative_to(folder)) for item in files]
-    simple = [each for name in names for each in _simple(folder, name, unrecorded=unrecorded)]
+    simple = [each for name in names for each in _iter_simple_damages(folder, name, unrecorded=unrecorded)]
     draw.shuffle(simple)
     yield from simple
     while True:
@@ -50,11 +50,11 @@ def damages(folder: Path, *, seed: str, unrecorded: bool = False) -> Iterator[tu
         kind = draw.choice(["cut"] if unrecorded else ["cut", "flip", "flip", "zeroes", "swap", "longer"])
         at, length, bit = draw.randrange(max(size, 1)), draw.randrange(1, 64), 1 << draw.randrange(8)
         if kind == "cut":
-            yield f"{name} cut at {at}", _edit(name, lambda data, at=at: data[:at])
+            yield f"{name} cut at {at}", _change_bytes(name, lambda data, at=at: data[:at])
         elif kind == "flip":
             yield (
                 f"{name} bit {bit} of byte {at}",
-                _edit(
+                _change_bytes(
                     name,
                     lambda data, at=at, bit=bit: (
                         data[:at] + bytes(value ^ bit for value in data[at : at + 1]) + data[at + 1 :]
@@ -64,24 +64,26 @@ def damages(folder: Path, *, seed: str, unrecorded: bool = False) -> Iterator[tu
         elif kind == "zeroes":
             yield (
                 f"{name} zeroes at {at}",
-                _edit(name, lambda data, at=at, n=length: data[:at] + bytes(len(data[at : at + n])) + data[at + n :]),
+                _change_bytes(
+                    name, lambda data, at=at, n=length: data[:at] + bytes(len(data[at : at + n])) + data[at + n :]
+                ),
             )
         elif kind == "longer":
-            yield f"{name} longer", _edit(name, lambda data, n=length: data + bytes(n))
+            yield f"{name} longer", _change_bytes(name, lambda data, n=length: data + bytes(n))
         else:
             other = draw.choice(names)
-            yield f"{name} swapped with {other}", _swap(name, other)
+            yield f"{name} swapped with {other}", _swap_files(name, other)
 
 
-def _simple(folder: Path, name: str, *, unrecorded: bool) -> Iterator[tuple[str, Damage]]:
+def _iter_simple_damages(folder: Path, name: str, *, unrecorded: bool) -> Iterator[tuple[str, Damage]]:
     yield f"{name} removed", lambda place: (place / name).unlink()
-    yield f"{name} emptied", _edit(name, lambda _: b"")
-    yield f"{name} zeroed", _edit(name, lambda data: bytes(len(data)))
+    yield f"{name} emptied", _change_bytes(name, lambda _: b"")
+    yield f"{name} zeroed", _change_bytes(name, lambda data: bytes(len(data)))
     if name.endswith(".json"):
         for text in ("{}", "[]", "null", "7", '{"a": ', "not JSON", '"' + "[" * 40):
-            yield f"{name} = {text}", _edit(name, lambda _, text=text: text.encode())
+            yield f"{name} = {text}", _change_bytes(name, lambda _, text=text: text.encode())
         content = orjson.loads((folder / name).read_bytes())
-        for path in _paths(content):
+        for path in _iter_paths(content):
             if unrecorded and name.startswith(("config.json", "tokenizer", "generation_", "special_tokens")):
                 break  # read by transformers alone
             if (
@@ -90,12 +92,12 @@ def _simple(folder: Path, name: str, *, unrecorded: bool) -> Iterator[tuple[str,
                 and path[0] not in ("kind", "type", "dimension", "shards", "encoder")
             ):
                 continue
-            yield f"{name} without {path}", _json(name, path, None)
+            yield f"{name} without {path}", _change_json(name, path, None)
             for value in (None, [], {}, "x", -3, 0.5, True):
-                yield f"{name} {path} = {value!r}", _json(name, path, (value,))
+                yield f"{name} {path} = {value!r}", _change_json(name, path, (value,))
 
 
-def _paths(content: Any, before: tuple = ()) -> Iterator[tuple]:
+def _iter_paths(content: Any, before: tuple = ()) -> Iterator[tuple]:
     """Yield the paths of values in a JSON value, at most two levels deep, and two of a list."""
     if len(before) == 2:
         return
@@ -108,10 +110,10 @@ def _paths(content: Any, before: tuple = ()) -> Iterator[tuple]:
     )
     for key, value in items:
         yield (*before, key)
-        yield from _paths(value, (*before, key))
+        yield from _iter_paths(value, (*before, key))
 
 
-def _edit(name: str, change: Callable[[bytes], bytes]) -> Damage:
+def _change_bytes(name: str, change: Callable[[bytes], bytes]) -> Damage:
     def damage(place: Path) -> None:
         path = place / name
         data = change(path.read_bytes())
@@ -121,7 +123,7 @@ def _edit(name: str, change: Callable[[bytes], bytes]) -> Damage:
     return damage
 
 
-def _json(name: str, path: tuple, value: tuple | None) -> Damage:
+def _change_json(name: str, path: tuple, value: tuple | None) -> Damage:
     """Remove the value at `path`, or replace it."""
 
     def change(data: bytes) -> bytes:
@@ -134,10 +136,10 @@ def _json(name: str, path: tuple, value: tuple | None) -> Damage:
             at[path[-1]] = value[0]
         return json.dumps(content).encode()
 
-    return _edit(name, change)
+    return _change_bytes(name, change)
 
 
-def _swap(name: str, other: str) -> Damage:
+def _swap_files(name: str, other: str) -> Damage:
     def damage(place: Path) -> None:
         one, two = (place / name).read_bytes(), (place / other).read_bytes()
         (place / name).write_bytes(two)
@@ -146,7 +148,7 @@ def _swap(name: str, other: str) -> Damage:
     return damage
 
 
-def forget_record(folder: Path) -> None:
+def remove_records(folder: Path) -> None:
     """Make a folder like those of older versions, which recorded no sizes and digests."""
     for path in folder.rglob(FOLDER_MANIFEST):
         content = orjson.loads(path.read_bytes())
@@ -164,20 +166,20 @@ def check_damages(subject: Subject, count: int, place: Path, *, seed: str, unrec
     pristine = place / "pristine"
     shutil.copytree(subject.folder, pristine)
     if unrecorded:
-        forget_record(pristine)
+        remove_records(pristine)
     copy = place / "copy"  # a copy, as results may name their model
     shutil.copytree(pristine, copy)
-    expected = _used(subject, copy, place)
+    expected = _use(subject, copy, place)
     shutil.rmtree(copy)
     assert expected[0].status == 0, expected[0].err
     detected = 0
-    for number, (what, damage) in enumerate(damages(pristine, seed=seed, unrecorded=unrecorded)):
+    for number, (what, damage) in enumerate(iter_damages(pristine, seed=seed, unrecorded=unrecorded)):
         if number == count:
             break
         shutil.copytree(pristine, copy)
         damage(copy)
         try:
-            outcome, result = _used(subject, copy, place)
+            outcome, result = _use(subject, copy, place)
         except Exception as error:
             raise AssertionError(f"{what}: {error!r}") from error
         finally:
@@ -186,7 +188,7 @@ def check_damages(subject: Subject, count: int, place: Path, *, seed: str, unrec
         if outcome.status:
             detected += 1
             assert outcome.status in (1, 2), (what, outcome)
-            assert len([line for line in told if not _warns(line)]) == 1, (what, outcome)
+            assert len([line for line in told if not _is_warning(line)]) == 1, (what, outcome)
         elif result != expected[1]:
             detected += 1
             file = what.split()[0]
@@ -196,11 +198,11 @@ def check_damages(subject: Subject, count: int, place: Path, *, seed: str, unrec
     return detected
 
 
-def _warns(line: str) -> bool:
+def _is_warning(line: str) -> bool:
     return any(text in line for text in ("using the changed file", "sentence-transformers uses it", "Warning"))
 
 
-def _used(subject: Subject, folder: Path, place: Path) -> tuple[Outcome, Any]:
+def _use(subject: Subject, folder: Path, place: Path) -> tuple[Outcome, Any]:
     from drtk.runtime import manifest
 
     manifest._warned.clear()  # each use is a separate run
@@ -213,9 +215,9 @@ def _used(subject: Subject, folder: Path, place: Path) -> tuple[Outcome, Any]:
         shutil.rmtree(output)
 
 
-def _as_made(folder: Path, program: str, kind: str = "model", **facts: Any) -> Path:
+def _write_manifest(folder: Path, program: str, kind: str = "model", **facts: Any) -> Path:
     """Write the meta.json that a command of drtk would write; return `folder`."""
-    write_manifest(folder, new_manifest(kind, {}, program=program) | {"command": "drtk"} | facts)
+    write_manifest(folder, create_manifest(kind, {}, program=program) | {"command": "drtk"} | facts)
     return folder
 
 
@@ -236,7 +238,7 @@ class Subjects:
         """Return the folder of the query embeddings, made on first use."""
         path = self.folder / "asked-vectors"
         if not path.exists():
-            done(
+            run_successfully(
                 "encode",
                 self._file("queries.jsonl"),
                 "--role",
@@ -252,14 +254,14 @@ class Subjects:
     def _index(self, kind: str, source: str, queries: str, *more: str) -> Subject:
         path = self.folder / f"index-{kind}-{len(more)}"
         if not path.exists():
-            done("index", source, "--type", kind, *more, "-o", str(path), "-q")
-        return Subject(path, lambda folder, _: here("search", str(folder), queries, "-k", "5", "--quiet"))
+            run_successfully("index", source, "--type", kind, *more, "-o", str(path), "-q")
+        return Subject(path, lambda folder, _: run_in_process("search", str(folder), queries, "-k", "5", "--quiet"))
 
     def _exact(self) -> Subject:
         return self._index("exact", self._file("vectors"), self._query_vectors())
 
     def _exact_int8(self) -> Subject:
-        return self._index("exact", self._file("vectors"), self._query_vectors(), "--dtype", "int8")
+        return self._index("exact", self._file("vectors"), self._query_vectors(), "--precision", "int8")
 
     def _flat(self) -> Subject:
         return self._index("flat", self._file("vectors"), self._query_vectors())
@@ -293,7 +295,9 @@ class Subjects:
     def _embeddings(self) -> Subject:
         return Subject(
             Path(self._file("vectors")),
-            lambda folder, output: here("index", str(folder), "--type", "exact", "-o", str(output / "i"), "-q"),
+            lambda folder, output: run_in_process(
+                "index", str(folder), "--type", "exact", "-o", str(output / "i"), "-q"
+            ),
             lambda _, output: [(output / "i" / name).read_bytes() for name in ("ids.txt", "vectors.npy")],
         )
 
@@ -302,22 +306,24 @@ class Subjects:
         call = ["encode", queries, "--role", "query", "--device", "cpu", "-q"]
         return Subject(
             Path(self._file("model")),
-            lambda folder, output: here(*call, "--model", str(folder), "-o", str(output / "v")),
+            lambda folder, output: run_in_process(*call, "--model", str(folder), "-o", str(output / "v")),
             lambda _, output: (output / "v" / "00000.npy").read_bytes(),
             is_model=True,
         )
 
     def _crossencoder(self) -> Subject:
-        path = _as_made(self.collection["crossencoder"], "train-reranker", pairing={"title": "join"})
+        path = _write_manifest(self.collection["crossencoder"], "train-reranker", pairing={"title": "join"})
         call = ["rerank", self._file("first.run"), "--corpus", self._file("documents.jsonl"), "--depth", "1", "-q"]
         call += ["--queries", self._file("queries.jsonl"), "--max-length", "16", "--device", "cpu"]
-        return Subject(path, lambda folder, _: here(*call, "--model", str(folder)), is_model=True)
+        return Subject(path, lambda folder, _: run_in_process(*call, "--model", str(folder)), is_model=True)
 
     def _writer(self) -> Subject:
         few = self.folder / "few.jsonl"
         few.write_bytes(b"".join(self.collection["documents.jsonl"].read_bytes().splitlines(keepends=True)[:4]))
         call = ["doc2query", str(few), "--n", "1", "--max-new-tokens", "2", "--device", "cpu", "-q"]
-        return Subject(Path(self._file("writer")), lambda folder, _: here(*call, "--model", str(folder)), is_model=True)
+        return Subject(
+            Path(self._file("writer")), lambda folder, _: run_in_process(*call, "--model", str(folder)), is_model=True
+        )
 
     def _weigher(self) -> Subject:
         from drtk.models.term_weighter import init_term_weighter, save_term_weighter
@@ -326,14 +332,14 @@ class Subjects:
         if not path.exists():
             weigher = init_term_weighter(Path(self._file("model")), "deepct", seed=1)
             save_term_weighter(weigher, path)
-            recipe = weigher.encoder.recipe.to_dict()
+            recipe = weigher.encoder.encoding.to_dict()
             facts = {"method": "deepct", "title": "join", "expand": []}
-            _as_made(path, "termweight", encoding=recipe, term_weights=facts)
+            _write_manifest(path, "termweight", encoding=recipe, term_weights=facts)
         call = ["termweight", self._file("documents.jsonl"), "--method", "deepct", "--device", "cpu", "-q"]
-        return Subject(path, lambda folder, _: here(*call, "--model", str(folder)), is_model=True)
+        return Subject(path, lambda folder, _: run_in_process(*call, "--model", str(folder)), is_model=True)
 
     def _list_reranker(self) -> Subject:
-        from drtk.models.list_reranker import ListShape, init_list_reranker, save_list_reranker
+        from drtk.models.list_reranker import ListRerankerConfig, init_list_reranker, save_list_reranker
         from drtk.runtime.manifest import read_manifest
 
         vectors = self.folder / "pairs"
@@ -342,21 +348,21 @@ class Subjects:
         if not path.exists():
             call = ["rerank", run, "--corpus", self._file("documents.jsonl"), "--queries", self._file("queries.jsonl")]
             call += ["--model", self._file("crossencoder"), "--max-length", "16", "--depth", "3", "--device", "cpu"]
-            done(*call, "--vectors", str(vectors), "-o", str(self.folder / "reranked.run"), "-q")
+            run_successfully(*call, "--vectors", str(vectors), "-o", str(self.folder / "reranked.run"), "-q")
             made = read_manifest(vectors)
             save_list_reranker(
-                init_list_reranker(ListShape(made["dimension"], depth=3, hidden=8, layers=1), seed=1), path
+                init_list_reranker(ListRerankerConfig(made["dimension"], depth=3, hidden=8, layers=1), seed=1), path
             )
-            _as_made(path, "train-reranker", scorer=made["scorer"])
+            _write_manifest(path, "train-reranker", scorer=made["scorer"])
         call = ["rerank", run, "--vectors", str(vectors), "--device", "cpu", "-q"]
-        return Subject(path, lambda folder, _: here(*call, "--model", str(folder)), is_model=True)
+        return Subject(path, lambda folder, _: run_in_process(*call, "--model", str(folder)), is_model=True)
 
     def _query_reranker(self) -> Subject:
         call = ["rerank-queries", "apply", self._file("labelled.jsonl"), "--queries", self._file("asked.jsonl")]
-        call += ["--top", "1", "--device", "cpu", "-q"]
+        call += ["--n-best", "1", "--device", "cpu", "-q"]
         return Subject(
             Path(self._file("query_reranker")),
-            lambda folder, output: here(*call, "--model", str(folder), "-o", str(output / "q")),
+            lambda folder, output: run_in_process(*call, "--model", str(folder), "-o", str(output / "q")),
             lambda _, output: {
                 item.name: item.read_bytes()
                 for item in sorted((output / "q").iterdir())
@@ -371,7 +377,7 @@ MODELS = ("encoder", "crossencoder", "writer", "weigher", "list_reranker", "quer
 
 
 @contextmanager
-def cache_at(folder: Path) -> Iterator[None]:
+def use_cache(folder: Path) -> Iterator[None]:
     """Set $DRTK_CACHE inside a block."""
     before = os.environ.get("DRTK_CACHE")
     os.environ["DRTK_CACHE"] = str(folder)
@@ -387,15 +393,15 @@ def cache_at(folder: Path) -> Iterator[None]:
 def check_cache_damages(kind: str, use: Callable[[], Any], count: int, place: Path, *, seed: str) -> None:
     """Apply `count` damages to a cache (`kind`: its folder under $DRTK_CACHE); each use must give the same results."""
     pristine, copy = place / "pristine", place / "copy"
-    with cache_at(pristine):
+    with use_cache(pristine):
         expected = use()
     assert (pristine / kind).is_dir()
-    for number, (what, damage) in enumerate(damages(pristine / kind, seed=seed)):
+    for number, (what, damage) in enumerate(iter_damages(pristine / kind, seed=seed)):
         if number == count:
             break
         shutil.copytree(pristine, copy)
         damage(copy / kind)
-        with cache_at(copy):
+        with use_cache(copy):
             try:
                 assert use() == expected, what
                 assert use() == expected, what
@@ -407,20 +413,20 @@ def check_cache_damages(kind: str, use: Callable[[], Any], count: int, place: Pa
 def check_validate(subject: Subject, count: int, place: Path, *, seed: str) -> None:
     """Apply `count` damages; `drtk validate` must report each that changes content, and nothing in the undamaged folder."""
     copy = place / "copy"
-    assert here("validate", str(subject.folder), "-q").status == 0
-    for number, (what, damage) in enumerate(damages(subject.folder, seed=seed)):
+    assert run_in_process("validate", str(subject.folder), "-q").status == 0
+    for number, (what, damage) in enumerate(iter_damages(subject.folder, seed=seed)):
         if number == count:
             break
         shutil.copytree(subject.folder, copy)
         damage(copy)
-        if _contents(copy) != _contents(subject.folder):
-            outcome = here("validate", str(copy), "-q")
+        if _read_contents(copy) != _read_contents(subject.folder):
+            outcome = run_in_process("validate", str(copy), "-q")
             assert outcome.status == 1 or what == f"{FOLDER_MANIFEST} removed", what
             assert outcome.err.count("\n") == 1, (what, outcome.err)
         shutil.rmtree(copy)
 
 
-def _contents(folder: Path) -> dict[str, Any]:
+def _read_contents(folder: Path) -> dict[str, Any]:
     """Return the contents of a folder's files. meta.json is parsed: its layout and key order do not matter."""
     found: dict[str, Any] = {}
     for item in sorted(folder.rglob("*")):

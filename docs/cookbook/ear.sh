@@ -84,7 +84,7 @@ learn() { # SCORER EPOCHS LENGTH
   fi
   drtk rerank-queries train "$out/found.train.labelled.jsonl" --queries "$out/train.jsonl" --model "$model" --preset "ear-$1" \
     $devs --dev-queries "$out/dev.jsonl" --candidates "${CANDIDATES:-10}" --epochs "$2" --max-length "$3" \
-    --batch "${BATCH:-4}" --max-lr "${MAX_LR:-5e-4}" --warmup "${WARMUP:-100}" --eval-every "${EVERY:-250}" --save-every "${EVERY:-250}" -o "$out/$1" $again
+    --batch-size "${BATCH:-4}" --max-lr "${MAX_LR:-5e-4}" --warmup "${WARMUP:-100}" --eval-steps "${EVERY:-250}" --save-steps "${EVERY:-250}" -o "$out/$1" $again
 }
 learn ri "${RI_EPOCHS:-3}" 64
 learn rd "${RD_EPOCHS:-2}" "${RD_LENGTH:-128}"
@@ -101,7 +101,7 @@ passage_reranker=${PASSAGE_RERANKER:-$out/passage-reranker}
 if [ -z "${PASSAGE_RERANKER:-}" ]; then
   drtk mine-negatives "bm25=$out/train.run" --policy nq --depth 10 --corpus "$corpus" --queries "$out/train.jsonl" -o "$out/pairs.jsonl" $again
   drtk train-reranker "$out/pairs.jsonl" --corpus "$corpus" --queries "$out/train.jsonl" --model "$model" --preset bert-passage-reranker \
-    --batch 32 --epochs "${RERANK_EPOCHS:-2}" --warmup 0.1 --max-length "${RERANK_LENGTH:-192}" -o "$passage_reranker" $again
+    --batch-size 32 --epochs "${RERANK_EPOCHS:-2}" --warmup 0.1 --max-length "${RERANK_LENGTH:-192}" -o "$passage_reranker" $again
 fi
 rerank() { # RUN NAME
   drtk rerank "$1" --corpus "$corpus" --queries "$out/test.jsonl" --model "$passage_reranker" --depth "${RERANK_DEPTH:-25}" -o "$out/$2.run" $again
@@ -146,8 +146,8 @@ if [ -n "${GENERATOR:-}" ]; then
   files=""
   for kind in sentence answer title; do
     if [ $kind = answer ]; then hits=""; else hits="--run $out/train.run --dev-run $out/dev.run --corpus $corpus"; fi
-    drtk train-generator "$out/train.jsonl" --task gar-$kind --model "$GENERATOR" --dev "$out/dev.jsonl" $hits --steps "${GENERATOR_STEPS:-1000}" \
-      --batch "${GENERATOR_BATCH:-16}" --lr "${GENERATOR_LR:-1e-3}" --eval-every $(((${GENERATOR_STEPS:-1000} + 4) / 5)) -o "$out/gar-$kind" $again
+    drtk train-generator "$out/train.jsonl" --task gar-$kind --model "$GENERATOR" --dev "$out/dev.jsonl" $hits --max-steps "${GENERATOR_STEPS:-1000}" \
+      --batch-size "${GENERATOR_BATCH:-16}" --learning-rate "${GENERATOR_LR:-1e-3}" --eval-steps $(((${GENERATOR_STEPS:-1000} + 4) / 5)) -o "$out/gar-$kind" $again
     drtk expand-queries "$out/test.jsonl" --model "$out/gar-$kind" --n "${SAMPLES:-50}" -o "$out/gar.$kind.jsonl" $again
     files="$files $out/gar.$kind.jsonl"
   done

@@ -21,15 +21,15 @@ pipeline=$(dirname "$0")/simlm.sh
 # What both have in common. The vector is the mean over tokens, as MiniLM's is; rates suit a small model and few steps.
 # The re-ranker begins with MODEL (the paper's begins with ELECTRA, not with the pre-trained encoder either).
 export INDEX="${INDEX-exact}" DEPTH="${DEPTH-50}" BASELINES="${BASELINES-start pretrained}"
-export MINE="${MINE---floor 0}" SCORED="${SCORED---floor 0 --keep 15}" ENCODE="${ENCODE---max-length 128}" TEACHER="${TEACHER-$model}"
+export MINE="${MINE---min-negatives 0}" SCORED="${SCORED---min-negatives 0 --negatives 15}" ENCODE="${ENCODE---max-length 128}" TEACHER="${TEACHER-$model}"
 
 # sizes WARM PRETRAIN RETRIEVER RERANKER SCORED RERANK: steps of the four trainings, queries that the teacher scores, documents re-ranked
 sizes() {
-  pretraining="--set pooling=mean --batch 32 --max-length 64 --lr 5e-5 --warmup 0.1 --held-out 256"
-  tuning="--lr 2e-5 --warmup 0.1 --passage-length 128 --log-every 5 --batch 16 --negatives 3 --steps ${RETRIEVER_STEPS:-$3}"
-  pairs="--lr 1e-4 --warmup 0.1 --batch 4 --negatives 3 --max-length 160 --steps ${RERANKER_STEPS:-$4} --log-every 10"
-  export WARM="${WARM-$pretraining --steps ${WARM_STEPS:-$1}}"
-  export PRETRAIN="${PRETRAIN-$pretraining --steps ${PRETRAIN_STEPS:-$2} --eval-every 100}"
+  pretraining="--set pooling=mean --batch-size 32 --max-length 64 --learning-rate 5e-5 --warmup 0.1 --held-out 256"
+  tuning="--learning-rate 2e-5 --warmup 0.1 --passage-length 128 --log-steps 5 --batch-size 16 --negatives 3 --max-steps ${RETRIEVER_STEPS:-$3}"
+  pairs="--learning-rate 1e-4 --warmup 0.1 --batch-size 4 --negatives 3 --max-length 160 --max-steps ${RERANKER_STEPS:-$4} --log-steps 10"
+  export WARM="${WARM-$pretraining --max-steps ${WARM_STEPS:-$1}}"
+  export PRETRAIN="${PRETRAIN-$pretraining --max-steps ${PRETRAIN_STEPS:-$2} --eval-steps 100}"
   export R1="${R1-$tuning}" R2="${R2-$tuning}" DISTILL="${DISTILL-$tuning}" RERANKER="${RERANKER-$pairs}"
   export SCORED_QUERIES="${SCORED_QUERIES-$5}" RERANK="${RERANK-$6}"
 }

@@ -40,4 +40,4 @@ if [ -f runs/quickstart/retriever/log.jsonl ]; then
     draw training quickstart=runs/quickstart/retriever/log.jsonl
 fi
 drtk compare bm25s="$work/bm25s.run" Lucene="$work/lucene.run" --qrels "$qrels" --corpus "$corpus" --queries "$queries" \
-    --format html --title "Cranfield: two BM25 engines" -o "$work/compare.html" --force
+    --format html --heading "Cranfield: two BM25 engines" -o "$work/compare.html" --force

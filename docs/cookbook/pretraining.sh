@@ -44,9 +44,9 @@ awk 'NR > 1 { split($1, part, "-"); if (part[2] % 40 == 0) printf "{\"query_id\"
 # The common start: masked language modelling, which gives the model a head too. It is also SimLM's generator.
 # Presets differ in learning rate, warm-up, weight decay and titles; arms do not.
 pretrain() {
-  drtk pretrain "$out/weighted.jsonl" --batch "$batch" --max-length "$length" --lr 1e-4 --warmup 0.1 --weight-decay 0.01 --held-out 256 --set "title=${TITLE:-join}" "$@" $again
+  drtk pretrain "$out/weighted.jsonl" --batch-size "$batch" --max-length "$length" --learning-rate 1e-4 --warmup 0.1 --weight-decay 0.01 --held-out 256 --set "title=${TITLE:-join}" "$@" $again
 }
-pretrain --preset mlm --model "$model" --steps "$warm" --eval-every "$warm" --seed 0 -o "$out/start"
+pretrain --preset mlm --model "$model" --max-steps "$warm" --eval-steps "$warm" --seed 0 -o "$out/start"
 
 # One arm with one seed: pre-trained, fine-tuned, the three pools searched.
 once() {
@@ -57,10 +57,10 @@ once() {
     encoder=$out/$name.encoder
     more=""
     case $arm in simlm) more="--generator $out/start" ;; cotmae) more="--set slots.context.spans=mixed" ;; esac
-    pretrain --preset "$arm" --model "$out/start" $more --steps "$steps" --eval-every "$steps" --seed "$seed" -o "$encoder"
+    pretrain --preset "$arm" --model "$out/start" $more --max-steps "$steps" --eval-steps "$steps" --seed "$seed" -o "$encoder"
   fi
   drtk train-retriever "$out/train.jsonl" --corpus "$data/squad/corpus.jsonl.gz" --queries "$out/questions.jsonl" --model "$encoder" \
-    --negatives 0 --batch 16 --steps 60 --temperature 0.05 --query-length 32 --passage-length "$length" --seed "$seed" -o "$out/$name.retriever" $again
+    --negatives 0 --batch-size 16 --max-steps 60 --temperature 0.05 --query-length 32 --passage-length "$length" --seed "$seed" -o "$out/$name.retriever" $again
   for pool in squad cranfield sample; do
     place $pool
     drtk encode "$corpus" --model "$out/$name.retriever" -o "$out/$name.$pool.vectors" $again

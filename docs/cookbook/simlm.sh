@@ -15,14 +15,14 @@
 #   RECIPE       whose fine-tuning presets: simlm, simlm-nq or master-official; VARIANT=-official takes those of the released code
 #   PRETRAINING  the preset of pre-training (simlm); ENCODER: an encoder that is pre-trained already, nothing is pre-trained then
 #   TITLE        titles in pre-training: by default as in the fine-tuning presets (segment; sep with RECIPE=master-official); none: no titles
-#   GENERATOR    the masked language model that replaces tokens; without it MODEL after a warm-up (WARM="--steps 5000 …")
+#   GENERATOR    the masked language model that replaces tokens; without it MODEL after a warm-up (WARM="--max-steps 5000 …")
 #   TEACHER      what the re-ranker begins with (the pre-trained encoder; the paper: google/electra-base-discriminator)
 #   BM25         the engine, bm25 or bm25s; INDEX: of vectors, flat or exact; DEPTH: of mining (200); K: of test runs (1000)
 #   NEGATIVES    source of negatives instead of the BM25 index, for retriever 1 and with UNION for the others: a run, or examples (MS MARCO's
 #                official triples). The first 1000 of a query, whatever DEPTH is, as official lists are in random order; MINE="--depth N" sets both
 #   RERANK       documents re-ranked for each test query (200)
 #   BY           source, where judgements name documents and passages are chunks of them; test runs are of passages all the same
-#   SCORED       options of mine-negatives for what the teacher scores ("--keep 23"), else all that was mined; SCORED_QUERIES: how many
+#   SCORED       options of mine-negatives for what the teacher scores ("--negatives 23"), else all that was mined; SCORED_QUERIES: how many
 #   UNION        yes: the second retriever, the re-ranker and the distilled retriever learn from BM25's examples too, as on NQ
 #   BASELINES    systems besides: start (MODEL as it is), pretrained (before fine-tuning)
 #   WARM PRETRAIN MINE R1 R2 RERANKER DISTILL ENCODE    further options of these stages' commands

@@ -27,5 +27,5 @@ def chunk(
     from drtk.data.jsonl import read_passages
     from drtk.text.chunking import chunk_corpus
 
-    documents = read_passages(source, intake=job.intake, side_files=job.side_files)
+    documents = read_passages(source, tracker=job.tracker, side_files=job.side_files)
     chunk_corpus(documents, settings, job, running=running)

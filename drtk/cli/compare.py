@@ -49,6 +49,7 @@ def compare(
     """
     if qrels is not None and answers is not None:
         raise UsageError("--qrels and --answers: a passage is judged by one of them")
-    from drtk.evaluation.compare_report import write_comparison
+    from drtk.evaluation.compare_report import compare_files
 
-    write_comparison(runs, settings, job, qrels=qrels, answers=answers, corpus=corpus, queries=queries)
+    lines = compare_files(runs, settings, job.tracker, qrels=qrels, answers=answers, corpus=corpus, queries=queries)
+    job.run_report(lines, num_inputs=len(runs))

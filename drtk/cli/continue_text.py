@@ -39,11 +39,21 @@ def continue_text(
     replaced by the passage itself.
     """
     from drtk.data.jsonl import read_passages
-    from drtk.expansion.generate import CONTINUATIONS, Generate
+    from drtk.expansion.generate import CONTINUATIONS, PassageExpander
     from drtk.runtime.runners import run_filter
 
     settings.check()
-    passages = read_passages(source, intake=job.intake, side_files=job.side_files)
+    passages = read_passages(source, tracker=job.tracker, side_files=job.side_files)
     run_filter(
-        passages, job, Generate, model, settings, seed, device, CONTINUATIONS, job.bare, running=running, window=WINDOW
+        passages,
+        job,
+        PassageExpander,
+        model,
+        settings,
+        seed,
+        device,
+        CONTINUATIONS,
+        job.bare,
+        running=running,
+        window=WINDOW,
     )

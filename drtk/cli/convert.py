@@ -52,7 +52,7 @@ def convert(
 
 def _convert_masked_lm(sources: list[str] | None, model: str, settings: ConversionSettings, job: FolderJob) -> None:
     from drtk.errors import UsageError
-    from drtk.models.lm_head import load_trained_masked_lm, write_masked_lm
+    from drtk.models.lm_head import load_trained_masked_lm, save_masked_lm
     from drtk.models.model_folder import locate
     from drtk.runtime.manifest import find_inputs
 
@@ -60,6 +60,6 @@ def _convert_masked_lm(sources: list[str] | None, model: str, settings: Conversi
         raise UsageError("--masked-lm converts a model: no input and none of the options for records go with it")
     folder = locate(model)
     made = load_trained_masked_lm(folder)
-    write_masked_lm(*made, job.begin())
-    job.intake.inputs += find_inputs({"model": str(folder)})
+    save_masked_lm(*made, job.begin())
+    job.tracker.inputs += find_inputs({"model": str(folder)})
     job.finish()

@@ -43,8 +43,8 @@ def doc2query(
     """
     from drtk.data.jsonl import read_passages
     from drtk.errors import UsageError
-    from drtk.expansion.generate import Generate
-    from drtk.expansion.keep_queries import QUERIES, KeepBestShare
+    from drtk.expansion.generate import PassageExpander
+    from drtk.expansion.keep_queries import QUERIES, TopShareFilter
     from drtk.models.model_folder import locate
     from drtk.runtime.runners import run_filter
     from drtk.runtime.sharding import WHOLE
@@ -56,11 +56,11 @@ def doc2query(
             "--keep takes a share of all queries, which a part does not know: "
             "--scores in the parts, then drtk keep-queries --keep on all of them"
         )
-    passages = read_passages(source, intake=job.intake, side_files=job.side_files)
+    passages = read_passages(source, tracker=job.tracker, side_files=job.side_files)
     if keeping.scorer:
         job.lookups = (str(locate(keeping.scorer)),)
-    revise = None if keeping.keep is None else KeepBestShare(keeping.keep, job.counts, with_scores=keeping.scores)
+    revise = None if keeping.keep is None else TopShareFilter(keeping.keep, job.counts, with_scores=keeping.scores)
     run_filter(
-        passages, job, Generate, model, settings, seed, device, QUERIES, job.bare, keeping if keeping.scorer else None,
+        passages, job, PassageExpander, model, settings, seed, device, QUERIES, job.bare, keeping if keeping.scorer else None,
         running=running, window=WINDOW, revise=revise,
     )  # fmt: skip

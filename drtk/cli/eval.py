@@ -65,7 +65,7 @@ def eval_(
             raise UsageError("--exact-match compares predictions with --answers FILE, and reads nothing else")
         from drtk.evaluation.answers import evaluate_predictions
 
-        lines = evaluate_predictions(named, answers, settings, job.intake)
+        lines = evaluate_predictions(named, answers, settings, job.tracker)
     elif answers is not None:
         if qrels is not None:
             raise UsageError("--qrels and --answers: a passage is judged by one of them")
@@ -73,7 +73,7 @@ def eval_(
             raise UsageError("--answers needs the texts of the passages: --corpus FILE")
         from drtk.evaluation.answers import evaluate_by_answers
 
-        lines = evaluate_by_answers(named, answers, corpus, settings, job.intake)
+        lines = evaluate_by_answers(named, answers, corpus, settings, job.tracker)
     elif qrels is None:
         raise UsageError("--qrels FILE or --answers FILE is required")
     elif Path(qrels).is_dir() and not Path(qrels, "qrels").is_dir():
@@ -81,12 +81,12 @@ def eval_(
             raise UsageError("--corpus is for one collection; --qrels names a folder of them")
         from drtk.evaluation.collections import evaluate_collections
 
-        lines = evaluate_collections(named, qrels, settings, job.intake)
+        lines = evaluate_collections(named, qrels, settings, job.tracker)
     else:
         from drtk.data.beir import find_qrels
         from drtk.evaluation.judged_runs import evaluate_runs
 
         if Path(qrels).is_dir():
             qrels = str(find_qrels(Path(qrels), settings.split))
-        lines = evaluate_runs(named, qrels, corpus, settings, job.intake)
+        lines = evaluate_runs(named, qrels, corpus, settings, job.tracker)
     job.run_report(lines, num_inputs=len(named))

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from drtk.cli.decorators import record_filter
 from drtk.cli.options import Device, Output, with_settings
+from drtk.errors import DrtkError
 from drtk.evaluation.config import SentenceSettings
 from drtk.runtime.filter_job import FilterJob
 
@@ -42,6 +45,12 @@ def eval_sentences(
     Reads models, or vectors made elsewhere, and a folder of tasks; writes a table, a system a row. Correlations are
     Spearman's, from -1 to 1 (papers print them times 100).
     """
-    from drtk.evaluation.sentences import write_sentence_results
+    from drtk.evaluation.sentences import evaluate_sentences
+    from drtk.runtime import streams
 
-    write_sentence_results(systems, data, settings, job, pairs_out=pairs_out, device=device)
+    if pairs_out is not None and Path(pairs_out).exists() and not job.force:
+        raise DrtkError(f"{pairs_out}: exists already; --force replaces it")
+    with nullcontext() if pairs_out is None else streams.Output(pairs_out) as pairs:
+        write = None if pairs is None else pairs.write
+        lines = evaluate_sentences(systems, data, settings, job.tracker, write_pair=write, device=device)
+    job.run_report(lines, num_inputs=len(systems))

@@ -79,7 +79,7 @@ def _generate(
 ) -> None:
     from drtk.data.jsonl import read_queries
     from drtk.models.model_folder import locate
-    from drtk.query_expansion.generate import SEEN, Expand, find_generators, iter_questions
+    from drtk.query_expansion.generate import SEEN, QueryExpander, find_generators, iter_questions
     from drtk.runtime.progress import warn
     from drtk.runtime.runners import run_filter
 
@@ -89,11 +89,11 @@ def _generate(
     if kind is None:
         raise UsageError(f"--kind: {model} does not record what it generates; name it: answer, sentence, title …")
     job.lookups, job.no_input = (str(folder),), "no question came in, so nothing is expanded"
-    queries = read_queries(source, intake=job.intake)
+    queries = read_queries(source, tracker=job.tracker)
     draw = settings.outside == "draw"
-    questions = iter_questions(queries, source, seen=generators.seen, draw=draw, intake=job.intake)
+    questions = iter_questions(queries, source, seen=generators.seen, draw=draw, tracker=job.tracker)
     run_filter(
-        questions, job, Expand, generators.models, kind, settings, generators.length, seed, device,
+        questions, job, QueryExpander, generators.models, kind, settings, generators.length, seed, device,
         running=running, window=WINDOW, unit="questions",
     )  # fmt: skip
     if job.counts.get(SEEN):
@@ -106,27 +106,27 @@ def _generate(
 def _extract(
     source: str, run: str, corpus: str, settings: ExpansionSettings, running: RunnerSettings, job: FilterJob
 ) -> None:
-    from drtk.data.checks import describe_textless, warn_of_textless
+    from drtk.data.checks import describe_missing_texts, warn_of_missing_texts
     from drtk.data.corpus_store import CorpusStore
     from drtk.query_expansion.candidates import load_queries
-    from drtk.query_expansion.from_passages import FromPassages, iter_question_passages
+    from drtk.query_expansion.from_passages import PassageBasedExpander, iter_question_passages
     from drtk.runtime.progress import warn
     from drtk.runtime.runners import run_filter
     from drtk.runtime.sharding import WHOLE
 
     def find_problem(_: object) -> str | None:  # titles are candidates even if no passage has a text
         has_some = any(sums["candidates"] for sums in job.counts.get("words", {}).values())
-        return None if has_some else describe_textless(job.counts, corpus)
+        return None if has_some else describe_missing_texts(job.counts, corpus)
 
     job.lookups, job.find_problem = (corpus,), find_problem
-    queries = load_queries(source, job.intake)
+    queries = load_queries(source, job.tracker)
     store = CorpusStore.open(corpus)
-    passages = iter_question_passages(run, queries=queries, corpus=store, depth=settings.depth, intake=job.intake)
+    passages = iter_question_passages(run, queries=queries, corpus=store, depth=settings.depth, tracker=job.tracker)
     run_filter(
-        passages, job, FromPassages, settings.kind, settings,
+        passages, job, PassageBasedExpander, settings.kind, settings,
         running=running, window=WINDOW, unit="questions", gpu=False,
     )  # fmt: skip
-    warn_of_textless(job.counts, corpus)
+    warn_of_missing_texts(job.counts, corpus)
     missing = len(queries) - max((sums["questions"] for sums in job.counts.get("words", {}).values()), default=0)
     if job.part == WHOLE and missing:
         warn(f"{missing:,} of {len(queries):,} questions have no hits in {run}, and so no candidates")

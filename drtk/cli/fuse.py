@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -11,6 +12,9 @@ from drtk.cli.options import Output, with_settings
 from drtk.errors import UsageError
 from drtk.retrieval.config import FuseSettings
 from drtk.runtime.filter_job import FilterJob
+
+if TYPE_CHECKING:
+    from drtk.data.trec import Ranking
 
 FusedRuns = Annotated[
     list[str], typer.Argument(metavar="RUN…", help="TREC runs, in order; one may be - for stdin.", show_default=False)
@@ -30,8 +34,6 @@ def fuse(
     Reads TREC runs and writes one whose scores fall strictly, so that every tool sees the same order.
     The first run is read query by query, the others are held in memory.
     """
-    from functools import partial
-
     from drtk.retrieval.fusion import fuse_runs
 
     if not settings.sweep:
@@ -45,4 +47,10 @@ def fuse(
         raise UsageError("--sweep needs a method that has weights, and none given with --weights")
     from drtk.evaluation.tuning import find_fusion_weights
 
-    fuse_runs(runs, settings, job, find_weights=partial(find_fusion_weights, runs, qrels, settings, job=job))
+    def find_weights(
+        rankings: Sequence[Mapping[str, Ranking]], scored: Sequence[int | None] | None
+    ) -> tuple[float, ...]:
+        weights, job.counts["best"] = find_fusion_weights(runs, qrels, settings, rankings, scored, tracker=job.tracker)
+        return weights
+
+    fuse_runs(runs, settings, job, find_weights=find_weights)

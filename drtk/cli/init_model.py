@@ -23,7 +23,9 @@ def init_model(
     from drtk.models.seq2seq import save_generation_model
     from drtk.runtime.progress import track
 
-    passages = track(read_passages(source, intake=job.intake, side_files=job.side_files), "init-model", unit="passages")
+    passages = track(
+        read_passages(source, tracker=job.tracker, side_files=job.side_files), "init-model", unit="passages"
+    )
     tokenizer = train_tokenizer((f"{passage.title} {passage.text}" for passage in passages), settings)
     job.counts["word pieces"] = len(tokenizer)
     if settings.arch != "bert":
@@ -35,4 +37,4 @@ def init_model(
     model = init_encoder(tokenizer, settings, seed=seed)
     save_encoder(model, job.begin())
     job.counts["parameters"] = sum(weights.numel() for weights in model.encoder.parameters())
-    job.finish(encoding=model.recipe.to_dict())
+    job.finish(encoding=model.encoding.to_dict())

@@ -27,14 +27,14 @@ def keep_queries(
     "query_scores", or with --scorer those of a cross-encoder.
     """
     from drtk.data.jsonl import read_passages
-    from drtk.expansion.keep_queries import KeepBestShare, KeepQueries, iter_with_queries
+    from drtk.expansion.keep_queries import QueryFilter, TopShareFilter, iter_with_queries
     from drtk.models.model_folder import locate
     from drtk.runtime.runners import run_filter
 
     settings.check(generates=False)
-    records = read_passages(source, intake=job.intake, side_files=job.side_files)
-    passages = iter_with_queries(records, source, job.intake, scored=not settings.scorer)
+    records = read_passages(source, tracker=job.tracker, side_files=job.side_files)
+    passages = iter_with_queries(records, source, job.tracker, scored=not settings.scorer)
     if settings.scorer:
         job.lookups = (str(locate(settings.scorer)),)
-    revise = None if settings.keep is None else KeepBestShare(settings.keep, job.counts, with_scores=settings.scores)
-    run_filter(passages, job, KeepQueries, settings, device, job.bare, running=running, revise=revise)
+    revise = None if settings.keep is None else TopShareFilter(settings.keep, job.counts, with_scores=settings.scores)
+    run_filter(passages, job, QueryFilter, settings, device, job.bare, running=running, revise=revise)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from drtk.cli.decorators import record_filter
 from drtk.cli.options import Device, Judged, Output, with_settings
+from drtk.errors import UsageError
 from drtk.evaluation.config import PlotSettings
 from drtk.runtime.filter_job import FilterJob
 
@@ -44,6 +46,11 @@ def plot(
     relevant and other documents. space: alignment, uniformity and a plane. cosine: by human rating. Writes PNG, SVG, PDF,
     or the numbers that are drawn as JSON.
     """
-    from drtk.evaluation.plots.base import write_plot
+    from drtk.evaluation.plots.base import FORMATS, draw_plot
 
-    write_plot(kind, inputs, settings, job, qrels=qrels, pairs=pairs, device=device)
+    format = settings.format or Path(job.output).suffix.removeprefix(".").lower()
+    if format not in FORMATS:
+        raise UsageError(f"--output names the format by its suffix, .{', .'.join(FORMATS)}; or give --format")
+    data = draw_plot(kind, inputs, settings, format, job.tracker, qrels=qrels, pairs=pairs, device=device)
+    job.log_summary, job.counts["in"] = False, len(inputs)
+    job.run([kind], lambda _: [data], unit="pictures")

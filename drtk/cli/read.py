@@ -42,26 +42,26 @@ def read(
     Reads a TREC run and writes a prediction for each of its questions, {"query_id", "answer", "score"}, which drtk eval
     --exact-match reads. The score is the answer's log-probability.
     """
-    from drtk.data.checks import describe_textless, warn_of_textless
+    from drtk.data.checks import describe_missing_texts, warn_of_missing_texts
     from drtk.data.corpus_store import CorpusStore
     from drtk.models.model_folder import locate
     from drtk.query_expansion.candidates import load_queries
-    from drtk.query_expansion.read import Read, iter_reader_questions
+    from drtk.query_expansion.read import AnswerReader, iter_reader_questions
     from drtk.runtime.runners import run_filter
 
     job.lookups = (corpus, str(locate(model)))
-    texts = {id: query.text for id, query in load_queries(queries, job.intake).items()}
+    texts = {id: query.text for id, query in load_queries(queries, job.tracker).items()}
     questions = iter_reader_questions(
         source,
         queries=texts,
         corpus=CorpusStore.open(corpus),
         depth=settings.depth,
         order=settings.order,
-        intake=job.intake,
+        tracker=job.tracker,
     )
     job.no_input = "no question came in, so nothing is answered"
-    job.find_problem = lambda _: describe_textless(job.counts, corpus)
+    job.find_problem = lambda _: describe_missing_texts(job.counts, corpus)
     run_filter(
-        questions, job, Read, model, tokenizer, settings, device, running=running, window=WINDOW, unit="questions"
+        questions, job, AnswerReader, model, tokenizer, settings, device, running=running, window=WINDOW, unit="questions"
     )  # fmt: skip
-    warn_of_textless(job.counts, corpus)
+    warn_of_missing_texts(job.counts, corpus)

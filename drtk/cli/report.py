@@ -43,9 +43,12 @@ def report(
     """
     import shutil
 
-    from drtk.evaluation.report import write_report
-    from drtk.runtime.progress import printable
+    from drtk.evaluation.report import build_report
+    from drtk.runtime.progress import escape_control_characters
 
-    content = write_report(runs, qrels, settings, job, corpus=corpus, queries=queries, loss_log=log)
+    content = build_report(runs, qrels, settings, job.tracker, corpus=corpus, queries=queries, loss_log=log)
+    content.write(job.begin())
+    job.counts |= {"systems": len(content.results), "queries": content.results[0].queries}
+    job.finish()
     for line in content.to_text(shutil.get_terminal_size().columns):
-        print(printable(line))
+        print(escape_control_characters(line))

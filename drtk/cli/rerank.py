@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from drtk.cli.decorators import record_filter
-from drtk.cli.options import AnotherCorpus, Device, Output, with_settings
+from drtk.cli.options import Device, Output, SkipCorpusCheck, with_settings
 from drtk.config import get_default
 from drtk.data.runs import SCORED
 from drtk.errors import UsageError
 from drtk.retrieval.config import RerankSettings
-from drtk.runtime.filter_job import Done, FilterJob
+from drtk.runtime.filter_job import FilterJob, WindowResult
 from drtk.runtime.folder_job import FolderJob
 from drtk.runtime.runners import RunnerSettings
 
@@ -49,7 +49,7 @@ def rerank(
             "--vectors", metavar="DIR", help="Write the vector of each scored pair to DIR; an HLATR model reads it."
         ),
     ] = None,
-    another_corpus: AnotherCorpus = False,
+    skip_corpus_check: SkipCorpusCheck = False,
     device: Device = "auto",
     *,
     settings: RerankSettings,
@@ -60,19 +60,19 @@ def rerank(
 
     Reads a TREC run and writes one: the scored documents, best first, then the others in their order.
     """
-    from drtk.data.checks import check_looked_up, check_run, warn_if_swapped
+    from drtk.data.checks import check_run, check_same_corpus, warn_if_swapped
     from drtk.models.model_folder import is_list_reranker, locate
 
     check_run(source)
     if corpus is not None and queries is not None:
         warn_if_swapped(corpus, queries)
     if corpus is not None:
-        check_looked_up(source, corpus, another=another_corpus)
+        check_same_corpus(source, corpus, another=skip_corpus_check)
     folder = locate(model)
     if is_list_reranker(folder):
         if vectors is None or corpus is not None or queries is not None:
             raise UsageError(f"{model}: reads vectors, not texts: --vectors DIR, without --corpus and --queries")
-        _reject_text_options(model, settings, another_corpus=another_corpus)
+        _reject_text_options(model, settings, skip_corpus_check=skip_corpus_check)
         _rerank_lists(source, str(folder), vectors, device, settings, running, job)
         return
     if corpus is None or queries is None:
@@ -94,24 +94,24 @@ def _rerank_pairs(
     from drtk.data.jsonl import read_queries
     from drtk.models.cross_encoder import resolve_title
     from drtk.models.model_folder import locate
-    from drtk.retrieval.rerank import Rerank, find_text_problem, read_candidates, warn_of_missing_texts
+    from drtk.retrieval.rerank import RunReranker, find_text_problem, read_ranking_texts, warn_of_missing_texts
     from drtk.runtime.runners import map_windows
 
     corpus, queries = files
     title = resolve_title(model, settings.title, strict=True)
     job.lookups = (corpus, str(locate(model)))
-    texts = {query.id: query.text for query in read_queries(queries, intake=job.intake)}
+    texts = {query.id: query.text for query in read_queries(queries, tracker=job.tracker)}
     depth = settings.depth or DEPTH
     job.counts[SCORED] = {"depth": depth}
     store = CorpusStore.open(corpus)
-    records = read_candidates(run, queries=texts, corpus=store, depth=depth, title=title, intake=job.intake)
+    records = read_ranking_texts(run, queries=texts, corpus=store, depth=depth, title=title, tracker=job.tracker)
     arguments = (model, settings, device, settings.logits, settings.tag, vectors is not None)
-    writer = None if vectors is None else _VectorFolder(vectors, model, settings.store, job)
+    writer = None if vectors is None else _VectorFolder(vectors, model, settings.vector_dtype, job)
     job.window = WINDOW if writer is None else WINDOW_WITH_VECTORS
     job.find_problem = lambda _: find_text_problem(job.counts, corpus)
 
-    def score_windows(windows: Iterator[list[Any]]) -> Generator[Done, None, None]:
-        scored = map_windows(windows, Rerank, *arguments, running=running)
+    def score_windows(windows: Iterator[list[Any]]) -> Generator[WindowResult, None, None]:
+        scored = map_windows(windows, RunReranker, *arguments, running=running)
         return scored if writer is None else writer.write(scored)
 
     try:
@@ -124,11 +124,11 @@ def _rerank_pairs(
     warn_of_missing_texts(job.counts, corpus)
 
 
-def _reject_text_options(model: str, settings: RerankSettings, *, another_corpus: bool) -> None:
+def _reject_text_options(model: str, settings: RerankSettings, *, skip_corpus_check: bool) -> None:
     """Raise UsageError for options of cross-encoders, which a list re-ranker ignores."""
     options = [item for item in fields(settings) if item.name not in ("depth", "tag")]
     given = [item.name for item in options if getattr(settings, item.name) != get_default(item)]
-    given += ["another_corpus"] * another_corpus
+    given += ["skip_corpus_check"] * skip_corpus_check
     if given:
         raise UsageError(f"--{given[0].replace('_', '-')}: is for a cross-encoder; {model} re-ranks by --vectors alone")
 
@@ -145,13 +145,13 @@ def _rerank_lists(
     from pathlib import Path
 
     from drtk.data.embeddings import PairVectors
-    from drtk.models.list_reranker import read_list_shape
-    from drtk.retrieval.rerank import RerankLists, check_same_scorer, read_list_candidates
+    from drtk.models.list_reranker import read_list_reranker_config
+    from drtk.retrieval.rerank import RunListReranker, check_same_scorer, read_ranking_rows
     from drtk.runtime.manifest import read_manifest_if_any
     from drtk.runtime.runners import run_filter
     from drtk.runtime.streams import name_of
 
-    longest = read_list_shape(Path(model)).depth
+    longest = read_list_reranker_config(Path(model)).depth
     depth = settings.depth or longest
     if depth > longest:
         raise UsageError(f"--depth {depth}: {model} was trained on lists of {longest}")
@@ -160,9 +160,9 @@ def _rerank_lists(
     job.lookups = (vectors, model)
     trained = read_manifest_if_any(Path(model)).get("scorer") or {}
     check_same_scorer(model, trained, vectors, opened.scorer)
-    records = read_list_candidates(run, vectors=opened, depth=depth, intake=job.intake)
+    records = read_ranking_rows(run, vectors=opened, depth=depth, tracker=job.tracker)
     run_filter(
-        records, job, RerankLists, model, vectors, device, settings.tag,
+        records, job, RunListReranker, model, vectors, device, settings.tag,
         running=running, window=WINDOW_OF_LISTS, unit="queries",
     )  # fmt: skip
     opened.warn_of_another_order(name_of(run))
@@ -194,9 +194,9 @@ class _VectorFolder:
         self._pairs = PairWriter(self._writer)
         # This input grows during the run, like a stream: --resume does not compare it.
         self._entry: dict[str, Any] = {"path": folder, "bytes": None, "digest": None}
-        job.intake.inputs.append(self._entry)
+        job.tracker.inputs.append(self._entry)
 
-    def write(self, scored: Generator[Any, None, None]) -> Generator[Done, None, None]:
+    def write(self, scored: Generator[Any, None, None]) -> Generator[WindowResult, None, None]:
         """Yield the lines of each window once its vectors are on disk; finish the folder after the last one."""
         with closing(scored):
             for each in scored:
@@ -204,7 +204,7 @@ class _VectorFolder:
                     self._pairs.write(each.ids, each.vectors, before=int(self._filter.counts.get("pairs", 0)))
                 yield each.done
         if not self._is_whole:
-            self._filter.intake.inputs.remove(self._entry)
+            self._filter.tracker.inputs.remove(self._entry)
             if self._filter.find_problem is None or self._filter.find_problem(1) is None:
                 self._finish()
 
@@ -212,7 +212,7 @@ class _VectorFolder:
         from drtk.data.embeddings import PAIR
 
         self.job.counts["pairs"] = self._writer.rows
-        self.job.intake.inputs += self._filter.intake.inputs
+        self.job.tracker.inputs += self._filter.tracker.inputs
         self.job.finish(
             role=PAIR,
             scorer=self._identity,

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from drtk.cli.decorators import OF_TRAINING, folder_maker, record_filter
+from drtk.cli.help import Command, Group
 from drtk.cli.options import Device, Folder, Output, Queries, Seed, with_settings
 from drtk.errors import UsageError
 from drtk.query_expansion.config import ChooseSettings, LabelSettings, QueryRerankerConfig
@@ -41,9 +42,9 @@ def rerank_queries__label(
     Searches every expanded question, and writes each candidate again with "rank", that of the first passage that contains
     an answer, and "top1", title and text of its first passage.
     """
-    from drtk.data.checks import describe_textless, warn_of_textless
+    from drtk.data.checks import describe_missing_texts, warn_of_missing_texts
     from drtk.indexing.config import SearchSettings
-    from drtk.query_expansion.candidates import iter_candidates, load_queries
+    from drtk.query_expansion.candidates import iter_expansion_lines, load_queries
     from drtk.query_expansion.label import AnswerCheck, Labeler
     from drtk.retrieval.search import PassageSearcher
     from drtk.runtime.progress import log
@@ -51,23 +52,23 @@ def rerank_queries__label(
     settings.check()
     searching = SearchSettings(k1=settings.k1, b=settings.b, threads=settings.threads)
     texts = PassageSearcher(index, corpus=corpus, settings=searching)
-    questions = load_queries(queries, job.intake)
-    job.intake.inputs += texts.inputs
+    questions = load_queries(queries, job.tracker)
+    job.tracker.inputs += texts.inputs
     job.lookups = (texts.corpus,)
-    job.window = settings.batch
+    job.window = settings.batch_size
     job.no_input = "no candidate came in, so nothing is labelled"
     labeler = Labeler(texts, settings)
-    candidates = iter_candidates(source, questions, job.intake, check=AnswerCheck(settings.match))
-    job.find_problem = lambda _: describe_textless(job.counts, texts.corpus)
+    candidates = iter_expansion_lines(source, questions, job.tracker, check=AnswerCheck(settings.match))
+    job.find_problem = lambda _: describe_missing_texts(job.counts, texts.corpus)
     job.run_windows(candidates, labeler.pump, unit="candidates")
-    warn_of_textless(job.counts, texts.corpus)
+    warn_of_missing_texts(job.counts, texts.corpus)
     if labeler.searched:
         rate = labeler.searched / labeler.seconds
         log(f"rerank-queries label: {labeler.searched:,} queries searched, {rate:,.0f} queries/s with their answers")
 
 
 @with_settings(QueryRerankerConfig, preset=True)
-@folder_maker("model", resume=True, may_differ=(*OF_TRAINING, "max_lr", "micro_batch"))
+@folder_maker("model", resume=True, may_differ=(*OF_TRAINING, "max_lr", "micro_batch_size"))
 def rerank_queries__train(
     labelled: Annotated[
         str, typer.Argument(metavar="LABELLED", help="Candidates of drtk rerank-queries label; - is stdin.")
@@ -123,14 +124,14 @@ def rerank_queries__train(
     if not devs and (dev_queries is not None or dev_kind is not None):
         raise UsageError("--dev-queries and --dev-kind go with --dev")
     from drtk.models.model_folder import locate
-    from drtk.training.preflight import check_beforehand
+    from drtk.training.preflight import check_training_inputs
 
-    check_beforehand(settings.trainer, device, labelled, queries, *devs.values(), dev_queries)
+    check_training_inputs(settings.trainer, device, labelled, queries, *devs.values(), dev_queries)
     locate(model)
     from drtk.query_expansion.candidates import load_queries
     from drtk.query_expansion.config import READ
     from drtk.query_expansion.labelled import LabelledCandidates, load_labelled
-    from drtk.query_expansion.query_reranker_input import INPUT_ENTRY, KIND_OF_SEVERAL, QueryInput
+    from drtk.query_expansion.query_reranker_input import INPUT_ENTRY, KIND_OF_SEVERAL, InputFormat
     from drtk.query_expansion.train_reranker import plan, start_query_reranker, train_query_reranker
     from drtk.runtime.manifest import find_inputs
     from drtk.runtime.progress import log
@@ -142,12 +143,12 @@ def rerank_queries__train(
     def load(source: str, questions: str, kind: str | None, *, training: bool) -> LabelledCandidates:
         return load_labelled(
             source,
-            load_queries(questions, job.intake),
+            load_queries(questions, job.tracker),
             settings,
             kind=kind,
             training=training,
             assumed=assumed,
-            intake=job.intake,
+            tracker=job.tracker,
         )
 
     examples = load(labelled, queries, kind, training=True)
@@ -158,15 +159,15 @@ def rerank_queries__train(
         digests = set().union(*(held[kind].digests for kind in devs if devs[kind] == file))
         warn_of_overlap(digests, examples.digests, "questions", file=file, source=name_of(labelled))
     plan(len(examples), settings)
-    reading = QueryInput(settings.scorer, settings.style, settings.max_length or READ[settings.scorer])
+    reading = InputFormat(settings.variant, settings.style, settings.max_length or READ[settings.variant])
     start = start_query_reranker(model, reading, max_length=settings.max_length, seed=seed)
-    reading = QueryInput(settings.scorer, settings.style, start.max_length)
+    reading = InputFormat(settings.variant, settings.style, start.max_length)
     folder = job.begin()
     facts = train_query_reranker(
         examples, folder, start=start, reading=reading, settings=settings, dev=held, seed=seed, device=device
     )
     best = facts.pop("best", None)
-    job.intake.inputs += find_inputs({"model": str(locate(model))})
+    job.tracker.inputs += find_inputs({"model": str(locate(model))})
     job.counts |= {
         "questions": examples.questions,
         "lists": len(examples),
@@ -240,11 +241,11 @@ def rerank_queries__apply(
         raise UsageError("--model and --select scorer go together")
     if not models and (index is not None or corpus is not None):
         raise UsageError("--index and --corpus go with --model")
-    questions = load_queries(queries, job.intake)
+    questions = load_queries(queries, job.tracker)
     if index is not None:
-        from drtk.runtime.manifest import folder_entry
+        from drtk.runtime.manifest import describe_folder
 
-        job.intake.inputs.append(folder_entry(index))
+        job.tracker.inputs.append(describe_folder(index))
     counts = choose_queries(
         source,
         questions,
@@ -275,11 +276,12 @@ def rerank_queries__apply(
 
 
 rerank_queries = typer.Typer(
+    cls=Group,
     help="Choose the expansions of questions that retrieve best (EAR): label, train, apply.",
     add_completion=False,
     rich_markup_mode=None,
     no_args_is_help=True,
 )
-rerank_queries.command("label")(rerank_queries__label)
-rerank_queries.command("train")(rerank_queries__train)
-rerank_queries.command("apply")(rerank_queries__apply)
+rerank_queries.command("label", cls=Command)(rerank_queries__label)
+rerank_queries.command("train", cls=Command)(rerank_queries__train)
+rerank_queries.command("apply", cls=Command)(rerank_queries__apply)

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from drtk.cli.decorators import record_filter
-from drtk.cli.options import AnotherCorpus, Corpus, Device, Output, Queries, with_settings
+from drtk.cli.options import Corpus, Device, Output, Queries, SkipCorpusCheck, with_settings
 from drtk.errors import UsageError
 from drtk.retrieval.config import ScoreSettings
 from drtk.runtime.filter_job import FilterJob
@@ -33,7 +33,7 @@ def score(
         int | None,
         typer.Option("--sample", metavar="N", min=1, help="Score and write so many examples, evenly spread over all."),
     ] = None,
-    another_corpus: AnotherCorpus = False,
+    skip_corpus_check: SkipCorpusCheck = False,
     device: Device = "auto",
     *,
     settings: ScoreSettings,
@@ -45,13 +45,13 @@ def score(
     Reads training examples and writes them again with "scores": {"positives": [...], "negatives": [...]}, a teacher's
     judgement for train-retriever to be distilled from.
     """
-    from drtk.data.checks import check_examples, check_looked_up, warn_if_swapped
+    from drtk.data.checks import check_examples, check_same_corpus, warn_if_swapped
     from drtk.data.corpus_store import CorpusStore
     from drtk.data.jsonl import read_examples, read_queries
     from drtk.models.cross_encoder import resolve_title
     from drtk.models.model_folder import locate
-    from drtk.retrieval.rerank import Score, find_text_problem, read_example_texts, warn_of_missing_texts
-    from drtk.runtime.inputs import Intake
+    from drtk.retrieval.rerank import ExampleScorer, find_text_problem, read_example_texts, warn_of_missing_texts
+    from drtk.runtime.inputs import InputTracker
     from drtk.runtime.runners import run_filter
     from drtk.runtime.sharding import sample_evenly
     from drtk.runtime.streams import is_stream
@@ -60,18 +60,27 @@ def score(
         raise UsageError("--sample counts the examples before it begins: name a file")
     check_examples(source)
     warn_if_swapped(corpus, queries)
-    check_looked_up(source, corpus, another=another_corpus)
+    check_same_corpus(source, corpus, another=skip_corpus_check)
     title = resolve_title(model, settings.title, strict=True)
     job.lookups = (corpus, str(locate(model)))
-    texts = {query.id: query.text for query in read_queries(queries, intake=job.intake)}
-    examples = read_examples(source, intake=job.intake)
+    texts = {query.id: query.text for query in read_queries(queries, tracker=job.tracker)}
+    examples = read_examples(source, tracker=job.tracker)
     if sample is not None:  # neighbors in a file are often similar, so the first ones are no fair sample
-        count = sum(1 for _ in read_examples(source, intake=Intake(skip_bad=job.intake.skip_bad)))
+        count = sum(1 for _ in read_examples(source, tracker=InputTracker(skip_bad=job.tracker.skip_bad)))
         examples = sample_evenly(examples, sample, of=count)
     store = CorpusStore.open(corpus)
-    records = read_example_texts(examples, source, queries=texts, corpus=store, title=title, intake=job.intake)
+    records = read_example_texts(examples, source, queries=texts, corpus=store, title=title, tracker=job.tracker)
     job.find_problem = lambda _: find_text_problem(job.counts, corpus)
     run_filter(
-        records, job, Score, model, settings, device, settings.logits, running=running, window=WINDOW, unit="examples"
+        records,
+        job,
+        ExampleScorer,
+        model,
+        settings,
+        device,
+        settings.logits,
+        running=running,
+        window=WINDOW,
+        unit="examples",
     )
     warn_of_missing_texts(job.counts, corpus)

@@ -16,7 +16,7 @@ from drtk.runtime.filter_job import FilterJob
 if TYPE_CHECKING:
     from drtk.data.trec import Ranking
     from drtk.records import Passage
-    from drtk.retrieval.search import Collection, QueryEncoder
+    from drtk.retrieval.search import IndexGroup, QueryEncoder
 
 TERMINAL_DEPTH = 5  # passages printed for a typed query
 
@@ -71,7 +71,7 @@ def search(
     Writes a TREC run: qid Q0 docid rank score tag, best first; equal scores by descending id, as trec_eval orders them.
     Several index folders are searched as parts of one collection.
     """
-    from drtk.retrieval.search import Collection, QueryEncoder, RankingOptions, write_run
+    from drtk.retrieval.search import IndexGroup, QueryEncoder, RankingOptions, write_run
 
     folders, source = sort_paths(paths)
     if question is not None and (source or by == "source" or job.output != "-"):
@@ -81,16 +81,20 @@ def search(
     if tune and qrels is None:
         raise UsageError("--tune needs --qrels")
     if question is not None:
-        collection = Collection(folders, settings)
+        collection = IndexGroup(folders, settings)
         encoder = QueryEncoder(collection, settings, model) if collection.reads == "vectors" else None
-        print_passages(question, collection, encoder, settings.k or TERMINAL_DEPTH, corpus)
+        print_passages(question, collection, encoder, settings.depth or TERMINAL_DEPTH, corpus)
         return
-    options = RankingOptions(settings.k or RUN_DEPTH, _document_names(corpus) if by == "source" else None, drop_same_id)
+    options = RankingOptions(
+        settings.depth or RUN_DEPTH, _document_names(corpus) if by == "source" else None, drop_same_id
+    )
     try:
         if tune:
-            from drtk.evaluation.tuning import write_tuning_table
+            from drtk.evaluation.tuning import tune_bm25
 
-            write_tuning_table(folders, source or "-", str(qrels), options, settings, job)
+            grid = tune_bm25(folders, source or "-", str(qrels), options, settings, job.tracker)
+            job.kind, job.window, job.counts["judged queries"] = "tuning", len(grid.scores), grid.num_queries
+            job.run(grid.scores, lambda _: grid.to_lines(), unit="points")
         else:
             write_run(folders, source or "-", settings, job, options=options, model=model, qrels=qrels)
     except RecordError as error:
@@ -142,16 +146,16 @@ def _document_names(corpus: str | None) -> Callable[[str], str]:
     from functools import cache
 
     from drtk.data.corpus_store import CorpusStore
-    from drtk.data.ids import document_id, document_id_of
+    from drtk.data.ids import get_document_id, parse_document_id
 
     if corpus is None:
-        return document_id
+        return parse_document_id
     store = CorpusStore.open(corpus)
-    return cache(lambda passage_id: document_id_of(store[passage_id]))
+    return cache(lambda passage_id: get_document_id(store[passage_id]))
 
 
 def print_passages(
-    question: str, collection: Collection, encoder: QueryEncoder | None, k: int, corpus: str | None
+    question: str, collection: IndexGroup, encoder: QueryEncoder | None, k: int, corpus: str | None
 ) -> None:
     """Print the `k` best passages for a query, or for each line of stdin if the query is "-".
 
@@ -160,7 +164,7 @@ def print_passages(
     """
     from drtk.records import Query
     from drtk.retrieval.search import RankingOptions, TextQueries
-    from drtk.runtime.progress import printable
+    from drtk.runtime.progress import escape_control_characters
 
     searcher = TextQueries(collection, encoder)
     printer = _PassagePrinter(collection, corpus)
@@ -168,7 +172,7 @@ def print_passages(
         raise UsageError("--query: the query is empty")
     for text in [question] if question != "-" else _stdin_lines():
         if question == "-":
-            print(printer.highlight(printable(text)))
+            print(printer.highlight(escape_control_characters(text)))
         ((_, ranking),) = searcher([Query("query", text)], RankingOptions(k))
         printer.print(text, ranking)
 
@@ -177,9 +181,9 @@ def _stdin_lines() -> Iterator[str]:
     """Yield the lines of stdin as they arrive, without blank ones."""
     import sys
 
-    from drtk.runtime.streams import raw_lines
+    from drtk.runtime.streams import iter_raw_lines
 
-    for number, line in enumerate(raw_lines(sys.stdin.buffer, "<stdin>"), start=1):
+    for number, line in enumerate(iter_raw_lines(sys.stdin.buffer, "<stdin>"), start=1):
         try:
             text = " ".join(line.decode("utf-8-sig" if number == 1 else "utf-8").split())
         except UnicodeDecodeError as error:
@@ -191,7 +195,7 @@ def _stdin_lines() -> Iterator[str]:
 class _PassagePrinter:
     """Print ranked passages with title and snippet."""
 
-    def __init__(self, collection: Collection, corpus: str | None) -> None:
+    def __init__(self, collection: IndexGroup, corpus: str | None) -> None:
         import os
         import sys
         from pathlib import Path
@@ -231,17 +235,17 @@ class _PassagePrinter:
         return next((passage for store in self._stores if (passage := store.get(id)) is not None), None)
 
 
-def _warn_if_corpus_changed(collection: Collection, corpora: list[str]) -> None:
+def _warn_if_corpus_changed(collection: IndexGroup, corpora: list[str]) -> None:
     """Warn if the corpus of an index changed after indexing: its texts are then not those that were ranked."""
     from pathlib import Path
 
-    from drtk.data.checks import origins_of
-    from drtk.runtime.integrity import content_digest
+    from drtk.data.checks import find_origins
+    from drtk.runtime.integrity import compute_content_digest
     from drtk.runtime.progress import warn
 
     paths = {Path(path).resolve() for path in corpora}
     for folder, manifest in zip(collection.folders, collection.manifests, strict=True):
         corpus = Path(manifest.get("corpus") or "")
-        origins = {origin.digest for origin in origins_of(folder)}
-        if corpus.is_file() and corpus.resolve() in paths and origins and content_digest(corpus) not in origins:
+        origins = {origin.digest for origin in find_origins(folder)}
+        if corpus.is_file() and corpus.resolve() in paths and origins and compute_content_digest(corpus) not in origins:
             warn(f"{corpus}: changed since {folder} was made; texts may differ from those ranked: index it again")

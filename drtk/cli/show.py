@@ -20,10 +20,10 @@ from drtk.cli.decorators import plain_command
 from drtk.data.rows import parse_row
 from drtk.errors import DrtkError, UsageError
 from drtk.pretraining.preview import describe_slot, describe_term
-from drtk.runtime.inputs import Intake
+from drtk.runtime.inputs import InputTracker
 from drtk.runtime.integrity import MANIFEST_DIGEST, read_json, read_object
-from drtk.runtime.manifest import Manifest, has_unfinished_part, manifest_path, read_manifest
-from drtk.runtime.progress import log, printable
+from drtk.runtime.manifest import Manifest, get_manifest_path, has_unfinished_part, read_manifest
+from drtk.runtime.progress import escape_control_characters, log
 from drtk.runtime.streams import STANDARD, Output, name_of
 
 CONFIG, WEIGHTS, LOG = "config.json", "model.safetensors", "log.jsonl"
@@ -108,7 +108,7 @@ def manifest_of(path: str) -> Manifest | None:
         raise DrtkError(f"{path}: No such file or directory")
     if Path(path).is_dir() or not Path(path).exists():
         return read_manifest(path)
-    beside = manifest_path(path)
+    beside = get_manifest_path(path)
     return read_json(beside) if beside.exists() else None
 
 
@@ -116,7 +116,7 @@ def manifest_json(path: str) -> str:
     """Return the manifest as indented JSON. Raises DrtkError if there is none."""
     manifest = manifest_of(path)
     if manifest is None:
-        raise DrtkError(f"{path}: has no manifest ({manifest_path(path).name})")
+        raise DrtkError(f"{path}: has no manifest ({get_manifest_path(path).name})")
     return orjson.dumps(manifest, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE).decode()
 
 
@@ -130,7 +130,7 @@ def describe(path: str, *, count: int) -> str:
     if not Path(path).is_dir():
         first = list(islice(_records(path), count))
         lines += [""] * bool(lines and first) + first
-    return "".join(f"{printable(line)}\n" for line in lines)
+    return "".join(f"{escape_control_characters(line)}\n" for line in lines)
 
 
 def _manifest_lines(manifest: Manifest, about: Sequence[tuple[str, str]] = ()) -> Iterator[str]:
@@ -214,7 +214,7 @@ def _to_text(value: Any) -> str:
 def _records(path: str) -> Iterator[str]:
     """Yield records: JSON objects field by field, other lines unchanged."""
     limit = 3 * max(40, shutil.get_terminal_size().columns)
-    for _, line in Intake().lines(path):
+    for _, line in InputTracker().iter_lines(path):
         if not line.strip():
             continue
         try:
@@ -243,7 +243,7 @@ def show(
     count: Annotated[int, typer.Option("--count", "-n", metavar="N", min=0, help="Records of a file to show.")] = 3,
     json: Annotated[bool, typer.Option("--json", help="Print the manifest as JSON, and nothing else.")] = False,
     weights: Annotated[
-        bool, typer.Option("--weights", help="Show passages with their words shaded by weight (drtk termweight).")
+        bool, typer.Option("--term-weights", help="Show passages with their words shaded by weight (drtk termweight).")
     ] = False,
     top: Annotated[
         int, typer.Option("--top", metavar="N", min=0, help="weights: heaviest words named under a passage.")
@@ -289,7 +289,7 @@ def show(
         raise UsageError(f"--html {html}: name a file that ends in .html")
     if preset is not None:
         if weights or html is not None or json:
-            raise UsageError("--preset goes with neither --weights, --html nor --json")
+            raise UsageError("--preset goes with neither --term-weights, --html nor --json")
         if model is None:
             raise UsageError("--preset needs --model: whose word pieces the passages are read in")
         _slots(path, preset, model, count, changes or [], generator, with_files or [], seed)
@@ -301,9 +301,9 @@ def show(
             raise UsageError("--json prints the manifest, not weights")
         _weights(path, count, top, tokenizer or "", html, with_files or [])
     elif top != TOP or tokenizer is not None:
-        raise UsageError(f"{'--tokenizer' if top == TOP else '--top'}: only with --weights or --html")
+        raise UsageError(f"{'--tokenizer' if top == TOP else '--top'}: only with --term-weights or --html")
     elif with_files:
-        raise UsageError("--with: what it joins is shown by --weights and --preset alone")
+        raise UsageError("--with: what it joins is shown by --term-weights and --preset alone")
     else:
         sys.stdout.write(manifest_json(path) if json else describe(path, count=count))
 

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from drtk.query_expansion.train_generator import QuestionPairs
-    from drtk.training.generator import Start
-    from drtk.training.text_pairs import Pairs
+    from drtk.training.generator import StartModel
+    from drtk.training.text_pairs import TextPairs
 
 EXPANDS = "expands"  # entry of meta.json: the kind of expansion a generator writes
 
@@ -50,22 +50,22 @@ def check_files(settings: GeneratorConfig, given: Mapping[str, str | None]) -> N
 
 
 def _read_questions(
-    source: str, given: Mapping[str, str | None], start: Start, settings: GeneratorConfig, job: FolderJob
+    source: str, given: Mapping[str, str | None], start: StartModel, settings: GeneratorConfig, job: FolderJob
 ) -> tuple[QuestionPairs, QuestionPairs | None]:
     """Return the pairs of questions and targets to train on, and those of `dev`; warn of questions in both."""
-    from drtk.query_expansion.train_generator import question_pairs
+    from drtk.query_expansion.train_generator import build_question_pairs
     from drtk.records import Passage
-    from drtk.training.folds import question_digest
+    from drtk.training.folds import digest_question
     from drtk.training.text_pairs import warn_of_overlap
 
     def read(file: str, run: str | None) -> QuestionPairs:
-        return question_pairs(
+        return build_question_pairs(
             file,
             run=run,
             corpus=given["corpus"],
             settings=settings,
             format=lambda question: start.reading.text(Passage("", " ".join(question.split()))),
-            intake=job.intake,
+            tracker=job.tracker,
         )
 
     pairs, dev = read(source, given["run"]), given["dev"]
@@ -73,26 +73,26 @@ def _read_questions(
     if dev is None:
         return pairs, None
     held = read(dev, given["dev_run"])
-    trained = {question_digest(query.text) for query in pairs.questions}
-    digests = [question_digest(query.text) for query in held.questions]
+    trained = {digest_question(query.text) for query in pairs.questions}
+    digests = [digest_question(query.text) for query in held.questions]
     warn_of_overlap(digests, trained, "questions", file=dev, source=source)
     return pairs, held
 
 
 def _read_passages(
-    source: str, given: Mapping[str, str | None], start: Start, job: FolderJob
-) -> tuple[Pairs, Pairs | None]:
+    source: str, given: Mapping[str, str | None], start: StartModel, job: FolderJob
+) -> tuple[TextPairs, TextPairs | None]:
     """Return the pairs of passages and queries to train on, and those of `dev`; warn of pairs in both."""
-    from drtk.training.text_pairs import pair_digests, read_pairs, warn_of_overlap
+    from drtk.training.text_pairs import digest_targets, read_pairs, warn_of_overlap
 
     files = [file for file in (source, given["dev"]) if file is not None]
     pairs, *held = read_pairs(
-        files, corpus=given["corpus"], queries=given["queries"], source=start.reading.text, intake=job.intake
+        files, corpus=given["corpus"], queries=given["queries"], source=start.reading.text, tracker=job.tracker
     )
     if not held:
         return pairs, None
-    digests = pair_digests(held[0])
-    trained = set(pair_digests(pairs, keys={key for key, _ in digests}))
+    digests = digest_targets(held[0])
+    trained = set(digest_targets(pairs, keys={key for key, _ in digests}))
     warn_of_overlap(digests, trained, "pairs", file=files[1], source=source)
     return pairs, held[0]
 
@@ -106,9 +106,9 @@ def _train_folds(
     job: FolderJob,
 ) -> None:
     from drtk.query_expansion.train_generator import check_folds, train_folds
-    from drtk.runtime.manifest import FOLDER_MANIFEST, Clock, complete_manifest, new_manifest, write_manifest
-    from drtk.training.distributed import rank, wait_for_all
-    from drtk.training.folds import KIND, assign_folds, fold_folder, write_record
+    from drtk.runtime.manifest import FOLDER_MANIFEST, Clock, complete_manifest, create_manifest, write_manifest
+    from drtk.training.distributed import get_rank, wait_for_all
+    from drtk.training.folds import KIND, assign_folds, get_fold_folder, write_question_record
 
     numbers = range(settings.folds or 0)
     folds = assign_folds(pairs.read, len(numbers), seed=training["seed"])
@@ -116,18 +116,18 @@ def _train_folds(
     resuming = job.resuming
     folder = job.begin()
     _record(pairs, folds, folder, resuming)
-    done = [fold for fold in numbers if resuming and (fold_folder(folder, fold) / FOLDER_MANIFEST).exists()]
+    done = [fold for fold in numbers if resuming and (get_fold_folder(folder, fold) / FOLDER_MANIFEST).exists()]
     clock = Clock()
 
-    def finish(target: Path, begun: Start, facts: Mapping[str, Any]) -> None:
-        if rank() == 0:
+    def finish(target: Path, begun: StartModel, facts: Mapping[str, Any]) -> None:
+        if get_rank() == 0:
             # The folder is a generator of its own, which may be moved: it records its questions.
-            write_record(target, (query for query in pairs.read if folds[query.id] != facts["fold"]))
-            manifest = new_manifest("model", job.settings, program=job.command) | _describe(begun, settings)
+            write_question_record(target, (query for query in pairs.read if folds[query.id] != facts["fold"]))
+            manifest = create_manifest("model", job.settings, program=job.command) | _describe(begun, settings)
             counts = {name: value for name, value in facts.items() if name not in ("best", "fold")}
             manifest |= {"best": facts.get("best"), "fold": facts["fold"]}
             write_manifest(
-                target, complete_manifest(manifest, inputs=job.intake.inputs, counts=counts, seconds=clock.seconds)
+                target, complete_manifest(manifest, inputs=job.tracker.inputs, counts=counts, seconds=clock.seconds)
             )
         wait_for_all()
 
@@ -140,20 +140,20 @@ def _train_folds(
 
 def _record(pairs: QuestionPairs, folds: dict[str, int] | None, folder: Path, resuming: bool) -> None:
     """Write the record of the questions before training. Raises MismatchError if a resumed run was begun with others."""
-    from drtk.training.distributed import rank
-    from drtk.training.folds import QUESTIONS, record_lines, write_record
+    from drtk.training.distributed import get_rank
+    from drtk.training.folds import QUESTIONS, format_question_record, write_question_record
 
-    if rank() != 0:
+    if get_rank() != 0:
         return
     path = folder / QUESTIONS
     if resuming and path.exists():
-        if path.read_bytes() != b"".join(record_lines(pairs.read, folds)):
+        if path.read_bytes() != b"".join(format_question_record(pairs.read, folds)):
             raise MismatchError(f"{folder}: was begun with other questions; `force` without `resume` begins again")
         return
-    write_record(folder, pairs.read, folds)
+    write_question_record(folder, pairs.read, folds)
 
 
-def _describe(start: Start, settings: GeneratorConfig) -> dict[str, Any]:
+def _describe(start: StartModel, settings: GeneratorConfig) -> dict[str, Any]:
     from drtk.models.generator_input import INPUT_ENTRY
 
     about: dict[str, Any] = {INPUT_ENTRY: start.reading.to_dict(), "architecture": start.architecture}
@@ -207,9 +207,9 @@ def train_generator(
     given = {"corpus": corpus, "queries": queries, "dev": dev, "run": run, "dev_run": dev_run}
     check_files(settings, given)
     from drtk.models.model_folder import locate
-    from drtk.training.preflight import check_beforehand
+    from drtk.training.preflight import check_training_inputs
 
-    check_beforehand(settings.trainer, device, source, queries, dev, run, dev_run, kept=[corpus])
+    check_training_inputs(settings.trainer, device, source, queries, dev, run, dev_run, kept=[corpus])
     locate(model)
     from drtk.evaluation.answers import need_rouge, rouge
 
@@ -220,10 +220,10 @@ def train_generator(
     from drtk.training import generator
     from drtk.training.arguments import plan_schedule
 
-    start = generator.start_from(model, settings)
+    start = generator.load_start_model(model, settings)
     questions: QuestionPairs | None = None
-    pairs: Pairs
-    held: Pairs | None
+    pairs: TextPairs
+    held: TextPairs | None
     if settings.kind is None:
         pairs, held = _read_passages(source, given, start, job)
     else:
@@ -231,7 +231,7 @@ def train_generator(
     trained, evaluated = split_pairs(pairs, held, settings)
     if settings.dev_share is not None and not evaluated:
         raise DrtkError(f"{source}: no pairs to evaluate with at this `dev_share`")
-    job.intake.inputs += find_inputs({"corpus": corpus, "model": str(locate(model))})
+    job.tracker.inputs += find_inputs({"corpus": corpus, "model": str(locate(model))})
     training: dict[str, Any] = {"score": rouge, "seed": seed, "device": device}
     if questions is not None and settings.folds is not None:
         _train_folds(questions, held_questions, model, settings, training, job)

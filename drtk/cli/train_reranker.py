@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from drtk.cli.decorators import OF_TRAINING, folder_maker
-from drtk.cli.options import AnotherCorpus, Device, Folder, Seed, with_settings
+from drtk.cli.options import Device, Folder, Seed, SkipCorpusCheck, with_settings
 from drtk.errors import UsageError
 from drtk.runtime.folder_job import FolderJob
 from drtk.training.config import RerankerConfig
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @with_settings(RerankerConfig, preset=True)
-@folder_maker("model", resume=True, may_differ=(*OF_TRAINING, "micro_batch"))
+@folder_maker("model", resume=True, may_differ=(*OF_TRAINING, "micro_batch_size"))
 def train_reranker(
     examples: Annotated[
         str, typer.Argument(metavar="EXAMPLES", help="Training examples, or for hlatr a TREC run; - is stdin.")
@@ -54,7 +54,7 @@ def train_reranker(
         str | None,
         typer.Option("--dev-vectors", metavar="DIR", help="hlatr: vectors of the dev run, if not --vectors."),
     ] = None,
-    another_corpus: AnotherCorpus = False,
+    skip_corpus_check: SkipCorpusCheck = False,
     seed: Seed = 42,
     device: Device = "auto",
     *,
@@ -79,14 +79,14 @@ def train_reranker(
         raise UsageError("`dev` and `dev_run` go together: judgments, and the run to rerank")
     if dev is None and dev_split != "dev":
         raise UsageError("`dev_split`: goes with `dev`")
-    if hlatr and another_corpus:
-        raise UsageError("`another_corpus`: is not for `kind` hlatr, which reads no texts")
+    if hlatr and skip_corpus_check:
+        raise UsageError("`skip_corpus_check`: is not for `kind` hlatr, which reads no texts")
     settings.check()
-    from drtk.data.checks import check_examples, check_looked_up, check_run, warn_if_swapped
-    from drtk.training.preflight import check_beforehand
+    from drtk.data.checks import check_examples, check_run, check_same_corpus, warn_if_swapped
+    from drtk.training.preflight import check_training_inputs
 
     files = (examples, queries, vectors, qrels, dev, dev_run, dev_vectors)
-    check_beforehand(settings.trainer, device, *files, kept=[corpus])
+    check_training_inputs(settings.trainer, device, *files, kept=[corpus])
     if hlatr:
         check_run(examples)
     else:
@@ -100,7 +100,7 @@ def train_reranker(
     if hlatr:
         _train_on_lists(examples, str(vectors), str(qrels), dev, dev_vectors, probe, seed, device, settings, job)
     else:
-        check_looked_up(examples, str(corpus), another=another_corpus)
+        check_same_corpus(examples, str(corpus), another=skip_corpus_check)
         _train_on_pairs(examples, str(corpus), str(queries), str(model), dev, probe, seed, device, settings, job)
 
 
@@ -109,9 +109,9 @@ def _probe(dev: str, run: str, split: str, settings: RerankerConfig, job: Folder
     from drtk.data.trec import load_qrels
     from drtk.evaluation.probes import RerankingProbe
 
-    judgements = load_qrels(str(find_qrels(Path(dev), split)), intake=job.intake)
+    judgements = load_qrels(str(find_qrels(Path(dev), split)), tracker=job.tracker)
     depth = min(settings.dev_depth, settings.depth) if settings.kind == "hlatr" else settings.dev_depth
-    return RerankingProbe(run, judgements, depth=depth, limit=settings.dev_queries, intake=job.intake)
+    return RerankingProbe(run, judgements, depth=depth, limit=settings.dev_queries, tracker=job.tracker)
 
 
 def _train_on_pairs(
@@ -126,40 +126,40 @@ def _train_on_pairs(
     settings: RerankerConfig,
     job: FolderJob,
 ) -> None:
-    from drtk.models.cross_encoder import PAIRING, check_scores_pairs, resolve_title, start_crossencoder
+    from drtk.models.cross_encoder import PAIRING, check_not_query_reranker, init_cross_encoder, resolve_title
     from drtk.models.model_folder import locate
     from drtk.runtime.manifest import find_inputs
     from drtk.training.examples import load_examples
-    from drtk.training.folds import question_digest
-    from drtk.training.reranker import LENGTH, PairEvaluation, plan, train_reranker
+    from drtk.training.folds import digest_question
+    from drtk.training.reranker import LENGTH, PairEvaluator, plan_reranker_schedule, train_reranker
     from drtk.training.text_pairs import warn_of_overlap
 
-    check_scores_pairs(model)
+    check_not_query_reranker(model)
     data = load_examples(
         source,
         queries=queries,
         corpus=corpus,
-        intake=job.intake,
+        tracker=job.tracker,
         negatives=settings.negatives_in_a_step,
         first_positive=settings.first_positive,
     )
-    plan(data.examples, settings, source=data.source)
+    plan_reranker_schedule(data.examples, settings, source=data.source)
     title = resolve_title(model, settings.title, strict=False, default="colon")
-    start = start_crossencoder(model, max_length=settings.max_length, seed=seed, default=LENGTH)
+    start = init_cross_encoder(model, max_length=settings.max_length, seed=seed, default=LENGTH)
     evaluation = None
     if probe is not None and dev is not None:
         dev_queries, passages = _dev_texts(dev, probe, corpus, job)
         warn_of_overlap(
-            map(question_digest, dev_queries.values()),
-            {question_digest(data.queries[id]) for id in data.examples.query_ids},
+            map(digest_question, dev_queries.values()),
+            {digest_question(data.queries[id]) for id in data.examples.query_ids},
             "evaluation queries",
             file=dev,
             source=data.source,
         )
 
-        def evaluation(scorer: Any, tokenizing: Any) -> PairEvaluation:
+        def evaluation(scorer: Any, tokenizing: Any) -> PairEvaluator:
             options = {"queries": dev_queries, "corpus": passages, "tokenizing": tokenizing, "title": title}
-            return PairEvaluation(scorer, probe, **options)
+            return PairEvaluator(scorer, probe, **options)
 
     facts = train_reranker(
         data,
@@ -172,7 +172,7 @@ def _train_on_pairs(
         device=device,
     )
     best = facts.pop("best", None)
-    job.intake.inputs += find_inputs({"corpus": corpus, "model": str(locate(model))})
+    job.tracker.inputs += find_inputs({"corpus": corpus, "model": str(locate(model))})
     job.counts |= {"examples": len(data.examples), **facts}
     job.finish(**{PAIRING: {"title": title, "max_length": start.max_length}, "best": best})
 
@@ -187,7 +187,7 @@ def _dev_texts(dev: str, probe: RerankingProbe, corpus: str, job: FolderJob) -> 
     folder = Path(dev)
     wanted = {query for query, _ in probe.candidates}
     queries = require_file(folder, "queries.jsonl")
-    texts = {query.id: query.text for query in read_queries(queries, intake=job.intake) if query.id in wanted}
+    texts = {query.id: query.text for query in read_queries(queries, tracker=job.tracker) if query.id in wanted}
     unknown = [query for query, _ in probe.candidates if query not in texts]
     if unknown:
         more = _count_missing(len(unknown), len(wanted))
@@ -195,7 +195,7 @@ def _dev_texts(dev: str, probe: RerankingProbe, corpus: str, job: FolderJob) -> 
     place = str(find_file(folder, "corpus.jsonl") or corpus)
     store = CorpusStore.open(place)
     named = list(dict.fromkeys(id for _, ids in probe.candidates for id in ids))
-    absent = list(store.missing(named))
+    absent = list(store.find_missing(named))
     if absent:
         more = _count_missing(len(absent), len(named))
         raise MismatchError(f"{place}: has no '{absent[0]}', which the dev run names{more}")
@@ -223,21 +223,21 @@ def _train_on_lists(
     from drtk.retrieval.rerank import check_same_scorer
     from drtk.runtime.manifest import find_inputs
     from drtk.runtime.progress import log
-    from drtk.training.list_reranker import plan, read_lists, train_list_reranker
+    from drtk.training.list_reranker import plan_list_schedule, read_lists, train_list_reranker
     from drtk.training.text_pairs import warn_of_overlap
 
     opened = PairVectors(vectors)
     others = None if dev_vectors is None else PairVectors(dev_vectors)
     if others is not None:
         check_same_scorer(vectors, opened.scorer, str(dev_vectors), others.scorer)
-    judgements = load_qrels(qrels, intake=job.intake)
-    data = read_lists(source, vectors=opened, judgements=judgements, depth=settings.depth, intake=job.intake)
+    judgements = load_qrels(qrels, tracker=job.tracker)
+    data = read_lists(source, vectors=opened, judgements=judgements, depth=settings.depth, tracker=job.tracker)
     opened.warn_of_another_order(data.source)
     if data.without:
         log(f"left out {data.without:,} queries without a positive among their first {settings.depth} documents")
     if data.unjudged:
         log(f"left out {data.unjudged:,} of {data.queries:,} queries without a judgment")
-    plan(data, settings)
+    plan_list_schedule(data, settings)
     if probe is not None and dev is not None:  # there are no texts to compare
         dev_ids = [query for query, _ in probe.candidates]
         warn_of_overlap(dev_ids, data.query_ids, "evaluation queries", file=dev, source=data.source)
@@ -252,7 +252,7 @@ def _train_on_lists(
         device=device,
     )
     best = facts.pop("best", None)
-    job.intake.inputs += find_inputs({"vectors": vectors, "dev_vectors": dev_vectors})
+    job.tracker.inputs += find_inputs({"vectors": vectors, "dev_vectors": dev_vectors})
     job.counts |= {
         "lists": len(data.lists),
         "without a positive": data.without,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from drtk.cli.decorators import OF_TRAINING, folder_maker
-from drtk.cli.options import AnotherCorpus, Corpus, Device, Folder, Queries, Seed, with_settings
+from drtk.cli.options import Corpus, Device, Folder, Queries, Seed, SkipCorpusCheck, with_settings
 from drtk.runtime.folder_job import FolderJob
 from drtk.training.config import RetrieverConfig
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @with_settings(RetrieverConfig, preset=True)
-@folder_maker("model", resume=True, may_differ=(*OF_TRAINING, "cache_chunk"))
+@folder_maker("model", resume=True, may_differ=(*OF_TRAINING, "grad_cache"))
 def train_retriever(
     examples: Annotated[str, typer.Argument(metavar="EXAMPLES", help="Training examples; - is stdin.")],
     corpus: Corpus,
@@ -35,7 +35,7 @@ def train_retriever(
             "--dev", metavar="DIR", help="Keep the weights with the best nDCG@10 on a BEIR folder with qrels/dev.tsv."
         ),
     ] = None,
-    another_corpus: AnotherCorpus = False,
+    skip_corpus_check: SkipCorpusCheck = False,
     seed: Seed = 42,
     device: Device = "auto",
     *,
@@ -52,18 +52,18 @@ def train_retriever(
         RETRIEVER_LOSSES.check(name)
     settings.check()
     from drtk.data.beir import choose_dev_split
-    from drtk.data.checks import check_examples, check_looked_up, warn_if_swapped
+    from drtk.data.checks import check_examples, check_same_corpus, warn_if_swapped
     from drtk.models.model_folder import locate
-    from drtk.training.preflight import check_beforehand
+    from drtk.training.preflight import check_training_inputs
 
-    check_beforehand(settings.trainer, device, examples, queries, kept=[corpus])
+    check_training_inputs(settings.trainer, device, examples, queries, kept=[corpus])
     check_examples(examples)
     warn_if_swapped(corpus, queries)
     locate(model)
     if settings.aux != "none":
         locate(settings.aux_generator)
     split = choose_dev_split(dev) if dev is not None else ""
-    check_looked_up(examples, corpus, another=another_corpus)
+    check_same_corpus(examples, corpus, another=skip_corpus_check)
     from drtk.training.retriever import train_from_files
 
     def measure_dev(towers: dict[str, TextEncoder], data: TrainingData) -> Callable[[], dict[str, float]]:
@@ -104,28 +104,28 @@ def _dev_figures(
     from drtk.evaluation.probes import RankingProbe
     from drtk.models.checkpoint import embed_for_scoring
     from drtk.runtime.progress import round_significant
-    from drtk.text.rng import uniform
-    from drtk.training.folds import question_digest
+    from drtk.text.rng import sample_uniform
+    from drtk.training.folds import digest_question
     from drtk.training.text_pairs import warn_of_overlap
 
     probe = RankingProbe(
         Path(folder),
         split=split,
-        intake=job.intake,
+        tracker=job.tracker,
         queries=settings.dev_queries,
         pool=settings.dev_pool,
-        lot=partial(uniform, seed, "dev"),
+        lot=partial(sample_uniform, seed, "dev"),
     )
     warn_of_overlap(
-        [question_digest(query.text) for query in probe.queries],
-        {question_digest(data.queries[id]) for id in data.examples.query_ids},
+        [digest_question(query.text) for query in probe.queries],
+        {digest_question(data.queries[id]) for id in data.examples.query_ids},
         f"evaluation queries (qrels/{split}.tsv)",
         file=folder,
         source=data.source,
     )
 
     def figures() -> dict[str, float]:
-        found = probe.figures(partial(embed_for_scoring, towers), batch=settings.batch)
+        found = probe.figures(partial(embed_for_scoring, towers), batch=settings.batch_size)
         return {f"dev_{name}": round_significant(value) for name, value in found.items()}
 
     return figures

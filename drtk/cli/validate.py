@@ -23,13 +23,13 @@ def validate(source: Source = "-", *, settings: ValidationSettings) -> None:
 
     from drtk.data.findings import format_count
     from drtk.data.validation import validate_file, validate_folder
-    from drtk.runtime.progress import printable
+    from drtk.runtime.progress import escape_control_characters
     from drtk.runtime.streams import name_of
 
     findings = validate_folder(source, settings) if Path(source).is_dir() else validate_file(source, settings)
     if settings.json:
-        print(orjson.dumps(findings.as_row()).decode())
+        print(orjson.dumps(findings.to_row()).decode())
     else:
-        print(printable("\n".join(findings.lines())))
+        print(escape_control_characters("\n".join(findings.format_lines())))
     if findings.errors:
         raise DrtkError(f"{name_of(source)}: {format_count(findings.errors, 'error')}")

@@ -8,28 +8,28 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from drtk.data import sniff
-from drtk.data.ids import document_id
+from drtk.data.ids import parse_document_id
 from drtk.data.runs import is_named
 from drtk.data.tables import is_table
 from drtk.data.trec import Judgements, Order, QueryHits, iter_grouped_hits
 from drtk.errors import DrtkError, MismatchError, RecordError
 from drtk.records import Passage
-from drtk.runtime.inputs import Intake
+from drtk.runtime.inputs import InputTracker
 from drtk.runtime.integrity import read_json
-from drtk.runtime.manifest import SOURCES, is_manifest, is_unchanged, manifest_path
+from drtk.runtime.manifest import SOURCES, get_manifest_path, is_manifest, is_unchanged
 from drtk.runtime.progress import warn
 from drtk.runtime.streams import digest_file, is_stream, name_of, open_input
 
 Item = TypeVar("Item")
-Faulty = tuple[Item | None, list[RecordError]]  # a record, if any is left of it, and the errors of its ids
+WithErrors = tuple[Item | None, list[RecordError]]  # a record, if any is left of it, and the errors of its ids
 
 
 class PassageLookup(Protocol):
     """A collection of passages by id, such as `CorpusStore`."""
 
-    def many(self, ids: Sequence[str]) -> list[Passage]: ...
+    def get_many(self, ids: Sequence[str]) -> list[Passage]: ...
 
-    def missing(self, ids: Iterable[str]) -> Iterator[str]: ...
+    def find_missing(self, ids: Iterable[str]) -> Iterator[str]: ...
 
 
 class JudgedHits:
@@ -64,10 +64,10 @@ class JudgedHits:
         if self.found:
             return False
         self._example = self._example or (query_id, doc_ids[0], next(iter(judged)))
-        self._names_documents |= self._of is None and any(document_id(id) in judged for id in doc_ids)
+        self._names_documents |= self._of is None and any(parse_document_id(id) in judged for id in doc_ids)
         return False
 
-    def problem(self) -> str | None:
+    def describe_problem(self) -> str | None:
         """Return the problem, with an example id of each side; None if there is none."""
         if self.found or self._example is None:
             return None
@@ -82,24 +82,30 @@ class JudgedHits:
 
     def warn(self) -> None:
         """Warn of the problem, if there is one."""
-        if (problem := self.problem()) is not None:
+        if (problem := self.describe_problem()) is not None:
             warn(problem)
 
 
 def iter_known_hits(
-    run: str, *, queries: Collection[str], corpus: PassageLookup, depth: int, intake: Intake, order: Order = "score"
-) -> Iterator[Faulty[QueryHits]]:
+    run: str,
+    *,
+    queries: Collection[str],
+    corpus: PassageLookup,
+    depth: int,
+    tracker: InputTracker,
+    order: Order = "score",
+) -> Iterator[WithErrors[QueryHits]]:
     """Yield the hits of each query of a run without those of its `depth` best that the corpus lacks, with their errors.
 
     queries: the known query ids
     """
-    for hits in iter_grouped_hits(run, intake=intake):
+    for hits in iter_grouped_hits(run, tracker=tracker):
         if hits.query_id not in queries:
             place = f"{name_of(run)}:{hits.lines[0]}"
             yield None, [RecordError(place, f"the queries have no '{hits.query_id}'")]
             continue
         faults: list[RecordError] = []
-        while absent := set(corpus.missing(hits.ranked_ids(order)[:depth])):  # again: others move into the top
+        while absent := set(corpus.find_missing(hits.to_ranked_ids(order)[:depth])):  # again: others move into the top
             faults += [
                 RecordError(f"{name_of(run)}:{line}", f"the corpus has no '{id}'")
                 for id, line in zip(hits.doc_ids, hits.lines, strict=True)
@@ -109,12 +115,12 @@ def iter_known_hits(
         yield (hits if hits.doc_ids else None), faults
 
 
-def skip_faulty(found: Iterator[Faulty[Item]], source: str, intake: Intake) -> Iterator[Item]:
-    """Yield the records; pass their errors to `intake`. The first error it raises gets the number of further ones."""
+def skip_faulty(found: Iterator[WithErrors[Item]], source: str, tracker: InputTracker) -> Iterator[Item]:
+    """Yield the records; pass their errors to `tracker`. The first error it raises gets the number of further ones."""
     for item, faults in found:
         for at, fault in enumerate(faults):
             try:
-                intake.forgive(fault)
+                tracker.skip_or_raise(fault)
             except RecordError as error:
                 more = len(faults) - at - 1
                 with suppress(RecordError):  # a later line that is not a record
@@ -128,21 +134,21 @@ def skip_faulty(found: Iterator[Faulty[Item]], source: str, intake: Intake) -> I
 _OTHERS = (sniff.JUDGEMENTS, sniff.RANKED, sniff.CANDIDATES, sniff.PASSAGES)
 
 
-def _kind_of_file(path: str) -> str | None:
+def _sniff_file(path: str) -> str | None:
     """Return the kind of a file, as `sniff.kind_of` does; None for streams and tables."""
     if is_stream(path) or is_table(path):
         return None
     stream, _ = open_input(path)
     with stream:
         try:
-            return sniff.kind_of(stream.peek(1 << 12))  # type: ignore[attr-defined]
+            return sniff.sniff_kind(stream.peek(1 << 12))  # type: ignore[attr-defined]
         except Exception:  # noqa: BLE001 - damaged data; reading it reports the place
             return None
 
 
 def check_examples(source: str) -> None:
     """Raise MismatchError for a file that seems to hold something other than training examples."""
-    if (kind := _kind_of_file(source)) in (*_OTHERS, sniff.RUN, sniff.PREDICTIONS, sniff.EXPANSIONS):
+    if (kind := _sniff_file(source)) in (*_OTHERS, sniff.RUN, sniff.PREDICTIONS, sniff.EXPANSIONS):
         raise MismatchError(
             f"{source}: seems to hold {kind}; expected training examples, which drtk mine-negatives makes"
         )
@@ -150,20 +156,20 @@ def check_examples(source: str) -> None:
 
 def check_run(source: str) -> None:
     """Raise MismatchError for a file that seems to hold something other than a run."""
-    if (kind := _kind_of_file(source)) in (*_OTHERS, sniff.EXAMPLES, sniff.QUERIES, sniff.EITHER):
+    if (kind := _sniff_file(source)) in (*_OTHERS, sniff.EXAMPLES, sniff.QUERIES, sniff.EITHER):
         raise MismatchError(f"{source}: seems to hold {kind}; expected a TREC run, which drtk search makes")
 
 
 def warn_if_swapped(corpus: str, queries: str) -> None:
     """Warn if the queries seem to be passages and the corpus does not."""
-    if _kind_of_file(queries) == sniff.PASSAGES and _kind_of_file(corpus) in (sniff.QUERIES, sniff.EITHER):
+    if _sniff_file(queries) == sniff.PASSAGES and _sniff_file(corpus) in (sniff.QUERIES, sniff.EITHER):
         warn(f"{queries} seems to hold passages, and {corpus} queries: were `queries` and `corpus` swapped?")
 
 
 PASSAGES, TEXTLESS = "passages", "without a text"  # counts: passages that were looked up, and those without a text
 
 
-class EmptyTexts:
+class EmptyTextCounter:
     """Count records, and those whose text is empty.
 
     read: returns the text that is encoded for a record
@@ -192,16 +198,16 @@ def count_texts(passages: Iterable[Passage]) -> dict[str, int]:
     return {name: number for name, number in ((PASSAGES, len(empty)), (TEXTLESS, sum(empty))) if number}
 
 
-def describe_textless(counts: Mapping[str, Any], corpus: str) -> str | None:
+def describe_missing_texts(counts: Mapping[str, Any], corpus: str) -> str | None:
     """Return the error if all passages of `counts` lack a text; None otherwise."""
     if not counts.get(PASSAGES) or counts.get(TEXTLESS, 0) < counts[PASSAGES]:
         return None
     return f"{corpus}: none of the {counts[PASSAGES]:,} passages looked up there has a text: is it the right file?"
 
 
-def warn_of_textless(counts: Mapping[str, Any], corpus: str) -> None:
+def warn_of_missing_texts(counts: Mapping[str, Any], corpus: str) -> None:
     """Warn if some or all passages of `counts` lack a text."""
-    if problem := describe_textless(counts, corpus):
+    if problem := describe_missing_texts(counts, corpus):
         warn(problem)
     elif counts.get(TEXTLESS):
         warn(f"{corpus}: {counts[TEXTLESS]:,} of the {counts[PASSAGES]:,} passages looked up there have no text")
@@ -218,47 +224,47 @@ _COPIERS = {
 }
 
 
-class Origin(NamedTuple):
+class CorpusOrigin(NamedTuple):
     """The corpus from which an output was made: its path then, and its digest."""
 
     path: str
     digest: str
 
 
-def origins_of(path: str) -> list[Origin]:
+def find_origins(path: str) -> list[CorpusOrigin]:
     """Return the corpora that a run, examples, an index or embeddings were made from, as far as manifests tell."""
     manifest = _read_manifest(path)
     # A model is not bound to the corpus it was trained with; vectors of queries have none.
     if manifest is None or manifest.get("kind") == "model" or manifest["settings"].get("role") == "query":
         return []
     program = str(manifest.get("program"))
-    copied = _paths_in(manifest, _COPIERS.get(program, ()))
+    copied = _get_setting_paths(manifest, _COPIERS.get(program, ()))
     if program == "mine-negatives" and manifest["settings"].get("corpus"):
         copied = []  # all ids were looked up in the corpus
     entries = {entry["path"]: entry for entry in manifest["inputs"]}
     origins = [
-        origin for each in copied if each in entries and is_unchanged(entries[each]) for origin in origins_of(each)
+        origin for each in copied if each in entries and is_unchanged(entries[each]) for origin in find_origins(each)
     ]
-    return origins or _corpus_of(manifest)
+    return origins or _find_corpus(manifest)
 
 
-def _corpus_of(manifest: Mapping[str, Any]) -> list[Origin]:
+def _find_corpus(manifest: Mapping[str, Any]) -> list[CorpusOrigin]:
     """Return the corpus among the settings of a manifest, or else the origin of its first input folder that has one."""
     corpus = manifest["settings"].get("corpus")
     if not corpus and manifest.get("program") in _MAKERS:
-        corpus = next(iter(_paths_in(manifest, SOURCES)), None)
+        corpus = next(iter(_get_setting_paths(manifest, SOURCES)), None)
     for entry in manifest["inputs"]:
         if entry["path"] == corpus and not Path(str(corpus)).is_dir():
             digest = entry.get("digest")
             if not digest and is_unchanged(entry):  # texts were looked up, so the file was not read to its end
                 digest = digest_file(corpus)
             if digest:
-                return [Origin(entry["path"], digest)]
+                return [CorpusOrigin(entry["path"], digest)]
     folders = (entry for entry in manifest["inputs"] if Path(entry["path"]).is_dir() and is_unchanged(entry))
-    return next((origins[:1] for entry in folders if (origins := origins_of(entry["path"]))), [])
+    return next((origins[:1] for entry in folders if (origins := find_origins(entry["path"]))), [])
 
 
-def _paths_in(manifest: Mapping[str, Any], settings: Sequence[str]) -> list[str]:
+def _get_setting_paths(manifest: Mapping[str, Any], settings: Sequence[str]) -> list[str]:
     """Return the paths that settings name; of NAME=PATH the path."""
     values = [manifest["settings"].get(name) or [] for name in settings]
     paths = [path for value in values for path in (value if isinstance(value, list) else [value])]
@@ -266,7 +272,7 @@ def _paths_in(manifest: Mapping[str, Any], settings: Sequence[str]) -> list[str]
 
 
 def _read_manifest(path: str) -> dict[str, Any] | None:
-    place = manifest_path(path)
+    place = get_manifest_path(path)
     try:
         content = read_json(place) if place.exists() else None
     except DrtkError:
@@ -274,18 +280,18 @@ def _read_manifest(path: str) -> dict[str, Any] | None:
     return content if is_manifest(content) else None
 
 
-def check_origin(path: str, corpus: Origin) -> None:
+def check_origin(path: str, corpus: CorpusOrigin) -> None:
     """Raise MismatchError if `path` was made from another corpus."""
-    for origin in origins_of(path):
+    for origin in find_origins(path):
         if origin.digest != corpus.digest:
             raise MismatchError(
                 f"{path}: was made from another corpus ({origin.path}, digest {origin.digest[:8]}) than {corpus.path} "
-                f"(digest {corpus.digest[:8]}); if ids mean the same in both: `another_corpus`"
+                f"(digest {corpus.digest[:8]}); if ids mean the same in both: `skip_corpus_check`"
             )
 
 
-def check_looked_up(path: str, corpus: str, *, another: bool) -> None:
+def check_same_corpus(path: str, corpus: str, *, another: bool) -> None:
     """Raise MismatchError if `path` was made from another corpus than the file `corpus`, unless `another` is set."""
-    if another or is_stream(path) or is_stream(corpus) or not Path(corpus).is_file() or not origins_of(path):
+    if another or is_stream(path) or is_stream(corpus) or not Path(corpus).is_file() or not find_origins(path):
         return
-    check_origin(path, Origin(corpus, digest_file(corpus)))
+    check_origin(path, CorpusOrigin(corpus, digest_file(corpus)))

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 from drtk.config import check_effects
 from drtk.data import formats
 from drtk.data.config import ConversionSettings
-from drtk.data.examples import FoundExample
+from drtk.data.examples import ParsedExample
 from drtk.data.jsonl import dump, iter_valid, read_passages, read_queries
 from drtk.data.writers import FORMATS, TABLES, Format
 from drtk.errors import MismatchError, UsageError
 from drtk.records import Query
 from drtk.runtime.filter_job import FilterJob
-from drtk.runtime.inputs import Intake
+from drtk.runtime.inputs import InputTracker
 from drtk.runtime.manifest import find_inputs, is_done
 from drtk.runtime.progress import log
 
@@ -46,39 +46,41 @@ def convert_records(sources: Sequence[str], settings: ConversionSettings, job: F
         raise UsageError(
             "several inputs are for `as` examples, and not for tables, `corpus_out` and `queries_out`, which read twice"
         )
-    sides = _side_jobs(settings, job)
+    sides = _create_text_jobs(settings, job)
     if sides or name in TABLES:
-        job.intake.keep(source, *job.side_files)
+        job.tracker.copy_streams(source, *job.side_files)
     for side, read in sides:
-        side.intake.stand_ins = job.intake.stand_ins
-        side.run(read(source, intake=side.intake), lambda window: map(dump, window), unit=side.kind)
+        side.tracker.stand_ins = job.tracker.stand_ins
+        side.run(read(source, tracker=side.tracker), lambda window: map(dump, window), unit=side.kind)
     if name in TABLES:
-        FORMATS[kind].load(name)(lambda intake: records(source, kind, intake, job.side_files), kind, job)
+        FORMATS[kind].load(name)(lambda tracker: iter_records(source, kind, tracker, job.side_files), kind, job)
         return
     form: Format[Any] = FORMATS[kind].load(name)
     complete = None
     if kind == "examples":
-        complete = _TextLookup(form.needs, settings, job.intake)
+        complete = _TextLookup(form.needs, settings, job.tracker)
         job.window = WINDOW  # each may have a hundred texts
-    every = chain.from_iterable(records(each, kind, job.intake, job.side_files) for each in sources)
+    every = chain.from_iterable(iter_records(each, kind, job.tracker, job.side_files) for each in sources)
     _write(every, form, job, complete)
     if kind == "examples" and not form.needs and not sides and job.counts.get(_MINTED):
         log("ids were made from texts, which are not in the output: `corpus_out` and `queries_out` write them")
 
 
-def records(source: str, kind: str, intake: Intake, side_files: Sequence[str] = ()) -> Iterator[Any]:
-    """Return the records of a source, read as `kind`; errors of records are passed to `intake`."""
+def iter_records(source: str, kind: str, tracker: InputTracker, side_files: Sequence[str] = ()) -> Iterator[Any]:
+    """Return the records of a source, read as `kind`; errors of records are passed to `tracker`."""
     if kind == "passages":
-        return read_passages(source, intake=intake, side_files=side_files)
+        return read_passages(source, tracker=tracker, side_files=side_files)
     if kind == "queries":
-        return read_queries(source, intake=intake)
-    found = {"qrels": formats.judgements, "run": formats.hits, "examples": formats.examples}[kind]
-    if kind == "examples" and formats.is_triples(source, intake):
-        found = formats.triples
-    return iter_valid(found(source, intake), source, intake)  # type: ignore[operator]
+        return read_queries(source, tracker=tracker)
+    found = {"qrels": formats.iter_judgements, "run": formats.iter_hits, "examples": formats.iter_examples}[kind]
+    if kind == "examples" and formats.is_triples(source, tracker):
+        found = formats.iter_triples
+    return iter_valid(found(source, tracker), source, tracker)  # type: ignore[operator]
 
 
-def _side_jobs(settings: ConversionSettings, job: FilterJob) -> list[tuple[FilterJob, Callable[..., Iterator[Any]]]]:
+def _create_text_jobs(
+    settings: ConversionSettings, job: FilterJob
+) -> list[tuple[FilterJob, Callable[..., Iterator[Any]]]]:
     """Return the jobs that write the texts of examples. Each reads the source itself, so each is atomic and resumable."""
     jobs: list[tuple[FilterJob, Callable[..., Iterator[Any]]]] = []
     for output, kind, read in (
@@ -89,7 +91,7 @@ def _side_jobs(settings: ConversionSettings, job: FilterJob) -> list[tuple[Filte
             continue
         recorded = {"sources": job.settings["sources"], "texts": kind, "skip_bad": job.settings["skip_bad"]}
         side = FilterJob("convert", kind, output, recorded, resume=job.resume, force=job.force)
-        side.intake.skip_bad = job.intake.skip_bad
+        side.tracker.skip_bad = job.tracker.skip_bad
         side.recover()
         if job.resume and is_done(output, recorded, program="convert"):
             continue
@@ -101,23 +103,23 @@ def _side_jobs(settings: ConversionSettings, job: FilterJob) -> list[tuple[Filte
 class _TextLookup:
     """Add to examples the texts that a format needs and that they lack, from the files `queries` and `corpus`."""
 
-    def __init__(self, needs: tuple[str, ...], settings: ConversionSettings, intake: Intake) -> None:
-        self._needs, self._settings, self._intake = needs, settings, intake
+    def __init__(self, needs: tuple[str, ...], settings: ConversionSettings, tracker: InputTracker) -> None:
+        self._needs, self._settings, self._intake = needs, settings, tracker
 
-    def __call__(self, window: list[FoundExample]) -> list[FoundExample]:
+    def __call__(self, window: list[ParsedExample]) -> list[ParsedExample]:
         if "query" in self._needs:
             window = [found if found.query is not None else self._add_query(found) for found in window]
         lacking = [found for found in window if not found.passages] if "passages" in self._needs else []
-        ids = list(dict.fromkeys(id for found in lacking for id in _ids(found)))
-        texts = dict(zip(ids, self._store.many(ids), strict=True)) if ids else {}
+        ids = list(dict.fromkeys(id for found in lacking for id in _list_ids(found)))
+        texts = dict(zip(ids, self._store.get_many(ids), strict=True)) if ids else {}
         if not texts:
             return window
         return [
-            found if found.passages else replace(found, passages=tuple(texts[id] for id in _ids(found)))
+            found if found.passages else replace(found, passages=tuple(texts[id] for id in _list_ids(found)))
             for found in window
         ]
 
-    def _add_query(self, found: FoundExample) -> FoundExample:
+    def _add_query(self, found: ParsedExample) -> ParsedExample:
         query = self._queries.get(found.example.query_id)
         if query is None:
             raise MismatchError(f"{self._settings.queries}: has no query '{found.example.query_id}'")
@@ -127,7 +129,7 @@ class _TextLookup:
     def _queries(self) -> dict[str, Query]:
         if self._settings.queries is None:
             raise UsageError("this format holds texts of queries, the input only their ids: `queries` FILE")
-        return {query.id: query for query in read_queries(self._settings.queries, intake=self._intake)}
+        return {query.id: query for query in read_queries(self._settings.queries, tracker=self._intake)}
 
     @cached_property
     def _store(self) -> CorpusStore:
@@ -139,7 +141,7 @@ class _TextLookup:
         return CorpusStore.open(self._settings.corpus)
 
 
-def _ids(found: FoundExample) -> tuple[str, ...]:
+def _list_ids(found: ParsedExample) -> tuple[str, ...]:
     return found.example.positives + found.example.negatives
 
 

@@ -19,22 +19,22 @@ import numpy as np
 
 from drtk.data.arrays import read_array
 from drtk.data.jsonl import dump, read_passages
-from drtk.data.rows import parse_row, passage_from
+from drtk.data.rows import parse_passage, parse_row
 from drtk.errors import DrtkError, MismatchError, RecordError
 from drtk.records import Passage
 from drtk.runtime.atomic import write_json
 from drtk.runtime.integrity import (
     add_digest,
-    cache_folder,
-    content_digest,
-    files_in,
+    compute_content_digest,
+    get_cache_folder,
     hash_id,
     is_intact,
+    list_files,
     record_files,
     replace_folder,
 )
 from drtk.runtime.progress import log, track
-from drtk.runtime.streams import is_stream, max_line_bytes, name_of, raw_lines
+from drtk.runtime.streams import get_max_line_bytes, is_stream, iter_raw_lines, name_of
 
 _BLOCK = 1 << 20
 VERSION = 1  # of the index files, part of the folder name
@@ -64,7 +64,7 @@ class CorpusStore:
         path = Path(source)
         if not path.exists():
             raise DrtkError(f"{path}: No such file or directory")
-        folder = cache_folder() / "corpora" / f"{content_digest(path)}-{VERSION}"
+        folder = get_cache_folder() / "corpora" / f"{compute_content_digest(path)}-{VERSION}"
         if not is_intact(folder, META):
             if folder.exists():
                 log(f"{folder}: is damaged or from an older version; rebuilding it")
@@ -95,7 +95,7 @@ class CorpusStore:
             position += 1
         return None
 
-    def many(self, ids: Sequence[str]) -> list[Passage]:
+    def get_many(self, ids: Sequence[str]) -> list[Passage]:
         """Return the passages `ids`, in that order. Raises MismatchError for an unknown id."""
         wanted = np.fromiter((hash_id(id) for id in ids), dtype=np.uint64, count=len(ids))
         positions = self._hashes.searchsorted(wanted)
@@ -108,7 +108,7 @@ class CorpusStore:
                 found[index] = passage if passage.id == ids[index] else self.get(ids[index])
         return [passage if passage is not None else self[id] for id, passage in zip(ids, found, strict=True)]
 
-    def place(self, id: str) -> str:
+    def locate(self, id: str) -> str:
         """Return the place of a passage for messages: `file:line`, or only the file if the store has a copy of it."""
         if self._source != self.path:
             return str(self._source)
@@ -120,7 +120,7 @@ class CorpusStore:
                 return f"{self.path}:{line}"
         return str(self.path)
 
-    def missing(self, ids: Iterable[str]) -> Iterator[str]:
+    def find_missing(self, ids: Iterable[str]) -> Iterator[str]:
         """Yield the ids that the corpus lacks, by their hashes, without reading texts."""
         for id in ids:
             wanted = np.uint64(hash_id(id))
@@ -138,7 +138,7 @@ class CorpusStore:
 
     def _read(self, position: int | np.integer[Any]) -> Passage:
         line = os.pread(self._file, int(self._lengths[position]), int(self._offsets[position]))
-        return passage_from(parse_row(line))
+        return parse_passage(parse_row(line))
 
     def close(self) -> None:
         if self._file >= 0:
@@ -168,7 +168,7 @@ def _build(path: Path, folder: Path) -> None:
         np.save(making / "offsets.npy", np.array(offsets, dtype=np.uint64)[order])
         np.save(making / "lengths.npy", np.array(lengths, dtype=np.uint32)[order])
         _check_duplicates(path, making)
-        write_json(making / META, add_digest({"files": record_files(making, files_in(making), times=True)}))
+        write_json(making / META, add_digest({"files": record_files(making, list_files(making), times=True)}))
         replace_folder(making, folder)
     except OSError as error:
         if not folder.exists():  # otherwise another process has built the same index
@@ -186,7 +186,7 @@ def _is_plain_jsonl(path: Path) -> bool:
             return False
         file.seek(0)
         try:
-            passage_from(parse_row(file.readline(max_line_bytes())))
+            parse_passage(parse_row(file.readline(get_max_line_bytes())))
         except ValueError:
             return False  # perhaps training data with passages
         return True
@@ -196,10 +196,10 @@ def _iter_lines(path: Path) -> Iterator[tuple[str, int, int]]:
     """Yield (id, offset, length) of the lines of a JSONL file."""
     offset = 0
     with open(path, "rb", buffering=1 << 20) as file:
-        for number, line in enumerate(raw_lines(file, str(path)), start=1):
+        for number, line in enumerate(iter_raw_lines(file, str(path)), start=1):
             if line.strip():
                 try:
-                    yield passage_from(parse_row(line)).id, offset, len(line)
+                    yield parse_passage(parse_row(line)).id, offset, len(line)
                 except ValueError as error:
                     raise RecordError(f"{path}:{number}", str(error)) from error
             offset += len(line)

@@ -124,7 +124,7 @@ class ShardWriter:
     def rows(self) -> int:
         return sum(entry["rows"] for entry in self._entries)
 
-    def finished(self, number: int, digest: str) -> bool:
+    def is_finished(self, number: int, digest: str) -> bool:
         """Return whether an interrupted run has written shard `number`. Raises MismatchError if its records differ."""
         if number >= len(self._entries):
             return False
@@ -147,12 +147,12 @@ class ShardWriter:
                 f"{self.model}: computes a vector of '{ids[row]}' with numbers that are NaN, infinite or too large for {self.dtype}"
             )
         name = f"{len(self._entries):05d}"
-        self._place(f"{name}.ids", lambda file: file.writelines(f"{id}\n".encode() for id in ids))
-        self._place(f"{name}.npy", lambda file: np.lib.format.write_array(file, stored, allow_pickle=False))
+        self._write_file(f"{name}.ids", lambda file: file.writelines(f"{id}\n".encode() for id in ids))
+        self._write_file(f"{name}.npy", lambda file: np.lib.format.write_array(file, stored, allow_pickle=False))
         self._entries.append({"rows": len(ids), "digest": digest})
         write_json(self._journal, self._entries)
 
-    def _place(self, name: str, fill: Callable[[IO[bytes]], object]) -> None:
+    def _write_file(self, name: str, fill: Callable[[IO[bytes]], object]) -> None:
         """Write a file that is complete or absent after a crash."""
         final = self.folder / name
         part = self.folder / f"{name}.part"
@@ -175,7 +175,7 @@ def _is_entry(item: Any) -> bool:
     return isinstance(item, dict) and type(item.get("rows")) is int and isinstance(item.get("digest"), str)
 
 
-def records_digest(records: Iterable[Any]) -> str:
+def digest_records(records: Iterable[Any]) -> str:
     """Return a digest of records (blake2b, 16 bytes, hexadecimal), to detect a changed input."""
     digest = hashlib.blake2b(digest_size=16)
     for record in records:
@@ -186,12 +186,12 @@ def records_digest(records: Iterable[Any]) -> str:
 _KEPT = 4  # shards whose ids are kept in memory; the queries of a run are in order
 
 
-def pair_id(query_id: str, doc_id: str) -> str:
+def make_pair_id(query_id: str, doc_id: str) -> str:
     """Return the id of the vector of a pair; ids contain no white space."""
     return f"{query_id}\t{doc_id}"
 
 
-def _query_of(pair: str) -> str:
+def _get_query_id(pair: str) -> str:
     return pair.partition("\t")[0]
 
 
@@ -218,7 +218,7 @@ class PairVectors:
         self._starts = np.cumsum([0, *(shard.rows for shard in self._shards)])
         for number, shard in enumerate(self._shards):
             at = 0
-            for query, rows in groupby(self._ids(shard), key=_query_of):
+            for query, rows in groupby(self._ids(shard), key=_get_query_id):
                 count = sum(1 for _ in rows)
                 if query in self._places:
                     raise MismatchError(f"{folder}: holds query '{query}' at two places")
@@ -250,7 +250,7 @@ class PairVectors:
             )
         self._queries = self._reordered = 0
 
-    def rows(self, query_id: str, doc_ids: Iterable[str]) -> np.ndarray:
+    def find_rows(self, query_id: str, doc_ids: Iterable[str]) -> np.ndarray:
         """Return the row of each pair, (documents,) int64; -1 without a vector."""
         number, first, count = self._places.get(query_id, (-1, 0, 0))
         if number < 0:
@@ -267,7 +267,7 @@ class PairVectors:
         self._reordered += bool((np.diff(rows[rows >= 0]) < 0).any())
         return rows
 
-    def vectors(self, rows: Sequence[int] | array[int] | np.ndarray) -> np.ndarray:
+    def load_vectors(self, rows: Sequence[int] | array[int] | np.ndarray) -> np.ndarray:
         """Return the vectors of rows, (len(rows), dimension), float32."""
         wanted = np.asarray(rows, dtype=np.int64)
         out = np.empty((len(wanted), self.dimension), dtype=np.float32)
@@ -294,7 +294,7 @@ class PairWriter:
         """
         if not len(ids):
             return
-        digest, rows = records_digest(ids), 0
+        digest, rows = digest_records(ids), 0
         if self._writer.rows == before:
             self._writer.write(ids, vectors, digest=digest)
             return

@@ -10,14 +10,14 @@ from typing import Any
 from drtk.data.rows import (
     PASSAGE_IDS,
     Row,
-    example_from,
-    identifier,
     make_id,
-    metadata_of,
-    query_from,
-    strings_of,
+    parse_example,
+    parse_id,
+    parse_query,
+    parse_strings,
+    parse_text,
     take,
-    text_of,
+    take_metadata,
 )
 from drtk.records import Example, Passage, Query
 
@@ -28,7 +28,7 @@ _MARKS = ("positives", "positive_passages", "positive_document_ids", "positive_c
 
 
 @dataclass(frozen=True, slots=True)
-class FoundExample:
+class ParsedExample:
     """An example, which may lack positives, and the texts that came with it, in the order of its ids.
 
     has_new_ids: some passage had no id and got one made from its text, so ids alone do not lead to a corpus.
@@ -47,7 +47,7 @@ def is_example(row: Row) -> bool:
     return "_id" not in row and any(name in row for name in _MARKS)
 
 
-def parse_example_row(row: Row) -> FoundExample:
+def parse_example_row(row: Row) -> ParsedExample:
     """Return the example of a row in any known format. Raises ValueError with the problem."""
     row = row.copy()
     for mark, parse in _SHAPES:
@@ -56,17 +56,17 @@ def parse_example_row(row: Row) -> FoundExample:
     raise ValueError(f"no training example: none of {', '.join(_MARKS)} is there")
 
 
-def query_id_of(row: Row) -> str:
+def parse_query_id(row: Row) -> str:
     """Return the query id of a row in any known format, if possible without parsing its passages."""
     named = [name for name in ("query_id", "qid") if name in row]
     if len(named) != 1:
         return parse_example_row(row).example.query_id
-    return identifier(row[named[0]], named[0])
+    return parse_id(row[named[0]], named[0])
 
 
-def _parse_drtk_or_simlm(row: Row) -> FoundExample:
+def _parse_drtk_or_simlm(row: Row) -> ParsedExample:
     if not isinstance(row["positives"], dict):
-        return FoundExample(example_from(row))
+        return ParsedExample(parse_example(row))
     query = _take_query(row)
     sides: dict[str, tuple[str, ...]] = {}
     scores: dict[str, list[float]] = {}
@@ -74,30 +74,30 @@ def _parse_drtk_or_simlm(row: Row) -> FoundExample:
         given = row.pop(side, {})
         if not isinstance(given, dict) or not isinstance(given.get("doc_id"), list):
             raise ValueError(f"'{side}' must be an object with 'doc_id' and 'score'")
-        sides[side] = tuple(identifier(id, f"{side}.doc_id") for id in given["doc_id"])
+        sides[side] = tuple(parse_id(id, f"{side}.doc_id") for id in given["doc_id"])
         if given.get("score"):
             scores[side] = _parse_numbers(given["score"], f"{side}.score", len(sides[side]))
     example = Example(query.id, sides["positives"], sides["negatives"], scores or None, None, row)
-    return FoundExample(example, query)
+    return ParsedExample(example, query)
 
 
-def _parse_tevatron(row: Row) -> FoundExample:
+def _parse_tevatron(row: Row) -> ParsedExample:
     query = _take_query(row)
     positives = _parse_contexts(row.pop("positive_passages"), "positive_passages")
     negatives = _parse_contexts(row.pop("negative_passages", []), "negative_passages")
     return _make_example(query, positives, negatives, row)
 
 
-def _parse_tevatron_ids(row: Row) -> FoundExample:
+def _parse_tevatron_ids(row: Row) -> ParsedExample:
     query = _take_query(row)
     sides = [
-        tuple(identifier(id, name) for id in _check_list(row.pop(name, []), name))
+        tuple(parse_id(id, name) for id in _check_list(row.pop(name, []), name))
         for name in ("positive_document_ids", "negative_document_ids")
     ]
-    return FoundExample(Example(query.id, sides[0], sides[1], None, None, row), query)
+    return ParsedExample(Example(query.id, sides[0], sides[1], None, None, row), query)
 
 
-def _parse_dpr(row: Row) -> FoundExample:
+def _parse_dpr(row: Row) -> ParsedExample:
     query = _take_query(row)
     hard = _parse_contexts(row.pop("hard_negative_ctxs", []), "hard_negative_ctxs")
     other = _parse_contexts(row.pop("negative_ctxs", []), "negative_ctxs")
@@ -106,7 +106,7 @@ def _parse_dpr(row: Row) -> FoundExample:
     return _make_example(query, positives, hard + other, row, sources={"negatives": sources} if sources else None)
 
 
-def _parse_dpr_results(row: Row) -> FoundExample:
+def _parse_dpr_results(row: Row) -> ParsedExample:
     """Parse DPR's retrieval results: passages with an answer are positives, the others negatives."""
     query = _take_query(row)
     contexts = _check_list(row.pop("ctxs"), "ctxs")
@@ -115,7 +115,7 @@ def _parse_dpr_results(row: Row) -> FoundExample:
     positives = [text for text, is_right in zip(texts, right, strict=True) if is_right]
     negatives = [text for text, is_right in zip(texts, right, strict=True) if not is_right]
     found = _make_example(query, positives, negatives, row)
-    return FoundExample(found.example, query, tuple(passage for passage, _ in texts), found.has_new_ids)
+    return ParsedExample(found.example, query, tuple(passage for passage, _ in texts), found.has_new_ids)
 
 
 def parse_result_hits(row: Row) -> tuple[Query, list[tuple[str, float]]]:
@@ -129,19 +129,19 @@ def parse_result_hits(row: Row) -> tuple[Query, list[tuple[str, float]]]:
     return _take_query(row), hits
 
 
-def _parse_flag_or_sbert(row: Row) -> FoundExample:
+def _parse_flag_or_sbert(row: Row) -> ParsedExample:
     positives = _check_list(row["pos"], "pos")
     if "query" in row and all(isinstance(item, str) for item in positives):
         return _parse_flag(row)
     return _parse_sbert(row)
 
 
-def _parse_flag(row: Row) -> FoundExample:
+def _parse_flag(row: Row) -> ParsedExample:
     query = _take_query(row)
     scores = {}
     sides = []
     for name, side in (("pos", "positives"), ("neg", "negatives")):
-        texts = strings_of(row.pop(name, []), name)
+        texts = parse_strings(row.pop(name, []), name)
         sides.append([(Passage(make_id("p", "", text), text), True) for text in texts])
         if row.get(f"{name}_scores"):
             scores[side] = _parse_numbers(row[f"{name}_scores"], f"{name}_scores", len(texts))
@@ -149,8 +149,8 @@ def _parse_flag(row: Row) -> FoundExample:
     return _make_example(query, sides[0], sides[1], row, scores=scores)
 
 
-def _parse_sbert(row: Row) -> FoundExample:
-    query_id = identifier(take(row, "qid", "query_id"), "qid")
+def _parse_sbert(row: Row) -> ParsedExample:
+    query_id = parse_id(take(row, "qid", "query_id"), "qid")
     positives = _parse_scored_ids(row.pop("pos"), "pos")
     given = row.pop("neg", [])
     negatives: dict[str, float | None] = {}
@@ -175,7 +175,7 @@ def _parse_sbert(row: Row) -> FoundExample:
         {"negatives": sources} if isinstance(given, dict) and sources else None,
         row,
     )
-    return FoundExample(example, systems=systems)
+    return ParsedExample(example, systems=systems)
 
 
 def _parse_scored_ids(items: Any, field: str) -> dict[str, float | None]:
@@ -184,11 +184,11 @@ def _parse_scored_ids(items: Any, field: str) -> dict[str, float | None]:
     for item in _check_list(items, field):
         if isinstance(item, dict):
             score = item.get("ce-score")
-            found[identifier(take(item, "pid", "_id", "id"), field)] = (
+            found[parse_id(take(item, "pid", "_id", "id"), field)] = (
                 None if score is None else _parse_numbers([score], f"{field}.ce-score", 1)[0]
             )
         else:
-            found[identifier(item, field)] = None
+            found[parse_id(item, field)] = None
     return found
 
 
@@ -199,7 +199,7 @@ def _take_query(row: Row) -> Query:
         fields.setdefault("query", fields.pop("query_text"))
     if not ("query" in fields or "question" in fields):
         raise ValueError("'query' is missing")
-    return query_from(fields)
+    return parse_query(fields)
 
 
 def _parse_contexts(value: Any, field: str) -> list[tuple[Passage, bool]]:
@@ -210,11 +210,11 @@ def _parse_contexts(value: Any, field: str) -> list[tuple[Passage, bool]]:
 def _parse_context(item: Any, field: str) -> tuple[Passage, bool]:
     if not isinstance(item, dict):
         raise ValueError(f"'{field}' must hold objects with 'title' and 'text'")
-    text = text_of(take(item.copy(), "text", "contents"), f"{field}.text")
-    title = text_of(item.get("title") or "", f"{field}.title")
+    text = parse_text(take(item.copy(), "text", "contents"), f"{field}.text")
+    title = parse_text(item.get("title") or "", f"{field}.title")
     for name in PASSAGE_IDS:
         if name in item and item[name] not in (None, ""):
-            return Passage(identifier(item[name], f"{field}.{name}"), text, title, metadata_of(item.copy())), False
+            return Passage(parse_id(item[name], f"{field}.{name}"), text, title, take_metadata(item.copy())), False
     return Passage(make_id("p", title, text), text, title), True
 
 
@@ -226,11 +226,11 @@ def _make_example(
     *,
     scores: dict[str, list[float]] | None = None,
     sources: dict[str, list[str]] | None = None,
-) -> FoundExample:
+) -> ParsedExample:
     ids = [tuple(passage.id for passage, _ in side) for side in (positives, negatives)]
     example = Example(query.id, ids[0], ids[1], scores or None, sources, extra)
     both = positives + negatives
-    return FoundExample(example, query, tuple(passage for passage, _ in both), any(made for _, made in both))
+    return ParsedExample(example, query, tuple(passage for passage, _ in both), any(made for _, made in both))
 
 
 def _check_list(value: Any, field: str) -> list[Any]:
@@ -249,7 +249,7 @@ def _parse_numbers(value: Any, field: str, count: int) -> list[float]:
     return [float(item) for item in value]
 
 
-_SHAPES: tuple[tuple[str, Callable[[Row], FoundExample]], ...] = (
+_SHAPES: tuple[tuple[str, Callable[[Row], ParsedExample]], ...] = (
     ("positives", _parse_drtk_or_simlm),
     ("positive_passages", _parse_tevatron),
     ("positive_document_ids", _parse_tevatron_ids),

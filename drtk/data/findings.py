@@ -14,7 +14,7 @@ HELD = 500_000  # pairs in memory, about 250 bytes each; more are written to dis
 PARTS = 512  # files on disk, of which one at a time is read
 
 
-class Grouping:
+class DuplicateFinder:
     """Collect (key, value) pairs, in a temporary folder above `held` pairs, and find the keys that are repeated.
 
     Keys must not contain tabs or line ends, values no line ends.
@@ -31,7 +31,7 @@ class Grouping:
         if len(self._held) >= self._limit:
             self._spill()
 
-    def repeated(self) -> Iterator[tuple[str, list[str]]]:
+    def iter_duplicates(self) -> Iterator[tuple[str, list[str]]]:
         """Yield (key, values in the order they were added) for each key that was added more than once."""
         if self._folder is None:
             yield from _find_repeated(self._held)
@@ -150,12 +150,12 @@ class Findings:
         """The number of warnings."""
         return sum(self.counts.values()) - self.errors
 
-    def shown(self, check: str) -> list[tuple[str, str]]:
+    def list_places(self, check: str) -> list[tuple[str, str]]:
         """Return (place, message) of the first problems of a kind, in file order."""
         kept = sorted((-line, message) for line, message in self._kept.get(check, []))
         return [(f"{self.file}:{line}" if line else self.file, message) for line, message in kept]
 
-    def as_row(self) -> dict[str, Any]:
+    def to_row(self) -> dict[str, Any]:
         """Return all findings as one JSON object."""
         checks = [
             {
@@ -163,7 +163,7 @@ class Findings:
                 "severity": "error" if fatal else "warning",
                 "meaning": meaning,
                 "count": self.counts[check],
-                "shown": [{"place": place, "message": message} for place, message in self.shown(check)],
+                "shown": [{"place": place, "message": message} for place, message in self.list_places(check)],
             }
             for check, (fatal, meaning) in CHECKS.items()
             if check in self.counts
@@ -172,7 +172,7 @@ class Findings:
         row |= {"errors": self.errors, "warnings": self.warnings, "checks": checks}
         return row | ({"compared": self.compared} if self.compared else {})
 
-    def lines(self) -> Iterator[str]:
+    def format_lines(self) -> Iterator[str]:
         """Yield all findings as lines of text."""
         yield f"{self.file}: {self.records:,} {_NOUNS.get(self.kind, self.kind)} read"
         if self.compared:
@@ -182,7 +182,7 @@ class Findings:
                 continue
             yield ""
             yield f"{'error' if fatal else 'warning'}  {check}  {self.counts[check]:,}  ({meaning})"
-            shown = self.shown(check)
+            shown = self.list_places(check)
             for place, message in shown:
                 yield f"  {place}: {message}"
             if len(shown) < self.counts[check]:

@@ -12,27 +12,27 @@ from typing import Literal, TypeVar
 
 import orjson
 
-from drtk.data.examples import FoundExample, is_example, parse_example_row, parse_result_hits
-from drtk.data.json_arrays import array_rows, is_array
-from drtk.data.rows import Row, is_too_deep, json_fault, make_id, parse_row, passage_from, query_from
+from drtk.data.examples import ParsedExample, is_example, parse_example_row, parse_result_hits
+from drtk.data.json_arrays import is_array, iter_array_rows
+from drtk.data.rows import Row, describe_json_error, is_too_deep, make_id, parse_passage, parse_query, parse_row
 from drtk.data.sniff import is_candidate
-from drtk.data.tables import is_table, table_rows
-from drtk.data.tsv import Placed, parse_passage_lines, parse_query_lines
+from drtk.data.tables import is_table, iter_table_rows
+from drtk.data.tsv import ParsedRow, parse_passage_lines, parse_query_lines
 from drtk.records import Example, Hit, Passage, Qrel, Query
-from drtk.runtime.inputs import Intake
+from drtk.runtime.inputs import InputTracker
 
 Record = TypeVar("Record")
-Found = Iterator[tuple[int, Record | ValueError]]
+ParsedRecords = Iterator[tuple[int, Record | ValueError]]
 
 
-def passages(source: str, intake: Intake) -> Found[Passage]:
+def iter_passages(source: str, tracker: InputTracker) -> ParsedRecords[Passage]:
     """Yield the passages of a corpus, or the passages within training data, each once."""
-    return _read(source, intake, parse_passage_lines, passage_from, _iter_passages)
+    return _read(source, tracker, parse_passage_lines, parse_passage, _iter_example_passages)
 
 
-def queries(source: str, intake: Intake) -> Found[Query]:
+def iter_queries(source: str, tracker: InputTracker) -> ParsedRecords[Query]:
     """Yield the queries of a file, or those within training data, each once. A repeated generated id gets the suffix -2."""
-    found: Found[Query] = _read(source, intake, parse_query_lines, query_from, _iter_queries)
+    found: ParsedRecords[Query] = _read(source, tracker, parse_query_lines, parse_query, _iter_example_queries)
     uses: dict[str, int] = {}
     for number, query in found:
         if isinstance(query, Query) and query.id[:1] == "q" and query.id == make_id("q", query.text):
@@ -42,23 +42,23 @@ def queries(source: str, intake: Intake) -> Found[Query]:
         yield number, query
 
 
-def examples(source: str, intake: Intake) -> Found[FoundExample]:
+def iter_examples(source: str, tracker: InputTracker) -> ParsedRecords[ParsedExample]:
     """Yield training examples; an example without positives is an error."""
-    for number, found in parse_rows(json_rows(source, intake), parse_example_row):
-        if isinstance(found, FoundExample) and not found.example.positives:
+    for number, found in parse_rows(iter_json_rows(source, tracker), parse_example_row):
+        if isinstance(found, ParsedExample) and not found.example.positives:
             yield number, ValueError("has no positives")
         else:
             yield number, found
 
 
-def judgements(source: str, intake: Intake) -> Found[Qrel]:
+def iter_judgements(source: str, tracker: InputTracker) -> ParsedRecords[Qrel]:
     """Yield judgements of BEIR TSV or TREC qrels, or with grade 1 each positive of training data."""
     from drtk.data.trec import read_qrels
 
-    if not _is_json(source, intake):
-        yield from read_qrels(source, intake=intake)
+    if not _is_json(source, tracker):
+        yield from read_qrels(source, tracker=tracker)
         return
-    for number, found in examples(source, intake):
+    for number, found in iter_examples(source, tracker):
         if isinstance(found, ValueError):
             yield number, found
         else:
@@ -66,87 +66,90 @@ def judgements(source: str, intake: Intake) -> Found[Qrel]:
                 yield number, Qrel(found.example.query_id, id, 1)
 
 
-def hits(source: str, intake: Intake) -> Found[Hit]:
+def iter_hits(source: str, tracker: InputTracker) -> ParsedRecords[Hit]:
     """Yield the hits of a TREC run, MS MARCO's ranked pairs or top-1000 candidates (score 1/rank), or DPR's results."""
     from drtk.data.trec import iter_query_hits
 
-    if _is_json(source, intake):
-        yield from _iter_result_hits(source, intake)
-    elif len(_first_line(source, intake).split()) == 3:
-        yield from _iter_ranked_pairs(source, intake)
-    elif is_candidate(_first_line(source, intake)):
-        yield from _iter_candidates(source, intake)
+    if _is_json(source, tracker):
+        yield from _iter_result_hits(source, tracker)
+    elif len(_peek_line(source, tracker).split()) == 3:
+        yield from _iter_ranked_pairs(source, tracker)
+    elif is_candidate(_peek_line(source, tracker)):
+        yield from _iter_candidates(source, tracker)
     else:
-        for block in iter_query_hits(source, intake=intake):
+        for block in iter_query_hits(source, tracker=tracker):
             rows = zip(block.lines, block.doc_ids, block.ranks, block.scores, block.tags, strict=True)
             for number, doc_id, rank, score, tag in rows:
                 yield number, Hit(block.query_id, doc_id, rank, score, tag)
 
 
-def json_rows(source: str, intake: Intake) -> Iterator[Placed]:
+def iter_json_rows(source: str, tracker: InputTracker) -> Iterator[ParsedRow]:
     """Yield (line, JSON object) of JSONL, a JSON array, a Parquet file or a data set."""
-    layout = _layout(source, intake)
+    layout = _detect_layout(source, tracker)
     if layout == "table":
-        return table_rows(source, intake)
+        return iter_table_rows(source, tracker)
     if layout == "array":
-        return array_rows(intake.blocks(source))
-    return _parse_jsonl(intake.lines(source))
+        return iter_array_rows(tracker.iter_blocks(source))
+    return _parse_jsonl(tracker.iter_lines(source))
 
 
-def is_triples(source: str, intake: Intake) -> bool:
+def is_triples(source: str, tracker: InputTracker) -> bool:
     """Return whether a file holds MS MARCO's `qid<TAB>positive<TAB>negative`: numbers, by its first ten lines.
 
     Grades and ranks are numbers too, so most third columns must have four digits or more.
     """
-    if _is_json(source, intake):
+    if _is_json(source, tracker):
         return False
-    rows = [line.split() for line in intake.peek(source).splitlines() if line.strip()][:10]
+    rows = [line.split() for line in tracker.peek(source).splitlines() if line.strip()][:10]
     ids = [row for row in rows if len(row) == 3 and all(map(bytes.isdigit, row)) and len(row[2].lstrip(b"0")) > 3]
     return 2 * len(ids) > len(rows)
 
 
-def triples(source: str, intake: Intake) -> Found[FoundExample]:
+def iter_triples(source: str, tracker: InputTracker) -> ParsedRecords[ParsedExample]:
     """Yield one example per group of consecutive triples of a query, with the line number of the first."""
     query, start = "", 0
     positives: dict[str, None] = {}
     negatives: dict[str, None] = {}
-    for number, columns in chain(_iter_columns(source, intake, "qid positive negative"), [(0, ["", "", ""])]):
+    for number, columns in chain(_iter_columns(source, tracker, "qid positive negative"), [(0, ["", "", ""])]):
         if isinstance(columns, ValueError):
             yield number, columns
             continue
         if columns[0] != query:
             if positives:
-                yield start, FoundExample(Example(query, tuple(positives), tuple(negatives)))
+                yield start, ParsedExample(Example(query, tuple(positives), tuple(negatives)))
             query, start, positives, negatives = columns[0], number, {}, {}
         positives[columns[1]] = None
         negatives[columns[2]] = None
 
 
-def _first_line(source: str, intake: Intake) -> bytes:
-    return next((line for line in intake.peek(source).splitlines() if line.strip()), b"")
+def _peek_line(source: str, tracker: InputTracker) -> bytes:
+    return next((line for line in tracker.peek(source).splitlines() if line.strip()), b"")
 
 
-def _layout(source: str, intake: Intake) -> Literal["lines", "array", "table"]:
+def _detect_layout(source: str, tracker: InputTracker) -> Literal["lines", "array", "table"]:
     if is_table(source):
         return "table"
-    return "array" if is_array(intake.peek(source)[:64]) else "lines"
+    return "array" if is_array(tracker.peek(source)[:64]) else "lines"
 
 
-def _is_json(source: str, intake: Intake) -> bool:
-    return _layout(source, intake) != "lines" or intake.peek(source).removeprefix(b"\xef\xbb\xbf").lstrip()[:1] == b"{"
+def _is_json(source: str, tracker: InputTracker) -> bool:
+    return (
+        _detect_layout(source, tracker) != "lines"
+        or tracker.peek(source).removeprefix(b"\xef\xbb\xbf").lstrip()[:1] == b"{"
+    )
 
 
 def _read(
     source: str,
-    intake: Intake,
-    tsv: Callable[[Iterator[tuple[int, bytes]]], Iterator[Placed]],
+    tracker: InputTracker,
+    tsv: Callable[[Iterator[tuple[int, bytes]]], Iterator[ParsedRow]],
     parse: Callable[[Row], Record],
-    of_examples: Callable[[Iterator[Placed]], Found[Record]],
-) -> Found[Record]:
-    if _layout(source, intake) == "lines":
-        rows = _parse_lines(intake.lines(source), tsv)
+    of_examples: Callable[[Iterator[ParsedRow]], ParsedRecords[Record]],
+) -> ParsedRecords[Record]:
+    if _detect_layout(source, tracker) == "lines":
+        rows = _parse_lines(tracker.iter_lines(source), tsv)
     else:
-        rows = json_rows(source, intake)
+        rows = iter_json_rows(source, tracker)
     skipped: list[tuple[int, Row | ValueError]] = []
     for number, row in rows:  # the first valid row tells whether this is training data
         skipped.append((number, row))
@@ -159,7 +162,7 @@ def _read(
     yield from parse_rows(chain(skipped, rows), parse)
 
 
-def parse_rows(rows: Iterator[Placed], parse: Callable[[Row], Record]) -> Found[Record]:
+def parse_rows(rows: Iterator[ParsedRow], parse: Callable[[Row], Record]) -> ParsedRecords[Record]:
     """Yield the records that `parse` returns for rows, or its ValueError."""
     for number, row in rows:
         if type(row) is dict:
@@ -174,8 +177,8 @@ def parse_rows(rows: Iterator[Placed], parse: Callable[[Row], Record]) -> Found[
 
 
 def _parse_lines(
-    lines: Iterator[tuple[int, bytes]], tsv: Callable[[Iterator[tuple[int, bytes]]], Iterator[Placed]]
-) -> Iterator[Placed]:
+    lines: Iterator[tuple[int, bytes]], tsv: Callable[[Iterator[tuple[int, bytes]]], Iterator[ParsedRow]]
+) -> Iterator[ParsedRow]:
     for number, line in lines:
         if not line.isspace() and line:
             lines = chain([(number, line)], lines)
@@ -196,14 +199,14 @@ def _is_json_line(line: bytes) -> bool:
     return True
 
 
-def _parse_jsonl(lines: Iterator[tuple[int, bytes]]) -> Iterator[Placed]:
+def _parse_jsonl(lines: Iterator[tuple[int, bytes]]) -> Iterator[ParsedRow]:
     loads = orjson.loads
     for number, line in lines:
         try:
             row = loads(line)
         except orjson.JSONDecodeError as error:
             if line.strip():
-                yield number, ValueError(json_fault(line, error))
+                yield number, ValueError(describe_json_error(line, error))
             continue
         if type(row) is dict and not is_too_deep(line, row):
             yield number, row
@@ -214,7 +217,7 @@ def _parse_jsonl(lines: Iterator[tuple[int, bytes]]) -> Iterator[Placed]:
                 yield number, error
 
 
-def _iter_passages(rows: Iterator[Placed]) -> Found[Passage]:
+def _iter_example_passages(rows: Iterator[ParsedRow]) -> ParsedRecords[Passage]:
     seen: dict[int, tuple[int, int]] = {}  # hash of id -> hash of text, line: about 200 bytes a passage
     for number, found in parse_rows(rows, parse_example_row):
         if isinstance(found, ValueError):
@@ -226,7 +229,7 @@ def _iter_passages(rows: Iterator[Placed]) -> Found[Passage]:
             yield from _drop_repeated(number, passage, passage.id, (passage.title, passage.text), seen)
 
 
-def _iter_queries(rows: Iterator[Placed]) -> Found[Query]:
+def _iter_example_queries(rows: Iterator[ParsedRow]) -> ParsedRecords[Query]:
     seen: dict[int, tuple[int, int]] = {}
     for number, found in parse_rows(rows, parse_example_row):
         if isinstance(found, ValueError):
@@ -250,8 +253,8 @@ def _drop_repeated(
         yield number, ValueError(f"id '{id}' comes again with another text (first in line {line})")
 
 
-def _iter_result_hits(source: str, intake: Intake) -> Found[Hit]:
-    for number, found in parse_rows(json_rows(source, intake), parse_result_hits):
+def _iter_result_hits(source: str, tracker: InputTracker) -> ParsedRecords[Hit]:
+    for number, found in parse_rows(iter_json_rows(source, tracker), parse_result_hits):
         if isinstance(found, ValueError):
             yield number, found
             continue
@@ -260,8 +263,8 @@ def _iter_result_hits(source: str, intake: Intake) -> Found[Hit]:
             yield number, Hit(query.id, doc_id, rank, score)
 
 
-def _iter_ranked_pairs(source: str, intake: Intake) -> Found[Hit]:
-    for number, columns in _iter_columns(source, intake, "qid pid rank"):
+def _iter_ranked_pairs(source: str, tracker: InputTracker) -> ParsedRecords[Hit]:
+    for number, columns in _iter_columns(source, tracker, "qid pid rank"):
         if isinstance(columns, ValueError):
             yield number, columns
         elif not columns[2].isdecimal() or not 1 <= int(columns[2]) < 1 << 63:
@@ -271,10 +274,10 @@ def _iter_ranked_pairs(source: str, intake: Intake) -> Found[Hit]:
             yield number, Hit(columns[0], columns[1], rank, 1 / rank)
 
 
-def _iter_candidates(source: str, intake: Intake) -> Found[Hit]:
+def _iter_candidates(source: str, tracker: InputTracker) -> ParsedRecords[Hit]:
     """Yield hits ranked by the order of the query's lines; the file need not be grouped by query."""
     ranks: dict[str, int] = {}
-    for number, columns in _iter_columns(source, intake, "qid pid query passage", separator="\t"):
+    for number, columns in _iter_columns(source, tracker, "qid pid query passage", separator="\t"):
         if isinstance(columns, ValueError):
             yield number, columns
             continue
@@ -287,14 +290,14 @@ def _iter_candidates(source: str, intake: Intake) -> Found[Hit]:
 
 
 def _iter_columns(
-    source: str, intake: Intake, names: str, *, separator: str | None = None
+    source: str, tracker: InputTracker, names: str, *, separator: str | None = None
 ) -> Iterator[tuple[int, list[str] | ValueError]]:
     """Yield (line number, columns) of a file, split at white space or `separator`.
 
     Yields a ValueError for a line that has not as many columns as `names`.
     """
     count = len(names.split())
-    for number, line in intake.lines(source):
+    for number, line in tracker.iter_lines(source):
         try:
             columns = line.decode().split(separator)
         except UnicodeDecodeError as error:

@@ -6,18 +6,18 @@ from collections.abc import Iterable
 
 from drtk.data.jsonl import read_passages
 from drtk.records import Passage
-from drtk.runtime.inputs import Intake
+from drtk.runtime.inputs import InputTracker
 
 
-def document_id(passage_id: str) -> str:
+def parse_document_id(passage_id: str) -> str:
     """Return the document id of a chunk id: the part before the last '#', or the id itself."""
     return passage_id.rpartition("#")[0] or passage_id
 
 
-def document_id_of(passage: Passage) -> str:
+def get_document_id(passage: Passage) -> str:
     """Return the document id of a passage: its `metadata.source_id`, or else the one in its id."""
     named = (passage.metadata or {}).get("source_id")
-    return document_id(passage.id) if named is None else str(named)
+    return parse_document_id(passage.id) if named is None else str(named)
 
 
 class CorpusIds:
@@ -31,17 +31,17 @@ class CorpusIds:
         self._documents: dict[str, str | None] = {}  # its only passage; None if it has several
         self._other: dict[str, str] = {}  # documents that are not in the passage id
         for passage in passages:
-            document = document_id_of(passage)
-            if document != document_id(passage.id):
+            document = get_document_id(passage)
+            if document != parse_document_id(passage.id):
                 self._other[passage.id] = document
             self._documents[document] = None if document in self._documents else passage.id
             self.ids.append(passage.id)
         self._known = set(self.ids)
 
     @classmethod
-    def read(cls, corpus: str, intake: Intake) -> CorpusIds:
+    def read(cls, corpus: str, tracker: InputTracker) -> CorpusIds:
         """Read the ids of a corpus file."""
-        return cls(read_passages(corpus, intake=intake))
+        return cls(read_passages(corpus, tracker=tracker))
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -50,7 +50,7 @@ class CorpusIds:
         return passage_id in self._known
 
     def __call__(self, passage_id: str) -> str:
-        return self._other.get(passage_id) or document_id(passage_id)
+        return self._other.get(passage_id) or parse_document_id(passage_id)
 
     def has_document(self, document_id: str) -> bool:
         """Return whether any passage is part of the document."""

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator
 
 from drtk.data.rows import Row, parse_row
-from drtk.runtime.streams import max_line_bytes, too_long
+from drtk.runtime.streams import describe_too_long, get_max_line_bytes
 
 # A string or a bracket. A string that continues in the next block matches to the end of this one.
 _TOKEN = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)|[{}\[\]]', re.DOTALL)
@@ -18,7 +18,7 @@ def is_array(head: bytes) -> bool:
     return re.match(rb"(\xef\xbb\xbf)?\s*\[\s*(\{|\]|\Z)", head) is not None
 
 
-def array_rows(blocks: Iterable[bytes]) -> Iterator[tuple[int, Row | ValueError]]:
+def iter_array_rows(blocks: Iterable[bytes]) -> Iterator[tuple[int, Row | ValueError]]:
     """Yield (line of its first character, object) for each element of an array; a ValueError instead of an invalid one.
 
     blocks: the bytes of the file, in blocks of any size
@@ -92,17 +92,17 @@ def _read_object(text: bytes, start: int, pieces: Iterator[bytes]) -> tuple[byte
             elif mark in b"}]":
                 depth -= 1
                 if depth == 0:
-                    if token.end() - start > max_line_bytes():
-                        raise ValueError(too_long("element"))
+                    if token.end() - start > get_max_line_bytes():
+                        raise ValueError(describe_too_long("element"))
                     return text, start, token.end()
             elif token.end() == len(text) and not _is_closed(mark):
                 at = token.start()  # scan a string that continues in the next block again
                 break
             at = token.end()
-        if len(text) - start > max_line_bytes():
-            raise ValueError(too_long("element"))
+        if len(text) - start > get_max_line_bytes():
+            raise ValueError(describe_too_long("element"))
         # Double the text, so that an object of any size is scanned a bounded number of times.
-        more, wanted = [], min(len(text) - start, max_line_bytes() + 1 - len(text) + start)
+        more, wanted = [], min(len(text) - start, get_max_line_bytes() + 1 - len(text) + start)
         while wanted > 0 and (piece := next(pieces, b"")):
             more.append(piece)
             wanted -= len(piece)

@@ -11,19 +11,19 @@ import orjson
 from drtk.data import formats
 from drtk.data.rows import (
     Row,
-    example_row,
-    expansion_from,
-    expansion_row,
-    identifier,
+    build_example_row,
+    build_expansion_row,
+    build_passage_row,
+    build_prediction_row,
+    build_query_row,
+    parse_expansion,
+    parse_id,
+    parse_prediction,
     parse_row,
-    passage_row,
-    prediction_from,
-    prediction_row,
-    query_row,
 )
 from drtk.errors import DrtkError, MismatchError, RecordError
 from drtk.records import Example, Expansion, Passage, Prediction, Query
-from drtk.runtime.inputs import Intake
+from drtk.runtime.inputs import InputTracker
 from drtk.runtime.progress import warn
 from drtk.runtime.streams import name_of
 
@@ -38,37 +38,39 @@ def read_records(
     source: str,
     parse: Callable[[Row], Record],
     *,
-    intake: Intake | None = None,
+    tracker: InputTracker | None = None,
     id_of: Callable[[Record], str] | None = None,
 ) -> Iterator[Record]:
     """Yield the records of a JSONL source in file order. With `id_of`, repeated ids are errors.
 
-    Raises RecordError (file:line) for an invalid record, unless `intake` skips it.
+    Raises RecordError (file:line) for an invalid record, unless `tracker` skips it.
     """
-    intake = intake or Intake()
-    return iter_valid(formats.parse_rows(formats.json_rows(source, intake), parse), source, intake, id_of)
+    tracker = tracker or InputTracker()
+    return iter_valid(formats.parse_rows(formats.iter_json_rows(source, tracker), parse), source, tracker, id_of)
 
 
-def read_passages(source: str, *, intake: Intake | None = None, side_files: Sequence[str] = ()) -> Iterator[Passage]:
+def read_passages(
+    source: str, *, tracker: InputTracker | None = None, side_files: Sequence[str] = ()
+) -> Iterator[Passage]:
     """Yield the passages of a corpus in any format, joined by id with `side_files` (written with --bare)."""
-    intake = intake or Intake()
-    passages = iter_valid(formats.passages(source, intake), source, intake, _ID)
-    return join(passages, source, side_files, intake) if side_files else passages
+    tracker = tracker or InputTracker()
+    passages = iter_valid(formats.iter_passages(source, tracker), source, tracker, _ID)
+    return join_side_files(passages, source, side_files, tracker) if side_files else passages
 
 
-def read_queries(source: str, *, intake: Intake | None = None) -> Iterator[Query]:
+def read_queries(source: str, *, tracker: InputTracker | None = None) -> Iterator[Query]:
     """Yield the queries of a file in any format."""
-    intake = intake or Intake()
-    return iter_valid(formats.queries(source, intake), source, intake, _ID)
+    tracker = tracker or InputTracker()
+    return iter_valid(formats.iter_queries(source, tracker), source, tracker, _ID)
 
 
-def read_examples(source: str, *, intake: Intake | None = None) -> Iterator[Example]:
+def read_examples(source: str, *, tracker: InputTracker | None = None) -> Iterator[Example]:
     """Yield the training examples of a file in any format with ids.
 
     Raises DrtkError for data with texts that have no ids, which `drtk convert` can convert.
     """
-    intake = intake or Intake()
-    for found in iter_valid(formats.examples(source, intake), source, intake):
+    tracker = tracker or InputTracker()
+    for found in iter_valid(formats.iter_examples(source, tracker), source, tracker):
         if found.has_new_ids:
             raise DrtkError(
                 f"{name_of(source)}: holds texts, not ids; make a corpus and queries of them first: "
@@ -77,33 +79,33 @@ def read_examples(source: str, *, intake: Intake | None = None) -> Iterator[Exam
         yield found.example
 
 
-def read_predictions(source: str, *, intake: Intake | None = None) -> Iterator[Prediction]:
+def read_predictions(source: str, *, tracker: InputTracker | None = None) -> Iterator[Prediction]:
     """Yield a reader's answers, `{"query_id", "answer", "score"?}`; a query may have several."""
-    return read_records(source, prediction_from, intake=intake)
+    return read_records(source, parse_prediction, tracker=tracker)
 
 
-def read_expansions(source: str, *, intake: Intake | None = None) -> Iterator[Expansion]:
+def read_expansions(source: str, *, tracker: InputTracker | None = None) -> Iterator[Expansion]:
     """Yield candidate expansions of queries, as drtk expand-queries and rerank-queries write them."""
-    return read_records(source, expansion_from, intake=intake, id_of=_ID)
+    return read_records(source, parse_expansion, tracker=tracker, id_of=_ID)
 
 
 def iter_valid(
     found: Iterable[tuple[int, Record | ValueError]],
     source: str,
-    intake: Intake,
+    tracker: InputTracker,
     id_of: Callable[[Record], str] | None = None,
 ) -> Iterator[Record]:
-    """Yield the valid records; pass errors and repeated ids to `intake`."""
+    """Yield the valid records; pass errors and repeated ids to `tracker`."""
     seen: set[int] | None = None if id_of is None else set()
     for number, record in found:
         if isinstance(record, ValueError):
-            intake.forgive(RecordError(f"{name_of(source)}:{number}", str(record)))
+            tracker.skip_or_raise(RecordError(f"{name_of(source)}:{number}", str(record)))
             continue
         if seen is not None and id_of is not None:
             known = len(seen)
             seen.add(hash(id_of(record)))
             if len(seen) == known:
-                intake.forgive(RecordError(f"{name_of(source)}:{number}", f"duplicate id '{id_of(record)}'"))
+                tracker.skip_or_raise(RecordError(f"{name_of(source)}:{number}", f"duplicate id '{id_of(record)}'"))
                 continue
             if known + 1 == REMEMBERED_IDS:
                 seen = None
@@ -111,16 +113,18 @@ def iter_valid(
                     f"{name_of(source)}: more than {REMEMBERED_IDS:,} records; "
                     "repeated ids are not noticed from here on; drtk validate finds them"
                 )
-        intake.line = number
+        tracker.line = number
         yield record
 
 
-def join(passages: Iterable[Passage], source: str, side_files: Sequence[str], intake: Intake) -> Iterator[Passage]:
+def join_side_files(
+    passages: Iterable[Passage], source: str, side_files: Sequence[str], tracker: InputTracker
+) -> Iterator[Passage]:
     """Yield passages with the fields of side files added, line by line.
 
     Raises MismatchError, with both places, if a side file differs in order or length.
     """
-    sides = [(name, _side_rows(name, intake)) for name in side_files]
+    sides = [(name, _iter_side_rows(name, tracker)) for name in side_files]
     count = 0
     for count, passage in enumerate(passages, start=1):
         extra = dict(passage.extra)
@@ -144,24 +148,24 @@ def join(passages: Iterable[Passage], source: str, side_files: Sequence[str], in
             )
 
 
-def _side_rows(name: str, intake: Intake) -> Iterator[tuple[int, Row]]:
-    for number, line in intake.lines(name):
+def _iter_side_rows(name: str, tracker: InputTracker) -> Iterator[tuple[int, Row]]:
+    for number, line in tracker.iter_lines(name):
         if not line.strip():
             continue
         try:
             row = parse_row(line)
-            row["_id"] = identifier(row.pop("_id", row.pop("id", None)), "_id")
+            row["_id"] = parse_id(row.pop("_id", row.pop("id", None)), "_id")
         except ValueError as error:
             raise RecordError(f"{name}:{number}", str(error)) from error
         yield number, row
 
 
 _ROW_OF: dict[type, Callable[[Any], Row]] = {
-    Passage: passage_row,
-    Query: query_row,
-    Example: example_row,
-    Expansion: expansion_row,
-    Prediction: prediction_row,
+    Passage: build_passage_row,
+    Query: build_query_row,
+    Example: build_example_row,
+    Expansion: build_expansion_row,
+    Prediction: build_prediction_row,
 }
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import orjson
 
-from drtk.records import Example, Expansion, Passage, Prediction, Query, kind_problem
+from drtk.records import Example, Expansion, Passage, Prediction, Query, describe_kind_problem
 
 Row = dict[str, Any]
 MAX_DEPTH = 200  # levels of nested JSON; orjson reads 1,023 but writes 254, and records may be nested in others
@@ -29,9 +29,9 @@ def parse_row(line: bytes) -> Row:
     try:
         row = orjson.loads(line)
     except orjson.JSONDecodeError as error:
-        raise ValueError(json_fault(line, error)) from error
+        raise ValueError(describe_json_error(line, error)) from error
     if type(row) is not dict:
-        raise ValueError(f"expected a JSON object, found {_kind_of(row)}")
+        raise ValueError(f"expected a JSON object, found {_describe_type(row)}")
     if is_too_deep(line, row):
         raise ValueError(TOO_DEEP)
     return row
@@ -52,7 +52,7 @@ def is_too_deep(line: bytes, row: Row) -> bool:
     return bool(level)
 
 
-def json_fault(text: bytes, error: orjson.JSONDecodeError) -> str:
+def describe_json_error(text: bytes, error: orjson.JSONDecodeError) -> str:
     """Return what is wrong with bytes that are not JSON."""
     try:
         text.decode()
@@ -76,17 +76,17 @@ def json_fault(text: bytes, error: orjson.JSONDecodeError) -> str:
     return f"not JSON: {error.msg} at column {error.colno}"
 
 
-def _kind_of(value: Any) -> str:
+def _describe_type(value: Any) -> str:
     names = {list: "a list", str: "a string", bool: "a truth value", dict: "an object", type(None): "null"}
     return names.get(type(value), "a number")
 
 
-def identifier(value: Any, field: str) -> str:
+def parse_id(value: Any, field: str) -> str:
     """Return an id as a string. Raises ValueError unless it is an integer or a string without white space."""
     if type(value) is int:
         return str(value)
     if not isinstance(value, str):
-        raise ValueError(f"'{field}' must be a string, found {_kind_of(value)}")
+        raise ValueError(f"'{field}' must be a string, found {_describe_type(value)}")
     if value.split() != [value] or "\0" in value:
         if not value:
             raise ValueError(f"'{field}' is empty")
@@ -102,17 +102,17 @@ def take(row: Row, *names: str) -> Any:
     raise ValueError(f"'{names[0]}' is missing")
 
 
-def text_of(value: Any, field: str) -> str:
+def parse_text(value: Any, field: str) -> str:
     """Return `value`. Raises ValueError if it is not a string."""
     if not isinstance(value, str):
-        raise ValueError(f"'{field}' must be a string, found {_kind_of(value)}")
+        raise ValueError(f"'{field}' must be a string, found {_describe_type(value)}")
     return value
 
 
-def metadata_of(row: Row) -> Row | None:
+def take_metadata(row: Row) -> Row | None:
     value = row.pop("metadata", None)
     if value is not None and not isinstance(value, dict):
-        raise ValueError(f"'metadata' must be an object, found {_kind_of(value)}")
+        raise ValueError(f"'metadata' must be an object, found {_describe_type(value)}")
     return value
 
 
@@ -121,12 +121,12 @@ def make_id(prefix: str, *texts: str) -> str:
     return prefix + hashlib.blake2b("\0".join(texts).encode(), digest_size=10).hexdigest()
 
 
-def passage_from(row: Row) -> Passage:
+def parse_passage(row: Row) -> Passage:
     """Return the passage of a BEIR, Tevatron (`docid`) or Pyserini (`contents`) row, with other fields in `extra`."""
     row = row.copy()
     id = row.pop("_id") if "_id" in row else take(row, *PASSAGE_IDS)
     if type(id) is not str or id.split() != [id] or "\0" in id:  # inline: the innermost loop of every reader
-        id = identifier(id, "_id")
+        id = parse_id(id, "_id")
     title = row.pop("title", None)
     if "text" in row:
         text = row.pop("text")
@@ -140,20 +140,20 @@ def passage_from(row: Row) -> Passage:
             "'text' is missing" + "; fields alone (--bare) are joined to their corpus: CORPUS --with FILE" * side
         )
     if type(text) is not str:
-        text = text_of(text, "text")
+        text = parse_text(text, "text")
     if type(title) is not str:
-        title = "" if title is None else text_of(title, "title")
+        title = "" if title is None else parse_text(title, "title")
     # Same as Passage(...), in half the time.
     passage = _new(Passage)
     _set_id(passage, id)
     _set_text(passage, text)
     _set_title(passage, title)
-    _set_metadata(passage, metadata_of(row) if "metadata" in row else None)
+    _set_metadata(passage, take_metadata(row) if "metadata" in row else None)
     _set_extra(passage, row)
     return passage
 
 
-def query_from(row: Row) -> Query:
+def parse_query(row: Row) -> Query:
     """Return the query of a BEIR row, or of one with `question` or `query`; answers may be in `metadata.answers`.
 
     A row with `question` or `query` and no id (NQ-open) gets an id made from its text. TriviaQA's answer is an object;
@@ -166,9 +166,9 @@ def query_from(row: Row) -> Query:
     named = any(name in row for name in QUERY_IDS)
     if not named and ("text" in row or not ("question" in row or "query" in row)):
         raise ValueError("'_id' is missing")
-    id = identifier(take(row, *QUERY_IDS), "_id") if named else ""
-    text = text_of(take(row, "text", "question", "query", "query_text"), "text")
-    metadata = metadata_of(row)
+    id = parse_id(take(row, *QUERY_IDS), "_id") if named else ""
+    text = parse_text(take(row, "text", "question", "query", "query_text"), "text")
+    metadata = take_metadata(row)
     answers = take(row, "answers", "answer") if "answers" in row or "answer" in row else None
     if answers is None and metadata is not None:
         answers = metadata.get("answers")
@@ -180,30 +180,30 @@ def query_from(row: Row) -> Query:
             raise ValueError("'answer' is an object without 'value', as a string, and 'aliases', as a list")
         answers = [value, *(alias for alias in aliases or () if alias != value)]
     return Query(
-        id or make_id("q", text), text, None if answers is None else strings_of(answers, "answers"), metadata, row
+        id or make_id("q", text), text, None if answers is None else parse_strings(answers, "answers"), metadata, row
     )
 
 
-def strings_of(value: Any, field: str) -> tuple[str, ...]:
+def parse_strings(value: Any, field: str) -> tuple[str, ...]:
     """Return a list of strings as a tuple. Raises ValueError for anything else."""
     if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
         raise ValueError(f"'{field}' must be a list of strings")
     return tuple(value)
 
 
-def ids_of(value: Any, field: str) -> tuple[str, ...]:
+def parse_ids(value: Any, field: str) -> tuple[str, ...]:
     """Return a list of ids as a tuple. Raises ValueError for anything else."""
     if not isinstance(value, list):
         raise ValueError(f"'{field}' must be a list of ids")
-    return tuple(identifier(item, field) for item in value)
+    return tuple(parse_id(item, field) for item in value)
 
 
-def example_from(row: Row) -> Example:
+def parse_example(row: Row) -> Example:
     """Return the training example of a row in drtk's own format."""
     row = row.copy()
-    query_id = identifier(take(row, "query_id"), "query_id")
-    positives = ids_of(take(row, "positives"), "positives")
-    negatives = ids_of(take(row, "negatives"), "negatives")
+    query_id = parse_id(take(row, "query_id"), "query_id")
+    positives = parse_ids(take(row, "positives"), "positives")
+    negatives = parse_ids(take(row, "negatives"), "negatives")
     if not positives:
         raise ValueError("'positives' is empty")
     scores, sources = row.pop("scores", None), row.pop("sources", None)
@@ -223,15 +223,15 @@ def example_from(row: Row) -> Example:
     return Example(query_id, positives, negatives, scores, sources, row)
 
 
-def expansion_from(row: Row) -> Expansion:
+def parse_expansion(row: Row) -> Expansion:
     """Return the candidate expansion of a row. An empty text is an error: the query alone is no candidate."""
     row = row.copy()
-    id = identifier(take(row, "_id", "id"), "_id")
-    query_id = identifier(take(row, "query_id", "qid"), "query_id")
-    kind = identifier(take(row, "kind"), "kind")
-    if problem := kind_problem(kind):
+    id = parse_id(take(row, "_id", "id"), "_id")
+    query_id = parse_id(take(row, "query_id", "qid"), "query_id")
+    kind = parse_id(take(row, "kind"), "kind")
+    if problem := describe_kind_problem(kind):
         raise ValueError(f"'kind' {kind!r} {problem}")
-    text = text_of(take(row, "text"), "text")
+    text = parse_text(take(row, "text"), "text")
     if not text.strip():
         raise ValueError("'text' is empty")
     score = _take_score(row)
@@ -242,7 +242,7 @@ def expansion_from(row: Row) -> Expansion:
     if top1 is not None:
         if not isinstance(top1, dict):
             raise ValueError("'top1' must be an object")
-        top1 = {field: text_of(top1.get(field, ""), f"top1.{field}") for field in ("title", "text")}
+        top1 = {field: parse_text(top1.get(field, ""), f"top1.{field}") for field in ("title", "text")}
     return Expansion(id, query_id, kind, text, score, rank, top1, fold, depth, row)
 
 
@@ -255,15 +255,15 @@ def _take_score(row: Row) -> float | None:
     return float(score)
 
 
-def prediction_from(row: Row) -> Prediction:
+def parse_prediction(row: Row) -> Prediction:
     """Return the predicted answer of a row."""
     row = row.copy()
-    query_id = identifier(take(row, "query_id", "qid", "_id", "id"), "query_id")
-    answer = text_of(take(row, "answer", "prediction"), "answer")
+    query_id = parse_id(take(row, "query_id", "qid", "_id", "id"), "query_id")
+    answer = parse_text(take(row, "answer", "prediction"), "answer")
     return Prediction(query_id, answer, _take_score(row), row)
 
 
-def passage_row(passage: Passage) -> Row:
+def build_passage_row(passage: Passage) -> Row:
     """Return the BEIR row of a passage, with its other fields."""
     row: Row = {"_id": passage.id, "title": passage.title, "text": passage.text}
     if passage.metadata is not None:
@@ -271,7 +271,7 @@ def passage_row(passage: Passage) -> Row:
     return row | passage.extra
 
 
-def query_row(query: Query) -> Row:
+def build_query_row(query: Query) -> Row:
     """Return the BEIR row of a query, with its answers and other fields."""
     row: Row = {"_id": query.id, "text": query.text}
     if query.answers is not None and (query.metadata is None or "answers" not in query.metadata):
@@ -281,7 +281,7 @@ def query_row(query: Query) -> Row:
     return row | query.extra
 
 
-def example_row(example: Example) -> Row:
+def build_example_row(example: Example) -> Row:
     row: Row = {"query_id": example.query_id}
     row |= {"positives": list(example.positives), "negatives": list(example.negatives)}
     if example.scores is not None:
@@ -291,7 +291,7 @@ def example_row(example: Example) -> Row:
     return row | example.extra
 
 
-def expansion_row(expansion: Expansion) -> Row:
+def build_expansion_row(expansion: Expansion) -> Row:
     row: Row = {"_id": expansion.id, "query_id": expansion.query_id, "kind": expansion.kind, "text": expansion.text}
     for field in ("score", "rank", "depth", "top1", "fold"):
         if getattr(expansion, field) is not None:
@@ -299,7 +299,7 @@ def expansion_row(expansion: Expansion) -> Row:
     return row | expansion.extra
 
 
-def prediction_row(prediction: Prediction) -> Row:
+def build_prediction_row(prediction: Prediction) -> Row:
     row: Row = {"query_id": prediction.query_id, "answer": prediction.answer}
     if prediction.score is not None:
         row["score"] = prediction.score

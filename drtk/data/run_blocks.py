@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from drtk.data.trec import Judgements, QueryHits
-from drtk.runtime.inputs import Intake
+from drtk.runtime.inputs import InputTracker
 
 _WORD, _BEFORE = 8, 24  # bytes of a word, and of padding before the data
 MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)  # 2^64 divided by the golden ratio (Fibonacci hashing)
@@ -23,7 +23,7 @@ class ByteWords:
         padded = bytes(_BEFORE) + data + bytes(_WORD)
         self._words = np.ndarray(len(padded) - _WORD + 1, dtype="<u8", buffer=padded, strides=(1,))
 
-    def at(self, starts: np.ndarray, lengths: np.ndarray, number: int) -> np.ndarray:
+    def get_words(self, starts: np.ndarray, lengths: np.ndarray, number: int) -> np.ndarray:
         """Return the word `number` of each field, with zeros after its end, (fields,) uint64."""
         left = np.clip(lengths - _WORD * number, 0, _WORD)
         places = np.minimum(starts + (_WORD * number + _BEFORE), len(self._words) - 1)
@@ -31,7 +31,7 @@ class ByteWords:
         found &= _MASKS[left]
         return found
 
-    def before(self, starts: np.ndarray, ends: np.ndarray, words: int) -> np.ndarray:
+    def get_last_bytes(self, starts: np.ndarray, ends: np.ndarray, words: int) -> np.ndarray:
         """Return the last bytes of each field, with zeros before its beginning, (8 * words, fields) uint8."""
         found = np.empty((len(ends), words), dtype="<u8")
         for number in range(words):
@@ -41,23 +41,23 @@ class ByteWords:
             found[:, number] = word & ~_MASKS[missing]
         return np.ascontiguousarray(found.view(np.uint8).T)
 
-    def hashes(self, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
+    def compute_hashes(self, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
         """Return a hash of the bytes of each field, (fields,) uint64."""
         lengths = ends - starts
         found = lengths.astype(np.uint64)
         shortest = int(lengths.min()) if len(lengths) else 0
         for number in range(-(-int(lengths.max(initial=0)) // _WORD)):
-            mixed = (found ^ self.at(starts, lengths, number)) * MULTIPLIER
+            mixed = (found ^ self.get_words(starts, lengths, number)) * MULTIPLIER
             mixed ^= mixed >> np.uint64(29)
             found = mixed if shortest > _WORD * number else np.where(lengths > _WORD * number, mixed, found)
         return found
 
-    def changes(self, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
+    def find_changes(self, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
         """Return the rows that differ from the row before, (changes,)."""
         lengths = ends - starts
         differs = lengths[1:] != lengths[:-1]
         for number in range(-(-int(lengths.max(initial=0)) // _WORD)):
-            word = self.at(starts, lengths, number)
+            word = self.get_words(starts, lengths, number)
             differs |= word[1:] != word[:-1]
         return np.flatnonzero(differs) + 1
 
@@ -69,11 +69,11 @@ _TABLE_BITS = 22
 _POWERS = 10.0 ** np.arange(23)
 
 
-class NotPlain(Exception):
+class UnsupportedRunError(Exception):
     """The run needs the line reader (`drtk.data.trec`)."""
 
 
-class Places(NamedTuple):
+class JudgedDocuments(NamedTuple):
     """The judged documents of a ranking and their ascending ranks from 1; `length` is that of the ranking."""
 
     query_id: str
@@ -92,34 +92,36 @@ class QueryCounts:
     example: str = ""
 
 
-def iter_judged_places(source: str, judgements: Judgements, intake: Intake, counts: QueryCounts) -> Iterator[Places]:
+def iter_judged_documents(
+    source: str, judgements: Judgements, tracker: InputTracker, counts: QueryCounts
+) -> Iterator[JudgedDocuments]:
     """Yield the judged queries of a run in file order, with ranks as in `QueryHits.ranking`.
 
     A document with the id of the query counts as judged, so that it can be excluded.
-    Raises NotPlain if the run needs the line reader, or if the lines of a query are not consecutive.
+    Raises UnsupportedRunError if the run needs the line reader, or if the lines of a query are not consecutive.
     """
-    wanted = _Wanted(judgements)
+    wanted = _JudgedFilter(judgements)
     met: set[str] = set()
-    for data in _iter_whole_queries(source, intake):
-        for group in _iter_groups(data, wanted):
+    for data in _iter_whole_queries(source, tracker):
+        for group in _iter_query_lines(data, wanted):
             if group.query_id in met:
-                raise NotPlain
+                raise UnsupportedRunError
             met.add(group.query_id)
             if group.query_id not in judgements:
                 counts.unjudged += 1
                 counts.example = counts.example or group.query_id
                 continue
             counts.judged += 1
-            yield group.places(judgements[group.query_id])
+            yield group.find_judged_ranks(judgements[group.query_id])
 
 
-def _iter_whole_queries(source: str, intake: Intake) -> Iterator[bytes]:
+def _iter_whole_queries(source: str, tracker: InputTracker) -> Iterator[bytes]:
     """Yield the run in blocks that end at the end of a query."""
     rest = b""
-    for block in intake.blocks(source, BLOCK):
+    for block in tracker.iter_blocks(source, BLOCK):
         data = rest + block
         if len(data) > _LARGEST_QUERY:
-            raise NotPlain  # read line by line, where the length of a line is limited
+            raise UnsupportedRunError  # read line by line, where the length of a line is limited
         end = data.rfind(b"\n") + 1
         last = data.rfind(b"\n", 0, max(end - 1, 0)) + 1  # where the last whole line begins
         query = data[last:end].split(None, 1)[:1]
@@ -157,7 +159,7 @@ def _find_begin(data: bytes, query: bytes, end: int) -> int:
     return 0
 
 
-class _Wanted:
+class _JudgedFilter:
     """A hash table that excludes most unjudged documents with one look-up."""
 
     def __init__(self, judgements: Judgements) -> None:
@@ -167,50 +169,50 @@ class _Wanted:
         ends = np.cumsum([len(id) for _, id in rows], dtype=np.int64)
         starts = ends - [len(id) for _, id in rows]
         words = ByteWords(data)
-        hashes = words.hashes(starts, ends)
+        hashes = words.compute_hashes(starts, ends)
         self._table = np.zeros(1 << _TABLE_BITS, dtype=bool)
-        self._table[_slot(hashes, np.array([at for at, _ in rows], dtype=np.uint64))] = True
+        self._table[_compute_slots(hashes, np.array([at for at, _ in rows], dtype=np.uint64))] = True
 
-    def may_hold(self, hashes: np.ndarray, queries: np.ndarray) -> np.ndarray:
+    def find_candidates(self, hashes: np.ndarray, queries: np.ndarray) -> np.ndarray:
         """Return the rows that may be judged documents of their query, with all that are."""
-        return np.flatnonzero(self._table[_slot(hashes, queries)])
+        return np.flatnonzero(self._table[_compute_slots(hashes, queries)])
 
 
-def _slot(hashes: np.ndarray, queries: np.ndarray) -> np.ndarray:
+def _compute_slots(hashes: np.ndarray, queries: np.ndarray) -> np.ndarray:
     mixed = (hashes ^ (queries * MULTIPLIER)) * MULTIPLIER
     return (mixed >> np.uint64(64 - _TABLE_BITS)).astype(np.int64)
 
 
-class _Group(NamedTuple):
+class _QueryLines(NamedTuple):
     """The lines of one query in a block, and its rows that may be judged."""
 
     query_id: str
-    block: _Block
+    block: _RunBlock
     first: int
     last: int
     likely: np.ndarray
     falling: bool
 
-    def places(self, judged: Mapping[str, int]) -> Places:
+    def find_judged_ranks(self, judged: Mapping[str, int]) -> JudgedDocuments:
         """Return the judged documents and their ranks."""
-        text, tag = self.block.text, self.block.text(5, self.first)
+        text, tag = self.block.get_text, self.block.get_text(5, self.first)
         length = self.last - self.first
         if not self.falling:
-            return self._rank_places(judged, tag)
+            return self._sort_and_find(judged, tag)
         found = [(int(row) - self.first + 1, text(2, int(row))) for row in self.likely]
         known = [(rank, id) for rank, id in found if id in judged or id == self.query_id]
-        return Places(self.query_id, [id for _, id in known], [rank for rank, _ in known], length, tag)
+        return JudgedDocuments(self.query_id, [id for _, id in known], [rank for rank, _ in known], length, tag)
 
-    def _rank_places(self, judged: Mapping[str, int], tag: str) -> Places:
+    def _sort_and_find(self, judged: Mapping[str, int], tag: str) -> JudgedDocuments:
         rows = range(self.first, self.last)
-        ids = [self.block.text(2, row) for row in rows]
+        ids = [self.block.get_text(2, row) for row in rows]
         hits = QueryHits(self.query_id, ids, self.block.scores[self.first : self.last].tolist())
-        ranked = enumerate(hits.ranked_ids(), start=1)
+        ranked = enumerate(hits.to_ranked_ids(), start=1)
         known = [(rank, id) for rank, id in ranked if id in judged or id == self.query_id]
-        return Places(self.query_id, [id for _, id in known], [rank for rank, _ in known], len(ids), tag)
+        return JudgedDocuments(self.query_id, [id for _, id in known], [rank for rank, _ in known], len(ids), tag)
 
 
-class _Block:
+class _RunBlock:
     """A block of lines of six columns: the beginning and end of each column, and the scores."""
 
     def __init__(self, data: bytes) -> None:
@@ -218,11 +220,11 @@ class _Block:
         letters = np.frombuffer(data, dtype=np.uint8)
         gaps = np.flatnonzero(letters <= 32)
         if len(gaps) % 6 or len(gaps) == 0 or gaps[0] == 0 or letters.max() > 126:
-            raise NotPlain
+            raise UnsupportedRunError
         kinds = letters[gaps].reshape(-1, 6)
         between = kinds[:, :5]
         if (kinds[:, 5] != 10).any() or ((between != 32) & (between != 9)).any() or (np.diff(gaps) == 1).any():
-            raise NotPlain
+            raise UnsupportedRunError
         self.ends = gaps.reshape(-1, 6)
         self.starts = np.empty_like(self.ends)
         flat = self.starts.reshape(-1)
@@ -234,28 +236,28 @@ class _Block:
     def __len__(self) -> int:
         return len(self.ends)
 
-    def text(self, column: int, row: int) -> str:
+    def get_text(self, column: int, row: int) -> str:
         """Return the text of a field."""
         return self._data[self.starts[row, column] : self.ends[row, column]].decode()
 
-    def column(self, number: int) -> tuple[np.ndarray, np.ndarray]:
+    def get_column(self, number: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the beginning and end of a column's fields, (lines,) each."""
         return self.starts[:, number], self.ends[:, number]
 
     def _check_ranks(self) -> None:
-        starts, ends = self.column(3)
-        letters = self.words.at(starts, ends - starts, 0).view(np.uint8)
+        starts, ends = self.get_column(3)
+        letters = self.words.get_words(starts, ends - starts, 0).view(np.uint8)
         other_than_digits = (letters - np.uint8(48) > 9) & (letters != 0)
         if int((ends - starts).max()) > _LONGEST_RANK or other_than_digits.any():
-            raise NotPlain
+            raise UnsupportedRunError
 
     def _read_scores(self) -> np.ndarray:
         """Return the scores, (lines,) float64, exactly as written."""
-        starts, ends = self.column(4)
+        starts, ends = self.get_column(4)
         width = int((ends - starts).max())
         if width > _LONGEST_SCORE:
             return self._parse_scores()
-        letters = self.words.before(starts, ends, -(-width // 8))[-width:]
+        letters = self.words.get_last_bytes(starts, ends, -(-width // 8))[-width:]
         digits = letters - np.uint8(48)  # other bytes wrap to large numbers
         is_digit, dots = digits < 10, letters == 46
         if not (is_digit | dots | (letters == 0)).all():
@@ -274,41 +276,41 @@ class _Block:
         return mantissa / _POWERS[behind]  # both are exact, so the quotient is correctly rounded
 
     def _parse_scores(self) -> np.ndarray:
-        starts, ends = self.column(4)
+        starts, ends = self.get_column(4)
         fields = [self._data[a:b] for a, b in zip(starts.tolist(), ends.tolist(), strict=True)]
         if any(b"_" in field for field in fields):
-            raise NotPlain
+            raise UnsupportedRunError
         try:
             found = np.array(list(map(float, fields)))
         except ValueError:
-            raise NotPlain from None
+            raise UnsupportedRunError from None
         if not np.isfinite(found).all():
-            raise NotPlain
+            raise UnsupportedRunError
         return found
 
 
-def _iter_groups(data: bytes, wanted: _Wanted) -> Iterator[_Group]:
-    """Yield the queries of a block. Raises NotPlain if a document may be repeated for a query."""
-    block = _Block(data)
-    firsts = np.concatenate([[0], block.words.changes(*block.column(0))]).astype(np.int64)
+def _iter_query_lines(data: bytes, wanted: _JudgedFilter) -> Iterator[_QueryLines]:
+    """Yield the queries of a block. Raises UnsupportedRunError if a document may be repeated for a query."""
+    block = _RunBlock(data)
+    firsts = np.concatenate([[0], block.words.find_changes(*block.get_column(0))]).astype(np.int64)
     lasts = np.append(firsts[1:], len(block))
-    names = [block.text(0, row) for row in firsts.tolist()]
+    names = [block.get_text(0, row) for row in firsts.tolist()]
     numbers = np.array(
         [wanted.queries.get(name, len(wanted.queries) + at) for at, name in enumerate(names)], dtype=np.uint64
     )
     of_row = np.repeat(numbers, lasts - firsts)
-    hashes = block.words.hashes(*block.column(2))
+    hashes = block.words.compute_hashes(*block.get_column(2))
     keys = np.sort((hashes ^ (of_row * MULTIPLIER)) * MULTIPLIER)
     if (keys[1:] == keys[:-1]).any():
-        raise NotPlain  # a repeated document, or a collision of hashes
+        raise UnsupportedRunError  # a repeated document, or a collision of hashes
     with np.errstate(over="ignore"):
         single = block.scores.astype(np.float32)
     rises = np.flatnonzero(single[1:] >= single[:-1]) + 1
     unsorted = np.zeros(len(firsts), dtype=bool)
     at = np.searchsorted(firsts, rises, side="right") - 1
     unsorted[at[firsts[at] != rises]] = True  # the score may rise between queries
-    likely = wanted.may_hold(hashes, of_row)
+    likely = wanted.find_candidates(hashes, of_row)
     bounds = np.searchsorted(likely, np.append(firsts, len(block)))
     for number, name in enumerate(names):
         rows = likely[bounds[number] : bounds[number + 1]]
-        yield _Group(name, block, int(firsts[number]), int(lasts[number]), rows, not unsorted[number])
+        yield _QueryLines(name, block, int(firsts[number]), int(lasts[number]), rows, not unsorted[number])

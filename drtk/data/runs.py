@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from drtk.errors import DrtkError, UsageError
 from drtk.runtime.integrity import read_json
-from drtk.runtime.manifest import Manifest, is_manifest, manifest_path
+from drtk.runtime.manifest import Manifest, get_manifest_path, is_manifest
 from drtk.runtime.streams import STANDARD, is_stream
 
 SCORED = "scored"  # count in a manifest: {"depth": last rank that was scored by a model}
@@ -36,7 +36,7 @@ def parse_runs(arguments: Sequence[str], *, name: str = "") -> list[NamedRun]:
     if name and not is_named(arguments[0]):
         return [NamedRun(name, arguments[0])]
     plain = [argument for argument in arguments if not is_named(argument)]
-    stems = [_stem(argument) for argument in plain]
+    stems = [_get_stem(argument) for argument in plain]
     own = {
         source: str(Path(source).parent / stem) if stems.count(stem) > 1 else stem
         for source, stem in zip(plain, stems, strict=True)
@@ -50,7 +50,7 @@ def parse_logs(arguments: Sequence[str]) -> list[NamedRun]:
     Raises UsageError as `parse_runs` does.
     """
     plain = [argument for argument in arguments if not is_named(argument)]
-    own = dict(zip(plain, _shortest_unique([_parts_of(argument) for argument in plain]), strict=True))
+    own = dict(zip(plain, _find_unique_suffixes([_split_log_path(argument) for argument in plain]), strict=True))
     return _name_runs(arguments, own)
 
 
@@ -72,14 +72,14 @@ def _name_runs(arguments: Sequence[str], own: Mapping[str, str]) -> list[NamedRu
     return runs
 
 
-def _parts_of(source: str) -> tuple[str, ...]:
+def _split_log_path(source: str) -> tuple[str, ...]:
     """Return the folders of a log and its name, without the name `log`."""
     folders = Path(source).parent.parts
-    own = _stem(source)
+    own = _get_stem(source)
     return folders if own == "log" and folders and folders[-1] not in ("..", "/") else (*folders, own)
 
 
-def _shortest_unique(ways: Sequence[tuple[str, ...]]) -> list[str]:
+def _find_unique_suffixes(ways: Sequence[tuple[str, ...]]) -> list[str]:
     """Return the shortest suffix of each path that differs from the others."""
     lengths = [1] * len(ways)
     while True:
@@ -123,29 +123,29 @@ def is_named(argument: str) -> bool:
 
 def read_scored_depth(source: str) -> int | None:
     """Return the last rank that `drtk rerank` scored, from the manifest of the run; None if unknown."""
-    depth = (_manifest(source).get("counts") or {}).get(SCORED, {}).get("depth")
+    depth = (_read_run_manifest(source).get("counts") or {}).get(SCORED, {}).get("depth")
     return depth if isinstance(depth, int) else None
 
 
 def read_fused_runs(source: str) -> list[str]:
     """Return the inputs of a run made by `drtk fuse`, from its manifest; [] for any other run."""
-    manifest = _manifest(source)
+    manifest = _read_run_manifest(source)
     return list(manifest["settings"].get("runs") or []) if manifest.get("program") == "fuse" else []
 
 
-def _manifest(source: str) -> Manifest:
+def _read_run_manifest(source: str) -> Manifest:
     """Return the manifest beside a run; {} for a stream, or if it is missing, damaged or of another file."""
-    if is_stream(source) or not manifest_path(source).exists():
+    if is_stream(source) or not get_manifest_path(source).exists():
         return {}
     try:
-        content = read_json(manifest_path(source))
+        content = read_json(get_manifest_path(source))
     except DrtkError:
         return {}
     fits = is_manifest(content) and content.get("bytes") == Path(source).stat().st_size
     return dict(content) if fits else {}
 
 
-def _stem(source: str) -> str:
+def _get_stem(source: str) -> str:
     if source == STANDARD:
         return "stdin"
     name = Path(source).name

@@ -8,11 +8,11 @@ from typing import Literal
 import orjson
 
 from drtk.data.examples import is_example
-from drtk.data.json_arrays import array_rows, is_array
+from drtk.data.json_arrays import is_array, iter_array_rows
 from drtk.data.rows import PASSAGE_IDS, QUERY_IDS, Row
 
 _QUESTIONS = ("text", "question", "query", "query_text")
-LOOKED_AT = 10  # first lines that are examined; a damaged one does not decide
+MAX_LINES = 10  # first lines that are examined; a damaged one does not decide
 
 EXAMPLES, RUN, JUDGEMENTS = "training examples", "hits of a TREC run", "judgements"
 RANKED = "judgements, or MS MARCO's ranked pairs or triples"  # q1 p1 1: a grade, a rank, or a negative
@@ -21,24 +21,26 @@ QUERIES, PASSAGES, EITHER = "queries", "passages", "queries or passages"
 PREDICTIONS, EXPANSIONS = "predicted answers", "expansions of questions"
 
 
-def columns_of(head: bytes) -> Literal["run", "qrels"] | None:
+def sniff_columns(head: bytes) -> Literal["run", "qrels"] | None:
     """Return "run" or "qrels" if most of the first lines have the columns of one; some may be damaged."""
-    lines = [line for line in _whole_lines(head) if line.strip() and not line.startswith(b"#")][:LOOKED_AT]
-    kinds = [RUN if line.split()[1:2] == [b"Q0"] else _of_line(line) for line in lines]
+    lines = [line for line in _split_whole_lines(head) if line.strip() and not line.startswith(b"#")][:MAX_LINES]
+    kinds = [RUN if line.split()[1:2] == [b"Q0"] else _sniff_line(line) for line in lines]
     if kinds.count(RUN) * 2 > len(kinds):
         return "run"
     judged = kinds.count(JUDGEMENTS) + (kinds.count(RANKED) if kinds[:1] == [JUDGEMENTS] else 0)
     return "qrels" if judged * 2 > len(kinds) else None
 
 
-def kind_of(head: bytes) -> str | None:
+def sniff_kind(head: bytes) -> str | None:
     """Return the kind of a file by its first decompressed bytes, in words; None if its lines do not tell or differ."""
     head = head.removeprefix(b"\xef\xbb\xbf")
     if is_array(head[:64]):
-        kinds = [None if isinstance(row, ValueError) else kind_of_row(row) for _, row in islice(array_rows([head]), 1)]
+        kinds = [
+            None if isinstance(row, ValueError) else sniff_row(row) for _, row in islice(iter_array_rows([head]), 1)
+        ]
     else:
-        shown = [line for line in _whole_lines(head) if line.strip() and not line.startswith(b"#")]
-        kinds = [_of_line(line) for line in shown[:LOOKED_AT]]
+        shown = [line for line in _split_whole_lines(head) if line.strip() and not line.startswith(b"#")]
+        kinds = [_sniff_line(line) for line in shown[:MAX_LINES]]
     found = set(kinds)
     if found == {JUDGEMENTS, RANKED} and kinds[0] == JUDGEMENTS:  # BEIR's header, and its lines
         return JUDGEMENTS
@@ -53,19 +55,19 @@ def is_candidate(line: bytes) -> bool:
     return len(columns) == 4 and columns[0].isdigit() and columns[1].isdigit() and not columns[3].strip().isdigit()
 
 
-def _whole_lines(head: bytes) -> list[bytes]:
+def _split_whole_lines(head: bytes) -> list[bytes]:
     """Return the lines of `head` without an incomplete last one."""
     lines = head.removeprefix(b"\xef\xbb\xbf").splitlines(keepends=True)
     return lines[:-1] if len(lines) > 1 and not lines[-1].endswith(b"\n") else lines
 
 
-def _of_line(line: bytes) -> str | None:
+def _sniff_line(line: bytes) -> str | None:
     if line.lstrip().startswith(b"{"):
         try:
             row = orjson.loads(line)
         except orjson.JSONDecodeError:
             return None
-        return kind_of_row(row)
+        return sniff_row(row)
     if is_candidate(line):
         return CANDIDATES
     try:
@@ -83,7 +85,7 @@ def _of_line(line: bytes) -> str | None:
     return EITHER if line.count(b"\t") in (1, 2) else None  # id and text, and a title or answers
 
 
-def kind_of_row(row: Row) -> str | None:
+def sniff_row(row: Row) -> str | None:
     """Return the kind of a JSON record, in words; None if its fields do not tell."""
     if is_example(row):
         return EXAMPLES
@@ -101,7 +103,7 @@ def kind_of_row(row: Row) -> str | None:
 def is_surely_passage(row: Row) -> bool:
     """Return whether a JSON record has a text, and an id and a field that only passages have."""
     named = any(name in row for name in PASSAGE_IDS) and not any(name in row for name in ("query_id", "qid"))
-    return kind_of_row(row) == PASSAGES and named and isinstance(row.get("text", row.get("contents")), str)
+    return sniff_row(row) == PASSAGES and named and isinstance(row.get("text", row.get("contents")), str)
 
 
 def _is_whole(text: str) -> bool:

@@ -9,12 +9,12 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from drtk.data.rows import Row, example_row, passage_row, query_row
-from drtk.errors import DrtkError, MissingDependency, UsageError, pip_install
-from drtk.runtime.atomic import commit, manifest_beside, sync, sync_tree, write_json
+from drtk.data.rows import Row, build_example_row, build_passage_row, build_query_row
+from drtk.errors import DrtkError, MissingDependency, UsageError, format_pip_command
+from drtk.runtime.atomic import commit, get_file_manifest_path, sync, sync_tree, write_json
 from drtk.runtime.filter_job import FilterJob
-from drtk.runtime.inputs import Intake
-from drtk.runtime.manifest import FOLDER_MANIFEST, Clock, Manifest, complete_manifest, folder_entry, new_manifest
+from drtk.runtime.inputs import InputTracker
+from drtk.runtime.manifest import FOLDER_MANIFEST, Clock, Manifest, complete_manifest, create_manifest, describe_folder
 from drtk.runtime.progress import log
 from drtk.runtime.streams import STANDARD, digest_file, is_stream
 
@@ -35,7 +35,7 @@ def is_table(source: str) -> bool:
         return False
     path = Path(source)
     if path.is_dir():
-        return _is_saved(path) or bool(_parquet_files(path))
+        return _is_saved(path) or bool(_list_parquet_files(path))
     try:
         with open(path, "rb") as file:
             return file.read(4) == b"PAR1"
@@ -43,8 +43,8 @@ def is_table(source: str) -> bool:
         return False
 
 
-def table_rows(source: str, intake: Intake) -> Iterator[tuple[int, Row | ValueError]]:
-    """Yield (row number from 1, row without empty fields) of a table; add the table to the intake's inputs.
+def iter_table_rows(source: str, tracker: InputTracker) -> Iterator[tuple[int, Row | ValueError]]:
+    """Yield (row number from 1, row without empty fields) of a table; add the table to the tracker's inputs.
 
     Raises MissingDependency without pyarrow or datasets, DrtkError for a table that cannot be read.
     """
@@ -57,25 +57,25 @@ def table_rows(source: str, intake: Intake) -> Iterator[tuple[int, Row | ValueEr
             continue
         yield number, plain
     if is_of_hub(source):
-        intake.inputs.append({"path": source, "digest": f"{number} rows"})
+        tracker.inputs.append({"path": source, "digest": f"{number} rows"})
     elif Path(source).is_dir():
-        intake.inputs.append(folder_entry(source))
+        tracker.inputs.append(describe_folder(source))
     else:
         facts = Path(source).stat()
         entry = {"path": source, "bytes": facts.st_size, "digest": digest_file(source), "mtime_ns": facts.st_mtime_ns}
-        intake.inputs.append(entry)
+        tracker.inputs.append(entry)
 
 
 def _iter_rows(source: str) -> Iterator[Row]:
     if is_of_hub(source):
-        return _hub_rows(source.removeprefix(HUB))
+        return _iter_hub_rows(source.removeprefix(HUB))
     path = Path(source)
     if path.is_dir() and _is_saved(path):
-        return _saved_rows(path)
-    return _parquet_rows(_parquet_files(path) if path.is_dir() else [path])
+        return _iter_saved_rows(path)
+    return _iter_parquet_rows(_list_parquet_files(path) if path.is_dir() else [path])
 
 
-def _parquet_files(path: Path) -> list[Path]:
+def _list_parquet_files(path: Path) -> list[Path]:
     """Return the Parquet files of a folder, or else of its subfolders, as in data sets of the hub."""
     return sorted(path.glob("*.parquet")) or sorted(path.glob("*/*.parquet"))
 
@@ -84,8 +84,8 @@ def _is_saved(path: Path) -> bool:
     return (path / "dataset_info.json").exists() or (path / "dataset_dict.json").exists()
 
 
-def _parquet_rows(paths: list[Path]) -> Iterator[Row]:
-    parquet = arrow("reading Parquet").parquet
+def _iter_parquet_rows(paths: list[Path]) -> Iterator[Row]:
+    parquet = require_pyarrow("reading Parquet").parquet
     for path in paths:
         try:
             with parquet.ParquetFile(path) as file:
@@ -95,7 +95,7 @@ def _parquet_rows(paths: list[Path]) -> Iterator[Row]:
             raise DrtkError(f"{path}: not readable as Parquet: {' '.join(str(error).split())}") from error
 
 
-def _saved_rows(path: Path) -> Iterator[Row]:
+def _iter_saved_rows(path: Path) -> Iterator[Row]:
     found = require_datasets("reading a saved data set").load_from_disk(str(path))
     if isinstance(found, dict):
         if len(found) != 1:
@@ -106,7 +106,7 @@ def _saved_rows(path: Path) -> Iterator[Row]:
     yield from found
 
 
-def _hub_rows(name: str) -> Iterator[Row]:
+def _iter_hub_rows(name: str) -> Iterator[Row]:
     """Stream the rows of `NAME[@REVISION]`, followed by `:SPLIT` or `:CONFIG:SPLIT`."""
     datasets = require_datasets("reading a data set of the hub")
     name, *parts = name.split(":")
@@ -136,13 +136,13 @@ def _drop_nulls(value: Any) -> Any:
     raise ValueError(f"holds a value of type {type(value).__name__}, which JSON cannot hold")
 
 
-def arrow(purpose: str) -> Any:
+def require_pyarrow(purpose: str) -> Any:
     """Return pyarrow with its Parquet module. Raises MissingDependency if it is not installed."""
     try:
         import pyarrow
         import pyarrow.parquet
     except ImportError as error:
-        raise MissingDependency("pyarrow", purpose, pip_install("datasets", "pyarrow")) from error
+        raise MissingDependency("pyarrow", purpose, format_pip_command("datasets", "pyarrow")) from error
     return pyarrow
 
 
@@ -151,16 +151,16 @@ def require_datasets(purpose: str) -> Any:
     try:
         import datasets
     except ImportError as error:
-        raise MissingDependency("datasets", purpose, pip_install("datasets", "pyarrow")) from error
+        raise MissingDependency("datasets", purpose, format_pip_command("datasets", "pyarrow")) from error
     return datasets
 
 
-Read = Callable[[Intake], Iterator[Any]]
+Read = Callable[[InputTracker], Iterator[Any]]
 GROUP = 10_000  # rows in memory at once, and in a row group
 _ROW_OF: dict[str, Callable[[Any], Row]] = {
-    "passages": passage_row,
-    "queries": query_row,
-    "examples": lambda found: example_row(found.example),
+    "passages": build_passage_row,
+    "queries": build_query_row,
+    "examples": lambda found: build_example_row(found.example),
 }
 
 
@@ -172,13 +172,13 @@ def write_parquet(read: Read, kind: str, job: FilterJob) -> None:
     _check_job(job)
     clock, part = Clock(), Path(job.output + ".part")
     try:
-        count = _write(read(job.intake), kind, _schema(read, kind, job.intake), part)
+        count = _write(read(job.tracker), kind, _infer_schema(read, kind, job.tracker), part)
         sync(part)
-        commit(part, Path(job.output), _manifest(job, count, clock))
+        commit(part, Path(job.output), _build_manifest(job, count, clock))
     except OSError as error:
         raise DrtkError(f"{job.output}: {error.strerror or error}") from error
     finally:
-        manifest_beside(part).unlink(missing_ok=True)
+        get_file_manifest_path(part).unlink(missing_ok=True)
         part.unlink(missing_ok=True)
     _log(job, kind, count, clock)
 
@@ -191,15 +191,15 @@ def write_data_set(read: Read, kind: str, job: FilterJob) -> None:
     clock, part = Clock(), Path(job.output + ".part")
     shutil.rmtree(part, ignore_errors=True)
     try:
-        schema = _schema(read, kind, job.intake)
+        schema = _infer_schema(read, kind, job.tracker)
         rows = part / "rows.parquet"
         part.mkdir(parents=True)
-        count = _write(read(job.intake), kind, schema, rows)
+        count = _write(read(job.tracker), kind, schema, rows)
         features = datasets.Features.from_arrow_schema(schema)
         found = datasets.Dataset.from_parquet(str(rows), features=features, cache_dir=str(part / "cache"))
         found.save_to_disk(str(part / "data"), max_shard_size="1GB")
         del found
-        write_json(part / "data" / FOLDER_MANIFEST, _manifest(job, count, clock))
+        write_json(part / "data" / FOLDER_MANIFEST, _build_manifest(job, count, clock))
         sync_tree(part / "data")
         os.replace(part / "data", job.output)
         sync(Path(job.output).parent)
@@ -217,18 +217,18 @@ def _check_job(job: FilterJob) -> None:
         raise UsageError("a table is written in one go: `resume` does not apply")
 
 
-def _rows_of_kind(records: Iterable[Any], kind: str) -> Iterator[list[Row]]:
+def _iter_row_groups(records: Iterable[Any], kind: str) -> Iterator[list[Row]]:
     make = _ROW_OF[kind]
     stream = iter(records)
     while window := [make(record) for record in islice(stream, GROUP)]:
         yield [{name: value for name, value in row.items() if value != {}} for row in window]  # Parquet has no {}
 
 
-def _schema(read: Read, kind: str, intake: Intake) -> Any:
+def _infer_schema(read: Read, kind: str, tracker: InputTracker) -> Any:
     """Return the columns of all records; numbers are widened and objects merged."""
-    pa = arrow("writing Parquet")
+    pa = require_pyarrow("writing Parquet")
     schema, count = pa.schema([]), 0
-    for rows in _rows_of_kind(read(Intake(intake.skip_bad, stand_ins=intake.stand_ins)), kind):
+    for rows in _iter_row_groups(read(InputTracker(tracker.skip_bad, stand_ins=tracker.stand_ins)), kind):
         try:
             schema = pa.unify_schemas(
                 [schema, pa.Table.from_pylist(_add_all_fields(rows)).schema], promote_options="permissive"
@@ -260,19 +260,19 @@ def _fill_type(pa: Any, kind: Any) -> Any:
 
 
 def _write(records: Iterable[Any], kind: str, schema: Any, path: Path) -> int:
-    pa = arrow("writing Parquet")
+    pa = require_pyarrow("writing Parquet")
     count = 0
     with pa.parquet.ParquetWriter(path, schema, compression="zstd") as writer:
-        for rows in _rows_of_kind(records, kind):
+        for rows in _iter_row_groups(records, kind):
             writer.write_table(pa.Table.from_pylist(rows, schema=schema))
             count += len(rows)
     return count
 
 
-def _manifest(job: FilterJob, count: int, clock: Clock) -> Manifest:
-    counts = {"in": count, "out": count} | ({"skipped": job.intake.bad} if job.intake.bad else {})
-    manifest = new_manifest(job.kind, job.settings, program=job.command)
-    return complete_manifest(manifest, inputs=job.intake.inputs, counts=counts, seconds=clock.seconds)
+def _build_manifest(job: FilterJob, count: int, clock: Clock) -> Manifest:
+    counts = {"in": count, "out": count} | ({"skipped": job.tracker.bad} if job.tracker.bad else {})
+    manifest = create_manifest(job.kind, job.settings, program=job.command)
+    return complete_manifest(manifest, inputs=job.tracker.inputs, counts=counts, seconds=clock.seconds)
 
 
 def _log(job: FilterJob, kind: str, count: int, clock: Clock) -> None:

@@ -11,10 +11,10 @@ from math import isfinite
 from operator import gt
 from typing import Literal
 
-from drtk.data.sniff import kind_of
+from drtk.data.sniff import sniff_kind
 from drtk.errors import RecordError
 from drtk.records import Qrel
-from drtk.runtime.inputs import Intake
+from drtk.runtime.inputs import InputTracker
 from drtk.runtime.streams import name_of
 
 Ranking = list[tuple[str, float]]
@@ -49,7 +49,7 @@ class QueryHits:
             column = getattr(self, name)
             setattr(self, name, [column[position] for position in wanted])
 
-    def ranking(self, order: Order = "score") -> Ranking:
+    def to_ranking(self, order: Order = "score") -> Ranking:
         """Return (id, score) pairs, best first: by score and then by descending id as in trec_eval, or by the rank column.
 
         Scores are compared in single precision, as in trec_eval.
@@ -59,7 +59,7 @@ class QueryHits:
             return list(zip(self.doc_ids, self.scores, strict=True))
         return [(self.doc_ids[at], self.scores[at]) for at in best]
 
-    def ranked_ids(self, order: Order = "score") -> list[str]:
+    def to_ranked_ids(self, order: Order = "score") -> list[str]:
         """Return the ids of `ranking`."""
         best = self._best(order)
         return list(self.doc_ids) if best is None else [self.doc_ids[at] for at in best]
@@ -75,30 +75,30 @@ class QueryHits:
         return [at for _, _, at in by_score]
 
 
-def iter_query_hits(source: str, *, intake: Intake | None = None) -> Iterator[QueryHits]:
+def iter_query_hits(source: str, *, tracker: InputTracker | None = None) -> Iterator[QueryHits]:
     """Yield the consecutive lines of each query of a run, in file order. Columns after the sixth are ignored.
 
     Raises RecordError (file:line) for an invalid line, a score that is not finite, or a document that is repeated for
-    a query, unless `intake` skips it.
+    a query, unless `tracker` skips it.
     """
-    intake = intake or Intake()
+    tracker = tracker or InputTracker()
     current: QueryHits | None = None
-    for piece in _iter_pieces(source, intake):
+    for piece in _iter_pieces(source, tracker):
         if current is None:
             current = piece
         elif piece.query_id == current.query_id:
             current.extend(piece)
         else:
-            yield _drop_duplicates(current, source, intake)
+            yield _drop_duplicates(current, source, tracker)
             current = piece
     if current is not None:
-        yield _drop_duplicates(current, source, intake)
+        yield _drop_duplicates(current, source, tracker)
 
 
-def iter_grouped_hits(source: str, *, intake: Intake | None = None) -> Iterator[QueryHits]:
+def iter_grouped_hits(source: str, *, tracker: InputTracker | None = None) -> Iterator[QueryHits]:
     """Yield the lines of each query, in file order. Raises RecordError if the lines of a query are not consecutive."""
     seen: set[str] = set()
-    for hits in iter_query_hits(source, intake=intake):
+    for hits in iter_query_hits(source, tracker=tracker):
         if hits.query_id in seen:
             place = f"{name_of(source)}:{hits.lines[0]}"
             raise RecordError(place, f"query '{hits.query_id}' comes back; bring its lines together: sort -s -k1,1")
@@ -106,18 +106,22 @@ def iter_grouped_hits(source: str, *, intake: Intake | None = None) -> Iterator[
         yield hits
 
 
-def run_rankings(source: str, *, intake: Intake | None = None, order: Order = "score") -> Iterator[tuple[str, Ranking]]:
+def iter_rankings(
+    source: str, *, tracker: InputTracker | None = None, order: Order = "score"
+) -> Iterator[tuple[str, Ranking]]:
     """Yield (query id, ranking) in file order. Raises RecordError as `iter_grouped_hits` does."""
-    for hits in iter_grouped_hits(source, intake=intake):
-        yield hits.query_id, hits.ranking(order)
+    for hits in iter_grouped_hits(source, tracker=tracker):
+        yield hits.query_id, hits.to_ranking(order)
 
 
-def load_hits(source: str, *, intake: Intake | None = None, only: Container[str] | None = None) -> dict[str, QueryHits]:
+def load_hits(
+    source: str, *, tracker: InputTracker | None = None, only: Container[str] | None = None
+) -> dict[str, QueryHits]:
     """Return the lines of a run by query, in any order; `only` selects queries."""
-    intake = intake or Intake()
+    tracker = tracker or InputTracker()
     found: dict[str, QueryHits] = {}
     scattered: set[str] = set()
-    for hits in iter_query_hits(source, intake=intake):
+    for hits in iter_query_hits(source, tracker=tracker):
         if only is not None and hits.query_id not in only:
             continue
         if hits.query_id in found:
@@ -126,26 +130,26 @@ def load_hits(source: str, *, intake: Intake | None = None, only: Container[str]
         else:
             found[hits.query_id] = hits
     for query_id in scattered:
-        _drop_duplicates(found[query_id], source, intake)
+        _drop_duplicates(found[query_id], source, tracker)
     return found
 
 
-def load_run(source: str, *, intake: Intake | None = None, order: Order = "score") -> dict[str, Ranking]:
+def load_run(source: str, *, tracker: InputTracker | None = None, order: Order = "score") -> dict[str, Ranking]:
     """Return rankings by query, as `QueryHits.ranking` does; the lines may be in any order."""
-    hits = load_hits(source, intake=intake)
+    hits = load_hits(source, tracker=tracker)
     collecting = gc.isenabled()
     gc.disable()  # searching millions of pairs for cycles takes longer than making them
     try:
-        return {query_id: hits.pop(query_id).ranking(order) for query_id in list(hits)}
+        return {query_id: hits.pop(query_id).to_ranking(order) for query_id in list(hits)}
     finally:
         if collecting:
             gc.enable()
 
 
-def _iter_pieces(source: str, intake: Intake) -> Iterator[QueryHits]:
-    lines = intake.lines(source)
+def _iter_pieces(source: str, tracker: InputTracker) -> Iterator[QueryHits]:
+    lines = tracker.iter_lines(source)
     while block := list(islice(lines, _BLOCK)):
-        yield from _split(block) or _split_carefully(block, source, intake)
+        yield from _split(block) or _split_carefully(block, source, tracker)
 
 
 def _split(block: list[tuple[int, bytes]]) -> list[QueryHits] | None:
@@ -177,7 +181,7 @@ def _split(block: list[tuple[int, bytes]]) -> list[QueryHits] | None:
     return pieces
 
 
-def _split_carefully(block: Iterable[tuple[int, bytes]], source: str, intake: Intake) -> Iterator[QueryHits]:
+def _split_carefully(block: Iterable[tuple[int, bytes]], source: str, tracker: InputTracker) -> Iterator[QueryHits]:
     for number, line in block:
         if not line.strip():
             continue
@@ -188,7 +192,9 @@ def _split_carefully(block: Iterable[tuple[int, bytes]], source: str, intake: In
             query_id, _, doc_id, rank, score, tag = columns[:6]
             hits = QueryHits(query_id, [doc_id], [_parse_score(score)], [_parse_int(rank, "rank")], [tag], [number])
         except ValueError as error:
-            intake.forgive(RecordError(f"{name_of(source)}:{number}", _describe(error, line, number, "a TREC run")))
+            tracker.skip_or_raise(
+                RecordError(f"{name_of(source)}:{number}", _describe(error, line, number, "a TREC run"))
+            )
             continue
         yield hits
 
@@ -224,14 +230,14 @@ def _parse_score(text: str) -> float:
     return score
 
 
-def _drop_duplicates(hits: QueryHits, source: str, intake: Intake) -> QueryHits:
+def _drop_duplicates(hits: QueryHits, source: str, tracker: InputTracker) -> QueryHits:
     if len(set(hits.doc_ids)) == len(hits.doc_ids):
         return hits
     first: dict[str, int] = {}
     for position, doc_id in enumerate(hits.doc_ids):
         if first.setdefault(doc_id, position) != position:
             problem = f"document '{doc_id}' is given to query '{hits.query_id}' a second time"
-            intake.forgive(
+            tracker.skip_or_raise(
                 RecordError(
                     f"{name_of(source)}:{hits.lines[position]}",
                     f"{problem} (first in line {hits.lines[first[doc_id]]})",
@@ -241,35 +247,35 @@ def _drop_duplicates(hits: QueryHits, source: str, intake: Intake) -> QueryHits:
     return hits
 
 
-def run_lines(query_id: str, ranking: Iterable[tuple[str, float]], tag: str = "drtk") -> Iterator[bytes]:
+def format_run_lines(query_id: str, ranking: Iterable[tuple[str, float]], tag: str = "drtk") -> Iterator[bytes]:
     """Yield the lines of a run for one query, with ranks from 1 and scores that read back as the same numbers."""
     for rank, (doc_id, score) in enumerate(ranking, start=1):
         yield f"{query_id} Q0 {doc_id} {rank} {float(score)!r} {tag}\n".encode()
 
 
-def load_qrels(source: str, *, intake: Intake | None = None) -> Judgements:
+def load_qrels(source: str, *, tracker: InputTracker | None = None) -> Judgements:
     """Return grades by query and document, of BEIR TSV (with or without header) or TREC qrels; '#' begins a comment.
 
     Raises RecordError (file:line) for wrong columns, a grade that is not an integer, or a repeated pair, unless
-    `intake` skips it.
+    `tracker` skips it.
     """
-    intake = intake or Intake()
+    tracker = tracker or InputTracker()
     judgements: Judgements = {}
-    for number, qrel in read_qrels(source, intake=intake):
+    for number, qrel in read_qrels(source, tracker=tracker):
         documents = judgements.setdefault(qrel.query_id, {})
         if qrel.doc_id in documents:
             problem = f"document '{qrel.doc_id}' is judged a second time for query '{qrel.query_id}'"
-            intake.forgive(RecordError(f"{name_of(source)}:{number}", problem))
+            tracker.skip_or_raise(RecordError(f"{name_of(source)}:{number}", problem))
             continue
         documents[qrel.doc_id] = qrel.grade
     return judgements
 
 
-def read_qrels(source: str, *, intake: Intake | None = None) -> Iterator[tuple[int, Qrel]]:
+def read_qrels(source: str, *, tracker: InputTracker | None = None) -> Iterator[tuple[int, Qrel]]:
     """Yield (line number, judgement) in file order. Repeated pairs are not detected."""
-    intake = intake or Intake()
+    tracker = tracker or InputTracker()
     beir: bool | None = None
-    for number, line in intake.lines(source):
+    for number, line in tracker.iter_lines(source):
         if not line.strip() or line.startswith(b"#"):
             continue
         try:
@@ -280,7 +286,9 @@ def read_qrels(source: str, *, intake: Intake | None = None) -> Iterator[tuple[i
                     continue
             qrel = _parse_qrel(columns, 3 if beir else 4)
         except ValueError as error:
-            intake.forgive(RecordError(f"{name_of(source)}:{number}", _describe(error, line, number, "judgements")))
+            tracker.skip_or_raise(
+                RecordError(f"{name_of(source)}:{number}", _describe(error, line, number, "judgements"))
+            )
             continue
         yield number, qrel
 
@@ -289,7 +297,7 @@ def _describe(error: ValueError, line: bytes, number: int, expected: str) -> str
     """Return the problem of a line; if the first line is of another kind of file, say so."""
     if line.lstrip().startswith((b"{", b"[")):
         return f"looks like JSON; expected {expected}"
-    kind = kind_of(line) if number == 1 else None
+    kind = sniff_kind(line) if number == 1 else None
     if kind is not None and expected.removeprefix("a ") in kind:
         return str(error)
     return f"{error}; this seems to be a file of {kind}" if kind else str(error)

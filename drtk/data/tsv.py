@@ -10,13 +10,13 @@ from itertools import chain
 from drtk.data.rows import Row, make_id
 
 Line = tuple[int, bytes]
-Placed = tuple[int, Row | ValueError]
+ParsedRow = tuple[int, Row | ValueError]
 Shape = Callable[[list[str]], Row]
 DPR_HEADER = ["id", "text", "title"]
 LONGEST_FIELD = 1_000  # lines of a quoted field; limits the effect of a quote that is not closed
 
 
-def parse_passage_lines(lines: Iterator[Line]) -> Iterator[Placed]:
+def parse_passage_lines(lines: Iterator[Line]) -> Iterator[ParsedRow]:
     """Yield the rows of a corpus; its first line tells the format: DPR, MS MARCO passages or documents."""
     first = next(lines)
     columns = first[1].decode(errors="replace").split("\t")
@@ -28,7 +28,7 @@ def parse_passage_lines(lines: Iterator[Line]) -> Iterator[Placed]:
     )
 
 
-def parse_query_lines(lines: Iterator[Line]) -> Iterator[Placed]:
+def parse_query_lines(lines: Iterator[Line]) -> Iterator[ParsedRow]:
     """Yield the rows of a query file: `id<TAB>text`, or DPR's `question<TAB>['answer', …]`."""
     first = next(lines)
     columns = first[1].decode(errors="replace").split("\t")
@@ -38,7 +38,7 @@ def parse_query_lines(lines: Iterator[Line]) -> Iterator[Placed]:
     )
 
 
-def _parse_lines(lines: Iterable[Line], shape: Shape | None, expected: str) -> Iterator[Placed]:
+def _parse_lines(lines: Iterable[Line], shape: Shape | None, expected: str) -> Iterator[ParsedRow]:
     for number, line in lines:
         if not line.strip():
             continue
@@ -101,7 +101,7 @@ def _unquote(field: str) -> str:
     return field
 
 
-def _parse_quoted(lines: Iterator[Line]) -> Iterator[Placed]:
+def _parse_quoted(lines: Iterator[Line]) -> Iterator[ParsedRow]:
     """Yield the rows of DPR's TSV. A quoted field may have tabs and several lines; its line number is the first."""
     waiting: deque[Line] = deque()
     while (first := waiting.popleft() if waiting else next(lines, None)) is not None:
@@ -166,14 +166,14 @@ def split_quoted(line: bytes, *, strict: bool = False) -> list[bytes] | None:
         rest = rest[tab + 1 :]
 
 
-def quote(field: str) -> str:
+def quote_field(field: str) -> str:
     """Return a field as csv writes it, quoted if it has a tab, a quote or a line end."""
     if any(mark in field for mark in '\t"\n\r'):
         return '"' + field.replace('"', '""') + '"'
     return field
 
 
-def flatten(text: str) -> str:
+def flatten_whitespace(text: str) -> str:
     """Return a text with spaces for tabs, line ends and NULs."""
     return text.translate(_TO_SPACE)
 

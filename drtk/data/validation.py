@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING
 
 from drtk.data import formats, sniff
 from drtk.data.config import ValidationSettings
-from drtk.data.examples import FoundExample, is_example
-from drtk.data.findings import Findings, Grouping
+from drtk.data.examples import ParsedExample, is_example
+from drtk.data.findings import DuplicateFinder, Findings
 from drtk.data.jsonl import read_queries
-from drtk.data.rows import Row, expansion_from, parse_row, prediction_from
-from drtk.data.sniff import LOOKED_AT, is_surely_passage, kind_of_row
+from drtk.data.rows import Row, parse_expansion, parse_prediction, parse_row
+from drtk.data.sniff import MAX_LINES, is_surely_passage, sniff_row
 from drtk.data.trec import Judgements, load_qrels
 from drtk.errors import DrtkError, RecordError, UsageError
 from drtk.records import Hit, Passage, Query
-from drtk.runtime.inputs import Intake
+from drtk.runtime.inputs import InputTracker
 from drtk.runtime.manifest import find_damage, read_manifest
 from drtk.runtime.streams import STANDARD, is_stream, name_of
 
@@ -37,18 +37,18 @@ def validate_file(source: str, settings: ValidationSettings) -> Findings:
 
     Raises UsageError for settings that do not fit, DrtkError if a file to compare with cannot be read.
     """
-    intake = Inspection()
-    kind = settings.kind or detect_kind(source, intake)
+    tracker = FindingsTracker()
+    kind = settings.kind or detect_kind(source, tracker)
     if kind is None:
         raise UsageError(
             f"`as` is needed: one of {', '.join(_CHECKERS)}; {name_of(source)}: its first records do not tell its kind"
         )
-    references = References(settings, kind)
-    findings = intake.findings = Findings(name_of(source), kind, settings.show)
+    references = ReferenceFiles(settings, kind)
+    findings = tracker.findings = Findings(name_of(source), kind, settings.show)
     try:
-        _CHECKERS[kind](source, intake, findings, references)
+        _CHECKERS[kind](source, tracker, findings, references)
     except RecordError as error:  # damaged so that the rest cannot be read
-        intake.forgive(RecordError(error.place, f"{error.problem}; nothing after it was read"))
+        tracker.skip_or_raise(RecordError(error.place, f"{error.problem}; nothing after it was read"))
     if settings.leak is not None:
         note_leaks(source, settings.leak, kind, findings, references.queries or {})
     return findings
@@ -91,12 +91,12 @@ def _check_vectors(folder: str, findings: Findings) -> None:
 
 
 @dataclass
-class Inspection(Intake):
-    """An intake that accepts any number of bad records and adds them to the findings."""
+class FindingsTracker(InputTracker):
+    """A tracker that accepts any number of bad records and adds them to the findings."""
 
     findings: Findings | None = None
 
-    def forgive(self, error: DrtkError) -> None:
+    def skip_or_raise(self, error: DrtkError) -> None:
         """Add the error of a record to the findings; raise any other error."""
         assert self.findings is not None
         if not isinstance(error, RecordError):
@@ -106,7 +106,7 @@ class Inspection(Intake):
         self.findings.add(check, int(line) if line.isdecimal() else 0, error.problem)
 
 
-class References:
+class ReferenceFiles:
     """The files with which a file is compared."""
 
     def __init__(self, settings: ValidationSettings, kind: str) -> None:
@@ -141,7 +141,7 @@ class References:
         if self.corpus is None:
             return
         wanted = [id for id in dict.fromkeys(ids) if id not in self._known]
-        missing = set(self.corpus.missing(wanted))
+        missing = set(self.corpus.find_missing(wanted))
         for id in wanted:
             if id in missing:
                 findings.add("unknown-passage", line, f"document '{id}' is not in the corpus")
@@ -150,9 +150,9 @@ class References:
         self._known.update(id for id in wanted if id not in missing)
 
 
-def _check_passages(source: str, intake: Inspection, findings: Findings, _: References) -> None:
-    ids, texts = Grouping(), Grouping()
-    for line, passage in _count_valid(formats.passages(source, intake), findings):
+def _check_passages(source: str, tracker: FindingsTracker, findings: Findings, _: ReferenceFiles) -> None:
+    ids, texts = DuplicateFinder(), DuplicateFinder()
+    for line, passage in _count_valid(formats.iter_passages(source, tracker), findings):
         ids.add(passage.id, str(line))
         if passage.text.strip():
             texts.add(digest(f"{passage.title}\n{passage.text}"), str(line))
@@ -161,9 +161,9 @@ def _check_passages(source: str, intake: Inspection, findings: Findings, _: Refe
     _note_repeated_records(ids, texts, findings)
 
 
-def _check_queries(source: str, intake: Inspection, findings: Findings, references: References) -> None:
-    ids, texts = Grouping(), Grouping()
-    for line, query in _count_valid(formats.queries(source, intake), findings):
+def _check_queries(source: str, tracker: FindingsTracker, findings: Findings, references: ReferenceFiles) -> None:
+    ids, texts = DuplicateFinder(), DuplicateFinder()
+    for line, query in _count_valid(formats.iter_queries(source, tracker), findings):
         ids.add(query.id, str(line))
         if query.text.strip():
             texts.add(digest(query.text), str(line))
@@ -176,11 +176,11 @@ def _check_queries(source: str, intake: Inspection, findings: Findings, referenc
     _note_repeated_records(ids, texts, findings)
 
 
-def _check_qrels(source: str, intake: Inspection, findings: Findings, references: References) -> None:
-    pairs = Grouping()
+def _check_qrels(source: str, tracker: FindingsTracker, findings: Findings, references: ReferenceFiles) -> None:
+    pairs = DuplicateFinder()
     first: dict[str, int] = {}
     relevant: set[str] = set()
-    for line, qrel in _count_valid(formats.judgements(source, intake), findings):
+    for line, qrel in _count_valid(formats.iter_judgements(source, tracker), findings):
         pairs.add(f"{qrel.query_id} {qrel.doc_id}", f"{line} {qrel.grade}")
         first.setdefault(qrel.query_id, line)
         if qrel.grade > 0:
@@ -189,7 +189,7 @@ def _check_qrels(source: str, intake: Inspection, findings: Findings, references
             findings.add("negative-grade", line, f"grade {qrel.grade} of '{qrel.doc_id}' for query '{qrel.query_id}'")
         references.check_query(qrel.query_id, line, findings)
         references.check_passages([qrel.doc_id], line, findings)
-    for pair, places in pairs.repeated():
+    for pair, places in pairs.iter_duplicates():
         before, grade = places[0].split()
         query_id, doc_id = pair.split()
         for place in places[1:]:
@@ -202,9 +202,9 @@ def _check_qrels(source: str, intake: Inspection, findings: Findings, references
             findings.add("no-relevant", line, f"query '{query_id}' has no document of a grade above 0")
 
 
-def _check_run(source: str, intake: Inspection, findings: Findings, references: References) -> None:
+def _check_run(source: str, tracker: FindingsTracker, findings: Findings, references: ReferenceFiles) -> None:
     seen: set[str] = set()
-    hits = _count_valid(formats.hits(source, intake), findings)
+    hits = _count_valid(formats.iter_hits(source, tracker), findings)
     for query_id, block in groupby(hits, key=lambda item: item[1].query_id):
         ranked = list(block)
         line = ranked[0][0]
@@ -244,9 +244,9 @@ def _check_ranking(ranked: list[tuple[int, Hit]], findings: Findings) -> None:
         findings.add("rank-gap", ranked[0][0], f"ranks of query '{query_id}' do not count 1, 2, 3, …")
 
 
-def _check_examples(source: str, intake: Inspection, findings: Findings, references: References) -> None:
-    queries = Grouping()
-    for line, found in _count_valid(formats.examples(source, intake), findings):
+def _check_examples(source: str, tracker: FindingsTracker, findings: Findings, references: ReferenceFiles) -> None:
+    queries = DuplicateFinder()
+    for line, found in _count_valid(formats.iter_examples(source, tracker), findings):
         example = found.example
         queries.add(example.query_id, str(line))
         positives, negatives = set(example.positives), set(example.negatives)
@@ -282,7 +282,9 @@ def _check_examples(source: str, intake: Inspection, findings: Findings, referen
     )
 
 
-def _count_valid(found: formats.Found[formats.Record], findings: Findings) -> Iterator[tuple[int, formats.Record]]:
+def _count_valid(
+    found: formats.ParsedRecords[formats.Record], findings: Findings
+) -> Iterator[tuple[int, formats.Record]]:
     """Yield and count the valid records; add the others to the findings."""
     for line, record in found:
         if isinstance(record, ValueError):
@@ -295,23 +297,23 @@ def _count_valid(found: formats.Found[formats.Record], findings: Findings) -> It
 _KINDS = {sniff.EXAMPLES: "examples", sniff.EXPANSIONS: "expansions", sniff.PREDICTIONS: "predictions"}
 
 
-def detect_kind(source: str, intake: Intake) -> str | None:
+def detect_kind(source: str, tracker: InputTracker) -> str | None:
     """Return the kind of a file; None if its first records do not tell.
 
     Runs and judgements are recognized by the columns of their first lines, passages by a title in one of the first ten.
     """
-    if (columns := sniff.columns_of(intake.peek(source))) is not None:
+    if (columns := sniff.sniff_columns(tracker.peek(source))) is not None:
         return columns
     if is_stream(source):
-        rows = list(_peek_rows(intake.peek(source)))
+        rows = list(_peek_rows(tracker.peek(source)))
     else:
-        first = islice(formats.json_rows(source, Intake()), LOOKED_AT)
+        first = islice(formats.iter_json_rows(source, InputTracker()), MAX_LINES)
         rows = [row for _, row in first if isinstance(row, dict)]
     if not rows:
         return None
-    if (kind := _KINDS.get(str(kind_of_row(rows[0])))) is not None:
+    if (kind := _KINDS.get(str(sniff_row(rows[0])))) is not None:
         return kind
-    alike = {kind_of_row(row) for row in rows} <= {sniff.PASSAGES, sniff.EITHER}
+    alike = {sniff_row(row) for row in rows} <= {sniff.PASSAGES, sniff.EITHER}
     return "passages" if alike and any(map(is_surely_passage, rows)) else None
 
 
@@ -319,14 +321,14 @@ def _peek_rows(beginning: bytes) -> Iterator[Row]:
     lines = beginning.splitlines(keepends=True)
     if len(lines) > 1 and not lines[-1].endswith(b"\n"):  # cut off
         lines.pop()
-    for line in islice(filter(bytes.strip, lines), LOOKED_AT):
+    for line in islice(filter(bytes.strip, lines), MAX_LINES):
         with suppress(ValueError):
             yield parse_row(line)
 
 
-def _check_expansions(source: str, intake: Inspection, findings: Findings, references: References) -> None:
-    found = _count_valid(formats.parse_rows(formats.json_rows(source, intake), expansion_from), findings)
-    ids, texts, lists = Grouping(), Grouping(), Grouping()
+def _check_expansions(source: str, tracker: FindingsTracker, findings: Findings, references: ReferenceFiles) -> None:
+    found = _count_valid(formats.parse_rows(formats.iter_json_rows(source, tracker), parse_expansion), findings)
+    ids, texts, lists = DuplicateFinder(), DuplicateFinder(), DuplicateFinder()
     seen: set[str] = set()
     for query_id, block in groupby(found, key=lambda item: item[1].query_id):
         begun: set[str] = set()
@@ -354,9 +356,9 @@ def _check_expansions(source: str, intake: Inspection, findings: Findings, refer
     _note_missing(seen, "no-candidates", "has no candidate", findings, references)
 
 
-def _check_predictions(source: str, intake: Inspection, findings: Findings, references: References) -> None:
-    found = _count_valid(formats.parse_rows(formats.json_rows(source, intake), prediction_from), findings)
-    places = Grouping()
+def _check_predictions(source: str, tracker: FindingsTracker, findings: Findings, references: ReferenceFiles) -> None:
+    found = _count_valid(formats.parse_rows(formats.iter_json_rows(source, tracker), parse_prediction), findings)
+    places = DuplicateFinder()
     seen: set[str] = set()
     for line, each in found:
         if each.query_id not in seen:
@@ -365,7 +367,7 @@ def _check_predictions(source: str, intake: Inspection, findings: Findings, refe
         places.add(each.query_id, f"{line} {'' if each.score is None else 'scored'}")
         if not each.answer.strip():
             findings.add("empty-text", line, f"the answer to question '{each.query_id}' is empty")
-    for query_id, values in places.repeated():
+    for query_id, values in places.iter_duplicates():
         first, *others = (value.split() for value in values)
         for line_now, *_ in others:
             problem = f"question '{query_id}' has a prediction in line {first[0]} already"
@@ -377,19 +379,23 @@ def _check_predictions(source: str, intake: Inspection, findings: Findings, refe
     _note_missing(seen, "no-prediction", "has no prediction", findings, references)
 
 
-def _note_missing(seen: Iterable[str], check: str, problem: str, findings: Findings, references: References) -> None:
+def _note_missing(
+    seen: Iterable[str], check: str, problem: str, findings: Findings, references: ReferenceFiles
+) -> None:
     for query_id in (references.queries or {}).keys() - set(seen):
         findings.add(check, 0, f"query '{query_id}' {problem}")
 
 
-def note_repeated(grouping: Grouping, check: str, findings: Findings, describe: Callable[[str, str], str]) -> None:
+def note_repeated(
+    grouping: DuplicateFinder, check: str, findings: Findings, describe: Callable[[str, str], str]
+) -> None:
     """Add the second and further lines of each key; `describe` returns the message for a key and its first line."""
-    for key, lines in grouping.repeated():
+    for key, lines in grouping.iter_duplicates():
         for line in lines[1:]:
             findings.add(check, int(line), describe(key, lines[0]))
 
 
-def _note_repeated_records(ids: Grouping, texts: Grouping, findings: Findings) -> None:
+def _note_repeated_records(ids: DuplicateFinder, texts: DuplicateFinder, findings: Findings) -> None:
     note_repeated(ids, "duplicate", findings, lambda key, line: f"id '{key}' is taken by line {line}")
     note_repeated(texts, "same-text", findings, lambda _, line: f"is the same text as line {line}")
 
@@ -403,14 +409,14 @@ def note_leaks(source: str, other: str, kind: str, findings: Findings, queries: 
     """
     if STANDARD in (source, other):
         raise UsageError("`leak` cannot be used with stdin: name both files")
-    shared = Grouping()
+    shared = DuplicateFinder()
     for side, name in (("here", source), ("there", other)):
         for line, id, text in _iter_texts(name, kind, queries):
             if text := " ".join(text.casefold().split()):
                 shared.add(digest(text), f"{side} {line} {id}")
     what = "texts of passages, without titles," if kind == "passages" else "texts of queries"
     findings.compared = f"{what} compared with those of {other}, case and white space aside"
-    for _, places in shared.repeated():
+    for _, places in shared.iter_duplicates():
         parts = [place.split() for place in places]
         there = next((part for part in parts if part[0] == "there"), None)
         for side, place, id in parts:
@@ -420,19 +426,21 @@ def note_leaks(source: str, other: str, kind: str, findings: Findings, queries: 
 
 def _iter_texts(source: str, kind: str, queries: Mapping[str, str]) -> Iterator[tuple[int, str, str]]:
     """Yield (line, id, text) of the valid records of a file; of training data, the queries."""
-    intake = Intake(skip_bad=2**62)
-    record: Passage | Query | FoundExample | ValueError
+    tracker = InputTracker(skip_bad=2**62)
+    record: Passage | Query | ParsedExample | ValueError
     if kind == "passages":
-        for line, record in formats.passages(source, intake):
+        for line, record in formats.iter_passages(source, tracker):
             if isinstance(record, Passage):
                 yield line, record.id, record.text
-    elif not is_example(next((row for _, row in formats.json_rows(source, Intake()) if isinstance(row, dict)), {})):
-        for line, record in formats.queries(source, intake):
+    elif not is_example(
+        next((row for _, row in formats.iter_json_rows(source, InputTracker()) if isinstance(row, dict)), {})
+    ):
+        for line, record in formats.iter_queries(source, tracker):
             if isinstance(record, Query):
                 yield line, record.id, record.text
     else:
-        for line, record in formats.examples(source, intake):
-            if isinstance(record, FoundExample):
+        for line, record in formats.iter_examples(source, tracker):
+            if isinstance(record, ParsedExample):
                 id = record.example.query_id
                 text = record.query.text if record.query is not None else queries.get(id)
                 if text is None:
@@ -447,7 +455,7 @@ def digest(text: str) -> str:
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
-_CHECKERS: dict[str, Callable[[str, Inspection, Findings, References], None]] = {
+_CHECKERS: dict[str, Callable[[str, FindingsTracker, Findings, ReferenceFiles], None]] = {
     "passages": _check_passages,
     "queries": _check_queries,
     "qrels": _check_qrels,

@@ -8,15 +8,15 @@ from typing import Any, Generic, TypeVar
 
 import orjson
 
-from drtk.data.examples import DPR_OTHER, FoundExample
+from drtk.data.examples import DPR_OTHER, ParsedExample
 from drtk.data.jsonl import dump
-from drtk.data.rows import Row, passage_row, query_row
-from drtk.data.tsv import flatten, quote
+from drtk.data.rows import Row, build_passage_row, build_query_row
+from drtk.data.tsv import flatten_whitespace, quote_field
 from drtk.records import Hit, Passage, Qrel, Query
 from drtk.registry import Registry
 
 Record = TypeVar("Record")
-Losses = dict[str, Any]  # what a format cannot hold: number of records that lost it
+LossCounts = dict[str, Any]  # what a format cannot hold: number of records that lost it
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Format(Generic[Record]):
     needs: the texts that a training example must have ("query", "passages")
     """
 
-    write: Callable[[Record, Losses], bytes]
+    write: Callable[[Record, LossCounts], bytes]
     header: bytes = b""
     between: bytes = b""
     footer: bytes = b""
@@ -98,99 +98,103 @@ FORMATS: dict[str, Registry] = {
 }
 
 
-def note(losses: Losses, what: str) -> None:
+def count_loss(losses: LossCounts, what: str) -> None:
     """Count a record that loses `what`."""
     losses[what] = losses.get(what, 0) + 1
 
 
-def _line(row: Any) -> bytes:
+def _format_json_line(row: Any) -> bytes:
     return orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE)
 
 
-def _one_line(text: str, losses: Losses) -> str:
+def _flatten_text(text: str, losses: LossCounts) -> str:
     """Return a text for a file without quoting."""
-    line = flatten(text)
+    line = flatten_whitespace(text)
     if line != text:
-        note(losses, "texts with tabs or line ends made spaces")
+        count_loss(losses, "texts with tabs or line ends made spaces")
     return line
 
 
-def _note_fields(passage: Passage, losses: Losses, *, but: tuple[str, ...] = ()) -> None:
+def _note_fields(passage: Passage, losses: LossCounts, *, but: tuple[str, ...] = ()) -> None:
     if passage.extra or any(name not in but for name in passage.metadata or ()):
-        note(losses, "with other fields left out")
+        count_loss(losses, "with other fields left out")
 
 
-def _msmarco(passage: Passage, losses: Losses) -> bytes:
+def _format_msmarco(passage: Passage, losses: LossCounts) -> bytes:
     if passage.title:
-        note(losses, "titles left out")
+        count_loss(losses, "titles left out")
     _note_fields(passage, losses)
-    return f"{passage.id}\t{_one_line(passage.text, losses)}\n".encode()
+    return f"{passage.id}\t{_flatten_text(passage.text, losses)}\n".encode()
 
 
-def _msmarco_docs(passage: Passage, losses: Losses) -> bytes:
-    url = flatten(str((passage.metadata or {}).get("url", "")))
+def _format_msmarco_docs(passage: Passage, losses: LossCounts) -> bytes:
+    url = flatten_whitespace(str((passage.metadata or {}).get("url", "")))
     _note_fields(passage, losses, but=("url",))
-    return f"{passage.id}\t{url}\t{_one_line(passage.title, losses)}\t{_one_line(passage.text, losses)}\n".encode()
+    return (
+        f"{passage.id}\t{url}\t{_flatten_text(passage.title, losses)}\t{_flatten_text(passage.text, losses)}\n".encode()
+    )
 
 
-def _dpr(passage: Passage, losses: Losses) -> bytes:
+def _format_dpr(passage: Passage, losses: LossCounts) -> bytes:
     text, title = passage.text, passage.title
     _note_fields(passage, losses)
     if "\0" in text or "\0" in title:
-        note(losses, "texts with NUL characters made spaces")
+        count_loss(losses, "texts with NUL characters made spaces")
         text, title = text.replace("\0", " "), title.replace("\0", " ")
-    return f"{passage.id}\t{quote(text)}\t{quote(title)}\n".encode()
+    return f"{passage.id}\t{quote_field(text)}\t{quote_field(title)}\n".encode()
 
 
-def _tevatron(passage: Passage, _: Losses) -> bytes:
-    row = passage_row(passage)
-    return _line({"docid": row.pop("_id"), **row})
+def _format_tevatron(passage: Passage, _: LossCounts) -> bytes:
+    row = build_passage_row(passage)
+    return _format_json_line({"docid": row.pop("_id"), **row})
 
 
-def _pyserini(passage: Passage, _: Losses) -> bytes:
-    row = passage_row(passage)
+def _format_pyserini(passage: Passage, _: LossCounts) -> bytes:
+    row = build_passage_row(passage)
     title, text = row.pop("title"), row.pop("text")
     # Without a title, the first line of a text with several lines would be read as its title.
     contents = f"{title}\n{text}" if title or "\n" in text else text
-    return _line({"id": row.pop("_id"), "contents": contents, **row})
+    return _format_json_line({"id": row.pop("_id"), "contents": contents, **row})
 
 
-def _query_tsv(query: Query, losses: Losses) -> bytes:
+def _format_query_tsv(query: Query, losses: LossCounts) -> bytes:
     if query.answers is not None:
-        note(losses, "lists of answers left out")
-    return f"{query.id}\t{_one_line(query.text, losses)}\n".encode()
+        count_loss(losses, "lists of answers left out")
+    return f"{query.id}\t{_flatten_text(query.text, losses)}\n".encode()
 
 
-def _dpr_qa(query: Query, losses: Losses) -> bytes:
-    note(losses, "ids left out")
-    return f"{quote(_one_line(query.text, losses))}\t{quote(repr(list(query.answers or ())))}\n".encode()
+def _format_dpr_qa(query: Query, losses: LossCounts) -> bytes:
+    count_loss(losses, "ids left out")
+    return (
+        f"{quote_field(_flatten_text(query.text, losses))}\t{quote_field(repr(list(query.answers or ())))}\n".encode()
+    )
 
 
-def _nq_open(query: Query, losses: Losses) -> bytes:
-    note(losses, "ids left out")
-    return _line({"question": query.text, "answer": list(query.answers or ())})
+def _format_nq_open(query: Query, losses: LossCounts) -> bytes:
+    count_loss(losses, "ids left out")
+    return _format_json_line({"question": query.text, "answer": list(query.answers or ())})
 
 
-def _tevatron_query(query: Query, _: Losses) -> bytes:
-    row = query_row(query)
-    return _line({"query_id": row.pop("_id"), "query": row.pop("text"), **row})
+def _format_tevatron_query(query: Query, _: LossCounts) -> bytes:
+    row = build_query_row(query)
+    return _format_json_line({"query_id": row.pop("_id"), "query": row.pop("text"), **row})
 
 
-def _run_msmarco(hit: Hit, losses: Losses) -> bytes:
-    note(losses, "scores left out")
+def _format_msmarco_hit(hit: Hit, losses: LossCounts) -> bytes:
+    count_loss(losses, "scores left out")
     return f"{hit.query_id}\t{hit.doc_id}\t{hit.rank}\n".encode()
 
 
 BEIR: Format[Any] = Format(lambda record, _: dump(record))
-MSMARCO = Format(_msmarco)
-MSMARCO_DOCS = Format(_msmarco_docs)
-DPR = Format(_dpr, header=b"id\ttext\ttitle\n")
-TEVATRON = Format(_tevatron)
-PYSERINI = Format(_pyserini)
-QUERY_TSV = Format(_query_tsv)
-DPR_QA = Format(_dpr_qa)
-NQ_OPEN = Format(_nq_open)
-TEVATRON_QUERY = Format(_tevatron_query)
+MSMARCO = Format(_format_msmarco)
+MSMARCO_DOCS = Format(_format_msmarco_docs)
+DPR = Format(_format_dpr, header=b"id\ttext\ttitle\n")
+TEVATRON = Format(_format_tevatron)
+PYSERINI = Format(_format_pyserini)
+QUERY_TSV = Format(_format_query_tsv)
+DPR_QA = Format(_format_dpr_qa)
+NQ_OPEN = Format(_format_nq_open)
+TEVATRON_QUERY = Format(_format_tevatron_query)
 QRELS_BEIR: Format[Qrel] = Format(
     lambda qrel, _: f"{qrel.query_id}\t{qrel.doc_id}\t{qrel.grade}\n".encode(),
     header=b"query-id\tcorpus-id\tscore\n",
@@ -199,13 +203,13 @@ QRELS_TREC: Format[Qrel] = Format(lambda qrel, _: f"{qrel.query_id} 0 {qrel.doc_
 RUN_TREC: Format[Hit] = Format(
     lambda hit, _: f"{hit.query_id} Q0 {hit.doc_id} {hit.rank} {hit.score!r} {hit.tag}\n".encode()
 )
-RUN_MSMARCO = Format(_run_msmarco)
+RUN_MSMARCO = Format(_format_msmarco_hit)
 
 
 BOTH = ("query", "passages")
 
 
-def _query_fields(found: FoundExample) -> Row:
+def _build_query_fields(found: ParsedExample) -> Row:
     assert found.query is not None  # see Format.needs
     row: Row = {"query_id": found.query.id, "query": found.query.text}
     if found.query.answers is not None:
@@ -213,47 +217,47 @@ def _query_fields(found: FoundExample) -> Row:
     return row
 
 
-def _scores(found: FoundExample, side: str) -> list[float]:
+def _get_scores(found: ParsedExample, side: str) -> list[float]:
     return (found.example.scores or {}).get(side, [])
 
 
-def _sources(found: FoundExample, default: str) -> list[str]:
+def _get_sources(found: ParsedExample, default: str) -> list[str]:
     return (found.example.sources or {}).get("negatives") or [default] * len(found.example.negatives)
 
 
-def _sides(found: FoundExample) -> tuple[list[Passage], list[Passage]]:
+def _get_passages(found: ParsedExample) -> tuple[list[Passage], list[Passage]]:
     texts = {passage.id: passage for passage in found.passages}
     example = found.example
     return [texts[id] for id in example.positives], [texts[id] for id in example.negatives]
 
 
-def _simlm(found: FoundExample, losses: Losses) -> bytes:
+def _format_simlm(found: ParsedExample, losses: LossCounts) -> bytes:
     example = found.example
     if example.sources:
-        note(losses, "sources left out")
-    row = _query_fields(found)
+        count_loss(losses, "sources left out")
+    row = _build_query_fields(found)
     for side, ids in (("positives", example.positives), ("negatives", example.negatives)):
-        row[side] = {"doc_id": list(ids), "score": _scores(found, side)}
-    return _line(row | example.extra)
+        row[side] = {"doc_id": list(ids), "score": _get_scores(found, side)}
+    return _format_json_line(row | example.extra)
 
 
-def _tevatron_example(found: FoundExample, losses: Losses) -> bytes:
+def _format_tevatron_example(found: ParsedExample, losses: LossCounts) -> bytes:
     example = found.example
     if example.scores or example.sources:
-        note(losses, "scores or sources left out")
-    row = _query_fields(found)
-    for name, passages in zip(("positive_passages", "negative_passages"), _sides(found), strict=True):
+        count_loss(losses, "scores or sources left out")
+    row = _build_query_fields(found)
+    for name, passages in zip(("positive_passages", "negative_passages"), _get_passages(found), strict=True):
         row[name] = [{"docid": passage.id, "title": passage.title, "text": passage.text} for passage in passages]
-    return _line(row | example.extra)
+    return _format_json_line(row | example.extra)
 
 
-def _dpr_json(found: FoundExample, losses: Losses) -> bytes:
+def _format_dpr_json(found: ParsedExample, losses: LossCounts) -> bytes:
     query, example = found.query, found.example
     assert query is not None
     if example.scores:
-        note(losses, "scores left out")
-    positives, negatives = _sides(found)
-    sources = _sources(found, "")
+        count_loss(losses, "scores left out")
+    positives, negatives = _get_passages(found)
+    sources = _get_sources(found, "")
     hard = [passage for passage, source in zip(negatives, sources, strict=True) if source != DPR_OTHER]
     other = [passage for passage, source in zip(negatives, sources, strict=True) if source == DPR_OTHER]
     # DPR ignores the id; drtk reads back the same example with it.
@@ -263,34 +267,34 @@ def _dpr_json(found: FoundExample, losses: Losses) -> bytes:
     return orjson.dumps(row | example.extra)
 
 
-def _sbert(found: FoundExample, losses: Losses) -> bytes:
+def _format_sbert(found: ParsedExample, losses: LossCounts) -> bytes:
     example = found.example
     if example.scores:
-        note(losses, "scores left out")
+        count_loss(losses, "scores left out")
     systems: dict[str, list[str]] = {}
-    for id, source in zip(example.negatives, _sources(found, "negatives"), strict=True):
+    for id, source in zip(example.negatives, _get_sources(found, "negatives"), strict=True):
         systems.setdefault(source, []).append(id)
     row: Row = {"qid": example.query_id, "pos": list(example.positives), "neg": systems}
-    return _line(row | example.extra)
+    return _format_json_line(row | example.extra)
 
 
-def _flag(found: FoundExample, losses: Losses) -> bytes:
+def _format_flag(found: ParsedExample, losses: LossCounts) -> bytes:
     example = found.example
     if example.sources:
-        note(losses, "sources left out")
-    row = _query_fields(found)
+        count_loss(losses, "sources left out")
+    row = _build_query_fields(found)
     row.pop("answers", None)
-    for name, passages in zip(("pos", "neg"), _sides(found), strict=True):
+    for name, passages in zip(("pos", "neg"), _get_passages(found), strict=True):
         row[name] = [f"{passage.title} {passage.text}" if passage.title else passage.text for passage in passages]
     for name, side in (("pos_scores", "positives"), ("neg_scores", "negatives")):
-        if _scores(found, side):
-            row[name] = _scores(found, side)
-    return _line(row | example.extra)
+        if _get_scores(found, side):
+            row[name] = _get_scores(found, side)
+    return _format_json_line(row | example.extra)
 
 
-DRTK: Format[FoundExample] = Format(lambda found, _: dump(found.example))
-SIMLM = Format(_simlm, needs=("query",))
-TEVATRON_EXAMPLES = Format(_tevatron_example, needs=BOTH)
-DPR_JSON = Format(_dpr_json, header=b"[\n", between=b",\n", footer=b"\n]\n", needs=BOTH)
-SBERT = Format(_sbert)
-FLAG = Format(_flag, needs=BOTH)
+DRTK: Format[ParsedExample] = Format(lambda found, _: dump(found.example))
+SIMLM = Format(_format_simlm, needs=("query",))
+TEVATRON_EXAMPLES = Format(_format_tevatron_example, needs=BOTH)
+DPR_JSON = Format(_format_dpr_json, header=b"[\n", between=b",\n", footer=b"\n]\n", needs=BOTH)
+SBERT = Format(_format_sbert)
+FLAG = Format(_format_flag, needs=BOTH)

@@ -10,11 +10,11 @@ METRICS = Registry(
         "Answer": ("drtk.evaluation.metrics:has_answer", "whether one of the first k passages contains an answer"),
         "num_rel": ("drtk.evaluation.metrics:count_relevant", "number of relevant documents"),
         "iprec_at_recall": (
-            "drtk.evaluation.metrics:interpolated_precision",
+            "drtk.evaluation.metrics:precision_at_recall",
             "highest precision at or above a recall level",
         ),
         "11pt_avg": (
-            "drtk.evaluation.metrics:averaged_precision",
+            "drtk.evaluation.metrics:eleven_point_average",
             "interpolated precision averaged over recall levels",
         ),
         "rbp": ("drtk.evaluation.metrics:rank_biased_precision", "rank-biased precision"),

@@ -8,23 +8,23 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from typing import NamedTuple
 
-from drtk.data.checks import PASSAGES, TEXTLESS, describe_textless, warn_of_textless
+from drtk.data.checks import PASSAGES, TEXTLESS, describe_missing_texts, warn_of_missing_texts
 from drtk.data.corpus_store import CorpusStore
 from drtk.data.jsonl import read_predictions, read_queries
 from drtk.data.runs import NamedRun
 from drtk.data.trec import Judgements, iter_query_hits
-from drtk.errors import DrtkError, MismatchError, MissingDependency, RecordError, UsageError, pip_install
-from drtk.evaluation.config import EvalSettings, RunSettings
-from drtk.evaluation.evaluate import Evaluation, Evaluator, Value, View, warn_shallow
+from drtk.errors import DrtkError, MismatchError, MissingDependency, RecordError, UsageError, format_pip_command
+from drtk.evaluation.config import EvalSettings, ScoringSettings
+from drtk.evaluation.evaluate import Evaluation, Evaluator, RankingView, Value, warn_shallow
 from drtk.evaluation.judged_runs import JudgedRankings, log_missing, read_rankings
 from drtk.evaluation.measures import Measure, parse_measures
 from drtk.evaluation.result_table import format_results
 from drtk.records import Prediction
-from drtk.runtime.inputs import Intake
-from drtk.runtime.progress import Progress, detail, warn
+from drtk.runtime.inputs import InputTracker
+from drtk.runtime.progress import Progress, log_detail, warn
 from drtk.runtime.streams import name_of
 from drtk.runtime.workers import Workers, count_cores
-from drtk.text.answers import MATCHES, exact_match, token_f1
+from drtk.text.answers import MATCHERS, compute_token_f1, is_exact_match
 
 ROUGE_MEASURES = ("rouge1", "rouge2", "rougeL")
 PREDICTION_MEASURES = ("EM", "F1")
@@ -49,7 +49,7 @@ def need_rouge() -> None:
     try:
         import rouge_score.rouge_scorer  # noqa: F401
     except ImportError as error:
-        raise MissingDependency("rouge-score", "ROUGE", pip_install("rouge-score")) from error
+        raise MissingDependency("rouge-score", "ROUGE", format_pip_command("rouge-score")) from error
 
 
 def rouge(texts: Sequence[str], references: Sequence[str]) -> dict[str, float]:
@@ -66,18 +66,18 @@ def rouge(texts: Sequence[str], references: Sequence[str]) -> dict[str, float]:
 
 
 def evaluate_predictions(
-    runs: Sequence[NamedRun], questions: str, settings: EvalSettings, intake: Intake
+    runs: Sequence[NamedRun], questions: str, settings: EvalSettings, tracker: InputTracker
 ) -> Iterator[str]:
     """Return the lines of a table with a file of predictions per row. Raises UsageError for measures other than EM and F1."""
-    names = list(dict.fromkeys(settings.measures.split())) or list(PREDICTION_MEASURES)
+    names = list(dict.fromkeys(settings.measures.upper().replace(",", " ").split())) or list(PREDICTION_MEASURES)
     if unknown := [name for name in names if name not in PREDICTION_MEASURES]:
         raise UsageError(
             f"`measures`: {unknown[0]} is not for predictions; choose from {', '.join(PREDICTION_MEASURES)}"
         )
-    answers = read_answers(questions, "tokens", intake)
+    answers = read_answers(questions, "tokens", tracker)
     results = []
     for run in runs:
-        predictions = read_best_predictions(run.source, intake)
+        predictions = read_best_predictions(run.source, tracker)
         known = {id: prediction for id, prediction in predictions.items() if id in answers}
         if not predictions:
             warn(f"{run.name}: there are no predictions")
@@ -87,28 +87,28 @@ def evaluate_predictions(
                 f"the questions have '{next(iter(answers))}'"
             )
         if extra := len(predictions) - len(known):
-            detail(f"{run.name}: {extra:,} predictions for questions without answers left out")
+            log_detail(f"{run.name}: {extra:,} predictions for questions without answers left out")
         only = settings.retrieved_only
         log_missing(
-            run.name, len(known), len(answers), retrieved_only=only, right="answers", where="among the predictions"
+            run.name, len(known), len(answers), retrieved_only=only, judged_by="answers", where="among the predictions"
         )
         results.append(_score_predictions(run.name, known, answers, names, only))
     return format_results(results, [Measure(name, "own", name) for name in names], settings)
 
 
-def read_best_predictions(source: str, intake: Intake) -> dict[str, str]:
+def read_best_predictions(source: str, tracker: InputTracker) -> dict[str, str]:
     """Return the prediction for each question with the highest score, the first of equal ones.
 
     Raises RecordError (file:line) if a question has several and one of them has no score.
     """
     best: dict[str, Prediction] = {}
-    for prediction in read_predictions(source, intake=intake):
+    for prediction in read_predictions(source, tracker=tracker):
         known = best.setdefault(prediction.query_id, prediction)
         if known is prediction:
             continue
         if known.score is None or prediction.score is None:
             raise RecordError(
-                f"{name_of(source)}:{intake.line}",
+                f"{name_of(source)}:{tracker.line}",
                 f"question '{prediction.query_id}' has several predictions, and not all have scores",
             )
         if prediction.score > known.score:
@@ -120,7 +120,7 @@ def _score_predictions(
     name: str, predictions: Mapping[str, str], answers: Answers, measures: Sequence[str], retrieved_only: bool
 ) -> Evaluation:
     """Evaluate predictions; a question without one counts as 0, or is left out if `retrieved_only`."""
-    compute = {"EM": lambda text, right: float(exact_match(text, right)), "F1": token_f1}
+    compute = {"EM": lambda text, right: float(is_exact_match(text, right)), "F1": compute_token_f1}
     per_query: dict[str, dict[str, Value]] = {}
     for id, right in answers.items():
         if id in predictions:
@@ -135,21 +135,21 @@ def _score_predictions(
 
 
 def evaluate_by_answers(
-    runs: Sequence[NamedRun], questions: str, corpus: str, settings: EvalSettings, intake: Intake
+    runs: Sequence[NamedRun], questions: str, corpus: str, settings: EvalSettings, tracker: InputTracker
 ) -> Iterator[str]:
     """Return the lines of a table with a run per row. Raises as `AnswerJudge`."""
-    judge = AnswerJudge(questions, corpus, settings, intake, workers=settings.workers)
+    judge = AnswerJudge(questions, corpus, settings, tracker, workers=settings.num_workers)
     results = []
     for run in runs:
         rankings = judge(run)
         only = settings.retrieved_only
-        log_missing(run.name, len(rankings.ids), len(judge.answers), retrieved_only=only, right="answers")
+        log_missing(run.name, len(rankings.ids), len(judge.answers), retrieved_only=only, judged_by="answers")
         result = Evaluator(judge.judgements, judge.measures)(run.name, rankings.ids, retrieved_only=only)
         result.deepest = rankings.deepest
         results.append(result)
     judge.check_texts()
     depths = {result.name: result.deepest for result in results}
-    warn_shallow(depths, judge.measures, right="answers", size=judge.corpus_size)
+    warn_shallow(depths, judge.measures, judged_by="answers", size=judge.corpus_size)
     return format_results(results, judge.measures, settings)
 
 
@@ -165,18 +165,18 @@ def parse_answer_measures(text: str) -> list[Measure]:
     return measures
 
 
-def read_answers(source: str, match: str, intake: Intake) -> dict[str, tuple[str, ...]]:
+def read_answers(source: str, match: str, tracker: InputTracker) -> dict[str, tuple[str, ...]]:
     """Return the answers of each question that has any; warn about invalid patterns and questions without answers.
 
     Raises DrtkError if no question has an answer.
     """
     answers: dict[str, tuple[str, ...]] = {}
     without = 0
-    for query in read_queries(source, intake=intake):
-        matching = MATCHES[match](query.answers or ())
+    for query in read_queries(source, tracker=tracker):
+        matching = MATCHERS[match](query.answers or ())
         invalid = getattr(matching, "invalid", ())
         for pattern in invalid:
-            warn(f"{name_of(source)}:{intake.line}: '{pattern}' is no regular expression and matches nothing")
+            warn(f"{name_of(source)}:{tracker.line}: '{pattern}' is no regular expression and matches nothing")
         if query.answers and (matching or invalid):  # a question whose patterns are all invalid counts as wrong
             answers[query.id] = query.answers
         else:
@@ -198,21 +198,29 @@ class AnswerJudge:
     """
 
     def __init__(
-        self, questions: str, corpus: str, settings: RunSettings, intake: Intake, *, workers: int | None = None
+        self,
+        questions: str,
+        corpus: str,
+        settings: ScoringSettings,
+        tracker: InputTracker,
+        *,
+        workers: int | None = None,
     ) -> None:
         if settings.by == "source" or settings.rel != 1:
             raise UsageError("`by` source and `rel` go with `qrels`; with `answers` a passage is right or not")
         self.measures = parse_answer_measures(settings.measures or ANSWER_MEASURES)
-        self.answers = read_answers(questions, settings.match, intake)
+        self.answers = read_answers(questions, settings.match, tracker)
         self.judgements: Judgements = {id: {} for id in self.answers}
-        self._corpus, self._settings, self._intake, self._workers = corpus, settings, intake, workers
+        self._corpus, self._settings, self._intake, self._workers = corpus, settings, tracker, workers
         self._counts: Counter[str] = Counter()
         with closing(CorpusStore.open(corpus)) as store:  # built here once, not by every worker
             self.corpus_size = len(store)
 
     def __call__(self, run: NamedRun) -> JudgedRankings:
         """Read a run and judge the first right passage of each ranking, down to the largest cut-off."""
-        rankings = read_rankings(run, self.judgements, View.of(self._settings), self._intake, right="answers")
+        rankings = read_rankings(
+            run, self.judgements, RankingView.of(self._settings), self._intake, judged_by="answers"
+        )
         cutoffs = [measure.cutoff for measure in self.measures]
         depth = None if None in cutoffs else max(cutoff for cutoff in cutoffs if cutoff is not None)
         work: list[Question] = [(id, self.answers[id], ids[:depth]) for id, ids in rankings.ids.items()]
@@ -237,9 +245,9 @@ class AnswerJudge:
 
     def check_texts(self) -> None:
         """Raise DrtkError if no passage that was read had a text; warn if some had none."""
-        if problem := describe_textless(self._counts, self._corpus):
+        if problem := describe_missing_texts(self._counts, self._corpus):
             raise DrtkError(problem)
-        warn_of_textless(self._counts, self._corpus)
+        warn_of_missing_texts(self._counts, self._corpus)
 
 
 class AnswerMatch(NamedTuple):
@@ -258,7 +266,7 @@ class AnswerFinder:
     """
 
     def __init__(self, corpus: str, match: str, title: bool) -> None:  # positional: they are sent to other processes
-        self._store, self._match, self._title = CorpusStore.open(corpus), MATCHES[match], title
+        self._store, self._match, self._title = CorpusStore.open(corpus), MATCHERS[match], title
 
     def __call__(self, questions: Sequence[Question]) -> list[AnswerMatch]:
         return [self._find(*question) for question in questions]

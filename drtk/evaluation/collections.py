@@ -10,21 +10,21 @@ from drtk.data.beir import PACKED, find_qrels
 from drtk.data.runs import NamedRun
 from drtk.errors import DrtkError, MismatchError, UsageError
 from drtk.evaluation.config import EvalSettings
-from drtk.evaluation.evaluate import Evaluation, Evaluator, Value, View, warn_shallow
+from drtk.evaluation.evaluate import Evaluation, Evaluator, RankingView, Value, warn_shallow
 from drtk.evaluation.judged_runs import read_judgements, score_run
 from drtk.evaluation.measures import Measure, parse_measures
-from drtk.evaluation.result_table import ResultUnits, format_results
-from drtk.runtime.inputs import Intake
+from drtk.evaluation.result_table import RowLabels, format_results
+from drtk.runtime.inputs import InputTracker
 from drtk.runtime.progress import log, track, warn
 from drtk.runtime.streams import STANDARD
 
 MEASURES = "nDCG@10 R@100"
-COLLECTIONS = ResultUnits("collection", "collection", "rows", "average", is_ranked=True)
+COLLECTIONS = RowLabels("collection", "collection", "rows", "average", is_ranked=True)
 RUN_ENDINGS = ("", ".run", ".trec", ".txt", ".tsv")
 
 
 @dataclass(frozen=True)
-class Collection:
+class BeirDataset:
     """A collection's name in the folder, `cqadupstack/android` for a member of a set, and its judgements."""
 
     name: str
@@ -36,25 +36,25 @@ class Collection:
         return self.name.rpartition("/")[0] or self.name
 
 
-def find_collections(folder: Path, split: str) -> list[Collection]:
+def find_datasets(folder: Path, split: str) -> list[BeirDataset]:
     """Return the collections of a folder by name: NAME/qrels/SPLIT.tsv, and SET/NAME/qrels/SPLIT.tsv for those of a set.
 
     A collection with a single split of another name (MS MARCO's dev) is evaluated on it, which is logged.
     Raises DrtkError if there is none, or one has several splits but not `split`.
     """
-    collections: list[Collection] = []
+    collections: list[BeirDataset] = []
     for path in sorted(item for item in folder.iterdir() if item.is_dir()):
         if (path / "qrels").is_dir():
-            collections.append(Collection(path.name, find_qrels(path, split)))
+            collections.append(BeirDataset(path.name, find_qrels(path, split)))
             continue
         members = sorted(item for item in path.iterdir() if (item / "qrels").is_dir())
-        collections += [Collection(f"{path.name}/{item.name}", find_qrels(item, split)) for item in members]
+        collections += [BeirDataset(f"{path.name}/{item.name}", find_qrels(item, split)) for item in members]
     if not collections:
         raise DrtkError(f"{folder}: is a folder that holds no collection: expected NAME/qrels/{split}.tsv")
     return collections
 
 
-def find_run(folder: Path, collection: Collection) -> Path | None:
+def find_run(folder: Path, collection: BeirDataset) -> Path | None:
     """Return a collection's run in a folder: NAME, or NAME.run, .trec, .txt, .tsv, each also compressed.
 
     The run of a member may be SET/NAME, SET-NAME or SET_NAME.
@@ -65,7 +65,7 @@ def find_run(folder: Path, collection: Collection) -> Path | None:
 
 
 def evaluate_collections(
-    systems: Sequence[NamedRun], folder: str, settings: EvalSettings, intake: Intake
+    systems: Sequence[NamedRun], folder: str, settings: EvalSettings, tracker: InputTracker
 ) -> Iterator[str]:
     """Return the lines of a table: a row per collection and set, then the average over sets.
 
@@ -79,21 +79,21 @@ def evaluate_collections(
     measures = parse_measures(settings.measures or MEASURES, rel=settings.rel)
     if unfit := [measure.name for measure in measures if measure.aggregate not in ("mean", "geometric")]:
         raise UsageError(f"`measures`: {unfit[0]} cannot be averaged over collections")
-    collections = find_collections(Path(folder), settings.split)
+    collections = find_datasets(Path(folder), settings.split)
     runs = {system.name: _find_runs(system, collections, settings.retrieved_only) for system in systems}
     common = [c for c in collections if all(c.name in paths for paths in runs.values())]
     if not common:
         raise MismatchError(f"{folder}: there is no collection that every system has a run for")
     if left_out := [c.name for c in collections if c not in common]:
         warn(f"left out, for want of a run: {', '.join(left_out)}")
-    view = View.of(replace(settings, drop_same_id=settings.drop_same_id in (True, None)))
+    view = RankingView.of(replace(settings, drop_same_id=settings.drop_same_id in (True, None)))
     values: dict[str, dict[str, dict[str, Value]]] = {name: {} for name in runs}
     depths: dict[str, int] = {}
     for collection in track(common, "eval", unit="collections", total=len(common)):
-        evaluator = Evaluator(read_judgements(str(collection.qrels), intake), measures)
+        evaluator = Evaluator(read_judgements(str(collection.qrels), tracker), measures)
         for name, paths in runs.items():  # one run in memory at a time
             run = NamedRun(f"{name}: {collection.name}", str(paths[collection.name]))
-            result = score_run(run, evaluator, view, intake)
+            result = score_run(run, evaluator, view, tracker)
             values[name][collection.name], depths[run.name] = result.overall, result.deepest
     warn_shallow(depths, measures)
     sets = len({collection.set for collection in common})
@@ -103,7 +103,7 @@ def evaluate_collections(
     return format_results(results, measures, settings, COLLECTIONS)
 
 
-def _find_runs(system: NamedRun, collections: Sequence[Collection], retrieved_only: bool) -> dict[str, Path]:
+def _find_runs(system: NamedRun, collections: Sequence[BeirDataset], retrieved_only: bool) -> dict[str, Path]:
     folder = Path(system.source)
     if system.source == STANDARD or not folder.is_dir():
         raise UsageError(
@@ -128,7 +128,7 @@ def _find_runs(system: NamedRun, collections: Sequence[Collection], retrieved_on
 
 def average_sets(
     system: str,
-    collections: Sequence[Collection],
+    collections: Sequence[BeirDataset],
     values: Mapping[str, Mapping[str, Value]],
     measures: Sequence[Measure],
 ) -> Evaluation:

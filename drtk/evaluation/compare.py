@@ -16,22 +16,29 @@ from drtk.data.trec import Judgements
 from drtk.errors import DrtkError, MismatchError, UsageError
 from drtk.evaluation.answers import AnswerJudge
 from drtk.evaluation.config import CompareSettings
-from drtk.evaluation.evaluate import Evaluation, Evaluator, View, warn_shallow
-from drtk.evaluation.judged_runs import Right, load_judgements, log_missing, read_rankings
+from drtk.evaluation.evaluate import Evaluation, Evaluator, RankingView, warn_shallow
+from drtk.evaluation.judged_runs import RelevanceSource, load_judgements, log_missing, read_rankings
 from drtk.evaluation.measures import Measure, parse_measures
-from drtk.evaluation.significance import ZERO, cohens_d, correct_holm, mean_interval, paired_t, randomization_p
-from drtk.runtime.inputs import Intake
+from drtk.evaluation.significance import (
+    ZERO,
+    cohens_d,
+    correct_holm,
+    mean_interval,
+    randomization_test,
+    student_t_test,
+)
+from drtk.runtime.inputs import InputTracker
 from drtk.runtime.streams import is_stream
 
 MEASURES = "nDCG@10 RR@10 R@100"
-MAX_RELEVANT = 4  # relevant documents shown of a query
-TOP = 10  # ranks kept of a run besides those of judged documents
-ShowPassage = Callable[[str, str], tuple[str, str]]  # (question, passage id) -> title and snippet
+MAX_RELEVANT = 4  # relevant documents shown per query
+TOP = 10  # ranks stored per run besides those of judged documents
+ShowPassage = Callable[[str, str], tuple[str, str]]  # (query text, passage id) -> title and snippet
 
 
 @dataclass(frozen=True)
 class System:
-    """A system: an evaluation per run (or seed), and the rankings of its first run.
+    """A system: one evaluation per run (for example per seed), and the rankings of its first run.
 
     tops: first documents of each query; ranks: ranks of its judged documents
     """
@@ -53,14 +60,14 @@ class System:
         return SystemAverage(self.name, measure, mean(means), sd, min(means), max(means), len(means))
 
     def rank(self, query: str, id: str) -> int | None:
-        """Return the rank of a judged document or one of the first `TOP`; None if not retrieved."""
+        """Return the rank of a judged document or of one of the first `TOP`; None if not retrieved."""
         top = self.tops.get(query, [])
         return self.ranks.get(query, {}).get(id) or (top.index(id) + 1 if id in top else None)
 
 
 @dataclass(frozen=True)
 class SystemAverage:
-    """A system's mean, and over several runs their standard deviation (n - 1), lowest and highest mean."""
+    """A system's mean of one measure; over several runs also the standard deviation (n - 1), lowest and highest mean."""
 
     system: str
     measure: str
@@ -72,11 +79,12 @@ class SystemAverage:
 
 
 @dataclass(frozen=True)
-class Contrast:
-    """`system` minus `baseline` on one measure.
+class PairedTest:
+    """Paired tests of `system` minus `baseline` on one measure.
 
-    effect: Cohen's d; interval: of the mean difference; None if undefined. better, equal, worse: numbers of queries
-    significant: whether the corrected p values of both tests are below the alpha of the settings
+    effect: Cohen's d; interval: confidence interval of the mean difference; t: None if undefined, as are the other two
+    better, equal, worse: numbers of queries
+    significant: whether the corrected p values of both tests are below alpha
     """
 
     baseline: str
@@ -97,13 +105,13 @@ class Contrast:
     significant: bool
 
     def to_json(self) -> dict[str, Any]:
-        """Return the fields; an infinite t is null."""
+        """Return the fields; an infinite t becomes null."""
         return asdict(self) | {"t": self.t if self.t is not None and isfinite(self.t) else None}
 
 
 @dataclass(frozen=True)
 class RankedPassage:
-    """A document and its rank in both systems (None: not retrieved); grade None if it is not judged."""
+    """A passage and its rank in both systems (None: not retrieved); grade None if it is not judged."""
 
     id: str
     grade: int | None
@@ -115,7 +123,10 @@ class RankedPassage:
 
 @dataclass(frozen=True)
 class ChangedQuery:
-    """A query with its value in both systems, relevant documents whose ranks differ, and what is first in each if not relevant."""
+    """A query with its value in both systems and the passages that explain the difference.
+
+    relevant: relevant passages whose ranks differ; firsts: the first passage of each system, None if it is relevant
+    """
 
     baseline: str
     system: str
@@ -130,7 +141,7 @@ class ChangedQuery:
 
 @dataclass
 class Comparison:
-    """Systems by name, evaluated on `queries`, and the contrasts of `pairs` (baseline, system)."""
+    """Systems by name, evaluated on `queries`, and the paired tests of `pairs` (baseline, system)."""
 
     systems: dict[str, System]
     measures: list[Measure]
@@ -138,18 +149,52 @@ class Comparison:
     judgements: Judgements
     pairs: list[tuple[str, str]]
     settings: CompareSettings
-    contrasts: list[Contrast] = field(default_factory=list)
+    tests: list[PairedTest] = field(init=False)
+
+    def __post_init__(self) -> None:
+        names = [measure.name for measure in self.measures if measure.aggregate == "mean"]
+        self.tests = [test for name in names for test in self._test_pairs(name)]
 
     def averages(self) -> list[list[SystemAverage]]:
         """Return a row per system with a column per measure."""
         return [[system.average(measure.name) for measure in self.measures] for system in self.systems.values()]
 
     def differences(self, baseline: str, system: str, measure: str) -> np.ndarray:
-        """Return `system` minus `baseline` for each query: (queries,). Raises DrtkError for values that are not finite."""
+        """Return `system` minus `baseline` for each query: (queries,). Raises DrtkError for NaN or infinite values."""
         values = [self.systems[name].values(measure, self.queries) for name in (baseline, system)]
         if not np.isfinite(values).all():
-            raise DrtkError(f"{measure}: a value is not a number")
+            raise DrtkError(f"{measure}: a query has a NaN or infinite value")
         return values[1] - values[0]
+
+    def _test_pairs(self, measure: str) -> list[PairedTest]:
+        """Test all pairs on one measure; p values are corrected over them."""
+        settings = self.settings
+        differences = [self.differences(*pair, measure) for pair in self.pairs]
+        t_tests = [student_t_test(values) for values in differences]
+        random_p = [randomization_test(v, permutations=settings.permutations, seed=settings.seed) for v in differences]
+        correct = correct_holm if settings.correction == "holm" else list
+        t_corrected, random_corrected = correct([test.p for test in t_tests]), correct(random_p)
+        return [
+            PairedTest(
+                baseline=baseline,
+                system=system,
+                measure=measure,
+                difference=float(values.mean()),
+                interval=mean_interval(values, confidence=settings.confidence),
+                effect=cohens_d(values),
+                t=t_tests[at].t,
+                df=t_tests[at].df,
+                t_p=t_tests[at].p,
+                t_p_corrected=t_corrected[at],
+                randomisation_p=random_p[at],
+                randomisation_p_corrected=random_corrected[at],
+                better=int((values > ZERO).sum()),
+                equal=int((np.abs(values) <= ZERO).sum()),
+                worse=int((values < -ZERO).sum()),
+                significant=max(t_corrected[at], random_corrected[at]) < settings.alpha,
+            )
+            for at, ((baseline, system), values) in enumerate(zip(self.pairs, differences, strict=True))
+        ]
 
 
 def compare_runs(
@@ -157,11 +202,11 @@ def compare_runs(
     qrels: str | None,
     corpus: str | None,
     settings: CompareSettings,
-    intake: Intake,
+    tracker: InputTracker,
     *,
     answers: str | None = None,
 ) -> Comparison:
-    """Compare runs given as [NAME=]FILE by judgements, or by answers to the questions of a file.
+    """Compare runs given as [NAME=]FILE by judgements (`qrels`), or by `answers` to the questions of a file.
 
     Raises UsageError for fewer than two systems or an unknown baseline, MismatchError for runs of different queries
     unless the settings say how to treat them.
@@ -169,23 +214,23 @@ def compare_runs(
     grouped = group_runs(runs)
     names = list(grouped)
     if len(names) < 2:
-        raise UsageError("compare needs two systems; runs of the same name are runs of one")
+        raise UsageError("compare needs two systems; runs of the same name count as one system")
     if settings.baseline and settings.baseline not in names:
-        raise UsageError(f"`baseline`: no system is called '{settings.baseline}'; there are {', '.join(names)}")
+        raise UsageError(f"`baseline`: no system is called '{settings.baseline}'; choose from {', '.join(names)}")
     if settings.intersect and settings.missing_as_zero:
-        raise UsageError("`intersect` and `missing_as_zero`: a query that a run lacks is left out, or counts")
-    right: Right = "judgements" if answers is None else "answers"
+        raise UsageError("`intersect` and `missing_as_zero` contradict each other; choose one")
+    judged_by: RelevanceSource = "judgements" if answers is None else "answers"
     size: int | None
     if answers is not None:
-        measures, judgements, size = _judge_by_answers(grouped, answers, corpus, settings, intake)
-        view = View.of(settings)
+        measures, judgements, size = _judge_by_answers(grouped, answers, corpus, settings, tracker)
+        view = RankingView.of(settings)
     elif qrels is not None:
         measures = parse_measures(settings.measures or MEASURES, rel=settings.rel)
-        judgements, view, size = load_judgements(qrels, corpus, settings, intake)
+        judgements, view, size = load_judgements(qrels, corpus, settings, tracker)
     else:
         raise UsageError("`qrels` or `answers` is required")
     if unfit := [measure.name for measure in measures if measure.aggregate != "mean"]:
-        raise UsageError(f"`measures`: {unfit[0]} is no average over queries, so there is nothing to test")
+        raise UsageError(f"`measures`: {unfit[0]} is not a mean over queries, so it cannot be tested; omit it")
     evaluator = Evaluator(judgements, measures)
     systems: dict[str, System] = {}
     retrieved: dict[str, set[str]] = {}
@@ -193,7 +238,7 @@ def compare_runs(
     for name, files in grouped.items():
         system = systems[name] = System(name)
         for run in files:
-            rankings = read_rankings(run, judgements, view, intake, right=right)
+            rankings = read_rankings(run, judgements, view, tracker, judged_by=judged_by)
             depths[run.name], retrieved[run.name] = rankings.deepest, set(rankings.ids)
             system.runs.append(evaluator(run.name, rankings.ids))
             if len(system.runs) == 1:
@@ -201,27 +246,23 @@ def compare_runs(
                     judged = judgements[query]
                     system.tops[query] = ids[:TOP]
                     system.ranks[query] = {id: rank for rank, id in enumerate(ids, start=1) if id in judged}
-    queries = _common_queries(retrieved, judgements, settings, right)
-    warn_shallow(depths, measures, right=right, size=size)
+    queries = _common_queries(retrieved, judgements, settings, judged_by)
+    warn_shallow(depths, measures, judged_by=judged_by, size=size)
     if len(queries) < len(judgements):
         for system in systems.values():
             system.runs[:] = [_restrict(run, queries, measures) for run in system.runs]
     baseline = settings.baseline or names[0]
     pairs = list(combinations(names, 2)) if settings.all_pairs else [(baseline, n) for n in names if n != baseline]
-    comparison = Comparison(systems, measures, queries, judgements, pairs, settings)
-    comparison.contrasts = [contrast for measure in measures for contrast in _test_pairs(comparison, measure.name)]
-    return comparison
+    return Comparison(systems, measures, queries, judgements, pairs, settings)
 
 
 def compare_with_first(
     results: Sequence[Evaluation], measures: Sequence[Measure], judgements: Judgements, settings: CompareSettings
-) -> list[Contrast]:
-    """Compare every run with the first one, on all measures that are averages over queries."""
+) -> list[PairedTest]:
+    """Compare every run with the first one, on all measures that are means over queries."""
     systems = {result.name: System(result.name, [result]) for result in results}
     pairs = [(results[0].name, result.name) for result in results[1:]]
-    comparison = Comparison(systems, list(measures), list(judgements), judgements, pairs, settings)
-    tested = [measure.name for measure in measures if measure.aggregate == "mean"]
-    return [contrast for measure in tested for contrast in _test_pairs(comparison, measure)]
+    return Comparison(systems, list(measures), list(judgements), judgements, pairs, settings).tests
 
 
 def _judge_by_answers(
@@ -229,15 +270,15 @@ def _judge_by_answers(
     answers: str,
     corpus: str | None,
     settings: CompareSettings,
-    intake: Intake,
+    tracker: InputTracker,
 ) -> tuple[list[Measure], Judgements, int]:
-    """Return measures, a judgement for the first right passage of each run and question, and the size of the corpus."""
+    """Return measures, the first passage with an answer for each run and question as judgements, and the corpus size."""
     runs = [run for files in systems.values() for run in files]
     if corpus is None:
         raise UsageError("`answers` needs the texts of the passages: `corpus`")
     if any(is_stream(run.source) for run in runs):
-        raise UsageError("`answers` reads every run twice, so none can be a stream")
-    judge = AnswerJudge(answers, corpus, settings, intake)
+        raise UsageError("`answers` reads every run twice, so none can be a stream; save it to a file")
+    judge = AnswerJudge(answers, corpus, settings, tracker)
     for run in runs:
         judge(run)
     judge.check_texts()
@@ -245,25 +286,25 @@ def _judge_by_answers(
 
 
 def _common_queries(
-    retrieved: Mapping[str, set[str]], judgements: Judgements, settings: CompareSettings, right: Right
+    retrieved: Mapping[str, set[str]], judgements: Judgements, settings: CompareSettings, judged_by: RelevanceSource
 ) -> list[str]:
     """Return the queries to compare on, in the order of the judgements."""
-    everywhere = set.intersection(*retrieved.values())
-    anywhere = set.union(*retrieved.values())
+    in_all = set.intersection(*retrieved.values())
+    in_any = set.union(*retrieved.values())
     if settings.intersect:
-        if not everywhere:
-            raise MismatchError(f"`intersect`: there is no query with {right} that all runs have")
-        return [query for query in judgements if query in everywhere]
-    if everywhere != anywhere and not settings.missing_as_zero:
-        name, lacking = max(((name, anywhere - own) for name, own in retrieved.items()), key=lambda item: len(item[1]))
-        other = next(other for other, own in retrieved.items() if own & lacking)
+        if not in_all:
+            raise MismatchError(f"`intersect`: no query with {judged_by} is in all runs; are they of the same queries?")
+        return [query for query in judgements if query in in_all]
+    if in_all != in_any and not settings.missing_as_zero:
+        name, missing = max(((run, in_any - ids) for run, ids in retrieved.items()), key=lambda item: len(item[1]))
+        other = next(other for other, ids in retrieved.items() if ids & missing)
         raise MismatchError(
-            f"{name}: lacks {len(lacking):,} queries with {right} that other runs have, for example "
-            f"'{min(retrieved[other] & lacking)}' of {other}; `intersect` compares on what all have, `missing_as_zero` "
-            "counts them as 0"
+            f"{name}: lacks {len(missing):,} queries with {judged_by} that other runs have, for example "
+            f"'{min(retrieved[other] & missing)}' of {other}; `intersect` compares on the common queries, "
+            "`missing_as_zero` counts them as 0"
         )
-    for name, own in retrieved.items():
-        log_missing(name, len(own), len(judgements), retrieved_only=False, right=right)
+    for name, ids in retrieved.items():
+        log_missing(name, len(ids), len(judgements), retrieved_only=False, judged_by=judged_by)
     return list(judgements)
 
 
@@ -273,41 +314,10 @@ def _restrict(run: Evaluation, queries: Sequence[str], measures: Sequence[Measur
     return Evaluation(run.name, per_query, dict(overall))
 
 
-def _test_pairs(comparison: Comparison, measure: str) -> list[Contrast]:
-    """Test all pairs on one measure: the family that p values are corrected for."""
-    settings = comparison.settings
-    differences = [comparison.differences(baseline, system, measure) for baseline, system in comparison.pairs]
-    tests = [paired_t(each) for each in differences]
-    random_p = [randomization_p(each, permutations=settings.permutations, seed=settings.seed) for each in differences]
-    correct = correct_holm if settings.correction == "holm" else list
-    t_corrected, random_corrected = correct([test.p for test in tests]), correct(random_p)
-    return [
-        Contrast(
-            baseline=baseline,
-            system=system,
-            measure=measure,
-            difference=float(differences[at].mean()),
-            interval=mean_interval(differences[at], confidence=settings.confidence),
-            effect=cohens_d(differences[at]),
-            t=tests[at].t,
-            df=tests[at].df,
-            t_p=tests[at].p,
-            t_p_corrected=t_corrected[at],
-            randomisation_p=random_p[at],
-            randomisation_p_corrected=random_corrected[at],
-            better=int((differences[at] > ZERO).sum()),
-            equal=int((np.abs(differences[at]) <= ZERO).sum()),
-            worse=int((differences[at] < -ZERO).sum()),
-            significant=max(t_corrected[at], random_corrected[at]) < settings.alpha,
-        )
-        for at, (baseline, system) in enumerate(comparison.pairs)
-    ]
-
-
 def find_changed_queries(comparison: Comparison, *, texts: Mapping[str, str], show: ShowPassage) -> list[ChangedQuery]:
-    """Return for each pair the queries with the largest gains, then those with the largest losses on the first measure.
+    """Return for each pair the queries with the largest gains, then those with the largest losses, on the first measure.
 
-    texts: of queries, by id; show: title and snippet of a passage. Equal differences are ordered by query id.
+    texts: of queries, by id; show: returns title and snippet of a passage. Ties are ordered by query id.
     """
     changed = []
     measure, count = comparison.measures[0].name, comparison.settings.moved

@@ -24,9 +24,9 @@ from drtk.evaluation.config import CompareSettings
 from drtk.evaluation.significance import ZERO
 from drtk.retrieval.snippets import PassageSnippets
 from drtk.runtime import pages
-from drtk.runtime.filter_job import FilterJob
-from drtk.runtime.progress import printable
-from drtk.runtime.tables import Cell, Row, escape_markdown, format_table, markdown_code
+from drtk.runtime.inputs import InputTracker
+from drtk.runtime.progress import escape_control_characters
+from drtk.runtime.tables import Cell, Row, escape_markdown, format_markdown_code, format_table
 
 WIDTH = 100
 SNIPPET_WORDS = 30
@@ -34,48 +34,49 @@ _TEXT_COLUMNS = ("comparison", "system", "against")
 _MOVED_MOST = "Queries that moved most"
 
 
-def write_comparison(
+def compare_files(
     runs: Sequence[str],
     settings: CompareSettings,
-    job: FilterJob,
+    tracker: InputTracker | None = None,
     *,
     qrels: str | None = None,
     answers: str | None = None,
     corpus: str | None = None,
     queries: str | None = None,
-) -> None:
-    """Compare runs given as [NAME=]FILE, and write the comparison in the format of the settings.
+) -> Iterator[str]:
+    """Compare runs given as [NAME=]FILE; return the lines of the comparison in the format of the settings.
 
-    qrels or answers: what is relevant; corpus, queries: texts of the queries that moved most. Raises as `compare_runs`.
+    qrels or answers: which passages are relevant; corpus, queries: texts shown with the queries that changed most
+    Raises as `compare_runs`.
     """
-    comparison = compare_runs(runs, qrels, corpus, settings, job.intake, answers=answers)
+    tracker = tracker or InputTracker()
+    comparison = compare_runs(runs, qrels, corpus, settings, tracker, answers=answers)
     texts: dict[str, str] = {}
     if queries is not None:
         compared = set(comparison.queries)
-        texts = {query.id: query.text for query in read_queries(queries, intake=job.intake) if query.id in compared}
+        texts = {query.id: query.text for query in read_queries(queries, tracker=tracker) if query.id in compared}
     mark = "{}".join(pages.MARK).format if settings.format == "html" else str
     show = PassageSnippets(corpus, words=SNIPPET_WORDS, mark=mark)
-    lines = format_comparison(comparison, find_changed_queries(comparison, texts=texts, show=show))
-    job.run_report(lines, num_inputs=len(runs))
+    return format_comparison(comparison, find_changed_queries(comparison, texts=texts, show=show))
 
 
 def format_comparison(comparison: Comparison, changed: Sequence[ChangedQuery]) -> Iterator[str]:
-    """Yield lines without line ends, in the format of the settings."""
+    """Yield the lines of a comparison in the format of its settings."""
     format, digits = comparison.settings.format, comparison.settings.digits
     if format == "html":
         parts = _page_parts(comparison, changed, digits)
-        yield from pages.page(comparison.settings.title, parts, subtitle=_scope(comparison))
+        yield from pages.render_page(comparison.settings.heading, parts, subtitle=_scope(comparison))
     elif format == "jsonl":
         yield from _json_lines(comparison, changed)
     elif format == "csv":
         yield from format_table(*_full_table(comparison), "csv")
     elif format == "latex":
         yield from (f"% {line}" for line in _notes(comparison))
-        for table in (_average_table(comparison), _contrast_table(comparison)):
+        for table in (_average_table(comparison), _test_table(comparison)):
             yield ""
             yield from format_table(*table, "latex", digits=digits)
     else:
-        yield from map(printable, _text_lines(comparison, changed, markdown=format == "markdown"))
+        yield from map(escape_control_characters, _text_lines(comparison, changed, markdown=format == "markdown"))
 
 
 def format_p(p: float) -> str:
@@ -117,7 +118,7 @@ def _notes(comparison: Comparison) -> list[str]:
 def _average_table(comparison: Comparison) -> tuple[list[str], list[Row]]:
     """Return a row per system: the mean of each measure, the best marked, a dagger if it differs from the baseline."""
     settings = comparison.settings
-    marked = {(c.system, c.measure) for c in comparison.contrasts if not settings.all_pairs and c.significant}
+    marked = {(c.system, c.measure) for c in comparison.tests if not settings.all_pairs and c.significant}
     averages = comparison.averages()
     best = [max(average.mean for average in column) for column in zip(*averages, strict=True)]
 
@@ -131,26 +132,26 @@ def _average_table(comparison: Comparison) -> tuple[list[str], list[Row]]:
 
 
 def _full_table(comparison: Comparison) -> tuple[list[str], list[Row]]:
-    """Return a row per contrast with all its numbers."""
+    """Return a row per test with all its numbers."""
     corrected = comparison.settings.correction != "none" and len(comparison.pairs) > 1
     tests = ["p(t)", "corrected", "p(rand)", "corrected"] if corrected else ["p(t)", "p(rand)"]
     header = ["measure", "system", "against", "difference", "low", "high", "d", "t", *tests, "better", "equal", "worse"]
     rows: list[Row] = []
-    for c in comparison.contrasts:
+    for c in comparison.tests:
         p = [c.t_p, c.t_p_corrected, c.randomisation_p, c.randomisation_p_corrected][:: 1 if corrected else 2]
         named = [c.measure, c.system, c.baseline, c.difference, *(c.interval or (None, None)), c.effect, c.t]
         rows.append([Cell(value) for value in [*named, *p, c.better, c.equal, c.worse]])
     return header, rows
 
 
-def _contrast_table(comparison: Comparison) -> tuple[list[str], list[Row]]:
-    """Return a row per contrast for reading: signed differences, the interval in one column, short p values."""
+def _test_table(comparison: Comparison) -> tuple[list[str], list[Row]]:
+    """Return a row per test for reading: signed differences, the interval in one column, short p values."""
     digits = comparison.settings.digits
     several = len(comparison.pairs) > 1
     corrected = comparison.settings.correction != "none" and several
     header = ["measure", *(["comparison"] if several else []), "difference", "interval", "d", "t", "p(t)", "p(rand)"]
     rows: list[Row] = []
-    for c in comparison.contrasts:
+    for c in comparison.tests:
         interval = "-" if c.interval is None else " … ".join(f"{end:+z.{digits}f}" for end in c.interval)
         p = (c.t_p_corrected, c.randomisation_p_corrected) if corrected else (c.t_p, c.randomisation_p)
         t = "-" if c.t is None else ("∞" if c.t > 0 else "-∞") if isinf(c.t) else f"{c.t:z.2f}"
@@ -165,14 +166,14 @@ def _contrast_table(comparison: Comparison) -> tuple[list[str], list[Row]]:
 def _text_lines(comparison: Comparison, changed: Sequence[ChangedQuery], *, markdown: bool) -> Iterator[str]:
     format, digits = "markdown" if markdown else "table", comparison.settings.digits
     pair = "" if len(comparison.pairs) > 1 else " minus ".join(reversed(comparison.pairs[0]))
-    yield f"# {escape_markdown(comparison.settings.title)}" if markdown else comparison.settings.title
+    yield f"# {escape_markdown(comparison.settings.heading)}" if markdown else comparison.settings.heading
     yield from [""] * markdown
     yield _scope(comparison)
     yield ""
     yield from format_table(*_average_table(comparison), format, digits=digits)
     yield ""
     yield from [f"## {escape_markdown(pair) or 'Differences'}", ""] if markdown else [f"{pair}:"] if pair else []
-    yield from format_table(*_contrast_table(comparison), format, digits=digits)
+    yield from format_table(*_test_table(comparison), format, digits=digits)
     yield ""
     for note in _notes(comparison):
         yield from [note, ""] if markdown else textwrap.wrap(note, WIDTH, subsequent_indent="  ")
@@ -224,7 +225,7 @@ def wrap_snippet(snippet: str, width: int, *, indent: int) -> list[str]:
 
 def _query_in_markdown(query: ChangedQuery, digits: int) -> Iterator[str]:
     name = escape_markdown(query.text or query.query_id)
-    yield f"**{name}** ({markdown_code(query.query_id)}): {escape_markdown(_headline(query, digits))}"
+    yield f"**{name}** ({format_markdown_code(query.query_id)}): {escape_markdown(_headline(query, digits))}"
     yield ""
     for what, passage in _passages(query):
         yield passage_in_markdown(what, passage.id, passage.title, passage.snippet)
@@ -233,28 +234,28 @@ def _query_in_markdown(query: ChangedQuery, digits: int) -> Iterator[str]:
 
 def passage_in_markdown(what: str, id: str, title: str, snippet: str) -> str:
     """Return a list item of a Markdown page."""
-    name = f"**{escape_markdown(title or id)}** ({markdown_code(id)})"
+    name = f"**{escape_markdown(title or id)}** ({format_markdown_code(id)})"
     return f"- {escape_markdown(what)}: {name} {escape_markdown(snippet)}".rstrip()
 
 
 def _page_parts(comparison: Comparison, changed: Sequence[ChangedQuery], digits: int) -> Iterator[Markup]:
-    yield pages.table(*_average_table(comparison), digits=digits, left=_TEXT_COLUMNS)
-    yield pages.heading("Differences")
+    yield pages.render_table(*_average_table(comparison), digits=digits, left=_TEXT_COLUMNS)
+    yield pages.render_heading("Differences")
     if len(comparison.pairs) == 1:
-        yield pages.paragraph(" minus ".join(reversed(comparison.pairs[0])))
-    yield pages.table(*_contrast_table(comparison), digits=digits, left=_TEXT_COLUMNS)
-    yield from (pages.paragraph(note, kind="dim") for note in _notes(comparison))
+        yield pages.render_paragraph(" minus ".join(reversed(comparison.pairs[0])))
+    yield pages.render_table(*_test_table(comparison), digits=digits, left=_TEXT_COLUMNS)
+    yield from (pages.render_paragraph(note, kind="dim") for note in _notes(comparison))
     measure = comparison.measures[0].name
     for baseline, system in comparison.pairs:
-        yield pages.heading(f"{system} minus {baseline}, query by query")
+        yield pages.render_heading(f"{system} minus {baseline}, query by query")
         differences = np.sort(comparison.differences(baseline, system, measure))[::-1].tolist()
-        yield pages.difference_bars(differences, name=measure, unit="query", digits=digits, zero=ZERO)
+        yield pages.render_difference_bars(differences, name=measure, unit="query", digits=digits, zero=ZERO)
         queries = [query for query in changed if (query.baseline, query.system) == (baseline, system)]
         if queries:
-            yield pages.heading(_MOVED_MOST)
+            yield pages.render_heading(_MOVED_MOST)
         yield from (_query_in_page(query, digits) for query in queries)
-    yield pages.heading("All figures")
-    yield pages.table(*_full_table(comparison), digits=digits, left=_TEXT_COLUMNS, small=True)
+    yield pages.render_heading("All figures")
+    yield pages.render_table(*_full_table(comparison), digits=digits, left=_TEXT_COLUMNS, small=True)
 
 
 def _query_in_page(query: ChangedQuery, digits: int) -> Markup:
@@ -262,8 +263,8 @@ def _query_in_page(query: ChangedQuery, digits: int) -> Markup:
     summary = Markup('{} <code>{}</code><br><span class="{}">{}</span>').format(
         query.text or query.query_id, query.query_id, kind, _headline(query, digits)
     )
-    items = [pages.passage_item(what, each.id, each.title, each.snippet) for what, each in _passages(query)]
-    return pages.details(summary, items)
+    items = [pages.render_passage_item(what, each.id, each.title, each.snippet) for what, each in _passages(query)]
+    return pages.render_details(summary, items)
 
 
 def _json_lines(comparison: Comparison, changed: Sequence[ChangedQuery]) -> Iterator[str]:
@@ -272,6 +273,6 @@ def _json_lines(comparison: Comparison, changed: Sequence[ChangedQuery]) -> Iter
         {"kind": "comparison", "queries": len(comparison.queries), "settings": asdict(settings)}
     ]
     rows += [{"kind": "system"} | asdict(average) for row in comparison.averages() for average in row]
-    rows += [{"kind": "contrast"} | contrast.to_json() for contrast in comparison.contrasts]
+    rows += [{"kind": "contrast"} | test.to_json() for test in comparison.tests]
     rows += [{"kind": "move"} | asdict(query) for query in changed]
     yield from (orjson.dumps(row).decode() for row in rows)

@@ -18,7 +18,7 @@ DIGITS = "Decimals shown; jsonl and csv hold all of them."
 
 
 @dataclass(frozen=True)
-class RunSettings:
+class ScoringSettings:
     """How runs are read and what is relevant; settings of eval and compare."""
 
     measures: str = option("", "Measures, as drtk eval takes them.")
@@ -32,12 +32,12 @@ class RunSettings:
 
 
 @dataclass(frozen=True)
-class EvalSettings(RunSettings):
+class EvalSettings(ScoringSettings):
     """Settings of drtk eval."""
 
     measures: str = option(
         "",
-        "Measures as ir_measures writes them (nDCG@10, RR(rel=2)@10) or as trec_eval does (map, P_30, all_trec). "
+        "Measures, separated by spaces or commas: nDCG@10, recall@100, RR(rel=2)@10, or trec_eval names (map, P_30, all_trec). "
         "[default: nDCG@10 RR@10 R@10 R@100 Success@10; of a folder of collections nDCG@10 R@100; with --answers Answer@1 Answer@5 Answer@20 Answer@100; with "
         "--exact-match EM F1]",
     )
@@ -53,7 +53,7 @@ class EvalSettings(RunSettings):
         "table", "table, jsonl, markdown, latex, csv or trec (as trec_eval prints)."
     )
     exact_match: bool = option(False, "The input holds predictions, which must equal one of the --answers.")
-    workers: int | None = option(None, "Processes that look for answers. [default: one a core]", at_least=1)
+    num_workers: int | None = option(None, "Processes that look for answers. [default: one a core]", at_least=1)
     digits: int = option(4, DIGITS, at_least=0, at_most=17)
 
 
@@ -67,11 +67,11 @@ class ReportSettings:
     drop_same_id: bool = option(False, DROP)
     examples: int = option(3, "Example queries shown.", at_least=0)
     show: str = option("", "System compared with the first one in the examples; by default the best of the others.")
-    title: str = option("Retrieval report", "Heading of the report.")
+    heading: str = option("Retrieval report", "Heading of the report.")
 
 
 @dataclass(frozen=True)
-class CompareSettings(RunSettings):
+class CompareSettings(ScoringSettings):
     """Settings of drtk compare."""
 
     measures: str = option(
@@ -94,7 +94,7 @@ class CompareSettings(RunSettings):
         "table", "table, markdown, latex, html (one page with everything), jsonl or csv."
     )
     digits: int = option(4, DIGITS, at_least=0, at_most=17)
-    title: str = option("Comparison", "Heading of a page.")
+    heading: str = option("Comparison", "Heading of a page.")
 
 
 @dataclass(frozen=True)
@@ -119,13 +119,13 @@ class PlotSettings:
     format: Literal["png", "svg", "pdf", "json"] | None = option(
         None, "png, svg, pdf, or json: the numbers that are drawn. [default: what the name of the file ends in]"
     )
-    title: str | None = option(None, "Heading of the picture.")
+    heading: str | None = option(None, "Heading of the picture.")
     width: float | None = option(None, "Width in inches.", at_least=1, at_most=100)
     height: float | None = option(None, "Height in inches.", at_least=1, at_most=100)
 
 
-COMMON = frozenset({"format", "title", "width", "height"})  # options of every plot
-RUNS = frozenset({"qrels", "rel", "by", "drop_same_id", "depth"})  # options of plots of runs
+PLOT_OPTIONS = frozenset({"format", "title", "width", "height"})  # options of every plot
+RUN_PLOT_OPTIONS = frozenset({"qrels", "rel", "by", "drop_same_id", "depth"})  # options of plots of runs
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from drtk.data.jsonl import read_records
 from drtk.data.rows import Row
 from drtk.data.trec import Judgements
 from drtk.errors import DrtkError
-from drtk.runtime.inputs import Intake
+from drtk.runtime.inputs import InputTracker
 from drtk.runtime.streams import name_of
 
 MIN_TREND = 6  # entries of a log needed to speak of a trend
@@ -76,7 +76,7 @@ def describe_loss(loss: Curve) -> str:
     return f"The training loss {verb} from {loss.first:.4g} to {loss.last:.4g} in {steps}."
 
 
-def read_curves(source: str, *, field: str | None = None, intake: Intake | None = None) -> dict[str, Curve]:
+def read_curves(source: str, *, field: str | None = None, tracker: InputTracker | None = None) -> dict[str, Curve]:
     """Read the numbers of a log of JSON lines with `step`, by name, in order of their first appearance.
 
     field: one that must be there as a number, so that the log is rejected otherwise.
@@ -98,7 +98,7 @@ def read_curves(source: str, *, field: str | None = None, intake: Intake | None 
         return (step, numbers) if has_step else (0, {})
 
     curves: dict[str, Curve] = {}
-    for step, numbers in read_records(source, parse, intake=intake):
+    for step, numbers in read_records(source, parse, tracker=tracker):
         for name, value in numbers.items():
             curve = curves.setdefault(name, Curve([], []))
             curve.steps.append(step)
@@ -111,6 +111,6 @@ def read_curves(source: str, *, field: str | None = None, intake: Intake | None 
     return curves
 
 
-def read_curve(source: str, field: str = "loss", *, intake: Intake | None = None) -> Curve:
+def read_curve(source: str, field: str = "loss", *, tracker: InputTracker | None = None) -> Curve:
     """Read one number of a training log. Raises as `read_curves`."""
-    return read_curves(source, field=field, intake=intake)[field]
+    return read_curves(source, field=field, tracker=tracker)[field]

@@ -9,11 +9,11 @@ from itertools import islice
 from math import exp, log
 from subprocess import SubprocessError
 
-from drtk.data.ids import document_id
+from drtk.data.ids import parse_document_id
 from drtk.data.trec import Judgements, Order, QueryHits
 from drtk.errors import UsageError
 from drtk.evaluation import METRICS
-from drtk.evaluation.config import RunSettings
+from drtk.evaluation.config import ScoringSettings
 from drtk.evaluation.measures import Measure
 from drtk.evaluation.metrics import JudgedRanks, rank_measure
 from drtk.runtime import progress
@@ -27,7 +27,7 @@ _MAX_NAMED = 3  # runs, or measures, named in a warning before the others are co
 
 
 @dataclass(frozen=True)
-class View:
+class RankingView:
     """How a run's hits become the ranking that is scored.
 
     order: by scores or by the rank column. by: document of a passage, to score documents by their best passage (MaxP).
@@ -40,7 +40,7 @@ class View:
     depth: int | None = None
 
     @classmethod
-    def of(cls, settings: RunSettings, *, document_of: SourceOf = document_id) -> View:
+    def of(cls, settings: ScoringSettings, *, document_of: SourceOf = parse_document_id) -> RankingView:
         """Return the view that the settings describe; document_of: maps a passage to its document."""
         by = document_of if settings.by == "source" else None
         return cls(settings.order, by, bool(settings.drop_same_id), settings.depth)
@@ -48,14 +48,14 @@ class View:
     def __call__(self, hits: QueryHits) -> list[str]:
         """Return the ids of one query's ranking, best first."""
         if self.by is None:
-            ids = hits.ranked_ids(self.order)
+            ids = hits.to_ranked_ids(self.order)
         else:
             best: dict[str, float] = {}
-            for id, score in hits.ranking(self.order):
+            for id, score in hits.to_ranking(self.order):
                 best.setdefault(self.by(id), score)
             ids = list(best)
             if self.order == "score":  # among equal scores, the ids of documents decide, not those of passages
-                ids = QueryHits(hits.query_id, ids, list(best.values())).ranked_ids()
+                ids = QueryHits(hits.query_id, ids, list(best.values())).to_ranked_ids()
         if self.drop_same_id:
             ids = [id for id in ids if id != hits.query_id]
         return ids[: self.depth]
@@ -66,19 +66,19 @@ class View:
 
     def top_passage(self, hits: QueryHits) -> str:
         """Return the passage that put the first of `self(hits)` there. Raises ValueError for an empty ranking."""
-        for id in hits.ranked_ids(self.order):
+        for id in hits.to_ranked_ids(self.order):
             if not self.drop_same_id or (self.by(id) if self.by else id) != hits.query_id:
                 return id
         raise ValueError(f"the ranking of query '{hits.query_id}' is empty")
 
 
 def warn_shallow(
-    depths: Mapping[str, int], measures: Sequence[Measure], *, right: str = "judgements", size: int | None = None
+    depths: Mapping[str, int], measures: Sequence[Measure], *, judged_by: str = "judgements", size: int | None = None
 ) -> None:
     """Log which runs hold fewer documents than a measure's cut-off, in one line for all runs of the same depth.
 
     depths: by run, documents of the longest ranking of a query that counts; 0 is ignored
-    right: what makes a query count. size: documents of the collection if known: no run can hold more.
+    judged_by: what makes a query count. size: documents of the collection if known: no run can hold more.
     """
     by_depth: dict[int, list[str]] = {}
     for name, depth in depths.items():
@@ -89,7 +89,7 @@ def warn_shallow(
         if deeper:
             progress.log(
                 f"{_join_names(names)}: at most {depth:,} {'document' if depth == 1 else 'documents'} for a query with "
-                f"{right}, fewer than the cut-off of {_join_names(deeper)}"
+                f"{judged_by}, fewer than the cut-off of {_join_names(deeper)}"
             )
 
 
@@ -172,12 +172,12 @@ class Evaluator:
     def _values(self, judged: JudgedRanks, known: list[int]) -> dict[str, Value]:
         values: dict[str, Value] = {}
         for measure, compute in self._by_ranks:
-            ranks = judged.judged_only() if measure.judged_only else judged
+            ranks = judged.drop_unjudged() if measure.judged_only else judged
             values[measure.name] = compute(ranks, known, rel=measure.rel, **measure.params)
         grades = judged.by_rank() if self._own else []
         for measure, compute in self._own:
             values[measure.name] = compute(
-                judged.judged_only().by_rank() if measure.judged_only else grades,
+                judged.drop_unjudged().by_rank() if measure.judged_only else grades,
                 known,
                 rel=measure.rel,
                 **measure.params,

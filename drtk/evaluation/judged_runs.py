@@ -8,35 +8,35 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from drtk.data.checks import JudgedHits
-from drtk.data.ids import CorpusIds, document_id
+from drtk.data.ids import CorpusIds, parse_document_id
 from drtk.data.runs import NamedRun
 from drtk.data.trec import Judgements, load_hits, load_qrels
 from drtk.errors import DrtkError, MismatchError, RecordError
-from drtk.evaluation.config import EvalSettings, RunSettings
-from drtk.evaluation.evaluate import Evaluation, Evaluator, View, warn_shallow
+from drtk.evaluation.config import EvalSettings, ScoringSettings
+from drtk.evaluation.evaluate import Evaluation, Evaluator, RankingView, warn_shallow
 from drtk.evaluation.measures import parse_measures
 from drtk.evaluation.metrics import JudgedRanks
 from drtk.evaluation.result_table import format_results
-from drtk.runtime.inputs import Intake
-from drtk.runtime.progress import detail, log, warn
+from drtk.runtime.inputs import InputTracker
+from drtk.runtime.progress import log, log_detail, warn
 from drtk.runtime.streams import STANDARD, name_of
 
 if TYPE_CHECKING:
-    from drtk.data.run_blocks import Places
+    from drtk.data.run_blocks import JudgedDocuments
 
 MEASURES = "nDCG@10 RR@10 R@10 R@100 Success@10"
-Right = Literal["judgements", "answers"]  # what decides which passages are relevant, as named in messages
+RelevanceSource = Literal["judgements", "answers"]  # what decides which passages are relevant, as named in messages
 LARGE = 1 << 20  # bytes of a file; smaller ones are read line by line, which is faster than loading numpy
 
 
 def read_judgements(
-    source: str, intake: Intake, *, known: CorpusIds | None = None, by_source: bool = False
+    source: str, tracker: InputTracker, *, known: CorpusIds | None = None, by_source: bool = False
 ) -> Judgements:
     """Read a file of judgements; warn if it names documents that the corpus `known` does not have.
 
     Raises DrtkError for a file without judgements.
     """
-    judgements = load_qrels(source, intake=intake)
+    judgements = load_qrels(source, tracker=tracker)
     if not judgements:
         raise DrtkError(f"{name_of(source)}: holds no judgements")
     if known is not None:
@@ -54,13 +54,17 @@ def read_judgements(
 def load_judgements(
     qrels: str,
     corpus: str | None,
-    settings: RunSettings,
-    intake: Intake,
-) -> tuple[Judgements, View, int | None]:
+    settings: ScoringSettings,
+    tracker: InputTracker,
+) -> tuple[Judgements, RankingView, int | None]:
     """Return judgements, the view of runs that the settings describe, and the number of passages of the corpus if given."""
-    known = None if corpus is None else CorpusIds.read(corpus, intake)
-    judgements = read_judgements(qrels, intake, known=known, by_source=settings.by == "source")
-    return judgements, View.of(settings, document_of=known or document_id), None if known is None else len(known)
+    known = None if corpus is None else CorpusIds.read(corpus, tracker)
+    judgements = read_judgements(qrels, tracker, known=known, by_source=settings.by == "source")
+    return (
+        judgements,
+        RankingView.of(settings, document_of=known or parse_document_id),
+        None if known is None else len(known),
+    )
 
 
 @dataclass(frozen=True)
@@ -89,21 +93,26 @@ class _JudgedQueries:
 
 
 def read_rankings(
-    run: NamedRun, judgements: Judgements, view: View, intake: Intake, *, right: Right = "judgements"
+    run: NamedRun,
+    judgements: Judgements,
+    view: RankingView,
+    tracker: InputTracker,
+    *,
+    judged_by: RelevanceSource = "judgements",
 ) -> JudgedRankings:
     """Read a run's rankings of judged queries. Raises MismatchError for a run with queries of which none is judged."""
     queries = _JudgedQueries(judgements)
-    hits = load_hits(run.source, intake=intake, only=queries)
+    hits = load_hits(run.source, tracker=tracker, only=queries)
     if not queries.looked_up:
         warn(f"{run.name}: the run is empty")
     elif not hits:
         raise MismatchError(
-            f"{name_of(run.source)}: no query has {right}; it has '{next(iter(queries.looked_up))}', the "
-            f"{'questions' if right == 'answers' else right} have '{next(iter(judgements))}'"
+            f"{name_of(run.source)}: no query has {judged_by}; it has '{next(iter(queries.looked_up))}', the "
+            f"{'questions' if judged_by == 'answers' else judged_by} have '{next(iter(judgements))}'"
         )
-    _log_unjudged(run.name, len(queries.looked_up) - len(hits), right)
+    _log_unjudged(run.name, len(queries.looked_up) - len(hits), judged_by)
     tag = next((found.tags[0] for found in hits.values()), "")
-    if right == "judgements":
+    if judged_by == "judgements":
         judged = JudgedHits(run.name, judgements, of=view.by)
         if not any(judged.add(query, found.doc_ids) for query, found in hits.items()):
             judged.warn()
@@ -118,10 +127,10 @@ def read_rankings(
 
 
 def evaluate_run(
-    run: NamedRun, evaluator: Evaluator, view: View, intake: Intake, *, retrieved_only: bool = False
+    run: NamedRun, evaluator: Evaluator, view: RankingView, tracker: InputTracker, *, retrieved_only: bool = False
 ) -> tuple[Evaluation, JudgedRankings]:
     """Evaluate a run; also return its rankings."""
-    rankings = read_rankings(run, evaluator.judgements, view, intake)
+    rankings = read_rankings(run, evaluator.judgements, view, tracker)
     log_missing(run.name, len(rankings.ids), len(evaluator.judgements), retrieved_only=retrieved_only)
     result = evaluator(run.name, rankings.ids, retrieved_only=retrieved_only, tag=rankings.tag)
     result.deepest = rankings.deepest
@@ -129,18 +138,18 @@ def evaluate_run(
 
 
 def score_run(
-    run: NamedRun, evaluator: Evaluator, view: View, intake: Intake, *, retrieved_only: bool = False
+    run: NamedRun, evaluator: Evaluator, view: RankingView, tracker: InputTracker, *, retrieved_only: bool = False
 ) -> Evaluation:
     """Evaluate a run as `evaluate_run` does; read large files in blocks if ranks of judged documents suffice."""
     is_large = run.source != STANDARD and Path(run.source).is_file() and Path(run.source).stat().st_size >= LARGE
-    if is_large and not evaluator.needs_rankings and view.by is None and view.order == "score" and not intake.skip_bad:
-        from drtk.data.run_blocks import NotPlain
+    if is_large and not evaluator.needs_rankings and view.by is None and view.order == "score" and not tracker.skip_bad:
+        from drtk.data.run_blocks import UnsupportedRunError
 
         try:
-            return _score_in_blocks(run, evaluator, view, intake, retrieved_only)
-        except (NotPlain, RecordError):
-            detail(f"{run.name}: is read line by line")
-    return evaluate_run(run, evaluator, view, intake, retrieved_only=retrieved_only)[0]
+            return _score_in_blocks(run, evaluator, view, tracker, retrieved_only)
+        except (UnsupportedRunError, RecordError):
+            log_detail(f"{run.name}: is read line by line")
+    return evaluate_run(run, evaluator, view, tracker, retrieved_only=retrieved_only)[0]
 
 
 def evaluate_runs(
@@ -148,30 +157,30 @@ def evaluate_runs(
     qrels: str,
     corpus: str | None = None,
     settings: EvalSettings | None = None,
-    intake: Intake | None = None,
+    tracker: InputTracker | None = None,
 ) -> Iterator[str]:
     """Return the lines of a table with a run per row; without `settings`, of the default measures."""
-    settings, intake = settings or EvalSettings(), intake or Intake()
+    settings, tracker = settings or EvalSettings(), tracker or InputTracker()
     measures = parse_measures(settings.measures or MEASURES, rel=settings.rel)
-    judgements, view, size = load_judgements(qrels, corpus, settings, intake)
+    judgements, view, size = load_judgements(qrels, corpus, settings, tracker)
     evaluator = Evaluator(judgements, measures)
-    results = [score_run(run, evaluator, view, intake, retrieved_only=settings.retrieved_only) for run in runs]
+    results = [score_run(run, evaluator, view, tracker, retrieved_only=settings.retrieved_only) for run in runs]
     warn_shallow({result.name: result.deepest for result in results}, measures, size=size)
     return format_results(results, measures, settings)
 
 
 def _score_in_blocks(
-    run: NamedRun, evaluator: Evaluator, view: View, intake: Intake, retrieved_only: bool
+    run: NamedRun, evaluator: Evaluator, view: RankingView, tracker: InputTracker, retrieved_only: bool
 ) -> Evaluation:
-    """Raises NotPlain for a run that must be read line by line, if only to report what is wrong with it."""
-    from drtk.data.run_blocks import NotPlain, QueryCounts, iter_judged_places
+    """Raises UnsupportedRunError for a run that must be read line by line, if only to report what is wrong with it."""
+    from drtk.data.run_blocks import QueryCounts, UnsupportedRunError, iter_judged_documents
 
     seen, judged, tag, deepest = QueryCounts(), {}, "", 0
-    for places in iter_judged_places(run.source, evaluator.judgements, intake, seen):
-        judged[places.query_id] = _judged_ranks(places, evaluator.judgements[places.query_id], view)
+    for places in iter_judged_documents(run.source, evaluator.judgements, tracker, seen):
+        judged[places.query_id] = _find_judged_ranks(places, evaluator.judgements[places.query_id], view)
         tag, deepest = tag or places.tag, max(deepest, places.length)
     if not any(ranks.ranks for ranks in judged.values()):
-        raise NotPlain
+        raise UnsupportedRunError
     _log_unjudged(run.name, seen.unjudged)
     log_missing(run.name, len(judged), len(evaluator.judgements), retrieved_only=retrieved_only)
     result = evaluator.from_ranks(run.name, judged, retrieved_only=retrieved_only, tag=tag)
@@ -179,7 +188,7 @@ def _score_in_blocks(
     return result
 
 
-def _judged_ranks(places: Places, judged: Mapping[str, int], view: View) -> JudgedRanks:
+def _find_judged_ranks(places: JudgedDocuments, judged: Mapping[str, int], view: RankingView) -> JudgedRanks:
     pairs = list(zip(places.ranks, places.doc_ids, strict=True))
     own = next((rank for rank, id in pairs if id == places.query_id), None)
     known = [(rank, judged[id]) for rank, id in pairs if id in judged]
@@ -189,18 +198,24 @@ def _judged_ranks(places: Places, judged: Mapping[str, int], view: View) -> Judg
     return ranks.cut(view.depth)
 
 
-def _log_unjudged(name: str, count: int, right: Right = "judgements") -> None:
+def _log_unjudged(name: str, count: int, judged_by: RelevanceSource = "judgements") -> None:
     if count:
-        detail(f"{name}: {_queries(count)} of the run without {right} left out")
+        log_detail(f"{name}: {_queries(count)} of the run without {judged_by} left out")
 
 
 def log_missing(
-    name: str, found: int, wanted: int, *, retrieved_only: bool, right: Right = "judgements", where: str = "in the run"
+    name: str,
+    found: int,
+    wanted: int,
+    *,
+    retrieved_only: bool,
+    judged_by: RelevanceSource = "judgements",
+    where: str = "in the run",
 ) -> None:
     """Log how many queries that count are not in a run (or in what `where` names), and whether they count as 0."""
     if missing := wanted - found:
         fate = "left out" if retrieved_only else "counted as 0"
-        log(f"{name}: {_queries(missing)} of {wanted:,} with {right} not {where}, {fate}")
+        log(f"{name}: {_queries(missing)} of {wanted:,} with {judged_by} not {where}, {fate}")
 
 
 def _queries(count: int) -> str:

@@ -1,9 +1,14 @@
-"""Parse names of measures: trec_eval's (map, P_30, all_trec) and ir_measures' (nDCG@10, RR(rel=2)@10)."""
+"""Parse names of measures: trec_eval's (map, P_30, all_trec) and ir_measures' (nDCG@10, RR(rel=2)@10), in any case.
+
+Other names in use are accepted with a cut-off too: mrr@10, recall@100, map@100, hits@5, precision@10.
+"""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from typing import Any, Literal
 
 from drtk.errors import UsageError
@@ -49,9 +54,13 @@ _PLAIN = {
     "AP": "map", "nDCG": "ndcg", "RR": "recip_rank", "Rprec": "Rprec", "Bpref": "bpref", "infAP": "infAP", "SetAP": "set_map",
     "SetP": "set_P", "SetR": "set_recall", "SetF": "set_F", "NumRel": "num_rel", "NumRelRet": "num_rel_ret",
 }  # fmt: skip
-_HIT = re.compile(r"^(?:Hit|HR|HitRate)(?=[@(])")  # other names of ir_measures' Success
-_AT = re.compile(r"@(\d+)$")
-_WORDS = re.compile(r"(?:[^\s()]|\([^)]*\))+")
+_ALIASES = {
+    "hit": "Success", "hits": "Success", "hr": "Success", "hitrate": "Success", "hit_rate": "Success", "success_rate": "Success",
+    "reciprocal_rank": "RR", "recip_rank": "RR", "average_precision": "AP", "map_cut": "AP", "ndcg_cut": "nDCG",
+}  # fmt: skip
+_CUTOFF = re.compile(r"@(\d+)$")
+# A comma separates names, but also parameters of one name: P.5,10
+_NAME = re.compile(r"(?:[^\s(),]|\([^)]*\)|,(?=[-.\d])(?!11pt))+")
 
 Engine = Literal["trec_eval", "own", "ir_measures", "run"]
 Aggregate = Literal["mean", "sum", "geometric", "none"]
@@ -78,57 +87,83 @@ class Measure:
     def cutoff(self) -> int | None:
         """The number of ranks that count; None for all."""
         if self.engine == "ir_measures":
-            match = _AT.search(self.key)
+            match = _CUTOFF.search(self.key)
             return None if match is None else int(match[1])
         cutoff: int | None = self.params.get("cutoff")
         return cutoff
 
 
 def parse_measures(text: str, *, rel: int = 1, answers: bool = False) -> list[Measure]:
-    """Return the measures named in a text, separated by white space, each once.
+    """Return the measures named in a text, separated by white space or commas, each once.
 
-    rel: the grade from which on a document is relevant, unless the name says it (`RR(rel=2)@10`)
+    rel: the lowest relevant grade, unless the name gives it (`RR(rel=2)@10`)
     answers: whether passages are judged by the answers they contain, which Answer@k needs
     Raises UsageError for unknown names.
     """
     measures: dict[str, Measure] = {}
-    for name in _WORDS.findall(text):
+    for name in _NAME.findall(text):
         for measure in _parse_name(name, rel):
             measures.setdefault(measure.name, measure)
     if not measures:
-        raise UsageError("`measures`: no measure is named")
+        raise UsageError("`measures`: no measure is named; for example nDCG@10")
     for measure in measures.values():
         if measure.key == "Answer" and not answers:
-            raise UsageError(f"`measures`: {measure.name} needs `answers`; from judgements it is Success@k")
-        if measure.key == "Answer" and not measure.params:
-            raise UsageError("`measures`: Answer needs a cut-off: Answer@20")
+            raise UsageError(f"`measures`: {measure.name} needs `answers`; with judgements use Success@k")
     return list(measures.values())
 
 
 def _parse_name(name: str, rel: int) -> list[Measure]:
     if name in _SETS:
         return [measure for member in _SETS[name] for measure in _parse_name(member, rel)]
+    lower = name.lower()
     if "@" not in name and "(" not in name:
         for family in sorted(_NAMES, key=len, reverse=True):
-            if name == family or name.startswith((family + ".", family + "_")):
-                return _parse_trec(family, name[len(family) + 1 :], rel)
-    base, _, cutoff = name.partition("@")
-    if base not in METRICS:
-        return [_parse_ir(name, rel)]
-    if cutoff and (not cutoff.isdecimal() or int(cutoff) < 1):
-        raise UsageError(f"`measures`: '{name}': the cut-off must be at least 1")
-    return [Measure(name, "own", base, rel, params={"cutoff": int(cutoff)} if cutoff else {})]
+            if lower == family.lower() or lower.startswith((family.lower() + ".", family.lower() + "_")):
+                return _parse_trec(family, name, rel)
+    typed = re.split("[@(]", name)[0]
+    known = _known_names()
+    base = known.get(typed) or known.get(typed.lower())
+    if base is None:
+        raise UsageError(f"`measures`: unknown measure '{name}'; {_suggest(name, typed)}")
+    rest = name[len(typed) :]
+    is_own = base in METRICS
+    has_cutoff = base == "Answer" or (is_own and rest) or ("@" in rest and base != "IPrec")  # IPrec@0.1: recall level
+    if has_cutoff and not re.fullmatch("@0*[1-9][0-9]*" if is_own else r"(\(.*\))?@0*[1-9][0-9]*", rest):
+        raise UsageError(f"`measures`: '{name}' needs a cut-off of at least 1, such as {typed}@10")
+    if not is_own:
+        return [_parse_ir(name, base + rest, rel)]
+    return [Measure(name, "own", base, rel, params={"cutoff": int(rest[1:])} if rest else {})]
 
 
-def _parse_trec(family: str, given: str, rel: int) -> list[Measure]:
+def _known_names() -> Mapping[str, str]:
+    """Return the names of ir_measures and METRICS by their own and their lower-case spelling, and aliases."""
+    from ir_measures.measures import registry
+
+    names = [name for name in reversed([*registry, *METRICS]) if name.isascii()]
+    return {name.lower(): name for name in names} | _ALIASES | {name: name for name in names}
+
+
+def _suggest(name: str, typed: str) -> str:
+    cutoff = re.search(r"[@_.]?(\d+)$", name)
+    stem = typed[: cutoff.start()].lower() if cutoff and "@" not in name else typed.lower()
+    suffix = f"@{cutoff[1]}" if cutoff else ""
+    known = _known_names()
+    near = dict.fromkeys(known[close] + suffix for close in get_close_matches(stem, known, n=2))
+    return f"did you mean {' or '.join(near)}?" if near else "for example nDCG@10, RR@10, R@100, AP, P@10, Success@5"
+
+
+def _parse_trec(family: str, name: str, rel: int) -> list[Measure]:
+    typed, given = name[: len(family)], name[len(family) + 1 :]
     kind, default = _PARAMETERS.get(family, ("none", ""))
     try:
-        return [_trec_measure(family, suffix, params, rel) for suffix, params in _parameters(kind, given, default)]
+        pairs = _parse_parameters(kind, given, default)
     except ValueError:
-        raise UsageError(f"`measures`: '{given}' cannot be a parameter of {family}") from None
+        hint = f"; did you mean {family}_cut_{given}?" if given.isdecimal() and f"{family}_cut" in _NAMES else ""
+        raise UsageError(f"`measures`: '{given}' cannot be a parameter of {typed}{hint}") from None
+    return [_trec_measure(typed + suffix, family, suffix, params, rel) for suffix, params in pairs]
 
 
-def _parameters(kind: str, given: str, default: str) -> list[tuple[str, dict[str, Any]]]:
+def _parse_parameters(kind: str, given: str, default: str) -> list[tuple[str, dict[str, Any]]]:
     """Return (suffix of the printed name, parameters) of each measure. Raises ValueError for invalid parameters."""
     if kind == "cutoffs":
         cutoffs = [int(float(text)) for text in (given or default).split(",")]
@@ -160,8 +195,7 @@ def _parameters(kind: str, given: str, default: str) -> list[tuple[str, dict[str
     return [(f"_{given}", {"levels" if kind == "average" else "weights": numbers})]
 
 
-def _trec_measure(family: str, suffix: str, params: dict[str, Any], rel: int) -> Measure:
-    name = family + suffix
+def _trec_measure(name: str, family: str, suffix: str, params: dict[str, Any], rel: int) -> Measure:
     if family in ("runid", "num_q"):
         return Measure(name, "run", family, aggregate="none")
     if family.startswith("gm_"):
@@ -169,29 +203,30 @@ def _trec_measure(family: str, suffix: str, params: dict[str, Any], rel: int) ->
     aggregate: Aggregate = "none" if family == "relstring" else "sum" if family.startswith("num_") else "mean"
     if family in METRICS:
         return Measure(name, "own", family, rel, params=params, aggregate=aggregate)
-    key = f"set_F_{params['beta']}" if "beta" in params else family if "gains" in params else name
+    key = f"set_F_{params['beta']}" if "beta" in params else family if "gains" in params else family + suffix
     return Measure(name, "trec_eval", key, rel, params=params, aggregate=aggregate)
 
 
-def _parse_ir(name: str, default_rel: int) -> Measure:
+def _parse_ir(name: str, standard_name: str, default_rel: int) -> Measure:
+    """Parse a name as ir_measures spells it; return a measure called `name`."""
     import ir_measures
 
     try:
-        parsed = ir_measures.parse_measure(_HIT.sub("Success", name))
+        parsed = ir_measures.parse_measure(standard_name)
         parsed.validate_params()
         if default_rel != 1 and "rel" in parsed.SUPPORTED_PARAMS and "rel" not in parsed.params:
             parsed, name = parsed(rel=default_rel), str(parsed(rel=default_rel))
     except (NameError, AssertionError, ValueError, SyntaxError, TypeError, KeyError) as error:
-        why = re.sub(r"=<object object.*", " is missing", str(error))
-        raise UsageError(f"`measures`: '{name}' is not a measure: {why}") from None
+        if "invalid param cutoff" in str(error):
+            raise UsageError(f"`measures`: '{name}' needs a cut-off, such as {name}@10") from None
+        problem = re.sub(r"=<object object.*", " is missing", str(error))
+        raise UsageError(f"`measures`: '{name}' is not a measure: {problem}") from None
     params = dict(parsed.params)
     has_rel = "rel" in params
     rel = int(params.pop("rel", 1))
     cutoff = params.pop("cutoff", None)
     judged_only = bool(params.pop("judged_only", False))
     kind = parsed.NAME
-    if cutoff is not None and cutoff < 1:
-        raise UsageError(f"`measures`: '{name}': the cut-off must be at least 1")
     at = {} if cutoff is None else {"cutoff": cutoff}
 
     def trec(key: str, **params: Any) -> Measure:

@@ -31,7 +31,7 @@ class JudgedRanks:
         pairs = [(r - (r > rank), g) for r, g in zip(self.ranks, self.grades, strict=True) if r != rank]
         return JudgedRanks([r for r, _ in pairs], [g for _, g in pairs], self.length - 1)
 
-    def judged_only(self) -> JudgedRanks:
+    def drop_unjudged(self) -> JudgedRanks:
         """Return the ranking without unjudged documents."""
         grades = [grade for grade in self.grades if grade >= 0]
         return JudgedRanks(range(1, len(grades) + 1), grades, len(grades))
@@ -154,7 +154,7 @@ def count_relevant(grades: Grades, known: Sequence[int], *, rel: int = 1) -> flo
     return float(sum(grade >= rel for grade in known))
 
 
-def interpolated_precision(grades: Grades, known: Sequence[int], *, rel: int = 1, recall: float) -> float:
+def precision_at_recall(grades: Grades, known: Sequence[int], *, rel: int = 1, recall: float) -> float:
     """Return the highest precision at any rank where at least `recall` of the relevant documents has been found.
 
     The number of documents, recall * R, is rounded half up, as in trec_eval 10 (trec_eval 9 rounds up).
@@ -169,11 +169,11 @@ def interpolated_precision(grades: Grades, known: Sequence[int], *, rel: int = 1
     return best
 
 
-def averaged_precision(
+def eleven_point_average(
     grades: Grades, known: Sequence[int], *, rel: int = 1, levels: Sequence[float] = RECALL_LEVELS
 ) -> float:
     """Return interpolated precision averaged over recall levels."""
-    return sum(interpolated_precision(grades, known, rel=rel, recall=level) for level in levels) / len(levels)
+    return sum(precision_at_recall(grades, known, rel=rel, recall=level) for level in levels) / len(levels)
 
 
 def rank_biased_precision(grades: Grades, known: Sequence[int], *, rel: int = 1, p: float = 0.9) -> float:

@@ -19,7 +19,7 @@ from drtk.evaluation.measures import parse_measures
 from drtk.evaluation.sentence_data import read_pairs
 from drtk.evaluation.sentences import pair_cosines, spearman
 from drtk.records import Passage, Query
-from drtk.runtime.inputs import Intake
+from drtk.runtime.inputs import InputTracker
 from drtk.runtime.sharding import sample_evenly
 
 DEPTH = 10
@@ -43,14 +43,14 @@ class RankingProbe:
         folder: Path,
         *,
         split: str,
-        intake: Intake,
+        tracker: InputTracker,
         queries: int | None = None,
         pool: int | None = None,
         lot: Callable[[str], float] | None = None,
     ) -> None:
-        judgements = load_qrels(str(find_qrels(folder, split)), intake=intake)
+        judgements = load_qrels(str(find_qrels(folder, split)), tracker=tracker)
         corpus = require_file(folder, "corpus.jsonl")
-        found = [q for q in read_queries(require_file(folder, "queries.jsonl"), intake=intake) if q.id in judgements]
+        found = [q for q in read_queries(require_file(folder, "queries.jsonl"), tracker=tracker) if q.id in judgements]
         if queries is not None and lot is not None and queries < len(found):
             chosen = set(sorted((query.id for query in found), key=lambda each: (lot(each), each))[:queries])
             found = [query for query in found if query.id in chosen]
@@ -58,7 +58,7 @@ class RankingProbe:
         if not self._queries:
             raise MismatchError(f"{folder}: no query of {split} has a judgement")
         relevant = {id for query in found for id, grade in judgements[query.id].items() if grade > 0}
-        passages = read_passages(corpus, intake=intake)
+        passages = read_passages(corpus, tracker=tracker)
         self._passages = (
             list(passages) if pool is None or lot is None else sample_passages(passages, relevant, count=pool, lot=lot)
         )
@@ -116,8 +116,8 @@ class RerankingProbe:
 
     names = ("RR@10", "nDCG@10")
 
-    def __init__(self, run: str, judgements: Judgements, *, depth: int, limit: int, intake: Intake) -> None:
-        found = [item for item in load_run(run, intake=intake).items() if item[0] in judgements]
+    def __init__(self, run: str, judgements: Judgements, *, depth: int, limit: int, tracker: InputTracker) -> None:
+        found = [item for item in load_run(run, tracker=tracker).items() if item[0] in judgements]
         if not found:
             raise MismatchError(f"{run}: no query of it has a judgement")
         chosen = list(sample_evenly(found, limit, of=len(found)))
@@ -141,8 +141,8 @@ class RatingProbe:
 
     name = "Spearman"
 
-    def __init__(self, source: str, *, intake: Intake) -> None:
-        self._source, self._pairs = source, read_pairs(source, intake).pairs
+    def __init__(self, source: str, *, tracker: InputTracker) -> None:
+        self._source, self._pairs = source, read_pairs(source, tracker).pairs
         if len(self._pairs) < 2:
             raise DrtkError(f"{source}: fewer than two rated pairs")
 

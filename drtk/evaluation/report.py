@@ -13,7 +13,7 @@ from drtk.data.jsonl import read_queries
 from drtk.data.runs import NamedRun, parse_runs, read_fused_runs
 from drtk.data.trec import Judgements
 from drtk.errors import MissingDependency, UsageError
-from drtk.evaluation.compare import Contrast, compare_with_first
+from drtk.evaluation.compare import PairedTest, compare_with_first
 from drtk.evaluation.compare_report import format_p, passage_in_markdown, wrap_snippet
 from drtk.evaluation.config import CompareSettings, EvalSettings, ReportSettings
 from drtk.evaluation.curves import Curve, choose_depths, describe_loss, read_curve, recall_curve
@@ -24,11 +24,10 @@ from drtk.evaluation.plots.runs import draw_report
 from drtk.evaluation.result_table import format_results
 from drtk.retrieval.snippets import PassageSnippets
 from drtk.runtime.atomic import write_json
-from drtk.runtime.folder_job import FolderJob
-from drtk.runtime.inputs import Intake
+from drtk.runtime.inputs import InputTracker
 from drtk.runtime.progress import log, warn
 from drtk.runtime.streams import is_stream
-from drtk.runtime.tables import escape_markdown, markdown_code
+from drtk.runtime.tables import escape_markdown, format_markdown_code
 
 PLOT = "report.png"
 SNIPPET_WORDS = 40
@@ -88,16 +87,16 @@ def measure_overlap(
     return Overlap(names, fused, depth, relevant, kept, sum(shares) / len(shares) if shares else 0.0)
 
 
-def describe_contrast(contrast: Contrast, values: tuple[float, float]) -> str:
+def describe_test(test: PairedTest, values: tuple[float, float]) -> str:
     """Return a sentence that compares a run with the first one; values: their means."""
-    better = "better" if contrast.difference > 0 else "worse"
-    verb = f"is significantly {better} than" if contrast.significant else "does not differ significantly from"
-    queries = contrast.better + contrast.worse + contrast.equal
+    better = "better" if test.difference > 0 else "worse"
+    verb = f"is significantly {better} than" if test.significant else "does not differ significantly from"
+    queries = test.better + test.worse + test.equal
     return (
-        f"{contrast.system} {verb} {contrast.baseline} on {contrast.measure}: {values[0]:.4f} against {values[1]:.4f} "
-        f"({contrast.difference:+z.4f}; p(t) {format_p(contrast.t_p_corrected)}, "
-        f"p(rand) {format_p(contrast.randomisation_p_corrected)}); better on {contrast.better:,} of {queries:,} queries, "
-        f"worse on {contrast.worse:,}, equal on {contrast.equal:,}."
+        f"{test.system} {verb} {test.baseline} on {test.measure}: {values[0]:.4f} against {values[1]:.4f} "
+        f"({test.difference:+z.4f}; p(t) {format_p(test.t_p_corrected)}, "
+        f"p(rand) {format_p(test.randomisation_p_corrected)}); better on {test.better:,} of {queries:,} queries, "
+        f"worse on {test.worse:,}, equal on {test.equal:,}."
     )
 
 
@@ -181,7 +180,7 @@ class Report:
     num_relevant: int
     depths: Sequence[int]
     recall: Mapping[str, Sequence[float]]
-    contrasts: list[Contrast]
+    tests: list[PairedTest]
     alpha: float
     overlap: Overlap | None = None
     loss: Curve | None = None
@@ -203,7 +202,7 @@ class Report:
             "systems": {result.name: result.overall for result in self.results},
             "recall": {"k": list(self.depths)} | {name: list(values) for name, values in self.recall.items()},
             "verdict": {
-                "comparisons": [contrast.to_json() for contrast in self.contrasts],
+                "comparisons": [test.to_json() for test in self.tests],
                 "overlap": None if self.overlap is None else asdict(self.overlap),
                 "text": self.findings(),
             },
@@ -216,8 +215,8 @@ class Report:
     def findings(self) -> list[str]:
         """Return what the numbers show, a sentence or two each."""
         means = {result.name: float(result.overall[self.names[0]]) for result in self.results}
-        main = [each for each in self.contrasts if each.measure == self.names[0]]
-        sentences = [describe_contrast(each, (means[each.system], means[each.baseline])) for each in main]
+        main = [each for each in self.tests if each.measure == self.names[0]]
+        sentences = [describe_test(each, (means[each.system], means[each.baseline])) for each in main]
         if main:
             corrected = (
                 f", with Holm's correction over the {len(main)} comparisons with {main[0].baseline}"
@@ -248,7 +247,7 @@ class Report:
             yield from ("", "## Examples", "")
         for example in self.examples:
             why = escape_markdown(example.describe())
-            yield f"**{escape_markdown(example.query)}** ({markdown_code(example.query_id)}; {why})"
+            yield f"**{escape_markdown(example.query)}** ({format_markdown_code(example.query_id)}; {why})"
             yield ""
             for hit in example.hits:
                 what = f"{hit.system}, {hit.describe()}"
@@ -277,84 +276,72 @@ class Report:
                 yield head + textwrap.shorten(title, max(40, width - len(head)), placeholder=" …")
                 yield from wrap_snippet(hit.snippet, width, indent=len(head))
 
+    def write(self, folder: Path) -> None:
+        """Write report.json, report.md and, if matplotlib is installed, report.png."""
+        recall = {
+            "k": self.depths,
+            "curves": self.recall,
+            "deepest": {result.name: result.deepest for result in self.results},
+        }
+        try:
+            draw_report(folder / PLOT, self.title, self.results, self.names, recall, self.loss)
+            self.has_plot = True
+        except MissingDependency as missing:
+            warn(f"report: without its picture: {missing}")
+        write_json(folder / "report.json", self.to_json())
+        (folder / "report.md").write_text("\n".join(self.to_markdown()) + "\n", encoding="utf-8")
+
     def _scope(self) -> str:
         systems = "1 system" if len(self.results) == 1 else f"{len(self.results)} systems"
         return f"{systems}, {self.results[0].queries:,} queries, {self.num_relevant:,} relevant documents."
 
 
-def write_report(
+def build_report(
     runs: Sequence[str],
     qrels: str,
     settings: ReportSettings,
-    job: FolderJob,
+    tracker: InputTracker | None = None,
     *,
     corpus: str | None = None,
     queries: str | None = None,
     loss_log: str | None = None,
 ) -> Report:
-    """Make the folder of a report on runs given as [NAME=]FILE, and return the report. Raises as `build_report`."""
-    report = build_report(
-        parse_runs(runs), qrels, settings, corpus=corpus, queries=queries, loss_log=loss_log, intake=job.intake
-    )
-    folder = job.begin()
-    try:
-        recall = {
-            "k": report.depths,
-            "curves": report.recall,
-            "deepest": {result.name: result.deepest for result in report.results},
-        }
-        draw_report(folder / PLOT, report.title, report.results, report.names, recall, report.loss)
-        report.has_plot = True
-    except MissingDependency as missing:
-        warn(f"report: without its picture: {missing}")
-    write_json(folder / "report.json", report.to_json())
-    (folder / "report.md").write_text("\n".join(report.to_markdown()) + "\n", encoding="utf-8")
-    job.counts |= {"systems": len(report.results), "queries": report.results[0].queries}
-    job.finish()
-    return report
+    """Build the report of runs given as [NAME=]FILE.
 
-
-def build_report(
-    runs: Sequence[NamedRun],
-    qrels: str,
-    settings: ReportSettings,
-    *,
-    corpus: str | None,
-    queries: str | None,
-    loss_log: str | None,
-    intake: Intake,
-) -> Report:
-    """Build the report of `runs`. Raises UsageError for measures without a mean, and for an unknown system."""
+    Raises UsageError for measures without a mean, and for an unknown system.
+    """
+    tracker = tracker or InputTracker()
+    named = parse_runs(runs)
     measures = parse_measures(settings.measures, rel=settings.rel)
     for measure in measures:
         if measure.aggregate not in ("mean", "geometric"):
             raise UsageError(f"`measures`: {measure.name} is not something to compare systems by")
     reading = EvalSettings(by=settings.by, drop_same_id=settings.drop_same_id)
-    judgements, view, size = load_judgements(qrels, corpus, reading, intake)
+    judgements, view, size = load_judgements(qrels, corpus, reading, tracker)
     evaluator = Evaluator(judgements, measures)
     results: list[Evaluation] = []
     retrieved: dict[str, JudgedRankings] = {}
-    for run in runs:
-        result, retrieved[run.name] = evaluate_run(run, evaluator, view, intake)
+    for run in named:
+        result, retrieved[run.name] = evaluate_run(run, evaluator, view, tracker)
         results.append(result)
     warn_shallow({result.name: result.deepest for result in results}, measures, size=size)
     rankings = {name: each.ids for name, each in retrieved.items()}
     depths = choose_depths(list(rankings.values()))
-    tests = CompareSettings()
+    compare_settings = CompareSettings()
     report = Report(
-        title=settings.title,
+        title=settings.heading,
         results=results,
         measures=measures,
         num_relevant=sum(grade >= settings.rel for grades in judgements.values() for grade in grades.values()),
         depths=depths,
         recall={name: recall_curve(of, judgements, depths, rel=settings.rel) for name, of in rankings.items()},
-        contrasts=compare_with_first(results, measures, judgements, tests),
-        alpha=tests.alpha,
-        overlap=_find_overlap(runs, rankings, judgements, settings.rel),
-        loss=None if loss_log is None else read_curve(loss_log, intake=intake),
+        tests=compare_with_first(results, measures, judgements, compare_settings),
+        alpha=compare_settings.alpha,
+        overlap=_find_overlap(named, rankings, judgements, settings.rel),
+        loss=None if loss_log is None else read_curve(loss_log, tracker=tracker),
     )
     if settings.examples and corpus is not None and queries is not None:
-        texts = {query.id: query.text for query in read_queries(queries, intake=intake) if query.id in judgements}
+        texts = {query.id: query.text for query in read_queries(queries, tracker=tracker) if query.id in judgements}
         second = _choose_system(results, settings.show, measures[0].name)
         pair = retrieved[results[0].name], retrieved[second]
         report.examples = _build_examples((results[0].name, second), pair, judgements, texts, corpus, settings)

@@ -16,7 +16,7 @@ MAX_COLUMNS = 8  # with more measures, each measure gets a row
 
 
 @dataclass(frozen=True)
-class ResultUnits:
+class RowLabels:
     """What an evaluation averages over: the heading of its column, the key and count in JSON lines, the name of the average.
 
     is_ranked: mark the best of each part, with systems side by side
@@ -29,11 +29,11 @@ class ResultUnits:
     is_ranked: bool = False
 
 
-QUERIES = ResultUnits()
+QUERIES = RowLabels()
 
 
 def format_results(
-    results: Sequence[Evaluation], measures: Sequence[Measure], settings: EvalSettings, parts: ResultUnits = QUERIES
+    results: Sequence[Evaluation], measures: Sequence[Measure], settings: EvalSettings, parts: RowLabels = QUERIES
 ) -> Iterator[str]:
     """Yield the lines of a table in the format of the settings; JSON lines and CSV have values in full."""
     per_part = settings.per_query or parts is not QUERIES
@@ -54,7 +54,7 @@ def format_results(
 
 
 def _build_table(
-    results: Sequence[Evaluation], measures: Sequence[Measure], parts: ResultUnits, *, per_part: bool
+    results: Sequence[Evaluation], measures: Sequence[Measure], parts: RowLabels, *, per_part: bool
 ) -> tuple[list[str], list[Row]]:
     """Return header and rows: a row per run and part, or with many measures or ranked parts one per measure and part.
 

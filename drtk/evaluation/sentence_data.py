@@ -12,9 +12,9 @@ from typing import NamedTuple
 import numpy as np
 
 from drtk.data.jsonl import read_records
-from drtk.data.rows import Row, take, text_of
+from drtk.data.rows import Row, parse_text, take
 from drtk.errors import DrtkError, RecordError, UsageError
-from drtk.runtime.inputs import Intake
+from drtk.runtime.inputs import InputTracker
 from drtk.runtime.streams import name_of
 
 STS_YEARS = ("STS12", "STS13", "STS14", "STS15", "STS16")
@@ -26,7 +26,7 @@ SUFFIXES = (".tsv", ".tsv.gz", ".tsv.zst")
 _OTHER_NAMES = {"stsbenchmark": "stsb", "sickrelatedness": "sickr", "sick": "sickr", "sst": "sst2"}
 
 
-class Pair(NamedTuple):
+class RatedPair(NamedTuple):
     """Two sentences and their human rating."""
 
     first: str
@@ -35,11 +35,11 @@ class Pair(NamedTuple):
 
 
 @dataclass
-class Pairs:
+class RatedPairs:
     """The rated pairs of a file, and the number of pairs without a rating."""
 
     name: str
-    pairs: list[Pair]
+    pairs: list[RatedPair]
     unrated: int = 0
 
     @property
@@ -48,20 +48,20 @@ class Pairs:
         return [pair.score for pair in self.pairs]
 
 
-class Labelled(NamedTuple):
+class LabeledText(NamedTuple):
     """A text, or two of them, and their class."""
 
     texts: tuple[str, ...]
     label: str
 
 
-def read_pairs(source: str, intake: Intake) -> Pairs:
+def read_pairs(source: str, tracker: InputTracker) -> RatedPairs:
     """Read a table whose header names sentence1, sentence2 and score; pairs with an empty score are counted, not kept.
 
     Raises RecordError (file:line) for a row of another width, or a score that is not a number.
     """
-    found = Pairs(Path(source).name.split(".")[0], [])
-    for number, row in _iter_rows(source, ("sentence1", "sentence2", "score"), intake):
+    found = RatedPairs(Path(source).name.split(".")[0], [])
+    for number, row in _iter_rows(source, ("sentence1", "sentence2", "score"), tracker):
         first, second, score = row
         if not score.strip():
             found.unrated += 1
@@ -71,43 +71,43 @@ def read_pairs(source: str, intake: Intake) -> Pairs:
         except ValueError:
             value = float("nan")
         if not isfinite(value):
-            intake.forgive(RecordError(f"{name_of(source)}:{number}", f"score '{score}' is not a number"))
+            tracker.skip_or_raise(RecordError(f"{name_of(source)}:{number}", f"score '{score}' is not a number"))
             continue
-        found.pairs.append(Pair(first, second, value))
+        found.pairs.append(RatedPair(first, second, value))
     if not found.pairs:
         raise DrtkError(f"{name_of(source)}: holds no rated pair")
     return found
 
 
-def read_labelled(source: str, intake: Intake, *, pairs: bool = False) -> list[Labelled]:
+def read_labeled_texts(source: str, tracker: InputTracker, *, pairs: bool = False) -> list[LabeledText]:
     """Read a table whose header names text and label, or with `pairs` sentence1, sentence2 and label.
 
     Raises RecordError (file:line) for a row of another width or without a label, DrtkError for a table without rows.
     """
     columns = ("sentence1", "sentence2", "label") if pairs else ("text", "label")
     found = []
-    for number, (*texts, label) in _iter_rows(source, columns, intake):
+    for number, (*texts, label) in _iter_rows(source, columns, tracker):
         if not label.strip():
-            intake.forgive(RecordError(f"{name_of(source)}:{number}", "has no label"))
+            tracker.skip_or_raise(RecordError(f"{name_of(source)}:{number}", "has no label"))
             continue
-        found.append(Labelled(tuple(texts), label.strip()))
+        found.append(LabeledText(tuple(texts), label.strip()))
     if not found:
         raise DrtkError(f"{name_of(source)}: holds no labelled text")
     return found
 
 
-def _iter_rows(source: str, columns: Sequence[str], intake: Intake) -> Iterator[tuple[int, list[str]]]:
+def _iter_rows(source: str, columns: Sequence[str], tracker: InputTracker) -> Iterator[tuple[int, list[str]]]:
     """Yield (line number, values of `columns`) of a tab-separated table with a header and without quoting."""
     places: list[int] = []
     width = 0
-    for number, line in intake.lines(source):
+    for number, line in tracker.iter_lines(source):
         if not line.strip():
             continue
         place = f"{name_of(source)}:{number}"
         try:
             fields = line.decode().split("\t")
         except UnicodeDecodeError as error:
-            intake.forgive(RecordError(place, f"not UTF-8 at byte {error.start + 1}"))
+            tracker.skip_or_raise(RecordError(place, f"not UTF-8 at byte {error.start + 1}"))
             continue
         if not places:
             names = [name.strip().lower() for name in fields]
@@ -117,7 +117,7 @@ def _iter_rows(source: str, columns: Sequence[str], intake: Intake) -> Iterator[
             continue
         if len(fields) != width or b"\0" in line:
             problem = "contains a NUL byte" if b"\0" in line else f"expected {width} columns, found {len(fields)}"
-            intake.forgive(RecordError(place, problem))
+            tracker.skip_or_raise(RecordError(place, problem))
             continue
         yield number, [fields[at] for at in places]
 
@@ -187,17 +187,17 @@ def _find_split(tables: dict[str, Path], name: str, place: Path) -> Path:
     return tables[name]
 
 
-def load_vectors(source: str, intake: Intake) -> Callable[[list[str]], np.ndarray]:
+def load_vectors(source: str, tracker: InputTracker) -> Callable[[list[str]], np.ndarray]:
     """Return a function that looks sentences up in a file of {"text", "vector"}; it raises DrtkError for a missing one.
 
     Raises RecordError (file:line) for a row without a vector of numbers, or of another length than the first.
     """
     found: dict[str, np.ndarray] = {}
     dimension = 0
-    for text, vector in read_records(source, _parse_vector, intake=intake):
+    for text, vector in read_records(source, _parse_vector, tracker=tracker):
         dimension = dimension or len(vector)
         if len(vector) != dimension:
-            place = f"{name_of(source)}:{intake.line}"
+            place = f"{name_of(source)}:{tracker.line}"
             raise RecordError(place, f"a vector of {len(vector)} numbers; those before have {dimension}")
         found[text] = vector
     if not found:
@@ -213,7 +213,7 @@ def load_vectors(source: str, intake: Intake) -> Callable[[list[str]], np.ndarra
 
 
 def _parse_vector(row: Row) -> tuple[str, np.ndarray]:
-    text = text_of(take(row, "text"), "text")
+    text = parse_text(take(row, "text"), "text")
     values = take(row, "vector")
     numbers = isinstance(values, list) and all(isinstance(v, int | float) and not isinstance(v, bool) for v in values)
     if not numbers or not values:

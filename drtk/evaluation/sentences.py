@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,20 +17,19 @@ from drtk.evaluation.config import SentenceSettings
 from drtk.evaluation.sentence_data import (
     STS,
     TRANSFER,
-    Labelled,
-    Pair,
-    Pairs,
+    LabeledText,
+    RatedPair,
+    RatedPairs,
     Task,
     find_tasks,
     load_vectors,
-    read_labelled,
+    read_labeled_texts,
     read_pairs,
 )
-from drtk.runtime.filter_job import FilterJob
-from drtk.runtime.inputs import Intake
-from drtk.runtime.manifest import folder_entry
+from drtk.runtime.inputs import InputTracker
+from drtk.runtime.manifest import describe_folder
 from drtk.runtime.progress import Progress, log
-from drtk.runtime.streams import Output, is_stream
+from drtk.runtime.streams import is_stream
 from drtk.runtime.tables import Cell, Row, format_table
 
 _BLOCK = 1024  # sentences compared with all others at once
@@ -132,11 +130,11 @@ class TaskData:
     """A task with the content of its files: rated pairs by subset, or labelled texts by split."""
 
     task: Task
-    rated: dict[str, Pairs] = field(default_factory=dict)
-    labelled: dict[str, list[Labelled]] = field(default_factory=dict)
+    rated: dict[str, RatedPairs] = field(default_factory=dict)
+    labelled: dict[str, list[LabeledText]] = field(default_factory=dict)
 
     @property
-    def pairs(self) -> list[Pair]:
+    def pairs(self) -> list[RatedPair]:
         """The rated pairs of all subsets."""
         return [pair for subset in self.rated.values() for pair in subset.pairs]
 
@@ -150,7 +148,7 @@ class TaskData:
 
 
 @dataclass(frozen=True)
-class Result:
+class TaskResult:
     """A task's numbers: `values` are columns of a table, `details` are in JSON lines only."""
 
     task: str
@@ -158,19 +156,21 @@ class Result:
     details: dict[str, Any]
 
 
-def load_tasks(tasks: Iterable[Task], intake: Intake) -> list[TaskData]:
+def load_tasks(tasks: Iterable[Task], tracker: InputTracker) -> list[TaskData]:
     """Read the files of tasks; a file that several of them use is read once."""
-    rated: dict[str, Pairs] = {}
+    rated: dict[str, RatedPairs] = {}
     loaded = []
     for task in tasks:
         files = {name: str(path) for name, path in task.files.items()}
         if task.name in TRANSFER:
-            splits = {name: read_labelled(path, intake, pairs=task.name == "MRPC") for name, path in files.items()}
+            splits = {
+                name: read_labeled_texts(path, tracker, pairs=task.name == "MRPC") for name, path in files.items()
+            }
             loaded.append(TaskData(task, labelled=splits))
         else:
             for path in files.values():
                 if path not in rated:
-                    rated[path] = read_pairs(path, intake)
+                    rated[path] = read_pairs(path, tracker)
             loaded.append(TaskData(task, rated={name: rated[path] for name, path in files.items()}))
     return loaded
 
@@ -191,50 +191,48 @@ class SentenceVectors:
         return [self._rows[text] for text in texts]
 
 
-def open_encoder(source: str, device: str, intake: Intake) -> Encode:
+def open_encoder(source: str, device: str, tracker: InputTracker) -> Encode:
     """Return the encoder of a model, or what looks vectors up in a file of {"text", "vector"}."""
     if is_stream(source) or Path(source).is_file():
-        return load_vectors(source, intake)
+        return load_vectors(source, tracker)
     from drtk.models.model_folder import locate
     from drtk.retrieval.encode import Embedder
 
-    intake.inputs.append(folder_entry(locate(source)))  # before it is loaded
+    tracker.inputs.append(describe_folder(locate(source)))  # before it is loaded
     return Embedder(source, role="query", device=device)
 
 
-def write_sentence_results(
+def evaluate_sentences(
     systems: Sequence[str],
     data: str,
     settings: SentenceSettings,
-    job: FilterJob,
+    tracker: InputTracker | None = None,
     *,
-    pairs_out: str | None = None,
+    write_pair: Callable[[bytes], object] | None = None,
     device: str = "auto",
-) -> None:
-    """Evaluate systems given as [NAME=]MODEL on the tasks of a folder, and write a table.
+) -> Iterator[str]:
+    """Evaluate systems given as [NAME=]MODEL on the tasks of a folder; return the lines of a table.
 
-    pairs_out: file for every rated pair with its cosine
+    write_pair: called with every rated pair and its cosine, as a JSON line
     """
-    named = parse_runs(systems)
-    if pairs_out is not None and Path(pairs_out).exists() and not job.force:
-        raise DrtkError(f"{pairs_out}: exists already; `force` replaces it")
+    tracker = tracker or InputTracker()
     tasks = find_tasks(Path(data), settings.tasks.split(), split=settings.split)
     log(f"eval-sentences: {', '.join(task.name for task in tasks)}")
-    loaded = load_tasks(tasks, job.intake)
-    results: dict[str, list[Result]] = {}
-    with nullcontext() if pairs_out is None else Output(pairs_out) as pairs:
-        for system in named:
-            encode = open_encoder(system.source, device, job.intake)
-            vectors = SentenceVectors(encode, (text for item in loaded for text in item.texts()))
-            results[system.name] = evaluate_tasks(loaded, vectors, settings)
-            if pairs is not None:
-                for line in format_pairs(system.name, loaded, vectors):
-                    pairs.write(line)
-    lines = format_sentence_results(results, settings.format, digits=settings.digits)
-    job.run_report(lines, num_inputs=len(named))
+    loaded = load_tasks(tasks, tracker)
+    results: dict[str, list[TaskResult]] = {}
+    for system in parse_runs(systems):
+        encode = open_encoder(system.source, device, tracker)
+        vectors = SentenceVectors(encode, (text for item in loaded for text in item.texts()))
+        results[system.name] = evaluate_tasks(loaded, vectors, settings)
+        if write_pair is not None:
+            for line in format_pairs(system.name, loaded, vectors):
+                write_pair(line)
+    return format_sentence_results(results, settings.format, digits=settings.digits)
 
 
-def evaluate_tasks(loaded: Sequence[TaskData], vectors: SentenceVectors, settings: SentenceSettings) -> list[Result]:
+def evaluate_tasks(
+    loaded: Sequence[TaskData], vectors: SentenceVectors, settings: SentenceSettings
+) -> list[TaskResult]:
     """Evaluate a system's vectors on each task. Raises DrtkError naming the task and its files."""
     results = []
     for data in loaded:
@@ -256,7 +254,7 @@ def subset_cosines(data: TaskData, vectors: SentenceVectors) -> dict[str, np.nda
     }
 
 
-def _evaluate_sts(data: TaskData, vectors: SentenceVectors, settings: SentenceSettings) -> Result:
+def _evaluate_sts(data: TaskData, vectors: SentenceVectors, settings: SentenceSettings) -> TaskResult:
     cosines = subset_cosines(data, vectors)
     all_cosines = np.concatenate(list(cosines.values()))
     ratings = [pair.score for pair in data.pairs]
@@ -272,21 +270,21 @@ def _evaluate_sts(data: TaskData, vectors: SentenceVectors, settings: SentenceSe
         mean = float(np.mean(list(subsets.values())))
         details |= {"mean of subsets": mean, "subsets": subsets}
         value = mean if settings.setting == "mean" else value
-    return Result(data.task.name, {data.task.name: value}, details)
+    return TaskResult(data.task.name, {data.task.name: value}, details)
 
 
-def _evaluate_alignment(data: TaskData, vectors: SentenceVectors, settings: SentenceSettings) -> Result:
+def _evaluate_alignment(data: TaskData, vectors: SentenceVectors, settings: SentenceSettings) -> TaskResult:
     pairs = [pair for pair in data.pairs if pair.score > settings.positive]
     value = alignment(vectors(pair.first for pair in pairs), vectors(pair.second for pair in pairs))
-    return Result("alignment", {"alignment": value}, {"pairs": len(pairs), "rated above": settings.positive})
+    return TaskResult("alignment", {"alignment": value}, {"pairs": len(pairs), "rated above": settings.positive})
 
 
-def _evaluate_uniformity(data: TaskData, vectors: SentenceVectors, settings: SentenceSettings) -> Result:
+def _evaluate_uniformity(data: TaskData, vectors: SentenceVectors, settings: SentenceSettings) -> TaskResult:
     texts = _list_sentences(data)
-    return Result("uniformity", {"uniformity": uniformity(vectors(texts))}, {"sentences": len(texts)})
+    return TaskResult("uniformity", {"uniformity": uniformity(vectors(texts))}, {"sentences": len(texts)})
 
 
-def _evaluate_retrieval(data: TaskData, vectors: SentenceVectors, settings: SentenceSettings) -> Result:
+def _evaluate_retrieval(data: TaskData, vectors: SentenceVectors, settings: SentenceSettings) -> TaskResult:
     texts = _list_sentences(data)
     half = len(data.pairs)
     chosen = [at for at, pair in enumerate(data.pairs) if pair.score == settings.same]
@@ -304,7 +302,7 @@ def _evaluate_retrieval(data: TaskData, vectors: SentenceVectors, settings: Sent
         "first to second": recall(ranks[: len(chosen)]),
         "second to first": recall(ranks[len(chosen) :]),
     }
-    return Result("retrieval", recall(ranks), details)
+    return TaskResult("retrieval", recall(ranks), details)
 
 
 _GEOMETRIES = {"alignment": _evaluate_alignment, "uniformity": _evaluate_uniformity, "retrieval": _evaluate_retrieval}
@@ -314,11 +312,11 @@ def _list_sentences(data: TaskData) -> list[str]:
     return [pair.first for pair in data.pairs] + [pair.second for pair in data.pairs]
 
 
-def _evaluate_transfer(data: TaskData, vectors: SentenceVectors, settings: SentenceSettings) -> Result:
+def _evaluate_transfer(data: TaskData, vectors: SentenceVectors, settings: SentenceSettings) -> TaskResult:
     name, splits = data.task.name, data.labelled
     classes = transfer.number_classes([[example.label for example in split] for split in splits.values()])
     parts = {
-        split: transfer.Examples(_features(examples, vectors), numbers)
+        split: transfer.LabeledVectors(_features(examples, vectors), numbers)
         for (split, examples), numbers in zip(splits.items(), classes, strict=True)
     }
     if "all" in parts:
@@ -331,10 +329,10 @@ def _evaluate_transfer(data: TaskData, vectors: SentenceVectors, settings: Sente
     details: dict[str, Any] = {"dev": outcome.dev, "examples": {split: len(part) for split, part in parts.items()}}
     if name == "MRPC" and outcome.f1 is not None:
         details["f1"] = outcome.f1
-    return Result(name, {name: outcome.accuracy}, details)
+    return TaskResult(name, {name: outcome.accuracy}, details)
 
 
-def _features(examples: Sequence[Labelled], vectors: SentenceVectors) -> np.ndarray:
+def _features(examples: Sequence[LabeledText], vectors: SentenceVectors) -> np.ndarray:
     sides = [vectors(example.texts[at] for example in examples) for at in range(len(examples[0].texts))]
     features = sides[0] if len(sides) == 1 else transfer.pair_features(*sides)
     return np.ascontiguousarray(features, dtype=np.float32)
@@ -343,7 +341,7 @@ def _features(examples: Sequence[Labelled], vectors: SentenceVectors) -> np.ndar
 LOW_IS_GOOD = ("alignment", "uniformity")
 
 
-def format_sentence_results(results: Mapping[str, Sequence[Result]], format: str, *, digits: int) -> Iterator[str]:
+def format_sentence_results(results: Mapping[str, Sequence[TaskResult]], format: str, *, digits: int) -> Iterator[str]:
     """Yield lines without line ends: a system per row, or a system and task per JSON line."""
     if format == "jsonl":
         for system, own in results.items():
@@ -370,7 +368,7 @@ def format_sentence_results(results: Mapping[str, Sequence[Result]], format: str
     yield from format_table(["system", *header], cells, format, digits=digits)
 
 
-def _compute_averages(results: Sequence[Result]) -> dict[str, tuple[str, float]]:
+def _compute_averages(results: Sequence[TaskResult]) -> dict[str, tuple[str, float]]:
     """Return {average: (task it is shown after, value)} for averages whose seven tasks were all evaluated."""
     values = {name: value for result in results for name, value in result.values.items()}
     dev = {result.task: float(result.details["dev"]) for result in results if "dev" in result.details}

@@ -24,7 +24,7 @@ class TTest(NamedTuple):
     p: float
 
 
-def paired_t(differences: np.ndarray) -> TTest:
+def student_t_test(differences: np.ndarray) -> TTest:
     """Compute Student's paired two-sided t-test: t = mean / (sd / sqrt(n)) with n - 1 degrees of freedom.
 
     With one query, or no difference anywhere, t is undefined and p is 1. If all queries differ by the same amount, the
@@ -42,7 +42,7 @@ def paired_t(differences: np.ndarray) -> TTest:
     return TTest(t, count - 1, float(2 * stdtr(count - 1, -abs(t))))
 
 
-def randomization_p(differences: np.ndarray, *, permutations: int, seed: int) -> float:
+def randomization_test(differences: np.ndarray, *, permutations: int, seed: int) -> float:
     """Return the two-sided p of Fisher's randomization test: the share of random signs with at least as large a mean.
 
     All 2^n assignments of signs are counted if there are at most `permutations`. Otherwise that many are sampled and the

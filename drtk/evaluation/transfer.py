@@ -22,7 +22,7 @@ SEED = 1111  # SentEval's own
 
 
 @dataclass(frozen=True)
-class Examples:
+class LabeledVectors:
     """Vectors and classes. vectors: (n, d) float32; classes: (n,) int64"""
 
     vectors: np.ndarray
@@ -31,13 +31,13 @@ class Examples:
     def __len__(self) -> int:
         return len(self.classes)
 
-    def at(self, rows: np.ndarray) -> Examples:
+    def at(self, rows: np.ndarray) -> LabeledVectors:
         """Return the examples of some rows."""
-        return Examples(self.vectors[rows], self.classes[rows])
+        return LabeledVectors(self.vectors[rows], self.classes[rows])
 
 
 @dataclass(frozen=True)
-class Outcome:
+class TransferScores:
     """Accuracy on test data, F1 of class 1 if there are two classes, and accuracy on the data that chose the penalty."""
 
     accuracy: float
@@ -50,7 +50,9 @@ def pair_features(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     return np.concatenate([np.abs(first - second), first * second], axis=1)
 
 
-def cross_validate(examples: Examples, *, seed: int = SEED, on_fold: Callable[[], None] = lambda: None) -> Outcome:
+def cross_validate(
+    examples: LabeledVectors, *, seed: int = SEED, on_fold: Callable[[], None] = lambda: None
+) -> TransferScores:
     """Evaluate MR, CR, SUBJ, MPQA: test on ten folds, and choose the penalty over ten folds of the rest of each."""
     tests, devs = [], []
     for train, test in split_folds(examples.classes, FOLDS, seed):
@@ -58,10 +60,10 @@ def cross_validate(examples: Examples, *, seed: int = SEED, on_fold: Callable[[]
         tests.append(outcome.accuracy)
         devs.append(outcome.dev)
         on_fold()
-    return Outcome(float(np.mean(tests)), None, float(np.mean(devs)))
+    return TransferScores(float(np.mean(tests)), None, float(np.mean(devs)))
 
 
-def evaluate_with_folds(train: Examples, test: Examples, *, seed: int = SEED) -> Outcome:
+def evaluate_with_folds(train: LabeledVectors, test: LabeledVectors, *, seed: int = SEED) -> TransferScores:
     """Evaluate TREC, MRPC: choose the penalty over ten folds of the training data, then fit all of it."""
     splits = list(split_folds(train.classes, FOLDS, seed))
 
@@ -81,7 +83,9 @@ def evaluate_with_folds(train: Examples, test: Examples, *, seed: int = SEED) ->
     return _evaluate(model, test, dev)
 
 
-def evaluate_with_dev(train: Examples, dev: Examples, test: Examples, *, seed: int = SEED) -> Outcome:
+def evaluate_with_dev(
+    train: LabeledVectors, dev: LabeledVectors, test: LabeledVectors, *, seed: int = SEED
+) -> TransferScores:
     """Evaluate SST2: choose the penalty on the development data, which also stops the fit."""
     count = _num_classes(train, test)
     penalty, score = _choose_penalty(lambda value: fit(train, dev, penalty=value, classes=count, seed=seed)[1])
@@ -94,7 +98,7 @@ def _choose_penalty(score: Callable[[float], float]) -> tuple[float, float]:
     return PENALTIES[at], scores[at]
 
 
-def _num_classes(*parts: Examples) -> int:
+def _num_classes(*parts: LabeledVectors) -> int:
     return 1 + max(int(part.classes.max()) for part in parts)
 
 
@@ -116,7 +120,7 @@ def split_folds(classes: np.ndarray, count: int, seed: int) -> Iterator[tuple[np
         yield np.flatnonzero(place != number), np.flatnonzero(place == number)
 
 
-def fit(train: Examples, dev: Examples, *, penalty: float, classes: int, seed: int) -> tuple[Any, float]:
+def fit(train: LabeledVectors, dev: LabeledVectors, *, penalty: float, classes: int, seed: int) -> tuple[Any, float]:
     """Fit a linear classifier; return its best epoch by accuracy on `dev`, and that accuracy."""
     import torch
 
@@ -153,10 +157,12 @@ def predict(model: Any, vectors: np.ndarray) -> np.ndarray:
     return found
 
 
-def _evaluate(model: Any, test: Examples, dev: float) -> Outcome:
+def _evaluate(model: Any, test: LabeledVectors, dev: float) -> TransferScores:
     guesses = predict(model, test.vectors)
     accuracy = float((guesses == test.classes).mean())
-    return Outcome(accuracy, compute_f1(guesses, test.classes) if set(np.unique(test.classes)) <= {0, 1} else None, dev)
+    return TransferScores(
+        accuracy, compute_f1(guesses, test.classes) if set(np.unique(test.classes)) <= {0, 1} else None, dev
+    )
 
 
 def compute_f1(guesses: np.ndarray, classes: np.ndarray) -> float:

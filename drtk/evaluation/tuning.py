@@ -5,22 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from drtk.data.checks import JudgedHits
-from drtk.data.ids import document_id
+from drtk.data.ids import parse_document_id
 from drtk.data.jsonl import read_queries
 from drtk.data.trec import Judgements, QueryHits, Ranking
 from drtk.errors import MismatchError, UsageError
-from drtk.evaluation.evaluate import Evaluator, View
+from drtk.evaluation.evaluate import Evaluator, RankingView
 from drtk.evaluation.judged_runs import read_judgements
 from drtk.evaluation.measures import parse_measures
 from drtk.indexing.config import SearchSettings
 from drtk.retrieval.config import FuseSettings
 from drtk.retrieval.fusion import FUSIONS, fuse
-from drtk.retrieval.search import Collection, RankingOptions, search
-from drtk.runtime.filter_job import FilterJob
-from drtk.runtime.manifest import folder_entry
+from drtk.retrieval.search import IndexGroup, RankingOptions, search
+from drtk.runtime.inputs import InputTracker
+from drtk.runtime.manifest import describe_folder
 from drtk.runtime.progress import Progress, log
 
 Point = TypeVar("Point")
@@ -38,7 +38,7 @@ class RankingScorer:
         if len(measures) != 1:
             raise UsageError("`measure` must name exactly one measure")
         self.name = measures[0].name
-        self._evaluator, self._view = Evaluator(judgements, measures), View(by=by)
+        self._evaluator, self._view = Evaluator(judgements, measures), RankingView(by=by)
 
     def __call__(self, rankings: Mapping[str, Ranking]) -> float:
         """Return the mean over the judged queries of rankings by query id."""
@@ -111,14 +111,14 @@ def find_fusion_weights(
     runs: Sequence[Mapping[str, Ranking]],
     scored: Sequence[int | None] | None,
     *,
-    job: FilterJob,
-) -> tuple[float, ...]:
-    """Return the weights with the highest score on the judged queries, the most even ones among equals.
+    tracker: InputTracker,
+) -> tuple[tuple[float, ...], float]:
+    """Return the weights with the highest score on the judged queries, the most even ones among equals, and that score.
 
     names: files of the runs. Raises UsageError if no query of the runs is judged.
     """
-    by = document_id if settings.by == "source" else None
-    judgements = read_judgements(qrels, job.intake)
+    by = parse_document_id if settings.by == "source" else None
+    judgements = read_judgements(qrels, tracker)
     score = RankingScorer(judgements, settings.measure, by=by)
     queries = [query for query in judgements if any(query in run for run in runs)]
     if not queries:
@@ -144,50 +144,56 @@ def find_fusion_weights(
 
     best, value = grid_search(sorted(weight_grid(len(runs), settings.step), key=max), rank, score, report)[0]
     log(f"fuse: best weights {','.join(f'{weight:g}' for weight in best)}: {score.name} {value:.4f}")
-    job.counts["best"] = value
-    return best
+    return best, value
 
 
-def write_tuning_table(
+class BM25Grid(NamedTuple):
+    """The score of every (k1, b) of a grid, highest first, on `num_queries` judged queries."""
+
+    measure: str
+    scores: list[tuple[tuple[float, float], float]]
+    num_queries: int
+
+    def to_lines(self) -> Iterator[bytes]:
+        """Yield a table with the columns k1, b and the measure."""
+        yield f"k1\tb\t{self.measure}\n".encode()
+        for (k1, b), value in self.scores:
+            yield f"{k1:g}\t{b:g}\t{value:.4f}\n".encode()
+
+
+def tune_bm25(
     folders: Sequence[str],
     source: str,
     qrels: str,
     options: RankingOptions,
     settings: SearchSettings,
-    job: FilterJob,
-) -> None:
-    """Write the columns k1, b and measure for every point of `settings.grid`, best first.
+    tracker: InputTracker,
+) -> BM25Grid:
+    """Score every point of `settings.grid` on the judged queries.
 
-    folders: indexes of words; source: file of queries; qrels: their judgements
+    folders: BM25 indexes; source: file of queries; qrels: their judgements
     Raises UsageError for an index without BM25 parameters, MismatchError if no query is judged.
     """
-    if not Collection(folders, settings).tunable:
-        raise UsageError("`tune` chooses k1 and b, which only indexes of words have (bm25, bm25s)")
+    if not IndexGroup(folders, settings).tunable:
+        raise UsageError("`tune` chooses k1 and b, which only indexes of type bm25 and bm25s have")
     grid = parse_grid(settings.grid)
-    judgements = read_judgements(qrels, job.intake)
+    judgements = read_judgements(qrels, tracker)
     score = RankingScorer(judgements, settings.measure)
-    queries = [query for query in read_queries(source, intake=job.intake) if query.id in judgements]
+    queries = [query for query in read_queries(source, tracker=tracker) if query.id in judgements]
     if not queries:
-        raise MismatchError("none of the queries has a judgement; are these the qrels of these queries?")
+        raise MismatchError(f"{qrels}: no query of {source} has a judgement; pass the judgements of these queries")
     ids, texts = [query.id for query in queries], [query.text for query in queries]
-    job.intake.inputs += [folder_entry(folder) for folder in folders]
+    tracker.inputs += [describe_folder(folder) for folder in folders]
     judged = JudgedHits(", ".join(folders), judgements)
 
     def rank(point: tuple[float, float]) -> dict[str, Ranking]:
-        collection = Collection(folders, replace(settings, k1=point[0], b=point[1]))
+        collection = IndexGroup(folders, replace(settings, k1=point[0], b=point[1]))
         rankings = dict(zip(ids, search(collection, ids, texts, options), strict=True))
         for query_id, ranking in rankings.items():
             judged.add(query_id, [id for id, _ in ranking])
         return rankings
 
     with Progress("tune", total=len(grid), unit="points") as progress:
-        points = grid_search(grid, rank, score, lambda point, value: progress.add())
+        scores = grid_search(grid, rank, score, lambda point, value: progress.add())
     judged.warn()
-
-    def write_table(window: list[tuple[tuple[float, float], float]]) -> Iterator[bytes]:
-        yield f"k1\tb\t{score.name}\n".encode()
-        for (k1, b), value in window:
-            yield f"{k1:g}\t{b:g}\t{value:.4f}\n".encode()
-
-    job.kind, job.window, job.counts["judged queries"] = "tuning", len(points), len(queries)
-    job.run(points, write_table, unit="points")
+    return BM25Grid(score.name, scores, len(queries))

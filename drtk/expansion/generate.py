@@ -11,9 +11,9 @@ from drtk.expansion.keep_queries import QUERIES, SCORES, QueryScorer, drop_queri
 from drtk.models.config import GenerationSettings
 from drtk.models.generation import TextGenerator
 from drtk.records import Passage
-from drtk.runtime.filter_job import Done
+from drtk.runtime.filter_job import WindowResult
 from drtk.runtime.runners import BatchFunction
-from drtk.text.batching import Tokens
+from drtk.text.batching import TokenizedTexts
 
 CONTINUATIONS = "continuations"
 
@@ -22,10 +22,10 @@ class PassageBatch(NamedTuple):
     """A window of passages and their tokens."""
 
     passages: list[Passage]
-    tokens: Tokens
+    tokens: TokenizedTexts
 
 
-class Generate(BatchFunction):
+class PassageExpander(BatchFunction):
     """Add `field`, a list of generated texts, to passages. Sampling depends on the seed and the passage id only.
 
     An empty continuation is replaced by the passage itself, as in MASTER's released code (docs/methods/master.md).
@@ -52,7 +52,7 @@ class Generate(BatchFunction):
         """Tokenize the passages."""
         return PassageBatch(records, self._writer.tokens([self._writer.reading.text(passage) for passage in records]))
 
-    def __call__(self, prepared: PassageBatch) -> Done:
+    def __call__(self, prepared: PassageBatch) -> WindowResult:
         """Return the passages, in order, as JSON lines."""
         passages, tokens = prepared
         written = self._writer.generate(tokens, [passage.id for passage in passages])
@@ -62,10 +62,10 @@ class Generate(BatchFunction):
         ]
         counts = {"texts": sum(map(len, texts))}
         if self._scorer is None or self._keeping is None:
-            return Done([self._line(*pair) for pair in zip(passages, texts, strict=True)], counts)
+            return WindowResult([self._line(*pair) for pair in zip(passages, texts, strict=True)], counts)
         scores = self._scorer.scores(self._scorer.prepare(passages, texts))
         done = drop_queries(passages, texts, scores, self._keeping, bare=self._bare)
-        return Done(done.lines, counts | done.counts)
+        return WindowResult(done.lines, counts | done.counts)
 
     def _line(self, passage: Passage, texts: list[str]) -> bytes:
         if self._bare:

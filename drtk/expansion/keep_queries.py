@@ -14,12 +14,12 @@ import numpy as np
 import orjson
 
 from drtk.data.jsonl import dump
-from drtk.data.rows import Row, strings_of
+from drtk.data.rows import Row, parse_strings
 from drtk.errors import RecordError
 from drtk.expansion.config import KeepSettings
 from drtk.records import Passage
-from drtk.runtime.filter_job import Done
-from drtk.runtime.inputs import Intake
+from drtk.runtime.filter_job import WindowResult
+from drtk.runtime.inputs import InputTracker
 from drtk.runtime.progress import log
 from drtk.runtime.runners import BatchFunction
 from drtk.runtime.streams import name_of
@@ -31,10 +31,12 @@ QUERIES, SCORES = "queries", "query_scores"
 _WINDOW = 1000  # lines of the second pass that are processed together
 
 
-def iter_with_queries(passages: Iterable[Passage], source: str, intake: Intake, *, scored: bool) -> Iterator[Passage]:
+def iter_with_queries(
+    passages: Iterable[Passage], source: str, tracker: InputTracker, *, scored: bool
+) -> Iterator[Passage]:
     """Yield the passages that hold queries and, with `scored`, a score for each.
 
-    Raises RecordError (file:line) for others, unless `intake` forgives it.
+    Raises RecordError (file:line) for others, unless `tracker` skips it.
     """
     for passage in passages:
         try:
@@ -42,7 +44,7 @@ def iter_with_queries(passages: Iterable[Passage], source: str, intake: Intake, 
             if scored:
                 _check_scores(passage, len(queries))
         except ValueError as error:
-            intake.forgive(RecordError(f"{name_of(source)}:{intake.line}", str(error)))
+            tracker.skip_or_raise(RecordError(f"{name_of(source)}:{tracker.line}", str(error)))
             continue
         yield passage
 
@@ -51,7 +53,7 @@ def get_queries(passage: Passage) -> tuple[str, ...]:
     """Return the queries of a passage. Raises ValueError if it has none."""
     if QUERIES not in passage.extra:
         raise ValueError(f"'{QUERIES}' is missing; drtk doc2query writes it")
-    return strings_of(passage.extra[QUERIES], QUERIES)
+    return parse_strings(passage.extra[QUERIES], QUERIES)
 
 
 def _check_scores(passage: Passage, count: int) -> None:
@@ -69,13 +71,13 @@ class QueryScorer:
 
     def __init__(self, settings: KeepSettings, device: str) -> None:
         from drtk.models.config import ScoringSettings
-        from drtk.models.cross_encoder import Scorer, resolve_title
+        from drtk.models.cross_encoder import CrossEncoderScorer, resolve_title
 
         self._title = resolve_title(settings.scorer, settings.scorer_title, strict=True)
-        self._scorer = Scorer(
+        self._scorer = CrossEncoderScorer(
             settings.scorer,
             device=device,
-            settings=ScoringSettings(batch_tokens=settings.scorer_batch_tokens, dtype=settings.scorer_dtype),
+            settings=ScoringSettings(batch_tokens=settings.scorer_batch_tokens, precision=settings.scorer_precision),
             logits=settings.scorer_logits,
             batch_field="scorer_batch_tokens",
         )
@@ -92,25 +94,25 @@ class QueryScorer:
         return [float(str(score)) for score in self._scorer.scores(pairs)]
 
 
-class _Window(NamedTuple):
+class _QueryBatch(NamedTuple):
     passages: list[Passage]
     queries: list[tuple[str, ...]]
     pairs: Pairs | None  # tokens, if a cross-encoder scores them
 
 
-class KeepQueries(BatchFunction):
+class QueryFilter(BatchFunction):
     """Drop queries by their scores: those of a cross-encoder, or without one those in the records."""
 
     def __init__(self, settings: KeepSettings, device: str, bare: bool) -> None:
         self._scorer = QueryScorer(settings, device) if settings.scorer else None
         self._settings, self._bare = settings, bare
 
-    def prepare(self, records: list[Passage]) -> _Window:
+    def prepare(self, records: list[Passage]) -> _QueryBatch:
         """Tokenize the queries with their passages."""
         queries = [get_queries(passage) for passage in records]
-        return _Window(records, queries, None if self._scorer is None else self._scorer.prepare(records, queries))
+        return _QueryBatch(records, queries, None if self._scorer is None else self._scorer.prepare(records, queries))
 
-    def __call__(self, prepared: _Window) -> Done:
+    def __call__(self, prepared: _QueryBatch) -> WindowResult:
         """Return the passages, in order, as JSON lines."""
         passages, queries, pairs = prepared
         if self._scorer is None or pairs is None:
@@ -118,7 +120,7 @@ class KeepQueries(BatchFunction):
         else:
             scores = self._scorer.scores(pairs)
         done = drop_queries(passages, queries, scores, self._settings, bare=self._bare)
-        return Done(done.lines, {"queries": len(scores)} | done.counts)
+        return WindowResult(done.lines, {"queries": len(scores)} | done.counts)
 
 
 def drop_queries(
@@ -128,8 +130,8 @@ def drop_queries(
     settings: KeepSettings,
     *,
     bare: bool,
-) -> Done:
-    """Return the passages with the queries that reach `min_score`. A share of all is left to `KeepBestShare`.
+) -> WindowResult:
+    """Return the passages with the queries that reach `min_score`. A share of all is left to `TopShareFilter`.
 
     scores: of all queries in order
     """
@@ -144,7 +146,7 @@ def drop_queries(
         if not settings.scores and settings.keep is None:
             del row[SCORES], extra[SCORES]
         lines.append(dump({"_id": passage.id} | row if bare else replace(passage, extra=extra)))
-    return Done(lines, {} if settings.keep is not None else {"kept": kept})
+    return WindowResult(lines, {} if settings.keep is not None else {"kept": kept})
 
 
 def _select(queries: Sequence[str], scores: Sequence[float], mask: Iterable[Any]) -> Row:
@@ -152,7 +154,7 @@ def _select(queries: Sequence[str], scores: Sequence[float], mask: Iterable[Any]
     return {QUERIES: [query for query, _ in pairs], SCORES: [score for _, score in pairs]}
 
 
-class KeepBestShare:
+class TopShareFilter:
     """Second pass over scored lines: keep a share of all queries, the best by score; of equal ones the first.
 
     The number is rounded up. In memory are the scores alone, 4 bytes per query.
@@ -162,7 +164,7 @@ class KeepBestShare:
     def __init__(self, share: float, counts: dict[str, Any], *, with_scores: bool) -> None:
         self._share, self._counts, self._with_scores = share, counts, with_scores
 
-    def __call__(self, lines: Callable[[], Iterator[bytes]]) -> Iterator[Done]:
+    def __call__(self, lines: Callable[[], Iterator[bytes]]) -> Iterator[WindowResult]:
         """Yield the lines with the queries that are kept. `lines` is called twice."""
         values = array("f")
         for line in lines():
@@ -171,7 +173,7 @@ class KeepBestShare:
         number = ceil(Fraction(str(self._share)) * len(scores))  # 0.7 of 10 is 7: 7.000000000000001 would make it 8
         least, ties = find_lowest_kept(scores, number)
         if number:
-            self._counts["min_score"] = float(str(least))  # the digits that --min-score takes
+            self._counts["min_score"] = float(str(least))  # the digits that `min_score` takes
             log(f"keeping {number:,} of {len(scores):,} queries; their lowest score is {self._counts['min_score']}")
         stream = lines()
         while window := list(islice(stream, _WINDOW)):
@@ -187,7 +189,7 @@ class KeepBestShare:
                 if not self._with_scores:
                     del row[SCORES]
                 made.append(dump(row))
-            yield Done(made, {"kept": kept})
+            yield WindowResult(made, {"kept": kept})
 
 
 def find_lowest_kept(scores: np.ndarray, number: int) -> tuple[np.float32, int]:

@@ -43,7 +43,7 @@ class SparseIndex(Protocol):
         """Return the number of passages indexed."""
 
 
-def index_class(kind: str) -> Any:
+def get_index_class(kind: str) -> Any:
     """Return the class of an index type: a type of drtk or a faiss factory string.
 
     Raises UsageError for a type that is neither.
@@ -56,7 +56,7 @@ def index_class(kind: str) -> Any:
     return engine
 
 
-def best_first(ids: Sequence[str], scores: Sequence[float], k: int | None = None) -> Ranking:
+def sort_hits(ids: Sequence[str], scores: Sequence[float], k: int | None = None) -> Ranking:
     """Return the `k` best (id, score) pairs, by score, then by descending id; all if `k` is None."""
     pairs = sorted(zip(map(float, scores), ids, strict=True), reverse=True)
     return [(id, score) for score, id in pairs[:k]]

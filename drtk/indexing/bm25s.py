@@ -17,7 +17,7 @@ from drtk.indexing.base import RankedIds, Ranking
 from drtk.indexing.config import BM25IndexSettings, BM25SearchSettings
 from drtk.records import Passage
 from drtk.runtime.integrity import read_object
-from drtk.runtime.progress import Progress, detail
+from drtk.runtime.progress import Progress, log_detail
 from drtk.text.words import LUCENE_STOPWORDS, make_stemmer, read_stopwords, split_words
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ class Bm25sIndex:
                 raise ValueError("its vocabulary is damaged")
             k1, b = settings.parameters()
             if (k1, b) != (library.k1, library.b):
-                detail(f"bm25s: computing scores for k1 {k1:g}, b {b:g}")
+                log_detail(f"bm25s: computing scores for k1 {k1:g}, b {b:g}")
                 library.scores["data"] = _compute_scores(library.scores, folder, k1=k1, b=b)
         except DrtkError:
             raise

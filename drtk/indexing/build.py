@@ -8,12 +8,12 @@ from typing import Any
 
 from drtk.data.jsonl import read_passages
 from drtk.errors import DrtkError, UsageError
-from drtk.indexing.base import index_class
+from drtk.indexing.base import get_index_class
 from drtk.indexing.config import IndexSettings
 from drtk.indexing.indexed_text import IndexedText
 from drtk.indexing.vectors import absolute_path, open_embeddings
 from drtk.runtime.folder_job import FolderJob
-from drtk.runtime.manifest import folder_entry
+from drtk.runtime.manifest import describe_folder
 from drtk.runtime.progress import Progress
 from drtk.runtime.streams import name_of
 
@@ -26,8 +26,8 @@ def build_index(sources: Sequence[str], kind: str, settings: IndexSettings, job:
     Raises UsageError for sources or settings that do not fit the type, DrtkError for a corpus without passages.
     """
     job.record(settings, kind=kind, sources=list(sources))
-    engine = index_class(kind)
-    for name in ("expand", "weights"):
+    engine = get_index_class(kind)
+    for name in ("expand", "term_weights"):
         if getattr(settings, name) and kind not in ("bm25", "bm25s"):
             raise UsageError(f"`{name}`: only for indexes of type bm25 and bm25s")
     build = _index_passages if engine.reads == "passages" else _index_vectors
@@ -39,8 +39,8 @@ def _index_passages(
 ) -> dict[str, Any]:
     if len(sources) > 1:
         raise UsageError("this index type reads one corpus; join files first: cat a.jsonl b.jsonl | drtk index - …")
-    text = IndexedText(settings, kind, sources[0], job.intake)
-    passages = text(read_passages(sources[0], intake=job.intake, side_files=job.side_files))
+    text = IndexedText(settings, kind, sources[0], job.tracker)
+    passages = text(read_passages(sources[0], tracker=job.tracker, side_files=job.side_files))
     first = next(passages, None)  # before the folder is touched: an unreadable source must not replace an index
     if first is None:
         raise DrtkError(f"{name_of(sources[0])}: there are no passages to index")
@@ -61,7 +61,7 @@ def _index_vectors(
         raise UsageError(f"`with` adds fields to passages; an index of type {kind} reads vectors")
     vectors, facts = open_embeddings(sources)
     engine.check(vectors, settings, kind=kind)  # before the folder is touched
-    job.intake.inputs += [folder_entry(source) for source in sources]
+    job.tracker.inputs += [describe_folder(source) for source in sources]
     with Progress("index", total=len(vectors), unit="vectors") as progress:
         facts |= engine.build(vectors, job.begin(), settings, kind=kind, progress=progress)
     job.counts["passages"] = len(vectors)

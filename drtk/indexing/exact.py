@@ -16,7 +16,7 @@ from drtk.indexing.base import RankedIds, Ranking
 from drtk.indexing.config import DenseIndexSettings, DenseSearchSettings
 from drtk.indexing.vectors import FULL, SCALE, VECTORS, Vectors, rescore
 from drtk.models.device import choose_device
-from drtk.runtime.progress import Progress, detail
+from drtk.runtime.progress import Progress, log_detail
 from drtk.runtime.workers import read_ahead
 
 QUERIES_AT_A_TIME = 1024
@@ -48,7 +48,7 @@ class ExactIndex:
     ) -> dict[str, Any]:
         """Copy the vectors into `folder`; return {"dtype", "full"}."""
         stored = vectors.dtype
-        dtype = settings.dtype or str(stored)
+        dtype = settings.vector_dtype or str(stored)
         RankedIds.write(vectors.ids(), folder)
         vectors.store(folder / VECTORS, dtype, progress=progress)
         full = settings.full and np.dtype(dtype).itemsize < stored.itemsize
@@ -81,7 +81,7 @@ class ExactIndex:
             if self._vectors.nbytes < 0.6 * free:
                 self._resident = torch.from_numpy(self._vectors).to(self._device)
             else:
-                detail(
+                log_detail(
                     f"{folder}: {self._vectors.nbytes:,} bytes stay on disk and are copied to {self._device} in blocks"
                 )
 
@@ -116,9 +116,9 @@ class ExactIndex:
                 raise self.ids.score_error(int(self.ids.rows(ranks[~finite].cpu().numpy())[0]))
             keys = keep_best(keys, scores[: len(scaled), : len(ranks)], ranks)
         keys = keys.cpu()
-        rows = [self.ids.rows(ranks) for ranks in ranks_of(keys).numpy()]
+        rows = [self.ids.rows(ranks) for ranks in extract_ranks(keys).numpy()]
         if self._full is None:
-            return [self.ids.ranking(*hits) for hits in zip(rows, scores_of(keys).numpy(), strict=True)]
+            return [self.ids.ranking(*hits) for hits in zip(rows, extract_scores(keys).numpy(), strict=True)]
         return rescore(self.ids, self._full, rows, vectors, k, threads=self._settings.threads)
 
     def _blocks(self) -> Iterator[tuple[Tensor, Tensor]]:
@@ -142,41 +142,41 @@ def keep_best(keys: Tensor, scores: Tensor, ranks: Tensor) -> Tensor:
     Candidates are all scores not below the worst one in `keys`, so that ties at the cut are broken by rank too.
     """
     depth = keys.shape[1]
-    floor = scores_of(keys.amin(dim=1))
+    floor = extract_scores(keys.amin(dim=1))
     may_tighten = scores.shape[1] > depth
     if may_tighten and bool((floor == -torch.inf).any()):
-        floor, may_tighten = torch.maximum(floor, _worst_of_best(scores, depth)), False
+        floor, may_tighten = torch.maximum(floor, _find_kth_scores(scores, depth)), False
     rows, columns = (scores >= floor[:, None]).nonzero(as_tuple=True)
     if may_tighten and len(rows) > CROWDED * depth * len(keys):
-        floor = torch.maximum(floor, _worst_of_best(scores, depth))
+        floor = torch.maximum(floor, _find_kth_scores(scores, depth))
         rows, columns = (scores >= floor[:, None]).nonzero(as_tuple=True)
     if not len(rows):
         return keys
     counts = rows.bincount(minlength=len(keys))
     places = torch.arange(len(rows), device=keys.device) - (counts.cumsum(0) - counts)[rows]
     candidates = torch.full((len(keys), int(counts.max())), EMPTY, dtype=torch.int64, device=keys.device)
-    candidates[rows, places] = keys_of(scores[rows, columns], ranks[columns])
+    candidates[rows, places] = make_keys(scores[rows, columns], ranks[columns])
     return torch.cat([keys, candidates], dim=1).topk(depth, dim=1, sorted=False).values
 
 
-def _worst_of_best(scores: Tensor, depth: int) -> Tensor:
+def _find_kth_scores(scores: Tensor, depth: int) -> Tensor:
     """Return the `depth`-th largest score of each row of (queries, block); returns: (queries,)"""
     return scores.topk(depth, dim=1, sorted=False).values.amin(dim=1)
 
 
-def keys_of(scores: Tensor, ranks: Tensor) -> Tensor:
+def make_keys(scores: Tensor, ranks: Tensor) -> Tensor:
     """Return int64 keys that order by float32 score, then by rank (below 2**32); larger is better."""
     bits = (scores + 0.0).view(torch.int32)  # adding zero makes -0.0 equal 0.0
     sortable = bits ^ ((bits >> 31) & 0x7FFFFFFF)  # negative floats run backwards in two's complement
     return (sortable.long() << 32) | ranks
 
 
-def scores_of(keys: Tensor) -> Tensor:
+def extract_scores(keys: Tensor) -> Tensor:
     """Return the float32 scores in keys."""
     sortable = (keys >> 32).int()
     return (sortable ^ ((sortable >> 31) & 0x7FFFFFFF)).view(torch.float32)
 
 
-def ranks_of(keys: Tensor) -> Tensor:
+def extract_ranks(keys: Tensor) -> Tensor:
     """Return the ranks in keys."""
     return keys & 0xFFFFFFFF

@@ -14,20 +14,20 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from drtk.data.arrays import read_array
-from drtk.errors import DrtkError, MissingDependency, UsageError, pip_install
+from drtk.errors import DrtkError, MissingDependency, UsageError, format_pip_command
 from drtk.indexing import INDEXES
 from drtk.indexing.base import RankedIds, Ranking
 from drtk.indexing.config import DenseIndexSettings, DenseSearchSettings
 from drtk.indexing.vectors import FULL, Vectors, rescore
 from drtk.runtime.atomic import write_json
 from drtk.runtime.integrity import read_object
-from drtk.runtime.progress import Progress, detail, log, warn
+from drtk.runtime.progress import Progress, log, log_detail, warn
 
 try:
     import faiss
 except ImportError as error:
     raise MissingDependency(
-        "faiss", "this index type", pip_install("faiss-cpu") + " (or faiss-gpu); --type exact needs neither"
+        "faiss", "this index type", format_pip_command("faiss-cpu") + " (or faiss-gpu); `type` exact needs neither"
     ) from error
 
 ENGINE, FACTS = "index.faiss", "faiss.json"
@@ -53,12 +53,12 @@ class FaissIndex:
             faiss.index_factory(64, kind)
         except RuntimeError as error:  # others depend on the dimension
             if "could not parse" in str(error):
-                raise _unknown_type(kind) from error
+                raise _make_type_error(kind) from error
 
     @classmethod
     def check(cls, vectors: Vectors, settings: DenseIndexSettings, *, kind: str = "flat") -> None:
         """Raise UsageError for a type that faiss does not know or cannot make of these vectors, or a missing device."""
-        index = _make_index(factory_of(kind, settings, len(vectors)), vectors.dimension)
+        index = _make_index(make_factory_string(kind, settings, len(vectors)), vectors.dimension)
         clusters = faiss.try_extract_index_ivf(index)
         count = min(len(vectors), settings.train_sample)
         if clusters is not None and clusters.nlist > count:
@@ -79,12 +79,12 @@ class FaissIndex:
 
         The index must fit into memory; vectors are read in blocks.
         """
-        factory = factory_of(kind, settings, len(vectors))
+        factory = make_factory_string(kind, settings, len(vectors))
         index = _make_index(factory, vectors.dimension)
         RankedIds.write(vectors.ids(), folder)
         if settings.threads:
             faiss.omp_set_num_threads(settings.threads)
-        graph = _hnsw(index)
+        graph = _as_hnsw(index)
         if graph is not None:
             graph.hnsw.efConstruction = settings.ef_construction
         on_gpu = _copy_to_gpu(index, settings.device)
@@ -98,7 +98,7 @@ class FaissIndex:
         try:
             faiss.write_index(index if on_gpu is None else faiss.index_gpu_to_cpu(index), str(folder / ENGINE))
         except RuntimeError as error:
-            raise DrtkError(f"{folder / ENGINE}: cannot be written: {_reason(error)}") from error
+            raise DrtkError(f"{folder / ENGINE}: cannot be written: {_shorten_message(error)}") from error
         full = settings.full and EXACT_STORE.fullmatch(factory) is None
         if full:
             vectors.store(folder / FULL, str(vectors.dtype))
@@ -117,14 +117,14 @@ class FaissIndex:
         try:
             self._index = faiss.read_index(str(folder / ENGINE), faiss.IO_FLAG_MMAP_IFC)
         except RuntimeError as error:
-            raise DrtkError(f"{folder / ENGINE}: the index is damaged: {_reason(error)}") from error
+            raise DrtkError(f"{folder / ENGINE}: the index is damaged: {_shorten_message(error)}") from error
         if self._index.ntotal != len(self.ids):
             raise DrtkError(f"{folder}: the index is damaged: {self._index.ntotal:,} vectors for {len(self.ids):,} ids")
         if settings.threads:
             faiss.omp_set_num_threads(settings.threads)
         has_full = EXACT_STORE.fullmatch(factory) is None and settings.rescore and (folder / FULL).exists()
         self._full = read_array(folder / FULL, dimensions=2, mmap="c") if has_full else None
-        self._graph = _hnsw(self._index)
+        self._graph = _as_hnsw(self._index)
         self._clusters = faiss.try_extract_index_ivf(self._index)
         self._compares_all = re.fullmatch(r"Flat|SQ\w+|PQ\w+", factory) is not None
         self._returns_all = self._compares_all and not factory.endswith("fs")
@@ -189,15 +189,15 @@ class FaissIndex:
         return scores, rows
 
 
-def factory_of(kind: str, settings: DenseIndexSettings, rows: int) -> str:
+def make_factory_string(kind: str, settings: DenseIndexSettings, rows: int) -> str:
     """Return faiss's factory string for flat, hnsw, ivf, hnsw48, ivf1024 …; other types are factory strings already."""
     named = _NAMED.fullmatch(kind)
     if named is None:
-        if settings.dtype is not None:
-            raise UsageError(f"`dtype`: the factory string '{kind}' says itself how vectors are stored")
+        if settings.vector_dtype is not None:
+            raise UsageError(f"`vector_dtype`: the factory string '{kind}' says itself how vectors are stored")
         return kind
     name, number = named[1], named[2]
-    store = STORES[settings.dtype or "float32"]
+    store = STORES[settings.vector_dtype or "float32"]
     if name == "flat":
         return store
     if name == "hnsw":
@@ -206,7 +206,7 @@ def factory_of(kind: str, settings: DenseIndexSettings, rows: int) -> str:
     return f"IVF{clusters},{store}"
 
 
-def _unknown_type(kind: str) -> UsageError:
+def _make_type_error(kind: str) -> UsageError:
     return UsageError(f"unknown index type '{kind}'; choose from {', '.join(INDEXES)}, or give a faiss factory string")
 
 
@@ -215,9 +215,9 @@ def _make_index(factory: str, dimension: int) -> Any:
         return faiss.index_factory(dimension, factory, faiss.METRIC_INNER_PRODUCT)
     except RuntimeError as error:
         if "could not parse" in str(error):
-            raise _unknown_type(factory) from error
+            raise _make_type_error(factory) from error
         raise UsageError(
-            f"index type {factory}: faiss cannot make it for vectors of dimension {dimension}: {_reason(error)}"
+            f"index type {factory}: faiss cannot make it for vectors of dimension {dimension}: {_shorten_message(error)}"
         ) from error
 
 
@@ -235,10 +235,10 @@ def _train(index: Any, vectors: Vectors, settings: DenseIndexSettings, factory: 
     try:
         index.train(sample)
     except RuntimeError as error:
-        raise DrtkError(f"{factory} cannot be trained on {len(sample):,} vectors: {_reason(error)}") from error
+        raise DrtkError(f"{factory} cannot be trained on {len(sample):,} vectors: {_shorten_message(error)}") from error
 
 
-def _hnsw(index: Any) -> Any:
+def _as_hnsw(index: Any) -> Any:
     """Return the index as an HNSW index, or None if it is none."""
     plain = faiss.downcast_index(index)
     return plain if isinstance(plain, faiss.IndexHNSW) else None
@@ -250,9 +250,9 @@ def _copy_to_gpu(index: Any, device: str) -> Any:
     Raises UsageError for a GPU that faiss does not have.
     """
     count = faiss.get_num_gpus()
-    if device == "cpu" or (device == "auto" and (not count or _hnsw(index) is not None)):
+    if device == "cpu" or (device == "auto" and (not count or _as_hnsw(index) is not None)):
         return None
-    if _hnsw(index) is not None:
+    if _as_hnsw(index) is not None:
         raise UsageError(f"`device` {device}: hnsw runs on the CPU")
     name = re.fullmatch(r"auto|cuda(?::(\d+))?", device)
     if name is None or not count or int(name[1] or 0) >= count:
@@ -265,11 +265,13 @@ def _copy_to_gpu(index: Any, device: str) -> Any:
         return faiss.index_cpu_to_all_gpus(index, co=options)
     except RuntimeError as error:
         if device != "auto":
-            raise UsageError(f"`device` {device}: faiss has no such index on GPUs: {_reason(error)}") from error
-        detail(f"faiss stays on the CPU: {_reason(error)}")
+            raise UsageError(
+                f"`device` {device}: faiss has no such index on GPUs: {_shorten_message(error)}"
+            ) from error
+        log_detail(f"faiss stays on the CPU: {_shorten_message(error)}")
         return None
 
 
-def _reason(error: Exception) -> str:
+def _shorten_message(error: Exception) -> str:
     """Return faiss's message without the place in its source."""
     return re.sub(r"^.*?(?:\.(?:cpp|h|cu):\d+: )(?:Error: '.*?' failed: )?", "", str(error), flags=re.DOTALL).strip()

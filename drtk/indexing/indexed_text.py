@@ -11,42 +11,42 @@ from typing import Any, Literal
 from drtk.errors import DrtkError, RecordError, UsageError
 from drtk.indexing.config import IndexSettings
 from drtk.records import Passage
-from drtk.runtime.inputs import Intake
+from drtk.runtime.inputs import InputTracker
 from drtk.runtime.progress import warn
 from drtk.runtime.streams import name_of
-from drtk.text.expanded_text import added_texts
-from drtk.text.word_pieces import Pieces, RecordedTokenizers, read_weights_tokenizer
+from drtk.text.expanded_text import get_added_texts
+from drtk.text.word_pieces import RecordedTokenizers, WordPieces, read_weights_tokenizer
 
 Scale = Literal["linear", "sqrt"]
 # BM25 parameters for frequencies from weights, which reach 100 where those of texts seldom reach 5.
 PARAMETERS: dict[Scale, dict[str, float]] = {"linear": {"k1": 10.0, "b": 0.9}, "sqrt": {"k1": 18.0, "b": 0.7}}
 MAX_FREQUENCY = 65_535
 _BATCH = 256
-Located = tuple[Passage, int]  # a passage and its line number, 0 if it has none
+NumberedPassage = tuple[Passage, int]  # a passage and its line number, 0 if it has none
 
 
 class IndexedText:
     """Convert passages to what an index of words of type `kind` indexes.
 
-    intake: receives bad passages with their line numbers
+    tracker: receives bad passages with their line numbers
     counts: how many passages lacked a field, complete once the passages are read
     facts: entries for meta.json
     Raises UsageError for settings that do not go together.
     """
 
-    def __init__(self, settings: IndexSettings, kind: str, source: str, intake: Intake) -> None:
-        self._settings, self._kind, self._source, self._intake = settings, kind, source, intake
+    def __init__(self, settings: IndexSettings, kind: str, source: str, tracker: InputTracker) -> None:
+        self._settings, self._kind, self._source, self._intake = settings, kind, source, tracker
         self._fields = list(dict.fromkeys(name.strip() for item in settings.expand for name in item.split(",")))
         if "" in self._fields:
             raise UsageError("`expand`: a field's name is empty")
-        if self._fields and settings.weights:
-            raise UsageError("`expand` and `weights`: added words have no weights; choose one")
+        if self._fields and settings.term_weights:
+            raise UsageError("`expand` and `term_weights`: added words have no weights; choose one")
         self.counts: dict[str, int] = {}
-        self.facts: dict[str, Any] = {"bm25": PARAMETERS[settings.weight_scale]} if settings.weights else {}
+        self.facts: dict[str, Any] = {"bm25": PARAMETERS[settings.weight_scale]} if settings.term_weights else {}
 
     def __call__(self, passages: Iterable[Passage]) -> Iterator[Passage]:
         """Yield the converted passages. Raises DrtkError if no passage has a field of `expand`."""
-        if self._settings.weights:
+        if self._settings.term_weights:
             return self._weight(passages)
         if self._fields:
             return self._expand(passages)
@@ -55,14 +55,14 @@ class IndexedText:
     def _weight(self, passages: Iterable[Passage]) -> Iterator[Passage]:
         unweighted_titles = 0
 
-        def located() -> Iterator[Located]:
+        def iter_numbered() -> Iterator[NumberedPassage]:
             nonlocal unweighted_titles
             for passage in passages:
                 unweighted_titles += bool(passage.title.strip()) and "title_weights" not in passage.extra
                 yield passage, self._intake.line
 
         settings = self._settings
-        yield from repeat_by_weight(located(), settings.weight_scale, self._reject, tokenizer=settings.tokenizer)
+        yield from repeat_by_weight(iter_numbered(), settings.weight_scale, self._reject, tokenizer=settings.tokenizer)
         if unweighted_titles:
             warn(f"{unweighted_titles:,} passages have no 'title_weights': their titles are not indexed")
             self.counts["titles without weights"] = unweighted_titles
@@ -72,7 +72,7 @@ class IndexedText:
         count = 0
         for count, passage in enumerate(passages, start=1):  # noqa: B007 (read after the loop)
             try:
-                added = [text for name in self._fields for text in added_texts(passage, name)]
+                added = [text for name in self._fields for text in get_added_texts(passage, name)]
             except ValueError as error:
                 self._reject((passage, self._intake.line), str(error))
                 continue
@@ -89,23 +89,25 @@ class IndexedText:
     def _read_impacts(self, passages: Iterable[Passage]) -> Iterator[Passage]:
         for passage in passages:
             try:
-                yield Passage(passage.id, "", extra={IMPACTS: impacts_of(passage)})
+                yield Passage(passage.id, "", extra={IMPACTS: read_impacts(passage)})
             except ValueError as error:
                 self._reject((passage, self._intake.line), str(error))
 
-    def _reject(self, located: Located, problem: str) -> None:
-        passage, line = located
+    def _reject(self, item: NumberedPassage, problem: str) -> None:
+        passage, line = item
         place = f"{name_of(self._source)}:{line}" if line else name_of(self._source)
-        self._intake.forgive(RecordError(place, f"passage '{passage.id}': {problem}"))
+        self._intake.skip_or_raise(RecordError(place, f"passage '{passage.id}': {problem}"))
 
 
-def frequency(weight: float, scale: Scale = "linear") -> int:
+def compute_frequency(weight: float, scale: Scale = "linear") -> int:
     """Return round(100 max(weight, 0)), or of its square root; 0 if the word is not indexed."""
     positive = max(weight, 0.0)
     return round(100 * (sqrt(positive) if scale == "sqrt" else positive))
 
 
-def word_frequencies(text: str, pieces: Pieces, weights: Sequence[float], *, scale: Scale = "linear") -> dict[str, int]:
+def compute_word_frequencies(
+    text: str, pieces: WordPieces, weights: Sequence[float], *, scale: Scale = "linear"
+) -> dict[str, int]:
     """Return the lower-cased words of a text with their frequencies; those below 1 are left out.
 
     weights: one per piece. A word has the weight of its first piece, and of its occurrences the largest.
@@ -114,14 +116,18 @@ def word_frequencies(text: str, pieces: Pieces, weights: Sequence[float], *, sca
     for _, group in groupby(range(len(pieces.ids)), key=lambda place: pieces.words[place]):
         places = list(group)
         word = text[pieces.offsets[places[0]][0] : pieces.offsets[places[-1]][1]].strip().lower()
-        count = frequency(weights[places[0]], scale)
+        count = compute_frequency(weights[places[0]], scale)
         if count > frequencies.get(word, 0) and any(map(str.isalnum, word)):
             frequencies[word] = count
     return frequencies
 
 
 def repeat_by_weight(
-    located: Iterable[Located], scale: Scale, reject: Callable[[Located, str], None], *, tokenizer: str = ""
+    passages: Iterable[NumberedPassage],
+    scale: Scale,
+    reject: Callable[[NumberedPassage, str], None],
+    *,
+    tokenizer: str = "",
 ) -> Iterator[Passage]:
     """Yield passages without title whose text repeats every word as often as its frequency.
 
@@ -129,14 +135,14 @@ def repeat_by_weight(
     largest frequency of both counts, and a title without `title_weights` is left out.
     reject: called with each unreadable passage and its problem. Raises what `RecordedTokenizers` raises.
     """
-    stream = iter(located)
+    stream = iter(passages)
     tokenizers = RecordedTokenizers(tokenizer)
     while batch := list(islice(stream, _BATCH)):
-        readable: list[tuple[Located, str]] = []
+        readable: list[tuple[NumberedPassage, str]] = []
         for item in batch:
             name = read_weights_tokenizer(item[0])
             if "weights" not in item[0].extra:
-                reject(item, "has no 'weights'; drtk termweight makes them")
+                reject(item, "has no 'weights'; drtk termweight writes them")
             elif not name and tokenizers.replacement is None:
                 reject(item, "does not say in 'metadata.weights_tokenizer' which tokenizer its weights are for")
             else:
@@ -152,11 +158,11 @@ def repeat_by_weight(
                     reject(item, str(error))
 
 
-def _repeat_words(passage: Passage, text: Pieces, title: Pieces, scale: Scale) -> Passage:
-    frequencies = word_frequencies(passage.text, text, _weights(passage, "weights", text), scale=scale)
+def _repeat_words(passage: Passage, text: WordPieces, title: WordPieces, scale: Scale) -> Passage:
+    frequencies = compute_word_frequencies(passage.text, text, _read_weights(passage, "weights", text), scale=scale)
     if "title_weights" in passage.extra:
-        weights = _weights(passage, "title_weights", title)
-        for word, count in word_frequencies(passage.title, title, weights, scale=scale).items():
+        weights = _read_weights(passage, "title_weights", title)
+        for word, count in compute_word_frequencies(passage.title, title, weights, scale=scale).items():
             frequencies[word] = max(count, frequencies.get(word, 0))
     for word, count in frequencies.items():
         if count > MAX_FREQUENCY:
@@ -164,7 +170,7 @@ def _repeat_words(passage: Passage, text: Pieces, title: Pieces, scale: Scale) -
     return Passage(passage.id, " ".join(" ".join([word] * count) for word, count in frequencies.items()))
 
 
-def _weights(passage: Passage, field: str, pieces: Pieces) -> list[float]:
+def _read_weights(passage: Passage, field: str, pieces: WordPieces) -> list[float]:
     values: Any = passage.extra[field]
     if not isinstance(values, list) or not all(type(value) in (int, float) and isfinite(value) for value in values):
         raise ValueError(f"'{field}' must be a list of numbers")
@@ -177,13 +183,13 @@ IMPACTS = "impacts"
 _MAX_WORD_LENGTH = 255  # Lucene splits longer words
 
 
-def impacts_of(passage: Passage) -> dict[str, int]:
+def read_impacts(passage: Passage) -> dict[str, int]:
     """Return the words of a passage with an impact above 0 and at most 255 characters.
 
     Raises ValueError for a passage without impacts and for one that is no whole number up to 65,535.
     """
     if IMPACTS not in passage.extra:
-        raise ValueError(f"has no '{IMPACTS}'; drtk termweight --method deepimpact makes them")
+        raise ValueError(f"has no '{IMPACTS}'; drtk termweight with `method` deepimpact writes them")
     impacts: Any = passage.extra[IMPACTS]
     if not isinstance(impacts, dict):
         raise ValueError(f"'{IMPACTS}' must be an object of words and whole numbers")

@@ -96,7 +96,7 @@ class Vectors:
             for start in range(0, shard.rows, ROWS_AT_A_TIME):
                 block = shard.vectors[start : start + ROWS_AT_A_TIME].astype(np.float32)
                 check_finite(shard, block, range(start, start + len(block)))
-                yield first + start, unit_length(block) if self.unit else block
+                yield first + start, scale_to_unit_length(block) if self.unit else block
             first += shard.rows
 
     def sample(self, count: int, *, seed: int) -> np.ndarray:
@@ -141,11 +141,11 @@ def _convert(block: np.ndarray, dtype: str, scale: np.ndarray | None) -> np.ndar
     with np.errstate(over="ignore"):
         converted = block.astype(dtype)
     if not np.isfinite(converted).all():
-        raise DrtkError(f"a vector has numbers too large for {dtype}; set `dtype` to float32")
+        raise DrtkError(f"a vector has numbers too large for {dtype}; set `vector_dtype` to float32")
     return converted
 
 
-def unit_length(vectors: np.ndarray) -> np.ndarray:
+def scale_to_unit_length(vectors: np.ndarray) -> np.ndarray:
     """Divide each row of (rows, dimension) float32 by its length; rows of zeros stay."""
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
     scaled: np.ndarray = vectors / np.where(lengths > 0, lengths, 1)
@@ -183,7 +183,7 @@ def open_embeddings(folders: Sequence[str]) -> tuple[Vectors, dict[str, Any]]:
         if manifest.get("role", "passage") != "passage":
             content = {"pair": "pairs"}.get(manifest["role"], "queries")
             raise MismatchError(f"{folder}: holds vectors of {content}; an index is made of passages")
-        if differences := _passage_differences(manifest, manifests[0]):
+        if differences := _find_passage_differences(manifest, manifests[0]):
             raise MismatchError(
                 f"{folder}: was made by another encoder than {folders[0]}, or with other options (different "
                 f"{', '.join(differences)}); encode both alike"
@@ -191,13 +191,13 @@ def open_embeddings(folders: Sequence[str]) -> tuple[Vectors, dict[str, Any]]:
     _check_parts(folders, manifests)
     encoder = manifests[0].get("encoder")
     shards = [shard for folder in folders for shard in read_shards(folder) if shard.rows]
-    vectors = Vectors(shards, unit=wants_unit_length(encoder))
+    vectors = Vectors(shards, unit=needs_unit_length(encoder))
     sources = {manifest.get("settings", {}).get("source") for manifest in manifests}
     corpus = absolute_path(sources.pop()) if len(sources) == 1 else None
     return vectors, {"encoder": encoder, "corpus": corpus, "dimension": vectors.dimension, "metric": "inner product"}
 
 
-def encoder_differences(one: Manifest, other: Manifest) -> list[str]:
+def find_encoder_differences(one: Manifest, other: Manifest) -> list[str]:
     """Return the names of the differences between the encoders of two folders; [] if their vectors are comparable.
 
     Entries that only one manifest has (earlier versions recorded fewer) are not compared.
@@ -215,18 +215,18 @@ def encoder_differences(one: Manifest, other: Manifest) -> list[str]:
     return names + sorted(name.replace("_", " ") for name in shared if recipes[0][name] != recipes[1][name])
 
 
-def _passage_differences(one: Manifest, other: Manifest) -> list[str]:
-    """Return how two embeddings folders of passages differ: `encoder_differences`, and the options of encode.
+def _find_passage_differences(one: Manifest, other: Manifest) -> list[str]:
+    """Return how two embeddings folders of passages differ: `find_encoder_differences`, and the options of encode.
 
     Prompt, length and title are compared as they were used, not as the model folder recommends them.
     """
     used = [each.get("encoding") or {} for each in (one, other)]
     shared = {"passage_prompt", "passage_length", "title"} & used[0].keys() & used[1].keys()
-    names = [name for name in encoder_differences(one, other) if name.replace(" ", "_") not in shared]
+    names = [name for name in find_encoder_differences(one, other) if name.replace(" ", "_") not in shared]
     return names + sorted(name.replace("_", " ") for name in shared if used[0][name] != used[1][name])
 
 
-def wants_unit_length(encoder: dict[str, Any] | None) -> bool:
+def needs_unit_length(encoder: dict[str, Any] | None) -> bool:
     """Return whether an encoder's vectors must be scaled to length 1 before inner products are taken (cosine)."""
     return encoder is not None and encoder.get("similarity") == "cosine" and not encoder.get("normalized", False)
 

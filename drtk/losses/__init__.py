@@ -22,7 +22,7 @@ RETRIEVER_LOSSES = Registry(
             "queries against passages and queries, positives against queries and positives (SimLM's released code)",
         ),
         "kl": (
-            "drtk.losses.distillation:kl",
+            "drtk.losses.distillation:kl_divergence",
             "divergence from a teacher's distribution over a query's own candidates (SimLM's distillation)",
         ),
         "margin-mse": (

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 
-def similarities(left: Tensor, right: Tensor, *, similarity: str, temperature: float) -> Tensor:
+def compute_similarities(left: Tensor, right: Tensor, *, similarity: str, temperature: float) -> Tensor:
     """Return the cosine or inner product of every pair of rows, divided by the temperature.
 
     left: (B, H)    right: (C, H)    returns: (B, C)
@@ -23,7 +23,7 @@ def similarities(left: Tensor, right: Tensor, *, similarity: str, temperature: f
     return left @ right.T / temperature
 
 
-def positive_columns(queries: Tensor, passages: Tensor) -> Tensor:
+def get_positive_columns(queries: Tensor, passages: Tensor) -> Tensor:
     """Return the column of each query's positive: 0, n, 2 n, … (B,)"""
     return torch.arange(len(queries), device=queries.device) * (len(passages) // len(queries))
 
@@ -35,10 +35,10 @@ def infonce(
 
     ln(B * n) if all vectors are equal.
     """
-    scores = similarities(queries, passages, similarity=similarity, temperature=temperature)
+    scores = compute_similarities(queries, passages, similarity=similarity, temperature=temperature)
     if mask is not None:
         scores = scores.masked_fill(mask, float("-inf"))
-    return F.cross_entropy(scores, positive_columns(queries, passages), reduction="none").mean()
+    return F.cross_entropy(scores, get_positive_columns(queries, passages), reduction="none").mean()
 
 
 def simlm_paper(
@@ -48,9 +48,9 @@ def simlm_paper(
 
     ln(2 B n - 1) if all vectors are equal.
     """
-    columns = positive_columns(queries, passages)
-    of_queries = similarities(queries, passages, similarity=similarity, temperature=temperature)
-    of_positives = similarities(passages[columns], passages, similarity=similarity, temperature=temperature)
+    columns = get_positive_columns(queries, passages)
+    of_queries = compute_similarities(queries, passages, similarity=similarity, temperature=temperature)
+    of_positives = compute_similarities(passages[columns], passages, similarity=similarity, temperature=temperature)
     if mask is not None:
         of_queries, of_positives = (scores.masked_fill(mask, float("-inf")) for scores in (of_queries, of_positives))
     itself = F.one_hot(columns, len(passages)).bool()
@@ -66,7 +66,7 @@ def simlm_full(
     The blocks: query and all passages; positive and other queries; query and other queries; positive and other positives.
     Hard negatives are compared with queries only. ln(B n + 3 (B - 1)) if all vectors are equal.
     """
-    columns = positive_columns(queries, passages)
+    columns = get_positive_columns(queries, passages)
     positives = passages[columns]
     oneself = torch.eye(len(queries), dtype=torch.bool, device=queries.device)
     known = torch.zeros_like(oneself) if mask is None else mask[:, columns]  # [i, j]: d_j is relevant to q_i as well
@@ -78,12 +78,12 @@ def simlm_full(
     ]
     scores = []
     for left, right, masked in blocks:
-        block = similarities(left, right, similarity=similarity, temperature=temperature)
+        block = compute_similarities(left, right, similarity=similarity, temperature=temperature)
         scores.append(block if masked is None else block.masked_fill(masked, float("-inf")))
     return F.cross_entropy(torch.cat(scores, dim=1), columns, reduction="none").mean()
 
 
-def same_as_positive(passages: Tensor, queries: int) -> Tensor:
+def mask_duplicate_positives(passages: Tensor, queries: int) -> Tensor:
     """Return a mask of duplicates of each query's positive, (B, B * n); False at the positives themselves.
 
     passages: (B * n,), a number for each distinct passage
@@ -94,7 +94,7 @@ def same_as_positive(passages: Tensor, queries: int) -> Tensor:
     return same
 
 
-def known_positives(passages: Tensor, positives: Tensor, *, own: Tensor) -> Tensor:
+def mask_labeled_positives(passages: Tensor, positives: Tensor, *, own: Tensor) -> Tensor:
     """Return a mask of the passages labeled as positives of each query, (B, C); False at the positive it is trained with.
 
     passages: (C,), a number for each distinct passage    positives: (B, P), those of each query, -1 for padding

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 
-def candidate_scores(queries: Tensor, passages: Tensor, *, similarity: str, temperature: float) -> Tensor:
+def score_candidates(queries: Tensor, passages: Tensor, *, similarity: str, temperature: float) -> Tensor:
     """Return the cosine or inner product of each query with its own candidates, divided by the temperature, (B, n)."""
     queries, passages = queries.float(), passages.float()
     if similarity == "cosine":
@@ -19,7 +19,7 @@ def candidate_scores(queries: Tensor, passages: Tensor, *, similarity: str, temp
     return torch.einsum("bh,bnh->bn", queries, candidates) / temperature
 
 
-def kl(
+def kl_divergence(
     queries: Tensor,
     passages: Tensor,
     *,
@@ -29,7 +29,7 @@ def kl(
     teacher_temperature: float = 1.0,
 ) -> Tensor:
     """Return KL(teacher || student) over each query's candidates, averaged over queries."""
-    student = candidate_scores(queries, passages, similarity=similarity, temperature=temperature)
+    student = score_candidates(queries, passages, similarity=similarity, temperature=temperature)
     log_q = F.log_softmax(student, dim=-1)
     log_p = F.log_softmax(teacher.float() / teacher_temperature, dim=-1)
     return F.kl_div(log_q, log_p, log_target=True, reduction="batchmean")
@@ -45,7 +45,7 @@ def margin_mse(
     teacher_temperature: float = 1.0,
 ) -> Tensor:
     """Return the mean squared error of the margins between positive and negatives (Hofstätter 2020, Eq. 6); 0 without negatives."""
-    student = candidate_scores(queries, passages, similarity=similarity, temperature=temperature)
+    student = score_candidates(queries, passages, similarity=similarity, temperature=temperature)
     teacher = teacher.float() / teacher_temperature
     errors = (student[:, :1] - student[:, 1:]) - (teacher[:, :1] - teacher[:, 1:])  # (B, n - 1)
     return errors.square().mean() if errors.numel() else student.sum() * 0.0

@@ -10,27 +10,27 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-IGNORED = -100
+IGNORE_INDEX = -100
 _CHUNK_VALUES = 1 << 24  # logits of a chunk: 64 MiB in float32, 549 tokens of BERT's vocabulary
 
 
-def summed_cross_entropy(logits: Tensor, labels: Tensor, *, smoothing: float = 0.0) -> Tensor:
+def cross_entropy_sum(logits: Tensor, labels: Tensor, *, smoothing: float = 0.0) -> Tensor:
     """Return -log p(label), summed over all labeled positions, (), in float32.
 
-    logits: (texts, tokens, vocabulary); labels: (texts, tokens), IGNORED on padding
+    logits: (texts, tokens, vocabulary); labels: (texts, tokens), IGNORE_INDEX on padding
     smoothing: share e of a label's probability that is spread over the V words of the vocabulary:
     (1 - e) * -log p(label) + e / V * sum over words of -log p(word) (Szegedy 2016, section 7)
     """
     return F.cross_entropy(
         logits.float().flatten(0, 1),  # (texts * tokens, vocabulary)
         labels.flatten(),
-        ignore_index=IGNORED,
+        ignore_index=IGNORE_INDEX,
         reduction="sum",
         label_smoothing=smoothing,
     )
 
 
-def token_losses_sum(
+def linear_cross_entropy(
     features: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, *, chunk: int | None = None
 ) -> Tensor:
     """Return the sum over tokens of -log softmax(features W' + bias)[label], (), float32; 0 without tokens.
@@ -39,9 +39,9 @@ def token_losses_sum(
     the size of the inputs only. Matrix products use the precision of `features` or of autocast; the rest uses float32
     (float64 for float64 features). On a GPU, liger-kernel does this if it is installed.
 
-    features: (n, E)    weight: (V, E)    bias: (V,)    labels: (n,), IGNORED (-100) for tokens that do not count
+    features: (n, E)    weight: (V, E)    bias: (V,)    labels: (n,), IGNORE_INDEX (-100) for tokens that do not count
     """
-    if features.is_cuda and (fused := _fused()) is not None and len(features):
+    if features.is_cuda and (fused := _load_liger_loss()) is not None and len(features):
         total: Tensor = fused(weight, features, labels, bias)
         return total
     if chunk is None:
@@ -49,20 +49,20 @@ def token_losses_sum(
     kind = features.device.type
     dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else features.dtype
     with torch.autocast(kind, enabled=False):
-        return _Sum.apply(features, weight, bias, labels, chunk, dtype, torch.is_grad_enabled())
+        return _LinearCrossEntropy.apply(features, weight, bias, labels, chunk, dtype, torch.is_grad_enabled())
 
 
 @cache
-def _fused() -> Any:
+def _load_liger_loss() -> Any:
     """Return liger-kernel's loss; None if it is not installed."""
     try:
         from liger_kernel.transformers.fused_linear_cross_entropy import LigerFusedLinearCrossEntropyLoss
     except ImportError:
         return None
-    return LigerFusedLinearCrossEntropyLoss(ignore_index=IGNORED, reduction="sum", accum_dtype=torch.float32)
+    return LigerFusedLinearCrossEntropyLoss(ignore_index=IGNORE_INDEX, reduction="sum", accum_dtype=torch.float32)
 
 
-class _Sum(torch.autograd.Function):
+class _LinearCrossEntropy(torch.autograd.Function):
     """The loss and its gradients by chunks: with p = softmax(z), dL/dz = p - onehot(label)."""
 
     @staticmethod
@@ -88,7 +88,7 @@ class _Sum(torch.autograd.Function):
             logits = F.linear(rows, table).to(exact)  # (c, V)
             if bias is not None:
                 logits += bias.to(exact)
-            counted = labels[begin : begin + chunk] != IGNORED
+            counted = labels[begin : begin + chunk] != IGNORE_INDEX
             right = labels[begin : begin + chunk].clamp(min=0).unsqueeze(1)  # (c, 1)
             spread = logits.logsumexp(dim=1, keepdim=True)
             total += ((spread - logits.gather(1, right)).squeeze(1) * counted).sum()

@@ -12,12 +12,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 
-def listwise(logits: Tensor) -> Tensor:
+def listwise_cross_entropy(logits: Tensor) -> Tensor:
     """Return -log softmax of the positive among its query's passages, averaged over queries, () (docs/methods/re-ranker.md)."""
     return -F.log_softmax(logits.float(), dim=-1)[:, 0].mean()
 
 
-def r_drop(first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
+def r_drop_losses(first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
     """Return the cross-entropy of two passes with different dropout, and their divergence (R-Drop, Liang 2021).
 
     With p = softmax(first), q = softmax(second): 0.5 CE(p) + 0.5 CE(q), and 0.5 (KL(p || q) + KL(q || p)); both averaged
@@ -29,7 +29,7 @@ def r_drop(first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
     return cross_entropy, divergence
 
 
-def hardest(logits: Tensor, keep: int) -> Tensor:
+def select_hardest(logits: Tensor, keep: int) -> Tensor:
     """Return the columns of the positive and of the best scored negatives of each query, (queries, min(keep, n)), best first.
 
     keep: at least 1
@@ -39,7 +39,7 @@ def hardest(logits: Tensor, keep: int) -> Tensor:
     return torch.cat([torch.zeros_like(logits[:, :1], dtype=torch.long), best], dim=-1)
 
 
-def binary(logits: Tensor, labels: Tensor) -> Tensor:
+def binary_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
     """Return the binary cross-entropy of relevance, averaged over pairs, () (docs/methods/passage-reranking.md).
 
     logits: (pairs,)    labels: (pairs,), 1 or 0
@@ -47,7 +47,7 @@ def binary(logits: Tensor, labels: Tensor) -> Tensor:
     return F.binary_cross_entropy_with_logits(logits.float(), labels.float())
 
 
-def listwise_labels(logits: Tensor, labels: Tensor, present: Tensor) -> Tensor:
+def multi_positive_cross_entropy(logits: Tensor, labels: Tensor, present: Tensor) -> Tensor:
     """Return the cross-entropy with several positives, -sum y / sum(y) log softmax, averaged over queries, () (docs/methods/hlatr.md).
 
     labels: (queries, n)    present: (queries, n), False at padding, which leaves the softmax
@@ -57,7 +57,7 @@ def listwise_labels(logits: Tensor, labels: Tensor, present: Tensor) -> Tensor:
     return -(share * log_p.masked_fill(~present, 0.0)).sum(dim=-1).mean()
 
 
-def pairwise_margin(
+def pairwise_margin_loss(
     scores: Tensor,
     ranks: Tensor,
     present: Tensor,
@@ -97,7 +97,7 @@ def pairwise_margin(
     return (means.sum(dim=-1) / (pairs > 0).sum(dim=-1).clamp_min(1)).mean()
 
 
-def recall_loss(weights: Tensor, recall: Tensor, first: Tensor) -> Tensor:
+def term_recall_loss(weights: Tensor, recall: Tensor, first: Tensor) -> Tensor:
     """Return the mean squared error over the first pieces of words, (); 0 without any (DeepCT).
 
     weights, recall: (passages, tokens), the prediction, and the share of the passage's queries that contain the word
@@ -107,7 +107,7 @@ def recall_loss(weights: Tensor, recall: Tensor, first: Tensor) -> Tensor:
     return ((weights.float() - recall.float()).square() * first).sum() / first.sum().clamp(min=1)
 
 
-def pair_loss(positive: Tensor, negative: Tensor) -> Tensor:
+def pairwise_softmax_loss(positive: Tensor, negative: Tensor) -> Tensor:
     """Return -log softmax of the positive of each pair, averaged over pairs, () (DeepImpact). Both: (pairs,)"""
     scores = torch.stack([positive.float(), negative.float()], dim=1)  # (pairs, 2)
     return F.cross_entropy(scores, torch.zeros(len(scores), dtype=torch.long, device=scores.device))

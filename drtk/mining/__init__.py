@@ -1,4 +1,4 @@
-"""Hard-negative mining: `mine` runs a job, `miner` is the loop, `filters` reject candidates, `policies` sample."""
+"""Hard-negative mining: `mine` runs a job, `miner` mines windows of queries, `filters` reject, `policies` sample."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ MINING = Registry(
     {
         "msmarco": (
             "drtk.mining.policies:MSMARCO",
-            "200 drawn, filled up to 210 with random passages (SimLM)",
+            "sample 200 negatives, fill up to 210 with random passages (SimLM)",
         ),
-        "tevatron": ("drtk.mining.policies:TEVATRON", "128 drawn, nothing filled (Tevatron)"),
+        "tevatron": ("drtk.mining.policies:TEVATRON", "sample 128 negatives (Tevatron)"),
         "nq": (
             "drtk.mining.policies:NQ",
-            "all of 100 without an answer; those with one become positives (SimLM)",
+            "keep all of the top 100 without an answer; the others become positives (SimLM)",
         ),
         "sbert": (
             "drtk.mining.policies:SBERT",
-            "the first 5 of each system that a cross-encoder puts 3 below the positives (BEIR)",
+            "keep the top 5 of each system that score 3 below the positives by cross-encoder (BEIR)",
         ),
     },
 )

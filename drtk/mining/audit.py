@@ -1,4 +1,4 @@
-"""The audit: the fate of every candidate, a JSON line per query: kept, rejected and why, and what looks like a positive."""
+"""Write the audit of a mining run: for each query the outcome of every candidate, and negatives that may be positives."""
 
 from __future__ import annotations
 
@@ -9,45 +9,46 @@ from typing import Any
 import orjson
 
 from drtk.errors import DrtkError
-from drtk.mining.candidates import Candidate, Pool, Rejection
+from drtk.mining.candidates import Candidate, CandidatePool, Rejection
 from drtk.runtime.filter_job import FilterJob
 from drtk.runtime.streams import Output, is_replaceable, open_input, read_lines
 
 AuditRow = dict[str, Any]
-SUSPICIOUS_OVERLAP, SUSPICIOUS_COSINE = 0.8, 0.95  # a negative with this value, or a higher one, is suspicious
+SUSPICIOUS_OVERLAP, SUSPICIOUS_COSINE = 0.8, 0.95  # a negative is suspicious from this value on
 SUSPICIONS = {
-    "above": "scores as high as the positive in its source, or higher",
-    "ce": "a cross-encoder scores it as high as the positive, or higher",
+    "above": "score in its source at least the positive's",
+    "ce": "cross-encoder score at least the positive's",
     "answer": "contains an answer of the query",
-    "overlap": f"shares {SUSPICIOUS_OVERLAP:.0%} or more of its runs of three words with a positive",
-    "cosine": f"has a cosine of {SUSPICIOUS_COSINE} or more with a positive",
+    "overlap": f"overlap of {SUSPICIOUS_OVERLAP:.0%} or more with a positive, in three-word shingles",
+    "cosine": f"cosine of {SUSPICIOUS_COSINE} or more with a positive",
 }
 
 
-def audit_row(pool: Pool) -> AuditRow:
-    """Return a pool as a row: its positives, the negatives kept, and the candidates dropped, by which filter.
+def build_audit_row(pool: CandidatePool) -> AuditRow:
+    """Return the audit row of a query: its positives, the sampled negatives, and the rejected candidates.
 
-    `gap` is the score of the positive in the same source less that of the passage; `ce_gap` the same of a cross-encoder.
+    `gap` is the positive's score in the same source minus the passage's; `ce_gap` is the same by cross-encoder score.
     """
-    references = {source: pool.reference_score(source) for source in pool.query.hits}
+    reference_scores = {source: pool.find_reference_score(source) for source in pool.query.hits}
     ce_scores = [pool.values.get(id, {}).get("ce") for id in pool.references]
-    ce = min((score for score in ce_scores if score is not None), default=None) if None not in ce_scores else None
+    lowest_ce = min((score for score in ce_scores if score is not None), default=None)
+    reference_ce = None if None in ce_scores else lowest_ce
 
-    def describe(one: Candidate) -> AuditRow:
-        row: AuditRow = {"id": one.id, "source": one.source}
-        if pool.has_rank(one):
-            row["rank"] = one.rank
-        if one.score is not None:
-            row["score"] = one.score
-        row |= pool.values.get(one.id, {})
-        reference = references.get(one.source)
-        if reference is not None and one.score is not None:
-            row["gap"] = reference - one.score
-        if ce is not None and "ce" in row:
-            row["ce_gap"] = ce - row["ce"]
+    def describe(candidate: Candidate) -> AuditRow:
+        row: AuditRow = {"id": candidate.id, "source": candidate.source}
+        if pool.has_rank(candidate):
+            row["rank"] = candidate.rank
+        if candidate.score is not None:
+            row["score"] = candidate.score
+        row |= pool.values.get(candidate.id, {})
+        reference_score = reference_scores.get(candidate.source)
+        if reference_score is not None and candidate.score is not None:
+            row["gap"] = reference_score - candidate.score
+        if reference_ce is not None and "ce" in row:
+            row["ce_gap"] = reference_ce - row["ce"]
         return row
 
-    def explain(rejection: Rejection) -> AuditRow:
+    def describe_rejection(rejection: Rejection) -> AuditRow:
         limits = {"value": rejection.value, "limit": rejection.limit}
         row = describe(rejection.candidate) | {"by": rejection.filter}
         return row | {name: value for name, value in limits.items() if value is not None}
@@ -57,23 +58,23 @@ def audit_row(pool: Pool) -> AuditRow:
         row["left_out"] = pool.skipped
     row["positives"] = [_describe_positive(pool, id) for id in pool.positives]
     if not pool.skipped:
-        row["kept"] = [_add_suspicions(describe(one)) for one in pool.negatives]
+        row["kept"] = [_add_suspicions(describe(negative)) for negative in pool.negatives]
         row["not_drawn"] = pool.num_not_sampled
-    row["dropped"] = [explain(rejection) for rejection in pool.rejected.values()]
+    row["dropped"] = [describe_rejection(rejection) for rejection in pool.rejected.values()]
     if pool.rejected_random:
-        row["random_refused"] = [explain(rejection) for rejection in pool.rejected_random.values()]
+        row["random_refused"] = [describe_rejection(rejection) for rejection in pool.rejected_random.values()]
     return row
 
 
-def _describe_positive(pool: Pool, id: str) -> AuditRow:
+def _describe_positive(pool: CandidatePool, id: str) -> AuditRow:
     row: AuditRow = {"id": id, **pool.values.get(id, {})}
     if id in pool.promoted:
         row["promoted"] = True
     ranks = {}
     for source, hits in pool.query.hits.items():
         if id in hits.ids:
-            at = hits.ids.index(id)
-            ranks[source] = [at + 1, hits.scores[at] if hits.scores else None]
+            position = hits.ids.index(id)
+            ranks[source] = [position + 1, hits.scores[position] if hits.scores else None]
     return row | {"found": ranks}
 
 
@@ -90,20 +91,20 @@ def _add_suspicions(row: AuditRow) -> AuditRow:
 
 
 class Audit:
-    """Write rows to `target` beside the job's output; a resumed job continues them.
+    """Write audit rows to the file `target`; a resumed job appends to it.
 
-    scratch: the rows are for a report only, and removed at the end.
+    scratch: the rows are only for a report, and are removed at the end
     """
 
     def __init__(self, target: str, job: FilterJob, *, scratch: bool) -> None:
         self._target, self._job, self._scratch = target, job, scratch
         self._opened: Output | None = None
 
-    def add(self, pools: Sequence[Pool]) -> None:
-        """Write the rows of a window, and note for the job's journal how far they reach."""
+    def add(self, pools: Sequence[CandidatePool]) -> None:
+        """Write the rows of a window, and record the size of the file in the job's journal."""
         output = self._open()
         for pool in pools:
-            output.write(orjson.dumps(audit_row(pool), option=orjson.OPT_APPEND_NEWLINE))
+            output.write(orjson.dumps(build_audit_row(pool), option=orjson.OPT_APPEND_NEWLINE))
         self._job.counts["audit"] = {"bytes": output.end_frame()}
         output.keep_part = is_replaceable(self._job.output)
 
@@ -123,7 +124,7 @@ class Audit:
             output.commit()
 
     def _open(self) -> Output:
-        if self._opened is None:  # not earlier: the first window comes after the job has read its journal
+        if self._opened is None:  # opened late, after the job has read its journal
             offset = self._job.counts.get("audit", {}).get("bytes", 0)
             suffix = ".rows.part" if self._scratch else ".part"
             part, final = Path(self._target + suffix), Path(self._target)
@@ -145,13 +146,13 @@ class Audit:
 
 
 def check_target(path: str, job: FilterJob) -> None:
-    """Raise DrtkError for a side file that exists, is a folder or a stream, or whose folder does not exist."""
-    place = Path(path)
-    if place.is_dir():
+    """Raise DrtkError if an audit or report cannot be written to `path`: it exists, or is a folder or a stream."""
+    target = Path(path)
+    if target.is_dir():
         raise DrtkError(f"{path}: is a folder; expected a file")
     if not is_replaceable(path):
-        raise DrtkError(f"{path}: must be a file, which can be read again")
-    if place.exists() and not job.force and not (job.resume and job.journal.exists()):
-        raise DrtkError(f"{path}: exists already; --force replaces it")
-    if not place.parent.is_dir():
-        raise DrtkError(f"{path}: there is no folder {place.parent}")
+        raise DrtkError(f"{path}: must be a file, not a stream, because it is read again")
+    if target.exists() and not job.force and not (job.resume and job.journal.exists()):
+        raise DrtkError(f"{path}: exists already; `force` replaces it")
+    if not target.parent.is_dir():
+        raise DrtkError(f"{path}: there is no folder {target.parent}; create it first")

@@ -1,4 +1,4 @@
-"""A query's candidates: what each source retrieved, and what became of every passage."""
+"""Candidate passages of a query: the hits of each source, their rejections, and the negatives sampled from them."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ CE = "ce"  # the name of cross-encoder scores among the values of a passage
 
 @dataclass(frozen=True, slots=True)
 class Hits:
-    """A query's passages in one source, best first; `scores` as long as `ids`, or empty if the source has none.
+    """Hits of a query in one source, best first.
 
-    is_ranked: False if positions mean nothing, as in the shuffled negatives of an example.
+    scores: one for each id; empty if the source has no scores
+    is_ranked: False if the order has no meaning, as in the shuffled negatives of an example
     """
 
     ids: Sequence[str]
@@ -26,10 +27,11 @@ class Hits:
 
 @dataclass(frozen=True, slots=True)
 class MiningQuery:
-    """A query with the hits of each source, by source name: a record of the job.
+    """A query with its hits by source name.
 
-    positives, ce_scores, extra: of training examples that are mined again: their positives, cross-encoder scores by
-    passage, and unknown fields. row: (shard, row) of its vector in an embeddings folder.
+    positives, ce_scores, extra: from training examples that are a source: their positives, cross-encoder scores by passage
+    id, and other fields
+    row: shard and row of the query's vector in an embeddings folder
     """
 
     query_id: str
@@ -41,37 +43,38 @@ class MiningQuery:
     row: tuple[int, int] | None = None
 
 
-def merge_queries(parts: Sequence[MiningQuery]) -> MiningQuery:
-    """Merge what several sources, or several lines of a file, have for one query.
+def merge_queries(records: Sequence[MiningQuery]) -> MiningQuery:
+    """Merge the records of one query from several sources, or from several lines of a file.
 
-    Hits with scores replace hits of the same source without; two lists without scores are joined. A positive keeps the
-    score it has as a positive. Of unknown fields that differ, the last one stays.
+    Hits with scores replace hits of the same source without scores; two lists without scores are concatenated. A passage
+    that is a positive in one record and a negative in another keeps its score as a positive. If other fields differ, the
+    last value is kept.
     """
-    first = parts[0]
-    if len(parts) == 1:
+    first = records[0]
+    if len(records) == 1:
         return first
     hits: dict[str, Hits] = {}
     ce_scores: dict[str, float] = {}
     extra: dict[str, Any] = {}
-    for part in parts:
-        for source, new in part.hits.items():
+    for record in records:
+        for source, new in record.hits.items():
             old = hits.get(source)
-            hits[source] = new if old is None or new.scores else old if old.scores else _join_hits(old, new)
-        ce_scores |= part.ce_scores
-        extra |= part.extra
-    for part in parts:
-        ce_scores |= {id: part.ce_scores[id] for id in part.positives if id in part.ce_scores}
-    positives = tuple(dict.fromkeys(id for part in parts for id in part.positives))
+            hits[source] = new if old is None or new.scores else old if old.scores else _concatenate(old, new)
+        ce_scores |= record.ce_scores
+        extra |= record.extra
+    for record in records:
+        ce_scores |= {id: record.ce_scores[id] for id in record.positives if id in record.ce_scores}
+    positives = tuple(dict.fromkeys(id for record in records for id in record.positives))
     return MiningQuery(first.query_id, hits, first.query, positives, ce_scores, extra, first.row)
 
 
-def _join_hits(first: Hits, second: Hits) -> Hits:
+def _concatenate(first: Hits, second: Hits) -> Hits:
     ids = list(dict.fromkeys((*first.ids, *second.ids)))
     return Hits(ids, is_ranked=first.is_ranked and len(ids) == len(first.ids))
 
 
 class Candidate(NamedTuple):
-    """A passage as a source retrieved it; ranks from 1 (0: sampled at random), `score` None if the source has none."""
+    """A passage retrieved by a source. rank: from 1; 0 for a random passage. score: None if the source has no scores."""
 
     id: str
     source: str
@@ -80,7 +83,7 @@ class Candidate(NamedTuple):
 
 
 class Rejection(NamedTuple):
-    """Why a candidate is no negative: the filter, the value it measured, and its limit for this query."""
+    """A rejected candidate, the filter that rejected it, the measured value, and the limit for this query."""
 
     candidate: Candidate
     filter: str
@@ -89,11 +92,15 @@ class Rejection(NamedTuple):
 
 
 @dataclass(slots=True)
-class Pool:
-    """The candidates of a query on their way through the filters.
+class CandidatePool:
+    """Candidates of a query, what the filters measured and rejected, and the negatives that were sampled.
 
-    positives: the first `num_judged` are judged, others come from answers. num_candidates: different passages at the start.
-    values: what filters measured, by passage id and filter name. skipped: why the query makes no example, "" if it does.
+    positives: the first `num_judged` come from judgments or examples, the others contain an answer
+    candidates: those not rejected yet, by source
+    num_candidates: distinct passages before filtering
+    promoted: candidates that became positives because they contain an answer
+    values: measured values by passage id and filter name
+    skipped: why no example is written for the query; "" if one is
     """
 
     query: MiningQuery
@@ -115,33 +122,33 @@ class Pool:
 
     @property
     def references(self) -> list[str]:
-        """The positives that negatives are compared with: the judged ones, if there are any."""
+        """The positives whose scores limit those of negatives: the judged ones, or all if none is judged."""
         return self.positives[: self.num_judged] or self.positives
 
     @property
     def num_random(self) -> int:
-        """How many negatives are random passages."""
-        return [one.rank for one in self.negatives].count(0)
+        """The number of negatives that are random passages."""
+        return [negative.rank for negative in self.negatives].count(0)
 
     @property
     def num_not_sampled(self) -> int:
-        """How many candidates passed all filters and were not sampled."""
+        """The number of candidates that passed all filters but were not sampled."""
         num_sampled = len(self.negatives) - self.num_random
         return self.num_candidates - num_sampled - len(self.rejected) - len(self.promoted)
 
     def all_candidates(self) -> list[Candidate]:
-        """Return the candidates of all sources; a passage of several sources appears several times."""
-        return [one for found in self.candidates.values() for one in found]
+        """Return the candidates of all sources; a passage retrieved by several sources appears several times."""
+        return [candidate for candidates in self.candidates.values() for candidate in candidates]
 
     def unique_candidates(self) -> list[Candidate]:
-        """Return each candidate once, as the first of its sources retrieved it."""
+        """Return each passage once, with the first source that retrieved it."""
         unique: dict[str, Candidate] = {}
-        for one in self.all_candidates():
-            unique.setdefault(one.id, one)
+        for candidate in self.all_candidates():
+            unique.setdefault(candidate.id, candidate)
         return list(unique.values())
 
     def reject(self, rejections: Iterable[Rejection]) -> None:
-        """Remove candidates from all sources, and keep the first reason for each."""
+        """Remove candidates from all sources, and record the first rejection of each."""
         new: dict[str, Rejection] = {}
         for rejection in rejections:
             new.setdefault(rejection.candidate.id, rejection)
@@ -150,27 +157,28 @@ class Pool:
             self._remove(new.keys())
 
     def promote(self, ids: Sequence[str]) -> None:
-        """Turn candidates into positives, in this order."""
+        """Make candidates positives, in this order."""
         self.promoted += ids
         self.positives += ids
         self._remove(frozenset(ids))
 
     def _remove(self, ids: AbstractSet[str]) -> None:
-        for source, found in self.candidates.items():
-            self.candidates[source] = [one for one in found if one.id not in ids]
+        for source, candidates in self.candidates.items():
+            self.candidates[source] = [candidate for candidate in candidates if candidate.id not in ids]
 
     def set_value(self, id: str, name: str, value: float) -> None:
-        """Store what a filter measured of a passage."""
+        """Store the value that a filter measured for a passage."""
         self.values.setdefault(id, {})[name] = value
 
-    def has_rank(self, one: Candidate) -> bool:
-        """Return whether the candidate's position is a rank, and not one in a shuffled list."""
-        return one.rank > 0 and one.source in self.query.hits and self.query.hits[one.source].is_ranked
+    def has_rank(self, candidate: Candidate) -> bool:
+        """Return whether the candidate's source ranks its hits: not so for random passages and shuffled lists."""
+        hits = self.query.hits.get(candidate.source)
+        return candidate.rank > 0 and hits is not None and hits.is_ranked
 
-    def reference_score(self, source: str) -> float | None:
-        """Return the lowest score of a reference in a source; None if it has no scores, or retrieved no reference."""
+    def find_reference_score(self, source: str) -> float | None:
+        """Return the lowest score of a reference positive in a source; None if the source retrieved or scored none."""
         hits = self.query.hits.get(source)
         if hits is None or not hits.scores:
             return None
-        wanted = set(self.references)
-        return min((score for id, score in zip(hits.ids, hits.scores, strict=True) if id in wanted), default=None)
+        references = set(self.references)
+        return min((score for id, score in zip(hits.ids, hits.scores, strict=True) if id in references), default=None)

@@ -1,4 +1,4 @@
-"""Filters that measure passages: answers, shared words, vectors, a cross-encoder."""
+"""Filters by the content of passages: contained answers, word overlap, cosine, cross-encoder score."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from drtk.data.checks import PASSAGES, TEXTLESS
 from drtk.data.corpus_store import CorpusStore
 from drtk.data.embeddings import KIND, Shard, check_finite, read_shards
 from drtk.errors import DrtkError, MismatchError
-from drtk.indexing.vectors import unit_length
-from drtk.mining.candidates import CE, Pool
+from drtk.indexing.vectors import scale_to_unit_length
+from drtk.mining.candidates import CE, CandidatePool
 from drtk.mining.filters import LOOKED_UP, ContentFilter
 from drtk.records import Passage
 from drtk.runtime.integrity import hash_id
 from drtk.runtime.manifest import read_manifest
-from drtk.text.answers import MATCHES
+from drtk.text.answers import MATCHERS
 
 
 class PassageTexts:
-    """Passages by id; those of one window of queries stay in memory. Raises MismatchError for an unknown id."""
+    """Passages of a corpus file by id; keeps those of one window of queries in memory."""
 
     def __init__(self, corpus: str) -> None:
         self._store = CorpusStore.open(corpus)
@@ -34,48 +34,48 @@ class PassageTexts:
         return self._loaded[id]
 
     def load(self, ids: Iterable[str]) -> None:
-        """Read these passages."""
+        """Read passages into memory. Raises MismatchError for an unknown id."""
         new = [id for id in dict.fromkeys(ids) if id not in self._loaded]
-        self._loaded |= zip(new, self._store.many(new), strict=True)
+        self._loaded |= zip(new, self._store.get_many(new), strict=True)
 
     def clear(self) -> None:
-        """Forget the passages of this window."""
+        """Remove all passages from memory."""
         self._loaded.clear()
 
 
 class AnswerFilter(ContentFilter):
-    """1 if a passage contains an answer of the query (docs/methods/evaluation.md), else 0; nothing for queries without answers.
+    """Measure 1 if a passage contains an answer of the query, else 0 (docs/methods/evaluation.md).
 
-    counts: receives the number of passages, and of those without text.
+    Queries without answers are skipped. counts: counters of passages, and of those without text.
     """
 
     name = "answer"
 
     def __init__(self, texts: PassageTexts, match: str, *, title: bool, counts: dict[str, Any]) -> None:
         super().__init__(1.0)
-        self._texts, self._match, self._title, self._counts = texts, MATCHES[match], title, counts
+        self._texts, self._match, self._title, self._counts = texts, MATCHERS[match], title, counts
 
-    def measure(self, pools: Sequence[Pool], ids: Sequence[Sequence[str]]) -> None:
-        self._texts.load(id for some in ids for id in some)
+    def measure(self, pools: Sequence[CandidatePool], ids: Sequence[Sequence[str]]) -> None:
+        self._texts.load(id for pool_ids in ids for id in pool_ids)
         counts = self._counts.setdefault(LOOKED_UP, {PASSAGES: 0, TEXTLESS: 0})
-        for pool, some in zip(pools, ids, strict=True):
+        for pool, pool_ids in zip(pools, ids, strict=True):
             query = pool.query.query
             contains_answer = self._match((query.answers if query else None) or ())
             if contains_answer:
-                for id in some:
+                for id in pool_ids:
                     passage = self._texts[id]
                     text = f"{passage.title} {passage.text}" if self._title and passage.title else passage.text
                     pool.set_value(id, self.name, float(contains_answer(text)))
                     counts[TEXTLESS] += not text.strip()
-                counts[PASSAGES] += len(some)
+                counts[PASSAGES] += len(pool_ids)
 
 
 SHINGLE = 3  # words
 _WORD = re.compile(r"\w+")
 
 
-def shingles(text: str) -> frozenset[int]:
-    """Return the hashes of all sequences of three words, lowercase, without punctuation; a shorter text is one sequence."""
+def make_shingles(text: str) -> frozenset[int]:
+    """Return the hashes of all three-word sequences, lowercase, without punctuation; a shorter text is one sequence."""
     words = _WORD.findall(text.lower())
     if not words:
         return frozenset()
@@ -83,40 +83,41 @@ def shingles(text: str) -> frozenset[int]:
     return frozenset(crc32(" ".join(sequence).encode()) for sequence in sequences)
 
 
-def compute_overlap(one: frozenset[int], other: frozenset[int]) -> float:
-    """Return Broder's resemblance: shared shingles / all shingles, 0 to 1; 1 for two texts without words."""
-    union = len(one | other)
-    return len(one & other) / union if union else 1.0
+def compute_overlap(first: frozenset[int], second: frozenset[int]) -> float:
+    """Return the Jaccard similarity of two sets of shingles (Broder's resemblance), 0 to 1; 1 if both are empty."""
+    union = len(first | second)
+    return len(first & second) / union if union else 1.0
 
 
 class OverlapFilter(ContentFilter):
-    """The largest overlap of a passage's text with a positive, in shingles of three words."""
+    """Measure the largest overlap of a passage with a positive: Jaccard similarity of three-word shingles."""
 
     name = "overlap"
 
     def __init__(self, texts: PassageTexts, max_value: float | None = None) -> None:
         super().__init__(max_value)
         self._texts = texts
-        self._shingles = lru_cache(maxsize=20_000)(lambda passage: shingles(texts[passage].text))
+        self._shingles = lru_cache(maxsize=20_000)(lambda passage: make_shingles(texts[passage].text))
 
-    def measure(self, pools: Sequence[Pool], ids: Sequence[Sequence[str]]) -> None:
-        self._texts.load(id for pool, some in zip(pools, ids, strict=True) for id in (*pool.positives, *some))
-        for pool, some in zip(pools, ids, strict=True):
+    def measure(self, pools: Sequence[CandidatePool], ids: Sequence[Sequence[str]]) -> None:
+        self._texts.load(id for pool, pool_ids in zip(pools, ids, strict=True) for id in (*pool.positives, *pool_ids))
+        for pool, pool_ids in zip(pools, ids, strict=True):
             positives = [self._shingles(id) for id in pool.positives]
-            for id in some:
-                mine = self._shingles(id)
-                pool.set_value(id, self.name, max((compute_overlap(mine, one) for one in positives), default=0.0))
+            for id in pool_ids:
+                shingles = self._shingles(id)
+                overlap = max((compute_overlap(shingles, positive) for positive in positives), default=0.0)
+                pool.set_value(id, self.name, overlap)
 
 
 class VectorsById:
-    """The vectors of an embeddings folder of passages, by id. They stay on disk; memory is 16 bytes an id.
+    """Vectors of an embeddings folder by passage id. The vectors stay on disk; ids take 16 bytes each in memory.
 
-    Ids are looked up by 64-bit hash. Raises MismatchError for a folder of queries.
+    Ids are looked up by 64-bit hash. Raises MismatchError for embeddings of queries.
     """
 
     def __init__(self, folder: str) -> None:
         if read_manifest(folder, kind=KIND).get("role", "passage") != "passage":
-            raise MismatchError(f"{folder}: has vectors of queries; expected those of passages")
+            raise MismatchError(f"{folder}: contains vectors of queries; expected vectors of passages")
         self.folder = folder
         self._shards = [shard for shard in read_shards(folder) if shard.rows]
         self._starts = np.cumsum([0, *(shard.rows for shard in self._shards)])
@@ -130,10 +131,10 @@ class VectorsById:
         self._keys: np.ndarray = keys[self._rows]  # (passages,), ascending
 
     def take(self, ids: Sequence[str]) -> np.ndarray:
-        """Return unit vectors (ids, dimension), float32. Raises MismatchError for ids without a vector."""
-        wanted = np.fromiter(map(hash_id, ids), dtype=np.uint64, count=len(ids))
-        places = np.minimum(self._keys.searchsorted(wanted), max(len(self._keys) - 1, 0))
-        known = self._keys[places] == wanted if len(self._keys) else np.zeros(len(ids), dtype=bool)
+        """Return vectors scaled to length 1, (ids, dimension), float32. Raises MismatchError for ids without a vector."""
+        keys = np.fromiter(map(hash_id, ids), dtype=np.uint64, count=len(ids))
+        places = np.minimum(self._keys.searchsorted(keys), max(len(self._keys) - 1, 0))
+        known = self._keys[places] == keys if len(self._keys) else np.zeros(len(ids), dtype=bool)
         if not known.all():
             missing = [id for id, is_known in zip(ids, known.tolist(), strict=True) if not is_known]
             more = f" and {len(missing) - 1:,} more" if len(missing) > 1 else ""
@@ -141,16 +142,16 @@ class VectorsById:
         rows = self._rows[places]
         vectors = np.empty((len(ids), self._shards[0].dimension if self._shards else 0), dtype=np.float32)
         for number in np.unique(np.searchsorted(self._starts, rows, side="right") - 1).tolist():
-            mine = np.flatnonzero((rows >= self._starts[number]) & (rows < self._starts[number + 1]))
-            mine = mine[np.argsort(rows[mine], kind="stable")]  # in the order on disk
-            shard, rows_in = self._shards[number], rows[mine] - self._starts[number]
-            vectors[mine] = shard.vectors[rows_in]
-            check_finite(shard, vectors[mine], rows_in)
-        return unit_length(vectors)
+            in_shard = np.flatnonzero((rows >= self._starts[number]) & (rows < self._starts[number + 1]))
+            in_shard = in_shard[np.argsort(rows[in_shard], kind="stable")]  # in the order on disk
+            shard, shard_rows = self._shards[number], rows[in_shard] - self._starts[number]
+            vectors[in_shard] = shard.vectors[shard_rows]
+            check_finite(shard, vectors[in_shard], shard_rows)
+        return scale_to_unit_length(vectors)
 
 
 class CosineFilter(ContentFilter):
-    """The largest cosine of a passage's vector with that of a positive."""
+    """Measure the largest cosine of a passage's vector with that of a positive."""
 
     name = "cosine"
 
@@ -158,26 +159,27 @@ class CosineFilter(ContentFilter):
         super().__init__(max_value)
         self._vectors = vectors
 
-    def measure(self, pools: Sequence[Pool], ids: Sequence[Sequence[str]]) -> None:
+    def measure(self, pools: Sequence[CandidatePool], ids: Sequence[Sequence[str]]) -> None:
         pairs = list(zip(pools, ids, strict=True))
-        row = {
-            id: at for at, id in enumerate(dict.fromkeys(id for pool, some in pairs for id in (*some, *pool.positives)))
-        }
-        vectors = self._vectors.take(list(row))
-        for pool, some in pairs:
-            if some and pool.positives:
-                mine = vectors[[row[id] for id in some]]  # (passages, dimension)
-                positives = vectors[[row[id] for id in pool.positives]]  # (positives, dimension)
-                for id, value in zip(some, (mine @ positives.T).max(axis=1).tolist(), strict=True):
-                    pool.set_value(id, self.name, value)
+        unique = dict.fromkeys(id for pool, pool_ids in pairs for id in (*pool_ids, *pool.positives))
+        rows = {id: row for row, id in enumerate(unique)}
+        vectors = self._vectors.take(list(rows))
+        for pool, pool_ids in pairs:
+            if pool_ids and pool.positives:
+                passages = vectors[[rows[id] for id in pool_ids]]  # (passages, dimension)
+                positives = vectors[[rows[id] for id in pool.positives]]  # (positives, dimension)
+                for id, cosine in zip(pool_ids, (passages @ positives.T).max(axis=1).tolist(), strict=True):
+                    pool.set_value(id, self.name, cosine)
 
 
 class CrossEncoderFilter(ContentFilter):
-    """How well a passage answers its query, as a cross-encoder scores it.
+    """Measure the score of a cross-encoder for the query and the passage.
 
-    scorer: a `models.cross_encoder.Scorer`; None: the scores that examples bring along. margin: negatives score at least
-    this much below the lowest reference. max_value: no negative scores more. title: as `models.generator_input.text_of`.
-    Raises MismatchError for a margin that no two scores of the scorer can have, DrtkError for a missing score.
+    scorer: a `models.cross_encoder.Scorer`; None: use the scores of source examples
+    margin: a negative scores at least this much below the lowest reference positive
+    max_value: highest score of a negative
+    title: how titles are read, as in `models.generator_input.format_passage`
+    Raises MismatchError for a margin larger than the scorer's range, DrtkError for a missing score.
     """
 
     name = CE
@@ -198,23 +200,23 @@ class CrossEncoderFilter(ContentFilter):
             if margin >= high - low:
                 raise MismatchError(
                     f"{scorer.model}: its scores are between {low:g} and {high:g}, so no negative is {margin:g} below a "
-                    "positive; lower `ce_margin`, or compare logits: `scorer_logits`"
+                    "positive; lower `ce_margin`, or use logits (`scorer_logits`)"
                 )
 
-    def measure(self, pools: Sequence[Pool], ids: Sequence[Sequence[str]]) -> None:
+    def measure(self, pools: Sequence[CandidatePool], ids: Sequence[Sequence[str]]) -> None:
         missing = [
             (pool, id)
-            for pool, some in zip(pools, ids, strict=True)
-            for id in dict.fromkeys((*pool.positives, *some))
+            for pool, pool_ids in zip(pools, ids, strict=True)
+            for id in dict.fromkeys((*pool.positives, *pool_ids))
             if self.name not in pool.values.get(id, {})
         ]
         if self._scorer is None or self._texts is None:
             for pool, id in missing:
                 raise DrtkError(
-                    f"query '{pool.query_id}': passage '{id}' has no cross-encoder score; `scorer` MODEL computes it"
+                    f"query '{pool.query_id}': passage '{id}' has no cross-encoder score; give `scorer` to compute it"
                 )
             return
-        from drtk.models.generator_input import format_passage  # with torch, which mining without a model does not load
+        from drtk.models.generator_input import format_passage  # imports torch
 
         self._texts.load(id for _, id in missing)
         pairs = [
@@ -223,14 +225,14 @@ class CrossEncoderFilter(ContentFilter):
         ]
         scores = self._scorer(pairs) if pairs else np.empty(0, dtype=np.float32)
         for (pool, id), score in zip(missing, scores, strict=True):
-            pool.set_value(id, self.name, float(str(score)))  # the shortest digits that identify a float32
+            pool.set_value(id, self.name, float(str(score)))  # the shortest decimal that identifies a float32
 
-    def limit(self, pool: Pool) -> float | None:
+    def limit(self, pool: CandidatePool) -> float | None:
         limits = [] if self.max_value is None else [self.max_value]
         if self._margin is not None:
             limits.append(min(pool.values[id][self.name] for id in pool.references) - self._margin)
         return min(limits, default=None)
 
     def is_beyond(self, value: float, limit: float) -> bool:
-        """Return whether the value is above the limit: a score at the limit stays, as in BEIR's example."""
+        """Return whether the value is above the limit; a score equal to the limit is kept, as in BEIR's example."""
         return value > limit

@@ -1,7 +1,7 @@
-"""Filters by rank and score, which reject candidates that may be unjudged positives, and the base class of content filters.
+"""Filters that reject possible false negatives by rank and score, and the base class of content filters.
 
-Score filters compare a candidate in its own source, and reject with `Pool.reject`. Content filters measure the passage
-itself (`content_filters`); random passages pass through them too.
+Score filters compare a candidate with the positives in the same source. Content filters (`content_filters`) measure the
+passage itself, so they apply to random passages too.
 """
 
 from __future__ import annotations
@@ -11,121 +11,131 @@ from functools import partial
 from math import isnan
 
 from drtk.errors import UsageError
-from drtk.mining.candidates import Candidate, Pool, Rejection
+from drtk.mining.candidates import Candidate, CandidatePool, Rejection
 from drtk.mining.config import MineSettings
 
-ScoreFilter = Callable[[Pool], None]
-UNRETRIEVED = (
-    "unretrieved"  # the name under which `margin` and `max_share` reject if there is no positive to compare with
-)
-LOOKED_UP = "looked into for answers"  # key in the counts: how many passages, and how many of them without text
+ScoreFilter = Callable[[CandidatePool], None]
+UNRETRIEVED = "unretrieved"  # name in rejections by margin or max_share when the source retrieved no positive
+LOOKED_UP = "looked into for answers"  # key of the counts: passages searched for answers, and those without text
 MAX_SHARE = 2.0  # a larger share is probably a percentage
 
 
 def build_score_filters(settings: MineSettings, sources: Sequence[str] | None) -> list[ScoreFilter]:
     """Return the filters by rank and score that `settings` select, in the order in which they are applied.
 
-    sources: the runs and indexes, whose names limits may use; None: any name.
-    Raises UsageError for a limit that is no number or names another source.
+    sources: names of the runs and indexes, which limits may refer to; None allows any name
+    Raises UsageError for a limit that is not a number or refers to an unknown source.
     """
     filters: list[ScoreFilter] = []
     if settings.from_rank > 1:
         filters.append(partial(reject_by_rank, first=settings.from_rank, only_examples=sources == []))
-    for name, given in (("max-score", settings.max_score), ("min-score", settings.min_score)):
-        if given:
-            filters.append(partial(reject_by_score, name=name, limits=parse_limits(given, name, sources)))
-    for name, given in (("margin", settings.margin), ("max-share", settings.max_share)):
-        if given:
-            limits, keep = parse_limits(given, name, sources), settings.unretrieved == "keep"
+    for name, values in (("max-score", settings.max_score), ("min-score", settings.min_score)):
+        if values:
+            filters.append(partial(reject_by_score, name=name, limits=parse_limits(values, name, sources)))
+    for name, values in (("margin", settings.margin), ("max-share", settings.max_share)):
+        if values:
+            limits, keep = parse_limits(values, name, sources), settings.unretrieved == "keep"
             if name == "max-share" and not all(0 <= share <= MAX_SHARE for share in limits.values()):
                 raise UsageError(f"`max_share` is a share of the positive's score, 0 to {MAX_SHARE:g} (95% is 0.95)")
             filters.append(partial(reject_near_positive, name=name, limits=limits, keep_unretrieved=keep))
     return filters
 
 
-def parse_limits(given: Sequence[str], name: str, sources: Sequence[str] | None) -> dict[str, float]:
-    """Return limits by source from `X` (for all, under "") and `NAME=X`. Raises UsageError as `build_score_filters` does."""
+def parse_limits(values: Sequence[str], name: str, sources: Sequence[str] | None) -> dict[str, float]:
+    """Parse limits `NAME=X` and `X` into a dict by source; the limit of all other sources has the key "".
+
+    Raises what `build_score_filters` raises.
+    """
     limits: dict[str, float] = {}
-    option = f"`{name.replace('-', '_')}`"
-    for text in given:
+    field = f"`{name.replace('-', '_')}`"
+    for text in values:
         source, _, number = text.rpartition("=")
         try:
             limits[source] = float(number)
         except ValueError:
-            raise UsageError(f"{option}: '{text}' is neither a number nor NAME=NUMBER") from None
+            raise UsageError(f"{field}: '{text}' is neither a number nor NAME=NUMBER") from None
         if isnan(limits[source]):
-            raise UsageError(f"{option}: is not a number")
+            raise UsageError(f"{field}: is not a number")
         if source and sources is not None and source not in sources:
-            raise UsageError(f"{option}: there is no source '{source}' among {', '.join(sources)}")
+            raise UsageError(f"{field}: there is no source '{source}' among {', '.join(sources)}")
     return limits
 
 
-def reject_by_rank(pool: Pool, first: int, *, only_examples: bool = False) -> None:
-    """Reject ranks before `first`. Raises UsageError for shuffled lists if no source has ranks."""
+def reject_by_rank(pool: CandidatePool, first: int, *, only_examples: bool = False) -> None:
+    """Reject candidates that rank before `first` in a source.
+
+    only_examples: raise UsageError for candidates without a rank, since no source has ranks
+    """
     if only_examples and not all(map(pool.has_rank, pool.all_candidates())):
         raise UsageError(
-            f"`from_rank` needs ranks; the negatives of query '{pool.query_id}' are in no order: name the run they are from"
+            f"`from_rank` needs ranks; the negatives of query '{pool.query_id}' are shuffled: mine the run they are from"
         )
-    early = [one for one in pool.all_candidates() if one.rank < first and pool.has_rank(one)]
-    pool.reject(Rejection(one, "rank", one.rank, first) for one in early)
+    early = [candidate for candidate in pool.all_candidates() if candidate.rank < first and pool.has_rank(candidate)]
+    pool.reject(Rejection(candidate, "rank", candidate.rank, first) for candidate in early)
 
 
-def reject_by_score(pool: Pool, name: str, limits: Mapping[str, float]) -> None:
-    """Reject scores above (max-score) or below (min-score) the limit of their source.
+def reject_by_score(pool: CandidatePool, name: str, limits: Mapping[str, float]) -> None:
+    """Reject candidates with a score above (name "max-score") or below ("min-score") the limit of their source.
 
-    A high score in one source rejects the passage from all. A low one removes it from this source only.
+    A score above the limit in one source rejects the passage from all sources; one below it from this source only.
     """
     is_min = name == "min-score"
-    beyond: list[Rejection] = []
-    for one in pool.all_candidates():
-        limit = limits.get(one.source, limits.get(""))
-        if limit is not None and one.score is not None and (one.score < limit if is_min else one.score > limit):
-            beyond.append(Rejection(one, name, one.score, limit))
-    if is_min:
-        low = {rejection.candidate for rejection in beyond}
-        for source, found in pool.candidates.items():
-            pool.candidates[source] = [one for one in found if one not in low]
-        left = {one.id for one in pool.all_candidates()}
-        beyond = [rejection for rejection in beyond if rejection.candidate.id not in left]
-    pool.reject(beyond)
-
-
-def reject_near_positive(pool: Pool, name: str, limits: Mapping[str, float], *, keep_unretrieved: bool = False) -> None:
-    """Reject scores above the positive's less a margin, or above a share of it (name "max-share").
-
-    A source that did not retrieve the positive ranks all its hits above it, so all of them are rejected.
-    """
-    compute = compute_margin_limit if name == "margin" else compute_share_limit
     rejections: list[Rejection] = []
-    for source, found in pool.candidates.items():
-        distance = limits.get(source, limits.get(""))
-        if distance is None:
+    for candidate in pool.all_candidates():
+        limit, score = limits.get(candidate.source, limits.get("")), candidate.score
+        if limit is not None and score is not None and (score < limit if is_min else score > limit):
+            rejections.append(Rejection(candidate, name, score, limit))
+    if is_min:
+        low = {rejection.candidate for rejection in rejections}
+        for source, candidates in pool.candidates.items():
+            pool.candidates[source] = [candidate for candidate in candidates if candidate not in low]
+        remaining = {candidate.id for candidate in pool.all_candidates()}
+        rejections = [rejection for rejection in rejections if rejection.candidate.id not in remaining]
+    pool.reject(rejections)
+
+
+def reject_near_positive(
+    pool: CandidatePool, name: str, limits: Mapping[str, float], *, keep_unretrieved: bool = False
+) -> None:
+    """Reject scores above the positive's score minus a margin (name "margin"), or above a share of it ("max-share").
+
+    keep_unretrieved: keep the candidates of a source that did not retrieve the positive. They all rank above it, so they
+    are rejected by default.
+    """
+    compute_limit = compute_margin_limit if name == "margin" else compute_share_limit
+    rejections: list[Rejection] = []
+    for source, candidates in pool.candidates.items():
+        parameter = limits.get(source, limits.get(""))
+        if parameter is None:
             continue
-        reference = pool.reference_score(source)
+        reference = pool.find_reference_score(source)
+        scored = [(candidate, candidate.score) for candidate in candidates if candidate.score is not None]
         if reference is not None:
-            limit = compute(reference, distance)
-            rejections += [
-                Rejection(one, name, one.score, limit) for one in found if one.score is not None and one.score > limit
-            ]
+            limit = compute_limit(reference, parameter)
+            rejections += [Rejection(candidate, name, score, limit) for candidate, score in scored if score > limit]
         elif not keep_unretrieved:
-            rejections += [Rejection(one, UNRETRIEVED, one.score, None) for one in found if one.score is not None]
+            rejections += [Rejection(candidate, UNRETRIEVED, score, None) for candidate, score in scored]
     pool.reject(rejections)
 
 
 def compute_margin_limit(reference: float, margin: float) -> float:
-    """Return the highest score of a negative: the positive's score less the margin."""
+    """Return the highest score of a negative: the positive's score minus the margin."""
     return reference - margin
 
 
 def compute_share_limit(reference: float, share: float) -> float:
-    """Return the highest score of a negative: a share of the positive's score; below it by as much if that is negative."""
+    """Return the highest score of a negative: this share of the positive's score.
+
+    For a negative positive's score p, the limit is as far below p: p - (1 - share) * |p|.
+    """
     return reference - (1 - share) * abs(reference)
 
 
 class ContentFilter:
-    """Measure passages, and reject those that reach `max_value` (None: reject none).
+    """Base of filters that measure the passage itself, and reject it from a limit on.
 
-    A subclass sets `name`, and stores in `measure` the values of passages with `Pool.set_value`.
+    max_value: lowest value that is rejected; None rejects nothing
+    Subclasses set `name`, and implement `measure`, which stores values with `CandidatePool.set_value`.
     """
 
     name: str
@@ -133,22 +143,24 @@ class ContentFilter:
     def __init__(self, max_value: float | None = None) -> None:
         self.max_value = max_value
 
-    def measure(self, pools: Sequence[Pool], ids: Sequence[Sequence[str]]) -> None:
-        """Store the values of passages; `ids` are those of each pool."""
+    def measure(self, pools: Sequence[CandidatePool], ids: Sequence[Sequence[str]]) -> None:
+        """Measure passages and store the values in their pools; `ids` has the passage ids of each pool."""
         raise NotImplementedError
 
-    def limit(self, pool: Pool) -> float | None:
-        """Return the limit for this query; None: nothing is rejected."""
+    def limit(self, pool: CandidatePool) -> float | None:
+        """Return the limit for this query; None if nothing is rejected."""
         return self.max_value
 
     def is_beyond(self, value: float, limit: float) -> bool:
         """Return whether a passage with this value is rejected."""
         return value >= limit
 
-    def find_beyond_limit(self, pool: Pool, candidates: Sequence[Candidate]) -> list[Rejection]:
-        """Return rejections of the candidates, which were measured before, that are beyond the limit."""
+    def find_rejections(self, pool: CandidatePool, candidates: Sequence[Candidate]) -> list[Rejection]:
+        """Return a rejection for each of these candidates, measured before, that is beyond the limit."""
         limit = self.limit(pool) if candidates else None
         if limit is None:
             return []
-        values = ((one, pool.values[one.id][self.name]) for one in candidates)
-        return [Rejection(one, self.name, value, limit) for one, value in values if self.is_beyond(value, limit)]
+        values = [(candidate, pool.values[candidate.id][self.name]) for candidate in candidates]
+        return [
+            Rejection(candidate, self.name, value, limit) for candidate, value in values if self.is_beyond(value, limit)
+        ]

@@ -1,4 +1,4 @@
-"""Candidates straight from indexes: search them for windows of queries."""
+"""Search indexes for candidates of windows of queries."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ from drtk.data.ids import CorpusIds
 from drtk.errors import DrtkError, MismatchError, UsageError
 from drtk.mining.candidates import Hits, MiningQuery
 from drtk.mining.config import MineSettings, MiningInputs
-from drtk.retrieval.search import Collection, QueryEncoder, RankingOptions, StoredQueries, StoredQuery, TextQueries
+from drtk.retrieval.search import IndexGroup, QueryEncoder, RankingOptions, StoredQueries, StoredQuery, TextQueries
 
 
 class IndexSearch:
-    """Search opened indexes for windows of queries.
+    """Search several indexes for windows of queries.
 
-    depth: hits of a query; None: all.
-    Raises UsageError if an index needs texts and there are no queries, MismatchError for a hit that is not in the corpus,
-    DrtkError for a score that is not finite.
+    folders: index folders by source name; those of one name are searched together
+    depth: hits per query; None returns all passages
+    Raises UsageError if an index needs the texts of queries and none are given, MismatchError for a hit that is not in the
+    corpus, DrtkError for a score that is NaN or infinite.
     """
 
     def __init__(
@@ -35,40 +36,40 @@ class IndexSearch:
         self.encodes_texts = False
         self.stored: StoredQueries | None = None  # the queries of the embeddings folder, if one is used
         for name, paths in folders.items():
-            collection = Collection(paths, settings.search_settings())
-            is_dense = collection.reads == "vectors"
+            indexes = IndexGroup(paths, settings.search_settings())
+            is_dense = indexes.reads == "vectors"
             if is_dense and inputs.query_vectors is not None:
-                self._searchers[name] = self.stored = StoredQueries(collection, inputs.query_vectors)
+                self._searchers[name] = self.stored = StoredQueries(indexes, inputs.query_vectors)
                 continue
             if inputs.queries is None:
                 raise UsageError(f"{paths[0]}: `queries` is required (or `query_vectors`, for a dense index)")
             self.encodes_texts |= is_dense
-            encoder = QueryEncoder(collection, settings.search_settings(), inputs.model) if is_dense else None
-            self._searchers[name] = TextQueries(collection, encoder)
-        self.needs_text = any(isinstance(one, TextQueries) for one in self._searchers.values())
+            encoder = QueryEncoder(indexes, settings.search_settings(), inputs.model) if is_dense else None
+            self._searchers[name] = TextQueries(indexes, encoder)
+        self.needs_text = any(isinstance(searcher, TextQueries) for searcher in self._searchers.values())
 
     def search(self, window: Sequence[MiningQuery], names: Sequence[str]) -> list[MiningQuery]:
-        """Return the queries with the hits of each index, sources in the order of `names`."""
+        """Return the queries with the hits of each index added, sources in the order of `names`."""
         hits: list[dict[str, Hits]] = [{} for _ in window]
         for name, searcher in self._searchers.items() if window else ():
-            options = RankingOptions(self._depth or len(searcher.collection))
+            options = RankingOptions(self._depth or len(searcher.indexes))
             if isinstance(searcher, StoredQueries):
-                rankings = searcher([StoredQuery(one.query_id, *(one.row or (0, 0))) for one in window], options)
+                rankings = searcher([StoredQuery(query.query_id, *(query.row or (0, 0))) for query in window], options)
             else:
-                rankings = searcher([one.query for one in window if one.query is not None], options)
-            for found, (query_id, ranking) in zip(hits, rankings, strict=True):
-                found[name] = self._check(query_id, ranking, searcher.collection.folders[0])
+                rankings = searcher([query.query for query in window if query.query is not None], options)
+            for hits_by_name, (query_id, ranking) in zip(hits, rankings, strict=True):
+                hits_by_name[name] = self._convert(query_id, ranking, searcher.indexes.folders[0])
         queries = []
-        for query, found in zip(window, hits, strict=True):
-            merged = found | query.hits
+        for query, hits_by_name in zip(window, hits, strict=True):
+            merged = hits_by_name | query.hits
             in_order = {name: merged[name] for name in names if name in merged}
             queries.append(replace(query, hits=in_order | merged))
         return queries
 
-    def _check(self, query_id: str, ranking: Sequence[tuple[str, float]], folder: str) -> Hits:
+    def _convert(self, query_id: str, ranking: Sequence[tuple[str, float]], folder: str) -> Hits:
         ids, scores = [id for id, _ in ranking], [score for _, score in ranking]
         if not isfinite(sum(scores)):
-            raise DrtkError(f"{folder}: query '{query_id}' has a score that is not finite")
+            raise DrtkError(f"{folder}: query '{query_id}' has a score that is NaN or infinite; rebuild the index")
         if self._corpus is not None:
             unknown = [id for id in ids if id not in self._corpus]
             if unknown:

@@ -1,4 +1,4 @@
-"""Run a mining job: check the options, open the inputs, write examples, audit and report. The loop is in `miner`."""
+"""Run a mining job: check the settings, open the inputs, and write training examples, audit and report."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from drtk.config import to_dict
-from drtk.data.checks import Origin, check_origin, describe_textless, warn_of_textless
+from drtk.data.checks import CorpusOrigin, check_origin, describe_missing_texts, warn_of_missing_texts
 from drtk.data.ids import CorpusIds
 from drtk.data.jsonl import dump, read_queries
 from drtk.errors import UsageError
@@ -20,13 +20,13 @@ from drtk.mining.config import ENCODER_OPTIONS, INDEX_OPTIONS, SCORE_LIMITS, Min
 from drtk.mining.filters import LOOKED_UP, ContentFilter, build_score_filters
 from drtk.mining.miner import WITHOUT_ANSWERS, WITHOUT_NEGATIVES, WITHOUT_POSITIVES, Miner
 from drtk.mining.policies import Policy
-from drtk.mining.sources import QueryStream, Sources, read_judgements, sort_sources
-from drtk.runtime.filter_job import Done, FilterJob
-from drtk.runtime.manifest import folder_entry
+from drtk.mining.sources import QueryStream, Sources, parse_sources, read_judgements
+from drtk.runtime.filter_job import FilterJob, WindowResult
+from drtk.runtime.manifest import describe_folder
 from drtk.runtime.progress import log, warn
 from drtk.runtime.streams import STANDARD, is_stream
 
-WINDOW = 100  # queries: each may have thousands of hits in every run
+WINDOW = 100  # queries; each may have thousands of hits in every run
 
 
 def mine_negatives(
@@ -38,10 +38,11 @@ def mine_negatives(
     audit: str | None = None,
     report: str | None = None,
 ) -> None:
-    """Write a training example for each query, and optionally the fate of every candidate and a report.
+    """Mine hard negatives and write a training example for each query, and optionally an audit and a report.
 
-    audit: file of JSON lines, one per query. report: file, as a page if it ends in .html, else as text; "-" is stdout.
-    Raises UsageError for a missing input or an option without effect, DrtkError if no query makes an example.
+    audit: file of JSON lines, one per query, with the outcome of every candidate
+    report: file, an HTML page if it ends in .html, else text; "-" is stdout
+    Raises UsageError for a missing input or a setting without effect, DrtkError if there are no examples.
     """
     job.record(settings, **to_dict(inputs), seed=seed, audit=audit, report=report)
     for path in (audit, None if report == STANDARD else report):
@@ -60,9 +61,9 @@ def mine_negatives(
             rows.add(pools)
         return [dump(pool.example) for pool in pools if pool.example is not None]
 
-    def mine(windows: Iterable[list[MiningQuery]]) -> Generator[Done, None, None]:
+    def mine(windows: Iterable[list[MiningQuery]]) -> Generator[WindowResult, None, None]:
         for window in windows:
-            yield Done(mine_window(window))
+            yield WindowResult(mine_window(window))
         if rows is not None:
             if report is not None:
                 from drtk.mining.report import write_report
@@ -71,71 +72,72 @@ def mine_negatives(
             rows.commit()
 
     def find_problem(num_examples: int) -> str | None:
-        textless = describe_textless(job.counts.get(LOOKED_UP, {}), str(inputs.corpus))
+        textless = describe_missing_texts(job.counts.get(LOOKED_UP, {}), str(inputs.corpus))
         no_examples = None if num_examples else explain_no_examples(job.counts)
         return textless or no_examples or miner.find_id_mismatch()
 
-    job.window = settings.batch if miner.queries.indexes else WINDOW
-    job.no_input = "no query came in, so nothing is mined"
+    job.window = settings.batch_size if miner.queries.indexes else WINDOW
+    job.no_input = "there are no queries to mine"
     job.find_problem = find_problem
     with rows or nullcontext():
         job.run_windows(iter(miner.queries), mine, unit="queries")
-    warn_of_textless(job.counts.get(LOOKED_UP, {}), str(inputs.corpus))
+    warn_of_missing_texts(job.counts.get(LOOKED_UP, {}), str(inputs.corpus))
     for problem in miner.find_unjudged_sources():
         warn(problem)
     passages = job.counts.get("passages", {})
     if num_random := passages.get("random"):
         total, floor = num_random + passages["kept"], miner.policy.floor
-        log(f"random: {num_random:,} of the {total:,} negatives, to fill lists up to `floor` {floor}")
+        log(f"random passages: {num_random:,} of the {total:,} negatives, to fill lists up to `min_negatives` {floor}")
     if dropped := job.counts.get("dropped"):
-        log("dropped: " + ", ".join(f"{number:,} by {name}" for name, number in dropped.items()))
+        log("dropped: " + ", ".join(f"{count:,} by {name}" for name, count in dropped.items()))
 
 
 def open_miner(
     inputs: MiningInputs, settings: MineSettings, job: FilterJob, *, seed: int, has_report: bool = False
 ) -> Miner:
-    """Check the options and open sources, judgements, corpus and models.
+    """Check the settings, and open sources, judgments, corpus and models.
 
-    has_report: measure what the report shows. Raises UsageError for a missing input or an option without effect.
+    has_report: also measure values that only the report shows
+    Raises UsageError for a missing input or a setting without effect.
     """
     policy: Policy = MINING.load(settings.policy)
-    own = {name: getattr(settings, name) for name in ("keep", "floor", "depth", "ce_margin")}
-    policy = replace(policy, **{name: value for name, value in own.items() if value is not None})
-    sources = sort_sources(inputs.sources, job.intake, name=settings.source_name)
+    overrides = {name: getattr(settings, name) for name in ("keep", "floor", "depth", "ce_margin")}
+    policy = replace(policy, **{name: value for name, value in overrides.items() if value is not None})
+    sources = parse_sources(inputs.sources, job.tracker, name=settings.source_name)
     _check_inputs(inputs, settings, policy, sources, has_report=has_report)
     score_filters = build_score_filters(settings, [name for name in sources.names if name not in sources.examples])
     by_source = settings.positives == "source"
     corpus = None if inputs.corpus is None else _read_corpus(inputs.corpus, inputs, sources, job)
     judgements = None
     if inputs.qrels is not None:
-        judgements = read_judgements(inputs.qrels, corpus=corpus, by_source=by_source, intake=job.intake)
+        judgements = read_judgements(inputs.qrels, corpus=corpus, by_source=by_source, tracker=job.tracker)
     queries = QueryStream(
-        sources, job.intake, job.counts, corpus, judgements, policy.answers, by_source, queries=inputs.queries
+        sources, job.tracker, job.counts, corpus, judgements, policy.answers, by_source, queries=inputs.queries
     )
     if sources.indexes:
         from drtk.mining.index_search import IndexSearch
 
-        # For judgements of documents, as deep as a run: the best-ranked passage may be below the policy's depth.
+        # If documents were judged, their best-ranked passage may be below the policy's depth: search as deep as a run.
         depth = policy.depth and max(policy.depth, RUN_DEPTH) if by_source else policy.depth
         queries.indexes = IndexSearch(sources.indexes, settings, inputs, depth=depth, corpus=corpus)
         if not queries.indexes.encodes_texts:
-            reason = "goes with a dense index that is searched with `queries`, not `query_vectors`"
+            reason = "has no effect unless a dense index is searched with `queries`, not `query_vectors`"
             _check_no_effect(settings, ENCODER_OPTIONS, reason, model=inputs.model)
-    job.intake.inputs += [folder_entry(folder) for folder in (inputs.vectors, inputs.query_vectors) if folder]
-    if policy.floor and settings.floor is None and corpus is None:
-        log(f"mine-negatives: no `corpus`, so lists are not filled up to {policy.floor} negatives")
+    job.tracker.inputs += [describe_folder(folder) for folder in (inputs.vectors, inputs.query_vectors) if folder]
+    if policy.floor and settings.min_negatives is None and corpus is None:
+        log(f"mine-negatives: without `corpus`, lists are not filled up to {policy.floor} negatives")
     miner = Miner(queries, policy, seed, settings.rel, job.counts, not settings.scorer, score_filters)
     _add_content_filters(miner, inputs, settings, job, has_report=has_report)
     from_index = queries.indexes is not None and queries.indexes.needs_text
     needs_text = policy.answers or settings.scorer or has_report or from_index
     if needs_text and inputs.queries is not None and (queries.indexes is None or queries.indexes.stored is not None):
-        read = read_queries(inputs.queries, intake=job.intake)
-        queries.texts = {query.id: query for query in read if queries.may_have_positives(query.id)}
+        records = read_queries(inputs.queries, tracker=job.tracker)
+        queries.texts = {query.id: query for query in records if queries.may_have_positives(query.id)}
     return miner
 
 
 def _check_no_effect(settings: MineSettings, names: Iterable[str], reason: str, **inputs: str | None) -> None:
-    """Raise UsageError if an option is given that has no effect: a setting that is not the default, or an input."""
+    """Raise UsageError if one of these settings is not the default, or one of these inputs is given."""
     changed = [name for name in names if getattr(settings, name) != getattr(MineSettings, name)]
     changed += [name for name, value in inputs.items() if value is not None]
     if changed:
@@ -145,24 +147,24 @@ def _check_no_effect(settings: MineSettings, names: Iterable[str], reason: str, 
 def _check_inputs(
     inputs: MiningInputs, settings: MineSettings, policy: Policy, sources: Sources, *, has_report: bool
 ) -> None:
-    """Raise UsageError for a missing input, and for an option without effect."""
+    """Raise UsageError for a missing input, and for a setting without effect."""
     has_texts = inputs.queries is not None and inputs.corpus is not None
     only_examples = len(sources.examples) == len(sources.names)
     by_ce = policy.ce_margin is not None or settings.ce_max is not None
     reads_texts = bool(policy.answers or settings.scorer or has_report)
     for is_missing, problem in (
         (inputs.qrels is None and not policy.answers and not sources.examples,
-         "`qrels` is required: it says what is positive; only examples and `policy` nq do without"),
-        (policy.answers and not has_texts, f"`policy` {settings.policy} matches answers: `queries` and `corpus` are required"),
-        (settings.scorer and not has_texts, "`scorer` reads texts: `queries` and `corpus` are required"),
-        (settings.floor and inputs.corpus is None, "`floor` adds random passages: `corpus` is required"),
-        (settings.max_overlap is not None and inputs.corpus is None, "`max_overlap` compares texts: `corpus` is required"),
+         "`qrels` is required to know the positives, except with examples or `policy` nq"),
+        (policy.answers and not has_texts, f"`policy` {settings.policy} matches answers; `queries` and `corpus` are required"),
+        (settings.scorer and not has_texts, "`scorer` reads texts; `queries` and `corpus` are required"),
+        (settings.min_negatives and inputs.corpus is None, "`min_negatives` adds random passages; `corpus` is required"),
+        (settings.max_overlap is not None and inputs.corpus is None, "`max_overlap` compares texts; `corpus` is required"),
         (settings.max_cosine is not None and inputs.vectors is None,
-         "`max_cosine` compares vectors: `vectors`, a folder of drtk encode, is required"),
+         "`max_cosine` compares vectors; `vectors`, a folder of drtk encode, is required"),
         (by_ce and not settings.scorer and (not only_examples or policy.floor),
-         "`ce_margin`, `ce_max` and `policy` sbert compare cross-encoder scores, which only examples hold: `scorer` is required"),
+         "`ce_margin`, `ce_max` and `policy` sbert compare cross-encoder scores, which only examples contain; `scorer` is required"),
         (inputs.corpus is not None and is_stream(inputs.corpus) and reads_texts,
-         "`corpus`: texts are looked up in a file, not in a stream"),
+         "`corpus` must be a file, not a stream, because its texts are looked up by id"),
     ):  # fmt: skip
         if is_missing:
             raise UsageError(problem)
@@ -170,37 +172,33 @@ def _check_inputs(
         reason = "has no effect unless answers are matched: `policy` nq, or `report` with `queries` and `corpus`"
         _check_no_effect(settings, ("match", "match_title"), reason)
     if not sources.indexes:
-        reason = "goes with an index among the sources"
+        reason = "has no effect unless a source is an index"
         _check_no_effect(settings, INDEX_OPTIONS, reason, model=inputs.model, query_vectors=inputs.query_vectors)
     if only_examples:
-        reason = (
-            "compares scores of a retriever, which examples lack; `ce_margin` and `ce_max` compare a cross-encoder's"
-        )
+        reason = "compares retrieval scores, which examples lack; use `ce_margin` or `ce_max` for cross-encoder scores"
         _check_no_effect(settings, SCORE_LIMITS, reason)
     elif sources.examples:
-        given = [
-            name for name in ("from_rank", *SCORE_LIMITS) if getattr(settings, name) != getattr(MineSettings, name)
-        ]
-        if given:
-            names = ", ".join(f"`{name}`" for name in given)
-            log(f"mine-negatives: {names} apply to runs and indexes, not to examples")
+        limits = ("from_rank", *SCORE_LIMITS)
+        names = [f"`{name}`" for name in limits if getattr(settings, name) != getattr(MineSettings, name)]
+        if names:
+            log(f"mine-negatives: {', '.join(names)} apply to runs and indexes, not to examples")
 
 
 def _read_corpus(corpus: str, inputs: MiningInputs, sources: Sources, job: FilterJob) -> CorpusIds:
-    """Return the ids of the corpus. Raises MismatchError if a source is known to be made from another corpus."""
-    ids = CorpusIds.read(corpus, job.intake)
-    digest = next((entry.get("digest") for entry in job.intake.inputs if entry["path"] == corpus), None)
-    if digest and not inputs.another_corpus and not is_stream(corpus):
+    """Return the ids of the corpus. Raises MismatchError if a source was made from another corpus."""
+    ids = CorpusIds.read(corpus, job.tracker)
+    digest = next((entry.get("digest") for entry in job.tracker.inputs if entry["path"] == corpus), None)
+    if digest and not inputs.skip_corpus_check and not is_stream(corpus):
         for path in [*sources.paths, *filter(None, [inputs.vectors])]:
             if not is_stream(path):
-                check_origin(path, Origin(corpus, digest))
+                check_origin(path, CorpusOrigin(corpus, digest))
     return ids
 
 
 def _add_content_filters(
     miner: Miner, inputs: MiningInputs, settings: MineSettings, job: FilterJob, *, has_report: bool
 ) -> None:
-    """Add the content filters that the settings select, and measures without a limit that the report shows."""
+    """Add the content filters that the settings select; with `has_report`, also those that only measure."""
     policy, filters, measures = miner.policy, miner.content_filters, list[ContentFilter]()
     by_ce = policy.ce_margin is not None or settings.ce_max is not None
     reads_texts = policy.answers or settings.scorer or settings.max_overlap is not None or has_report
@@ -235,32 +233,36 @@ def _add_content_filters(
         scorer, title = None, "none"
         if settings.scorer:
             from drtk.models.config import ScoringSettings
-            from drtk.models.cross_encoder import Scorer, resolve_title
+            from drtk.models.cross_encoder import CrossEncoderScorer, resolve_title
             from drtk.models.model_folder import locate
 
             title = resolve_title(settings.scorer, settings.scorer_title, strict=True)
-            scorer = Scorer(
+            scorer = CrossEncoderScorer(
                 settings.scorer,
                 device=settings.device,
-                settings=ScoringSettings(batch_tokens=settings.scorer_batch_tokens, dtype=settings.scorer_dtype),
+                settings=ScoringSettings(
+                    batch_tokens=settings.scorer_batch_tokens, precision=settings.scorer_precision
+                ),
                 logits=settings.scorer_logits,
                 batch_field="scorer_batch_tokens",
             )
-            job.lookups = (str(locate(settings.scorer)),)  # another model in this folder: not up to date
+            job.lookups = (str(locate(settings.scorer)),)  # the output is outdated if this folder changes
         ce = CrossEncoderFilter(scorer, miner.texts, margin=policy.ce_margin, max_value=settings.ce_max, title=title)
-        # Without a limit the scores are still computed: they are written into the examples.
+        # Without a limit the scores are still computed, because examples contain them.
         (filters if by_ce else miner.measures).append(ce)
 
 
 def explain_no_examples(counts: Mapping[str, Any]) -> str:
-    """Return one line about why no query made an example: how many for which reason, and the fates of the candidates."""
+    """Return an error that says why there are no examples: the number of queries and of candidates by reason."""
     reasons = [name for name in (WITHOUT_ANSWERS, WITHOUT_POSITIVES, WITHOUT_NEGATIVES) if counts.get(name)]
     why = ", ".join(f"{counts[name]:,} {name.replace('_', ' ')}" for name in reasons)
     if counts.get("positives_not_found"):
         why += f" ({counts['positives_not_found']:,} positives not found)"
     passages = counts.get("passages", {})
-    fates = [f"{number:,} dropped by {name}" for name, number in counts.get("dropped", {}).items()]
-    others = [name for name in ("became_positives", "not_drawn") if passages.get(name)]
-    fates += [f"{passages[name]:,} {name.replace('_', ' ')}" for name in others]
-    candidates = f" (of {passages['candidates']:,} candidates {', '.join(fates)})" if fates else ""
-    return f"no query makes an example: {why}{candidates}"
+    outcomes = [f"{count:,} dropped by {name}" for name, count in counts.get("dropped", {}).items()]
+    if passages.get("became_positives"):
+        outcomes.append(f"{passages['became_positives']:,} became positives")
+    if passages.get("not_drawn"):
+        outcomes.append(f"{passages['not_drawn']:,} not sampled")
+    candidates = f" (of {passages['candidates']:,} candidates {', '.join(outcomes)})" if outcomes else ""
+    return f"there are no examples to write: {why}{candidates}"

@@ -1,4 +1,4 @@
-"""Mining policies: how many negatives a query gets, and how they are sampled from its candidates."""
+"""Mining policies: the number of negatives of a query, and how they are sampled from its candidates."""
 
 from __future__ import annotations
 
@@ -14,61 +14,64 @@ Sample = Callable[[BySource, int | None, Random], list[Candidate]]
 
 
 def sample_shuffled(candidates: BySource, keep: int | None, rng: Random) -> list[Candidate]:
-    """Mix the candidates of all sources, shuffle, and return the first `keep` (None: all).
+    """Sample `keep` candidates of all sources together, without replacement; None returns all, shuffled.
 
-    A passage of several sources counts for the first.
+    A passage of several sources is returned with the first of them.
     """
-    merged: dict[str, Candidate] = {}
-    for found in candidates.values():
-        for one in found:
-            merged.setdefault(one.id, one)
-    sampled = list(merged.values())
-    rng.shuffle(sampled)
-    return sampled[:keep]
+    unique: dict[str, Candidate] = {}
+    for source_candidates in candidates.values():
+        for candidate in source_candidates:
+            unique.setdefault(candidate.id, candidate)
+    shuffled = list(unique.values())
+    rng.shuffle(shuffled)
+    return shuffled[:keep]
 
 
-def take_first_of_each(candidates: BySource, keep: int | None, _: Random) -> list[Candidate]:
-    """Return the first `keep` of each source, source after source; passages of earlier sources are skipped."""
-    taken: dict[str, Candidate] = {}
-    for found in candidates.values():
-        new = [one for one in found if one.id not in taken]
-        taken |= {one.id: one for one in new[:keep]}
-    return list(taken.values())
+def take_top_of_each(candidates: BySource, keep: int | None, _: Random) -> list[Candidate]:
+    """Return the top `keep` candidates of each source that no earlier source gave; None returns all."""
+    selected: dict[str, Candidate] = {}
+    for source_candidates in candidates.values():
+        new = [candidate for candidate in source_candidates if candidate.id not in selected]
+        selected |= {candidate.id: candidate for candidate in new[:keep]}
+    return list(selected.values())
 
 
 def sample_random_ids(
     ids: Sequence[str],
-    number: int,
+    count: int,
     rng: Random,
     *,
     excluded: AbstractSet[str],
     is_allowed: Callable[[str], bool] | None = None,
 ) -> list[str]:
-    """Sample `number` different ids that are allowed and not excluded; fewer if there are not enough.
+    """Sample `count` distinct ids that are allowed and not excluded; fewer if there are not enough.
 
-    Ids are sampled one by one, unless too many of them are excluded: then the remaining ones are listed first.
+    Uses rejection sampling, unless many ids are excluded: then all remaining ids are listed first.
     """
     sampled: dict[str, None] = {}
-    if len(ids) >= 4 * (number + len(excluded)):
-        for _ in range(number + len(ids)):  # listing costs no more: one document may own most of the corpus
-            if len(sampled) == number:
+    if len(ids) >= 4 * (count + len(excluded)):
+        for _ in range(count + len(ids)):  # `is_allowed` may reject most ids: stop when listing them is cheaper
+            if len(sampled) == count:
                 break
             id = ids[rng.randrange(len(ids))]
             if id not in excluded and (is_allowed is None or is_allowed(id)):
                 sampled[id] = None
-    if len(sampled) < number:
+    if len(sampled) < count:
         free = [id for id in ids if id not in excluded and id not in sampled and (is_allowed is None or is_allowed(id))]
-        sampled |= dict.fromkeys(rng.sample(free, min(number - len(sampled), len(free))))
+        sampled |= dict.fromkeys(rng.sample(free, min(count - len(sampled), len(free))))
     return list(sampled)
 
 
 @dataclass(frozen=True)
 class Policy:
-    """The numbers of a recipe; options override them.
+    """Settings of a published recipe; fields of `MineSettings` override them.
 
-    keep: negatives of a query, or of each source with `take_first_of_each`; None: all. floor: fill up to this number with
-    random passages. depth: ranks of each source that are candidates; None: all. answers: passages that contain an answer
-    become positives. ce_margin: as the option.
+    keep: negatives per query, or per source with `take_top_of_each`; None keeps all
+    floor: lists with fewer negatives are filled up to this number with random passages
+    depth: candidates are the hits of each source up to this rank; None uses all
+    sample: samples the negatives from the candidates
+    answers: candidates that contain an answer become positives
+    ce_margin: a negative scores at least this much below the positives by cross-encoder
     """
 
     keep: int | None
@@ -82,4 +85,4 @@ class Policy:
 MSMARCO = Policy(keep=200, floor=210)
 TEVATRON = Policy(keep=128)
 NQ = Policy(keep=None, depth=100, answers=True)
-SBERT = Policy(keep=5, depth=None, sample=take_first_of_each, ce_margin=3.0)
+SBERT = Policy(keep=5, depth=None, sample=take_top_of_each, ce_margin=3.0)

@@ -1,4 +1,4 @@
-"""The report of a mining run: how many negatives, how hard, how suspicious; as text, or as a page with examples to judge."""
+"""Report on a mining run: number, hardness and suspicions of negatives, as text or as an HTML page with examples."""
 
 from __future__ import annotations
 
@@ -23,50 +23,51 @@ if TYPE_CHECKING:
     from markupsafe import Markup
 
 RANKS = (1, 11, 21, 51, 101, 201, 1001)  # lower ends of the groups of ranks
-SAMPLE = 4000  # values from which quantiles and histograms are computed
-BINS = 40
-NUM_SHOWN = 20  # queries on the page
-HARDEST, LOST = 6, 4  # negatives and rejected candidates shown of a query
+SAMPLE_SIZE = 4000  # values from which quantiles and histograms are computed
+NUM_BINS = 40
+QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
+NUM_QUERIES = 20  # shown on the page
+NUM_NEGATIVES, NUM_REJECTED = 6, 4  # shown per query
 SNIPPET_WORDS = 40
 MEASURES = {
-    "gap": "score of the positive less the negative's, in one source",
-    "ce": "score by cross-encoder",
-    "ce_gap": "the same gap by cross-encoder",
-    "overlap": "overlap with the nearest positive, in runs of three words",
-    "cosine": "cosine with the nearest positive",
+    "gap": "positive's score minus negative's, in the same source",
+    "ce": "cross-encoder score",
+    "ce_gap": "positive's cross-encoder score minus negative's",
+    "overlap": "largest overlap with a positive, in three-word shingles",
+    "cosine": "largest cosine with a positive",
 }
 FILTERS = {
-    "rank": "ranks before --from-rank",
-    "max-score": "score above --max-score",
-    "min-score": "score below --min-score",
-    "margin": "less than --margin below the positive",
-    "max-share": "more than --max-share of the positive's score",
-    "unretrieved": "the source has not found the positive",
-    "overlap": "the words of a positive (--max-overlap)",
-    "cosine": "near a positive (--max-cosine)",
-    "ce": "too good for the cross-encoder (--ce-margin, --ce-max)",
+    "rank": "rank before the first one allowed",
+    "max-score": "score above the maximum",
+    "min-score": "score below the minimum",
+    "margin": "score within the margin of the positive's",
+    "max-share": "score above the maximum share of the positive's",
+    "unretrieved": "the source did not retrieve the positive",
+    "overlap": "too many words shared with a positive",
+    "cosine": "cosine with a positive too high",
+    "ce": "cross-encoder score too high",
 }
-_SHOWN = ("score", "gap", "ce", "overlap", "cosine")
-_TESTED = {"above": "gap", "ce": "ce_gap", "answer": "answer", "overlap": "overlap", "cosine": "cosine"}
+_SHOWN_VALUES = ("score", "gap", "ce", "overlap", "cosine")
+_VALUE_OF_SUSPICION = {"above": "gap", "ce": "ce_gap", "answer": "answer", "overlap": "overlap", "cosine": "cosine"}
 
 
 @dataclass
 class Distribution:
-    """Count, sum, minimum and maximum of a stream of numbers, and a sample of SAMPLE of them, chosen by hash."""
+    """Count, sum, minimum, maximum and a random sample of a stream of numbers. The sample depends only on the keys."""
 
     count: int = 0
     total: float = 0.0
-    least: float = inf
-    most: float = -inf
+    minimum: float = inf
+    maximum: float = -inf
     _sample: list[tuple[int, float]] = field(default_factory=list)
 
     def add(self, value: float, key: str) -> None:
-        """Add a number; `key` decides whether it is in the sample."""
+        """Add a number; the sample consists of the numbers whose `key` has the smallest hashes."""
         self.count += 1
         self.total += value
-        self.least, self.most = min(self.least, value), max(self.most, value)
-        item = (-_hash(key), value)  # the heap's first has the largest hash
-        if len(self._sample) < SAMPLE:
+        self.minimum, self.maximum = min(self.minimum, value), max(self.maximum, value)
+        item = (-_hash(key), value)  # the first item of the heap has the largest hash
+        if len(self._sample) < SAMPLE_SIZE:
             heappush(self._sample, item)
         elif item > self._sample[0]:
             heappushpop(self._sample, item)
@@ -75,13 +76,13 @@ class Distribution:
     def mean(self) -> float:
         return self.total / self.count
 
-    def quantiles(self, *shares: float) -> list[float]:
-        """Return the quantiles of the sample."""
-        quantiles: list[float] = np.quantile([value for _, value in self._sample], shares).tolist()
+    def compute_quantiles(self, *probabilities: float) -> list[float]:
+        """Return quantiles of the sample."""
+        quantiles: list[float] = np.quantile([value for _, value in self._sample], probabilities).tolist()
         return quantiles
 
-    def histogram(self, bins: int) -> tuple[list[float], list[float]]:
-        """Return (shares, edges) of at most `bins` equal bins over the sample; of whole numbers each holds as many."""
+    def compute_histogram(self, bins: int) -> tuple[list[float], list[float]]:
+        """Return (shares, edges) of at most `bins` bins of equal width over the sample; integers fill whole bins."""
         values = np.array([value for _, value in self._sample])
         edges: Any = bins
         if len(values) and (values == values.round()).all():
@@ -97,31 +98,26 @@ def _hash(text: str) -> int:
 
 @dataclass
 class Summary:
-    """What the rows of an audit add up to.
-
-    retrieved: queries with a positive retrieved, by source. losing: queries that lost a candidate, by filter. values: of the
-    negatives, by name. suspects: negatives with any suspicion. tested: negatives for which a suspicion could be tested.
-    shown: rows to judge: the most suspicious ones, and others sampled by hash.
-    """
+    """Sums over the rows of an audit."""
 
     queries: int = 0
     positives: int = 0
     promoted: int = 0
     not_sampled: int = 0
     random_rejected: int = 0
-    suspects: int = 0
-    skipped: Counter[str] = field(default_factory=Counter)
-    retrieved: Counter[str] = field(default_factory=Counter)
-    sources: Counter[str] = field(default_factory=Counter)
-    dropped: Counter[str] = field(default_factory=Counter)
-    losing: Counter[str] = field(default_factory=Counter)
-    ranks: Counter[int] = field(default_factory=Counter)
-    suspicious: Counter[str] = field(default_factory=Counter)
-    tested: Counter[str] = field(default_factory=Counter)
+    suspects: int = 0  # negatives with at least one suspicion
+    skipped: Counter[str] = field(default_factory=Counter)  # queries by reason
+    retrieved: Counter[str] = field(default_factory=Counter)  # queries with a retrieved positive, by source
+    sources: Counter[str] = field(default_factory=Counter)  # negatives by source
+    dropped: Counter[str] = field(default_factory=Counter)  # candidates by filter
+    dropped_queries: Counter[str] = field(default_factory=Counter)  # queries with a dropped candidate, by filter
+    ranks: Counter[int] = field(default_factory=Counter)  # negatives by lower end of the group of ranks
+    suspicious: Counter[str] = field(default_factory=Counter)  # negatives by suspicion
+    tested: Counter[str] = field(default_factory=Counter)  # negatives whose values allow a test, by suspicion
     negatives: Distribution = field(default_factory=Distribution)  # per query
     rank: Distribution = field(default_factory=Distribution)
-    values: dict[str, Distribution] = field(default_factory=dict)
-    shown: list[AuditRow] = field(default_factory=list)
+    values: dict[str, Distribution] = field(default_factory=dict)  # of the negatives, by measure
+    shown: list[AuditRow] = field(default_factory=list)  # queries for the page
 
     @property
     def num_negatives(self) -> int:
@@ -131,71 +127,76 @@ class Summary:
         """Add a row of the audit."""
         query_id = row["query_id"]
         self.queries += 1
-        self.promoted += sum("promoted" in one for one in row["positives"])
-        self.dropped.update(one["by"] for one in row["dropped"])
-        self.losing.update({one["by"] for one in row["dropped"]})
+        self.promoted += sum("promoted" in positive for positive in row["positives"])
+        self.dropped.update(candidate["by"] for candidate in row["dropped"])
+        self.dropped_queries.update({candidate["by"] for candidate in row["dropped"]})
         if "left_out" in row:
             self.skipped[row["left_out"]] += 1
             return
         self.positives += len(row["positives"])
-        self.retrieved.update({source for one in row["positives"] for source in one["found"]})
+        self.retrieved.update({source for positive in row["positives"] for source in positive["found"]})
         self.not_sampled += row["not_drawn"]
         self.random_rejected += len(row.get("random_refused", ()))
         self.negatives.add(len(row["kept"]), query_id)
-        for one in row["kept"]:
-            key = f"{query_id}\0{one['id']}"
-            self.sources[one["source"]] += 1
-            if "rank" in one:
-                self.rank.add(one["rank"], key)
-                self.ranks[max(lower for lower in RANKS if lower <= one["rank"])] += 1
+        for negative in row["kept"]:
+            key = f"{query_id}\0{negative['id']}"
+            self.sources[negative["source"]] += 1
+            if "rank" in negative:
+                self.rank.add(negative["rank"], key)
+                self.ranks[max(lower for lower in RANKS if lower <= negative["rank"])] += 1
             for name in MEASURES:
-                if name in one:
-                    self.values.setdefault(name, Distribution()).add(one[name], key)
-            self.suspicious.update(one.get("suspicious", ()))
-            self.suspects += "suspicious" in one
-            self.tested.update(name for name, value in _TESTED.items() if value in one)
+                if name in negative:
+                    self.values.setdefault(name, Distribution()).add(negative[name], key)
+            self.suspicious.update(negative.get("suspicious", ()))
+            self.suspects += "suspicious" in negative
+            self.tested.update(name for name, value in _VALUE_OF_SUSPICION.items() if value in negative)
 
 
-def summarize(rows: Iterable[AuditRow], *, show: int = NUM_SHOWN) -> Summary:
-    """Return the summary of an audit, with up to `show` rows to judge: half of them the most suspicious."""
+def summarize(rows: Iterable[AuditRow], *, num_queries: int = NUM_QUERIES) -> Summary:
+    """Return the summary of an audit, with up to `num_queries` queries for the page.
+
+    Up to half of them have the most suspicious negatives; the others are sampled at random.
+    """
     summary = Summary()
-    worst: list[tuple[float, int, AuditRow]] = []
+    most_suspicious: list[tuple[float, int, AuditRow]] = []
     sampled: list[tuple[float, int, AuditRow]] = []
     for number, row in enumerate(rows):
         summary.add(row)
         if row.get("kept"):
-            suspicion = sum(1 / one.get("rank", 1000) for one in row["kept"] if "suspicious" in one)
-            for heap, order in ((worst, suspicion), (sampled, -_hash(row["query_id"]))):
-                (heappush if len(heap) < show else heappushpop)(heap, (order, -number, row))
-    best = [row for suspicion, _, row in sorted(worst, key=_order, reverse=True) if suspicion][: show // 2]
-    others = [row for _, _, row in sorted(sampled, key=_order, reverse=True) if row not in best]
-    summary.shown = best + others[: show - len(best)]
+            suspicion = sum(1 / negative.get("rank", 1000) for negative in row["kept"] if "suspicious" in negative)
+            for heap, priority in ((most_suspicious, suspicion), (sampled, -_hash(row["query_id"]))):
+                (heappush if len(heap) < num_queries else heappushpop)(heap, (priority, -number, row))
+    suspicious = [row for suspicion, _, row in _sort_heap(most_suspicious) if suspicion][: num_queries // 2]
+    others = [row for _, _, row in _sort_heap(sampled) if row not in suspicious]
+    summary.shown = suspicious + others[: num_queries - len(suspicious)]
     return summary
 
 
-def _order(item: tuple[float, int, AuditRow]) -> tuple[float, int]:
-    return item[:2]
+def _sort_heap(heap: list[tuple[float, int, AuditRow]]) -> list[tuple[float, int, AuditRow]]:
+    return sorted(heap, key=lambda item: item[:2], reverse=True)
 
 
 Section = tuple[str, Sequence[str], Sequence[Sequence[str]]]  # title, header (its names may be empty), rows
 
 
 def build_sections(summary: Summary) -> list[Section]:
-    """Return the tables of the report, without those that would be empty."""
+    """Return the tables of the report that are not empty."""
     num_examples, num_negatives = summary.negatives.count, summary.num_negatives
     overview = [("queries", f"{summary.queries:,}"), ("examples", f"{num_examples:,}")]
-    overview += [(f"left out: {why.replace('_', ' ')}", f"{count:,}") for why, count in summary.skipped.most_common()]
+    overview += [
+        (f"skipped: {reason.replace('_', ' ')}", f"{count:,}") for reason, count in summary.skipped.most_common()
+    ]
     if num_examples:
         overview += [
             ("positives", f"{summary.positives:,}"),
             ("negatives", f"{num_negatives:,}"),
-            ("negatives of a query, fewest", f"{summary.negatives.least:,.0f}"),
-            ("negatives of a query, mean", f"{summary.negatives.mean:,.1f}"),
-            ("negatives of a query, most", f"{summary.negatives.most:,.0f}"),
-            ("candidates that were not drawn", f"{summary.not_sampled:,}"),
+            ("negatives per query, minimum", f"{summary.negatives.minimum:,.0f}"),
+            ("negatives per query, mean", f"{summary.negatives.mean:,.1f}"),
+            ("negatives per query, maximum", f"{summary.negatives.maximum:,.0f}"),
+            ("candidates not sampled", f"{summary.not_sampled:,}"),
         ]
     if summary.random_rejected:
-        overview.append(("random passages that a filter refused", f"{summary.random_rejected:,}"))
+        overview.append(("random passages rejected by a filter", f"{summary.random_rejected:,}"))
     if summary.promoted:
         overview.append(("candidates that became positives", f"{summary.promoted:,}"))
     origins = [
@@ -209,11 +210,11 @@ def build_sections(summary: Summary) -> list[Section]:
         for lower, upper in zip(RANKS, [*RANKS[1:], 0], strict=True) if summary.ranks[lower]
     ]  # fmt: skip
     values = [
-        (MEASURES[name], f"{one.count:,}", *(f"{value:z.4g}" for value in one.quantiles(0.05, 0.25, 0.5, 0.75, 0.95)))
-        for name, one in summary.values.items()
+        (MEASURES[name], f"{measure.count:,}", *(f"{value:z.4g}" for value in measure.compute_quantiles(*QUANTILES)))
+        for name, measure in summary.values.items()
     ]
     dropped = [
-        (FILTERS.get(name, name), f"{count:,}", f"{summary.losing[name]:,}")
+        (FILTERS.get(name, name), f"{count:,}", f"{summary.dropped_queries[name]:,}")
         for name, count in summary.dropped.most_common()
     ]
     suspicious = [
@@ -223,17 +224,14 @@ def build_sections(summary: Summary) -> list[Section]:
     ]
     if suspicious:
         suspicious.append(("any of these", f"{summary.suspects:,}", _format_share(summary.suspects, num_negatives)))
+    header = ("", "negatives", *(f"{quantile:.0%}" for quantile in QUANTILES))
     sections: list[Section] = [
-        ("Mined", ("", ""), overview),
-        ("Where they are from", ("source", "negatives", "share", "queries whose positive it found"), origins),
-        ("How hard: their ranks", ("rank", "negatives", "share"), ranks),
-        ("How hard: beside the positive", ("", "known", "5%", "25%", "half", "75%", "95%"), values),
-        ("Dropped", ("why", "candidates", "queries"), dropped),
-        (
-            "Suspicious: may be positives that nobody judged",
-            ("a negative that", "negatives", "of those tested"),
-            suspicious,
-        ),
+        ("Examples", ("", ""), overview),
+        ("Sources", ("source", "negatives", "share", "queries with a positive retrieved"), origins),
+        ("Ranks of negatives", ("rank", "negatives", "share"), ranks),
+        ("Scores of negatives, quantiles", header, values),
+        ("Dropped candidates", ("reason", "candidates", "queries"), dropped),
+        ("Possible false negatives", ("suspicion", "negatives", "share of those tested"), suspicious),
     ]
     return [section for section in sections if section[2]]
 
@@ -255,9 +253,9 @@ def format_text(summary: Summary) -> Iterator[str]:
 
 
 def write_report(target: str, rows: Iterable[AuditRow], *, corpus: str | None, queries: str | None) -> None:
-    """Write the report of an audit: a page if `target` ends in .html, else text; "-" is stdout.
+    """Write the report of an audit: an HTML page if `target` ends in .html, else text; "-" is stdout.
 
-    corpus, queries: files with the texts that the page shows.
+    corpus, queries: files of the texts that the page shows
     """
     summary = summarize(rows)
     is_page = target.endswith((".html", ".htm"))
@@ -269,34 +267,37 @@ def write_report(target: str, rows: Iterable[AuditRow], *, corpus: str | None, q
 
 
 def format_page(summary: Summary, corpus: str | None = None, queries: str | None = None) -> Iterator[str]:
-    """Iterate over the lines of the report as an HTML page, with texts from `corpus` and `queries`."""
+    """Iterate over the lines of the report as an HTML page."""
     from drtk.runtime import pages
 
     def parts() -> Iterator[Markup]:
         for title, header, rows in build_sections(summary):
-            yield pages.heading(title)
-            yield pages.table(header if any(header) else (), [[Cell(text) for text in row] for row in rows])
-        drawn = {"rank in its source": summary.rank} | {MEASURES[name]: one for name, one in summary.values.items()}
-        yield pages.pictures(
-            pages.histogram(
-                *one.histogram(BINS),
-                label=f"share of {one.count:,} negatives",
-                caption=f"{name}; {one.least:z.4g} to {one.most:z.4g}, mean {one.mean:z.4g}",
+            yield pages.render_heading(title)
+            yield pages.render_table(header if any(header) else (), [[Cell(text) for text in row] for row in rows])
+        histograms = {"rank in its source": summary.rank}
+        histograms |= {MEASURES[name]: measure for name, measure in summary.values.items()}
+        yield pages.render_figures(
+            pages.render_histogram(
+                *measure.compute_histogram(NUM_BINS),
+                label=f"share of {measure.count:,} negatives",
+                caption=f"{title}; {measure.minimum:z.4g} to {measure.maximum:z.4g}, mean {measure.mean:z.4g}",
             )
-            for name, one in drawn.items()
-            if one.count > 1
+            for title, measure in histograms.items()
+            if measure.count > 1
         )
         if summary.shown:
-            yield pages.heading("Judge for yourself")
-            yield pages.paragraph(
-                "The queries with the most suspicious negatives, then queries sampled at random. Is a negative an answer?",
+            yield pages.render_heading("Example queries")
+            yield pages.render_paragraph(
+                "Queries with the most suspicious negatives, then queries sampled at random. Is a negative relevant?",
                 kind="dim",
             )
         yield from _query_details(summary.shown, corpus, queries)
 
-    suspects = f", {summary.suspects:,} of them suspicious" if summary.tested else ""
-    mined = f"{summary.negatives.count:,} examples of {summary.queries:,} queries, {summary.num_negatives:,} negatives"
-    return pages.page("Mined negatives", parts(), subtitle=mined + suspects)
+    suspicious = f", {summary.suspects:,} of them suspicious" if summary.tested else ""
+    subtitle = (
+        f"{summary.negatives.count:,} examples of {summary.queries:,} queries, {summary.num_negatives:,} negatives"
+    )
+    return pages.render_page("Mined negatives", parts(), subtitle=subtitle + suspicious)
 
 
 def _query_details(rows: Sequence[AuditRow], corpus: str | None, queries: str | None) -> Iterator[Markup]:
@@ -306,11 +307,11 @@ def _query_details(rows: Sequence[AuditRow], corpus: str | None, queries: str | 
     from drtk.retrieval.snippets import PassageSnippets
     from drtk.runtime import pages
 
-    wanted = {row["query_id"] for row in rows}
+    query_ids = {row["query_id"] for row in rows}
     texts: dict[str, Query] = {}
     if queries is not None and not is_stream(queries):
-        texts = {query.id: query for query in read_queries(queries) if query.id in wanted}
-    show = PassageSnippets(
+        texts = {query.id: query for query in read_queries(queries) if query.id in query_ids}
+    get_snippet = PassageSnippets(
         None if corpus is None or is_stream(corpus) else corpus,
         words=SNIPPET_WORDS,
         mark="{}".join(pages.MARK).format,
@@ -321,48 +322,46 @@ def _query_details(rows: Sequence[AuditRow], corpus: str | None, queries: str | 
         items: list[Markup] = []
 
         def add(
-            one: AuditRow, what: str, note: str = "", kind: str = "dim", *, question: str = question, items: Any = items
+            passage: AuditRow,
+            label: str,
+            note: str = "",
+            css: str = "dim",
+            *,
+            question: str = question,
+            items: Any = items,
         ) -> None:
-            title, words = show(question, one["id"])
-            what += "".join(f", {name} {one[name]:z.4g}" for name in _SHOWN if name in one)
-            items.append(
-                pages.passage_item(
-                    Markup('{} <span class="{}">{}</span>').format(what, kind, note), one["id"], title, words
-                )
-            )
+            title, snippet = get_snippet(question, passage["id"])
+            label += "".join(f", {name} {passage[name]:z.4g}" for name in _SHOWN_VALUES if name in passage)
+            heading = Markup('{} <span class="{}">{}</span>').format(label, css, note)
+            items.append(pages.render_passage_item(heading, passage["id"], title, snippet))
 
-        for one in row["positives"][:HARDEST]:
-            where = ", ".join(f"rank {rank:,} of {source}" for source, (rank, _) in one["found"].items())
-            what = "became a positive: holds an answer" if "promoted" in one else "positive"
-            add(one, f"{what}, {where or 'not found by any source'}")
-        for one in sorted(row["kept"], key=_hardness)[:HARDEST]:
-            add(
-                one,
-                f"negative, {_format_place(one)}",
-                "; ".join(SUSPICIONS[name] for name in one.get("suspicious", ())),
-                "bad",
-            )
-        for one in row["dropped"][:LOST]:
-            limit = f", limit {one['limit']:.4g}" if "limit" in one else ""
-            add(one, _format_place(one), f"dropped: {FILTERS.get(one['by'], one['by'])}{limit}")
-        if len(row["dropped"]) > LOST:
-            items.append(Markup('<li class="dim">{:,} more were dropped</li>').format(len(row["dropped"]) - LOST))
-        suspects = sum("suspicious" in one for one in row["kept"])
-        told = Markup(' <span class="bad">{:,} suspicious</span>').format(suspects) if suspects else ""
-        yield pages.details(
-            Markup('{} <code>{}</code><br><span class="dim">{:,} negatives</span>{}').format(
-                query.text or query.id, query.id, len(row["kept"]), told
-            ),
-            items,
+        for positive in row["positives"][:NUM_NEGATIVES]:
+            ranks = ", ".join(f"rank {rank:,} of {source}" for source, (rank, _) in positive["found"].items())
+            label = "became a positive: contains an answer" if "promoted" in positive else "positive"
+            add(positive, f"{label}, {ranks or 'not retrieved'}")
+        for negative in sorted(row["kept"], key=_order_by_hardness)[:NUM_NEGATIVES]:
+            suspicions = "; ".join(SUSPICIONS[name] for name in negative.get("suspicious", ()))
+            add(negative, f"negative, {_format_rank(negative)}", suspicions, "bad")
+        for candidate in row["dropped"][:NUM_REJECTED]:
+            limit = f", limit {candidate['limit']:.4g}" if "limit" in candidate else ""
+            add(candidate, _format_rank(candidate), f"dropped: {FILTERS.get(candidate['by'], candidate['by'])}{limit}")
+        if (num_more := len(row["dropped"]) - NUM_REJECTED) > 0:
+            items.append(Markup('<li class="dim">{:,} more were dropped</li>').format(num_more))
+        num_suspicious = sum("suspicious" in negative for negative in row["kept"])
+        summary = Markup('{} <code>{}</code><br><span class="dim">{:,} negatives</span>').format(
+            query.text or query.id, query.id, len(row["kept"])
         )
+        if num_suspicious:
+            summary += Markup(' <span class="bad">{:,} suspicious</span>').format(num_suspicious)
+        yield pages.render_details(summary, items)
 
 
-def _hardness(one: AuditRow) -> tuple[bool, int, float, int]:
-    """Order suspicious negatives first, then those whose score is nearest the positive's."""
-    num_suspicions = len(one.get("suspicious", ()))
-    gap = one.get("ce_gap", one.get("gap"))
-    return not num_suspicions, -num_suspicions, inf if gap is None else gap, int(one.get("rank", 1 << 30))
+def _order_by_hardness(negative: AuditRow) -> tuple[bool, int, float, int]:
+    """Sort key: suspicious negatives first, then those with a score nearest the positive's."""
+    num_suspicions = len(negative.get("suspicious", ()))
+    gap = negative.get("ce_gap", negative.get("gap"))
+    return not num_suspicions, -num_suspicions, inf if gap is None else gap, int(negative.get("rank", 1 << 30))
 
 
-def _format_place(one: AuditRow) -> str:
-    return f"rank {one['rank']:,} of {one['source']}" if "rank" in one else str(one["source"])
+def _format_rank(passage: AuditRow) -> str:
+    return f"rank {passage['rank']:,} of {passage['source']}" if "rank" in passage else str(passage["source"])

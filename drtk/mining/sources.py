@@ -1,4 +1,4 @@
-"""Sources of candidates: runs, indexes and training examples, read side by side query by query."""
+"""Sources of candidates: read runs, indexes and training examples together, query by query."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from drtk.data import sniff
-from drtk.data.checks import Faulty, skip_faulty
-from drtk.data.examples import FoundExample, parse_example_row, query_id_of
-from drtk.data.formats import json_rows
-from drtk.data.ids import CorpusIds, document_id
+from drtk.data.checks import WithErrors, skip_faulty
+from drtk.data.examples import ParsedExample, parse_example_row, parse_query_id
+from drtk.data.formats import iter_json_rows
+from drtk.data.ids import CorpusIds, parse_document_id
 from drtk.data.jsonl import read_queries
 from drtk.data.rows import Row
 from drtk.data.runs import group_runs, parse_runs
@@ -23,18 +23,18 @@ from drtk.errors import DrtkError, MismatchError, RecordError, UsageError
 from drtk.indexing.config import INDEX_KIND
 from drtk.mining.candidates import Hits, MiningQuery, merge_queries
 from drtk.records import Query
-from drtk.runtime.inputs import Intake
-from drtk.runtime.manifest import folder_entry, read_manifest
+from drtk.runtime.inputs import InputTracker
+from drtk.runtime.manifest import describe_folder, read_manifest
 from drtk.runtime.progress import warn
 from drtk.runtime.streams import STANDARD, name_of
 
 if TYPE_CHECKING:
     from drtk.mining.index_search import IndexSearch
 
-_HINTS = {  # what a file seems to be -> how to pass it
+_HINTS = {  # kind of file -> how to pass it
     sniff.JUDGEMENTS: "; judgements: `qrels`",
-    sniff.RANKED: "; judgements: `qrels`; ranked pairs: drtk convert FILE --as run; triples: drtk convert FILE --as examples",
-    sniff.CANDIDATES: "; candidates: drtk convert FILE --as run | sort -s -k1,1",
+    sniff.RANKED: "; judgements: `qrels`; ranked pairs and triples: drtk convert",
+    sniff.CANDIDATES: "; candidates: drtk convert, then sort -s -k1,1",
     sniff.QUERIES: "; queries: `queries`",
     sniff.PASSAGES: "; passages: `corpus`",
     sniff.EITHER: "; queries: `queries`, passages: `corpus`",
@@ -43,7 +43,7 @@ _HINTS = {  # what a file seems to be -> how to pass it
 
 @dataclass(frozen=True)
 class Sources:
-    """The sources by kind: name and file, or name and index folders. names: all of them, in the given order."""
+    """Files of runs and examples, and folders of indexes, by source name. names: of all sources, in the given order."""
 
     names: list[str]
     runs: dict[str, str] = field(default_factory=dict)
@@ -53,118 +53,123 @@ class Sources:
     @property
     def paths(self) -> list[str]:
         """All files and folders, in the given order."""
-        of = {name: [path] for name, path in (self.runs | self.examples).items()} | self.indexes
-        return [path for name in self.names for path in of[name]]
+        paths = {name: [path] for name, path in (self.runs | self.examples).items()} | self.indexes
+        return [path for name in self.names for path in paths[name]]
 
 
-def sort_sources(arguments: Sequence[str], intake: Intake, *, name: str = "") -> Sources:
-    """Sort arguments, `NAME=PATH` or `PATH`, by kind; index folders of one name are searched as one collection.
+def parse_sources(arguments: Sequence[str], tracker: InputTracker, *, name: str = "") -> Sources:
+    """Parse sources `NAME=PATH` or `PATH`, and detect whether each is a run, examples or an index.
 
-    name: name of a single source. Raises UsageError for ambiguous names, MismatchError for a file or folder of another kind.
+    Index folders of one name are searched together. name: name of a single source
+    Raises UsageError for ambiguous names, MismatchError for a file or folder of another kind.
     """
     grouped = {run.name: [run] for run in parse_runs(arguments, name=name)} if name else group_runs(arguments)
     sources = Sources(list(grouped))
-    for called, runs in grouped.items():
+    for source_name, runs in grouped.items():
         paths = [run.source for run in runs]
         folders = [path for path in paths if path != STANDARD and Path(path).is_dir()]
         for folder in folders:
             read_manifest(folder, kind=INDEX_KIND)
-            intake.inputs.append(folder_entry(folder))
+            tracker.inputs.append(describe_folder(folder))
         if folders == paths:
-            sources.indexes[called] = folders
+            sources.indexes[source_name] = folders
         elif len(paths) > 1:
-            raise UsageError(f"two runs are called '{called}'; name them: NAME=FILE")
+            raise UsageError(f"two runs are called '{source_name}'; name them: NAME=FILE")
         else:
-            head = intake.peek(paths[0])
-            kind = sniff.kind_of(head)
+            head = tracker.peek(paths[0])
+            kind = sniff.sniff_kind(head)
             if kind not in (None, sniff.RUN, sniff.EXAMPLES):
                 raise MismatchError(
                     f"{name_of(paths[0])}: seems to hold {kind}; expected a TREC run (drtk search), an index folder or "
                     f"training examples{_HINTS.get(kind, '')}"
                 )
             is_json = head.removeprefix(b"\xef\xbb\xbf").lstrip()[:1] in (b"{", b"[")
-            (sources.examples if is_json else sources.runs)[called] = paths[0]
+            (sources.examples if is_json else sources.runs)[source_name] = paths[0]
     return sources
 
 
-def read_judgements(qrels: str, *, corpus: CorpusIds | None, by_source: bool, intake: Intake) -> Judgements:
-    """Return grades by query and document, or passage.
+def read_judgements(qrels: str, *, corpus: CorpusIds | None, by_source: bool, tracker: InputTracker) -> Judgements:
+    """Return the grades of a qrels file by query id and document or passage id.
 
-    Raises RecordError for a pair judged twice and an id that is not in the corpus, DrtkError for an empty file.
+    by_source: judgments are of documents, not passages
+    Raises RecordError for a pair judged twice and for an id that is not in the corpus, DrtkError for an empty file.
     """
     judgements: Judgements = {}
-    what = "document" if by_source else "passage"
+    unit = "document" if by_source else "passage"
 
-    def iter_checked() -> Iterator[Faulty[None]]:
-        for number, qrel in read_qrels(qrels, intake=intake):
+    def iter_checked() -> Iterator[WithErrors[None]]:
+        for number, qrel in read_qrels(qrels, tracker=tracker):
             place = f"{name_of(qrels)}:{number}"
             grades = judgements.setdefault(qrel.query_id, {})
             if qrel.doc_id in grades:
                 problem = f"document '{qrel.doc_id}' is judged a second time for query '{qrel.query_id}'"
-                intake.forgive(RecordError(place, problem))
+                tracker.skip_or_raise(RecordError(place, problem))
             elif corpus and not (corpus.has_document(qrel.doc_id) if by_source else qrel.doc_id in corpus):
-                problem = f"{what} '{qrel.doc_id}' is not in the corpus"
+                problem = f"{unit} '{qrel.doc_id}' is not in the corpus"
                 if corpus.has_document(qrel.doc_id):
                     problem = f"'{qrel.doc_id}' is a document of the corpus, not a passage; use `positives` source"
                 yield None, [RecordError(place, problem)]
             else:
                 grades[qrel.doc_id] = qrel.grade
 
-    for _ in skip_faulty(iter_checked(), qrels, intake):
+    for _ in skip_faulty(iter_checked(), qrels, tracker):
         pass
     if not judgements:
-        raise DrtkError(f"{name_of(qrels)}: holds no judgements")
+        raise DrtkError(f"{name_of(qrels)}: contains no judgments")
     return judgements
 
 
-class Aligned:
-    """Items by query in file order, taken in the order of another file: holds only what was read too early.
+class QueryBuffer:
+    """Take queries of a file in the order of another file; buffers the queries that come earlier in this file.
 
-    only: the queries worth holding.
+    only: ids of the queries that may be taken; others are not buffered
     """
 
-    def __init__(self, items: Iterable[MiningQuery], *, only: Container[str] | None = None) -> None:
-        self._items, self._only = iter(items), only
-        self.held: dict[str, deque[MiningQuery]] = {}
+    def __init__(self, queries: Iterable[MiningQuery], *, only: Container[str] | None = None) -> None:
+        self._queries, self._only = iter(queries), only
+        self.buffered: dict[str, deque[MiningQuery]] = {}
 
     def take(self, query_id: str) -> MiningQuery | None:
-        """Return the next item of a query; None if there is no more."""
-        if query_id in self.held:
-            items = self.held[query_id]
-            if len(items) == 1:
-                del self.held[query_id]
-            return items.popleft()
-        for item in self._items:
-            if item.query_id == query_id:
-                return item
-            self._hold(item)
+        """Return the next record of a query; None if there are no more."""
+        if query_id in self.buffered:
+            records = self.buffered[query_id]
+            if len(records) == 1:
+                del self.buffered[query_id]
+            return records.popleft()
+        for record in self._queries:
+            if record.query_id == query_id:
+                return record
+            self._buffer(record)
         return None
 
     def remaining(self) -> list[str]:
-        """Return the queries that were not taken yet."""
-        for item in self._items:
-            self._hold(item)
-        return list(self.held)
+        """Read to the end; return the ids of queries that were not taken."""
+        for record in self._queries:
+            self._buffer(record)
+        return list(self.buffered)
 
-    def _hold(self, item: MiningQuery) -> None:
-        if self._only is None or item.query_id in self._only:
-            self.held.setdefault(item.query_id, deque()).append(item)
+    def _buffer(self, record: MiningQuery) -> None:
+        if self._only is None or record.query_id in self._only:
+            self.buffered.setdefault(record.query_id, deque()).append(record)
 
 
 @dataclass
 class QueryStream:
-    """The training queries, each with its hits in every run and its lines in every file of examples.
+    """Iterate over the training queries, each with its hits in every source. Iterating again reads the files again.
 
-    The first source sets the order, or the queries that the indexes are searched with; others are held in memory only as
-    far as their order differs. Iterating again reads the files again.
+    Queries come in the order of the first source, or of the queries that indexes are searched with. Queries that another
+    source lists earlier are buffered in memory.
 
-    judgements: None if examples or answers say what is positive. allow_unjudged: answers can make positives.
-    queries: the file that indexes are searched with. texts: queries by id, if texts are needed otherwise.
+    judgements: None if positives come from examples or answers
+    allow_unjudged: also yield queries without judgments, whose positives come from answers
+    by_source: judgments are of documents, not passages
+    queries: file of the queries that indexes are searched with
+    texts: queries by id, if no index reads `queries` but filters need texts
     Raises RecordError (file:line) for an id that is not in the corpus or the queries, MismatchError if no query is judged.
     """
 
     sources: Sources
-    intake: Intake
+    tracker: InputTracker
     counts: dict[str, Any] = field(default_factory=dict)
     corpus: CorpusIds | None = None
     judgements: Judgements | None = None
@@ -175,63 +180,63 @@ class QueryStream:
     texts: dict[str, Query] | None = None
 
     def may_have_positives(self, query_id: str) -> bool:
-        """Return whether the query is judged, or may get positives from examples or answers."""
+        """Return whether the query can have positives from judgments, examples or answers."""
         return self.allow_unjudged or bool(self.sources.examples) or self.is_judged(query_id)
 
     def is_judged(self, query_id: str) -> bool:
-        """Return whether there are judgements of the query; True if no judgements are used."""
+        """Return whether the query has judgments; True if no judgments are used."""
         return self.judgements is None or query_id in self.judgements
 
     def __iter__(self) -> Iterator[MiningQuery]:
         seen: set[str] = set()
-        num_unjudged, example, warned = 0, "", self.by_source
+        num_unjudged, first_unjudged, warned = 0, "", self.by_source
         for query in self._merge_sources():
             id = query.query_id
             if not (self.allow_unjudged or query.positives or self.is_judged(id)):
                 num_unjudged += 1
-                example = example or id
+                first_unjudged = first_unjudged or id
                 continue
             seen.add(id)
             if not warned and self._names_documents(query):
-                warn(f"query '{id}': judgements name documents, not passages: `positives` source")
+                warn(f"query '{id}': judgments are of documents, not passages; use `positives` source")
                 warned = True
             yield query
         if num_unjudged and not seen and self.judgements is not None:
             raise MismatchError(
-                f"{name_of(self.sources.paths[0])}: no query of the runs has judgements "
-                f"(runs: '{example}', judgements: '{next(iter(self.judgements))}'); pass the judgements of these queries"
+                f"{name_of(self.sources.paths[0])}: no query of the runs has judgments "
+                f"(runs: '{first_unjudged}', judgments: '{next(iter(self.judgements))}'); give the judgments of these queries"
             )
-        # Set once, at the end: a resumed run reads all queries again.
+        # Set at the end, since a resumed run reads all queries again.
         if num_unjudged:
             self.counts["without_judgements"] = num_unjudged
         if num_missing := len((self.judgements or {}).keys() - seen):
             self.counts["not_retrieved"] = num_missing
 
     def _names_documents(self, query: MiningQuery) -> bool:
-        """Return whether a chunk of a judged document would become a negative."""
+        """Return whether a hit is a chunk of a judged document, and so would become a negative."""
         grades = (self.judgements or {}).get(query.query_id, {})
         chunks = [id for hits in query.hits.values() for id in hits.ids if "#" in id]
-        return any(document_id(id) in grades and id not in grades for id in chunks)
+        return any(parse_document_id(id) in grades and id not in grades for id in chunks)
 
     def _merge_sources(self) -> Iterator[MiningQuery]:
         readers = {name: (self._iter_run, path) for name, path in self.sources.runs.items()}
         readers |= {name: (self._iter_examples, path) for name, path in self.sources.examples.items()}
         streams = [
-            skip_faulty(read(name, path), path, self.intake)
+            skip_faulty(read(name, path), path, self.tracker)
             for name, (read, path) in ((name, readers[name]) for name in self.sources.names if name in readers)
         ]
         only = None if self.allow_unjudged or self.sources.examples else self.judgements
-        first = streams.pop(0) if self.indexes is None else self._iter_searched()
-        others = [Aligned(stream, only=only) for stream in streams]
+        first = streams.pop(0) if self.indexes is None else self._iter_index_queries()
+        others = [QueryBuffer(stream, only=only) for stream in streams]
 
-        def merge(parts: Sequence[MiningQuery | None]) -> MiningQuery:
-            merged = merge_queries([part for part in parts if part is not None])
+        def merge(records: Sequence[MiningQuery | None]) -> MiningQuery:
+            merged = merge_queries([record for record in records if record is not None])
             if merged.query is None and self.texts is not None:
                 return replace(merged, query=self.texts.get(merged.query_id))
             return merged
 
-        for one in first:
-            yield merge([one, *(other.take(one.query_id) for other in others)])
+        for query in first:
+            yield merge([query, *(other.take(query.query_id) for other in others)])
         remaining = dict.fromkeys(id for other in others for id in other.remaining())
         if self.indexes is None:
             for id in remaining:
@@ -239,18 +244,18 @@ class QueryStream:
         elif remaining:
             self.counts["not_in_queries"] = len(remaining)
 
-    def _iter_searched(self) -> Iterator[MiningQuery]:
-        """Iterate over the queries that indexes are searched with, as vectors or texts."""
+    def _iter_index_queries(self) -> Iterator[MiningQuery]:
+        """Iterate over the queries that indexes are searched with, without hits."""
         assert self.indexes is not None
         if self.indexes.stored is None:
             assert self.queries is not None
-            for query in read_queries(self.queries, intake=self.intake):
+            for query in read_queries(self.queries, tracker=self.tracker):
                 yield MiningQuery(query.id, query=query)
             return
-        for one in self.indexes.stored:
-            if self._lacks_text(one.id):
-                raise MismatchError(f"{self.queries}: has no query '{one.id}', which is in the embeddings folder")
-            yield MiningQuery(one.id, row=(one.shard, one.row))
+        for stored in self.indexes.stored:
+            if self._lacks_text(stored.id):
+                raise MismatchError(f"{self.queries}: has no query '{stored.id}', which is in the embeddings folder")
+            yield MiningQuery(stored.id, row=(stored.shard, stored.row))
 
     def _lacks_text(self, query_id: str) -> bool:
         return self.texts is not None and query_id not in self.texts and self.may_have_positives(query_id)
@@ -258,7 +263,7 @@ class QueryStream:
     def _find_unknown(
         self, source: str, query_id: str, line: int, ids: Iterable[str], lines: Iterable[int]
     ) -> tuple[bool, set[str], list[RecordError]]:
-        """Return whether the query is missing, the passages that are not in the corpus, and an error for each."""
+        """Return whether the text of the query is missing, the ids that are not in the corpus, and an error for each."""
         errors, unknown = list[RecordError](), set[str]()
         is_missing = self._lacks_text(query_id)
         if is_missing:
@@ -270,91 +275,99 @@ class QueryStream:
                     errors.append(RecordError(f"{name_of(source)}:{place}", f"passage '{id}' is not in the corpus"))
         return is_missing, unknown, errors
 
-    def _iter_run(self, name: str, source: str) -> Iterator[Faulty[MiningQuery]]:
-        for hits in iter_grouped_hits(source, intake=self.intake):
+    def _iter_run(self, name: str, source: str) -> Iterator[WithErrors[MiningQuery]]:
+        for hits in iter_grouped_hits(source, tracker=self.tracker):
             is_missing, unknown, errors = self._find_unknown(
                 source, hits.query_id, hits.lines[0], hits.doc_ids, hits.lines
             )
-            ranking = [hit for hit in hits.ranking() if hit[0] not in unknown]
-            found = Hits([id for id, _ in ranking], [score for _, score in ranking])
-            yield None if is_missing else MiningQuery(hits.query_id, {name: found}), errors
+            ranking = [hit for hit in hits.to_ranking() if hit[0] not in unknown]
+            known_hits = Hits([id for id, _ in ranking], [score for _, score in ranking])
+            yield None if is_missing else MiningQuery(hits.query_id, {name: known_hits}), errors
 
-    def _iter_examples(self, name: str, source: str) -> Iterator[Faulty[MiningQuery]]:
-        """Iterate over examples, all lines of a query merged at the first of them.
+    def _iter_examples(self, name: str, source: str) -> Iterator[WithErrors[MiningQuery]]:
+        """Iterate over examples; all lines of a query are merged at the place of the first.
 
-        The file is read first for queries with several lines, and then by two readers: the second one gives the later
-        lines, so only lines in another order are in memory. A stream is copied to disk.
+        The file is read three times: to count the lines of each query, and then by two readers, one for the first line of
+        each query and one for later lines. So only lines in another order are buffered. A stream is copied to disk.
         """
-        self.intake.keep(source)
-        again = Intake(stand_ins=self.intake.stand_ins)  # the file is one input, though it is read three times
+        self.tracker.copy_streams(source)
+        rereading = InputTracker(stand_ins=self.tracker.stand_ins)  # does not record the file as a further input
         errors: list[RecordError] = []  # of the lines read since the last query
 
         def read(number: int, row: Row | ValueError) -> MiningQuery | None:
             try:
                 if isinstance(row, ValueError):
                     raise row
-                found = parse_example_row(row)
+                parsed = parse_example_row(row)
             except ValueError as error:
-                self.intake.forgive(RecordError(f"{name_of(source)}:{number}", str(error)))
+                self.tracker.skip_or_raise(RecordError(f"{name_of(source)}:{number}", str(error)))
                 return None
-            if found.has_new_ids:
+            if parsed.has_new_ids:
                 raise DrtkError(
-                    f"{name_of(source)}: holds texts, not ids; make a corpus and queries of them first: "
-                    f"drtk convert {source} --as examples --corpus-out FILE --queries-out FILE -o FILE"
+                    f"{name_of(source)}: contains texts, not ids; drtk convert with `corpus_out` and `queries_out` "
+                    "writes a corpus, queries and examples of ids"
                 )
-            query = _convert_example(name, found)
+            query = _convert_example(name, parsed)
             ids = dict.fromkeys((*query.positives, *(id for hits in query.hits.values() for id in hits.ids)))
             is_missing, unknown, new = self._find_unknown(source, query.query_id, number, ids, repeat(number))
             errors.extend(new)
             return None if is_missing else _remove_passages(query, unknown) if unknown else query
 
-        num_later = Counter(id for id, _, _ in _iter_lines(source, again, later=True))
-        later = Aligned(
-            read(number, row) or MiningQuery(str(id)) for id, number, row in _iter_lines(source, again, later=True)
+        num_later = Counter(id for id, _, _ in _iter_lines(source, rereading, later=True))
+        later = QueryBuffer(
+            read(number, row) or MiningQuery(str(id)) for id, number, row in _iter_lines(source, rereading, later=True)
         )
-        for id, number, row in _iter_lines(source, self.intake, later=False):
-            lines = [read(number, row), *(later.take(str(id)) for _ in range(num_later[id]))]
-            good = [line for line in lines if line is not None and (line.positives or line.hits)]
-            yield merge_queries(good) if good else None, errors.copy()
+        for id, number, row in _iter_lines(source, self.tracker, later=False):
+            records = [read(number, row), *(later.take(str(id)) for _ in range(num_later[id]))]
+            valid = [record for record in records if record is not None and (record.positives or record.hits)]
+            yield merge_queries(valid) if valid else None, errors.copy()
             errors.clear()
 
 
-def _iter_lines(source: str, intake: Intake, *, later: bool) -> Iterator[tuple[str | None, int, Row | ValueError]]:
-    """Iterate over (query id, line number, row): the first line of each query, or all others; the id is None if unreadable."""
+def _iter_lines(
+    source: str, tracker: InputTracker, *, later: bool
+) -> Iterator[tuple[str | None, int, Row | ValueError]]:
+    """Iterate over (query id, line number, row) of the first line of each query, or of all later lines.
+
+    The query id is None if the line cannot be read.
+    """
     seen: set[str] = set()
-    for number, row in json_rows(source, intake):
+    for number, row in iter_json_rows(source, tracker):
         id = None
         if not isinstance(row, ValueError):
             with suppress(ValueError):
-                id = query_id_of(row)
+                id = parse_query_id(row)
         if (id in seen) == later:
             yield id, number, row
         if id is not None:
             seen.add(id)
 
 
-def _convert_example(name: str, found: FoundExample) -> MiningQuery:
-    """Return an example as a query with hits: by system, or by the sources of its negatives (`name` if it has none)."""
-    example = found.example
+def _convert_example(name: str, parsed: ParsedExample) -> MiningQuery:
+    """Return an example as a query whose hits are its negatives, by their source (`name` if the example has none)."""
+    example = parsed.example
     scores = example.scores or {}
     ce_scores = dict(zip(example.negatives, scores.get("negatives", ()), strict=False))
-    ce_scores |= zip(example.positives, scores.get("positives", ()), strict=False)  # also a negative: this score counts
-    ids_by_system: dict[str, list[str]] = {}
-    if found.systems is not None:
-        for system, items in found.systems.items():
-            ids_by_system[system or name] = list(items)
-            for id, score in items.items():
+    ce_scores |= zip(example.positives, scores.get("positives", ()), strict=False)  # replaces the score as a negative
+    ids_by_source: dict[str, list[str]] = {}
+    is_ranked = parsed.systems is not None  # lists of sentence-transformers are ranked, others shuffled
+    if parsed.systems is not None:
+        for system, ce_score_by_id in parsed.systems.items():
+            ids_by_source[system or name] = list(ce_score_by_id)
+            for id, score in ce_score_by_id.items():
                 if score is not None:
                     ce_scores.setdefault(id, score)
     else:
-        systems = (example.sources or {}).get("negatives") or [name] * len(example.negatives)
-        for id, system in zip(example.negatives, systems, strict=False):
-            ids_by_system.setdefault(system, []).append(id)
-    is_ranked = found.systems is not None  # sentence-transformers' lists are ranked, others shuffled
-    hits = {system: Hits(ids, is_ranked=is_ranked) for system, ids in ids_by_system.items()}
+        sources = (example.sources or {}).get("negatives") or [name] * len(example.negatives)
+        for id, source in zip(example.negatives, sources, strict=False):
+            ids_by_source.setdefault(source, []).append(id)
+    hits = {source: Hits(ids, is_ranked=is_ranked) for source, ids in ids_by_source.items()}
     return MiningQuery(example.query_id, hits, None, example.positives, ce_scores, example.extra)
 
 
 def _remove_passages(query: MiningQuery, ids: set[str]) -> MiningQuery:
-    hits = {name: replace(one, ids=[id for id in one.ids if id not in ids]) for name, one in query.hits.items()}
+    hits = {
+        name: replace(source_hits, ids=[id for id in source_hits.ids if id not in ids])
+        for name, source_hits in query.hits.items()
+    }
     return replace(query, hits=hits, positives=tuple(id for id in query.positives if id not in ids))

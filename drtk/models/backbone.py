@@ -15,7 +15,7 @@ from drtk.errors import MismatchError
 FAMILIES = ("bert", "roberta", "xlm-roberta", "electra", "distilbert", "modernbert")
 
 
-def token_type_inputs(backbone: Any, types: Tensor | None) -> dict[str, Tensor]:
+def build_token_type_inputs(backbone: Any, types: Tensor | None) -> dict[str, Tensor]:
     """Return {"token_type_ids": types} for a model with several token types, otherwise {}."""
     has_types = getattr(backbone.config, "type_vocab_size", 0) > 1
     return {"token_type_ids": types} if has_types and types is not None else {}
@@ -52,13 +52,13 @@ class BackboneAdapter:
 
     def embed(self, ids: Tensor, types: Tensor | None = None) -> Tensor:
         """Return the input of the first layer, (B, L, H). ids, types: (B, L); without types all are 0"""
-        return self._project(self.backbone.embeddings(input_ids=ids, **token_type_inputs(self.backbone, types)))
+        return self._project(self.backbone.embeddings(input_ids=ids, **build_token_type_inputs(self.backbone, types)))
 
-    def words(self, ids: Tensor) -> Tensor:
+    def embed_words(self, ids: Tensor) -> Tensor:
         """Return the word embeddings of ids (B, L) without positions, (B, L, H)."""
         return self._project(self.backbone.get_input_embeddings()(ids), bias=False)
 
-    def positions(self, length: int) -> Tensor:
+    def embed_positions(self, length: int) -> Tensor:
         """Return the embeddings of the first `length` positions, (length, H).
 
         Raises MismatchError if there are fewer, or none.
@@ -79,14 +79,14 @@ class BackboneAdapter:
             return vectors
         return projection(vectors) if bias else F.linear(vectors, projection.weight)
 
-    def mask(self, attention: Tensor) -> Any:
+    def build_attention_mask(self, attention: Tensor) -> Any:
         """Return the attention mask that the layers take.
 
         attention: (B, L), 1 at tokens and 0 at padding; or (B, L, L), True if the row attends to the column. Each row must
         attend to a position. Raises MismatchError if the attention implementation does not support a mask per row.
         """
         if attention.dim() == 3:
-            return self._mask_per_row(attention.bool())
+            return self._build_row_mask(attention.bool())
         from transformers.masking_utils import create_bidirectional_mask, create_bidirectional_sliding_window_mask
 
         like = torch.empty((*attention.shape, 0), dtype=self.backbone.dtype, device=attention.device)
@@ -98,7 +98,7 @@ class BackboneAdapter:
             "sliding_attention": create_bidirectional_sliding_window_mask(**given),
         }
 
-    def _mask_per_row(self, seen: Tensor) -> Any:
+    def _build_row_mask(self, seen: Tensor) -> Any:
         """(B, L, L) to (B, 1, L, L): booleans for sdpa, numbers added to the scores for eager attention."""
         kind = self.config._attn_implementation
         if kind not in ("sdpa", "eager"):
@@ -117,10 +117,10 @@ class BackboneAdapter:
         near = (position.unsqueeze(0) - position.unsqueeze(1)).abs() <= self.config.sliding_window
         return {"full_attention": convert(seen), "sliding_attention": convert(seen & near)}
 
-    def run(self, layers: Iterable[nn.Module], hidden: Tensor, mask: Any) -> list[Tensor]:
+    def run_layers(self, layers: Iterable[nn.Module], hidden: Tensor, mask: Any) -> list[Tensor]:
         """Return the states after each of `layers`, which are of this encoder's kind, (B, L, H) each.
 
-        hidden: (B, L, H)    mask: from `mask`
+        hidden: (B, L, H)    mask: from `build_attention_mask`
         """
         states = []
         rotations: dict[str, tuple[Tensor, Tensor]] = {}
@@ -136,7 +136,7 @@ class BackboneAdapter:
             states.append(hidden)
         return states
 
-    def finish(self, hidden: Tensor) -> Tensor:
+    def apply_final_norm(self, hidden: Tensor) -> Tensor:
         """Apply the encoder's final norm, if it has one, to the last states, (B, L, H)."""
         return self.backbone.final_norm(hidden) if self.family == "modernbert" else hidden
 
@@ -146,11 +146,11 @@ class BackboneAdapter:
         ids, attention, types: (B, L)
         """
         hidden = self.embed(ids, types)
-        states = [hidden, *self.run(self.layers, hidden, self.mask(attention))]
-        states[-1] = self.finish(states[-1])
+        states = [hidden, *self.run_layers(self.layers, hidden, self.build_attention_mask(attention))]
+        states[-1] = self.apply_final_norm(states[-1])
         return states
 
-    def new_layers(self, count: int, init: str = "random") -> nn.ModuleList:
+    def create_layers(self, count: int, init: str = "random") -> nn.ModuleList:
         """Return new layers of this encoder's kind.
 
         init: "random", initialized as the configuration says (normal, .02) with torch's generator, or "copy" of the last layers
@@ -161,12 +161,12 @@ class BackboneAdapter:
                 raise MismatchError(f"the encoder has {self.depth} layers; copies of its last {count} were requested")
             return nn.ModuleList([deepcopy(layer) for layer in [*self.layers][self.depth - count :]])
         with torch.device(self.backbone.device):
-            layers = nn.ModuleList([self._new_layer() for _ in range(count)])
+            layers = nn.ModuleList([self._create_layer() for _ in range(count)])
         with torch.no_grad():
             layers.apply(self.backbone._init_weights)
         return layers.to(self.backbone.dtype)
 
-    def _new_layer(self) -> nn.Module:
+    def _create_layer(self) -> nn.Module:
         kind: Any = type(self.layers[-1])
         if self.family == "distilbert":
             return kind(self.config)

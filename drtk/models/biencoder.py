@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from drtk.errors import MismatchError
 from drtk.models.checkpoint import TextEncoder, load_encoder, save_encoder
 from drtk.models.encoder import Encoder, run_by_length
-from drtk.models.model_folder import locate, tower_folder, write_pair_layout
-from drtk.text.batching import groups_by_length
+from drtk.models.model_folder import locate, resolve_tower_folder, write_pair_layout
+from drtk.text.batching import group_by_length
 
 
 class BiEncoder(nn.Module):
@@ -66,7 +66,7 @@ class BiEncoder(nn.Module):
 
         if self.group_overhead is None:
             return run(inputs)
-        return run_by_length(run, inputs, partial(groups_by_length, overhead=self.group_overhead))
+        return run_by_length(run, inputs, partial(group_by_length, overhead=self.group_overhead))
 
 
 def load_towers(model: str, *, overrides: Mapping[str, Any], untied: bool) -> dict[str, TextEncoder]:
@@ -76,7 +76,7 @@ def load_towers(model: str, *, overrides: Mapping[str, Any], untied: bool) -> di
     Raises MismatchError if the vectors of two encoders differ in width.
     """
     folder = locate(model)
-    paths = {role: tower_folder(folder, role) for role in ("query", "passage")}
+    paths = {role: resolve_tower_folder(folder, role) for role in ("query", "passage")}
     passage = load_encoder(paths["passage"], overrides=overrides, strict=False)
     if paths["query"] != paths["passage"]:
         query = load_encoder(paths["query"], overrides=overrides, strict=False)
@@ -87,7 +87,7 @@ def load_towers(model: str, *, overrides: Mapping[str, Any], untied: bool) -> di
         return {"query": query, "passage": passage}
     if not untied:
         return {"passage": passage}
-    query = TextEncoder(copy.deepcopy(passage.encoder), passage.tokenizer, replace(passage.recipe))
+    query = TextEncoder(copy.deepcopy(passage.encoder), passage.tokenizer, replace(passage.encoding))
     return {"query": query, "passage": passage}
 
 
@@ -98,4 +98,4 @@ def save_towers(towers: Mapping[str, TextEncoder], folder: Path) -> None:
         return
     for role, model in towers.items():
         save_encoder(model, folder / role)
-    write_pair_layout(folder, towers["passage"].recipe)
+    write_pair_layout(folder, towers["passage"].encoding)

@@ -23,12 +23,12 @@ from drtk.models.loading import (
     report_load_errors,
     save_tokenizer,
 )
-from drtk.models.model_folder import Recipe, Role, read_layout, write_layout
+from drtk.models.model_folder import EncodingConfig, Role, read_layout, write_layout
 from drtk.runtime.atomic import write_json
-from drtk.runtime.integrity import content_digest, read_object
-from drtk.runtime.progress import quiet_transformers
+from drtk.runtime.integrity import compute_content_digest, read_object
+from drtk.runtime.progress import silence_transformers
 from drtk.runtime.streams import digest_file
-from drtk.text.batching import TextTokenizer, batches_by_length
+from drtk.text.batching import TextTokenizer, iter_batches_by_length
 
 _TOKENIZER_FILES = [
     "tokenizer*.json",
@@ -38,34 +38,34 @@ _TOKENIZER_FILES = [
     "merges.txt",
     "*.model",
 ]
-LONGEST = 512  # tokens, if neither the folder nor its tokenizer says
+DEFAULT_MAX_LENGTH = 512  # tokens, if neither the folder nor its tokenizer says
 _BATCH_TOKENS = 1 << 14
 
 
 @dataclass
 class TextEncoder:
-    """An encoder with its tokenizer and its recipe."""
+    """An encoder with its tokenizer and its encoding."""
 
     encoder: Encoder
     tokenizer: Any
-    recipe: Recipe
+    encoding: EncodingConfig
 
-    def tokenizing(self, role: Role) -> TextTokenizer:
+    def get_tokenizer(self, role: Role) -> TextTokenizer:
         """Return the tokenization of texts of `role`."""
         return TextTokenizer(
             self.tokenizer,
-            prompt=self.recipe.prompt(role),
-            max_length=self.recipe.length(role),
-            title=self.recipe.title,
+            prompt=self.encoding.prompt(role),
+            max_length=self.encoding.length(role),
+            title=self.encoding.title,
             with_types="token_type_ids" in self.tokenizer.model_input_names,
         )
 
     def prompt_length(self, role: Role) -> int:
-        """Return the tokens that pooling leaves out: the prompt and special tokens before it, if the recipe excludes them."""
-        prompt = self.recipe.prompt(role)
-        if self.recipe.include_prompt or not prompt:
+        """Return the tokens that pooling leaves out: the prompt and special tokens before it, if the encoding excludes them."""
+        prompt = self.encoding.prompt(role)
+        if self.encoding.include_prompt or not prompt:
             return 0
-        ids = self.tokenizer(prompt, truncation=True, max_length=self.recipe.length(role))["input_ids"]
+        ids = self.tokenizer(prompt, truncation=True, max_length=self.encoding.length(role))["input_ids"]
         return len(ids) - (ids[-1] in self.tokenizer.all_special_ids)
 
 
@@ -74,7 +74,7 @@ def load_encoder(
 ) -> TextEncoder:
     """Load the text encoder of a model folder in float32 on the CPU, in evaluation mode.
 
-    overrides: entries of the recipe to replace; with `strict`, those that contradict a model trained by drtk are rejected
+    overrides: entries of the encoding to replace; with `strict`, those that contradict a model trained by drtk are rejected
     weights: False builds the backbone without weights (on the meta device)
     Raises MismatchError for a folder that is no encoder or contradicts an override, DrtkError for a damaged one.
     """
@@ -91,30 +91,30 @@ def load_encoder(
                 backbone = loader.from_config(config, dtype=torch.float32)
         tokenizer = load_tokenizer(layout.backbone, config)
         dense = [_load_dense(path) for path in layout.dense]
-    longest = longest_input(tokenizer, config)
-    recipe = replace(
-        layout.recipe,
-        query_length=layout.recipe.query_length or longest,
-        passage_length=layout.recipe.passage_length or longest,
+    longest = get_max_length(tokenizer, config)
+    encoding = replace(
+        layout.encoding,
+        query_length=layout.encoding.query_length or longest,
+        passage_length=layout.encoding.passage_length or longest,
     ).override(overrides or {}, strict=strict and layout.strict, folder=str(folder))
-    recipe.check_pooling(POOLINGS)
+    encoding.check_pooling(POOLINGS)
     positions = getattr(config, "max_position_embeddings", None) or 0
     absolute = config.model_type in ("bert", "roberta", "xlm-roberta", "mpnet", "electra", "distilbert")
-    if absolute and 0 < positions < (length := max(recipe.query_length, recipe.passage_length)):
+    if absolute and 0 < positions < (length := max(encoding.query_length, encoding.passage_length)):
         raise MismatchError(f"{folder}: reads at most {positions} tokens; {length} were requested")
-    if recipe.title == "sep" and not tokenizer.sep_token:
+    if encoding.title == "sep" and not tokenizer.sep_token:
         raise MismatchError(f"{folder}: its tokenizer has no separator token to put after a title")
-    if recipe.lowercase:
+    if encoding.lowercase:
         add_lowercasing(tokenizer)
     encoder = Encoder(
-        backbone, pooling=recipe.pooling, dense=dense, normalize=recipe.normalize, truncate=recipe.truncate
+        backbone, pooling=encoding.pooling, dense=dense, normalize=encoding.normalize, truncate=encoding.truncate
     )
-    if dense and dense[0].linear.in_features != encoder.hidden * len(recipe.pooling):
-        raise MismatchError(f"{folder}: its Dense module does not fit the pooling {'+'.join(recipe.pooling)}")
-    return TextEncoder(encoder.eval(), tokenizer, recipe)
+    if dense and dense[0].linear.in_features != encoder.hidden * len(encoding.pooling):
+        raise MismatchError(f"{folder}: its Dense module does not fit the pooling {'+'.join(encoding.pooling)}")
+    return TextEncoder(encoder.eval(), tokenizer, encoding)
 
 
-def longest_input(tokenizer: Any, config: Any) -> int:
+def get_max_length(tokenizer: Any, config: Any) -> int:
     """Return the longest input in tokens, as sentence-transformers does: the tokenizer's limit, at most the positions."""
     longest = tokenizer.model_max_length
     if not isinstance(longest, int | float):
@@ -123,7 +123,7 @@ def longest_input(tokenizer: Any, config: Any) -> int:
         )
     positions = getattr(config, "max_position_embeddings", None)
     longest = min(longest, positions) if positions and positions > 0 else longest
-    return int(longest) if longest < 10**9 else LONGEST
+    return int(longest) if longest < 10**9 else DEFAULT_MAX_LENGTH
 
 
 def add_lowercasing(tokenizer: Any) -> None:
@@ -164,15 +164,15 @@ def build_activation(path: Path, name: str) -> nn.Module:
 def save_encoder(model: TextEncoder, folder: Path) -> None:
     """Write the folder of an encoder: float32 weights as safetensors, tokenizer, and the files of `write_layout`.
 
-    AutoModel and SentenceTransformer load it; drtk reads the recipe from `meta.json`, which the caller writes.
+    AutoModel and SentenceTransformer load it; drtk reads the encoding from `meta.json`, which the caller writes.
     """
     encoder = model.encoder
     folder.mkdir(parents=True, exist_ok=True)
-    model.tokenizer.model_max_length = max(model.recipe.query_length, model.recipe.passage_length)
-    with quiet_transformers(), report_write_errors(folder):
+    model.tokenizer.model_max_length = max(model.encoding.query_length, model.encoding.passage_length)
+    with silence_transformers(), report_write_errors(folder):
         encoder.backbone.save_pretrained(folder)
         save_tokenizer(model.tokenizer, folder)
-    write_layout(folder, model.recipe, hidden=encoder.hidden, dense=len(encoder.dense))
+    write_layout(folder, model.encoding, hidden=encoder.hidden, dense=len(encoder.dense))
     for number, layer in enumerate(encoder.dense):
         path = folder / f"{number + 2}_Dense"
         write_json(path / "config.json", layer.config)
@@ -210,31 +210,31 @@ def report_write_errors(folder: Path) -> Iterator[None]:
         path.chmod(0o666 & ~umask)
 
 
-def weights_digest(folder: Path) -> str:
+def digest_weights(folder: Path) -> str:
     """Return a digest of what determines the vectors of a folder: weights of backbone and Dense modules, and pooling.
 
     It excludes lengths, prompts and titles, which may differ between queries and passages of one model.
     """
     layout = read_layout(folder)
-    recipe = layout.recipe
-    digest = hashlib.blake2b(repr((recipe.pooling, recipe.normalize, recipe.truncate)).encode(), digest_size=16)
+    encoding = layout.encoding
+    digest = hashlib.blake2b(repr((encoding.pooling, encoding.normalize, encoding.truncate)).encode(), digest_size=16)
     for path in (layout.backbone, *layout.dense):
-        for file in weight_files(path):
-            digest.update(content_digest(file).encode())
+        for file in list_weight_files(path):
+            digest.update(compute_content_digest(file).encode())
     return digest.hexdigest()
 
 
-def weight_files(path: Path) -> list[Path]:
+def list_weight_files(path: Path) -> list[Path]:
     """Return the files with a module's weights: safetensors, or those of older checkpoints."""
     return sorted(path.glob("*.safetensors")) or sorted(path.glob("pytorch_model*.bin"))
 
 
-def config_digest(backbone: Path) -> str:
+def digest_config(backbone: Path) -> str:
     """Return a digest of the configuration beside a backbone's weights."""
     return digest_file(backbone / "config.json")
 
 
-def tokenizer_digest(backbone: Path) -> str:
+def digest_tokenizer(backbone: Path) -> str:
     """Return a digest of the tokenizer files beside a backbone's weights."""
     files = sorted(file for pattern in _TOKENIZER_FILES for file in backbone.glob(pattern))
     return hashlib.blake2b("".join(map(digest_file, files)).encode(), digest_size=16).hexdigest()
@@ -248,10 +248,10 @@ def embed_texts(model: TextEncoder, items: Sequence[Any], *, role: Role) -> np.n
     training = encoder.training
     encoder.eval()
     try:
-        tokenizing = model.tokenizing(role)
+        tokenizing = model.get_tokenizer(role)
         tokens = tokenizing(items)
         vectors = np.empty((len(tokens), encoder.dimension), dtype=np.float32)
-        for rows in batches_by_length(tokens.lengths, budget=_BATCH_TOKENS):
+        for rows in iter_batches_by_length(tokens.lengths, budget=_BATCH_TOKENS):
             batch = tokens.pad(rows, pad=tokenizing.pad, left=tokenizing.left)
             inputs = {name: torch.from_numpy(values).to(device) for name, values in batch.items()}
             vectors[rows] = encoder(**inputs, prompt_length=model.prompt_length(role)).float().cpu().numpy()
@@ -264,6 +264,6 @@ def embed_for_scoring(towers: Mapping[str, TextEncoder], items: Sequence[Any], r
     """Return `embed_texts` by the encoder of a role, with length 1 for a cosine model, so that inner products are scores."""
     tower = towers.get(role, towers["passage"])
     vectors = embed_texts(tower, items, role=role)
-    if tower.recipe.similarity == "cosine":
+    if tower.encoding.similarity == "cosine":
         vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
     return vectors

@@ -19,11 +19,11 @@ from drtk.errors import DrtkError, MismatchError
 from drtk.models.checkpoint import (
     add_lowercasing,
     build_activation,
-    config_digest,
-    longest_input,
+    digest_config,
+    digest_tokenizer,
+    get_max_length,
+    list_weight_files,
     report_write_errors,
-    tokenizer_digest,
-    weight_files,
 )
 from drtk.models.config import ScoringSettings
 from drtk.models.device import choose_device, choose_dtype
@@ -38,17 +38,17 @@ from drtk.models.loading import (
 from drtk.models.model_folder import (
     MODULES,
     locate,
-    module_settings,
     read_layout,
+    read_module_settings,
     read_modules,
-    read_shared,
+    read_shared_config,
     read_training_entry,
-    tower_folder,
+    resolve_tower_folder,
 )
-from drtk.runtime.integrity import content_digest, read_object
-from drtk.runtime.progress import quiet_transformers, warn
+from drtk.runtime.integrity import compute_content_digest, read_object
+from drtk.runtime.progress import silence_transformers, warn
 from drtk.runtime.workers import read_ahead
-from drtk.text.batching import PairTokenizer, Tokens, batches_by_length
+from drtk.text.batching import PairTokenizer, TokenizedTexts, iter_batches_by_length
 
 Pair = tuple[str, str]
 WINDOW = 16384  # pairs that `Scorer.__call__` tokenizes together
@@ -73,7 +73,7 @@ class CrossEncoder:
     prompt: str = ""
 
 
-def load_crossencoder(folder: Path) -> CrossEncoder:
+def load_cross_encoder(folder: Path) -> CrossEncoder:
     """Load a cross-encoder of sentence-transformers, old layout or new, in float32 on the CPU.
 
     The activation function is a sigmoid unless the folder names another, as in sentence-transformers.
@@ -81,8 +81,8 @@ def load_crossencoder(folder: Path) -> CrossEncoder:
     """
     from transformers import AutoModelForSequenceClassification
 
-    path, shared = _layout(folder)
-    settings = module_settings(path)
+    path, shared = _read_layout(folder)
+    settings = read_module_settings(path)
     with report_load_errors(folder, "cannot be loaded as a cross-encoder"):
         config = load_config(path)
         names = config.architectures or ()
@@ -104,7 +104,7 @@ def load_crossencoder(folder: Path) -> CrossEncoder:
         settings.get("max_seq_length"),
         processor.get("model_max_length"),
         text.get("max_length"),
-        longest_input(tokenizer, config),
+        get_max_length(tokenizer, config),
     )
     return CrossEncoder(
         model.eval(),
@@ -115,13 +115,13 @@ def load_crossencoder(folder: Path) -> CrossEncoder:
     )
 
 
-def _layout(folder: Path) -> tuple[Path, dict[str, Any]]:
+def _read_layout(folder: Path) -> tuple[Path, dict[str, Any]]:
     """Return the folder of the weights, and the settings of sentence-transformers; {} for its old layout."""
     if not (folder / MODULES).exists():
         if not (folder / "config.json").exists():
             raise MismatchError(f"{folder}: is no model folder: it has neither {MODULES} nor config.json")
         return folder, {}
-    shared = read_shared(folder)
+    shared = read_shared_config(folder)
     kind = shared.get("model_type", "SentenceTransformer")
     if kind != "CrossEncoder":
         raise MismatchError(f"{folder}: is a {kind}; a CrossEncoder is needed; drtk train-reranker trains one")
@@ -129,7 +129,7 @@ def _layout(folder: Path) -> tuple[Path, dict[str, Any]]:
     for module in modules[1:]:
         raise MismatchError(f"{folder / MODULES}: has a module that drtk does not support: {module['type']}")
     path = folder / modules[0]["path"]
-    task = module_settings(path).get("transformer_task", "sequence-classification")
+    task = read_module_settings(path).get("transformer_task", "sequence-classification")
     if task != "sequence-classification":
         raise MismatchError(f"{folder}: scores by {task}; a sequence classifier is needed")
     return path, shared
@@ -149,11 +149,11 @@ def _load_activation(path: Path, shared: dict[str, Any], config: Any) -> nn.Modu
 class TokenizedPairs(NamedTuple):
     """Tokens of each distinct pair, and for every pair the row of its tokens."""
 
-    tokens: Tokens
+    tokens: TokenizedTexts
     rows: np.ndarray
 
 
-class Scorer:
+class CrossEncoderScorer:
     """Score pairs of texts with a cross-encoder; higher is better.
 
     model: a folder or hub name
@@ -180,8 +180,8 @@ class Scorer:
         self.device = choose_device(device)
         folder = locate(model)
         if tokenizing is None:
-            check_scores_pairs(model)
-        loaded = load_crossencoder(folder)
+            check_not_query_reranker(model)
+        loaded = load_cross_encoder(folder)
         self._activation = nn.Identity() if logits else loaded.activation
         if settings.max_length is not None and settings.max_length > loaded.max_length:
             raise MismatchError(
@@ -189,7 +189,7 @@ class Scorer:
             )
         self.max_length = settings.max_length or loaded.max_length
         config: Any = loaded.model.config
-        self.dtype = choose_dtype(settings.dtype, self.device, kind=config.model_type)
+        self.dtype = choose_dtype(settings.precision, self.device, kind=config.model_type)
         self._model = loaded.model.to(self.device, self.dtype)
         self._budget = settings.batch_tokens or (_CPU_TOKENS if self.device.type == "cpu" else _GPU_TOKENS)
         self._tokenizing = (
@@ -246,7 +246,7 @@ class Scorer:
             body: Any = self._model.base_model
             hook = body.register_forward_hook(lambda _module, _inputs, outputs: states.append(outputs[0]))
         try:
-            for chosen in batches_by_length(tokens.lengths, budget=self._budget):
+            for chosen in iter_batches_by_length(tokens.lengths, budget=self._budget):
                 batch = tokens.pad(chosen, pad=self._tokenizing.pad, left=self._tokenizing.left)
                 inputs = {name: torch.from_numpy(array).to(self.device) for name, array in batch.items()}
                 batch_rows = torch.from_numpy(chosen).to(self.device)
@@ -271,7 +271,7 @@ class Scorer:
         return scores[rows]
 
 
-def check_scores_pairs(model: str) -> None:
+def check_not_query_reranker(model: str) -> None:
     """Raise MismatchError for a query re-ranker: its scores are estimated ranks, lower is better."""
     if read_training_entry(locate(model), "query_reranker") is not None:
         raise MismatchError(
@@ -281,21 +281,21 @@ def check_scores_pairs(model: str) -> None:
 
 def identify_scorer(model: str) -> dict[str, Any]:
     """Return what identifies the cross-encoder of pair vectors: name, dimension, digests of weights, config and tokenizer."""
-    path, _ = _layout(locate(model))
+    path, _ = _read_layout(locate(model))
     digest = hashlib.blake2b(digest_size=16)
-    for file in weight_files(path):
-        digest.update(content_digest(file).encode())
+    for file in list_weight_files(path):
+        digest.update(compute_content_digest(file).encode())
     config: Any = load_config(path)
     return {
         "model": os.path.abspath(model) if os.path.isdir(model) else model,
         "digest": digest.hexdigest(),
         "dimension": int(config.get_text_config().hidden_size),
-        "config": config_digest(path),
-        "tokenizer": tokenizer_digest(path),
+        "config": digest_config(path),
+        "tokenizer": digest_tokenizer(path),
     }
 
 
-class PairScorer(nn.Module):
+class PairClassifier(nn.Module):
     """A classifier as a function of padded pairs, for training.
 
     group_tokens: score pairs in groups of similar length with at most so many tokens; None: all pairs at once
@@ -311,14 +311,14 @@ class PairScorer(nn.Module):
         inputs |= {} if token_type_ids is None else {"token_type_ids": token_type_ids}
         if self.group_tokens is None:
             return self._logits(inputs)
-        return run_by_length(self._logits, inputs, partial(batches_by_length, budget=self.group_tokens))
+        return run_by_length(self._logits, inputs, partial(iter_batches_by_length, budget=self.group_tokens))
 
     def _logits(self, inputs: Mapping[str, Tensor]) -> Tensor:
         logits: Tensor = self.classifier(**inputs).logits
         return logits.float().squeeze(-1)
 
 
-def start_crossencoder(model: str, *, max_length: int | None, seed: int, default: int) -> CrossEncoder:
+def init_cross_encoder(model: str, *, max_length: int | None, seed: int, default: int) -> CrossEncoder:
     """Load the cross-encoder to start training from: an existing one, or an encoder with a new random head.
 
     model: a folder or hub name; of untied encoders, that of passages is used
@@ -328,10 +328,10 @@ def start_crossencoder(model: str, *, max_length: int | None, seed: int, default
     """
     from transformers import AutoModelForSequenceClassification
 
-    folder = tower_folder(locate(model), "passage")
+    folder = resolve_tower_folder(locate(model), "passage")
     layout = None if is_classifier(folder) else read_layout(folder)
     if layout is None:
-        loaded = load_crossencoder(folder)
+        loaded = load_cross_encoder(folder)
         classifier, tokenizer = loaded.model, loaded.tokenizer
     else:
         with report_load_errors(folder, "cannot be loaded as an encoder"), torch.random.fork_rng(devices=[]):
@@ -341,7 +341,7 @@ def start_crossencoder(model: str, *, max_length: int | None, seed: int, default
             torch.manual_seed(seed)
             classifier, _ = load_weights(AutoModelForSequenceClassification, layout.backbone, num_labels=1)
             tokenizer = load_tokenizer(layout.backbone, settings)
-        if layout.recipe.lowercase:
+        if layout.encoding.lowercase:
             add_lowercasing(tokenizer)
     config: Any = classifier.config
     if tokenizer.pad_token_id is None:
@@ -351,7 +351,7 @@ def start_crossencoder(model: str, *, max_length: int | None, seed: int, default
     positions = max(0, int(getattr(config, "max_position_embeddings", None) or 0))
     if positions and config.model_type in _AFTER_PADDING:
         positions -= config.pad_token_id + 1
-    longest = positions or longest_input(tokenizer, config)
+    longest = positions or get_max_length(tokenizer, config)
     if max_length is not None and max_length > longest:
         raise MismatchError(f"{model}: reads at most {longest} tokens; {max_length} were requested")
     return CrossEncoder(classifier, tokenizer, max_length or min(default, longest), nn.Identity())
@@ -366,7 +366,7 @@ def is_classifier(folder: Path) -> bool:
     return any(str(name).endswith("ForSequenceClassification") for name in names or ())
 
 
-def save_crossencoder(model: CrossEncoder, folder: Path) -> None:
+def save_cross_encoder(model: CrossEncoder, folder: Path) -> None:
     """Write the folder of a cross-encoder, whose logits sentence-transformers' CrossEncoder computes as well.
 
     The caller writes how passages are formatted into `meta.json`.
@@ -377,7 +377,7 @@ def save_crossencoder(model: CrossEncoder, folder: Path) -> None:
     if hasattr(classifier.config, "sbert_ce_default_activation_function"):  # the older entry would contradict it
         classifier.config.sbert_ce_default_activation_function = IDENTITY
     model.tokenizer.model_max_length = model.max_length
-    with quiet_transformers(), report_write_errors(folder):
+    with silence_transformers(), report_write_errors(folder):
         classifier.save_pretrained(folder)
         save_tokenizer(model.tokenizer, folder)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from drtk.errors import DrtkError, MismatchError, MissingDependency, pip_install
+from drtk.errors import DrtkError, MismatchError, MissingDependency, format_pip_command
 
 _HALF_OVERFLOWS = ("t5", "mt5", "umt5")  # their activations exceed the range of float16
 
@@ -36,7 +36,7 @@ def choose_dtype(name: str, device: torch.device, *, half: str = "float16", kind
 
 
 @dataclass(frozen=True)
-class Attention:
+class AttentionBackend:
     """A choice of attention implementation.
 
     name: auto, or transformers' name of an implementation; half: whether the model computes in 16 bits
@@ -57,7 +57,7 @@ class Attention:
         if not _is_installed(self.name):
             package, command = _PACKAGES[self.name]
             raise MissingDependency(
-                package, f"`attention` {self.name}", command or pip_install(package, "--no-build-isolation")
+                package, f"`attention` {self.name}", command or format_pip_command(package, "--no-build-isolation")
             )
 
     def apply(self, backbone: Any) -> str:

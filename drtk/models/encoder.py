@@ -41,61 +41,61 @@ def pool(hidden: Tensor, mask: Tensor, modes: tuple[str, ...], *, skip: int = 0)
     counted = mask
     if skip:
         position = torch.arange(mask.shape[1], device=mask.device).unsqueeze(0)
-        counted = mask * (position >= _first(mask).unsqueeze(1) + skip)
-    return torch.cat([_POOL[mode](hidden, counted, mask) for mode in modes], dim=-1)
+        counted = mask * (position >= _find_first_token(mask).unsqueeze(1) + skip)
+    return torch.cat([_POOL_FUNCTIONS[mode](hidden, counted, mask) for mode in modes], dim=-1)
 
 
-def _first(mask: Tensor) -> Tensor:
+def _find_first_token(mask: Tensor) -> Tensor:
     return mask.to(torch.int32).argmax(dim=1)
 
 
-def _take(hidden: Tensor, index: Tensor) -> Tensor:
+def _select_tokens(hidden: Tensor, index: Tensor) -> Tensor:
     return hidden[torch.arange(len(hidden), device=hidden.device), index]
 
 
-def _cls(hidden: Tensor, counted: Tensor, _: Tensor) -> Tensor:
-    return _take(hidden, _first(counted))
+def _pool_cls(hidden: Tensor, counted: Tensor, _: Tensor) -> Tensor:
+    return _select_tokens(hidden, _find_first_token(counted))
 
 
-def _last(hidden: Tensor, counted: Tensor, _: Tensor) -> Tensor:
-    return _take(hidden, counted.shape[1] - 1 - _first(counted.flip(1)))
+def _pool_last(hidden: Tensor, counted: Tensor, _: Tensor) -> Tensor:
+    return _select_tokens(hidden, counted.shape[1] - 1 - _find_first_token(counted.flip(1)))
 
 
-def _max(hidden: Tensor, counted: Tensor, _: Tensor) -> Tensor:
+def _pool_max(hidden: Tensor, counted: Tensor, _: Tensor) -> Tensor:
     return hidden.masked_fill(counted.unsqueeze(-1) == 0, float("-inf")).amax(dim=1)
 
 
-def _sum(hidden: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+def _sum_tokens(hidden: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
     weights = weights.to(hidden.dtype)
     total = torch.bmm(weights.unsqueeze(1), hidden).squeeze(1)  # (batch, 1, tokens) @ (batch, tokens, hidden)
     return total, weights.sum(dim=1, keepdim=True).clamp(min=1e-9)
 
 
-def _mean(hidden: Tensor, counted: Tensor, _: Tensor) -> Tensor:
-    total, count = _sum(hidden, counted)
+def _pool_mean(hidden: Tensor, counted: Tensor, _: Tensor) -> Tensor:
+    total, count = _sum_tokens(hidden, counted)
     return total / count
 
 
-def _mean_sqrt(hidden: Tensor, counted: Tensor, _: Tensor) -> Tensor:
-    total, count = _sum(hidden, counted)
+def _pool_mean_sqrt(hidden: Tensor, counted: Tensor, _: Tensor) -> Tensor:
+    total, count = _sum_tokens(hidden, counted)
     return total / count.sqrt()
 
 
-def _weighted_mean(hidden: Tensor, counted: Tensor, mask: Tensor) -> Tensor:
+def _pool_weighted_mean(hidden: Tensor, counted: Tensor, mask: Tensor) -> Tensor:
     """Weights are 1, 2, 3 … from the first token, those of a skipped prompt included."""
-    position = torch.arange(1, mask.shape[1] + 1, device=mask.device) - _first(mask).unsqueeze(1)
-    return _mean(hidden, counted * position, mask)
+    position = torch.arange(1, mask.shape[1] + 1, device=mask.device) - _find_first_token(mask).unsqueeze(1)
+    return _pool_mean(hidden, counted * position, mask)
 
 
-_POOL = {
-    "cls": _cls,
-    "max": _max,
-    "mean": _mean,
-    "mean_sqrt_len_tokens": _mean_sqrt,
-    "weightedmean": _weighted_mean,
-    "lasttoken": _last,
+_POOL_FUNCTIONS = {
+    "cls": _pool_cls,
+    "max": _pool_max,
+    "mean": _pool_mean,
+    "mean_sqrt_len_tokens": _pool_mean_sqrt,
+    "weightedmean": _pool_weighted_mean,
+    "lasttoken": _pool_last,
 }
-POOLINGS = tuple(_POOL)
+POOLINGS = tuple(_POOL_FUNCTIONS)
 
 
 class Dense(nn.Module):

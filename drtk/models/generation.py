@@ -16,9 +16,9 @@ from drtk.models.config import GenerationSettings
 from drtk.models.device import choose_device, choose_dtype
 from drtk.models.generator_input import load_generator_input, max_input_length, tokenize_texts
 from drtk.models.model_folder import locate
-from drtk.models.seq2seq import Decoding, GenerationModel, load_generation_model
+from drtk.models.seq2seq import DecodingState, GenerationModel, load_generation_model
 from drtk.runtime.progress import warn
-from drtk.text.batching import Tokens, batches_by_length
+from drtk.text.batching import TokenizedTexts, iter_batches_by_length
 
 # Entries of generation_config.json that would change a text, with their neutral values. Excluded are those that options
 # set (lengths, top-k, beams), that only change how a text is truncated (forced_eos_token_id), or belong to other decoders.
@@ -119,13 +119,13 @@ def generate_tokens(
         if settings.decode == "greedy+sample":
             table[:, 0] = 0.0  # selects the most likely token, whose interval is the first
         uniform = torch.from_numpy(table.reshape(len(keys) * count, -1)).to(ids.device)
-    tokens, lengths = _decode(model, Decoding(model, ids, mask), count, uniform, settings)
+    tokens, lengths = _decode(model, DecodingState(model, ids, mask), count, uniform, settings)
     texts = [row[: int(end)].tolist() for row, end in zip(tokens, lengths, strict=True)]
     return [texts[at : at + count] for at in range(0, len(texts), count)]
 
 
 def _decode(
-    model: GenerationModel, decoding: Decoding, count: int, uniform: Tensor | None, settings: GenerationSettings
+    model: GenerationModel, decoding: DecodingState, count: int, uniform: Tensor | None, settings: GenerationSettings
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the tokens of every text, (texts, max_new_tokens), and their number, (texts,)."""
     decoding.repeat(count)
@@ -213,7 +213,7 @@ class TextGenerator:
         if ignored:
             named = ", ".join(f"{name} {value}" for name, value in ignored.items())
             warn(f"{model}: its generation_config.json has {named}; this is ignored")
-        self._model.model.to(self._device, choose_dtype(settings.dtype, self._device, half="bfloat16"))
+        self._model.model.to(self._device, choose_dtype(settings.precision, self._device, half="bfloat16"))
         self._budget = settings.batch_tokens or (_CPU_TOKENS if self._device.type == "cpu" else _GPU_TOKENS)
         self.room = max_input_length(self._model, self.reading, new_tokens=settings.max_new_tokens)
 
@@ -226,23 +226,23 @@ class TextGenerator:
         """Return the number of tokens of a text, special tokens included, not truncated."""
         return len(self._model.tokenizer(text)["input_ids"])
 
-    def tokens(self, texts: Sequence[str]) -> Tokens:
+    def tokens(self, texts: Sequence[str]) -> TokenizedTexts:
         """Tokenize texts, truncated to the longest input."""
         return tokenize_texts(texts, self._model.tokenizer, room=self.room)
 
-    def generate(self, tokens: Tokens, keys: Sequence[str]) -> list[list[str]]:
+    def generate(self, tokens: TokenizedTexts, keys: Sequence[str]) -> list[list[str]]:
         """Return the texts generated for each input, without special tokens.
 
         keys: one per input. Raises DrtkError if memory is too small.
         """
         texts: list[list[str]] = [[] for _ in keys]
         cost = self._settings.n * (tokens.lengths + self._settings.max_new_tokens)  # tokens in memory at the end
-        for rows in batches_by_length(cost, budget=self._budget):
+        for rows in iter_batches_by_length(cost, budget=self._budget):
             for row, generated in zip(rows, self._generate_batch(tokens, keys, rows), strict=True):
                 texts[row] = generated
         return texts
 
-    def _generate_batch(self, tokens: Tokens, keys: Sequence[str], rows: np.ndarray) -> list[list[str]]:
+    def _generate_batch(self, tokens: TokenizedTexts, keys: Sequence[str], rows: np.ndarray) -> list[list[str]]:
         model = self._model
         batch = tokens.pad(rows, pad=model.pad, left=not model.is_encoder_decoder)
         ids, mask = (torch.from_numpy(batch[name]).to(self._device) for name in ("input_ids", "attention_mask"))

@@ -11,7 +11,7 @@ from drtk.errors import MismatchError, UsageError
 from drtk.models.model_folder import read_training_entry
 from drtk.models.seq2seq import GenerationModel
 from drtk.records import Passage
-from drtk.text.batching import Tokens
+from drtk.text.batching import TokenizedTexts
 
 INPUT_ENTRY = "writing"  # entry of meta.json
 
@@ -76,12 +76,12 @@ def max_input_length(model: GenerationModel, reading: GeneratorInput, *, new_tok
     return room
 
 
-def tokenize_texts(texts: Sequence[str], tokenizer: Any, *, room: int, are_targets: bool = False) -> Tokens:
+def tokenize_texts(texts: Sequence[str], tokenizer: Any, *, room: int, are_targets: bool = False) -> TokenizedTexts:
     """Return the tokens of each text, at most `room`, special tokens included. are_targets: for tokenizers that differ"""
     if not texts:
-        return Tokens.of([], None)
+        return TokenizedTexts.from_lists([], None)
     name = "text_target" if are_targets else "text"
     encoding = tokenizer(
         **{name: list(texts)}, truncation=True, max_length=room, padding=False, return_attention_mask=False
     )
-    return Tokens.of(encoding["input_ids"], None)
+    return TokenizedTexts.from_lists(encoding["input_ids"], None)

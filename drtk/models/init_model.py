@@ -13,7 +13,7 @@ from drtk.errors import DrtkError
 from drtk.models.checkpoint import TextEncoder
 from drtk.models.config import InitModelSettings
 from drtk.models.encoder import POOLINGS, Encoder
-from drtk.models.model_folder import Recipe
+from drtk.models.model_folder import EncodingConfig
 
 SPECIALS = {
     "bert": ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"),
@@ -105,14 +105,14 @@ def init_encoder(tokenizer: Any, settings: InitModelSettings, *, seed: int) -> T
     from transformers import BertConfig, BertModel
 
     settings.check()
-    recipe = Recipe(
+    encoding = EncodingConfig(
         pooling=tuple(settings.pooling.split("+")),
         normalize=settings.normalize,
         similarity=settings.similarity,
         query_length=settings.max_length,
         passage_length=settings.max_length,
     )
-    recipe.check_pooling(POOLINGS)
+    encoding.check_pooling(POOLINGS)
     config = BertConfig(
         vocab_size=len(tokenizer),
         hidden_size=settings.hidden,
@@ -125,8 +125,8 @@ def init_encoder(tokenizer: Any, settings: InitModelSettings, *, seed: int) -> T
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         backbone = BertModel(config)
-    encoder = Encoder(backbone, pooling=recipe.pooling, normalize=recipe.normalize)
-    return TextEncoder(encoder.eval(), tokenizer, recipe)
+    encoder = Encoder(backbone, pooling=encoding.pooling, normalize=encoding.normalize)
+    return TextEncoder(encoder.eval(), tokenizer, encoding)
 
 
 def init_generator(tokenizer: Any, settings: InitModelSettings, *, seed: int) -> Any:

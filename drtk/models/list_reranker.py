@@ -18,7 +18,7 @@ WEIGHTS = "model.safetensors"
 
 
 @dataclass(frozen=True)
-class ListShape:
+class ListRerankerConfig:
     """The sizes of a list re-ranker. width: of the input vectors; depth: the longest list."""
 
     width: int
@@ -37,7 +37,7 @@ class ListReranker(nn.Module):
     norm, dropout, a bidirectional transformer, and a linear layer to one number.
     """
 
-    def __init__(self, shape: ListShape) -> None:
+    def __init__(self, shape: ListRerankerConfig) -> None:
         super().__init__()
         self.shape = shape
         self.project = nn.Linear(shape.width, shape.hidden)
@@ -65,7 +65,7 @@ class ListReranker(nn.Module):
         return logits.float()
 
 
-def init_list_reranker(shape: ListShape, *, seed: int) -> ListReranker:
+def init_list_reranker(shape: ListRerankerConfig, *, seed: int) -> ListReranker:
     """Return a list re-ranker with random weights; the global generator is unchanged."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -76,7 +76,7 @@ def load_list_reranker(folder: Path) -> ListReranker:
     """Load the list re-ranker of a folder, in float32 on the CPU. Raises DrtkError for a damaged folder."""
     from safetensors.torch import load_file
 
-    shape = read_list_shape(folder)
+    shape = read_list_reranker_config(folder)
     try:
         model = ListReranker(shape)
         model.load_state_dict(load_file(folder / WEIGHTS))
@@ -85,11 +85,11 @@ def load_list_reranker(folder: Path) -> ListReranker:
     return model.eval()
 
 
-def read_list_shape(folder: Path) -> ListShape:
+def read_list_reranker_config(folder: Path) -> ListRerankerConfig:
     """Return the sizes of the list re-ranker in a folder. Raises DrtkError if its configuration is damaged."""
     sizes = dict.fromkeys(("width", "depth", "hidden", "layers", "heads", "feedforward"), int)
     content = read_object(folder / LIST_RERANKER, **sizes, dropout=float)
-    return ListShape(**{name: content[name] for name in ListShape.__dataclass_fields__})
+    return ListRerankerConfig(**{name: content[name] for name in ListRerankerConfig.__dataclass_fields__})
 
 
 def save_list_reranker(model: ListReranker, folder: Path) -> None:

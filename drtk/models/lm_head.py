@@ -14,12 +14,12 @@ from drtk.errors import DrtkError, MismatchError
 from drtk.models.checkpoint import load_encoder, report_write_errors, save_module
 from drtk.models.loading import load_weights, report_load_errors, save_tokenizer
 from drtk.models.model_folder import read_layout
-from drtk.runtime.progress import quiet_transformers, warn
+from drtk.runtime.progress import silence_transformers, warn
 
 HEADS = "heads"
 
 
-def head_file(folder: Path, name: str) -> Path:
+def get_head_path(folder: Path, name: str) -> Path:
     """Return the file of a head in a model folder."""
     return folder / HEADS / f"{name}.safetensors"
 
@@ -32,7 +32,7 @@ def load_head(module: nn.Module, folder: Path, name: str) -> None:
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
-    path = head_file(folder, name)
+    path = get_head_path(folder, name)
     if not path.exists():
         raise MismatchError(f"{folder}: has no {HEADS}/{name}.safetensors")
     try:
@@ -46,7 +46,7 @@ def load_head(module: nn.Module, folder: Path, name: str) -> None:
         raise MismatchError(f"{path}: does not fit: {lines[min(1, len(lines) - 1)]}") from error
 
 
-NAME = "lm_head"
+LM_HEAD = "lm_head"
 
 
 class _HeadModules(NamedTuple):
@@ -81,7 +81,7 @@ class LMHead(nn.Module):
         """
         super().__init__()
         masked: Any = model
-        parts = _parts_of(str(masked.config.model_type))
+        parts = _get_head_modules(str(masked.config.model_type))
         self.dense: Any = masked.get_submodule(parts.dense)
         self.norm: Any = masked.get_submodule(parts.norm)
         self._act: Callable[[Tensor], Tensor] = masked.get_submodule(parts.act) if parts.act else F.gelu
@@ -107,11 +107,11 @@ class LMHead(nn.Module):
         return features
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """Return the scores of all word pieces, (…, V) from (…, H); for many tokens use `drtk.losses.language.token_losses_sum`."""
+        """Return the scores of all word pieces, (…, V) from (…, H); for many tokens use `drtk.losses.language.linear_cross_entropy`."""
         return F.linear(self.features(hidden), self.weight, self.bias)
 
 
-def _parts_of(family: str) -> _HeadModules:
+def _get_head_modules(family: str) -> _HeadModules:
     if family not in _PARTS:
         raise MismatchError(f"unknown language-model head of type {family}; supported: {', '.join(_PARTS)}")
     return _PARTS[family]
@@ -130,14 +130,14 @@ def load_masked_lm(folder: Path, *, announce: bool = True) -> tuple[Any, LMHead,
 
 def load_lm_head(folder: Path, backbone: nn.Module, *, announce: bool = True) -> LMHead:
     """Load the head of the model in `folder` for its encoder `backbone`: drtk's in `heads`, or the checkpoint's."""
-    if head_file(folder, NAME).exists():
-        head = LMHead(_untrained_lm(backbone), backbone)
-        load_head(head, folder, NAME)
+    if get_head_path(folder, LM_HEAD).exists():
+        head = LMHead(_init_masked_lm(backbone), backbone)
+        load_head(head, folder, LM_HEAD)
         return head.eval()
     from transformers import AutoModelForMaskedLM
 
     config: Any = backbone.config
-    parts = _parts_of(config.model_type)
+    parts = _get_head_modules(config.model_type)
     with report_load_errors(folder, "its language-model head cannot be loaded"):
         model, missing = load_weights(AutoModelForMaskedLM, read_layout(folder).backbone)
     fresh = {f"{parts.dense}.weight", f"{parts.norm}.weight"} <= {*missing}
@@ -153,17 +153,17 @@ def warn_untrained_head(folder: Path) -> None:
     warn(f"{folder}: has no language-model head; training starts with a random one, tied to the word embeddings")
 
 
-def _untrained_lm(backbone: nn.Module) -> Any:
+def _init_masked_lm(backbone: nn.Module) -> Any:
     """Return a masked language model of the shape of `backbone` with random weights."""
     from transformers import AutoModelForMaskedLM
 
-    with quiet_transformers(), torch.random.fork_rng(devices=[]):
+    with silence_transformers(), torch.random.fork_rng(devices=[]):
         return AutoModelForMaskedLM.from_config(backbone.config, dtype=torch.float32)
 
 
 def save_lm_head(head: LMHead, folder: Path) -> None:
     """Write the head beside the encoder in `folder`."""
-    save_module(head, head_file(folder, NAME))
+    save_module(head, get_head_path(folder, LM_HEAD))
 
 
 def load_trained_masked_lm(folder: Path) -> tuple[Any, Any]:
@@ -174,11 +174,11 @@ def load_trained_masked_lm(folder: Path) -> tuple[Any, Any]:
     backbone, head, tokenizer = load_masked_lm(folder, announce=False)
     if head.fresh:
         raise MismatchError(f"{folder}: has no language-model head; `drtk pretrain` writes one")
-    model = _untrained_lm(backbone)
+    model = _init_masked_lm(backbone)
     body = getattr(model, model.base_model_prefix)
     weights = backbone.state_dict()
     body.load_state_dict({name: weights[name] for name in body.state_dict()})  # without the pooler, which it lacks
-    parts = _parts_of(model.config.model_type)
+    parts = _get_head_modules(model.config.model_type)
     model.get_submodule(parts.dense).load_state_dict(head.dense.state_dict())
     model.get_submodule(parts.norm).load_state_dict(head.norm.state_dict())
     decoder = model.get_output_embeddings()
@@ -189,9 +189,9 @@ def load_trained_masked_lm(folder: Path) -> tuple[Any, Any]:
     return model.eval(), tokenizer
 
 
-def write_masked_lm(model: Any, tokenizer: Any, folder: Path) -> None:
+def save_masked_lm(model: Any, tokenizer: Any, folder: Path) -> None:
     """Write a masked language model so that AutoModelForMaskedLM loads it."""
     folder.mkdir(parents=True, exist_ok=True)
-    with quiet_transformers(), report_write_errors(folder):
+    with silence_transformers(), report_write_errors(folder):
         model.save_pretrained(folder)
         save_tokenizer(tokenizer, folder)

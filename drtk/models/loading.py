@@ -14,7 +14,7 @@ from torch import nn
 
 from drtk.errors import DrtkError, MismatchError
 from drtk.runtime.integrity import read_json
-from drtk.runtime.progress import quiet_transformers
+from drtk.runtime.progress import silence_transformers
 from drtk.text.tokenizers import open_tokenizer
 
 # Wrappers whose names training code prefixes to weight names.
@@ -36,7 +36,7 @@ _SHOWN = 3  # names of weights in an error
 def report_load_errors(folder: Path, problem: str) -> Iterator[None]:
     """Silence transformers, and turn its exceptions into a one-line DrtkError: "FOLDER: problem: reason"."""
     try:
-        with quiet_transformers():
+        with silence_transformers():
             yield
     except DrtkError:
         raise
@@ -53,7 +53,9 @@ def load_config(folder: Path) -> Any:
     from transformers import AutoConfig
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-    if (code := _remote_code(folder)) and read_json(folder / "config.json").get("model_type") not in CONFIG_MAPPING:
+    if (code := _find_remote_code(folder)) and read_json(folder / "config.json").get(
+        "model_type"
+    ) not in CONFIG_MAPPING:
         raise MismatchError(
             f"{folder}: needs remote code ({code}), which drtk does not run; use a model whose architecture is part of "
             "transformers"
@@ -61,7 +63,7 @@ def load_config(folder: Path) -> Any:
     return AutoConfig.from_pretrained(folder, trust_remote_code=False)
 
 
-def _remote_code(folder: Path) -> str:
+def _find_remote_code(folder: Path) -> str:
     """Return the class that `auto_map` in config.json names, or "" if there is none."""
     content = read_json(folder / "config.json") if (folder / "config.json").exists() else {}
     names = content.get("auto_map") if isinstance(content, dict) else None
@@ -84,7 +86,7 @@ def load_tokenizer(folder: Path, config: Any) -> Any:
             f"{folder}: its tokenizer has token ids up to {largest:,}, but the model has embeddings for {rows:,} tokens; "
             f"{advice}"
         )
-    if lost := _lost_special_tokens(tokenizer):
+    if lost := _find_missing_special_tokens(tokenizer):
         raise MismatchError(f"{folder}: its tokenizer's vocabulary lacks {', '.join(lost)}; {advice}")
     if rows and len(tokenizer) < rows / 4:  # padded or shared vocabularies leave some rows unused
         raise MismatchError(
@@ -103,7 +105,7 @@ def save_tokenizer(tokenizer: Any, folder: Path) -> None:
     tokenizer.save_pretrained(folder)
 
 
-def _lost_special_tokens(tokenizer: Any) -> list[str]:
+def _find_missing_special_tokens(tokenizer: Any) -> list[str]:
     """Return the special tokens that the vocabulary of a WordPiece tokenizer lacks; transformers adds them at its end."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is None or type(backend.model).__name__ != "WordPiece":
@@ -123,10 +125,12 @@ def load_weights(
     """
     given = dict(key_mapping or {})
     draws = torch.get_rng_state()
-    model, found = _load(auto_class, folder, given, options)
-    if any(_is_needed(model, name) for name in found["missing_keys"]) and (prefix := _wrapper(model, found)):
+    model, found = _load_pretrained(auto_class, folder, given, options)
+    if any(_is_needed(model, name) for name in found["missing_keys"]) and (
+        prefix := _find_wrapper_prefix(model, found)
+    ):
         torch.set_rng_state(draws)  # the weights of a new head must not depend on the prefix
-        model, found = _load(auto_class, folder, {f"^{re.escape(prefix)}": "", **given}, options)
+        model, found = _load_pretrained(auto_class, folder, {f"^{re.escape(prefix)}": "", **given}, options)
     missing = sorted(name for name in found["missing_keys"] if name.split(".")[-1] not in _NO_WEIGHTS)
     shapes = {name: f"{list(stored)}, not {list(wanted)}" for name, stored, wanted in found["mismatched_keys"]}
     lost = [name for name in missing if _is_needed(model, name)]
@@ -138,7 +142,7 @@ def load_weights(
         if names
     ]
     if problems:
-        code = _remote_code(folder)
+        code = _find_remote_code(folder)
         advice = (
             f"it needs remote code ({code}), which drtk does not run" if code else "restore weights and config.json"
         )
@@ -146,7 +150,9 @@ def load_weights(
     return model, [*missing, *shapes]
 
 
-def _load(auto_class: Any, folder: Path, key_mapping: dict[str, str], options: dict[str, Any]) -> tuple[Any, Any]:
+def _load_pretrained(
+    auto_class: Any, folder: Path, key_mapping: dict[str, str], options: dict[str, Any]
+) -> tuple[Any, Any]:
     model, found = auto_class.from_pretrained(
         folder,
         dtype=torch.float32,
@@ -162,19 +168,19 @@ def _load(auto_class: Any, folder: Path, key_mapping: dict[str, str], options: d
     return model, found
 
 
-def _body(model: Any) -> str:
+def _get_backbone_prefix(model: Any) -> str:
     """Return the prefix of the backbone's weights in a model with a head; "" for a backbone alone."""
     name = model.base_model_prefix
     return f"{name}." if name and hasattr(model, name) else ""
 
 
 def _is_needed(model: Any, name: str) -> bool:
-    return name.startswith(_body(model)) and "pooler" not in name.split(".")
+    return name.startswith(_get_backbone_prefix(model)) and "pooler" not in name.split(".")
 
 
 def _is_backbone(model: Any, name: str) -> bool:
     """Return whether an unexpected weight would belong to the backbone."""
-    prefix, body = f"{model.base_model_prefix}.", _body(model)
+    prefix, body = f"{model.base_model_prefix}.", _get_backbone_prefix(model)
     inner = name.removeprefix(prefix)
     backbone: nn.Module = model.get_submodule(body.rstrip(".")) if body else model
     buffers = {name for name, _ in model.named_buffers()}  # older checkpoints contain them
@@ -184,9 +190,11 @@ def _is_backbone(model: Any, name: str) -> bool:
     return parts[0] in dict(backbone.named_children())
 
 
-def _wrapper(model: Any, found: Mapping[str, Any]) -> str:
+def _find_wrapper_prefix(model: Any, found: Mapping[str, Any]) -> str:
     """Return the known prefix under which the checkpoint has most of the missing weights; "" for none or a tie."""
-    inner = {name.removeprefix(_body(model)) for name in found["missing_keys"] if _is_needed(model, name)}
+    inner = {
+        name.removeprefix(_get_backbone_prefix(model)) for name in found["missing_keys"] if _is_needed(model, name)
+    }
     for needed in ({f"{model.base_model_prefix}.{name}" for name in inner}, inner):
         counts: Counter[str] = Counter()
         for name in found["unexpected_keys"]:

@@ -9,18 +9,18 @@ from typing import Any
 import torch
 from torch import nn
 
-from drtk.errors import MismatchError, MissingDependency, pip_install
+from drtk.errors import MismatchError, MissingDependency, format_pip_command
 from drtk.models.encoder import Encoder
 
 _KINDS = (nn.Linear, nn.Embedding)
 
 
-def need_peft() -> Any:
+def import_peft() -> Any:
     """Return the module peft. Raises MissingDependency if it is not installed."""
     try:
         import peft
     except ImportError as error:
-        raise MissingDependency("peft", "`lora`", pip_install("peft")) from error
+        raise MissingDependency("peft", "`lora`", format_pip_command("peft")) from error
     return peft
 
 
@@ -38,7 +38,7 @@ def add_adapters(
     alpha: adapters are scaled by alpha / rank, by default 2; targets: names of layers, or their ends; by default all linear layers
     Raises MissingDependency without peft, MismatchError for an unknown layer.
     """
-    peft = need_peft()
+    peft = import_peft()
     backbone = encoder.backbone
     if targets:
         kinds = {name: type(module) for name, module in backbone.named_modules() if isinstance(module, _KINDS)}

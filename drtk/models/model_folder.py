@@ -57,7 +57,7 @@ def locate(model: str) -> Path:
         raise DrtkError(f"{model}: no such folder, and not on the model hub: {str(error).splitlines()[0]}") from error
 
 
-def tower_folder(folder: Path, role: str) -> Path:
+def resolve_tower_folder(folder: Path, role: str) -> Path:
     """Return the folder of the encoder for `role`: `folder`, or its subfolder if the encoders are untied."""
     inner = folder / role  # modules.json beside it is for sentence-transformers
     is_pair = not (folder / "config.json").exists() and (inner / "config.json").exists()
@@ -75,7 +75,7 @@ Role = Literal["query", "passage"]
 
 
 @dataclass(frozen=True)
-class Recipe:
+class EncodingConfig:
     """How a model encodes texts and compares vectors; `meta.json` stores it as "encoding".
 
     title: "join" (title, space, text), "sep" (title, separator token, text), "segment" (a pair of title and text) or "none"
@@ -105,13 +105,13 @@ class Recipe:
         return asdict(self) | {"pooling": list(self.pooling)}
 
     @classmethod
-    def from_dict(cls, content: Mapping[str, Any]) -> Recipe:
-        """Return the recipe stored in a `meta.json`; ignore entries of later versions."""
+    def from_dict(cls, content: Mapping[str, Any]) -> EncodingConfig:
+        """Return the encoding stored in a `meta.json`; ignore entries of later versions."""
         known = {name: value for name, value in content.items() if name in cls.__dataclass_fields__}
         return cls(**known | {"pooling": tuple(known.get("pooling", ("cls",)))})
 
-    def override(self, overrides: Mapping[str, Any], *, strict: bool, folder: str) -> Recipe:
-        """Return the recipe with the overrides that are not None. Raises MismatchError if `strict` and one contradicts it."""
+    def override(self, overrides: Mapping[str, Any], *, strict: bool, folder: str) -> EncodingConfig:
+        """Return the encoding with the overrides that are not None. Raises MismatchError if `strict` and one contradicts it."""
         overrides = {name: value for name, value in overrides.items() if value is not None}
         if isinstance(overrides.get("pooling"), str):
             overrides["pooling"] = tuple(overrides["pooling"].split("+"))
@@ -150,20 +150,20 @@ _OLD_POOLINGS = {  # in the order in which sentence-transformers concatenates th
 
 
 @dataclass(frozen=True)
-class Layout:
-    """The folder of the backbone, the recipe, and the folders of Dense modules between pooling and normalization.
+class ModelLayout:
+    """The folder of the backbone, the encoding, and the folders of Dense modules between pooling and normalization.
 
-    recipe: a length of 0 is not stated, and is the tokenizer's
-    strict: drtk trained the model with this recipe, so overrides that contradict it are errors
+    encoding: a length of 0 is not stated, and is the tokenizer's
+    strict: drtk trained the model with this encoding, so overrides that contradict it are errors
     """
 
     backbone: Path
-    recipe: Recipe
+    encoding: EncodingConfig
     dense: tuple[Path, ...] = ()
     strict: bool = False
 
 
-def read_layout(folder: Path) -> Layout:
+def read_layout(folder: Path) -> ModelLayout:
     """Return the layout of a model folder; a plain transformers encoder has CLS pooling without normalization.
 
     Raises MismatchError for a folder that is no encoder, or has a module that drtk does not support.
@@ -171,50 +171,52 @@ def read_layout(folder: Path) -> Layout:
     if (folder / MODULES).exists():
         layout = _read_sentence_transformers(folder)
     elif (folder / "config.json").exists():
-        layout = Layout(folder, Recipe(query_length=0, passage_length=0))
+        layout = ModelLayout(folder, EncodingConfig(query_length=0, passage_length=0))
     else:
         raise MismatchError(f"{folder}: is no model folder: it has neither {MODULES} nor config.json")
-    stated = _read_recipe(folder)
-    return layout if stated is None else replace(layout, recipe=stated, strict=True)
+    stated = _read_encoding(folder)
+    return layout if stated is None else replace(layout, encoding=stated, strict=True)
 
 
-def _read_recipe(folder: Path) -> Recipe | None:
-    """Return the recipe in meta.json of a model that drtk trained; untied encoders share that of the folder above."""
+def _read_encoding(folder: Path) -> EncodingConfig | None:
+    """Return the encoding in meta.json of a model that drtk trained; untied encoders share that of the folder above."""
     for place in (folder, folder.parent) if folder.name in ("query", "passage") else (folder,):
         if (place / FOLDER_MANIFEST).exists():
             manifest = read_object(place / FOLDER_MANIFEST, towers=list | None)
             mine = place == folder or folder.name in (manifest.get("towers") or ())
             if mine and isinstance(manifest.get("encoding"), dict):
-                return Recipe.from_dict(manifest["encoding"])
+                return EncodingConfig.from_dict(manifest["encoding"])
     return None
 
 
-def _read_sentence_transformers(folder: Path) -> Layout:
-    backbone, recipe, dense = folder, Recipe(pooling=()), []
+def _read_sentence_transformers(folder: Path) -> ModelLayout:
+    backbone, encoding, dense = folder, EncodingConfig(pooling=()), []
     for module in read_modules(folder):
         kind, path = str(module["type"]).rpartition(".")[2], folder / module["path"]
         if kind == "Transformer":
             backbone = path
-            settings = module_settings(path)
+            settings = read_module_settings(path)
             longest = settings.get("max_seq_length") or 0
-            recipe = replace(
-                recipe,
+            encoding = replace(
+                encoding,
                 lowercase=bool(settings.get("do_lower_case", False)),
                 query_length=settings.get("query_length") or longest,
                 passage_length=settings.get("document_length") or longest,
             )
         elif kind == "Pooling":
             content = read_object(path / "config.json", include_prompt=bool | None)
-            recipe = replace(recipe, pooling=_poolings(content), include_prompt=content.get("include_prompt", True))
-        elif kind == "Dense" and not recipe.normalize:
+            encoding = replace(
+                encoding, pooling=_parse_poolings(content), include_prompt=content.get("include_prompt", True)
+            )
+        elif kind == "Dense" and not encoding.normalize:
             dense.append(path)
         elif kind == "Normalize":
-            recipe = replace(recipe, normalize=True)
+            encoding = replace(encoding, normalize=True)
         elif kind != "Dropout":  # which is only for training
             raise MismatchError(f"{folder / MODULES}: has a module that drtk does not support: {module['type']}")
-    if not recipe.pooling:
+    if not encoding.pooling:
         raise MismatchError(f"{folder / MODULES}: has no Pooling module")
-    return Layout(backbone, replace(recipe, **_read_shared_entries(folder)), tuple(dense))
+    return ModelLayout(backbone, replace(encoding, **_read_shared_entries(folder)), tuple(dense))
 
 
 def read_modules(folder: Path) -> list[dict[str, Any]]:
@@ -226,7 +228,7 @@ def read_modules(folder: Path) -> list[dict[str, Any]]:
     return [check_object(module, place, type=str, path=str) for module in content]
 
 
-def read_shared(folder: Path) -> dict[str, Any]:
+def read_shared_config(folder: Path) -> dict[str, Any]:
     """Return the content of config_sentence_transformers.json; {} if there is no such file."""
     if not (folder / SHARED).exists():
         return {}
@@ -234,7 +236,7 @@ def read_shared(folder: Path) -> dict[str, Any]:
     return read_object(folder / SHARED, **keys)
 
 
-def module_settings(path: Path) -> dict[str, Any]:
+def read_module_settings(path: Path) -> dict[str, Any]:
     """Return the settings of a Transformer module of sentence-transformers; {} if there is no such file."""
     for name in (SETTINGS, *_OLD_SETTINGS):
         if (path / name).exists():
@@ -242,7 +244,7 @@ def module_settings(path: Path) -> dict[str, Any]:
     return {}
 
 
-def _poolings(content: dict[str, Any]) -> tuple[str, ...]:
+def _parse_poolings(content: dict[str, Any]) -> tuple[str, ...]:
     if "pooling_mode" in content:
         mode = content["pooling_mode"]
         return (mode,) if isinstance(mode, str) else tuple(mode)
@@ -251,7 +253,7 @@ def _poolings(content: dict[str, Any]) -> tuple[str, ...]:
 
 def _read_shared_entries(folder: Path) -> dict[str, Any]:
     """Return prompts, similarity, truncation and title; empty prompts, which recent versions write, count as none."""
-    content = read_shared(folder)
+    content = read_shared_config(folder)
     prompts = {name: text for name, text in (content.get("prompts") or {}).items() if text}
     passage = next((prompts[name] for name in ("document", "passage", "corpus") if name in prompts), "")
     return {
@@ -262,33 +264,33 @@ def _read_shared_entries(folder: Path) -> dict[str, Any]:
     } | ({"title": title} if (title := content.get("title")) in get_args(Title) else {})
 
 
-def write_layout(folder: Path, recipe: Recipe, *, hidden: int, dense: int) -> None:
+def write_layout(folder: Path, encoding: EncodingConfig, *, hidden: int, dense: int) -> None:
     """Write the files with which SentenceTransformer(folder) computes the same vectors.
 
     hidden: width of the backbone's token vectors; dense: number of Dense modules, whose files the caller writes
     """
-    kinds = ["Transformer", "Pooling", *["Dense"] * dense, *["Normalize"] * recipe.normalize]
+    kinds = ["Transformer", "Pooling", *["Dense"] * dense, *["Normalize"] * encoding.normalize]
     paths = ["" if kind == "Transformer" else f"{number}_{kind}" for number, kind in enumerate(kinds)]
     modules = [
         {"idx": number, "name": str(number), "path": path, "type": f"sentence_transformers.models.{kind}"}
         for number, (kind, path) in enumerate(zip(kinds, paths, strict=True))
     ]
     write_json(folder / MODULES, modules)
-    longest = max(recipe.query_length, recipe.passage_length)
-    write_json(folder / SETTINGS, {"max_seq_length": longest, "do_lower_case": recipe.lowercase})
+    longest = max(encoding.query_length, encoding.passage_length)
+    write_json(folder / SETTINGS, {"max_seq_length": longest, "do_lower_case": encoding.lowercase})
     for path in paths[1:]:
         (folder / path).mkdir(exist_ok=True)
-    chosen = {key: name in recipe.pooling for key, name in _OLD_POOLINGS.items()}
+    chosen = {key: name in encoding.pooling for key, name in _OLD_POOLINGS.items()}
     write_json(
         folder / "1_Pooling" / "config.json",
-        {"word_embedding_dimension": hidden, **chosen, "include_prompt": recipe.include_prompt},
+        {"word_embedding_dimension": hidden, **chosen, "include_prompt": encoding.include_prompt},
     )
-    if recipe.normalize:
+    if encoding.normalize:
         write_json(folder / paths[-1] / "config.json", {})
-    _write_shared(folder, recipe)
+    _write_shared(folder, encoding)
 
 
-def write_pair_layout(folder: Path, recipe: Recipe) -> None:
+def write_pair_layout(folder: Path, encoding: EncodingConfig) -> None:
     """Write the files with which SentenceTransformer(folder) encodes queries with the folder `query`, other texts with `passage`.
 
     Both folders exist; the single module is a Router (sentence-transformers 5) over the modules of both.
@@ -303,19 +305,19 @@ def write_pair_layout(folder: Path, recipe: Recipe) -> None:
     parameters = {"default_route": "document", "allow_empty_key": True}
     write_json(folder / "router_config.json", {"types": types, "structure": structure, "parameters": parameters})
     write_json(folder / MODULES, [{"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Router"}])
-    _write_shared(folder, recipe)
+    _write_shared(folder, encoding)
 
 
-def _write_shared(folder: Path, recipe: Recipe) -> None:
+def _write_shared(folder: Path, encoding: EncodingConfig) -> None:
     shared: dict[str, Any] = {
-        "prompts": {"query": recipe.query_prompt, "document": recipe.passage_prompt},
+        "prompts": {"query": encoding.query_prompt, "document": encoding.passage_prompt},
         "default_prompt_name": None,
-        "similarity_fn_name": recipe.similarity or "dot",
+        "similarity_fn_name": encoding.similarity or "dot",
     }
-    if recipe.truncate:
-        shared["truncate_dim"] = recipe.truncate
-    if recipe.title != Recipe.title:  # an entry of drtk that sentence-transformers ignores
-        shared["title"] = recipe.title
+    if encoding.truncate:
+        shared["truncate_dim"] = encoding.truncate
+    if encoding.title != EncodingConfig.title:  # an entry of drtk that sentence-transformers ignores
+        shared["title"] = encoding.title
     write_json(folder / SHARED, shared)
 
 

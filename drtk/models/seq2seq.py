@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from drtk.errors import MismatchError
-from drtk.models.checkpoint import LONGEST, report_write_errors
+from drtk.models.checkpoint import DEFAULT_MAX_LENGTH, report_write_errors
 from drtk.models.loading import (
     load_config,
     load_tokenizer,
@@ -18,7 +18,7 @@ from drtk.models.loading import (
     report_load_errors,
     save_tokenizer,
 )
-from drtk.runtime.progress import quiet_transformers
+from drtk.runtime.progress import silence_transformers
 
 _T5 = ("t5", "mt5", "umt5")
 # The released readers of Fusion-in-Decoder are T5 models with wrappers around the encoder and each of its layers.
@@ -84,7 +84,7 @@ def load_generation_model(folder: Path, *, tokenizer_at: Path | None = None) -> 
         bool(config.is_encoder_decoder),
         int(start if start is not None else (generation.bos_token_id or 0)),
         tuple(ends) if isinstance(ends, list | tuple) else (int(ends),),
-        min(longest, default=LONGEST),
+        min(longest, default=DEFAULT_MAX_LENGTH),
         generation.forced_bos_token_id,
     )
 
@@ -92,12 +92,12 @@ def load_generation_model(folder: Path, *, tokenizer_at: Path | None = None) -> 
 def save_generation_model(model: Any, tokenizer: Any, folder: Path) -> None:
     """Write a folder that AutoModelForSeq2SeqLM or AutoModelForCausalLM loads: weights as safetensors, tokenizer."""
     folder.mkdir(parents=True, exist_ok=True)
-    with quiet_transformers(), report_write_errors(folder):
+    with silence_transformers(), report_write_errors(folder):
         model.save_pretrained(folder)
         save_tokenizer(tokenizer, folder)
 
 
-class Decoding:
+class DecodingState:
     """Incremental decoding of a batch, whose rows can be repeated, removed and extended.
 
     Inputs are encoded once, and the first step is computed once, whatever the number of texts per input.

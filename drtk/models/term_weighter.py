@@ -12,11 +12,18 @@ import torch
 from torch import Tensor, nn
 
 from drtk.errors import DrtkError, MismatchError
-from drtk.models.checkpoint import LONGEST, TextEncoder, load_encoder, longest_input, save_encoder, save_module
+from drtk.models.checkpoint import (
+    DEFAULT_MAX_LENGTH,
+    TextEncoder,
+    get_max_length,
+    load_encoder,
+    save_encoder,
+    save_module,
+)
 from drtk.models.device import choose_device, choose_dtype
-from drtk.models.lm_head import head_file, load_head
+from drtk.models.lm_head import get_head_path, load_head
 from drtk.models.model_folder import read_training_entry
-from drtk.text.batching import Tokens, batches_by_length
+from drtk.text.batching import TokenizedTexts, iter_batches_by_length
 
 _CPU_TOKENS, _GPU_TOKENS = 4096, 131_072
 
@@ -87,15 +94,17 @@ class TermWeightModel:
     def longest(self) -> int:
         """Tokens of the longest input."""
         config = self.encoder.encoder.backbone.config
-        longest = longest_input(self.encoder.tokenizer, config)
-        return longest if getattr(config, "max_position_embeddings", None) else min(longest, LONGEST)
+        longest = get_max_length(self.encoder.tokenizer, config)
+        return longest if getattr(config, "max_position_embeddings", None) else min(longest, DEFAULT_MAX_LENGTH)
 
-    def tokens(self, texts: Sequence[Sequence[int]], *, room: int) -> Tokens:
+    def tokens(self, texts: Sequence[Sequence[int]], *, room: int) -> TokenizedTexts:
         """Return inputs for texts given as word pieces, each truncated to `room`, with special tokens."""
-        return Tokens.of([[*self.first, *pieces[:room], *self.last] for pieces in texts], None)
+        return TokenizedTexts.from_lists([[*self.first, *pieces[:room], *self.last] for pieces in texts], None)
 
 
-def _build(folder: Path, method: str, facts: dict[str, Any], *, seed: int | None = None) -> TermWeightModel:
+def _build_term_weighter(
+    folder: Path, method: str, facts: dict[str, Any], *, seed: int | None = None
+) -> TermWeightModel:
     """Return the encoder of a folder with a new head: a linear layer (deepct), or an ImpactHead (deepimpact)."""
     encoder = load_encoder(folder, strict=False)
     if seed is not None:
@@ -107,9 +116,9 @@ def _build(folder: Path, method: str, facts: dict[str, Any], *, seed: int | None
 
 def init_term_weighter(model: Path, method: str, *, seed: int) -> TermWeightModel:
     """Return the encoder of a model folder with an untrained head, initialized with `seed`."""
-    weighter = _build(model, method, {}, seed=seed)
+    weighter = _build_term_weighter(model, method, {}, seed=seed)
     # the saved folder reads inputs of this length
-    weighter.encoder.recipe = replace(weighter.encoder.recipe, passage_length=weighter.longest)
+    weighter.encoder.encoding = replace(weighter.encoder.encoding, passage_length=weighter.longest)
     return weighter
 
 
@@ -120,9 +129,7 @@ def read_training_facts(folder: Path, method: str) -> dict[str, Any]:
     """
     facts = read_training_entry(folder, "term_weights")
     if facts is None:
-        raise MismatchError(
-            f"{folder}: was not trained to weight terms; drtk termweight --method {method} --train makes such a model"
-        )
+        raise MismatchError(f"{folder}: is no term weighting model; train one with `drtk termweight`")
     if facts.get("method") != method:
         raise MismatchError(f"{folder}: was trained with `method` {facts.get('method')}, not {method}")
     return facts
@@ -130,7 +137,7 @@ def read_training_facts(folder: Path, method: str) -> dict[str, Any]:
 
 def load_term_weighter(folder: Path, method: str) -> TermWeightModel:
     """Load a trained model. Raises MismatchError for a folder without one, or with one of another method."""
-    weighter = _build(folder, method, read_training_facts(folder, method))
+    weighter = _build_term_weighter(folder, method, read_training_facts(folder, method))
     load_head(weighter.module.head, folder, method)
     weighter.module.eval()
     return weighter
@@ -139,7 +146,7 @@ def load_term_weighter(folder: Path, method: str) -> TermWeightModel:
 def save_term_weighter(weighter: TermWeightModel, folder: Path) -> None:
     """Write the encoder's folder, which AutoModel loads, and the head separately. The caller writes meta.json."""
     save_encoder(weighter.encoder, folder)
-    save_module(weighter.module.head, head_file(folder, weighter.method))
+    save_module(weighter.module.head, get_head_path(folder, weighter.method))
 
 
 class TermWeightPredictor:
@@ -171,7 +178,7 @@ class TermWeightPredictor:
         tokens = weighter.tokens(texts, room=self._room)
         weights = [np.zeros(len(pieces), dtype=np.float32) for pieces in texts]
         before = len(weighter.first)
-        for rows in batches_by_length(tokens.lengths, budget=self._budget):
+        for rows in iter_batches_by_length(tokens.lengths, budget=self._budget):
             batch = {name: torch.from_numpy(array) for name, array in tokens.pad(rows, pad=weighter.pad).items()}
             try:
                 values = weighter.module(**{name: value.to(self._device) for name, value in batch.items()})

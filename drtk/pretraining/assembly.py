@@ -10,20 +10,20 @@ from torch import Tensor, nn
 
 from drtk.errors import MismatchError, UsageError
 from drtk.models.backbone import BackboneAdapter
-from drtk.models.device import Attention
+from drtk.models.device import AttentionBackend
 from drtk.models.lm_head import load_masked_lm, warn_untrained_head
 from drtk.models.model_folder import locate
 from drtk.pretraining import TARGETS
-from drtk.pretraining.composition import Composition, Contrast, Reader, Recover
-from drtk.pretraining.config import check_options, located
-from drtk.pretraining.decoders import READERS
-from drtk.pretraining.example_builder import fields_of
+from drtk.pretraining.composition import Composition, ContrastiveObjective, DecoderSpec, TokenObjective
+from drtk.pretraining.config import check_options, prefix_errors
+from drtk.pretraining.decoders import DECODERS
+from drtk.pretraining.example_builder import list_corpus_fields
 from drtk.pretraining.network import Network, Projector
 from drtk.pretraining.objectives import LossParts
-from drtk.pretraining.token_generator import Generator
+from drtk.pretraining.token_generator import TokenGenerator
 from drtk.registry import load_attribute
 from drtk.runtime.progress import warn
-from drtk.text.words import stop_words
+from drtk.text.words import load_stop_words
 
 # Names of the encoder's own dropout in the configurations of model families.
 _DROPOUTS = (
@@ -42,15 +42,15 @@ def check_composition(composition: Composition, *, place: str) -> set[str]:
     Raises UsageError, beginning with `place`, for an unknown view, masking, reader or target, an option it lacks, a reader
     without the source it starts from, and a source that no reader uses.
     """
-    with located(place):
+    with prefix_errors(place):
         for objective in composition.recovers:
-            with located(f"objective '{objective.name}'"):
+            with prefix_errors(f"objective '{objective.name}'"):
                 _check_reader(objective, composition.readers[objective.reader])
-        return fields_of(composition)
+        return list_corpus_fields(composition)
 
 
-def _check_reader(objective: Recover, reader: Reader) -> None:
-    what, kind = f"reader '{reader.use}'", READERS.load(reader.use)
+def _check_reader(objective: TokenObjective, reader: DecoderSpec) -> None:
+    what, kind = f"reader '{reader.use}'", DECODERS.load(reader.use)
     TARGETS.check(objective.target)
     if getattr(kind, "says_next", False) and objective.target != "all":
         raise UsageError(f'{what} writes the next token: target = "all"')
@@ -63,7 +63,12 @@ def _check_reader(objective: Recover, reader: Reader) -> None:
 
 
 def build_network(
-    composition: Composition, model: Path, *, seed: int, place: str = "preset", attention: Attention | None = None
+    composition: Composition,
+    model: Path,
+    *,
+    seed: int,
+    place: str = "preset",
+    attention: AttentionBackend | None = None,
 ) -> tuple[Network, Any]:
     """Build the network, on the CPU in float32, and load the tokenizer; new weights are initialized from `seed`.
 
@@ -78,7 +83,7 @@ def build_network(
     for name, parameter in backbone.named_parameters():
         if "pooler" in name.split("."):  # unused: it would have no gradient, which several processes wait for
             parameter.requires_grad_(False)
-    anatomy = BackboneAdapter(backbone)
+    adapter = BackboneAdapter(backbone)
     if tokenizer.mask_token_id is None:
         raise MismatchError(f"{model}: its tokenizer has no mask token")
     with torch.random.fork_rng(devices=[]):
@@ -87,16 +92,16 @@ def build_network(
         readers = {}
         for name, reader in composition.readers.items():
             if name in used:
-                with located(f"{place}: reader '{reader.use}'"):
-                    readers[name] = READERS.load(reader.use)(anatomy, **reader.options)
-        parts = LossParts(anatomy, head, readers)
+                with prefix_errors(f"{place}: reader '{reader.use}'"):
+                    readers[name] = DECODERS.load(reader.use)(adapter, **reader.options)
+        parts = LossParts(adapter, head, readers)
         recoveries: dict[str, Any] = {
-            objective.name: load_attribute(objective.computed_by)(objective, parts)
+            objective.name: load_attribute(objective.implementation)(objective, parts)
             for objective in composition.objectives
-            if not objective.compares
+            if not objective.compares_vectors
         }
         projectors = {
-            name: Projector(anatomy.hidden_size, kind=each.kind)
+            name: Projector(adapter.hidden_size, kind=each.kind)
             for name, each in composition.projectors.items()
             if any(name == objective.projector for objective in composition.objectives)
         }
@@ -110,21 +115,21 @@ def build_network(
     network = Network(
         composition,
         backbone=backbone,
-        anatomy=anatomy,
+        adapter=adapter,
         head=head,
         recoveries=recoveries,
         projectors=projectors,
         generator=generator,
-        stop_words=_find_stop_words(tokenizer),
+        stop_words=_build_stop_word_mask(tokenizer),
     )
     return network, tokenizer
 
 
 def check_lengths(network: Network, max_length: int) -> None:
     """Raise UsageError if a slot is longer than the input of the encoder or the generator."""
-    models = [network.anatomy.backbone] if network.anatomy.has_positions else []
+    models = [network.adapter.backbone] if network.adapter.has_positions else []
     models += [] if network.generator is None else [network.generator.backbone]
-    longest = min([num_positions(each.config) for each in models], default=10**9)
+    longest = min([get_max_positions(each.config) for each in models], default=10**9)
     for name, slot in network.composition.slots.items():
         length = slot.max_length or max_length
         if length > longest:
@@ -132,7 +137,7 @@ def check_lengths(network: Network, max_length: int) -> None:
             raise UsageError(f"slot '{name}' is up to {length} tokens long, but the models read {longest}: {fix}")
 
 
-def num_positions(config: Any) -> int:
+def get_max_positions(config: Any) -> int:
     """Return the longest input in tokens; RoBERTa's first positions belong to padding."""
     before = config.pad_token_id + 1 if config.model_type in ("roberta", "xlm-roberta") else 0
     return int(getattr(config, "max_position_embeddings", None) or 10**9) - before
@@ -140,11 +145,11 @@ def num_positions(config: Any) -> int:
 
 def warn_of_equal_views(network: Network) -> None:
     """Warn if both slots of a contrast show the same text and the encoder has no dropout: their vectors are equal."""
-    plan, config = network.composition, network.anatomy.config.to_dict()
+    plan, config = network.composition, network.adapter.config.to_dict()
     if any(config.get(name) for name in _DROPOUTS):
         return
     for objective in plan.objectives:
-        if isinstance(objective, Contrast):
+        if isinstance(objective, ContrastiveObjective):
             slot = plan.slots[objective.a]
             if slot == plan.slots[objective.b] and slot.corruption == "none":
                 warn(
@@ -153,23 +158,23 @@ def warn_of_equal_views(network: Network) -> None:
                 )
 
 
-def _build_generator(composition: Composition, backbone: nn.Module, head: Any, tokenizer: Any) -> Generator | None:
+def _build_generator(composition: Composition, backbone: nn.Module, head: Any, tokenizer: Any) -> TokenGenerator | None:
     settings = composition.generator
     if settings is None:
         return None
     if settings.init == "copy" or (settings.init == "random" and not settings.model):
-        return Generator.from_encoder(backbone, head, init=settings.init)
+        return TokenGenerator.from_encoder(backbone, head, init=settings.init)
     if not settings.model:
         others = '; init = "copy" or "random" begins one without' if settings.mode == "joint" else ""
         raise UsageError(f"[generator] names no model; `generator` DIR names one{others}")
-    return Generator.from_folder(
+    return TokenGenerator.from_folder(
         locate(settings.model), tokenizer, frozen=settings.mode == "frozen", redrawn=settings.init == "random"
     )
 
 
-def _find_stop_words(tokenizer: Any) -> Tensor:
+def _build_stop_word_mask(tokenizer: Any) -> Tensor:
     """Return (vocabulary,) bool, True at stop words and at pieces without a letter or digit."""
-    words = stop_words()
+    words = load_stop_words()
     found = torch.zeros(len(tokenizer), dtype=torch.bool)
     for piece, number in tokenizer.get_vocab().items():
         plain = piece.removeprefix("##").lstrip("Ġ▁").lower()

@@ -20,18 +20,18 @@ from drtk.pretraining.corruption import corrupt_tokens
 from drtk.pretraining.decoders.transformer import Discriminator
 from drtk.pretraining.example_builder import SpecialTokens
 from drtk.pretraining.network import EncodedBatch, Network
-from drtk.pretraining.objectives import LossParts, RecoverLoss
+from drtk.pretraining.objectives import LossParts, TokenLoss
 from drtk.pretraining.parse import parse_composition
-from drtk.pretraining.token_generator import Generator
-from drtk.text.rng import generator
+from drtk.pretraining.token_generator import TokenGenerator
+from drtk.text.rng import create_generator
 from drtk.training.config import RetrieverConfig
-from drtk.training.distributed import all_reduce_sum, world_size
+from drtk.training.distributed import all_reduce_sum, get_world_size
 
 ROLES = ("query", "passage")
 PREFIX = "aux_"
 
 
-def diffcse_plan(settings: RetrieverConfig) -> Composition:
+def build_diffcse_composition(settings: RetrieverConfig) -> Composition:
     """Return the composition: a term for queries and one for passages, given the vectors that they are ranked by."""
     changed = {"masking": "bernoulli", "rate": settings.aux_rate, "corruption": "replaced"}
     term = {"use": "recover", "reader": "discriminator", "target": "edited", "classes": 2}
@@ -51,12 +51,12 @@ def diffcse_plan(settings: RetrieverConfig) -> Composition:
     return parse_composition(content, "`aux` diffcse")
 
 
-def diffcse_network(towers: Mapping[str, TextEncoder], settings: RetrieverConfig, *, seed: int) -> Network:
+def build_diffcse_network(towers: Mapping[str, TextEncoder], settings: RetrieverConfig, *, seed: int) -> Network:
     """Build discriminator, head and frozen generator; the encoders stay outside of it.
 
     Raises MismatchError for towers or a generator that it cannot use.
     """
-    plan = diffcse_plan(settings)
+    plan = build_diffcse_composition(settings)
     tower = towers["passage"]
     for role, each in towers.items():
         if each.encoder.dimension != each.encoder.hidden:
@@ -68,21 +68,21 @@ def diffcse_network(towers: Mapping[str, TextEncoder], settings: RetrieverConfig
             raise MismatchError("`aux` diffcse: the encoder's tokenizer has no mask token, or pads on the left")
     if len(towers) > 1 and towers["query"].tokenizer.get_vocab() != tower.tokenizer.get_vocab():
         raise MismatchError("`aux` diffcse: the two encoders have different vocabularies")
-    proposing = Generator.from_folder(locate(settings.aux_generator), tower.tokenizer)
-    anatomy = BackboneAdapter(tower.encoder.backbone)
+    proposing = TokenGenerator.from_folder(locate(settings.aux_generator), tower.tokenizer)
+    adapter = BackboneAdapter(tower.encoder.backbone)
     nothing = nn.Identity()
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        parts = LossParts(anatomy, nothing, {"discriminator": Discriminator(anatomy)})
-        recoveries = {each.name: RecoverLoss(each, parts) for each in plan.recovers}
+        parts = LossParts(adapter, nothing, {"discriminator": Discriminator(adapter)})
+        recoveries = {each.name: TokenLoss(each, parts) for each in plan.recovers}
         for recovery in recoveries.values():  # one head for queries and passages
             recovery.target = next(iter(recoveries.values())).target
     return Network(
-        plan, backbone=nothing, anatomy=None, head=nothing, recoveries=recoveries, projectors={}, generator=proposing
+        plan, backbone=nothing, adapter=None, head=nothing, recoveries=recoveries, projectors={}, generator=proposing
     )
 
 
-class Corrupting:
+class TokenCorruptor:
     """Corrupt the tokens of a role; samples depend only on the key of a text: seed, epoch, query, place."""
 
     def __init__(self, plan: Composition, tokenizer: Any) -> None:
@@ -99,7 +99,7 @@ class Corrupting:
         given, hidden = ids.copy(), np.zeros(ids.shape, dtype=bool)
         noise = np.zeros(ids.shape, dtype=np.float32)
         for row, key in enumerate(keys):
-            rng = generator(*key, "aux", role)
+            rng = create_generator(*key, "aux", role)
             size = int(padded["attention_mask"][row].sum())  # without padding, so that no sample depends on it
             hidden[row, :size] = (rng.random(size) < slot.rate) & content[row, :size]
             given[row, :size] = corrupt_tokens(
@@ -113,19 +113,19 @@ class DiffCSE:
     """DiffCSE as the auxiliary task of retriever training (drtk.training.retriever.AuxiliaryTask)."""
 
     def __init__(self, towers: Mapping[str, TextEncoder], config: RetrieverConfig, *, seed: int) -> None:
-        """Raises what `diffcse_network` raises."""
-        self.network = diffcse_network(towers, config, seed=seed)
+        """Raises what `build_diffcse_network` raises."""
+        self.network = build_diffcse_network(towers, config, seed=seed)
         self.weights = self.network.weights
-        self.corrupt = Corrupting(self.network.composition, towers["passage"].tokenizer)
+        self.corrupt = TokenCorruptor(self.network.composition, towers["passage"].tokenizer)
 
-    def wrap(self, pair: BiEncoder, device: torch.device) -> WithAuxiliary:
+    def wrap(self, pair: BiEncoder, device: torch.device) -> BiEncoderWithDiffCSE:
         """Return the model to train, with the generator on the device."""
         assert self.network.generator is not None
         self.network.generator.to(device)
-        return WithAuxiliary(pair, self.network)
+        return BiEncoderWithDiffCSE(pair, self.network)
 
 
-class WithAuxiliary(nn.Module):
+class BiEncoderWithDiffCSE(nn.Module):
     """Two towers and the network of the auxiliary loss, which uses the towers' vectors and runs no encoder of its own."""
 
     def __init__(self, pair: BiEncoder, network: Network) -> None:
@@ -161,4 +161,4 @@ class WithAuxiliary(nn.Module):
         name = f"diffcse_{role}"
         recovery: Any = self.network.recoveries[name]
         encoded = EncodedBatch(self.network, {role: slot, f"{role}_changed": slot}, {role: vectors})
-        return {name: recovery.reduce(recovery(encoded), count) * world_size()}
+        return {name: recovery.reduce(recovery(encoded), count) * get_world_size()}

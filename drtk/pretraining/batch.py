@@ -12,10 +12,10 @@ from torch import Tensor
 
 from drtk.pretraining.composition import Composition
 from drtk.pretraining.example_builder import SlotExample
-from drtk.text.rng import generator
+from drtk.text.rng import create_generator
 
 
-class Example(NamedTuple):
+class PretrainingExample(NamedTuple):
     """The slots of an example at one step. key: seed, epoch and id."""
 
     key: tuple[Any, ...]
@@ -57,7 +57,7 @@ def to_device(batch: Batch, device: torch.device) -> Batch:
     return {name: slot.map(lambda each: each.to(device, non_blocking=True)) for name, slot in batch.items()}
 
 
-class Collator:
+class PretrainingCollator:
     """Collate a device's share of a batch into parts of at most `micro` examples of similar length.
 
     A slot with reduction `mean_all` is padded to its maximum length, because its mean is over that length (docs/methods/diffcse.md).
@@ -76,7 +76,7 @@ class Collator:
                 if reader.use == "two-stream":
                     self._visible[name] = float(reader.options.get("visible", 0.5))
 
-    def __call__(self, examples: Sequence[Example]) -> dict[str, Any]:
+    def __call__(self, examples: Sequence[PretrainingExample]) -> dict[str, Any]:
         """Return {"parts": batches, "ids": the ids of the examples in each}; the longest part comes first."""
         if self.micro < len(examples):
             examples = sorted(
@@ -88,7 +88,7 @@ class Collator:
             "ids": [[str(each.key[-1]) for each in group] for group in groups],
         }
 
-    def collate(self, examples: Sequence[Example]) -> Batch:
+    def collate(self, examples: Sequence[PretrainingExample]) -> Batch:
         """Collate examples into one batch."""
         keys = [each.key for each in examples]
         return {name: self._slot(name, [each.slots[name] for each in examples], keys) for name in examples[0].slots}
@@ -129,7 +129,7 @@ class Collator:
         visible = np.zeros((batch, width, width), bool)
         for row, key in enumerate(keys):
             size = int(attention[row].sum())
-            seen = generator(*key, "visible", name).random((size, size)) < self._visible[name]
+            seen = create_generator(*key, "visible", name).random((size, size)) < self._visible[name]
             np.fill_diagonal(seen, val=False)
             seen[:, 0] = True
             visible[row, :size, :size] = seen

@@ -45,15 +45,15 @@ class Slot:
 
 
 @dataclass(frozen=True)
-class Reader:
-    """The decoder of an objective: an entry of READERS and its options."""
+class DecoderSpec:
+    """The decoder of an objective: an entry of DECODERS and its options."""
 
     use: str
     options: Options = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
-class Generator:
+class GeneratorSpec:
     """The masked language model that proposes replacement tokens.
 
     mode: frozen, or trained jointly with weight `weight` on the masked positions of slot `slot`
@@ -73,7 +73,7 @@ class Generator:
 
 
 @dataclass(frozen=True)
-class Projector:
+class ProjectorSpec:
     """A small network over the vectors of several slots together."""
 
     slots: tuple[str, ...]
@@ -84,13 +84,13 @@ class Projector:
 class Objective:
     """The keys of every [[objective]]. Each kind is a subclass, named in OBJECTIVES.
 
-    computed_by: place of what computes it (contract: drtk/pretraining/__init__.py)
-    compares: it compares the vectors of the whole batch; otherwise it is a sum over tokens, which parts of a batch can add up
+    implementation: place of what computes it (contract: drtk/pretraining/__init__.py)
+    compares_vectors: it compares the vectors of the whole batch; otherwise it is a sum over tokens, which parts of a batch can add up
     use: its name in OBJECTIVES
     """
 
-    computed_by: ClassVar[str]
-    compares: ClassVar[bool] = False
+    implementation: ClassVar[str]
+    compares_vectors: ClassVar[bool] = False
 
     projector: str = ""
     weight: float = 1.0
@@ -99,12 +99,12 @@ class Objective:
     group: str = ""
 
     @property
-    def tokens_of(self) -> tuple[str, ...]:
+    def token_slots(self) -> tuple[str, ...]:
         """Slots whose tokens it predicts."""
         return ()
 
     @property
-    def vectors_of(self) -> tuple[str, ...]:
+    def vector_slots(self) -> tuple[str, ...]:
         """Slots whose vectors it uses."""
         return ()
 
@@ -115,10 +115,10 @@ class Objective:
 
 
 @dataclass(frozen=True)
-class Recover(Objective):
+class TokenObjective(Objective):
     """A reader predicts a target, an entry of TARGETS, at the positions of its slots, given the vectors of the sources."""
 
-    computed_by: ClassVar[str] = "drtk.pretraining.objectives:RecoverLoss"
+    implementation: ClassVar[str] = "drtk.pretraining.objectives:TokenLoss"
 
     reader: str
     slot: tuple[str, ...]
@@ -128,11 +128,11 @@ class Recover(Objective):
     classes: Literal[1, 2] = 1
 
     @property
-    def tokens_of(self) -> tuple[str, ...]:
+    def token_slots(self) -> tuple[str, ...]:
         return self.slot
 
     @property
-    def vectors_of(self) -> tuple[str, ...]:
+    def vector_slots(self) -> tuple[str, ...]:
         return self.source
 
     @property
@@ -146,15 +146,15 @@ class Recover(Objective):
 
 
 @dataclass(frozen=True)
-class Contrast(Objective):
+class ContrastiveObjective(Objective):
     """The vectors of two slots find each other among those of the batch.
 
     candidates: the vectors of the `other` slot, or `all` but the query itself; symmetric: b finds a too
     extra_negatives, extra_positives: further slots
     """
 
-    computed_by: ClassVar[str] = "drtk.pretraining.objectives:contrast_loss"
-    compares: ClassVar[bool] = True
+    implementation: ClassVar[str] = "drtk.pretraining.objectives:contrastive_loss"
+    compares_vectors: ClassVar[bool] = True
 
     a: str
     b: str
@@ -166,8 +166,12 @@ class Contrast(Objective):
     extra_positives: tuple[str, ...] = ()
 
     @property
-    def vectors_of(self) -> tuple[str, ...]:
+    def vector_slots(self) -> tuple[str, ...]:
         return self.a, self.b, *self.extra_negatives, *self.extra_positives
+
+    @property
+    def default_name(self) -> str:
+        return "contrast"
 
 
 @dataclass(frozen=True)
@@ -180,21 +184,21 @@ class Composition:
 
     slots: dict[str, Slot]
     objectives: tuple[Objective, ...]
-    readers: dict[str, Reader] = field(default_factory=dict)
-    projectors: dict[str, Projector] = field(default_factory=dict)
-    generator: Generator | None = None
+    readers: dict[str, DecoderSpec] = field(default_factory=dict)
+    projectors: dict[str, ProjectorSpec] = field(default_factory=dict)
+    generator: GeneratorSpec | None = None
     example: Literal["passage", "document"] = "passage"
     title: Literal["none", "join", "sep", "segment"] = "none"
     crop: Literal["head", "random"] | None = None
     pooling: Literal["cls", "mean"] = "cls"
 
     @property
-    def recovers(self) -> list[Recover]:
+    def recovers(self) -> list[TokenObjective]:
         """The objectives that have a reader and a target."""
-        return [each for each in self.objectives if isinstance(each, Recover)]
+        return [each for each in self.objectives if isinstance(each, TokenObjective)]
 
     @property
-    def joint_generator(self) -> Generator | None:
+    def joint_generator(self) -> GeneratorSpec | None:
         """The generator, if it is trained."""
         return self.generator if self.generator is not None and self.generator.mode == "joint" else None
 
@@ -216,7 +220,7 @@ class Composition:
 
     def without_unused(self) -> Composition:
         """Drop slots that no objective, projector or joint generator uses, and a frozen generator that no slot needs."""
-        used = {name for each in self.objectives for name in (*each.tokens_of, *each.vectors_of)}
+        used = {name for each in self.objectives for name in (*each.token_slots, *each.vector_slots)}
         used |= {name for each in self.projectors.values() for name in each.slots}
         if self.joint_generator is not None:
             used.add(self.joint_generator.slot)

@@ -10,19 +10,19 @@ import numpy as np
 import torch
 
 from drtk.errors import DrtkError, MismatchError
-from drtk.pretraining.batch import Batch, Collator, Example
+from drtk.pretraining.batch import Batch, PretrainingCollator, PretrainingExample
 from drtk.pretraining.composition import Composition
 from drtk.pretraining.config import PretrainSettings
 from drtk.pretraining.example_builder import ExampleBuilder, SlotExample, SpecialTokens
 from drtk.runtime.progress import log, warn
-from drtk.text.rng import uniform
+from drtk.text.rng import sample_uniform
 from drtk.text.token_dataset import TokenCorpus
-from drtk.training.sampling import order_of_epoch
+from drtk.training.sampling import shuffle_epoch
 
 INSPECTED = 256  # examples that `check_slots` builds
 
 
-class ExampleDataset(torch.utils.data.Dataset[Example]):
+class ExampleDataset(torch.utils.data.Dataset[PretrainingExample]):
     """The examples of all steps: item k belongs to step k // batch. Each epoch is shuffled and drops its last, partial batch.
 
     rows: the corpus rows to use, (rows,)
@@ -37,13 +37,13 @@ class ExampleDataset(torch.utils.data.Dataset[Example]):
     def __len__(self) -> int:
         return self._length
 
-    def __getitem__(self, index: int) -> Example:
+    def __getitem__(self, index: int) -> PretrainingExample:
         epoch, place = divmod(index, self.epoch_length)
         if self._order[0] != epoch:
-            self._order = (epoch, order_of_epoch(len(self._rows), epoch=epoch, seed=self._seed))
+            self._order = (epoch, shuffle_epoch(len(self._rows), epoch=epoch, seed=self._seed))
         row = int(self._rows[self._order[1][place]])
         slots = self._builder(row, epoch=epoch, step=index // self._batch)
-        return Example((self._seed, epoch, self._builder.id(row)), slots)
+        return PretrainingExample((self._seed, epoch, self._builder.id(row)), slots)
 
 
 class PretrainingData:
@@ -80,14 +80,14 @@ class PretrainingData:
                 f"pretrain: {len(self.held_out):,} of {len(rows):,} {what} are held out{fewer}, "
                 f"{len(self.rows):,} remain to train on"
             )
-        if len(self.rows) < settings.batch:
+        if len(self.rows) < settings.batch_size:
             source = f", set by {batch_from}" if batch_from else ""
             raise DrtkError(
-                f"{len(self.rows):,} {what} do not fill one batch of {settings.batch:,}{source}; "
-                f"set `batch` {max(1, len(self.rows))} or less"
+                f"{len(self.rows):,} {what} do not fill one batch of {settings.batch_size:,}{source}; "
+                f"set `batch_size` {max(1, len(self.rows))} or less"
             )
-        self.steps_per_epoch = len(self.rows) // settings.batch
-        self.steps = settings.steps or max(1, round(settings.epochs * self.steps_per_epoch))
+        self.steps_per_epoch = len(self.rows) // settings.batch_size
+        self.steps = settings.max_steps or max(1, round(settings.epochs * self.steps_per_epoch))
         self._pad = int(tokenizer.pad_token_id or 0)
         examples = self.dataset()
         for number in range(min(16, len(examples))):  # raises what cannot be built before anything is written
@@ -102,13 +102,13 @@ class PretrainingData:
         if not num_held_out:
             return rows[:0], rows
         if self.composition.example == "document" or "documents" not in self.corpus.wants:
-            order = sorted(rows.tolist(), key=lambda row: uniform(self.seed, "held-out", self._builder.id(row)))
+            order = sorted(rows.tolist(), key=lambda row: sample_uniform(self.seed, "held-out", self._builder.id(row)))
             return np.array(order[:num_held_out]), np.array(sorted(order[num_held_out:]))
         taken: list[np.ndarray] = []
         room = len(rows) // 2
 
         def order_of(document: int) -> float:
-            return uniform(self.seed, "held-out", self.corpus.id(int(self.corpus.span(document)[0])))
+            return sample_uniform(self.seed, "held-out", self.corpus.id(int(self.corpus.span(document)[0])))
 
         for document in sorted(range(self.corpus.documents), key=order_of):
             span = self.corpus.span(document)
@@ -125,20 +125,22 @@ class PretrainingData:
 
     def dataset(self) -> ExampleDataset:
         """Return the examples of all steps."""
-        return ExampleDataset(self._builder, self.rows, batch=self.settings.batch, steps=self.steps, seed=self.seed)
+        return ExampleDataset(
+            self._builder, self.rows, batch=self.settings.batch_size, steps=self.steps, seed=self.seed
+        )
 
     def sample(self, count: int) -> list[Mapping[str, SlotExample]]:
         """Return the slots of up to `count` evenly spaced rows."""
         chosen = self.rows[np.linspace(0, len(self.rows) - 1, min(count, len(self.rows))).astype(int)]
         return [self._builder(int(row), epoch=0, step=step) for step, row in enumerate(chosen)]
 
-    def collator(self, micro: int) -> Collator:
+    def collator(self, micro: int) -> PretrainingCollator:
         """Return the collator of batches, with `micro` examples in memory at once."""
-        return Collator(
+        return PretrainingCollator(
             self.composition, pad=self._pad, max_length=self.settings.max_length, seed=self.seed, micro=micro
         )
 
-    def held_out_batches(self, size: int) -> list[Batch]:
+    def build_held_out_batches(self, size: int) -> list[Batch]:
         """Return batches of the held-out rows, equal in every run with this seed."""
         count = len(self.held_out)
         # One step per example, so that a view that is sampled by the step differs between examples.

@@ -9,8 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from drtk.pretraining.batch import Batch, to_device
-from drtk.pretraining.composition import Contrast
-from drtk.pretraining.network import EncodedBatch, Network, Sums, compute_batch_terms
+from drtk.pretraining.composition import ContrastiveObjective
+from drtk.pretraining.network import EncodedBatch, Network, Sums, compute_contrastive_terms
 
 MAX_ROWS = 2048  # vectors whose distances are compared
 GROUP_SIZE = 64  # examples among which a contrast is evaluated: its value depends on their number
@@ -32,7 +32,7 @@ def evaluate_losses(network: Network, batches: Sequence[Batch], device: torch.de
     vectors: dict[str, list[Tensor]] = {}
     present_rows: dict[str, list[Tensor]] = {}
     compared: list[tuple[Sums, Sums]] = []
-    slots = [*dict.fromkeys(name for each in network.composition.objectives for name in each.vectors_of)]
+    slots = [*dict.fromkeys(name for each in network.composition.objectives for name in each.vector_slots)]
     slots = slots or [next(iter(network.composition.slots))]
 
     def add(name: str, value: Tensor, count: Tensor | float) -> None:
@@ -50,19 +50,19 @@ def evaluate_losses(network: Network, batches: Sequence[Batch], device: torch.de
                 if getattr(recovery, "has_bottleneck", False):
                     add(f"gain_{name}", recovery(encoded, other_sources=True) - loss, count)
             present = {name: slot.present for name, slot in batch.items()}
-            if network.compared_slots:
-                compared.append((network.compared_vectors(encoded), present))
+            if network.contrastive_slots:
+                compared.append((network.collect_vectors(encoded), present))
             for name in slots:
                 vectors.setdefault(name, []).append(F.normalize(encoded.vector(name).float(), dim=-1))
                 present_rows.setdefault(name, []).append(present[name])
         for group, present in regroup(compared):
             rows = len(next(iter(present.values())))
-            for name, value in compute_batch_terms(network.composition, group, present).items():
+            for name, value in compute_contrastive_terms(network.composition, group, present).items():
                 add(f"held_out_{name}", value * rows, rows)
     finally:
         network.train(was_training)
     means = {name: total / max(counts[name], 1.0) for name, total in sums.items()}
-    return means | _geometry(
+    return means | _compute_alignment_and_uniformity(
         network,
         {name: torch.cat(rows)[:MAX_ROWS] for name, rows in vectors.items()},
         {name: torch.cat(rows)[:MAX_ROWS] for name, rows in present_rows.items()},
@@ -89,7 +89,7 @@ def regroup(batches: Sequence[tuple[Sums, Sums]]) -> Iterator[tuple[Sums, Sums]]
             )
 
 
-def _geometry(network: Network, vectors: Sums, present: Sums) -> dict[str, float]:
+def _compute_alignment_and_uniformity(network: Network, vectors: Sums, present: Sums) -> dict[str, float]:
     """Return the uniformity of the first slot's vectors, and the alignment of the first objective, if it is a contrast."""
     values: dict[str, float] = {}
     name, rows = next(iter(vectors.items()))
@@ -97,7 +97,7 @@ def _geometry(network: Network, vectors: Sums, present: Sums) -> dict[str, float
     if len(first) > 1:
         values["uniformity"] = float(torch.pdist(first).pow(2).mul(-2).exp().mean().log())
     for objective in network.composition.objectives:
-        if isinstance(objective, Contrast):
+        if isinstance(objective, ContrastiveObjective):
             both = present[objective.a] & present[objective.b]
             if bool(both.any()):
                 apart = vectors[objective.a][both] - vectors[objective.b][both]

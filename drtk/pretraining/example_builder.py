@@ -9,14 +9,14 @@ import numpy as np
 
 from drtk.errors import MismatchError, UsageError
 from drtk.pretraining.composition import EDITS, Composition, format_choices
-from drtk.pretraining.config import check_options, located, option_names
+from drtk.pretraining.config import check_options, list_option_names, prefix_errors
 from drtk.pretraining.corruption import Vocabulary, corrupt_tokens, delete_tokens, insert_masks
 from drtk.pretraining.masking import MASKING
-from drtk.pretraining.masking.strategies import MaskInput, Other
+from drtk.pretraining.masking.strategies import MaskInput, OtherMask
 from drtk.pretraining.parse import SLOT_KEYS
 from drtk.pretraining.views import VIEWS
 from drtk.pretraining.views.base import ViewInput, fields_needed
-from drtk.text.rng import generator, uniform
+from drtk.text.rng import create_generator, sample_uniform
 from drtk.text.token_dataset import Text
 
 
@@ -120,7 +120,7 @@ class ExampleBuilder:
     def rows(self) -> np.ndarray:
         """The rows of the corpus: passages, or documents of several passages."""
         is_document = self._composition.example == "document"
-        rows: np.ndarray = self._corpus.shared_documents if is_document else np.arange(len(self._corpus))
+        rows: np.ndarray = self._corpus.multi_passage_documents if is_document else np.arange(len(self._corpus))
         return rows
 
     def id(self, row: int) -> str:
@@ -146,10 +146,10 @@ class ExampleBuilder:
             ids, nothing = np.array([self._special.first, self._special.last], dtype=np.int32), np.zeros(2, dtype=bool)
             return SlotExample(ids, ids, nothing, nothing, None, None, present=False)
         text = self._special.add_to(text)
-        rng = generator(*key, "slot", name)
+        rng = create_generator(*key, "slot", name)
         corruption: Any = slot.corruption
         if corruption == "any":
-            corruption = EDITS[int(uniform(*key, "edit", name) * len(EDITS))]
+            corruption = EDITS[int(sample_uniform(*key, "edit", name) * len(EDITS))]
         if corruption in ("inserted", "deleted"):
             if corruption == "inserted":
                 edit = insert_masks(text, slot.rate, rng, vocabulary)
@@ -161,7 +161,7 @@ class ExampleBuilder:
         content = text.words >= 0
         hidden = np.zeros(len(text.ids), dtype=bool)
         if slot.masking != "none":
-            other = Other(slots[slot.of].hidden, self._composition.slots[slot.of].rate) if slot.of else None
+            other = OtherMask(slots[slot.of].hidden, self._composition.slots[slot.of].rate) if slot.of else None
             counted = len(text.ids) if slot.count == "with-specials" else int(content.sum())
             masking = self._maskings[name]
             try:
@@ -180,11 +180,11 @@ class ExampleBuilder:
         slot, choice = self._composition.slots[name], 0
         if len(slot.view) > 1:
             sampled_for = (self._seed, "step", step) if slot.draw == "step" else key
-            choice = int(uniform(*sampled_for, "mixed", *slot.view) * len(slot.view))
+            choice = int(sample_uniform(*sampled_for, "mixed", *slot.view) * len(slot.view))
         view, room = self._views[name][choice], slot.room(self._max_length)
         sample = (view.name, room, *sorted(view.options.items()))
         if sample not in parts:
-            rng = generator(*key, "view", view.name)
+            rng = create_generator(*key, "view", view.name)
             separator = self._special.between if view.options.get("title") == "segment" else self._special.last
             parts[sample] = view.function(ViewInput(self._corpus, row, rng, room, separator), **view.options)
         texts = parts[sample]
@@ -208,9 +208,9 @@ def load_views(composition: Composition, name: str) -> list[SlotView]:
     all_known: set[str] = set()
     for each in slot.view:
         view, _, part = each.partition(".")
-        with located(f"[slots.{name}]"):
+        with prefix_errors(f"[slots.{name}]"):
             function = VIEWS.load(view)
-        known = option_names(function)
+        known = list_option_names(function)
         all_known.update(known)
         options = {key: value for key, value in general.items() if key in known and value is not None}
         options |= {key: value for key, value in slot.view_options.items() if key in known}
@@ -231,13 +231,13 @@ def load_views(composition: Composition, name: str) -> list[SlotView]:
 def load_masking(composition: Composition, name: str) -> Callable[..., np.ndarray]:
     """Load the masking strategy of a slot. Raises UsageError for an unknown one, or an unknown option of it."""
     slot = composition.slots[name]
-    with located(f"[slots.{name}]"):
+    with prefix_errors(f"[slots.{name}]"):
         strategy: Callable[..., np.ndarray] = MASKING.load(slot.masking)
         check_options(f"masking '{slot.masking}'", strategy, slot.masking_options)
     return strategy
 
 
-def fields_of(composition: Composition) -> set[str]:
+def list_corpus_fields(composition: Composition) -> set[str]:
     """Return the fields that a token corpus needs besides texts and titles. Raises as `load_views` and `load_masking`."""
     wanted = set()
     for name, slot in composition.slots.items():

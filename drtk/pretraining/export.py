@@ -10,8 +10,8 @@ from transformers import TrainerCallback
 
 from drtk.models.checkpoint import TextEncoder, save_encoder
 from drtk.models.encoder import Encoder
-from drtk.models.lm_head import HEADS, head_file, save_lm_head
-from drtk.models.model_folder import Recipe
+from drtk.models.lm_head import HEADS, get_head_path, save_lm_head
+from drtk.models.model_folder import EncodingConfig
 from drtk.pretraining.config import PretrainSettings
 from drtk.pretraining.network import Network
 from drtk.training.best_checkpoint import save_weights
@@ -19,21 +19,21 @@ from drtk.training.best_checkpoint import save_weights
 READERS_FILE = "readers"
 
 
-class Exporter:
+class EncoderExporter:
     """Write the encoder of a network as a folder that AutoModel and SentenceTransformer load, and its heads into heads/."""
 
     def __init__(self, folder: Path, network: Network, tokenizer: Any, settings: PretrainSettings) -> None:
         self.folder, self.network, self.tokenizer, composition = folder, network, tokenizer, network.composition
-        self.recipe = Recipe(
+        self.encoding = EncodingConfig(
             pooling=(composition.pooling,),
             query_length=settings.max_length,
             passage_length=settings.max_length,
-            title=Recipe.title if composition.title == "none" else composition.title,
+            title=EncodingConfig.title if composition.title == "none" else composition.title,
         )
 
     def encoder(self) -> TextEncoder:
         """Return the current encoder."""
-        return TextEncoder(Encoder(self.network.backbone, pooling=self.recipe.pooling), self.tokenizer, self.recipe)
+        return TextEncoder(Encoder(self.network.backbone, pooling=self.encoding.pooling), self.tokenizer, self.encoding)
 
     def save(self, folder: Path) -> None:
         """Write encoder, masked-LM head, readers, projectors and a joint generator."""
@@ -43,10 +43,10 @@ class Exporter:
         saved = {each.data_ptr() for module in modules for each in module.state_dict().values() if each.numel()}
         others = {name: each for name, each in self.network.state_dict().items() if each.data_ptr() not in saved}
         if others:
-            save_weights(others, head_file(folder, READERS_FILE))
+            save_weights(others, get_head_path(folder, READERS_FILE))
 
 
-def load_readers(network: Network, model: Path) -> int:
+def load_training_modules(network: Network, model: Path) -> int:
     """Load the readers that an earlier pre-training left in `model`; return the number of tensors that fit."""
     path = model / HEADS / f"{READERS_FILE}.safetensors"
     if not path.exists():
@@ -59,10 +59,10 @@ def load_readers(network: Network, model: Path) -> int:
     return len(fitting)
 
 
-class SaveEncoders(TrainerCallback):
+class EncoderExportCallback(TrainerCallback):
     """Write the encoder to OUT/step-N every `every` steps."""
 
-    def __init__(self, exporter: Exporter, *, every: int) -> None:
+    def __init__(self, exporter: EncoderExporter, *, every: int) -> None:
         self._exporter, self._every = exporter, every
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:

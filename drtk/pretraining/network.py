@@ -8,10 +8,10 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from drtk.losses.language import token_losses_sum
+from drtk.losses.language import linear_cross_entropy
 from drtk.models.encoder import pool
 from drtk.pretraining.batch import Batch, SlotBatch
-from drtk.pretraining.composition import Composition, Contrast, Objective
+from drtk.pretraining.composition import Composition, ContrastiveObjective, Objective
 from drtk.pretraining.decoders.transformer import DecoderInput
 from drtk.pretraining.token_generator import fill_masks
 from drtk.registry import load_attribute
@@ -25,7 +25,7 @@ class NetworkOutput(NamedTuple):
 
     terms: the token losses by objective, () each, unweighted; divided by their counts if those were given
     facts: sums for the log, (2,) each: a sum and its denominator
-    vectors: those to compare over the batch, (batch, hidden) by `vector_key`
+    vectors: those to compare over the batch, (batch, hidden) by `build_vector_key`
     """
 
     terms: Sums
@@ -71,7 +71,7 @@ class Projector(nn.Module):
 class Network(nn.Module):
     """Encoder, heads, readers, projectors and generator of a composition.
 
-    anatomy: the encoder's parts    head: its masked-LM head    recoveries: the token losses by objective
+    adapter: the encoder's parts    head: its masked-LM head    recoveries: the token losses by objective
     stop_words: (vocabulary,) bool, True at stop words and punctuation, for the log
     """
 
@@ -80,7 +80,7 @@ class Network(nn.Module):
         composition: Composition,
         *,
         backbone: nn.Module,
-        anatomy: Any,
+        adapter: Any,
         head: nn.Module,
         recoveries: Mapping[str, nn.Module],
         projectors: Mapping[str, nn.Module],
@@ -89,7 +89,7 @@ class Network(nn.Module):
     ) -> None:
         super().__init__()
         self.composition = composition
-        self.backbone, self.anatomy = backbone, anatomy
+        self.backbone, self.adapter = backbone, adapter
         self.head: Any = head
         self.recoveries: Any = nn.ModuleDict(recoveries)
         self.projectors = nn.ModuleDict(projectors)
@@ -116,25 +116,25 @@ class Network(nn.Module):
         return self
 
     @property
-    def compared_slots(self) -> list[str]:
+    def contrastive_slots(self) -> list[str]:
         """Slots whose vectors are compared over the batch, in the order they are encoded in."""
-        compares = [each for each in self.composition.objectives if each.compares]
-        return [*dict.fromkeys(name for objective in compares for name in objective.vectors_of)]
+        compares = [each for each in self.composition.objectives if each.compares_vectors]
+        return [*dict.fromkeys(name for objective in compares for name in objective.vector_slots)]
 
     def counts(self, batch: Batch) -> Sums:
         """Count the labeled positions of each token loss in a batch, ()."""
         counts = {name: recovery.count(batch) for name, recovery in self.recoveries.items()}
         if self._joint is not None:
-            counts[GENERATOR_TERM] = _masked_positions(batch[self._joint.slot]).sum().float()
+            counts[GENERATOR_TERM] = _select_masked(batch[self._joint.slot]).sum().float()
         return counts
 
-    def compared_vectors(self, encoded: EncodedBatch) -> Sums:
-        """Return the vectors to compare over the batch, (batch, hidden) by `vector_key`."""
+    def collect_vectors(self, encoded: EncodedBatch) -> Sums:
+        """Return the vectors to compare over the batch, (batch, hidden) by `build_vector_key`."""
         return {
-            vector_key(objective, name): encoded.vector(name, objective.projector)
+            build_vector_key(objective, name): encoded.vector(name, objective.projector)
             for objective in self.composition.objectives
-            if objective.compares
-            for name in objective.vectors_of
+            if objective.compares_vectors
+            for name in objective.vector_slots
         }
 
     def forward(self, batch: Batch, counts: Sums | None = None, *, only_vectors: bool = False) -> NetworkOutput:
@@ -143,7 +143,7 @@ class Network(nn.Module):
         counts: divisors of the sums, over all parts and processes; without them, the terms are sums
         """
         encoded = EncodedBatch(self, batch)
-        vectors = self.compared_vectors(encoded)  # first, so that their dropout does not depend on the terms
+        vectors = self.collect_vectors(encoded)  # first, so that their dropout does not depend on the terms
         terms: Sums = {}
         if only_vectors:
             return NetworkOutput(terms, {}, vectors)
@@ -157,9 +157,9 @@ class Network(nn.Module):
 
     def _generator_loss(self, slot: SlotBatch) -> Tensor:
         """Return the sum of a joint generator's losses at masked positions (docs/methods/simlm.md), ()."""
-        where, head = _masked_positions(slot), self.generator.head
+        where, head = _select_masked(slot), self.generator.head
         features = self.generator.features(slot.given, slot.attention, where, slot.types)
-        return token_losses_sum(features, head.weight, head.bias, slot.clean[where])
+        return linear_cross_entropy(features, head.weight, head.bias, slot.clean[where])
 
     @torch.no_grad()
     def _facts(self, encoded: EncodedBatch) -> Sums:
@@ -194,7 +194,7 @@ class EncodedBatch:
         """Return what a reader gets of a slot."""
         slot = self.batch[name]
         return DecoderInput(
-            anatomy=self.network.anatomy,
+            adapter=self.network.adapter,
             ids=self.ids(name),
             clean_ids=slot.clean,
             attention=slot.attention,
@@ -213,7 +213,7 @@ class EncodedBatch:
         """Return the states after the embeddings and after each layer, (batch, tokens, hidden) each."""
         if name not in self._states:
             slot = self.batch[name]
-            self._states[name] = self.network.anatomy.encode(self.ids(name), slot.attention, slot.types)
+            self._states[name] = self.network.adapter.encode(self.ids(name), slot.attention, slot.types)
         return self._states[name]
 
     def vector(self, name: str, projector: str = "") -> Tensor:
@@ -235,25 +235,25 @@ class EncodedBatch:
         return self._vectors[name]
 
 
-def _masked_positions(slot: SlotBatch) -> Tensor:
+def _select_masked(slot: SlotBatch) -> Tensor:
     return slot.hidden & slot.present[:, None]
 
 
-def compute_batch_terms(composition: Composition, vectors: Sums, present: Sums) -> Sums:
+def compute_contrastive_terms(composition: Composition, vectors: Sums, present: Sums) -> Sums:
     """Compute the terms that compare vectors, () each, from the whole batch of all processes.
 
-    vectors: by `vector_key`; present: (batch,) bool by slot
+    vectors: by `build_vector_key`; present: (batch,) bool by slot
     """
     return {
-        objective.name: load_attribute(objective.computed_by)(
-            objective, {name: vectors[vector_key(objective, name)] for name in objective.vectors_of}, present
+        objective.name: load_attribute(objective.implementation)(
+            objective, {name: vectors[build_vector_key(objective, name)] for name in objective.vector_slots}, present
         )
         for objective in composition.objectives
-        if objective.compares
+        if objective.compares_vectors
     }
 
 
-def contrasts_without_negatives(composition: Composition, present: Sums) -> list[str]:
+def find_contrasts_without_negatives(composition: Composition, present: Sums) -> list[str]:
     """Return the names of contrasts that have a single candidate in this batch, so that their loss is 0.
 
     present: (batch,) bool by slot, of all processes
@@ -261,12 +261,12 @@ def contrasts_without_negatives(composition: Composition, present: Sums) -> list
     return [
         objective.name
         for objective in composition.objectives
-        if isinstance(objective, Contrast)
+        if isinstance(objective, ContrastiveObjective)
         and not objective.extra_negatives
         and int((present[objective.a] & present[objective.b]).sum()) == 1
     ]
 
 
-def vector_key(objective: Objective, slot: str) -> str:
+def build_vector_key(objective: Objective, slot: str) -> str:
     """Return the name of a slot's vector, with the projector that an objective puts it through."""
     return f"{objective.projector}({slot})" if objective.projector else slot

@@ -11,20 +11,20 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from drtk.losses.contrastive import similarities
-from drtk.losses.language import token_losses_sum
+from drtk.losses.contrastive import compute_similarities
+from drtk.losses.language import linear_cross_entropy
 from drtk.models.backbone import BackboneAdapter
 from drtk.pretraining import TARGETS
 from drtk.pretraining.batch import Batch, SlotBatch
-from drtk.pretraining.composition import Contrast, Recover
+from drtk.pretraining.composition import ContrastiveObjective, TokenObjective
 from drtk.pretraining.network import EncodedBatch
 
 
 @dataclass
 class LossParts:
-    """The parts that token losses share. anatomy: the encoder's; head: its masked-LM head; readers: by name."""
+    """The parts that token losses share. adapter: the encoder's; head: its masked-LM head; readers: by name."""
 
-    anatomy: BackboneAdapter
+    adapter: BackboneAdapter
     head: Any
     readers: dict[str, nn.Module]
     _heads: dict[str, Any] = field(default_factory=dict)
@@ -35,16 +35,16 @@ class LossParts:
         if not getattr(module, "own_head", False):
             return self.head
         if reader not in self._heads:
-            _, head = deepcopy((self.anatomy.backbone, self.head))  # together: a copied head refers to its encoder
+            _, head = deepcopy((self.adapter.backbone, self.head))  # together: a copied head refers to its encoder
             head._encoder = (module.encoder,)
             self._heads[reader] = head
         return self._heads[reader]
 
 
-class RecoverLoss(nn.Module):
+class TokenLoss(nn.Module):
     """The token loss of an [[objective]] of kind recover."""
 
-    def __init__(self, objective: Recover, parts: LossParts) -> None:
+    def __init__(self, objective: TokenObjective, parts: LossParts) -> None:
         super().__init__()
         self.objective, self.reader = objective, parts.readers[objective.reader]
         self.target: Any = TARGETS.load(objective.target)(objective, parts)
@@ -79,13 +79,13 @@ class RecoverLoss(nn.Module):
         return sum(losses[1:], start=losses[0])
 
 
-class Tokens(nn.Module):
+class TokenPrediction(nn.Module):
     """Predict the original token at hidden positions, or at all but special ones (docs/methods/simlm.md).
 
     With a causal reader, predict the token after each position, the last special token included (docs/methods/cotmae.md).
     """
 
-    def __init__(self, objective: Recover, parts: LossParts) -> None:
+    def __init__(self, objective: TokenObjective, parts: LossParts) -> None:
         super().__init__()
         self.head = parts.head_of(objective.reader)
         self.everywhere = objective.target == "all"
@@ -103,10 +103,10 @@ class Tokens(nn.Module):
         """Return the sum of cross-entropies, (). hidden: (batch, tokens, width)"""
         where = self.positions(slot)
         labels = F.pad(slot.clean[:, 1:], (0, 1)) if self.predicts_next else slot.clean
-        return token_losses_sum(self.head.features(hidden[where]), self.head.weight, self.head.bias, labels[where])
+        return linear_cross_entropy(self.head.features(hidden[where]), self.head.weight, self.head.bias, labels[where])
 
 
-class Edited(nn.Module):
+class EditDetection(nn.Module):
     """Detect tokens that were replaced or inserted, or follow a deletion.
 
     One class: dense, GELU, linear to one logit, over all but special tokens (SimLM's RTD). Two: one linear layer to two logits,
@@ -114,15 +114,15 @@ class Edited(nn.Module):
     original (DiffCSE's released mean over batch and length).
     """
 
-    def __init__(self, objective: Recover, parts: LossParts) -> None:
+    def __init__(self, objective: TokenObjective, parts: LossParts) -> None:
         super().__init__()
         self.classes, self.counts_padding = objective.classes, objective.reduction == "mean_all"
-        width = parts.anatomy.hidden_size
+        width = parts.adapter.hidden_size
         last = nn.Linear(width, self.classes)
         self.head: nn.Module = last if self.classes == 2 else nn.Sequential(nn.Linear(width, width), nn.GELU(), last)
         for layer in self.head.modules():
             if isinstance(layer, nn.Linear):
-                nn.init.normal_(layer.weight, std=float(getattr(parts.anatomy.config, "initializer_range", 0.02)))
+                nn.init.normal_(layer.weight, std=float(getattr(parts.adapter.config, "initializer_range", 0.02)))
                 nn.init.zeros_(layer.bias)
 
     def positions(self, slot: SlotBatch) -> Tensor:
@@ -148,7 +148,7 @@ class Edited(nn.Module):
         return F.binary_cross_entropy_with_logits(logits[:, 0], labels.float(), reduction="sum")
 
 
-class Corrected(nn.Module):
+class CorrectiveLM(nn.Module):
     """Predict the original token at every position through a gate that copies the input token (COCO-LM; docs/methods/diffcse.md).
 
     p(original) = c * [input token is the original] + (1 - c) * softmax
@@ -156,10 +156,10 @@ class Corrected(nn.Module):
 
     chunk = 1024  # positions whose scores are in memory at once
 
-    def __init__(self, objective: Recover, parts: LossParts) -> None:
+    def __init__(self, objective: TokenObjective, parts: LossParts) -> None:
         super().__init__()
         self.head = parts.head_of(objective.reader)
-        self.gate = nn.Linear(parts.anatomy.hidden_size, 1)
+        self.gate = nn.Linear(parts.adapter.hidden_size, 1)
 
     def positions(self, slot: SlotBatch) -> Tensor:
         """Return the labeled positions, (batch, tokens) bool."""
@@ -186,18 +186,22 @@ class Corrected(nn.Module):
         return -both.sum()
 
 
-def contrast_loss(objective: Contrast, vectors: Mapping[str, Tensor], present: Mapping[str, Tensor]) -> Tensor:
+def contrastive_loss(
+    objective: ContrastiveObjective, vectors: Mapping[str, Tensor], present: Mapping[str, Tensor]
+) -> Tensor:
     """Return the mean contrastive loss over all pairs that are present, (); 0 if there is none.
 
     vectors: (batch, hidden) by slot; present: (batch,) bool by slot
     With extra positives it is the mean over the positives (docs/methods/diffcse.md).
     """
     positives = (objective.b, *objective.extra_positives)
-    losses = [_pair_loss(objective, name, vectors, present) for name in positives]
+    losses = [_compute_pair_loss(objective, name, vectors, present) for name in positives]
     return sum(losses[1:], start=losses[0]) / len(losses)
 
 
-def _pair_loss(objective: Contrast, other: str, vectors: Mapping[str, Tensor], present: Mapping[str, Tensor]) -> Tensor:
+def _compute_pair_loss(
+    objective: ContrastiveObjective, other: str, vectors: Mapping[str, Tensor], present: Mapping[str, Tensor]
+) -> Tensor:
     left, right = vectors[objective.a].float(), vectors[other].float()
     valid = present[objective.a] & present[other]
     if not bool(valid.any()):
@@ -212,7 +216,7 @@ def _pair_loss(objective: Contrast, other: str, vectors: Mapping[str, Tensor], p
             *((vectors[name], ~present[name][None, :]) for name in objective.extra_negatives),
         ]
         how: dict[str, Any] = {"similarity": objective.similarity, "temperature": objective.temperature}
-        scores = [similarities(rows, group, **how).masked_fill(absent, -torch.inf) for group, absent in groups]
+        scores = [compute_similarities(rows, group, **how).masked_fill(absent, -torch.inf) for group, absent in groups]
         return F.cross_entropy(torch.cat(scores, dim=1)[valid], targets[valid])
 
     if objective.candidates == "all":

@@ -18,19 +18,20 @@ from drtk.pretraining.composition import (
     EDITS,
     GENERATED,
     Composition,
-    Contrast,
-    Generator,
+    ContrastiveObjective,
+    DecoderSpec,
+    GeneratorSpec,
     Objective,
-    Projector,
-    Reader,
-    Recover,
+    ProjectorSpec,
     Slot,
+    TokenObjective,
     format_choices,
 )
-from drtk.pretraining.config import check_type, located
+from drtk.pretraining.config import PretrainSettings, check_type, prefix_errors
 
 Part = TypeVar("Part")
 SHORTEST_SLOT = 3  # tokens, two special ones included
+SETTINGS = {item.name for item in fields(PretrainSettings)}
 SLOT_KEYS = {item.name for item in fields(Slot)} - {"masking_options", "view_options"}
 _TABLES = ("slots", "readers", "projectors", "generator", "objective")
 _RESERVED = {"name", "command", "summary", "settings", *_TABLES}
@@ -39,17 +40,17 @@ _NAME = re.compile(r"[A-Za-z][\w-]*")
 
 def parse_composition(content: Mapping[str, Any], place: str) -> Composition:
     """Parse a preset's TOML. Raises UsageError, beginning with `place`, for what is unknown, malformed or contradictory."""
-    with located(place):
+    with prefix_errors(place):
         general = {name: value for name, value in content.items() if name not in _RESERVED}
         parts: dict[str, Any] = {
-            "slots": _tables(content, "slots", _slot),
-            "readers": _tables(content, "readers", _reader),
-            "projectors": _tables(content, "projectors", partial(_build, Projector)),
+            "slots": _parse_tables(content, "slots", _parse_slot),
+            "readers": _parse_tables(content, "readers", _parse_decoder),
+            "projectors": _parse_tables(content, "projectors", partial(_build_dataclass, ProjectorSpec)),
             "generator": None,
         }
         if "generator" in content:
-            with located("[generator]"):
-                parts["generator"] = _build(Generator, content["generator"])
+            with prefix_errors("[generator]"):
+                parts["generator"] = _build_dataclass(GeneratorSpec, content["generator"])
         listed = content.get("objective", [])
         if not isinstance(listed, list):
             raise UsageError("objectives are a list of tables: [[objective]]")
@@ -57,24 +58,24 @@ def parse_composition(content: Mapping[str, Any], place: str) -> Composition:
             raise UsageError("has no [[objective]]")
         objectives = []
         for number, table in enumerate(listed, start=1):
-            with located(f"objective {number}"):
-                objectives.append(_objective(table, number, parts["readers"]))
-        plan = _build(Composition, general, parts | {"objectives": _name_objectives(objectives)})
+            with prefix_errors(f"objective {number}"):
+                objectives.append(_parse_objective(table, number, parts["readers"]))
+        plan = _build_dataclass(Composition, general, parts | {"objectives": _name_objectives(objectives)})
         for name in plan.slots:
             _check_slot(plan, name)
         for objective in plan.objectives:
-            with located(f"objective '{objective.name}'"):
+            with prefix_errors(f"objective '{objective.name}'"):
                 _check_objective(plan, objective)
         for name, projector in plan.projectors.items():
-            with located(f"[projectors.{name}]"):
+            with prefix_errors(f"[projectors.{name}]"):
                 _check_names(plan, projector.slots)
-        with located("[generator]"):
+        with prefix_errors("[generator]"):
             _check_generator(plan)
     return plan.without_unused()
 
 
 def apply_changes(content: Mapping[str, Any], changes: Sequence[str]) -> dict[str, Any]:
-    """Apply PATH=VALUE changes to a preset's TOML: slots.enc.rate=0.4, objective.mlm.weight=0.5 (or objective.1, the first).
+    """Apply PATH=VALUE changes to a preset's TOML: slots.enc.rate=0.4, objective.1.weight=0.5, or a setting: batch_size=8.
 
     Values are TOML if they parse, text otherwise. Raises UsageError for a path that does not exist.
     """
@@ -88,15 +89,17 @@ def apply_changes(content: Mapping[str, Any], changes: Sequence[str]) -> dict[st
         except tomllib.TOMLDecodeError:
             value = text
         *steps, last = path.split(".")
-        if steps[:1] == ["settings"]:
-            raise UsageError(f"`set` {path}: is an option of its own: `{last}`")
-        if steps and steps[0] not in {*_TABLES, *changed}:
+        if last in SETTINGS and steps in ([], ["settings"]):
+            steps = ["settings"]
+        elif steps[:1] == ["settings"]:
+            raise UsageError(f"`set` {path}: no such setting; choose from {', '.join(sorted(SETTINGS))}")
+        if steps and steps[0] not in {"settings", *_TABLES, *changed}:
             raise UsageError(f"`set` {path}: there is no '{steps[0]}'; {format_choices(_TABLES)}")
         node: Any = changed
         for step in steps:
-            child = _child(node, step)
+            child = _get_child(node, step)
             if child is None:
-                raise UsageError(f"`set` {path}: there is no '{step}'; {format_choices(_objective_names(node))}")
+                raise UsageError(f"`set` {path}: there is no '{step}'; {format_choices(_list_objective_names(node))}")
             if not isinstance(child, (dict, list)):
                 raise UsageError(f"`set` {path}: '{step}' is {child!r}, which has no parts")
             node = child
@@ -106,7 +109,7 @@ def apply_changes(content: Mapping[str, Any], changes: Sequence[str]) -> dict[st
     return changed
 
 
-def _child(node: Any, step: str) -> Any:
+def _get_child(node: Any, step: str) -> Any:
     """Return an entry of a table (created if missing), or an objective by name or number."""
     if isinstance(node, dict):
         return node.setdefault(step, {})
@@ -115,23 +118,23 @@ def _child(node: Any, step: str) -> Any:
     return next((each for each in node if isinstance(each, dict) and each.get("name") == step), None)
 
 
-def _objective_names(objectives: Sequence[Any]) -> list[str]:
+def _list_objective_names(objectives: Sequence[Any]) -> list[str]:
     names = [str(each["name"]) for each in objectives if isinstance(each, dict) and "name" in each]
     return [*(str(number) for number in range(1, len(objectives) + 1)), *names]
 
 
-def _tables(content: Mapping[str, Any], kind: str, parse: Callable[[Any], Part]) -> dict[str, Part]:
+def _parse_tables(content: Mapping[str, Any], kind: str, parse: Callable[[Any], Part]) -> dict[str, Part]:
     tables = content.get(kind, {})
     if not isinstance(tables, Mapping):
         raise UsageError(f"[{kind}] must hold tables")
     parsed = {}
     for name, table in tables.items():
-        with located(f"[{kind}.{name}]"):
+        with prefix_errors(f"[{kind}.{name}]"):
             parsed[name] = parse(table)
     return parsed
 
 
-def _slot(table: Any) -> Slot:
+def _parse_slot(table: Any) -> Slot:
     given = _check_table(table)
     masking = given.get("masking")
     options: dict[str, Any] = {}
@@ -140,7 +143,7 @@ def _slot(table: Any) -> Slot:
         options = {name: value for name, value in masking.items() if name != "use"}
     given["view_options"] = {name: given.pop(name) for name in [*given] if name not in SLOT_KEYS}
     given["masking_options"] = options
-    slot = _build(Slot, given)
+    slot = _build_dataclass(Slot, given)
     if not 0 <= slot.rate <= 1:
         raise UsageError(f"rate {slot.rate} is not between 0 and 1")
     if slot.corruption in ("mask", "bert", "replaced", "any") and slot.masking == "none":
@@ -150,26 +153,26 @@ def _slot(table: Any) -> Slot:
     return slot
 
 
-def _reader(table: Any) -> Reader:
+def _parse_decoder(table: Any) -> DecoderSpec:
     if isinstance(table, str):
-        return Reader(table)
+        return DecoderSpec(table)
     options = _check_table(table)
     use = options.pop("use", None)
     if not isinstance(use, str):
         raise UsageError('names no reader: use = "decoder"')
-    return Reader(use, options)
+    return DecoderSpec(use, options)
 
 
-def _objective(table: Any, number: int, readers: dict[str, Reader]) -> Objective:
+def _parse_objective(table: Any, number: int, readers: dict[str, DecoderSpec]) -> Objective:
     """Parse an objective, and add a reader of its own to `readers`."""
     given = _check_table(table)
     use = str(given.pop("use", None))
     kind = OBJECTIVES.load(use)
     if "reader" in given and not (isinstance(given["reader"], str) and given["reader"] in readers):
         name = f"reader {number}"  # a name that no preset can use
-        readers[name] = _reader(given["reader"])
+        readers[name] = _parse_decoder(given["reader"])
         given["reader"] = name
-    objective: Objective = _build(kind, given, {"use": use})
+    objective: Objective = _build_dataclass(kind, given, {"use": use})
     return objective
 
 
@@ -179,7 +182,7 @@ def _check_table(table: Any) -> dict[str, Any]:
     return dict(table)
 
 
-def _build(kind: type[Part], table: Any, parts: Mapping[str, Any] | None = None) -> Part:
+def _build_dataclass(kind: type[Part], table: Any, parts: Mapping[str, Any] | None = None) -> Part:
     """Build a dataclass from a table and from parts that exist already.
 
     Raises UsageError for unknown and missing keys and for values of another type.
@@ -190,14 +193,14 @@ def _build(kind: type[Part], table: Any, parts: Mapping[str, Any] | None = None)
     for name, value in _check_table(table).items():
         if name not in known:
             raise UsageError(f"unknown key '{name}'; {format_choices(known)}")
-        values[name] = _convert(value, hints[name], name)
+        values[name] = _convert_value(value, hints[name], name)
     for name, item in known.items():
         if name not in values and item.default is MISSING and item.default_factory is MISSING:
             raise UsageError(f"lacks '{name}'")
     return kind(**values)
 
 
-def _convert(value: Any, kind: Any, name: str) -> Any:
+def _convert_value(value: Any, kind: Any, name: str) -> Any:
     if get_origin(plain_type(kind)) is tuple:
         names = [value] if isinstance(value, str) else value
         if not isinstance(names, list) or not names or not all(isinstance(each, str) for each in names):
@@ -232,12 +235,16 @@ def _check_names(plan: Composition, names: Iterable[str]) -> None:
 
 def _check_slot(plan: Composition, name: str) -> None:
     slot = plan.slots[name]
-    with located(f"[slots.{name}]"):
+    with prefix_errors(f"[slots.{name}]"):
         if slot.of:
-            with located("of"):
+            with prefix_errors("of"):
                 _check_names(plan, [slot.of])
             other = plan.slots[slot.of]
-            if _reading(slot) != _reading(other) or other.corruption in ("inserted", "deleted", "any"):
+            if _get_view_settings(slot) != _get_view_settings(other) or other.corruption in (
+                "inserted",
+                "deleted",
+                "any",
+            ):
                 raise UsageError(f"refers to '{slot.of}', which reads another view")
             if slot.masking == "extension" and slot.rate < other.rate:
                 raise UsageError(f"rate {slot.rate} is less than the {other.rate} of '{slot.of}', which it extends")
@@ -253,13 +260,13 @@ def _check_slot(plan: Composition, name: str) -> None:
         at = plan.slots[at].of
 
 
-def _reading(slot: Slot) -> tuple[Any, ...]:
+def _get_view_settings(slot: Slot) -> tuple[Any, ...]:
     return slot.view, slot.draw, slot.view_options, slot.max_length
 
 
 def _check_objective(plan: Composition, objective: Objective) -> None:
-    names = objective.vectors_of
-    _check_names(plan, (*objective.tokens_of, *names))
+    names = objective.vector_slots
+    _check_names(plan, (*objective.token_slots, *names))
     if objective.weight < 0:
         raise UsageError(f"weight {objective.weight} is below 0")
     if objective.projector:
@@ -268,9 +275,9 @@ def _check_objective(plan: Composition, objective: Objective) -> None:
         for name in names:
             if name not in plan.projectors[objective.projector].slots:
                 raise UsageError(f"projector '{objective.projector}' leaves out slot '{name}'")
-    if isinstance(objective, Recover):
+    if isinstance(objective, TokenObjective):
         _check_recover(plan, objective)
-    if isinstance(objective, Contrast):
+    if isinstance(objective, ContrastiveObjective):
         if not objective.temperature > 0:
             raise UsageError(f"temperature {objective.temperature} is not above 0")
         for name in names:
@@ -278,7 +285,7 @@ def _check_objective(plan: Composition, objective: Objective) -> None:
                 raise UsageError(f"slot '{name}' is compared with itself; two readings are two slots")
 
 
-def _check_recover(plan: Composition, objective: Recover) -> None:
+def _check_recover(plan: Composition, objective: TokenObjective) -> None:
     if len(objective.source) not in (0, 1, len(objective.slot)):
         raise UsageError("as many sources as slots are wanted, or one")
     if objective.projector and not objective.source:
@@ -302,7 +309,7 @@ def _check_generator(plan: Composition) -> None:
     generator = plan.generator
     if generator is None:
         return
-    with located("slot"):
+    with prefix_errors("slot"):
         _check_names(plan, [generator.slot] if generator.slot else [])
     if generator.mode == "frozen":
         if generator.init != "model":

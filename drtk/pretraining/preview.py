@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from drtk.pretraining import OBJECTIVES, TARGETS
-from drtk.pretraining.composition import Composition, Contrast, Objective, Recover, Slot
-from drtk.runtime.progress import printable
+from drtk.pretraining.composition import Composition, ContrastiveObjective, Objective, Slot, TokenObjective
+from drtk.runtime.progress import escape_control_characters
 
 if TYPE_CHECKING:
     from drtk.pretraining.dataset import PretrainingData
@@ -41,15 +41,15 @@ _CORRUPTIONS = {
 def describe_term(plan: Composition, objective: Objective) -> str:
     """Describe a term in one line: who predicts what of which slot, or which slots find each other."""
     projected = f", through projector '{objective.projector}'" if objective.projector else ""
-    if isinstance(objective, Contrast):
+    if isinstance(objective, ContrastiveObjective):
         finds = "and '{}' find each other" if objective.symmetric else "finds '{}'"
         among = "all texts" if objective.candidates == "all" else "those"
         more = f", and finds {_quote(objective.extra_positives)} too" if objective.extra_positives else ""
         more += f", with {_quote(objective.extra_negatives)} as negatives" if objective.extra_negatives else ""
         scored = f"({objective.similarity} / {objective.temperature:g})"
         return f"'{objective.a}' {finds.format(objective.b)} among {among} of the batch {scored}{more}{projected}"
-    if not isinstance(objective, Recover):
-        return f"{OBJECTIVES[objective.use]}: {_quote((*objective.tokens_of, *objective.vectors_of))}{projected}"
+    if not isinstance(objective, TokenObjective):
+        return f"{OBJECTIVES[objective.use]}: {_quote((*objective.token_slots, *objective.vector_slots))}{projected}"
     reader = plan.readers[objective.reader]
     who = "the encoder" if reader.use == "encoder" else _with_options(reader.use, reader.options)
     if " " not in objective.reader and objective.reader != reader.use:  # a name that the preset gives
@@ -83,7 +83,7 @@ def _quote(names: Sequence[str]) -> str:
     return " and ".join(f"'{name}'" for name in names)
 
 
-class Piece(NamedTuple):
+class MarkedPiece(NamedTuple):
     """A token to print. mark: a key of `_COLORS`, or ""; is_glued: it continues a word."""
 
     text: str
@@ -91,7 +91,7 @@ class Piece(NamedTuple):
     is_glued: bool
 
 
-class Speller:
+class TokenFormatter:
     """Turn an id into (text, whether it continues a word), for word pieces and byte-level BPE."""
 
     def __init__(self, tokenizer: Any) -> None:
@@ -101,16 +101,16 @@ class Speller:
         self._space = next((mark for mark in ("Ġ", "▁") if mark in first), "")
 
     def __call__(self, id: int) -> tuple[str, bool]:
-        token = printable(self._tokenizer.convert_ids_to_tokens(int(id)))
+        token = escape_control_characters(self._tokenizer.convert_ids_to_tokens(int(id)))
         if id in self._tokenizer.all_special_ids:
             return token, False
         if self._space:
-            text = printable(self._tokenizer.convert_tokens_to_string([token]).strip())
+            text = escape_control_characters(self._tokenizer.convert_tokens_to_string([token]).strip())
             return text, not token.startswith(self._space)
         return token.removeprefix("##"), token.startswith("##")
 
 
-def mark_tokens(slot: SlotExample, given: Sequence[int], spell: Speller) -> list[Piece]:
+def mark_tokens(slot: SlotExample, given: Sequence[int], spell: TokenFormatter) -> list[MarkedPiece]:
     """Mark the tokens of a slot, without special tokens; the last one only if it was edited.
 
     given: the input ids, with the generator's tokens if there is one
@@ -124,22 +124,29 @@ def mark_tokens(slot: SlotExample, given: Sequence[int], spell: Speller) -> list
         is_hidden = bool(slot.hidden[place])
         if slot.edited is not None:
             if is_hidden:
-                pieces.append(Piece(f"{{+{text}}}", "edited", False))
+                pieces.append(MarkedPiece(f"{{+{text}}}", "edited", False))
                 continue
             if slot.edited[place]:
-                pieces.append(Piece("{-}", "edited", False))
-            pieces.append(Piece(text, "", is_glued))
+                pieces.append(MarkedPiece("{-}", "edited", False))
+            pieces.append(MarkedPiece(text, "", is_glued))
         elif given[place] == slot.clean[place]:
-            pieces.append(Piece(f"{{{text}}}" if is_hidden else text, "left" if is_hidden else "", is_glued))
+            pieces.append(MarkedPiece(f"{{{text}}}" if is_hidden else text, "left" if is_hidden else "", is_glued))
         elif text == spell.mask:
-            pieces.append(Piece(text, "hidden", original_is_glued))
+            pieces.append(MarkedPiece(text, "hidden", original_is_glued))
         else:
-            pieces.append(Piece(f"{{{original}→{text}}}", "replaced", original_is_glued))
+            pieces.append(MarkedPiece(f"{{{original}→{text}}}", "replaced", original_is_glued))
     return pieces
 
 
 def _format_slot(
-    plan: Composition, name: str, slot: SlotExample, given: Sequence[int], spell: Speller, *, color: bool, width: int
+    plan: Composition,
+    name: str,
+    slot: SlotExample,
+    given: Sequence[int],
+    spell: TokenFormatter,
+    *,
+    color: bool,
+    width: int,
 ) -> Iterator[str]:
     """Yield lines: the slot in words, its text with marks, and its part in each term."""
     title = f"{name}: {describe_slot(plan.slots[name])} · {len(given)} tokens, {int(slot.hidden.sum())} hidden"
@@ -147,7 +154,7 @@ def _format_slot(
     if not slot.present:
         yield "    (this example has no such text and is left out of what needs it)"
         return
-    words: list[list[Piece]] = []
+    words: list[list[MarkedPiece]] = []
     for piece in mark_tokens(slot, given, spell):
         if piece.is_glued and words:
             words[-1].append(piece)
@@ -170,7 +177,7 @@ def _format_slot(
 
 
 def describe_uses(
-    plan: Composition, name: str, slot: SlotExample, given: Sequence[int], spell: Speller
+    plan: Composition, name: str, slot: SlotExample, given: Sequence[int], spell: TokenFormatter
 ) -> Iterator[str]:
     """Describe what each term uses a slot for: its labels, and its vector."""
     for term in plan.recovers:
@@ -178,23 +185,25 @@ def describe_uses(
             yield f"{term.name}: {_describe_labels(plan, term, slot, given, spell)}"
     for each in plan.objectives:
         part = ""
-        if isinstance(each, Recover):
+        if isinstance(each, TokenObjective):
             slots = [to for to, source in zip(each.slot, each.source_by_slot, strict=False) if source == name]
             part = f"its vector helps with {_quote(slots)}" if slots else ""
-        elif isinstance(each, Contrast):
+        elif isinstance(each, ContrastiveObjective):
             if name == each.a or (name == each.b and each.symmetric):
                 part = f"its vector finds that of '{each.b if name == each.a else each.a}'"
             elif name == each.b:
                 part = f"its vector is found by that of '{each.a}'"
-            elif name in each.vectors_of:
+            elif name in each.vector_slots:
                 part = f"its vector is {'a negative' if name in each.extra_negatives else 'a positive too'}"
-        elif name in (*each.tokens_of, *each.vectors_of):
+        elif name in (*each.token_slots, *each.vector_slots):
             part = OBJECTIVES[each.use]
         if part:
             yield f"{each.name}: {part}"
 
 
-def _describe_labels(plan: Composition, term: Recover, slot: SlotExample, given: Sequence[int], spell: Speller) -> str:
+def _describe_labels(
+    plan: Composition, term: TokenObjective, slot: SlotExample, given: Sequence[int], spell: TokenFormatter
+) -> str:
     if plan.readers[term.reader].use == "causal":
         return f"labels are all tokens after the first, {len(given) - 1} of them, the last special one too"
     content = [place for place in range(len(given)) if slot.content[place]]
@@ -231,7 +240,7 @@ def preview_slots(
     """
     from drtk.config import merge
     from drtk.pretraining.config import PretrainSettings
-    from drtk.pretraining.example_builder import ExampleBuilder, SpecialTokens, fields_of
+    from drtk.pretraining.example_builder import ExampleBuilder, SpecialTokens, list_corpus_fields
     from drtk.pretraining.parse import apply_changes, parse_composition
     from drtk.text.token_dataset import TokenCorpus
     from drtk.text.tokenizers import load_tokenizer
@@ -239,14 +248,14 @@ def preview_slots(
     place = str(preset["name"])
     settings = merge(PretrainSettings, preset.get("settings", {}), {}, preset_name=f"preset {place}")
     plan = parse_composition(apply_changes(preset, changes), place)
-    corpus = TokenCorpus.open(path, model, wants=fields_of(plan), side_files=side_files)
+    corpus = TokenCorpus.open(path, model, wants=list_corpus_fields(plan), side_files=side_files)
     tokenizer = load_tokenizer(model)
-    spell = Speller(tokenizer)
+    spell = TokenFormatter(tokenizer)
     build = ExampleBuilder(plan, corpus, SpecialTokens.of(tokenizer), max_length=settings.max_length, seed=seed)
     fill = _load_generator(plan, generator, tokenizer) if generator and plan.generator else None
     width = max(60, shutil.get_terminal_size().columns)
     for row in build.rows[:count].tolist():
-        yield f"{'document of ' if plan.example == 'document' else ''}{printable(build.id(row))}"
+        yield f"{'document of ' if plan.example == 'document' else ''}{escape_control_characters(build.id(row))}"
         slots = build(row, epoch=0, step=0)
         filled = fill(slots) if fill else {}
         for name, slot in slots.items():
@@ -259,14 +268,14 @@ def preview_slots(
 def _load_generator(plan: Composition, folder: str, tokenizer: Any) -> Callable[[Mapping[str, SlotExample]], Any]:
     """Return a function that returns the input ids by slot, with the generator's tokens."""
     from drtk.models.model_folder import locate
-    from drtk.pretraining.batch import Collator, Example
-    from drtk.pretraining.token_generator import Generator, fill_masks
+    from drtk.pretraining.batch import PretrainingCollator, PretrainingExample
+    from drtk.pretraining.token_generator import TokenGenerator, fill_masks
 
-    model = Generator.from_folder(locate(folder), tokenizer)
-    collator = Collator(plan, pad=int(tokenizer.pad_token_id or 0), max_length=0, seed=0, micro=1)
+    model = TokenGenerator.from_folder(locate(folder), tokenizer)
+    collator = PretrainingCollator(plan, pad=int(tokenizer.pad_token_id or 0), max_length=0, seed=0, micro=1)
 
     def fill(slots: Mapping[str, SlotExample]) -> dict[str, list[int]]:
-        batch = collator.collate([Example((), slots)])
+        batch = collator.collate([PretrainingExample((), slots)])
         ids = {name: fill_masks(batch[name], name, plan, model)[0].tolist() for name in slots}
         return {name: ids[name][: len(slot.given)] for name, slot in slots.items()}
 
@@ -274,7 +283,7 @@ def _load_generator(plan: Composition, folder: str, tokenizer: Any) -> Callable[
 
 
 def describe_training(plan: Composition, data: PretrainingData, network: Network) -> Iterator[str]:
-    """Yield lines for `--dry-run`: terms, slots, parameters, and tokens per step. Builds a few examples; writes nothing."""
+    """Yield the lines of a dry run: terms, slots, parameters and tokens per step. Builds a few examples; writes nothing."""
     yield "Terms of the loss"
     terms = [
         (each.name, f"{each.weight:g} x", each.group and f"[{each.group}]", describe_term(plan, each))
@@ -305,10 +314,10 @@ def describe_training(plan: Composition, data: PretrainingData, network: Network
     settings = data.settings
     yield f"Parameters: {total + frozen:,}, of which {trained:,} are trained"
     yield (
-        f"Training: {data.steps:,} steps of {settings.batch:,} {data.unit}, {data.steps / data.steps_per_epoch:,.2f} epochs; "
+        f"Training: {data.steps:,} steps of {settings.batch_size:,} {data.unit}, {data.steps / data.steps_per_epoch:,.2f} epochs; "
         f"{len(data.rows):,} {data.unit} to train on, {len(data.held_out):,} held out"
     )
-    yield f"Tokens per step: {tokens * settings.batch:,.0f}"
+    yield f"Tokens per step: {tokens * settings.batch_size:,.0f}"
 
 
 def _format_table(rows: Sequence[Sequence[str]]) -> Iterator[str]:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from drtk.errors import MismatchError
-from drtk.models.backbone import token_type_inputs
+from drtk.models.backbone import build_token_type_inputs
 from drtk.models.lm_head import LMHead, load_masked_lm
 from drtk.pretraining.batch import SlotBatch
 from drtk.pretraining.composition import GENERATED, Composition
@@ -18,7 +18,7 @@ from drtk.pretraining.composition import GENERATED, Composition
 _CHUNK_VALUES = 1 << 24  # scores held at a time: 64 MiB in float32
 
 
-class Generator(nn.Module):
+class TokenGenerator(nn.Module):
     """Fill hidden tokens, without gradient and without dropout.
 
     frozen: its parameters are not trained, and it stays in evaluation mode
@@ -35,7 +35,7 @@ class Generator(nn.Module):
         self.train(not frozen)
 
     @classmethod
-    def from_folder(cls, folder: Path, tokenizer: Any, *, frozen: bool = True, redrawn: bool = False) -> Generator:
+    def from_folder(cls, folder: Path, tokenizer: Any, *, frozen: bool = True, redrawn: bool = False) -> TokenGenerator:
         """Load the generator of a model folder (SimLM, DiffCSE).
 
         tokenizer: the encoder's    redrawn: take the shape only, with random weights, to be trained
@@ -44,7 +44,8 @@ class Generator(nn.Module):
         backbone, head, own = load_masked_lm(folder, announce=False)
         if head.fresh and not redrawn:
             raise MismatchError(
-                f"{folder}: has no language-model head, so it proposes no tokens; name a masked language model (`drtk pretrain --preset mlm` makes one)"
+                f"{folder}: has no trained language-model head, so it proposes no tokens; "
+                "use a masked language model, such as one of `drtk pretrain` with the preset mlm"
             )
         found, wanted = own.get_vocab(), tokenizer.get_vocab()
         if found != wanted:
@@ -56,7 +57,7 @@ class Generator(nn.Module):
         return cls.from_encoder(backbone, head, init="random") if redrawn else cls(backbone, head, frozen=frozen)
 
     @classmethod
-    def from_encoder(cls, backbone: nn.Module, head: LMHead, *, init: Literal["copy", "random"]) -> Generator:
+    def from_encoder(cls, backbone: nn.Module, head: LMHead, *, init: Literal["copy", "random"]) -> TokenGenerator:
         """Make a trainable generator of the encoder's size (SimLM, Table 13): a copy, or random weights."""
         own: Any
         own, own_head = deepcopy((backbone, head))  # together: a copied head refers to its encoder
@@ -70,7 +71,7 @@ class Generator(nn.Module):
                     own_head.own_weight.normal_(0.0, float(own.config.initializer_range))
         return cls(own, own_head, frozen=False)
 
-    def train(self, mode: bool = True) -> Generator:
+    def train(self, mode: bool = True) -> TokenGenerator:
         """Set the mode; a frozen generator stays in evaluation mode."""
         super().train(mode and not self.frozen)
         return self
@@ -80,7 +81,7 @@ class Generator(nn.Module):
 
         ids, attention, types: (B, L)    where: (B, L) bool
         """
-        given = {"input_ids": ids, "attention_mask": attention} | token_type_inputs(self.backbone, types)
+        given = {"input_ids": ids, "attention_mask": attention} | build_token_type_inputs(self.backbone, types)
         return self.head.features(self.backbone(**given).last_hidden_state[where])
 
     @torch.no_grad()
@@ -111,11 +112,15 @@ class Generator(nn.Module):
         step = max(1, _CHUNK_VALUES // len(weight))
         for begin in range(0, len(features), step):
             scores = nn.functional.linear(features[begin : begin + step], weight, bias)
-            ids.append(scores.argmax(dim=1) if noise is None else sample(scores.float(), noise[begin : begin + step]))
+            ids.append(
+                scores.argmax(dim=1)
+                if noise is None
+                else sample_from_softmax(scores.float(), noise[begin : begin + step])
+            )
         return torch.cat(ids) if ids else torch.empty(0, dtype=torch.long, device=features.device)
 
 
-def sample(scores: Tensor, noise: Tensor) -> Tensor:
+def sample_from_softmax(scores: Tensor, noise: Tensor) -> Tensor:
     """Sample from the softmax of each row: the first id whose cumulative probability exceeds the row's noise.
 
     scores: (m, V)    noise: (m,) in [0, 1)    returns: (m,)
@@ -126,7 +131,7 @@ def sample(scores: Tensor, noise: Tensor) -> Tensor:
     return torch.searchsorted(steps, points, right=True).squeeze(1).clamp(max=last)
 
 
-def fill_masks(slot: SlotBatch, name: str, composition: Composition, model: Generator | None) -> Tensor:
+def fill_masks(slot: SlotBatch, name: str, composition: Composition, model: TokenGenerator | None) -> Tensor:
     """Return the input ids of slot `name`, (batch, tokens), with the generator's tokens if its corruption wants them.
 
     A generator with scope "all" replaces every token but the first, [SEP] too, as released DiffCSE does

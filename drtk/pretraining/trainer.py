@@ -12,25 +12,38 @@ from torch import Tensor, nn
 
 from drtk.errors import DrtkError
 from drtk.models.checkpoint import TextEncoder
-from drtk.pretraining.batch import Batch, Collator, to_device
+from drtk.pretraining.batch import Batch, PretrainingCollator, to_device
 from drtk.pretraining.config import PretrainSettings
 from drtk.pretraining.dataset import PretrainingData
 from drtk.pretraining.evaluation import BATCH_SIZE, evaluate_losses
-from drtk.pretraining.export import Exporter, SaveEncoders
-from drtk.pretraining.network import Network, NetworkOutput, Sums, compute_batch_terms, contrasts_without_negatives
+from drtk.pretraining.export import EncoderExportCallback, EncoderExporter
+from drtk.pretraining.network import (
+    Network,
+    NetworkOutput,
+    Sums,
+    compute_contrastive_terms,
+    find_contrasts_without_negatives,
+)
 from drtk.runtime.progress import log, round_significant, warn
-from drtk.training.arguments import Schedule, training_arguments
-from drtk.training.best_checkpoint import Probe, Selection
-from drtk.training.distributed import all_reduce_mean, all_reduce_sum, gather, rank, share_batch_norm, world_size
+from drtk.training.arguments import Schedule, build_training_arguments
+from drtk.training.best_checkpoint import ModelSelection, TrainingEvaluator
+from drtk.training.distributed import (
+    all_reduce_mean,
+    all_reduce_sum,
+    gather_rows,
+    get_rank,
+    get_world_size,
+    share_batch_norm,
+)
 from drtk.training.fit import (
     MICRO_FILE,
     DrtkTrainer,
     NonFiniteLossError,
-    allow_checkpointing,
+    enable_gradient_checkpointing,
     fit,
-    within_memory,
+    report_out_of_memory,
 )
-from drtk.training.sampling import seed_of_step
+from drtk.training.sampling import derive_step_seed
 
 MICRO_BATCH_ON_CPU = 32  # examples in memory at once; the system ends a process that takes more memory than there is
 _PARTS = 1 << 20  # more than the parts of any step
@@ -45,8 +58,8 @@ class Pretrainer(DrtkTrainer):
     without a graph, the loss on all of them, then each part again with the same dropout.
     """
 
-    def __init__(self, *, data_collator: Collator, micro_batch: int | None = None, **given: Any) -> None:
-        super().__init__(objective=_unused, data_collator=data_collator, **given)
+    def __init__(self, *, data_collator: PretrainingCollator, micro_batch: int | None = None, **given: Any) -> None:
+        super().__init__(objective=None, data_collator=data_collator, **given)
         if micro_batch is not None:
             data_collator.micro = micro_batch
         self.micro_batch = None if needs_whole_batch(self.model) else data_collator.micro
@@ -74,7 +87,7 @@ class Pretrainer(DrtkTrainer):
         }
         gradients: Sums | None = None
         compared: Sums = {}
-        if len(parts) > 1 and network.compared_slots:
+        if len(parts) > 1 and network.contrastive_slots:
             gradients, compared = self._cache_gradients(model, network, parts)
         total = torch.zeros((), device=self.args.device)
         start = 0
@@ -85,7 +98,7 @@ class Pretrainer(DrtkTrainer):
                 self._seed(number)
                 with self.compute_loss_context_manager():
                     output: NetworkOutput = model(part, counts)
-                terms = {name: value * world_size() for name, value in output.terms.items()}
+                terms = {name: value * get_world_size() for name, value in output.terms.items()}
                 if gradients is not None:
                     vectors = output.vectors
                     rows = slice(start, start + len(next(iter(vectors.values()))))
@@ -110,7 +123,7 @@ class Pretrainer(DrtkTrainer):
         return total
 
     def _seed(self, part: int) -> None:
-        torch.manual_seed(seed_of_step(self.args.seed, self.state.global_step * _PARTS + part, rank()))
+        torch.manual_seed(derive_step_seed(self.args.seed, self.state.global_step * _PARTS + part, get_rank()))
 
     def _cache_gradients(self, model: nn.Module, network: Network, parts: Sequence[Batch]) -> tuple[Sums, Sums]:
         """Return the gradients of the contrastive terms with respect to the vectors, (rows, hidden), and the terms."""
@@ -130,18 +143,19 @@ class Pretrainer(DrtkTrainer):
         """Compute the terms that compare vectors, over all processes."""
         with torch.autocast(self.args.device.type, enabled=False):
             present = {
-                name: gather(torch.cat([part[name].present for part in parts])) for name in network.compared_slots
+                name: gather_rows(torch.cat([part[name].present for part in parts]))
+                for name in network.contrastive_slots
             }
-            lonely = [] if self._has_warned else contrasts_without_negatives(network.composition, present)
-            if lonely and rank() == 0:
+            lonely = [] if self._has_warned else find_contrasts_without_negatives(network.composition, present)
+            if lonely and get_rank() == 0:
                 warn(
                     f"step {self.state.global_step + 1:,}: only one example of the batch has both texts of "
-                    f"{', '.join(lonely)}, so there are no negatives and the loss is 0; set a larger `batch` "
+                    f"{', '.join(lonely)}, so there are no negatives and the loss is 0; set a larger `batch_size` "
                     "(reported once)"
                 )
             self._has_warned |= bool(lonely)
-            rows = {name: gather(each.float()) for name, each in vectors.items()}
-            return compute_batch_terms(network.composition, rows, present)
+            rows = {name: gather_rows(each.float()) for name, each in vectors.items()}
+            return compute_contrastive_terms(network.composition, rows, present)
 
     def _weigh(self, network: Network, terms: Sums) -> Tensor:
         weights = network.weights
@@ -154,7 +168,7 @@ class Pretrainer(DrtkTrainer):
         bad = [name for name, value in terms.items() if not bool(torch.isfinite(value))]
         raise NonFiniteLossError(
             f"the loss ({', '.join(bad)}) is {loss.item()} at step {self.state.global_step + 1}, on passages "
-            f"{', '.join(ids[:3])}{' …' if len(ids) > 3 else ''}; a lower `lr` or `precision` float32 may help"
+            f"{', '.join(ids[:3])}{' …' if len(ids) > 3 else ''}; a lower `learning_rate` or `precision` float32 may help"
         )
 
     def log(self, logs: dict[str, float], *given: Any, **named: Any) -> None:
@@ -168,11 +182,7 @@ class Pretrainer(DrtkTrainer):
         super().log(logs, *given, **named)
 
 
-def _unused(model: nn.Module, inputs: dict[str, Any]) -> dict[str, Tensor]:
-    raise AssertionError("the step computes its own loss")
-
-
-class HeldOutProbe(Probe):
+class HeldOutEvaluator(TrainingEvaluator):
     """Evaluate the held-out rows every `every` steps, and keep no weights."""
 
     def __init__(self, evaluate: Callable[[], dict[str, float]], *, every: int) -> None:
@@ -195,40 +205,40 @@ def pretrain(
     """Train, write the encoder and what was trained beside it into `folder` (rank zero), and return counts of the run.
 
     folder: for checkpoints (removed at the end), log.jsonl and the model; training resumes from a complete checkpoint in it
-    probe: a score of the encoder, higher is better, computed every `eval_every` steps; the best encoder is kept
-    The counts hold `micro_batch`, the examples in memory at once.
+    probe: a score of the encoder, higher is better, computed every `eval_steps` steps; the best encoder is kept
+    The counts hold `micro_batch_size`, the examples in memory at once.
     Raises DrtkError if the loss is not finite or memory is too small.
     """
     settings = data.settings
     check_batch(settings, network)
     checkpoints = folder / "checkpoints"
-    share = settings.batch // world_size()
+    share = settings.batch_size // get_world_size()
     schedule = Schedule(share, data.steps, data.steps_per_epoch)
-    arguments = training_arguments(
-        settings, schedule, folder, seed=data.seed, device=device, save_every=settings.checkpoint_every
+    arguments = build_training_arguments(
+        settings, schedule, folder, seed=data.seed, device=device, save_every=settings.save_steps
     )
-    micro = settings.micro_batch or share
-    if settings.micro_batch is None and not needs_whole_batch(network):
+    micro = settings.micro_batch_size or share
+    if settings.micro_batch_size is None and not needs_whole_batch(network):
         if (checkpoints / MICRO_FILE).exists():  # of the run that is resumed
             micro = int((checkpoints / MICRO_FILE).read_text(encoding="utf-8"))
         elif arguments.device.type == "cpu":
             micro = MICRO_BATCH_ON_CPU
     micro = min(micro, share)
     ways = [] if settings.gradient_checkpointing else ["`gradient_checkpointing`"]
-    ways += [f"a smaller {'`batch` or ' * needs_whole_batch(network)}`max_length`"]
+    ways += [f"a smaller {'`batch_size` or ' * needs_whole_batch(network)}`max_length`"]
     relief = " or ".join(ways)
     if settings.gradient_checkpointing:
-        allow_checkpointing(network.backbone)
+        enable_gradient_checkpointing(network.backbone)
     if settings.compile:
-        for layer in network.anatomy.layers:
+        for layer in network.adapter.layers:
             layer.compile(dynamic=True)
-    if world_size() > 1:
+    if get_world_size() > 1:
         share_batch_norm(network)
     if network.generator is not None:
-        with within_memory(arguments.device, relief):
+        with report_out_of_memory(arguments.device, relief):
             network.generator.to(arguments.device)
-    exporter = Exporter(folder, network, tokenizer, settings)
-    batches = data.held_out_batches(BATCH_SIZE) if len(data.held_out) > 1 else []
+    exporter = EncoderExporter(folder, network, tokenizer, settings)
+    batches = data.build_held_out_batches(BATCH_SIZE) if len(data.held_out) > 1 else []
 
     def evaluate() -> dict[str, float]:
         values = evaluate_losses(network, batches, arguments.device) if batches else {}
@@ -240,9 +250,9 @@ def pretrain(
 
     evaluation: Any = None
     if probe is not None:
-        evaluation = Selection(network, evaluate, checkpoints, by="probe", every=settings.eval_every)
+        evaluation = ModelSelection(network, evaluate, checkpoints, by="probe", every=settings.eval_steps)
     elif batches:
-        evaluation = HeldOutProbe(evaluate, every=settings.eval_every)
+        evaluation = HeldOutEvaluator(evaluate, every=settings.eval_steps)
 
     def save() -> None:
         network.cpu().eval()
@@ -262,7 +272,7 @@ def pretrain(
         probe_start=True,
         micro_batch=micro,
         trainer_class=Pretrainer,
-        callbacks=[SaveEncoders(exporter, every=settings.save_every)] if settings.save_every else [],
+        callbacks=[EncoderExportCallback(exporter, every=settings.export_steps)] if settings.export_steps else [],
         relief=relief,
     )
     return {"micro_batch": micro} | facts
@@ -270,14 +280,14 @@ def pretrain(
 
 def check_batch(settings: PretrainSettings, network: Network) -> None:
     """Raise DrtkError for a batch size that the processes or the objectives cannot use."""
-    share, remainder = divmod(settings.batch, world_size())
+    share, remainder = divmod(settings.batch_size, get_world_size())
     if remainder:
-        raise DrtkError(f"`batch` {settings.batch} cannot be shared by {world_size()} processes")
-    if network.compared_slots and settings.batch < 2:
-        raise DrtkError("`batch` 1 leaves no negatives for the contrastive objective; set 2 or more")
-    if needs_whole_batch(network) and min(settings.micro_batch or share, share) < share:
+        raise DrtkError(f"`batch_size` {settings.batch_size} cannot be shared by {get_world_size()} processes")
+    if network.contrastive_slots and settings.batch_size < 2:
+        raise DrtkError("`batch_size` 1 leaves no negatives for the contrastive objective; set 2 or more")
+    if needs_whole_batch(network) and min(settings.micro_batch_size or share, share) < share:
         raise DrtkError(
-            f"a projector with batch norm needs its batch in one part: `micro_batch` {share} or a smaller `batch`"
+            f"a projector with batch norm needs its batch in one part: `micro_batch_size` {share} or a smaller `batch_size`"
         )
 
 

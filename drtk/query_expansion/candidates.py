@@ -8,16 +8,16 @@ from dataclasses import dataclass
 from drtk.data.jsonl import dump, read_expansions, read_queries
 from drtk.errors import RecordError
 from drtk.records import Expansion, Query
-from drtk.runtime.filter_job import Done
-from drtk.runtime.inputs import Intake
+from drtk.runtime.filter_job import WindowResult
+from drtk.runtime.inputs import InputTracker
 from drtk.runtime.streams import name_of
-from drtk.text.expanded_text import expanded_query, plain_query
+from drtk.text.expanded_text import expand_query, format_query
 
 Check = Callable[[Expansion, Query], str | None]  # returns what is wrong with a candidate
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class ExpansionLine:
     """A candidate expansion, its query, and its line in the file."""
 
     query: Query
@@ -26,7 +26,7 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True)
-class CandidateList:
+class ExpansionList:
     """The candidates of one query and kind, in the order of the file."""
 
     query: Query
@@ -51,39 +51,39 @@ def find_missing(expansion: Expansion, *, rank: bool, top1: bool) -> str | None:
     return None
 
 
-def load_queries(source: str, intake: Intake) -> dict[str, Query]:
+def load_queries(source: str, tracker: InputTracker) -> dict[str, Query]:
     """Return the queries of a file by id."""
-    return {query.id: query for query in read_queries(source, intake=intake)}
+    return {query.id: query for query in read_queries(source, tracker=tracker)}
 
 
-def iter_candidates(
-    source: str, queries: Mapping[str, Query], intake: Intake, *, check: Check | None = None
-) -> Iterator[Candidate]:
+def iter_expansion_lines(
+    source: str, queries: Mapping[str, Query], tracker: InputTracker, *, check: Check | None = None
+) -> Iterator[ExpansionLine]:
     """Yield candidates with their queries, in the order of the file.
 
-    Raises RecordError (file:line) for one of an unknown query or with a problem that `check` returns, unless `intake`
-    forgives it.
+    Raises RecordError (file:line) for one of an unknown query or with a problem that `check` returns, unless `tracker`
+    skips it.
     """
-    for expansion in read_expansions(source, intake=intake):
+    for expansion in read_expansions(source, tracker=tracker):
         query = queries.get(expansion.query_id)
         problem = f"the queries have no '{expansion.query_id}'" if query is None else None
         if query is not None and check is not None:
             problem = check(expansion, query)
         if query is None or problem is not None:
-            intake.forgive(RecordError(f"{name_of(source)}:{intake.line}", str(problem)))
+            tracker.skip_or_raise(RecordError(f"{name_of(source)}:{tracker.line}", str(problem)))
             continue
-        yield Candidate(query, expansion, intake.line)
+        yield ExpansionLine(query, expansion, tracker.line)
 
 
-def iter_candidate_lists(
-    source: str, queries: Mapping[str, Query], intake: Intake, *, check: Check | None = None
-) -> Iterator[CandidateList]:
+def iter_expansion_lists(
+    source: str, queries: Mapping[str, Query], tracker: InputTracker, *, check: Check | None = None
+) -> Iterator[ExpansionList]:
     """Yield candidates by query and kind. Those of a query are adjacent in the file, its kinds in any order.
 
-    Raises what `iter_candidates` raises, and RecordError for candidates of a query that are not adjacent.
+    Raises what `iter_expansion_lines` raises, and RecordError for candidates of a query that are not adjacent.
     """
     seen: set[tuple[str, str]] = set()
-    for kinds in _iter_adjacent(iter_candidates(source, queries, intake, check=check)):
+    for kinds in _iter_adjacent(iter_expansion_lines(source, queries, tracker, check=check)):
         for kind, candidates in kinds.items():
             query = candidates[0].query
             if (query.id, kind) in seen:
@@ -92,12 +92,12 @@ def iter_candidate_lists(
                     f"candidates of '{query.id}' for '{kind}' occur earlier, too: they must be adjacent",
                 )
             seen.add((query.id, kind))
-            yield CandidateList(query, kind, tuple(each.expansion for each in candidates))
+            yield ExpansionList(query, kind, tuple(each.expansion for each in candidates))
 
 
-def _iter_adjacent(candidates: Iterable[Candidate]) -> Iterator[dict[str, list[Candidate]]]:
+def _iter_adjacent(candidates: Iterable[ExpansionLine]) -> Iterator[dict[str, list[ExpansionLine]]]:
     """Yield the adjacent candidates of a query by kind."""
-    kinds: dict[str, list[Candidate]] = {}
+    kinds: dict[str, list[ExpansionLine]] = {}
     before = ""
     for each in candidates:
         if kinds and each.query.id != before:
@@ -146,13 +146,13 @@ class CandidateWriter:
         words["questions"] += 1
         words["without"] += not kept
         words["candidates"] += len(kept)
-        words["question"] += _count_words(plain_query(query))
-        words["expanded"] += sum(_count_words(expanded_query(query, text)) for text in kept)
+        words["question"] += _count_words(format_query(query))
+        words["expanded"] += sum(_count_words(expand_query(query, text)) for text in kept)
 
-    def done(self) -> Done:
+    def done(self) -> WindowResult:
         """Return the lines and counts: dropped candidates, queries without any, and `words` by kind."""
         counts = {"repeated": self._repeated, "blank": self._blank, "without candidates": self._without}
-        return Done(self._lines, counts | {"words": self._words})
+        return WindowResult(self._lines, counts | {"words": self._words})
 
 
 def _count_words(query: str) -> int:

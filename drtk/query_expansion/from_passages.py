@@ -13,11 +13,11 @@ from drtk.data.corpus_store import CorpusStore
 from drtk.query_expansion.candidates import CandidateWriter
 from drtk.query_expansion.config import PASSAGE_KINDS, ExpansionSettings
 from drtk.records import Passage, Query
-from drtk.runtime.filter_job import Done
-from drtk.runtime.inputs import Intake
+from drtk.runtime.filter_job import WindowResult
+from drtk.runtime.inputs import InputTracker
 from drtk.runtime.runners import BatchFunction
 from drtk.text.sentences import split_plain_sentences
-from drtk.text.words import content_words
+from drtk.text.words import extract_content_words
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,19 +30,19 @@ class QuestionPassages:
 
 
 def iter_question_passages(
-    run: str, *, queries: dict[str, Query], corpus: CorpusStore, depth: int, intake: Intake
+    run: str, *, queries: dict[str, Query], corpus: CorpusStore, depth: int, tracker: InputTracker
 ) -> Iterator[QuestionPassages]:
     """Yield the questions of a run in its order, with their first `depth` passages.
 
-    Raises RecordError (file:line, and how many more) for ids that queries or corpus lack, unless `intake` forgives them.
+    Raises RecordError (file:line, and how many more) for ids that queries or corpus lack, unless `tracker` skips them.
     """
-    known = iter_known_hits(run, queries=queries, corpus=corpus, depth=depth, intake=intake)
-    for hits in skip_faulty(known, run, intake):
-        passages = [Passage(each.id, each.text, each.title) for each in corpus.many(hits.ranked_ids()[:depth])]
+    known = iter_known_hits(run, queries=queries, corpus=corpus, depth=depth, tracker=tracker)
+    for hits in skip_faulty(known, run, tracker):
+        passages = [Passage(each.id, each.text, each.title) for each in corpus.get_many(hits.to_ranked_ids()[:depth])]
         yield QuestionPassages(hits.query_id, queries[hits.query_id].text, passages)
 
 
-class FromPassages(BatchFunction):
+class PassageBasedExpander(BatchFunction):
     """Make expansions of questions, of one kind or of all, from their passages.
 
     The counts include passages without a text, except for titles alone, which need none.
@@ -52,7 +52,7 @@ class FromPassages(BatchFunction):
         self._kinds = PASSAGE_KINDS if kind is None else (kind,)
         self._settings = settings
 
-    def __call__(self, prepared: list[QuestionPassages]) -> Done:
+    def __call__(self, prepared: list[QuestionPassages]) -> WindowResult:
         """Return the expansions, questions in order, as JSON lines."""
         candidates = CandidateWriter()
         for each in prepared:
@@ -61,7 +61,9 @@ class FromPassages(BatchFunction):
         done = candidates.done()
         if self._kinds == ("title",):
             return done
-        return Done(done.lines, done.counts | count_texts(passage for each in prepared for passage in each.passages))
+        return WindowResult(
+            done.lines, done.counts | count_texts(passage for each in prepared for passage in each.passages)
+        )
 
 
 def make_candidates(each: QuestionPassages, kind: str, settings: ExpansionSettings) -> list[str]:
@@ -87,20 +89,21 @@ def iter_sentences(question: str, passages: Sequence[Passage]) -> Iterator[str]:
 
     The best shares the most distinct words with the question, without function words; of equal ones the earlier.
     """
-    asked = set(content_words(question))
+    asked = set(extract_content_words(question))
 
     @cache  # most passages are never split
-    def ordered(at: int) -> list[str]:
+    def rank_sentences(at: int) -> list[str]:
         return sorted(
-            split_plain_sentences(passages[at].text), key=lambda sentence: -len(asked & set(content_words(sentence)))
+            split_plain_sentences(passages[at].text),
+            key=lambda sentence: -len(asked & set(extract_content_words(sentence))),
         )
 
     for place in count():
         left = False
         for at in range(len(passages)):
-            if place < len(ordered(at)):
+            if place < len(rank_sentences(at)):
                 left = True
-                yield ordered(at)[place]
+                yield rank_sentences(at)[place]
         if not left:
             return
 
@@ -110,10 +113,10 @@ def iter_terms(question: str, passages: Sequence[Passage], *, feedback: int, siz
 
     Words of the question and function words are excluded. Of equal ones the more frequent come first, then the earlier.
     """
-    asked = set(content_words(question))
+    asked = set(extract_content_words(question))
 
     def words_of(passage: Passage) -> Counter[str]:
-        return Counter(word for word in content_words(f"{passage.title} {passage.text}") if word not in asked)
+        return Counter(word for word in extract_content_words(f"{passage.title} {passage.text}") if word not in asked)
 
     holders: Counter[str] = Counter()
     total: Counter[str] = Counter()

@@ -12,21 +12,21 @@ from drtk.models.generation import TextGenerator
 from drtk.query_expansion.candidates import CandidateWriter
 from drtk.query_expansion.config import ExpansionSettings
 from drtk.records import Passage, Query
-from drtk.runtime.filter_job import Done
-from drtk.runtime.inputs import Intake
+from drtk.runtime.filter_job import WindowResult
+from drtk.runtime.inputs import InputTracker
 from drtk.runtime.manifest import is_manifest, read_manifest_if_any
 from drtk.runtime.runners import BatchFunction
 from drtk.runtime.streams import name_of
-from drtk.text.batching import Tokens
-from drtk.text.expanded_text import plain_query
-from drtk.training.folds import KIND, TrainedQuestions, fold_folder
+from drtk.text.batching import TokenizedTexts
+from drtk.text.expanded_text import format_query
+from drtk.training.folds import KIND, TrainedQuestions, get_fold_folder
 
 SEEN = "trained on"  # counts questions that their generator was trained on, if that is known
 PLACEHOLDER = "…"  # of the question in a prompt
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class GeneratorQuestion:
     """A question, the number of its generator if there are several, and whether that was trained on it, if known."""
 
     id: str
@@ -61,9 +61,9 @@ def find_generators(model: str, folder: Path, *, holdout: bool) -> Generators:
         )
     if count is None and holdout:
         raise MismatchError(
-            f"{model}: is no folder of train-generator --folds, so `holdout` has nothing to choose from"
+            f"{model}: contains one generator, not one per fold; `holdout` needs a folder trained with `folds`"
         )
-    models = [model] if count is None else [str(fold_folder(folder, fold)) for fold in range(count)]
+    models = [model] if count is None else [str(get_fold_folder(folder, fold)) for fold in range(count)]
     own = manifest if count is None else read_manifest_if_any(Path(models[0]))
     seen = TrainedQuestions.of_folder(folder, count=count)
     if count is not None and seen is None:
@@ -72,12 +72,12 @@ def find_generators(model: str, folder: Path, *, holdout: bool) -> Generators:
 
 
 def iter_questions(
-    queries: Iterable[Query], source: str, *, seen: TrainedQuestions | None, draw: bool, intake: Intake
-) -> Iterator[Question]:
+    queries: Iterable[Query], source: str, *, seen: TrainedQuestions | None, draw: bool, tracker: InputTracker
+) -> Iterator[GeneratorQuestion]:
     """Yield the questions, each with its generator if there are several.
 
     draw: assign a random generator to a question of no fold
-    Raises RecordError (file:line) for a question without text or generator, unless `intake` forgives it.
+    Raises RecordError (file:line) for a question without text or generator, unless `tracker` forgives it.
     """
     for query in queries:
         try:
@@ -85,26 +85,26 @@ def iter_questions(
                 raise MismatchError(f"'{query.id}' has no text")
             fold = seen.fold(query, draw=draw) if seen is not None and seen.count is not None else None
         except MismatchError as error:
-            intake.forgive(RecordError(f"{name_of(source)}:{intake.line}", str(error)))
+            tracker.skip_or_raise(RecordError(f"{name_of(source)}:{tracker.line}", str(error)))
             continue
         known = None if seen is None else fold is None and query in seen
-        yield Question(query.id, query.text, fold, known)
+        yield GeneratorQuestion(query.id, query.text, fold, known)
 
 
 def fill_prompt(question: str, prompt: str) -> str:
     """Return a prompt with the question, as an unexpanded query (`who wrote hamlet ?`), in place of …, or else before it."""
-    plain = plain_query(question)
+    plain = format_query(question)
     return prompt.replace(PLACEHOLDER, plain) if PLACEHOLDER in prompt else f"{plain} {prompt}"
 
 
 class QuestionBatch(NamedTuple):
     """A window of questions, and for each generator the numbers of its questions, and their tokens."""
 
-    questions: list[Question]
-    parts: list[tuple[int, list[int], Tokens]]
+    questions: list[GeneratorQuestion]
+    parts: list[tuple[int, list[int], TokenizedTexts]]
 
 
-class Expand(BatchFunction):
+class QueryExpander(BatchFunction):
     """Generate expansions of questions. Sampling depends on the seed, the question id and the number of the text only.
 
     models: one per fold; a question without a fold goes to the first
@@ -131,7 +131,7 @@ class Expand(BatchFunction):
             if self._prompt is not None and writer.length(self._read(writer, "?")) > writer.room:
                 raise UsageError(f"`prompt` leaves nothing of the {writer.room} tokens of an input for a question")
 
-    def prepare(self, records: list[Question]) -> QuestionBatch:
+    def prepare(self, records: list[GeneratorQuestion]) -> QuestionBatch:
         """Tokenize the questions."""
         numbers: dict[int, list[int]] = {}
         for number, question in enumerate(records):
@@ -142,7 +142,7 @@ class Expand(BatchFunction):
             parts.append((fold, mine, writer.tokens([self._fit(writer, records[at].text) for at in mine])))
         return QuestionBatch(records, parts)
 
-    def __call__(self, prepared: QuestionBatch) -> Done:
+    def __call__(self, prepared: QuestionBatch) -> WindowResult:
         """Return the expansions, questions in order, as JSON lines."""
         questions, parts = prepared
         written: list[list[str]] = [[] for _ in questions]
@@ -155,7 +155,7 @@ class Expand(BatchFunction):
             candidates.add(question.id, question.text, self._kind, texts, fold=question.fold, greedy=self._greedy)
         done = candidates.done()
         known = [question.seen for question in questions if question.seen is not None]
-        return Done(done.lines, done.counts | ({SEEN: sum(known)} if known else {}))
+        return WindowResult(done.lines, done.counts | ({SEEN: sum(known)} if known else {}))
 
     def _fit(self, writer: TextGenerator, question: str) -> str:
         """Return the model's input. A question that is too long for its prompt loses its last words, to keep the prompt."""

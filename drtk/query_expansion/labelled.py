@@ -12,21 +12,21 @@ import numpy as np
 import orjson
 
 from drtk.errors import DrtkError, UsageError
-from drtk.query_expansion.candidates import CandidateList, find_missing, iter_candidate_lists, select_distinct
+from drtk.query_expansion.candidates import ExpansionList, find_missing, iter_expansion_lists, select_distinct
 from drtk.query_expansion.config import DEPTH, QueryRerankerConfig
 from drtk.query_expansion.label import PROGRAM
-from drtk.query_expansion.query_reranker_input import Candidate
+from drtk.query_expansion.query_reranker_input import CandidateTexts
 from drtk.records import Expansion, Query
-from drtk.runtime.inputs import Intake
+from drtk.runtime.inputs import InputTracker
 from drtk.runtime.integrity import read_json
-from drtk.runtime.manifest import is_manifest, manifest_path
+from drtk.runtime.manifest import get_manifest_path, is_manifest
 from drtk.runtime.progress import warn
 from drtk.runtime.streams import is_stream, name_of
-from drtk.training.folds import question_digest
+from drtk.training.folds import digest_question
 
 
 class DepthCheck:
-    """Check the depth of the search for answers of the candidates of one file; a check for `iter_candidate_lists`.
+    """Check the depth of the search for answers of the candidates of one file; a check for `iter_expansion_lists`.
 
     usual: depth of candidates that do not record it: from the manifest beside `source`, from `settings`, or assumed
     assumed: sources that were warned about because their depth is assumed; one file may be read several times
@@ -76,7 +76,7 @@ class DepthCheck:
 
 
 def _read_depth(source: str) -> int | None:
-    path = manifest_path(source)
+    path = get_manifest_path(source)
     content: Any = read_json(path) if path.is_file() else None
     if not is_manifest(content) or content.get("program") != PROGRAM:
         return None
@@ -87,7 +87,7 @@ def _read_depth(source: str) -> int | None:
 class LabelledList(NamedTuple):
     """The candidates of a query and kind, and the rank of each: (candidates,), int64."""
 
-    candidates: list[Candidate]
+    candidates: list[CandidateTexts]
     ranks: np.ndarray
 
 
@@ -103,7 +103,7 @@ class LabelledCandidates:
 
     def __init__(
         self,
-        lists: Iterable[CandidateList],
+        lists: Iterable[ExpansionList],
         *,
         depth: int,
         max_rank: int,
@@ -121,7 +121,7 @@ class LabelledCandidates:
         written = 0
         for each in lists:
             queries.add(each.query.id)
-            self.digests.add(question_digest(each.query.text))
+            self.digests.add(digest_question(each.query.text))
             distinct = select_distinct(each.expansions)
             self.repeated += len(each.expansions) - len(distinct)
             kept = distinct[:most]
@@ -156,7 +156,7 @@ class LabelledCandidates:
     def __getitem__(self, number: int) -> LabelledList:
         start, end = self._offsets[number], self._offsets[number + 1]
         query, texts = orjson.loads(os.pread(self._file.fileno(), end - start, start))
-        return LabelledList([Candidate(query, *each) for each in texts], self.ranks(number))
+        return LabelledList([CandidateTexts(query, *each) for each in texts], self.ranks(number))
 
     def ranks(self, number: int) -> np.ndarray:
         """Return the ranks of a list, (candidates,), int64."""
@@ -171,7 +171,7 @@ def load_labelled(
     kind: str | None,
     training: bool,
     assumed: set[str],
-    intake: Intake,
+    tracker: InputTracker,
 ) -> LabelledCandidates:
     """Load the labelled candidates of a file, of one kind or of all.
 
@@ -181,10 +181,10 @@ def load_labelled(
     depths = DepthCheck(source, settings, assumed)
 
     def check(expansion: Expansion, query: Query) -> str | None:
-        missing = find_missing(expansion, rank=True, top1=settings.scorer == "rd")
+        missing = find_missing(expansion, rank=True, top1=settings.variant == "rd")
         return depths(expansion, query) if missing is None and kind in (None, expansion.kind) else missing
 
-    lists = iter_candidate_lists(source, queries, intake, check=check)
+    lists = iter_expansion_lists(source, queries, tracker, check=check)
     labelled = LabelledCandidates(
         (each for each in lists if kind in (None, each.kind)),
         depth=depths.usual,

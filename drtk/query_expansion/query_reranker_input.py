@@ -11,14 +11,14 @@ from typing import Any, NamedTuple
 from drtk.errors import MismatchError
 from drtk.models.model_folder import locate, read_training_entry
 from drtk.runtime.manifest import is_manifest, read_manifest_if_any
-from drtk.text.batching import Tokens
-from drtk.text.expanded_text import expanded_query
+from drtk.text.batching import TokenizedTexts
+from drtk.text.expanded_text import expand_query
 
 INPUT_ENTRY = "query_reranker"  # the entry of meta.json
 KIND_OF_SEVERAL = "query re-rankers"  # kind of a folder with a query re-ranker for each kind of expansion
 
 
-class Candidate(NamedTuple):
+class CandidateTexts(NamedTuple):
     """A question, an expansion, and for "rd" title and text of the first passage that both together retrieve."""
 
     question: str
@@ -28,7 +28,7 @@ class Candidate(NamedTuple):
 
 
 @dataclass(frozen=True)
-class QueryInput:
+class InputFormat:
     """The input: scorer "ri" (question, expansion) or "rd" (the first passage too); style "official" or "thesis".
 
     max_length: tokens, special tokens included
@@ -42,31 +42,31 @@ class QueryInput:
         """Return plain values, as `meta.json` stores them, and that lower scores are better."""
         return asdict(self) | {"better": "lower"}
 
-    def parts(self, candidate: Candidate) -> tuple[str, ...]:
+    def parts(self, candidate: CandidateTexts) -> tuple[str, ...]:
         """Return the texts between separators; an input that is too long is truncated at its end (docs/methods/ear.md).
 
         official: question, expansion, and for rd title, text; thesis: "question ? expansion", and for rd the passage
         """
         question, text = candidate.question.strip(), " ".join(candidate.text.split())
         if self.style == "thesis":
-            query = expanded_query(question, text)
+            query = expand_query(question, text)
             passage = f"{candidate.title} {candidate.passage}".strip()
             return (query,) if self.scorer == "ri" else (query, passage)
         return (question, text) if self.scorer == "ri" else (question, text, candidate.title, candidate.passage)
 
 
-def read_query_input(folder: Path) -> QueryInput | None:
+def read_input_format(folder: Path) -> InputFormat | None:
     """Return the input of the query re-ranker in a folder; None if drtk did not train it as one."""
     stated = read_training_entry(folder, INPUT_ENTRY)
     if stated is None:
         return None
-    return QueryInput(**{name: stated[name] for name in QueryInput.__dataclass_fields__ if name in stated})
+    return InputFormat(**{name: stated[name] for name in InputFormat.__dataclass_fields__ if name in stated})
 
 
-def load_query_input(model: str) -> QueryInput:
+def load_input_format(model: str) -> InputFormat:
     """Return the input of a query re-ranker. Raises MismatchError for any other model."""
     folder = locate(model)
-    if (found := read_query_input(folder)) is not None:
+    if (found := read_input_format(folder)) is not None:
         return found
     content = read_manifest_if_any(folder)
     if is_manifest(content) and content.get("kind") == KIND_OF_SEVERAL and content.get("kinds"):
@@ -82,18 +82,18 @@ class CandidateTokenizer:
     Two texts that fit get the same tokens as a pair.
     """
 
-    def __init__(self, tokenizer: Any, reading: QueryInput) -> None:
+    def __init__(self, tokenizer: Any, reading: InputFormat) -> None:
         self.tokenizer, self.reading = tokenizer, reading
         self.with_types = "token_type_ids" in tokenizer.model_input_names
         self.pad, self.left = int(tokenizer.pad_token_id or 0), tokenizer.padding_side == "left"
         self._single, self._pair = _frame(tokenizer), _frame(tokenizer, "b")
         self._second = tokenizer("a", "b")["token_type_ids"][-1] if self.with_types else 0
 
-    def __call__(self, candidates: Iterable[Candidate]) -> Tokens:
+    def __call__(self, candidates: Iterable[CandidateTexts]) -> TokenizedTexts:
         """Return the tokens of the candidates in order."""
         parted = [self.reading.parts(candidate) for candidate in candidates]
         if not parted:
-            return Tokens.of([], [] if self.with_types else None)
+            return TokenizedTexts.from_lists([], [] if self.with_types else None)
         texts = list(dict.fromkeys(chain.from_iterable(parted)))  # all candidates of a question contain it
         token_ids = self.tokenizer(
             texts,
@@ -106,7 +106,7 @@ class CandidateTokenizer:
         )["input_ids"]
         pieces = dict(zip(texts, token_ids, strict=True))
         ids, types = zip(*(self._join([pieces[part] for part in parts]) for parts in parted), strict=True)
-        return Tokens.of(ids, types if self.with_types else None)
+        return TokenizedTexts.from_lists(ids, types if self.with_types else None)
 
     def _join(self, parts: list[list[int]]) -> tuple[list[int], list[int]]:
         """Return token ids and segments of one input."""

@@ -17,15 +17,15 @@ from drtk.data.trec import Order
 from drtk.errors import DrtkError, MismatchError
 from drtk.models.device import choose_device
 from drtk.models.model_folder import locate
-from drtk.models.seq2seq import Decoding, GenerationModel, load_generation_model
+from drtk.models.seq2seq import DecodingState, GenerationModel, load_generation_model
 from drtk.query_expansion.config import ReadSettings
 from drtk.records import Passage
-from drtk.runtime.filter_job import Done
-from drtk.runtime.inputs import Intake
+from drtk.runtime.filter_job import WindowResult
+from drtk.runtime.inputs import InputTracker
 from drtk.runtime.progress import warn
 from drtk.runtime.runners import BatchFunction
 from drtk.runtime.streams import name_of
-from drtk.text.batching import Tokens, batches_by_length
+from drtk.text.batching import TokenizedTexts, iter_batches_by_length
 
 _SPARSE = 0.75  # finished questions leave the batch once fewer than this share of it is unfinished
 
@@ -39,7 +39,7 @@ class Answer(NamedTuple):
 
 @torch.inference_mode()
 def encode_passages(
-    writer: GenerationModel, tokens: Tokens, groups: Sequence[np.ndarray], *, budget: int
+    writer: GenerationModel, tokens: TokenizedTexts, groups: Sequence[np.ndarray], *, budget: int
 ) -> tuple[Tensor, Tensor]:
     """Return the concatenated encodings of each question's passages, (questions, positions, hidden), and their mask.
 
@@ -53,7 +53,7 @@ def encode_passages(
         [at * width + np.cumsum(tokens.lengths[group]) - tokens.lengths[group] for at, group in enumerate(groups)]
     )
     hidden: Tensor | None = None
-    for chosen in batches_by_length(tokens.lengths[rows], budget=budget):
+    for chosen in iter_batches_by_length(tokens.lengths[rows], budget=budget):
         batch = tokens.pad(rows[chosen], pad=writer.pad)
         ids, mask = (torch.from_numpy(batch[name]).to(model.device) for name in ("input_ids", "attention_mask"))
         found = model.get_encoder()(input_ids=ids, attention_mask=mask).last_hidden_state  # (passages, tokens, hidden)
@@ -70,7 +70,7 @@ def encode_passages(
 @torch.inference_mode()
 def decode_answers(writer: GenerationModel, hidden: Tensor, mask: Tensor, *, longest: int) -> list[Answer]:
     """Return the greedy answer to each question, at most `longest` tokens. hidden, mask: of `encode_passages`"""
-    decoding = Decoding(writer, None, mask, hidden=hidden)
+    decoding = DecodingState(writer, None, mask, hidden=hidden)
     answers = [Answer([], 0.0) for _ in hidden]
     rows = list(range(len(answers)))  # the question that each row of the batch belongs to
     ends = set(writer.ends)
@@ -103,7 +103,7 @@ _CPU_ENCODED, _GPU_ENCODED = 1 << 12, 1 << 16  # encoded at once
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class ReaderQuestion:
     """A question and the reader's input for each of its passages, best first; `textless` of them have no text."""
 
     query_id: str
@@ -120,19 +120,19 @@ def format_reader_input(question: str, passage: Passage) -> str:
 
 
 def iter_reader_questions(
-    run: str, *, queries: Mapping[str, str], corpus: PassageLookup, depth: int, order: Order, intake: Intake
-) -> Iterator[Question]:
+    run: str, *, queries: Mapping[str, str], corpus: PassageLookup, depth: int, order: Order, tracker: InputTracker
+) -> Iterator[ReaderQuestion]:
     """Yield the questions of a run in its order, with their first `depth` passages.
 
     Warns once if ranks and scores disagree on the first passages: the public reader sorts by score.
-    Raises RecordError (file:line, and how many more) for ids that queries or corpus lack, unless `intake`
-    forgives them.
+    Raises RecordError (file:line, and how many more) for ids that queries or corpus lack, unless `tracker`
+    skips them.
     """
     warned = False
-    known = iter_known_hits(run, queries=queries, corpus=corpus, depth=depth, intake=intake, order=order)
-    for hits in skip_faulty(known, run, intake):
-        ids = hits.ranked_ids(order)[:depth]
-        if not warned and hits.ranked_ids("rank")[:depth] != hits.ranked_ids("score")[:depth]:
+    known = iter_known_hits(run, queries=queries, corpus=corpus, depth=depth, tracker=tracker, order=order)
+    for hits in skip_faulty(known, run, tracker):
+        ids = hits.to_ranked_ids(order)[:depth]
+        if not warned and hits.to_ranked_ids("rank")[:depth] != hits.to_ranked_ids("score")[:depth]:
             warned = True
             other = "score" if order == "rank" else "rank"
             warn(
@@ -140,20 +140,20 @@ def iter_reader_questions(
                 f"passages are read by {order} (`order` {other} uses the other, as does drtk eval)"
             )
         question = queries[hits.query_id]
-        passages = corpus.many(ids)
+        passages = corpus.get_many(ids)
         inputs = [format_reader_input(question, passage) for passage in passages]
-        yield Question(hits.query_id, inputs, sum(not passage.text.strip() for passage in passages))
+        yield ReaderQuestion(hits.query_id, inputs, sum(not passage.text.strip() for passage in passages))
 
 
 class ReaderBatch(NamedTuple):
     """A window of questions, the tokens of their inputs, and for each question the rows of its own."""
 
-    questions: list[Question]
-    tokens: Tokens
+    questions: list[ReaderQuestion]
+    tokens: TokenizedTexts
     groups: list[np.ndarray]
 
 
-class Read(BatchFunction):
+class AnswerReader(BatchFunction):
     """Answer questions: the greedy answer, with its log-probability as the score.
 
     tokenizer: its folder, for a model folder without one
@@ -168,14 +168,14 @@ class Read(BatchFunction):
         if not self._writer.is_encoder_decoder:
             raise MismatchError(f"{model}: is a decoder-only model; an encoder-decoder (T5) is needed")
         on_cpu = self._device.type == "cpu"
-        dtype = ("float32" if on_cpu else "bfloat16") if settings.dtype == "auto" else settings.dtype
+        dtype = ("float32" if on_cpu else "bfloat16") if settings.precision == "auto" else settings.precision
         self._dtype: torch.dtype = getattr(torch, dtype)
         self._writer.model.to(self._device, self._dtype)
         self._budget = settings.batch_tokens or (_CPU_TOKENS if on_cpu else _GPU_TOKENS)
         self._encoded = min(self._budget, _CPU_ENCODED if on_cpu else _GPU_ENCODED)
         self._room = min(settings.max_length, self._writer.longest)
 
-    def prepare(self, records: list[Question]) -> ReaderBatch:
+    def prepare(self, records: list[ReaderQuestion]) -> ReaderBatch:
         """Tokenize the questions' inputs."""
         texts = [text for question in records for text in question.inputs]
         found = self._writer.tokenizer(
@@ -183,14 +183,14 @@ class Read(BatchFunction):
         )
         ends = np.cumsum([len(question.inputs) for question in records])
         groups = [np.arange(end - len(each.inputs), end) for each, end in zip(records, ends, strict=True)]
-        return ReaderBatch(records, Tokens.of(found["input_ids"], None), groups)
+        return ReaderBatch(records, TokenizedTexts.from_lists(found["input_ids"], None), groups)
 
-    def __call__(self, prepared: ReaderBatch) -> Done:
+    def __call__(self, prepared: ReaderBatch) -> WindowResult:
         """Return the predictions, in order, as JSON lines. Raises DrtkError for a non-finite score or a lack of memory."""
         questions, tokens, groups = prepared
         lengths = np.array([tokens.lengths[group].sum() for group in groups])
         answers: dict[int, Answer] = {}
-        for rows in batches_by_length(lengths, budget=self._budget):
+        for rows in iter_batches_by_length(lengths, budget=self._budget):
             answers |= zip(rows.tolist(), self._answers(tokens, [groups[row] for row in rows]), strict=True)
         written = self._writer.tokenizer.batch_decode(
             [answers[row].tokens for row in range(len(questions))], skip_special_tokens=True
@@ -200,9 +200,9 @@ class Read(BatchFunction):
             for row, (each, text) in enumerate(zip(questions, written, strict=True))
         ]
         counts = {PASSAGES: len(tokens), TEXTLESS: sum(question.textless for question in questions)}
-        return Done(lines, {name: count for name, count in counts.items() if count})
+        return WindowResult(lines, {name: count for name, count in counts.items() if count})
 
-    def _answers(self, tokens: Tokens, groups: list[np.ndarray]) -> list[Answer]:
+    def _answers(self, tokens: TokenizedTexts, groups: list[np.ndarray]) -> list[Answer]:
         try:
             hidden, mask = encode_passages(self._writer, tokens, groups, budget=self._encoded)
             answers = decode_answers(self._writer, hidden, mask, longest=self._settings.max_new_tokens)

@@ -12,22 +12,22 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import orjson
 
-from drtk.data.checks import count_texts, describe_textless, warn_of_textless
+from drtk.data.checks import count_texts, describe_missing_texts, warn_of_missing_texts
 from drtk.data.jsonl import dump
 from drtk.errors import DrtkError, MismatchError
 from drtk.indexing.config import SearchSettings
 from drtk.models.config import ScoringSettings
-from drtk.query_expansion.candidates import CandidateList, find_missing, iter_candidate_lists, select_distinct
+from drtk.query_expansion.candidates import ExpansionList, find_missing, iter_expansion_lists, select_distinct
 from drtk.query_expansion.config import ChooseSettings
-from drtk.query_expansion.query_reranker_input import Candidate, CandidateTokenizer, load_query_input
+from drtk.query_expansion.query_reranker_input import CandidateTexts, CandidateTokenizer, load_input_format
 from drtk.records import Expansion, Passage, Query
-from drtk.runtime.filter_job import Done, FilterJob
+from drtk.runtime.filter_job import FilterJob, WindowResult
 from drtk.runtime.folder_job import FolderJob
 from drtk.runtime.integrity import read_json
-from drtk.runtime.manifest import is_done, manifest_path, read_manifest
+from drtk.runtime.manifest import get_manifest_path, is_done, read_manifest
 from drtk.runtime.runners import BatchFunction, RunnerSettings, run_filter
 from drtk.runtime.streams import name_of
-from drtk.text.expanded_text import expanded_query, plain_query
+from drtk.text.expanded_text import expand_query, format_query
 from drtk.text.words import split_words
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def concatenate(query: str, expansions: Sequence[Expansion], *, clauses: int | N
     clauses: the largest number of distinct words, which are runs of letters and digits here: an analyzer that removes
              stop words or stems has no more
     """
-    text = expanded_query(query, *(each.text for each in expansions))
+    text = expand_query(query, *(each.text for each in expansions))
     if clauses is None:
         return text, False
     seen: set[str] = set()
@@ -91,7 +91,7 @@ def concatenate(query: str, expansions: Sequence[Expansion], *, clauses: int | N
     return text, False
 
 
-class QueryScorer:
+class RankEstimator:
     """Estimate the ranks of candidates with one query re-ranker: THE LOWER, THE BETTER.
 
     It is no `Scorer`, whose higher scores are better.
@@ -100,14 +100,14 @@ class QueryScorer:
     """
 
     def __init__(self, model: str, *, device: str = "auto", settings: ScoringSettings | None = None) -> None:
-        from drtk.models.cross_encoder import Scorer  # imports torch
+        from drtk.models.cross_encoder import CrossEncoderScorer  # imports torch
 
         settings = settings or ScoringSettings()
-        self.reading = load_query_input(model)
+        self.reading = load_input_format(model)
         reading = self.reading
         if settings.max_length is not None:
             reading = replace(reading, max_length=settings.max_length)
-        self._scorer = Scorer(
+        self._scorer = CrossEncoderScorer(
             model,
             device=device,
             settings=settings,
@@ -115,11 +115,11 @@ class QueryScorer:
             tokenizing=lambda tokenizer: CandidateTokenizer(tokenizer, reading),
         )
 
-    def __call__(self, candidates: Sequence[Candidate]) -> np.ndarray:
+    def __call__(self, candidates: Sequence[CandidateTexts]) -> np.ndarray:
         """Return the estimates of the candidates, (candidates,), float32."""
         return self.estimates(self.prepare(candidates))
 
-    def prepare(self, candidates: Sequence[Candidate]) -> TokenizedPairs:
+    def prepare(self, candidates: Sequence[CandidateTexts]) -> TokenizedPairs:
         """Tokenize the candidates."""
         return self._scorer.prepare(candidates)  # type: ignore[arg-type]  # its tokenizing takes them
 
@@ -128,16 +128,16 @@ class QueryScorer:
         return self._scorer.scores(prepared) if len(prepared.rows) else np.empty(0, dtype=np.float32)
 
 
-class _Window(NamedTuple):
+class _TokenizedLists(NamedTuple):
     """Lists of distinct candidates, their tokens by model, and counts."""
 
-    lists: list[CandidateList]
-    tokens: dict[QueryScorer, TokenizedPairs]
+    lists: list[ExpansionList]
+    tokens: dict[RankEstimator, TokenizedPairs]
     counts: Counter[str]
 
 
-class ChooseQueries(BatchFunction):
-    """Choose queries: windows of `CandidateList` to lines of choices.jsonl, best first.
+class QuerySelector(BatchFunction):
+    """Choose queries: windows of `ExpansionList` to lines of choices.jsonl, best first.
 
     models: query re-rankers by kind, that of ANY for other kinds; for `select` scorer only, as other choices need no torch
     index, corpus: to search the first passage of candidates without "top1", for retrieval-dependent (RD) models
@@ -148,41 +148,45 @@ class ChooseQueries(BatchFunction):
     ) -> None:
         self._settings = settings
         self.ahead = index is None  # an index must be searched by the thread that opened it
-        self._texts: PassageSearcher | None = None
+        self._searcher: PassageSearcher | None = None
         if index is not None:
             from drtk.retrieval.search import PassageSearcher
 
-            self._texts = PassageSearcher(index, corpus=corpus, settings=SearchSettings(k1=settings.k1, b=settings.b))
+            self._searcher = PassageSearcher(
+                index, corpus=corpus, settings=SearchSettings(k1=settings.k1, b=settings.b)
+            )
         loaded = {
-            model: QueryScorer(model, device=device, settings=settings) for model in dict.fromkeys(models.values())
+            model: RankEstimator(model, device=device, settings=settings) for model in dict.fromkeys(models.values())
         }
         self._scorers = {kind: loaded[model] for kind, model in models.items()}
 
-    def prepare(self, records: list[CandidateList]) -> _Window:
+    def prepare(self, records: list[ExpansionList]) -> _TokenizedLists:
         """Select the distinct candidates of each list, and tokenize them."""
         most = self._settings.max_candidates
         lists = [replace(each, expansions=tuple(select_distinct(each.expansions, most))) for each in records]
         counts: Counter[str] = Counter(candidates=sum(len(each.expansions) for each in records))
         if not self._scorers:
-            return _Window(lists, {}, counts)
+            return _TokenizedLists(lists, {}, counts)
         first = self._search_first(lists, counts)
-        given: dict[QueryScorer, list[Candidate]] = {}
+        given: dict[RankEstimator, list[CandidateTexts]] = {}
         for each in lists:
             scorer = self._scorer(each.kind)
             candidates = given.setdefault(scorer, [])
             for one in each.expansions:
-                query = expanded_query(each.query.text, one.text)
+                query = expand_query(each.query.text, one.text)
                 top = (one.top1 or first[query]) if scorer.reading.scorer == "rd" else {}
-                candidates.append(Candidate(each.query.text, one.text, top.get("title", ""), top.get("text", "")))
-        return _Window(lists, {scorer: scorer.prepare(candidates) for scorer, candidates in given.items()}, counts)
+                candidates.append(CandidateTexts(each.query.text, one.text, top.get("title", ""), top.get("text", "")))
+        return _TokenizedLists(
+            lists, {scorer: scorer.prepare(candidates) for scorer, candidates in given.items()}, counts
+        )
 
-    def _scorer(self, kind: str) -> QueryScorer:
+    def _scorer(self, kind: str) -> RankEstimator:
         return self._scorers[kind if kind in self._scorers else ANY]
 
-    def _search_first(self, lists: Sequence[CandidateList], counts: Counter[str]) -> dict[str, dict[str, str]]:
+    def _search_first(self, lists: Sequence[ExpansionList], counts: Counter[str]) -> dict[str, dict[str, str]]:
         """Return title and text of the first passage, by query, for candidates without "top1" whose model reads it."""
         queries = dict.fromkeys(
-            expanded_query(each.query.text, one.text)
+            expand_query(each.query.text, one.text)
             for each in lists
             if self._scorer(each.kind).reading.scorer == "rd"
             for one in each.expansions
@@ -190,17 +194,17 @@ class ChooseQueries(BatchFunction):
         )
         if not queries:
             return {}
-        assert self._texts is not None  # `choose_queries` rejects these candidates without an index
+        assert self._searcher is not None  # `choose_queries` rejects these candidates without an index
         first: dict[str, dict[str, str]] = {}
         passages = []
-        for query, ranking in zip(queries, self._texts.search(list(queries), 1), strict=True):
-            passage = self._texts.passage(ranking[0][0]) if ranking else Passage("", "")
+        for query, ranking in zip(queries, self._searcher.search(list(queries), 1), strict=True):
+            passage = self._searcher.get_passage(ranking[0][0]) if ranking else Passage("", "")
             first[query] = {"title": passage.title, "text": passage.text}
             passages += [passage] if ranking else []
         counts.update(count_texts(passages))
         return first
 
-    def __call__(self, prepared: _Window) -> Done:
+    def __call__(self, prepared: _TokenizedLists) -> WindowResult:
         """Return the lines of a window, and counts of candidates and of the passages that were looked up."""
         lists, tokens, looked_up = prepared
         names = ("candidates", "distinct", "chosen", "cut", "above Lucene's limit")
@@ -216,9 +220,9 @@ class ChooseQueries(BatchFunction):
                 estimates = values[scorer][start : at[scorer]]
             counts["distinct"] += len(each.expansions)
             lines.append(dump(self._line(each, estimates, counts)))
-        return Done(lines, counts)
+        return WindowResult(lines, counts)
 
-    def _line(self, each: CandidateList, estimates: np.ndarray | None, counts: dict[str, int]) -> dict[str, Any]:
+    def _line(self, each: ExpansionList, estimates: np.ndarray | None, counts: dict[str, int]) -> dict[str, Any]:
         expansions, query = each.expansions, each.query.text
         line: dict[str, Any] = {"query_id": each.query.id, "kind": each.kind}
         if self._settings.select == "concat":
@@ -228,9 +232,9 @@ class ChooseQueries(BatchFunction):
             counts["above Lucene's limit"] += len(set(split_words(text, latin=False))) > LUCENE_CLAUSES
             return line | {"chosen": [[one.id for one in expansions]], "queries": [text]}
         if estimates is not None:
-            best = sort_by_estimate(expansions, estimates)[: self._settings.top]
+            best = sort_by_estimate(expansions, estimates)[: self._settings.n_best]
         else:
-            best = CHOICES[self._settings.select](expansions)[: self._settings.top]
+            best = CHOICES[self._settings.select](expansions)[: self._settings.n_best]
         counts["chosen"] += bool(best)
         line |= {"chosen": [[one.id] for one in best]}
         if estimates is not None:
@@ -238,7 +242,7 @@ class ChooseQueries(BatchFunction):
             line["estimates"] = [of[one.id] for one in best]
         if all(one.rank is not None for one in best):
             line["ranks"] = [one.rank for one in best]
-        return line | {"queries": [expanded_query(query, one.text) for one in best]}
+        return line | {"queries": [expand_query(query, one.text) for one in best]}
 
 
 def choose_queries(
@@ -266,37 +270,37 @@ def choose_queries(
         resume=job.resume,
         force=job.force,
         log_summary=False,
-        intake=job.intake,
+        tracker=job.tracker,
     )
     inner.recover()
     place = str(corpus)
     if index is not None and corpus is None:
         place = str(read_manifest(index).get("corpus") or index)
     if job.resume and is_done(path, job.settings, program=job.command):  # killed while the queries were written
-        known = {entry["path"] for entry in job.intake.inputs}
-        job.intake.inputs += [e for e in read_json(manifest_path(path))["inputs"] if e["path"] not in known]
+        known = {entry["path"] for entry in job.tracker.inputs}
+        job.tracker.inputs += [e for e in read_json(get_manifest_path(path))["inputs"] if e["path"] not in known]
     else:
         Path(path).unlink(missing_ok=True)  # finished, but its manifest is gone or describes other settings
-        inner.find_problem = lambda _: describe_textless(inner.counts, place)
+        inner.find_problem = lambda _: describe_missing_texts(inner.counts, place)
         check = _make_check(settings.select, models, index)
-        lists = _reject_empty(iter_candidate_lists(source, queries, job.intake, check=check), source)
+        lists = _reject_empty(iter_expansion_lists(source, queries, job.tracker, check=check), source)
         arguments = (settings, models, device, index, corpus)
-        run_filter(lists, inner, ChooseQueries, *arguments, running=running, window=WINDOW, unit="questions")
-    counts: dict[str, Any] = read_json(manifest_path(path))["counts"]
+        run_filter(lists, inner, QuerySelector, *arguments, running=running, window=WINDOW, unit="questions")
+    counts: dict[str, Any] = read_json(get_manifest_path(path))["counts"]
     if not counts["chosen"]:  # happens with `select` greedy only
         raise DrtkError(
             f'{name_of(source)}: no candidate has "decode": "{GREEDY}", which drtk expand-queries writes with `decode` greedy; '
             "`select` first takes the first"
         )
-    warn_of_textless(counts, place)
-    files, without = write_queries(folder, queries, settings.top)
-    manifest_path(path).unlink()
+    warn_of_missing_texts(counts, place)
+    files, without = write_queries(folder, queries, settings.n_best)
+    get_manifest_path(path).unlink()
     return counts | {"without a candidate": without, "files": files}
 
 
 def _make_check(select: str, models: Mapping[str, str], index: str | None) -> Callable[[Expansion, Query], str | None]:
-    """Return a check for `iter_candidate_lists`: whether candidates have what the choice needs."""
-    readings = {kind: load_query_input(model) for kind, model in models.items()}
+    """Return a check for `iter_expansion_lists`: whether candidates have what the choice needs."""
+    readings = {kind: load_input_format(model) for kind, model in models.items()}
 
     def check(expansion: Expansion, _: Query) -> str | None:
         reading = readings.get(expansion.kind, readings.get(ANY))
@@ -309,7 +313,7 @@ def _make_check(select: str, models: Mapping[str, str], index: str | None) -> Ca
     return check
 
 
-def _reject_empty(lists: Iterator[CandidateList], source: str) -> Iterator[CandidateList]:
+def _reject_empty(lists: Iterator[ExpansionList], source: str) -> Iterator[ExpansionList]:
     """Yield the lists. Raises DrtkError if there are none: without a kind there is no file to write queries into."""
     empty = True
     for each in lists:
@@ -350,7 +354,7 @@ def write_queries(folder: Path, queries: Mapping[str, Query], top: int) -> tuple
                 write(replace(query, text=text, extra=query.extra | {"expansion": expansion}), choice["kind"], at)
         alone = [(query, kind) for kind, ids in chosen.items() for id, query in queries.items() if id not in ids]
         for query, kind in alone:
-            write(replace(query, text=plain_query(query.text)), kind)
+            write(replace(query, text=format_query(query.text)), kind)
     return {**counts, "asked alone": len(alone)}, len(queries.keys() - set().union(*chosen.values()))
 
 

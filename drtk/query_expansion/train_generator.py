@@ -9,39 +9,46 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from drtk.data.checks import PASSAGES, TEXTLESS, describe_textless, iter_known_hits, skip_faulty, warn_of_textless
+from drtk.data.checks import (
+    PASSAGES,
+    TEXTLESS,
+    describe_missing_texts,
+    iter_known_hits,
+    skip_faulty,
+    warn_of_missing_texts,
+)
 from drtk.data.corpus_store import CorpusStore
 from drtk.data.jsonl import read_queries
 from drtk.errors import DrtkError
 from drtk.records import Passage, Query
-from drtk.runtime.inputs import Intake
+from drtk.runtime.inputs import InputTracker
 from drtk.runtime.progress import log, track, warn
 from drtk.runtime.streams import name_of
-from drtk.text.answers import MATCHES, Contains
+from drtk.text.answers import MATCHERS, Contains
 from drtk.text.sentences import split_plain_sentences
 from drtk.training.arguments import plan_schedule
 from drtk.training.config import GeneratorConfig
-from drtk.training.folds import fold_folder
-from drtk.training.generator import Score, Start, start_from, train_generator
-from drtk.training.text_pairs import Pair, Pairs, Subset, sample_pairs, split_held_out
+from drtk.training.folds import get_fold_folder
+from drtk.training.generator import Score, StartModel, load_start_model, train_generator
+from drtk.training.text_pairs import Subset, TextPair, TextPairs, sample_pairs, split_held_out
 
 
-def initial_capitals(answer: str) -> str:
+def capitalize_words(answer: str) -> str:
     """Return an answer in capitals only with initial capitals; any other answer unchanged.
 
-    >>> initial_capitals("DAVID BECKHAM"), initial_capitals("the BBC")
+    >>> capitalize_words("DAVID BECKHAM"), capitalize_words("the BBC")
     ('David Beckham', 'the BBC')
     """
     return string.capwords(answer) if answer.isupper() else answer
 
 
-def answer_target(answers: Sequence[str], *, case: Literal["kept", "initial"]) -> str | None:
-    """Return the first answer that is not blank, on one line. case: initial: see `initial_capitals` (TriviaQA)"""
+def select_answer_target(answers: Sequence[str], *, case: Literal["kept", "initial"]) -> str | None:
+    """Return the first answer that is not blank, on one line. case: initial: see `capitalize_words` (TriviaQA)"""
     first = next((text for answer in answers if (text := " ".join(answer.split()))), None)
-    return initial_capitals(first) if first and case == "initial" else first
+    return capitalize_words(first) if first and case == "initial" else first
 
 
-def sentence_target(passages: Iterable[Passage], contains: Contains) -> str | None:
+def select_sentence_target(passages: Iterable[Passage], contains: Contains) -> str | None:
     """Return the sentence with an answer in the first passage whose text has one.
 
     An answer across sentences gives the shortest stretch of sentences that contains it, the first of equal ones.
@@ -58,7 +65,7 @@ def sentence_target(passages: Iterable[Passage], contains: Contains) -> str | No
     return " ".join(text.split())
 
 
-def title_target(
+def build_title_target(
     passages: Iterable[Passage],
     contains: Contains,
     *,
@@ -83,7 +90,7 @@ Format = Callable[[str], str]  # returns the model's input for a question
 
 @dataclass
 class QuestionPairs:
-    """Questions with a target, by number (drtk.training.text_pairs.Pairs); `read`: all questions.
+    """Questions with a target, by number (drtk.training.text_pairs.TextPairs); `read`: all questions.
 
     dropped: the number of questions without a target, by reason
     """
@@ -97,16 +104,22 @@ class QuestionPairs:
     def __len__(self) -> int:
         return len(self.targets)
 
-    def __getitem__(self, number: int) -> Pair:
-        return Pair(self.format(self.questions[number].text), self.targets[number])
+    def __getitem__(self, number: int) -> TextPair:
+        return TextPair(self.format(self.questions[number].text), self.targets[number])
 
     def key(self, number: int) -> str:
         """Return the id of the question."""
         return self.questions[number].id
 
 
-def question_pairs(
-    source: str, *, run: str | None, corpus: str | None, settings: GeneratorConfig, format: Format, intake: Intake
+def build_question_pairs(
+    source: str,
+    *,
+    run: str | None,
+    corpus: str | None,
+    settings: GeneratorConfig,
+    format: Format,
+    tracker: InputTracker,
 ) -> QuestionPairs:
     """Return the questions of a file that have a target, in its order.
 
@@ -114,21 +127,21 @@ def question_pairs(
     Raises DrtkError if no question has an answer or a target, or no passage a text; RecordError (file:line, and how many
     more) for a question of the run that is not in the file, and a passage that the corpus lacks.
     """
-    pairs = QuestionPairs(list(read_queries(source, intake=intake)), format=format)
+    pairs = QuestionPairs(list(read_queries(source, tracker=tracker)), format=format)
     known = [query for query in pairs.read if query.text.strip() and any(map(str.strip, query.answers or ()))]
     pairs.dropped["without answers"] = len(pairs.read) - len(known)
     if not known:
         raise DrtkError(f"{name_of(source)}: no question has an answer")
     if settings.task == "gar-answer":
-        targets = {query.id: answer_target(query.answers or (), case=settings.answer_case) for query in known}
+        targets = {query.id: select_answer_target(query.answers or (), case=settings.answer_case) for query in known}
     else:
         assert run is not None
         assert corpus is not None
         looked: Counter[str] = Counter()
-        targets = dict(_iter_targets(known, pairs.read, run, corpus, settings, intake, looked))
-        if fault := describe_textless(looked, corpus):
+        targets = dict(_iter_targets(known, pairs.read, run, corpus, settings, tracker, looked))
+        if fault := describe_missing_texts(looked, corpus):
             raise DrtkError(fault)
-        warn_of_textless(looked, corpus)
+        warn_of_missing_texts(looked, corpus)
     for query in known:
         if target := targets.get(query.id):
             pairs.questions.append(query)
@@ -145,25 +158,27 @@ def _iter_targets(
     run: str,
     corpus: str,
     settings: GeneratorConfig,
-    intake: Intake,
+    tracker: InputTracker,
     looked: Counter[str],
 ) -> Iterator[tuple[str, str | None]]:
     answers: Mapping[str, Sequence[str]] = {query.id: query.answers or () for query in known}
     store = CorpusStore.open(corpus)
-    hits = iter_known_hits(run, queries={query.id for query in read}, corpus=store, depth=settings.depth, intake=intake)
+    hits = iter_known_hits(
+        run, queries={query.id for query in read}, corpus=store, depth=settings.depth, tracker=tracker
+    )
     invalid = 0
-    for each in track(skip_faulty(hits, run, intake), "targets", total=len(read), unit="questions"):
+    for each in track(skip_faulty(hits, run, tracker), "targets", total=len(read), unit="questions"):
         if each.query_id not in answers:
             continue
-        contains = MATCHES[settings.match](answers[each.query_id])
+        contains = MATCHERS[settings.match](answers[each.query_id])
         invalid += len(getattr(contains, "invalid", ()))
         if contains:
-            passages = _count(map(store.__getitem__, each.ranked_ids()[: settings.depth]), looked, settings)
+            passages = _count(map(store.__getitem__, each.to_ranked_ids()[: settings.depth]), looked, settings)
             if settings.task == "gar-sentence":
-                yield each.query_id, sentence_target(passages, contains)
+                yield each.query_id, select_sentence_target(passages, contains)
             else:
                 how: dict[str, Any] = {"mode": settings.title_mode, "separator": settings.separator}
-                yield each.query_id, title_target(passages, contains, **how, match_title=settings.match_title)
+                yield each.query_id, build_title_target(passages, contains, **how, match_title=settings.match_title)
     if invalid:
         warn(f"{invalid:,} answers are no regular expressions and match nothing")
 
@@ -177,15 +192,17 @@ def _count(passages: Iterator[Passage], looked: Counter[str], settings: Generato
         yield passage
 
 
-Finish = Callable[[Path, Start, Mapping[str, Any]], None]  # folder of a generator, its start, facts of its training
+Finish = Callable[
+    [Path, StartModel, Mapping[str, Any]], None
+]  # folder of a generator, its start, facts of its training
 
 
-def pairs_without(pairs: Pairs, folds: Mapping[str, int], fold: int) -> Subset:
+def exclude_fold(pairs: TextPairs, folds: Mapping[str, int], fold: int) -> Subset:
     """Return the pairs to train the generator of a fold on: those of all other folds."""
     return Subset(pairs, (number for number in range(len(pairs)) if folds[pairs.key(number)] != fold))
 
 
-def split_pairs(pairs: Pairs, dev: Pairs | None, settings: GeneratorConfig) -> tuple[Pairs, list[Pair]]:
+def split_pairs(pairs: TextPairs, dev: TextPairs | None, settings: GeneratorConfig) -> tuple[TextPairs, list[TextPair]]:
     """Return the pairs to train on and to evaluate with: those of `dev`, or a held-out share of `pairs`."""
     if settings.dev_share is None:
         return pairs, [] if dev is None else sample_pairs(dev, settings.dev_limit)
@@ -193,10 +210,10 @@ def split_pairs(pairs: Pairs, dev: Pairs | None, settings: GeneratorConfig) -> t
     return trained, sample_pairs(held, settings.dev_limit)
 
 
-def check_folds(pairs: Pairs, folds: Mapping[str, int], dev: Pairs | None, settings: GeneratorConfig) -> None:
+def check_folds(pairs: TextPairs, folds: Mapping[str, int], dev: TextPairs | None, settings: GeneratorConfig) -> None:
     """Raise DrtkError if the pairs of a generator fill no batch, or leave none to evaluate with."""
     for fold in range(settings.folds or 0):
-        trained, measured = split_pairs(pairs_without(pairs, folds, fold), dev, settings)
+        trained, measured = split_pairs(exclude_fold(pairs, folds, fold), dev, settings)
         plan_schedule(len(trained), settings, what="pairs")
         if settings.dev_share is not None and not measured:
             raise DrtkError(
@@ -205,13 +222,13 @@ def check_folds(pairs: Pairs, folds: Mapping[str, int], dev: Pairs | None, setti
 
 
 def train_folds(
-    pairs: Pairs,
+    pairs: TextPairs,
     folder: Path,
     *,
     model: str,
     folds: Mapping[str, int],
     settings: GeneratorConfig,
-    dev: Pairs | None = None,
+    dev: TextPairs | None = None,
     score: Score | None = None,
     seed: int = 42,
     device: str = "auto",
@@ -226,10 +243,10 @@ def train_folds(
     for fold in range(settings.folds or 0):
         if fold in done:
             continue
-        mine, measured = split_pairs(pairs_without(pairs, folds, fold), dev, settings)
+        mine, measured = split_pairs(exclude_fold(pairs, folds, fold), dev, settings)
         log(f"fold {fold}: training on {len(mine):,} of {len(pairs):,} questions")
-        start = start_from(model, settings)
-        target = fold_folder(folder, fold)
+        start = load_start_model(model, settings)
+        target = get_fold_folder(folder, fold)
         target.mkdir(exist_ok=True)
         facts = train_generator(
             mine, target, start=start, config=settings, dev=measured, score=score, seed=seed, device=device

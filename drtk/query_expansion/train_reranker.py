@@ -13,18 +13,24 @@ import torch
 from torch import Tensor, nn
 
 from drtk.errors import MismatchError
-from drtk.losses.ranking import pairwise_margin
-from drtk.models.cross_encoder import CrossEncoder, PairScorer, is_classifier, save_crossencoder, start_crossencoder
-from drtk.models.model_folder import locate, tower_folder
+from drtk.losses.ranking import pairwise_margin_loss
+from drtk.models.cross_encoder import (
+    CrossEncoder,
+    PairClassifier,
+    init_cross_encoder,
+    is_classifier,
+    save_cross_encoder,
+)
+from drtk.models.model_folder import locate, resolve_tower_folder
 from drtk.query_expansion.config import EPOCHS, QueryRerankerConfig
 from drtk.query_expansion.labelled import LabelledCandidates, LabelledList
-from drtk.query_expansion.query_reranker_input import CandidateTokenizer, QueryInput, read_query_input
+from drtk.query_expansion.query_reranker_input import CandidateTokenizer, InputFormat, read_input_format
 from drtk.runtime.progress import log, warn
-from drtk.training.arguments import Schedule, plan_schedule, training_arguments
-from drtk.training.best_checkpoint import Selection, Selections, folder_of
+from drtk.training.arguments import Schedule, build_training_arguments, plan_schedule
+from drtk.training.best_checkpoint import ModelSelection, ModelSelections, get_selection_folder
 from drtk.training.dataset import pad_tokens
-from drtk.training.distributed import rank, world_size
-from drtk.training.fit import Objective, allow_checkpointing, fit
+from drtk.training.distributed import get_rank, get_world_size
+from drtk.training.fit import Objective, enable_gradient_checkpointing, fit
 from drtk.training.reranker import GROUP_TOKENS, score_tokens
 from drtk.training.sampling import EpochDataset
 
@@ -32,16 +38,16 @@ MEASURE = "mean rank"  # of the chosen candidate; lower is better
 HIGH = 5e-4  # a learning rate that destroys a pre-trained encoder
 
 
-def start_query_reranker(model: str, reading: QueryInput, *, max_length: int | None, seed: int) -> CrossEncoder:
+def start_query_reranker(model: str, reading: InputFormat, *, max_length: int | None, seed: int) -> CrossEncoder:
     """Return the model to start from: an encoder with a new head, or a classifier.
 
     The head of a cross-encoder, whose higher scores are better, changes its sign.
     max_length: None: that of `reading`, or the longest input of the model if that is less
     Raises what `start_crossencoder` raises.
     """
-    start = start_crossencoder(model, max_length=max_length, seed=seed, default=reading.max_length)
-    folder: Path = tower_folder(locate(model), "passage")
-    if is_classifier(folder) and read_query_input(folder) is None:
+    start = init_cross_encoder(model, max_length=max_length, seed=seed, default=reading.max_length)
+    folder: Path = resolve_tower_folder(locate(model), "passage")
+    if is_classifier(folder) and read_input_format(folder) is None:
         _negate_head(start.model, model)
     return start
 
@@ -56,7 +62,7 @@ def _negate_head(classifier: Any, model: str) -> None:
     log(f"{model}: gives higher scores to better pairs; the sign of its head is changed, as lower is better here")
 
 
-def inverse_sqrt(step: int, *, warmup: float) -> float:
+def compute_inverse_sqrt(step: int, *, warmup: float) -> float:
     """Return min(t^-.5, t * warmup^-1.5) for step t, counted from 1: the factor of the learning rate (docs/methods/ear.md).
 
     It rises to 1 / sqrt(warmup) at t = warmup and falls from there: 2e-3 peaks at 2e-5 with 10,000 steps.
@@ -64,14 +70,14 @@ def inverse_sqrt(step: int, *, warmup: float) -> float:
     return float(min(step**-0.5, step * warmup**-1.5))
 
 
-def factor_of(settings: QueryRerankerConfig) -> Callable[[int], float] | None:
+def make_learning_rate_factor(settings: QueryRerankerConfig) -> Callable[[int], float] | None:
     """Return the factor of `max_lr` by step, counted from 1; None for a schedule of transformers."""
-    return partial(inverse_sqrt, warmup=settings.warmup) if settings.schedule == "inverse-sqrt" else None
+    return partial(compute_inverse_sqrt, warmup=settings.warmup) if settings.schedule == "inverse-sqrt" else None
 
 
 def plan(lists: int, config: QueryRerankerConfig) -> Schedule:
     """Return the schedule for a number of lists of candidates. Raises what `plan_schedule` raises."""
-    epochs = EPOCHS[config.scorer] if config.epochs is None else config.epochs
+    epochs = EPOCHS[config.variant] if config.epochs is None else config.epochs
     return plan_schedule(lists, replace(config, epochs=epochs), what="lists of candidates")
 
 
@@ -88,16 +94,20 @@ def collate(lists: Sequence[LabelledList], *, tokenizing: CandidateTokenizer) ->
     return pad_tokens(tokens, tokenizing) | {"ranks": ranks, "present": present}
 
 
-def query_objective(settings: QueryRerankerConfig) -> Objective:
+def make_objective(settings: QueryRerankerConfig) -> Objective:
     """Return the objective: (model, inputs of a step) -> {"margin": ()}."""
-    how: dict[str, Any] = {"alpha": settings.alpha, "weight": settings.pair_weight, "skip_ties": settings.skip_ties}
+    how: dict[str, Any] = {
+        "alpha": settings.rank_margin,
+        "weight": settings.pair_weight,
+        "skip_ties": settings.skip_ties,
+    }
 
     def compute_terms(model: nn.Module, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
         given = dict(inputs)
         ranks, present = given.pop("ranks"), given.pop("present")
         scores = model(**given)  # (candidates,)
         table = torch.zeros(present.shape, dtype=scores.dtype, device=scores.device).masked_scatter(present, scores)
-        return {"margin": pairwise_margin(table, ranks, present, **how)}
+        return {"margin": pairwise_margin_loss(table, ranks, present, **how)}
 
     return compute_terms
 
@@ -119,9 +129,11 @@ class MeanRank:
         self._model, self._tokenizing = model, tokenizing
         self._ranks = [labelled.ranks(number) for number in numbers]
         candidates = (candidate for number in numbers for candidate in labelled[number].candidates)
-        self._tokens = tokenizing(each for place, each in enumerate(candidates) if place % world_size() == rank())
+        self._tokens = tokenizing(
+            each for place, each in enumerate(candidates) if place % get_world_size() == get_rank()
+        )
         first, best = np.mean([ranks[0] for ranks in self._ranks]), np.mean([ranks.min() for ranks in self._ranks])
-        if rank() == 0:
+        if get_rank() == 0:
             log(
                 f"`dev`: {len(numbers):,} lists of candidates; {self.name} {first:.2f} of the first candidates, {best:.2f} of the best"
             )
@@ -139,7 +151,7 @@ def train_query_reranker(
     folder: Path,
     *,
     start: CrossEncoder,
-    reading: QueryInput,
+    reading: InputFormat,
     settings: QueryRerankerConfig,
     dev: Mapping[str, LabelledCandidates],
     seed: int = 42,
@@ -153,8 +165,8 @@ def train_query_reranker(
     Raises what `plan` and `drtk.training.fit.fit` raise.
     """
     schedule = plan(len(labelled), settings)
-    factor = factor_of(settings)
-    arguments = training_arguments(
+    factor = make_learning_rate_factor(settings)
+    arguments = build_training_arguments(
         settings,
         schedule,
         folder,
@@ -164,51 +176,53 @@ def train_query_reranker(
         warmup=0 if factor else None,
         defaults=["max_grad_norm=0.0"],  # no clipping
     )
-    if rank() == 0:
+    if get_rank() == 0:
         _log_learning_rate(settings, schedule.steps)
     if settings.gradient_checkpointing:
-        allow_checkpointing(start.model)
-    model = PairScorer(start.model, group_tokens=GROUP_TOKENS if arguments.device.type == "cpu" else None)
+        enable_gradient_checkpointing(start.model)
+    model = PairClassifier(start.model, group_tokens=GROUP_TOKENS if arguments.device.type == "cpu" else None)
     tokenizing = CandidateTokenizer(start.tokenizer, reading)
 
-    def select(candidates: LabelledCandidates, place: Path, kind: str = "") -> Selection:
+    def select(candidates: LabelledCandidates, place: Path, kind: str = "") -> ModelSelection:
         number = min(len(candidates), settings.dev_questions or len(candidates))
         numbers = [at * len(candidates) // number for at in range(number)]  # evenly spaced
         measure = MeanRank(model.to(arguments.device), candidates, numbers, tokenizing=tokenizing, kind=kind)
-        often, patience = settings.eval_every, settings.patience
-        return Selection(model, measure, place, by=measure.name, every=often, patience=patience, lower=True)
+        often, patience = settings.eval_steps, settings.patience
+        return ModelSelection(model, measure, place, by=measure.name, every=often, patience=patience, lower=True)
 
     checkpoints = folder / "checkpoints"
-    selection: Selection | Selections | None = None
+    selection: ModelSelection | ModelSelections | None = None
     if "" in dev:
         selection = select(dev[""], checkpoints)
     elif dev:
-        selection = Selections({kind: select(each, folder_of(checkpoints, kind), kind) for kind, each in dev.items()})
+        selection = ModelSelections(
+            {kind: select(each, get_selection_folder(checkpoints, kind), kind) for kind, each in dev.items()}
+        )
 
     def save(kind: str = "") -> None:
         start.model.cpu().eval()
         (folder / kind).mkdir(exist_ok=True)
-        save_crossencoder(start, folder / kind)
+        save_cross_encoder(start, folder / kind)
 
     return fit(
         model,
-        EpochDataset(labelled, batch=settings.batch, steps=schedule.steps, seed=seed),
+        EpochDataset(labelled, batch=settings.batch_size, steps=schedule.steps, seed=seed),
         partial(collate, tokenizing=tokenizing),
-        objective=query_objective(settings),
+        objective=make_objective(settings),
         arguments=arguments,
         schedule=schedule,
         folder=folder,
         name="rerank-queries train",
         save=save,
         probe=selection,
-        micro_batch=settings.micro_batch or schedule.batch,
+        micro_batch=settings.micro_batch_size or schedule.batch,
         factor=factor,
     )
 
 
 def _log_learning_rate(settings: QueryRerankerConfig, steps: int) -> None:
     """Log the highest learning rate, which `max_lr` alone does not show."""
-    factor = factor_of(settings)
+    factor = make_learning_rate_factor(settings)
     peak = settings.max_lr
     if factor is not None:
         top = min(steps, round(settings.warmup))

@@ -14,25 +14,25 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from drtk.data.checks import EmptyTexts
-from drtk.data.embeddings import ShardWriter, records_digest
+from drtk.data.checks import EmptyTextCounter
+from drtk.data.embeddings import ShardWriter, digest_records
 from drtk.data.jsonl import read_passages, read_queries
 from drtk.errors import DrtkError, MismatchError
-from drtk.models.checkpoint import config_digest, load_encoder, tokenizer_digest, weights_digest
+from drtk.models.checkpoint import digest_config, digest_tokenizer, digest_weights, load_encoder
 from drtk.models.config import EncodeSettings
 from drtk.models.device import choose_device, choose_dtype
 from drtk.models.encoder import Encoder
 from drtk.models.generator_input import format_passage
-from drtk.models.model_folder import Role, locate, read_layout, tower_folder
+from drtk.models.model_folder import Role, locate, read_layout, resolve_tower_folder
 from drtk.records import Passage, Query
 from drtk.runtime.folder_job import FolderJob
-from drtk.runtime.manifest import folder_entry
+from drtk.runtime.manifest import describe_folder
 from drtk.runtime.progress import Progress
 from drtk.runtime.runners import BatchFunction, RunnerSettings, map_windows
 from drtk.runtime.sharding import WHOLE, Part, select_part
 from drtk.runtime.streams import name_of
 from drtk.runtime.workers import read_ahead
-from drtk.text.batching import Tokens, batches_by_length
+from drtk.text.batching import TokenizedTexts, iter_batches_by_length
 
 WINDOW = 16384  # texts tokenized at once by `Embedder.__call__`
 _CPU_TOKENS, _GPU_TOKENS = 2048, 65536
@@ -65,12 +65,12 @@ class Embedder:
             self.device = choose_device(device)
         self.folder = locate(model)
         loaded = self._load_model(weights=weights)
-        self.recipe = loaded.recipe
-        self._tokenize = loaded.tokenizing(role)
+        self.encoding = loaded.encoding
+        self._tokenize = loaded.get_tokenizer(role)
         self._prompt_length = loaded.prompt_length(role)
         self.dimension = loaded.encoder.dimension
-        self.normalized = self.recipe.normalize
-        self.similarity = self.recipe.similarity or "dot"
+        self.normalized = self.encoding.normalize
+        self.similarity = self.encoding.similarity or "dot"
         self._encoder: Encoder | None = None
         if weights:
             self._set_encoder(loaded.encoder)
@@ -92,11 +92,11 @@ class Embedder:
             "title": self.settings.title,
             "truncate": self.settings.dimensions,
         }
-        return load_encoder(tower_folder(self.folder, self.role), overrides=overrides, weights=weights)
+        return load_encoder(resolve_tower_folder(self.folder, self.role), overrides=overrides, weights=weights)
 
     def _set_encoder(self, encoder: Encoder) -> None:
         self._encoder = encoder
-        self.dtype = choose_dtype(self.settings.dtype, self.device, kind=encoder.backbone.config.model_type)
+        self.dtype = choose_dtype(self.settings.precision, self.device, kind=encoder.backbone.config.model_type)
         encoder.backbone.to(self.dtype)
         encoder.to(self.device)
         self._budget = self.settings.batch_tokens or (_CPU_TOKENS if self.device.type == "cpu" else _GPU_TOKENS)
@@ -111,21 +111,21 @@ class Embedder:
 
         Both roles of a model have the same identity, independent of a prompt or length chosen for one of them.
         """
-        roles: dict[Role, Path] = {role: tower_folder(self.folder, role) for role in ("query", "passage")}
+        roles: dict[Role, Path] = {role: resolve_tower_folder(self.folder, role) for role in ("query", "passage")}
         towers = sorted({*roles.values()})
-        digests = [weights_digest(path) for path in towers]
+        digests = [digest_weights(path) for path in towers]
         backbones = [read_layout(path).backbone for path in towers]
-        chosen = {"pooling": list(self.recipe.pooling), "normalized": self.normalized}
-        recipes = {role: read_layout(path).recipe for role, path in roles.items()}
+        chosen = {"pooling": list(self.encoding.pooling), "normalized": self.normalized}
+        recipes = {role: read_layout(path).encoding for role, path in roles.items()}
         return {
             # An absolute path, so that an index finds its encoder from any folder.
             "model": os.path.abspath(self.model) if os.path.isdir(self.model) else self.model,
-            "digest": records_digest([digests, chosen]),
+            "digest": digest_records([digests, chosen]),
             "dimension": self.dimension,
             "similarity": self.similarity,
             **chosen,
-            "config": records_digest(map(config_digest, backbones)),
-            "tokenizer": records_digest(map(tokenizer_digest, backbones)),
+            "config": digest_records(map(digest_config, backbones)),
+            "tokenizer": digest_records(map(digest_tokenizer, backbones)),
             "recipe": {
                 **{f"{role}_prompt": recipe.prompt(role) for role, recipe in recipes.items()},
                 **{f"{role}_length": recipe.length(role) for role, recipe in recipes.items()},
@@ -142,12 +142,12 @@ class Embedder:
         vectors = [self.vectors(tokens) for tokens in read_ahead(windows)]
         return np.concatenate(vectors) if vectors else np.empty((0, self.dimension), dtype=np.float32)
 
-    def tokens(self, items: Sequence[Any]) -> Tokens:
+    def tokens(self, items: Sequence[Any]) -> TokenizedTexts:
         """Tokenize items as the model reads them."""
         return self._tokenize(items)
 
     @torch.inference_mode()
-    def vectors(self, tokens: Tokens, report: Callable[[int], None] | None = None) -> np.ndarray:
+    def vectors(self, tokens: TokenizedTexts, report: Callable[[int], None] | None = None) -> np.ndarray:
         """Return the vectors of n tokenized texts, (n, dimension), float32; `report` gets the size of each batch.
 
         Raises DrtkError if the device is out of memory.
@@ -155,7 +155,7 @@ class Embedder:
         encoder = self.load()._encoder
         assert encoder is not None
         out = torch.empty((len(tokens), self.dimension), dtype=torch.float32, device=self.device)
-        for rows in batches_by_length(tokens.lengths, budget=self._budget):
+        for rows in iter_batches_by_length(tokens.lengths, budget=self._budget):
             batch = tokens.pad(rows, pad=self._tokenize.pad, left=self._tokenize.left)
             inputs = {name: torch.from_numpy(array).to(self.device) for name, array in batch.items()}
             try:
@@ -188,47 +188,50 @@ def encode_corpus(
     """
     job.record(settings, source=source, model=model, role=role, shard="{}/{}".format(*part), device=device)
     running = running or RunnerSettings()
-    entry = folder_entry(locate(model))  # before it is loaded
+    entry = describe_folder(locate(model))  # before it is loaded
     embedder = Embedder(model, role=role, settings=settings, device=device, weights=running.runner == "local")
     if settings.dimensions is not None and settings.dimensions > embedder.dimension:
         raise MismatchError(
             f"`dimensions` {settings.dimensions}: {model} gives vectors of {embedder.dimension} numbers"
         )
-    identity, title = embedder.identity, embedder.recipe.title
+    identity, title = embedder.identity, embedder.encoding.title
     records: Iterable[Passage] | Iterable[Query]
     if role == "query":
         unit = "queries"
-        records, empty_texts = read_queries(source, intake=job.intake), EmptyTexts(lambda query: str(query.text))
+        records, empty_texts = (
+            read_queries(source, tracker=job.tracker),
+            EmptyTextCounter(lambda query: str(query.text)),
+        )
     else:
         unit = "passages"
-        records = read_passages(source, intake=job.intake, side_files=job.side_files)
-        empty_texts = EmptyTexts(lambda passage: format_passage(passage, title))
-    writer = ShardWriter(job.begin(), dimension=embedder.dimension, dtype=settings.store, model=model)
+        records = read_passages(source, tracker=job.tracker, side_files=job.side_files)
+        empty_texts = EmptyTextCounter(lambda passage: format_passage(passage, title))
+    writer = ShardWriter(job.begin(), dimension=embedder.dimension, dtype=settings.vector_dtype, model=model)
     encode_records(records, embedder, writer, running=running, part=part, unit=unit, empty_texts=empty_texts)
     job.counts[unit] = writer.rows
     empty_texts.warn(name_of(source), unit)
-    job.intake.inputs.append(entry)
+    job.tracker.inputs.append(entry)
     job.finish(
         encoder=identity,
         dimension=embedder.dimension,
-        dtype=settings.store,
+        dtype=settings.vector_dtype,
         role=role,
-        encoding=embedder.recipe.to_dict(),
+        encoding=embedder.encoding.to_dict(),
         part={"number": part[0], "of": part[1]},
         shards=writer.entries,
     )
 
 
-class EncodeWindows(BatchFunction):
+class WindowEncoder(BatchFunction):
     """Encode windows of passages or queries; results are (records, dimension), float32."""
 
     def __init__(self, embedder: Embedder) -> None:
         self._embedder = embedder.load()
 
-    def prepare(self, records: list[Any]) -> Tokens:
+    def prepare(self, records: list[Any]) -> TokenizedTexts:
         return self._embedder.tokens(records)
 
-    def __call__(self, prepared: Tokens) -> np.ndarray:
+    def __call__(self, prepared: TokenizedTexts) -> np.ndarray:
         return self._embedder.vectors(prepared, self.report)
 
 
@@ -240,7 +243,7 @@ def encode_records(
     running: RunnerSettings,
     part: Part = WHOLE,
     unit: str = "passages",
-    empty_texts: EmptyTexts | None = None,
+    empty_texts: EmptyTextCounter | None = None,
 ) -> None:
     """Write the vectors of records, or of one part of them, as shards of `embedder.settings.shard_size` records.
 
@@ -257,8 +260,8 @@ def encode_records(
     def missing_windows() -> Iterator[list[Any]]:
         number = 0
         while window := list(islice(stream, size)):
-            digest = records_digest(window)
-            if not writer.finished(number, digest):
+            digest = digest_records(window)
+            if not writer.is_finished(number, digest):
                 pending.append(([record.id for record in window], digest))
                 yield window
             number += 1
@@ -270,7 +273,7 @@ def encode_records(
 
     with (
         Progress("encode", unit=unit, initial=writer.rows) as progress,
-        closing(map_windows(missing_windows(), EncodeWindows, embedder, running=running, report=report)) as encoded,
+        closing(map_windows(missing_windows(), WindowEncoder, embedder, running=running, report=report)) as encoded,
     ):
         for vectors in encoded:
             ids, digest = pending.popleft()

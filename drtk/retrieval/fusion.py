@@ -14,7 +14,7 @@ from statistics import fmean, pstdev
 from typing import Protocol
 
 from drtk.data.runs import iter_aligned, read_scored_depth
-from drtk.data.trec import Ranking, load_run, run_lines, run_rankings
+from drtk.data.trec import Ranking, format_run_lines, iter_rankings, load_run
 from drtk.errors import UsageError
 from drtk.registry import Registry
 from drtk.retrieval.config import FuseSettings
@@ -27,11 +27,17 @@ WINDOW = 50  # queries written at once: each may have thousands of hits in every
 FUSIONS = Registry(
     "fusion method",
     {
-        "rrf": ("drtk.retrieval.fusion:reciprocal_rank", "sum of 1 / (k + rank) over the runs (Cormack 2009)"),
-        "weighted": ("drtk.retrieval.fusion:weighted_sum", "weighted sum of scores, a missing one being the least"),
-        "linear": ("drtk.retrieval.fusion:linear_sum", "weighted sum of scores as they are (DPR: weights 1, 1.1)"),
-        "zscore": ("drtk.retrieval.fusion:zscore_sum", "weighted sum of scores in standard deviations from their mean"),
-        "round-robin": ("drtk.retrieval.fusion:round_robin", "one of each run in turn, in the order of the runs (GAR)"),
+        "rrf": ("drtk.retrieval.fusion:fuse_reciprocal_ranks", "sum of 1 / (k + rank) over the runs (Cormack 2009)"),
+        "weighted": (
+            "drtk.retrieval.fusion:sum_normalized_scores",
+            "weighted sum of scores, a missing one being the least",
+        ),
+        "linear": ("drtk.retrieval.fusion:sum_raw_scores", "weighted sum of scores as they are (DPR: weights 1, 1.1)"),
+        "zscore": (
+            "drtk.retrieval.fusion:sum_zscores",
+            "weighted sum of scores in standard deviations from their mean",
+        ),
+        "round-robin": ("drtk.retrieval.fusion:interleave", "one of each run in turn, in the order of the runs (GAR)"),
     },
 )
 
@@ -42,7 +48,7 @@ class Fusion(Protocol):
     def __call__(self, rankings: Sequence[Ranking], weights: Sequence[float], *, settings: FuseSettings) -> Ranking: ...
 
 
-def reciprocal_rank(rankings: Sequence[Ranking], weights: Sequence[float], *, settings: FuseSettings) -> Ranking:
+def fuse_reciprocal_ranks(rankings: Sequence[Ranking], weights: Sequence[float], *, settings: FuseSettings) -> Ranking:
     """Return the sum over the runs of weight / (k + rank), rank from 1; a run that lacks a document adds nothing."""
     scores: dict[str, float] = {}
     for ranking, weight in zip(rankings, weights, strict=True):
@@ -51,9 +57,9 @@ def reciprocal_rank(rankings: Sequence[Ranking], weights: Sequence[float], *, se
     return list(scores.items())
 
 
-def weighted_sum(rankings: Sequence[Ranking], weights: Sequence[float], *, settings: FuseSettings) -> Ranking:
+def sum_normalized_scores(rankings: Sequence[Ranking], weights: Sequence[float], *, settings: FuseSettings) -> Ranking:
     """Return the weighted sum of normalized scores over the union of the runs; a missing score is the run's lowest."""
-    normalize = _NORMALIZE[settings.normalize]
+    normalize = _NORMALIZE[settings.norm]
     union = dict.fromkeys(id for ranking in rankings for id, _ in ranking)
     scores = dict.fromkeys(union, 0.0)
     for ranking, weight in zip(rankings, weights, strict=True):
@@ -66,17 +72,17 @@ def weighted_sum(rankings: Sequence[Ranking], weights: Sequence[float], *, setti
     return list(scores.items())
 
 
-def linear_sum(rankings: Sequence[Ranking], weights: Sequence[float], *, settings: FuseSettings) -> Ranking:
+def sum_raw_scores(rankings: Sequence[Ranking], weights: Sequence[float], *, settings: FuseSettings) -> Ranking:
     """Return the weighted sum of unnormalized scores; weights 1 and 1.1 are DPR's for BM25 and dense scores (docs/methods/ear.md)."""
-    return weighted_sum(rankings, weights, settings=replace(settings, normalize="none"))
+    return sum_normalized_scores(rankings, weights, settings=replace(settings, norm="none"))
 
 
-def zscore_sum(rankings: Sequence[Ranking], weights: Sequence[float], *, settings: FuseSettings) -> Ranking:
+def sum_zscores(rankings: Sequence[Ranking], weights: Sequence[float], *, settings: FuseSettings) -> Ranking:
     """Return the weighted sum of z-scores, as for ensembles of re-rankers (docs/methods/hlatr.md)."""
-    return weighted_sum(rankings, weights, settings=replace(settings, normalize="zscore"))
+    return sum_normalized_scores(rankings, weights, settings=replace(settings, norm="zscore"))
 
 
-def round_robin(rankings: Sequence[Ranking], weights: Sequence[float], *, settings: FuseSettings) -> Ranking:
+def interleave(rankings: Sequence[Ranking], weights: Sequence[float], *, settings: FuseSettings) -> Ranking:
     """Take documents rank by rank from each run in turn, each once; the score is 1 / rank. Weights are ignored."""
     taken: dict[str, None] = {}
     for rank in range(max(map(len, rankings), default=0)):
@@ -86,13 +92,13 @@ def round_robin(rankings: Sequence[Ranking], weights: Sequence[float], *, settin
     return [(id, 1 / rank) for rank, id in enumerate(taken, start=1)]
 
 
-def _minmax(scores: Sequence[float]) -> list[float]:
+def _scale_minmax(scores: Sequence[float]) -> list[float]:
     """Scale scores to 0 to 1; equal scores all become 1, above a missing document's."""
     low, high = min(scores), max(scores)
     return [(score - low) / (high - low) if high > low else 1.0 for score in scores]
 
 
-def _zscore(scores: Sequence[float]) -> list[float]:
+def _compute_zscores(scores: Sequence[float]) -> list[float]:
     """Return z-scores with the population standard deviation; equal scores all become 0."""
     mean, spread = fmean(scores), pstdev(scores)
     return [(score - mean) / spread if spread > 0 else 0.0 for score in scores]
@@ -100,8 +106,8 @@ def _zscore(scores: Sequence[float]) -> list[float]:
 
 _NORMALIZE: dict[str, Callable[[Sequence[float]], Sequence[float]]] = {
     "none": lambda scores: scores,
-    "minmax": _minmax,
-    "zscore": _zscore,
+    "minmax": _scale_minmax,
+    "zscore": _compute_zscores,
 }
 
 
@@ -135,12 +141,12 @@ def fuse(
     """
     cut = [ranking[: settings.depth] for ranking in rankings]
     if scored is None:
-        return strictly_falling(method(cut, weights, settings=settings))[: settings.top]
+        return break_ties(method(cut, weights, settings=settings))[: settings.top]
     heads = [ranking[:depth] for ranking, depth in zip(cut, scored, strict=True)]
-    fused = strictly_falling(method(heads, weights, settings=settings))
+    fused = break_ties(method(heads, weights, settings=settings))
     known = {id for id, _ in fused}
     rest = dict.fromkeys(id for ranking in cut for id, _ in ranking if id not in known)
-    return with_rest(fused, rest)[: settings.top]
+    return append_unscored(fused, rest)[: settings.top]
 
 
 FindWeights = Callable[[Sequence[Mapping[str, Ranking]], "Sequence[int | None] | None"], Sequence[float]]
@@ -159,21 +165,21 @@ def fuse_runs(
         raise UsageError("stdin can be only one of the runs")
     # Below the scored ranks `drtk rerank` only counts down: such scores would distort the mean and the deviation.
     scored: list[int | None] | None = None
-    if settings.method == "zscore" or (settings.method == "weighted" and settings.normalize != "none"):
+    if settings.method == "zscore" or (settings.method == "weighted" and settings.norm != "none"):
         scored = [read_scored_depth(run) for run in runs]
         for run, depth in zip(runs, scored, strict=True):
             if depth is not None:
                 log(f"fuse: {run} is scored to rank {depth:,} (its manifest): its scale is that of those ranks")
         scored = scored if any(scored) else None
-    others = [load_run(run, intake=job.intake) for run in runs[1:]]
+    others = [load_run(run, tracker=job.tracker) for run in runs[1:]]
     weights: Sequence[float]
     if find_weights is not None:
-        first = load_run(runs[0], intake=job.intake)
+        first = load_run(runs[0], tracker=job.tracker)
         weights = find_weights([first, *others], scored)
         stream: Iterator[tuple[str, Ranking]] = iter(first.items())
     else:
         weights = parse_weights(settings.weights, len(runs))
-        stream = run_rankings(runs[0], intake=job.intake)
+        stream = iter_rankings(runs[0], tracker=job.tracker)
     job.counts["weights"] = list(weights)
     if scored is not None:
         job.counts["scored_depths"] = scored
@@ -189,23 +195,23 @@ def fuse_runs(
     def write_window(window: list[tuple[str, list[Ranking]]]) -> Iterator[bytes]:
         for query_id, rankings in window:
             fused = fuse(rankings, weights, settings, method, scored=scored)
-            yield from run_lines(query_id, fused, settings.tag)
+            yield from format_run_lines(query_id, fused, settings.tag)
 
     job.window, job.no_input = WINDOW, "no query came in, so nothing is fused"
     job.run(rankings_by_query(), write_window, unit="queries")
 
 
-def with_rest(head: Ranking, rest: Iterable[str]) -> Ranking:
+def append_unscored(head: Ranking, rest: Iterable[str]) -> Ranking:
     """Append documents without a score to a ranking; each gets a score 1 below the one before it.
 
     Scores fall strictly, in single precision too.
     """
     floor = head[-1][1] if head else 0.0
     tail = [(id, floor - place) for place, id in enumerate(rest, start=1)]
-    return strictly_falling(head + tail) if tail else head
+    return break_ties(head + tail) if tail else head
 
 
-def strictly_falling(scored: Ranking) -> Ranking:
+def break_ties(scored: Ranking) -> Ranking:
     """Sort by score, then by descending id, and break ties by the smallest difference in single precision.
 
     Sorting the result again, as trec_eval does in single precision, gives the same order.
@@ -219,12 +225,12 @@ def strictly_falling(scored: Ranking) -> Ranking:
         if single[at] < last:
             last = single[at]
         else:
-            last = score = _below(last)
+            last = score = _next_lower_float(last)
         ranking.append((id, score))
     return ranking
 
 
-def _below(number: float) -> float:
+def _next_lower_float(number: float) -> float:
     """Return the next lower number in single precision."""
     (bits,) = struct.unpack("<i", struct.pack("<f", number))
     if number == 0:

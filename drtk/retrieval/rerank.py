@@ -10,21 +10,21 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from drtk.data.checks import TEXTLESS, Faulty, PassageLookup, iter_known_hits, skip_faulty
-from drtk.data.embeddings import PairVectors, pair_id
+from drtk.data.checks import TEXTLESS, PassageLookup, WithErrors, iter_known_hits, skip_faulty
+from drtk.data.embeddings import PairVectors, make_pair_id
 from drtk.data.jsonl import dump
-from drtk.data.trec import Ranking, iter_grouped_hits, run_lines
+from drtk.data.trec import Ranking, format_run_lines, iter_grouped_hits
 from drtk.errors import DrtkError, MismatchError, RecordError
-from drtk.indexing.vectors import encoder_differences
+from drtk.indexing.vectors import find_encoder_differences
 from drtk.models.config import ScoringSettings
-from drtk.models.cross_encoder import Scorer, TokenizedPairs
+from drtk.models.cross_encoder import CrossEncoderScorer, TokenizedPairs
 from drtk.models.device import choose_device
 from drtk.models.generator_input import format_passage
 from drtk.models.list_reranker import load_list_reranker
 from drtk.records import Example
-from drtk.retrieval.fusion import strictly_falling, with_rest
-from drtk.runtime.filter_job import Done
-from drtk.runtime.inputs import Intake
+from drtk.retrieval.fusion import append_unscored, break_ties
+from drtk.runtime.filter_job import WindowResult
+from drtk.runtime.inputs import InputTracker
 from drtk.runtime.progress import warn
 from drtk.runtime.runners import BatchFunction
 from drtk.runtime.streams import name_of
@@ -33,7 +33,7 @@ PAIRS, UNREADABLE = "pairs", "with nothing to read"  # names of counts
 
 
 @dataclass(frozen=True, slots=True)
-class Candidates:
+class RankingTexts:
     """A query with its ranking, best first, and the texts of the documents at its head that are scored.
 
     textless: number of these that have no text; they may have a title
@@ -48,7 +48,7 @@ class Candidates:
 
 @dataclass(frozen=True, slots=True)
 class ExampleTexts:
-    """An example with its query and the texts of its positives, then its negatives; textless: as in `Candidates`."""
+    """An example with its query and the texts of its positives, then its negatives; textless: as in `RankingTexts`."""
 
     example: Example
     query: str
@@ -56,19 +56,19 @@ class ExampleTexts:
     textless: int = 0
 
 
-def read_candidates(
-    run: str, *, queries: Mapping[str, str], corpus: PassageLookup, depth: int, title: str, intake: Intake
-) -> Iterator[Candidates]:
+def read_ranking_texts(
+    run: str, *, queries: Mapping[str, str], corpus: PassageLookup, depth: int, title: str, tracker: InputTracker
+) -> Iterator[RankingTexts]:
     """Yield the queries of a run with the texts of their first `depth` documents.
 
-    queries: texts by id. Raises RecordError (file:line) for unknown ids, unless `intake` skips them.
+    queries: texts by id. Raises RecordError (file:line) for unknown ids, unless `tracker` skips them.
     """
     for hits in skip_faulty(
-        iter_known_hits(run, queries=queries, corpus=corpus, depth=depth, intake=intake), run, intake
+        iter_known_hits(run, queries=queries, corpus=corpus, depth=depth, tracker=tracker), run, tracker
     ):
-        ranking = hits.ranking()
+        ranking = hits.to_ranking()
         texts, textless = _look_up(corpus, [id for id, _ in ranking[:depth]], title)
-        yield Candidates(hits.query_id, queries[hits.query_id], ranking, texts, textless)
+        yield RankingTexts(hits.query_id, queries[hits.query_id], ranking, texts, textless)
 
 
 def read_example_texts(
@@ -78,34 +78,34 @@ def read_example_texts(
     queries: Mapping[str, str],
     corpus: PassageLookup,
     title: str,
-    intake: Intake,
+    tracker: InputTracker,
 ) -> Iterator[ExampleTexts]:
-    """Yield examples with their texts. Raises RecordError (file:line) for unknown ids, unless `intake` skips them."""
+    """Yield examples with their texts. Raises RecordError (file:line) for unknown ids, unless `tracker` skips them."""
 
-    def check_ids() -> Iterator[Faulty[Example]]:
+    def check_ids() -> Iterator[WithErrors[Example]]:
         for example in examples:
-            place = f"{name_of(source)}:{intake.line}"
+            place = f"{name_of(source)}:{tracker.line}"
             errors = [RecordError(place, f"the queries have no '{example.query_id}'")] * (
                 example.query_id not in queries
             )
-            missing = corpus.missing((*example.positives, *example.negatives))
+            missing = corpus.find_missing((*example.positives, *example.negatives))
             errors += [RecordError(place, f"the corpus has no '{id}'") for id in missing]
             yield (None if errors else example), errors
 
-    for example in skip_faulty(check_ids(), source, intake):
+    for example in skip_faulty(check_ids(), source, tracker):
         texts, textless = _look_up(corpus, [*example.positives, *example.negatives], title)
         yield ExampleTexts(example, queries[example.query_id], texts, textless)
 
 
 def _look_up(corpus: PassageLookup, ids: Sequence[str], title: str) -> tuple[list[str], int]:
     """Return the texts of passages as a cross-encoder reads them, and the number of passages without a text."""
-    passages = corpus.many(ids)
+    passages = corpus.get_many(ids)
     return [format_passage(passage, title) for passage in passages], sum(
         not passage.text.strip() for passage in passages
     )
 
 
-def _count_pairs(records: Sequence[Candidates | ExampleTexts], pairs: int) -> dict[str, int]:
+def _count_pairs(records: Sequence[RankingTexts | ExampleTexts], pairs: int) -> dict[str, int]:
     """Count the pairs, those whose passage has no text, and those with neither text nor title."""
     unreadable = sum(not text.strip() for each in records for text in each.texts)
     counts = {PAIRS: pairs, TEXTLESS: sum(each.textless for each in records), UNREADABLE: unreadable}
@@ -136,32 +136,32 @@ def reorder(ranking: Ranking, scores: Sequence[float]) -> Ranking:
     Ties are broken by descending id. Scores fall strictly, also in single precision: the others count down by 1 from
     the lowest of the scores.
     """
-    head = strictly_falling([(id, score) for (id, _), score in zip(ranking, scores, strict=False)])
-    return with_rest(head, (id for id, _ in ranking[len(scores) :]))
+    head = break_ties([(id, score) for (id, _), score in zip(ranking, scores, strict=False)])
+    return append_unscored(head, (id for id, _ in ranking[len(scores) :]))
 
 
-class Scored(NamedTuple):
+class RerankedWindow(NamedTuple):
     """The lines of a window of a run, and the vectors of its pairs, (pairs, dimension), with their ids."""
 
-    done: Done
+    done: WindowResult
     ids: list[str]
     vectors: np.ndarray
 
 
-class _PairScorer(BatchFunction):
+class _CrossEncoderFunction(BatchFunction):
     """Score the pairs of a query and each text of its record with a cross-encoder."""
 
     def __init__(self, model: str, settings: ScoringSettings, device: str, logits: bool) -> None:
-        self._scorer = Scorer(model, device=device, settings=settings, logits=logits)
+        self._scorer = CrossEncoderScorer(model, device=device, settings=settings, logits=logits)
 
     def prepare(self, records: list[Any]) -> tuple[list[Any], TokenizedPairs]:
         return records, self._scorer.prepare([(each.query, text) for each in records for text in each.texts])
 
 
-class Rerank(_PairScorer):
-    """Convert `Candidates` to lines of a run: the scored documents by score, the others below them.
+class RunReranker(_CrossEncoderFunction):
+    """Convert `RankingTexts` to lines of a run: the scored documents by score, the others below them.
 
-    vectors: return `Scored`, not `Done`
+    vectors: return `RerankedWindow`, not `WindowResult`
     """
 
     def __init__(
@@ -170,7 +170,7 @@ class Rerank(_PairScorer):
         super().__init__(model, settings, device, logits)
         self._tag, self._vectors = tag, vectors
 
-    def __call__(self, prepared: tuple[list[Candidates], TokenizedPairs]) -> Done | Scored:
+    def __call__(self, prepared: tuple[list[RankingTexts], TokenizedPairs]) -> WindowResult | RerankedWindow:
         records, pairs = prepared
         vectors = np.empty((0, 0), dtype=np.float32)
         if self._vectors:
@@ -181,19 +181,19 @@ class Rerank(_PairScorer):
         start = 0
         for each in records:
             end = start + len(each.texts)
-            lines += run_lines(each.query_id, reorder(each.ranking, _to_decimals(scores[start:end])), self._tag)
+            lines += format_run_lines(each.query_id, reorder(each.ranking, _to_decimals(scores[start:end])), self._tag)
             start = end
-        done = Done(lines, _count_pairs(records, len(scores)))
+        done = WindowResult(lines, _count_pairs(records, len(scores)))
         if not self._vectors:
             return done
-        ids = [pair_id(each.query_id, id) for each in records for id, _ in each.ranking[: len(each.texts)]]
-        return Scored(done, ids, vectors)
+        ids = [make_pair_id(each.query_id, id) for each in records for id, _ in each.ranking[: len(each.texts)]]
+        return RerankedWindow(done, ids, vectors)
 
 
-class Score(_PairScorer):
+class ExampleScorer(_CrossEncoderFunction):
     """Convert `ExampleTexts` to JSON lines of the examples with a score for each positive and negative."""
 
-    def __call__(self, prepared: tuple[list[ExampleTexts], TokenizedPairs]) -> Done:
+    def __call__(self, prepared: tuple[list[ExampleTexts], TokenizedPairs]) -> WindowResult:
         records, pairs = prepared
         scores = _to_decimals(self._scorer.scores(pairs))
         lines, start = [], 0
@@ -202,7 +202,7 @@ class Score(_PairScorer):
             made: dict[str, Any] = {"positives": scores[start:split], "negatives": scores[split:end]}
             lines.append(dump(replace(each.example, scores=made)))
             start = end
-        return Done(lines, _count_pairs(records, len(scores)))
+        return WindowResult(lines, _count_pairs(records, len(scores)))
 
 
 def _to_decimals(scores: np.ndarray) -> list[float]:
@@ -211,7 +211,7 @@ def _to_decimals(scores: np.ndarray) -> list[float]:
 
 
 @dataclass(frozen=True, slots=True)
-class ListCandidates:
+class RankingRows:
     """A query with its ranking, best first, and the rows of the pair vectors of the documents at its head."""
 
     query_id: str
@@ -221,23 +221,23 @@ class ListCandidates:
 
 def check_same_scorer(model: str, trained: dict[str, Any], vectors: str, made: dict[str, Any]) -> None:
     """Raise MismatchError for pair vectors of another cross-encoder than a list re-ranker was trained on."""
-    if differences := encoder_differences({"encoder": trained}, {"encoder": made}):
+    if differences := find_encoder_differences({"encoder": trained}, {"encoder": made}):
         raise MismatchError(
             f"{vectors}: holds vectors of {made.get('model')}; {model} was trained on those of {trained.get('model')} "
             f"(different {', '.join(differences)})"
         )
 
 
-def read_list_candidates(run: str, *, vectors: PairVectors, depth: int, intake: Intake) -> Iterator[ListCandidates]:
+def read_ranking_rows(run: str, *, vectors: PairVectors, depth: int, tracker: InputTracker) -> Iterator[RankingRows]:
     """Yield the queries of a run with the rows of the vectors of their first `depth` documents.
 
-    Raises RecordError (file:line) for pairs without a vector, unless `intake` skips them.
+    Raises RecordError (file:line) for pairs without a vector, unless `tracker` skips them.
     """
 
-    def check_vectors() -> Iterator[Faulty[ListCandidates]]:
-        for hits in iter_grouped_hits(run, intake=intake):
-            ranking = hits.ranking()
-            rows = vectors.rows(hits.query_id, [id for id, _ in ranking[:depth]])
+    def check_vectors() -> Iterator[WithErrors[RankingRows]]:
+        for hits in iter_grouped_hits(run, tracker=tracker):
+            ranking = hits.to_ranking()
+            rows = vectors.find_rows(hits.query_id, [id for id, _ in ranking[:depth]])
             missing = {ranking[at][0] for at in np.flatnonzero(rows < 0)}
             errors = [
                 RecordError(
@@ -249,13 +249,13 @@ def read_list_candidates(run: str, *, vectors: PairVectors, depth: int, intake: 
                 if id in missing
             ]
             kept = [(id, score) for id, score in ranking if id not in missing]
-            yield (ListCandidates(hits.query_id, kept, rows[rows >= 0].tolist()) if kept else None), errors
+            yield (RankingRows(hits.query_id, kept, rows[rows >= 0].tolist()) if kept else None), errors
 
-    return skip_faulty(check_vectors(), run, intake)
+    return skip_faulty(check_vectors(), run, tracker)
 
 
-class RerankLists(BatchFunction):
-    """Convert `ListCandidates` to lines of a run, sorted by the logits of a list re-ranker.
+class RunListReranker(BatchFunction):
+    """Convert `RankingRows` to lines of a run, sorted by the logits of a list re-ranker.
 
     Raises MismatchError for vectors of another width than the model reads.
     """
@@ -270,15 +270,17 @@ class RerankLists(BatchFunction):
             )
 
     @torch.inference_mode()
-    def __call__(self, prepared: list[ListCandidates]) -> Done:
+    def __call__(self, prepared: list[RankingRows]) -> WindowResult:
         lines: list[bytes] = []
         for each in prepared:  # one list at a time: logits must not depend on the padding of other lists
-            vectors = torch.from_numpy(self._vectors.vectors(each.rows)).unsqueeze(0).to(self._device)
+            vectors = torch.from_numpy(self._vectors.load_vectors(each.rows)).unsqueeze(0).to(self._device)
             ranks = torch.arange(len(each.rows), device=self._device).unsqueeze(0)
             logits = self._model(vectors, ranks, torch.ones_like(ranks, dtype=torch.bool))[0]  # (candidates,)
             if not bool(logits.isfinite().all()):
                 raise DrtkError(
                     f"{self._name}: the score of query '{each.query_id}' is NaN or infinite; check the model's weights"
                 )
-            lines += run_lines(each.query_id, reorder(each.ranking, _to_decimals(logits.cpu().numpy())), self._tag)
-        return Done(lines, {"pairs": sum(len(each.rows) for each in prepared)})
+            lines += format_run_lines(
+                each.query_id, reorder(each.ranking, _to_decimals(logits.cpu().numpy())), self._tag
+            )
+        return WindowResult(lines, {"pairs": sum(len(each.rows) for each in prepared)})

@@ -10,8 +10,8 @@ from functools import cache
 from drtk.data.corpus_store import CorpusStore
 from drtk.indexing.base import Ranking
 from drtk.records import Passage
-from drtk.runtime.progress import printable
-from drtk.text.words import make_stemmer, stop_words
+from drtk.runtime.progress import escape_control_characters
+from drtk.text.words import load_stop_words, make_stemmer
 
 SNIPPET_WORDS = 50
 LEAD_WORDS = 12  # at most so many words before the first match
@@ -21,21 +21,21 @@ _INDENT = " " * 4
 Highlight = Callable[[str], str]
 
 
-def matched_stems(query: str) -> frozenset[str]:
+def stem_query_words(query: str) -> frozenset[str]:
     """Return the stems of a query's words without stop words; of all words if there are only stop words."""
     words = [word.lower() for word in _WORD.findall(query)]
-    return frozenset(map(_stemmer(), [word for word in words if word not in stop_words()] or words))
+    return frozenset(map(_load_stemmer(), [word for word in words if word not in load_stop_words()] or words))
 
 
-def snippet(text: str, stems: frozenset[str], *, words: int = SNIPPET_WORDS, mark: Highlight = str) -> str:
+def extract_snippet(text: str, stems: frozenset[str], *, words: int = SNIPPET_WORDS, mark: Highlight = str) -> str:
     """Return the `words` consecutive words of `text` with the most different `stems`, on one line.
 
     mark: applied to matching words. An ellipsis marks text left out. Without a match, the text's beginning is returned.
     """
     spans = [(match.start(), match.end()) for match in _WORD.finditer(text)]
-    word_stems = [_stemmer()(text[start:end].lower()) for start, end in spans]
+    word_stems = [_load_stemmer()(text[start:end].lower()) for start, end in spans]
     hits = {place: stem for place, stem in enumerate(word_stems) if stem in stems}
-    first = _start_of_snippet(text, spans, _densest(hits, words)) if len(spans) > words else 0
+    first = _find_snippet_start(text, spans, _find_densest_match(hits, words)) if len(spans) > words else 0
     last = min(first + words, len(spans))
     begin = spans[first][0] if first else 0
     end = spans[last - 1][1] if last < len(spans) else len(text)
@@ -49,7 +49,7 @@ def snippet(text: str, stems: frozenset[str], *, words: int = SNIPPET_WORDS, mar
     return ("… " if first else "") + line + (" …" if last < len(spans) else "")
 
 
-def _densest(hits: Mapping[int, str], words: int) -> int:
+def _find_densest_match(hits: Mapping[int, str], words: int) -> int:
     """Return the matching word whose following window has the most different stems, then the most matches."""
     best, start = (0, 0), 0
     for place in hits:
@@ -59,7 +59,7 @@ def _densest(hits: Mapping[int, str], words: int) -> int:
     return start
 
 
-def _start_of_snippet(text: str, spans: Sequence[tuple[int, int]], hit: int) -> int:
+def _find_snippet_start(text: str, spans: Sequence[tuple[int, int]], hit: int) -> int:
     """Return the first word of the hit's sentence if it is at most LEAD_WORDS before the hit, else the word so far before."""
     earliest = max(0, hit - LEAD_WORDS)
     for place in range(hit, earliest, -1):
@@ -69,7 +69,7 @@ def _start_of_snippet(text: str, spans: Sequence[tuple[int, int]], hit: int) -> 
 
 
 @cache
-def _stemmer() -> Callable[[str], str]:
+def _load_stemmer() -> Callable[[str], str]:
     return make_stemmer("porter")
 
 
@@ -87,25 +87,29 @@ class PassageSnippets:
         passage = None if self._store is None or id is None else self._store.get(id)
         if passage is None:
             return "", ""
-        return passage.title, snippet(passage.text, matched_stems(question), words=self._words, mark=self._mark)
+        return passage.title, extract_snippet(
+            passage.text, stem_query_words(question), words=self._words, mark=self._mark
+        )
 
 
 def format_passages(
     query: str, ranking: Ranking, passages: Iterable[Passage | None], *, width: int, highlight: Highlight = str
 ) -> Iterator[str]:
     """Yield lines of at most `width` columns: rank, score and title; id; snippet. A passage may be None: no text."""
-    stems = matched_stems(query)
+    stems = stem_query_words(query)
     for rank, ((id, score), passage) in enumerate(zip(ranking, passages, strict=True), start=1):
-        id = printable(id)
+        id = escape_control_characters(id)
         head = f"{rank:>2}  {score:<z8.4f}  "
         if passage is None:
             yield head + id
             continue
-        title = printable(" ".join(passage.title.split()))
+        title = escape_control_characters(" ".join(passage.title.split()))
         yield head + (textwrap.shorten(title, max(20, width - len(head)), placeholder=" …") if title else id)
         if title:
             yield _INDENT + id
-        yield from _wrap(snippet(printable(passage.text), stems, mark="\0{}\1".format), width, highlight)
+        yield from _wrap(
+            extract_snippet(escape_control_characters(passage.text), stems, mark="\0{}\1".format), width, highlight
+        )
         yield ""
 
 

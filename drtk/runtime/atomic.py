@@ -22,7 +22,7 @@ REPLACES = "replaces"  # entry of a part's manifest: the `identity` of the file 
 
 
 @contextmanager
-def hold_interrupts() -> Iterator[None]:
+def delay_interrupts() -> Iterator[None]:
     """Within the block Ctrl-C does nothing; what came then takes effect at its end. Nothing in it may wait for anything.
 
     A mask of signals would not do: threads that do not have it take the signal, and the main one is interrupted all the same.
@@ -83,7 +83,7 @@ def write_json(path: Path, content: Any) -> None:
         raise DrtkError(f"{path}: {error.strerror}") from error
 
 
-def manifest_beside(file: Path) -> Path:
+def get_file_manifest_path(file: Path) -> Path:
     """Return the path of a file's manifest, NAME.meta.json."""
     return file.with_name(file.name + ".meta.json")
 
@@ -95,13 +95,13 @@ def commit(part: Path, final: Path, manifest: Mapping[str, Any] | None = None) -
     """
     if manifest is not None:
         manifest = {**manifest, "bytes": part.stat().st_size}
-        write_json(manifest_beside(part), {**manifest, REPLACES: identity(final)})
-    with hold_interrupts():
-        _complete(part, final, manifest)
+        write_json(get_file_manifest_path(part), {**manifest, REPLACES: identify_file(final)})
+    with delay_interrupts():
+        _complete_commit(part, final, manifest)
     sync(final.parent)
 
 
-def identity(output: Path) -> dict[str, int] | None:
+def identify_file(output: Path) -> dict[str, int] | None:
     """Return the size and modification time of a finished output, which identify it; None without one."""
     try:
         facts = output.stat()
@@ -110,21 +110,21 @@ def identity(output: Path) -> dict[str, int] | None:
     return {"bytes": facts.st_size, "mtime_ns": facts.st_mtime_ns}
 
 
-def _complete(part: Path, final: Path, manifest: Mapping[str, Any] | None) -> None:
+def _complete_commit(part: Path, final: Path, manifest: Mapping[str, Any] | None) -> None:
     if manifest is None:
         os.replace(part, final)
         return
-    manifest_beside(final).unlink(missing_ok=True)  # it describes the file that is replaced
+    get_file_manifest_path(final).unlink(missing_ok=True)  # it describes the file that is replaced
     if part.exists():
         os.replace(part, final)
     leftovers = [final.with_name(final.name + suffix) for suffix in (".part.json", ".part")]  # journal, first pass
-    for left in leftovers + torn_files(final):
+    for left in leftovers + list_temporary_files(final):
         left.unlink(missing_ok=True)
-    write_json(manifest_beside(part), manifest)  # without what it may replace
-    os.replace(manifest_beside(part), manifest_beside(final))
+    write_json(get_file_manifest_path(part), manifest)  # without what it may replace
+    os.replace(get_file_manifest_path(part), get_file_manifest_path(final))
 
 
-def torn_files(final: Path) -> list[Path]:
+def list_temporary_files(final: Path) -> list[Path]:
     """Return small files beside the part of `final` that were written and not renamed before a kill."""
     return [Path(name) for name in glob.glob(glob.escape(f"{final}.part") + ".*.tmp")]
 
@@ -136,14 +136,14 @@ def recover(final: Path) -> bool:
     """
     for suffix in (".part.new", ".part"):
         part = final.with_name(final.name + suffix)
-        waiting = manifest_beside(part)
-        if waiting.exists() and _commit_again(part, final, waiting):
+        waiting = get_file_manifest_path(part)
+        if waiting.exists() and _resume_commit(part, final, waiting):
             sync(final.parent)
             return True
     return False
 
 
-def _commit_again(part: Path, final: Path, waiting: Path) -> bool:
+def _resume_commit(part: Path, final: Path, waiting: Path) -> bool:
     finished = part if part.exists() else final
     with contextlib.suppress(FileNotFoundError), open(finished, "rb") as file:
         if not lock(file.fileno()):
@@ -154,10 +154,10 @@ def _commit_again(part: Path, final: Path, waiting: Path) -> bool:
         except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError):
             return False
         if size == os.fstat(file.fileno()).st_size:
-            if finished == part and identity(final) not in (None, replaces):
+            if finished == part and identify_file(final) not in (None, replaces):
                 return False
-            with hold_interrupts():
-                _complete(part, final, manifest)
+            with delay_interrupts():
+                _complete_commit(part, final, manifest)
             return True
     waiting.unlink(missing_ok=True)  # stale: its part was removed or replaced by hand
     return False

@@ -18,24 +18,25 @@ import orjson
 
 from drtk.config import check_values, to_dict
 from drtk.errors import DrtkError, MismatchError, UsageError
-from drtk.runtime.atomic import hold_interrupts, identity, recover, torn_files, write_json
-from drtk.runtime.inputs import Intake
+from drtk.renamed import rename_settings
+from drtk.runtime.atomic import delay_interrupts, identify_file, list_temporary_files, recover, write_json
+from drtk.runtime.inputs import InputTracker
 from drtk.runtime.integrity import check_object, read_json
 from drtk.runtime.manifest import (
     SOURCES,
     Clock,
     Manifest,
     add_folders,
-    are_entries,
+    are_input_entries,
     complete_manifest,
+    create_manifest,
     find_folders,
     find_inputs,
     is_from_stream,
     is_unchanged,
-    new_manifest,
     to_json_values,
 )
-from drtk.runtime.progress import Progress, detail, log, warn
+from drtk.runtime.progress import Progress, log, log_detail, warn
 from drtk.runtime.sharding import WHOLE, Part, select_part
 from drtk.runtime.streams import STANDARD, Output, is_replaceable, is_writable, open_input, read_lines
 
@@ -47,7 +48,7 @@ JOURNAL_EVERY = 2.0
 
 
 @dataclass(frozen=True)
-class Done:
+class WindowResult:
     """The result of a window: lines of the output, and numbers that are added to the job's counts.
 
     A nested object of numbers goes into the manifest, but not into the closing line.
@@ -57,7 +58,9 @@ class Done:
     counts: dict[str, Any] = field(default_factory=dict)
 
 
-Revise = Callable[[Callable[[], Iterator[bytes]]], Iterator[Done]]  # its argument reads the lines of the first pass
+SecondPass = Callable[
+    [Callable[[], Iterator[bytes]]], Iterator[WindowResult]
+]  # its argument reads the lines of the first pass
 
 
 @dataclass
@@ -97,20 +100,20 @@ class Journal:
             journal = cls(**content)
         except (DrtkError, TypeError):
             journal = cls({}, records=-1)
-        is_valid = min(journal.records, journal.lines, journal.offset) >= 0 and _is_count(journal.counts)
-        if not is_valid or not are_entries(journal.sources + journal.others):
+        is_valid = min(journal.records, journal.lines, journal.offset) >= 0 and _is_numeric(journal.counts)
+        if not is_valid or not are_input_entries(journal.sources + journal.others):
             raise DrtkError(f"{path}: is not the journal of an interrupted run; remove it, or choose another output")
         return journal
 
 
-def _is_count(value: Any) -> bool:
+def _is_numeric(value: Any) -> bool:
     """Return whether a value contains only numbers, also in nested lists and objects."""
     if isinstance(value, dict):
-        return all(map(_is_count, value.values()))
-    return all(map(_is_count, value)) if isinstance(value, list) else type(value) in (int, float)
+        return all(map(_is_numeric, value.values()))
+    return all(map(_is_numeric, value)) if isinstance(value, list) else type(value) in (int, float)
 
 
-def _changed(entries: list[dict[str, Any]]) -> list[str]:
+def _find_changed_paths(entries: list[dict[str, Any]]) -> list[str]:
     return [entry["path"] for entry in entries if not is_from_stream(entry) and not is_unchanged(entry)]
 
 
@@ -141,7 +144,7 @@ class FilterJob:
     log_summary: bool = True
     no_input: str | None = None
     find_problem: Callable[[int], str | None] | None = None
-    intake: Intake = field(default_factory=Intake)
+    tracker: InputTracker = field(default_factory=InputTracker)
     counts: dict[str, Any] = field(default_factory=dict)
     side_outputs: list[Output] = field(default_factory=list)
 
@@ -149,7 +152,7 @@ class FilterJob:
         # Manifest entries: of folders in the settings, before models are loaded; of all files in the settings and of
         # `lookups`, before the first record.
         self._folders: list[dict[str, Any]] = []
-        self._named: list[dict[str, Any]] = []
+        self._input_entries: list[dict[str, Any]] = []
         self._lookup_entries: list[dict[str, Any]] = []
         self._finished = Journal({})  # the windows whose lines are in the output
         self._pending: Journal | None = None  # the newest state that is not in a journal
@@ -172,10 +175,14 @@ class FilterJob:
         """Complete the renames of an earlier run that was killed; return whether any were left."""
         return is_replaceable(self.output) and recover(Path(self.output))
 
-    def _resumes_replacement(self) -> bool:
+    def _may_replace_final(self) -> bool:
         """Return whether the interrupted run was allowed to replace the existing output."""
         journal = Journal.read(self.journal)
-        return journal is not None and journal.replaces is not None and journal.replaces == identity(Path(self.output))
+        return (
+            journal is not None
+            and journal.replaces is not None
+            and journal.replaces == identify_file(Path(self.output))
+        )
 
     def check(self) -> None:
         """Reject contradictory settings and unusable outputs before anything is read or loaded."""
@@ -191,7 +198,7 @@ class FilterJob:
             raise DrtkError(f"{self.output}: there is no folder {final.parent}")
         if not is_writable(final.parent):
             raise DrtkError(f"{self.output}: Permission denied")
-        self._folders = find_folders(self._without_outputs(self.settings))
+        self._folders = find_folders(self._drop_outputs(self.settings))
         if self.resume or self.force:
             return
         journal = Journal.read(self.journal)
@@ -203,7 +210,7 @@ class FilterJob:
 
     def _check_final(self) -> None:
         """Raise DrtkError if an output exists that this run may not replace."""
-        if Path(self.output).exists() and not self.force and not (self.resume and self._resumes_replacement()):
+        if Path(self.output).exists() and not self.force and not (self.resume and self._may_replace_final()):
             raise DrtkError(f"{self.output}: exists already; `force` replaces it")
 
     def run(
@@ -213,7 +220,7 @@ class FilterJob:
 
         The journal stores `counts`: change them in `work`, not while reading. Otherwise like `run_windows`.
         """
-        self.run_windows(records, lambda windows: (Done(work(window)) for window in windows), unit=unit)
+        self.run_windows(records, lambda windows: (WindowResult(work(window)) for window in windows), unit=unit)
 
     def run_report(self, lines: Iterable[str], *, num_inputs: int) -> None:
         """Write the lines of a report on `num_inputs` runs or systems, which the manifest counts as its input."""
@@ -224,10 +231,10 @@ class FilterJob:
     def run_windows(
         self,
         records: Iterable[Record],
-        work: Callable[[Iterator[list[Record]]], Generator[Done, None, None]],
+        work: Callable[[Iterator[list[Record]]], Generator[WindowResult, None, None]],
         *,
         unit: str = "records",
-        revise: Revise | None = None,
+        revise: SecondPass | None = None,
     ) -> None:
         """Write the results that `work` yields for the windows of records, in order. `work` may read ahead.
 
@@ -235,7 +242,7 @@ class FilterJob:
         a run resumes with the same input only. Records of other shards are skipped and not counted.
         revise: makes the output from all lines of `work`, which are kept in the part or, for a pipe, a temporary file
         """
-        self._clock, self._manifest = Clock(), new_manifest(self.kind, self.settings, program=self.command)
+        self._clock, self._manifest = Clock(), create_manifest(self.kind, self.settings, program=self.command)
         resumable = is_replaceable(self.output)
         journal = self._finished = self._open_journal() if resumable else Journal({})
         self._clock.before = journal.seconds
@@ -252,7 +259,7 @@ class FilterJob:
                 yield window
 
         with (
-            self._first_pass(has_second=revise is not None) as target,
+            self._open_first_pass(has_second=revise is not None) as target,
             closing(work(windows())) as results,  # before the progress bar, which has a thread: `work` may fork
             Output(
                 target,
@@ -263,7 +270,7 @@ class FilterJob:
             self._keep_journal(output),
             Progress(self.command, unit=unit, initial=journal.records) as progress,
         ):
-            for torn in torn_files(Path(self.output)) if resumable else ():
+            for torn in list_temporary_files(Path(self.output)) if resumable else ():
                 torn.unlink(missing_ok=True)
             for done in results:
                 self._write(done, output)
@@ -285,7 +292,7 @@ class FilterJob:
                 assert output.part is not None
                 self._run_second_pass(revise, output.part)
             elif resumable:
-                output.manifest = self._complete_manifest()
+                output.manifest = self._build_manifest()
         self._log_summary()
 
     @contextmanager
@@ -305,17 +312,17 @@ class FilterJob:
     def _write_journal(self, journal: Journal, output: Output) -> None:
         for each in (*self.side_outputs, output):
             each.sync()
-        opened = {entry["path"] for entry in self.intake.inputs}
-        journal.sources = [entry for entry in self.intake.inputs if entry.get("digest") is None]
-        journal.others = [entry for entry in self.intake.inputs if entry.get("digest") is not None]
-        journal.others += [entry for entry in self._named if entry["path"] not in opened]
-        with hold_interrupts():  # a journal without its part, or the reverse, is useless
+        opened = {entry["path"] for entry in self.tracker.inputs}
+        journal.sources = [entry for entry in self.tracker.inputs if entry.get("digest") is None]
+        journal.others = [entry for entry in self.tracker.inputs if entry.get("digest") is not None]
+        journal.others += [entry for entry in self._input_entries if entry["path"] not in opened]
+        with delay_interrupts():  # a journal without its part, or the reverse, is useless
             write_json(self.journal, asdict(journal))
             output.keep_part = True
             self._pending, self._written = None, time.monotonic()
 
     @contextmanager
-    def _first_pass(self, *, has_second: bool) -> Iterator[str]:
+    def _open_first_pass(self, *, has_second: bool) -> Iterator[str]:
         """Yield the target of the first pass: the output, or a temporary file if a second pass writes to a pipe."""
         if not has_second or is_replaceable(self.output):
             yield self.output
@@ -324,7 +331,7 @@ class FilterJob:
             log(f"{self.command}: all records are processed before the first is written; they are kept in {folder}")
             yield str(Path(folder) / "records")
 
-    def _run_second_pass(self, revise: Revise, part: Path) -> None:
+    def _run_second_pass(self, revise: SecondPass, part: Path) -> None:
         """Write the output from the lines in `part`, which is kept until the end."""
 
         def lines() -> Iterator[bytes]:
@@ -339,15 +346,15 @@ class FilterJob:
                 progress.add(self._write(done, output))
                 output.end_frame()
             if is_replaceable(self.output):
-                output.manifest = self._complete_manifest()
+                output.manifest = self._build_manifest()
 
-    def _write(self, done: Done, output: Output) -> int:
+    def _write(self, done: WindowResult, output: Output) -> int:
         """Write the lines of a window and add up its counts; return the number of lines."""
         before = self._finished.lines
         for line in done.lines:
             output.write(line)
             self._finished.lines += 1
-        _add(self.counts, done.counts)
+        _add_counts(self.counts, done.counts)
         return self._finished.lines - before
 
     def _open_journal(self) -> Journal:
@@ -355,23 +362,23 @@ class FilterJob:
         settings = to_json_values(self.settings)
         self._check_final()  # another run may have finished since `check`
         settings = {name: value for name, value in settings.items() if name not in (*SOURCES, "skip_bad")}
-        self._named = find_inputs(
-            self._without_outputs(settings), self._folders
+        self._input_entries = find_inputs(
+            self._drop_outputs(settings), self._folders
         )  # now: the command may write them later
-        self._lookup_entries = find_inputs({"lookups": self.lookups}, self._named)
-        fresh = Journal(settings, replaces=identity(Path(self.output)))
+        self._lookup_entries = find_inputs({"lookups": self.lookups}, self._input_entries)
+        fresh = Journal(settings, replaces=identify_file(Path(self.output)))
         journal = Journal.read(self.journal) if self.resume else None
         part = Path(self.output + ".part")
         if journal is None or not part.exists():
             return fresh
-        names = journal.settings.keys() | settings.keys()
-        changed = sorted(name for name in names if journal.settings.get(name) != settings.get(name))
-        changed += _changed(journal.others)
+        before = rename_settings(journal.settings, self.command)
+        changed = sorted(name for name in before | settings if before.get(name) != settings.get(name))
+        changed += _find_changed_paths(journal.others)
         if part.stat().st_size < journal.offset:
             problem = f"{part}: is shorter than its journal says"
         elif changed:
             problem = f"{part}: was begun with other settings or files ({', '.join(changed)})"
-        elif self.force and _changed(journal.sources):  # perhaps only after the records that were read
+        elif self.force and _find_changed_paths(journal.sources):  # perhaps only after the records that were read
             problem = f"{part}: was begun with another input"
         else:
             self.counts.update(journal.counts)
@@ -397,16 +404,16 @@ class FilterJob:
             )
         return digest
 
-    def _without_outputs(self, settings: dict[str, Any]) -> dict[str, Any]:
+    def _drop_outputs(self, settings: dict[str, Any]) -> dict[str, Any]:
         return {name: value for name, value in settings.items() if name not in self.writes}
 
-    def _all_counts(self) -> dict[str, Any]:
-        skipped = {"skipped": self.intake.bad} if self.intake.bad else {}
+    def _collect_counts(self) -> dict[str, Any]:
+        skipped = {"skipped": self.tracker.bad} if self.tracker.bad else {}
         return {"in": self._finished.records, "out": self._finished.lines, **self.counts, **skipped}
 
-    def _complete_manifest(self) -> Manifest:
-        inputs = add_folders(self.intake.inputs + self._lookup_entries, self._named)
-        counts, seconds = self._all_counts(), self._clock.seconds
+    def _build_manifest(self) -> Manifest:
+        inputs = add_folders(self.tracker.inputs + self._lookup_entries, self._input_entries)
+        counts, seconds = self._collect_counts(), self._clock.seconds
         return complete_manifest(self._manifest, inputs=inputs, counts=counts, seconds=seconds)
 
     def _log_summary(self) -> None:
@@ -417,14 +424,14 @@ class FilterJob:
             )
         elif not self._finished.records and self.no_input is not None:
             warn(f"{self.command}: {self.no_input}")
-        counts = self._all_counts().items()
+        counts = self._collect_counts().items()
         summary = ", ".join(f"{value:,} {name}" for name, value in counts if isinstance(value, int))
-        (log if self.log_summary else detail)(f"{self.command}: {summary}, {self._clock.seconds:,.1f} s")
+        (log if self.log_summary else log_detail)(f"{self.command}: {summary}, {self._clock.seconds:,.1f} s")
 
 
-def _add(counts: dict[str, Any], more: dict[str, Any]) -> None:
+def _add_counts(counts: dict[str, Any], more: dict[str, Any]) -> None:
     for name, number in more.items():
         if isinstance(number, dict):
-            _add(counts.setdefault(name, {}), number)
+            _add_counts(counts.setdefault(name, {}), number)
         else:
             counts[name] = counts.get(name, 0) + number

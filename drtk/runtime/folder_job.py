@@ -13,8 +13,9 @@ from typing import Any
 
 from drtk.config import check_values, to_dict
 from drtk.errors import DrtkError, MismatchError, UsageError
+from drtk.renamed import rename_settings
 from drtk.runtime.atomic import lock, sync, sync_tree, write_json
-from drtk.runtime.inputs import Intake
+from drtk.runtime.inputs import InputTracker
 from drtk.runtime.integrity import check_object, read_json
 from drtk.runtime.manifest import (
     FOLDER_MANIFEST,
@@ -24,18 +25,18 @@ from drtk.runtime.manifest import (
     Manifest,
     add_folders,
     complete_manifest,
+    create_manifest,
     find_folders,
     find_inputs,
     is_from_stream,
     is_manifest,
     is_unchanged,
-    new_manifest,
-    output_files,
+    list_output_files,
     to_json_values,
     write_manifest,
 )
 from drtk.runtime.progress import log
-from drtk.runtime.sharding import rank
+from drtk.runtime.sharding import get_rank
 from drtk.runtime.streams import digest_file, is_writable, name_of
 
 _REMOVE = "the file is damaged: remove the folder, or choose another"
@@ -60,7 +61,7 @@ class FolderJob:
     force: bool = False
     side_files: tuple[str, ...] = ()
     may_differ: tuple[str, ...] = ()
-    intake: Intake = field(default_factory=Intake)
+    tracker: InputTracker = field(default_factory=InputTracker)
     counts: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -73,10 +74,10 @@ class FolderJob:
         self._old = Path(f"{self._final}.part.old")
         self._clock = Clock()
         self._started = time.time()
-        self._manifest = new_manifest(self.kind, self.settings, program=self.command)
+        self._manifest = create_manifest(self.kind, self.settings, program=self.command)
         self._lock: int | None = None
-        self._began = False
-        self._leads = rank() == 0
+        self._is_new = False
+        self._is_leader = get_rank() == 0
         self._folders: list[dict[str, Any]] = []
 
     def record(self, settings: Any, **values: Any) -> None:
@@ -84,12 +85,12 @@ class FolderJob:
         if not self.settings:
             check_values(settings)
             self.settings |= to_dict(settings) | values
-            self._manifest = new_manifest(self.kind, self.settings, program=self.command)
+            self._manifest = create_manifest(self.kind, self.settings, program=self.command)
             self.check()
 
     def check(self) -> None:
         """Reject contradictory settings and unusable outputs before anything is read or loaded."""
-        if not self._leads:
+        if not self._is_leader:
             return
         for path in (self._final, self.path):
             if path.exists() and not path.is_dir():
@@ -103,7 +104,7 @@ class FolderJob:
         self.recover()
         self._check_final()
         self._folders = find_folders(self.settings)  # before the command loads them
-        interrupted = self._interrupted()
+        interrupted = self._read_interrupted()
         if interrupted is None and not self._unfinished.exists() and self.path.exists():
             torn = f"{UNFINISHED_MANIFEST}."  # prefix of one that was not renamed before a kill
             if strange := sorted(name for name in os.listdir(self.path) if not name.startswith(torn)):
@@ -111,7 +112,7 @@ class FolderJob:
         if interrupted is None:
             return
         if self.resume:
-            changed = self._changes()
+            changed = self._find_changes()
             if changed and not self.force:
                 raise MismatchError(
                     f"{self.path}: was begun with other settings or files ({', '.join(changed)}); `force` begins again"
@@ -125,11 +126,11 @@ class FolderJob:
         if not _is_nonempty(self._final):
             return
         is_whole = (self._final / FOLDER_MANIFEST).exists()
-        if is_whole and not (self.force or (self.resume and self._resumes_replacement())):
+        if is_whole and not (self.force or (self.resume and self._may_replace_final())):
             raise DrtkError(f"{self.output}: exists already; `force` replaces it")
         self._check_replaceable()
 
-    def _resumes_replacement(self) -> bool:
+    def _may_replace_final(self) -> bool:
         """Return whether the interrupted run was allowed to replace the existing folder."""
         found = _load_manifest(self._unfinished) or {}
         return found.get("replaces") is not None and found["replaces"] == self._digest_of_final()
@@ -141,7 +142,7 @@ class FolderJob:
     def recover(self) -> bool:
         """Complete the renames of an earlier run that was killed; return whether they finished the folder."""
         left = next((path for path in (self.path, self._old) if path.is_dir()), None)
-        if not self._leads or left is None:
+        if not self._is_leader or left is None:
             return False
         handle = os.open(left, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
@@ -153,8 +154,8 @@ class FolderJob:
 
     def _recover(self) -> bool:
         is_whole = _load_manifest(self.path / FOLDER_MANIFEST) is not None and not self._is_being_cleared()
-        if is_whole and (self.force or not _is_nonempty(self._final) or self._resumes_replacement()):
-            self._put_in_place()
+        if is_whole and (self.force or not _is_nonempty(self._final) or self._may_replace_final()):
+            self._move_to_final()
             return True
         if not self._final.exists() and (self._old / FOLDER_MANIFEST).exists():
             os.rename(self._old, self._final)
@@ -162,7 +163,7 @@ class FolderJob:
             _remove(self._old)
         return False
 
-    def _put_in_place(self) -> None:
+    def _move_to_final(self) -> None:
         """Move the old folder away, rename the finished one, delete the old one. Raises OSError and DrtkError."""
         if _is_nonempty(self._final):
             self._check_replaceable()
@@ -186,7 +187,7 @@ class FolderJob:
         for entry in find_inputs(self.settings):
             if Path(entry["path"]).resolve().is_relative_to(self._final.resolve()):
                 raise UsageError(f"{self.output}: replacing it would destroy the input {entry['path']}")
-        made = output_files(self._final)
+        made = list_output_files(self._final)
         strange = sorted(set(made) - set(found.get("files", made)))  # a list of names, or {name: size and digest}
         if strange:
             raise DrtkError(
@@ -200,13 +201,13 @@ class FolderJob:
         A changed `source` is allowed, since a bad line may have been repaired: the command compares the records. With
         `force` it is not, because the run can begin again.
         """
-        if not self.resume or self._interrupted() is None or self._changes():
+        if not self.resume or self._read_interrupted() is None or self._find_changes():
             return False
         if not self.force:
             return True
-        return self._other_stream() is None and all(map(is_unchanged, read_json(self._unfinished)["inputs"]))
+        return self._find_changed_stream() is None and all(map(is_unchanged, read_json(self._unfinished)["inputs"]))
 
-    def _interrupted(self) -> Manifest | None:
+    def _read_interrupted(self) -> Manifest | None:
         """Return the manifest of an interrupted run; None without one, or if its folder was being cleared to begin again."""
         found = _load_manifest(self._unfinished)
         if found is None and self._unfinished.exists():
@@ -217,7 +218,7 @@ class FolderJob:
         """Return whether the folder was being cleared to begin again."""
         return bool((_load_manifest(self._unfinished) or {}).get("discards"))
 
-    def _changes(self) -> list[str]:
+    def _find_changes(self) -> list[str]:
         """Return the names of settings that differ from those of the unfinished folder, and of its input files that changed."""
         found = read_json(self._unfinished)
         place, number = str(self._unfinished), int | float
@@ -227,7 +228,7 @@ class FolderJob:
             check_object(found.get("stretch", {"began": 0.0, "before": 0.0}), place, began=number, before=number)
         except DrtkError:
             raise DrtkError(f"{place}: is damaged; `force` without `resume` begins again") from None
-        before, now = found["settings"], to_json_values(self.settings)
+        before, now = rename_settings(found["settings"], self.command), to_json_values(self.settings)
         free = {*SOURCES, *self.may_differ}
         changed = sorted(key for key in before | now if before.get(key) != now.get(key) and key not in free)
         sources = {entry["path"] for entry in find_inputs({key: before.get(key) for key in SOURCES})}
@@ -235,22 +236,24 @@ class FolderJob:
             entry["path"] for entry in found["inputs"] if entry["path"] not in sources and not is_unchanged(entry)
         ]
 
-    def _streams(self) -> dict[str, str]:
+    def _get_stream_digests(self) -> dict[str, str]:
         """Return the digests of stdin and pipes that were read to their end."""
-        entries = (entry for entry in self.intake.inputs if is_from_stream(entry) and entry["digest"])
+        entries = (entry for entry in self.tracker.inputs if is_from_stream(entry) and entry["digest"])
         return {entry["path"]: entry["digest"] for entry in entries}
 
-    def _other_stream(self) -> str | None:
+    def _find_changed_stream(self) -> str | None:
         """Return a stream that had other content when the unfinished folder was begun; None if there is none."""
         before = read_json(self._unfinished).get("streams", {})
-        return next((path for path, digest in self._streams().items() if before.get(path, digest) != digest), None)
+        return next(
+            (path for path, digest in self._get_stream_digests().items() if before.get(path, digest) != digest), None
+        )
 
     def _continue_manifest(self) -> None:
         """Continue the manifest of the interrupted run; log and record settings that differ."""
         found = read_json(self._unfinished)
-        self._clock.before = self._seconds_of(found)
+        self._clock.before = self._compute_seconds(found)
         self._manifest["started"] = found["started"]
-        before, now = found["settings"], to_json_values(self.settings)
+        before, now = rename_settings(found["settings"], self.command), to_json_values(self.settings)
         other = {key: [before.get(key), now[key]] for key in self.may_differ if before.get(key) != now.get(key)}
         changes = found.get("changes", [])
         if other:
@@ -258,15 +261,15 @@ class FolderJob:
             log(f"{self.output}: resuming with changed settings: {named}")
             changes = [*changes, {"at": datetime.now(UTC).isoformat(timespec="seconds"), "settings": other}]
             found |= {"settings": before | now, "changes": changes}
-        write_json(self._unfinished, found | self._stretch())
+        write_json(self._unfinished, found | self._describe_session())
         if changes:
             self._manifest["changes"] = changes
 
-    def _stretch(self) -> dict[str, Any]:
+    def _describe_session(self) -> dict[str, Any]:
         """Return when this start of the run began (seconds of the epoch), and the duration of the earlier ones."""
         return {"stretch": {"began": self._started, "before": self._clock.before}}
 
-    def _seconds_of(self, found: Manifest) -> float:
+    def _compute_seconds(self, found: Manifest) -> float:
         """Return the duration of all starts of an unfinished run; the last one ended when its newest file was written."""
         stretch = found.get("stretch")
         if stretch is None:
@@ -279,14 +282,14 @@ class FolderJob:
 
         Raises DrtkError if another run is writing it, or it cannot be made.
         """
-        if not self._leads:
+        if not self._is_leader:
             return self.path
         self._folders = self._folders or find_folders(self.settings)
         try:
-            self._hold()
+            self._create_and_lock()
             self._check_final()  # another run may have finished since `check`
             if self.resuming:
-                if other := self._other_stream():
+                if other := self._find_changed_stream():
                     raise MismatchError(
                         f"{self.path}: was begun with other records from {name_of(other)}; `force` begins again"
                     )
@@ -295,9 +298,12 @@ class FolderJob:
                     torn.unlink()
                 self._continue_manifest()
                 return self.path
-            self._began = True
-            begun = self._manifest | {"inputs": find_inputs(self.settings, self._folders), "streams": self._streams()}
-            begun |= {"replaces": self._digest_of_final()} | self._stretch()
+            self._is_new = True
+            begun = self._manifest | {
+                "inputs": find_inputs(self.settings, self._folders),
+                "streams": self._get_stream_digests(),
+            }
+            begun |= {"replaces": self._digest_of_final()} | self._describe_session()
             if _is_nonempty(self.path):  # a half-cleared folder must count neither as finished nor as resumable
                 write_json(self._unfinished, begun | {"discards": True})
                 for item in self.path.iterdir():
@@ -308,7 +314,7 @@ class FolderJob:
             raise DrtkError(f"{self.path}: {error.strerror}") from error
         return self.path
 
-    def _hold(self) -> None:
+    def _create_and_lock(self) -> None:
         """Create the folder and lock it against other runs."""
         while True:
             self.path.mkdir(parents=True, exist_ok=True)
@@ -322,9 +328,9 @@ class FolderJob:
 
     def abandon(self) -> None:
         """Remove the unfinished folder if no later run could resume it: a failed command must not block the next one."""
-        if not self._began:
+        if not self._is_new:
             return
-        self._began = False
+        self._is_new = False
         with contextlib.suppress(OSError, DrtkError):
             if not self.resumable or all(name.startswith(UNFINISHED_MANIFEST) for name in os.listdir(self.path)):
                 _remove(self.path)
@@ -340,27 +346,27 @@ class FolderJob:
 
     def finish_part(self, folder: Path, kind: str, **facts: Any) -> None:
         """Write the meta.json of a subfolder that is used on its own, with the settings and inputs of this job."""
-        if self._leads:
-            manifest = new_manifest(kind, self.settings, program=self.command) | facts
-            inputs, counts = self.intake.inputs, self.counts
+        if self._is_leader:
+            manifest = create_manifest(kind, self.settings, program=self.command) | facts
+            inputs, counts = self.tracker.inputs, self.counts
             found = complete_manifest(manifest, inputs=inputs, counts=counts, seconds=self._clock.seconds)
             write_manifest(folder, found)
 
     def finish(self, **facts: Any) -> None:
         """Write meta.json with the additional entries `facts`, and move the folder into its place."""
-        if not self._leads:
+        if not self._is_leader:
             return
-        if self.intake.bad:
-            self.counts["skipped"] = self.intake.bad
+        if self.tracker.bad:
+            self.counts["skipped"] = self.tracker.bad
         manifest = self._manifest | facts
-        inputs = add_folders(self.intake.inputs, self._folders)
+        inputs = add_folders(self.tracker.inputs, self._folders)
         manifest = complete_manifest(manifest, inputs=inputs, counts=self.counts, seconds=self._clock.seconds)
         sync_tree(self.path)
         write_manifest(self.path, manifest)
-        self._began = False
+        self._is_new = False
         try:
             self._check_final()
-            self._put_in_place()
+            self._move_to_final()
         except (OSError, DrtkError) as error:
             problem = error if isinstance(error, DrtkError) else f"{self.output}: {error.strerror}"
             raise DrtkError(f"{problem}; the new folder is finished and kept as {self.path}") from error

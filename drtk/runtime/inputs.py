@@ -11,11 +11,11 @@ from typing import Any, BinaryIO
 
 from drtk.errors import DrtkError, UsageError
 from drtk.runtime.progress import log
-from drtk.runtime.streams import DigestingReader, compressed_faults, is_stream, name_of, open_input, read_lines
+from drtk.runtime.streams import DigestingReader, convert_read_errors, is_stream, name_of, open_input, read_lines
 
 
 @dataclass
-class Intake:
+class InputTracker:
     """Opens the inputs of one command.
 
     skip_bad: largest number of bad records to skip
@@ -43,8 +43,8 @@ class Intake:
         except Exception:  # noqa: BLE001 - damaged data; reading the lines reports it with its place
             return b""
 
-    def keep(self, *sources: str) -> None:
-        """Copy the streams among `sources` to temporary files, so that they can be read again. They go with the intake.
+    def copy_streams(self, *sources: str) -> None:
+        """Copy the streams among `sources` to temporary files, so that they can be read again. They go with the tracker.
 
         Raises UsageError for a stream given twice, RecordError for damaged compressed data, DrtkError for an I/O error.
         """
@@ -57,35 +57,35 @@ class Intake:
             log(f"{name_of(source).strip('<>')} is kept in a temporary file, because it is read more than once")
             is_peeked = source in self._peeked
             stream, raw = self._take(source)
-            copy = NamedTemporaryFile(prefix="drtk-")  # noqa: SIM115 - removed with the intake
-            with compressed_faults(lambda source=source: name_of(source)):  # type: ignore[misc]
+            copy = NamedTemporaryFile(prefix="drtk-")  # noqa: SIM115 - removed with the tracker
+            with convert_read_errors(lambda source=source: name_of(source)):  # type: ignore[misc]
                 shutil.copyfileobj(stream if is_peeked else raw, copy)
                 copy.flush()
             self.stand_ins[source] = copy.name
             self._copies.append(copy)
 
-    def lines(self, source: str) -> Iterator[tuple[int, bytes]]:
+    def iter_lines(self, source: str) -> Iterator[tuple[int, bytes]]:
         """Yield (line number, line without its end); add the source to `inputs`, with its digest after the last line."""
         stream, raw = self._take(source)
         entry = self._add_entry(source)
         yield from read_lines(stream, name_of(source))
         _add_digest(entry, raw)
 
-    def blocks(self, source: str, size: int = 1 << 20) -> Iterator[bytes]:
-        """Yield the decompressed bytes in blocks of at most `size`; add the source to `inputs` as `lines` does.
+    def iter_blocks(self, source: str, size: int = 1 << 20) -> Iterator[bytes]:
+        """Yield the decompressed bytes in blocks of at most `size`; add the source to `inputs` as `iter_lines` does.
 
         Raises RecordError if compressed data ends early or is damaged.
         """
         stream, raw = self._take(source)
         entry = self._add_entry(source)
         line = 1
-        with compressed_faults(lambda: f"{name_of(source)}:{line}"):
+        with convert_read_errors(lambda: f"{name_of(source)}:{line}"):
             while block := stream.read(size):
                 yield block
                 line += block.count(b"\n")
         _add_digest(entry, raw)
 
-    def forgive(self, error: DrtkError) -> None:
+    def skip_or_raise(self, error: DrtkError) -> None:
         """Count and log a bad record; raise its error if more than `skip_bad` are bad."""
         if self.bad >= self.skip_bad:
             raise error

@@ -49,17 +49,17 @@ def read_object(path: Path, **keys: Any) -> dict[str, Any]:
 def check_object(content: Any, place: str, **keys: Any) -> dict[str, Any]:
     """Return `content` if it is an object with `keys` of these types. Raises DrtkError, with `place`, if it is not."""
     if not isinstance(content, dict):
-        raise DrtkError(f"{place}: expected a JSON object, got {_type_name(type(content))}; {_DAMAGED}")
+        raise DrtkError(f"{place}: expected a JSON object, got {_describe_type(type(content))}; {_DAMAGED}")
     for key, kind in keys.items():
         value = content.get(key)
         if not isinstance(value, kind) or (isinstance(value, bool) and kind not in (bool, bool | None)):
-            got = f"got {_type_name(type(value))}" if key in content else "but it is missing"
-            expected = " or ".join(_type_name(each) for each in getattr(kind, "__args__", (kind,)))
+            got = f"got {_describe_type(type(value))}" if key in content else "but it is missing"
+            expected = " or ".join(_describe_type(each) for each in getattr(kind, "__args__", (kind,)))
             raise DrtkError(f"{place}: expected '{key}' to be {expected}, {got}; {_DAMAGED}")
     return content
 
 
-def _type_name(kind: type) -> str:
+def _describe_type(kind: type) -> str:
     return _TYPE_NAMES.get(kind, kind.__name__)
 
 
@@ -67,7 +67,7 @@ SMALL = 1 << 20  # bytes; up to this size a file's content is compared whenever 
 MANIFEST_DIGEST = "manifest_digest"  # the entry of a meta.json that holds the digest of all its other entries
 
 
-def files_in(folder: Path) -> list[str]:
+def list_files(folder: Path) -> list[str]:
     """Return the relative paths of all files in a folder, sorted."""
     return sorted(str(item.relative_to(folder)) for item in folder.rglob("*") if item.is_symlink() or not item.is_dir())
 
@@ -87,7 +87,7 @@ def record_files(folder: Path, names: Iterable[str], *, times: bool = False) -> 
     return record
 
 
-def changed_files(
+def find_changed_files(
     folder: Path, record: Any, *, thorough: bool = False, by_time: bool = True
 ) -> Iterator[tuple[str, str]]:
     """Yield (relative path, what differs) for each file that differs from its record.
@@ -125,8 +125,8 @@ def is_intact(folder: Path, manifest: str) -> bool:
     if not isinstance(content, dict) or MANIFEST_DIGEST not in content or is_changed(content):
         return False
     record: Any = content.get("files")
-    times = _times_of(folder, record)
-    if any(changed_files(folder, record)):
+    times = _read_times(folder, record)
+    if any(find_changed_files(folder, record)):
         return False
     if any(record[name]["mtime_ns"] != time for name, time in times.items()):
         files = record | {name: record[name] | {"mtime_ns": time} for name, time in times.items()}
@@ -135,7 +135,7 @@ def is_intact(folder: Path, manifest: str) -> bool:
     return True
 
 
-def _times_of(folder: Path, record: Any) -> dict[str, int]:
+def _read_times(folder: Path, record: Any) -> dict[str, int]:
     """Return the present "mtime_ns" of the files whose record has one."""
     times = {}
     for name, entry in record.items() if isinstance(record, dict) else ():
@@ -168,7 +168,7 @@ def hash_id(id: str) -> int:
     return int.from_bytes(hashlib.blake2b(id.encode(), digest_size=8).digest(), "little")
 
 
-def cache_folder() -> Path:
+def get_cache_folder() -> Path:
     """Return $DRTK_CACHE, or drtk's folder in the user's cache."""
     chosen = os.environ.get("DRTK_CACHE")
     if chosen:
@@ -176,14 +176,16 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "drtk"
 
 
-def content_digest(path: Path) -> str:
+def compute_content_digest(path: Path) -> str:
     """Return the digest of a file or folder; a file's is cached by name, size and time, so that opening stays instant."""
     if path.is_dir():
-        parts = "".join(f"{item.name}\0{content_digest(item)}\0" for item in sorted(path.rglob("*")) if item.is_file())
+        parts = "".join(
+            f"{item.name}\0{compute_content_digest(item)}\0" for item in sorted(path.rglob("*")) if item.is_file()
+        )
         return hashlib.blake2b(parts.encode(), digest_size=16).hexdigest()
     facts = path.stat()
     name = hashlib.blake2b(str(path.resolve()).encode(), digest_size=16).hexdigest()
-    note = cache_folder() / "digests" / f"{name}.json"
+    note = get_cache_folder() / "digests" / f"{name}.json"
     seen = {"bytes": facts.st_size, "mtime_ns": facts.st_mtime_ns}
     with contextlib.suppress(DrtkError):  # missing or damaged: computed again
         known = read_object(note, digest=str)

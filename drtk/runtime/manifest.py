@@ -18,16 +18,17 @@ import orjson
 
 from drtk import __version__
 from drtk.errors import DrtkError, MismatchError, UsageError
-from drtk.runtime.atomic import manifest_beside, write_json
+from drtk.renamed import rename_settings
+from drtk.runtime.atomic import get_file_manifest_path, write_json
 from drtk.runtime.integrity import (
     _DAMAGED,
     SMALL,
     add_digest,
-    changed_files,
     check_object,
-    content_digest,
-    files_in,
+    compute_content_digest,
+    find_changed_files,
     is_changed,
+    list_files,
     read_json,
     read_object,
     record_files,
@@ -58,8 +59,12 @@ _warned: set[Path] = set()
 _NO_PATHS = frozenset(
     [
         "contrastive",
+        "dev_measure",
+        "dev_measure",
         "device",
         "format",
+        "heading",
+        "heading",
         "kind",
         "language",
         "loss",
@@ -87,13 +92,13 @@ _NO_PATHS = frozenset(
 _VERSIONED = ("torch", "transformers", "tokenizers", "faiss", "bm25s", "nltk", "numpy", "ir_measures")
 
 
-def manifest_path(output: str | Path) -> Path:
+def get_manifest_path(output: str | Path) -> Path:
     """Return the path of an output's manifest: in a folder, or beside a file."""
     path = Path(output)
-    return path / FOLDER_MANIFEST if path.is_dir() else manifest_beside(path)
+    return path / FOLDER_MANIFEST if path.is_dir() else get_file_manifest_path(path)
 
 
-def new_manifest(kind: str, settings: Mapping[str, Any], *, program: str = "") -> Manifest:
+def create_manifest(kind: str, settings: Mapping[str, Any], *, program: str = "") -> Manifest:
     """Return the beginning of a manifest: kind, command, command line, settings and time."""
     return {
         "kind": kind,
@@ -113,12 +118,12 @@ def complete_manifest(
     return manifest | {
         "inputs": inputs,
         "counts": dict(counts),
-        "versions": versions(),
+        "versions": list_versions(),
         "seconds": round(seconds, 3),
     }
 
 
-def versions() -> dict[str, str]:
+def list_versions() -> dict[str, str]:
     """Return the versions of drtk, Python, and the libraries that are imported already."""
     found = {"drtk": __version__, "python": sys.version.split()[0]}
     for module in _VERSIONED:
@@ -158,7 +163,10 @@ def read_manifest(folder: str | Path, *, kind: str | None = None, **keys: Any) -
         raise MismatchError(f"{folder}: is of kind '{manifest['kind']}'; expected '{kind}'")
     if kind is not None:
         check_folder(path, manifest)
-    return check_object(manifest, str(path / FOLDER_MANIFEST), **keys)
+    check_object(manifest, str(path / FOLDER_MANIFEST), **keys)
+    if isinstance(manifest.get("settings"), dict):
+        manifest["settings"] = rename_settings(manifest["settings"], str(manifest.get("program", "")))
+    return manifest
 
 
 def read_manifest_if_any(folder: Path) -> Manifest:
@@ -174,13 +182,13 @@ def read_manifest_if_any(folder: Path) -> Manifest:
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
     """Write a folder's meta.json with size, time and digest of every file, which marks the folder as finished."""
-    files = record_files(folder, output_files(folder), times=True)
+    files = record_files(folder, list_output_files(folder), times=True)
     write_json(folder / FOLDER_MANIFEST, add_digest(manifest | {"files": files}))
 
 
-def output_files(folder: Path) -> list[str]:
+def list_output_files(folder: Path) -> list[str]:
     """Return the relative paths of a folder's files, sorted, without its manifest and unfinished files."""
-    return [name for name in files_in(folder) if name != FOLDER_MANIFEST and not name.endswith(".json.part")]
+    return [name for name in list_files(folder) if name != FOLDER_MANIFEST and not name.endswith(".json.part")]
 
 
 def find_damage(folder: Path, manifest: Manifest, *, thorough: bool = False) -> Iterator[tuple[str, str]]:
@@ -190,7 +198,7 @@ def find_damage(folder: Path, manifest: Manifest, *, thorough: bool = False) -> 
     """
     if is_changed(manifest):
         yield FOLDER_MANIFEST, "its content changed after it was written"
-    yield from changed_files(folder, manifest.get("files"), thorough=thorough, by_time=False)
+    yield from find_changed_files(folder, manifest.get("files"), thorough=thorough, by_time=False)
 
 
 def check_folder(folder: Path, manifest: Manifest) -> None:
@@ -227,7 +235,7 @@ def is_done(output: str, settings: Mapping[str, Any], *, program: str = "") -> b
 
 def find_changes(output: str, settings: Mapping[str, Any], *, program: str = "") -> list[str] | None:
     """Return the names of settings and files that differ from those an output was made with; None without an output."""
-    path = manifest_path(output)
+    path = get_manifest_path(output)
     if not path.exists() or not Path(output).exists():
         return None
     try:
@@ -238,7 +246,7 @@ def find_changes(output: str, settings: Mapping[str, Any], *, program: str = "")
         return [str(path)]
     if program and manifest.get("program") != program:
         return [f"drtk {program}"]
-    before, now = manifest["settings"], to_json_values(settings)
+    before, now = rename_settings(manifest["settings"], program), to_json_values(settings)
     changed = sorted(key for key in before | now if (key in before, before.get(key)) != (key in now, now.get(key)))
     if "bytes" in manifest and Path(output).stat().st_size != manifest["bytes"]:
         changed.append(output)
@@ -254,11 +262,11 @@ def is_manifest(content: Any) -> bool:
         and isinstance(content.get("settings"), dict)
         and str(content.get("command", "")).split(" ")[0] == "drtk"
         and isinstance(content.get("inputs"), list)
-        and are_entries(content["inputs"])
+        and are_input_entries(content["inputs"])
     )
 
 
-def are_entries(items: list[Any]) -> bool:
+def are_input_entries(items: list[Any]) -> bool:
     """Return whether all items of a JSON list describe inputs."""
     return all(isinstance(item, dict) and isinstance(item.get("path"), str) for item in items)
 
@@ -277,7 +285,7 @@ def is_unchanged(entry: Mapping[str, Any]) -> bool:
     if path.is_dir():
         if not isinstance(entry.get("files"), dict):  # written by an earlier version
             return False
-        names = {name for name, _ in _files_of(path)}
+        names = {name for name, _ in _list_folder(path)}
         return names == entry["files"].keys() and all(_is_same(path / name, entry["files"][name]) for name in names)
     return _is_same(path, entry)
 
@@ -301,8 +309,8 @@ def find_inputs(settings: Mapping[str, Any], known: Iterable[dict[str, Any]] = (
     A value is PATH or NAME=PATH. An entry in `known` is used unchanged: it describes the path at an earlier time.
     """
     earlier = {Path(entry["path"]): entry for entry in known}
-    paths = _paths_named(settings)
-    return [earlier[Path(path)] | {"path": path} if Path(path) in earlier else _entry_of(path) for path in paths]
+    paths = _find_paths(settings)
+    return [earlier[Path(path)] | {"path": path} if Path(path) in earlier else _describe_input(path) for path in paths]
 
 
 def check_outputs(outputs: Mapping[str, str | None], settings: Mapping[str, Any]) -> None:
@@ -316,12 +324,12 @@ def check_outputs(outputs: Mapping[str, str | None], settings: Mapping[str, Any]
             raise UsageError(f"{other} and {option} name the same output, {target}; use different names")
     for option, target in outputs.items():
         if target and target != STANDARD and os.path.isfile(target):
-            for path in _paths_named(settings):
+            for path in _find_paths(settings):
                 if os.path.samefile(path, target):
                     raise UsageError(f"{option} {target}: would overwrite the input {path}; name another file")
 
 
-def _paths_named(settings: Mapping[str, Any]) -> list[str]:
+def _find_paths(settings: Mapping[str, Any]) -> list[str]:
     given = [value for name, value in settings.items() if name not in _NO_PATHS]
     values = [item for value in given for item in (value if isinstance(value, (list, tuple)) else [value])]
     named = [value if _exists(value) else value.partition("=")[2] for value in values if isinstance(value, str)]
@@ -341,20 +349,20 @@ def _exists(name: str) -> bool:
         return False
 
 
-def _entry_of(path: str) -> dict[str, Any]:
+def _describe_input(path: str) -> dict[str, Any]:
     if os.path.isdir(path):
-        return folder_entry(path)
+        return describe_folder(path)
     found = os.stat(path)
     return {"path": path, "bytes": found.st_size, "mtime_ns": found.st_mtime_ns, "digest": None}
 
 
-def _files_of(folder: Path) -> list[tuple[str, os.stat_result]]:
+def _list_folder(folder: Path) -> list[tuple[str, os.stat_result]]:
     """Return the files that count as part of a folder, with their facts, sorted by name.
 
     Of a folder made by drtk these are the files that meta.json records, and meta.json itself; of other model folders
     weights, configurations and tokenizer files; of other folders all files. Hidden and unfinished ones are left out.
     """
-    if recorded := _recorded_files(folder):
+    if recorded := _read_recorded_files(folder):
         names = {FOLDER_MANIFEST, *recorded}.difference(_NOT_READ)
         return [(name, (folder / name).stat()) for name in sorted(names) if (folder / name).is_file()]
     names = {str(item.relative_to(folder)) for item in folder.rglob("*") if item.is_file()}
@@ -364,27 +372,27 @@ def _files_of(folder: Path) -> list[tuple[str, os.stat_result]]:
     return [(name, (folder / name).stat()) for name in sorted(names)]
 
 
-def folder_entry(folder: str | Path) -> dict[str, Any]:
+def describe_folder(folder: str | Path) -> dict[str, Any]:
     """Return the entry of a folder among a manifest's inputs: size, time and digest of every file.
 
     Digests are computed only for models and folders made by drtk. They are cached, so a large file is read once.
     """
     path = Path(folder)
     has_digests = any((path / name).exists() for name in (FOLDER_MANIFEST, *_OF_MODELS))
-    recorded = _recorded_files(path)
+    recorded = _read_recorded_files(path)
     files = {}
-    for name, found in _files_of(path):
+    for name, found in _list_folder(path):
         entry: dict[str, Any] = {"bytes": found.st_size, "mtime_ns": found.st_mtime_ns, "digest": None}
         if has_digests:
-            digest_of = digest_file if found.st_size < SMALL else content_digest
-            entry["digest"] = _recorded_digest(recorded.get(name), found) or digest_of(path / name)
+            digest_of = digest_file if found.st_size < SMALL else compute_content_digest
+            entry["digest"] = _get_recorded_digest(recorded.get(name), found) or digest_of(path / name)
         files[name] = entry
     contents = {name: entry["digest"] or entry for name, entry in files.items()}
     digest = hashlib.blake2b(orjson.dumps(contents), digest_size=16).hexdigest()
     return {"path": str(folder), "digest": digest, "files": files}
 
 
-def _recorded_files(folder: Path) -> dict[str, Any]:
+def _read_recorded_files(folder: Path) -> dict[str, Any]:
     """Return the entry "files" of a folder's meta.json; {} if there is none, or if it is only a list of names."""
     try:
         files = read_json(folder / FOLDER_MANIFEST).get("files")
@@ -393,7 +401,7 @@ def _recorded_files(folder: Path) -> dict[str, Any]:
     return files if isinstance(files, dict) else {}
 
 
-def _recorded_digest(entry: Any, found: os.stat_result) -> str | None:
+def _get_recorded_digest(entry: Any, found: os.stat_result) -> str | None:
     """Return the digest that meta.json records of a file, if the file has the recorded size and time."""
     if not isinstance(entry, dict) or not isinstance(entry.get("digest"), str):
         return None

@@ -11,7 +11,7 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
-from drtk.runtime.tables import Row, format_value, note_columns, text_columns
+from drtk.runtime.tables import Row, find_note_columns, find_text_columns, format_value
 
 MARK = ("\x02", "\x03")  # put around the words of a snippet that `passage_item` highlights
 HISTOGRAM = (460, 190)  # width and height in pixels
@@ -20,31 +20,31 @@ _LEFT, _RIGHT, _ABOVE, _BELOW = 46, 16, 26, 24  # margins of a histogram
 
 
 @cache
-def _macros() -> Any:
+def _load_macros() -> Any:
     loader = jinja2.FileSystemLoader(Path(__file__).parent)
     environment = jinja2.Environment(loader=loader, autoescape=True, trim_blocks=True, undefined=jinja2.StrictUndefined)
     return environment.get_template("page.html").module
 
 
-def page(title: str, parts: Iterable[Markup], *, subtitle: str = "") -> Iterator[str]:
+def render_page(title: str, parts: Iterable[Markup], *, subtitle: str = "") -> Iterator[str]:
     """Yield the lines of a page as its parts arrive. It fetches nothing and needs no JavaScript."""
-    yield from _macros().head(title, subtitle).split("\n")
+    yield from _load_macros().head(title, subtitle).split("\n")
     for part in parts:
         yield from part.split("\n")
     yield "</body></html>"
 
 
-def heading(text: str) -> Markup:
+def render_heading(text: str) -> Markup:
     """Return a section heading."""
     return Markup("<h2>{}</h2>").format(text)
 
 
-def paragraph(text: str, *, kind: str = "") -> Markup:
+def render_paragraph(text: str, *, kind: str = "") -> Markup:
     """Return a paragraph; kind: a class of the style sheet, such as dim or words."""
     return Markup('<p class="{}">{}</p>').format(kind, text) if kind else Markup("<p>{}</p>").format(text)
 
 
-def table(
+def render_table(
     header: Sequence[str], rows: Sequence[Row], *, digits: int = 4, left: Collection[str] = (), small: bool = False
 ) -> Markup:
     """Return a table. Columns are aligned to the right, except for text in the first column and in those named `left`.
@@ -52,12 +52,14 @@ def table(
     header: names of the columns; an empty list for a table without them
     """
     names = header or [""] * len(rows[0])
-    is_left = [is_text and (at == 0 or names[at] in left) for at, is_text in enumerate(text_columns(rows))]
+    is_left = [is_text and (at == 0 or names[at] in left) for at, is_text in enumerate(find_text_columns(rows))]
     lines = [[(format_value(cell.value, digits), cell.note, cell.best) for cell in row] for row in rows]
-    return Markup(_macros().table([(name, "", False) for name in header], lines, is_left, note_columns(rows), small))
+    return Markup(
+        _load_macros().table([(name, "", False) for name in header], lines, is_left, find_note_columns(rows), small)
+    )
 
 
-def difference_bars(
+def render_difference_bars(
     differences: Sequence[float], *, name: str, unit: str, digits: int = 4, zero: float = 0.0
 ) -> Markup:
     """Return a chart with a bar for each difference, in the given order.
@@ -81,7 +83,7 @@ def difference_bars(
     better, worse = sum(value > zero for value in differences), sum(value < -zero for value in differences)
     count = len(differences)
     return Markup(
-        _macros().difference_bars(
+        _load_macros().difference_bars(
             width,
             height,
             bars,
@@ -93,16 +95,16 @@ def difference_bars(
     )
 
 
-def histogram(shares: Sequence[float], edges: Sequence[float], *, label: str, caption: str) -> Markup:
+def render_histogram(shares: Sequence[float], edges: Sequence[float], *, label: str, caption: str) -> Markup:
     """Return a histogram with a percentage axis and round numbers along both axes.
 
     shares: (bins,) share of each bin; edges: (bins + 1,); label: what the shares are of; caption: below the picture
     """
     width, height = HISTOGRAM
     inner, tall, bottom = width - _LEFT - _RIGHT, height - _ABOVE - _BELOW, height - _BELOW
-    up = round_ticks(0.0, max(shares), 3, cover=True)
+    up = compute_ticks(0.0, max(shares), 3, cover=True)
     are_whole = all((edge - 0.5).is_integer() for edge in edges)  # bins around whole numbers
-    along = round_ticks(edges[0], edges[-1], 8, least=1.0 if are_whole else 0.0)
+    along = compute_ticks(edges[0], edges[-1], 8, least=1.0 if are_whole else 0.0)
     step = inner / len(shares)
     bars = [
         {
@@ -118,11 +120,11 @@ def histogram(shares: Sequence[float], edges: Sequence[float], *, label: str, ca
     span = edges[-1] - edges[0]
     columns = [(round(_LEFT + inner * (value - edges[0]) / span, 2), f"{value:z.6g}") for value in along]
     return Markup(
-        _macros().histogram(width, height, _LEFT, width - _RIGHT, bottom, bars, rows, columns, label, caption)
+        _load_macros().histogram(width, height, _LEFT, width - _RIGHT, bottom, bars, rows, columns, label, caption)
     )
 
 
-def round_ticks(low: float, high: float, count: int, *, least: float = 0.0, cover: bool = False) -> list[float]:
+def compute_ticks(low: float, high: float, count: int, *, least: float = 0.0, cover: bool = False) -> list[float]:
     """Return about `count` multiples of 1, 2 or 5 times a power of ten in [low, high].
 
     least: smallest distance between two; cover: whether the last one is not below `high`
@@ -134,30 +136,30 @@ def round_ticks(low: float, high: float, count: int, *, least: float = 0.0, cove
     return [round(number * step, 12) for number in range(first, last + 1)]
 
 
-def pictures(figures: Iterable[Markup]) -> Markup:
+def render_figures(figures: Iterable[Markup]) -> Markup:
     """Return figures side by side, as far as the window is wide enough."""
     return Markup('<div class="pictures">{}</div>').format(Markup("").join(figures))
 
 
-def details(summary: str, items: Iterable[str]) -> Markup:
+def render_details(summary: str, items: Iterable[str]) -> Markup:
     """Return a summary that unfolds to a list."""
-    return Markup(_macros().details(summary, list(items)))
+    return Markup(_load_macros().details(summary, list(items)))
 
 
-def passage_item(what: str, id: str, title: str, snippet: str) -> Markup:
+def render_passage_item(what: str, id: str, title: str, snippet: str) -> Markup:
     """Return a list item: what the passage is, its title and id, and a snippet with the words between MARKs highlighted."""
     before, *matches = snippet.split(MARK[0])
     words = [(before, False)]
     for match, _, after in (piece.partition(MARK[1]) for piece in matches):
         words += [(match, True), (after, False)]
-    return Markup(_macros().passage(what, id, title, words))
+    return Markup(_load_macros().passage(what, id, title, words))
 
 
-def shaded(words: Iterable[tuple[str, float]], largest: float) -> Markup:
+def render_shaded_words(words: Iterable[tuple[str, float]], largest: float) -> Markup:
     """Return text with its words shaded by weight, the weight as their tooltip. words: pieces of the text, 0 between words"""
-    return Markup(_macros().shaded([(text, weight / largest, f"{weight:.4g}") for text, weight in words]))
+    return Markup(_load_macros().shaded([(text, weight / largest, f"{weight:.4g}") for text, weight in words]))
 
 
-def bars(rows: Iterable[tuple[str, str, float]]) -> Markup:
+def render_bar_table(rows: Iterable[tuple[str, str, float]]) -> Markup:
     """Return a table with a bar in each row. rows: name, printed value, length of the bar (0 to 1)"""
-    return Markup(_macros().bars(list(rows)))
+    return Markup(_load_macros().bars(list(rows)))

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import Any, TypeVar
 
-from drtk.runtime.sharding import rank
+from drtk.runtime.sharding import get_rank
 
 DIGITS = 6  # of a measured number; float32 has seven
 
@@ -23,13 +23,14 @@ def round_significant(value: Any, digits: int = DIGITS) -> Any:
 Item = TypeVar("Item")
 _LOGGER = logging.getLogger("drtk")
 PLAIN_INTERVAL = 30.0  # seconds between progress lines if stderr is not a terminal
-_FIELD = re.compile(r"`([a-z]\w*)`")
+_FIELD = re.compile(r"`([a-z]\w*)(?:=([^`]+))?`")
+OPTION_NAMES: dict[str, str] = {}  # how the running command sets a field, such as "--set NAME", if not by --NAME
 _VISIBLE = {
     code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"
 }  # terminals execute these
 
 
-def printable(text: str) -> str:
+def escape_control_characters(text: str) -> str:
     """Return a text with control characters escaped (ESC as \\x1b), which a terminal would execute."""
     return text.translate(_VISIBLE)
 
@@ -37,16 +38,22 @@ def printable(text: str) -> str:
 def name_options(text: str) -> str:
     """Return a message with `fields` in backquotes written as options: `max_length` becomes --max-length.
 
-    The library names fields of its configuration classes; the command line applies this to what it prints.
+    The library names fields of its configuration classes, or `field=value`; the command line applies this to its output.
     """
-    return _FIELD.sub(lambda field: "--" + field[1].rstrip("_").replace("_", "-"), text)
+
+    def name_option(match: re.Match[str]) -> str:
+        flag = OPTION_NAMES.get(match[1]) or "--" + match[1].rstrip("_").replace("_", "-")
+        separator = "=" if flag.startswith("--set ") else " "
+        return flag if match[2] is None else f"{flag}{separator}{match[2]}"
+
+    return _FIELD.sub(name_option, text)
 
 
 class _Stderr(logging.Handler):
     """Write to the current stderr, above a progress bar; ignore a full or closed stderr."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        message = printable(name_options(self.format(record)))
+        message = escape_control_characters(name_options(self.format(record)))
         bars = getattr(sys.modules.get("tqdm"), "tqdm", None)
         with contextlib.suppress(OSError, ValueError):
             if bars is not None and sys.stderr is not None:
@@ -58,7 +65,7 @@ class _Stderr(logging.Handler):
 def set_verbosity(*, quiet: bool, verbose: bool) -> None:
     """Set which messages are printed. With several processes (torchrun), only rank 0 prints more than errors."""
     level = logging.WARNING if quiet else logging.DEBUG if verbose else logging.INFO
-    _LOGGER.setLevel(level if rank() == 0 else logging.ERROR)
+    _LOGGER.setLevel(level if get_rank() == 0 else logging.ERROR)
     if not _LOGGER.handlers:
         handler = _Stderr()
         handler.setFormatter(logging.Formatter("drtk: %(message)s"))
@@ -76,7 +83,7 @@ def log(message: str) -> None:
     _LOGGER.info(message)
 
 
-def detail(message: str) -> None:
+def log_detail(message: str) -> None:
     """Log one line that is printed with --verbose only."""
     _LOGGER.debug(message)
 
@@ -149,7 +156,7 @@ def track(items: Iterable[Item], what: str, *, total: int | None = None, unit: s
 
 
 @contextlib.contextmanager
-def quiet_transformers() -> Iterator[None]:
+def silence_transformers() -> Iterator[None]:
     """Silence the progress bars and warnings of transformers."""
     from transformers.utils import logging
 

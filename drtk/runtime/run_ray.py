@@ -11,9 +11,9 @@ from collections.abc import Callable, Generator, Iterator
 from itertools import chain
 from typing import Any
 
-from drtk.errors import DrtkError, MissingDependency, pip_install
-from drtk.runtime.filter_job import Done
-from drtk.runtime.progress import detail
+from drtk.errors import DrtkError, MissingDependency, format_pip_command
+from drtk.runtime.filter_job import WindowResult
+from drtk.runtime.progress import log_detail
 from drtk.runtime.runners import BatchFunction, Report, RunnerSettings
 
 # Largest number and size of the windows in one Ray data set, which bounds memory for streams of any length.
@@ -45,8 +45,8 @@ class _Worker:
             return pickle.dumps(self._fault)
         try:
             result = self._function(self._function.prepare(pickle.loads(window)))
-            if isinstance(result, Done):
-                result = Done([*result.lines], result.counts)
+            if isinstance(result, WindowResult):
+                result = WindowResult([*result.lines], result.counts)
             return pickle.dumps(result, protocol=pickle.HIGHEST_PROTOCOL)
         except DrtkError as error:  # an error of the data; Ray retries or reports all others
             return pickle.dumps(error)
@@ -72,9 +72,9 @@ def run_on_ray(
     ray = _connect(running.ray_address)
     gpus = ray.cluster_resources().get("GPU", 0) if gpu else 0
     workers = running.ray_workers or max(1, int(gpus or ray.cluster_resources().get("CPU", 1)))
-    detail(f"ray: {workers} workers, {'a GPU each' if gpus else 'on CPUs'}")
+    log_detail(f"ray: {workers} workers, {'a GPU each' if gpus else 'on CPUs'}")
     done = 0
-    while rows := _next_rows(windows, done):
+    while rows := _read_rows(windows, done):
         made = (
             ray.data.from_items(rows, override_num_blocks=len(rows))
             .map_batches(
@@ -87,11 +87,11 @@ def run_on_ray(
             )
             .iter_rows()
         )
-        yield from _in_order(made, done, len(rows), ray)
+        yield from _iter_in_order(made, done, len(rows), ray)
         done += len(rows)
 
 
-def _next_rows(windows: Iterator[list[Any]], first: int) -> list[dict[str, Any]]:
+def _read_rows(windows: Iterator[list[Any]], first: int) -> list[dict[str, Any]]:
     """Return the rows of the next data set, numbered from `first`; none at the end of the stream."""
     rows: list[dict[str, Any]] = []
     size = 0
@@ -102,7 +102,7 @@ def _next_rows(windows: Iterator[list[Any]], first: int) -> list[dict[str, Any]]
     return rows
 
 
-def _in_order(made: Iterator[dict[str, Any]], first: int, number: int, ray: Any) -> Iterator[Any]:
+def _iter_in_order(made: Iterator[dict[str, Any]], first: int, number: int, ray: Any) -> Iterator[Any]:
     """Yield the results in the order of their numbers; raise the error that a worker returned."""
     early: dict[int, bytes] = {}
     wanted = first
@@ -127,7 +127,7 @@ def _connect(address: str) -> Any:
         import ray
         import ray.data
     except ImportError as error:
-        raise MissingDependency("ray", "--runner ray", pip_install("ray[data]")) from error
+        raise MissingDependency("ray", "--runner ray", format_pip_command("ray[data]")) from error
     if not ray.is_initialized():
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
         os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")  # messages of its C++ part on stderr

@@ -10,7 +10,7 @@ from typing import Any, Literal, Protocol, TypeVar
 
 from drtk.config import option
 from drtk.registry import Registry
-from drtk.runtime.filter_job import Done, FilterJob, Revise
+from drtk.runtime.filter_job import FilterJob, SecondPass, WindowResult
 from drtk.runtime.workers import read_ahead
 
 RUNNERS = Registry(
@@ -55,7 +55,7 @@ class BatchFunction:
         return records
 
     def __call__(self, prepared: Any) -> Any:
-        """Return the result of the window, which can be pickled; a filter returns a `Done`."""
+        """Return the result of the window, which can be pickled; a filter returns a `WindowResult`."""
         raise NotImplementedError
 
     def close(self) -> None:
@@ -130,7 +130,7 @@ def run_filter(
     window: int | None = None,
     unit: str = "passages",
     gpu: bool = True,
-    revise: Revise | None = None,
+    revise: SecondPass | None = None,
 ) -> None:
     """Write the results of `build(*arguments)` for the records through `job`, window by window, in their order.
 
@@ -142,7 +142,7 @@ def run_filter(
     if window is not None:
         job.window = window
 
-    def map_all(windows: Iterator[list[Record]]) -> Generator[Done, None, None]:
+    def map_all(windows: Iterator[list[Record]]) -> Generator[WindowResult, None, None]:
         return map_windows(windows, build, *arguments, running=running, gpu=gpu)
 
     job.run_windows(records, map_all, unit=unit, revise=revise)

@@ -24,12 +24,12 @@ def ignore_torchrun() -> None:
         os.environ.pop(name, None)
 
 
-def world_size() -> int:
+def get_world_size() -> int:
     """Return the number of processes that run this command together; 1 without torchrun."""
     return int(os.environ["WORLD_SIZE"]) if is_distributed() else 1
 
 
-def rank() -> int:
+def get_rank() -> int:
     """Return the number of this process, from 0. Only rank 0 writes."""
     return int(os.environ["RANK"]) if is_distributed() else 0
 

@@ -17,7 +17,7 @@ from stat import S_ISDIR, S_ISREG
 from typing import IO, Any, BinaryIO
 
 from drtk.errors import DrtkError, OutputClosed, RecordError
-from drtk.runtime.atomic import commit, hold_interrupts, lock, manifest_beside
+from drtk.runtime.atomic import commit, delay_interrupts, get_file_manifest_path, lock
 
 GZIP, ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 SUFFIXES = (".gz", ".zst")
@@ -158,7 +158,7 @@ def open_input(source: str) -> tuple[BinaryIO, DigestingReader]:
 
 
 @contextlib.contextmanager
-def compressed_faults(place: Callable[[], str]) -> Iterator[None]:
+def convert_read_errors(place: Callable[[], str]) -> Iterator[None]:
     """Convert errors of reading compressed data into errors that begin with `place()`.
 
     Raises RecordError if compressed data ends early or is damaged, DrtkError for an I/O error.
@@ -185,19 +185,19 @@ def set_max_line_bytes(count: int) -> None:
     _max_line_bytes = count
 
 
-def max_line_bytes() -> int:
+def get_max_line_bytes() -> int:
     """Return the largest length of an input line, in bytes."""
     return _max_line_bytes
 
 
-def too_long(what: str = "line") -> str:
+def describe_too_long(what: str = "line") -> str:
     """Return the error message for a line, or another unit of input, above `max_line_bytes`."""
     size, rest = divmod(_max_line_bytes, 1 << 20)
     limit = f"{_max_line_bytes:,} bytes" if rest else f"{size:,} MiB"
     return f"{what} longer than {limit}; split it, or raise the limit: drtk --max-line-bytes N COMMAND …"
 
 
-def raw_lines(stream: BinaryIO, name: str) -> Iterator[bytes]:
+def iter_raw_lines(stream: BinaryIO, name: str) -> Iterator[bytes]:
     """Iterate over the lines of a binary stream with their line ends.
 
     Raises RecordError at a line longer than `max_line_bytes`, without reading more of it.
@@ -206,7 +206,7 @@ def raw_lines(stream: BinaryIO, name: str) -> Iterator[bytes]:
     longest = limit + 1  # including the line end
     for number, line in enumerate(iter(partial(stream.readline, longest), b""), start=1):
         if len(line) == longest and line[-1:] != b"\n":
-            raise RecordError(f"{name}:{number}", too_long())
+            raise RecordError(f"{name}:{number}", describe_too_long())
         yield line
 
 
@@ -216,8 +216,8 @@ def read_lines(stream: BinaryIO, name: str) -> Iterator[tuple[int, bytes]]:
     Raises RecordError for truncated or damaged compression or a line above the limit, DrtkError for a disk error.
     """
     number = 0
-    with compressed_faults(lambda: f"{name}:{number + 1}"):
-        for number, line in enumerate(raw_lines(stream, name), start=1):
+    with convert_read_errors(lambda: f"{name}:{number + 1}"):
+        for number, line in enumerate(iter_raw_lines(stream, name), start=1):
             if number == 1 and line.startswith(_BOM):
                 line = line[len(_BOM) :]
             yield number, line.rstrip(b"\r\n")
@@ -281,7 +281,7 @@ class Output:
             self._open()
             return self
         except BaseException as error:
-            self._abandon()
+            self._discard()
             if isinstance(error, (OSError, ValueError)):
                 raise DrtkError(f"{self.target}: {getattr(error, 'strerror', None) or error}") from error
             raise
@@ -290,14 +290,14 @@ class Output:
 
     def _open(self) -> None:
         if self.target == STANDARD:
-            self._file = _stdout()
+            self._file = _open_stdout()
             return
         if not is_replaceable(self.target):
             self._file = open(self.target, "ab", buffering=1 << 16)  # noqa: SIM115 - closed by commit or abandon
             return
         self.part = Path(self.target).with_name(Path(self.target).name + self._suffix)
-        with hold_interrupts():  # otherwise an interrupt could leave the new file behind
-            self._file = _locked(self.part)
+        with delay_interrupts():  # otherwise an interrupt could leave the new file behind
+            self._file = _open_locked(self.part)
         if os.fstat(self._file.fileno()).st_size < self._start:
             raise DrtkError(f"{self.part}: is shorter than its journal says; `force` begins again")
         if self._journal is not None and not self.keep_part:
@@ -315,7 +315,7 @@ class Output:
         try:
             self._file.write(data)
         except OSError as error:
-            raise self._fault(error) from error
+            raise self._convert_error(error) from error
 
     def end_frame(self) -> int:
         """Finish the compressed frame and flush; return the offset in bytes, at which a run can resume."""
@@ -326,7 +326,7 @@ class Output:
             self._file.flush()
             return 0 if self.part is None else self._file.tell()
         except OSError as error:
-            raise self._fault(error) from error
+            raise self._convert_error(error) from error
 
     def sync(self) -> None:
         """Flush the data written so far to disk, so that it survives a power failure."""
@@ -335,9 +335,9 @@ class Output:
                 self._file.flush()
                 os.fsync(self._file.fileno())
         except OSError as error:
-            raise self._fault(error) from error
+            raise self._convert_error(error) from error
 
-    def _fault(self, error: OSError) -> DrtkError:
+    def _convert_error(self, error: OSError) -> DrtkError:
         if error.errno == errno.EPIPE:
             return OutputClosed("the reader of the output went away")
         where = "standard output" if self.target == STANDARD else self.part or self.target
@@ -353,7 +353,7 @@ class Output:
             try:
                 commit(self.part, Path(self.target), self.manifest)
             except OSError as error:
-                raise self._fault(error) from error
+                raise self._convert_error(error) from error
         self._close()
 
     def _close(self) -> None:
@@ -361,32 +361,32 @@ class Output:
             self._file.close()
         except OSError as error:
             if error.errno != errno.EPIPE:
-                raise self._fault(error) from error
+                raise self._convert_error(error) from error
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
         if kind is None and self._scratch:
             self.keep_part = False
-            self._abandon()
+            self._discard()
         elif kind is None:
             try:
                 self.commit()
             except BaseException:
-                self._abandon()
+                self._discard()
                 raise
         else:
-            self._abandon()
+            self._discard()
 
-    def _abandon(self) -> None:
+    def _discard(self) -> None:
         if self._file is None or self._file.closed:  # the file at that name may be another run's
             return
-        if self.part is not None and not self.keep_part and _is_at(self._file, self.part):
-            manifest_beside(self.part).unlink(missing_ok=True)
+        if self.part is not None and not self.keep_part and _has_path(self._file, self.part):
+            get_file_manifest_path(self.part).unlink(missing_ok=True)
             self.part.unlink(missing_ok=True)  # before it is unlocked
         with contextlib.suppress(DrtkError):  # report the first error
             self._close()
 
 
-def _stdout() -> IO[bytes]:
+def _open_stdout() -> IO[bytes]:
     """Return stdout with a file descriptor of its own, so that closing it does not close sys.stdout."""
     if sys.stdout is None:
         raise DrtkError("standard output: is closed")
@@ -394,19 +394,19 @@ def _stdout() -> IO[bytes]:
     return os.fdopen(os.dup(sys.stdout.fileno()), "wb", buffering=1 << 16)
 
 
-def _locked(part: Path) -> IO[bytes]:
+def _open_locked(part: Path) -> IO[bytes]:
     """Open and lock `part` for writing. Raises DrtkError if another run has locked it."""
     while True:
         file = os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666), "wb", buffering=1 << 16)
         if not lock(file.fileno()):
             file.close()
             raise DrtkError(f"{part}: another run is writing it")
-        if _is_at(file, part):
+        if _has_path(file, part):
             return file
         file.close()  # another run finished and renamed it in the meantime
 
 
-def _is_at(file: IO[bytes], path: Path) -> bool:
+def _has_path(file: IO[bytes], path: Path) -> bool:
     """Return whether an open file still has that path, and was not renamed or replaced."""
     try:
         return os.path.samestat(os.fstat(file.fileno()), os.stat(path))

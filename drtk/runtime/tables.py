@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from drtk.runtime.progress import printable
+from drtk.runtime.progress import escape_control_characters
 
 _MARKDOWN = re.compile(r"[\\`*>\[\]|~#]|<(?=[A-Za-z/!?])|&(?=#?\w+;)|(?<![^\W_])_|_(?![^\W_])")
 _LATEX = str.maketrans(
@@ -47,10 +47,13 @@ def format_table(
         writer.writerows([["" if cell.value is None else cell.value for cell in row] for row in rows])
         yield from buffer.getvalue().splitlines()
         return
-    texts = [[Cell(printable(format_value(cell.value, digits)), cell.best, cell.note) for cell in row] for row in rows]
-    columns = {"table": _aligned, "markdown": _markdown, "latex": _latex}[format]
-    is_text = [text and not (right and at) for at, text in enumerate(text_columns(rows))]
-    yield from columns([*map(printable, header)], texts, is_text)
+    texts = [
+        [Cell(escape_control_characters(format_value(cell.value, digits)), cell.best, cell.note) for cell in row]
+        for row in rows
+    ]
+    columns = {"table": _format_aligned, "markdown": _format_markdown, "latex": _format_latex}[format]
+    is_text = [text and not (right and at) for at, text in enumerate(find_text_columns(rows))]
+    yield from columns([*map(escape_control_characters, header)], texts, is_text)
 
 
 def format_value(value: str | float | None, digits: int) -> str:
@@ -60,17 +63,17 @@ def format_value(value: str | float | None, digits: int) -> str:
     return str(value) if isinstance(value, str | int) else f"{value:z.{digits}f}"  # z: no sign before a rounded 0
 
 
-def text_columns(rows: Sequence[Row]) -> list[bool]:
+def find_text_columns(rows: Sequence[Row]) -> list[bool]:
     """Return for each column whether it holds no number."""
     return [all(not isinstance(cell.value, float | int) for cell in column) for column in zip(*rows, strict=True)]
 
 
-def note_columns(rows: Sequence[Row]) -> list[bool]:
+def find_note_columns(rows: Sequence[Row]) -> list[bool]:
     """Return for each column whether any cell has a note: notes get a column of their own, so that digits line up."""
     return [any(cell.note for cell in column) for column in zip(*rows, strict=True)]
 
 
-def _aligned(header: list[str], rows: list[Row], is_text: list[bool]) -> Iterator[str]:
+def _format_aligned(header: list[str], rows: list[Row], is_text: list[bool]) -> Iterator[str]:
     has_best = any(cell.best for row in rows for cell in row)
     lines = [[(name, "") for name in header]]
     lines += [[(str(cell.value), cell.note + "*" * cell.best) for cell in row] for row in rows]
@@ -89,10 +92,10 @@ def _aligned(header: list[str], rows: list[Row], is_text: list[bool]) -> Iterato
         yield "  ".join(fields).rstrip()
 
 
-def _markdown(header: list[str], rows: list[Row], is_text: list[bool]) -> Iterator[str]:
+def _format_markdown(header: list[str], rows: list[Row], is_text: list[bool]) -> Iterator[str]:
     """Align numbers to the right, but to the left if the column has notes and its values are equally long."""
     lengths = [{len(str(cell.value)) for cell in column} for column in zip(*rows, strict=True)]
-    is_even = [noted and len(found) == 1 for noted, found in zip(note_columns(rows), lengths, strict=True)]
+    is_even = [noted and len(found) == 1 for noted, found in zip(find_note_columns(rows), lengths, strict=True)]
 
     def line(fields: Sequence[str]) -> str:
         return "| " + " | ".join(fields) + " |"
@@ -106,19 +109,19 @@ def _markdown(header: list[str], rows: list[Row], is_text: list[bool]) -> Iterat
 
 def escape_markdown(text: str) -> str:
     """Return a text on one line, escaped for Markdown except for underscores inside words."""
-    return _MARKDOWN.sub(r"\\\g<0>", printable(" ".join(text.split())))
+    return _MARKDOWN.sub(r"\\\g<0>", escape_control_characters(" ".join(text.split())))
 
 
-def markdown_code(text: str) -> str:
+def format_markdown_code(text: str) -> str:
     """Return a text on one line as a Markdown code span."""
-    plain = printable(" ".join(text.split()))
+    plain = escape_control_characters(" ".join(text.split()))
     fence = "`" * (1 + max((len(run) for run in re.findall("`+", plain)), default=0))
     return f"{fence} {plain} {fence}" if len(fence) > 1 else f"`{plain}`"
 
 
-def _latex(header: list[str], rows: list[Row], is_text: list[bool]) -> Iterator[str]:
+def _format_latex(header: list[str], rows: list[Row], is_text: list[bool]) -> Iterator[str]:
     """Put notes into a second column without space before it."""
-    has_notes = note_columns(rows)
+    has_notes = find_note_columns(rows)
 
     def line(cells: Sequence[Cell]) -> str:
         fields: list[str] = []

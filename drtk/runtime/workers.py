@@ -80,7 +80,9 @@ class Workers:
             self._task = build(*arguments)
             return
         context = multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")
-        self._pool = ProcessPoolExecutor(count, mp_context=context, initializer=_set_up, initargs=(build, arguments))
+        self._pool = ProcessPoolExecutor(
+            count, mp_context=context, initializer=_init_worker, initargs=(build, arguments)
+        )
         self._pool.submit(os.getpid).result()  # fork all of them now
 
     def map(self, items: Iterable[Any]) -> Iterator[Any]:
@@ -88,7 +90,7 @@ class Workers:
         if self._pool is None:
             return map(self._task, items)
         with _report_killed_worker():
-            results = self._pool.map(_work, items)
+            results = self._pool.map(_run_task, items)
 
         def checked() -> Iterator[Any]:
             with _report_killed_worker():
@@ -115,20 +117,20 @@ def _report_killed_worker() -> Iterator[None]:
     try:
         yield
     except BrokenProcessPool as error:
-        raise DrtkError("a worker process was killed, probably out of memory; try `workers` 1") from error
+        raise DrtkError("a worker process was killed, probably out of memory; try `num_workers` 1") from error
 
 
 _tasks: list[Callable[[Any], Any]] = []  # in a worker process: its function
 
 
-def _set_up(build: Callable[..., Callable[[Any], Any]], arguments: tuple[Any, ...]) -> None:
+def _init_worker(build: Callable[..., Callable[[Any], Any]], arguments: tuple[Any, ...]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent process handles it and ends this one
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the processes use all cores already
     threading.Thread(target=_end_with_parent, daemon=True).start()
     _tasks.append(build(*arguments))
 
 
-def _work(item: Any) -> Any:
+def _run_task(item: Any) -> Any:
     return _tasks[0](item)
 
 

@@ -19,19 +19,19 @@ _PUNCTUATION = str.maketrans("", "", string.punctuation)
 Contains = Callable[[str], bool]
 
 
-def answer_tokens(text: str) -> list[str]:
+def tokenize_answer(text: str) -> list[str]:
     """Return the lower-case tokens of a text, decomposed (NFD), as in DPR's released code (Karpukhin 2020)."""
     return [token.lower() for token in _TOKEN.findall(unicodedata.normalize("NFD", text))]
 
 
-class TokenMatch:
+class TokenMatcher:
     """Match texts that contain one of the answers as a sequence of whole tokens.
 
     Answers without tokens match nothing; in DPR's code an empty one matches everything.
     """
 
     def __init__(self, answers: Iterable[str]) -> None:
-        self._answers = [tokens for tokens in map(answer_tokens, answers) if tokens]
+        self._answers = [tokens for tokens in map(tokenize_answer, answers) if tokens]
         self._needles = [
             [_fold_case(token) for token in sorted(set(answer), key=len)[::-1]] for answer in self._answers
         ]
@@ -49,7 +49,7 @@ class TokenMatch:
         ]
         if not likely:
             return False
-        tokens = answer_tokens(text)
+        tokens = tokenize_answer(text)
         return any(_contains(tokens, answer) for answer in likely)
 
 
@@ -70,7 +70,7 @@ def _contains(tokens: Sequence[str], answer: Sequence[str]) -> bool:
         return False
 
 
-class PatternMatch:
+class PatternMatcher:
     """Match texts in which a regular expression of `answers` is found (CuratedTREC).
 
     The text is decomposed (NFD) and case is ignored; ^ and $ match at line ends.
@@ -96,9 +96,9 @@ class PatternMatch:
         return any(pattern.search(plain) for pattern in self._patterns)
 
 
-MATCHES: dict[str, Callable[[Iterable[str]], TokenMatch | PatternMatch]] = {
-    "tokens": TokenMatch,
-    "regex": PatternMatch,
+MATCHERS: dict[str, Callable[[Iterable[str]], TokenMatcher | PatternMatcher]] = {
+    "tokens": TokenMatcher,
+    "regex": PatternMatcher,
 }
 
 
@@ -107,17 +107,19 @@ def normalize_answer(text: str) -> str:
     return " ".join(_ARTICLE.sub(" ", text.lower().translate(_PUNCTUATION)).split())
 
 
-def exact_match(prediction: str, answers: Iterable[str]) -> bool:
+def is_exact_match(prediction: str, answers: Iterable[str]) -> bool:
     """Return whether the prediction equals one of the answers after normalization."""
     return normalize_answer(prediction) in map(normalize_answer, answers)
 
 
-def token_f1(prediction: str, answers: Iterable[str]) -> float:
+def compute_token_f1(prediction: str, answers: Iterable[str]) -> float:
     """Return the best F1 of the normalized words of the prediction and of an answer (SQuAD); 1 if both are empty."""
-    return max((_f1(normalize_answer(prediction).split(), normalize_answer(a).split()) for a in answers), default=0.0)
+    return max(
+        (_compute_f1(normalize_answer(prediction).split(), normalize_answer(a).split()) for a in answers), default=0.0
+    )
 
 
-def _f1(predicted: Sequence[str], wanted: Sequence[str]) -> float:
+def _compute_f1(predicted: Sequence[str], wanted: Sequence[str]) -> float:
     if not predicted or not wanted:
         return float(predicted == wanted)
     shared = sum((Counter(predicted) & Counter(wanted)).values())

@@ -13,7 +13,7 @@ from drtk.records import Passage, Query
 
 
 @dataclass(frozen=True)
-class Tokens:
+class TokenizedTexts:
     """Token ids of several texts, concatenated.
 
     ids, types: (sum of lengths,), int32; `types` (segments) is None if the model has none
@@ -26,7 +26,7 @@ class Tokens:
     starts: np.ndarray
 
     @classmethod
-    def of(cls, ids: Sequence[Sequence[int]], types: Sequence[Sequence[int]] | None) -> Tokens:
+    def from_lists(cls, ids: Sequence[Sequence[int]], types: Sequence[Sequence[int]] | None) -> TokenizedTexts:
         """Return the tokens of one list of ids per text."""
         lengths = np.fromiter(map(len, ids), dtype=np.int64, count=len(ids))
         total = int(lengths.sum())
@@ -68,7 +68,7 @@ class TextTokenizer:
         self.pad = int(tokenizer.pad_token_id or 0)
         self.left = tokenizer.padding_side == "left"
 
-    def __call__(self, items: Sequence[Passage | Query | str]) -> Tokens:
+    def __call__(self, items: Sequence[Passage | Query | str]) -> TokenizedTexts:
         """Return the tokens of the items, each at most `max_length`, special tokens included."""
         parts = [self._split(item) for item in items]
         is_pair = np.array([bool(second) for _, second in parts], dtype=bool)
@@ -89,7 +89,7 @@ class TextTokenizer:
         between = self.tokenizer.sep_token if self.title == "sep" and item.text else ""
         return f"{self.prompt}{item.title}{between} {item.text}", ""
 
-    def _encode(self, texts: list[str], pairs: list[str] | None) -> Tokens:
+    def _encode(self, texts: list[str], pairs: list[str] | None) -> TokenizedTexts:
         return _encode(self.tokenizer, texts, pairs, max_length=self.max_length, with_types=self.with_types)
 
 
@@ -101,16 +101,18 @@ class PairTokenizer:
         self.with_types = "token_type_ids" in tokenizer.model_input_names
         self.pad, self.left = int(tokenizer.pad_token_id or 0), tokenizer.padding_side == "left"
 
-    def __call__(self, pairs: Iterable[tuple[str, str]]) -> Tokens:
+    def __call__(self, pairs: Iterable[tuple[str, str]]) -> TokenizedTexts:
         """Return the tokens of the pairs, in their order."""
         pairs = list(pairs)
         first, second = [self.prompt + text for text, _ in pairs], [text for _, text in pairs]
         return _encode(self.tokenizer, first, second, max_length=self.max_length, with_types=self.with_types)
 
 
-def _encode(tokenizer: Any, texts: list[str], pairs: list[str] | None, *, max_length: int, with_types: bool) -> Tokens:
+def _encode(
+    tokenizer: Any, texts: list[str], pairs: list[str] | None, *, max_length: int, with_types: bool
+) -> TokenizedTexts:
     if not texts:
-        return Tokens.of([], [] if with_types else None)
+        return TokenizedTexts.from_lists([], [] if with_types else None)
     encoded = tokenizer(
         texts,
         text_pair=pairs,
@@ -120,10 +122,10 @@ def _encode(tokenizer: Any, texts: list[str], pairs: list[str] | None, *, max_le
         return_attention_mask=False,
         return_token_type_ids=with_types,
     )
-    return Tokens.of(encoded["input_ids"], encoded.get("token_type_ids") if with_types else None)
+    return TokenizedTexts.from_lists(encoded["input_ids"], encoded.get("token_type_ids") if with_types else None)
 
 
-def _interleave(is_first: np.ndarray, first: Tokens, second: Tokens) -> Tokens:
+def _interleave(is_first: np.ndarray, first: TokenizedTexts, second: TokenizedTexts) -> TokenizedTexts:
     """Return the next tokens of `first` where `is_first`, elsewhere the next of `second`."""
     lengths = np.empty(len(is_first), dtype=np.int64)
     starts = np.empty(len(is_first), dtype=np.int64)
@@ -132,10 +134,10 @@ def _interleave(is_first: np.ndarray, first: Tokens, second: Tokens) -> Tokens:
     types = None
     if first.types is not None and second.types is not None:
         types = np.concatenate([first.types, second.types])
-    return Tokens(np.concatenate([first.ids, second.ids]), types, lengths, starts)
+    return TokenizedTexts(np.concatenate([first.ids, second.ids]), types, lengths, starts)
 
 
-def batches_by_length(lengths: np.ndarray, *, budget: int, most: int = 4096) -> Iterator[np.ndarray]:
+def iter_batches_by_length(lengths: np.ndarray, *, budget: int, most: int = 4096) -> Iterator[np.ndarray]:
     """Yield batches of row numbers by falling length; out of memory then occurs in the first batch, if at all.
 
     lengths: (texts,); a batch has at most `budget` tokens, padding included, and `most` texts, but at least one
@@ -148,7 +150,7 @@ def batches_by_length(lengths: np.ndarray, *, budget: int, most: int = 4096) -> 
         start += rows
 
 
-def groups_by_length(lengths: np.ndarray, *, overhead: float) -> list[np.ndarray]:
+def group_by_length(lengths: np.ndarray, *, overhead: float) -> list[np.ndarray]:
     """Return groups of row numbers by falling length with the least cost: tokens, padding included, and `overhead` per group.
 
     lengths: (texts,); overhead: cost of a group, in tokens

@@ -12,24 +12,24 @@ from drtk.config import check_effects
 from drtk.data.jsonl import dump
 from drtk.errors import UsageError
 from drtk.records import Passage
-from drtk.runtime.filter_job import Done, FilterJob
-from drtk.runtime.manifest import folder_entry
+from drtk.runtime.filter_job import FilterJob, WindowResult
+from drtk.runtime.manifest import describe_folder
 from drtk.runtime.progress import log
 from drtk.runtime.runners import BatchFunction, RunnerSettings, run_filter
 from drtk.runtime.workers import Workers, count_cores
 from drtk.text.config import ChunkSettings
-from drtk.text.rng import between, uniform
+from drtk.text.rng import sample_integer, sample_uniform
 from drtk.text.sentences import (
     PunktModel,
     SentenceSplitter,
     Span,
+    find_word_spans,
     load_installed_model,
     normalize_whitespace,
     parse_model,
     save_model,
     train_model,
     trim,
-    word_spans,
 )
 from drtk.text.tokenizers import Units, WordCounter, WordPieceCounter, load_tokenizer, serialize_tokenizer
 
@@ -177,10 +177,10 @@ class Chunker:
         if self._splitter is None:
             return []
         begin, end = area
-        return [(begin + start, begin + stop) for start, stop in self._splitter.spans(text[begin:end])]
+        return [(begin + start, begin + stop) for start, stop in self._splitter.find_spans(text[begin:end])]
 
     def _cut_words(self, text: str, sentences: list[Span]) -> list[Cut]:
-        words = word_spans(text)
+        words = find_word_spans(text)
         cuts = []
         first = 0  # the first sentence that reaches into the block
         for begin, end in split_blocks(len(words), self._cap, overlap=self._settings.overlap):
@@ -202,14 +202,14 @@ class Chunker:
         def units_of(sentence: int) -> Units:
             if sentence not in units:
                 begin, end = sentences[sentence]
-                units[sentence] = self._counter.units(text[begin:end])
+                units[sentence] = self._counter.split_units(text[begin:end])
             return units[sentence]
 
         def random_cap(group: int) -> int:
-            if uniform(settings.seed, id, "short", group) >= settings.short_prob:
+            if sample_uniform(settings.seed, id, "short", group) >= settings.short_prob:
                 return cap
             low = settings.short_min or (2 if settings.policy == "cotmae" else 1)
-            return between(min(low, cap), cap, settings.seed, id, "short cap", group)
+            return sample_integer(min(low, cap), cap, settings.seed, id, "short cap", group)
 
         def span_of(part: Part) -> Span:
             sentence, begin, end = part
@@ -219,7 +219,7 @@ class Chunker:
             return trim(text, start, stop)
 
         def boundary(sentence: int, begin: int, latest: int) -> int:
-            return units_of(sentence).boundary(begin, latest)
+            return units_of(sentence).find_boundary(begin, latest)
 
         groups = group_sentences(
             settings.policy,
@@ -268,14 +268,14 @@ class ChunkWindows(BatchFunction):
             size += len(document.text)
         return self._workers.map(batches)
 
-    def __call__(self, prepared: Iterator[tuple[list[bytes], int]]) -> Done:
+    def __call__(self, prepared: Iterator[tuple[list[bytes], int]]) -> WindowResult:
         """Return the passages as JSON lines, and the number of documents without words."""
         lines: list[bytes] = []
         empty = 0
         for batch_lines, batch_empty in prepared:
             lines += batch_lines
             empty += batch_empty
-        return Done(lines, {"empty": empty})
+        return WindowResult(lines, {"empty": empty})
 
     def close(self) -> None:
         """End the processes."""
@@ -314,8 +314,8 @@ def chunk_corpus(
     job.record(settings)
     check_settings(settings)
     running = running or RunnerSettings()
-    if running.runner != "local" and settings.workers:
-        raise UsageError("`workers` has no effect with Ray; `ray_workers` sets the number of its workers")
+    if running.runner != "local" and settings.num_workers:
+        raise UsageError("`num_workers` has no effect with Ray; `ray_workers` sets the number of its workers")
     stream = iter(documents)
     train = needs_sentences(settings) and settings.punkt_model is None
     head: list[Passage] = []
@@ -325,7 +325,7 @@ def chunk_corpus(
         size += len(document.text)
     model = _choose_model(settings, job, head) if needs_sentences(settings) else None
     cap, tokenizer = _choose_cap(settings, job)
-    count = settings.workers or (count_cores() if size >= _WORTH_WORKERS else 1)
+    count = settings.num_workers or (count_cores() if size >= _WORTH_WORKERS else 1)
     job.counts["empty"] = 0  # also reported without documents
     run_filter(
         chain(head, stream),
@@ -361,7 +361,7 @@ def check_settings(settings: ChunkSettings) -> None:
 def _choose_model(settings: ChunkSettings, job: FilterJob, head: list[Passage]) -> PunktModel:
     """Return the named Punkt model, nltk's, or one trained on the first megabytes of the input."""
     if settings.punkt_model is not None:
-        data = b"\n".join(line for _, line in job.intake.lines(settings.punkt_model))
+        data = b"\n".join(line for _, line in job.tracker.iter_lines(settings.punkt_model))
         return parse_model(data, settings.punkt_model)
     model = None if settings.save_punkt else load_installed_model(settings.language)
     if model is not None:
@@ -392,7 +392,7 @@ def _choose_cap(settings: ChunkSettings, job: FilterJob) -> tuple[int, str | Non
         return settings.max_words or MAX_WORDS, None
     tokenizer = load_tokenizer(settings.tokenizer)
     if Path(settings.tokenizer).expanduser().is_dir():
-        job.intake.inputs.append(folder_entry(settings.tokenizer))
+        job.tracker.inputs.append(describe_folder(settings.tokenizer))
     cap = settings.max_tokens or MAX_TOKENS
     special = tokenizer.num_special_tokens_to_add(pair=False)
     if settings.reserve_special:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from drtk.records import Passage
 
 
-def added_texts(passage: Passage, field: str) -> list[str]:
+def get_added_texts(passage: Passage, field: str) -> list[str]:
     """Return the strings of a field; none if it is missing or null.
 
     Raises ValueError for a field that is neither a string nor a list of strings.
@@ -20,7 +20,7 @@ def added_texts(passage: Passage, field: str) -> list[str]:
     return value
 
 
-def plain_query(question: str) -> str:
+def format_query(question: str) -> str:
     """Return `question` with a single question mark at its end, separated by a space.
 
     Plain and expanded queries then differ in the expansion alone (docs/methods/gar.md).
@@ -28,10 +28,10 @@ def plain_query(question: str) -> str:
     return f"{question.strip().removesuffix('?').rstrip()} ?"
 
 
-def expanded_query(question: str, *expansions: str) -> str:
+def expand_query(question: str, *expansions: str) -> str:
     """Return `question`, a question mark, and the expansions in their order: one (GAR, EAR) or all (GAR's concat).
 
     >>> expanded_query("who wrote hamlet?", "william shakespeare")
     'who wrote hamlet ? william shakespeare'
     """
-    return " ".join([plain_query(question), *(text for each in expansions if (text := " ".join(each.split())))])
+    return " ".join([format_query(question), *(text for each in expansions if (text := " ".join(each.split())))])

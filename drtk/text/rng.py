@@ -12,17 +12,17 @@ def _digest(key: tuple[str | int, ...], size: int) -> int:
     )
 
 
-def uniform(*key: str | int) -> float:
+def sample_uniform(*key: str | int) -> float:
     """Return a number in [0, 1) that depends only on `key`: the same in every process, batch and version of Python."""
     return (_digest(key, 8) >> 11) / (1 << 53)  # a float holds 53 bits
 
 
-def between(low: int, high: int, *key: str | int) -> int:
+def sample_integer(low: int, high: int, *key: str | int) -> int:
     """Return an integer in [low, high], both included, that depends only on `key`."""
-    return low + int(uniform(*key) * (high - low + 1))
+    return low + int(sample_uniform(*key) * (high - low + 1))
 
 
-def generator(*key: str | int) -> Any:
+def create_generator(*key: str | int) -> Any:
     """Return a numpy Generator that depends only on `key`."""
     import numpy as np
 

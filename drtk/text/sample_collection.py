@@ -15,15 +15,15 @@ from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
 from drtk.data.jsonl import dump
-from drtk.errors import DrtkError, MissingDependency, pip_install
+from drtk.errors import DrtkError, MissingDependency, format_pip_command
 from drtk.records import Passage, Query
 from drtk.runtime.folder_job import FolderJob
 from drtk.runtime.progress import log
 from drtk.runtime.streams import Output, digest_file
 from drtk.runtime.workers import Workers, count_cores
 from drtk.text.config import SampleSettings
-from drtk.text.rng import uniform
-from drtk.text.words import content_words, words
+from drtk.text.rng import sample_uniform
+from drtk.text.words import extract_content_words, extract_words
 
 STDLIB = "stdlib"
 # Calls that document compiled functions, and their number of arguments up to the text.
@@ -107,7 +107,7 @@ def _iter_documenting_call(call: ast.Call, scope: str) -> Iterator[tuple[str, st
     else:
         name = ast.unparse(target)
     if re.fullmatch(r"[\w.]+", name):
-        yield public_name(name), "function", inspect.cleandoc(_PLACEHOLDER.sub("", text))
+        yield make_public_name(name), "function", inspect.cleandoc(_PLACEHOLDER.sub("", text))
 
 
 def _evaluate_text(node: ast.expr) -> str | None:
@@ -123,7 +123,7 @@ def _evaluate_text(node: ast.expr) -> str | None:
     return None
 
 
-def public_name(name: str) -> str:
+def make_public_name(name: str) -> str:
     """Return a qualified name without private parts: numpy.linalg._linalg.solve -> numpy.linalg.solve."""
     first, *rest = name.split(".")
     return ".".join([first.lstrip("_"), *(part for part in rest if not part.startswith("_"))])
@@ -161,7 +161,7 @@ def remove_markup(text: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
+class SampledPair:
     """A query, and the document that answers it."""
 
     query: Query
@@ -179,7 +179,7 @@ def make_sample(settings: SampleSettings, job: FolderJob) -> None:
     for package in settings.packages:
         root = _find_root(package)
         if root is None and settings.packages != SampleSettings().packages:
-            raise MissingDependency(package, "its documentation", pip_install(package))
+            raise MissingDependency(package, "its documentation", format_pip_command(package))
         if root is None:
             log(f"{package} is not installed: excluded")
             continue
@@ -190,7 +190,7 @@ def make_sample(settings: SampleSettings, job: FolderJob) -> None:
         versions[package], path = _find_version(package)
         facts = path.stat()
         entry = {"path": str(path), "bytes": facts.st_size, "digest": digest_file(path), "mtime_ns": facts.st_mtime_ns}
-        job.intake.inputs.append(entry)
+        job.tracker.inputs.append(entry)
     pairs = sample_pairs(files, settings)
     if not pairs:
         raise DrtkError("no documentation found in these packages: " + ", ".join(settings.packages))
@@ -200,19 +200,19 @@ def make_sample(settings: SampleSettings, job: FolderJob) -> None:
     job.finish(packages=versions)
 
 
-def sample_pairs(files: list[tuple[str, Path, str]], settings: SampleSettings) -> list[Pair]:
+def sample_pairs(files: list[tuple[str, Path, str]], settings: SampleSettings) -> list[SampledPair]:
     """Return the pairs of the sources (package, file, module), ordered by a hash of their names, at most `settings.limit`."""
     batches = [files[begin : begin + _FILES_AT_ONCE] for begin in range(0, len(files), _FILES_AT_ONCE)]
-    with Workers(_make_reader, count=min(settings.workers or count_cores(), len(batches))) as workers:
+    with Workers(_make_reader, count=min(settings.num_workers or count_cores(), len(batches))) as workers:
         docstrings = [item for batch in workers.map(batches) for item in batch]
     usable = _select_usable(docstrings, settings.min_words)
-    usable.sort(key=lambda item: (uniform("sample", item[1].name), item[1].name))
+    usable.sort(key=lambda item: (sample_uniform("sample", item[1].name), item[1].name))
     pairs = []
     for package, item in usable[: settings.limit]:
         title = item.name.rpartition(".")[0] or item.name  # its own name often repeats words of the query
         document = Passage(item.name, item.body, title, {"package": package, "kind": item.kind})
-        is_test = uniform("split", item.name) * 100 < settings.test_percent
-        pairs.append(Pair(Query(f"q-{item.name}", item.summary), document, is_test))
+        is_test = sample_uniform("split", item.name) * 100 < settings.test_percent
+        pairs.append(SampledPair(Query(f"q-{item.name}", item.summary), document, is_test))
     return pairs
 
 
@@ -244,7 +244,7 @@ def _iter_sources(package: str, root: Path) -> Iterator[tuple[str, Path, str]]:
         if package != STDLIB:
             names.insert(0, package)
         if names and names != ["__main__"]:
-            yield package, path, public_name(".".join(names))
+            yield package, path, make_public_name(".".join(names))
 
 
 def _find_version(package: str) -> tuple[str, Path]:
@@ -279,19 +279,19 @@ def _select_usable(docstrings: list[tuple[str, DocString]], min_words: int) -> l
             unique.append((package, item))
         names.add(item.name)
         texts.add(text)
-    shared = Counter(_key(item.summary) for _, item in unique)
+    shared = Counter(_normalize_key(item.summary) for _, item in unique)
     return [
         (package, item)
         for package, item in unique
-        if shared[_key(item.summary)] == 1
+        if shared[_normalize_key(item.summary)] == 1
         and is_query(item.summary)
         and len(item.body.split()) >= min_words
-        and _key(item.summary) not in _key(item.body)
+        and _normalize_key(item.summary) not in _normalize_key(item.body)
     ]
 
 
-def _key(text: str) -> str:
-    return " ".join(words(text))
+def _normalize_key(text: str) -> str:
+    return " ".join(extract_words(text))
 
 
 def is_query(summary: str) -> bool:
@@ -299,14 +299,14 @@ def is_query(summary: str) -> bool:
     head = summary.partition(":")[0]
     return (
         len(summary.split()) in _QUERY_WORDS
-        and len(set(content_words(summary))) >= 2
+        and len(set(extract_content_words(summary))) >= 2
         and summary[0].isalpha()
         and not ("(" in head and head.endswith(")"))
         and not any(mark in summary for mark in ("===", "---", "~~~", ">>>", "::"))
     )
 
 
-def _write(folder: Path, pairs: list[Pair]) -> None:
+def _write(folder: Path, pairs: list[SampledPair]) -> None:
     (folder / "qrels").mkdir(exist_ok=True)
     with Output(str(folder / "documents.jsonl")) as documents, Output(str(folder / "queries.jsonl")) as queries:
         for pair in pairs:

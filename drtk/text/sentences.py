@@ -112,16 +112,16 @@ def parse_model(data: bytes, name: str) -> PunktModel:
         if content["kind"] != _KIND:
             raise ValueError
         return PunktModel(
-            tuple(map(_word, content["abbreviations"])),
-            tuple((_word(first), _word(second)) for first, second in content["collocations"]),
-            tuple(map(_word, content["sentence_starters"])),
-            {_word(word): int(bits) for word, bits in content["capitalisation"].items()},
+            tuple(map(_parse_word, content["abbreviations"])),
+            tuple((_parse_word(first), _parse_word(second)) for first, second in content["collocations"]),
+            tuple(map(_parse_word, content["sentence_starters"])),
+            {_parse_word(word): int(bits) for word, bits in content["capitalisation"].items()},
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:  # JSONDecodeError is a ValueError
         raise DrtkError(f"{name}: is not a sentence model; chunk `save_punkt` makes one") from error
 
 
-def _word(value: Any) -> str:
+def _parse_word(value: Any) -> str:
     if not isinstance(value, str):
         raise TypeError
     return value
@@ -147,7 +147,7 @@ class SentenceSplitter:
         parameters.ortho_context = _Counts(model.capitalisation)
         self._punkt = PunktSentenceTokenizer(parameters)
 
-    def spans(self, text: str) -> list[Span]:
+    def find_spans(self, text: str) -> list[Span]:
         """Return (begin, end) of each sentence, in order, without the white space around it.
 
         Split a long text in blocks, and the last sentence of a block again with the next one. The result is that of
@@ -156,7 +156,7 @@ class SentenceSplitter:
         found: list[Span] = []
         begin = 0
         while begin < len(text):
-            end = _block_end(text, begin)
+            end = _find_block_end(text, begin)
             inside = [(begin + start, begin + stop) for start, stop in self._punkt.span_tokenize(text[begin:end])]
             if end < len(text) and len(inside) > 1:
                 end = inside.pop()[0]
@@ -170,15 +170,15 @@ def split_plain_sentences(text: str) -> list[str]:
 
     The result is the same on every machine, whether nltk's data is installed or not.
     """
-    return [" ".join(text[begin:end].split()) for begin, end in _plain_splitter().spans(text)]
+    return [" ".join(text[begin:end].split()) for begin, end in _load_plain_splitter().find_spans(text)]
 
 
 @cache
-def _plain_splitter() -> SentenceSplitter:
+def _load_plain_splitter() -> SentenceSplitter:
     return SentenceSplitter(PunktModel(tuple(ENGLISH_ABBREVIATIONS.split()), (), (), {}))
 
 
-def _block_end(text: str, begin: int) -> int:
+def _find_block_end(text: str, begin: int) -> int:
     """Return the last white space within BLOCK characters of `begin`, or the end of the block if there is none."""
     end = begin + BLOCK
     if end >= len(text):
@@ -196,7 +196,7 @@ def trim(text: str, begin: int, end: int) -> Span:
     return begin, end
 
 
-def word_spans(text: str) -> list[Span]:
+def find_word_spans(text: str) -> list[Span]:
     """Return (begin, end) of each word of `str.split`."""
     return [match.span() for match in _WORD.finditer(text)]
 

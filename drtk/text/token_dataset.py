@@ -16,23 +16,23 @@ import numpy as np
 import orjson
 
 from drtk.data.arrays import Ragged, map_array
-from drtk.data.jsonl import join, read_passages
+from drtk.data.jsonl import join_side_files, read_passages
 from drtk.errors import DrtkError, MismatchError, RecordError
 from drtk.records import Passage
 from drtk.runtime.atomic import write_json
-from drtk.runtime.inputs import Intake
+from drtk.runtime.inputs import InputTracker
 from drtk.runtime.integrity import (
     add_digest,
-    cache_folder,
-    content_digest,
-    files_in,
+    compute_content_digest,
+    get_cache_folder,
     hash_id,
     is_intact,
+    list_files,
     read_object,
     record_files,
     replace_folder,
 )
-from drtk.runtime.manifest import folder_entry
+from drtk.runtime.manifest import describe_folder
 from drtk.runtime.progress import log
 from drtk.runtime.streams import STANDARD
 from drtk.text.sentences import Span
@@ -99,20 +99,20 @@ class TokenCorpus:
         *,
         wants: Collection[str] = (),
         side_files: Sequence[str] = (),
-        intake: Intake | None = None,
+        tracker: InputTracker | None = None,
         shortest: int = SHORTEST,
     ) -> TokenCorpus:
         """Open the corpus in one or more files of any format, joined with `side_files`; tokenize it if it is not cached.
 
         wants: fields of `token_writer.FIELDS` to read in addition to text and title
         shortest: exclude passages with fewer word pieces, and count them as `short`
-        Raises RecordError (file:line) for an invalid record unless `intake` skips it; MismatchError for a passage without
+        Raises RecordError (file:line) for an invalid record unless `tracker` skips it; MismatchError for a passage without
         a wanted field, weights of another tokenizer, and a corpus with no passage or without any value of a wanted field.
         """
         names = [sources] if isinstance(sources, str) else list(sources)
         assert set(wants) <= set(FIELDS), wants
         tokenizer = WordPieceTokenizer(tokenizer) if isinstance(tokenizer, str) else tokenizer
-        folder = tokenize(names, side_files, tokenizer, frozenset(wants), shortest, intake or Intake())
+        folder = tokenize(names, side_files, tokenizer, frozenset(wants), shortest, tracker or InputTracker())
         corpus = cls(folder, ", ".join(names))
         corpus._check(shortest)
         return corpus
@@ -183,7 +183,7 @@ class TokenCorpus:
         return len(self._spans) - 1
 
     @property
-    def shared_documents(self) -> np.ndarray:
+    def multi_passage_documents(self) -> np.ndarray:
         """The numbers of documents with at least two passages."""
         return np.flatnonzero(np.diff(self._spans) > 1)
 
@@ -229,9 +229,9 @@ def tokenize(
     tokenizer: WordPieceTokenizer,
     wants: frozenset[str],
     shortest: int,
-    intake: Intake,
+    tracker: InputTracker,
 ) -> Path:
-    """Return the folder of a tokenized corpus; tokenize it if it is not cached. Add the files to the intake's inputs.
+    """Return the folder of a tokenized corpus; tokenize it if it is not cached. Add the files to the tracker's inputs.
 
     Raises what reading and `token_writer` raise, and DrtkError for a missing file and a folder that cannot be written.
     """
@@ -240,17 +240,17 @@ def tokenize(
             raise DrtkError("stdin: a corpus to tokenize must be a file, because it is read several times")
         if not Path(name).exists():
             raise DrtkError(f"{name}: No such file or directory")
-    place = cache_folder() / "tokens"
+    place = get_cache_folder() / "tokens"
     try:
-        digests = {name: content_digest(Path(name)) for name in (*sources, *side_files)}
+        digests = {name: compute_content_digest(Path(name)) for name in (*sources, *side_files)}
         of_files = [[digests[name] for name in names] for names in (sources, side_files)]
         key = [VERSION, *of_files, tokenizer.digest, sorted(wants), shortest]
         folder = place / hashlib.blake2b(orjson.dumps(key), digest_size=16).hexdigest()
-        if not _is_usable(folder, intake):
+        if not _is_usable(folder, tracker):
             place.mkdir(parents=True, exist_ok=True)
             with _lock(folder, ", ".join(sources)):
-                if not _is_usable(folder, intake):
-                    _build(folder, sources, side_files, tokenizer, wants, shortest, digests, intake)
+                if not _is_usable(folder, tracker):
+                    _build(folder, sources, side_files, tokenizer, wants, shortest, digests, tracker)
                     return folder
     except OSError as error:
         raise DrtkError(
@@ -260,16 +260,16 @@ def tokenize(
     for name, digest in digests.items():  # as if this run had read them
         facts = os.stat(name)
         file = {"path": name, "bytes": facts.st_size, "digest": digest, "mtime_ns": facts.st_mtime_ns}
-        intake.inputs.append(folder_entry(name) if Path(name).is_dir() else file)
-    intake.bad += read_object(folder / META, bad=int)["bad"]
+        tracker.inputs.append(describe_folder(name) if Path(name).is_dir() else file)
+    tracker.bad += read_object(folder / META, bad=int)["bad"]
     return folder
 
 
-def _is_usable(folder: Path, intake: Intake) -> bool:
+def _is_usable(folder: Path, tracker: InputTracker) -> bool:
     """Return whether an intact cache exists that skipped no more bad records than this run allows."""
     if not is_intact(folder, META):
         return False
-    return bool(read_object(folder / META, bad=int)["bad"] <= intake.skip_bad - intake.bad)
+    return bool(read_object(folder / META, bad=int)["bad"] <= tracker.skip_bad - tracker.bad)
 
 
 @contextlib.contextmanager
@@ -297,27 +297,27 @@ def _build(
     wants: frozenset[str],
     shortest: int,
     digests: Mapping[str, str],
-    intake: Intake,
+    tracker: InputTracker,
 ) -> None:
     """Tokenize a corpus into a temporary folder and rename it to `folder`."""
     if folder.exists() and not is_intact(folder, META):
         log(f"{folder}: is damaged or from an older version; rebuilding it")
     log(f"tokenizing {', '.join(sources)} for {tokenizer.name} (once)")
     making = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f"{folder.name}-making-"))
-    before = intake.bad
+    before = tracker.bad
     try:
         writer = TokenCorpusWriter(making, tokenizer, wants, shortest=shortest)
-        writer.add(parse_fields(_read_located(sources, side_files, intake), wants, intake=intake))
+        writer.add(parse_fields(_read_located(sources, side_files, tracker), wants, tracker=tracker))
         writer.finish()
         if len(sources) > 1:
             _check_duplicates(making, ", ".join(sources))
         for name, digest in digests.items():
-            if content_digest(Path(name)) != digest:
+            if compute_content_digest(Path(name)) != digest:
                 raise DrtkError(f"{name}: changed while it was read")
-        meta: dict[str, Any] = {"counts": writer.counts, "bad": intake.bad - before, "wants": sorted(wants)}
-        meta |= {"tokenizer": tokenizer.name, "largest": tokenizer.largest}
-        meta |= {"specials": sorted(tokenizer.specials), "has_specials": writer.has_specials}
-        meta["files"] = record_files(making, files_in(making), times=True)
+        meta: dict[str, Any] = {"counts": writer.counts, "bad": tracker.bad - before, "wants": sorted(wants)}
+        meta |= {"tokenizer": tokenizer.name, "largest": tokenizer.max_id}
+        meta |= {"specials": sorted(tokenizer.special_ids), "has_specials": writer.has_specials}
+        meta["files"] = record_files(making, list_files(making), times=True)
         write_json(making / META, add_digest(meta))
         replace_folder(making, folder)
     except OSError:
@@ -327,17 +327,19 @@ def _build(
         shutil.rmtree(making, ignore_errors=True)
 
 
-def _read_located(sources: Sequence[str], side_files: Sequence[str], intake: Intake) -> Iterator[tuple[str, Passage]]:
+def _read_located(
+    sources: Sequence[str], side_files: Sequence[str], tracker: InputTracker
+) -> Iterator[tuple[str, Passage]]:
     """Yield (file:line, passage) of all sources."""
     current = sources[0]
 
     def read() -> Iterator[Passage]:
         nonlocal current
         for current in sources:
-            yield from read_passages(current, intake=intake)
+            yield from read_passages(current, tracker=tracker)
 
-    for passage in join(read(), ", ".join(sources), side_files, intake):
-        yield f"{current}:{intake.line}", passage
+    for passage in join_side_files(read(), ", ".join(sources), side_files, tracker):
+        yield f"{current}:{tracker.line}", passage
 
 
 def _check_duplicates(folder: Path, sources: str) -> None:

@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from drtk.data.arrays import RaggedWriter
-from drtk.data.ids import document_id_of
-from drtk.data.rows import strings_of
+from drtk.data.ids import get_document_id
+from drtk.data.rows import parse_strings
 from drtk.errors import DrtkError, MismatchError, RecordError
 from drtk.records import Passage
-from drtk.runtime.inputs import Intake
+from drtk.runtime.inputs import InputTracker
 from drtk.runtime.integrity import hash_id
 from drtk.runtime.progress import Progress
 from drtk.runtime.workers import read_ahead
@@ -55,15 +55,15 @@ class PassageFields(NamedTuple):
     position: int | None
 
     @property
-    def listed(self) -> Iterator[str]:
+    def expansions(self) -> Iterator[str]:
         """All queries and continuations."""
         return chain.from_iterable(self.lists.values())
 
 
 def parse_fields(
-    passages: Iterable[tuple[str, Passage]], wants: frozenset[str], *, intake: Intake
+    passages: Iterable[tuple[str, Passage]], wants: frozenset[str], *, tracker: InputTracker
 ) -> Iterator[PassageFields]:
-    """Yield the (place, passage) pairs with their fields; pass malformed fields to the intake.
+    """Yield the (place, passage) pairs with their fields; pass malformed fields to the tracker.
 
     Raises MismatchError for a passage without wanted queries, continuations or weights.
     """
@@ -74,7 +74,7 @@ def parse_fields(
         try:
             yield _parse_fields(place, passage, wants)
         except ValueError as error:
-            intake.forgive(RecordError(place, str(error)))
+            tracker.skip_or_raise(RecordError(place, str(error)))
 
 
 def _parse_fields(place: str, passage: Passage, wants: frozenset[str]) -> PassageFields:
@@ -88,12 +88,12 @@ def _parse_fields(place: str, passage: Passage, wants: frozenset[str]) -> Passag
     return PassageFields(
         place,
         passage,
-        {name: strings_of(passage.extra[name], name) for name in LISTS if name in wants},
+        {name: parse_strings(passage.extra[name], name) for name in LISTS if name in wants},
         _parse_weights(passage.extra["weights"], "weights") if "weights" in wants else None,
         None if title_weights is None else _parse_weights(title_weights, "title_weights"),
         tokenizer,
         _parse_sentences(metadata.get("sentences"), len(passage.text)) if "sentences" in wants else None,
-        document_id_of(passage) if "documents" in wants else "",
+        get_document_id(passage) if "documents" in wants else "",
         _parse_position(metadata.get("position"), passage.id) if "documents" in wants else None,
     )
 
@@ -142,7 +142,7 @@ class TokenCorpusWriter:
 
     def __init__(self, folder: Path, tokenizer: WordPieceTokenizer, wants: frozenset[str], *, shortest: int) -> None:
         self._folder, self._tokenizer, self._wants, self._shortest = folder, tokenizer, wants, shortest
-        dtype, self._bit = choose_dtype(tokenizer.largest)
+        dtype, self._bit = choose_dtype(tokenizer.max_id)
         dtypes = {"ids": "uint8", "texts": dtype, "titles": dtype}
         for name in wants.intersection(LISTS):
             dtypes |= {name: dtype, f"{name}_of": "int64"}
@@ -153,10 +153,10 @@ class TokenCorpusWriter:
         self._writers = {name: RaggedWriter(folder, name, each) for name, each in dtypes.items()}
         self._documents, self._positions = array("Q"), array("i")
         self._checked: set[str | None] = {None, tokenizer.name}
-        self._specials = np.array(sorted(tokenizer.specials), np.int64)
+        self._specials = np.array(sorted(tokenizer.special_ids), np.int64)
         self._spaced: np.ndarray | None = None  # (vocabulary,) bool: byte-level pieces that begin a word
-        if (spaced := tokenizer.spaced) is not None:
-            self._spaced = np.isin(np.arange(tokenizer.largest + 1), [*spaced])
+        if (spaced := tokenizer.space_prefixed_ids) is not None:
+            self._spaced = np.isin(np.arange(tokenizer.max_id + 1), [*spaced])
         self.has_specials = False  # whether a text contains a special token, such as "[SEP]"
         self.counts = {"passages": 0, "short": 0, "tokens": 0}
         self.counts |= {name: 0 for name in (*LISTS, "sentences") if name in wants}
@@ -175,7 +175,7 @@ class TokenCorpusWriter:
     def _add(self, batch: list[PassageFields]) -> None:
         texts = [each.passage.text for each in batch]
         titles = {title: at for at, title in enumerate(dict.fromkeys(each.passage.title for each in batch))}
-        listed = [text for each in batch for text in each.listed]
+        listed = [text for each in batch for text in each.expansions]
         encoded = self._tokenizer.encode([*texts, *titles, *listed])
         packed = self._pack(encoded)
         packed_titles = packed[len(texts) :]
@@ -308,7 +308,7 @@ def _split_batches(passages: Iterable[PassageFields]) -> Iterator[list[PassageFi
     size = 0
     for each in passages:
         batch.append(each)
-        size += len(each.passage.text) + sum(map(len, each.listed))
+        size += len(each.passage.text) + sum(map(len, each.expansions))
         if len(batch) >= _BATCH or size >= _CHARACTERS:
             yield batch
             batch, size = [], 0

@@ -10,8 +10,8 @@ import orjson
 
 from drtk.errors import DrtkError, MismatchError
 from drtk.runtime.manifest import check_folder, read_manifest_if_any
-from drtk.runtime.progress import quiet_transformers
-from drtk.text.sentences import word_spans
+from drtk.runtime.progress import silence_transformers
+from drtk.text.sentences import find_word_spans
 
 
 def load_tokenizer(name: str) -> Any:
@@ -32,7 +32,7 @@ def load_tokenizer(name: str) -> Any:
         if place.count("/") > 1 or place.startswith((".", "/", "~")):
             raise DrtkError(f"{name}: no such folder")
     try:
-        with quiet_transformers():
+        with silence_transformers():
             return open_tokenizer(place, revision=revision)
     except DrtkError:
         raise
@@ -116,7 +116,7 @@ class Units(NamedTuple):
     begins: list[int]
     may_cut: list[bool]
 
-    def boundary(self, begin: int, latest: int) -> int:
+    def find_boundary(self, begin: int, latest: int) -> int:
         """Return the last unit up to `latest`, and after `begin`, before which the text may be cut.
 
         Cut a single longer word at `latest`, but never within a character.
@@ -137,9 +137,9 @@ class WordCounter:
         """Return the number of words of each text."""
         return [len(text.split()) for text in texts]
 
-    def units(self, text: str) -> Units:
+    def split_units(self, text: str) -> Units:
         """Return the words of a text."""
-        begins = [begin for begin, _ in word_spans(text)]
+        begins = [begin for begin, _ in find_word_spans(text)]
         return Units(begins, [True] * len(begins))
 
 
@@ -164,7 +164,7 @@ class WordPieceCounter:
             counts.extend(map(len, encoded))
         return counts
 
-    def units(self, text: str) -> Units:
+    def split_units(self, text: str) -> Units:
         """Return the word pieces of a text. It may be cut where the tokenizer begins a word, and at white space."""
         pieces = self._tokenizer.encode(text, add_special_tokens=False)
         words = pieces.word_ids

@@ -12,15 +12,15 @@ import orjson
 
 from drtk.errors import DrtkError, MismatchError, RecordError
 from drtk.records import Passage
-from drtk.text.expanded_text import added_texts
+from drtk.text.expanded_text import get_added_texts
 from drtk.text.sentences import Span
 from drtk.text.tokenizers import load_tokenizer, serialize_tokenizer
-from drtk.text.words import basic_form, basic_words
+from drtk.text.words import normalize_word, split_basic_words
 
 _SPACES = tuple(chr(256 + byte) for byte in b" \t\n\v\f\r")  # as written in byte-level vocabularies: a space is Ġ
 
 
-class Pieces(NamedTuple):
+class WordPieces(NamedTuple):
     """Word pieces of a text without special tokens; all three have one entry per piece.
 
     offsets: (begin, end) in characters; words: number of the tokenizer's word of each piece
@@ -49,26 +49,26 @@ class WordPieceTokenizer:
         self._pieces.no_truncation()
         self._pieces.no_padding()
 
-    def __call__(self, texts: Sequence[str]) -> list[Pieces]:
+    def __call__(self, texts: Sequence[str]) -> list[WordPieces]:
         """Return the pieces of each text."""
-        return [Pieces(each.ids, each.offsets, each.word_ids) for each in self.encode(texts)]
+        return [WordPieces(each.ids, each.offsets, each.word_ids) for each in self.encode(texts)]
 
     def encode(self, texts: Sequence[str]) -> list[Any]:
         """Return the encodings of the tokenizers library, which compute `ids`, `word_ids` and `offsets` on access."""
         return self._pieces.encode_batch(list(texts), add_special_tokens=False)
 
     @property
-    def specials(self) -> frozenset[int]:
+    def special_ids(self) -> frozenset[int]:
         """Ids of the special tokens except the unknown token, which stands for text."""
         return frozenset(self.tokenizer.all_special_ids) - {self.tokenizer.unk_token_id}
 
     @property
-    def largest(self) -> int:
+    def max_id(self) -> int:
         """The largest id of a piece."""
         return max(self._pieces.get_vocab(with_added_tokens=True).values())
 
     @property
-    def spaced(self) -> frozenset[int] | None:
+    def space_prefixed_ids(self) -> frozenset[int] | None:
         """Pieces of a byte-level vocabulary that begin with white space; None for another kind of vocabulary.
 
         Whole-word masking uses them, as byte-level tokenizers separate a full stop from its word (docs/methods/masking.md).
@@ -96,7 +96,7 @@ class WordPieceTokenizer:
         return hashlib.blake2b(orjson.dumps(parts), digest_size=16).hexdigest()
 
 
-def find_words(pieces: Pieces, words: Sequence[Span]) -> list[int]:
+def find_words(pieces: WordPieces, words: Sequence[Span]) -> list[int]:
     """Return the number of the word in which each piece begins; -1 for a piece outside all words.
 
     words: ordered, disjoint spans in characters
@@ -112,7 +112,7 @@ def find_words(pieces: Pieces, words: Sequence[Span]) -> list[int]:
 
 
 WordSplit = Literal["treebank", "pieces", "plain", "basic"]
-Splitter = Callable[[str, Pieces], list[Span]]
+Splitter = Callable[[str, WordPieces], list[Span]]
 _PLAIN = re.compile(r"[^\W_]+(?:['’][^\W_]+)*|[^\w\s]|_")
 
 
@@ -121,12 +121,12 @@ def get_splitter(name: WordSplit) -> Splitter:
     return {"treebank": split_treebank, "pieces": split_by_pieces, "plain": split_plain, "basic": split_basic}[name]
 
 
-def split_treebank(text: str, pieces: Pieces) -> list[Span]:
+def split_treebank(text: str, pieces: WordPieces) -> list[Span]:
     """Split words with nltk's word tokenizer, within the sentences of an untrained Punkt.
 
     The result is the same on every machine, whether nltk's data is installed or not.
     """
-    words, sentences = _nltk()
+    words, sentences = _load_nltk()
     spans: list[Span] = []
     for begin, end in sentences.span_tokenize(text):
         sentence = text[begin:end]
@@ -139,14 +139,14 @@ def split_treebank(text: str, pieces: Pieces) -> list[Span]:
 
 
 @cache
-def _nltk() -> tuple[Any, Any]:
+def _load_nltk() -> tuple[Any, Any]:
     from nltk.tokenize import NLTKWordTokenizer
     from nltk.tokenize.punkt import PunktSentenceTokenizer
 
     return NLTKWordTokenizer(), PunktSentenceTokenizer()
 
 
-def split_by_pieces(text: str, pieces: Pieces) -> list[Span]:
+def split_by_pieces(text: str, pieces: WordPieces) -> list[Span]:
     """Split words as the tokenizer does: merge the pieces of each word."""
     spans: list[Span] = []
     last = None
@@ -163,27 +163,27 @@ def split_by_pieces(text: str, pieces: Pieces) -> list[Span]:
     return spans
 
 
-def split_plain(text: str, pieces: Pieces) -> list[Span]:
+def split_plain(text: str, pieces: WordPieces) -> list[Span]:
     """Split runs of letters and digits of every script, with apostrophes inside, and single other marks."""
     return [match.span() for match in _PLAIN.finditer(text)]
 
 
-def split_basic(text: str, pieces: Pieces) -> list[Span]:
+def split_basic(text: str, pieces: WordPieces) -> list[Span]:
     """Split words with BERT's basic tokenizer, without punctuation, as impacts are keyed."""
-    return [(word.begin, word.end) for word in basic_words(text)]
+    return [(word.begin, word.end) for word in split_basic_words(text)]
 
 
-class WordPlaces(NamedTuple):
+class WordPositions(NamedTuple):
     """Word pieces without special tokens; for each occurrence of a word its basic form and its first piece."""
 
     ids: list[int]
     words: list[str]
     heads: list[int]
 
-    def append(self, other: WordPlaces) -> WordPlaces:
+    def append(self, other: WordPositions) -> WordPositions:
         """Return the places of a text followed by those of another."""
         heads = self.heads + [head + len(self.ids) for head in other.heads]
-        return WordPlaces(self.ids + other.ids, self.words + other.words, heads)
+        return WordPositions(self.ids + other.ids, self.words + other.words, heads)
 
     def first(self) -> dict[str, int]:
         """Return the first piece of the first occurrence of each word."""
@@ -193,7 +193,7 @@ class WordPlaces(NamedTuple):
         return heads
 
 
-def locate_words(texts: Sequence[str], tokenizer: WordPieceTokenizer, split: WordSplit) -> list[WordPlaces]:
+def locate_words(texts: Sequence[str], tokenizer: WordPieceTokenizer, split: WordSplit) -> list[WordPositions]:
     """Return the words of each text that have a piece of their own."""
     split_text = get_splitter(split)
     places = []
@@ -204,9 +204,9 @@ def locate_words(texts: Sequence[str], tokenizer: WordPieceTokenizer, split: Wor
         for piece, word in enumerate(find_words(pieces, spans)):
             if word > last:
                 last = word
-                words.append(basic_form(text[spans[word][0] : spans[word][1]]))
+                words.append(normalize_word(text[spans[word][0] : spans[word][1]]))
                 heads.append(piece)
-        places.append(WordPlaces(pieces.ids, words, heads))
+        places.append(WordPositions(pieces.ids, words, heads))
     return places
 
 
@@ -217,7 +217,7 @@ def locate_passage_words(
     *,
     title: str = "join",
     expand: Sequence[str] = (),
-) -> list[WordPlaces]:
+) -> list[WordPositions]:
     """Return the words of titles ("none" drops them), texts, and the texts in the fields `expand`, in this order.
 
     Raises RecordError, naming the passage, for a field that does not contain texts.
@@ -229,13 +229,13 @@ def locate_passage_words(
 
 
 def append_added_words(
-    places: Sequence[WordPlaces],
+    places: Sequence[WordPositions],
     passages: Sequence[Passage],
     tokenizer: WordPieceTokenizer,
     split: WordSplit,
     *,
     expand: Sequence[str],
-) -> list[WordPlaces]:
+) -> list[WordPositions]:
     """Return the places of each passage followed by those of the texts in its fields `expand`, joined by spaces.
 
     Raises RecordError, naming the passage, for a field that does not contain texts.
@@ -243,7 +243,7 @@ def append_added_words(
     added = []
     for passage in passages:
         try:
-            added.append(" ".join(text for name in expand for text in added_texts(passage, name)))
+            added.append(" ".join(text for name in expand for text in get_added_texts(passage, name)))
         except ValueError as error:
             raise RecordError(f"passage '{passage.id}'", str(error)) from error
     return [

@@ -77,13 +77,13 @@ def split_words(text: str, *, latin: bool = True) -> list[str]:
     return (_LATIN if latin else _ANY_SCRIPT).findall(text.lower())
 
 
-def words(text: str) -> list[str]:
+def extract_words(text: str) -> list[str]:
     """Return the lower-case words of a text, of every script; apostrophes within words are kept, as '."""
     return [word.replace("’", "'") for word in _WORD.findall(text.lower())]
 
 
 @cache
-def stop_words() -> frozenset[str]:
+def load_stop_words() -> frozenset[str]:
     """Return English function words, from the file stopwords.txt beside this module."""
     text = (resources.files("drtk") / "text" / "stopwords.txt").read_text(encoding="utf-8")
     return frozenset(word for line in text.splitlines() if not line.startswith("#") for word in line.split())
@@ -103,9 +103,9 @@ def read_stopwords(path: str) -> list[str]:
     return sorted({line.strip().lower() for line in lines if line.strip() and not line.startswith("#")})
 
 
-def content_words(text: str) -> list[str]:
+def extract_content_words(text: str) -> list[str]:
     """Return the words of a text without stop words and single characters."""
-    return [word for word in words(text) if len(word) > 1 and word not in stop_words()]
+    return [word for word in extract_words(text) if len(word) > 1 and word not in load_stop_words()]
 
 
 def make_stemmer(name: str, *, language: str = "en") -> Callable[[str], str]:
@@ -138,11 +138,11 @@ class Word(NamedTuple):
     end: int
 
 
-def basic_words(text: str) -> list[Word]:
+def split_basic_words(text: str) -> list[Word]:
     """Return the words of BERT's basic tokenizer without punctuation; a Chinese character is a word."""
     from tokenizers import PreTokenizedString
 
-    normalizer, parts = _splitter()
+    normalizer, parts = _load_basic_tokenizer()
     split = PreTokenizedString(text)
     split.normalize(normalizer.normalize)
     parts.pre_tokenize(split)
@@ -150,26 +150,26 @@ def basic_words(text: str) -> list[Word]:
     return [Word(word, *place) for word, place, _ in found if any(map(str.isalnum, word))]
 
 
-def question_words(text: str, *, stopped: frozenset[str] | None = None) -> list[str]:
+def extract_question_words(text: str, *, stopped: frozenset[str] | None = None) -> list[str]:
     """Return the different words of a question in order, without those of `stopped` (None: `function_words`)."""
-    excluded = function_words() if stopped is None else stopped
-    return [word for word in dict.fromkeys(word.text for word in basic_words(text)) if word not in excluded]
+    excluded = load_function_words() if stopped is None else stopped
+    return [word for word in dict.fromkeys(word.text for word in split_basic_words(text)) if word not in excluded]
 
 
 @lru_cache(1 << 20)
-def basic_form(word: str) -> str:
+def normalize_word(word: str) -> str:
     """Return a word in lower case without accents, as `basic_words` does."""
-    return str(_splitter()[0].normalize_str(word)).strip()
+    return str(_load_basic_tokenizer()[0].normalize_str(word)).strip()
 
 
 @cache
-def function_words() -> frozenset[str]:
+def load_function_words() -> frozenset[str]:
     """Return drtk's English stop words, and their ends after apostrophes: "don't" is split into don and t."""
-    return stop_words() | {word.split("'")[1] for word in stop_words() if "'" in word}
+    return load_stop_words() | {word.split("'")[1] for word in load_stop_words() if "'" in word}
 
 
 @cache
-def _splitter() -> tuple[Any, Any]:
+def _load_basic_tokenizer() -> tuple[Any, Any]:
     from tokenizers import normalizers, pre_tokenizers
 
     return normalizers.BertNormalizer(lowercase=True), pre_tokenizers.BertPreTokenizer()

@@ -15,10 +15,10 @@ from transformers import TrainingArguments
 from transformers.integrations import TensorBoardCallback
 from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
 
-from drtk.errors import DrtkError, MissingDependency, UsageError, pip_install
+from drtk.errors import DrtkError, MissingDependency, UsageError, format_pip_command
 from drtk.runtime.progress import warn
 from drtk.training.config import TrainingConfig
-from drtk.training.distributed import world_size
+from drtk.training.distributed import get_world_size
 from drtk.training.preflight import check_device, check_trainer_items
 
 CHECKPOINTS = "checkpoints"  # folder in the output folder
@@ -42,16 +42,16 @@ def plan_schedule(
     """
     if not count:
         raise DrtkError(f"{source}: no {what} to learn from")
-    batch, devices = config.batch, world_size()
+    batch, devices = config.batch_size, get_world_size()
     if batch % devices:
-        raise DrtkError(f"`batch` {batch} cannot be shared equally by {devices} processes")
+        raise DrtkError(f"`batch_size` {batch} cannot be shared equally by {devices} processes")
     if count < batch:
-        raise DrtkError(f"{count:,} {what} do not fill one batch of {batch:,}; use `batch` {count} or less")
+        raise DrtkError(f"{count:,} {what} do not fill one batch of {batch:,}; use `batch_size` {count} or less")
     per_epoch = count // batch
-    schedule = Schedule(batch // devices, config.steps or max(1, round(config.epochs * per_epoch)), per_epoch)
-    micro_batch = getattr(config, "micro_batch", None)
+    schedule = Schedule(batch // devices, config.max_steps or max(1, round(config.epochs * per_epoch)), per_epoch)
+    micro_batch = getattr(config, "micro_batch_size", None)
     if micro_batch and schedule.batch % micro_batch:
-        raise DrtkError(f"`micro_batch` {micro_batch}: does not divide the {schedule.batch} of a device")
+        raise DrtkError(f"`micro_batch_size` {micro_batch}: does not divide the {schedule.batch} of a device")
     return schedule
 
 
@@ -90,7 +90,7 @@ def resolve_precision(name: str, *, on_gpu: bool) -> str:
     return "bfloat16" if on_gpu and torch.cuda.is_bf16_supported() else "float32"
 
 
-def training_arguments(
+def build_training_arguments(
     config: Any,
     schedule: Schedule,
     folder: Path,
@@ -113,8 +113,8 @@ def training_arguments(
     """
     on_gpu, steps = trains_on_gpu(device), schedule.steps
     precision = resolve_precision(config.precision, on_gpu=on_gpu)
-    lr, warmup = config.lr if lr is None else lr, config.warmup if warmup is None else warmup
-    save_every = config.save_every if save_every is None else save_every
+    lr, warmup = config.learning_rate if lr is None else lr, config.warmup if warmup is None else warmup
+    save_every = config.save_steps if save_every is None else save_every
     rising = round(warmup * steps) if warmup < 1 else round(warmup)
     if rising >= steps:
         warn(
@@ -134,10 +134,10 @@ def training_arguments(
         "use_cpu": not on_gpu,
         "bf16": precision == "bfloat16",
         "fp16": precision == "float16",
-        "logging_steps": config.log_every,
+        "logging_steps": config.log_steps,
         "save_strategy": "steps",
         # no entry of the log may span a resumption
-        "save_steps": math.ceil(save_every / config.log_every) * config.log_every,
+        "save_steps": math.ceil(save_every / config.log_steps) * config.log_steps,
         "save_total_limit": 2,  # the newest may be incomplete after a crash, or lead to a NaN loss in the next step
         "dataloader_drop_last": True,
         "remove_unused_columns": False,
@@ -170,10 +170,10 @@ def check_reporting(names: Sequence[str]) -> None:
         if name not in ("none", "all") and name not in INTEGRATION_TO_CALLBACK:
             raise UsageError(f"`report_to`: '{name}' is not one of {', '.join(sorted(INTEGRATION_TO_CALLBACK))}")
         if name in _MODULES and not any(find_spec(module) for module in _MODULES[name]):
-            raise MissingDependency(name, f"`report_to` {name}", pip_install(name))
+            raise MissingDependency(name, f"`report_to` {name}", format_pip_command(name))
 
 
-class KeptTensorBoard(TensorBoardCallback):
+class ResumableTensorBoardCallback(TensorBoardCallback):
     """TensorBoard files in a folder that is not deleted with the checkpoints. A resumed run removes later steps."""
 
     def __init__(self, folder: Path) -> None:

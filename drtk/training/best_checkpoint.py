@@ -20,7 +20,7 @@ from drtk.runtime.atomic import sync, write_bytes, write_json
 from drtk.runtime.integrity import read_json
 from drtk.runtime.progress import log as say
 from drtk.runtime.progress import warn
-from drtk.training.distributed import rank, wait_for_all
+from drtk.training.distributed import get_rank, wait_for_all
 
 WEIGHTS, COMPLETE = "model.safetensors", "complete"
 
@@ -45,30 +45,30 @@ def load_weights(model: nn.Module, path: Path) -> None:
     model.load_state_dict(weights, strict=False)
 
 
-def last_checkpoint(folder: Path) -> Path | None:
+def find_last_checkpoint(folder: Path) -> Path | None:
     """Return the newest complete checkpoint, None if there is none. Deletes incomplete ones."""
     wait_for_all()  # rank zero may have emptied the folder
-    complete = complete_checkpoints(folder)
+    complete = list_complete_checkpoints(folder)
     wait_for_all()
-    if rank() == 0:
+    if get_rank() == 0:
         for path in folder.glob("checkpoint-*"):
             if path not in complete:
                 shutil.rmtree(path)
     return complete[0] if complete else None
 
 
-def complete_checkpoints(folder: Path) -> list[Path]:
+def list_complete_checkpoints(folder: Path) -> list[Path]:
     """Return the checkpoints that were written completely, the newest first."""
-    checkpoints = sorted(folder.glob("checkpoint-*"), key=checkpoint_step, reverse=True)
+    checkpoints = sorted(folder.glob("checkpoint-*"), key=parse_checkpoint_step, reverse=True)
     return [path for path in checkpoints if (path / COMPLETE).exists()]
 
 
-def checkpoint_step(checkpoint: Path | None) -> int:
+def parse_checkpoint_step(checkpoint: Path | None) -> int:
     """Return the number of steps before a checkpoint; 0 for None."""
     return 0 if checkpoint is None else int(checkpoint.name.rpartition("-")[2])
 
 
-def cut_log(log: Path, *, step: int) -> None:
+def truncate_log(log: Path, *, step: int) -> None:
     """Remove the entries after `step` and incomplete lines from a log; resumed training writes them again."""
     kept = []
     for line in log.read_text(encoding="utf-8").splitlines() if log.exists() else []:
@@ -84,7 +84,7 @@ def cut_log(log: Path, *, step: int) -> None:
 _WEIGHTS, _STATE = "best.safetensors", "best.json"
 
 
-class Probe:
+class TrainingEvaluator:
     """An evaluation during training, whose state is part of each checkpoint; this one has none.
 
     every: steps between two evaluations; there is one after the last step too
@@ -109,7 +109,7 @@ class Probe:
 
 
 @dataclass
-class Best:
+class BestEvaluation:
     """The best evaluation: its step and value; `since` counts the evaluations after it."""
 
     step: int
@@ -117,7 +117,7 @@ class Best:
     since: int = 0
 
 
-class Selection(Probe):
+class ModelSelection(TrainingEvaluator):
     """Evaluate periodically and keep the weights of the best evaluation, the first of equals.
 
     Each checkpoint contains the best weights up to its step, so that resumed training forgets later evaluations.
@@ -139,7 +139,7 @@ class Selection(Probe):
         """
         self.every = every
         self._lower = by.endswith("loss") if lower is None else lower
-        self.best: Best | None = None
+        self.best: BestEvaluation | None = None
         self.by = by
         self._model, self._evaluate, self._folder, self._patience = model, evaluate, folder, patience
 
@@ -153,7 +153,7 @@ class Selection(Probe):
         figures = self._evaluate()
         value, best = figures[self.by], self.best
         if best is None or (value < best.value if self._lower else value > best.value):
-            self.best = Best(step, value)
+            self.best = BestEvaluation(step, value)
             self._keep_weights()
             say(f"step {step:,}: {self.by} {value:z.4f}, the best so far")
         else:
@@ -163,7 +163,7 @@ class Selection(Probe):
         return figures
 
     def _keep_weights(self) -> None:
-        if rank() == 0:
+        if get_rank() == 0:
             self._folder.mkdir(parents=True, exist_ok=True)
             part = self._folder / f"{_WEIGHTS}.part"  # not in place: a checkpoint may be a link to the present file
             save_weights(self._model.state_dict(), part)
@@ -180,7 +180,7 @@ class Selection(Probe):
         """Restore the state and weights of a checkpoint; None: none."""
         saved = checkpoint if checkpoint is not None and (checkpoint / _STATE).exists() else None
         self.best = None if saved is None else _read_best(saved / _STATE)
-        if rank() == 0:
+        if get_rank() == 0:
             (self._folder / _WEIGHTS).unlink(missing_ok=True)
             if saved is not None:
                 self._folder.mkdir(parents=True, exist_ok=True)
@@ -200,14 +200,14 @@ class Selection(Probe):
         return {"step": self.best.step, self.by: self.best.value}
 
 
-def _read_best(path: Path) -> Best:
+def _read_best(path: Path) -> BestEvaluation:
     """Read the best evaluation of a checkpoint. Raises DrtkError for a damaged file."""
     content = read_json(path)
     known: dict[str, Any] = {"since": 0} | (content if isinstance(content, dict) else {})
     kinds = {"step": (int,), "value": (int, float), "since": (int,)}
     if known.keys() != kinds.keys() or any(type(known[name]) not in kinds[name] for name in kinds):
-        raise DrtkError(f"{path}: is not the record of a best evaluation; --force without --resume begins again")
-    return Best(**known)
+        raise DrtkError(f"{path}: is not the record of a best evaluation; `force` without `resume` starts over")
+    return BestEvaluation(**known)
 
 
 def _link(path: Path, other: Path) -> None:
@@ -218,16 +218,16 @@ def _link(path: Path, other: Path) -> None:
         shutil.copyfile(path, other)
 
 
-def folder_of(folder: Path, name: str) -> Path:
+def get_selection_folder(folder: Path, name: str) -> Path:
     """Return the folder, below that of the checkpoints or a checkpoint, in which a selection keeps its weights."""
     return folder / f"best-{name}"
 
 
-class Selections(Probe):
+class ModelSelections(TrainingEvaluator):
     """Evaluate with several selections at the same steps; each keeps its own best weights."""
 
-    def __init__(self, each: Mapping[str, Selection]) -> None:
-        """each: by name; their measures have different names, and `folder_of` gives their folders"""
+    def __init__(self, each: Mapping[str, ModelSelection]) -> None:
+        """each: by name; their measures have different names, and `get_selection_folder` gives their folders"""
         self._each = dict(each)
         self.every = min(one.every for one in self._each.values())
 
@@ -246,14 +246,14 @@ class Selections(Probe):
     def save(self, checkpoint: Path) -> None:
         """Add the state and weights of all selections to a checkpoint."""
         for name, one in self._each.items():
-            folder = folder_of(checkpoint, name)
+            folder = get_selection_folder(checkpoint, name)
             folder.mkdir(exist_ok=True)
             one.save(folder)
 
     def restore(self, checkpoint: Path | None) -> None:
         """Restore the state and weights of a checkpoint; None: none."""
         for name, one in self._each.items():
-            one.restore(None if checkpoint is None else folder_of(checkpoint, name))
+            one.restore(None if checkpoint is None else get_selection_folder(checkpoint, name))
 
     def conclude(self, model: nn.Module, save: Callable[..., None]) -> dict[str, Any]:
         """For each name load its best weights and `save(name)`; return steps and values by name."""

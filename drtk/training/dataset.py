@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from drtk.records import Passage
-from drtk.text.batching import TextTokenizer, Tokens
+from drtk.text.batching import TextTokenizer, TokenizedTexts
 from drtk.training.examples import PackedExamples
-from drtk.training.sampling import EpochDataset, positive_of_epoch, sample_negatives
+from drtk.training.sampling import EpochDataset, sample_negatives, select_positive
 
 Key = tuple[Any, ...]
 
@@ -22,7 +22,7 @@ Key = tuple[Any, ...]
 class CorpusTexts(Protocol):
     """Passages by id; drtk.data.corpus_store.CorpusStore is one."""
 
-    def many(self, ids: Sequence[str]) -> list[Passage]: ...
+    def get_many(self, ids: Sequence[str]) -> list[Passage]: ...
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class SampledExamples(EpochDataset[Any]):
         examples, query_id = self._examples, self._examples.query_ids[number]
         positives, negatives = examples.positives(number), examples.negatives(number)
         turns = range(len(positives))
-        right = 0 if self._positive == "first" else positive_of_epoch(turns, epoch=epoch, seed=self.seed)
+        right = 0 if self._positive == "first" else select_positive(turns, epoch=epoch, seed=self.seed)
         wrong = sample_negatives(
             range(len(negatives)),
             self._negatives,
@@ -90,14 +90,14 @@ class SampledExamples(EpochDataset[Any]):
         return SampledExample(
             self._queries[query_id],
             numbers,
-            self._corpus.many([examples.passage_ids[each] for each in numbers]),
+            self._corpus.get_many([examples.passage_ids[each] for each in numbers]),
             positives=() if self._positives is None else self._positives[query_id],
             scores=scores,
             key=(self.seed, epoch, query_id, number),
         )
 
 
-def pad_tokens(tokens: Tokens, tokenizing: Any, rows: np.ndarray | None = None) -> dict[str, Tensor]:
+def pad_tokens(tokens: TokenizedTexts, tokenizing: Any, rows: np.ndarray | None = None) -> dict[str, Tensor]:
     """Return the model's inputs for tokenized texts, (texts, tokens) each; rows: some of the texts."""
     rows = np.arange(len(tokens)) if rows is None else rows
     padded = tokens.pad(rows, pad=tokenizing.pad, left=tokenizing.left)
@@ -147,7 +147,7 @@ class JudgedPairs:
 
     def __init__(self, examples: PackedExamples, *, queries: Mapping[str, str], corpus: CorpusTexts) -> None:
         self._examples, self._queries, self._corpus = examples, queries, corpus
-        self._ends = np.fromiter(accumulate(pairs_per_example(examples)), dtype=np.int64, count=len(examples))
+        self._ends = np.fromiter(accumulate(count_pairs(examples)), dtype=np.int64, count=len(examples))
 
     def __len__(self) -> int:
         return int(self._ends[-1])
@@ -158,10 +158,10 @@ class JudgedPairs:
         positives = self._examples.positives(example)
         relevant = place < len(positives)
         passage = positives[place] if relevant else self._examples.negatives(example)[place - len(positives)]
-        [text] = self._corpus.many([self._examples.passage_ids[passage]])
+        [text] = self._corpus.get_many([self._examples.passage_ids[passage]])
         return JudgedPair(self._queries[self._examples.query_ids[example]], text, relevant)
 
 
-def pairs_per_example(examples: PackedExamples) -> list[int]:
+def count_pairs(examples: PackedExamples) -> list[int]:
     """Return the number of positives and negatives of each example."""
     return [len(examples.positives(at)) + len(examples.negatives(at)) for at in range(len(examples))]

@@ -8,8 +8,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from drtk.runtime.sharding import rank as rank
-from drtk.runtime.sharding import world_size as world_size
+from drtk.runtime.sharding import get_rank as get_rank
+from drtk.runtime.sharding import get_world_size as get_world_size
 
 
 def is_distributed() -> bool:
@@ -80,7 +80,7 @@ def share_batch_norm(network: torch.nn.Module) -> None:
             module.__class__ = SharedBatchNorm
 
 
-def gather(rows: Tensor) -> Tensor:
+def gather_rows(rows: Tensor) -> Tensor:
     """Return the rows of all processes by rank, (processes * n, …) from (n, …); n must be equal in all processes.
 
     Gradients flow back to this process's rows. With one process, returns `rows` itself.
@@ -111,7 +111,7 @@ def all_reduce_min(value: int, device: torch.device) -> int:
 
 def all_reduce_mean(value: Tensor) -> Tensor:
     """Return the mean of a tensor over all processes, without gradient."""
-    return all_reduce_sum(value) / world_size()
+    return all_reduce_sum(value) / get_world_size()
 
 
 def gather_items(items: list[Any]) -> list[Any]:

@@ -12,16 +12,16 @@ from drtk.data.corpus_store import CorpusStore
 from drtk.data.jsonl import read_examples, read_queries
 from drtk.errors import DrtkError, MismatchError
 from drtk.records import Example
-from drtk.runtime.inputs import Intake
+from drtk.runtime.inputs import InputTracker
 from drtk.runtime.progress import warn
 from drtk.runtime.streams import name_of
-from drtk.text.rng import uniform
+from drtk.text.rng import sample_uniform
 
 
 class Passages(Protocol):
     """A corpus by id; drtk.data.corpus_store.CorpusStore is one."""
 
-    def missing(self, ids: Iterable[str]) -> Iterable[str]: ...
+    def find_missing(self, ids: Iterable[str]) -> Iterable[str]: ...
 
 
 class PackedExamples:
@@ -95,7 +95,7 @@ class PackedExamples:
 
     def subsample(self, share: float, *, seed: int) -> None:
         """Keep the examples of a random share of the queries; a smaller share is part of a larger one."""
-        draws = {id: uniform(seed, "fraction", id) for id in self.query_ids}
+        draws = {id: sample_uniform(seed, "fraction", id) for id in self.query_ids}
         kept = set(sorted(draws, key=lambda each: (draws[each], each))[: max(1, round(share * len(draws)))])
         self._keep([number for number, id in enumerate(self.query_ids) if id in kept])
 
@@ -136,16 +136,16 @@ class PackedExamples:
         queries: Mapping[str, str],
         corpus: Passages,
         negatives: int,
-        forgive: Callable[[DrtkError], None] | None = None,
+        on_error: Callable[[DrtkError], None] | None = None,
     ) -> None:
         """Check that queries and corpus have all ids, that examples have negatives if `negatives`, and scores if kept.
 
-        forgive: called for each faulty example, which is removed; raises at one too many. None: the first fault is raised
+        on_error: called for each faulty example, which is removed; raises at one too many. None: the first fault is raised
         Raises MismatchError for an unknown id, with the number of others, DrtkError otherwise; both begin with file:line.
         """
         if self.contradictions:
             warn(f"{source}: removed {self.contradictions:,} positives from their own negatives")
-        absent, query_ids = set(corpus.missing(self.passage_ids)), set(self.query_ids)
+        absent, query_ids = set(corpus.find_missing(self.passage_ids)), set(self.query_ids)
         unknown = sum(each not in queries for each in query_ids)
         good = []
         for number, query_id in enumerate(self.query_ids):
@@ -162,10 +162,10 @@ class PackedExamples:
                 fault = self._find_bad_score(number, f"{place}: '{query_id}'")
             if fault is None:
                 good.append(number)
-            elif forgive is None:
+            elif on_error is None:
                 raise fault
             else:
-                forgive(fault)
+                on_error(fault)
         if len(good) < len(self):
             self._keep(good)
         self._numbers = {}  # only needed for packing
@@ -206,7 +206,7 @@ def load_examples(
     *,
     queries: str,
     corpus: str,
-    intake: Intake,
+    tracker: InputTracker,
     negatives: int,
     scored: bool = False,
     first_positive: bool = False,
@@ -217,15 +217,15 @@ def load_examples(
 
     negatives: 0 if examples without negatives are fine; scored, first_positive: as in PackedExamples
     share: of the queries to keep, chosen by `seed`
-    Raises RecordError for a bad line, MismatchError for an unknown id, unless `intake` forgives it.
+    Raises RecordError for a bad line, MismatchError for an unknown id, unless `tracker` skips it.
     """
     examples = PackedExamples(
-        read_examples(source, intake=intake), line=lambda: intake.line, scored=scored, first_positive=first_positive
+        read_examples(source, tracker=tracker), line=lambda: tracker.line, scored=scored, first_positive=first_positive
     )
     if share < 1:
         examples.subsample(share, seed=seed)
     wanted = set(examples.query_ids)
-    texts = {query.id: query.text for query in read_queries(queries, intake=intake) if query.id in wanted}
+    texts = {query.id: query.text for query in read_queries(queries, tracker=tracker) if query.id in wanted}
     store = CorpusStore.open(corpus)
-    examples.check(name_of(source), queries=texts, corpus=store, negatives=negatives, forgive=intake.forgive)
+    examples.check(name_of(source), queries=texts, corpus=store, negatives=negatives, on_error=tracker.skip_or_raise)
     return TrainingData(name_of(source), examples, texts, store)

@@ -21,24 +21,24 @@ from transformers.integrations import TensorBoardCallback
 from drtk.errors import DrtkError
 from drtk.models.checkpoint import report_write_errors
 from drtk.runtime.atomic import sync_tree, write_bytes
-from drtk.runtime.progress import Progress, detail, quiet_transformers, round_significant, warn
+from drtk.runtime.progress import Progress, log_detail, round_significant, silence_transformers, warn
 from drtk.runtime.progress import log as say
-from drtk.training.arguments import KeptTensorBoard, Schedule
+from drtk.training.arguments import ResumableTensorBoardCallback, Schedule
 from drtk.training.best_checkpoint import (
     COMPLETE,
     WEIGHTS,
-    Probe,
-    Selection,
-    Selections,
-    checkpoint_step,
-    complete_checkpoints,
-    cut_log,
-    last_checkpoint,
+    ModelSelection,
+    ModelSelections,
+    TrainingEvaluator,
+    find_last_checkpoint,
+    list_complete_checkpoints,
     load_weights,
+    parse_checkpoint_step,
     save_weights,
+    truncate_log,
 )
-from drtk.training.distributed import all_reduce_mean, rank, wait_for_all, world_size
-from drtk.training.sampling import seed_of_step
+from drtk.training.distributed import all_reduce_mean, get_rank, get_world_size, wait_for_all
+from drtk.training.sampling import derive_step_seed
 
 LOG = "log.jsonl"
 MICRO_FILE = "micro_batch"  # in the folder of checkpoints: what the micro-batch was halved to
@@ -59,12 +59,12 @@ def fit(
     folder: Path,
     name: str,
     save: Callable[..., None],
-    probe: Selection | Selections | None = None,
+    probe: ModelSelection | ModelSelections | None = None,
     probe_start: bool = False,
     micro_batch: int | None = None,
     trainer_class: Callable[..., DrtkTrainer] | None = None,
     callbacks: Sequence[TrainerCallback] = (),
-    relief: str = "`gradient_checkpointing` or a smaller `batch`",
+    relief: str = "`gradient_checkpointing` or a smaller `batch_size`",
     **more: Any,
 ) -> dict[str, Any]:
     """Train a model, `save` it with its last or best weights (rank zero), and return "steps", "epochs" and "best".
@@ -84,7 +84,7 @@ def fit(
     more |= {} if objective is None else {"objective": objective}
     first_size = micro_batch
     while True:
-        with within_memory(arguments.device, relief):
+        with report_out_of_memory(arguments.device, relief):
             trainer = (trainer_class or DrtkTrainer)(
                 log=folder / LOG,
                 steps_per_epoch=schedule.steps_per_epoch,
@@ -96,7 +96,7 @@ def fit(
                 args=arguments,
                 train_dataset=dataset,
                 data_collator=collate,
-                callbacks=[ShowProgress(name, schedule.steps), *callbacks],
+                callbacks=[ProgressCallback(name, schedule.steps), *callbacks],
                 **more,
             )
         try:
@@ -107,7 +107,7 @@ def fit(
             if error.__cause__ is not None:  # its frames hold the failed step, and saving takes memory too
                 clear_frames(error.__cause__.__traceback__)
             model.zero_grad(set_to_none=True)
-            if smaller is None or world_size() > 1 or not trainer.save_for_retry():
+            if smaller is None or get_world_size() > 1 or not trainer.save_for_retry():
                 raise
             warn(f"{str(error).partition(';')[0]}; continuing with `{trainer.micro_batch_field}` {smaller}")
         micro_batch = smaller
@@ -120,7 +120,7 @@ def fit(
             torch.cuda.empty_cache()
 
 
-class ShowProgress(TrainerCallback):
+class ProgressCallback(TrainerCallback):
     """A bar on a terminal, elsewhere a line after 10 s and every 30 s, each with the last loss; all losses with -v."""
 
     def __init__(self, what: str, steps: int) -> None:
@@ -141,14 +141,14 @@ class ShowProgress(TrainerCallback):
     def on_log(self, args: Any, state: Any, control: Any, logs: Mapping[str, float] | None = None, **_: Any) -> None:
         if self._progress is not None and logs and "loss" in logs:
             self._progress.note = f"loss {logs['loss']:z.4g}"
-            detail(f"{self._what}: step {state.global_step:,}, loss {logs['loss']:z.4f}")
+            log_detail(f"{self._what}: step {state.global_step:,}, loss {logs['loss']:z.4f}")
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         if self._progress is not None:
             self._progress.close()
 
 
-class StepWatch(TrainerCallback):
+class StepStateCallback(TrainerCallback):
     """Whether a forward or backward pass is running: memory that ends elsewhere is not helped by a smaller micro-batch."""
 
     is_running = False
@@ -160,7 +160,7 @@ class StepWatch(TrainerCallback):
         self.is_running = False
 
 
-class Evaluate(TrainerCallback):
+class EvaluationCallback(TrainerCallback):
     """Evaluate every so many steps and after the last one; start: before the first step too."""
 
     def __init__(self, trainer: Trainer, *, every: int, start: bool) -> None:
@@ -192,7 +192,7 @@ def is_out_of_memory(error: RuntimeError) -> bool:
 
 
 @contextmanager
-def within_memory(device: torch.device | str, advice: str) -> Iterator[None]:
+def report_out_of_memory(device: torch.device | str, advice: str) -> Iterator[None]:
     """Raise DrtkError with advice if memory does not suffice."""
     try:
         yield
@@ -202,7 +202,7 @@ def within_memory(device: torch.device | str, advice: str) -> Iterator[None]:
         raise
 
 
-def allow_checkpointing(backbone: Any) -> None:
+def enable_gradient_checkpointing(backbone: Any) -> None:
     """Turn gradient checkpointing on: activations are recomputed in the backward pass."""
     backbone.config.use_cache = False  # for generation; transformers would turn it off itself, with a warning
     enable = getattr(backbone, "activation_checkpointing_enable", None)
@@ -233,15 +233,15 @@ class DrtkTrainer(Trainer):
     micro_batch: items in memory at once; None: the batch of the device, and never fewer
     """
 
-    micro_batch_field = "micro_batch"
+    micro_batch_field = "micro_batch_size"
 
     def __init__(
         self,
         *,
-        objective: Objective,
+        objective: Objective | None,
         log: Path,
         steps_per_epoch: float,
-        probe: Probe | None = None,
+        probe: TrainingEvaluator | None = None,
         probe_start: bool = False,
         weights: Mapping[str, float] | None = None,
         factor: Callable[[int], float] | None = None,
@@ -260,12 +260,12 @@ class DrtkTrainer(Trainer):
         self.remove_callback(PrinterCallback)
         if any(type(each) is TensorBoardCallback for each in self.callback_handler.callbacks):
             self.remove_callback(TensorBoardCallback)  # it would write among the checkpoints
-            self.add_callback(KeptTensorBoard(log.parent / "tensorboard"))
-        self._step_watch = StepWatch()
+            self.add_callback(ResumableTensorBoardCallback(log.parent / "tensorboard"))
+        self._step_watch = StepStateCallback()
         self.add_callback(self._step_watch)
         self.probe = probe
         if probe is not None:
-            self.add_callback(Evaluate(self, every=probe.every, start=probe_start))
+            self.add_callback(EvaluationCallback(self, every=probe.every, start=probe_start))
         self.objective, self.micro_batch = objective, micro_batch
         self._log_path, self._steps_per_epoch = log, steps_per_epoch
         self._terms: dict[str, Tensor] = {}
@@ -286,7 +286,7 @@ class DrtkTrainer(Trainer):
         steps = self._train_to_end()
         facts: dict[str, Any] = {"steps": steps, "epochs": round(steps / self._steps_per_epoch, 4)}
         if self.is_world_process_zero():
-            if isinstance(self.probe, Selection | Selections):
+            if isinstance(self.probe, ModelSelection | ModelSelections):
                 facts["best"] = self.probe.conclude(self.model, save)
             else:
                 save()
@@ -295,12 +295,12 @@ class DrtkTrainer(Trainer):
         return facts
 
     def _train_to_end(self) -> int:
-        start = last_checkpoint(Path(self.args.output_dir))
-        step = checkpoint_step(start)
+        start = find_last_checkpoint(Path(self.args.output_dir))
+        step = parse_checkpoint_step(start)
         if start is not None and (first := (start / COMPLETE).read_text(encoding="utf-8").strip()):
             self._first_loss = float(first)
         if self.is_world_process_zero():
-            cut_log(self._log_path, step=step if start is not None else -1)  # a first evaluation is of step 0
+            truncate_log(self._log_path, step=step if start is not None else -1)  # a first evaluation is of step 0
             if start is not None:
                 say(f"resuming after step {step:,} of {self.args.max_steps:,}")
         if self.probe is not None:
@@ -312,7 +312,7 @@ class DrtkTrainer(Trainer):
             steps = int(self.train(resume_from_checkpoint=str(start) if start else None).global_step)
             if not is_finite(self.model):
                 raise NonFiniteLossError(
-                    f"a weight is NaN or infinite after step {steps}; a lower `lr` or `precision` float32 may help"
+                    f"a weight is NaN or infinite after step {steps}; a lower `learning_rate` or `precision` float32 may help"
                 )
             return steps
         except NonFiniteLossError as error:
@@ -338,7 +338,7 @@ class DrtkTrainer(Trainer):
         step, folder = self.state.global_step, Path(self.args.output_dir)
         if step and not (folder / f"checkpoint-{step}" / COMPLETE).exists():
             self._save_checkpoint(self.model, None)
-        return not step or bool(complete_checkpoints(folder))
+        return not step or bool(list_complete_checkpoints(folder))
 
     def _what_remains(self, *, nan: bool) -> str:
         """Return from where a resumed run continues. nan: delete a checkpoint of the present weights first"""
@@ -347,9 +347,9 @@ class DrtkTrainer(Trainer):
         if nan and (newest / COMPLETE).exists():
             (newest / COMPLETE).unlink()
             shutil.rmtree(newest, ignore_errors=True)
-        left = complete_checkpoints(folder)
+        left = list_complete_checkpoints(folder)
         return (
-            f"`resume` continues after step {checkpoint_step(left[0]):,}"
+            f"`resume` continues after step {parse_checkpoint_step(left[0]):,}"
             if left
             else "there is no checkpoint to resume from"
         )
@@ -389,27 +389,28 @@ class DrtkTrainer(Trainer):
         """Run one step or micro-batch, with random numbers (dropout) from seed, step and rank."""
         if self._seeded_step != self.state.global_step:
             self._seeded_step = self.state.global_step
-            torch.manual_seed(seed_of_step(self.args.seed, self.state.global_step, rank()))
+            torch.manual_seed(derive_step_seed(self.args.seed, self.state.global_step, get_rank()))
         return super().training_step(*given, **named)
 
     def compute_loss(self, model: nn.Module, inputs: dict[str, Any], *given: Any, **named: Any) -> Any:
         """Return the weighted sum of the objective's terms, ()."""
-        return self.add_terms(self.objective(model, inputs))
+        assert self.objective is not None, "a trainer without an objective overrides training_step"
+        return self.record_terms(self.objective(model, inputs))
 
-    def weighted_sum(self, terms: Mapping[str, Tensor]) -> Tensor:
+    def sum_terms(self, terms: Mapping[str, Tensor]) -> Tensor:
         """Return the weighted sum of terms, ()."""
         return torch.stack([self._weights.get(name, 1.0) * value for name, value in terms.items()]).sum()
 
-    def add_terms(self, terms: Mapping[str, Tensor]) -> Tensor:
+    def record_terms(self, terms: Mapping[str, Tensor]) -> Tensor:
         """Keep terms for the log and return their weighted sum, (). Raises NonFiniteLossError."""
         if len(terms) > 1:
             self._steps_of_terms += 1
             for name, value in terms.items():
                 self._terms[name] = self._terms.get(name, torch.zeros_like(value)) + value.detach()
-        total = self.weighted_sum(terms)
+        total = self.sum_terms(terms)
         if not torch.isfinite(total):
             raise NonFiniteLossError(
-                f"the loss is {total.item()} at step {self.state.global_step + 1}; a lower `lr` or `precision` float32 may help"
+                f"the loss is {total.item()} at step {self.state.global_step + 1}; a lower `learning_rate` or `precision` float32 may help"
             )
         return total
 
@@ -442,7 +443,7 @@ class DrtkTrainer(Trainer):
 
     def _init_training_state(self, max_steps: int, *given: Any, **named: Any) -> Any:
         """Restore the state, except for the intervals of logging and saving, which may differ now."""
-        with quiet_transformers():
+        with silence_transformers():
             state = super()._init_training_state(max_steps, *given, **named)
         self.state.compute_steps(self.args, max_steps)
         return state
@@ -474,10 +475,10 @@ class DrtkTrainer(Trainer):
         if first is not None and not self._last_loss <= EXPLODED * max(first, 1.0):
             warn(
                 f"step {step:,}: the loss, {self._last_loss:.4g}, is far above the {first:.4g} of the first step; no checkpoint "
-                "is written, and a lower `lr` may help"
+                "is written, and a lower `learning_rate` may help"
             )
             return
-        with report_write_errors(Path(self.args.output_dir)), quiet_transformers():
+        with report_write_errors(Path(self.args.output_dir)), silence_transformers():
             super()._save_checkpoint(*given, **named)
         if self.args.should_save:
             folder = Path(self.args.output_dir) / f"checkpoint-{step}"

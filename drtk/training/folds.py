@@ -11,23 +11,23 @@ from pathlib import Path
 from typing import Any
 
 from drtk.data.jsonl import dump, read_records
-from drtk.data.rows import Row, identifier, take, text_of
+from drtk.data.rows import Row, parse_id, parse_text, take
 from drtk.errors import DrtkError, MismatchError
 from drtk.records import Query
 from drtk.runtime.atomic import write_bytes
-from drtk.runtime.inputs import Intake
-from drtk.text.rng import between
+from drtk.runtime.inputs import InputTracker
+from drtk.text.rng import sample_integer
 
 QUESTIONS = "questions.jsonl"  # of a folder: {"_id", "question": digest of its text, "fold"?}
 KIND = "generators"  # kind of a folder with one generator per fold
 
 
-def fold_folder(folder: Path, fold: int) -> Path:
+def get_fold_folder(folder: Path, fold: int) -> Path:
     """Return the folder of the generator that was not trained with a fold."""
     return folder / f"fold-{fold}"
 
 
-def question_digest(question: str) -> str:
+def digest_question(question: str) -> str:
     """Return a digest of a question, 16 hex digits, that ignores case, white space and the last question mark."""
     plain = " ".join(question.split()).casefold().removesuffix("?").rstrip()
     return blake2b(plain.encode(errors="surrogatepass"), digest_size=8).hexdigest()
@@ -39,10 +39,10 @@ def assign_folds(questions: Iterable[Query], count: int, *, seed: int) -> dict[s
     A question with several ids is in the fold of the smallest of them.
     """
     names: dict[str, str] = {}
-    digests = [(query.id, question_digest(query.text)) for query in questions]
+    digests = [(query.id, digest_question(query.text)) for query in questions]
     for id, digest in digests:
         names[digest] = min(id, names.get(digest, id))
-    return {id: between(0, count - 1, seed, "fold", names[digest]) for id, digest in digests}
+    return {id: sample_integer(0, count - 1, seed, "fold", names[digest]) for id, digest in digests}
 
 
 class TrainedQuestions:
@@ -66,17 +66,17 @@ class TrainedQuestions:
             return None
         questions: dict[str, str] = {}
         folds: dict[str, int | None] = {}
-        intake = Intake()
-        for id, digest, fold in read_records(str(path), _parse_entry, intake=intake):
+        tracker = InputTracker()
+        for id, digest, fold in read_records(str(path), _parse_entry, tracker=tracker):
             if (fold is None) != (count is None) or (fold is not None and count is not None and fold >= count):
-                raise DrtkError(f"{path}:{intake.line}: there is no fold {fold}")
+                raise DrtkError(f"{path}:{tracker.line}: there is no fold {fold}")
             if folds.setdefault(digest, fold) != fold:
-                raise DrtkError(f"{path}:{intake.line}: the same question is in two folds")
+                raise DrtkError(f"{path}:{tracker.line}: the same question is in two folds")
             questions[id] = digest
         return cls(str(folder), questions, folds, count=count)
 
     def __contains__(self, query: Query) -> bool:
-        return question_digest(query.text) in self._folds
+        return digest_question(query.text) in self._folds
 
     def fold(self, query: Query, *, draw: bool) -> int:
         """Return the generator that was not trained with a question: that of its fold, whatever its id.
@@ -85,7 +85,7 @@ class TrainedQuestions:
         Raises MismatchError for an id that belonged to another question.
         """
         assert self.count is not None
-        digest = question_digest(query.text)
+        digest = digest_question(query.text)
         if self._questions.get(query.id, digest) != digest:
             raise MismatchError(f"'{query.id}' is another question than the one {self.place} was trained with")
         fold = self._folds.get(digest)
@@ -93,25 +93,25 @@ class TrainedQuestions:
             return fold
         if not draw:
             raise MismatchError(
-                f"'{query.id}' is in no fold of {self.place}; --outside draw assigns a random generator"
+                f"'{query.id}' is in no fold of {self.place}; `outside` draw assigns a random generator"
             )
-        return between(0, self.count - 1, "outside", query.id)
+        return sample_integer(0, self.count - 1, "outside", query.id)
 
 
-def record_lines(questions: Iterable[Query], folds: dict[str, int] | None = None) -> Iterator[bytes]:
+def format_question_record(questions: Iterable[Query], folds: dict[str, int] | None = None) -> Iterator[bytes]:
     """Yield the record of a folder, a line per question."""
     for query in questions:
-        row: dict[str, Any] = {"_id": query.id, "question": question_digest(query.text)}
+        row: dict[str, Any] = {"_id": query.id, "question": digest_question(query.text)}
         yield dump(row if folds is None else row | {"fold": folds[query.id]})
 
 
-def write_record(folder: Path, questions: Iterable[Query], folds: dict[str, int] | None = None) -> None:
+def write_question_record(folder: Path, questions: Iterable[Query], folds: dict[str, int] | None = None) -> None:
     """Write the record of a folder atomically."""
-    write_bytes(folder / QUESTIONS, b"".join(record_lines(questions, folds)))
+    write_bytes(folder / QUESTIONS, b"".join(format_question_record(questions, folds)))
 
 
 def _parse_entry(row: Row) -> tuple[str, str, int | None]:
     fold = row.get("fold")
     if fold is not None and (type(fold) is not int or fold < 0):
         raise ValueError("'fold' must be a whole number from 0")
-    return identifier(take(row, "_id"), "_id"), text_of(take(row, "question"), "question"), fold
+    return parse_id(take(row, "_id"), "_id"), parse_text(take(row, "question"), "question"), fold

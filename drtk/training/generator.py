@@ -13,26 +13,26 @@ import torch
 from torch import Tensor, nn
 
 from drtk.errors import MismatchError
-from drtk.losses.language import IGNORED, summed_cross_entropy
+from drtk.losses.language import IGNORE_INDEX, cross_entropy_sum
 from drtk.models.config import GenerationSettings
 from drtk.models.generation import generate_tokens
 from drtk.models.generator_input import GeneratorInput, load_generator_input, max_input_length, tokenize_texts
 from drtk.models.model_folder import locate
 from drtk.models.seq2seq import GenerationModel, load_generation_model, save_generation_model
-from drtk.text.batching import batches_by_length
-from drtk.training.arguments import plan_schedule, training_arguments
-from drtk.training.best_checkpoint import Selection
+from drtk.text.batching import iter_batches_by_length
+from drtk.training.arguments import build_training_arguments, plan_schedule
+from drtk.training.best_checkpoint import ModelSelection
 from drtk.training.config import GeneratorConfig
-from drtk.training.distributed import all_reduce_sum, gather_items, rank, world_size
-from drtk.training.fit import allow_checkpointing, fit
+from drtk.training.distributed import all_reduce_sum, gather_items, get_rank, get_world_size
+from drtk.training.fit import enable_gradient_checkpointing, fit
 from drtk.training.sampling import EpochDataset
-from drtk.training.text_pairs import Pair, Pairs
+from drtk.training.text_pairs import TextPair, TextPairs
 
 Score = Callable[[Sequence[str], Sequence[str]], dict[str, float]]  # (generated, targets) -> figures by name
-Collate = Callable[[Sequence[Pair]], dict[str, Tensor]]
+Collate = Callable[[Sequence[TextPair]], dict[str, Tensor]]
 
 
-class GenerationEvaluation:
+class GenerationEvaluator:
     """Figures of a model on held-out pairs: "dev_loss", and those of `score` for greedily generated texts.
 
     Processes share the pairs, and all get the same figures. score: None generates nothing
@@ -41,7 +41,7 @@ class GenerationEvaluation:
     def __init__(
         self,
         writer: GenerationModel,
-        pairs: Sequence[Pair],
+        pairs: Sequence[TextPair],
         *,
         collate: Collate,
         score: Score | None,
@@ -51,7 +51,7 @@ class GenerationEvaluation:
         """rows: pairs at once; longest: tokens to generate"""
         self._writer, self._collate, self._score = writer, collate, score
         self._targets = [pair.target for pair in pairs]
-        self._mine = pairs[rank() :: world_size()]
+        self._mine = pairs[get_rank() :: get_world_size()]
         self._rows = rows
         self._settings = GenerationSettings(n=1, decode="greedy", max_new_tokens=longest)
 
@@ -75,8 +75,8 @@ class GenerationEvaluation:
         total = torch.zeros(2, dtype=torch.float64, device=device)
         for rows in self._batches():
             batch = {name: value.to(device) for name, value in self._collate([self._mine[row] for row in rows]).items()}
-            loss = summed_cross_entropy(compute_logits(self._writer.model, batch), batch["labels"])
-            total += torch.stack([loss.double(), (batch["labels"] != IGNORED).sum().double()])
+            loss = cross_entropy_sum(compute_logits(self._writer.model, batch), batch["labels"])
+            total += torch.stack([loss.double(), (batch["labels"] != IGNORE_INDEX).sum().double()])
         loss, tokens = all_reduce_sum(total).tolist()
         return loss / tokens
 
@@ -96,7 +96,7 @@ class GenerationEvaluation:
 
     def _batches(self) -> Iterator[np.ndarray]:
         lengths = np.array([len(pair.source) for pair in self._mine], dtype=np.int64)  # characters approximate tokens
-        return batches_by_length(lengths, budget=1 << 62, most=self._rows)
+        return iter_batches_by_length(lengths, budget=1 << 62, most=self._rows)
 
 
 def compute_logits(model: nn.Module, inputs: dict[str, Tensor]) -> Tensor:
@@ -116,7 +116,7 @@ def compute_logits(model: nn.Module, inputs: dict[str, Tensor]) -> Tensor:
 
 
 @dataclass
-class Start:
+class StartModel:
     """The model that training starts from, and how its input is built."""
 
     writer: GenerationModel
@@ -129,7 +129,7 @@ class Start:
         return str(config.model_type)
 
 
-def start_from(model: str, config: GeneratorConfig) -> Start:
+def load_start_model(model: str, config: GeneratorConfig) -> StartModel:
     """Load the model of a folder or hub name; its input is built as before, unless the configuration says otherwise.
 
     Raises MismatchError for a model without an encoder.
@@ -138,7 +138,7 @@ def start_from(model: str, config: GeneratorConfig) -> Start:
     overrides = {"prefix": config.prefix, "title": config.title, "max_length": config.max_length}
     reading = load_generator_input(folder, overrides, strict=False)
     writer = load_generation_model(folder)
-    start = Start(writer, reading)
+    start = StartModel(writer, reading)
     if not writer.is_encoder_decoder:
         raise MismatchError(
             f"{model}: is a decoder-only model ({start.architecture}); use a model of encoder and decoder (T5, BART)"
@@ -147,17 +147,17 @@ def start_from(model: str, config: GeneratorConfig) -> Start:
     return start
 
 
-def collate(pairs: Sequence[Pair], *, writer: GenerationModel, room: int, target_room: int) -> dict[str, Tensor]:
-    """Return input_ids, attention_mask (pairs, tokens) of the sources, labels (pairs, tokens) of the targets, IGNORED on padding."""
+def collate(pairs: Sequence[TextPair], *, writer: GenerationModel, room: int, target_room: int) -> dict[str, Tensor]:
+    """Return input_ids, attention_mask (pairs, tokens) of the sources, labels (pairs, tokens) of the targets, IGNORE_INDEX on padding."""
     rows = np.arange(len(pairs))
     sources = tokenize_texts([pair.source for pair in pairs], writer.tokenizer, room=room)
     targets = tokenize_texts([pair.target for pair in pairs], writer.tokenizer, room=target_room, are_targets=True)
     batch = sources.pad(rows, pad=writer.pad)
-    batch["labels"] = targets.pad(rows, pad=IGNORED)["input_ids"]
+    batch["labels"] = targets.pad(rows, pad=IGNORE_INDEX)["input_ids"]
     return {name: torch.from_numpy(array) for name, array in batch.items()}
 
 
-def teacher_forcing_terms(model: nn.Module, inputs: dict[str, Tensor], *, smoothing: float) -> dict[str, Tensor]:
+def compute_generator_terms(model: nn.Module, inputs: dict[str, Tensor], *, smoothing: float) -> dict[str, Tensor]:
     """Return {"cross_entropy": ()}: -log p of each target token, averaged over the tokens of the whole batch.
 
     With several processes the sum of each is divided by the tokens of all and multiplied by the number of processes, so that
@@ -165,18 +165,18 @@ def teacher_forcing_terms(model: nn.Module, inputs: dict[str, Tensor], *, smooth
     """
     logits, labels = compute_logits(model, inputs), inputs["labels"]
     with torch.autocast(logits.device.type, enabled=False):
-        total = summed_cross_entropy(logits, labels, smoothing=smoothing)
-    tokens = all_reduce_sum((labels != IGNORED).sum())
-    return {"cross_entropy": total * world_size() / tokens}
+        total = cross_entropy_sum(logits, labels, smoothing=smoothing)
+    tokens = all_reduce_sum((labels != IGNORE_INDEX).sum())
+    return {"cross_entropy": total * get_world_size() / tokens}
 
 
 def train_generator(
-    pairs: Pairs,
+    pairs: TextPairs,
     folder: Path,
     *,
-    start: Start,
+    start: StartModel,
     config: GeneratorConfig,
-    dev: Sequence[Pair] = (),
+    dev: Sequence[TextPair] = (),
     score: Score | None = None,
     seed: int = 42,
     device: str = "auto",
@@ -191,17 +191,19 @@ def train_generator(
     writer = start.writer
     model: Any = writer.model
     schedule = plan_schedule(len(pairs), config, what="pairs")
-    arguments = training_arguments(config, schedule, folder, seed=seed, device=device, lr_schedule=config.schedule)
+    arguments = build_training_arguments(
+        config, schedule, folder, seed=seed, device=device, lr_schedule=config.schedule
+    )
     use_cache = model.config.use_cache
     if config.gradient_checkpointing:
-        allow_checkpointing(model)
+        enable_gradient_checkpointing(model)
     positions = getattr(model.config, "max_position_embeddings", None) or config.target_length
     target_length = min(config.target_length, positions)
     collating = partial(collate, writer=writer, room=max_input_length(writer, start.reading), target_room=target_length)
     selection = None
     if dev:
         by_loss = config.best_by == "loss"
-        evaluation = GenerationEvaluation(
+        evaluation = GenerationEvaluator(
             writer,
             dev,
             collate=collating,
@@ -209,12 +211,12 @@ def train_generator(
             rows=schedule.batch,
             longest=target_length,
         )
-        selection = Selection(
+        selection = ModelSelection(
             model,
             evaluation,
             folder / "checkpoints",
             by="dev_loss" if by_loss else config.best_by,
-            every=config.eval_every,
+            every=config.eval_steps,
             patience=config.patience,
         )
 
@@ -224,9 +226,9 @@ def train_generator(
 
     return fit(
         model,
-        EpochDataset(pairs, batch=config.batch, steps=schedule.steps, seed=seed),
+        EpochDataset(pairs, batch=config.batch_size, steps=schedule.steps, seed=seed),
         collating,
-        objective=partial(teacher_forcing_terms, smoothing=config.label_smoothing),
+        objective=partial(compute_generator_terms, smoothing=config.label_smoothing),
         arguments=arguments,
         schedule=schedule,
         folder=folder,

@@ -10,10 +10,10 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from drtk.models.biencoder import BiEncoder
-from drtk.training.distributed import is_distributed, rank, world_size
+from drtk.training.distributed import get_rank, get_world_size, is_distributed
 from drtk.training.fit import DrtkTrainer
-from drtk.training.retriever_loss import LOSS_INPUTS, RetrieverLoss, temperature_at
-from drtk.training.sampling import seed_of_step
+from drtk.training.retriever_loss import LOSS_INPUTS, RetrieverLoss, compute_warmup_temperature
+from drtk.training.sampling import derive_step_seed
 
 ROLES = ("query", "passage")
 _MAX_PARTS = 1 << 20  # more than one step ever has
@@ -51,7 +51,7 @@ class RetrieverTrainer(DrtkTrainer):
     not through `forward`, so accelerate's autocast is entered here.
     """
 
-    micro_batch_field = "cache_chunk"
+    micro_batch_field = "grad_cache"
 
     def __init__(
         self, *, loss: RetrieverLoss, micro_batch: int | None = None, warm_temperature: bool = False, **given: Any
@@ -69,7 +69,9 @@ class RetrieverTrainer(DrtkTrainer):
         """The temperature of the present step."""
         if not self._warm:
             return self.loss.temperature
-        return temperature_at(self.state.global_step, last=self.loss.temperature, steps=int(self.args.warmup_steps))
+        return compute_warmup_temperature(
+            self.state.global_step, last=self.loss.temperature, steps=int(self.args.warmup_steps)
+        )
 
     def _compute_terms(self, model: nn.Module, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
         texts = {name: value for name, value in inputs.items() if name not in LOSS_INPUTS}
@@ -90,7 +92,7 @@ class RetrieverTrainer(DrtkTrainer):
         chunks = [chunk for role in ROLES for chunk in split_by_length(inputs, role, self.micro_batch)]
         leaves = {role: rows.requires_grad_() for role, rows in self._encode_all(pair, inputs, chunks).items()}
         terms = self.loss.terms(leaves["query"], leaves["passage"], inputs, temperature=self.temperature)
-        self.weighted_sum(terms).backward()
+        self.sum_terms(terms).backward()
         total = {name: value.detach() for name, value in terms.items()}
         counts = (
             {} if auxiliary is None else {role: auxiliary.count(role, auxiliary.slot(inputs, role)) for role in ROLES}
@@ -105,12 +107,12 @@ class RetrieverTrainer(DrtkTrainer):
                 if auxiliary is not None:
                     slot = auxiliary.slot(inputs, chunk.role, chunk.rows)
                     more = auxiliary.term(chunk.role, slot, vectors, counts[chunk.role])
-                    surrogate = surrogate + self.weighted_sum(more)
+                    surrogate = surrogate + self.sum_terms(more)
                     for name, value in more.items():
                         total[name] = total.get(name, torch.zeros_like(value)) + value.detach()
             self.accelerator.backward(surrogate)
         average_gradients(model.parameters())
-        return self.add_terms(total).detach()
+        return self.record_terms(total).detach()
 
     def _encode_all(self, pair: BiEncoder, inputs: Mapping[str, Tensor], chunks: list[Chunk]) -> dict[str, Tensor]:
         """Return the vectors of all texts by role, float32, without a graph."""
@@ -125,7 +127,7 @@ class RetrieverTrainer(DrtkTrainer):
         return by_role
 
     def _seed(self, part: int) -> None:
-        torch.manual_seed(seed_of_step(self.args.seed, self.state.global_step * _MAX_PARTS + part, rank()))
+        torch.manual_seed(derive_step_seed(self.args.seed, self.state.global_step * _MAX_PARTS + part, get_rank()))
 
 
 def split_by_length(inputs: Mapping[str, Tensor], role: str, size: int) -> list[Chunk]:
@@ -149,4 +151,4 @@ def average_gradients(parameters: Iterable[nn.Parameter]) -> None:
     for parameter in parameters if is_distributed() else ():
         if parameter.grad is not None:
             dist.all_reduce(parameter.grad)
-            parameter.grad /= world_size()
+            parameter.grad /= get_world_size()

@@ -15,20 +15,20 @@ from torch import Tensor, nn
 from drtk.data.embeddings import PairVectors
 from drtk.data.trec import Judgements, iter_grouped_hits
 from drtk.errors import DrtkError, RecordError
-from drtk.losses.ranking import listwise_labels
-from drtk.models.list_reranker import ListReranker, ListShape, init_list_reranker, save_list_reranker
-from drtk.runtime.inputs import Intake
+from drtk.losses.ranking import multi_positive_cross_entropy
+from drtk.models.list_reranker import ListReranker, ListRerankerConfig, init_list_reranker, save_list_reranker
+from drtk.runtime.inputs import InputTracker
 from drtk.runtime.streams import name_of
-from drtk.training.arguments import Schedule, plan_schedule, training_arguments
-from drtk.training.best_checkpoint import Selection
+from drtk.training.arguments import Schedule, build_training_arguments, plan_schedule
+from drtk.training.best_checkpoint import ModelSelection
 from drtk.training.config import RerankerConfig
 from drtk.training.fit import fit
-from drtk.training.reranker import Candidates
+from drtk.training.reranker import DevCandidates
 from drtk.training.sampling import EpochDataset
 
 
 @dataclass(frozen=True)
-class CandidateList:
+class LabeledList:
     """The rows of a query's candidates in the vectors, in retrieval order, and which are relevant; (n,) each."""
 
     rows: np.ndarray
@@ -43,46 +43,48 @@ class ListData:
     """
 
     source: str
-    lists: list[CandidateList] = field(default_factory=list)
+    lists: list[LabeledList] = field(default_factory=list)
     query_ids: set[str] = field(default_factory=set)
     without: int = 0
     unjudged: int = 0
     queries: int = 0
 
 
-def read_lists(run: str, *, vectors: PairVectors, judgements: Judgements, depth: int, intake: Intake) -> ListData:
+def read_lists(
+    run: str, *, vectors: PairVectors, judgements: Judgements, depth: int, tracker: InputTracker
+) -> ListData:
     """Read the judged queries of a run with their first `depth` documents; a grade above 0 is relevant.
 
-    Memory: 9 bytes a candidate. Raises RecordError (file:line) for a pair without a vector, unless `intake` forgives it.
+    Memory: 9 bytes a candidate. Raises RecordError (file:line) for a pair without a vector, unless `tracker` forgives it.
     """
     data = ListData(name_of(run))
-    for hits in iter_grouped_hits(run, intake=intake):
+    for hits in iter_grouped_hits(run, tracker=tracker):
         data.queries += 1
         grades = judgements.get(hits.query_id)
         if grades is None:
             data.unjudged += 1
             continue
-        ids = hits.ranked_ids()[:depth]
+        ids = hits.to_ranked_ids()[:depth]
         labels = np.array([grades.get(id, 0) > 0 for id in ids])
         if not labels.any():
             data.without += 1
             continue
-        rows = vectors.rows(hits.query_id, ids)
+        rows = vectors.find_rows(hits.query_id, ids)
         for at in np.flatnonzero(rows < 0):
             line = hits.lines[hits.doc_ids.index(ids[at])]
             problem = (
                 f"{vectors.folder} has no vector of '{ids[at]}' for '{hits.query_id}'; it holds those of {vectors.run}, and "
                 "`depth` reads fewer per query"
             )
-            intake.forgive(RecordError(f"{data.source}:{line}", problem))
+            tracker.skip_or_raise(RecordError(f"{data.source}:{line}", problem))
         there = rows >= 0
         if labels[there].any():
-            data.lists.append(CandidateList(rows[there], labels[there]))
+            data.lists.append(LabeledList(rows[there], labels[there]))
             data.query_ids.add(hits.query_id)
     return data
 
 
-def plan(data: ListData, config: RerankerConfig) -> Schedule:
+def plan_list_schedule(data: ListData, config: RerankerConfig) -> Schedule:
     """Return the schedule for the lists of a run. Raises DrtkError if there are none, and what `plan_schedule` raises."""
     if data.queries and data.unjudged == data.queries:
         raise DrtkError(f"{data.source}: none of its {data.queries:,} queries is judged")
@@ -90,7 +92,7 @@ def plan(data: ListData, config: RerankerConfig) -> Schedule:
     return plan_schedule(len(data.lists), config, what=what, source=data.source)
 
 
-def collate(lists: Sequence[CandidateList], vectors: PairVectors) -> dict[str, Tensor]:
+def collate(lists: Sequence[LabeledList], vectors: PairVectors) -> dict[str, Tensor]:
     """Return `vectors` (queries, n, width), and `ranks`, `present` and `labels` (queries, n), padded to the longest."""
     longest = max(len(each.rows) for each in lists)
     rows = np.zeros((len(lists), longest, vectors.dimension), dtype=np.float32)
@@ -98,7 +100,7 @@ def collate(lists: Sequence[CandidateList], vectors: PairVectors) -> dict[str, T
     labels = np.zeros((len(lists), longest), dtype=np.float32)
     for place, each in enumerate(lists):
         size = len(each.rows)
-        rows[place, :size] = vectors.vectors(each.rows)
+        rows[place, :size] = vectors.load_vectors(each.rows)
         present[place, :size] = True
         labels[place, :size] = each.labels
     ranks = np.broadcast_to(np.arange(longest), present.shape).copy()
@@ -106,25 +108,25 @@ def collate(lists: Sequence[CandidateList], vectors: PairVectors) -> dict[str, T
     return {name: torch.from_numpy(array) for name, array in arrays.items()}
 
 
-def list_terms(model: nn.Module, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def compute_list_terms(model: nn.Module, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return {"cross_entropy": ()} of a batch of lists."""
     lists = {name: each for name, each in inputs.items() if name != "labels"}
-    return {"cross_entropy": listwise_labels(model(**lists), inputs["labels"], inputs["present"])}
+    return {"cross_entropy": multi_positive_cross_entropy(model(**lists), inputs["labels"], inputs["present"])}
 
 
-class ListEvaluation:
+class ListEvaluator:
     """Evaluates a list re-ranker in training on candidates."""
 
-    def __init__(self, model: ListReranker, candidates: Candidates, vectors: PairVectors) -> None:
+    def __init__(self, model: ListReranker, candidates: DevCandidates, vectors: PairVectors) -> None:
         """Raises DrtkError if a candidate has no vector."""
         self._model, self._candidates, self._vectors = model, candidates, vectors
         self._lists = []
         for query, ids in candidates.candidates:
-            rows = vectors.rows(query, ids)
+            rows = vectors.find_rows(query, ids)
             if (rows < 0).any():
                 absent = ids[int(np.flatnonzero(rows < 0)[0])]
                 raise DrtkError(f"{vectors.folder}: has no vector of '{absent}' for the dev query '{query}'")
-            self._lists.append(CandidateList(rows, np.zeros(len(rows), dtype=bool)))
+            self._lists.append(LabeledList(rows, np.zeros(len(rows), dtype=bool)))
         vectors.warn_of_another_order("the dev run")
 
     @torch.no_grad()
@@ -147,7 +149,7 @@ def train_list_reranker(
     *,
     vectors: PairVectors,
     config: RerankerConfig,
-    candidates: Candidates | None = None,
+    candidates: DevCandidates | None = None,
     dev_vectors: PairVectors | None = None,
     seed: int = 42,
     device: str = "auto",
@@ -156,9 +158,9 @@ def train_list_reranker(
 
     candidates: to evaluate with; dev_vectors: of their pairs, by default `vectors`
     """
-    schedule = plan(data, config)
-    arguments = training_arguments(config, schedule, folder, seed=seed, device=device)
-    shape = ListShape(
+    schedule = plan_list_schedule(data, config)
+    arguments = build_training_arguments(config, schedule, folder, seed=seed, device=device)
+    shape = ListRerankerConfig(
         width=vectors.dimension,
         depth=config.depth,
         hidden=config.hidden,
@@ -170,19 +172,19 @@ def train_list_reranker(
     model = init_list_reranker(shape, seed=seed).to(arguments.device)
     selection = None
     if candidates is not None:
-        selection = Selection(
+        selection = ModelSelection(
             model,
-            ListEvaluation(model, candidates, dev_vectors or vectors),
+            ListEvaluator(model, candidates, dev_vectors or vectors),
             folder / "checkpoints",
-            by=config.select,
-            every=config.eval_every,
+            by=config.dev_measure,
+            every=config.eval_steps,
             patience=config.patience,
         )
     return fit(
         model,
-        EpochDataset(data.lists, batch=config.batch, steps=schedule.steps, seed=seed),
+        EpochDataset(data.lists, batch=config.batch_size, steps=schedule.steps, seed=seed),
         partial(collate, vectors=vectors),
-        objective=list_terms,
+        objective=compute_list_terms,
         arguments=arguments,
         schedule=schedule,
         folder=folder,

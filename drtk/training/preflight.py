@@ -11,21 +11,21 @@ from drtk.runtime.streams import STANDARD
 
 _FIELDS = {  # transformers' arguments that are fields of TrainingConfig, or options of every command
     "output_dir": "output",
-    "max_steps": "steps",
+    "max_steps": "max_steps",
     "num_train_epochs": "epochs",
-    "learning_rate": "lr",
+    "learning_rate": "learning_rate",
     "warmup_steps": "warmup",
     "warmup_ratio": "warmup",
     "weight_decay": "weight_decay",
-    "per_device_train_batch_size": "batch",
+    "per_device_train_batch_size": "batch_size",
     "seed": "seed",
     "bf16": "precision",
     "fp16": "precision",
     "use_cpu": "device",
     "gradient_checkpointing": "gradient_checkpointing",
     "activation_checkpointing": "gradient_checkpointing",
-    "logging_steps": "log_every",
-    "save_steps": "save_every",
+    "logging_steps": "log_steps",
+    "save_steps": "save_steps",
     "resume_from_checkpoint": "resume",
 }
 _FIXED = {  # transformers' arguments that would break resuming, the loss, or the choice of the best weights
@@ -38,8 +38,8 @@ _FIXED = {  # transformers' arguments that would break resuming, the loss, or th
     "save_only_model": "resuming needs the optimizer's state",
     "save_total_limit": "drtk keeps two, and none at the end",
     "load_best_model_at_end": "drtk selects the best weights itself",
-    "eval_strategy": "drtk evaluates itself; see `eval_every`",
-    "eval_on_start": "drtk evaluates itself; see `eval_every`",
+    "eval_strategy": "drtk evaluates itself; see `eval_steps`",
+    "eval_on_start": "drtk evaluates itself; see `eval_steps`",
     "label_smoothing_factor": "the loss is drtk's; see `label_smoothing`",
     "ignore_data_skip": "resuming would see other examples",
     "full_determinism": "random numbers depend on the step only",
@@ -48,7 +48,9 @@ _FIXED = {  # transformers' arguments that would break resuming, the loss, or th
 }
 
 
-def check_beforehand(trainer: Sequence[str], device: str, *files: str | None, kept: Sequence[str | None] = ()) -> None:
+def check_training_inputs(
+    trainer: Sequence[str], device: str, *files: str | None, kept: Sequence[str | None] = ()
+) -> None:
     """Check the `trainer` items, the device and the files that training will read.
 
     kept: files that are read repeatedly, so they must be on this machine

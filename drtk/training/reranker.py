@@ -11,12 +11,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from drtk.losses.ranking import binary, hardest, listwise, r_drop
-from drtk.models.cross_encoder import CrossEncoder, PairScorer, save_crossencoder
+from drtk.losses.ranking import binary_cross_entropy, listwise_cross_entropy, r_drop_losses, select_hardest
+from drtk.models.cross_encoder import CrossEncoder, PairClassifier, save_cross_encoder
 from drtk.models.generator_input import format_passage
-from drtk.text.batching import PairTokenizer, Tokens, batches_by_length
-from drtk.training.arguments import Schedule, plan_schedule, training_arguments
-from drtk.training.best_checkpoint import Selection
+from drtk.text.batching import PairTokenizer, TokenizedTexts, iter_batches_by_length
+from drtk.training.arguments import Schedule, build_training_arguments, plan_schedule
+from drtk.training.best_checkpoint import ModelSelection
 from drtk.training.config import RerankerConfig
 from drtk.training.dataset import (
     CorpusTexts,
@@ -24,12 +24,12 @@ from drtk.training.dataset import (
     JudgedPairs,
     SampledExample,
     SampledExamples,
+    count_pairs,
     pad_tokens,
-    pairs_per_example,
 )
-from drtk.training.distributed import gather_items, rank, world_size
+from drtk.training.distributed import gather_items, get_rank, get_world_size
 from drtk.training.examples import PackedExamples, TrainingData
-from drtk.training.fit import Objective, allow_checkpointing, fit
+from drtk.training.fit import Objective, enable_gradient_checkpointing, fit
 from drtk.training.sampling import EpochDataset
 
 LENGTH = 192  # tokens of a pair (docs/methods/re-ranker.md)
@@ -37,7 +37,7 @@ GROUP_TOKENS = 2048  # on a CPU: pairs of similar length go through the model to
 GPU_TOKENS = 65536  # of pairs evaluated at once
 
 
-class Candidates(Protocol):
+class DevCandidates(Protocol):
     """Candidates to evaluate with, and the figures of their scores; drtk.evaluation.probes.RerankingProbe is one."""
 
     candidates: list[tuple[str, list[str]]]
@@ -45,10 +45,10 @@ class Candidates(Protocol):
     def __call__(self, scores: np.ndarray) -> dict[str, float]: ...
 
 
-def plan(examples: PackedExamples, config: RerankerConfig, *, source: str = "examples") -> Schedule:
+def plan_reranker_schedule(examples: PackedExamples, config: RerankerConfig, *, source: str = "examples") -> Schedule:
     """Return the schedule for the examples of the file `source`. Raises what `plan_schedule` raises."""
     if config.loss == "bce":
-        return plan_schedule(sum(pairs_per_example(examples)), config, what="pairs", source=source)
+        return plan_schedule(sum(count_pairs(examples)), config, what="pairs", source=source)
     return plan_schedule(len(examples), config, source=source)
 
 
@@ -64,7 +64,7 @@ def collate_pairs(items: Sequence[JudgedPair], *, tokenizing: PairTokenizer, tit
     return pad_tokens(tokens, tokenizing) | {"labels": torch.tensor([float(item.relevant) for item in items])}
 
 
-def listwise_terms(
+def compute_listwise_terms(
     model: nn.Module, inputs: Mapping[str, Tensor], *, passages: int, backward: int | None, twice: bool
 ) -> dict[str, Tensor]:
     """Return {"cross_entropy": ()} of a batch of lists, and with `twice` {"r_drop": ()}; SimLM minimizes their sum.
@@ -73,14 +73,16 @@ def listwise_terms(
     backward: passages per query to train on, chosen by scores without dropout and gradients
     """
     if backward is not None and backward < passages:
-        columns = hardest(score_without_dropout(model, inputs).view(-1, passages), backward)  # (queries, backward)
+        columns = select_hardest(
+            score_without_dropout(model, inputs).view(-1, passages), backward
+        )  # (queries, backward)
         rows = (columns + torch.arange(len(columns), device=columns.device).unsqueeze(1) * passages).flatten()
         inputs, passages = {name: each[rows] for name, each in inputs.items()}, backward
     if not twice:
-        return {"cross_entropy": listwise(model(**inputs).view(-1, passages))}
+        return {"cross_entropy": listwise_cross_entropy(model(**inputs).view(-1, passages))}
     both = model(**{name: torch.cat([each, each]) for name, each in inputs.items()})  # dropout differs in the halves
     first, second = both.view(2, -1, passages)
-    cross_entropy, divergence = r_drop(first, second)
+    cross_entropy, divergence = r_drop_losses(first, second)
     return {"cross_entropy": cross_entropy, "r_drop": divergence}
 
 
@@ -97,38 +99,38 @@ def score_without_dropout(model: nn.Module, inputs: Mapping[str, Tensor]) -> Ten
         bare.train(training)
 
 
-def binary_terms(model: nn.Module, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def compute_binary_terms(model: nn.Module, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return {"cross_entropy": ()} of a batch of labeled pairs."""
     pairs = {name: each for name, each in inputs.items() if name != "labels"}
-    return {"cross_entropy": binary(model(**pairs), inputs["labels"])}
+    return {"cross_entropy": binary_cross_entropy(model(**pairs), inputs["labels"])}
 
 
-def reranker_objective(config: RerankerConfig) -> Objective:
+def build_reranker_objective(config: RerankerConfig) -> Objective:
     """Return what training minimizes: (model, inputs of a step) to named terms."""
     if config.loss == "bce":
-        return binary_terms
+        return compute_binary_terms
     return partial(
-        listwise_terms, passages=config.negatives_in_a_step + 1, backward=config.backward, twice=config.r_drop
+        compute_listwise_terms, passages=config.negatives_in_a_step + 1, backward=config.backward, twice=config.r_drop
     )
 
 
-def score_tokens(model: nn.Module, tokens: Tokens, tokenizing: Any) -> np.ndarray:
+def score_tokens(model: nn.Module, tokens: TokenizedTexts, tokenizing: Any) -> np.ndarray:
     """Return the scores of the tokenized pairs of all processes in order, (pairs,); each process has every n-th."""
     device = next(model.parameters()).device
     scores = np.empty(len(tokens), dtype=np.float32)
-    for rows in batches_by_length(tokens.lengths, budget=GROUP_TOKENS if device.type == "cpu" else GPU_TOKENS):
+    for rows in iter_batches_by_length(tokens.lengths, budget=GROUP_TOKENS if device.type == "cpu" else GPU_TOKENS):
         inputs = {name: each.to(device) for name, each in pad_tokens(tokens, tokenizing, rows).items()}
         scores[rows] = score_without_dropout(model, inputs).cpu().numpy()
     return np.array(gather_items(scores.tolist()), dtype=np.float32)
 
 
-class PairEvaluation:
+class PairEvaluator:
     """Evaluates a model in training on candidates; each process scores its share of them."""
 
     def __init__(
         self,
-        model: PairScorer,
-        candidates: Candidates,
+        model: PairClassifier,
+        candidates: DevCandidates,
         *,
         queries: Mapping[str, str],
         corpus: CorpusTexts,
@@ -136,8 +138,8 @@ class PairEvaluation:
         title: str,
     ) -> None:
         self._model, self._candidates, self._tokenizing = model, candidates, tokenizing
-        pairs = [(query, id) for query, ids in candidates.candidates for id in ids][rank() :: world_size()]
-        passages = corpus.many([id for _, id in pairs])
+        pairs = [(query, id) for query, ids in candidates.candidates for id in ids][get_rank() :: get_world_size()]
+        passages = corpus.get_many([id for _, id in pairs])
         self._tokens = tokenizing(
             (queries[query], format_passage(passage, title))
             for (query, _), passage in zip(pairs, passages, strict=True)
@@ -155,7 +157,7 @@ def train_reranker(
     start: CrossEncoder,
     title: str,
     config: RerankerConfig,
-    evaluation: Callable[[PairScorer, PairTokenizer], PairEvaluation] | None = None,
+    evaluation: Callable[[PairClassifier, PairTokenizer], PairEvaluator] | None = None,
     seed: int = 42,
     device: str = "auto",
 ) -> dict[str, Any]:
@@ -165,24 +167,24 @@ def train_reranker(
     evaluation: builds the evaluation of the model; the best weights are kept, perhaps those of the start
     Raises what `plan` and `drtk.training.fit.fit` raise.
     """
-    schedule = plan(data.examples, config, source=data.source)
+    schedule = plan_reranker_schedule(data.examples, config, source=data.source)
     data.examples.warn_of_few_negatives(config.negatives_in_a_step)
-    arguments = training_arguments(config, schedule, folder, seed=seed, device=device)
+    arguments = build_training_arguments(config, schedule, folder, seed=seed, device=device)
     if config.gradient_checkpointing:
-        allow_checkpointing(start.model)
-    model = PairScorer(start.model, group_tokens=GROUP_TOKENS if arguments.device.type == "cpu" else None)
+        enable_gradient_checkpointing(start.model)
+    model = PairClassifier(start.model, group_tokens=GROUP_TOKENS if arguments.device.type == "cpu" else None)
     tokenizing = PairTokenizer(start.tokenizer, max_length=start.max_length)
     selection = None
     if evaluation is not None:
-        selection = Selection(
+        selection = ModelSelection(
             model,
             evaluation(model.to(arguments.device), tokenizing),
             folder / "checkpoints",
-            by=config.select,
-            every=config.eval_every,
+            by=config.dev_measure,
+            every=config.eval_steps,
             patience=config.patience,
         )
-    length: dict[str, Any] = {"batch": config.batch, "steps": schedule.steps, "seed": seed}
+    length: dict[str, Any] = {"batch": config.batch_size, "steps": schedule.steps, "seed": seed}
     dataset: EpochDataset[Any]
     if config.loss == "bce":
         dataset = EpochDataset(JudgedPairs(data.examples, queries=data.queries, corpus=data.corpus), **length)
@@ -193,13 +195,13 @@ def train_reranker(
 
     def save() -> None:
         start.model.cpu().eval()
-        save_crossencoder(start, folder)
+        save_cross_encoder(start, folder)
 
     return fit(
         model,
         dataset,
         partial(collate_pairs if config.loss == "bce" else collate_lists, tokenizing=tokenizing, title=title),
-        objective=reranker_objective(config),
+        objective=build_reranker_objective(config),
         arguments=arguments,
         schedule=schedule,
         folder=folder,
@@ -207,5 +209,5 @@ def train_reranker(
         save=save,
         probe=selection,
         probe_start=True,
-        micro_batch=config.micro_batch or schedule.batch,
+        micro_batch=config.micro_batch_size or schedule.batch,
     )

@@ -14,16 +14,16 @@ from torch import nn
 from drtk.errors import MismatchError, UsageError
 from drtk.models.biencoder import BiEncoder, load_towers, save_towers
 from drtk.models.checkpoint import TextEncoder
-from drtk.models.lora import add_adapters, merge_adapters, need_peft
+from drtk.models.lora import add_adapters, import_peft, merge_adapters
 from drtk.models.model_folder import locate
 from drtk.runtime.folder_job import FolderJob
 from drtk.runtime.manifest import find_inputs
-from drtk.training.arguments import plan_schedule, training_arguments
-from drtk.training.best_checkpoint import Selection
+from drtk.training.arguments import build_training_arguments, plan_schedule
+from drtk.training.best_checkpoint import ModelSelection
 from drtk.training.config import RetrieverConfig
 from drtk.training.dataset import SampledExamples, collate
 from drtk.training.examples import TrainingData, load_examples
-from drtk.training.fit import allow_checkpointing, fit
+from drtk.training.fit import enable_gradient_checkpointing, fit
 from drtk.training.grad_cache import RetrieverTrainer
 from drtk.training.retriever_loss import RetrieverLoss, learns_from_teacher
 
@@ -50,17 +50,17 @@ class AuxiliaryTask(Protocol):
         """Return further inputs of a step for the texts of a role; keys: for random numbers, one per text"""
 
 
-def check(config: RetrieverConfig) -> None:
+def check_retriever_config(config: RetrieverConfig) -> None:
     """Raise UsageError for values that contradict each other, MissingDependency for what is not installed."""
     config.check()
     RetrieverLoss.of(config, similarity="cosine")
-    if config.batch < 2 and config.negatives == 0:
-        raise UsageError("`batch` 1 with `negatives` 0 leaves no negatives")
+    if config.batch_size < 2 and config.negatives == 0:
+        raise UsageError("`batch_size` 1 with `negatives` 0 leaves no negatives")
     if config.lora is not None:
-        need_peft()
+        import_peft()
 
 
-def start_towers(model: str, config: RetrieverConfig) -> dict[str, TextEncoder]:
+def load_start_towers(model: str, config: RetrieverConfig) -> dict[str, TextEncoder]:
     """Load the towers to start from, with the recipes they are trained and saved with.
 
     Raises MismatchError for a `matryoshka` size above that of the vectors, UsageError for a temperature that cannot warm up.
@@ -77,18 +77,18 @@ def start_towers(model: str, config: RetrieverConfig) -> dict[str, TextEncoder]:
     }
     towers = load_towers(model, overrides=overrides, untied=config.untied)
     for tower in towers.values():
-        settled: dict[str, Any] = {"similarity": tower.recipe.similarity or "cosine"}
+        settled: dict[str, Any] = {"similarity": tower.encoding.similarity or "cosine"}
         if config.query_length is None:
-            settled["query_length"] = min(QUERY_LENGTH, tower.recipe.query_length)
+            settled["query_length"] = min(QUERY_LENGTH, tower.encoding.query_length)
         if config.passage_length is None:
-            settled["passage_length"] = min(PASSAGE_LENGTH, tower.recipe.passage_length)
-        tower.recipe = tower.recipe.override(settled, strict=False, folder=model)
+            settled["passage_length"] = min(PASSAGE_LENGTH, tower.encoding.passage_length)
+        tower.encoding = tower.encoding.override(settled, strict=False, folder=model)
         for size in config.matryoshka:
             if size >= tower.encoder.dimension:
                 raise MismatchError(
                     f"`matryoshka` {size}: must be below the dimension of {model}, {tower.encoder.dimension}"
                 )
-    last = RetrieverLoss.of(config, similarity=str(towers["passage"].recipe.similarity)).temperature
+    last = RetrieverLoss.of(config, similarity=str(towers["passage"].encoding.similarity)).temperature
     if config.temperature_warmup and last >= 1:
         raise UsageError(f"`temperature_warmup` starts at 1, so `temperature` must be below 1, not {last:g}")
     return towers
@@ -108,15 +108,15 @@ def train_retriever(
     """Train, write the model into `folder` (rank zero), and return "steps", "epochs" and, with `dev`, "best".
 
     folder: for checkpoints (deleted at the end), log.jsonl and the model; training continues from a checkpoint in it
-    dev: returns figures of the towers, SELECT_BY among them, every `eval_every` steps; the best weights are kept
+    dev: returns figures of the towers, SELECT_BY among them, every `eval_steps` steps; the best weights are kept
     Raises DrtkError if the examples do not fill a batch, and what `drtk.training.fit.fit` raises.
     """
     schedule = plan_schedule(len(data.examples), config, source=data.source)
     passage, query = towers["passage"], towers.get("query", towers["passage"])
-    loss = RetrieverLoss.of(config, similarity=str(passage.recipe.similarity), normalize=passage.recipe.normalize)
-    if config.draw != "replacement":
+    loss = RetrieverLoss.of(config, similarity=str(passage.encoding.similarity), normalize=passage.encoding.normalize)
+    if config.negative_sampling != "replacement":
         data.examples.warn_of_few_negatives(config.negatives)
-    arguments = training_arguments(config, schedule, folder, seed=seed, device=device)
+    arguments = build_training_arguments(config, schedule, folder, seed=seed, device=device)
     pair = BiEncoder(
         passage.encoder,
         query.encoder if "query" in towers else None,
@@ -135,24 +135,24 @@ def train_retriever(
                 seed=seed + number,
             )
         if config.gradient_checkpointing:
-            allow_checkpointing(tower.encoder.backbone)
+            enable_gradient_checkpointing(tower.encoder.backbone)
     dataset = SampledExamples(
         data.examples,
         queries=data.queries,
         corpus=data.corpus,
-        batch=config.batch,
+        batch=config.batch_size,
         steps=schedule.steps,
         negatives=config.negatives,
         seed=seed,
-        draw=config.draw,
-        positive=config.positive,
+        draw=config.negative_sampling,
+        positive=config.positive_sampling,
         with_positives=loss.masked == "positives",
         with_scores=loss.distillation is not None,
     )
     selection = None
     if dev is not None:
-        selection = Selection(
-            model, dev, folder / "checkpoints", by=SELECT_BY, every=config.eval_every, patience=config.patience
+        selection = ModelSelection(
+            model, dev, folder / "checkpoints", by=SELECT_BY, every=config.eval_steps, patience=config.patience
         )
 
     def save() -> None:
@@ -167,8 +167,8 @@ def train_retriever(
         dataset,
         partial(
             collate,
-            query=query.tokenizing("query"),
-            passage=passage.tokenizing("passage"),
+            query=query.get_tokenizer("query"),
+            passage=passage.get_tokenizer("passage"),
             corrupt=None if auxiliary is None else auxiliary.corrupt,
         ),
         objective=None,
@@ -179,7 +179,7 @@ def train_retriever(
         save=save,
         probe=selection,
         probe_start=True,
-        micro_batch=config.cache_chunk,
+        micro_batch=config.grad_cache,
         trainer_class=RetrieverTrainer,
         loss=loss,
         weights={**loss.weights, **({} if auxiliary is None else auxiliary.weights)},
@@ -206,19 +206,19 @@ def train_from_files(
     Raises UsageError for settings that contradict each other, DrtkError for examples that cannot be trained on.
     """
     job.record(config, examples=examples, corpus=corpus, queries=queries, model=model, seed=seed, device=device)
-    check(config)
+    check_retriever_config(config)
     data = load_examples(
         examples,
         queries=queries,
         corpus=corpus,
-        intake=job.intake,
+        tracker=job.tracker,
         negatives=config.negatives,
         scored=learns_from_teacher(config.loss),
         share=config.train_fraction,
         seed=seed,
     )
     plan_schedule(len(data.examples), config, source=data.source)
-    towers = start_towers(model, config)
+    towers = load_start_towers(model, config)
     auxiliary = None if add_auxiliary is None else add_auxiliary(towers)  # before the folder is touched
     dev = None if measure_dev is None else measure_dev(towers, data)
     facts = train_retriever(
@@ -231,8 +231,10 @@ def train_from_files(
         dev=dev,
         auxiliary=auxiliary,
     )
-    job.intake.inputs += find_inputs({"corpus": corpus, "model": str(locate(model)), "generator": config.aux_generator})
+    job.tracker.inputs += find_inputs(
+        {"corpus": corpus, "model": str(locate(model)), "generator": config.aux_generator}
+    )
     best = facts.pop("best", None)
     job.counts |= {"examples": len(data.examples), **facts}
-    encoding = towers["passage"].recipe.to_dict()
+    encoding = towers["passage"].encoding.to_dict()
     job.finish(encoding=encoding, towers=sorted(towers) if len(towers) > 1 else None, best=best)

@@ -13,9 +13,9 @@ from torch import Tensor
 
 from drtk.errors import UsageError
 from drtk.losses import RETRIEVER_LOSSES
-from drtk.losses.contrastive import known_positives, positive_columns, same_as_positive
+from drtk.losses.contrastive import get_positive_columns, mask_duplicate_positives, mask_labeled_positives
 from drtk.training.config import RetrieverConfig
-from drtk.training.distributed import gather, rank
+from drtk.training.distributed import gather_rows, get_rank
 
 CONTRASTIVE, DISTILLATION = "contrastive", "distillation"
 _TEMPERATURE = {"cosine": 0.02, "dot": 1.0}  # SimLM, Table 12; query-as-context and DPR (docs/methods/fine-tuning.md)
@@ -62,7 +62,7 @@ class RetrieverLoss:
                     f"`loss` {config.loss} needs `negatives` above 0: a teacher compares the passages of one query"
                 )
             distillation = main
-            alpha = _ALPHA.get(config.loss, 0.0) if config.alpha is None else config.alpha
+            alpha = _ALPHA.get(config.loss, 0.0) if config.contrastive_weight is None else config.contrastive_weight
             if learns_from_teacher(config.contrastive):
                 raise UsageError(f"`contrastive` {config.contrastive}: learns from a teacher; name a contrastive loss")
             contrastive = RETRIEVER_LOSSES.load(config.contrastive) if alpha else None
@@ -90,8 +90,8 @@ class RetrieverLoss:
         """
         with torch.autocast(queries.device.type, enabled=False):
             mask = self._mask(inputs, len(queries)) if self.contrastive is not None else None
-            queries, passages = gather(queries.float()), gather(passages.float())
-            teacher = gather(inputs["teacher"]) if self.distillation is not None else None
+            queries, passages = gather_rows(queries.float()), gather_rows(passages.float())
+            teacher = gather_rows(inputs["teacher"]) if self.distillation is not None else None
             options = {"similarity": self.similarity, "temperature": temperature or self.temperature}
             terms = {}
             for size in (None, *self.dimensions):
@@ -115,16 +115,16 @@ class RetrieverLoss:
         """(B, B * n), True if a passage of the whole batch is no negative of a query."""
         if self.masked == "none":
             return None
-        numbers = gather(inputs["passage_numbers"])
+        numbers = gather_rows(inputs["passage_numbers"])
         local = len(inputs["passage_numbers"])
         if self.masked == "duplicates":
-            return same_as_positive(numbers, len(numbers) // (local // queries))
-        own = positive_columns(inputs["positives"], inputs["passage_numbers"]) + rank() * local
-        mask = known_positives(numbers, inputs["positives"], own=own)
-        return gather(mask.to(torch.uint8)).bool()  # not every backend gathers booleans
+            return mask_duplicate_positives(numbers, len(numbers) // (local // queries))
+        own = get_positive_columns(inputs["positives"], inputs["passage_numbers"]) + get_rank() * local
+        mask = mask_labeled_positives(numbers, inputs["positives"], own=own)
+        return gather_rows(mask.to(torch.uint8)).bool()  # not every backend gathers booleans
 
 
-def temperature_at(step: int, *, last: float, steps: int) -> float:
+def compute_warmup_temperature(step: int, *, last: float, steps: int) -> float:
     """Return the temperature after so many steps: its inverse rises linearly to 1 / last, and is 1 at least (SimLM's code, NQ).
 
     steps: of the warm-up

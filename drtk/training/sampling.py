@@ -7,13 +7,13 @@ from typing import Generic, Literal, Protocol, TypeVar
 
 import numpy as np
 
-from drtk.text.rng import generator
+from drtk.text.rng import create_generator
 
 Item = TypeVar("Item")
 Item_co = TypeVar("Item_co", covariant=True)
 
 
-def negatives_of_epoch(negatives: Sequence[Item], count: int, *, epoch: int, seed: int) -> list[Item]:
+def select_negative_window(negatives: Sequence[Item], count: int, *, epoch: int, seed: int) -> list[Item]:
     """Return the window of `count` negatives for an epoch; it slides over the list by its own width and wraps around.
 
     offset = (epoch + seed) * count mod len (docs/methods/hard-negatives.md). Raises ValueError for an empty list.
@@ -37,38 +37,38 @@ def sample_negatives(
 ) -> list[Item]:
     """Return `count` negatives for an epoch (docs/methods/hard-negatives.md). key: identifies the example for random numbers
 
-    window: `negatives_of_epoch`, whose window wraps around a list that is too short (SimLM)
+    window: `select_negative_window`, whose window wraps around a list that is too short (SimLM)
     replacement: the same, but a list that is too short is sampled with replacement (Tevatron)
     shuffle: the first of the list, shuffled anew in each epoch; a list that is too short repeats (DPR)
     Raises ValueError for an empty list.
     """
     if how == "window" or count == 0 or (how == "replacement" and len(negatives) >= count):
-        return negatives_of_epoch(negatives, count, epoch=epoch, seed=seed)
+        return select_negative_window(negatives, count, epoch=epoch, seed=seed)
     if not negatives:
         raise ValueError("there are no negatives to sample from")
-    rng = generator(seed, epoch, key, "negatives")
+    rng = create_generator(seed, epoch, key, "negatives")
     if how == "replacement":
         return [negatives[int(place)] for place in rng.integers(len(negatives), size=count)]
     order = rng.permutation(len(negatives))
     return [negatives[int(order[place % len(order)])] for place in range(count)]
 
 
-def positive_of_epoch(positives: Sequence[Item], *, epoch: int, seed: int) -> Item:
+def select_positive(positives: Sequence[Item], *, epoch: int, seed: int) -> Item:
     """Return the positive for an epoch; they take turns."""
     return positives[(epoch + seed) % len(positives)]
 
 
-def order_of_epoch(examples: int, *, epoch: int, seed: int) -> np.ndarray:
+def shuffle_epoch(examples: int, *, epoch: int, seed: int) -> np.ndarray:
     """Return a permutation of the examples, (examples,), that depends on (seed, epoch) only."""
     return np.random.default_rng((seed, epoch)).permutation(examples)
 
 
-def seed_of_step(seed: int, step: int, rank: int) -> int:
+def derive_step_seed(seed: int, step: int, rank: int) -> int:
     """Return a 63-bit seed for the random numbers (dropout) of one step in one process."""
     return int(np.random.SeedSequence((seed, step, rank)).generate_state(1, np.uint64)[0] >> np.uint64(1))
 
 
-class Indexed(Protocol[Item_co]):
+class IndexedItems(Protocol[Item_co]):
     """Items by number."""
 
     def __len__(self) -> int: ...
@@ -82,7 +82,7 @@ class EpochDataset(Generic[Item]):
     Each epoch shuffles the items anew and leaves out those that do not fill a batch.
     """
 
-    def __init__(self, items: Indexed[Item], *, batch: int, steps: int, seed: int) -> None:
+    def __init__(self, items: IndexedItems[Item], *, batch: int, steps: int, seed: int) -> None:
         self.items, self.seed = items, seed
         self._count, self._length = len(items), steps * batch
         self._per_epoch = self._count // batch * batch
@@ -94,7 +94,7 @@ class EpochDataset(Generic[Item]):
     def __getitem__(self, index: int) -> Item:
         epoch, place = divmod(index, self._per_epoch)
         if self._order[0] != epoch:
-            self._order = (epoch, order_of_epoch(self._count, epoch=epoch, seed=self.seed))
+            self._order = (epoch, shuffle_epoch(self._count, epoch=epoch, seed=self.seed))
         return self.load(int(self._order[1][place]), epoch)
 
     def load(self, number: int, epoch: int) -> Item:

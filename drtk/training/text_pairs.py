@@ -10,33 +10,33 @@ from typing import Protocol
 
 from drtk.data.corpus_store import CorpusStore
 from drtk.data.jsonl import read_examples, read_passages, read_queries
-from drtk.data.rows import strings_of
+from drtk.data.rows import parse_strings
 from drtk.errors import DrtkError, RecordError
 from drtk.records import Example, Passage
-from drtk.runtime.inputs import Intake
+from drtk.runtime.inputs import InputTracker
 from drtk.runtime.progress import warn
-from drtk.text.rng import uniform
+from drtk.text.rng import sample_uniform
 from drtk.training.dataset import CorpusTexts
 from drtk.training.examples import PackedExamples
-from drtk.training.folds import question_digest
+from drtk.training.folds import digest_question
 
 Source = Callable[[Passage], str]  # builds the model's input from a passage
 
 
 @dataclass(frozen=True)
-class Pair:
+class TextPair:
     """An input text and its target."""
 
     source: str
     target: str
 
 
-class Pairs(Protocol):
+class TextPairs(Protocol):
     """Pairs by number: a passage and its query, a question and its answer."""
 
     def __len__(self) -> int: ...
 
-    def __getitem__(self, number: int, /) -> Pair: ...
+    def __getitem__(self, number: int, /) -> TextPair: ...
 
     def key(self, number: int) -> str:
         """Return the id by which the pair is held out: pairs of one key are held out together."""
@@ -58,10 +58,10 @@ class ExamplePairs:
     def __len__(self) -> int:
         return len(self._pairs) // 2
 
-    def __getitem__(self, number: int) -> Pair:
+    def __getitem__(self, number: int) -> TextPair:
         query = self._queries[self._examples.query_ids[self._pairs[2 * number]]]
-        (passage,) = self._corpus.many([self.key(number)])
-        return Pair(self._source(passage), query)
+        (passage,) = self._corpus.get_many([self.key(number)])
+        return TextPair(self._source(passage), query)
 
     def key(self, number: int) -> str:
         """Return the id of the passage."""
@@ -77,7 +77,7 @@ class EnrichedPairs:
         self._ids: list[str] = []
         self._pairs = array("i")  # passage, query, passage, query, …
         for passage in passages:
-            queries = strings_of(passage.extra.get("queries", []), "queries")
+            queries = parse_strings(passage.extra.get("queries", []), "queries")
             if queries:
                 for slot, query in enumerate(queries):
                     if query.strip():
@@ -87,9 +87,9 @@ class EnrichedPairs:
     def __len__(self) -> int:
         return len(self._pairs) // 2
 
-    def __getitem__(self, number: int) -> Pair:
-        (passage,) = self._corpus.many([self.key(number)])
-        return Pair(self._source(passage), passage.extra["queries"][self._pairs[2 * number + 1]])
+    def __getitem__(self, number: int) -> TextPair:
+        (passage,) = self._corpus.get_many([self.key(number)])
+        return TextPair(self._source(passage), passage.extra["queries"][self._pairs[2 * number + 1]])
 
     def key(self, number: int) -> str:
         """Return the id of the passage."""
@@ -99,13 +99,13 @@ class EnrichedPairs:
 class Subset:
     """Some of the pairs, by number."""
 
-    def __init__(self, pairs: Pairs, numbers: Iterable[int]) -> None:
+    def __init__(self, pairs: TextPairs, numbers: Iterable[int]) -> None:
         self._pairs, self._numbers = pairs, array("i", numbers)
 
     def __len__(self) -> int:
         return len(self._numbers)
 
-    def __getitem__(self, number: int) -> Pair:
+    def __getitem__(self, number: int) -> TextPair:
         return self._pairs[self._numbers[number]]
 
     def key(self, number: int) -> str:
@@ -113,28 +113,28 @@ class Subset:
         return self._pairs.key(self._numbers[number])
 
 
-def split_held_out(pairs: Pairs, share: float) -> tuple[Subset, Subset]:
+def split_held_out(pairs: TextPairs, share: float) -> tuple[Subset, Subset]:
     """Return (pairs to train on, pairs to evaluate with): about `share` of the keys are held out, by their hash only."""
-    held = [uniform("dev", pairs.key(number)) < share for number in range(len(pairs))]
+    held = [sample_uniform("dev", pairs.key(number)) < share for number in range(len(pairs))]
     return (
         Subset(pairs, (number for number, out in enumerate(held) if not out)),
         Subset(pairs, (number for number, out in enumerate(held) if out)),
     )
 
 
-def sample_pairs(pairs: Pairs, limit: int) -> list[Pair]:
+def sample_pairs(pairs: TextPairs, limit: int) -> list[TextPair]:
     """Return at most `limit` of the pairs in their order, chosen by a hash of key and number among the pairs of that key."""
     seen: dict[str, int] = {}
     draws = []
     for number in range(len(pairs)):
         key = pairs.key(number)
-        draws.append((uniform("measured", key, seen.get(key, 0)), number))
+        draws.append((sample_uniform("measured", key, seen.get(key, 0)), number))
         seen[key] = seen.get(key, 0) + 1
     return [pairs[number] for number in sorted(number for _, number in nsmallest(limit, draws))]
 
 
 def read_pairs(
-    files: Sequence[str], *, corpus: str | None, queries: str | None, source: Source, intake: Intake
+    files: Sequence[str], *, corpus: str | None, queries: str | None, source: Source, tracker: InputTracker
 ) -> list[ExamplePairs] | list[EnrichedPairs]:
     """Read the pairs of each file: of training examples if there is a corpus, otherwise of passages with "queries".
 
@@ -142,13 +142,13 @@ def read_pairs(
     list of strings, DrtkError for a file without any.
     """
     if corpus is None or queries is None:
-        return [_read_enriched(file, source=source, intake=intake) for file in files]
+        return [_read_enriched(file, source=source, tracker=tracker) for file in files]
     packed = [
-        PackedExamples(_without_negatives(read_examples(file, intake=intake)), line=lambda: intake.line)
+        PackedExamples(_without_negatives(read_examples(file, tracker=tracker)), line=lambda: tracker.line)
         for file in files
     ]
     wanted = {query for examples in packed for query in examples.query_ids}
-    texts = {query.id: query.text for query in read_queries(queries, intake=intake) if query.id in wanted}
+    texts = {query.id: query.text for query in read_queries(queries, tracker=tracker) if query.id in wanted}
     store = CorpusStore.open(corpus)
     for file, examples in zip(files, packed, strict=True):
         examples.check(file, queries=texts, corpus=store, negatives=0)
@@ -159,21 +159,21 @@ def _without_negatives(examples: Iterable[Example]) -> Iterator[Example]:
     return (replace(example, negatives=(), scores=None, sources=None) for example in examples)
 
 
-def _read_enriched(file: str, *, source: Source, intake: Intake) -> EnrichedPairs:
+def _read_enriched(file: str, *, source: Source, tracker: InputTracker) -> EnrichedPairs:
     store = CorpusStore.open(file)  # first: it rejects stdin, which cannot be looked up in
     try:
-        pairs = EnrichedPairs(read_passages(file, intake=intake), corpus=store, source=source)
+        pairs = EnrichedPairs(read_passages(file, tracker=tracker), corpus=store, source=source)
     except ValueError as error:
-        raise RecordError(f"{file}:{intake.line}", str(error)) from error
+        raise RecordError(f"{file}:{tracker.line}", str(error)) from error
     if not len(pairs):
         raise DrtkError(f'{file}: no passage has "queries"; for training examples give `corpus` and `queries`')
     return pairs
 
 
-def pair_digests(pairs: Pairs, keys: Collection[str] | None = None) -> list[tuple[str, str]]:
+def digest_targets(pairs: TextPairs, keys: Collection[str] | None = None) -> list[tuple[str, str]]:
     """Return key and digest of the target of each pair; keys: only of pairs with these keys"""
     wanted = (number for number in range(len(pairs)) if keys is None or pairs.key(number) in keys)
-    return [(pairs.key(number), question_digest(pairs[number].target)) for number in wanted]
+    return [(pairs.key(number), digest_question(pairs[number].target)) for number in wanted]
 
 
 def warn_of_overlap(

@@ -37,7 +37,7 @@ class Call:
 CALLS = {
     "sample": Call("{output} --packages tqdm --limit 20"),
     "chunk": Call(
-        "{input} -o {output} --policy words --no-sentences --max-words 10 --workers 1",
+        "{input} -o {output} --policy words --no-sentences --max-words 10 --num-workers 1",
         "documents.jsonl",
         collection.documents,
         keeps=True,
@@ -62,7 +62,7 @@ CALLS = {
         "{input} -o {output} --vocab-size 300 --layers 1 --hidden 32 --heads 2", "documents.jsonl", collection.documents
     ),
     "train-generator": Call(
-        "{input} -o {output} --corpus {documents.jsonl} --queries {queries.jsonl} --model {writer} --steps 2 --batch 4 "
+        "{input} -o {output} --corpus {documents.jsonl} --queries {queries.jsonl} --model {writer} --max-steps 2 --batch-size 4 "
         "--max-length 16 --device cpu",
         "examples.jsonl",
         collection.examples,
@@ -100,7 +100,7 @@ CALLS = {
         keeps=True,
     ),
     "rerank-queries train": Call(
-        "{input} -o {output} --queries {asked.jsonl} --model {model} --steps 2 --max-length 16 --device cpu",
+        "{input} -o {output} --queries {asked.jsonl} --model {model} --max-steps 2 --max-length 16 --device cpu",
         "labelled.jsonl",
         collection.labelled,
         compares="*.safetensors",
@@ -115,13 +115,13 @@ CALLS = {
         torn=b"q1 Q0 d1 one\n",
     ),
     "pretrain": Call(
-        "{input} -o {output} --preset mlm --model {model} --steps 2 --batch 4 --max-length 16 --device cpu",
+        "{input} -o {output} --preset mlm --model {model} --max-steps 2 --batch-size 4 --max-length 16 --device cpu",
         "documents.jsonl",
         collection.documents,
         compares="*.safetensors",
     ),
     "train-retriever": Call(
-        "{input} -o {output} --corpus {documents.jsonl} --queries {queries.jsonl} --model {model} --steps 2 --batch 4 "
+        "{input} -o {output} --corpus {documents.jsonl} --queries {queries.jsonl} --model {model} --max-steps 2 --batch-size 4 "
         "--negatives 1 --device cpu",
         "examples.jsonl",
         collection.examples,
@@ -129,7 +129,7 @@ CALLS = {
         compares="*.safetensors",
     ),
     "train-reranker": Call(
-        "{input} -o {output} --corpus {documents.jsonl} --queries {queries.jsonl} --model {model} --steps 2 --batch 4 "
+        "{input} -o {output} --corpus {documents.jsonl} --queries {queries.jsonl} --model {model} --max-steps 2 --batch-size 4 "
         "--negatives 1 --device cpu",
         "examples.jsonl",
         collection.examples,
@@ -184,12 +184,12 @@ CALLS = {
 }
 
 
-def of_shape(*shapes: str) -> list[str]:
+def find_commands(*shapes: str) -> list[str]:
     """Commands of these shapes (drtk/cli/decorators.py: plain, filter, folder) that are in the table."""
     return [name for name in CALLS if name in FUNCTIONS and getattr(FUNCTIONS[name], "shape", "") in shapes]
 
 
-def takes(name: str, flag: str) -> bool:
+def has_flag(name: str, flag: str) -> bool:
     """Whether a command has this common flag (`bare`, `with_files`, `resume`, `skip_bad`)."""
     return flag in getattr(FUNCTIONS[name], "common_flags", ())
 
@@ -198,6 +198,6 @@ def takes(name: str, flag: str) -> bool:
 QUICK = ("chunk", "fuse", "keep-queries", "mine-negatives", "encode", "index", "eval")
 
 
-def every(names: Iterable[str], *, quick: Iterable[str] = QUICK) -> list[ParameterSet]:
+def mark_slow_commands(names: Iterable[str], *, quick: Iterable[str] = QUICK) -> list[ParameterSet]:
     """Parameters of a test that is run for each command: slow for all commands but `quick`."""
     return [pytest.param(name, marks=() if name in quick else pytest.mark.slow) for name in names]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import orjson
 
-from tests.contract.running import done
+from tests.contract.run_drtk import run_successfully
 
 WORDS = (
     "wing lift drag flow heat shock plate layer speed sound jet cone gust flap tail pitch yaw roll climb stall".split()
@@ -197,15 +197,15 @@ class Collection:
     @cached_property
     def _crossencoder(self) -> Path:
         """A cross-encoder; no command makes one."""
-        from tests.tiny import tiny_crossencoder
+        from tests.tiny_models import save_tiny_cross_encoder
 
-        return tiny_crossencoder(self.folder / "crossencoder")
+        return save_tiny_cross_encoder(self.folder / "crossencoder")
 
     @cached_property
     def _query_reranker(self) -> Path:
         """A model that has seen a few steps of what expansions retrieve."""
         call = ["rerank-queries", "train", str(self["labelled.jsonl"]), "--queries", str(self["asked.jsonl"])]
-        call += ["--model", str(self["model"]), "--max-length", "24", "--steps", "2", "--device", "cpu"]
+        call += ["--model", str(self["model"]), "--max-length", "24", "--max-steps", "2", "--device", "cpu"]
         return self._make("query_reranker", *call)
 
     @cached_property
@@ -236,7 +236,7 @@ class Collection:
 
     def _make(self, name: str, *arguments: str) -> Path:
         folder = self.folder / name
-        done(*arguments, "-o", str(folder), "-q")
+        run_successfully(*arguments, "-o", str(folder), "-q")
         return folder
 
     def for_examples(self) -> dict[str, Path]:

@@ -17,7 +17,7 @@ import pytest
 from tests.contract import collection as made
 from tests.contract.collection import Collection
 from tests.contract.forkserver import FILE_LIMIT, shared_forkserver
-from tests.contract.running import command, done, environment, here
+from tests.contract.run_drtk import build_command, make_environment, run_in_process, run_successfully
 
 
 @pytest.fixture(autouse=True)
@@ -53,12 +53,12 @@ UNREADABLE = {
 def test_a_line_that_cannot_be_read_is_named(fault: str) -> None:
     line, problem = UNREADABLE[fault]
     Path("in.jsonl").write_bytes(FIRST + b"\n" + line)
-    outcome = here("convert", "in.jsonl", "--as", "passages", "-o", "out.jsonl")
+    outcome = run_in_process("convert", "in.jsonl", "--as", "passages", "-o", "out.jsonl")
     assert outcome.status == 1
     assert outcome.err.startswith("drtk: in.jsonl:3: ")
     assert problem in outcome.err
     assert os.listdir() == ["in.jsonl"]
-    forgiven = done("convert", "in.jsonl", "--as", "passages", "--skip-bad", "1")
+    forgiven = run_successfully("convert", "in.jsonl", "--as", "passages", "--skip-bad", "1")
     assert [orjson.loads(row)["_id"] for row in forgiven.out.splitlines()] == ["a"]
     assert "1 skipped" in forgiven.err
 
@@ -74,18 +74,18 @@ def test_a_line_that_cannot_be_read_is_named(fault: str) -> None:
     ids=["a byte order mark", "carriage returns", "no line end at the end", "blank lines"],
 )
 def test_what_other_systems_add_to_text_is_accepted(content: bytes) -> None:
-    expected = done("convert", "--as", "passages", stdin=FIRST + SECOND).out
+    expected = run_successfully("convert", "--as", "passages", stdin=FIRST + SECOND).out
     assert expected.count(b"\n") == 2
-    assert done("convert", "--as", "passages", stdin=content).out == expected
-    assert done("convert", "--as", "passages", stdin=gzip.compress(content)).out == expected
+    assert run_successfully("convert", "--as", "passages", stdin=content).out == expected
+    assert run_successfully("convert", "--as", "passages", stdin=gzip.compress(content)).out == expected
 
 
 def test_empty_texts_are_no_fault() -> None:
     content = b'{"_id": "a", "text": ""}\n{"_id": "b", "text": " \\u00a0 "}\n{"_id": "c", "text": "three words here"}\n'
-    made = done("chunk", "--policy", "words", "--no-sentences", stdin=content)
+    made = run_successfully("chunk", "--policy", "words", "--no-sentences", stdin=content)
     assert [orjson.loads(row)["_id"] for row in made.out.splitlines()] == ["c#0"]
     assert "2 empty" in made.err  # counted, as they vanish
-    converted = done("convert", "--as", "passages", stdin=content).out
+    converted = run_successfully("convert", "--as", "passages", stdin=content).out
     assert [orjson.loads(row)["_id"] for row in converted.splitlines()] == ["a", "b", "c"]
 
 
@@ -93,7 +93,9 @@ def test_a_document_of_ten_megabytes_on_one_line_is_read() -> None:
     words = b"lift and drag " * 750_000
     Path("in.jsonl").write_bytes(FIRST + b'{"_id": "b", "text": "' + words.strip() + b'"}\n')
     assert Path("in.jsonl").stat().st_size > 10_000_000
-    rows = done("chunk", "in.jsonl", "--policy", "words", "--no-sentences", "--max-words", "1000").out.splitlines()
+    rows = run_successfully(
+        "chunk", "in.jsonl", "--policy", "words", "--no-sentences", "--max-words", "1000"
+    ).out.splitlines()
     # 3 * 750,000 words in blocks of 1,000, and the document of one word
     assert len(rows) == 1 + 2250
     # 1,000 = 3 * 333 + 1, so each block begins one word further in the phrase; block 2,249 begins with word 2,249,000 = 3 * 749,666 + 2
@@ -128,7 +130,7 @@ def test_a_column_that_cannot_be_read_is_named(fault: str) -> None:
     run, qrels, complaint = COLUMNS[fault]
     Path("run").write_bytes(run)
     Path("qrels").write_bytes(qrels)
-    outcome = here("eval", "run", "--qrels", "qrels", "-o", "table")
+    outcome = run_in_process("eval", "run", "--qrels", "qrels", "-o", "table")
     assert outcome.status == 1
     assert outcome.err.startswith(f"drtk: {complaint}")
     assert not Path("table").exists()
@@ -149,7 +151,7 @@ def test_a_column_that_cannot_be_read_is_named(fault: str) -> None:
 )
 def test_a_row_of_a_table_that_cannot_be_read_is_named(content: bytes, complaint: str) -> None:
     Path("in.tsv").write_bytes(content)
-    outcome = here("convert", "in.tsv", "--as", "passages")
+    outcome = run_in_process("convert", "in.tsv", "--as", "passages")
     assert outcome.status == 1
     assert outcome.err.startswith(f"drtk: {complaint}")
 
@@ -159,11 +161,11 @@ def test_judged_documents_that_the_corpus_lacks_are_counted_in_eval_and_an_error
 ) -> None:
     Path("qrels").write_bytes(made.qrels(20) + b"q0\tnowhere\t1\nq1\tneither\t1\n")
     call = [str(collection["first.run"]), "--qrels", "qrels", "--corpus", str(collection["documents.jsonl"])]
-    outcome = done("eval", *call, "-q")  # a warning is shown even then
+    outcome = run_successfully("eval", *call, "-q")  # a warning is shown even then
     assert "2 " in outcome.err
     assert "nowhere" in outcome.err or "corpus" in outcome.err
     assert outcome.out
-    outcome = here("mine-negatives", *call, "-o", "train.jsonl")
+    outcome = run_in_process("mine-negatives", *call, "-o", "train.jsonl")
     assert outcome.status == 1
     assert "qrels:22: passage 'nowhere' is not in the corpus" in outcome.err
     assert not Path("train.jsonl").exists()
@@ -176,7 +178,7 @@ def test_examples_that_name_what_the_corpus_lacks_are_an_error_in_training(field
     Path("train.jsonl").write_bytes(b"".join(orjson.dumps(row) + b"\n" for row in rows))
     files = ["--corpus", str(collection["documents.jsonl"]), "--queries", str(collection["queries.jsonl"])]
     call = ["train-retriever", "train.jsonl", *files, "--model", str(collection["model"]), "-o", "trained"]
-    outcome = here(*call, "--batch", "4", "--negatives", "1")
+    outcome = run_in_process(*call, "--batch-size", "4", "--negatives", "1")
     assert outcome.status == 1
     assert "train.jsonl" in outcome.err
     assert "nowhere" in outcome.err
@@ -186,16 +188,16 @@ def test_examples_that_name_what_the_corpus_lacks_are_an_error_in_training(field
 def test_an_empty_file_is_an_empty_stream_or_a_named_fault(collection: Collection) -> None:
     for name, content in (("nothing", b""), ("blank", b"\n\n"), ("mark", b"\xef\xbb\xbf")):
         Path(name).write_bytes(content)
-        assert done("convert", name, "--as", "passages").out == b""
-        assert done("chunk", name).out == b""
-        assert done("search", str(collection["bm25s"]), name).out == b""
+        assert run_successfully("convert", name, "--as", "passages").out == b""
+        assert run_successfully("chunk", name).out == b""
+        assert run_successfully("search", str(collection["bm25s"]), name).out == b""
         for call in (
             ["index", name, "--type", "bm25s", "-o", "index"],
             ["init-model", name, "-o", "model"],
             ["eval", str(collection["first.run"]), "--qrels", name],
             ["mine-negatives", str(collection["first.run"]), "--qrels", name],
         ):
-            outcome = here(*call)
+            outcome = run_in_process(*call)
             assert outcome.status == 1, call
             assert "Traceback" not in outcome.err
             assert name in outcome.err.splitlines()[-1] or call[0] == "init-model"
@@ -219,7 +221,7 @@ def test_folders_and_files_in_place_of_each_other_are_named(collection: Collecti
         ["chunk", documents, "-o", "folder", "--force"],
         ["index", "folder", "--type", "bm25s", "-o", "index"],
     ):
-        outcome = here(*call)
+        outcome = run_in_process(*call)
         assert outcome.status == 1, call
         assert "folder: is a folder" in outcome.err, call
     for call in (
@@ -229,7 +231,7 @@ def test_folders_and_files_in_place_of_each_other_are_named(collection: Collecti
         ["index", "file", "--type", "exact", "-o", "index"],
         ["sample", "file", "--packages", "nltk", "--force"],
     ):
-        outcome = here(*call)
+        outcome = run_in_process(*call)
         assert outcome.status in (1, 2), call
         assert "file" in outcome.err, call
         assert outcome.err.count("\n") == 1, outcome.err
@@ -250,20 +252,20 @@ def test_an_unfinished_folder_is_not_read(collection: Collection) -> None:
         ["index", "vectors", "--type", "exact", "-o", "exact"],
         ["show", "index"],
     ):
-        outcome = here(*call)
+        outcome = run_in_process(*call)
         assert outcome.status == 1, call
         assert "has no meta.json; the folder is unfinished" in outcome.err, call
     (Path("index") / "meta.json.part").unlink()
-    assert "not made by drtk" in here("search", "index", str(collection["queries.jsonl"])).err
+    assert "not made by drtk" in run_in_process("search", "index", str(collection["queries.jsonl"])).err
 
 
 @pytest.mark.parametrize("suffix", [".gz", ".zst"])
 def test_compressed_input_that_ends_early_is_a_fault(suffix: str) -> None:
     Path("in.jsonl").write_bytes(made.documents(2000))
-    done("convert", "in.jsonl", "--as", "passages", "-o", f"whole{suffix}")
+    run_successfully("convert", "in.jsonl", "--as", "passages", "-o", f"whole{suffix}")
     whole = Path(f"whole{suffix}").read_bytes()
     Path(f"cut{suffix}").write_bytes(whole[: len(whole) * 2 // 3])
-    outcome = here("convert", f"cut{suffix}", "--as", "passages", "-o", "out")
+    outcome = run_in_process("convert", f"cut{suffix}", "--as", "passages", "-o", "out")
     assert outcome.status == 1
     assert f"cut{suffix}:" in outcome.err
     assert "compressed data ends early" in outcome.err
@@ -285,8 +287,8 @@ def test_a_full_disk_is_an_error_and_keeps_the_old_output() -> None:
     Path("full").symlink_to("/dev/full")  # should this fail, the link is replaced and not the device
     for target in ("-", "full"):
         with open("/dev/full", "wb") as full:
-            call = command("convert", "in.jsonl", "--as", "passages", "-o", target)
-            found = subprocess.run(call, stdout=full, stderr=subprocess.PIPE, text=True, env=environment())
+            call = build_command("convert", "in.jsonl", "--as", "passages", "-o", target)
+            found = subprocess.run(call, stdout=full, stderr=subprocess.PIPE, text=True, env=make_environment())
         assert found.returncode == 1
         assert "No space left on device" in found.stderr
     assert Path("full").is_symlink()
@@ -329,7 +331,7 @@ if os.geteuid() == 0:
 sys.argv = ["drtk", *{list(arguments)!r}]
 main.run()
 """
-    return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment())
+    return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=make_environment())
 
 
 def test_a_read_only_target_is_refused_before_anything_is_read(tmp_path: Path) -> None:
@@ -361,9 +363,9 @@ def test_a_read_only_target_is_refused_before_anything_is_read(tmp_path: Path) -
 
 def test_a_missing_folder_and_a_missing_file_are_named() -> None:
     Path("in.jsonl").write_bytes(FIRST)
-    outcome = here("convert", "in.jsonl", "--as", "passages", "-o", "none/out")
+    outcome = run_in_process("convert", "in.jsonl", "--as", "passages", "-o", "none/out")
     assert (outcome.status, outcome.err) == (1, "drtk: none/out: there is no folder none\n")
-    outcome = here("convert", "none.jsonl", "--as", "passages")
+    outcome = run_in_process("convert", "none.jsonl", "--as", "passages")
     assert (outcome.status, outcome.err) == (1, "drtk: none.jsonl: No such file or directory\n")
 
 
@@ -373,9 +375,9 @@ def test_a_pipe_whose_reader_leaves_ends_every_stage_of_it() -> None:
     stage = f"'{sys.executable}' -m drtk"
     line = (
         f"{{ {stage} convert in.jsonl --as passages; echo $? > first; }} | "
-        f"{{ {stage} chunk --policy words --no-sentences --max-words 5 --workers 1; echo $? > second; }} | head -1"
+        f"{{ {stage} chunk --policy words --no-sentences --max-words 5 --num-workers 1; echo $? > second; }} | head -1"
     )
-    found = subprocess.run(["sh", "-c", line], capture_output=True, text=True, env=environment(), check=False)
+    found = subprocess.run(["sh", "-c", line], capture_output=True, text=True, env=make_environment(), check=False)
     assert found.stdout.count("\n") == 1
     assert Path("second").read_text() == "141\n"
     assert Path("first").read_text() in ("141\n", "0\n")  # 0 where the second had read it all before head left
@@ -387,10 +389,10 @@ def test_a_pipe_whose_reader_leaves_ends_every_stage_of_it() -> None:
 def interrupted(sign: signal.Signals, output: str) -> subprocess.Popen[bytes]:
     """A conversion that gets `sign` after its first window, while it waits for more input; it has ended."""
     running = subprocess.Popen(
-        command("convert", "-", "--as", "passages", "-o", output),
+        build_command("convert", "-", "--as", "passages", "-o", output),
         stdin=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        env=environment(),
+        env=make_environment(),
     )
     assert running.stdin is not None
     lines = made.documents(1500).splitlines(keepends=True)
@@ -421,22 +423,22 @@ def test_an_interrupted_run_resumes_to_the_uninterrupted_one(sign: signal.Signal
     else:
         assert running.returncode == -signal.SIGKILL
     assert sorted(os.listdir()) == [f"{output}.part", f"{output}.part.json"]
-    rejected = here("convert", "-", "--as", "passages", "-o", output, stdin=made.documents(3000))
+    rejected = run_in_process("convert", "-", "--as", "passages", "-o", output, stdin=made.documents(3000))
     assert rejected.status == 1
     assert "holds 1,000 finished records of an interrupted run; --resume continues from there" in rejected.err
     Path("in.jsonl").write_bytes(made.documents(3000))
-    done("convert", "in.jsonl", "--as", "passages", "-o", "expected")
-    assert "resuming" in done("convert", "in.jsonl", "--as", "passages", "-o", output, "--resume").err
+    run_successfully("convert", "in.jsonl", "--as", "passages", "-o", "expected")
+    assert "resuming" in run_successfully("convert", "in.jsonl", "--as", "passages", "-o", output, "--resume").err
     assert sorted(path.name for path in Path().glob("out*")) == [output, f"{output}.meta.json"]
-    assert done("convert", output, "--as", "passages").out == Path("expected").read_bytes()
+    assert run_successfully("convert", output, "--as", "passages").out == Path("expected").read_bytes()
 
 
 def test_ctrl_c_before_anything_was_finished_leaves_nothing() -> None:
     with subprocess.Popen(
-        command("convert", "-", "--as", "passages", "-o", "out"),
+        build_command("convert", "-", "--as", "passages", "-o", "out"),
         stdin=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        env=environment(),
+        env=make_environment(),
     ) as running:
         assert running.stdin is not None
         running.stdin.write(FIRST)

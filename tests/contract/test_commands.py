@@ -17,14 +17,14 @@ import zstandard
 
 from drtk.cli.main import COMMANDS
 from drtk.runtime.streams import open_input, read_lines
-from tests.contract.calls import CALLS, FUNCTIONS, QUICK, every, of_shape, takes
+from tests.contract.calls import CALLS, FUNCTIONS, QUICK, find_commands, has_flag, mark_slow_commands
 from tests.contract.collection import Collection
-from tests.contract.running import Outcome, command, done, environment, here
-from tests.running import piped
+from tests.contract.run_drtk import Outcome, build_command, make_environment, run_in_process, run_successfully
+from tests.run_commands import open_pipe
 
-FILTERS = of_shape("filter")
+FILTERS = find_commands("filter")
 STREAMS = [name for name in FILTERS if CALLS[name].streams]
-MAKERS = of_shape("filter", "folder")
+MAKERS = find_commands("filter", "folder")
 READERS = [name for name in MAKERS if CALLS[name].grow]
 HEAVY = ("torch", "transformers", "faiss", "jnius", "pyserini", "nltk", "numpy", "rich")
 
@@ -107,7 +107,7 @@ def test_two_options_cannot_name_the_same_output(name: str, other: str, collecti
     Path("to-out").symlink_to("out")
     for option in getattr(FUNCTIONS[name], "writes", ()):
         call = [*arguments(name, collection, collection[CALLS[name].input], "out"), flag_of(option), other]
-        outcome = here(*call)
+        outcome = run_in_process(*call)
         assert outcome.status == 2
         assert f"--output and {flag_of(option)} name the same output, {other}; use different names" in outcome.err
         assert not Path("out").exists()
@@ -122,7 +122,7 @@ def test_force_does_not_overwrite_an_input(name: str, collection: Collection) ->
         outputs = [(other, [])]
         outputs += [("out", [flag_of(option), other]) for option in getattr(FUNCTIONS[name], "writes", ())]
         for output, more in outputs:
-            outcome = here(*arguments(name, collection, "in", output), *more, "--force")
+            outcome = run_in_process(*arguments(name, collection, "in", output), *more, "--force")
             assert outcome.status == 2
             assert "would overwrite the input" in outcome.err or (more and " goes with " in outcome.err)
             assert Path("in").read_bytes() == content
@@ -145,21 +145,21 @@ for name in ["", *{sorted({*COMMANDS, *FUNCTIONS})!r}]:
     assert not heavy, (name, heavy)
 print("light")
 """
-    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment())
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=make_environment())
     assert (found.stdout, found.stderr) == ("light\n", "")
 
 
 def test_an_unknown_option_is_a_usage_error() -> None:
     for name in FUNCTIONS:
-        outcome = here(*name.split(), "--no-such-option")
+        outcome = run_in_process(*name.split(), "--no-such-option")
         assert (outcome.status, outcome.out) == (2, b""), name
         assert "--no-such-option" in outcome.err, name
 
 
-@pytest.mark.parametrize("name", every(MAKERS))
+@pytest.mark.parametrize("name", mark_slow_commands(MAKERS))
 def test_a_named_output_has_a_manifest_and_is_not_overwritten(name: str, collection: Collection) -> None:
     call = arguments(name, collection, collection[CALLS[name].input], "out")
-    done(*call)
+    run_successfully(*call)
     manifest = read_manifest(Path("out"))
     assert manifest["program"] == name
     assert {"kind", "command", "settings", "inputs", "counts", "versions", "started", "seconds"} <= set(manifest)
@@ -167,33 +167,35 @@ def test_a_named_output_has_a_manifest_and_is_not_overwritten(name: str, collect
         noted = {entry["path"]: entry["digest"] for entry in manifest["inputs"]}
         assert noted.get(str(collection[CALLS[name].input])), "the input and its digest are in the manifest"
     before = result(name, Path("out"))
-    rejected = here(*call)
+    rejected = run_in_process(*call)
     assert rejected.status == 1
     assert "out: exists already; --force replaces it" in rejected.err
     assert result(name, Path("out")) == before
     assert set(os.listdir()) == ({"out"} if Path("out").is_dir() else {"out", "out.meta.json"})
 
 
-@pytest.mark.parametrize("name", every(MAKERS))
+@pytest.mark.parametrize("name", mark_slow_commands(MAKERS))
 def test_skip_done_leaves_a_current_output_and_renews_an_outdated_one(name: str, collection: Collection) -> None:
     source = Path("in") if CALLS[name].input else Path("none")
     if CALLS[name].input:
         source.write_bytes(collection[CALLS[name].input].read_bytes())
     call = [*arguments(name, collection, source, "out"), "--skip-done", "--force"]
-    done(*call)
+    run_successfully(*call)
     made = Path("out").stat().st_ino
-    again = done(*call)
+    again = run_successfully(*call)
     assert again.err == f"drtk: {name}: out is up to date\n"
     assert Path("out").stat().st_ino == made
     if CALLS[name].input:
         source.write_bytes(b"".join(source.read_bytes().splitlines(keepends=True)[:-1]))
-        assert f"drtk: {name}: out is out of date; changed: in\n" in done(*call).err
+        assert f"drtk: {name}: out is out of date; changed: in\n" in run_successfully(*call).err
 
 
-@pytest.mark.parametrize("name", every([name for name in sorted(CALLS) if CALLS[name].grow and name in FUNCTIONS]))
+@pytest.mark.parametrize(
+    "name", mark_slow_commands([name for name in sorted(CALLS) if CALLS[name].grow and name in FUNCTIONS])
+)
 def test_a_bad_line_is_named_by_file_and_line(name: str, collection: Collection) -> None:
     Path("in").write_bytes(with_a_torn_line(name, collection[CALLS[name].input].read_bytes(), at=4))
-    outcome = here(*arguments(name, collection, "in", "out"))
+    outcome = run_in_process(*arguments(name, collection, "in", "out"))
     assert outcome.status == 1
     if name in MAKERS:
         complaints = [line for line in outcome.err.splitlines() if "in:4: " in line]
@@ -205,59 +207,59 @@ def test_a_bad_line_is_named_by_file_and_line(name: str, collection: Collection)
     assert not Path("out.part").exists()
 
 
-@pytest.mark.parametrize("name", every([name for name in READERS if takes(name, "skip_bad")]))
+@pytest.mark.parametrize("name", mark_slow_commands([name for name in READERS if has_flag(name, "skip_bad")]))
 def test_skip_bad_leaves_out_so_many_bad_lines_and_counts_them(name: str, collection: Collection) -> None:
     clean = collection[CALLS[name].input].read_bytes()
     Path("clean").write_bytes(clean)
     Path("bad").write_bytes(with_a_torn_line(name, with_a_torn_line(name, clean, at=5), at=2))
-    done(*arguments(name, collection, "clean", "expected"))
-    assert here(*arguments(name, collection, "bad", "out"), "--skip-bad", "1").status == 1
-    outcome = done(*arguments(name, collection, "bad", "out"), "--skip-bad", "2", "--force")
+    run_successfully(*arguments(name, collection, "clean", "expected"))
+    assert run_in_process(*arguments(name, collection, "bad", "out"), "--skip-bad", "1").status == 1
+    outcome = run_successfully(*arguments(name, collection, "bad", "out"), "--skip-bad", "2", "--force")
     for line in (2, 6):
         assert f"skipped: bad:{line}: " in outcome.err
     assert result(name, Path("out")) == result(name, Path("expected"))
     assert read_manifest(Path("out"))["counts"]["skipped"] == 2
 
 
-@pytest.mark.parametrize("name", every(READERS, quick=("chunk", "encode", "eval")))
+@pytest.mark.parametrize("name", mark_slow_commands(READERS, quick=("chunk", "encode", "eval")))
 def test_compressed_input_and_a_named_pipe_give_the_same_as_a_file(name: str, collection: Collection) -> None:
     plain = collection[CALLS[name].input].read_bytes()
     suffix = Path(CALLS[name].input).suffix
     forms = {"": plain, ".gz": gzip.compress(plain), ".zst": zstandard.ZstdCompressor().compress(plain)}
     for extension, content in forms.items():
         Path(f"in{suffix}{extension}").write_bytes(content)
-        done(*arguments(name, collection, f"in{suffix}{extension}", f"out{extension[1:]}"))
+        run_successfully(*arguments(name, collection, f"in{suffix}{extension}", f"out{extension[1:]}"))
         assert result(name, Path(f"out{extension[1:]}")) == result(name, Path("out"))
     assert result(name, Path("out"))
-    with piped(plain) as pipe:
-        done(*arguments(name, collection, pipe, "piped"))
+    with open_pipe(plain) as pipe:
+        run_successfully(*arguments(name, collection, pipe, "piped"))
     if CALLS[name].streams:  # a table may name its source
         assert result(name, Path("piped")) == result(name, Path("out"))
 
 
-@pytest.mark.parametrize("name", every(FILTERS))
+@pytest.mark.parametrize("name", mark_slow_commands(FILTERS))
 def test_stdin_and_compressed_output_give_the_same_as_files(name: str, collection: Collection) -> None:
     source = collection[CALLS[name].input]
-    done(*arguments(name, collection, source, "out"))
+    run_successfully(*arguments(name, collection, source, "out"))
     plain = Path("out").read_bytes()
-    assert done(*arguments(name, collection, "-", "-"), stdin=source.read_bytes()).out == plain
+    assert run_successfully(*arguments(name, collection, "-", "-"), stdin=source.read_bytes()).out == plain
     for suffix in (".gz", ".zst"):
-        done(*arguments(name, collection, source, f"out{suffix}"))
+        run_successfully(*arguments(name, collection, source, f"out{suffix}"))
         assert Path(f"out{suffix}").read_bytes() != plain
         assert bytes_of(Path(f"out{suffix}")) == plain
 
 
-@pytest.mark.parametrize("name", every(STREAMS, quick=("chunk", "fuse")))
+@pytest.mark.parametrize("name", mark_slow_commands(STREAMS, quick=("chunk", "fuse")))
 def test_empty_input_gives_empty_output(name: str, collection: Collection) -> None:
     Path("in").write_bytes(b"")
     Path("second.run").write_bytes(b"")
     for output in ("-", "out", "out.gz", "out.zst"):
         call = arguments(name, collection, "in", output)
-        outcome = done(*["second.run" if word.endswith("second.run") else word for word in call])
+        outcome = run_successfully(*["second.run" if word.endswith("second.run") else word for word in call])
         assert (outcome.out if output == "-" else bytes_of(Path(output))) == b""
 
 
-@pytest.mark.parametrize("name", every(STREAMS, quick=("chunk", "keep-queries")))
+@pytest.mark.parametrize("name", mark_slow_commands(STREAMS, quick=("chunk", "keep-queries")))
 def test_interrupted_then_resumed_equals_uninterrupted(name: str, collection: Collection) -> None:
     # The interruption is a bad line after the first window of records; mending it makes the input whole again.
     grow = CALLS[name].grow
@@ -265,30 +267,32 @@ def test_interrupted_then_resumed_equals_uninterrupted(name: str, collection: Co
     whole = grow(6000)
     lines = whole.count(b"\n")
     Path("whole").write_bytes(whole)
-    done(*arguments(name, collection, "whole", "expected"))
+    run_successfully(*arguments(name, collection, "whole", "expected"))
     Path("in").write_bytes(with_a_torn_line(name, whole, at=lines * 4 // 5))
-    interrupted = here(*arguments(name, collection, "in", "out.zst"))
+    interrupted = run_in_process(*arguments(name, collection, "in", "out.zst"))
     assert interrupted.status == 1
     assert "--resume continues" in interrupted.err
     assert Path("out.zst.part").exists()
     assert not Path("out.zst").exists()
-    assert here(*arguments(name, collection, "in", "out.zst")).status == 1  # not silently begun again
+    assert run_in_process(*arguments(name, collection, "in", "out.zst")).status == 1  # not silently begun again
     Path("in").write_bytes(whole)
-    resumed = done(*arguments(name, collection, "in", "out.zst"), "--resume")
+    resumed = run_successfully(*arguments(name, collection, "in", "out.zst"), "--resume")
     assert "resuming out.zst after " in resumed.err
     assert bytes_of(Path("out.zst")) == Path("expected").read_bytes()
     assert read_manifest(Path("out.zst"))["counts"] == read_manifest(Path("expected"))["counts"]
     assert sorted(path.name for path in Path().glob("out.zst*")) == ["out.zst", "out.zst.meta.json"]
 
 
-@pytest.mark.parametrize("name", every([name for name in STREAMS if takes(name, "shard")], quick=("chunk",)))
+@pytest.mark.parametrize(
+    "name", mark_slow_commands([name for name in STREAMS if has_flag(name, "shard")], quick=("chunk",))
+)
 def test_the_parts_of_an_input_together_are_the_whole(name: str, collection: Collection) -> None:
     grow = CALLS[name].grow
     assert grow is not None
     Path("in").write_bytes(grow(2100))  # windows are of 1,000 records at most: of two parts, each has some
-    done(*arguments(name, collection, "in", "whole"))
+    run_successfully(*arguments(name, collection, "in", "whole"))
     for number in (1, 2):
-        done(*arguments(name, collection, "in", f"part.{number}"), "--shard", f"{number}/2")
+        run_successfully(*arguments(name, collection, "in", f"part.{number}"), "--shard", f"{number}/2")
     whole, first, second = (Path(file).read_bytes().splitlines() for file in ("whole", "part.1", "part.2"))
     assert first
     assert second
@@ -296,31 +300,31 @@ def test_the_parts_of_an_input_together_are_the_whole(name: str, collection: Col
     manifests = [read_manifest(Path(made)) for made in ("whole", "part.1", "part.2")]
     assert [manifest["settings"]["shard"] for manifest in manifests] == ["1/1", "1/2", "2/2"]
     assert sum(manifest["counts"]["in"] for manifest in manifests[1:]) == manifests[0]["counts"]["in"] == 2100
-    assert here(*arguments(name, collection, "in", "other"), "--shard", "3/2").status == 2
+    assert run_in_process(*arguments(name, collection, "in", "other"), "--shard", "3/2").status == 2
 
 
-@pytest.mark.parametrize("name", every([name for name in STREAMS if CALLS[name].keeps]))
+@pytest.mark.parametrize("name", mark_slow_commands([name for name in STREAMS if CALLS[name].keeps]))
 def test_unknown_fields_and_those_of_side_files_pass_through(name: str, collection: Collection) -> None:
     source = collection[CALLS[name].input]
     call = arguments(name, collection, source, "-")
-    if takes(name, "with_files"):
+    if has_flag(name, "with_files"):
         ids = [orjson.loads(line)["_id"] for line in source.read_bytes().splitlines()]
         Path("side").write_bytes(b"".join(orjson.dumps({"_id": id, "note": f"about {id}"}) + b"\n" for id in ids))
         call += ["--with", "side"]
-    rows = [orjson.loads(line) for line in done(*call).out.splitlines()]
+    rows = [orjson.loads(line) for line in run_successfully(*call).out.splitlines()]
     assert {row["colour"] for row in rows} == {"red", "blue"}
     assert all("year" in row["metadata"] for row in rows)
-    if takes(name, "with_files"):
+    if has_flag(name, "with_files"):
         assert {row["note"] for row in rows} == {f"about {id}" for id in ids}
-    if takes(name, "bare"):
-        bare = [orjson.loads(line) for line in done(*call, "--bare").out.splitlines()]
+    if has_flag(name, "bare"):
+        bare = [orjson.loads(line) for line in run_successfully(*call, "--bare").out.splitlines()]
         assert [row["_id"] for row in bare] == [row["_id"] for row in rows]
         for short, long in zip(bare, rows, strict=True):
             assert "colour" not in short
             assert {**short, "metadata": 0} == {field: long[field] for field in short} | {"metadata": 0}
 
 
-@pytest.mark.parametrize("name", every([name for name in READERS if takes(name, "with_files")]))
+@pytest.mark.parametrize("name", mark_slow_commands([name for name in READERS if has_flag(name, "with_files")]))
 def test_a_side_file_in_another_order_is_rejected_with_both_places(name: str, collection: Collection) -> None:
     rows = [orjson.loads(line)["_id"] for line in collection[CALLS[name].input].read_bytes().splitlines()]
     side = [orjson.dumps({"_id": row, "note": f"about {row}"}) + b"\n" for row in rows]
@@ -330,22 +334,24 @@ def test_a_side_file_in_another_order_is_rejected_with_both_places(name: str, co
         (side[:5], "side: ends before record 6 of "),
     ):
         Path("side").write_bytes(b"".join(lines))
-        outcome = here(*call, "--with", "side", "--force")
+        outcome = run_in_process(*call, "--with", "side", "--force")
         assert outcome.status == 1
         assert message in outcome.err
 
 
-@pytest.mark.parametrize("name", every(STREAMS, quick=("chunk",)))
+@pytest.mark.parametrize("name", mark_slow_commands(STREAMS, quick=("chunk",)))
 def test_a_reader_that_goes_away_ends_the_run_quietly_with_141(name: str, collection: Collection) -> None:
     grow = CALLS[name].grow
     assert grow is not None
     Path("in").write_bytes(grow(8000))
-    assert len(done(*arguments(name, collection, "in", "-")).out) > 400_000  # several times what a pipe holds
+    assert (
+        len(run_successfully(*arguments(name, collection, "in", "-")).out) > 400_000
+    )  # several times what a pipe holds
     with subprocess.Popen(
-        command(*arguments(name, collection, "in", "-")),
+        build_command(*arguments(name, collection, "in", "-")),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        env=environment(),
+        env=make_environment(),
     ) as running:
         assert running.stdout is not None
         assert running.stderr is not None
@@ -361,5 +367,5 @@ def test_a_reader_that_goes_away_ends_the_run_quietly_with_141(name: str, collec
 def test_the_outcome_of_a_command_is_the_same_in_a_process_of_its_own(collection: Collection) -> None:
     source = collection["documents.jsonl"]
     call = arguments("chunk", collection, source, "-")
-    found = subprocess.run(command(*call), capture_output=True, env=environment(), check=False)
-    assert Outcome(found.returncode, found.stdout, "") == Outcome(0, done(*call).out, "")
+    found = subprocess.run(build_command(*call), capture_output=True, env=make_environment(), check=False)
+    assert Outcome(found.returncode, found.stdout, "") == Outcome(0, run_successfully(*call).out, "")

@@ -16,12 +16,12 @@ from pathlib import Path
 
 import pytest
 
-from drtk.data.checks import origins_of
+from drtk.data.checks import find_origins
 from drtk.runtime.streams import digest_file
-from tests.contract.running import shell
+from tests.contract.run_drtk import run_shell
 
 COOKBOOK = Path(__file__).resolve().parents[2] / "docs" / "cookbook"
-STEPS = "--steps 2 --batch 4 --warmup 0 --log-every 1"
+STEPS = "--max-steps 2 --batch-size 4 --warmup 0 --log-steps 1"
 LENGTHS = "--query-length 12 --passage-length 24"
 SMALL = {
     "BM25": "bm25s",
@@ -30,8 +30,8 @@ SMALL = {
     "K": "20",
     "RERANK": "5",
     "BASELINES": "start pretrained",
-    "MINE": "--floor 0",
-    "SCORED": "--floor 0 --keep 3",
+    "MINE": "--min-negatives 0",
+    "SCORED": "--min-negatives 0 --negatives 3",
     "SCORED_QUERIES": "8",
     "UNION": "yes",
     "MEASURES": "RR@10 R@20",
@@ -51,7 +51,7 @@ def simlm(workplace: Path, **settings: str) -> subprocess.CompletedProcess[str]:
         if not (workplace / name).exists():
             (workplace / name).write_text(header + "".join(part))
     inputs = ("corpus.jsonl", "queries.jsonl", "some.tsv", "others.tsv", "model", "out")
-    done = shell(str(COOKBOOK / "simlm.sh"), *inputs, folder=workplace, **SMALL | settings)
+    done = run_shell(str(COOKBOOK / "simlm.sh"), *inputs, folder=workplace, **SMALL | settings)
     assert done.returncode == 0, done.stderr
     return done
 
@@ -87,7 +87,7 @@ def test_simlms_pipeline_runs_from_one_command_and_skips_what_is_done(
     examples = {settings_of(out / name)["examples"] for name in ("retriever1", "retriever2", "reranker", "distilled")}
     assert examples == {f"out/{name}.jsonl" for name in ("bm25", "union", "union2", "scored")}
     for name in examples:
-        found = origins_of(name)
+        found = find_origins(name)
         assert {origin.digest for origin in found} == {digest_file(workplace / "corpus.jsonl")}, name
     scored = [json.loads(line) for line in (out / "scored.jsonl").read_text().splitlines()]
     assert len(scored) == 8
@@ -103,10 +103,10 @@ def test_simlms_pipeline_runs_from_one_command_and_skips_what_is_done(
     assert made(again) == []
     assert again.stdout == first.stdout
 
-    changed = simlm(workplace, R2=SMALL["R2"] + " --lr 1e-3")
+    changed = simlm(workplace, R2=SMALL["R2"] + " --learning-rate 1e-3")
     assert "out/retriever1 is up to date" in changed.stderr
     assert {"retriever2", "reranker", "distilled"} <= set(made(changed))
-    assert settings_of(out / "retriever2")["lr"] == 1e-3
+    assert settings_of(out / "retriever2")["learning_rate"] == 1e-3
 
 
 RECORDER = """#!/bin/sh
@@ -185,7 +185,8 @@ def value(words: list[str], option: str) -> str | None:
 def test_fine_tuning_on_both_collections_has_sizes_for_each_and_variables_change_them(tmp_path: Path) -> None:
     calls = reproduced(tmp_path)
     steps = [
-        [value(words, "--steps") for words in calls[name]] for name in ("pretrain", "train-retriever", "train-reranker")
+        [value(words, "--max-steps") for words in calls[name]]
+        for name in ("pretrain", "train-retriever", "train-reranker")
     ]
     assert steps == [["150", "100", "50", "40"], ["80"] * 3 + ["30"] * 3, ["1200", "1200"]]
     assert all("title=segment" in words for words in calls["pretrain"])  # as the presets of fine-tuning read titles
@@ -209,7 +210,9 @@ def test_fine_tuning_on_both_collections_has_sizes_for_each_and_variables_change
     }
     calls = reproduced(tmp_path, "squad", **given, SEED="3")
     assert [value(words, "--epochs") for words in calls["train-retriever"]] == [None, "2", None]
-    assert [(value(words, "--depth"), "--floor" in words) for words in calls["mine-negatives"]] == [("200", False)] * 3
+    assert [(value(words, "--depth"), "--min-negatives" in words) for words in calls["mine-negatives"]] == [
+        ("200", False)
+    ] * 3
     for name in ("pretrain", "mine-negatives", "train-retriever", "train-reranker"):
         assert {value(words, "--seed") for words in calls[name]} == {"3"}, name
     assert [len((squad / name).read_text().splitlines()) for name in ("corpus.jsonl", "test.tsv")] == [5000, 5001]
@@ -229,7 +232,7 @@ def test_one_encoder_is_measured_on_every_collection_of_a_folder(workplace: Path
 
     def beir(output: str, *, fails: bool = False, **more: str) -> subprocess.CompletedProcess[str]:
         model = more.pop("MODEL", "model")
-        done = shell(str(COOKBOOK / "beir.sh"), "beir", model, output, folder=workplace, **settings | more)
+        done = run_shell(str(COOKBOOK / "beir.sh"), "beir", model, output, folder=workplace, **settings | more)
         assert (done.returncode == 1) == fails, done.stderr
         return done
 
@@ -300,11 +303,11 @@ def test_official_triples_and_candidates_are_mined(workplace: Path) -> None:
         (workplace / name).write_text("".join(f'{{"_id": "{id}", "text": "text {id}"}}\n' for id in ids))
     (workplace / "train.tsv").write_text("query-id\tcorpus-id\tscore\n1\t1010\t1\n2\t1020\t1\n2\t1021\t1\n")
     (workplace / "msmarco").mkdir()
-    inputs = "--queries q.jsonl --qrels train.tsv --corpus c.jsonl --positives passage --floor 0 --depth 1000"
+    inputs = "--queries q.jsonl --qrels train.tsv --corpus c.jsonl --positives passage --min-negatives 0 --depth 1000"
     names = ("triples.jsonl.zst", "top1000.run")
     mining = [f"drtk mine-negatives msmarco/{name} {inputs} -o {name}.mined" for name in names]
     (workplace / "mine.sh").write_text("set -e\n" + "\n".join([triples, *candidates, *mining]) + "\n")
-    done = shell(str(workplace / "mine.sh"), folder=workplace)
+    done = run_shell(str(workplace / "mine.sh"), folder=workplace)
     assert done.returncode == 0, done.stderr
     wanted = {"triples.jsonl.zst": ({*range(1021, 1060)}, {*range(1022, 1060)})}
     wanted["top1000.run"] = ({*range(1011, 1060)}, {*range(1010, 1060)} - {1020, 1021})
@@ -320,7 +323,7 @@ def test_official_triples_and_candidates_are_mined(workplace: Path) -> None:
     (workplace / "top1000.train.tar.gz").write_bytes(archive_bytes[:-20])  # a download that was cut short
     (workplace / "msmarco" / "top1000.run").unlink()
     (workplace / "mine.sh").write_text("\n".join(candidates) + "\n")
-    assert shell(str(workplace / "mine.sh"), folder=workplace).returncode == 1
+    assert run_shell(str(workplace / "mine.sh"), folder=workplace).returncode == 1
     assert not (workplace / "msmarco" / "top1000.run").exists()
 
 
@@ -341,10 +344,10 @@ def test_the_hard_negatives_that_others_mined_train_a_retriever(workplace: Path)
     script = workplace / "mine.sh"
     script.write_text(
         "set -e\ndrtk mine-negatives hard.jsonl.gz --policy sbert --corpus corpus.jsonl --report sbert.html -o sbert.jsonl\n"
-        "drtk train-retriever sbert.jsonl --corpus corpus.jsonl --queries queries.jsonl --model model --preset qac-r1 --draw shuffle -o zero-shot "
+        "drtk train-retriever sbert.jsonl --corpus corpus.jsonl --queries queries.jsonl --model model --preset qac-r1 --negative-sampling shuffle -o zero-shot "
         f"{STEPS} {LENGTHS} --negatives 3\n"
     )
-    done = shell(str(script), folder=workplace)
+    done = run_shell(str(script), folder=workplace)
     assert done.returncode == 0, done.stderr
     examples = [json.loads(line) for line in (workplace / "sbert.jsonl").read_text().splitlines()]
     assert len(examples) == len(rows)
@@ -362,6 +365,6 @@ def test_the_hard_negatives_that_others_mined_train_a_retriever(workplace: Path)
     (workplace / "hard.jsonl.gz").write_bytes(gzip.compress("".join(json.dumps(row) + "\n" for row in rows).encode()))
     for name in ("sbert.jsonl", "sbert.html"):
         (workplace / name).unlink()
-    done = shell(str(script), folder=workplace)
+    done = run_shell(str(script), folder=workplace)
     assert done.returncode == 1
     assert "has no score of a cross-encoder; --scorer MODEL makes them" in done.stderr

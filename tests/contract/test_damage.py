@@ -12,13 +12,13 @@ import pytest
 
 from drtk.data.corpus_store import CorpusStore
 from drtk.records import Passage
-from drtk.runtime.integrity import SMALL, content_digest
+from drtk.runtime.integrity import SMALL, compute_content_digest
 from drtk.text.token_dataset import TokenCorpus
 from drtk.text.word_pieces import WordPieceTokenizer
 from tests.contract.collection import Collection
-from tests.contract.running import done, here
-from tests.damage import Subjects, cache_at, check_cache_damages, check_damages, forget_record
-from tests.vectors import embeddings
+from tests.contract.run_drtk import run_in_process, run_successfully
+from tests.damage import Subjects, check_cache_damages, check_damages, remove_records, use_cache
+from tests.embedding_folders import write_embeddings
 
 
 @pytest.mark.parametrize("name", ["exact", "bm25s", "embeddings", "encoder"])
@@ -42,7 +42,7 @@ def test_damaged_caches_are_rebuilt(collection: Collection, tmp_path: Path) -> N
     def passages() -> list[Passage]:
         return [*CorpusStore.open(corpus)]
 
-    for kind, use in {"tokens": tokens, "corpora": passages, "digests": lambda: content_digest(corpus)}.items():
+    for kind, use in {"tokens": tokens, "corpora": passages, "digests": lambda: compute_content_digest(corpus)}.items():
         (tmp_path / kind).mkdir()
         check_cache_damages(kind, use, 8, tmp_path / kind, seed=f"quick {kind}")
 
@@ -52,7 +52,7 @@ def test_a_large_file_of_a_cache_is_compared_when_its_time_changed(tmp_path: Pat
     text = "x" * 2000
     corpus.write_text("".join(f'{{"_id": "d{number}", "title": "t", "text": "{text}"}}\n' for number in range(700)))
     (tmp_path / "corpus.jsonl.gz").write_bytes(gzip.compress(corpus.read_bytes()))
-    with cache_at(tmp_path / "cache"):
+    with use_cache(tmp_path / "cache"):
         whole = [*CorpusStore.open(tmp_path / "corpus.jsonl.gz")]
         (kept,) = (tmp_path / "cache" / "corpora").glob("*/corpus.jsonl")
         assert kept.stat().st_size > SMALL
@@ -66,45 +66,45 @@ def index(collection: Collection, tmp_path: Path) -> Path:
 
 
 def test_validate_lists_what_differs(index: Path) -> None:
-    assert b"no problems found" in done("validate", str(index)).out
+    assert b"no problems found" in run_successfully("validate", str(index)).out
     (index / "ranks.npy").unlink()
     (index / "ids.txt").write_bytes(b"x")
-    found = here("validate", str(index))
+    found = run_in_process("validate", str(index))
     assert (found.status, found.err) == (1, f"drtk: {index}: 2 errors\n")
     assert f"{index}: ranks.npy: is missing" in found.out.decode()
     assert "ids.txt: has 1 bytes, expected " in found.out.decode()
-    assert here("validate", str(index), "--as", "run").status == 2
+    assert run_in_process("validate", str(index), "--as", "run").status == 2
 
 
 def test_validate_compares_large_files_which_opening_does_not(tmp_path: Path) -> None:
-    vectors = Path(embeddings(tmp_path / "v", np.ones((4, 100_000))))
+    vectors = Path(write_embeddings(tmp_path / "v", np.ones((4, 100_000))))
     array = bytearray((vectors / "00000.npy").read_bytes())
     array[len(array) // 2] ^= 1
     (vectors / "00000.npy").write_bytes(array)
-    done("index", str(vectors), "--type", "exact", "-o", str(tmp_path / "i"), "-q")
-    found = here("validate", str(vectors))
+    run_successfully("index", str(vectors), "--type", "exact", "-o", str(tmp_path / "i"), "-q")
+    found = run_in_process("validate", str(vectors))
     assert found.status == 1
     assert b"00000.npy: its content changed after it was written" in found.out
 
 
 def test_a_folder_without_digests_is_opened_without_a_check(index: Path) -> None:
-    forget_record(index)
-    found = done("validate", str(index))
+    remove_records(index)
+    found = run_successfully("validate", str(index))
     assert b"warning  not-compared" in found.out
     (index / "ids.txt").write_bytes((index / "ids.txt").read_bytes().replace(b"d1\n", b"dX\n"))
-    assert here("show", str(index)).status == 0
+    assert run_in_process("show", str(index)).status == 0
 
 
 @pytest.mark.parametrize(("id", "value", "problem"), [("", 1, "the id is blank"), ("d2", np.nan, "NaN or infinite")])
 def test_validate_reads_vectors_without_digests(tmp_path: Path, id: str, value: float, problem: str) -> None:
-    vectors = Path(embeddings(tmp_path / "v", np.full((4, 3), 1.0)))
+    vectors = Path(write_embeddings(tmp_path / "v", np.full((4, 3), 1.0)))
     ids = (vectors / "00000.ids").read_text().splitlines()
     (vectors / "00000.ids").write_text("\n".join([*ids[:2], id or " ", *ids[3:]]) + "\n")
     array = np.load(vectors / "00000.npy")
     array[2, 1] = value
     np.save(vectors / "00000.npy", array)
-    forget_record(vectors)
-    found = here("validate", str(vectors))
+    remove_records(vectors)
+    found = run_in_process("validate", str(vectors))
     assert found.status == 1
     assert problem.encode() in found.out
 
@@ -112,23 +112,23 @@ def test_validate_reads_vectors_without_digests(tmp_path: Path, id: str, value: 
 def test_skip_done_rebuilds_a_damaged_folder(collection: Collection, index: Path) -> None:
     call = ["index", str(collection["vectors"]), "--type", "exact", "-o", str(index), "--skip-done", "--force", "-q"]
     (index / "ids.txt").write_bytes(b"d0\n")
-    done(*call)
-    assert b"no problems found" in done("validate", str(index)).out
+    run_successfully(*call)
+    assert b"no problems found" in run_successfully("validate", str(index)).out
 
 
 def test_a_faiss_index_without_its_factory_or_exact_vectors_is_rejected(collection: Collection, tmp_path: Path) -> None:
     index = tmp_path / "i"
-    done("index", str(collection["vectors"]), "--type", "SQ8", "-o", str(index), "-q")
+    run_successfully("index", str(collection["vectors"]), "--type", "SQ8", "-o", str(index), "-q")
     call = ["search", str(index), str(collection["queries.jsonl"]), "--quiet"]
     assert (index / "full.npy").exists()
     shutil.copytree(index, tmp_path / "without")
     (tmp_path / "without" / "full.npy").unlink()
-    found = here("search", str(tmp_path / "without"), *call[2:])
+    found = run_in_process("search", str(tmp_path / "without"), *call[2:])
     assert found.status == 1
     assert found.err.startswith(f"drtk: {tmp_path}/without/full.npy: is missing; rebuild the folder with drtk index")
-    forget_record(index)
+    remove_records(index)
     (index / "faiss.json").write_text("{}")
-    found = here(*call)
+    found = run_in_process(*call)
     assert (found.status, found.err.count("\n")) == (1, 1)
     assert "faiss.json: expected 'factory' to be a string, but it is missing" in found.err
 
@@ -136,7 +136,7 @@ def test_a_faiss_index_without_its_factory_or_exact_vectors_is_rejected(collecti
 def test_a_bm25s_index_with_another_vocabulary_is_rejected(collection: Collection, tmp_path: Path) -> None:
     index = Path(shutil.copytree(collection["bm25s"], tmp_path / "i"))
     (index / "vocab.index.json").write_text("{}")
-    found = here("search", str(index), str(collection["queries.jsonl"]), "--quiet")
+    found = run_in_process("search", str(index), str(collection["queries.jsonl"]), "--quiet")
     assert (found.status, found.err.count("\n")) == (1, 1)
     assert "vocab.index.json: has 2 bytes" in found.err
 
@@ -150,17 +150,17 @@ def test_an_entry_of_a_wrong_type_in_a_folder_without_digests_is_one_line(
 ) -> None:
     index = tmp_path / "i"
     if name == "vectors":
-        done("index", str(collection["vectors"]), "--type", "exact", "-o", str(index), "-q")
+        run_successfully("index", str(collection["vectors"]), "--type", "exact", "-o", str(index), "-q")
     else:
         shutil.copytree(collection[name], index)
-    forget_record(index)
+    remove_records(index)
     content = orjson.loads((index / file).read_bytes())
     entry = content
     for key in keys[:-1]:
         entry = entry[key]
     entry[keys[-1]] = value
     (index / file).write_bytes(orjson.dumps(content))
-    found = here("search", str(index), str(collection["queries.jsonl"]), "--quiet")
+    found = run_in_process("search", str(index), str(collection["queries.jsonl"]), "--quiet")
     assert (found.status, found.err.count("\n")) == (1, 1)
 
 
@@ -170,11 +170,11 @@ def test_a_models_other_files_may_be_edited(collection: Collection, tmp_path: Pa
     settings = orjson.loads((model / "sentence_bert_config.json").read_bytes())
     (model / "sentence_bert_config.json").write_bytes(orjson.dumps(settings | {"max_seq_length": 32}))
     call = ["encode", str(collection["queries.jsonl"]), "--role", "query", "--model", str(model), "-q"]
-    found = done(*call, "-o", str(tmp_path / "v"))
+    found = run_successfully(*call, "-o", str(tmp_path / "v"))
     assert found.err.count("sentence_bert_config.json: has ") == 1
-    assert here("validate", str(model)).status == 1
+    assert run_in_process("validate", str(model)).status == 1
     weights = (model / "model.safetensors").read_bytes()
     (model / "model.safetensors").write_bytes(weights[:-4] + bytes(4))
-    found = here(*call, "-o", str(tmp_path / "w"))
+    found = run_in_process(*call, "-o", str(tmp_path / "w"))
     assert found.status == 1
     assert "model.safetensors: its content changed" in found.err.splitlines()[-1]

@@ -18,11 +18,11 @@ import pytest
 from _pytest.mark import ParameterSet
 
 from drtk.cli.main import COMMANDS
-from tests.bm25 import need_lucene
+from tests.bm25_data import skip_without_lucene
 from tests.contract.calls import FUNCTIONS
-from tests.contract.running import done, environment, shell
+from tests.contract.run_drtk import make_environment, run_shell, run_successfully
 from tests.contract.test_registries import ENTRIES, REGISTRIES
-from tests.tiny import collection, tiny_model
+from tests.tiny_models import make_collection, save_tiny_encoder
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
@@ -79,25 +79,16 @@ def test_the_list_of_methods_leads_to_every_page() -> None:
 
 
 def test_a_check_notices_an_outdated_page(tmp_path: Path) -> None:
-    shutil.copytree(DOCS, tmp_path / "docs", ignore=shutil.ignore_patterns("man"))
+    shutil.copytree(DOCS, tmp_path / "docs")
     (tmp_path / "drtk").symlink_to(ROOT / "drtk")
     command = [sys.executable, str(tmp_path / "docs" / "generate.py")]
-    assert subprocess.run(command, env=environment(), check=False).returncode == 0
-    assert subprocess.run([*command, "--check"], env=environment(), check=False).returncode == 0
+    assert subprocess.run(command, env=make_environment(), check=False).returncode == 0
+    assert subprocess.run([*command, "--check"], env=make_environment(), check=False).returncode == 0
     page = tmp_path / "docs" / "commands" / "chunk.md"
     page.write_text(page.read_text(encoding="utf-8").replace("--max-words", "--most-words"), encoding="utf-8")
-    found = subprocess.run([*command, "--check"], env=environment(), capture_output=True, text=True, check=False)
+    found = subprocess.run([*command, "--check"], env=make_environment(), capture_output=True, text=True, check=False)
     assert found.returncode == 1
     assert found.stderr == "docs/commands/chunk.md: is not current; run: python docs/generate.py\n"
-
-
-def test_man_pages_are_built_from_the_pages(generate: ModuleType) -> None:
-    for command in COMMANDS:
-        page = generate.man_page(command)
-        assert page.startswith(f'.TH "DRTK-{command.upper()}" "1"')
-        for section in ("NAME", "SYNOPSIS", "DESCRIPTION", "EXAMPLES", "EXIT STATUS", "SEE ALSO"):
-            assert re.search(rf'^\.SH "?{section}"?$', page, re.MULTILINE), (command, section)
-        assert "](" not in page
 
 
 def test_every_registry_entry_is_mentioned() -> None:
@@ -194,7 +185,9 @@ def options_of(command: str) -> set[str]:
     """Return the options of a command, or of all steps of a group."""
     steps = [step for step in FUNCTIONS if step == command or step.split()[0] == command]
     return {"--help"} | {
-        word for step in steps for word in re.findall(r"--[a-z][\w-]*", done(*step.split(), "--help").out.decode())
+        word
+        for step in steps
+        for word in re.findall(r"--[a-z][\w-]*", run_successfully(*step.split(), "--help").out.decode())
     }
 
 
@@ -223,7 +216,7 @@ def marked_examples() -> list[ParameterSet]:
 
 @pytest.mark.parametrize(("page", "script"), marked_examples())
 def test_the_examples_on_the_pages_run(page: str, script: str, workplace: Path) -> None:
-    found = shell("-eu", "-c", script, folder=workplace)
+    found = run_shell("-eu", "-c", script, folder=workplace)
     assert found.returncode == 0, f"{page}\n{script}\n{found.stderr}"
 
 
@@ -242,21 +235,21 @@ def checkout(workplace: Path) -> Path:
     (quickstart / "data" / "qrels").mkdir(parents=True)
     (folder / ".venv" / "bin").mkdir(parents=True)
     (folder / ".venv" / "bin" / "activate").touch()
-    documents, queries, _ = collection(100)
+    documents, queries, _ = make_collection(100)
     for name, rows in (("documents", documents), ("queries", queries)):
         (quickstart / "data" / f"{name}.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     for split, part in (("train", queries[:80]), ("test", queries[80:])):
         lines = [f"{row['_id']}\td{row['_id'][1:]}\t1\n" for row in part]
         (quickstart / "data" / "qrels" / f"{split}.tsv").write_text("query-id\tcorpus-id\tscore\n" + "".join(lines))
-    tiny_model(quickstart / "minilm", max_length=160)
+    save_tiny_encoder(quickstart / "minilm", max_length=160)
     return folder
 
 
 def test_the_readme_pipeline_runs_as_printed(checkout: Path) -> None:
     pytest.importorskip("matplotlib")
-    need_lucene()
+    skip_without_lucene()
     script = shell_blocks(ROOT / "README.md", "## A pipeline", "## Commands")
-    found = shell("-eu", "-c", script, folder=checkout)
+    found = run_shell("-eu", "-c", script, folder=checkout)
     assert found.returncode == 0, f"{script}\n{found.stderr}"
     for warning in ("no judged document was retrieved", "not in the run"):
         assert warning not in found.stderr
@@ -276,9 +269,9 @@ def test_the_readme_and_the_quickstart_use_the_same_file_names() -> None:
 
 def test_the_tutorial_runs_as_printed(checkout: Path) -> None:
     pytest.importorskip("faiss")
-    need_lucene()
+    skip_without_lucene()
     page = DOCS / "tutorial.md"
-    found = shell("-eu", "-c", shell_blocks(page, "# Tutorial", "## What next"), folder=checkout)
+    found = run_shell("-eu", "-c", shell_blocks(page, "# Tutorial", "## What next"), folder=checkout)
     assert found.returncode == 0, found.stderr
     printed = re.findall(r"^```text printed\n(.*?)^```", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
     assert len(printed) == 3

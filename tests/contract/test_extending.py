@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.contract.forkserver import Forkserver
-from tests.contract.running import shell as run_shell
+from tests.contract.run_drtk import run_shell as run_shell
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8")

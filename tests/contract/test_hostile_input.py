@@ -16,12 +16,19 @@ import zstandard
 
 from drtk.cli.search import print_passages
 from drtk.data import run_blocks
-from drtk.data.run_blocks import NotPlain, QueryCounts, iter_judged_places
-from drtk.runtime.inputs import Intake
+from drtk.data.run_blocks import QueryCounts, UnsupportedRunError, iter_judged_documents
+from drtk.runtime.inputs import InputTracker
 from drtk.runtime.streams import MAX_LINE_BYTES, set_max_line_bytes
 from drtk.text.word_pieces import WordPieceTokenizer
 from tests.contract.collection import Collection
-from tests.contract.running import Outcome, command, done, environment, here, process
+from tests.contract.run_drtk import (
+    Outcome,
+    build_command,
+    make_environment,
+    run_in_process,
+    run_process,
+    run_successfully,
+)
 
 FIRST = b'{"_id": "a", "text": "one"}\n'
 
@@ -59,7 +66,7 @@ def test_a_line_above_the_limit_is_reported(case: str, compressed: bool) -> None
     Path("run").write_bytes(b"q Q0 d 1 1 t\n")
     Path("qrels").write_bytes(b"q\td\t1\n")
     Path("in").write_bytes(gzip.compress(content) if compressed else content)
-    outcome = here("--max-line-bytes", "100", *call.format("in").split())
+    outcome = run_in_process("--max-line-bytes", "100", *call.format("in").split())
     told = "longer than 100 bytes; split it, or raise the limit: drtk --max-line-bytes N COMMAND"
     assert outcome.status == 1, outcome.err
     assert f"drtk: in:{line}: " in outcome.err
@@ -68,18 +75,18 @@ def test_a_line_above_the_limit_is_reported(case: str, compressed: bool) -> None
 
 def test_lines_up_to_the_limit_are_read_and_validate_reports_longer_ones() -> None:
     Path("in").write_bytes(b"q\t" + b"x" * 98 + b"\nr\t" + b"x" * 98)
-    assert done("--max-line-bytes=100", "convert", "in", "--as", "queries").out.count(b"\n") == 2
-    outcome = here("--max-line-bytes=99", "validate", "in", "--as", "queries", "--json")
+    assert run_successfully("--max-line-bytes=100", "convert", "in", "--as", "queries").out.count(b"\n") == 2
+    outcome = run_in_process("--max-line-bytes=99", "validate", "in", "--as", "queries", "--json")
     assert outcome.status == 1
     assert b"line longer than 99 bytes" in outcome.out
-    assert "; see drtk convert --help" in here("--max-line-bytes", "100", "convert", "--no-such-option").err
+    assert "; see drtk convert --help" in run_in_process("--max-line-bytes", "100", "convert", "--no-such-option").err
 
 
 def test_the_block_reader_leaves_long_lines_to_the_line_reader(monkeypatch: pytest.MonkeyPatch) -> None:
     Path("run").write_bytes(b"\n" * 3000)
     monkeypatch.setattr(run_blocks, "_LARGEST_QUERY", 1000)
-    with pytest.raises(NotPlain):
-        list(iter_judged_places("run", {"q": {"d": 1}}, Intake(), QueryCounts()))
+    with pytest.raises(UnsupportedRunError):
+        list(iter_judged_documents("run", {"q": {"d": 1}}, InputTracker(), QueryCounts()))
 
 
 def test_a_decompression_bomb_ends_in_one_line_within_bounded_memory() -> None:
@@ -88,8 +95,14 @@ def test_a_decompression_bomb_ends_in_one_line_within_bounded_memory() -> None:
         for _ in range(1100):
             file.write(packer.compress(bytes(1 << 20)))
         file.write(packer.flush())
-    limited = ["sh", "-c", 'ulimit -v 1400000; exec "$@"', "sh", *command("convert", "bomb.zst", "--as", "passages")]
-    found = subprocess.run(limited, capture_output=True, text=True, check=False, env=environment())
+    limited = [
+        "sh",
+        "-c",
+        'ulimit -v 1400000; exec "$@"',
+        "sh",
+        *build_command("convert", "bomb.zst", "--as", "passages"),
+    ]
+    found = subprocess.run(limited, capture_output=True, text=True, check=False, env=make_environment())
     assert found.returncode == 1
     assert found.stderr.startswith("drtk: bomb.zst:1: line longer than 256 MiB; ")
     assert found.stderr.count("\n") == 1
@@ -100,9 +113,9 @@ def test_a_decompression_bomb_ends_in_one_line_within_bounded_memory() -> None:
 def test_deeply_nested_json_is_reported(levels: int, array: bool) -> None:
     nested = b'{"_id": "b", "text": "two", "more": ' + b"[" * levels + b"]" * levels + b"}"
     Path("in").write_bytes(b'[{"_id": "a", "text": "one"},\n' + nested + b"]" if array else FIRST + nested)
-    assert_one_line(here("convert", "in", "--as", "passages"), 1, "drtk: in:2: ")
-    assert "JSON nested more than 200 levels deep" in here("convert", "in", "--as", "passages").err
-    report = here("validate", "in", "--as", "passages")
+    assert_one_line(run_in_process("convert", "in", "--as", "passages"), 1, "drtk: in:2: ")
+    assert "JSON nested more than 200 levels deep" in run_in_process("convert", "in", "--as", "passages").err
+    report = run_in_process("validate", "in", "--as", "passages")
     assert report.status == 1
     assert b"in:2: " in report.out
     assert b"nested more than 200 levels deep" in report.out
@@ -110,8 +123,8 @@ def test_deeply_nested_json_is_reported(levels: int, array: bool) -> None:
 
 def test_json_nested_as_deep_as_allowed_is_written_again() -> None:
     nested = b'{"_id":"b","title":"","text":"[]{}","more":' + b"[" * 199 + b"]" * 199 + b"}\n"
-    assert done("convert", "-", "--as", "passages", stdin=nested).out == nested
-    done("chunk", "-", "-o", "out", stdin=nested)
+    assert run_successfully("convert", "-", "--as", "passages", stdin=nested).out == nested
+    run_successfully("chunk", "-", "-o", "out", stdin=nested)
 
 
 @pytest.mark.parametrize(
@@ -126,7 +139,7 @@ def test_a_journal_with_fields_of_wrong_types_is_rejected(damage: dict[str, obje
     journal = {"settings": {}, "sources": [], "others": [], "records": 1, "lines": 1, "offset": 2, "digest": "d"}
     Path("out.part").write_bytes(b"xx")
     Path("out.part.json").write_bytes(orjson.dumps(journal | {"counts": {}, "seconds": 0.5} | damage))
-    outcome = here("convert", "in", "--as", "passages", "-o", "out", "--resume")
+    outcome = run_in_process("convert", "in", "--as", "passages", "-o", "out", "--resume")
     assert_one_line(outcome, 1, "out.part.json: is not the journal of an interrupted run; remove it")
 
 
@@ -137,7 +150,7 @@ def test_a_journal_with_fields_of_wrong_types_is_rejected(damage: dict[str, obje
 )  # fmt: skip
 def test_integers_beyond_64_bits_are_usage_errors(arguments: str) -> None:
     Path("in").write_bytes(FIRST)
-    assert_one_line(here(*arguments.split()), 2, ": must be below 2^63, is ")
+    assert_one_line(run_in_process(*arguments.split()), 2, ": must be below 2^63, is ")
 
 
 @pytest.mark.parametrize(
@@ -148,7 +161,7 @@ def test_integers_beyond_64_bits_are_usage_errors(arguments: str) -> None:
 )  # fmt: skip
 def test_numbers_beyond_64_bits_in_a_file_are_reported(content: bytes, kind: str, told: str) -> None:
     Path("in").write_bytes(content)
-    assert_one_line(here("convert", "in", "--as", kind, "-o", "out"), 1, f"drtk: in:1: {told}")
+    assert_one_line(run_in_process("convert", "in", "--as", kind, "-o", "out"), 1, f"drtk: in:1: {told}")
 
 
 @pytest.mark.parametrize(
@@ -159,13 +172,13 @@ def test_numbers_beyond_64_bits_in_a_file_are_reported(content: bytes, kind: str
 )  # fmt: skip
 def test_unusable_option_values_are_usage_errors(arguments: str, told: str) -> None:
     Path("in").write_bytes(FIRST)
-    assert_one_line(here(*arguments.split()), 2, told)
+    assert_one_line(run_in_process(*arguments.split()), 2, told)
 
 
 @pytest.mark.parametrize("arguments", ["chunk caf\udce9 -o out", "fuse a b --tag \udcff -o out", "show caf\udce9"])
 def test_arguments_that_are_not_utf8_are_usage_errors(arguments: str) -> None:
     Path("caf\udce9").write_bytes(FIRST)
-    outcome = process(*arguments.split())
+    outcome = run_process(*arguments.split())
     assert_one_line(outcome, 2, ": is not UTF-8; choose another name")
 
 
@@ -183,7 +196,7 @@ def test_non_numeric_term_weights_are_reported(fields: dict[str, object], html: 
         "metadata": {"weights_tokenizer": str(collection["model"])},
     }
     Path("in").write_bytes(orjson.dumps(row | fields))
-    outcome = here("show", "in", *(["--html", "o.html"] if html else ["--weights"]))
+    outcome = run_in_process("show", "in", *(["--html", "o.html"] if html else ["--term-weights"]))
     assert_one_line(outcome, 1, "passage 'a': its weights must be a list of numbers")
 
 
@@ -208,12 +221,12 @@ def test_control_characters_are_escaped_where_texts_are_shown(
     Path("table").write_bytes(f"a\tb {ESCAPES}\n".encode())
     if color:
         monkeypatch.setenv("FORCE_COLOR", "1")
-    for call in ("show in", "show table", "show in --weights", f"show in --preset mlm --model {model}"):
-        shown = done(*call.split()).out.decode()
+    for call in ("show in", "show table", "show in --term-weights", f"show in --preset mlm --model {model}"):
+        shown = run_successfully(*call.split()).out.decode()
         assert "red" in shown, call
         plain = re.sub("\x1b\\[(0|[0-9]+;48;5;[0-9]+)m", "", shown) if color else shown  # drtk's own colors
         assert CONTROLS.search(plain) is None, call
-    assert "\\x1b[31mred" in done("show", "in", "--weights").out.decode().replace(" ", "") or color
+    assert "\\x1b[31mred" in run_successfully("show", "in", "--term-weights").out.decode().replace(" ", "") or color
 
 
 def test_control_characters_are_escaped_in_error_messages() -> None:
@@ -225,7 +238,9 @@ def test_control_characters_are_escaped_in_error_messages() -> None:
         "validate run --as run",
         "convert run --as run",
     ):
-        outcome = here(*call.split(), "-o", "out") if call.startswith("convert") else here(*call.split())
+        outcome = (
+            run_in_process(*call.split(), "-o", "out") if call.startswith("convert") else run_in_process(*call.split())
+        )
         assert outcome.status == 1
         assert CONTROLS.search(outcome.out.decode() + outcome.err) is None, call
         assert "\\x1b" in outcome.out.decode() + outcome.err, call
@@ -259,7 +274,7 @@ def test_names_of_runs_cannot_break_a_table(format: str) -> None:
     Path("qrels").write_bytes(b"q\td\t1\n")
     name = "a|b *c* `d` <script> [x](y) _e_ f_g \\ & &amp; ^~\x1b[31m"
     call = ["--qrels", "qrels", "--format", format, "--measures", "RR"]
-    shown = done("eval", f"{name}=run", *call).out.decode()
+    shown = run_successfully("eval", f"{name}=run", *call).out.decode()
     row = shown.splitlines()[2 if format == "markdown" else 1 if format == "table" else 4]
     assert row.startswith(
         {
@@ -281,8 +296,10 @@ def test_names_and_texts_cannot_break_a_markdown_page() -> None:
     corpus = [{"_id": id, "title": "*T*", "text": "a `b` <b>"} for id in ("d`1", "d", "x")]
     Path("corpus").write_bytes(b"".join(orjson.dumps(row) + b"\n" for row in corpus))
     texts = ["--qrels", "qrels", "--queries", "queries", "--corpus", "corpus"]
-    page = done("compare", *runs, *texts, "--format", "markdown", "--moved", "1", "--title", "<u>*T*").out.decode()
-    done("report", *runs, *texts, "-o", "out")
+    page = run_successfully(
+        "compare", *runs, *texts, "--format", "markdown", "--moved", "1", "--heading", "<u>*T*"
+    ).out.decode()
+    run_successfully("report", *runs, *texts, "-o", "out")
     for text in (page, Path("out/report.md").read_text()):
         for raw in ("<i>", "<b>", "<u>", "a|b", "*c*", "*T*", "(`q`1`", "a `b`"):
             assert raw not in text, raw

@@ -10,12 +10,12 @@ from importlib import import_module
 from pathlib import Path
 
 import drtk
-from tests.contract.running import environment
+from tests.contract.run_drtk import make_environment
 
 ROOT = Path(drtk.__file__).parent
 # Packages on one line do not import each other; architecture in docs/design.md.
 LAYERS = (
-    ("errors",),
+    ("errors", "renamed"),
     ("records", "registry", "config"),
     ("runtime",),
     ("data",),
@@ -28,7 +28,18 @@ LAYERS = (
     ("cli",),
 )
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
-LIGHT = ("errors", "records", "registry", "config", "runtime.runners", "runtime.streams", "data.jsonl", "cli")
+LIGHT = (
+    "errors",
+    "renamed",
+    "renamed",
+    "records",
+    "registry",
+    "config",
+    "runtime.runners",
+    "runtime.streams",
+    "data.jsonl",
+    "cli",
+)
 LIGHT_MAY_IMPORT = {"drtk", "typer", "orjson"} | set(sys.stdlib_module_names)
 
 
@@ -160,7 +171,7 @@ def test_what_is_light_loads_nothing_heavy_when_it_is_run() -> None:
         f"import sys\nfor name in {light_modules()!r}: __import__('drtk.' + name)\n"
         f"print(sorted(set(sys.modules) & {heavy!r}))"
     )
-    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment())
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=make_environment())
     assert (found.stdout.strip(), found.stderr) == ("[]", "")
 
 

@@ -9,14 +9,14 @@ from drtk.data.embeddings import read_shards
 from drtk.errors import DrtkError, MissingDependency
 from drtk.indexing import INDEXES
 from drtk.indexing.config import IndexSettings, SearchSettings
-from drtk.indexing.vectors import Vectors, unit_length
+from drtk.indexing.vectors import Vectors, scale_to_unit_length
 from drtk.records import Passage
-from tests.vectors import embeddings
+from tests.embedding_folders import write_embeddings
 
 ROWS = 120
 WORDS = np.random.default_rng(4).permutation([f"word{n}" for n in range(ROWS * 3)]).reshape(ROWS, 3)
 TEXTS = {f"p{n}": " ".join(row) for n, row in enumerate(WORDS)}
-VECTORS = unit_length(np.random.default_rng(5).standard_normal((ROWS, 24)).astype(np.float32))
+VECTORS = scale_to_unit_length(np.random.default_rng(5).standard_normal((ROWS, 24)).astype(np.float32))
 
 
 def engine(name):
@@ -38,7 +38,7 @@ def build(folder: Path, name: str):
         if found.reads == "passages":
             found.build([passage(id, text) for id, text in TEXTS.items()], folder, IndexSettings())
         else:
-            source = embeddings(folder.with_name(folder.name + "-v"), VECTORS, list(TEXTS))
+            source = write_embeddings(folder.with_name(folder.name + "-v"), VECTORS, list(TEXTS))
             found.build(Vectors(read_shards(source)), folder, IndexSettings(), kind=name)
         return found.open(folder, SearchSettings())
     except MissingDependency as missing:
@@ -100,7 +100,7 @@ def test_a_search_gives_the_same_again_and_in_other_batches(name, indexes):
 
 @pytest.mark.parametrize("name", [name for name in INDEXES if name not in ("bm25", "bm25s", "impact")])
 def test_dense_indexes_agree_with_the_exact_one(name, indexes):
-    queries = unit_length(np.random.default_rng(6).standard_normal((30, 24)).astype(np.float32))
+    queries = scale_to_unit_length(np.random.default_rng(6).standard_normal((30, 24)).astype(np.float32))
     wanted, found = indexes("exact").search(queries, 10), indexes(name).search(queries, 10)
     # Clusters may miss: ivf makes 3 of these few passages and looks into all; a graph of so few nodes finds all.
     for one, other in zip(found, wanted, strict=True):

@@ -12,7 +12,7 @@ from drtk.pretraining import OBJECTIVES, TARGETS
 from drtk.pretraining.batch import Batch
 from drtk.pretraining.composition import Objective
 from drtk.registry import load_attribute
-from tests.pretraining import Stage, World, gradients
+from tests.pretraining_setup import PretrainingFiles, PretrainingSetup, compute_gradients
 
 WORDS = ("objective.difference.classes=1", "objective.difference.reduction=mean")
 KINDS = {"recover": ("mlm",), "contrast": ("crop",)}
@@ -26,11 +26,11 @@ CASES = [("use", name) for name in OBJECTIVES] + [("target", name) for name in T
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> World:
-    return World.made(tmp_path_factory.mktemp("objectives"))
+def world(tmp_path_factory: pytest.TempPathFactory) -> PretrainingFiles:
+    return PretrainingFiles.made(tmp_path_factory.mktemp("objectives"))
 
 
-def staged(world: World, by: str, name: str) -> tuple[Stage, Objective]:
+def staged(world: PretrainingFiles, by: str, name: str) -> tuple[PretrainingSetup, Objective]:
     """An example of the entry put together, and the first of its terms that has it."""
     preset, *changes = (KINDS if by == "use" else PREDICTED)[name]
     stage = world.stage(preset, *changes).redrawn()
@@ -51,13 +51,13 @@ def chosen(batch: Batch, rows: list[int]) -> Batch:
 
 
 @pytest.mark.parametrize(("by", "name"), CASES)
-def test_a_term_is_a_number_that_depends_on_present_examples_only(by: str, name: str, world: World) -> None:
+def test_a_term_is_a_number_that_depends_on_present_examples_only(by: str, name: str, world: PretrainingFiles) -> None:
     stage, wanted = staged(world, by, name)
     batch = stage.batch()
     loss = stage.terms(batch)[wanted.name]
     assert loss.shape == ()
     assert 0 < loss.item() < math.inf
-    found = gradients(stage, loss)
+    found = compute_gradients(stage, loss)
     assert all(bool(torch.isfinite(slope).all()) for slope in found.values())
     assert any(bool(slope.any()) for path, slope in found.items() if path.startswith("backbone.encoder.layer.0."))
     with torch.no_grad():
@@ -76,4 +76,4 @@ def test_a_term_is_a_number_that_depends_on_present_examples_only(by: str, name:
 def test_an_objective_names_what_computes_it(name: str) -> None:
     kind = OBJECTIVES.load(name)
     assert issubclass(kind, Objective)
-    assert callable(load_attribute(kind.computed_by))
+    assert callable(load_attribute(kind.implementation))

@@ -12,7 +12,7 @@ import pytest
 from drtk.cli import doc2query
 from drtk.expansion.term_weights import weigh
 from tests.contract.collection import Collection, documents
-from tests.contract.running import done
+from tests.contract.run_drtk import run_successfully
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "cookbook" / "machines.md").read_text(encoding="utf-8")
 WINDOW = 20  # of the commands here; the page names their real windows
@@ -36,9 +36,9 @@ def test_the_function_of_the_page_restores_the_order(
     monkeypatch.chdir(tmp_path)
     Path("in").write_bytes(documents(count))
     call = ["doc2query", "in", "--model", str(collection["writer"]), "--n", "1", "--max-new-tokens", "2", "--bare"]
-    whole = done(*call).out
+    whole = run_successfully(*call).out
     for number in (1, 2, 3):
-        done(*call, "-o", f"part.{number}", "--shard", f"{number}/3")
+        run_successfully(*call, "-o", f"part.{number}", "--shard", f"{number}/3")
     assert join_parts() == [orjson.loads(line) for line in whole.splitlines()]
     parts = b"".join(Path(f"part.{number}").read_bytes() for number in (1, 2, 3))
     assert (parts == whole) == (count == 25)  # two windows in parts of one each are in order
@@ -54,13 +54,15 @@ def test_parts_that_are_counted_then_weighed_give_the_weights_of_one_run(
     monkeypatch.chdir(tmp_path)
     Path("in").write_bytes(documents(2 * WINDOW + 5))  # 3 windows: one for each part
     call = ["termweight", "--method", *method.split(), str(collection["model"])]
-    whole = [orjson.loads(line) for line in done(*call, "in", "--bare").out.splitlines()]
+    whole = [orjson.loads(line) for line in run_successfully(*call, "in", "--bare").out.splitlines()]
     for number in (1, 2, 3):
-        done(*call, "in", "--collect", "--shard", f"{number}/3", "-o", f"counts.{number}")
+        run_successfully(*call, "in", "--collect", "--shard", f"{number}/3", "-o", f"counts.{number}")
     named = [word for number in (1, 2, 3) for word in ("--collection", f"counts.{number}")]
-    done(*call, "--merge", *named, "-o", "counts")
+    run_successfully(*call, "--merge", *named, "-o", "counts")
     for number in (1, 2, 3):
-        done(*call, "in", "--bare", "--collection", "counts", "--shard", f"{number}/3", "-o", f"part.{number}")
+        run_successfully(
+            *call, "in", "--bare", "--collection", "counts", "--shard", f"{number}/3", "-o", f"part.{number}"
+        )
     found = join_parts()
     assert [row["_id"] for row in found] == [row["_id"] for row in whole]
     for one, other in zip(found, whole, strict=True):  # attention is summed in another order; six digits are printed

@@ -15,8 +15,8 @@ from drtk.models.config import EncodeSettings
 from drtk.retrieval.encode import encode_corpus
 from drtk.runtime.folder_job import FolderJob
 from drtk.runtime.integrity import read_json
-from tests.bm25 import need_lucene
-from tests.tiny import collection, tiny_model
+from tests.bm25_data import skip_without_lucene
+from tests.tiny_models import make_collection, save_tiny_encoder
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -27,16 +27,16 @@ def write_rows(path: Path, rows: list[dict]) -> None:
 
 def test_the_ten_calls_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("faiss")
-    need_lucene()
+    skip_without_lucene()
     monkeypatch.chdir(tmp_path)
     (tmp_path / "data" / "qrels").mkdir(parents=True)
-    passages, queries, _ = collection(60)
+    passages, queries, _ = make_collection(60)
     write_rows(Path("data/documents.jsonl"), passages)
     write_rows(Path("data/queries.jsonl"), queries)
     for split, numbers in (("train", range(40)), ("test", range(40, 60))):
         lines = [f"q{number}\td{number}\t1\n" for number in numbers]
         Path(f"data/qrels/{split}.tsv").write_text("query-id\tcorpus-id\tscore\n" + "".join(lines))
-    tiny_model(Path("minilm"), max_length=160)
+    save_tiny_encoder(Path("minilm"), max_length=160)
     page = (ROOT / "docs" / "python.md").read_text(encoding="utf-8")
     (program,) = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
     exec(compile(program, "docs/python.md", "exec"), {})
@@ -54,8 +54,8 @@ def test_the_ten_calls_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caps
 def test_calls_from_python_record_their_settings_and_resume_with_the_same_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    corpus, model, out = str(tmp_path / "c.jsonl"), str(tiny_model(tmp_path / "m")), str(tmp_path / "v")
-    write_rows(Path(corpus), collection(60)[0])
+    corpus, model, out = str(tmp_path / "c.jsonl"), str(save_tiny_encoder(tmp_path / "m")), str(tmp_path / "v")
+    write_rows(Path(corpus), make_collection(60)[0])
 
     def encode(resume: bool = True, **changes: int) -> None:
         job = FolderJob("encode", "embeddings", out, resume=resume)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.contract.collection import Collection
-from tests.contract.running import here
+from tests.contract.run_drtk import run_in_process
 
 HERE = Path(__file__).parent
 UPDATE = bool(os.environ.get("DRTK_UPDATE_GOLDEN"))
@@ -22,7 +22,7 @@ CALLS = {
     "convert-examples.jsonl": "convert examples.jsonl --as examples",
     "fuse-rrf.run": "fuse first.run second.run",
     "fuse-weighted.run": "fuse first.run second.run --method weighted --weights 0.3,0.7",
-    "mine-negatives.jsonl": "mine-negatives first.run --qrels qrels.tsv --policy tevatron --depth 10 --keep 3",
+    "mine-negatives.jsonl": "mine-negatives first.run --qrels qrels.tsv --policy tevatron --depth 10 --negatives 3",
     "eval.txt": "eval one=first.run two=second.run --qrels qrels.tsv",
     "eval-per-query.jsonl": "eval one=first.run --qrels qrels.tsv --per-query --format jsonl --measures RR@10",
     "eval.md": "eval one=first.run two=second.run --qrels qrels.tsv --format markdown --measures nDCG@10",
@@ -53,7 +53,7 @@ def compare(name: str, found: bytes) -> None:
 
 @pytest.mark.parametrize("name", CALLS)
 def test_a_command_prints_what_it_printed_before(name: str) -> None:
-    outcome = here(*CALLS[name].split(), "--quiet")
+    outcome = run_in_process(*CALLS[name].split(), "--quiet")
     assert outcome.status == 0, outcome.err
     assert outcome.err == ""
     compare(f"output/{name}", outcome.out)

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from drtk.text.expanded_text import expanded_query
+from drtk.text.expanded_text import expand_query
 from tests.contract.forkserver import shared_forkserver
-from tests.contract.running import environment
-from tests.running import write
-from tests.tiny import TOPICS, tiny_model, tiny_writer, words_of
+from tests.contract.run_drtk import make_environment
+from tests.run_commands import write_text
+from tests.tiny_models import TOPICS, make_topic_words, save_tiny_encoder, save_tiny_generator
 
 SCRIPT = Path(__file__).resolve().parents[2] / "docs" / "cookbook" / "ear.sh"
 SMALL = {
@@ -32,7 +32,7 @@ def made_up(folder: Path) -> Path:
     draw = random.Random(3)
     corpus, queries, qrels = [], [], {"train": ["query-id\tcorpus-id\tscore"], "dev": ["query-id\tcorpus-id\tscore"]}
     for article in range(30):
-        words = words_of(TOPICS[article % len(TOPICS)])
+        words = make_topic_words(TOPICS[article % len(TOPICS)])
         for number in range(3):
             id, name = f"a{article:03}-p{number}", f"{'xyz'[number]}{'abcdefghij'[article % 10] * (1 + article // 10)}o"
             sentences = [" ".join(draw.sample(words, 5)).capitalize() + "." for _ in range(3)]
@@ -44,10 +44,10 @@ def made_up(folder: Path) -> Path:
             qrels[split].append(f"{split}-{id}\t{id}\t1")
     folder.mkdir()
     for file, rows in (("corpus", corpus), ("queries", queries)):
-        write(folder / f"{file}.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+        write_text(folder / f"{file}.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
     (folder / "qrels").mkdir()
     for split, lines in qrels.items():
-        write(folder / "qrels" / f"{split}.tsv", "\n".join(lines) + "\n")
+        write_text(folder / "qrels" / f"{split}.tsv", "\n".join(lines) + "\n")
     return folder
 
 
@@ -59,14 +59,14 @@ def place(tmp_path: Path) -> Path:
     (tmp_path / "bin" / "drtk").write_text(server.client)
     (tmp_path / "bin" / "drtk").chmod(0o755)
     made_up(tmp_path / "data")
-    tiny_model(tmp_path / "model")
+    save_tiny_encoder(tmp_path / "model")
     return tmp_path
 
 
 def chain(place: Path, **knobs: str) -> subprocess.CompletedProcess[str]:
     path = f"{place / 'bin'}{os.pathsep}{os.environ['PATH']}"
     settings = (
-        environment() | SMALL | {"EAR_DATA": str(place / "data"), "PATH": path, "CUDA_VISIBLE_DEVICES": ""} | knobs
+        make_environment() | SMALL | {"EAR_DATA": str(place / "data"), "PATH": path, "CUDA_VISIBLE_DEVICES": ""} | knobs
     )
     call = ["sh", str(SCRIPT), "runs/ear", "model"]
     (place / "runs").mkdir(exist_ok=True)
@@ -101,7 +101,7 @@ def check(out: Path, *kinds: str) -> None:
     labels = [json.loads(line) for line in (out / "found.test.labelled.jsonl").read_text().splitlines()]
     questions = texts(out / "test.jsonl")
     ranks = {
-        (row["query_id"], row["kind"], expanded_query(questions[row["query_id"]], row["text"])): row["rank"]
+        (row["query_id"], row["kind"], expand_query(questions[row["query_id"]], row["text"])): row["rank"]
         for row in labels
     }
     for kind in kinds:
@@ -135,7 +135,7 @@ def test_the_whole_chain_runs_in_miniature(place: Path) -> None:
 
 @pytest.mark.slow
 def test_the_chain_with_generators_of_its_own_does_nothing_the_second_time(place: Path) -> None:
-    tiny_writer(place / "writer", "t5")
+    save_tiny_generator(place / "writer", "t5")
     options = {"GENERATOR": "writer", "ENGINE": "bm25", "PER_KIND": "yes", "KINDS": "sentence title"}
     made: list[dict[Path, int]] = []
     for _ in range(2):

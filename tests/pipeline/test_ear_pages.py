@@ -11,19 +11,19 @@ from pathlib import Path
 import pytest
 
 from tests.contract.forkserver import shared_forkserver
-from tests.contract.running import environment
-from tests.expansions import labelled, rows_of, write_rows, write_world
+from tests.contract.run_drtk import make_environment
+from tests.expansion_collection import label_expansions, read_rows, write_collection, write_rows
 from tests.pipeline.test_ear import made_up
-from tests.tiny import tiny_model, tiny_writer
+from tests.tiny_models import save_tiny_encoder, save_tiny_generator
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 # Options appended to a page's lines; of an option given twice, the last one counts.
 SMALLER = {
     "index": "--type bm25s",
     "expand-queries": "--max-new-tokens 6",
-    "train-generator": "--steps 40 --batch 4 --lr 1e-2 --schedule constant --dev-limit 4",  # enough to write something greedily
-    "rerank-queries train": "--steps 4 --batch 4 --warmup 2 --max-length 48 --eval-every 2",
-    "train-reranker": "--steps 2 --batch 4 --warmup 0 --max-length 48",
+    "train-generator": "--max-steps 40 --batch-size 4 --learning-rate 1e-2 --schedule constant --dev-limit 4",  # enough to write something greedily
+    "rerank-queries train": "--max-steps 4 --batch-size 4 --warmup 2 --max-length 48 --eval-steps 2",
+    "train-reranker": "--max-steps 2 --batch-size 4 --warmup 0 --max-length 48",
     "rerank": "--depth 5",
     "read": "--depth 5 --max-new-tokens 4",
 }
@@ -55,7 +55,7 @@ def place(tmp_path: Path) -> Path:
 
 def run(place: Path, script: str, **settings: str) -> str:
     path = f"{place.parent / 'bin'}{os.pathsep}{os.environ['PATH']}"
-    env = environment() | {"PATH": path, "CUDA_VISIBLE_DEVICES": "", "MORE": ""} | settings
+    env = make_environment() | {"PATH": path, "CUDA_VISIBLE_DEVICES": "", "MORE": ""} | settings
     done = subprocess.run(
         ["sh", "-euc", script],
         cwd=place,
@@ -72,7 +72,7 @@ def run(place: Path, script: str, **settings: str) -> str:
 def write_downloads(folder: Path) -> None:
     """Write the files that the page names in their published formats, with few questions."""
     made_up(folder / "data")
-    passages, asked = rows_of(folder / "data" / "corpus.jsonl"), rows_of(folder / "data" / "queries.jsonl")
+    passages, asked = read_rows(folder / "data" / "corpus.jsonl"), read_rows(folder / "data" / "queries.jsonl")
     for row in passages:  # names alone are letters that the tokenizer of the tiny models does not know
         row["text"] = re.sub(r" is (\w+) ", r" is markets \1 ", row["text"])
     lines = [f'{at}\t"{row["text"]}"\t{row["title"]}\n' for at, row in enumerate(passages, start=1)]
@@ -96,10 +96,10 @@ def write_downloads(folder: Path) -> None:
     write_rows(relations / "P19.test.jsonl", rows[3:])
     for name in ("facebook/bart-large", "bigscience/T0_3B", "nq_reader_large", "t5-large"):
         (folder / name).parent.mkdir(exist_ok=True)
-        tiny_writer(folder / name, "t5")
+        save_tiny_generator(folder / name, "t5")
     for name in ("microsoft/deberta-v3-base", "bert-base-uncased"):
         (folder / name).parent.mkdir(exist_ok=True)
-        tiny_model(folder / name)
+        save_tiny_encoder(folder / name)
 
 
 @pytest.mark.slow
@@ -121,25 +121,25 @@ def test_the_page_of_natural_questions_runs_from_top_to_bottom(place: Path) -> N
         meta = json.loads((place / f"nq.rd.{kind}.queries" / "meta.json").read_text())
         assert meta["settings"]["model"] == [f"nq.rd/{kind}"]
         assert len((place / f"nq.greedy.{kind}.queries" / f"{kind}.jsonl").read_text().splitlines()) == 6
-    assert len(rows_of(place / "entity.test.jsonl")) == 6
+    assert len(read_rows(place / "entity.test.jsonl")) == 6
     assert all((place / f"{name}.rd.run").exists() for name in ("webq", "trec", "entity"))
 
 
 @pytest.mark.slow
 def test_the_grid_of_table_b_1_makes_eight_models_and_orders_them_by_mean_rank(place: Path) -> None:
-    write_world(place, 12)
-    labels = [row for row in rows_of(labelled(place)) if row["kind"] == "answer"]
-    questions = rows_of(place / "queries.jsonl")
+    write_collection(place, 12)
+    labels = [row for row in read_rows(label_expansions(place)) if row["kind"] == "answer"]
+    questions = read_rows(place / "queries.jsonl")
     for part, some in {"train": questions[:9], "dev": questions[9:]}.items():
         ids = {row["_id"] for row in some}
         write_rows(place / f"{part}.jsonl", some)
         write_rows(place / f"answer.{part}.labels.jsonl", [row for row in labels if row["query_id"] in ids])
     (place / "microsoft").mkdir()
-    tiny_model(place / "microsoft" / "deberta-v3-base")
+    save_tiny_encoder(place / "microsoft" / "deberta-v3-base")
     (grid,) = [block for block in blocks("methods/ear.md") if "grid/" in block]
-    output = run(place, grid, MORE="--steps 1 --max-length 24 --warmup 1 -q")
+    output = run(place, grid, MORE="--max-steps 1 --max-length 24 --warmup 1 -q")
     settings = [json.loads(path.read_text())["settings"] for path in (place / "grid").glob("*/meta.json")]
-    tried = {(each["max_rank"], each["batch"], each["max_lr"]) for each in settings}
+    tried = {(each["max_rank"], each["batch_size"], each["max_lr"]) for each in settings}
     assert tried == {(rank, batch, lr) for rank in (101, 250) for batch in (4, 8) for lr in (2e-3, 5e-3)}
     best = [float(line.rpartition(":")[2].strip(" ,}")) for line in output.splitlines()]
     assert len(best) == 3

@@ -14,13 +14,13 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from drtk.data import formats
-from drtk.data.examples import FoundExample
-from drtk.data.findings import Grouping
-from drtk.data.json_arrays import array_rows
+from drtk.data.examples import ParsedExample
+from drtk.data.findings import DuplicateFinder
+from drtk.data.json_arrays import iter_array_rows
 from drtk.data.jsonl import read_passages, read_queries
 from drtk.data.writers import FORMATS
 from drtk.records import Example, Hit, Passage, Qrel, Query
-from drtk.runtime.inputs import Intake
+from drtk.runtime.inputs import InputTracker
 
 IDS = st.text("abcXYZ019_-.é", min_size=1, max_size=8)
 TEXTS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\r\0"), max_size=30)
@@ -104,7 +104,7 @@ def test_questions_and_answers_come_back_without_their_ids(pairs: list[tuple[str
 @given(st.lists(st.builds(Qrel, IDS, IDS, st.integers(-2, 4)), max_size=5), st.sampled_from(["beir", "trec"]))
 def test_judgements_come_back(qrels: list[Qrel], name: str) -> None:
     with written("qrels", name, qrels) as path:
-        assert [record for _, record in formats.judgements(path, Intake())] == qrels
+        assert [record for _, record in formats.iter_judgements(path, InputTracker())] == qrels
 
 
 @FULL
@@ -117,16 +117,16 @@ def test_judgements_come_back(qrels: list[Qrel], name: str) -> None:
 )
 def test_runs_come_back_with_every_bit_of_their_scores(hits: list[Hit]) -> None:
     with written("run", "trec", hits) as path:
-        assert [record for _, record in formats.hits(path, Intake())] == hits
+        assert [record for _, record in formats.iter_hits(path, InputTracker())] == hits
     with written("run", "msmarco", hits) as path:
-        back = [record for _, record in formats.hits(path, Intake()) if isinstance(record, Hit)]
+        back = [record for _, record in formats.iter_hits(path, InputTracker()) if isinstance(record, Hit)]
         assert [(hit.query_id, hit.doc_id, hit.rank) for hit in back] == [
             (hit.query_id, hit.doc_id, hit.rank) for hit in hits
         ]
 
 
 @st.composite
-def texted(draw: st.DrawFn) -> FoundExample:
+def texted(draw: st.DrawFn) -> ParsedExample:
     """An example with its texts; ids are unique within it."""
     passages = draw(st.lists(st.builds(Passage, IDS, TEXTS, TEXTS), min_size=1, max_size=5, unique_by=lambda p: p.id))
     ids = tuple(passage.id for passage in passages)
@@ -135,12 +135,12 @@ def texted(draw: st.DrawFn) -> FoundExample:
     scored = draw(st.booleans())
     numbers = [float(number) for number in range(len(ids))]
     scores = {"positives": numbers[:cut], "negatives": numbers[cut:]} if scored and cut < len(ids) else None
-    return FoundExample(Example(query.id, ids[:cut], ids[cut:], scores), query, tuple(passages))
+    return ParsedExample(Example(query.id, ids[:cut], ids[cut:], scores), query, tuple(passages))
 
 
-def back(path: str) -> list[FoundExample]:
-    records = [record for _, record in formats.examples(path, Intake())]
-    assert all(isinstance(record, FoundExample) for record in records), records
+def back(path: str) -> list[ParsedExample]:
+    records = [record for _, record in formats.iter_examples(path, InputTracker())]
+    assert all(isinstance(record, ParsedExample) for record in records), records
     return records  # type: ignore[return-value]
 
 
@@ -151,7 +151,7 @@ def without(example: Example, *fields: str) -> Example:
 
 @FULL
 @given(st.lists(texted(), max_size=4))
-def test_examples_come_back_from_every_shape(examples: list[FoundExample]) -> None:
+def test_examples_come_back_from_every_shape(examples: list[ParsedExample]) -> None:
     expected = [found.example for found in examples]
     for name in ("drtk", "simlm"):
         with written("examples", name, examples) as path:
@@ -168,7 +168,7 @@ def test_examples_come_back_from_every_shape(examples: list[FoundExample]) -> No
 
 @FULL
 @given(st.lists(texted(), max_size=4))
-def test_texts_come_back_from_flag_embedding(examples: list[FoundExample]) -> None:
+def test_texts_come_back_from_flag_embedding(examples: list[ParsedExample]) -> None:
     with written("examples", "flag", examples) as path:
         for one, found in zip(examples, back(path), strict=True):
             texts = [f"{passage.title} {passage.text}" if passage.title else passage.text for passage in one.passages]
@@ -195,7 +195,7 @@ def test_an_array_reads_the_same_in_blocks_of_any_size(
 ) -> None:
     text = json.dumps(rows, indent=indent, ensure_ascii=plain).encode()
     blocks = [text[start : start + size] for start in range(0, len(text), size)]
-    found = list(array_rows(blocks))
+    found = list(iter_array_rows(blocks))
     assert [row for _, row in found] == rows
     if indent is not None and rows:
         starts = [
@@ -209,7 +209,7 @@ def test_an_array_reads_the_same_in_blocks_of_any_size(
 def test_an_array_cut_anywhere_gives_its_whole_elements_and_then_a_fault(rows: list[Any], data: st.DataObject) -> None:
     text = orjson.dumps(rows)
     cut = text[: data.draw(st.integers(1, len(text) - 1))]
-    *whole, last = [row for _, row in array_rows([cut])]
+    *whole, last = [row for _, row in iter_array_rows([cut])]
     assert whole == rows[: len(whole)]
     assert isinstance(last, ValueError)
 
@@ -220,7 +220,7 @@ def test_grouping_finds_what_comes_again_in_memory_and_on_disk_alike(pairs: list
     expected: dict[str, list[str]] = {}
     for key, value in pairs:
         expected.setdefault(key, []).append(value)
-    grouping = Grouping(held=held, parts=3)
+    grouping = DuplicateFinder(held=held, parts=3)
     for key, value in pairs:
         grouping.add(key, value)
-    assert dict(grouping.repeated()) == {key: values for key, values in expected.items() if len(values) > 1}
+    assert dict(grouping.iter_duplicates()) == {key: values for key, values in expected.items() if len(values) > 1}

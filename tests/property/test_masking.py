@@ -11,8 +11,15 @@ from hypothesis import strategies as st
 
 from drtk.pretraining.corruption import Vocabulary, corrupt_tokens, delete_tokens, insert_masks
 from drtk.pretraining.masking import MASKING
-from drtk.pretraining.masking.strategies import MaskInput, Other, extra_rate, group_words, mask_budget, whole_words
-from drtk.text.rng import generator
+from drtk.pretraining.masking.strategies import (
+    MaskInput,
+    OtherMask,
+    compute_extra_rate,
+    compute_mask_budget,
+    group_words,
+    mask_whole_words,
+)
+from drtk.text.rng import create_generator
 from drtk.text.token_dataset import Text
 
 RATES = st.sampled_from([0.0, 0.05, 0.15, 0.3, 0.45, 0.5, 0.999, 1.0]) | st.floats(0, 1)
@@ -40,11 +47,11 @@ def counted_of(text, with_specials):
 
 
 def masked(name, text, rate, *, seed, counted, other=None, **options):
-    return MASKING.load(name)(MaskInput(text, rate, generator(seed), counted, other), **options)
+    return MASKING.load(name)(MaskInput(text, rate, create_generator(seed), counted, other), **options)
 
 
 def other_of(text, rate, *, seed, counted):
-    return Other(whole_words(MaskInput(text, rate, generator(seed, "other"), counted)), rate)
+    return OtherMask(mask_whole_words(MaskInput(text, rate, create_generator(seed, "other"), counted)), rate)
 
 
 @pytest.mark.parametrize("name", MASKING)
@@ -81,7 +88,7 @@ def is_of_whole_words(hidden, text):
 )
 def test_random_and_rom_hide_the_budget_exactly(text, rate, seed, with_specials, scale):
     counted = counted_of(text, with_specials)
-    expected = min(mask_budget(rate, counted), int((text.words >= 0).sum()))
+    expected = min(compute_mask_budget(rate, counted), int((text.words >= 0).sum()))
     assert masked("random", text, rate, seed=seed, counted=counted).sum() == expected
     assert masked("rom", text, rate, seed=seed, counted=counted, scale=scale).sum() == expected
 
@@ -90,7 +97,7 @@ def test_random_and_rom_hide_the_budget_exactly(text, rate, seed, with_specials,
 @given(text=texts(), rate=RATES, seed=st.integers(0, 999), with_specials=st.booleans())
 def test_whole_words_never_exceed_the_budget_and_leave_no_room_for_another(text, rate, seed, with_specials):
     counted = counted_of(text, with_specials)
-    sizes, budget = group_words(text.words).sizes, mask_budget(rate, counted)
+    sizes, budget = group_words(text.words).sizes, compute_mask_budget(rate, counted)
     for name, options in [("whole-word", {}), ("rom", {"whole_word": True})]:
         hidden = masked(name, text, rate, seed=seed, counted=counted, **options)
         assert is_of_whole_words(hidden, text)
@@ -108,7 +115,7 @@ def test_whole_words_never_exceed_the_budget_and_leave_no_room_for_another(text,
 @given(text=texts(), rate=RATES, seed=st.integers(0, 999), with_specials=st.booleans())
 def test_keywords_reach_the_budget_and_exceed_it_by_less_than_a_word(text, rate, seed, with_specials):
     counted = counted_of(text, with_specials)
-    budget, sizes = mask_budget(rate, counted), group_words(text.words).sizes
+    budget, sizes = compute_mask_budget(rate, counted), group_words(text.words).sizes
     count = masked("keyword", text, rate, seed=seed, counted=counted).sum()
     assert min(budget, sizes.sum()) <= count <= (budget + max(sizes, default=1) - 1 if budget else 0)
 
@@ -122,7 +129,9 @@ def test_an_extension_holds_the_other_mask_and_the_complement_the_rest(text, rat
     extended = masked("extension", text, rate, seed=seed, counted=counted, other=other)
     assert extended[other.hidden].all()
     assert is_of_whole_words(extended, text)
-    assert extended.sum() <= mask_budget(inner, counted) + mask_budget(extra_rate(rate, inner), counted)
+    assert extended.sum() <= compute_mask_budget(inner, counted) + compute_mask_budget(
+        compute_extra_rate(rate, inner), counted
+    )
     rest = masked("complement", text, rate, seed=seed, counted=counted, other=other)
     assert (rest ^ other.hidden)[content].all()
     assert not (rest & other.hidden).any()
@@ -132,7 +141,7 @@ def test_an_extension_holds_the_other_mask_and_the_complement_the_rest(text, rat
 @given(text=texts(), seed=st.integers(0, 999), with_specials=st.booleans())
 def test_at_rate_zero_nothing_is_hidden(text, seed, with_specials):
     counted = counted_of(text, with_specials)
-    nothing = Other(np.zeros(len(text.ids), dtype=bool), 0.0)
+    nothing = OtherMask(np.zeros(len(text.ids), dtype=bool), 0.0)
     for name in set(MASKING) - {"complement"}:
         assert not masked(name, text, 0.0, seed=seed, counted=counted, other=nothing).any(), name
 
@@ -142,7 +151,7 @@ def test_at_rate_zero_nothing_is_hidden(text, seed, with_specials):
 def test_what_is_visible_is_never_corrupted(text, rate, seed):
     hidden = masked("random", text, rate, seed=seed, counted=len(text.ids))
     for how in ("none", "mask", "bert", "replaced"):
-        found = corrupt_tokens(text.ids, hidden, how, generator(seed), VOCABULARY)
+        found = corrupt_tokens(text.ids, hidden, how, create_generator(seed), VOCABULARY)
         assert found[~hidden].tolist() == text.ids[~hidden].tolist()
         assert ((found >= 0) & (found < VOCABULARY.size)).all()
 
@@ -151,12 +160,12 @@ def test_what_is_visible_is_never_corrupted(text, rate, seed):
 @given(text=texts(), rate=RATES, seed=st.integers(0, 999))
 def test_an_edited_text_is_the_text_with_a_share_put_in_or_taken_out(text, rate, seed):
     share = round(rate * int((text.words >= 0).sum()))
-    longer = insert_masks(text, rate, generator(seed), VOCABULARY)
+    longer = insert_masks(text, rate, create_generator(seed), VOCABULARY)
     assert longer.text.ids[longer.edited == 0].tolist() == text.ids.tolist()
     assert longer.text.types[longer.edited == 0].tolist() == text.types.tolist()
     assert (longer.text.ids[longer.hidden] == VOCABULARY.mask).all()
     assert longer.hidden.sum() == longer.edited.sum() == share
-    shorter = delete_tokens(text, rate, generator(seed))
+    shorter = delete_tokens(text, rate, create_generator(seed))
     assert len(shorter.text.ids) == len(text.ids) - share
     assert shorter.edited.sum() <= share
     assert bool(shorter.edited.any()) == (share > 0)

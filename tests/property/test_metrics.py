@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from drtk.data.trec import Ranking
 from drtk.evaluation.evaluate import Evaluator
 from drtk.evaluation.measures import parse_measures
-from drtk.evaluation.metrics import JudgedRanks, interpolated_precision, ndcg
-from drtk.retrieval.fusion import strictly_falling
+from drtk.evaluation.metrics import JudgedRanks, ndcg, precision_at_recall
+from drtk.retrieval.fusion import break_ties
 
 DOCUMENTS = [f"d{at}" for at in range(12)]
 rankings = st.lists(st.sampled_from(DOCUMENTS), unique=True)
@@ -60,7 +60,7 @@ def test_the_ideal_ranking_has_ndcg_one(grades: list[int]) -> None:
 @given(grades=st.lists(st.integers(0, 1), max_size=10), more=st.integers(0, 3))
 def test_interpolated_precision_never_rises_with_recall(grades: list[int], more: int) -> None:
     pool = [*grades, *[1] * more]
-    levels = [interpolated_precision(grades, pool, recall=level / 10) for level in range(11)]
+    levels = [precision_at_recall(grades, pool, recall=level / 10) for level in range(11)]
     assert all(a >= b for a, b in itertools.pairwise(levels))
 
 
@@ -72,8 +72,8 @@ def test_interpolated_precision_never_rises_with_recall(grades: list[int], more:
 def test_falling_scores_keep_the_order_for_whoever_sorts_again(scored: Ranking) -> None:
     from drtk.data.trec import QueryHits
 
-    falling = strictly_falling(scored)
-    again = QueryHits("q", [id for id, _ in falling][::-1], [score for _, score in falling][::-1]).ranking()
+    falling = break_ties(scored)
+    again = QueryHits("q", [id for id, _ in falling][::-1], [score for _, score in falling][::-1]).to_ranking()
     assert again == falling
-    before = QueryHits("q", [id for id, _ in scored], [score for _, score in scored]).ranked_ids()
+    before = QueryHits("q", [id for id, _ in scored], [score for _, score in scored]).to_ranked_ids()
     assert [id for id, _ in falling] == before

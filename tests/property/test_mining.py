@@ -5,9 +5,9 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from drtk.data.ids import CorpusIds, document_id
-from drtk.mining.audit import audit_row
-from drtk.mining.candidates import Hits, MiningQuery, Pool
+from drtk.data.ids import CorpusIds, parse_document_id
+from drtk.mining.audit import build_audit_row
+from drtk.mining.candidates import CandidatePool, Hits, MiningQuery
 from drtk.mining.config import MineSettings
 from drtk.mining.filters import ContentFilter, build_score_filters
 from drtk.mining.miner import RANDOM, Miner
@@ -15,7 +15,7 @@ from drtk.mining.policies import MSMARCO, SBERT, TEVATRON
 from drtk.mining.report import summarize
 from drtk.mining.sources import QueryStream, Sources
 from drtk.records import Passage, Query
-from drtk.runtime.inputs import Intake
+from drtk.runtime.inputs import InputTracker
 
 IDS = [f"d{document}#{chunk}" for document in range(10) for chunk in range(3)]
 CORPUS = CorpusIds(Passage(id, "") for id in IDS)
@@ -69,18 +69,20 @@ POLICIES = st.builds(
 )
 
 
-def mined(queries, policy, options, most, by_source, promote, *, window: int) -> list[Pool]:
+def mined(queries, policy, options, most, by_source, promote, *, window: int) -> list[CandidatePool]:
     """The pools of the queries, `window` of them at a time."""
     grades = {f"q{at}": judged for at, (_, judged) in enumerate(queries)}
     if by_source:
         grades = {
             id: {
-                document_id(one): max(grade for two, grade in some.items() if document_id(two) == document_id(one))
+                parse_document_id(one): max(
+                    grade for two, grade in some.items() if parse_document_id(two) == parse_document_id(one)
+                )
                 for one in some
             }
             for id, some in grades.items()
         }
-    stream = QueryStream(Sources([]), Intake(), {}, CORPUS, grades, by_source=by_source)
+    stream = QueryStream(Sources([]), InputTracker(), {}, CORPUS, grades, by_source=by_source)
     miner = Miner(stream, policy, 7, score_filters=build_score_filters(MineSettings(**options), None))
     if promote:
         miner.answers = Parity(most)
@@ -98,13 +100,13 @@ def test_no_positive_is_a_negative_and_every_candidate_is_accounted_for(
     pools = mined(queries, policy, options, most, by_source, promote, window=3)
     rows = []
     for pool, (_, judged) in zip(pools, queries, strict=True):
-        rows.append(row := audit_row(pool))
+        rows.append(row := build_audit_row(pool))
         negatives = [one.id for one in pool.negatives]
         relevant = {id for id, grade in judged.items() if grade >= 1}
         assert not set(negatives) & set(pool.positives)
         assert not set(negatives) & relevant
         if by_source:
-            assert not {document_id(id) for id in negatives} & {document_id(id) for id in relevant}
+            assert not {parse_document_id(id) for id in negatives} & {parse_document_id(id) for id in relevant}
         assert len(set(negatives)) == len(negatives)
         assert not set(negatives) & (pool.rejected.keys() | set(pool.promoted))
         assert not set(pool.promoted) & pool.rejected.keys()
@@ -121,7 +123,7 @@ def test_no_positive_is_a_negative_and_every_candidate_is_accounted_for(
             # What a query may be filled with: what is neither retrieved nor positive, and what the check lets pass.
             free = {id for id in IDS if id not in retrieved | relevant | set(pool.positives) and int(id[-1]) <= most}
             if by_source:
-                free = {id for id in free if document_id(id) not in {document_id(one) for one in relevant}}
+                free = {id for id in free if parse_document_id(id) not in {parse_document_id(one) for one in relevant}}
             wanted = min(len(free), max(0, policy.floor - len(mine)))
             assert random <= free
             assert len(random) <= wanted
@@ -138,4 +140,4 @@ def test_no_positive_is_a_negative_and_every_candidate_is_accounted_for(
 def test_windows_change_nothing(queries, policy, options, most, window):
     parts = mined(queries, policy, options, most, False, False, window=window)
     whole = mined(queries, policy, options, most, False, False, window=len(queries))
-    assert [audit_row(pool) for pool in parts] == [audit_row(pool) for pool in whole]
+    assert [build_audit_row(pool) for pool in parts] == [build_audit_row(pool) for pool in whole]

@@ -10,15 +10,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from drtk.data import run_blocks
-from drtk.data.run_blocks import NotPlain, QueryCounts, iter_judged_places
+from drtk.data.run_blocks import QueryCounts, UnsupportedRunError, iter_judged_documents
 from drtk.data.runs import NamedRun
 from drtk.data.trec import load_hits
 from drtk.errors import DrtkError, RecordError
 from drtk.evaluation import judged_runs as runs
-from drtk.evaluation.evaluate import Evaluator, View
+from drtk.evaluation.evaluate import Evaluator, RankingView
 from drtk.evaluation.measures import parse_measures
 from drtk.evaluation.metrics import JudgedRanks
-from drtk.runtime.inputs import Intake
+from drtk.runtime.inputs import InputTracker
 
 DOCS = [
     "d1",
@@ -61,14 +61,14 @@ def written(folder: Path, lines: list[tuple[str, str, str, str]], *, together: b
 def by_lines(path: Path) -> dict[str, tuple[list[tuple[int, str]], int]]:
     found = {}
     for query, hits in load_hits(str(path), only=JUDGEMENTS).items():
-        ids = hits.ranked_ids()
+        ids = hits.to_ranked_ids()
         wanted = {*JUDGEMENTS[query], query}
         found[query] = ([(rank, id) for rank, id in enumerate(ids, start=1) if id in wanted], len(ids))
     return found
 
 
 def by_blocks(path: Path) -> dict[str, tuple[list[tuple[int, str]], int]]:
-    places = iter_judged_places(str(path), JUDGEMENTS, Intake(), QueryCounts())
+    places = iter_judged_documents(str(path), JUDGEMENTS, InputTracker(), QueryCounts())
     return {p.query_id: (list(zip(p.ranks, p.doc_ids, strict=True)), p.length) for p in places}
 
 
@@ -92,7 +92,7 @@ def test_queries_that_come_back_are_noticed(tmp_path: Path, lines: list[tuple[st
     if len(order) == len(set(order)):
         assert by_blocks(path) == by_lines(path)
     else:
-        with pytest.raises(NotPlain):
+        with pytest.raises(UnsupportedRunError):
             by_blocks(path)
 
 
@@ -107,13 +107,13 @@ def test_a_command_says_and_gives_the_same_either_way(
     data = "".join(rows).encode()
     path.write_bytes(gzip.compress(data) if packed else data)
     measures = parse_measures("nDCG@10 RR@2 R@3 Success@1 P_5 map num_ret recip_rank unj_5")
-    evaluator, view = Evaluator(JUDGEMENTS, measures), View(drop_same_id=True, depth=7)
+    evaluator, view = Evaluator(JUDGEMENTS, measures), RankingView(drop_same_id=True, depth=7)
 
     def outcome(large: int) -> object:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(runs, "LARGE", large)
             try:
-                found = runs.score_run(NamedRun("x", str(path)), evaluator, view, Intake())
+                found = runs.score_run(NamedRun("x", str(path)), evaluator, view, InputTracker())
             except DrtkError as error:
                 return type(error), str(error)
             return found.per_query, found.overall
@@ -124,7 +124,7 @@ def test_a_command_says_and_gives_the_same_either_way(
 def test_the_same_document_twice_is_left_to_the_careful_reader(tmp_path: Path) -> None:
     path = tmp_path / "x.run"
     path.write_text("1 Q0 d1 1 2 t\n1 Q0 d1 2 1 t\n")
-    with pytest.raises(NotPlain):
+    with pytest.raises(UnsupportedRunError):
         by_blocks(path)
     with pytest.raises(RecordError, match=r"x\.run:2: document 'd1' is given to query '1' a second time"):
         by_lines(path)
@@ -133,8 +133,10 @@ def test_the_same_document_twice_is_left_to_the_careful_reader(tmp_path: Path) -
 def test_two_ids_of_one_hash_cost_time_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "x.run"
     path.write_text("1 Q0 d1 1 2 t\n1 Q0 d2 2 1 t\n")
-    monkeypatch.setattr(run_blocks.ByteWords, "hashes", lambda self, starts, ends: (ends - starts).astype("uint64"))
-    with pytest.raises(NotPlain):
+    monkeypatch.setattr(
+        run_blocks.ByteWords, "compute_hashes", lambda self, starts, ends: (ends - starts).astype("uint64")
+    )
+    with pytest.raises(UnsupportedRunError):
         by_blocks(path)
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from drtk.errors import RecordError
 from drtk.runtime.filter_job import FilterJob
-from drtk.runtime.inputs import Intake
+from drtk.runtime.inputs import InputTracker
 from drtk.runtime.streams import GZIP, ZSTD, Output, digest_file, open_input, read_lines
 
 suffixes = st.sampled_from(["", ".gz", ".zst"])
@@ -33,14 +33,14 @@ def test_lines_written_are_the_lines_read(lines: list[bytes], suffix: str, frame
                 output.write(line + b"\n")
                 if number % frame == 0:
                     output.end_frame()
-        intake = Intake()
+        tracker = InputTracker()
         expected = list(
             enumerate(
                 (line.removeprefix(b"\xef\xbb\xbf") if not number else line for number, line in enumerate(lines)), 1
             )
         )
-        assert list(intake.lines(str(path))) == expected
-        assert intake.inputs[0]["digest"] == digest_file(path)
+        assert list(tracker.iter_lines(str(path))) == expected
+        assert tracker.inputs[0]["digest"] == digest_file(path)
 
 
 @given(

@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from drtk.data.embeddings import read_shards
-from drtk.indexing.base import best_first
+from drtk.indexing.base import sort_hits
 from drtk.indexing.config import DenseIndexSettings, DenseSearchSettings
-from drtk.indexing.exact import ExactIndex, keys_of
+from drtk.indexing.exact import ExactIndex, make_keys
 from drtk.indexing.vectors import Vectors
-from tests.vectors import embeddings
+from tests.embedding_folders import write_embeddings
 
 SINGLE = st.floats(width=32, allow_nan=False, allow_infinity=False)
 ID = st.text(st.characters(exclude_categories=["Cs", "Cc", "Z"]), min_size=1, max_size=4)
@@ -41,15 +41,15 @@ def test_exact_search_equals_a_full_sort(collection, k, block):
     with TemporaryDirectory() as name:
         folder = Path(name, "i")
         folder.mkdir()
-        rows = Vectors(read_shards(embeddings(Path(name, "v"), vectors, ids, shard_size=37)))
+        rows = Vectors(read_shards(write_embeddings(Path(name, "v"), vectors, ids, shard_size=37)))
         ExactIndex.build(rows, folder, DenseIndexSettings())
         found = ExactIndex.open(folder, DenseSearchSettings(block=block)).search(queries, k)
-    assert found == [best_first(ids, scores, k) for scores in (queries @ vectors.T).tolist()]
+    assert found == [sort_hits(ids, scores, k) for scores in (queries @ vectors.T).tolist()]
 
 
 @given(st.lists(st.tuples(SINGLE, st.integers(0, 2**32 - 1)), min_size=2, max_size=50))
 def test_keys_sort_as_pairs_of_score_and_rank_do(pairs):
-    keys = keys_of(torch.tensor([score for score, _ in pairs]), torch.tensor([rank for _, rank in pairs]))
+    keys = make_keys(torch.tensor([score for score, _ in pairs]), torch.tensor([rank for _, rank in pairs]))
     by_key = [pairs[place] for place in keys.argsort(stable=True)]
     assert [(score, rank) for score, rank in by_key] == sorted(pairs)
 
@@ -57,7 +57,7 @@ def test_keys_sort_as_pairs_of_score_and_rank_do(pairs):
 @given(st.lists(st.tuples(ID, SINGLE), unique_by=lambda pair: pair[0]), st.integers(0, 20))
 def test_the_best_first_are_a_prefix_of_all_and_none_left_out_is_better(pairs, k):
     ids, scores = [id for id, _ in pairs], [score for _, score in pairs]
-    ranking = best_first(ids, scores)
+    ranking = sort_hits(ids, scores)
     assert sorted(ranking) == sorted(pairs)
-    assert best_first(ids, scores, k) == ranking[:k]
+    assert sort_hits(ids, scores, k) == ranking[:k]
     assert all((one[1], one[0]) > (other[1], other[0]) for one, other in pairwise(ranking))

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.contract.forkserver import Forkserver
-from tests.data import shared_data
+from tests.shared_data import find_shared_data
 
 INVENTORY = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 ROWS: dict[str, list[str]] = INVENTORY["rows"]
@@ -120,7 +120,7 @@ def prepare(work: Path, minilm: str) -> None:
 
     200 paragraphs of SQuAD (four articles of train) with one question each; the first 120 questions are train, the others test.
     """
-    squad, data = shared_data("squad"), work / "data"
+    squad, data = find_shared_data("squad"), work / "data"
     (work / "minilm").symlink_to(minilm)
     for folder in (data, data / "dev" / "qrels", data / "sentences" / "STS-B", data / "sentences" / "MR"):
         folder.mkdir(parents=True, exist_ok=True)
@@ -155,13 +155,13 @@ def prepare(work: Path, minilm: str) -> None:
         _judge(data / "beir" / name / "qrels" / "test.tsv", [(row["_id"], asked[row["_id"]]) for row in part])
     ids = [row["_id"] for row in corpus]
     _write(data / "sbert.jsonl", [_scored(row["_id"], asked[row["_id"]], ids) for row in train[:20]])
-    sts = shared_data("stsb")
+    sts = find_shared_data("stsb")
     for name in ("dev", "test"):
         lines = (sts / f"{name}.tsv").read_text(encoding="utf-8").splitlines(keepends=True)
         (data / "sentences" / "STS-B" / f"{name}.tsv").write_text("".join(lines[:201]), encoding="utf-8")
     labelled = "".join(f"{row['text']}\t{int(row['text'].startswith('What'))}\n" for row in queries[:60])
     (data / "sentences" / "MR" / "all.tsv").write_text("text\tlabel\n" + labelled, encoding="utf-8")
-    triples = shared_data("triples") / "nq_hard_negatives_sample.jsonl"
+    triples = find_shared_data("triples") / "nq_hard_negatives_sample.jsonl"
     (data / "triples.jsonl").write_bytes(triples.read_bytes())
 
 

@@ -12,8 +12,8 @@ from drtk.indexing.bm25s import Bm25sIndex, load_stemmer
 from drtk.indexing.config import BM25IndexSettings, BM25SearchSettings
 from drtk.indexing.lucene.index import LuceneIndex
 from drtk.text.words import split_words
-from tests.bm25 import corpus_of, judgements_of, need_lucene, queries_of
-from tests.data import shared_data
+from tests.bm25_data import read_corpus, read_judgements, read_queries, skip_without_lucene
+from tests.shared_data import find_shared_data
 
 pytestmark = pytest.mark.slow
 ENGINES = {"lucene": LuceneIndex, "bm25s": Bm25sIndex}
@@ -26,10 +26,10 @@ def index_of(tmp_path_factory: pytest.TempPathFactory):
     @cache
     def make(engine: str, collection: str) -> Path:
         if engine == "lucene":
-            need_lucene()
+            skip_without_lucene()
         folder = tmp_path_factory.mktemp(f"{engine}-{collection}")
         settings = BM25IndexSettings(term_vectors=engine == "lucene")
-        ENGINES[engine].build(corpus_of(shared_data(collection)), folder, settings)
+        ENGINES[engine].build(read_corpus(find_shared_data(collection)), folder, settings)
         return folder
 
     return make
@@ -51,8 +51,8 @@ def measured(rankings: dict[str, Ranking], qrels: dict[str, dict[str, int]]) -> 
 
 
 def searched(folder: Path, engine: str, collection: str, split: str, **settings: object):
-    qrels = judgements_of(shared_data(collection), split)
-    queries = queries_of(shared_data(collection), qrels)
+    qrels = read_judgements(find_shared_data(collection), split)
+    queries = read_queries(find_shared_data(collection), qrels)
     index = ENGINES[engine].open(folder, BM25SearchSettings(**settings))
     return dict(zip(queries, index.search(list(queries.values()), 100), strict=True)), qrels
 
@@ -98,7 +98,7 @@ def test_lucene_scores_are_those_of_anserinis_own_searcher(index_of, rm3: bool) 
     from drtk.indexing.lucene.search import java_list
 
     folder = index_of("lucene", "cranfield")
-    queries = queries_of(shared_data("cranfield"), judgements_of(shared_data("cranfield"), "test"))
+    queries = read_queries(find_shared_data("cranfield"), read_judgements(find_shared_data("cranfield"), "test"))
     searcher = java("io.anserini.search.SimpleSearcher")(str(folder / "lucene"))
     searcher.set_bm25(0.9, 0.4)
     if rm3:
@@ -120,11 +120,11 @@ def test_lucene_scores_are_those_of_anserinis_own_searcher(index_of, rm3: bool) 
 
 
 def test_porter_stems_of_both_engines_are_the_same_for_every_word_of_squad() -> None:
-    need_lucene()
+    skip_without_lucene()
     from drtk.indexing.lucene.jvm import java
     from drtk.indexing.lucene.search import JavaMap, find_static_method, java_list
 
-    words = {word for passage in corpus_of(shared_data("squad")) for word in split_words(passage.text)}
+    words = {word for passage in read_corpus(find_shared_data("squad")) for word in split_words(passage.text)}
     words = sorted(word for word in words if word.isalpha() and word.isascii())
     assert len(words) > 50_000
     analyzer = java("io.anserini.analysis.DefaultEnglishAnalyzer").fromArguments("porter", True, None)
@@ -136,7 +136,7 @@ def test_porter_stems_of_both_engines_are_the_same_for_every_word_of_squad() -> 
 
 
 def test_a_text_longer_than_the_json_readers_own_limit_is_indexed_whole(tmp_path: Path) -> None:
-    need_lucene()
+    skip_without_lucene()
     from drtk.records import Passage
 
     text = "filler " * 3_000_000 + "needle"  # 21 million characters; Jackson stops at 20

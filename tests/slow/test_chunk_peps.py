@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.data import shared_data
+from tests.shared_data import find_shared_data
 
 pytestmark = pytest.mark.slow
 FILES = {"peps": 745, "squad": 490}
 
 
 def source_of(name):
-    return shared_data(name) / "documents.jsonl.gz"
+    return find_shared_data(name) / "documents.jsonl.gz"
 
 
 def documents_of(name):

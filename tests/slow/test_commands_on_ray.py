@@ -15,14 +15,20 @@ from drtk.data.embeddings import read_shards
 from drtk.data.jsonl import dump, read_examples
 from drtk.errors import RecordError
 from drtk.retrieval import encode as embeddings
-from drtk.retrieval.encode import Embedder, EncodeWindows
+from drtk.retrieval.encode import Embedder, WindowEncoder
 from drtk.runtime.integrity import read_json
 from drtk.runtime.runners import BatchFunction
 from drtk.text import chunking
 from drtk.text.chunking import ChunkWindows
 from tests.contract.collection import documents
-from tests.running import command
-from tests.tiny import passages, tiny_crossencoder, tiny_model, tiny_writer, write_collection
+from tests.run_commands import run_command
+from tests.tiny_models import (
+    make_passages,
+    save_tiny_cross_encoder,
+    save_tiny_encoder,
+    save_tiny_generator,
+    write_collection,
+)
 
 pytestmark = pytest.mark.slow
 RAY = ["--runner", "ray", "--ray-workers", "2", "-q"]
@@ -54,13 +60,13 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_encode_on_ray_makes_each_shard_once_and_loads_no_weights_itself(
     here: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, ray: object
 ) -> None:
-    tiny_model(here / "model")
-    (here / "c.jsonl").write_bytes(b"".join(map(dump, passages(120))))
+    save_tiny_encoder(here / "model")
+    (here / "c.jsonl").write_bytes(b"".join(map(dump, make_passages(120))))
     call = ["encode", "c.jsonl", "--model", "model", "--shard-size", "16"]
-    command(capfd, *call, "-o", "local", "-q")
-    monkeypatch.setattr(embeddings, "EncodeWindows", partial(Deadly, EncodeWindows, "d61", here / "killed"))
+    run_command(capfd, *call, "-o", "local", "-q")
+    monkeypatch.setattr(embeddings, "WindowEncoder", partial(Deadly, WindowEncoder, "d61", here / "killed"))
     monkeypatch.setattr(Embedder, "load", lambda _: pytest.fail("the driver needs no weights"))
-    command(capfd, *call, "-o", "ray", *RAY)
+    run_command(capfd, *call, "-o", "ray", *RAY)
     assert (here / "killed").exists()
     expected, found = read_shards("local"), read_shards("ray")
     assert [shard.rows for shard in found] == [16] * 7 + [8]
@@ -79,16 +85,16 @@ def test_a_chunk_begun_here_goes_on_on_ray_with_the_same_sentence_model(
     whole = documents(300)
     (here / "whole.jsonl").write_bytes(whole)
     call = ["--max-words", "20", "--save-punkt", "punkt.json"]
-    command(capfd, "chunk", "whole.jsonl", "-o", "expected", *call, "-q")
+    run_command(capfd, "chunk", "whole.jsonl", "-o", "expected", *call, "-q")
     lines = whole.splitlines(keepends=True)
     (here / "c.jsonl").write_bytes(b"".join(lines[:130]) + b"torn\n")
     call = ["chunk", "c.jsonl", "-o", "made", *call[:2], "--punkt-model", "punkt.json"]
     with pytest.raises(RecordError, match=r"c\.jsonl:131"):
-        command(capfd, *call, "-q")
+        run_command(capfd, *call, "-q")
     assert not (here / "made").exists()
     (here / "c.jsonl").write_bytes(whole)
     monkeypatch.setattr(chunking, "ChunkWindows", partial(Deadly, ChunkWindows, "d205", here / "killed"))
-    command(capfd, *call, "--resume", *RAY)
+    run_command(capfd, *call, "--resume", *RAY)
     assert (here / "killed").exists()
     assert (here / "made").read_bytes() == (here / "expected").read_bytes()
     counts = [read_json(here / f"{name}.meta.json")["counts"] for name in ("expected", "made")]
@@ -99,10 +105,10 @@ def test_a_chunk_begun_here_goes_on_on_ray_with_the_same_sentence_model(
 def test_queries_written_on_ray_are_those_written_here(
     here: Path, capfd: pytest.CaptureFixture[str], ray: object
 ) -> None:
-    tiny_writer(here / "t5", "t5")
-    (here / "c.jsonl").write_bytes(b"".join(map(dump, passages(30))))
+    save_tiny_generator(here / "t5", "t5")
+    (here / "c.jsonl").write_bytes(b"".join(map(dump, make_passages(30))))
     call = ["doc2query", "c.jsonl", "--model", "t5", "--n", "2", "--max-new-tokens", "6"]
-    assert command(capfd, *call, *RAY) == command(capfd, *call, "-q")
+    assert run_command(capfd, *call, *RAY) == run_command(capfd, *call, "-q")
 
 
 READ = ("read", "{run}", "--corpus", "{corpus.jsonl}", "--queries", "{queries.jsonl}", "--model", "{t5}")
@@ -116,7 +122,7 @@ CHOSEN = (
     "{queries.jsonl}",
     "--model",
     "{rd}",
-    "--top",
+    "--n-best",
     "4",
 )
 
@@ -126,14 +132,14 @@ def test_rerank_and_score_on_ray_make_what_this_process_makes(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     write_collection(tmp_path, 60)
-    tiny_crossencoder(tmp_path / "model")
+    save_tiny_cross_encoder(tmp_path / "model")
     copies = (tmp_path / "queries.jsonl").read_text()
     (tmp_path / "queries.jsonl").write_text(copies + copies.replace('"q', '"again'))
     lines = [f"q{query} Q0 d{(query + at) % 60} {at + 1} {9 - at} t\n" for query in range(60) for at in range(5)]
     (tmp_path / "run").write_text("".join(lines + [f"again{line[1:]}" for line in lines]))  # two windows of 64
     call = "rerank run --corpus corpus.jsonl --queries queries.jsonl --model model --depth 4".split()
-    command(capfd, *call, "-o", "local", "--vectors", "v", "-q")
-    command(capfd, *call, "-o", "ray", "--vectors", "w", *RAY)
+    run_command(capfd, *call, "-o", "local", "--vectors", "v", "-q")
+    run_command(capfd, *call, "-o", "ray", "--vectors", "w", *RAY)
     mine, theirs = ([line.split() for line in (tmp_path / name).read_text().splitlines()] for name in ("local", "ray"))
     assert [line[:4] for line in mine] == [line[:4] for line in theirs]
     np.testing.assert_allclose([float(line[4]) for line in mine], [float(line[4]) for line in theirs], atol=5e-5)
@@ -141,8 +147,8 @@ def test_rerank_and_score_on_ray_make_what_this_process_makes(
         assert one.ids == other.ids
         np.testing.assert_allclose(one.vectors, other.vectors, atol=2e-3)  # stored as float16
     call = ["score", "examples.jsonl", "--corpus", "corpus.jsonl", "--queries", "queries.jsonl", "--model", "model"]
-    command(capfd, *call, "-o", "local.jsonl", "-q")
-    command(capfd, *call, "-o", "ray.jsonl", *RAY)
+    run_command(capfd, *call, "-o", "local.jsonl", "-q")
+    run_command(capfd, *call, "-o", "ray.jsonl", *RAY)
     for one, other in zip(read_examples("local.jsonl"), read_examples("ray.jsonl"), strict=True):
         assert (one.query_id, one.positives, one.negatives) == (other.query_id, other.positives, other.negatives)
         assert one.scores is not None

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from drtk.data.corpus_store import CorpusStore
-from drtk.runtime.integrity import content_digest
+from drtk.runtime.integrity import compute_content_digest
 from drtk.text.token_dataset import TokenCorpus
 from drtk.text.word_pieces import WordPieceTokenizer
-from tests.bm25 import need_lucene
+from tests.bm25_data import skip_without_lucene
 from tests.damage import INDEXES, MODELS, Subjects, check_cache_damages, check_damages
 
 pytestmark = pytest.mark.slow
@@ -28,14 +28,14 @@ def test_a_damaged_folder_gives_the_same_results_or_a_one_line_error(
     name: str, subjects: Subjects, tmp_path: Path
 ) -> None:
     if name in ("bm25", "impact"):
-        need_lucene()
+        skip_without_lucene()
     assert check_damages(subjects[name], COUNT, tmp_path, seed=name) > COUNT * 0.6
 
 
 @pytest.mark.parametrize("name", [*INDEXES, "embeddings", *MODELS])
 def test_a_damaged_folder_without_digests_causes_no_traceback(name: str, subjects: Subjects, tmp_path: Path) -> None:
     if name in ("bm25", "impact"):
-        need_lucene()
+        skip_without_lucene()
     check_damages(subjects[name], UNRECORDED, tmp_path, seed=name, unrecorded=True)
 
 
@@ -65,4 +65,4 @@ def test_a_damaged_corpus_cache_is_rebuilt(subjects: Subjects, tmp_path: Path) -
 
 def test_a_damaged_digest_cache_is_rebuilt(subjects: Subjects, tmp_path: Path) -> None:
     corpus = subjects.collection["documents.jsonl"]
-    check_cache_damages("digests", lambda: content_digest(corpus), COUNT, tmp_path, seed="digests")
+    check_cache_damages("digests", lambda: compute_content_digest(corpus), COUNT, tmp_path, seed="digests")

@@ -16,13 +16,24 @@ from statistics import mean
 import pytest
 
 from drtk.config import load_preset, preset_names
-from tests.real_passages import PIECES, Real, real_passages, rows_of
+from tests.squad_passages import PIECES, RealCorpus, read_rows, write_real_passages
 
 pytestmark = pytest.mark.slow
 PRESETS = [name for name in preset_names() if load_preset(name).command == "pretrain"]
 LENGTH = PIECES + 2
-SCHEDULE = ["--steps", "100", "--batch", "16", "--max-length", str(LENGTH), "--warmup", "0.1", "--log-every", "1"]
-SCHEDULE += ["--held-out", "96", "--eval-every", "100"]
+SCHEDULE = [
+    "--max-steps",
+    "100",
+    "--batch-size",
+    "16",
+    "--max-length",
+    str(LENGTH),
+    "--warmup",
+    "0.1",
+    "--log-steps",
+    "1",
+]
+SCHEDULE += ["--held-out", "96", "--eval-steps", "100"]
 WITHOUT_BOTTLENECK = {"mlm", "simlm-table7-mlm", "rom", "corom", "simcse", "simcse-roberta", "crop", "ict"}
 ENDS = 10  # entries that are averaged at either end
 LR = "3e-4"  # SimLM's, which all presets get that are not named here
@@ -40,7 +51,7 @@ RATES = {
 class Start:
     """real: passages and MiniLM; model: MiniLM after the warm-up."""
 
-    real: Real
+    real: RealCorpus
     model: Path
 
 
@@ -55,8 +66,19 @@ def pretrain(*given: str | Path) -> None:
 @pytest.fixture(scope="module")
 def start(tmp_path_factory: pytest.TempPathFactory) -> Start:
     folder = tmp_path_factory.mktemp("real")
-    real = real_passages(folder, paragraphs=300)
-    warm = ["--preset", "mlm", "--steps", "150", "--batch", "32", "--max-length", LENGTH, "--lr", "1e-4"]
+    real = write_real_passages(folder, paragraphs=300)
+    warm = [
+        "--preset",
+        "mlm",
+        "--max-steps",
+        "150",
+        "--batch-size",
+        "32",
+        "--max-length",
+        LENGTH,
+        "--learning-rate",
+        "1e-4",
+    ]
     pretrain(real.corpus, "--model", real.model, *warm, "-o", folder / "warm")
     return Start(real, folder / "warm")
 
@@ -68,9 +90,13 @@ def test_all_terms_fall_and_the_bottleneck_is_read(
     content = load_preset(preset).content
     weights = {"master": start.real.inv_freq, "master-printed": start.real.tfidf}.get(preset, start.real.bprop)
     given: list[str | Path] = ["--model", start.model, "--preset", preset, "--with", weights, *SCHEDULE]
-    given += ["--lr", RATES.get(preset, LR), *(["--generator", start.model] if "generator" in content else [])]
+    given += [
+        "--learning-rate",
+        RATES.get(preset, LR),
+        *(["--generator", start.model] if "generator" in content else []),
+    ]
     pretrain(start.real.corpus, *given, "-o", tmp_path / "out")
-    entries = [*rows_of(tmp_path / "out" / "log.jsonl")]
+    entries = [*read_rows(tmp_path / "out" / "log.jsonl")]
     steps, (before, after) = [row for row in entries if "loss" in row], [row for row in entries if "loss" not in row]
     assert [row["step"] for row in steps] == [*range(1, 101)]
     terms = [objective["name"] for objective in content["objective"]]

@@ -10,14 +10,25 @@ import numpy as np
 import pytest
 
 from drtk.cli.main import app
-from drtk.evaluation.significance import paired_t, randomization_p
+from drtk.evaluation.significance import randomization_test, student_t_test
 from drtk.runtime.integrity import read_json
-from tests.bm25 import need_lucene
+from tests.bm25_data import skip_without_lucene
 
 pytestmark = pytest.mark.slow
 SIZE = ["--vocab-size", "2500", "--layers", "2", "--hidden", "96", "--heads", "4", "--max-length", "64"]
 TRAINING = [
-    *("--batch", "32", "--steps", "1500", "--lr", "4e-3", "--warmup", "100", "--schedule", "linear"),
+    *(
+        "--batch-size",
+        "32",
+        "--max-steps",
+        "1500",
+        "--learning-rate",
+        "4e-3",
+        "--warmup",
+        "100",
+        "--schedule",
+        "linear",
+    ),
     *(
         "--max-length",
         "48",
@@ -27,7 +38,7 @@ TRAINING = [
         "0.05",
         "--dev-limit",
         "200",
-        "--eval-every",
+        "--eval-steps",
         "500",
     ),
 ]
@@ -88,7 +99,7 @@ def test_written_queries_fit_their_own_passage_better_than_another(place: Path, 
     }  # a ring in random order: nobody keeps its own
     own = np.array([overlap(written[id], wanted[id]) for id in ids])
     permuted = np.array([overlap(written[other[id]], wanted[id]) for id in ids])
-    t, p = paired_t(own - permuted), randomization_p(own - permuted, permutations=10_000, seed=1)
+    t, p = student_t_test(own - permuted), randomization_test(own - permuted, permutations=10_000, seed=1)
     best = read_json(place / "trained" / "meta.json")["best"]
     with capfd.disabled():
         print(f"\n{len(ids)} passages never seen, {len(set(written.values()))} different queries, best {best}")
@@ -117,7 +128,7 @@ def searched(index: Path, queries: Path, held_out: dict[str, str]) -> tuple[dict
 @pytest.mark.parametrize("engine", ["bm25", "bm25s"])
 def test_the_change_of_recall_by_expansion_is_told(place: Path, engine: str, capfd: pytest.CaptureFixture[str]):
     if engine == "bm25":
-        need_lucene()
+        skip_without_lucene()
     held_out = judged(place, "test")
     questions = [row for row in rows(place / "sample" / "queries.jsonl") if row["_id"] in held_out]
     queries = place / "test-queries.jsonl"

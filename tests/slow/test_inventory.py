@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from drtk.cli.main import load_functions
-from tests.data import BESIDE
+from tests.shared_data import BESIDE
 from tests.slow.inventory import ROWS, STEPS, Checkout, prepare, running, with_needs
-from tests.tiny import minilm
+from tests.tiny_models import find_minilm
 
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.slow
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow
 def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the data, in which each step runs once."""
     folder = tmp_path_factory.mktemp("inventory")
-    prepare(folder, minilm())
+    prepare(folder, find_minilm())
     return folder
 
 

@@ -13,29 +13,42 @@ from torch import Tensor
 
 from drtk.cli.main import app
 from drtk.losses import language
-from drtk.losses.language import token_losses_sum
-from drtk.models.device import Attention
-from tests.families import masked_lm, padded
-from tests.pretraining import World, corpus_with_gaps
+from drtk.losses.language import linear_cross_entropy
+from drtk.models.device import AttentionBackend
+from tests.backbone_families import create_masked_lm, create_padded_batch
+from tests.pretraining_setup import PretrainingFiles, write_corpus_with_gaps
 
 pytestmark = [pytest.mark.slow, pytest.mark.gpu]
 GPU = torch.device("cuda")
-SCHEDULE = ["--steps", "6", "--batch", "8", "--max-length", "24", "--lr", "1e-3", "--warmup", "0", "--log-every", "1"]
-SCHEDULE += ["--held-out", "8", "--eval-every", "6", "--device", "cuda", "-q"]
+SCHEDULE = [
+    "--max-steps",
+    "6",
+    "--batch-size",
+    "8",
+    "--max-length",
+    "24",
+    "--learning-rate",
+    "1e-3",
+    "--warmup",
+    "0",
+    "--log-steps",
+    "1",
+]
+SCHEDULE += ["--held-out", "8", "--eval-steps", "6", "--device", "cuda", "-q"]
 STILL = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}  # so that ways of computing can be compared
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> World:
-    made = World.made(tmp_path_factory.mktemp("world"))
+def world(tmp_path_factory: pytest.TempPathFactory) -> PretrainingFiles:
+    made = PretrainingFiles.made(tmp_path_factory.mktemp("world"))
     for folder in (made.model, made.generator):
         config = json.loads((folder / "config.json").read_text())
         (folder / "config.json").write_text(json.dumps(config | STILL))
-    corpus_with_gaps(made.corpus, made.model, documents=30)
+    write_corpus_with_gaps(made.corpus, made.model, documents=30)
     return made
 
 
-def pretrain(world: World, output: Path, preset: str, *more: str) -> list[dict]:
+def pretrain(world: PretrainingFiles, output: Path, preset: str, *more: str) -> list[dict]:
     """The log of a run."""
     named = ["--preset", preset, "--model", str(world.model), "-o", str(output), *SCHEDULE, *more]
     app(["pretrain", str(world.corpus), *named], standalone_mode=False)
@@ -60,7 +73,7 @@ EVERY = ["mlm", "cocondenser", "cotmae", "master", "retromae", "simcse", "simlm"
 
 
 @pytest.mark.parametrize("preset", [*EVERY, "qac-cotmae-released"])
-def test_a_gpu_in_32_bits_trains_what_a_cpu_does(preset: str, world: World, tmp_path: Path) -> None:
+def test_a_gpu_in_32_bits_trains_what_a_cpu_does(preset: str, world: PretrainingFiles, tmp_path: Path) -> None:
     generator = ["--generator", str(world.generator)] if preset in ("simlm", "simlm-rtd", "diffcse-sts-bert") else []
     exact = ["--precision", "float32", "--trainer", "tf32=false", *generator]
     on_gpu = losses(pretrain(world, tmp_path / "gpu", preset, *exact))
@@ -70,7 +83,7 @@ def test_a_gpu_in_32_bits_trains_what_a_cpu_does(preset: str, world: World, tmp_
 
 @pytest.mark.parametrize("preset", [*EVERY, "qac-cotmae-released"])
 def test_bfloat16_is_the_default_and_keeps_losses_and_weights_in_32_bits(
-    preset: str, world: World, tmp_path: Path
+    preset: str, world: PretrainingFiles, tmp_path: Path
 ) -> None:
     if not torch.cuda.is_bf16_supported():
         pytest.skip("no bfloat16 on this device")
@@ -83,10 +96,10 @@ def test_bfloat16_is_the_default_and_keeps_losses_and_weights_in_32_bits(
 
 
 @pytest.mark.parametrize("preset", ["mlm", "cotmae", "condenser", "cocondenser"])
-def test_compiled_layers_compute_what_others_do(preset: str, world: World, tmp_path: Path) -> None:
+def test_compiled_layers_compute_what_others_do(preset: str, world: PretrainingFiles, tmp_path: Path) -> None:
     exact = ["--precision", "float32", "--trainer", "tf32=false"]
-    compiled = losses(pretrain(world, tmp_path / "compiled", preset, *exact, "--compile", "--micro-batch", "4"))
-    eager = losses(pretrain(world, tmp_path / "eager", preset, *exact, "--micro-batch", "4"))
+    compiled = losses(pretrain(world, tmp_path / "compiled", preset, *exact, "--compile", "--micro-batch-size", "4"))
+    eager = losses(pretrain(world, tmp_path / "eager", preset, *exact, "--micro-batch-size", "4"))
     assert compiled == pytest.approx(eager, rel=1e-3)
     pretrain(world, tmp_path / "both", preset, "--compile")  # with 16 bits too
     from transformers import AutoModel
@@ -94,14 +107,14 @@ def test_compiled_layers_compute_what_others_do(preset: str, world: World, tmp_p
     AutoModel.from_pretrained(tmp_path / "both")  # names are those of layers that were not compiled
 
 
-def test_fused_adamw_takes_the_steps_of_plain_adamw(world: World, tmp_path: Path) -> None:
+def test_fused_adamw_takes_the_steps_of_plain_adamw(world: PretrainingFiles, tmp_path: Path) -> None:
     exact = ["--precision", "float32", "--trainer", "tf32=false"]
     pretrain(world, tmp_path / "fused", "simlm-mlm", *exact)
     pretrain(world, tmp_path / "plain", "simlm-mlm", *exact, "--no-fused")
     assert apart(tmp_path / "fused", tmp_path / "plain") < 1e-4  # of steps of up to 1e-3 each
 
 
-def test_activations_that_are_computed_again_change_nothing(world: World, tmp_path: Path) -> None:
+def test_activations_that_are_computed_again_change_nothing(world: PretrainingFiles, tmp_path: Path) -> None:
     exact = ["--precision", "float32", "--trainer", "tf32=false"]
     one = losses(pretrain(world, tmp_path / "again", "cotmae", *exact, "--gradient-checkpointing"))
     assert one == pytest.approx(losses(pretrain(world, tmp_path / "kept", "cotmae", *exact)), rel=1e-4)
@@ -122,10 +135,10 @@ def test_liger_kernels_loss_is_ours(monkeypatch: pytest.MonkeyPatch) -> None:
         else:
             with monkeypatch.context() as patch:
                 if name == "ours":
-                    patch.setattr(language, "_fused", lambda: None)
+                    patch.setattr(language, "_load_liger_loss", lambda: None)
                 else:
-                    assert language._fused() is not None
-                loss = token_losses_sum(*leaves, on_gpu)
+                    assert language._load_liger_loss() is not None
+                loss = linear_cross_entropy(*leaves, on_gpu)
         found[name] = [loss.detach(), *torch.autograd.grad(loss / 400, leaves)]
     for name in ("liger", "ours"):
         for value, expected in zip(found[name], found["plain"], strict=True):
@@ -133,22 +146,22 @@ def test_liger_kernels_loss_is_ours(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_liger_kernels_loss_trains_an_encoder_as_ours_does(
-    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    world: PretrainingFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("liger_kernel")
     fused = losses(pretrain(world, tmp_path / "liger", "simlm-mlm"))
-    monkeypatch.setattr(language, "_fused", lambda: None)
+    monkeypatch.setattr(language, "_load_liger_loss", lambda: None)
     assert fused == pytest.approx(losses(pretrain(world, tmp_path / "ours", "simlm-mlm")), rel=0.02)
 
 
 @pytest.mark.parametrize("family", ["bert", "roberta", "electra", "distilbert", "modernbert"])
 def test_flash_attention_gives_the_states_of_sdpa_and_never_looks_at_padding(family: str) -> None:
     pytest.importorskip("flash_attn")
-    model = masked_lm(family).base_model.to(GPU, torch.bfloat16)
-    ids, attention = (each.to(GPU) for each in padded(model))
+    model = create_masked_lm(family).base_model.to(GPU, torch.bfloat16)
+    ids, attention = (each.to(GPU) for each in create_padded_batch(model))
     found = {}
     for name in ("sdpa", "flash_attention_2"):
-        assert Attention(name, GPU, half=True).apply(model) == name
+        assert AttentionBackend(name, GPU, half=True).apply(model) == name
         with torch.no_grad():
             states = model(input_ids=ids, attention_mask=attention).last_hidden_state
             longer = model(input_ids=F.pad(ids, (0, 7)), attention_mask=F.pad(attention, (0, 7))).last_hidden_state
@@ -159,7 +172,7 @@ def test_flash_attention_gives_the_states_of_sdpa_and_never_looks_at_padding(fam
 
 
 @pytest.mark.parametrize("preset", EVERY)
-def test_flash_attention_trains_as_sdpa_does(preset: str, world: World, tmp_path: Path) -> None:
+def test_flash_attention_trains_as_sdpa_does(preset: str, world: PretrainingFiles, tmp_path: Path) -> None:
     pytest.importorskip("flash_attn")
     generator = ["--generator", str(world.generator)] if preset in ("simlm", "simlm-rtd", "diffcse-sts-bert") else []
     flash = losses(pretrain(world, tmp_path / "flash", preset, *generator, "--attention", "flash_attention_2"))
@@ -177,6 +190,6 @@ def test_scores_of_all_tokens_are_never_held(tmp_path: Path) -> None:
     torch.cuda.synchronize()
     before = torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()
-    token_losses_sum(features, table, None, labels).backward()
+    linear_cross_entropy(features, table, None, labels).backward()
     torch.cuda.synchronize()
     assert torch.cuda.max_memory_allocated() - before < 450 * 2**20

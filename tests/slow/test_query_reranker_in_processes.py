@@ -11,9 +11,9 @@ import pytest
 from safetensors.torch import load_file
 
 from drtk.runtime.integrity import read_json
-from tests.contract.running import environment
-from tests.expansions import labelled, write_world
-from tests.tiny import tiny_crossencoder
+from tests.contract.run_drtk import make_environment
+from tests.expansion_collection import label_expansions, write_collection
+from tests.tiny_models import save_tiny_cross_encoder
 
 
 @pytest.mark.slow
@@ -21,19 +21,43 @@ from tests.tiny import tiny_crossencoder
     "more",
     [
         [],
-        ["--scorer", "rd", "--micro-batch", "2", "--dev", "labelled.jsonl", "--dev-kind", "title", "--eval-every", "2"],
+        [
+            "--variant",
+            "rd",
+            "--micro-batch-size",
+            "2",
+            "--dev",
+            "labelled.jsonl",
+            "--dev-kind",
+            "title",
+            "--eval-steps",
+            "2",
+        ],
     ],
     ids=["ri", "rd measured"],
 )
 def test_two_processes_train_as_one(tmp_path: Path, more: list[str]) -> None:
-    labelled(write_world(tmp_path))
-    tiny_crossencoder(tmp_path / "model", hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+    label_expansions(write_collection(tmp_path))
+    save_tiny_cross_encoder(tmp_path / "model", hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
     call = ["rerank-queries", "train", "labelled.jsonl", "--queries", "queries.jsonl", "--model", "model"]
-    call += ["--batch", "8", "--steps", "6", "--log-every", "1", "--max-length", "32", "--device", "cpu", "-q", *more]
+    call += [
+        "--batch-size",
+        "8",
+        "--max-steps",
+        "6",
+        "--log-steps",
+        "1",
+        "--max-length",
+        "32",
+        "--device",
+        "cpu",
+        "-q",
+        *more,
+    ]
     call += ["--schedule", "linear", "--max-lr", "0.01", "--warmup", "0", "--trainer", "optim=sgd"]
     for name, launcher in (("one", []), ("two", ["torch.distributed.run", "--nproc-per-node", "2", "-m"])):
         command = [sys.executable, "-m", *launcher, "drtk", *call, "-o", name]
-        subprocess.run(command, cwd=tmp_path, env=environment(), check=True)
+        subprocess.run(command, cwd=tmp_path, env=make_environment(), check=True)
     one, two, start = (load_file(tmp_path / name / "model.safetensors") for name in ("one", "two", "model"))
     assert max(float((one[name] - two[name]).abs().max()) for name in one) < 1e-5
     # The head of the start is turned round: its body tells whether anything was learned.

@@ -11,33 +11,33 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file
 
-from tests.pretraining import World, corpus_with_gaps
+from tests.pretraining_setup import PretrainingFiles, write_corpus_with_gaps
 
 pytestmark = pytest.mark.slow
 # Dropout draws by process and part, so that it would differ; the models below have none.
 QUIET = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 STEPS = 5
 SCHEDULE = [
-    "--steps",
+    "--max-steps",
     str(STEPS),
-    "--batch",
+    "--batch-size",
     "8",
     "--max-length",
     "24",
-    "--lr",
+    "--learning-rate",
     "1e-3",
     "--warmup",
     "0",
-    "--log-every",
+    "--log-steps",
     "1",
 ]
 # Adam makes a step of full size of any gradient, be it rounding alone; with this it does not.
 SCHEDULE += ["--trainer", "adam_epsilon=1e-4"]
-SCHEDULE += ["--held-out", "8", "--eval-every", "5", "--checkpoint-every", "2", "--save-every", "3", "--device", "cpu"]
+SCHEDULE += ["--held-out", "8", "--eval-steps", "5", "--save-steps", "2", "--export-steps", "3", "--device", "cpu"]
 # Token means, a contrast of cached gradients, a generator with a contrast through a batch norm, and one that is trained.
 RUNS = {
-    "mlm": ["--micro-batch", "3"],
-    "cocondenser": ["--micro-batch", "2"],
+    "mlm": ["--micro-batch-size", "3"],
+    "cocondenser": ["--micro-batch-size", "2"],
     "master": [],
     "diffcse-sts-bert": ["--generator", "GENERATOR"],
     "simlm": ["--generator", "", "--set", "generator.mode=joint", "--set", "generator.slot=encoder"],
@@ -45,16 +45,16 @@ RUNS = {
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> World:
-    made = World.made(tmp_path_factory.mktemp("world"))
+def world(tmp_path_factory: pytest.TempPathFactory) -> PretrainingFiles:
+    made = PretrainingFiles.made(tmp_path_factory.mktemp("world"))
     for folder in (made.model, made.generator):
         config = json.loads((folder / "config.json").read_text())
         (folder / "config.json").write_text(json.dumps(config | QUIET))
-    corpus_with_gaps(made.corpus, made.model, documents=30)
+    write_corpus_with_gaps(made.corpus, made.model, documents=30)
     return made
 
 
-def run(world: World, output: Path, preset: str, more: list[str], *, processes: int) -> None:
+def run(world: PretrainingFiles, output: Path, preset: str, more: list[str], *, processes: int) -> None:
     start = [sys.executable, "-m"]
     if processes > 1:  # what the command torchrun is
         start += ["torch.distributed.run", "--standalone", "--nproc-per-node", str(processes), "-m"]
@@ -75,7 +75,7 @@ def logged(folder: Path) -> list[dict]:
 
 
 @pytest.mark.parametrize("preset", RUNS)
-def test_two_processes_make_the_encoder_that_one_makes(preset: str, world: World, tmp_path: Path) -> None:
+def test_two_processes_make_the_encoder_that_one_makes(preset: str, world: PretrainingFiles, tmp_path: Path) -> None:
     more = [str(world.generator) if each == "GENERATOR" else each for each in RUNS[preset]]
     run(world, tmp_path / "one", preset, more, processes=1)
     run(world, tmp_path / "two", preset, more, processes=2)
@@ -100,11 +100,11 @@ def test_two_processes_make_the_encoder_that_one_makes(preset: str, world: World
     assert not (tmp_path / "two" / "checkpoints").exists()
 
 
-def test_a_batch_that_two_processes_cannot_share_is_told_in_one_line(world: World, tmp_path: Path) -> None:
+def test_a_batch_that_two_processes_cannot_share_is_told_in_one_line(world: PretrainingFiles, tmp_path: Path) -> None:
     start = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "drtk"]
     named = ["pretrain", str(world.corpus), "--preset", "mlm", "--model", str(world.model), "-o", str(tmp_path / "m")]
     done = subprocess.run(
-        [*start, *named, "--batch", "7", "--steps", "1", "--max-length", "24", "--device", "cpu"],
+        [*start, *named, "--batch-size", "7", "--max-steps", "1", "--max-length", "24", "--device", "cpu"],
         env=os.environ | {"OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
@@ -112,5 +112,5 @@ def test_a_batch_that_two_processes_cannot_share_is_told_in_one_line(world: Worl
         timeout=600,
     )
     assert done.returncode != 0
-    assert "drtk: --batch 7 cannot be shared by 2 processes" in done.stderr
+    assert "drtk: --batch-size 7 cannot be shared by 2 processes" in done.stderr
     assert not (tmp_path / "m").exists()

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from tests.pretraining import World
+    from tests.pretraining_setup import PretrainingFiles
 
 
 @pytest.fixture(scope="session")
-def world(tmp_path_factory: pytest.TempPathFactory) -> World:
-    from tests.pretraining import World  # it loads torch, which most tests do without
+def world(tmp_path_factory: pytest.TempPathFactory) -> PretrainingFiles:
+    from tests.pretraining_setup import PretrainingFiles  # it loads torch, which most tests do without
 
-    return World.made(tmp_path_factory.mktemp("world"))
+    return PretrainingFiles.made(tmp_path_factory.mktemp("world"))

@@ -5,21 +5,19 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
-from pathlib import Path
 from typing import Any, ClassVar
 
 import orjson
 
-from drtk.data.ids import document_id
+from drtk.data.ids import parse_document_id
 from drtk.data.runs import NamedRun, parse_logs, parse_runs
 from drtk.data.trec import Judgements
-from drtk.errors import DrtkError, MissingDependency, UsageError, pip_install
+from drtk.errors import DrtkError, MissingDependency, UsageError, format_pip_command
 from drtk.evaluation.config import PlotSettings
-from drtk.evaluation.evaluate import View
+from drtk.evaluation.evaluate import RankingView
 from drtk.evaluation.judged_runs import log_missing, read_judgements, read_rankings
 from drtk.evaluation.plots import PLOTS
-from drtk.runtime.filter_job import FilterJob
-from drtk.runtime.inputs import Intake
+from drtk.runtime.inputs import InputTracker
 
 # The colors of Okabe and Ito, which color-blind readers can distinguish.
 COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#999999")
@@ -39,7 +37,7 @@ class PlotInputs:
     qrels: str | None
     pairs: str | None
     settings: PlotSettings
-    intake: Intake
+    tracker: InputTracker
     device: str = "auto"
 
     @property
@@ -48,10 +46,10 @@ class PlotInputs:
         return 1 if self.settings.rel is None else self.settings.rel
 
     @property
-    def view(self) -> View:
+    def view(self) -> RankingView:
         """How runs become rankings."""
-        by = document_id if self.settings.by == "source" else None
-        return View(by=by, drop_same_id=bool(self.settings.drop_same_id), depth=self.settings.depth)
+        by = parse_document_id if self.settings.by == "source" else None
+        return RankingView(by=by, drop_same_id=bool(self.settings.drop_same_id), depth=self.settings.depth)
 
     def check_count(self, least: int, most: int) -> None:
         """Raise UsageError for fewer or more inputs than the plot can show."""
@@ -64,11 +62,11 @@ class PlotInputs:
         """Read the judgements. Raises UsageError without `qrels`."""
         if self.qrels is None:
             raise UsageError("this picture needs judgements: `qrels`")
-        return read_judgements(self.qrels, self.intake)
+        return read_judgements(self.qrels, self.tracker)
 
     def rankings(self, run: NamedRun, judgements: Judgements) -> dict[str, list[str]]:
         """Read the rankings of judged queries; log how many the run lacks."""
-        rankings = read_rankings(run, judgements, self.view, self.intake).ids
+        rankings = read_rankings(run, judgements, self.view, self.tracker).ids
         log_missing(run.name, len(rankings), len(judgements), retrieved_only=False)
         return rankings
 
@@ -91,31 +89,29 @@ class Plot:
         raise NotImplementedError
 
 
-def write_plot(
+def draw_plot(
     kind: str,
     inputs: Sequence[str],
     settings: PlotSettings,
-    job: FilterJob,
+    format: str,
+    tracker: InputTracker | None = None,
     *,
     qrels: str | None = None,
     pairs: str | None = None,
     device: str = "auto",
-) -> None:
-    """Draw inputs given as [NAME=]INPUT. Raises UsageError for a setting or file that has no effect on the plot."""
+) -> bytes:
+    """Return a plot of inputs given as [NAME=]INPUT, in one of `FORMATS`.
+
+    Raises UsageError for a setting or file that has no effect on the plot.
+    """
     plot = PLOTS.load(kind)()
     given = {item.name: getattr(settings, item.name) for item in fields(settings)} | {"qrels": qrels, "pairs": pairs}
     for name, value in given.items():
         if value is not None and name not in plot.takes:
-            raise UsageError(f"`{name}` does not go with drtk plot {kind}")
-    format = settings.format or Path(job.output).suffix.removeprefix(".").lower()
-    if format not in FORMATS:
-        raise UsageError(f"`output` names the picture by its suffix: .{', .'.join(FORMATS)}; or set `format`")
+            raise UsageError(f"`{name}` has no effect on drtk plot {kind}; omit it")
     named = parse_logs(inputs) if kind == "training" else parse_runs(inputs)
-    numbers = plot.numbers(PlotInputs(named, qrels, pairs, settings, job.intake, device))
-    data = render_plot(plot, numbers, settings, format)
-    job.log_summary = False
-    job.counts["in"] = len(named)
-    job.run([kind], lambda _: [data], unit="pictures")
+    numbers = plot.numbers(PlotInputs(named, qrels, pairs, settings, tracker or InputTracker(), device))
+    return render_plot(plot, numbers, settings, format)
 
 
 def render_plot(plot: Plot, numbers: Numbers, settings: PlotSettings, format: str) -> bytes:
@@ -133,7 +129,7 @@ def render(draw: Callable[[Any], None], size: tuple[float, float], format: str, 
         import matplotlib
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise MissingDependency("matplotlib", what, pip_install("matplotlib")) from error
+        raise MissingDependency("matplotlib", what, format_pip_command("matplotlib")) from error
     figure = Figure(figsize=size, dpi=120, layout="constrained")
     target = io.BytesIO()
     # Text stays text in an SVG, and neither its ids nor its date change from one run to the next.

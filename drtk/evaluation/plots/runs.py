@@ -12,7 +12,7 @@ from drtk.data.jsonl import read_examples
 from drtk.data.runs import NamedRun
 from drtk.data.trec import Judgements, load_hits
 from drtk.errors import DrtkError, UsageError
-from drtk.evaluation.config import COMMON, RUNS, PlotSettings
+from drtk.evaluation.config import PLOT_OPTIONS, RUN_PLOT_OPTIONS, PlotSettings
 from drtk.evaluation.curves import Curve, choose_depths, recall_curve
 from drtk.evaluation.evaluate import Evaluation, Evaluator
 from drtk.evaluation.measures import parse_measures
@@ -69,7 +69,7 @@ def draw_recall(axis: Any, numbers: Numbers) -> None:
 class RecallCurves(Plot):
     """drtk plot recall."""
 
-    takes: ClassVar[frozenset[str]] = COMMON | RUNS | {"hit_rate"}
+    takes: ClassVar[frozenset[str]] = PLOT_OPTIONS | RUN_PLOT_OPTIONS | {"hit_rate"}
 
     def numbers(self, inputs: PlotInputs) -> Numbers:
         """Return {"measure", "k": depths, "curves": {run: values}, "deepest": {run: length of its longest ranking}, "queries"}."""
@@ -101,7 +101,7 @@ class RecallCurves(Plot):
         )
         axis.legend(frameon=False, loc="lower right")
         title = f"{'Hit rate' if is_hit_rate else 'Recall'} at k, {numbers['queries']:,} queries"
-        style_axis(axis, settings.title or title, grid="both")
+        style_axis(axis, settings.heading or title, grid="both")
 
 
 NAMED = 3  # queries named at each end
@@ -112,7 +112,7 @@ MAX_TICKS = 12  # queries up to which each is named below its bar
 class Differences(Plot):
     """drtk plot differences."""
 
-    takes: ClassVar[frozenset[str]] = COMMON | RUNS | {"measure"}
+    takes: ClassVar[frozenset[str]] = PLOT_OPTIONS | RUN_PLOT_OPTIONS | {"measure"}
 
     def numbers(self, inputs: PlotInputs) -> Numbers:
         """Return {"measure", "runs", "mean", "better", "equal", "worse", "queries", "differences"}, largest gain first.
@@ -169,7 +169,7 @@ class Differences(Plot):
         axis.set_xticks(range(count) if count <= MAX_TICKS else [], ids if count <= MAX_TICKS else [], rotation=30)
         axis.set_xlabel(f"{count:,} {'query' if count == 1 else 'queries'}, by difference", fontsize=11.5)
         axis.set_ylabel(f"{numbers['measure']}: difference", fontsize=11.5)
-        style_axis(axis, settings.title or f"{first} against {second}, query by query")
+        style_axis(axis, settings.heading or f"{first} against {second}, query by query")
 
 
 def _shorten_id(id: str, most: int) -> str:
@@ -186,12 +186,12 @@ MOST_PANELS, BINS = 6, 40
 class ScoreDistributions(Plot):
     """drtk plot scores."""
 
-    takes: ClassVar[frozenset[str]] = COMMON | RUNS
+    takes: ClassVar[frozenset[str]] = PLOT_OPTIONS | RUN_PLOT_OPTIONS
 
     def numbers(self, inputs: PlotInputs) -> Numbers:
         """Return {"kinds": [good, other], "panels": {input: {"edges", "good", "other" (counts), "auc", "means"}}}."""
         inputs.check_count(1, MOST_PANELS)
-        of_examples = [inputs.intake.peek(item.source).lstrip()[:1] == b"{" for item in inputs.inputs]
+        of_examples = [inputs.tracker.peek(item.source).lstrip()[:1] == b"{" for item in inputs.inputs]
         if any(of_examples) and not all(of_examples):
             raise UsageError("runs and training examples do not go into one picture")
         if of_examples[0]:
@@ -229,8 +229,8 @@ class ScoreDistributions(Plot):
             style_axis(axis, f"{shorten(name)}: {good} score higher with a chance of {panel['auc']:.3f} (AUC)")
             axis.legend(frameon=False, fontsize=10.5, loc="upper right", ncols=2)
         axes[-1].set_xlabel("score", fontsize=11.5)
-        if settings.title:
-            figure.suptitle(settings.title, fontsize=14, fontweight="bold")
+        if settings.heading:
+            figure.suptitle(settings.heading, fontsize=14, fontweight="bold")
 
 
 def summarize_scores(good: np.ndarray, other: np.ndarray, name: str) -> Numbers:
@@ -260,10 +260,10 @@ def _read_run_scores(run: NamedRun, judgements: Judgements, inputs: PlotInputs) 
     view, rel = inputs.view, inputs.rel
     good: list[float] = []
     other: list[float] = []
-    for query, hits in load_hits(run.source, intake=inputs.intake, only=judgements).items():
+    for query, hits in load_hits(run.source, tracker=inputs.tracker, only=judgements).items():
         grades = judgements[query]
         best: dict[str, float] = {}
-        for id, score in hits.ranking():
+        for id, score in hits.to_ranking():
             best.setdefault(view.by(id) if view.by else id, score)
         for id in view(hits):
             (good if grades.get(id, rel - 1) >= rel else other).append(best[id])
@@ -273,7 +273,7 @@ def _read_run_scores(run: NamedRun, judgements: Judgements, inputs: PlotInputs) 
 def _read_example_scores(item: NamedRun, inputs: PlotInputs) -> tuple[np.ndarray, np.ndarray]:
     good: list[float] = []
     other: list[float] = []
-    for example in read_examples(item.source, intake=inputs.intake):
+    for example in read_examples(item.source, tracker=inputs.tracker):
         scores = example.scores or {}
         good += scores.get("positives", [])
         other += scores.get("negatives", [])

@@ -7,7 +7,7 @@ from math import ceil
 from typing import Any, ClassVar
 
 from drtk.errors import DrtkError
-from drtk.evaluation.config import COMMON, PlotSettings
+from drtk.evaluation.config import PLOT_OPTIONS, PlotSettings
 from drtk.evaluation.curves import Curve, read_curve, read_curves
 from drtk.evaluation.plots.base import COLORS, GRAY, MAX_LINES, Numbers, Plot, PlotInputs, shorten, style_axis
 
@@ -23,7 +23,7 @@ _SHARES = ("_replaced", "_stop_words")
 class TrainingCurves(Plot):
     """drtk plot training."""
 
-    takes: ClassVar[frozenset[str]] = COMMON | {"field"}
+    takes: ClassVar[frozenset[str]] = PLOT_OPTIONS | {"field"}
 
     def numbers(self, inputs: PlotInputs) -> Numbers:
         """Return {"field", "curves": {log: {"steps", "values"}}}, or for several fields {"panels": [the same, "held_out"]}.
@@ -35,9 +35,9 @@ class TrainingCurves(Plot):
         fields = inputs.settings.field
         if fields is not None and len(fields) == 1:
             (field,) = fields
-            curves = {log.name: read_curve(log.source, field, intake=inputs.intake) for log in inputs.inputs}
+            curves = {log.name: read_curve(log.source, field, tracker=inputs.tracker) for log in inputs.inputs}
             return {"field": field, "curves": {name: _to_json(curve) for name, curve in curves.items()}}
-        logs = {log.name: read_curves(log.source, intake=inputs.intake) for log in inputs.inputs}
+        logs = {log.name: read_curves(log.source, tracker=inputs.tracker) for log in inputs.inputs}
         chosen = list(fields or ()) or choose_fields(list(logs.values()))
         if chosen == ["loss"]:
             for name, log in logs.items():
@@ -87,7 +87,7 @@ class TrainingCurves(Plot):
             (lines["on held-out passages"],) = axes[0].plot([], [], color=GRAY, **_DASHED)
         labels = [shorten(name) for name in lines]
         figure.legend(lines.values(), labels, loc="outside lower center", ncols=min(4, len(lines)), frameon=False)
-        figure.suptitle(settings.title or "Training by step", fontsize=14, x=0.02, ha="left")
+        figure.suptitle(settings.heading or "Training by step", fontsize=14, x=0.02, ha="left")
 
 
 def choose_fields(logs: Sequence[Mapping[str, Curve]]) -> list[str]:

@@ -15,7 +15,7 @@ from drtk.data.jsonl import read_records
 from drtk.data.rows import Row
 from drtk.data.runs import NamedRun
 from drtk.errors import DrtkError, MismatchError, UsageError
-from drtk.evaluation.config import COMMON, PlotSettings
+from drtk.evaluation.config import PLOT_OPTIONS, PlotSettings
 from drtk.evaluation.plots.base import COLORS, GRAY, MARKERS, SIZE, Numbers, Plot, PlotInputs, shorten, style_axis
 from drtk.evaluation.sentence_data import read_pairs
 from drtk.evaluation.sentences import alignment, open_encoder, pair_cosines, spearman, uniformity, unit
@@ -101,13 +101,13 @@ MOST_SYSTEMS = 4
 class CosineByRating(Plot):
     """drtk plot cosine."""
 
-    takes: ClassVar[frozenset[str]] = COMMON | {"pairs"}
+    takes: ClassVar[frozenset[str]] = PLOT_OPTIONS | {"pairs"}
 
     def numbers(self, inputs: PlotInputs) -> Numbers:
         """Return {"bins": [[low, high], …], "systems": {name: {"spearman", "pairs", "cosines": [[…] per bin]}}}."""
         found: dict[str, tuple[np.ndarray, np.ndarray]] = {}
         for item in inputs.inputs:
-            if inputs.intake.peek(item.source)[:1] == b"{" if _is_file(item.source) else False:
+            if inputs.tracker.peek(item.source)[:1] == b"{" if _is_file(item.source) else False:
                 found |= _read_cosines(item.source, inputs)
             else:
                 found[item.name] = _compute_cosines(item.source, inputs)
@@ -156,7 +156,7 @@ class CosineByRating(Plot):
         axis.set_xlim(-0.6, last + 0.6)
         axis.legend(frameon=False, fontsize=11, loc="lower right")
         pairs = max(system["pairs"] for system in systems.values())
-        style_axis(axis, settings.title or f"Cosine by human rating, {pairs:,} pairs")
+        style_axis(axis, settings.heading or f"Cosine by human rating, {pairs:,} pairs")
 
 
 def _violin(axis: Any, cosines: np.ndarray, x: float, width: float, color: str) -> None:
@@ -181,7 +181,7 @@ def _read_cosines(source: str, inputs: PlotInputs) -> dict[str, tuple[np.ndarray
     rows = read_records(
         source,
         lambda row: (row.get("system"), _take_number(row, "cosine"), _take_number(row, "score")),
-        intake=inputs.intake,
+        tracker=inputs.tracker,
     )
     for system, cosine, rating in rows:
         found.setdefault(str(system or source), []).append((cosine, rating))
@@ -200,8 +200,8 @@ def _take_number(row: Row, field: str) -> float:
 def _compute_cosines(source: str, inputs: PlotInputs) -> tuple[np.ndarray, np.ndarray]:
     if inputs.pairs is None:
         raise UsageError("a model needs sentences: `pairs`")
-    pairs = read_pairs(inputs.pairs, inputs.intake)
-    encode = open_encoder(source, inputs.device, inputs.intake)
+    pairs = read_pairs(inputs.pairs, inputs.tracker)
+    encode = open_encoder(source, inputs.device, inputs.tracker)
     texts = [pair.first for pair in pairs.pairs] + [pair.second for pair in pairs.pairs]
     vectors = encode(texts)
     return pair_cosines(vectors[: len(pairs.pairs)], vectors[len(pairs.pairs) :]), np.array(pairs.scores)
@@ -214,7 +214,7 @@ LINKS = 100  # pairs joined by a line
 class VectorSpace(Plot):
     """drtk plot space."""
 
-    takes: ClassVar[frozenset[str]] = COMMON | {"pairs", "qrels", "rel", "positive", "points"}
+    takes: ClassVar[frozenset[str]] = PLOT_OPTIONS | {"pairs", "qrels", "rel", "positive", "points"}
 
     def numbers(self, inputs: PlotInputs) -> Numbers:
         """Return {"panels": [{"name", "groups": {name: [[x, y], …]}, "links", "variance"}], "geometry": {name: {…}}}."""
@@ -237,8 +237,8 @@ class VectorSpace(Plot):
             draw_geometry(axes.pop(0), geometry)
         for at, (axis, panel) in enumerate(zip(axes, panels, strict=True)):
             draw_plane(axis, panel, geometry, color=COLORS[at])
-        if settings.title:
-            figure.suptitle(settings.title, fontsize=14, fontweight="bold")
+        if settings.heading:
+            figure.suptitle(settings.heading, fontsize=14, fontweight="bold")
 
 
 Groups = Mapping[str, tuple[Sequence[str], np.ndarray]]  # name -> ids and unit vectors (n, d)
@@ -251,7 +251,7 @@ def _project_models(inputs: PlotInputs) -> Numbers:
     if inputs.qrels is not None:
         raise UsageError("`qrels` is for folders of embeddings; models take `pairs`")
     settings = inputs.settings
-    pairs = read_pairs(inputs.pairs, inputs.intake).pairs
+    pairs = read_pairs(inputs.pairs, inputs.tracker).pairs
     positive = POSITIVE if settings.positive is None else settings.positive
     near = [at for at, pair in enumerate(pairs) if pair.score > positive]
     partners = [at + len(pairs) for at in near]
@@ -260,7 +260,7 @@ def _project_models(inputs: PlotInputs) -> Numbers:
     joined = [(("sentences", a), ("sentences", b)) for a, b in zip(near, partners, strict=True)]
     panels, geometry = [], {}
     for item in inputs.inputs:
-        vectors = unit(open_encoder(item.source, inputs.device, inputs.intake)(texts))
+        vectors = unit(open_encoder(item.source, inputs.device, inputs.tracker)(texts))
         geometry[item.name] = {
             "alignment": alignment(vectors[near], vectors[partners]),
             "uniformity": uniformity(vectors),
@@ -314,10 +314,10 @@ def _is_embeddings(item: NamedRun) -> bool:
 
 
 def _load_vectors(item: NamedRun, inputs: PlotInputs) -> tuple[list[str], np.ndarray]:
-    from drtk.runtime.manifest import folder_entry
+    from drtk.runtime.manifest import describe_folder
 
     shards = read_shards(item.source)
-    inputs.intake.inputs.append(folder_entry(item.source))
+    inputs.tracker.inputs.append(describe_folder(item.source))
     for shard in shards:
         check_finite(shard, shard.vectors, range(shard.rows))
     ids = [id for shard in shards for id in shard.ids]

@@ -11,13 +11,13 @@ import orjson
 from drtk.errors import DrtkError, MismatchError, RecordError
 from drtk.expansion.config import WeightingSettings
 from drtk.records import Passage
-from drtk.runtime.inputs import Intake
+from drtk.runtime.inputs import InputTracker
 from drtk.runtime.streams import name_of
-from drtk.text.word_pieces import Pieces, Splitter, WordPieceTokenizer, WordSplit, find_words, get_splitter
+from drtk.text.word_pieces import Splitter, WordPieces, WordPieceTokenizer, WordSplit, find_words, get_splitter
 from drtk.text.words import LUCENE_STOPWORDS, make_stemmer, read_stopwords
 
 
-class Reading(NamedTuple):
+class SplitPassage(NamedTuple):
     """The words of a passage and their pieces, the title's first if titles are read.
 
     ids:    word pieces without special tokens, of the title, then of the text
@@ -50,7 +50,7 @@ class Reading(NamedTuple):
         return values
 
 
-class Reader:
+class PassageSplitter:
     """Split passages into words and pieces. Raises UsageError for an unknown stemmer, DrtkError for a missing stop-word file."""
 
     def __init__(self, tokenizer: WordPieceTokenizer, settings: WeightingSettings, split: WordSplit) -> None:
@@ -63,20 +63,20 @@ class Reader:
             self._stopwords = LUCENE_STOPWORDS if is_listed else frozenset(read_stopwords(settings.stopwords))
         self._with_title = settings.title != "none"
 
-    def __call__(self, passages: Sequence[Passage]) -> list[Reading]:
+    def __call__(self, passages: Sequence[Passage]) -> list[SplitPassage]:
         """Return the passages' readings, in order."""
         titles = [passage.title if self._with_title else "" for passage in passages]
-        of_titles = self._tokenizer(titles) if any(titles) else [Pieces([], [], [])] * len(titles)
+        of_titles = self._tokenizer(titles) if any(titles) else [WordPieces([], [], [])] * len(titles)
         of_texts = self._tokenizer([passage.text for passage in passages])
         readings = []
         for passage, title, of_title, of_text in zip(passages, titles, of_titles, of_texts, strict=True):
             words, owned = self._words(title, of_title)
             more, further = self._words(passage.text, of_text)
             owned += [owner + len(words) if owner >= 0 else -1 for owner in further]
-            readings.append(Reading(passage, of_title.ids + of_text.ids, len(of_title.ids), words + more, owned))
+            readings.append(SplitPassage(passage, of_title.ids + of_text.ids, len(of_title.ids), words + more, owned))
         return readings
 
-    def _words(self, text: str, pieces: Pieces) -> tuple[list[str], list[int]]:
+    def _words(self, text: str, pieces: WordPieces) -> tuple[list[str], list[int]]:
         """Return the words that have a piece and are no stop words, and the number of each piece's word among them."""
         spans = self._split(text, pieces)
         owned = find_words(pieces, spans)
@@ -132,7 +132,7 @@ class Statistics:
 
 
 def read_statistics(
-    sources: Iterable[str], kind: str, made_by: Mapping[str, Any] | None, *, intake: Intake
+    sources: Iterable[str], kind: str, made_by: Mapping[str, Any] | None, *, tracker: InputTracker
 ) -> Statistics:
     """Return the sum of all lines of all files.
 
@@ -143,7 +143,7 @@ def read_statistics(
     total: Statistics | None = None
     source = ""
     for source in sources:
-        for number, line in intake.lines(source):
+        for number, line in tracker.iter_lines(source):
             if not line.strip():
                 continue
             place = f"{name_of(source)}:{number}"
@@ -169,7 +169,7 @@ def _parse_line(line: bytes, place: str) -> dict[str, Any]:
         if not is_complete or any(len(values) != size for values in row["words"].values()):
             raise ValueError
     except (orjson.JSONDecodeError, KeyError, TypeError, ValueError, AttributeError) as error:
-        raise RecordError(place, "holds no statistics; drtk termweight --collect writes them") from error
+        raise RecordError(place, "holds no statistics; drtk termweight with `collect` writes them") from error
     return row
 
 
@@ -194,10 +194,10 @@ class TermWeights(Protocol):
         self, settings: WeightingSettings, statistics: Statistics | None, model: str | None, device: str
     ) -> None: ...
 
-    def __call__(self, readings: Sequence[Reading]) -> list[list[float]]:
-        """Return for each passage a weight, at least 0, for each of its words (`Reading.words`), in order."""
+    def __call__(self, readings: Sequence[SplitPassage]) -> list[list[float]]:
+        """Return for each passage a weight, at least 0, for each of its words (`SplitPassage.words`), in order."""
 
-    def fields(self, reading: Reading, weights: Sequence[float]) -> dict[str, Any]:
+    def fields(self, reading: SplitPassage, weights: Sequence[float]) -> dict[str, Any]:
         """Return additional fields of the passage's record."""
 
 
@@ -206,17 +206,17 @@ class WordWeights:
 
     with_model: ClassVar[bool] = False
 
-    def __call__(self, readings: Sequence[Reading]) -> list[list[float]]:
+    def __call__(self, readings: Sequence[SplitPassage]) -> list[list[float]]:
         """Return a weight per occurrence."""
         return [
             [values[word] for word in reading.words]
             for reading, values in zip(readings, self.values(readings), strict=True)
         ]
 
-    def values(self, readings: Sequence[Reading]) -> Iterable[Mapping[str, float]]:
+    def values(self, readings: Sequence[SplitPassage]) -> Iterable[Mapping[str, float]]:
         """Return the weight of each word, for each passage."""
         raise NotImplementedError
 
-    def fields(self, reading: Reading, weights: Sequence[float]) -> dict[str, Any]:
+    def fields(self, reading: SplitPassage, weights: Sequence[float]) -> dict[str, Any]:
         """Return no additional fields."""
         return {}

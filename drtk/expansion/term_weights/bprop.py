@@ -14,11 +14,11 @@ from torch import Tensor, nn
 
 from drtk.errors import DrtkError, MismatchError
 from drtk.expansion.config import WeightingSettings
-from drtk.expansion.term_weights.base import Needs, Reading, Statistics, WordWeights
+from drtk.expansion.term_weights.base import Needs, SplitPassage, Statistics, WordWeights
 from drtk.models.checkpoint import load_encoder
 from drtk.models.device import choose_device
 from drtk.models.model_folder import locate
-from drtk.text.batching import Tokens, batches_by_length
+from drtk.text.batching import TokenizedTexts, iter_batches_by_length
 from drtk.text.word_pieces import WordSplit
 
 _CPU_TOKENS, _GPU_TOKENS = 2048, 65536
@@ -42,7 +42,7 @@ class FirstTokenAttention:
         if not special or special[0] == loaded.tokenizer.eos_token_id != loaded.tokenizer.cls_token_id:
             raise MismatchError(f"{folder}: puts no special token before a text; a BERT-like encoder is needed")
         self._first, self._last = special[:1], special[1:]
-        self.room = loaded.recipe.passage_length - len(special)
+        self.room = loaded.encoding.passage_length - len(special)
         self._budget = batch_tokens or (_CPU_TOKENS if self._device.type == "cpu" else _GPU_TOKENS)
         self._model: Any = loaded.encoder.backbone
         self._row = _watch_last_layer(self._model, folder)
@@ -59,9 +59,9 @@ class FirstTokenAttention:
         hidden: for each text the positions of pieces that are masked, "continuations" (docs/methods/term-weights.md)
         """
         inputs = [[*self._first, *pieces[: self.room], *self._last] for pieces in texts]
-        tokens = Tokens.of(inputs, None)
+        tokens = TokenizedTexts.from_lists(inputs, None)
         values = [np.zeros(len(pieces), dtype=np.float32) for pieces in texts]
-        for rows in batches_by_length(tokens.lengths, budget=self._budget):
+        for rows in iter_batches_by_length(tokens.lengths, budget=self._budget):
             batch = tokens.pad(rows, pad=self._pad)
             if hidden is not None:
                 for at, row in enumerate(rows):
@@ -193,18 +193,18 @@ class WordAttention:
         self._attention = FirstTokenAttention(
             Path(locate(model)),
             device=device,
-            dtype=settings.dtype,
+            dtype=settings.precision,
             max_length=settings.max_length,
             batch_tokens=settings.batch_tokens,
         )
 
-    def __call__(self, readings: Sequence[Reading]) -> list[dict[str, float]]:
+    def __call__(self, readings: Sequence[SplitPassage]) -> list[dict[str, float]]:
         """Return the values of the words of each passage; 0 for words beyond the longest input."""
-        hidden = [_continuations(reading) for reading in readings] if self._settings.sub2word == "first" else None
+        hidden = [_find_continuations(reading) for reading in readings] if self._settings.sub2word == "first" else None
         attention = self._attention([reading.ids for reading in readings], hidden)
         return [self._of_words(*each) for each in zip(readings, attention, strict=True)]
 
-    def _of_words(self, reading: Reading, attention: Iterable[float]) -> dict[str, float]:
+    def _of_words(self, reading: SplitPassage, attention: Iterable[float]) -> dict[str, float]:
         """Steps B to D of one passage; masked pieces have attention 0."""
         occurrences = [0.0] * len(reading.words)
         for owner, value in zip(reading.owners, attention, strict=True):
@@ -214,7 +214,7 @@ class WordAttention:
         return {word: saturate(value, self._settings.saturation) if value > 0 else 0.0 for word, value in words.items()}
 
 
-def _continuations(reading: Reading) -> list[int]:
+def _find_continuations(reading: SplitPassage) -> list[int]:
     heads = set(reading.heads())
     return [piece for piece, owner in enumerate(reading.owners) if owner >= 0 and piece not in heads]
 
@@ -235,7 +235,7 @@ class Bprop(WordWeights):
         self._collection = normalize(sums)  # step F: the number of passages cancels
         self._unseen = min((share for share in self._collection.values() if share > 0), default=1.0)
 
-    def values(self, readings: Sequence[Reading]) -> Iterator[Mapping[str, float]]:
+    def values(self, readings: Sequence[SplitPassage]) -> Iterator[Mapping[str, float]]:
         """Yield the weight of each word, for each passage."""
         for reading, saturations in zip(readings, self._attention(readings), strict=True):
             yield self._weights(reading.words, saturations)

@@ -8,7 +8,7 @@ from math import log
 from typing import ClassVar
 
 from drtk.expansion.config import WeightingSettings
-from drtk.expansion.term_weights.base import Needs, Reading, Statistics, WordWeights
+from drtk.expansion.term_weights.base import Needs, SplitPassage, Statistics, WordWeights
 from drtk.text.word_pieces import WordSplit
 
 
@@ -32,7 +32,7 @@ def bm25(count: int, length: int, *, idf: float, average: float, k1: float, b: f
     return idf * count / (count + k1 * (1 - b + b * length / average))
 
 
-class Counted(WordWeights):
+class CountBasedWeights(WordWeights):
     """Weights from counts in passage and collection. A word that the collection lacks counts once, in one passage."""
 
     needs: ClassVar[Needs | None] = "counts"
@@ -45,7 +45,7 @@ class Counted(WordWeights):
         self._settings, self._statistics = settings, statistics
         self._average = statistics.length / max(1, statistics.documents)
 
-    def values(self, readings: Sequence[Reading]) -> Iterator[Mapping[str, float]]:
+    def values(self, readings: Sequence[SplitPassage]) -> Iterator[Mapping[str, float]]:
         """Yield the weight of each word, for each passage."""
         for reading in readings:
             counts = Counter(reading.words)
@@ -56,38 +56,38 @@ class Counted(WordWeights):
         """Return the weight of a word with `count` occurrences in a passage of `length` words."""
         raise NotImplementedError
 
-    def _known(self, word: str) -> tuple[int, int]:
+    def _get_counts(self, word: str) -> tuple[int, int]:
         """Return the passages with the word and its occurrences in the collection; at least 1."""
         passages, occurrences = self._statistics.words.get(word, (1, 1))
         return int(passages), int(occurrences)
 
 
-class TfIdf(Counted):
+class TfIdf(CountBasedWeights):
     """tf-idf as in MASTER's paper; 0 for punctuation."""
 
     def weight(self, word: str, count: int, length: int) -> float:
         if not is_word(word):
             return 0.0
-        return tf_idf(count, length, documents=self._statistics.documents, frequency=self._known(word)[0])
+        return tf_idf(count, length, documents=self._statistics.documents, frequency=self._get_counts(word)[0])
 
 
-class InverseFrequency(Counted):
+class InverseFrequency(CountBasedWeights):
     """1 / occurrences in the collection, as in MASTER's released code; punctuation is weighted too."""
 
     def weight(self, word: str, count: int, length: int) -> float:
-        return 1 / self._known(word)[1]
+        return 1 / self._get_counts(word)[1]
 
 
-class Idf(Counted):
+class Idf(CountBasedWeights):
     """Lucene's idf; 0 for punctuation."""
 
     split: ClassVar[WordSplit] = "plain"
 
     def weight(self, word: str, count: int, length: int) -> float:
-        return idf(self._statistics.documents, self._known(word)[0]) if is_word(word) else 0.0
+        return idf(self._statistics.documents, self._get_counts(word)[0]) if is_word(word) else 0.0
 
 
-class Bm25(Counted):
+class Bm25(CountBasedWeights):
     """BM25 score of a one-word query; 0 for punctuation."""
 
     split: ClassVar[WordSplit] = "plain"
@@ -95,6 +95,6 @@ class Bm25(Counted):
     def weight(self, word: str, count: int, length: int) -> float:
         if not is_word(word):
             return 0.0
-        rarity = idf(self._statistics.documents, self._known(word)[0])
+        rarity = idf(self._statistics.documents, self._get_counts(word)[0])
         average = self._average or 1.0
         return bm25(count, length, idf=rarity, average=average, k1=self._settings.k1, b=self._settings.b)

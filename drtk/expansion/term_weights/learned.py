@@ -9,15 +9,15 @@ from typing import Any, ClassVar
 
 from drtk.errors import MismatchError, RecordError
 from drtk.expansion.config import WeightingSettings
-from drtk.expansion.term_weights.base import Needs, Reading, Statistics
+from drtk.expansion.term_weights.base import Needs, SplitPassage, Statistics
 from drtk.models.model_folder import locate
 from drtk.models.term_weighter import TermWeightModel, TermWeightPredictor, load_term_weighter, read_training_facts
 from drtk.records import Passage
-from drtk.runtime.inputs import Intake
+from drtk.runtime.inputs import InputTracker
 from drtk.runtime.streams import name_of
-from drtk.text.expanded_text import added_texts
-from drtk.text.word_pieces import WordPieceTokenizer, WordPlaces, WordSplit, append_added_words
-from drtk.text.words import basic_form, function_words
+from drtk.text.expanded_text import get_added_texts
+from drtk.text.word_pieces import WordPieceTokenizer, WordPositions, WordSplit, append_added_words
+from drtk.text.words import load_function_words, normalize_word
 
 
 def _load(
@@ -27,7 +27,7 @@ def _load(
     weigher = load_term_weighter(Path(locate(model)), method)
     length, budget = settings.max_length, settings.batch_tokens
     return weigher, TermWeightPredictor(
-        weigher, device=device, dtype=settings.dtype, max_length=length, batch_tokens=budget
+        weigher, device=device, dtype=settings.precision, max_length=length, batch_tokens=budget
     )
 
 
@@ -43,7 +43,7 @@ class DeepCT:
     ) -> None:
         _, self._weigh = _load(model or "", "deepct", settings, device)
 
-    def __call__(self, readings: Sequence[Reading]) -> list[list[float]]:
+    def __call__(self, readings: Sequence[SplitPassage]) -> list[list[float]]:
         """Return a weight per occurrence of a word; 0 for words beyond the longest input."""
         outputs = self._weigh([reading.ids for reading in readings])
         return [
@@ -51,7 +51,7 @@ class DeepCT:
             for reading, values in zip(readings, outputs, strict=True)
         ]
 
-    def fields(self, reading: Reading, weights: Sequence[float]) -> dict[str, Any]:
+    def fields(self, reading: SplitPassage, weights: Sequence[float]) -> dict[str, Any]:
         """Return no additional fields."""
         return {}
 
@@ -65,25 +65,25 @@ def quantize(impact: float, largest: float) -> int:
     return min(ceil(steps), LARGEST) if impact > 0 else 0
 
 
-def _fields_to_read(settings: WeightingSettings, facts: Mapping[str, Any]) -> list[str]:
+def _get_expansion_fields(settings: WeightingSettings, facts: Mapping[str, Any]) -> list[str]:
     return list(settings.expand or facts.get("expand") or ())
 
 
 def iter_with_added_texts(
-    passages: Iterable[Passage], model: str, settings: WeightingSettings, *, source: str, intake: Intake
+    passages: Iterable[Passage], model: str, settings: WeightingSettings, *, source: str, tracker: InputTracker
 ) -> Iterator[Passage]:
     """Yield the passages whose added texts can be read, for a model and its settings.
 
-    Raises RecordError (file:line) for others, unless `intake` forgives it.
+    Raises RecordError (file:line) for others, unless `tracker` skips it.
     """
-    fields = _fields_to_read(settings, read_training_facts(Path(locate(model)), "deepimpact"))
+    fields = _get_expansion_fields(settings, read_training_facts(Path(locate(model)), "deepimpact"))
     for passage in passages:
         try:
             for name in fields:
-                added_texts(passage, name)
+                get_added_texts(passage, name)
         except ValueError as error:
-            place = f"{name_of(source)}:{intake.line}" if intake.line else name_of(source)
-            intake.forgive(RecordError(place, f"passage '{passage.id}': {error}"))
+            place = f"{name_of(source)}:{tracker.line}" if tracker.line else name_of(source)
+            tracker.skip_or_raise(RecordError(place, f"passage '{passage.id}': {error}"))
             continue
         yield passage
 
@@ -104,16 +104,16 @@ class DeepImpact:
     ) -> None:
         weigher, self._weigh = _load(model or "", "deepimpact", settings, device)
         self._tokenizer = WordPieceTokenizer(str(locate(model or "")))
-        self._expand = _fields_to_read(settings, weigher.facts)
+        self._expand = _get_expansion_fields(settings, weigher.facts)
         self._largest = settings.impact_max or float(weigher.facts.get("largest") or 0)
         if self._largest <= 0:
             raise MismatchError(f"{model}: does not record its largest impact; give `impact_max`")
         self._impacts: dict[int, dict[str, float]] = {}
 
-    def __call__(self, readings: Sequence[Reading]) -> list[list[float]]:
+    def __call__(self, readings: Sequence[SplitPassage]) -> list[list[float]]:
         """Return a weight, at most 1, per occurrence of a word in title and text. Raises RecordError for bad added texts."""
         places = [
-            WordPlaces(reading.ids, [basic_form(word) for word in reading.words], reading.heads())
+            WordPositions(reading.ids, [normalize_word(word) for word in reading.words], reading.heads())
             for reading in readings
         ]
         if self._expand:
@@ -125,21 +125,21 @@ class DeepImpact:
         for reading, each, values in zip(readings, places, outputs, strict=True):
             impacts = compute_impacts(each, values)
             self._impacts[id(reading)] = impacts
-            own = [impacts.get(basic_form(word), 0.0) for word in reading.words]
+            own = [impacts.get(normalize_word(word), 0.0) for word in reading.words]
             largest = max(own, default=0.0)
             weights.append([impact / largest if largest > 0 else 0.0 for impact in own])
         return weights
 
-    def fields(self, reading: Reading, weights: Sequence[float]) -> dict[str, Any]:
+    def fields(self, reading: SplitPassage, weights: Sequence[float]) -> dict[str, Any]:
         """Return the quantized impacts of the passage's words and of added words."""
         impacts = {word: quantize(impact, self._largest) for word, impact in self._impacts[id(reading)].items()}
         return {"impacts": {word: impact for word, impact in impacts.items() if impact}}
 
 
-def compute_impacts(places: WordPlaces, values: Sequence[float] | Any) -> dict[str, float]:
+def compute_impacts(places: WordPositions, values: Sequence[float] | Any) -> dict[str, float]:
     """Return the impact of each word, the value at the first piece of its first occurrence; none for function words.
 
     values: one number per piece
     """
-    excluded = function_words()
+    excluded = load_function_words()
     return {word: float(values[head]) for word, head in places.first().items() if word not in excluded}

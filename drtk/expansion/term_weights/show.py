@@ -14,7 +14,7 @@ from markupsafe import Markup
 from drtk.errors import MismatchError
 from drtk.records import Passage
 from drtk.runtime import pages
-from drtk.runtime.progress import printable
+from drtk.runtime.progress import escape_control_characters
 from drtk.text.word_pieces import RecordedTokenizers, WordPieceTokenizer, read_weights_tokenizer, split_by_pieces
 
 Word = tuple[str, float]
@@ -105,11 +105,11 @@ def format_terminal(passages: Iterable[WeightedPassage], *, color: bool) -> Iter
         if number:
             yield ""
         title = "".join(_shade(part, each.largest, color) for part in each.title)
-        yield f"{printable(each.passage.id)}  {title}".rstrip()
+        yield f"{escape_control_characters(each.passage.id)}  {title}".rstrip()
         yield from _wrap(each, width, color)
         if each.top:
             top = "  ".join(f"{word} {figure}" for (word, _), figure in zip(each.top, each.figures(), strict=True))
-            yield from textwrap.wrap(printable(top), width)
+            yield from textwrap.wrap(escape_control_characters(top), width)
 
 
 def _wrap(each: WeightedPassage, width: int, color: bool) -> Iterator[str]:
@@ -141,24 +141,26 @@ def _iter_clusters(parts: Iterable[Word]) -> Iterator[list[Word]]:
 
 
 def _shade(word: Word, largest: float, color: bool) -> str:
-    text, weight = printable(word[0]), word[1]
+    text, weight = escape_control_characters(word[0]), word[1]
     shade = round(weight / largest * (len(_SHADES) - 1))
     return f"\x1b[30;48;5;{_SHADES[shade]}m{text}\x1b[0m" if color and shade else text
 
 
 def build_page(passages: Iterable[WeightedPassage], *, title: str) -> Iterator[str]:
     """Yield the lines of an HTML page: passages with their words shaded by weight, and their heaviest words."""
-    return pages.page(title, _page_parts(passages))
+    return pages.render_page(title, _page_parts(passages))
 
 
 def _page_parts(passages: Iterable[WeightedPassage]) -> Iterator[Markup]:
     scale = [(f" {step / 5:.1f} ", step / 5) for step in range(6)]
-    yield pages.paragraph(Markup("Share of the passage's largest weight: ") + pages.shaded(scale, 1.0), kind="words")
+    yield pages.render_paragraph(
+        Markup("Share of the passage's largest weight: ") + pages.render_shaded_words(scale, 1.0), kind="words"
+    )
     for each in passages:
-        yield pages.heading(
-            Markup("{} <code>{}</code>").format(pages.shaded(each.title, each.largest), each.passage.id)
+        yield pages.render_heading(
+            Markup("{} <code>{}</code>").format(pages.render_shaded_words(each.title, each.largest), each.passage.id)
         )
-        yield pages.paragraph(pages.shaded(each.text, each.largest), kind="words")
+        yield pages.render_paragraph(pages.render_shaded_words(each.text, each.largest), kind="words")
         if each.top:
             rows = zip(each.top, each.figures(), strict=True)
-            yield pages.bars((word, figure, weight / each.largest) for (word, weight), figure in rows)
+            yield pages.render_bar_table((word, figure, weight / each.largest) for (word, weight), figure in rows)

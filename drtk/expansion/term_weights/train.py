@@ -13,14 +13,14 @@ from torch import Tensor, nn
 from drtk.data.corpus_store import CorpusStore
 from drtk.errors import DrtkError, RecordError
 from drtk.expansion.config import WeightingSettings, WeightTrainingConfig
-from drtk.losses.ranking import pair_loss, recall_loss
+from drtk.losses.ranking import pairwise_softmax_loss, term_recall_loss
 from drtk.models.term_weighter import TermWeightModel, TermWeightPredictor, save_term_weighter
 from drtk.records import Passage
 from drtk.runtime.sharding import sample_evenly
-from drtk.text.expanded_text import added_texts
-from drtk.text.word_pieces import WordPieceTokenizer, WordPlaces, locate_passage_words
-from drtk.text.words import function_words, make_stemmer, question_words
-from drtk.training.arguments import Schedule, plan_schedule, training_arguments
+from drtk.text.expanded_text import get_added_texts
+from drtk.text.word_pieces import WordPieceTokenizer, WordPositions, locate_passage_words
+from drtk.text.words import extract_question_words, load_function_words, make_stemmer
+from drtk.training.arguments import Schedule, build_training_arguments, plan_schedule
 from drtk.training.dataset import CorpusTexts, SampledExample, SampledExamples
 from drtk.training.examples import PackedExamples, TrainingData
 from drtk.training.fit import fit
@@ -33,14 +33,14 @@ _BATCH = 1000  # passages that are looked up together
 _SAMPLE = 2000  # training passages in which the largest impact is searched
 
 
-class AskedPassage(NamedTuple):
+class PassageQuestions(NamedTuple):
     """A passage and the questions it answers."""
 
     passage: Passage
     queries: list[str]
 
 
-class AskedPassages:
+class PassageQuestionsByNumber:
     """The positives of all examples by number, each with all the questions it answers."""
 
     def __init__(self, examples: PackedExamples, *, queries: dict[str, str], corpus: CorpusTexts) -> None:
@@ -54,16 +54,16 @@ class AskedPassages:
     def __len__(self) -> int:
         return len(self._ids)
 
-    def __getitem__(self, number: int) -> AskedPassage:
+    def __getitem__(self, number: int) -> PassageQuestions:
         id = self._ids[number]
-        (passage,) = self._corpus.many([id])
-        return AskedPassage(passage, [self._texts[query] for query in dict.fromkeys(self._queries[id])])
+        (passage,) = self._corpus.get_many([id])
+        return PassageQuestions(passage, [self._texts[query] for query in dict.fromkeys(self._queries[id])])
 
 
 def compute_recall(words: Iterable[str], queries: Sequence[str], *, stem: Callable[[str], str]) -> list[float]:
     """Return for each word the share of the queries with a word of the same stem; 0 for function words."""
-    stems = [{stem(word) for word in question_words(query)} for query in queries]
-    excluded = function_words()
+    stems = [{stem(word) for word in extract_question_words(query)} for query in queries]
+    excluded = load_function_words()
     shares: dict[str, float] = {}
     for word in words:
         if word not in shares:
@@ -72,7 +72,7 @@ def compute_recall(words: Iterable[str], queries: Sequence[str], *, stem: Callab
     return [shares[word] for word in words]
 
 
-class _Collator:
+class _PassageCollator:
     """Tokenize passages. room: word pieces of an input; expand: fields whose texts are read after a passage"""
 
     def __init__(
@@ -88,15 +88,15 @@ class _Collator:
         self._expand = expand
         self._before = len(weigher.first)  # special tokens
 
-    def _inputs(self, places: Sequence[WordPlaces]) -> dict[str, np.ndarray]:
+    def _inputs(self, places: Sequence[WordPositions]) -> dict[str, np.ndarray]:
         tokens = self._weigher.tokens([each.ids for each in places], room=self._room)
         return tokens.pad(np.arange(len(places)), pad=self._weigher.pad)
 
 
-class RecallCollator(_Collator):
+class RecallCollator(_PassageCollator):
     """Batches for DeepCT: the model's inputs, and `recall` and `first`, (passages, tokens)."""
 
-    def __call__(self, items: Sequence[AskedPassage]) -> dict[str, Tensor]:
+    def __call__(self, items: Sequence[PassageQuestions]) -> dict[str, Tensor]:
         """Return the inputs of a step."""
         stem = make_stemmer("porter")
         places = locate_passage_words([item.passage for item in items], self._tokenizer, "pieces", title=self._title)
@@ -110,7 +110,7 @@ class RecallCollator(_Collator):
         return _to_tensors(batch | {"recall": recall, "first": first})
 
 
-class PairCollator(_Collator):
+class PairCollator(_PassageCollator):
     """Batches for DeepImpact of a positive and a negative per example: inputs, and `asked`, (2 * examples, tokens).
 
     asked: 1 at the first piece of the first occurrence of a word of the question
@@ -130,7 +130,7 @@ class PairCollator(_Collator):
         asked = np.zeros(batch["input_ids"].shape, dtype=np.float32)
         for row, each in enumerate(places):
             first = each.first()
-            for word in question_words(items[row // 2].query):
+            for word in extract_question_words(items[row // 2].query):
                 head = first.get(word, self._room)
                 if head < self._room:
                     asked[row, self._before + head] = 1
@@ -144,12 +144,12 @@ def _to_tensors(arrays: dict[str, np.ndarray]) -> dict[str, Tensor]:
 def check_added_texts(ids: Sequence[str], corpus: CorpusStore, fields: Sequence[str]) -> None:
     """Raise RecordError (file:line) for the first passage with a field of `fields` that holds no texts."""
     for begin in range(0, len(ids) if fields else 0, _BATCH):
-        for passage in corpus.many(ids[begin : begin + _BATCH]):
+        for passage in corpus.get_many(ids[begin : begin + _BATCH]):
             try:
                 for name in fields:
-                    added_texts(passage, name)
+                    get_added_texts(passage, name)
             except ValueError as error:
-                raise RecordError(corpus.place(passage.id), f"passage '{passage.id}': {error}") from error
+                raise RecordError(corpus.locate(passage.id), f"passage '{passage.id}': {error}") from error
 
 
 def plan(
@@ -162,19 +162,19 @@ def plan(
     return plan_schedule(len(passages), training, what="passages", source=source)
 
 
-def recall_objective(model: nn.Module, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
+def make_recall_objective(model: nn.Module, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
     """Return {"recall": ()}, DeepCT's loss of a batch."""
     inputs = dict(inputs)
     recall, first = inputs.pop("recall"), inputs.pop("first")
-    return {"recall": recall_loss(model(**inputs), recall, first)}
+    return {"recall": term_recall_loss(model(**inputs), recall, first)}
 
 
-def pair_objective(model: nn.Module, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
+def make_pair_objective(model: nn.Module, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
     """Return {"pairs": ()}, DeepImpact's loss of a batch with alternating rows of positives and negatives."""
     inputs = dict(inputs)
     asked = inputs.pop("asked")  # (2 * pairs, tokens)
     scores = (model(**inputs) * asked).sum(dim=1)
-    return {"pairs": pair_loss(scores[0::2], scores[1::2])}
+    return {"pairs": pairwise_softmax_loss(scores[0::2], scores[1::2])}
 
 
 def train_weigher(
@@ -198,15 +198,15 @@ def train_weigher(
     length = settings.max_length or min(MAX_LENGTH[method], weigher.longest)
     title = settings.title or "join"
     clip = [f"max_grad_norm={MAX_GRADIENT[method]}"]
-    arguments = training_arguments(training, schedule, folder, seed=seed, device=device, defaults=clip)
+    arguments = build_training_arguments(training, schedule, folder, seed=seed, device=device, defaults=clip)
     tokenizer = WordPieceTokenizer(str(weigher.folder))
     reading: dict[str, Any] = {"room": weigher.room(length), "title": title, "expand": settings.expand}
     texts: dict[str, Any] = {"queries": data.queries, "corpus": data.corpus}
-    steps: dict[str, Any] = {"batch": training.batch, "steps": schedule.steps, "seed": seed}
+    steps: dict[str, Any] = {"batch": training.batch_size, "steps": schedule.steps, "seed": seed}
     dataset: EpochDataset[Any]
     collate: Callable[[Sequence[Any]], dict[str, Tensor]]
     if method == "deepct":
-        dataset = EpochDataset(AskedPassages(data.examples, **texts), **steps)
+        dataset = EpochDataset(PassageQuestionsByNumber(data.examples, **texts), **steps)
         collate = RecallCollator(weigher, tokenizer, **reading)
     else:
         dataset = SampledExamples(data.examples, **texts, negatives=1, **steps)
@@ -227,7 +227,7 @@ def train_weigher(
         weigher.module.train(),
         dataset,
         collate,
-        objective=recall_objective if method == "deepct" else pair_objective,
+        objective=make_recall_objective if method == "deepct" else make_pair_objective,
         arguments=arguments,
         schedule=schedule,
         folder=folder,
@@ -250,10 +250,10 @@ def find_largest_impact(
     """Return the largest impact of a word, without function words, in at most 2,000 of the examples' passages."""
     ids = [*sample_evenly(examples.passage_ids, _SAMPLE, of=len(examples.passage_ids))]
     run = TermWeightPredictor(weigher, device=device, dtype="float32", max_length=length)
-    excluded = function_words()
+    excluded = load_function_words()
     largest = 0.0
     for begin in range(0, len(ids), 256):
-        passages = corpus.many(ids[begin : begin + 256])
+        passages = corpus.get_many(ids[begin : begin + 256])
         places = locate_passage_words(
             passages, tokenizer, "basic", title=settings.title or "join", expand=settings.expand
         )
@@ -261,5 +261,5 @@ def find_largest_impact(
             heads = [head for word, head in each.first().items() if word not in excluded]
             largest = max([largest, *map(float, values[heads])])
     if largest <= 0:
-        raise DrtkError("every impact is 0 after training: try another `seed` or a lower `lr`")
+        raise DrtkError("every impact is 0 after training: try another `seed` or a lower `learning_rate`")
     return largest

@@ -18,21 +18,28 @@ from drtk.data.jsonl import dump, read_passages
 from drtk.errors import MismatchError, UsageError
 from drtk.expansion.config import WeightingSettings
 from drtk.expansion.term_weights import TERM_WEIGHTS
-from drtk.expansion.term_weights.base import Needs, Reader, Reading, Statistics, TermWeights, read_statistics
+from drtk.expansion.term_weights.base import (
+    Needs,
+    PassageSplitter,
+    SplitPassage,
+    Statistics,
+    TermWeights,
+    read_statistics,
+)
 from drtk.expansion.term_weights.bprop import WordAttention
 from drtk.expansion.term_weights.counted import is_word
 from drtk.models.model_folder import locate
-from drtk.pretraining.masking.strategies import largest_first, mask_budget, scale_weights
+from drtk.pretraining.masking.strategies import compute_mask_budget, scale_weights, sort_largest_first
 from drtk.records import Passage
-from drtk.runtime.filter_job import Done, FilterJob
-from drtk.runtime.inputs import Intake
+from drtk.runtime.filter_job import FilterJob, WindowResult
+from drtk.runtime.inputs import InputTracker
 from drtk.runtime.manifest import is_done, read_manifest_if_any
 from drtk.runtime.progress import log
 from drtk.runtime.runners import BatchFunction, RunnerSettings, run_filter
 from drtk.runtime.streams import is_replaceable, is_stream
-from drtk.text.rng import generator
-from drtk.text.word_pieces import Pieces, WordPieceTokenizer, WordSplit, find_words, split_plain
-from drtk.text.words import read_stopwords, stop_words
+from drtk.text.rng import create_generator
+from drtk.text.word_pieces import WordPieces, WordPieceTokenizer, WordSplit, find_words, split_plain
+from drtk.text.words import load_stop_words, read_stopwords
 
 RATE = 0.15  # masking rate of the report
 _ROWS = {
@@ -44,28 +51,28 @@ _ROWS = {
 }
 
 
-def count_masked(reading: Reading, pieces: Pieces, weights: Sequence[float], seed: int) -> dict[str, int]:
+def count_masked(reading: SplitPassage, pieces: WordPieces, weights: Sequence[float], seed: int) -> dict[str, int]:
     """Count the pieces of a passage's text, those masked at a rate of 15%, and the stop words and marks among these.
 
     The last are counted for each row of the report. pieces: of the text; weights: one per piece
     """
     empty = _is_stopword_or_mark(reading.passage.text, pieces)
     values = np.array(weights, dtype=np.float64)
-    chance = generator(seed, reading.passage.id, "rom").random(len(values))
+    chance = create_generator(seed, reading.passage.id, "rom").random(len(values))
     scores = {
         "hidden by chance": chance,
         "highest weights": values,
         **{f"hidden, {how}": scale_weights(values, how) + chance for how in ("max", "minmax", "sum")},
     }
-    budget = mask_budget(RATE, len(values))
+    budget = compute_mask_budget(RATE, len(values))
     counts = {"passages": 1, "pieces": len(values), "hidden": budget, "stop words": int(empty.sum())}
-    return counts | {name: int(empty[largest_first(each)[:budget]].sum()) for name, each in scores.items()}
+    return counts | {name: int(empty[sort_largest_first(each)[:budget]].sum()) for name, each in scores.items()}
 
 
-def _is_stopword_or_mark(text: str, pieces: Pieces) -> np.ndarray:
+def _is_stopword_or_mark(text: str, pieces: WordPieces) -> np.ndarray:
     """Return a mask of the pieces, (pieces,), bool."""
     spans = split_plain(text, pieces)
-    listed = stop_words()
+    listed = load_stop_words()
     words = [text[begin:end].lower().replace("’", "'") for begin, end in spans]
     is_empty = [word in listed or not is_word(word) for word in words]
     return np.array([owner < 0 or is_empty[owner] for owner in find_words(pieces, spans)], dtype=bool)
@@ -103,20 +110,20 @@ class Plan(NamedTuple):
         return kind
 
 
-class Collect(BatchFunction):
+class StatisticsCollector(BatchFunction):
     """Compute statistics, one line per window. made_by: the choices that decide them"""
 
     def __init__(self, plan: Plan, kind: str, made_by: dict[str, Any]) -> None:
         self._kind, self._made_by = kind, made_by
-        self._reader = Reader(WordPieceTokenizer(plan.tokenizer), plan.settings, plan.split)
+        self._reader = PassageSplitter(WordPieceTokenizer(plan.tokenizer), plan.settings, plan.split)
         is_attention = kind == "attention"
         self._attention = WordAttention(plan.settings, plan.model or "", plan.device) if is_attention else None
 
-    def prepare(self, records: list[Passage]) -> list[Reading]:
+    def prepare(self, records: list[Passage]) -> list[SplitPassage]:
         """Split the passages into words."""
         return self._reader(records)
 
-    def __call__(self, prepared: list[Reading]) -> Done:
+    def __call__(self, prepared: list[SplitPassage]) -> WindowResult:
         """Return the sums of the window."""
         sums = Statistics(self._kind, self._made_by)
         values: Iterable[Mapping[str, Sequence[float]]]
@@ -127,36 +134,36 @@ class Collect(BatchFunction):
             values = ({word: [1, count] for word, count in words.items()} for words in counts)
         for reading, words in zip(prepared, values, strict=True):
             sums.add(words, length=sum(map(is_word, reading.words)))
-        return Done([sums.line()])
+        return WindowResult([sums.line()])
 
 
-class Weigh(BatchFunction):
+class PassageWeigher(BatchFunction):
     """Add "weights", one per word piece of the text, "title_weights" if titles are read, and the name of the tokenizer."""
 
     def __init__(self, plan: Plan, statistics: Statistics | None, bare: bool, report: bool) -> None:
         self._plan, self._bare, self._report = plan, bare, report
         self._tokenizer = WordPieceTokenizer(plan.tokenizer)
-        self._reader = Reader(self._tokenizer, plan.settings, plan.split)
+        self._reader = PassageSplitter(self._tokenizer, plan.settings, plan.split)
         self._method: TermWeights = TERM_WEIGHTS.load(plan.method)(plan.settings, statistics, plan.model, plan.device)
 
-    def prepare(self, records: list[Passage]) -> list[Reading]:
+    def prepare(self, records: list[Passage]) -> list[SplitPassage]:
         """Split the passages into words."""
         return self._reader(records)
 
-    def __call__(self, prepared: list[Reading]) -> Done:
+    def __call__(self, prepared: list[SplitPassage]) -> WindowResult:
         """Return the passages, in order, as JSON lines."""
         lines = []
         report: Counter[str] = Counter()
         for reading, weights in zip(prepared, self._method(prepared), strict=True):
-            values = normalize_weights(weights, self._plan.settings.normalize)
+            values = normalize_weights(weights, self._plan.settings.weight_norm)
             pieces = reading.spread(values, self._plan.settings.spread)
             lines.append(self._line(reading, pieces, self._method.fields(reading, values)))
             if self._report:
                 texts = self._tokenizer([reading.passage.text])[0]
                 report.update(count_masked(reading, texts, pieces[reading.title :], self._plan.seed))
-        return Done(lines, {"report": dict(report)} if self._report else {})
+        return WindowResult(lines, {"report": dict(report)} if self._report else {})
 
-    def _line(self, reading: Reading, pieces: list[float], more: dict[str, Any]) -> bytes:
+    def _line(self, reading: SplitPassage, pieces: list[float], more: dict[str, Any]) -> bytes:
         fields: dict[str, Any] = {"weights": pieces[reading.title :]}
         if reading.title:
             fields["title_weights"] = pieces[: reading.title]
@@ -204,7 +211,7 @@ def _resolve_title(wish: str | None, method: str, model: str | None) -> Literal[
     facts = None if model is None else read_manifest_if_any(locate(model)).get("term_weights")
     stated = facts.get("title") if isinstance(facts, dict) and facts.get("method") == method else None
     if wish is not None and stated is not None and wish != stated:
-        raise MismatchError(f"{model}: was trained with --title {stated}; --title {wish} contradicts it")
+        raise MismatchError(f"{model}: was trained with `title` {stated}; `title` {wish} contradicts it")
     return "none" if (wish or stated) == "none" else "join"
 
 
@@ -220,9 +227,9 @@ def describe_choices(plan: Plan, kind: str) -> dict[str, Any]:
     if settings.stopwords not in ("none", "lucene"):
         choices["stopwords"] = _digest("\n".join(read_stopwords(settings.stopwords)))
     if kind == "attention":
-        from drtk.models.checkpoint import weights_digest
+        from drtk.models.checkpoint import digest_weights
 
-        choices["model"] = weights_digest(Path(locate(plan.model or "")))
+        choices["model"] = digest_weights(Path(locate(plan.model or "")))
     elif plan.split == "pieces":
         choices["tokenizer"] = _digest(repr(WordPieceTokenizer(plan.tokenizer).identity))
     return choices
@@ -239,9 +246,9 @@ def collect(source: str, plan: Plan, *, running: RunnerSettings, job: FilterJob)
         raise UsageError("`collect`: this method uses no collection")
     job.kind = "term statistics"
     run_filter(
-        read_passages(source, intake=job.intake, side_files=job.side_files),
+        read_passages(source, tracker=job.tracker, side_files=job.side_files),
         job,
-        Collect,
+        StatisticsCollector,
         plan,
         kind,
         describe_choices(plan, kind),
@@ -254,7 +261,7 @@ def merge(sources: Sequence[str], plan: Plan, job: FilterJob) -> None:
     """Write the sum of several files of statistics as one line. Raises what `read_statistics` raises."""
     if not sources or plan.needs is None:
         raise UsageError("`merge` joins the files of `collection`, for a method that uses one; name them")
-    total = read_statistics(sources, plan.needs, None, intake=job.intake)
+    total = read_statistics(sources, plan.needs, None, tracker=job.tracker)
     job.kind = "term statistics"
     job.counts |= {"passages": total.documents, "words": len(total.words)}
     job.run([list(sources)], lambda _: [total.line()], unit="files")
@@ -273,27 +280,29 @@ def weigh(
             raise UsageError("`collection`: this method uses no collection")
         _weigh(source, plan, None, report, running, job)
     elif collections:
-        statistics = read_statistics(collections, kind, describe_choices(plan, kind), intake=job.intake)
+        statistics = read_statistics(collections, kind, describe_choices(plan, kind), tracker=job.tracker)
         _weigh(source, plan, statistics, report, running, job)
     else:
-        job.intake.keep(source, *job.side_files)
+        job.tracker.copy_streams(source, *job.side_files)
         choices = describe_choices(plan, kind)
         with _collect_input(source, plan, choices, running, job) as made:
             is_empty = not Path(made).stat().st_size
-            statistics = Statistics(kind, {}) if is_empty else read_statistics([made], kind, choices, intake=Intake())
+            statistics = (
+                Statistics(kind, {}) if is_empty else read_statistics([made], kind, choices, tracker=InputTracker())
+            )
             _weigh(source, plan, statistics, report, running, job)
 
 
 def _weigh(
     source: str, plan: Plan, statistics: Statistics | None, report: bool, running: RunnerSettings, job: FilterJob
 ) -> None:
-    passages = read_passages(source, intake=job.intake, side_files=job.side_files)
+    passages = read_passages(source, tracker=job.tracker, side_files=job.side_files)
     if plan.method == "deepimpact":
         from drtk.expansion.term_weights.learned import iter_with_added_texts
 
-        passages = iter_with_added_texts(passages, plan.model or "", plan.settings, source=source, intake=job.intake)
+        passages = iter_with_added_texts(passages, plan.model or "", plan.settings, source=source, tracker=job.tracker)
     window = _READ_BY_MODEL if TERM_WEIGHTS.load(plan.method).with_model else _PLAIN
-    run_filter(passages, job, Weigh, plan, statistics, job.bare, report, running=running, window=window)
+    run_filter(passages, job, PassageWeigher, plan, statistics, job.bare, report, running=running, window=window)
     if report:
         for line in format_report(job.counts.get("report", {}), plan.method):
             log(line)
@@ -317,7 +326,7 @@ def _collect_input(
             resume=job.resume and is_kept,
             force=job.force,
             side_files=job.side_files,
-            intake=Intake(job.intake.skip_bad, stand_ins=job.intake.stand_ins),
+            tracker=InputTracker(job.tracker.skip_bad, stand_ins=job.tracker.stand_ins),
             log_summary=False,
         )
         first.recover()

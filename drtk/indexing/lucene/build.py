@@ -19,7 +19,7 @@ from drtk.indexing.base import write_ids
 from drtk.indexing.lucene.jvm import in_background, java, lucene_error, start_jvm
 from drtk.indexing.lucene.search import IDS_FILE, INDEX_FOLDER, JavaMap, bind, chain, find_method, open_reader
 from drtk.records import Passage
-from drtk.runtime.progress import Progress, detail, warn
+from drtk.runtime.progress import Progress, log_detail, warn
 
 _SPOOL_FOLDER = "passages.part"
 _IDS_AT_A_TIME = 500_000
@@ -113,7 +113,7 @@ def _run_indexer(spool: Path, folder: Path, configure: Callable[[Any], None], th
         in_background(run, stop=lambda: worker[0].interrupt())
         indexed = indexer.getCounters().indexed.get()
     if indexed != count:
-        detail(output[0])
+        log_detail(output[0])
         reason = re.search(r"^\S*(?:Exception|Error)\b.*", output[0], re.MULTILINE)
         raise DrtkError(
             f"{folder}: Lucene indexed {indexed:,} of {count:,} passages{f': {reason[0]}' if reason else ''}"

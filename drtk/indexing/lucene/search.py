@@ -17,7 +17,7 @@ from weakref import finalize
 import orjson
 
 from drtk.errors import MismatchError
-from drtk.indexing.base import IdTable, Ranking, best_first
+from drtk.indexing.base import IdTable, Ranking, sort_hits
 from drtk.indexing.config import BM25SearchSettings
 from drtk.indexing.lucene.jvm import in_background, java, lucene_error, start_jvm
 
@@ -213,8 +213,7 @@ class LuceneSearcher:
         except jnius.JavaException as error:
             raise lucene_error(error, str(self.folder)) from error
         return [
-            best_first(self._ids.take(hit["doc"] for hit in hits), [hit["score"] for hit in hits], k)
-            for hits in results
+            sort_hits(self._ids.take(hit["doc"] for hit in hits), [hit["score"] for hit in hits], k) for hits in results
         ]
 
     def _hits(self, order: Callable[[int], Any], texts: Sequence[str], k: int) -> list[list[dict[str, Any]]]:

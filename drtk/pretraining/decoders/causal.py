@@ -16,7 +16,7 @@ from drtk.pretraining.decoders.transformer import DecoderInput, replace_first
 _DROPOUTS = ("hidden_dropout_prob", "dropout"), ("attention_probs_dropout_prob", "attention_dropout")
 
 
-class CausalReader(nn.Module):
+class CausalDecoder(nn.Module):
     """Run [source ; embed(ids)[:, 1:]] through `layers` blocks as in GPT-2, and a final norm.
 
     A token sees position 0, where the vector is, and the `window` most recent tokens, itself included. The state at
@@ -26,22 +26,22 @@ class CausalReader(nn.Module):
     needs_source = True
     says_next = True
 
-    def __init__(self, anatomy: BackboneAdapter, *, layers: Count = 1, window: Count = 3) -> None:
+    def __init__(self, adapter: BackboneAdapter, *, layers: Count = 1, window: Count = 3) -> None:
         super().__init__()
-        if not anatomy.has_positions:
+        if not adapter.has_positions:
             raise MismatchError(
-                f"the reader 'causal' needs position vectors; an encoder of type {anatomy.family} has none"
+                f"the reader 'causal' needs position vectors; an encoder of type {adapter.family} has none"
             )
         self.window = window
-        config = anatomy.config
+        config = adapter.config
         residual_dropout, attention_dropout = (
             float(next(getattr(config, name) for name in names if hasattr(config, name))) for names in _DROPOUTS
         )
-        with torch.device(anatomy.backbone.device):
+        with torch.device(adapter.backbone.device):
             self.blocks = nn.ModuleList(
                 [
-                    _Block(
-                        anatomy.hidden_size,
+                    _GPT2Block(
+                        adapter.hidden_size,
                         int(config.num_attention_heads),
                         inner=int(getattr(config, "intermediate_size", None) or config.hidden_dim),
                         residual_dropout=residual_dropout,
@@ -50,9 +50,9 @@ class CausalReader(nn.Module):
                     for _ in range(layers)
                 ]
             )
-            self.norm = nn.LayerNorm(anatomy.hidden_size, eps=1e-5)
+            self.norm = nn.LayerNorm(adapter.hidden_size, eps=1e-5)
         self._init_weights(float(config.initializer_range))
-        self.to(anatomy.backbone.dtype)
+        self.to(adapter.backbone.dtype)
 
     @torch.no_grad()
     def _init_weights(self, spread: float) -> None:
@@ -66,7 +66,7 @@ class CausalReader(nn.Module):
 
     def forward(self, view: DecoderInput, source: Tensor) -> Tensor:
         """source: (B, H); return (B, L, H)."""
-        hidden = replace_first(source, view.anatomy.embed(view.ids, view.types))
+        hidden = replace_first(source, view.adapter.embed(view.ids, view.types))
         seen = self.visible_tokens(view.attention)
         for block in self.blocks:
             hidden = block(hidden, seen)
@@ -82,7 +82,7 @@ class CausalReader(nn.Module):
         return near.unsqueeze(1)
 
 
-class _Block(nn.Module):
+class _GPT2Block(nn.Module):
     """A pre-norm GPT-2 block: x + attention(norm(x)), then x + mlp(norm(x)). Dropouts are rates."""
 
     def __init__(

@@ -20,13 +20,13 @@ from drtk.pretraining.config import Count, Share
 class DecoderInput:
     """The tokens of a slot for a batch, (B, L) each, padded on the right.
 
-    anatomy: the encoder's parts    ids: hidden tokens masked or replaced    clean_ids: the original tokens
+    adapter: the encoder's parts    ids: hidden tokens masked or replaced    clean_ids: the original tokens
     attention: 1 at tokens, 0 at padding    types: token types, None if all are 0
     states: returns the encoder's states of these tokens, as `BackboneAdapter.encode` does
     visible: (B, L, L) bool, the tokens that each row may see; for "two-stream" only
     """
 
-    anatomy: BackboneAdapter
+    adapter: BackboneAdapter
     ids: Tensor
     clean_ids: Tensor
     attention: Tensor
@@ -40,10 +40,10 @@ def replace_first(source: Tensor, hidden: Tensor) -> Tensor:
     return torch.cat([source.unsqueeze(1).to(hidden.dtype), hidden[:, 1:]], dim=1)
 
 
-class EncoderReader(nn.Module):
+class EncoderOutput(nn.Module):
     """Return the encoder's last states. It has no parameters and takes no vector."""
 
-    def __init__(self, anatomy: BackboneAdapter) -> None:
+    def __init__(self, adapter: BackboneAdapter) -> None:
         super().__init__()
 
     def forward(self, view: DecoderInput, source: Tensor | None = None) -> Tensor:
@@ -61,19 +61,21 @@ class Decoder(nn.Module):
     needs_source = True
 
     def __init__(
-        self, anatomy: BackboneAdapter, *, layers: Count = 2, init: Literal["random", "copy"] = "random"
+        self, adapter: BackboneAdapter, *, layers: Count = 2, init: Literal["random", "copy"] = "random"
     ) -> None:
         super().__init__()
-        self.layers = anatomy.new_layers(layers, init)
+        self.layers = adapter.create_layers(layers, init)
 
     def forward(self, view: DecoderInput, source: Tensor) -> Tensor:
         """source: (B, H); return (B, L, H)."""
-        anatomy = view.anatomy
-        hidden = replace_first(source, anatomy.embed(view.ids, view.types))
-        return anatomy.finish(anatomy.run(self.layers, hidden, anatomy.mask(view.attention))[-1])
+        adapter = view.adapter
+        hidden = replace_first(source, adapter.embed(view.ids, view.types))
+        return adapter.apply_final_norm(
+            adapter.run_layers(self.layers, hidden, adapter.build_attention_mask(view.attention))[-1]
+        )
 
 
-class Condenser(nn.Module):
+class CondenserHead(nn.Module):
     """Run [states[-1][:, 0] ; states[skip][:, 1:]] through `layers` layers of the encoder's kind.
 
     own_vector: its bottleneck is the late first token of the slot itself; a composition names no source for it
@@ -85,24 +87,26 @@ class Condenser(nn.Module):
 
     def __init__(
         self,
-        anatomy: BackboneAdapter,
+        adapter: BackboneAdapter,
         *,
         layers: Count = 2,
         skip: int | Literal["half"] = "half",
         init: Literal["random", "copy"] = "random",
     ) -> None:
         super().__init__()
-        self.skip = anatomy.depth // 2 if skip == "half" else skip
-        if not 0 <= self.skip <= anatomy.depth:
-            raise MismatchError(f"the encoder has {anatomy.depth} layers; condenser was to skip from layer {self.skip}")
-        self.layers = anatomy.new_layers(layers, init)
+        self.skip = adapter.depth // 2 if skip == "half" else skip
+        if not 0 <= self.skip <= adapter.depth:
+            raise MismatchError(f"the encoder has {adapter.depth} layers; condenser was to skip from layer {self.skip}")
+        self.layers = adapter.create_layers(layers, init)
 
     def forward(self, view: DecoderInput, source: Tensor | None = None) -> Tensor:
         """Return (B, L, H). source: (B, H), replaces the slot's own vector when its gain is measured."""
-        states, anatomy = view.states(), view.anatomy
+        states, adapter = view.states(), view.adapter
         first = states[-1][:, :1] if source is None else source.unsqueeze(1)
         hidden = torch.cat([first, states[self.skip][:, 1:]], dim=1)
-        return anatomy.finish(anatomy.run(self.layers, hidden, anatomy.mask(view.attention))[-1])
+        return adapter.apply_final_norm(
+            adapter.run_layers(self.layers, hidden, adapter.build_attention_mask(view.attention))[-1]
+        )
 
 
 class Discriminator(nn.Module):
@@ -111,22 +115,22 @@ class Discriminator(nn.Module):
     needs_source = True
     own_head = True
 
-    def __init__(self, anatomy: BackboneAdapter) -> None:
+    def __init__(self, adapter: BackboneAdapter) -> None:
         super().__init__()
-        self.encoder = deepcopy(anatomy.backbone)
+        self.encoder = deepcopy(adapter.backbone)
         if getattr(self.encoder, "pooler", None) is not None:  # it would have parameters without a gradient
             self.encoder.pooler = None
         self.encoder.requires_grad_(True)
-        self._anatomy = BackboneAdapter(self.encoder)
+        self._adapter = BackboneAdapter(self.encoder)
 
     def forward(self, view: DecoderInput, source: Tensor) -> Tensor:
         """source: (B, H); return (B, L, H)."""
-        own = self._anatomy
+        own = self._adapter
         hidden = replace_first(source, own.embed(view.ids, view.types))
-        return own.finish(own.run(own.layers, hidden, own.mask(view.attention))[-1])
+        return own.apply_final_norm(own.run_layers(own.layers, hidden, own.build_attention_mask(view.attention))[-1])
 
 
-class TwoStream(nn.Module):
+class TwoStreamDecoder(nn.Module):
     """RetroMAE's decoder: one layer with queries vector + position, and keys and values [source ; embed(clean ids)[:, 1:]].
 
     visible: the share of the other tokens that a position may see (docs/methods/retromae.md)
@@ -135,24 +139,24 @@ class TwoStream(nn.Module):
 
     needs_source = True
 
-    def __init__(self, anatomy: BackboneAdapter, *, visible: Share = 0.5) -> None:
+    def __init__(self, adapter: BackboneAdapter, *, visible: Share = 0.5) -> None:
         super().__init__()
-        if not anatomy.has_positions:
+        if not adapter.has_positions:
             raise MismatchError(
-                f"the reader 'two-stream' needs position vectors; an encoder of type {anatomy.family} has none"
+                f"the reader 'two-stream' needs position vectors; an encoder of type {adapter.family} has none"
             )
-        self.layer: Any = anatomy.new_layers(1)[0]
-        self._heads = int(anatomy.config.num_attention_heads)
+        self.layer: Any = adapter.create_layers(1)[0]
+        self._heads = int(adapter.config.num_attention_heads)
 
     def forward(self, view: DecoderInput, source: Tensor) -> Tensor:
         """source: (B, H); return (B, L, H), where position 0 has no meaning."""
         assert view.visible is not None
-        anatomy = view.anatomy
-        content = replace_first(source, anatomy.embed(view.clean_ids, view.types))  # (B, L, H)
-        query = content[:, :1] + anatomy.positions(content.shape[1])  # (B, 1, H) + (L, H)
-        seen = visible_tokens(view.visible, view.attention)
+        adapter = view.adapter
+        content = replace_first(source, adapter.embed(view.clean_ids, view.types))  # (B, L, H)
+        query = content[:, :1] + adapter.embed_positions(content.shape[1])  # (B, 1, H) + (L, H)
+        seen = build_visible_mask(view.visible, view.attention)
         layer = self.layer
-        if anatomy.family == "distilbert":
+        if adapter.family == "distilbert":
             attention = layer.attention
             context = self._attend(
                 attention.q_lin(query), attention.k_lin(content), attention.v_lin(content), seen, attention.dropout.p
@@ -179,7 +183,7 @@ class TwoStream(nn.Module):
         return context.transpose(1, 2).flatten(2)
 
 
-def visible_tokens(visible: Tensor, attention: Tensor) -> Tensor:
+def build_visible_mask(visible: Tensor, attention: Tensor) -> Tensor:
     """Remove each row itself and padding from `visible`, (B, L, L) bool; position 0 is always visible.
 
     attention: (B, L)

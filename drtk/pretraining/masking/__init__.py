@@ -12,12 +12,12 @@ _HERE = "drtk.pretraining.masking.strategies"
 MASKING = Registry(
     "masking strategy",
     {
-        "random": (f"{_HERE}:random_tokens", "every token alike"),
-        "bernoulli": (f"{_HERE}:bernoulli", "every token with the same chance, no fixed budget (DiffCSE)"),
-        "whole-word": (f"{_HERE}:whole_words", "all pieces of a word together"),
-        "rom": (f"{_HERE}:rom", "the largest of a uniform draw plus the weight (ROM)"),
-        "keyword": (f"{_HERE}:keyword", "words drawn in proportion to their weight (MASTER)"),
-        "extension": (f"{_HERE}:extension", "a superset of another mask (SimLM decoder)"),
-        "complement": (f"{_HERE}:complement", "what another mask left visible (MASTER)"),
+        "random": (f"{_HERE}:mask_random_tokens", "every token alike"),
+        "bernoulli": (f"{_HERE}:mask_bernoulli", "every token with the same chance, no fixed budget (DiffCSE)"),
+        "whole-word": (f"{_HERE}:mask_whole_words", "all pieces of a word together"),
+        "rom": (f"{_HERE}:mask_rom", "the largest of a uniform draw plus the weight (ROM)"),
+        "keyword": (f"{_HERE}:mask_keywords", "words drawn in proportion to their weight (MASTER)"),
+        "extension": (f"{_HERE}:mask_extension", "a superset of another mask (SimLM decoder)"),
+        "complement": (f"{_HERE}:mask_complement", "what another mask left visible (MASTER)"),
     },
 )

@@ -13,7 +13,7 @@ Masking = TypeVar("Masking", bound=Callable[..., np.ndarray])
 Scale = Literal["max", "minmax", "sum"]
 
 
-class Other(NamedTuple):
+class OtherMask(NamedTuple):
     """The mask of another slot, (tokens,) bool, and its rate."""
 
     hidden: np.ndarray
@@ -37,7 +37,7 @@ class MaskInput(NamedTuple):
     @property
     def budget(self) -> int:
         """The number of word pieces to hide."""
-        return mask_budget(self.rate, self.counted)
+        return compute_mask_budget(self.rate, self.counted)
 
     @property
     def content(self) -> np.ndarray:
@@ -64,45 +64,45 @@ def uses_weights(strategy: Masking) -> Masking:
     return strategy
 
 
-def mask_budget(rate: float, count: int) -> int:
+def compute_mask_budget(rate: float, count: int) -> int:
     """Return round(rate * count), at least 1; 0 at rate 0 or for an empty text (docs/methods/masking.md)."""
     return max(1, round(rate * count)) if rate > 0 and count > 0 else 0
 
 
-def random_tokens(given: MaskInput) -> np.ndarray:
-    """Hide `budget` word pieces sampled uniformly: those that `rom` hides if all weights are 0."""
-    return given.hide(largest_first(given.rng.random(np.count_nonzero(given.content))))
+def mask_random_tokens(given: MaskInput) -> np.ndarray:
+    """Hide `budget` word pieces sampled uniformly: those that `mask_rom` hides if all weights are 0."""
+    return given.hide(sort_largest_first(given.rng.random(np.count_nonzero(given.content))))
 
 
-def bernoulli(given: MaskInput) -> np.ndarray:
+def mask_bernoulli(given: MaskInput) -> np.ndarray:
     """Hide each word piece independently with probability `rate` (DiffCSE)."""
     return (given.rng.random(len(given.text.ids)) < given.rate) & given.content
 
 
-def whole_words(given: MaskInput) -> np.ndarray:
+def mask_whole_words(given: MaskInput) -> np.ndarray:
     """Hide words in random order, all pieces of each; skip a word that exceeds what is left of the budget."""
     words = group_words(given.text.words)
     order = given.rng.permutation(len(words.sizes))
     return words.expand(fill_budget(order, words.sizes, given.budget))
 
 
-def complement(given: MaskInput) -> np.ndarray:
+def mask_complement(given: MaskInput) -> np.ndarray:
     """Hide exactly the word pieces that `other` leaves visible; the rate is not used (MASTER)."""
     return ~given.other.hidden & given.content
 
 
-def extra_rate(rate: float, inner: float) -> float:
+def compute_extra_rate(rate: float, inner: float) -> float:
     """Return the rate of an independent mask whose union with a mask of rate `inner` has the rate `rate`."""
     return (rate - inner) / (1 - inner) if inner < 1 else 0.0
 
 
-def extension(given: MaskInput) -> np.ndarray:
-    """Hide what `other` hides, and an independent `whole_words` mask at `extra_rate` (SimLM's decoder)."""
-    return given.other.hidden | whole_words(given._replace(rate=extra_rate(given.rate, given.other.rate)))
+def mask_extension(given: MaskInput) -> np.ndarray:
+    """Hide what `other` hides, and an independent `mask_whole_words` mask at `compute_extra_rate` (SimLM's decoder)."""
+    return given.other.hidden | mask_whole_words(given._replace(rate=compute_extra_rate(given.rate, given.other.rate)))
 
 
 @uses_weights
-def keyword(given: MaskInput) -> np.ndarray:
+def mask_keywords(given: MaskInput) -> np.ndarray:
     """Hide words sampled in proportion to their weight until the budget is covered; the last may exceed it (MASTER).
 
     The weight of a word is the maximum of its pieces.
@@ -117,7 +117,9 @@ def keyword(given: MaskInput) -> np.ndarray:
 
 
 @uses_weights
-def rom(given: MaskInput, *, scale: Scale = "max", weight_scale: float = 1.0, whole_word: bool = False) -> np.ndarray:
+def mask_rom(
+    given: MaskInput, *, scale: Scale = "max", weight_scale: float = 1.0, whole_word: bool = False
+) -> np.ndarray:
     """Hide the `budget` word pieces with the largest U(0, 1) + weight (ROM); the first of equal ones.
 
     scale: normalization of the weights (`scale_weights`)    weight_scale: factor on the normalized weights
@@ -125,7 +127,7 @@ def rom(given: MaskInput, *, scale: Scale = "max", weight_scale: float = 1.0, wh
     """
 
     def order(weights: np.ndarray) -> np.ndarray:
-        return largest_first(scale_weights(weights, scale) * weight_scale + given.rng.random(len(weights)))
+        return sort_largest_first(scale_weights(weights, scale) * weight_scale + given.rng.random(len(weights)))
 
     if whole_word:
         words = group_words(given.text.words)
@@ -151,7 +153,7 @@ def scale_weights(weights: np.ndarray, how: Scale) -> np.ndarray:
     return (weights - lowest) / span if span > 0 else np.zeros_like(weights)
 
 
-def largest_first(scores: np.ndarray) -> np.ndarray:
+def sort_largest_first(scores: np.ndarray) -> np.ndarray:
     """Return the indices that sort `scores` in descending order; ties keep their order."""
     return np.argsort(-scores, kind="stable")
 

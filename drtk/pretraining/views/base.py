@@ -122,7 +122,7 @@ def add_title(
     if text.weights is not None and heading.weights is None:
         raise MismatchError(
             f"passage '{corpus.id(row)}' has weights but no 'title_weights'; "
-            'drtk termweight --title join adds them, and title = "none" does without'
+            '`drtk termweight` with `title` join adds them; title = "none" does not need them'
         )
     if title != "segment":
         return join_texts([heading, text], None if title == "join" else separator)

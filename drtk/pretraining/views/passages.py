@@ -19,19 +19,19 @@ MIXED: tuple[Spans, ...] = ("random", "nearby", "overlap")
 _ROUNDING = 1e-9  # tolerance when a share of a count is rounded
 
 
-def passage(view: ViewInput, *, title: Title = "none", crop: Crop = "head") -> ViewTexts:
+def passage_view(view: ViewInput, *, title: Title = "none", crop: Crop = "head") -> ViewTexts:
     """Return {"": the passage}."""
     return {"": view.passage(view.row, title, crop)}
 
 
 @needs_fields("documents")
-def following(view: ViewInput, *, title: Title = "none", crop: Crop = "head") -> ViewTexts | None:
+def next_passage_view(view: ViewInput, *, title: Title = "none", crop: Crop = "head") -> ViewTexts | None:
     """Return {"": the passage after this one} (MASTER); None for the last of a document."""
     other = view.corpus.following(view.row)
     return None if other is None else {"": view.passage(other, title, crop)}
 
 
-def halves(view: ViewInput, *, title: Title = "none", crop: Crop = "head") -> ViewTexts | None:
+def halves_view(view: ViewInput, *, title: Title = "none", crop: Crop = "head") -> ViewTexts | None:
     """Return {"a": the first half of the passage, "b": the second, with the odd token}; None for a single token.
 
     A longer passage is cropped to 2 * room tokens first. MASTER's released code takes b for the next passage.
@@ -44,28 +44,30 @@ def halves(view: ViewInput, *, title: Title = "none", crop: Crop = "head") -> Vi
 
 
 @needs_fields("queries")
-def query(view: ViewInput, *, limit: Count | None = None, crop: Crop = "head") -> ViewTexts | None:
+def query_view(view: ViewInput, *, limit: Count | None = None, crop: Crop = "head") -> ViewTexts | None:
     """Return {"": one of the first `limit` queries, sampled uniformly}; None for a passage without queries."""
     text = view.choose(view.corpus.queries(view.row)[:limit])
     return None if text is None else {"": view.crop(text, crop)}
 
 
 @needs_fields("queries")
-def queries(view: ViewInput, *, limit: Count | None = 10, crop: Crop = "random") -> ViewTexts | None:
+def queries_view(view: ViewInput, *, limit: Count | None = 10, crop: Crop = "random") -> ViewTexts | None:
     """Return {"": the first `limit` queries joined by the separator, cropped} (docs/methods/doc2query.md); None without queries."""
     texts = view.corpus.queries(view.row)[:limit]
     return {"": view.crop(join_texts(texts, view.separator), crop)} if texts else None
 
 
 @needs_fields("continuations")
-def continuation(view: ViewInput, *, limit: Count | None = None, crop: Crop = "head") -> ViewTexts:
+def continuation_view(view: ViewInput, *, limit: Count | None = None, crop: Crop = "head") -> ViewTexts:
     """Return {"": one of the first `limit` continuations}; the passage itself if all are empty (MASTER's released code)."""
     text = view.choose(view.corpus.continuations(view.row)[:limit])
     return {"": view.crop(view.corpus.text(view.row)._replace(weights=None) if text is None else text, crop)}
 
 
 @needs_fields("documents", spans={"overlap": "sentences", "mixed": "sentences"})
-def pair(view: ViewInput, *, spans: Spans = "random", title: Title = "none", crop: Crop = "head") -> ViewTexts | None:
+def passage_pair_view(
+    view: ViewInput, *, spans: Spans = "random", title: Title = "none", crop: Crop = "head"
+) -> ViewTexts | None:
     """Return {"a": the passage, "b": another of its document}; None in a document of one passage.
 
     spans: random (another within 100), nearby (the one before or after), overlap (shares a's last sentences), mixed (one
@@ -83,18 +85,18 @@ def pair(view: ViewInput, *, spans: Spans = "random", title: Title = "none", cro
     if spans == "distinct":
         own, other = map(int, members[view.rng.choice(len(members), size=2, replace=False)])
     elif spans == "random":
-        other = int(members[random_other(int(np.flatnonzero(members == own)[0]), len(members), rng=view.rng)])
+        other = int(members[sample_other(int(np.flatnonzero(members == own)[0]), len(members), rng=view.rng)])
     elif spans == "nearby":
         other = view.choose([int(run[at]) for at in (place - 1, place + 1) if 0 <= at < len(run)])
     else:
         other = own if len(run) > 1 else None  # the overlapping text gets the title of the passage itself
-        text = _overlapping(view, run, place) if len(run) > 1 else None
+        text = _build_overlapping_text(view, run, place) if len(run) > 1 else None
     if other is None:
         return None
     return {"a": view.passage(own, title, crop), "b": view.passage(other, title, crop, text=text)}
 
 
-def crop(view: ViewInput, *, shortest: Share = 0.05, longest: Share = 0.5) -> ViewTexts:
+def crop_view(view: ViewInput, *, shortest: Share = 0.05, longest: Share = 0.5) -> ViewTexts:
     """Return {"": a part of the passage of `shortest` to `longest` of its tokens}; length and start are uniform."""
     if shortest > longest:
         raise UsageError(f"view 'crop': shortest = {shortest} is above longest = {longest}")
@@ -107,13 +109,13 @@ def crop(view: ViewInput, *, shortest: Share = 0.05, longest: Share = 0.5) -> Vi
     return {"": slice_text(text, begin, begin + length)}
 
 
-def crop_pair(view: ViewInput, *, shortest: Share = 0.05, longest: Share = 0.5) -> ViewTexts:
+def crop_pair_view(view: ViewInput, *, shortest: Share = 0.05, longest: Share = 0.5) -> ViewTexts:
     """Return {"a", "b"}: two such parts, sampled independently; they may overlap."""
-    return {name: crop(view, shortest=shortest, longest=longest)[""] for name in ("a", "b")}
+    return {name: crop_view(view, shortest=shortest, longest=longest)[""] for name in ("a", "b")}
 
 
 @needs_fields("sentences")
-def ict(view: ViewInput, *, remove: Share = 0.9, title: Title = "none", crop: Crop = "head") -> ViewTexts | None:
+def ict_view(view: ViewInput, *, remove: Share = 0.9, title: Title = "none", crop: Crop = "head") -> ViewTexts | None:
     """Return {"query": a random sentence, "context": the passage}; None for a passage of one sentence.
 
     The sentence is removed from the context with probability `remove`. A title goes before the context.
@@ -130,14 +132,14 @@ def ict(view: ViewInput, *, remove: Share = 0.9, title: Title = "none", crop: Cr
     return {"query": sentence, "context": view.passage(view.row, title, crop, text=rest)}
 
 
-def random_other(position: int, count: int, *, rng: np.random.Generator) -> int:
+def sample_other(position: int, count: int, *, rng: np.random.Generator) -> int:
     """Return another of `count` passages, at most REACH away (CoT-MAE)."""
     first, last = max(0, position - REACH), min(count, position + REACH + 1)
     others = [other for other in range(first, last) if other != position]
     return others[int(rng.integers(len(others)))]
 
 
-def overlap(
+def sample_overlap(
     position: int, lengths: Sequence[Sequence[int]], cap: int, *, rng: np.random.Generator
 ) -> list[tuple[int, int]]:
     """Return a text that overlaps with passage `position` (CoT-MAE), as sorted (passage, sentence) pairs.
@@ -163,7 +165,7 @@ def overlap(
     return sorted(taken)
 
 
-def _overlapping(view: ViewInput, run: np.ndarray, place: int) -> Text:
+def _build_overlapping_text(view: ViewInput, run: np.ndarray, place: int) -> Text:
     """Return a text of at most `room` tokens, or of one sentence, that overlaps with the passage `run[place]`."""
     corpus, step = view.corpus, -1 if place == len(run) - 1 else 1
     near = [int(run[place])]  # the passage and as many after it (before it, if it is the last) as the text can reach
@@ -176,6 +178,6 @@ def _overlapping(view: ViewInput, run: np.ndarray, place: int) -> Text:
     near = near[::step]
     sentences = [corpus.sentences(row) for row in near]
     lengths = [[end - begin for begin, end in inside] for inside in sentences]
-    taken = overlap(0 if step > 0 else len(near) - 1, lengths, view.room, rng=view.rng)
+    taken = sample_overlap(0 if step > 0 else len(near) - 1, lengths, view.room, rng=view.rng)
     texts = {passage: corpus.text(near[passage]) for passage in {passage for passage, _ in taken}}
     return join_texts([slice_text(texts[passage], *sentences[passage][sentence]) for passage, sentence in taken])

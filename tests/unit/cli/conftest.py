@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.tiny import tiny_crossencoder, tiny_model, tiny_writer, write_collection
+from tests.tiny_models import save_tiny_cross_encoder, save_tiny_encoder, save_tiny_generator, write_collection
 
 QUERIES = 60
 
@@ -18,9 +18,9 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """60 queries with corpus and examples, a run of ten documents each, judgments, a BEIR folder, and a model of each kind."""
     folder = tmp_path_factory.mktemp("training")
     write_collection(folder, QUERIES)
-    tiny_model(folder / "encoder")
-    tiny_crossencoder(folder / "crossencoder")
-    tiny_writer(folder / "t5", "t5")
+    save_tiny_encoder(folder / "encoder")
+    save_tiny_cross_encoder(folder / "crossencoder")
+    save_tiny_generator(folder / "t5", "t5")
     draw = random.Random(0)
     with open(folder / "run", "w") as run:
         for query in range(QUERIES):

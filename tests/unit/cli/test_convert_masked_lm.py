@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from drtk.errors import DrtkError, MismatchError, UsageError
-from tests.running import command
-from tests.tiny import tiny_model, write_collection
+from tests.run_commands import run_command
+from tests.tiny_models import save_tiny_encoder, write_collection
 
 
 @pytest.fixture(scope="module")
@@ -20,8 +20,8 @@ def encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     folder = tmp_path_factory.mktemp("encoder")
     corpus, _, _ = write_collection(folder, 16)
-    call = ["pretrain", corpus, "--preset", "mlm", "--model", str(tiny_model(folder / "model")), "-q"]
-    call += ["--batch", "8", "--steps", "2", "--max-length", "32", "-o", str(folder / "encoder")]
+    call = ["pretrain", corpus, "--preset", "mlm", "--model", str(save_tiny_encoder(folder / "model")), "-q"]
+    call += ["--batch-size", "8", "--max-steps", "2", "--max-length", "32", "-o", str(folder / "encoder")]
     app(call, standalone_mode=False)
     return folder / "encoder"
 
@@ -33,7 +33,7 @@ def test_transformers_reads_it_and_scores_as_the_encoder_with_its_head(
 
     from drtk.models.lm_head import load_masked_lm
 
-    command(capfd, "convert", "--masked-lm", encoder, "-o", tmp_path / "lm")
+    run_command(capfd, "convert", "--masked-lm", encoder, "-o", tmp_path / "lm")
     model, loading = AutoModelForMaskedLM.from_pretrained(tmp_path / "lm", output_loading_info=True)
     assert not loading["missing_keys"]
     inputs = AutoTokenizer.from_pretrained(tmp_path / "lm")("rivers rivering", return_tensors="pt")
@@ -45,15 +45,15 @@ def test_transformers_reads_it_and_scores_as_the_encoder_with_its_head(
     assert (manifest["kind"], manifest["settings"]["masked_lm"]) == ("model", str(encoder))
     assert manifest["inputs"][0]["path"] == str(encoder)
     with pytest.raises(DrtkError, match="exists already; `force` replaces it"):
-        command(capfd, "convert", "--masked-lm", encoder, "-o", tmp_path / "lm")
-    command(capfd, "convert", "--masked-lm", encoder, "-o", tmp_path / "lm", "--force")
+        run_command(capfd, "convert", "--masked-lm", encoder, "-o", tmp_path / "lm")
+    run_command(capfd, "convert", "--masked-lm", encoder, "-o", tmp_path / "lm", "--force")
 
 
 def test_an_encoder_without_a_trained_head_is_rejected_and_nothing_is_left(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(MismatchError, match="has no language-model head; `drtk pretrain` writes one"):
-        command(capfd, "convert", "--masked-lm", tiny_model(tmp_path / "model"), "-o", tmp_path / "lm")
+        run_command(capfd, "convert", "--masked-lm", save_tiny_encoder(tmp_path / "model"), "-o", tmp_path / "lm")
     assert not (tmp_path / "lm").exists()
 
 
@@ -71,4 +71,4 @@ def test_what_does_not_go_with_a_model_is_told(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UsageError, match=told):
-        command(capfd, "convert", "--masked-lm", encoder, *more)
+        run_command(capfd, "convert", "--masked-lm", encoder, *more)

@@ -7,7 +7,7 @@ import pytest
 
 from drtk.cli import doctor as diagnosis
 from drtk.cli.doctor import Finding, examine, is_healthy
-from tests.bm25 import need_lucene
+from tests.bm25_data import skip_without_lucene
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ def test_a_hub_out_of_reach_is_told_with_its_reason(monkeypatch):
 
 
 def test_a_java_is_started_and_what_it_says_is_told(monkeypatch):
-    need_lucene()
+    skip_without_lucene()
     monkeypatch.delenv("JAVA_TOOL_OPTIONS", raising=False)
     monkeypatch.setenv("DRTK_JAVA_OPTIONS", "-Xmx64m")
     *found, started = diagnosis._lucene()

@@ -17,15 +17,15 @@ from drtk.data.embeddings import ShardWriter, read_shards
 from drtk.errors import DrtkError, MismatchError, RecordError, UsageError
 from drtk.runtime.integrity import read_json
 from drtk.runtime.manifest import find_changes
-from tests.running import killed_at
-from tests.tiny import tiny_model, write_collection
+from tests.run_commands import kill_at
+from tests.tiny_models import save_tiny_encoder, write_collection
 
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("encode")
     write_collection(folder, 300)
-    tiny_model(folder / "model")
+    save_tiny_encoder(folder / "model")
     return folder
 
 
@@ -49,7 +49,7 @@ def test_a_killed_run_resumes_to_the_uninterrupted_result(place: Path, tmp_path:
     output, size = tmp_path / "killed", ["--shard-size", "30", "--batch-tokens", "256"]
     call = ["encode", str(place / "corpus.jsonl"), "--model", str(place / "model")]
     part = Path(f"{output}.part")
-    killed_at(part / "00005.npy", *call, "-o", str(output), *size)
+    kill_at(part / "00005.npy", *call, "-o", str(output), *size)
     assert not output.exists()
     assert 6 <= len(list(part.glob("*.npy"))) < 10
     with pytest.raises(DrtkError, match="interrupted run; `resume`"):
@@ -69,7 +69,7 @@ def test_a_killed_run_resumes_to_the_uninterrupted_result(place: Path, tmp_path:
 def test_a_run_is_not_resumed_after_files_of_the_model_changed(
     place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    other = tiny_model(tmp_path / "other", seed=2)
+    other = save_tiny_encoder(tmp_path / "other", seed=2)
     for name in ("model.safetensors", "tokenizer.json", "config.json"):
         model = shutil.copytree(place / "model", tmp_path / f"model-{name}")
         given = ["encode", place / "corpus.jsonl", "--model", model, "-o", tmp_path / name, "--shard-size", "100"]
@@ -97,7 +97,7 @@ def write_one(writer: ShardWriter, *given: Any, **options: Any) -> None:
 
 
 def test_the_manifest_tells_how_the_vectors_were_made(place: Path, tmp_path: Path):
-    encode(place, tmp_path / "v", "--store", "float16", "--shard-size", "128")
+    encode(place, tmp_path / "v", "--vector-dtype", "float16", "--shard-size", "128")
     manifest = read_json(tmp_path / "v" / "meta.json")
     assert (manifest["kind"], manifest["dimension"], manifest["dtype"]) == ("embeddings", 32, "float16")
     assert manifest["counts"] == {"passages": 300}

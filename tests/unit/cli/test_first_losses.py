@@ -10,8 +10,8 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from drtk.cli.main import app
-from tests.expansions import write_rows
-from tests.tiny import tiny_crossencoder, write_collection
+from tests.expansion_collection import write_rows
+from tests.tiny_models import save_tiny_cross_encoder, write_collection
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +25,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for at, rank in enumerate([1, 15, 101, 101])
     ]
     write_rows(folder / "labelled.jsonl", candidates)
-    weights = tiny_crossencoder(folder / "zero") / "model.safetensors"
+    weights = save_tiny_cross_encoder(folder / "zero") / "model.safetensors"
     tensors = load_file(weights)
     for name in ("classifier.weight", "classifier.bias"):
         tensors[name].zero_()
@@ -39,7 +39,7 @@ TOP1 = {"title": "A title", "text": "and a passage"}
 def first_loss(place: Path, output: Path, command: str, source: str, *more: str) -> float:
     """What is logged of the first step, before it changed any weight."""
     named = ["--queries", str(place / "queries.jsonl"), "--model", str(place / "zero"), "--max-length", "24"]
-    once = ["--batch", "8", "--steps", "1", "--log-every", "1", "--device", "cpu", "-o", str(output), "-q"]
+    once = ["--batch-size", "8", "--max-steps", "1", "--log-steps", "1", "--device", "cpu", "-o", str(output), "-q"]
     app([*command.split(), str(place / source), *named, *once, *more], standalone_mode=False)
     return float(json.loads((output / "log.jsonl").read_text().splitlines()[0])["loss"])
 

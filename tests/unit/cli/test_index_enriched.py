@@ -1,4 +1,4 @@
-"""drtk index --expand, --weights and --type impact through the commands: what was added to passages is what is found."""
+"""drtk index --expand, --term-weights and --type impact through the commands: what was added to passages is what is found."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import pytest
 from drtk.cli.main import app
 from drtk.errors import DrtkError, MismatchError, RecordError, UsageError
 from drtk.text.word_pieces import WordPieceTokenizer
-from tests.bm25 import need_lucene
-from tests.running import command, write
-from tests.tiny import tiny_model
+from tests.bm25_data import skip_without_lucene
+from tests.run_commands import run_command, write_text
+from tests.tiny_models import save_tiny_encoder
 
 ENGINES = ("bm25", "bm25s")
 EXPANDED = [
@@ -24,7 +24,7 @@ EXPANDED = [
 
 
 def rows(path: Path, given: list[dict]) -> Path:
-    return write(path, "".join(orjson.dumps(row).decode() + "\n" for row in given))
+    return write_text(path, "".join(orjson.dumps(row).decode() + "\n" for row in given))
 
 
 def told(capfd, *arguments: str | Path) -> str:
@@ -47,7 +47,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture(scope="module")
 def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return str(tiny_model(tmp_path_factory.mktemp("model") / "m"))
+    return str(save_tiny_encoder(tmp_path_factory.mktemp("model") / "m"))
 
 
 def meta(folder: str) -> dict:
@@ -58,19 +58,19 @@ def meta(folder: str) -> dict:
 @pytest.mark.parametrize("engine", ENGINES)
 def test_added_texts_are_found_and_passages_without_them_counted(engine: str, place: Path, capfd) -> None:
     if engine == "bm25":
-        need_lucene()
+        skip_without_lucene()
     rows(place / "corpus.jsonl", EXPANDED)
     rows(
         place / "queries.jsonl",
         [{"_id": "q1", "text": "bird"}, {"_id": "q2", "text": "soars"}, {"_id": "q3", "text": "salty"}],
     )
-    command(capfd, "index", "corpus.jsonl", "--type", engine, "-o", "plain")
-    assert set(columns(command(capfd, "search", "plain", "queries.jsonl"))) == {("q1", "p3")}
+    run_command(capfd, "index", "corpus.jsonl", "--type", engine, "-o", "plain")
+    assert set(columns(run_command(capfd, "search", "plain", "queries.jsonl"))) == {("q1", "p3")}
     wide = ("--type", engine, "-o", "wide", "--expand", "queries", "--expand", "continuations")
     complaints = told(capfd, "index", "corpus.jsonl", *wide)
     assert complaints.count("1 of 3 passages have no 'queries'") == 1
     assert complaints.count("2 of 3 passages have no 'continuations'") == 1
-    assert set(columns(command(capfd, "search", "wide", "queries.jsonl"))) == {
+    assert set(columns(run_command(capfd, "search", "wide", "queries.jsonl"))) == {
         ("q1", "p1"), ("q1", "p3"), ("q2", "p1"), ("q3", "p2"),
     }  # fmt: skip
     assert meta("wide")["settings"]["expand"] == ["queries", "continuations"]
@@ -82,8 +82,8 @@ def test_the_strings_follow_title_and_text_with_spaces(place: Path, capfd) -> No
     # p1: .470004 / (1 + .9 (.6 + .4 * 5/(7/3))) = .203339; p3: .470004 / (1 + .9 (.6 + .4 * 1/(7/3))) = .277405
     rows(place / "corpus.jsonl", EXPANDED)
     rows(place / "queries.jsonl", [{"_id": "q1", "text": "bird"}])
-    command(capfd, "index", "corpus.jsonl", "--type", "bm25s", "-o", "i", "--expand", "queries")
-    found = columns(command(capfd, "search", "i", "queries.jsonl"))
+    run_command(capfd, "index", "corpus.jsonl", "--type", "bm25s", "-o", "i", "--expand", "queries")
+    found = columns(run_command(capfd, "search", "i", "queries.jsonl"))
     expected = {
         ("q1", f"p{n}"): math.log(1.6) / (1 + 0.9 * (0.6 + 0.4 * length * 3 / 7)) for n, length in ((1, 5), (3, 1))
     }
@@ -98,15 +98,15 @@ def test_a_field_of_another_type_is_told_with_its_line(value: object, place: Pat
     with pytest.raises(
         RecordError, match=r"corpus\.jsonl:2: passage 'p9': 'queries' must be a string or a list of strings"
     ):
-        command(capfd, *arguments, "-o", "i")
-    command(capfd, *arguments, "-o", "i", "--skip-bad", "1", "--force")
+        run_command(capfd, *arguments, "-o", "i")
+    run_command(capfd, *arguments, "-o", "i", "--skip-bad", "1", "--force")
     assert meta("i")["counts"] == {"passages": 1, "skipped": 1}
 
 
 def test_a_field_that_no_passage_has_is_a_fault(place: Path, capfd) -> None:
     rows(place / "corpus.jsonl", EXPANDED)
     with pytest.raises(DrtkError, match="none of 3 passages has a field 'querys'"):
-        command(capfd, "index", "corpus.jsonl", "--type", "bm25s", "--expand", "querys", "-o", "i")
+        run_command(capfd, "index", "corpus.jsonl", "--type", "bm25s", "--expand", "querys", "-o", "i")
 
 
 def weighted(tokenizer: str, id: str, text: str, by_word: dict[str, float]) -> dict:
@@ -141,10 +141,10 @@ def bm25(idf: float, tf: int, length: int, average: float, *, k1: float, b: floa
 @pytest.mark.parametrize("engine", ENGINES)
 def test_weights_are_frequencies_and_the_index_advises_how_to_search_them(engine: str, weights: Path, capfd) -> None:
     if engine == "bm25":
-        need_lucene()
-    command(capfd, "index", weights, "--type", engine, "--weights", "-o", "i")
+        skip_without_lucene()
+    run_command(capfd, "index", weights, "--type", engine, "--term-weights", "-o", "i")
     assert meta("i")["bm25"] == {"k1": 10.0, "b": 0.9}
-    assert (meta("i")["settings"]["weights"], meta("i")["settings"]["weight_scale"]) == (True, "linear")
+    assert (meta("i")["settings"]["term_weights"], meta("i")["settings"]["weight_scale"]) == (True, "linear")
 
     def expected(k1: float, b: float) -> dict[tuple[str, str], float]:
         rare, common = math.log(2), math.log(1.2)
@@ -154,22 +154,22 @@ def test_weights_are_frequencies_and_the_index_advises_how_to_search_them(engine
             ("q2", "p2"): bm25(common, 3, 3, 4, k1=k1, b=b),
         }
 
-    assert "taking k1 10, b 0.9, as i advises" in told(capfd, "search", "i", "queries.jsonl")
-    found = columns(command(capfd, "search", "i", "queries.jsonl"))
+    assert "using k1 10, b 0.9, as i recommends" in told(capfd, "search", "i", "queries.jsonl")
+    found = columns(run_command(capfd, "search", "i", "queries.jsonl"))
     # .693147 * 4 / (4 + 10 (.1 + .9 * 5/4)) = .170621
     assert found["q1", "p1"] == pytest.approx(0.170621, abs=1e-5)
     assert found == pytest.approx(expected(10, 0.9), abs=1e-5)
-    found = columns(command(capfd, "search", "i", "queries.jsonl", "--k1", "0.9", "--b", "0.4"))
+    found = columns(run_command(capfd, "search", "i", "queries.jsonl", "--k1", "0.9", "--b", "0.4"))
     assert found == pytest.approx(expected(0.9, 0.4), abs=1e-5)
-    found = columns(command(capfd, "search", "i", "queries.jsonl", "--b", "0.4"))
+    found = columns(run_command(capfd, "search", "i", "queries.jsonl", "--b", "0.4"))
     assert found == pytest.approx(expected(10, 0.4), abs=1e-5)
 
 
 def test_the_square_root_scale_advises_its_own_parameters(weights: Path, capfd) -> None:
     # sqrt: rivers 100 * .2 = 20, engines 10; p2: engines 17 (17.3), rivers 7. Lengths 30, 24: average 27, both words common
-    command(capfd, "index", weights, "--type", "bm25s", "--weights", "--weight-scale", "sqrt", "-o", "i")
+    run_command(capfd, "index", weights, "--type", "bm25s", "--term-weights", "--weight-scale", "sqrt", "-o", "i")
     assert meta("i")["bm25"] == {"k1": 18.0, "b": 0.7}
-    found = columns(command(capfd, "search", "i", "queries.jsonl"))
+    found = columns(run_command(capfd, "search", "i", "queries.jsonl"))
     common = math.log(1.2)
     assert found == pytest.approx(
         {
@@ -186,25 +186,31 @@ def test_weights_arrive_by_a_side_file_too(weights: Path, place: Path, capfd) ->
     given = [orjson.loads(line) for line in weights.read_bytes().splitlines()]
     rows(place / "corpus.jsonl", [{"_id": row["_id"], "text": row["text"]} for row in given])
     rows(place / "side.jsonl", [{key: row[key] for key in ("_id", "weights", "metadata")} for row in given])
-    command(capfd, "index", weights, "--type", "bm25s", "--weights", "-o", "one")
-    command(capfd, "index", "corpus.jsonl", "--with", "side.jsonl", "--type", "bm25s", "--weights", "-o", "two")
-    assert command(capfd, "search", "one", "queries.jsonl") == command(capfd, "search", "two", "queries.jsonl") != ""
+    run_command(capfd, "index", weights, "--type", "bm25s", "--term-weights", "-o", "one")
+    run_command(
+        capfd, "index", "corpus.jsonl", "--with", "side.jsonl", "--type", "bm25s", "--term-weights", "-o", "two"
+    )
+    assert (
+        run_command(capfd, "search", "one", "queries.jsonl")
+        == run_command(capfd, "search", "two", "queries.jsonl")
+        != ""
+    )
 
 
 def test_titles_without_weights_are_told_and_left_out(weights: Path, place: Path, capfd) -> None:
     given = [orjson.loads(line) | {"title": "violins"} for line in weights.read_bytes().splitlines()]
     rows(place / "titled.jsonl", given)
-    complaints = told(capfd, "index", "titled.jsonl", "--type", "bm25s", "--weights", "-o", "i")
+    complaints = told(capfd, "index", "titled.jsonl", "--type", "bm25s", "--term-weights", "-o", "i")
     assert "2 passages have no 'title_weights': their titles are not indexed" in complaints
     rows(place / "queries.jsonl", [{"_id": "q", "text": "violins"}])
-    assert command(capfd, "search", "i", "queries.jsonl") == ""
+    assert run_command(capfd, "search", "i", "queries.jsonl") == ""
 
 
 def test_indexes_of_different_scales_are_not_searched_as_one(weights: Path, capfd) -> None:
-    command(capfd, "index", weights, "--type", "bm25s", "--weights", "-o", "one")
-    command(capfd, "index", weights, "--type", "bm25s", "-o", "two")
-    with pytest.raises(MismatchError, match="one is not of weights"):
-        command(capfd, "search", "one", "two", "queries.jsonl")
+    run_command(capfd, "index", weights, "--type", "bm25s", "--term-weights", "-o", "one")
+    run_command(capfd, "index", weights, "--type", "bm25s", "-o", "two")
+    with pytest.raises(MismatchError, match="its scale of term weights is not that of one"):
+        run_command(capfd, "search", "one", "two", "queries.jsonl")
 
 
 IMPACTS = [
@@ -215,40 +221,40 @@ IMPACTS = [
 
 
 def test_impacts_are_summed_and_the_type_needs_no_saying(place: Path, capfd) -> None:
-    need_lucene()
+    skip_without_lucene()
     rows(place / "corpus.jsonl", IMPACTS)
     rows(place / "queries.jsonl", [{"_id": "q1", "text": "Wings? A wing of the BIRD, the bird!"}])
-    command(capfd, "index", "corpus.jsonl", "--type", "impact", "-o", "i")
+    run_command(capfd, "index", "corpus.jsonl", "--type", "impact", "-o", "i")
     # d1 255 + 3, d3 120, d2 40: `bird` counts once, `wings` is no word of theirs
-    assert command(capfd, "search", "i", "queries.jsonl") == (
+    assert run_command(capfd, "search", "i", "queries.jsonl") == (
         "q1 Q0 d1 1 258.0 drtk\nq1 Q0 d3 2 120.0 drtk\nq1 Q0 d2 3 40.0 drtk\n"
     )
     found = meta("i")
     assert (found["type"], found["encoder"], found["counts"]) == ("impact", None, {"passages": 3})
-    assert "nobody reads this" in command(capfd, "search", "i", "--query", "wing bird", "-k", "1")
+    assert "nobody reads this" in run_command(capfd, "search", "i", "--query", "wing bird", "-k", "1")
     with pytest.raises(UsageError, match="plain sums"):
-        command(capfd, "search", "i", "queries.jsonl", "--k1", "10")
-    write(place / "qrels.tsv", "query-id\tcorpus-id\tscore\nq1\td1\t1\n")
-    with pytest.raises(UsageError, match="`tune` chooses k1 and b, which only indexes of words have"):
-        command(capfd, "search", "i", "queries.jsonl", "--tune", "--qrels", "qrels.tsv")
+        run_command(capfd, "search", "i", "queries.jsonl", "--k1", "10")
+    write_text(place / "qrels.tsv", "query-id\tcorpus-id\tscore\nq1\td1\t1\n")
+    with pytest.raises(UsageError, match="`tune` chooses k1 and b, which only indexes of type bm25 and bm25s have"):
+        run_command(capfd, "search", "i", "queries.jsonl", "--tune", "--qrels", "qrels.tsv")
 
 
 def test_parts_of_an_impact_index_score_as_the_whole(place: Path, capfd) -> None:
-    need_lucene()
+    skip_without_lucene()
     rows(place / "queries.jsonl", [{"_id": "q1", "text": "wing bird"}])
     for name, part in (("whole", IMPACTS), ("one", IMPACTS[:1]), ("two", IMPACTS[1:])):
         rows(place / "part.jsonl", part)
-        command(capfd, "index", "part.jsonl", "--type", "impact", "-o", name)
-    parts = command(capfd, "search", "one", "two", "queries.jsonl")
-    assert parts == command(capfd, "search", "whole", "queries.jsonl")
-    assert "comparable only roughly" not in told(capfd, "search", "one", "two", "queries.jsonl")
+        run_command(capfd, "index", "part.jsonl", "--type", "impact", "-o", name)
+    parts = run_command(capfd, "search", "one", "two", "queries.jsonl")
+    assert parts == run_command(capfd, "search", "whole", "queries.jsonl")
+    assert "only roughly comparable" not in told(capfd, "search", "one", "two", "queries.jsonl")
 
 
 def test_what_is_no_impact_is_told_with_line_and_id(place: Path, capfd) -> None:
-    need_lucene()
+    skip_without_lucene()
     rows(place / "corpus.jsonl", [IMPACTS[0], {"_id": "p9", "text": "", "impacts": {"wing": 1.5}}])
     with pytest.raises(RecordError) as caught:
-        command(capfd, "index", "corpus.jsonl", "--type", "impact", "-o", "i")
+        run_command(capfd, "index", "corpus.jsonl", "--type", "impact", "-o", "i")
     assert str(caught.value) == "corpus.jsonl:2: passage 'p9': the impact of 'wing' must be a whole number, found 1.5"
 
 
@@ -256,43 +262,43 @@ def test_what_is_no_impact_is_told_with_line_and_id(place: Path, capfd) -> None:
     ("arguments", "complaint"),
     [
         (["--type", "impact", "--expand", "queries"], "`expand`: only for indexes of type bm25 and bm25s"),
-        (["--type", "exact", "--weights"], "`weights`: only for indexes of type bm25 and bm25s"),
-        (["--type", "bm25s", "--weights", "--expand", "queries"], "added words have no weights"),
+        (["--type", "exact", "--term-weights"], "`term_weights`: only for indexes of type bm25 and bm25s"),
+        (["--type", "bm25s", "--term-weights", "--expand", "queries"], "added words have no weights"),
         (["--type", "bm25s", "--expand", "queries,"], "a field's name is empty"),
-        (["--type", "bm25s", "--weight-scale", "sqrt"], "--weight-scale goes with --weights"),
-        (["--type", "bm25s", "--tokenizer", "m"], "--tokenizer goes with --weights"),
+        (["--type", "bm25s", "--weight-scale", "sqrt"], "--weight-scale goes with --term-weights"),
+        (["--type", "bm25s", "--tokenizer", "m"], "--tokenizer goes with --term-weights"),
     ],
 )
 def test_what_does_not_go_together_is_wrong_usage(arguments: list[str], complaint: str, place: Path, capfd) -> None:
     rows(place / "corpus.jsonl", EXPANDED)
     with pytest.raises(UsageError, match=complaint):
-        command(capfd, "index", "corpus.jsonl", *arguments, "-o", "i")
+        run_command(capfd, "index", "corpus.jsonl", *arguments, "-o", "i")
     assert not (place / "i").exists()
 
 
 def test_weights_whose_tokenizer_has_moved_are_read_with_the_one_that_is_named(place: Path, capfd) -> None:
-    tiny_model(place / "there")
-    tiny_model(place / "other", vocab_size=100)
+    save_tiny_encoder(place / "there")
+    save_tiny_encoder(place / "other", vocab_size=100)
     rows(place / "c", [{"_id": "p1", "text": "rivers castles"}, {"_id": "p2", "text": "planets"}])
-    command(capfd, "termweight", "c", "--method", "idf", "--tokenizer", "there", "-o", "w")
-    index = ("index", "w", "--type", "bm25s", "--weights")
-    command(capfd, *index, "-o", "before")
-    shown = command(capfd, "show", "--weights", "w")
+    run_command(capfd, "termweight", "c", "--method", "idf", "--tokenizer", "there", "-o", "w")
+    index = ("index", "w", "--type", "bm25s", "--term-weights")
+    run_command(capfd, *index, "-o", "before")
+    shown = run_command(capfd, "show", "--term-weights", "w")
     with pytest.raises(
         MismatchError, match=r"weights were made for the word pieces of .*there, not for those of other"
     ):
-        command(capfd, *index, "--tokenizer", "other", "-o", "i")
+        run_command(capfd, *index, "--tokenizer", "other", "-o", "i")
     with pytest.raises(MismatchError, match="not for those of other"):
-        command(capfd, "show", "--weights", "w", "--tokenizer", "other")
+        run_command(capfd, "show", "--term-weights", "w", "--tokenizer", "other")
     (place / "there").rename(place / "moved")
-    for call in ((*index, "-o", "i"), ("show", "--weights", "w")):
+    for call in ((*index, "-o", "i"), ("show", "--term-weights", "w")):
         with pytest.raises(DrtkError, match="there: no such folder; if it was moved, name it with `tokenizer`"):
-            command(capfd, *call)
-    assert command(capfd, "show", "--weights", "w", "--tokenizer", "moved") == shown
-    command(capfd, *index, "--tokenizer", "moved", "-o", "after")
+            run_command(capfd, *call)
+    assert run_command(capfd, "show", "--term-weights", "w", "--tokenizer", "moved") == shown
+    run_command(capfd, *index, "--tokenizer", "moved", "-o", "after")
     rows(place / "q", [{"_id": "q1", "text": "rivers planets"}])
-    found = [command(capfd, "search", folder, "q") for folder in ("before", "after")]
+    found = [run_command(capfd, "search", folder, "q") for folder in ("before", "after")]
     assert len(columns(found[0])) == 2
     assert found[0] == found[1]
     with pytest.raises(RecordError, match=r"w:1: passage 'p1': has \d+ 'weights' for \d+ word pieces"):
-        command(capfd, *index, "--tokenizer", "other", "-o", "i")
+        run_command(capfd, *index, "--tokenizer", "other", "-o", "i")

@@ -20,20 +20,20 @@ import numpy as np
 import pytest
 
 from drtk.cli.decorators import folder_maker, record_filter
-from drtk.data.embeddings import ShardWriter, records_digest
+from drtk.data.embeddings import ShardWriter, digest_records
 from drtk.errors import DrtkError
 from drtk.runtime import filter_job as filtering
-from drtk.runtime.filter_job import Done, FilterJob
+from drtk.runtime.filter_job import FilterJob, WindowResult
 from drtk.runtime.folder_job import FolderJob
 from tests.contract.forkserver import die_at
-from tests.contract.running import environment
-from tests.running import read_files
+from tests.contract.run_drtk import make_environment
+from tests.run_commands import read_files
 
 REJECTED = re.compile("exists already; `force` replaces it|holds an interrupted run; `")
 
 
 def read(source: str, job: FilterJob | FolderJob) -> list[str]:
-    return [line.decode() for _, line in job.intake.lines(source)]
+    return [line.decode() for _, line in job.tracker.iter_lines(source)]
 
 
 @record_filter("corpus")
@@ -45,8 +45,8 @@ def copy(source: str, output: str = "-", times: int = 1, *, job: FilterJob) -> N
 @record_filter("corpus")
 def backwards(source: str, output: str = "-", times: int = 1, *, job: FilterJob) -> None:
     job.window = 2
-    pump = lambda windows: (Done(f"{line}\n".encode() for line in window) for window in windows)  # noqa: E731
-    revise = lambda lines: (Done([line + b"\n"] * times) for line in reversed(list(lines())))  # noqa: E731
+    pump = lambda windows: (WindowResult(f"{line}\n".encode() for line in window) for window in windows)  # noqa: E731
+    revise = lambda lines: (WindowResult([line + b"\n"] * times) for line in reversed(list(lines())))  # noqa: E731
     job.run_windows(read(source, job), pump, revise=revise)
 
 
@@ -55,8 +55,8 @@ def shelve(source: str, output: str, times: int = 1, *, job: FolderJob) -> None:
     lines = read(source, job)
     writer = ShardWriter(job.begin(), dimension=2, dtype="float32")
     for number, line in enumerate(lines):
-        digest = records_digest([line])
-        if not writer.finished(number, digest):
+        digest = digest_records([line])
+        if not writer.is_finished(number, digest):
             writer.write([line], np.full((1, 2), times), digest=digest)
     job.counts["rows"] = writer.rows
     job.finish(shards=writer.entries, dimension=2)
@@ -146,7 +146,7 @@ COMMANDS: dict[str, tuple[Any, float, bytes]] = {  # function, JOURNAL_EVERY, in
 def test_a_kill_at_any_call_is_recovered_from(name: str, tmp_path: Path) -> None:
     # In a process of its own: forks of this one, which may have imported torch, are slow.
     command = [sys.executable, "-m", __spec__.name, name]
-    found = subprocess.run(command, cwd=tmp_path, env=environment(), capture_output=True, text=True)
+    found = subprocess.run(command, cwd=tmp_path, env=make_environment(), capture_output=True, text=True)
     assert found.returncode == 0, found.stderr
 
 

@@ -17,8 +17,8 @@ import typer
 from drtk import errors
 from drtk.cli import main
 from drtk.cli.decorators import plain_command
-from tests.contract.running import environment, here
-from tests.running import torchrun
+from tests.contract.run_drtk import make_environment, run_in_process
+from tests.run_commands import make_torchrun_variables
 
 TRIP = """
 from drtk.cli import main
@@ -37,7 +37,7 @@ def run_trip(body: str, **given: Any) -> subprocess.CompletedProcess[str]:
     """Run a process in which `drtk doctor` executes `body`."""
     program = TRIP.replace("{body}", textwrap.indent(textwrap.dedent(body), "    ").strip())
     command = [sys.executable, "-c", program, "doctor"]
-    return subprocess.run(command, stderr=subprocess.PIPE, text=True, check=False, env=environment(), **given)
+    return subprocess.run(command, stderr=subprocess.PIPE, text=True, check=False, env=make_environment(), **given)
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ def trip(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
 
         monkeypatch.setattr(main, "load_command", lambda name: trip)
         monkeypatch.setattr(main, "_build_parser", main._build_parser.__wrapped__)
-        return here("doctor")
+        return run_in_process("doctor")
 
     return run
 
@@ -135,7 +135,9 @@ def test_a_closed_standard_stream_is_a_fault_where_it_is_needed(closed: str, sta
 def test_characters_that_stdout_cannot_encode_are_escaped(tmp_path: Path) -> None:
     (tmp_path / "in").write_text('{"_id": "a", "text": "caf\u00e9"}\n', encoding="utf-8")
     call = [sys.executable, "-m", "drtk", "show", str(tmp_path / "in")]
-    found = subprocess.run(call, capture_output=True, check=False, env=environment() | {"PYTHONIOENCODING": "ascii"})
+    found = subprocess.run(
+        call, capture_output=True, check=False, env=make_environment() | {"PYTHONIOENCODING": "ascii"}
+    )
     assert (found.returncode, found.stderr) == (0, b"")
     assert b"text        caf\\xe9\n" in found.stdout
 
@@ -148,7 +150,11 @@ NO_FORMAT = "is not one of 'passages', 'queries', 'qrels', 'run', 'examples'"
     [
         ("evl", "", "no such command 'evl'; did you mean 'eval'? See"),
         ("no-such-command", "", "no such command 'no-such-command'; see"),
-        ("--no-such-option", "", "no such option: --no-such-option; see"),
+        (
+            "--no-such-option",
+            "",
+            "no such option --no-such-option; did you mean --install-completion or --show-completion? See",
+        ),
         ("rerank-queries lable", "rerank-queries", "no such command 'lable'; did you mean 'label'? See"),
         ("rerank-queries label", "rerank-queries label", "missing option '--queries'; see"),
         ("eval --answer x", "eval", "no such option --answer; did you mean --answers? See"),
@@ -167,20 +173,20 @@ NO_FORMAT = "is not one of 'passages', 'queries', 'qrels', 'run', 'examples'"
     ],
 )
 def test_a_usage_error_is_one_line_with_status_2(arguments: str, command: str, message: str) -> None:
-    found = here(*arguments.split())
+    found = run_in_process(*arguments.split())
     line = f"drtk: {command}: {message} drtk {command} --help\n" if command else f"drtk: {message} drtk --help\n"
     assert (found.status, found.out, found.err) == (2, b"", line)
 
 
 @pytest.mark.parametrize(
     ("setting", "told"),
-    [("steps = 'many'", "--steps: expected int, got 'many'"), ("stepz = 3", "unknown setting 'stepz'")],
+    [("max_steps = 'many'", "--max-steps: expected int, got 'many'"), ("stepz = 3", "unknown setting 'stepz'")],
 )
 @pytest.mark.parametrize("call", ["presets PRESET --check", "train-reranker none --preset PRESET -o none"])
 def test_a_fault_within_a_preset_begins_with_its_place(tmp_path: Path, call: str, setting: str, told: str) -> None:
     preset = tmp_path / "mine.toml"
     preset.write_text(f'command = "train-reranker"\n[settings]\n{setting}\n', encoding="utf-8")
-    found = here(*call.replace("PRESET", str(preset)).split())
+    found = run_in_process(*call.replace("PRESET", str(preset)).split())
     assert found.status == 2
     assert found.err.startswith(f"drtk: preset {preset}: {told}")
     assert "--help" not in found.err
@@ -189,7 +195,7 @@ def test_a_fault_within_a_preset_begins_with_its_place(tmp_path: Path, call: str
 @pytest.mark.parametrize(("command", "option"), [("chunk", "--max-words"), ("mine-negatives", "--seed")])
 @pytest.mark.parametrize("value", ["1,000", "1.000", "1 000", "1e3", "1__000", "many", ""])
 def test_counts_with_other_separators_are_rejected(command: str, option: str, value: str) -> None:
-    found = here(command, option, value)
+    found = run_in_process(command, option, value)
     told = f"invalid value for '{option}': '{value}' is not a whole number (a thousand is 1000 or 1_000)"
     assert found.status == 2
     assert told in found.err
@@ -199,7 +205,7 @@ def test_counts_with_other_separators_are_rejected(command: str, option: str, va
 def test_commands_other_than_trainings_are_not_distributed(tmp_path: Path) -> None:
     (tmp_path / "c.jsonl").write_text('{"_id": "d1", "text": "one"}\n')
     words = [sys.executable, "-m", "drtk", "index", "c.jsonl", "--type", "bm25s", "-o", "out"]
-    distributed = {**environment(), **torchrun(rank=1, processes=2)}
+    distributed = {**make_environment(), **make_torchrun_variables(rank=1, processes=2)}
     done = subprocess.run(words, cwd=tmp_path, env=distributed, stderr=subprocess.PIPE, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "out" / "meta.json").exists()

@@ -88,7 +88,7 @@ def test_a_filter_gets_a_job_with_what_all_filters_share(tmp_path: Path) -> None
     output = tmp_path / "out"
     job = call(copy, "-o", str(output), "--skip-bad", "3", "--with", "a", "--with", "b", "--bare", "-q")
     assert (job.command, job.kind, job.output) == ("copy", "corpus", str(output))
-    assert (job.intake.skip_bad, job.side_files, job.bare) == (3, ("a", "b"), True)
+    assert (job.tracker.skip_bad, job.side_files, job.bare) == (3, ("a", "b"), True)
     assert job.settings["skip_bad"] == 3
     assert job.settings["with_files"] == ["a", "b"]
     assert not {"output", "resume", "force", "skip_done", "quiet", "verbose"} & set(job.settings)

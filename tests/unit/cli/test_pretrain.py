@@ -22,23 +22,25 @@ from drtk.runtime.atomic import write_json
 from drtk.runtime.integrity import read_json
 from drtk.runtime.manifest import UNFINISHED_MANIFEST
 from drtk.runtime.progress import name_options
-from drtk.training.best_checkpoint import complete_checkpoints
-from tests.families import saved_masked_lm
-from tests.pretraining import World
-from tests.running import command
-from tests.tiny import tiny_model
+from drtk.training.best_checkpoint import list_complete_checkpoints
+from tests.backbone_families import save_random_masked_lm
+from tests.pretraining_setup import PretrainingFiles
+from tests.run_commands import run_command
+from tests.tiny_models import save_tiny_encoder
 
 JOINT = ["--set", "generator.mode=joint", "--set", "generator.slot=encoder"]
-QUICK = ["--batch", "6", "--max-length", "24", "--warmup", "0", "--log-every", "1"]
-SCHEDULE = ["--steps", "8", "--checkpoint-every", "2", "--lr", "1e-3"]
+QUICK = ["--batch-size", "6", "--max-length", "24", "--warmup", "0", "--log-steps", "1"]
+SCHEDULE = ["--max-steps", "8", "--save-steps", "2", "--learning-rate", "1e-3"]
 
 
-def arguments(world: World, output: Path, preset: str, *more: str | Path, corpus: Path | None = None) -> list[str]:
+def arguments(
+    world: PretrainingFiles, output: Path, preset: str, *more: str | Path, corpus: Path | None = None
+) -> list[str]:
     named = ["--preset", preset, "--model", str(world.model), "-o", str(output), *QUICK, *map(str, more)]
     return ["pretrain", str(corpus or world.corpus), *named]
 
 
-def pretrain(world: World, output: Path, preset: str, *more: str | Path, corpus: Path | None = None) -> None:
+def pretrain(world: PretrainingFiles, output: Path, preset: str, *more: str | Path, corpus: Path | None = None) -> None:
     app([*arguments(world, output, preset, *more, corpus=corpus), "-q"], standalone_mode=False)
 
 
@@ -80,7 +82,7 @@ def ruin(trainer: Pretrainer) -> None:
 
 
 def fail(
-    world: World, output: Path, at: int, spoil: Callable[[Pretrainer], Any], *more: str, preset: str = "mlm"
+    world: PretrainingFiles, output: Path, at: int, spoil: Callable[[Pretrainer], Any], *more: str, preset: str = "mlm"
 ) -> str:
     """Run pre-training with something happening before a step; return the error message."""
     plain = Pretrainer.training_step
@@ -102,24 +104,26 @@ def fail(
 
 
 def checkpoints(folder: Path) -> list[str]:
-    return [path.name for path in complete_checkpoints(Path(f"{folder}.part") / "checkpoints")]
+    return [path.name for path in list_complete_checkpoints(Path(f"{folder}.part") / "checkpoints")]
 
 
 @pytest.mark.parametrize(
     ("preset", "more"),
     [
-        ("mixture-example", ["--held-out", "6", "--eval-every", "4", "--save-every", "6", "--micro-batch", "4"]),
+        ("mixture-example", ["--held-out", "6", "--eval-steps", "4", "--export-steps", "6", "--micro-batch-size", "4"]),
         ("simlm", ["--generator", "GENERATOR", *JOINT, "--trainer", "lr_scheduler_type=cosine"]),
     ],
 )
 def test_a_resumed_run_ends_in_the_weights_of_an_uninterrupted_one(
-    preset: str, more: list[str], world: World, tmp_path: Path
+    preset: str, more: list[str], world: PretrainingFiles, tmp_path: Path
 ):
     more = [str(world.generator) if word == "GENERATOR" else word for word in more]
     output = tmp_path / "failed"
     fail(world, output, 6, cut_off, *more, preset=preset)
     with pytest.raises(MismatchError, match=r"other settings .*\(weight_decay\)"):
-        pretrain(world, output, preset, *SCHEDULE, *more, "--resume", "--weight-decay", "0.5", "--lr", "2e-3")
+        pretrain(
+            world, output, preset, *SCHEDULE, *more, "--resume", "--weight-decay", "0.5", "--learning-rate", "2e-3"
+        )
     with open(Path(f"{output}.part") / "log.jsonl", "a") as log:
         log.write('{"step": 36')  # as a crash while writing leaves it
     pretrain(world, output, preset, *SCHEDULE, *more, "--resume")
@@ -134,25 +138,34 @@ def test_a_resumed_run_ends_in_the_weights_of_an_uninterrupted_one(
 
 
 def test_out_of_memory_names_what_to_lower_and_resume_takes_it(
-    world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    world: PretrainingFiles, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     assert fail(world, tmp_path / "m", 6, full) == (
         "cpu: out of memory at step 6; --gradient-checkpointing or a smaller --max-length may help; "
         "--resume continues after step 5"
     )
     assert checkpoints(tmp_path / "m") == ["checkpoint-5", "checkpoint-4"]
-    for more in (["--batch", "3"], ["--warmup", "2"], ["--max-length", "20"], ["--seed", "3"]):
+    for more in (["--batch-size", "3"], ["--warmup", "2"], ["--max-length", "20"], ["--seed", "3"]):
         with pytest.raises(MismatchError, match=rf"other settings or files \({more[0][2:].replace('-', '_')}\)"):
-            pretrain(world, tmp_path / "m", "mlm", *SCHEDULE, "--resume", "--micro-batch", "2", *more)
-    more = ["--resume", "--micro-batch", "2", "--gradient-checkpointing", "--precision", "bfloat16", "--lr", "1e-4"]
+            pretrain(world, tmp_path / "m", "mlm", *SCHEDULE, "--resume", "--micro-batch-size", "2", *more)
+    more = [
+        "--resume",
+        "--micro-batch-size",
+        "2",
+        "--gradient-checkpointing",
+        "--precision",
+        "bfloat16",
+        "--learning-rate",
+        "1e-4",
+    ]
     app(arguments(world, tmp_path / "m", "mlm", *SCHEDULE, *more), standalone_mode=False)
-    assert "micro_batch 2, which was not given" in capsys.readouterr().err
+    assert "micro_batch_size 2, which was not given" in capsys.readouterr().err
     (change,) = read_json(tmp_path / "m" / "meta.json")["changes"]
     assert change["settings"] == {
         "precision": ["auto", "bfloat16"],
         "gradient_checkpointing": [False, True],
-        "micro_batch": [None, 2],
-        "lr": [1e-3, 1e-4],
+        "micro_batch_size": [None, 2],
+        "learning_rate": [1e-3, 1e-4],
     }
     # after step s of 8 the rate of the next is (8 - s) / 8 of the highest, and the new one holds from step 6 on
     rates = [entry["learning_rate"] for entry in entries(tmp_path / "m")]
@@ -160,9 +173,9 @@ def test_out_of_memory_names_what_to_lower_and_resume_takes_it(
 
 
 def test_a_run_out_of_memory_continues_and_resumes_with_half_the_micro_batch(
-    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    world: PretrainingFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    pretrain(world, tmp_path / "whole", "qac-cocondenser", *SCHEDULE, "--micro-batch", "3")
+    pretrain(world, tmp_path / "whole", "qac-cocondenser", *SCHEDULE, "--micro-batch-size", "3")
     forward, limit = Network.forward, 3
 
     def limited(self: Network, batch: Any, *given: Any, **named: Any) -> Any:
@@ -180,7 +193,9 @@ def test_a_run_out_of_memory_continues_and_resumes_with_half_the_micro_batch(
     assert read_json(tmp_path / "m" / "meta.json")["micro_batch"] == 3
 
 
-def test_out_of_memory_before_the_first_step_is_reported(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_out_of_memory_before_the_first_step_is_reported(
+    world: PretrainingFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setattr("transformers.Trainer._move_model_to_device", lambda *_: full(_[0]))
     with pytest.raises(
         DrtkError, match="cpu: out of memory; `gradient_checkpointing` or a smaller `max_length` may help"
@@ -188,17 +203,19 @@ def test_out_of_memory_before_the_first_step_is_reported(world: World, tmp_path:
         pretrain(world, tmp_path / "m", "mlm", *SCHEDULE)
 
 
-def test_a_checkpoint_whose_next_step_fails_is_removed(world: World, tmp_path: Path):
+def test_a_checkpoint_whose_next_step_fails_is_removed(world: PretrainingFiles, tmp_path: Path):
     message = fail(world, tmp_path / "m", 7, ruin)
-    assert re.match(r"the loss \(mlm\) is nan at step 7, on passages d\S+, d\S+, d\S+ …; a lower --lr or", message)
+    assert re.match(
+        r"the loss \(mlm\) is nan at step 7, on passages d\S+, d\S+, d\S+ …; a lower --learning-rate or", message
+    )
     assert message.endswith("--resume continues after step 4")
     assert checkpoints(tmp_path / "m") == ["checkpoint-4"]
-    pretrain(world, tmp_path / "m", "mlm", *SCHEDULE, "--resume", "--lr", "1e-4")
+    pretrain(world, tmp_path / "m", "mlm", *SCHEDULE, "--resume", "--learning-rate", "1e-4")
     assert [entry["step"] for entry in entries(tmp_path / "m")] == list(range(1, 9))
 
 
 def test_weights_that_are_not_finite_or_exploded_are_not_kept(
-    world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    world: PretrainingFiles, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     def burst(trainer: Pretrainer) -> None:
         """Make the update, not the loss, infinite."""
@@ -214,7 +231,9 @@ def test_weights_that_are_not_finite_or_exploded_are_not_kept(
     assert "is nan at step 7" in fail(world, tmp_path / "m", 6, burst)
     assert "step 6: a weight is NaN or infinite; no checkpoint is written" in capsys.readouterr().err
     assert checkpoints(tmp_path / "m") == ["checkpoint-4", "checkpoint-2"]
-    assert fail(world, tmp_path / "n", 8, burst).startswith("a weight is NaN or infinite after step 8; a lower --lr")
+    assert fail(world, tmp_path / "n", 8, burst).startswith(
+        "a weight is NaN or infinite after step 8; a lower --learning-rate"
+    )
     assert not (tmp_path / "n" / "model.safetensors").exists()
 
     step = Pretrainer.training_step
@@ -227,7 +246,7 @@ def test_weights_that_are_not_finite_or_exploded_are_not_kept(
     assert checkpoints(tmp_path / "o") == ["checkpoint-4", "checkpoint-2"]
 
 
-def test_checkpoints_made_without_token_types_are_rejected(world: World, tmp_path: Path):
+def test_checkpoints_made_without_token_types_are_rejected(world: PretrainingFiles, tmp_path: Path):
     titles = ["--set", "title=segment"]
     fail(world, tmp_path / "m", 6, cut_off, *titles)
     begun = tmp_path / "m.part" / UNFINISHED_MANIFEST
@@ -246,35 +265,39 @@ def test_checkpoints_made_without_token_types_are_rejected(world: World, tmp_pat
 # settings and outputs
 
 
-def test_epochs_on_the_command_line_replace_the_steps_of_a_preset(world: World, capfd: pytest.CaptureFixture[str]):
+def test_epochs_on_the_command_line_replace_the_steps_of_a_preset(
+    world: PretrainingFiles, capfd: pytest.CaptureFixture[str]
+):
     rows = len(world.corpus.read_text().splitlines())
     lines = dry_run(world, capfd, "retromae", "--epochs", "0.5")  # the preset has 80,000 steps
     assert f"Training: {round(0.5 * (rows // 6))} steps of 6 passages" in lines
-    with pytest.raises(UsageError, match="--steps and --epochs: choose one"):
-        dry_run(world, capfd, "retromae", "--epochs", "0.5", "--steps", "3")
+    with pytest.raises(UsageError, match="--max-steps and --epochs: choose one"):
+        dry_run(world, capfd, "retromae", "--epochs", "0.5", "--max-steps", "3")
 
 
-def test_a_preset_holds_out_a_tenth_at_most_and_an_option_half(world: World, capfd: pytest.CaptureFixture[str]):
+def test_a_preset_holds_out_a_tenth_at_most_and_an_option_half(
+    world: PretrainingFiles, capfd: pytest.CaptureFixture[str]
+):
     rows = len(world.corpus.read_text().splitlines())
     for more, share in (([], 0.1), (["--held-out", "4000"], 0.5)):
         out = int(share * rows)
-        lines = dry_run(world, capfd, "simlm-mlm", "--steps", "1", *more)
+        lines = dry_run(world, capfd, "simlm-mlm", "--max-steps", "1", *more)
         assert f"{rows - out} passages to train on, {out} held out" in lines
 
 
-def test_an_encoder_keeps_how_it_read_titles(world: World, tmp_path: Path):
+def test_an_encoder_keeps_how_it_read_titles(world: PretrainingFiles, tmp_path: Path):
     for title, wanted in (("segment", "segment"), ("none", "join")):
         model = tmp_path / title
-        pretrain(world, model, "mlm", "--steps", "1", "--set", f"title={title}")
+        pretrain(world, model, "mlm", "--max-steps", "1", "--set", f"title={title}")
         (start,) = load_towers(str(model), overrides={}, untied=False).values()
         (changed,) = load_towers(str(model), overrides={"title": "sep"}, untied=False).values()
-        assert (start.recipe.title, changed.recipe.title) == (wanted, "sep")
+        assert (start.encoding.title, changed.encoding.title) == (wanted, "sep")
         save_towers({"passage": start}, tmp_path / f"{title}-trained")
-        assert read_layout(tmp_path / f"{title}-trained").recipe.title == wanted
+        assert read_layout(tmp_path / f"{title}-trained").encoding.title == wanted
 
 
-def test_encoders_of_every_step_load_in_transformers_and_sentence_transformers(world: World, tmp_path: Path):
-    pretrain(world, tmp_path / "m", "simlm-mlm", "--steps", "2", "--save-every", "1")
+def test_encoders_of_every_step_load_in_transformers_and_sentence_transformers(world: PretrainingFiles, tmp_path: Path):
+    pretrain(world, tmp_path / "m", "simlm-mlm", "--max-steps", "2", "--export-steps", "1")
     from transformers import AutoModel, AutoTokenizer
 
     folders = [tmp_path / "m" / "step-1", tmp_path / "m"]
@@ -288,8 +311,8 @@ def test_encoders_of_every_step_load_in_transformers_and_sentence_transformers(w
     assert not (tmp_path / "m" / "step-2").exists()  # the last one is the folder itself
     manifest = read_json(tmp_path / "m" / "meta.json")
     assert (manifest["kind"], manifest["counts"]["steps"]) == ("model", 2)
-    assert read_layout(tmp_path / "m").recipe.pooling == ("cls",)
-    assert {read_layout(folder).recipe.title for folder in folders} == {"segment"}  # as the preset reads titles
+    assert read_layout(tmp_path / "m").encoding.pooling == ("cls",)
+    assert {read_layout(folder).encoding.title for folder in folders} == {"segment"}  # as the preset reads titles
     suffixes = {path.suffix for path in (tmp_path / "m").rglob("*") if path.is_file()}
     assert suffixes <= {".json", ".jsonl", ".safetensors"}
     sentence_transformers = pytest.importorskip("sentence_transformers")
@@ -297,9 +320,9 @@ def test_encoders_of_every_step_load_in_transformers_and_sentence_transformers(w
     torch.testing.assert_close(torch.tensor(model.encode([text])), states[1], rtol=1e-4, atol=1e-5)
 
 
-def test_cocondenser_starts_from_a_condenser_with_its_head(world: World, tmp_path: Path):
-    pretrain(world, tmp_path / "one", "condenser", "--steps", "1")
-    start = ["--model", tmp_path / "one", "--steps", "1", "--lr", "0"]
+def test_cocondenser_starts_from_a_condenser_with_its_head(world: PretrainingFiles, tmp_path: Path):
+    pretrain(world, tmp_path / "one", "condenser", "--max-steps", "1")
+    start = ["--model", tmp_path / "one", "--max-steps", "1", "--learning-rate", "0"]
     pretrain(world, tmp_path / "two", "cocondenser", *start)
     before, after = weights_of(tmp_path / "one"), weights_of(tmp_path / "two")
     head = [name for name in before if "readers.safetensors" in name]
@@ -312,13 +335,15 @@ def test_cocondenser_starts_from_a_condenser_with_its_head(world: World, tmp_pat
 def families(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("families")
     for family in ("bert", "roberta", "modernbert"):
-        saved_masked_lm(family, folder / family)
+        save_random_masked_lm(family, folder / family)
     return folder
 
 
 @pytest.mark.parametrize("family", ["roberta", "modernbert"])
-def test_encoders_of_every_family_are_trained(family: str, families: Path, world: World, tmp_path: Path):
-    pretrain(world, tmp_path / "m", "simlm-mlm", "--model", families / family, "--steps", "1", "--lr", "1e-2")
+def test_encoders_of_every_family_are_trained(family: str, families: Path, world: PretrainingFiles, tmp_path: Path):
+    pretrain(
+        world, tmp_path / "m", "simlm-mlm", "--model", families / family, "--max-steps", "1", "--learning-rate", "1e-2"
+    )
     assert entries(tmp_path / "m")[-1]["held_out_encoder"] < 10
     from transformers import AutoModel
 
@@ -331,12 +356,12 @@ def test_encoders_of_every_family_are_trained(family: str, families: Path, world
     assert sum(name in before and not torch.equal(state[name], before[name]) for name in state) > 20
 
 
-def test_a_joint_generator_starts_from_its_model_and_is_saved(world: World, tmp_path: Path):
-    joint = ["--generator", world.generator, *JOINT, "--steps", "1"]
+def test_a_joint_generator_starts_from_its_model_and_is_saved(world: PretrainingFiles, tmp_path: Path):
+    joint = ["--generator", world.generator, *JOINT, "--max-steps", "1"]
     layer = "generator.backbone.encoder.layer.0.output.dense.weight"
     saved = {}
     for name, rate in (("still", "0"), ("trained", "1e-2")):
-        pretrain(world, tmp_path / name, "simlm", *joint, "--lr", rate)
+        pretrain(world, tmp_path / name, "simlm", *joint, "--learning-rate", rate)
         saved[name] = load_file(tmp_path / name / "heads" / "readers.safetensors")
     before = load_file(world.generator / "model.safetensors")
     mine = {name.partition("backbone.")[2]: each for name, each in saved["still"].items() if "generator.back" in name}
@@ -347,7 +372,7 @@ def test_a_joint_generator_starts_from_its_model_and_is_saved(world: World, tmp_
 
 
 def test_contrasts_of_equal_texts_without_dropout_are_reported(
-    families: Path, world: World, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    families: Path, world: PretrainingFiles, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ):
     cases = (("modernbert", "simcse", []), ("modernbert", "crop", []), ("bert", "simcse", []))
     warned = []
@@ -362,17 +387,17 @@ def test_contrasts_of_equal_texts_without_dropout_are_reported(
 # rejected inputs
 
 
-def rejected(world: World, folder: Path, preset: str, *more: str | Path, corpus: Path | None = None) -> str:
+def rejected(world: PretrainingFiles, folder: Path, preset: str, *more: str | Path, corpus: Path | None = None) -> str:
     """Return the message of a run that is rejected before anything is written."""
     with pytest.raises(DrtkError) as caught:
-        pretrain(world, folder / "m", preset, "--steps", "1", *more, corpus=corpus)
+        pretrain(world, folder / "m", preset, "--max-steps", "1", *more, corpus=corpus)
     assert not (folder / "m").exists()
     message = name_options(str(caught.value))
     assert "\n" not in message
     return message
 
 
-def change_corpus(world: World, path: Path, change: Callable[[dict[str, Any]], Any]) -> Path:
+def change_corpus(world: PretrainingFiles, path: Path, change: Callable[[dict[str, Any]], Any]) -> Path:
     rows = [json.loads(line) for line in world.corpus.read_text().splitlines()]
     for row in rows:
         change(row)
@@ -403,19 +428,22 @@ LACKING: list[tuple[str, Callable[[dict[str, Any]], Any], str]] = [
 
 @pytest.mark.parametrize(("preset", "change", "message"), LACKING, ids=[each[2] for each in LACKING])
 def test_a_corpus_that_lacks_what_a_preset_needs_is_rejected(
-    preset: str, change: Callable[[dict[str, Any]], Any], message: str, world: World, tmp_path: Path
+    preset: str, change: Callable[[dict[str, Any]], Any], message: str, world: PretrainingFiles, tmp_path: Path
 ):
     assert message in rejected(world, tmp_path, preset, corpus=change_corpus(world, tmp_path / "c.jsonl", change))
 
 
 def test_short_passages_are_left_out_and_long_ones_cropped(
-    world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    world: PretrainingFiles, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     def change(row: dict[str, Any]) -> None:
         row["text"] = "river" if row["_id"].endswith("#0") else f"{row['text']} " * 40
 
     corpus = change_corpus(world, tmp_path / "c.jsonl", change)
-    app(arguments(world, tmp_path / "m", "mlm", "--steps", "1", "--batch", "2", corpus=corpus), standalone_mode=False)
+    app(
+        arguments(world, tmp_path / "m", "mlm", "--max-steps", "1", "--batch-size", "2", corpus=corpus),
+        standalone_mode=False,
+    )
     short = corpus.read_text().count('"river"')
     assert f"{corpus}: {short} passages of fewer than 3 word pieces are excluded" in capsys.readouterr().err
     counts = read_json(tmp_path / "m" / "meta.json")["counts"]
@@ -423,31 +451,35 @@ def test_short_passages_are_left_out_and_long_ones_cropped(
 
 
 def test_a_generator_with_another_vocabulary_or_without_a_head_is_rejected(
-    world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    world: PretrainingFiles, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
-    other = tiny_model(tmp_path / "other", vocab_size=120)
+    other = save_tiny_encoder(tmp_path / "other", vocab_size=120)
     message = rejected(world, tmp_path, "simlm", "--generator", other, "--model", other)
-    assert "has no language-model head, so it proposes no tokens" in message
+    assert "has no trained language-model head, so it proposes no tokens" in message
     assert "untrained" not in capsys.readouterr().err
-    pretrain(world, tmp_path / "warm", "mlm", "--steps", "1", "--model", other)
+    pretrain(world, tmp_path / "warm", "mlm", "--max-steps", "1", "--model", other)
     assert capsys.readouterr().err.count("training starts with a random one") == 1
     message = rejected(world, tmp_path, "simlm", "--generator", tmp_path / "warm")
     assert re.search(r"warm: the generator's vocabulary \(.* is not the encoder's \(", message)
 
 
-def test_a_probe_with_test_queries_only_is_rejected(world: World, tmp_path: Path):
+def test_a_probe_with_test_queries_only_is_rejected(world: PretrainingFiles, tmp_path: Path):
     (tmp_path / "probe" / "qrels").mkdir(parents=True)
     (tmp_path / "probe" / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\nq1\tab\t1\n")
-    message = rejected(world, tmp_path, "mlm", "--probe", tmp_path / "probe")
+    message = rejected(world, tmp_path, "mlm", "--dev", tmp_path / "probe")
     assert message.endswith("has no qrels/dev.tsv or qrels/train.tsv to choose an encoder by, only test")
 
 
 REJECTED: list[tuple[str, Sequence[str], str]] = [
     ("qac-cotmae", ["--set", "slots.context.masking=rom"], ": masking by 'rom' needs weights"),
     ("simlm", [*JOINT, "--set", "generator.model="], '--generator DIR names one; init = "copy" or "random" begins'),
-    ("simcse", ["--micro-batch", "2", "--set", "projectors.head.kind=bn"], "a projector with batch norm needs"),
-    ("simcse", ["--batch", "1"], "--batch 1 leaves no negatives for the contrastive objective"),
-    ("mlm", ["--batch", "2048"], " passages do not fill one batch of 2,048, set by preset 'mlm'; set --batch "),
+    ("simcse", ["--micro-batch-size", "2", "--set", "projectors.head.kind=bn"], "a projector with batch norm needs"),
+    ("simcse", ["--batch-size", "1"], "--batch-size 1 leaves no negatives for the contrastive objective"),
+    (
+        "mlm",
+        ["--batch-size", "2048"],
+        " passages do not fill one batch of 2,048, set by preset 'mlm'; set --batch-size ",
+    ),
     ("mlm", ["--max-length", "100"], "the models read 64: --max-length 64"),
     ("simlm-mlm", ["--set", "objective.2.reader.layers=9"], "has 4 layers"),
 ]
@@ -455,12 +487,12 @@ REJECTED: list[tuple[str, Sequence[str], str]] = [
 
 @pytest.mark.parametrize(("preset", "more", "message"), REJECTED, ids=[each[2] for each in REJECTED])
 def test_what_cannot_be_trained_is_rejected(
-    preset: str, more: Sequence[str], message: str, world: World, tmp_path: Path
+    preset: str, more: Sequence[str], message: str, world: PretrainingFiles, tmp_path: Path
 ):
     assert message in rejected(world, tmp_path, preset, *more)
 
 
-def test_a_reader_that_cannot_serve_an_encoder_is_rejected(families: Path, world: World, tmp_path: Path):
+def test_a_reader_that_cannot_serve_an_encoder_is_rejected(families: Path, world: PretrainingFiles, tmp_path: Path):
     message = rejected(world, tmp_path, "retromae", "--model", families / "modernbert")
     assert "the reader 'two-stream' needs position vectors; an encoder of type modernbert has none" in message
 
@@ -468,16 +500,16 @@ def test_a_reader_that_cannot_serve_an_encoder_is_rejected(families: Path, world
 # --dry-run
 
 
-def dry_run(world: World, capfd: pytest.CaptureFixture[str], preset: str, *more: str) -> str:
+def dry_run(world: PretrainingFiles, capfd: pytest.CaptureFixture[str], preset: str, *more: str) -> str:
     paths = [str(world.corpus), "--preset", preset, "--model", str(world.model)]
-    return command(capfd, "pretrain", *paths, "--dry-run", "--batch", "6", "--max-length", "32", *more)
+    return run_command(capfd, "pretrain", *paths, "--dry-run", "--batch-size", "6", "--max-length", "32", *more)
 
 
-def test_a_dry_run_prints_terms_slots_parameters_and_tokens(world: World, capfd: pytest.CaptureFixture[str]):
+def test_a_dry_run_prints_terms_slots_parameters_and_tokens(world: PretrainingFiles, capfd: pytest.CaptureFixture[str]):
     rows = len(world.corpus.read_text().splitlines())
     lines = [
         re.sub(r" +", " ", line.strip())
-        for line in dry_run(world, capfd, "simlm-mlm", "--steps", "40", "--held-out", "4").splitlines()
+        for line in dry_run(world, capfd, "simlm-mlm", "--max-steps", "40", "--held-out", "4").splitlines()
     ]
     encoder, decoder = world.stage("simlm-mlm").network.parameters(), "decoder (layers 2, init copy) predicts"
     count = sum(each.numel() for each in encoder)
@@ -503,12 +535,14 @@ def test_a_dry_run_prints_terms_slots_parameters_and_tokens(world: World, capfd:
     ],
 )
 def test_a_dry_run_describes_every_kind_of_term(
-    preset: str, more: list[str], words: str, world: World, capfd: pytest.CaptureFixture[str]
+    preset: str, more: list[str], words: str, world: PretrainingFiles, capfd: pytest.CaptureFixture[str]
 ):
     assert words in dry_run(world, capfd, preset, *more)
 
 
-def test_a_dry_run_needs_no_output_and_touches_none(world: World, tmp_path: Path, capfd: pytest.CaptureFixture[str]):
+def test_a_dry_run_needs_no_output_and_touches_none(
+    world: PretrainingFiles, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+):
     there = tmp_path / "there"
     there.mkdir()
     for output in ([], ["-o", str(there)], ["-o", str(tmp_path / "absent")], ["-o", str(there), "--skip-done"]):
@@ -516,4 +550,4 @@ def test_a_dry_run_needs_no_output_and_touches_none(world: World, tmp_path: Path
     assert [item.name for item in tmp_path.iterdir()] == ["there"]
     assert not [*there.iterdir()]
     with pytest.raises(UsageError, match="--output: name what to make"):
-        command(capfd, "pretrain", world.corpus, "--preset", "mlm", "--model", world.model)
+        run_command(capfd, "pretrain", world.corpus, "--preset", "mlm", "--model", world.model)

@@ -20,13 +20,13 @@ from drtk.cli.main import app
 from drtk.data.embeddings import PairVectors, read_shards
 from drtk.errors import DrtkError, MismatchError, RecordError, UsageError
 from drtk.models.config import ScoringSettings
-from drtk.models.cross_encoder import Scorer, identify_scorer
-from drtk.models.list_reranker import ListReranker, ListShape, load_list_reranker, save_list_reranker
+from drtk.models.cross_encoder import CrossEncoderScorer, identify_scorer
+from drtk.models.list_reranker import ListReranker, ListRerankerConfig, load_list_reranker, save_list_reranker
 from drtk.retrieval.config import FuseSettings
 from drtk.retrieval.rerank import check_same_scorer, reorder
 from drtk.runtime.integrity import read_json
-from tests.running import command, killed_at
-from tests.tiny import collection, tiny_crossencoder, write_collection
+from tests.run_commands import kill_at, run_command
+from tests.tiny_models import make_collection, save_tiny_cross_encoder, write_collection
 
 TEXTS = ["--corpus", "corpus.jsonl", "--queries", "queries.jsonl", "--model", "model"]
 
@@ -35,8 +35,8 @@ TEXTS = ["--corpus", "corpus.jsonl", "--queries", "queries.jsonl", "--model", "m
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("made")
     write_collection(folder, 60)
-    tiny_crossencoder(folder / "model")
-    tiny_crossencoder(folder / "other", seed=2)
+    save_tiny_cross_encoder(folder / "model")
+    save_tiny_cross_encoder(folder / "other", seed=2)
     lines = [
         f"q{query} Q0 d{(query * 7 + at * 11) % 60} {at + 1} {30 - at} bm25\n"
         for query in range(60)
@@ -86,14 +86,14 @@ def test_the_head_is_in_the_order_of_the_scores_and_the_rest_follows(here: Path)
     run("rerank", "run", *TEXTS, "--depth", "5", "-o", "out")
     before, after = rankings("run"), rankings("out")
     assert list(after) == list(before)
-    passages, queries, _ = collection(60)
+    passages, queries, _ = make_collection(60)
     for query in ("q0", "q17", "q59"):
         head = [id for id, _ in before[query][:5]]
         pairs = [
             (queries[int(query[1:])]["text"], f"{passages[int(id[1:])]['title']} {passages[int(id[1:])]['text']}")
             for id in head
         ]
-        scores = dict(zip(head, Scorer("model")(pairs).tolist(), strict=True))
+        scores = dict(zip(head, CrossEncoderScorer("model")(pairs).tolist(), strict=True))
         assert [id for id, _ in after[query][:5]] == sorted(head, key=scores.__getitem__, reverse=True)
         for id, score in after[query][:5]:
             assert score == pytest.approx(scores[id], abs=5e-5)
@@ -134,9 +134,9 @@ def test_scores_stand_beside_positives_and_negatives_and_all_else_passes_through
     run("score", "e.jsonl", *TEXTS, "--title", "none", "-o", "scored.jsonl")
     found = read_rows("scored.jsonl")
     assert [{**row, "scores": None} for row in found] == [{**row, "scores": None} for row in rows]
-    passages, queries, _ = collection(60)
+    passages, queries, _ = make_collection(60)
     pairs = [(queries[3]["text"], passages[at]["text"]) for at in (3, 4, 7, 9)]
-    expected = Scorer("model", settings=ScoringSettings())(pairs)
+    expected = CrossEncoderScorer("model", settings=ScoringSettings())(pairs)
     assert [*found[0]["scores"]["positives"], *found[0]["scores"]["negatives"]] == pytest.approx(
         expected.tolist(), abs=1e-5
     )
@@ -252,7 +252,7 @@ def test_a_logit_that_is_no_number_ends_the_work(here: Path, call: list[str]) ->
 
 def test_a_non_finite_score_of_a_list_reranker_is_reported_with_the_query(here: Path) -> None:
     run("rerank", "run", *TEXTS, "--vectors", "v", "-o", "out")
-    model = ListReranker(ListShape(width=32))
+    model = ListReranker(ListRerankerConfig(width=32))
     torch.nn.init.constant_(model.head.bias, float("nan"))
     save_list_reranker(model, here / "h")
     with pytest.raises(DrtkError, match=r"^h: the score of query '\w+' is NaN or infinite; check the model's weights$"):
@@ -260,18 +260,18 @@ def test_a_non_finite_score_of_a_list_reranker_is_reported_with_the_query(here: 
 
 
 def test_vectors_of_the_pairs_are_written_beside_the_run(here: Path) -> None:
-    run("rerank", "run", *TEXTS, "--depth", "4", "--vectors", "v", "--store", "float32", "-o", "out")
+    run("rerank", "run", *TEXTS, "--depth", "4", "--vectors", "v", "--vector-dtype", "float32", "-o", "out")
     run("rerank", "run", *TEXTS, "--depth", "4", "-o", "plain")
     assert rankings("out").keys() == rankings("plain").keys()
     assert (here / "v" / "00000.ids").read_text().splitlines()[:2] == ["q0\td0", "q0\td11"]
     meta = read_json(here / "v" / "meta.json")
     assert (meta["role"], meta["dimension"], meta["counts"]["pairs"]) == ("pair", 32, 240)
     found = PairVectors("v")
-    scorer = Scorer("model")
-    passages, queries, _ = collection(60)
+    scorer = CrossEncoderScorer("model")
+    passages, queries, _ = make_collection(60)
     pair = (queries[20]["text"], f"{passages[31]['title']} {passages[31]['text']}")  # 20 * 7 + 11 = 151 = 31 of 60
     [expected] = scorer.scores_and_vectors(scorer.prepare([pair]))[1]
-    np.testing.assert_allclose(found.vectors(found.rows("q20", ["d31"]))[0], expected, atol=5e-5)
+    np.testing.assert_allclose(found.load_vectors(found.find_rows("q20", ["d31"]))[0], expected, atol=5e-5)
     with pytest.raises(MismatchError, match="v: holds vectors of pairs; an index is made of passages"):
         run("index", "v", "--type", "exact", "-o", "index")
 
@@ -284,7 +284,7 @@ def test_a_killed_run_with_vectors_resumes_to_the_same_bytes(here: Path, capfd: 
     call = ["rerank", "long", "--corpus", "corpus.jsonl", "--queries", "many.jsonl", "--model", "model", "--depth", "4"]
     call += ["--max-length", "32"]
     mine = ["-o", "out", "--vectors", "v"]
-    killed_at(here / "v.part" / "00001.npy", *call, *mine)
+    kill_at(here / "v.part" / "00001.npy", *call, *mine)
     assert not (here / "out").exists()
     with pytest.raises(DrtkError, match="`resume` continues from there"):
         run(*call, *mine)
@@ -306,7 +306,7 @@ def test_a_list_re_ranker_is_trained_and_used_from_vectors_alone(here: Path, cap
     (here / "dev" / "qrels").mkdir(parents=True)
     (here / "dev" / "qrels" / "dev.tsv").symlink_to(here / "qrels.tsv")
     call = ["train-reranker", "run", "--vectors", "v", "--qrels", "qrels.tsv", "--preset", "hlatr", "--device", "cpu"]
-    call += "--depth 10 --batch 20 --steps 60 --layers 1 --eval-every 20 --log-every 10 --dev dev --dev-run run".split()
+    call += "--depth 10 --batch-size 20 --max-steps 60 --layers 1 --eval-steps 20 --log-steps 10 --dev dev --dev-run run".split()
     run(*call, "-o", "h")
     log = [json.loads(line) for line in (here / "h" / "log.jsonl").read_text().splitlines()]
     losses = [entry["loss"] for entry in log if "loss" in entry]
@@ -321,7 +321,7 @@ def test_a_list_re_ranker_is_trained_and_used_from_vectors_alone(here: Path, cap
     }
     assert all([id for id, _ in after[query][10:]] == [id for id, _ in before[query][10:]] for query in before)
     best = read_json(here / "h" / "meta.json")["best"]
-    assert f"{best['RR@10']:.4f}" in command(capfd, "eval", "listed", "--qrels", "qrels.tsv", "--measures", "RR@10")
+    assert f"{best['RR@10']:.4f}" in run_command(capfd, "eval", "listed", "--qrels", "qrels.tsv", "--measures", "RR@10")
     with pytest.raises(UsageError, match=r"--depth 11: .*h was trained on lists of 10"):
         run("rerank", "run", "--vectors", "v", "--model", "h", "--depth", "11", "-o", "x")
     with pytest.raises(UsageError, match="h: reads vectors, not texts"):
@@ -331,13 +331,13 @@ def test_a_list_re_ranker_is_trained_and_used_from_vectors_alone(here: Path, cap
         "--logits",
         "--max-length 30",
         "--batch-tokens 7",
-        "--dtype bfloat16",
-        "--store float32",
+        "--precision bfloat16",
+        "--vector-dtype float32",
     ):
         with pytest.raises(UsageError, match=f"{more.split()[0]}: is for a cross-encoder; h"):
             run("rerank", "run", "--vectors", "v", "--model", "h", *more.split(), "-o", "x")
-    with pytest.raises(UsageError, match="--another-corpus: is for a cross-encoder; h"):
-        run("rerank", "run", "--vectors", "v", "--model", "h", "--another-corpus", "-o", "x")
+    with pytest.raises(UsageError, match="--skip-corpus-check: is for a cross-encoder; h"):
+        run("rerank", "run", "--vectors", "v", "--model", "h", "--skip-corpus-check", "-o", "x")
     capfd.readouterr()
     other = "60 of 60 queries have their documents in another order than in run, whose pairs v holds: a list re-ranker"
     run("rerank", "listed", "--vectors", "v", "--model", "h", "-o", "twice")  # the re-ranked one, in the other's place
@@ -378,9 +378,11 @@ def test_the_presets_list_re_ranker_minds_which_vector_has_which_rank(here: Path
     """The check of docs/methods/hlatr.md, of the preset's sizes and through the command: 12 candidates of each query."""
     run("rerank", "run", *TEXTS, "--vectors", "v", "-o", "out")
     call = ["train-reranker", "run", "--vectors", "v", "--qrels", "qrels.tsv", "--preset", "hlatr", "--device", "cpu"]
-    run(*call, "--batch", "20", "--steps", "2", "-o", "h")
+    run(*call, "--batch-size", "20", "--max-steps", "2", "-o", "h")
     model, vectors = load_list_reranker(here / "h"), PairVectors("v")
-    assert model.shape == ListShape(width=32, depth=100, hidden=128, layers=4, heads=2, feedforward=768, dropout=0.1)
+    assert model.shape == ListRerankerConfig(
+        width=32, depth=100, hidden=128, layers=4, heads=2, feedforward=768, dropout=0.1
+    )
     order = [7, 0, 11, 4, 2, 9, 1, 10, 3, 8, 6, 5]
     before, permuted = rankings("run"), ""
     for query, found in before.items():
@@ -393,7 +395,7 @@ def test_the_presets_list_re_ranker_minds_which_vector_has_which_rank(here: Path
     ranks, present = torch.tensor([order]), torch.ones(1, 12, dtype=torch.bool)
     for query, found in before.items():
         names = [found[at][0] for at in order]
-        items = torch.from_numpy(vectors.vectors(vectors.rows(query, names))).float()[None]
+        items = torch.from_numpy(vectors.load_vectors(vectors.find_rows(query, names))).float()[None]
         told, changed = (dict(scored[query]) for scored in (listed, alone))
         with torch.no_grad():
             together, apart = model(items, ranks, present)[0], model(items, torch.arange(12)[None], present)[0]
@@ -405,10 +407,10 @@ def test_the_presets_list_re_ranker_minds_which_vector_has_which_rank(here: Path
 
 def test_a_list_training_of_other_settings_is_not_gone_on_from(here: Path) -> None:
     run("rerank", "run", *TEXTS, "--vectors", "v", "-o", "out")
-    call = ["train-reranker", "run", "--vectors", "v", "--qrels", "qrels.tsv", "--device", "cpu", "--batch", "20"]
-    call += ["--steps", "4", "--save-every", "1", "--log-every", "1", "-o", "h"]
+    call = ["train-reranker", "run", "--vectors", "v", "--qrels", "qrels.tsv", "--device", "cpu", "--batch-size", "20"]
+    call += ["--max-steps", "4", "--save-steps", "1", "--log-steps", "1", "-o", "h"]
     with pytest.raises(DrtkError, match="the loss is nan at step"):
-        run(*call, "--preset", "hlatr", "--lr", "1e38", "--trainer", "max_grad_norm=0")
+        run(*call, "--preset", "hlatr", "--learning-rate", "1e38", "--trainer", "max_grad_norm=0")
     assert (here / "h.part" / "meta.json.part").exists()
     (here / "small.toml").write_text(
         'command = "train-reranker"\nsummary = "x"\n[settings]\nkind = "hlatr"\nlayers = 2\n'
@@ -418,14 +420,14 @@ def test_a_list_training_of_other_settings_is_not_gone_on_from(here: Path) -> No
     assert "\n" not in str(fault.value)
     texts = ["train-reranker", "examples.jsonl", *TEXTS, "--device", "cpu", "--negatives", "3", "-o", "h"]
     with pytest.raises(MismatchError, match=r"was begun with other settings or files \(.*kind"):
-        run(*texts, "--preset", "simlm-reranker", "--steps", "4", "--batch", "20", "--resume")
+        run(*texts, "--preset", "simlm-reranker", "--max-steps", "4", "--batch-size", "20", "--resume")
 
 
 def test_queries_without_a_positive_are_counted_and_none_at_all_is_a_fault(
     here: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     run("rerank", "run", *TEXTS, "--depth", "3", "--vectors", "v", "-o", "out")
-    call = "train-reranker run --vectors v --kind hlatr --depth 3 --device cpu --steps 1 --batch 8".split()
+    call = "train-reranker run --vectors v --kind hlatr --depth 3 --device cpu --max-steps 1 --batch-size 8".split()
     # the judged one stands at rank 1 + query % 5: for 24 of 60 queries that is rank 4 or 5
     assert "left out 24 queries without a positive among their first 3 documents" in warnings_of(
         capfd, *call, "--qrels", "qrels.tsv", "-o", "h"
@@ -447,7 +449,7 @@ def test_queries_without_a_positive_are_counted_and_none_at_all_is_a_fault(
         run(*call, "--qrels", "none.tsv", "-o", "g")
 
 
-SCORED = "mine-negatives run --qrels qrels.tsv --scorer model --ce-max 0.9 --floor 0 --corpus corpus.jsonl --queries queries.jsonl"
+SCORED = "mine-negatives run --qrels qrels.tsv --scorer model --ce-max 0.9 --min-negatives 0 --corpus corpus.jsonl --queries queries.jsonl"
 SCORING = {
     "score": ["score", "examples.jsonl", *TEXTS],
     "rerank": ["rerank", "run", *TEXTS],
@@ -484,7 +486,7 @@ def test_an_ensemble_is_the_sum_of_z_normalised_scores(here: Path) -> None:
         ("c", pytest.approx(0.163985, abs=2e-6)),
         ("a", pytest.approx(-0.925820, abs=2e-6)),
     ]
-    assert FuseSettings(method="zscore").normalize == "minmax"  # which the method overrules
+    assert FuseSettings(method="zscore").norm == "minmax"  # which the method overrules
 
 
 def test_an_ensemble_goes_by_what_was_scored_however_long_the_run(

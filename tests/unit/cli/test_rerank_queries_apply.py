@@ -13,10 +13,10 @@ from drtk.cli.main import app
 from drtk.data.trec import load_run
 from drtk.errors import DrtkError, MismatchError, RecordError, UsageError
 from drtk.runtime.integrity import read_json
-from drtk.runtime.manifest import manifest_path
-from tests.expansions import KINDS, labelled, rows_of, world, write_rows, write_world
-from tests.running import command
-from tests.tiny import tiny_model
+from drtk.runtime.manifest import get_manifest_path
+from tests.expansion_collection import KINDS, label_expansions, make_collection, read_rows, write_collection, write_rows
+from tests.run_commands import run_command
+from tests.tiny_models import save_tiny_encoder
 
 ANSWERS = "Answer@1 Answer@5"
 
@@ -28,13 +28,15 @@ class Killed(BaseException):
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The world, its labels, and a model that has learned what gives good candidates away."""
-    folder = write_world(tmp_path_factory.mktemp("apply"))
-    labelled(folder)
+    folder = write_collection(tmp_path_factory.mktemp("apply"))
+    label_expansions(folder)
     # Taught that rank 2 is rank 50: beside 101, one rank is too small a margin to be sure of after so few steps.
-    taught = [row | {"rank": {1: 1, 2: 50}.get(row["rank"], row["rank"])} for row in rows_of(folder / "labelled.jsonl")]
+    taught = [
+        row | {"rank": {1: 1, 2: 50}.get(row["rank"], row["rank"])} for row in read_rows(folder / "labelled.jsonl")
+    ]
     source = write_rows(folder / "taught.jsonl", taught)
-    call = f"rerank-queries train {source} --queries {folder}/queries.jsonl --model {tiny_model(folder / 'encoder')} -q"
-    more = "--max-length 24 --device cpu --steps 200 --schedule linear --max-lr 2e-3 --warmup 10 --batch 8"
+    call = f"rerank-queries train {source} --queries {folder}/queries.jsonl --model {save_tiny_encoder(folder / 'encoder')} -q"
+    more = "--max-length 24 --device cpu --max-steps 200 --schedule linear --max-lr 2e-3 --warmup 10 --batch-size 8"
     app([*f"{call} {more} -o {folder}/planted".split()], standalone_mode=False)
     return folder
 
@@ -47,7 +49,7 @@ def call(place: Path, output: Path, *more: str, source: Path | None = None) -> P
 
 def ranks(folder: Path) -> list[int]:
     """The label of what was chosen for each question and kind."""
-    return [row["ranks"][0] for row in rows_of(folder / "choices.jsonl")]
+    return [row["ranks"][0] for row in read_rows(folder / "choices.jsonl")]
 
 
 def test_a_model_with_planted_knowledge_reaches_the_oracle_end_to_end(
@@ -60,21 +62,23 @@ def test_a_model_with_planted_knowledge_reaches_the_oracle_end_to_end(
         runs = []
         for kind in KINDS:
             runs.append(tmp_path / f"{select}.{kind}.run")
-            command(capfd, "search", place / "bm25s", folder / f"{kind}.jsonl", "-k", "10", "-o", runs[-1], "--quiet")
+            run_command(
+                capfd, "search", place / "bm25s", folder / f"{kind}.jsonl", "-k", "10", "-o", runs[-1], "--quiet"
+            )
         fused = tmp_path / f"{select}.run"
-        command(capfd, "fuse", *runs, "--method", "round-robin", "--top", "10", "-o", fused, "-q")
+        run_command(capfd, "fuse", *runs, "--method", "round-robin", "--top", "10", "-o", fused, "-q")
         named = ["--answers", place / "queries.jsonl", "--corpus", place / "corpus.jsonl", "--measures", ANSWERS]
-        accuracy[select] = command(capfd, "eval", f"x={fused}", *named, "-q")
+        accuracy[select] = run_command(capfd, "eval", f"x={fused}", *named, "-q")
     assert ranks(tmp_path / "scorer") == ranks(tmp_path / "oracle") == [1] * 72
     assert accuracy["scorer"].split()[-2:] == ["1.0000", "1.0000"]
     assert accuracy["scorer"] == accuracy["oracle"] != accuracy["first"]
-    estimates = rows_of(tmp_path / "scorer" / "choices.jsonl")[0]["estimates"]
+    estimates = read_rows(tmp_path / "scorer" / "choices.jsonl")[0]["estimates"]
     assert len(estimates) == 1
 
 
 def test_candidates_are_ordered_by_rising_estimates(place: Path, tmp_path: Path) -> None:
-    folder = call(place, tmp_path / "all", "--model", str(place / "planted"), "--top", "4")
-    for row in rows_of(folder / "choices.jsonl"):
+    folder = call(place, tmp_path / "all", "--model", str(place / "planted"), "--n-best", "4")
+    for row in read_rows(folder / "choices.jsonl"):
         assert row["estimates"] == sorted(row["estimates"])
         assert row["ranks"] == [1, 2, 101, 101]
 
@@ -92,9 +96,9 @@ def test_the_oracle_is_never_worse_than_any_selection(place: Path, tmp_path: Pat
 
 def test_query_files_keep_ids_and_answers_and_hold_the_expanded_question(place: Path, tmp_path: Path) -> None:
     folder = call(place, tmp_path / "out", "--select", "oracle")
-    rows = rows_of(folder / "answer.jsonl")
+    rows = read_rows(folder / "answer.jsonl")
     assert [row["_id"] for row in rows] == [f"q{n}" for n in range(24)]
-    good = {row["query_id"]: row for row in world()[2] if row["kind"] == "answer" and row["made"] == "good"}
+    good = {row["query_id"]: row for row in make_collection()[2] if row["kind"] == "answer" and row["made"] == "good"}
     assert rows[3] == {
         "_id": "q3",
         "text": f"which thing was meant3 ? {good['q3']['text']}",
@@ -110,20 +114,22 @@ def test_query_files_keep_ids_and_answers_and_hold_the_expanded_question(place: 
 def test_several_queries_of_a_question_are_written_by_their_place_searched_and_fused(
     place: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    rows = [row for row in rows_of(place / "labelled.jsonl") if row["kind"] == "title"]
+    rows = [row for row in read_rows(place / "labelled.jsonl") if row["kind"] == "title"]
     rows = [row for row in rows if not (row["query_id"] == "q1" and row["made"] != "good")]  # one candidate alone
-    folder = call(place, tmp_path / "out", "--select", "oracle", "--top", "3", source=write_rows(tmp_path / "in", rows))
+    folder = call(
+        place, tmp_path / "out", "--select", "oracle", "--n-best", "3", source=write_rows(tmp_path / "in", rows)
+    )
     names = ["title.1.jsonl", "title.2.jsonl", "title.3.jsonl"]
     assert sorted(path.name for path in folder.glob("title*")) == names
-    files = [{row["_id"]: row["expansion"] for row in rows_of(folder / name)} for name in names]
+    files = [{row["_id"]: row["expansion"] for row in read_rows(folder / name)} for name in names]
     assert [len(each) for each in files] == [24, 23, 23]
     made = {row["_id"]: row["made"] for row in rows}
     assert [made[each["q0"]] for each in files[:2]] == ["good", "middling"]
     # The lists of the first two in turn: what either finds first is among the first two.
     runs = [tmp_path / "1.run", tmp_path / "2.run"]
     for name, run in zip(names, runs, strict=False):
-        command(capfd, "search", place / "bm25s", folder / name, "-k", "10", "-o", run, "--quiet")
-    command(capfd, "fuse", *runs, "--method", "round-robin", "-o", tmp_path / "fused.run", "-q")
+        run_command(capfd, "search", place / "bm25s", folder / name, "-k", "10", "-o", run, "--quiet")
+    run_command(capfd, "fuse", *runs, "--method", "round-robin", "-o", tmp_path / "fused.run", "-q")
     first, second, fused = (load_run(str(path)) for path in (*runs, tmp_path / "fused.run"))
     assert (len(first), len(second), len(fused)) == (24, 23, 24)
     for question, found in fused.items():
@@ -140,12 +146,12 @@ def test_repeated_candidates_are_one_and_ties_go_to_the_first(place: Path, tmp_p
     ]
     source = write_rows(tmp_path / "in", rows)
     folder = call(place, tmp_path / "out", "--select", "oracle", "--max-candidates", "2", source=source)
-    assert rows_of(folder / "choices.jsonl")[0]["chosen"] == [["e2"]]  # e0 and e2 are the first two; e1 is e0
+    assert read_rows(folder / "choices.jsonl")[0]["chosen"] == [["e2"]]  # e0 and e2 are the first two; e1 is e0
     counts = read_json(folder / "meta.json")["counts"]
     assert (counts["candidates"], counts["distinct"]) == (4, 2)
     equal = write_rows(tmp_path / "equal", [row | {"text": row["_id"], "rank": 7} for row in rows])
     folder = call(place, tmp_path / "tied", "--select", "oracle", source=equal)
-    assert rows_of(folder / "choices.jsonl")[0]["chosen"] == [["e0"]]  # of equal ones the first
+    assert read_rows(folder / "choices.jsonl")[0]["chosen"] == [["e0"]]  # of equal ones the first
 
 
 def test_greedy_takes_the_candidate_that_says_it_was_generated_so(place: Path, tmp_path: Path) -> None:
@@ -154,7 +160,7 @@ def test_greedy_takes_the_candidate_that_says_it_was_generated_so(place: Path, t
         call(place, tmp_path / "out", "--select", "greedy", source=write_rows(tmp_path / "in", rows))
     rows[1]["decode"] = "greedy"
     folder = call(place, tmp_path / "out", "--select", "greedy", "--force", source=write_rows(tmp_path / "in", rows))
-    assert rows_of(folder / "answer.jsonl")[0]["text"] == "which thing was meant0 ? t1"
+    assert read_rows(folder / "answer.jsonl")[0]["text"] == "which thing was meant0 ? t1"
 
 
 def test_where_the_greedy_text_was_blank_the_question_is_asked_alone(
@@ -164,7 +170,7 @@ def test_where_the_greedy_text_was_blank_the_question_is_asked_alone(
     rows = [{"_id": f"e{n}", "query_id": "q0", "kind": "answer", "text": f"t{n}", "decode": "greedy"} for n in range(1)]
     rows += [{"_id": f"f{n}", "query_id": "q1", "kind": "answer", "text": f"t{n}"} for n in range(3)]
     folder = call(place, tmp_path / "out", "--select", "greedy", source=write_rows(tmp_path / "in", rows))
-    texts = {row["_id"]: row["text"] for row in rows_of(folder / "answer.jsonl")}
+    texts = {row["_id"]: row["text"] for row in read_rows(folder / "answer.jsonl")}
     assert len(texts) == 24
     assert (texts["q0"], texts["q1"]) == ("which thing was meant0 ? t0", "which thing was meant1 ?")
     assert "23 times a question has no candidate of a kind: written unexpanded" in capfd.readouterr().err
@@ -185,13 +191,13 @@ def test_concat_asks_with_all_candidates_and_counts_what_lucene_would_refuse(
     rows = [{"_id": f"e{n}", "query_id": "q0", "kind": "answer", "text": text} for n, text in enumerate(texts)]
     source = write_rows(tmp_path / "in", rows)
     folder = call(place, tmp_path / "out", "--select", "concat", source=source)
-    row, *_ = rows_of(folder / "answer.jsonl")
+    row, *_ = read_rows(folder / "answer.jsonl")
     assert row["text"] == f"which thing was meant0 ? {' '.join(texts)}"
     assert row["expansion"] == ["e0", "e1", "e2", "e3"]
     assert "1 queries have more than 1,024 distinct words: drtk search takes them" in capfd.readouterr().err
-    command(capfd, "search", place / "bm25s", folder / "answer.jsonl", "-o", tmp_path / "run", "--quiet")
+    run_command(capfd, "search", place / "bm25s", folder / "answer.jsonl", "-o", tmp_path / "run", "--quiet")
     folder = call(place, tmp_path / "cut", "--select", "concat", "--max-clauses", "1024", source=source)
-    words = rows_of(folder / "answer.jsonl")[0]["text"].replace(" ?", "").split()
+    words = read_rows(folder / "answer.jsonl")[0]["text"].replace(" ?", "").split()
     assert len(set(words)) == 1024
     assert "1 queries were cut to 1,024 distinct words" in capfd.readouterr().err
     assert read_json(folder / "meta.json")["counts"]["cut"] == 1
@@ -201,7 +207,7 @@ def test_questions_without_answers_are_asked_too(place: Path, tmp_path: Path) ->
     write_rows(tmp_path / "asked", [{"_id": "q0", "text": "which?"}])
     source = write_rows(tmp_path / "in", [{"_id": "e", "query_id": "q0", "kind": "answer", "text": "a"}])
     folder = call(place, tmp_path / "out", "--select", "first", "--queries", str(tmp_path / "asked"), source=source)
-    assert rows_of(folder / "answer.jsonl") == [{"_id": "q0", "text": "which ? a", "expansion": "e"}]
+    assert read_rows(folder / "answer.jsonl") == [{"_id": "q0", "text": "which ? a", "expansion": "e"}]
 
 
 def test_a_question_without_candidates_of_a_kind_or_of_any_is_asked_alone(
@@ -209,16 +215,16 @@ def test_a_question_without_candidates_of_a_kind_or_of_any_is_asked_alone(
 ) -> None:
     rows = [
         row
-        for row in world()[2]
+        for row in make_collection()[2]
         if row["query_id"] in ("q0", "q1") and (row["query_id"], row["kind"]) != ("q0", "title")
     ]
     folder = call(place, tmp_path / "out", "--select", "first", source=write_rows(tmp_path / "in", rows))
-    assert [(row["_id"], row["text"]) for row in rows_of(folder / "title.jsonl")] == [
+    assert [(row["_id"], row["text"]) for row in read_rows(folder / "title.jsonl")] == [
         ("q1", f"which thing was meant1 ? {next(row['text'] for row in rows if row['kind'] == 'title')}"),
         ("q0", "which thing was meant0 ?"),
         *((f"q{n}", f"which thing was meant{n} ?") for n in range(2, 24)),
     ]
-    assert [row["_id"] for row in rows_of(folder / "answer.jsonl")] == [f"q{n}" for n in range(24)]
+    assert [row["_id"] for row in read_rows(folder / "answer.jsonl")] == [f"q{n}" for n in range(24)]
     # q0 in the file of titles, and 22 questions in each of the three files
     assert capfd.readouterr().err == (
         "drtk: 67 times a question has no candidate of a kind: written unexpanded to the file of that kind; "
@@ -228,13 +234,15 @@ def test_a_question_without_candidates_of_a_kind_or_of_any_is_asked_alone(
     assert manifest["queries"] == {f"{kind}.jsonl": 24 for kind in KINDS} | {"asked alone": 67}
     assert (manifest["counts"]["questions"], manifest["counts"]["without a candidate"]) == (24, 22)
     # so that each file's run has all questions, and is judged like that of the questions themselves
-    command(capfd, "search", place / "bm25s", folder / "title.jsonl", "-k", "5", "-o", tmp_path / "run", "--quiet")
-    command(capfd, "search", place / "bm25s", place / "queries.jsonl", "-k", "5", "-o", tmp_path / "bm25", "--quiet")
+    run_command(capfd, "search", place / "bm25s", folder / "title.jsonl", "-k", "5", "-o", tmp_path / "run", "--quiet")
+    run_command(
+        capfd, "search", place / "bm25s", place / "queries.jsonl", "-k", "5", "-o", tmp_path / "bm25", "--quiet"
+    )
     asked = {line.split()[0]: line.split()[2] for line in (tmp_path / "bm25").open()}
     assert {line.split()[0] for line in (tmp_path / "run").open()} == set(asked) | {"q1"}
     # of several places the question alone takes the first
-    folder = call(place, tmp_path / "two", "--select", "first", "--top", "2", source=tmp_path / "in")
-    found = [{row["_id"]: row["text"] for row in rows_of(folder / f"title.{at}.jsonl")} for at in (1, 2)]
+    folder = call(place, tmp_path / "two", "--select", "first", "--n-best", "2", source=tmp_path / "in")
+    found = [{row["_id"]: row["text"] for row in read_rows(folder / f"title.{at}.jsonl")} for at in (1, 2)]
     assert found[0]["q9"] == "which thing was meant9 ?"
     assert list(found[1]) == ["q1"]
 
@@ -259,19 +267,28 @@ def test_a_model_for_each_kind_and_an_index_where_first_passages_are_missing(
     place: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     train = f"rerank-queries train {place}/labelled.jsonl --queries {place}/queries.jsonl --model {place}/encoder -q"
-    more = f"--device cpu --scorer rd --max-length 32 --steps 2 --batch 4 -o {tmp_path}/rd"
+    more = f"--device cpu --variant rd --max-length 32 --max-steps 2 --batch-size 4 -o {tmp_path}/rd"
     app([*f"{train} {more}".split()], standalone_mode=False)
-    named = ["--model", f"title={tmp_path / 'rd'}", "--model", str(place / "planted"), "--device", "cpu", "--top", "4"]
+    named = [
+        "--model",
+        f"title={tmp_path / 'rd'}",
+        "--model",
+        str(place / "planted"),
+        "--device",
+        "cpu",
+        "--n-best",
+        "4",
+    ]
     known = call(place, tmp_path / "known", *named)
     bare = [
         {key: value for key, value in row.items() if key not in ("top1", "rank")}
-        for row in rows_of(place / "labelled.jsonl")
+        for row in read_rows(place / "labelled.jsonl")
     ]
     source = write_rows(tmp_path / "in", bare)
     with pytest.raises(RecordError, match="in:9: 'q0#title#00' has no 'top1', which rd scorers read"):
         call(place, tmp_path / "out", *named, source=source)
     found = call(place, tmp_path / "found", *named, "--index", str(place / "bm25s"), source=source)
-    for mine, theirs in zip(rows_of(found / "choices.jsonl"), rows_of(known / "choices.jsonl"), strict=True):
+    for mine, theirs in zip(read_rows(found / "choices.jsonl"), read_rows(known / "choices.jsonl"), strict=True):
         assert mine["chosen"] == theirs["chosen"]
         assert mine["estimates"] == pytest.approx(theirs["estimates"], abs=5e-5)
     with pytest.raises(
@@ -280,7 +297,7 @@ def test_a_model_for_each_kind_and_an_index_where_first_passages_are_missing(
         call(place, tmp_path / "one", "--model", f"title={tmp_path / 'rd'}")
     # Where the index's passages have lost their texts, there is nothing to read. q{n} has 4 titles; of these one, "nowhere",
     # and one, the key of nobody, find nothing, which is no fault of the corpus.
-    passages = rows_of(place / "corpus.jsonl")
+    passages = read_rows(place / "corpus.jsonl")
     blank = write_rows(tmp_path / "blank.jsonl", [row | {"text": ""} for row in passages])
     index = ["--index", str(place / "bm25s"), "--corpus"]
     told = r"blank.jsonl: none of the 48 passages looked up there has a text: is it the right file\?"
@@ -304,7 +321,7 @@ def test_a_run_that_was_cut_short_goes_on_to_the_same_files(
     more = ["--model", str(place / "planted"), "--device", "cpu"]
     whole = call(place, tmp_path / "whole", *more)
     done = 0
-    score = applying.ChooseQueries.__call__
+    score = applying.QuerySelector.__call__
 
     def cut_short(self: object, window: object) -> object:
         nonlocal done
@@ -317,7 +334,7 @@ def test_a_run_that_was_cut_short_goes_on_to_the_same_files(
         raise Killed
 
     with monkeypatch.context() as patch:
-        patch.setattr(applying.ChooseQueries, "__call__", cut_short)
+        patch.setattr(applying.QuerySelector, "__call__", cut_short)
         if at != "choosing":
             patch.setattr(applying, "write_queries", killed)
         with pytest.raises(Killed):
@@ -326,10 +343,10 @@ def test_a_run_that_was_cut_short_goes_on_to_the_same_files(
     with pytest.raises(DrtkError, match="holds an interrupted run; `resume` continues from there"):
         call(place, tmp_path / "out", *more)
     if at == "finishing":  # killed when the manifest of the finished choices was removed
-        manifest_path(tmp_path / "out.part" / "choices.jsonl").unlink()
+        get_manifest_path(tmp_path / "out.part" / "choices.jsonl").unlink()
     with monkeypatch.context() as patch:
         done = 100 if at == "choosing" else 0
-        patch.setattr(applying.ChooseQueries, "__call__", cut_short)
+        patch.setattr(applying.QuerySelector, "__call__", cut_short)
         call(place, tmp_path / "out", *more, "--resume")
     # 72 questions by kind are 11 windows of 7, three of which were done
     assert done == {"choosing": 108, "writing": 0, "finishing": 11}[at]
@@ -346,7 +363,7 @@ def test_a_run_that_was_cut_short_goes_on_to_the_same_files(
         (["--select", "first", "--model", "x"], UsageError, "--model and --select scorer go together"),
         (["--model", "a", "--model", "b"], UsageError, "--model: two are for all kinds"),
         (["--model", "title=a", "--model", "title=b"], UsageError, "--model: two are for kind title"),
-        (["--select", "concat", "--top", "2"], UsageError, "`top` 2: `select` concat has one query"),
+        (["--select", "concat", "--n-best", "2"], UsageError, "`n_best` 2: `select` concat has one query"),
         (["--select", "first", "--max-clauses", "9"], UsageError, "--max-clauses goes with --select concat"),
         (["--select", "first", "--index", "x"], UsageError, "--index and --corpus go with --model"),
         (["--model", "x", "--k1", "2"], UsageError, "--k1 goes with --index"),

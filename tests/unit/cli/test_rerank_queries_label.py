@@ -15,13 +15,13 @@ from drtk.cli.main import app
 from drtk.errors import DrtkError, MismatchError, RecordError, UsageError
 from drtk.query_expansion.label import Labeler
 from drtk.runtime.integrity import read_json
-from tests.bm25 import need_lucene
-from tests.expansions import RANKS, labelled, rows_of, world, write_rows, write_world
+from tests.bm25_data import skip_without_lucene
+from tests.expansion_collection import RANKS, label_expansions, make_collection, read_rows, write_collection, write_rows
 
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_world(tmp_path_factory.mktemp("label"))
+    return write_collection(tmp_path_factory.mktemp("label"))
 
 
 def arguments(place: Path, output: Path, *more: str, source: Path | None = None) -> list[str]:
@@ -31,14 +31,14 @@ def arguments(place: Path, output: Path, *more: str, source: Path | None = None)
 
 def label(place: Path, output: Path, *more: str, source: Path | None = None) -> list[dict]:
     app([*arguments(place, output, *more, source=source), "-q"], standalone_mode=False)
-    return rows_of(output)
+    return read_rows(output)
 
 
 def test_the_rank_is_that_of_the_first_passage_with_an_answer(place: Path, tmp_path: Path) -> None:
     rows = label(place, tmp_path / "out")
-    assert [row["rank"] for row in rows] == [RANKS[row["made"]] for row in world()[2]]
+    assert [row["rank"] for row in rows] == [RANKS[row["made"]] for row in make_collection()[2]]
     labels = {"rank": 0, "top1": 0, "depth": 100}  # and how deep was looked, which is to survive cat
-    assert [{**row, "rank": 0, "top1": 0} for row in rows] == [{**row, **labels} for row in world()[2]]
+    assert [{**row, "rank": 0, "top1": 0} for row in rows] == [{**row, **labels} for row in make_collection()[2]]
     first = {row["_id"]: row for row in rows}
     assert first["q0#sentence#01"]["top1"] == {"title": "About0", "text": "key0 ans0 of a long story told here"}
     assert first["q0#sentence#03"]["top1"] == {"title": "Also0", "text": "key0 told"}  # middling: the answer is second
@@ -48,7 +48,7 @@ def test_the_rank_is_that_of_the_first_passage_with_an_answer(place: Path, tmp_p
 def test_depth_and_max_rank_say_what_counts_as_not_found(place: Path, tmp_path: Path) -> None:
     rows = label(place, tmp_path / "out", "--depth", "1", "--max-rank", "250", "--no-top1")
     wanted = {"good": 1, "middling": 250, "bad": 250, "nothing": 250}
-    assert [row["rank"] for row in rows] == [wanted[row["made"]] for row in world()[2]]
+    assert [row["rank"] for row in rows] == [wanted[row["made"]] for row in make_collection()[2]]
     assert {row["depth"] for row in rows} == {1}
     again = label(place, tmp_path / "again", "--no-top1", source=tmp_path / "out")  # what was said before is replaced
     assert {(row["depth"], row["made"], row["rank"]) for row in again} == {(100, *each) for each in RANKS.items()}
@@ -78,7 +78,7 @@ def test_equal_queries_of_a_window_are_searched_once_and_the_rate_is_told(
     app(arguments(place, tmp_path / "out"), standalone_mode=False)
     counts = json.loads((tmp_path / "out.meta.json").read_text())["counts"]
     # 24 questions, 3 kinds of 4: a quality's text has one of two words, by its place
-    texts = {(row["query_id"], row["text"]) for row in world()[2]}
+    texts = {(row["query_id"], row["text"]) for row in make_collection()[2]}
     assert counts["in"] == counts["out"] == 288
     assert counts["searched"] == len(texts) < 288
     assert counts["find an answer"] == 144
@@ -90,7 +90,7 @@ def test_equal_queries_of_a_window_are_searched_once_and_the_rate_is_told(
 @pytest.fixture(scope="module")
 def lucene(place: Path) -> Path:
     """The world in an index of Lucene's."""
-    need_lucene()
+    skip_without_lucene()
     folder = place / "lucene"
     app(["index", str(place / "corpus.jsonl"), "--type", "bm25", "-o", str(folder), "-q"], standalone_mode=False)
     return folder
@@ -98,13 +98,13 @@ def lucene(place: Path) -> Path:
 
 def test_lucene_gives_the_labels_that_bm25s_gives(lucene: Path, place: Path, tmp_path: Path) -> None:
     mine = label(place, tmp_path / "out", "--index", str(lucene))
-    assert mine == rows_of(labelled(place))
+    assert mine == read_rows(label_expansions(place))
 
 
 def test_a_resumed_run_equals_the_uninterrupted_one(
     place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    more = ["--batch", "7"]
+    more = ["--batch-size", "7"]
     whole = label(place, tmp_path / "whole", *more)
     rank = Labeler._label
     done = []
@@ -175,10 +175,10 @@ def test_an_index_without_its_passages_is_refused(place: Path, tmp_path: Path) -
     app(["index", str(corpus), "--type", "bm25s", "-o", str(tmp_path / "index"), "-q"], standalone_mode=False)
     corpus.unlink()
     named = ("--index", str(tmp_path / "index"))
-    with pytest.raises(MismatchError, match=r"index: its corpus is not at .*moved\.jsonl; name the file: `corpus`"):
+    with pytest.raises(MismatchError, match=r"index: its corpus .*moved\.jsonl does not exist; give `corpus`"):
         label(place, tmp_path / "out", *named)
     write_rows(tmp_path / "other.jsonl", [{"_id": "d0", "text": "a"}])
-    with pytest.raises(MismatchError, match=r"other\.jsonl: has no passage 'd?x?\d+', which .* finds"):
+    with pytest.raises(MismatchError, match=r"other\.jsonl: has no passage 'd?x?\d+' of the index"):
         label(place, tmp_path / "out", *named, "--corpus", str(tmp_path / "other.jsonl"))
     assert len(label(place, tmp_path / "out", *named, "--corpus", str(place / "corpus.jsonl"), "--force")) == 288
 
@@ -187,7 +187,7 @@ def test_a_corpus_whose_passages_have_no_text_finds_no_answers_and_is_told(
     place: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     # The same ids, so that nothing is missing; yet no answer could ever be found.
-    passages = rows_of(place / "corpus.jsonl")
+    passages = read_rows(place / "corpus.jsonl")
     bare = write_rows(tmp_path / "bare.jsonl", [row | {"text": " "} for row in passages])
     told = r"bare\.jsonl: none of the \d+ passages looked up there has a text: is it the right file\?"
     with pytest.raises(DrtkError, match=told):

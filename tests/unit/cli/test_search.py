@@ -10,8 +10,8 @@ import pytest
 
 from drtk.cli.main import app
 from drtk.errors import DrtkError, MismatchError, RecordError, UsageError
-from tests.running import command, write
-from tests.vectors import ENCODER, embeddings
+from tests.embedding_folders import ENCODER, write_embeddings
+from tests.run_commands import run_command, write_text
 
 CORPUS = [
     {"_id": "wing#0", "title": "Wings", "text": "The wing of a bird lifts it."},
@@ -27,7 +27,7 @@ QUERIES = [{"_id": "q1", "text": "wing"}, {"_id": "q2", "text": "bird tail"}, {"
 
 
 def lines(path, rows):
-    return write(path, "".join(orjson.dumps(row).decode() + "\n" for row in rows))
+    return write_text(path, "".join(orjson.dumps(row).decode() + "\n" for row in rows))
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def place(tmp_path, monkeypatch):
 
 @pytest.fixture
 def bm25(place, capfd):
-    command(capfd, "index", "corpus.jsonl", "--type", "bm25s", "-o", "bm25")
+    run_command(capfd, "index", "corpus.jsonl", "--type", "bm25s", "-o", "bm25")
     return place / "bm25"
 
 
@@ -49,7 +49,7 @@ def columns(run):
 
 
 def test_a_run_lists_each_querys_passages_best_first(bm25, capfd):
-    run = command(capfd, "search", "bm25", "queries.jsonl", "--tag", "mine")
+    run = run_command(capfd, "search", "bm25", "queries.jsonl", "--tag", "mine")
     assert columns(run)[:2] == [("q1", "wing#1"), ("q1", "wing#0")]  # wing#1 has the word twice
     assert ("q2", "tail#0") in columns(run)
     assert not any(query == "q3" for query, _ in columns(run))
@@ -58,7 +58,7 @@ def test_a_run_lists_each_querys_passages_best_first(bm25, capfd):
 
 
 def test_empty_queries_are_counted_in_the_manifest(bm25, capfd):
-    command(capfd, "search", "bm25", "queries.jsonl", "-o", "run", "-k", "2")
+    run_command(capfd, "search", "bm25", "queries.jsonl", "-o", "run", "-k", "2")
     manifest = orjson.loads((bm25.parent / "run.meta.json").read_bytes())
     assert manifest["counts"]["in"] == 3
     assert manifest["counts"]["without a word"] == 1
@@ -66,12 +66,12 @@ def test_empty_queries_are_counted_in_the_manifest(bm25, capfd):
 
 
 def test_small_batches_give_the_same_run(bm25, capfd):
-    run = command(capfd, "search", "bm25", "queries.jsonl")
-    assert command(capfd, "search", "queries.jsonl", "bm25", "--batch", "1") == run
+    run = run_command(capfd, "search", "bm25", "queries.jsonl")
+    assert run_command(capfd, "search", "queries.jsonl", "bm25", "--batch-size", "1") == run
 
 
 def test_by_source_ranks_documents(bm25, capfd):
-    run = command(capfd, "search", "bm25", "queries.jsonl", "--by", "source")
+    run = run_command(capfd, "search", "bm25", "queries.jsonl", "--by", "source")
     assert columns(run)[0] == ("q1", "wing")
     assert len([hit for hit in columns(run) if hit == ("q1", "wing")]) == 1
 
@@ -80,12 +80,12 @@ def test_by_source_takes_documents_from_the_corpus_where_it_names_them(bm25, pla
     named = lines(
         place / "named.jsonl", [row | {"metadata": {"source_id": f"of-{row['title'][:3]}"}} for row in CORPUS]
     )
-    run = command(capfd, "search", "bm25", "queries.jsonl", "--by", "source", "--corpus", named)
+    run = run_command(capfd, "search", "bm25", "queries.jsonl", "--by", "source", "--corpus", named)
     assert columns(run)[0] == ("q1", "of-Win")
 
 
 def test_a_question_is_answered_with_titles_ids_and_snippets(bm25, capfd):
-    page = command(capfd, "search", "bm25", "--query", "Which tails steer?", "-k", "1").splitlines()
+    page = run_command(capfd, "search", "bm25", "--query", "Which tails steer?", "-k", "1").splitlines()
     assert page[0].split()[0] == "1"
     assert page[0].endswith("Tails")
     assert page[1:3] == ["    tail#0", "    The tail steers the bird in flight."]
@@ -94,21 +94,23 @@ def test_a_question_is_answered_with_titles_ids_and_snippets(bm25, capfd):
 def test_without_a_corpus_a_question_is_answered_with_ids_and_says_so(bm25, place, capfd):
     (place / "corpus.jsonl").rename(place / "moved.jsonl")
     capfd.readouterr()
-    page = command(capfd, "search", "bm25", "--query", "tail")
+    page = run_command(capfd, "search", "bm25", "--query", "tail")
     assert page.split()[-1] == "tail#0"
     assert "Tails" not in page
-    page = command(capfd, "search", "bm25", "--query", "tail", "--corpus", "moved.jsonl")
+    page = run_command(capfd, "search", "bm25", "--query", "tail", "--corpus", "moved.jsonl")
     assert "Tails" in page
 
 
 def test_q_is_quiet_and_a_query_in_place_of_a_path_gets_a_hint(bm25, capfd, monkeypatch):
-    assert command(capfd, "search", "bm25", "queries.jsonl", "-q") == command(capfd, "search", "bm25", "queries.jsonl")
+    assert run_command(capfd, "search", "bm25", "queries.jsonl", "-q") == run_command(
+        capfd, "search", "bm25", "queries.jsonl"
+    )
     told = r": no such file or folder; for a typed query use --query TEXT \(-q is --quiet\)"
     for typed in (["how do I fly?"], ["-q", "how do I fly?"], ["-q", "fly"]):
         with pytest.raises(DrtkError, match=re.escape(typed[-1]) + told):
-            command(capfd, "search", "bm25", *typed)
+            run_command(capfd, "search", "bm25", *typed)
     with pytest.raises(DrtkError, match=r"^bm26: no such file or folder$"):
-        command(capfd, "search", "bm26", "queries.jsonl")
+        run_command(capfd, "search", "bm26", "queries.jsonl")
     for more, hint in (
         ("how do I fly?\n", "for one query per line use --query -"),
         ('{"_id": "q", "text": "t"}\nfly', ""),
@@ -116,7 +118,7 @@ def test_q_is_quiet_and_a_query_in_place_of_a_path_gets_a_hint(bm25, capfd, monk
         monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(more.encode())))
         place = f"<stdin>:{1 if hint else 2}: expected a JSON object, found other text"
         with pytest.raises(RecordError, match=rf"^{place}{f'; {hint} .-q is --quiet.' if hint else ''}$"):
-            command(capfd, "search", "bm25", "-q", "-")
+            run_command(capfd, "search", "bm25", "-q", "-")
 
 
 def test_a_corpus_changed_after_indexing_causes_a_warning(bm25, place, capfd):
@@ -135,14 +137,14 @@ def test_a_corpus_changed_after_indexing_causes_a_warning(bm25, place, capfd):
 
 
 def test_questions_of_stdin_are_answered_line_by_line(bm25, capfd, monkeypatch):
-    one = command(capfd, "search", "bm25", "--query", "tail", "-k", "1")
-    two = command(capfd, "search", "bm25", "--query", "wing load", "-k", "1")
+    one = run_command(capfd, "search", "bm25", "--query", "tail", "-k", "1")
+    two = run_command(capfd, "search", "bm25", "--query", "wing load", "-k", "1")
     asked = "\ufefftail\n\n  wing   load\nzebra\n".encode()
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(asked)))
-    assert command(capfd, "search", "bm25", "--query", "-", "-k", "1") == f"tail\n{one}wing load\n{two}zebra\n"
+    assert run_command(capfd, "search", "bm25", "--query", "-", "-k", "1") == f"tail\n{one}wing load\n{two}zebra\n"
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"tail\nth\xe9\n")))
     with pytest.raises(RecordError, match="<stdin>:2: not UTF-8"):
-        command(capfd, "search", "bm25", "--query", "-")
+        run_command(capfd, "search", "bm25", "--query", "-")
 
 
 def test_each_line_is_answered_before_the_next_is_there(bm25):
@@ -163,7 +165,7 @@ def test_each_line_is_answered_before_the_next_is_there(bm25):
 def test_an_unfinished_index_is_not_reported_as_missing(bm25, place, capfd):
     bm25.rename(place / "bm25.part")
     with pytest.raises(MismatchError, match=r"^bm25: is unfinished; run .* again with --force"):
-        command(capfd, "search", "bm25", "queries.jsonl")
+        run_command(capfd, "search", "bm25", "queries.jsonl")
 
 
 def test_options_that_contradict_each_other_are_rejected(bm25, capfd):
@@ -177,23 +179,23 @@ def test_options_that_contradict_each_other_are_rejected(bm25, capfd):
         (["queries.jsonl", "--tune"], "--tune needs --qrels"),
     ):
         with pytest.raises(UsageError, match=problem):
-            command(capfd, "search", "bm25", *arguments)
+            run_command(capfd, "search", "bm25", *arguments)
 
 
 def test_tuning_writes_every_point_of_the_grid_the_best_first(bm25, place, capfd):
     # q1 "wing", judged wing#0 of 8 words, the word once; wing#1 has it twice among 23; on average 11.25 words.
     # b = 1: 1/(1 + .1 * 8/11.25) = .934 leads 2/(2 + .1 * 23/11.25) = .907; b = 0: 2/2.1 = .952 leads 1/1.1 = .909.
-    write(place / "qrels.tsv", "query-id\tcorpus-id\tscore\nq1\twing#0\t1\n")
+    write_text(place / "qrels.tsv", "query-id\tcorpus-id\tscore\nq1\twing#0\t1\n")
     arguments = ("search", "bm25", "queries.jsonl", "--tune", "--qrels", "qrels.tsv", "--grid", "k1=0.1 b=0,1")
-    assert command(capfd, *arguments) == "k1\tb\tRR@10\n0.1\t1\t1.0000\n0.1\t0\t0.5000\n"
-    write(place / "docs.tsv", "query-id\tcorpus-id\tscore\nq1\twing\t1\n")
-    page = command(capfd, *arguments[:5], "docs.tsv", *arguments[6:], "--by", "source", "-o", "table.tsv")
+    assert run_command(capfd, *arguments) == "k1\tb\tRR@10\n0.1\t1\t1.0000\n0.1\t0\t0.5000\n"
+    write_text(place / "docs.tsv", "query-id\tcorpus-id\tscore\nq1\twing\t1\n")
+    page = run_command(capfd, *arguments[:5], "docs.tsv", *arguments[6:], "--by", "source", "-o", "table.tsv")
     assert page == ""
     assert (place / "table.tsv").read_text() == "k1\tb\tRR@10\n0.1\t0\t1.0000\n0.1\t1\t1.0000\n"
 
 
 def test_tuning_by_judgements_of_another_collection_warns_once(bm25, place, capfd):
-    write(place / "qrels.tsv", "query-id\tcorpus-id\tscore\nq1\t29\t1\n")
+    write_text(place / "qrels.tsv", "query-id\tcorpus-id\tscore\nq1\t29\t1\n")
     capfd.readouterr()
     tune = ["search", "bm25", "queries.jsonl", "--tune", "--qrels", "qrels.tsv", "--grid", "k1=0.1,0.2 b=0"]
     app([*tune, "-q"], standalone_mode=False)
@@ -201,54 +203,54 @@ def test_tuning_by_judgements_of_another_collection_warns_once(bm25, place, capf
     assert out == "k1\tb\tRR@10\n0.1\t0\t0.0000\n0.2\t0\t0.0000\n"
     assert err.count("\n") == 1
     assert err.startswith("drtk: bm25: no judged document was retrieved (query 'q1': retrieved 'wing#1', judged '29')")
-    write(place / "docs.tsv", "query-id\tcorpus-id\tscore\nq1\twing\t1\n")
+    write_text(place / "docs.tsv", "query-id\tcorpus-id\tscore\nq1\twing\t1\n")
     app([*tune[:5], "docs.tsv", *tune[6:], "-q"], standalone_mode=False)
     assert capfd.readouterr().err.endswith("--by source scores documents\n")
 
 
 def test_with_judgements_only_judged_queries_are_searched(bm25, place, capfd):
-    write(place / "qrels.tsv", "query-id\tcorpus-id\tscore\nq1\twing#0\t1\n")
-    everything = command(capfd, "search", "bm25", "queries.jsonl")
+    write_text(place / "qrels.tsv", "query-id\tcorpus-id\tscore\nq1\twing#0\t1\n")
+    everything = run_command(capfd, "search", "bm25", "queries.jsonl")
     assert len({line.split()[0] for line in everything.splitlines()}) > 1
     of_q1 = "".join(line for line in everything.splitlines(keepends=True) if line.startswith("q1 "))
-    assert command(capfd, "search", "bm25", "queries.jsonl", "--qrels", "qrels.tsv") == of_q1
-    write(place / "others.tsv", "query-id\tcorpus-id\tscore\nq77\twing#0\t1\n")
+    assert run_command(capfd, "search", "bm25", "queries.jsonl", "--qrels", "qrels.tsv") == of_q1
+    write_text(place / "others.tsv", "query-id\tcorpus-id\tscore\nq77\twing#0\t1\n")
     with pytest.raises(MismatchError, match=r"queries\.jsonl: has none of the judged queries"):
-        command(capfd, "search", "bm25", "queries.jsonl", "--qrels", "others.tsv")
+        run_command(capfd, "search", "bm25", "queries.jsonl", "--qrels", "others.tsv")
 
 
 def test_vectors_are_indexed_searched_and_refused_like_words(place, capfd):
-    embeddings(place / "v", [[1, 0], [0, 1], [1, 1]], ["a", "b", "c"], source="corpus.jsonl")
-    embeddings(place / "q", [[1, 0.5]], ["q1"], role="query")
-    command(capfd, "index", "v", "--type", "exact", "-o", "dense")
+    write_embeddings(place / "v", [[1, 0], [0, 1], [1, 1]], ["a", "b", "c"], source="corpus.jsonl")
+    write_embeddings(place / "q", [[1, 0.5]], ["q1"], role="query")
+    run_command(capfd, "index", "v", "--type", "exact", "-o", "dense")
     meta = orjson.loads((place / "dense" / "meta.json").read_bytes())
     assert (meta["kind"], meta["type"], meta["encoder"], meta["dimension"]) == ("index", "exact", ENCODER, 2)
     assert meta["corpus"] == str(place / "corpus.jsonl")
     assert meta["counts"] == {"passages": 3}
-    run = command(capfd, "search", "dense", "q")
+    run = run_command(capfd, "search", "dense", "q")
     assert run == "q1 Q0 c 1 1.5 drtk\nq1 Q0 a 2 1.0 drtk\nq1 Q0 b 3 0.5 drtk\n"
-    write(place / "qrels.tsv", "query-id\tcorpus-id\tscore\nq1\ta\t1\n")
-    with pytest.raises(UsageError, match="only indexes of words have"):
-        command(capfd, "search", "dense", "queries.jsonl", "--tune", "--qrels", "qrels.tsv")
+    write_text(place / "qrels.tsv", "query-id\tcorpus-id\tscore\nq1\ta\t1\n")
+    with pytest.raises(UsageError, match="only indexes of type bm25"):
+        run_command(capfd, "search", "dense", "queries.jsonl", "--tune", "--qrels", "qrels.tsv")
 
 
 def test_parts_of_an_encoding_make_one_index_or_several_that_are_searched_as_one(place, capfd):
-    embeddings(place / "v1", [[3], [1]], ["a", "c"], part=(1, 2))
-    embeddings(place / "v2", [[2]], ["b"], part=(2, 2))
-    embeddings(place / "q", [[1]], ["q1"], role="query")
-    command(capfd, "index", "v1", "v2", "--type", "exact", "-o", "whole")
-    command(capfd, "index", "v1", "--type", "exact", "-o", "one")
-    command(capfd, "index", "v2", "--type", "exact", "-o", "two")
-    whole = command(capfd, "search", "whole", "q")
+    write_embeddings(place / "v1", [[3], [1]], ["a", "c"], part=(1, 2))
+    write_embeddings(place / "v2", [[2]], ["b"], part=(2, 2))
+    write_embeddings(place / "q", [[1]], ["q1"], role="query")
+    run_command(capfd, "index", "v1", "v2", "--type", "exact", "-o", "whole")
+    run_command(capfd, "index", "v1", "--type", "exact", "-o", "one")
+    run_command(capfd, "index", "v2", "--type", "exact", "-o", "two")
+    whole = run_command(capfd, "search", "whole", "q")
     assert columns(whole) == [("q1", "a"), ("q1", "b"), ("q1", "c")]
-    assert command(capfd, "search", "one", "two", "q") == whole
+    assert run_command(capfd, "search", "one", "two", "q") == whole
 
 
 def test_an_index_that_cannot_be_made_does_not_replace_the_old_one(place, bm25, capfd):
     pytest.importorskip("faiss")
-    embeddings(place / "v", [[1, 0], [0, 1]])
-    write(place / "empty.jsonl", "")
-    before = command(capfd, "search", "bm25", "queries.jsonl")
+    write_embeddings(place / "v", [[1, 0], [0, 1]])
+    write_text(place / "empty.jsonl", "")
+    before = run_command(capfd, "search", "bm25", "queries.jsonl")
     for arguments, error, problem in (
         ("v --type bm26", UsageError, "unknown index type 'bm26'"),
         ("v --type PQ3", UsageError, "multiple of the number"),
@@ -261,15 +263,15 @@ def test_an_index_that_cannot_be_made_does_not_replace_the_old_one(place, bm25, 
         ("nowhere.jsonl --type bm25s", DrtkError, "nowhere.jsonl"),
     ):
         with pytest.raises(error, match=problem):
-            command(capfd, "index", *arguments.split(), "-o", "bm25", "--force")
-    assert command(capfd, "search", "bm25", "queries.jsonl") == before
+            run_command(capfd, "index", *arguments.split(), "-o", "bm25", "--force")
+    assert run_command(capfd, "search", "bm25", "queries.jsonl") == before
 
 
 def test_missing_faiss_names_the_extra_that_brings_it(place, capfd, monkeypatch):
     import sys
 
-    embeddings(place / "v", [[1, 0]])
+    write_embeddings(place / "v", [[1, 0]])
     monkeypatch.setitem(sys.modules, "faiss", None)
     monkeypatch.delitem(sys.modules, "drtk.indexing.faiss_index", raising=False)
     with pytest.raises(DrtkError, match=r"faiss, which is not installed; install it with: .* -m pip install faiss-cpu"):
-        command(capfd, "index", "v", "--type", "flat", "-o", "i")
+        run_command(capfd, "index", "v", "--type", "flat", "-o", "i")

@@ -15,23 +15,23 @@ from drtk.pretraining.config import PretrainSettings
 from drtk.pretraining.dataset import PretrainingData
 from drtk.pretraining.example_builder import SlotExample
 from drtk.pretraining.parse import parse_composition
-from drtk.pretraining.preview import LEGEND, Piece, Speller, mark_tokens
+from drtk.pretraining.preview import LEGEND, MarkedPiece, TokenFormatter, mark_tokens
 from drtk.text.token_dataset import TokenCorpus
 from drtk.text.tokenizers import load_tokenizer
-from tests.enriched import enriched_corpus
-from tests.running import command
-from tests.tiny import tiny_model
+from tests.enriched_corpus import write_enriched_corpus
+from tests.run_commands import run_command
+from tests.tiny_models import save_tiny_encoder
 
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("shown")
-    enriched_corpus(folder / "corpus.jsonl", tiny_model(folder / "model"))
+    write_enriched_corpus(folder / "corpus.jsonl", save_tiny_encoder(folder / "model"))
     return folder
 
 
 def show(capfd: pytest.CaptureFixture[str], world: Path, preset: str, *more: str) -> str:
-    return command(capfd, "show", world / "corpus.jsonl", "--preset", preset, "--model", world / "model", *more)
+    return run_command(capfd, "show", world / "corpus.jsonl", "--preset", preset, "--model", world / "model", *more)
 
 
 class Letters:
@@ -56,21 +56,25 @@ def slotted(clean: list[int], hidden: list[int], edited: list[int] | None = None
 
 def test_tokens_are_marked_by_what_happened_to_them() -> None:
     slot = slotted([1, 4, 5, 6, 5, 4, 2], hidden=[1, 3, 4])
-    found = mark_tokens(slot, [1, 3, 5, 4, 5, 4, 2], Speller(Letters()))
+    found = mark_tokens(slot, [1, 3, 5, 4, 5, 4, 2], TokenFormatter(Letters()))
     assert found == [
-        Piece("[MASK]", "hidden", False),
-        Piece("b", "", False),
-        Piece("{c→a}", "replaced", True),  # ##c went on with b, and a stands in its place
-        Piece("{b}", "left", False),
-        Piece("a", "", False),
+        MarkedPiece("[MASK]", "hidden", False),
+        MarkedPiece("b", "", False),
+        MarkedPiece("{c→a}", "replaced", True),  # ##c went on with b, and a stands in its place
+        MarkedPiece("{b}", "left", False),
+        MarkedPiece("a", "", False),
     ]
 
 
 def test_insertions_and_what_follows_a_deletion_are_marked() -> None:
-    inserted = mark_tokens(slotted([1, 4, 5, 2], hidden=[2], edited=[0, 0, 1, 0]), [1, 4, 4, 2], Speller(Letters()))
-    assert inserted == [Piece("a", "", False), Piece("{+a}", "edited", False)]
-    deleted = mark_tokens(slotted([1, 4, 5, 2], hidden=[], edited=[0, 0, 1, 0]), [1, 4, 5, 2], Speller(Letters()))
-    assert deleted == [Piece("a", "", False), Piece("{-}", "edited", False), Piece("b", "", False)]
+    inserted = mark_tokens(
+        slotted([1, 4, 5, 2], hidden=[2], edited=[0, 0, 1, 0]), [1, 4, 4, 2], TokenFormatter(Letters())
+    )
+    assert inserted == [MarkedPiece("a", "", False), MarkedPiece("{+a}", "edited", False)]
+    deleted = mark_tokens(
+        slotted([1, 4, 5, 2], hidden=[], edited=[0, 0, 1, 0]), [1, 4, 5, 2], TokenFormatter(Letters())
+    )
+    assert deleted == [MarkedPiece("a", "", False), MarkedPiece("{-}", "edited", False), MarkedPiece("b", "", False)]
 
 
 def test_what_is_shown_is_what_the_first_epoch_of_training_sees(world: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -78,7 +82,7 @@ def test_what_is_shown_is_what_the_first_epoch_of_training_sees(world: Path, cap
     plan = parse_composition(load_preset("condenser").content, "condenser")
     corpus = TokenCorpus.open(str(world / "corpus.jsonl"), str(world / "model"))
     tokenizer = load_tokenizer(str(world / "model"))
-    settings = merge(PretrainSettings, {"batch": 8, "max_length": 144}, {})
+    settings = merge(PretrainSettings, {"batch_size": 8, "max_length": 144}, {})
     rows = PretrainingData(corpus, plan, settings, tokenizer, 7).dataset()
     by_id = {rows[number].key[-1]: rows[number].slots["passage"] for number in range(32)}
     passages = re.split(r"\n\n", said)[:-1]
@@ -124,8 +128,8 @@ def test_documents_are_shown_where_examples_are_documents(world: Path, capfd: py
 def test_a_preset_may_be_changed_and_a_generator_fills_what_is_replaced(
     world: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    call = f"pretrain {world}/corpus.jsonl --preset mlm --model {world}/model -q -o {tmp_path}/lm --steps 1 --batch 8"
-    command(capfd, *call.split(), "--max-length", "32")
+    call = f"pretrain {world}/corpus.jsonl --preset mlm --model {world}/model -q -o {tmp_path}/lm --max-steps 1 --batch-size 8"
+    run_command(capfd, *call.split(), "--max-length", "32")
     every = ["--set", "slots.encoder.rate=1.0", "--set", "slots.decoder.rate=1.0"]
     plain = show(capfd, world, "simlm", "-n", "1", *every)
     filled = show(capfd, world, "simlm", "-n", "1", *every, "--generator", str(tmp_path / "lm"))
@@ -148,7 +152,7 @@ def test_colours_are_for_terminals_and_on_demand(
         ("--preset mlm", "--preset needs --model"),
         ("--model m", "--model, --generator and --set go with --preset"),
         ("--set a=b", "--model, --generator and --set go with --preset"),
-        ("--preset mlm --model m --json", "--preset goes with neither --weights, --html nor --json"),
+        ("--preset mlm --model m --json", "--preset goes with neither --term-weights, --html nor --json"),
         ("--preset quickstart --model m", "preset 'quickstart' is for drtk train-retriever"),
     ],
 )
@@ -156,7 +160,7 @@ def test_what_does_not_go_together_is_told(
     more: str, told: str, world: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(UsageError, match=re.escape(told)):
-        command(capfd, "show", world / "corpus.jsonl", *more.split())
+        run_command(capfd, "show", world / "corpus.jsonl", *more.split())
 
 
 def test_tokens_that_carry_their_space_are_joined_by_it(tmp_path: Path) -> None:
@@ -167,7 +171,7 @@ def test_tokens_that_carry_their_space_are_joined_by_it(tmp_path: Path) -> None:
         def convert_tokens_to_string(self, tokens: list[str]) -> str:
             return "".join(tokens).replace("Ġ", " ")
 
-    spell = Speller(Spaced())
+    spell = TokenFormatter(Spaced())
     assert [spell(id) for id in (4, 5, 6)] == [("a", False), ("b", True), ("c", False)]
 
 
@@ -180,4 +184,4 @@ def test_the_corpus_may_have_its_fields_beside_it(
     side = [{"_id": row["_id"], "queries": ["sailored sailorish"]} for row in rows]
     (tmp_path / "side.jsonl").write_text("".join(json.dumps(row) + "\n" for row in side))
     call = ["show", tmp_path / "bare.jsonl", "--preset", "qac-cotmae-released", "--model", world / "model", "-n", "1"]
-    assert "sailored sailorish" in command(capfd, *call, "--with", tmp_path / "side.jsonl")
+    assert "sailored sailorish" in run_command(capfd, *call, "--with", tmp_path / "side.jsonl")

@@ -17,11 +17,11 @@ from drtk.models.seq2seq import save_generation_model
 from drtk.runtime.integrity import read_json
 from drtk.training.config import GeneratorConfig
 from drtk.training.fit import DrtkTrainer
-from tests.asked import Asked, write_questions
-from tests.running import command
-from tests.tiny import tiny_model, tiny_writer
+from tests.qa_collection import QuestionFiles, write_questions
+from tests.run_commands import run_command
+from tests.tiny_models import save_tiny_encoder, save_tiny_generator
 
-QUICK = "--batch 8 --lr 3e-3 --max-length 24 --target-length 8 --device cpu -q"
+QUICK = "--batch-size 8 --learning-rate 3e-3 --max-length 24 --target-length 8 --device cpu -q"
 
 
 def train(place: Path, output: Path, *more: str, examples: str | Path = "examples.jsonl") -> dict[str, Any]:
@@ -49,26 +49,26 @@ def edit_rows(path: Path, change: Callable[[list[dict]], Any]) -> None:
 def test_a_generator_writes_the_queries_it_memorized(
     place: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    larger = tiny_writer(tmp_path / "larger", "t5", hidden=64, layers=2)
+    larger = save_tiny_generator(tmp_path / "larger", "t5", hidden=64, layers=2)
     more = (
         "--model",
         str(larger),
-        "--steps",
+        "--max-steps",
         "60",
-        "--batch",
+        "--batch-size",
         "20",
-        "--log-every",
+        "--log-steps",
         "20",
         "--warmup",
         "0",
-        "--lr",
+        "--learning-rate",
         "6e-3",
     )
     train(place, tmp_path / "m", *more)
     losses = [entry["loss"] for entry in entries(tmp_path / "m", "loss")]
     assert losses[-1] < 0.3 * losses[0]
     call = ["doc2query", place / "corpus.jsonl", "--model", tmp_path / "m", "--n", "1", "--decode", "greedy", "-q"]
-    written = [json.loads(line)["queries"][0].split() for line in command(capfd, *call).splitlines()]
+    written = [json.loads(line)["queries"][0].split() for line in run_command(capfd, *call).splitlines()]
     wanted = [json.loads(line)["text"].split() for line in (place / "queries.jsonl").read_text().splitlines()]
     shared = [len({*mine} & {*theirs}) for mine, theirs in zip(written, wanted, strict=True)]
     assert sum(shared) > 0.7 * sum(map(len, wanted))
@@ -85,20 +85,20 @@ def test_the_selected_figure_decides_which_weights_are_kept(
         return {"rouge1": first, "rouge2": second, "rougeL": 0.0}
 
     monkeypatch.setattr("drtk.evaluation.answers.rouge", rouge)
-    dev = ["--steps", "3", "--eval-every", "1", "--dev", str(place / "examples.jsonl"), "--dev-limit", "8"]
-    best = train(place, tmp_path / "first", *dev, "--select", "rouge1")["best"]
-    train(place, tmp_path / "second", *dev, "--select", "rouge2")
-    train(place, tmp_path / "two", "--steps", "2")
+    dev = ["--max-steps", "3", "--eval-steps", "1", "--dev", str(place / "examples.jsonl"), "--dev-limit", "8"]
+    best = train(place, tmp_path / "first", *dev, "--dev-measure", "rouge1")["best"]
+    train(place, tmp_path / "second", *dev, "--dev-measure", "rouge2")
+    train(place, tmp_path / "two", "--max-steps", "2")
     assert best == {"step": 2, "rouge1": 0.9}
     assert equal(tmp_path / "first", tmp_path / "two")
     assert not equal(tmp_path / "first", tmp_path / "second")
     assert GeneratorConfig().best_by == "rougeL"
     assert GeneratorConfig(task="gar-title").best_by == "rouge1"
-    assert GeneratorConfig(task="gar-title", select="loss").best_by == "loss"
+    assert GeneratorConfig(task="gar-title", dev_measure="loss").best_by == "loss"
 
 
 def test_the_folder_says_how_its_input_is_built(place: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    manifest = train(place, tmp_path / "m", "--steps", "2", "--prefix", "ask:", "--title", "none")
+    manifest = train(place, tmp_path / "m", "--max-steps", "2", "--prefix", "ask:", "--title", "none")
     assert (manifest["kind"], manifest["architecture"]) == ("model", "t5")
     assert manifest["writing"] == {"prefix": "ask:", "title": "none", "max_length": 24}
     assert manifest["counts"] | {"epochs": 0} == {"pairs": 60, "dev pairs": 0, "steps": 2, "epochs": 0}
@@ -107,13 +107,13 @@ def test_the_folder_says_how_its_input_is_built(place: Path, tmp_path: Path, cap
 
     def generate(*more: str) -> str:
         call = [place / "corpus.jsonl", "--model", tmp_path / "m", "--n", "1", "--max-new-tokens", "6", "--bare", "-q"]
-        return command(capfd, "doc2query", *call, *more)
+        return run_command(capfd, "doc2query", *call, *more)
 
     assert generate() == generate("--prefix", "ask:", "--title", "none", "--max-length", "24")
     with pytest.raises(MismatchError, match="was trained with `title` 'none'; 'join' contradicts it"):
         generate("--title", "join")
     call = f"{place}/examples.jsonl --corpus {place}/corpus.jsonl --queries {place}/queries.jsonl --model {tmp_path}/m"
-    app(["train-generator", *call.split(), "-o", str(tmp_path / "n"), "--steps", "1", "--batch", "8", "-q"],
+    app(["train-generator", *call.split(), "-o", str(tmp_path / "n"), "--max-steps", "1", "--batch-size", "8", "-q"],
         standalone_mode=False)  # fmt: skip
     assert read_json(tmp_path / "n" / "meta.json")["writing"] == manifest["writing"]
 
@@ -126,11 +126,20 @@ def test_passages_with_queries_train_like_their_examples(place: Path, tmp_path: 
 
     def train_on(content: str, *more: str) -> None:
         enriched.write_text(content)
-        call = [str(enriched), "--model", f"{place}/t5", "-o", str(tmp_path / "direct"), *QUICK.split(), "--steps", "3"]
+        call = [
+            str(enriched),
+            "--model",
+            f"{place}/t5",
+            "-o",
+            str(tmp_path / "direct"),
+            *QUICK.split(),
+            "--max-steps",
+            "3",
+        ]
         app(["train-generator", *call, *more], standalone_mode=False)
 
     train_on("\n".join(lines) + "\n")
-    train(place, tmp_path / "looked-up", "--steps", "3")
+    train(place, tmp_path / "looked-up", "--max-steps", "3")
     assert equal(tmp_path / "direct", tmp_path / "looked-up")
     with pytest.raises(DrtkError, match='no passage has "queries"; for training examples give `corpus`'):
         train_on((place / "corpus.jsonl").read_text(), "--force")
@@ -148,7 +157,7 @@ def test_a_bart_model_trains_too(place: Path, tmp_path: Path) -> None:
     tokens = {"pad_token_id": pad, "bos_token_id": end, "eos_token_id": end, "decoder_start_token_id": end}
     config = BartConfig(vocab_size=len(tokenizer), d_model=32, max_position_embeddings=64, **sizes, **tokens)
     save_generation_model(BartForConditionalGeneration(config), tokenizer, tmp_path / "bart")
-    more = "--steps 24 --log-every 4 --dev-share 0.3 --select loss --target-length 99"
+    more = "--max-steps 24 --log-steps 4 --dev-share 0.3 --dev-measure loss --target-length 99"
     manifest = train(place, tmp_path / "m", "--model", str(tmp_path / "bart"), *more.split())
     losses = [entry["loss"] for entry in entries(tmp_path / "m", "loss")]
     assert losses[-1] < 0.9 * losses[0]
@@ -158,8 +167,8 @@ def test_a_bart_model_trains_too(place: Path, tmp_path: Path) -> None:
 
 def test_models_and_shares_that_cannot_be_used_are_rejected(place: Path, tmp_path: Path) -> None:
     for model, message in (
-        (tiny_writer(tmp_path / "gpt2", "gpt2"), r"is a decoder-only model \(gpt2\)"),
-        (tiny_model(tmp_path / "encoder"), r"is an encoder \(bert\)"),
+        (save_tiny_generator(tmp_path / "gpt2", "gpt2"), r"is a decoder-only model \(gpt2\)"),
+        (save_tiny_encoder(tmp_path / "encoder"), r"is an encoder \(bert\)"),
     ):
         with pytest.raises(MismatchError, match=message):
             train(place, tmp_path / "m", "--model", str(model))
@@ -173,16 +182,16 @@ def test_models_and_shares_that_cannot_be_used_are_rejected(place: Path, tmp_pat
 
 
 @pytest.fixture
-def asked(tmp_path: Path) -> Asked:
+def asked(tmp_path: Path) -> QuestionFiles:
     return write_questions(tmp_path, 24)
 
 
 def train_gar(
-    asked: Asked, place: Path, output: Path, *more: str, task: str = "gar-answer", model: str = "t5"
+    asked: QuestionFiles, place: Path, output: Path, *more: str, task: str = "gar-answer", model: str = "t5"
 ) -> dict[str, Any]:
     files = [] if task == "gar-answer" else ["--run", str(asked.run), "--corpus", str(asked.corpus)]
     call = ["train-generator", str(asked.questions), "--task", task, "--model", f"{place}/{model}", "-o", str(output)]
-    quick = "--batch 4 --lr 3e-3 --max-length 16 --target-length 8 --steps 6 --device cpu -q"
+    quick = "--batch-size 4 --learning-rate 3e-3 --max-length 16 --target-length 8 --max-steps 6 --device cpu -q"
     app([*call, *files, *quick.split(), *more], standalone_mode=False)
     return read_json(output / "meta.json")
 
@@ -205,7 +214,9 @@ def targets(monkeypatch: pytest.MonkeyPatch) -> dict[str, dict[str, str]]:
 Targets = dict[str, dict[str, str]]
 
 
-def test_targets_are_answers_sentences_and_titles(asked: Asked, place: Path, tmp_path: Path, targets: Targets) -> None:
+def test_targets_are_answers_sentences_and_titles(
+    asked: QuestionFiles, place: Path, tmp_path: Path, targets: Targets
+) -> None:
     for task in ("gar-answer", "gar-sentence", "gar-title"):
         manifest = train_gar(asked, place, tmp_path / task, task=task)
     for id, question in asked.texts.items():
@@ -217,7 +228,7 @@ def test_targets_are_answers_sentences_and_titles(asked: Asked, place: Path, tmp
 
 
 def test_titles_of_all_answer_bearing_hits_are_joined_and_first_takes_one(
-    asked: Asked, place: Path, tmp_path: Path, targets: Targets
+    asked: QuestionFiles, place: Path, tmp_path: Path, targets: Targets
 ) -> None:
     # q0's answer into its third hit, d2, too: the second and the third hit have it
     edit_rows(asked.corpus, lambda rows: rows[2].update(text=f"{rows[2]['text']} And {asked.answers['q0']}."))
@@ -234,7 +245,7 @@ def test_titles_of_all_answer_bearing_hits_are_joined_and_first_takes_one(
 
 
 def test_questions_without_answers_or_answer_bearing_passage_are_dropped_and_counted(
-    asked: Asked, place: Path, tmp_path: Path, targets: Targets
+    asked: QuestionFiles, place: Path, tmp_path: Path, targets: Targets
 ) -> None:
     def change(rows: list[dict]) -> None:
         rows[0] = {"_id": "q0", "text": rows[0]["text"]}
@@ -251,7 +262,7 @@ def test_questions_without_answers_or_answer_bearing_passage_are_dropped_and_cou
 
 
 def test_passages_without_a_text_are_counted(
-    asked: Asked, place: Path, tmp_path: Path, targets: Targets, caplog: pytest.LogCaptureFixture
+    asked: QuestionFiles, place: Path, tmp_path: Path, targets: Targets, caplog: pytest.LogCaptureFixture
 ) -> None:
     edit_rows(asked.corpus, lambda rows: [row.update(text="") for row in rows if row["_id"] == "d5"])
     train_gar(asked, place, tmp_path / "m", task="gar-sentence")
@@ -264,7 +275,7 @@ def test_passages_without_a_text_are_counted(
 
 
 def test_answers_in_capitals_are_cleaned_where_the_preset_of_triviaqa_says_so(
-    asked: Asked, place: Path, tmp_path: Path, targets: Targets
+    asked: QuestionFiles, place: Path, tmp_path: Path, targets: Targets
 ) -> None:
     def change(rows: list[dict]) -> None:
         rows[0] |= {"answers": ["DAVID BECKHAM", "Beckham"]}
@@ -284,13 +295,13 @@ def test_presets_hold_the_published_figures() -> None:
         task = name.removesuffix("-triviaqa")
         expected = (20, lengths[task]) if name == task else (50, 16 if task == "gar-answer" else 64)
         assert (config.task, config.max_length, config.target_length) == (task, *expected)
-        assert (config.lr, config.weight_decay, config.warmup, config.schedule) == (3e-5, 0.0, 0.0, "linear")
-        assert (config.batch, config.select, config.label_smoothing) == (128, "rouge1", 0.0)
+        assert (config.learning_rate, config.weight_decay, config.warmup, config.schedule) == (3e-5, 0.0, 0.0, "linear")
+        assert (config.batch_size, config.dev_measure, config.label_smoothing) == (128, "rouge1", 0.0)
         assert config.title_mode == "all"
 
 
 def test_no_generator_learns_from_its_own_fold_and_all_learn_from_the_others(
-    asked: Asked, place: Path, tmp_path: Path, targets: Targets
+    asked: QuestionFiles, place: Path, tmp_path: Path, targets: Targets
 ) -> None:
     whole = train_gar(asked, place, tmp_path / "m", "--folds", "3")
     record = {row["_id"]: row for row in map(json.loads, (tmp_path / "m" / "questions.jsonl").open())}
@@ -307,9 +318,9 @@ def test_no_generator_learns_from_its_own_fold_and_all_learn_from_the_others(
 
 
 def test_folds_hold_out_their_own_pairs_and_resume_where_they_stopped(
-    asked: Asked, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    asked: QuestionFiles, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    more = ("--folds", "2", "--dev-share", "0.3", "--eval-every", "3", "--save-every", "2", "--log-every", "2")
+    more = ("--folds", "2", "--dev-share", "0.3", "--eval-steps", "3", "--save-steps", "2", "--log-steps", "2")
     step = DrtkTrainer.training_step
 
     def fail(self: Any, *given: Any, **named: Any) -> Any:
@@ -342,18 +353,20 @@ def test_folds_hold_out_their_own_pairs_and_resume_where_they_stopped(
 
 
 def test_evaluating_with_questions_that_are_trained_on_is_warned_of(
-    asked: Asked, place: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    asked: QuestionFiles, place: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     rows = [json.loads(line) for line in asked.questions.read_text().splitlines()]
     again = [row | {"_id": f"other-{row['_id']}", "text": row["text"].upper()} for row in rows[:5]]
     again[0]["answers"] = []  # cannot be evaluated
     dev = tmp_path / "dev.jsonl"
     dev.write_text("".join(json.dumps(row) + "\n" for row in (*again, {"_id": "new", "text": "new", "answers": ["x"]})))
-    train_gar(asked, place, tmp_path / "m", "--dev", str(dev), "--steps", "1", "--select", "loss")
+    train_gar(asked, place, tmp_path / "m", "--dev", str(dev), "--max-steps", "1", "--dev-measure", "loss")
     assert f"{dev}: 4 of its 5 questions are in {asked.questions} too" in caplog.text
 
 
-def test_data_that_cannot_be_trained_on_is_rejected_in_a_line(asked: Asked, place: Path, tmp_path: Path) -> None:
+def test_data_that_cannot_be_trained_on_is_rejected_in_a_line(
+    asked: QuestionFiles, place: Path, tmp_path: Path
+) -> None:
     def fail(kind: type[Exception], message: str, *more: str, task: str = "gar-title") -> None:
         with pytest.raises(kind, match=message):
             train_gar(asked, place, tmp_path / "m", *more, task=task)
@@ -370,7 +383,7 @@ def test_data_that_cannot_be_trained_on_is_rejected_in_a_line(asked: Asked, plac
     asked.questions.write_text(plain.replace('"answers": ["', '"answers": ["no '))
     fail(DrtkError, r"no question has a passage with its answer among its hits in .*bm25.run", task="gar-sentence")
     asked.questions.write_text(plain)
-    fail(DrtkError, "pairs do not fill one batch", "--folds", "2", "--batch", "24", task="gar-answer")
+    fail(DrtkError, "pairs do not fill one batch", "--folds", "2", "--batch-size", "24", task="gar-answer")
     fail(DrtkError, r"no pairs to evaluate with at this `dev_share`", "--dev-share", "0", task="gar-answer")
     edit_rows(asked.corpus, lambda rows: [row.update(text="") for row in rows])
     fail(DrtkError, r"passages.jsonl: none of the 72 passages looked up there has a text: is it the right file\?")

@@ -9,7 +9,8 @@ import pytest
 
 from drtk.data.beir import choose_dev_split, find_file, find_qrels, require_file
 from drtk.errors import DrtkError
-from tests.unit.evaluation.test_probes import collection, write
+from tests.run_commands import write_text
+from tests.unit.evaluation.test_probes import collection
 
 
 def pack(path: Path) -> None:
@@ -33,7 +34,7 @@ def test_the_only_split_is_taken_and_this_is_said(tmp_path: Path, caplog: pytest
     caplog.set_level("INFO", logger="drtk")
     assert find_qrels(folder, "test") == folder / "qrels" / "dev.tsv.gz"
     assert caplog.messages == [f"{folder}: has no split 'test'; taking its only one, 'dev'"]
-    write(folder / "qrels" / "train.tsv", "query-id\tcorpus-id\tscore\nq1\tab\t1\n")
+    write_text(folder / "qrels" / "train.tsv", "query-id\tcorpus-id\tscore\nq1\tab\t1\n")
     with pytest.raises(DrtkError, match=r"test\.tsv: No such file; `split` chooses from dev, train$"):
         find_qrels(folder, "test")
 
@@ -41,7 +42,7 @@ def test_the_only_split_is_taken_and_this_is_said(tmp_path: Path, caplog: pytest
 def test_what_chooses_is_dev_or_else_train_and_never_test(tmp_path: Path) -> None:
     folder = collection(tmp_path / "c")
     for split in ("train", "test"):
-        write(folder / "qrels" / f"{split}.tsv", "query-id\tcorpus-id\tscore\nq1\tab\t1\n")
+        write_text(folder / "qrels" / f"{split}.tsv", "query-id\tcorpus-id\tscore\nq1\tab\t1\n")
     assert choose_dev_split(folder) == "dev"
     (folder / "qrels" / "dev.tsv").unlink()
     assert choose_dev_split(folder) == "train"

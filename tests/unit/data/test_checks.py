@@ -12,12 +12,12 @@ import pytest
 
 from drtk.cli.main import app
 from drtk.data import checks
-from drtk.data.checks import Origin, check_origin, origins_of
-from drtk.data.sniff import CANDIDATES, EITHER, EXAMPLES, JUDGEMENTS, PASSAGES, QUERIES, RANKED, RUN, kind_of
+from drtk.data.checks import CorpusOrigin, check_origin, find_origins
+from drtk.data.sniff import CANDIDATES, EITHER, EXAMPLES, JUDGEMENTS, PASSAGES, QUERIES, RANKED, RUN, sniff_kind
 from drtk.errors import DrtkError, MismatchError
 from drtk.runtime.streams import digest_file
-from tests.running import piped, write
-from tests.tiny import tiny_crossencoder, tiny_model
+from tests.run_commands import open_pipe, write_text
+from tests.tiny_models import save_tiny_cross_encoder, save_tiny_encoder
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ from tests.tiny import tiny_crossencoder, tiny_model
     ],
 )
 def test_kind_of(head: bytes, kind: str | None) -> None:
-    assert kind_of(head) == kind
+    assert sniff_kind(head) == kind
 
 
 FILES = {
@@ -67,7 +67,7 @@ FILES = {
     ],
 )
 def test_files_of_another_kind_are_rejected(check, accepted, rejected, tmp_path: Path) -> None:
-    files = {name: str(write(tmp_path / name, text)) for name, text in FILES.items()}
+    files = {name: str(write_text(tmp_path / name, text)) for name, text in FILES.items()}
     for name in accepted:
         check(files[name])
     for name in rejected:
@@ -79,14 +79,14 @@ def test_compressed_files_are_checked_and_pipes_are_not_read(tmp_path: Path) -> 
     (tmp_path / "run.gz").write_bytes(gzip.compress(FILES["run"].encode()))
     with pytest.raises(MismatchError, match=r"run\.gz: seems to hold hits of a TREC run"):
         checks.check_examples(str(tmp_path / "run.gz"))
-    with piped(FILES["run"].encode()) as name:
+    with open_pipe(FILES["run"].encode()) as name:
         checks.check_examples(name)
         with open(name, "rb") as pipe:
             assert pipe.read() == FILES["run"].encode()
 
 
 def test_swapped_corpus_and_queries(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    passages, queries = (str(write(tmp_path / name, FILES[name])) for name in ("passages", "queries"))
+    passages, queries = (str(write_text(tmp_path / name, FILES[name])) for name in ("passages", "queries"))
     checks.warn_if_swapped(passages, queries)
     checks.warn_if_swapped(queries, queries)  # passages may lack titles
     assert caplog.messages == []
@@ -105,17 +105,17 @@ def outputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("origins")
     rows = [{"_id": f"d{at}", "text": f"wing lift {at}"} for at in range(9)]
     text = "".join(json.dumps(row) + "\n" for row in rows)
-    write(folder / "corpus.jsonl", text)
-    write(folder / "new.jsonl", text + '{"_id": "d10", "text": "more"}\n')
-    write(folder / "queries.jsonl", '{"_id": "q1", "text": "wing 3"}\n')
-    write(folder / "qrels.tsv", "q1\td3\t1\n")
+    write_text(folder / "corpus.jsonl", text)
+    write_text(folder / "new.jsonl", text + '{"_id": "d10", "text": "more"}\n')
+    write_text(folder / "queries.jsonl", '{"_id": "q1", "text": "wing 3"}\n')
+    write_text(folder / "qrels.tsv", "q1\td3\t1\n")
     (folder / "empty").mkdir()  # in place of a model: models are loaded after all checks
-    tiny_model(folder / "model")
-    tiny_crossencoder(folder / "scorer")
+    save_tiny_encoder(folder / "model")
+    save_tiny_cross_encoder(folder / "scorer")
     # The corpus that a model was trained with says nothing about its scores.
     trained = {"command": "drtk train-reranker", "kind": "model", "settings": {"corpus": "theirs"}}
     trained |= {"inputs": [{"path": "theirs", "digest": "0" * 32}]}
-    write(folder / "scorer" / "meta.json", json.dumps(trained))
+    write_text(folder / "scorer" / "meta.json", json.dumps(trained))
     texts = "--corpus corpus.jsonl --queries queries.jsonl --model scorer"
     mine = "mine-negatives a.run --qrels qrels.tsv"
     with pytest.MonkeyPatch.context() as patch:
@@ -128,7 +128,7 @@ def outputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
             f"{mine} --corpus corpus.jsonl -o examples.jsonl",
             f"{mine} -o others.jsonl",
             "mine-negatives one=a.run b.run --qrels qrels.tsv -o mixed.jsonl",
-            f"{mine} --corpus new.jsonl --another-corpus --floor 0 -o looked-up.jsonl",
+            f"{mine} --corpus new.jsonl --skip-corpus-check --min-negatives 0 -o looked-up.jsonl",
             "fuse a.run b.run -o fused.run",
             "encode corpus.jsonl --model model -o vectors",
             "encode queries.jsonl --role query --model model -o query-vectors",
@@ -138,7 +138,7 @@ def outputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
             f"rerank a.run {texts} -o reranked.run",
             "convert examples.jsonl scored.jsonl --as examples -o both.jsonl",
         )
-        with piped(Path("examples.jsonl").read_bytes()) as pipe:
+        with open_pipe(Path("examples.jsonl").read_bytes()) as pipe:
             drtk(f"score {pipe} {texts} -o from-pipe.jsonl")
     return folder
 
@@ -152,40 +152,40 @@ def world(outputs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pat
 
 
 def test_origins_of(world: Path) -> None:
-    old, new = (Origin(name, digest_file(name)) for name in ("corpus.jsonl", "new.jsonl"))
+    old, new = (CorpusOrigin(name, digest_file(name)) for name in ("corpus.jsonl", "new.jsonl"))
     of_one = "index a.run examples.jsonl others.jsonl vectors dense.run scored.jsonl reranked.run from-pipe.jsonl"
     for name in of_one.split():
-        assert origins_of(name) == [old], name
-    assert origins_of("mixed.jsonl") == origins_of("fused.run") == [old, new]
-    assert origins_of("both.jsonl") == [old, old]
-    assert origins_of("looked-up.jsonl") == [new]  # all its ids were looked up there
+        assert find_origins(name) == [old], name
+    assert find_origins("mixed.jsonl") == find_origins("fused.run") == [old, new]
+    assert find_origins("both.jsonl") == [old, old]
+    assert find_origins("looked-up.jsonl") == [new]  # all its ids were looked up there
     for name in ("corpus.jsonl", "query-vectors", "scorer"):
-        assert origins_of(name) == [], name
+        assert find_origins(name) == [], name
 
 
 def test_origins_of_damaged_and_changed_files(world: Path) -> None:
-    old = Origin("corpus.jsonl", digest_file("corpus.jsonl"))
-    write(world / "dense" / "meta.json", "torn")
-    assert origins_of("dense.run") == []
+    old = CorpusOrigin("corpus.jsonl", digest_file("corpus.jsonl"))
+    write_text(world / "dense" / "meta.json", "torn")
+    assert find_origins("dense.run") == []
     with open("scored.jsonl", "a") as file:
         file.write("\n")
-    assert origins_of("both.jsonl") == [old]  # only the unchanged part
+    assert find_origins("both.jsonl") == [old]  # only the unchanged part
     with open("examples.jsonl", "a") as file:
         file.write("\n")
-    assert origins_of("from-pipe.jsonl") == [old]  # texts were looked up in the corpus
+    assert find_origins("from-pipe.jsonl") == [old]  # texts were looked up in the corpus
     os.utime("corpus.jsonl", ns=(1, 1))  # no digest was recorded of a corpus that was only looked up
-    assert origins_of("from-pipe.jsonl") == []
+    assert find_origins("from-pipe.jsonl") == []
     drtk("index new.jsonl --type bm25s -o index --force")
-    assert origins_of("a.run") == []
-    write(world / "a.run.meta.json", "torn")
-    assert origins_of("a.run") == []
+    assert find_origins("a.run") == []
+    write_text(world / "a.run.meta.json", "torn")
+    assert find_origins("a.run") == []
 
 
 def test_check_origin(world: Path) -> None:
-    check_origin("index", Origin("corpus.jsonl", digest_file("corpus.jsonl")))
+    check_origin("index", CorpusOrigin("corpus.jsonl", digest_file("corpus.jsonl")))
     problem = r"index: was made from another corpus \(corpus\.jsonl, digest [0-9a-f]{8}\) than new \(digest 0000\); "
     with pytest.raises(MismatchError, match=problem):
-        check_origin("index", Origin("new", "0000"))
+        check_origin("index", CorpusOrigin("new", "0000"))
 
 
 @pytest.mark.parametrize(
@@ -205,6 +205,6 @@ def test_texts_of_another_corpus_are_rejected(call: str, made: str, world: Path)
     ):
         drtk(line)
     with pytest.raises(DrtkError) as caught:  # the model is missing
-        drtk(f"{line} --another-corpus")
+        drtk(f"{line} --skip-corpus-check")
     assert "another corpus" not in str(caught.value)
     assert not Path("out").exists()

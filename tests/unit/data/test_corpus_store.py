@@ -12,7 +12,7 @@ from drtk.errors import DrtkError, MismatchError, RecordError
 from drtk.runtime import integrity
 from drtk.runtime.integrity import hash_id
 from drtk.runtime.streams import digest_file
-from tests.running import piped
+from tests.run_commands import open_pipe
 
 
 @pytest.fixture(autouse=True)
@@ -40,8 +40,8 @@ def test_each_passage_is_found_under_its_id_with_its_other_fields(tmp_path):
 def test_many_gives_the_passages_in_the_order_asked_for_repeats_included(tmp_path):
     store = CorpusStore.open(corpus(tmp_path / "c.jsonl"))
     wanted = ["d30", "d2", "d30", "d49", "d0"]
-    assert [passage.id for passage in store.many(wanted)] == wanted
-    assert store.many([]) == []
+    assert [passage.id for passage in store.get_many(wanted)] == wanted
+    assert store.get_many([]) == []
 
 
 def test_a_copied_cache_is_compared_once(tmp_path, monkeypatch):
@@ -106,10 +106,10 @@ def test_an_empty_corpus_has_nothing_and_stdin_cannot_be_looked_up(tmp_path):
     assert len(store) == 0
     assert store.get("a") is None
     with pytest.raises(MismatchError):
-        store.many(["a"])
+        store.get_many(["a"])
     with pytest.raises(DrtkError, match="<stdin>: a corpus to look texts up in must be a file, not a stream"):
         CorpusStore.open("-")
-    with piped(b'{"_id": "a", "text": "t"}\n') as pipe, pytest.raises(DrtkError, match=f"{pipe}: .* not a stream"):
+    with open_pipe(b'{"_id": "a", "text": "t"}\n') as pipe, pytest.raises(DrtkError, match=f"{pipe}: .* not a stream"):
         CorpusStore.open(pipe)
     with pytest.raises(DrtkError, match="No such file"):
         CorpusStore.open(tmp_path / "nowhere.jsonl")
@@ -119,7 +119,7 @@ def test_ids_whose_hashes_collide_are_told_apart(tmp_path, monkeypatch):
     monkeypatch.setattr(store_module, "hash_id", lambda name: hash_id(name[0]))  # all d… collide
     path = corpus(tmp_path / "c.jsonl", count=5)
     store = CorpusStore.open(path)
-    assert [passage.id for passage in store.many(["d4", "d0", "d2"])] == ["d4", "d0", "d2"]
+    assert [passage.id for passage in store.get_many(["d4", "d0", "d2"])] == ["d4", "d0", "d2"]
     assert store.get("d9") is None
 
 
@@ -127,6 +127,6 @@ def test_the_place_of_a_passage_is_its_line_or_the_file_where_that_was_unpacked(
     lines = b'{"_id": "a", "text": "t"}\n\n{"_id": "b", "text": "t"}\n'
     (tmp_path / "c.jsonl").write_bytes(lines)
     (tmp_path / "c.jsonl.gz").write_bytes(gzip.compress(lines))
-    assert CorpusStore.open(tmp_path / "c.jsonl").place("a") == f"{tmp_path}/c.jsonl:1"
-    assert CorpusStore.open(tmp_path / "c.jsonl").place("b") == f"{tmp_path}/c.jsonl:3"
-    assert CorpusStore.open(tmp_path / "c.jsonl.gz").place("b") == f"{tmp_path}/c.jsonl.gz"
+    assert CorpusStore.open(tmp_path / "c.jsonl").locate("a") == f"{tmp_path}/c.jsonl:1"
+    assert CorpusStore.open(tmp_path / "c.jsonl").locate("b") == f"{tmp_path}/c.jsonl:3"
+    assert CorpusStore.open(tmp_path / "c.jsonl.gz").locate("b") == f"{tmp_path}/c.jsonl.gz"

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drtk.data.embeddings import PairVectors, PairWriter, ShardWriter, pair_id, read_shards
+from drtk.data.embeddings import PairVectors, PairWriter, ShardWriter, make_pair_id, read_shards
 from drtk.errors import DrtkError, MismatchError, RecordError
 from drtk.runtime.atomic import write_json
 
@@ -41,16 +41,16 @@ def test_a_second_writer_knows_what_the_first_finished(tmp_path: Path):
     first.write(["a", "b"], np.ones((2, 2), dtype=np.float32), digest="x")
     second = ShardWriter(tmp_path, dimension=2, dtype="float32")
     assert second.rows == 2
-    assert second.finished(0, "x")
-    assert not second.finished(1, "y")
+    assert second.is_finished(0, "x")
+    assert not second.is_finished(1, "y")
     with pytest.raises(MismatchError, match="shard 00000 was made from other records"):
-        second.finished(0, "z")
+        second.is_finished(0, "z")
 
 
 def test_a_shard_without_its_journal_entry_is_written_again(tmp_path: Path):
     (tmp_path / "00000.npy").write_bytes(b"torn")
     writer = ShardWriter(tmp_path, dimension=1, dtype="float32")
-    assert not writer.finished(0, "x")
+    assert not writer.is_finished(0, "x")
     writer.write(["a"], np.ones((1, 1), dtype=np.float32), digest="x")
     finish(tmp_path, writer)
     assert read_shards(tmp_path)[0].vectors.tolist() == [[1.0]]
@@ -117,7 +117,7 @@ def pair_folder(folder: Path, pairs: dict[str, list[str]], *, shard: int = 2, ro
     writer = ShardWriter(folder, dimension=3, dtype="float16")
     row, queries = 0, list(pairs)
     for start in range(0, len(queries), shard):
-        ids = [pair_id(query, id) for query in queries[start : start + shard] for id in pairs[query]]
+        ids = [make_pair_id(query, id) for query in queries[start : start + shard] for id in pairs[query]]
         vectors = np.arange(row, row + len(ids), dtype=np.float32)[:, None].repeat(3, axis=1)
         writer.write(ids, vectors, digest="")
         row += len(ids)
@@ -131,10 +131,10 @@ def test_rows_are_found_by_query_and_document(tmp_path: Path) -> None:
     found = PairVectors(
         str(pair_folder(tmp_path / "v", {"q1": ["a", "b"], "q2": ["b"], "q3": ["a", "c"], "q4": ["a"]}))
     )
-    assert found.rows("q1", ["b", "a"]).tolist() == [1, 0]
-    assert found.rows("q3", ["c", "x", "a"]).tolist() == [4, -1, 3]
-    assert found.rows("q9", ["a", "b"]).tolist() == [-1, -1]
-    vectors = found.vectors([5, 0, 2, 3])
+    assert found.find_rows("q1", ["b", "a"]).tolist() == [1, 0]
+    assert found.find_rows("q3", ["c", "x", "a"]).tolist() == [4, -1, 3]
+    assert found.find_rows("q9", ["a", "b"]).tolist() == [-1, -1]
+    vectors = found.load_vectors([5, 0, 2, 3])
     assert vectors.dtype == np.float32
     assert vectors[:, 0].tolist() == [5.0, 0.0, 2.0, 3.0]
     assert found.scorer == {"model": "m"}
@@ -146,14 +146,14 @@ def test_non_finite_pair_vectors_are_reported(tmp_path: Path) -> None:
     rows[1] = np.inf
     np.save(folder / "00000.npy", rows)
     with pytest.raises(DrtkError, match=r"v/00000\.npy: row 1: the vector of 'q1\tb' has NaN or infinite numbers"):
-        PairVectors(str(folder)).vectors([0, 1])
+        PairVectors(str(folder)).load_vectors([0, 1])
 
 
 def test_many_shards_are_looked_up_in_any_order(tmp_path: Path) -> None:
     pairs = {f"q{number}": [f"d{number}", f"e{number}"] for number in range(20)}
     found = PairVectors(str(pair_folder(tmp_path / "v", pairs, shard=1)))
     for number in (19, 0, 7, 12, 3, 19, 1):
-        assert found.rows(f"q{number}", [f"e{number}"]).tolist() == [2 * number + 1]
+        assert found.find_rows(f"q{number}", [f"e{number}"]).tolist() == [2 * number + 1]
 
 
 def test_vectors_of_texts_and_scattered_queries_are_refused(tmp_path: Path) -> None:

@@ -10,8 +10,8 @@ import pytest
 from drtk.data.jsonl import read_passages, read_queries
 from drtk.errors import RecordError
 from drtk.records import Passage, Query
-from drtk.runtime.inputs import Intake
-from tests.data import shared_data
+from drtk.runtime.inputs import InputTracker
+from tests.shared_data import find_shared_data
 
 BEIR = b'{"_id":"7","title":"Wing","text":"Lift grows.","metadata":{"year":1958},"colour":"red"}\n'
 
@@ -142,15 +142,15 @@ def test_a_fault_is_told_with_its_place_and_can_be_forgiven(
         passages(tmp_path, content)
     assert str(raised.value).startswith(f"{tmp_path}/corpus:{line}: ")
     assert problem in str(raised.value)
-    intake = Intake(skip_bad=1)
-    assert len(list(read_passages(str(tmp_path / "corpus"), intake=intake))) <= 2
-    assert intake.bad == 1
+    tracker = InputTracker(skip_bad=1)
+    assert len(list(read_passages(str(tmp_path / "corpus"), tracker=tracker))) <= 2
+    assert tracker.bad == 1
 
 
 def test_a_quote_that_is_never_closed_costs_its_own_line_alone(tmp_path: Path) -> None:
     lines = b"".join(b'%d\t"text ""%d"" here"\tt\n' % (number, number) for number in range(50))
     (tmp_path / "corpus").write_bytes(b'id\ttext\ttitle\nx\t"open\tt\n' + lines)
-    found = list(read_passages(str(tmp_path / "corpus"), intake=Intake(skip_bad=1)))
+    found = list(read_passages(str(tmp_path / "corpus"), tracker=InputTracker(skip_bad=1)))
     assert [passage.id for passage in found] == [str(number) for number in range(50)]
     assert found[3].text == 'text "3" here'
 
@@ -168,5 +168,5 @@ def test_a_quote_that_is_never_closed_costs_its_own_line_alone(tmp_path: Path) -
 )
 def test_public_corpora_are_read_whole(name: str, count: int, last: str) -> None:
     folder, _, file = name.partition("/")
-    found = list(read_passages(str(shared_data(folder) / file)))
+    found = list(read_passages(str(find_shared_data(folder) / file)))
     assert (len(found), found[-1].id) == (count, last)  # counts from the README of the data

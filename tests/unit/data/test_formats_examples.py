@@ -9,18 +9,18 @@ import orjson
 import pytest
 
 from drtk.data import formats
-from drtk.data.examples import FoundExample
+from drtk.data.examples import ParsedExample
 from drtk.data.jsonl import read_examples, read_passages, read_queries
 from drtk.errors import DrtkError, RecordError
 from drtk.records import Example, Hit, Passage, Qrel, Query
-from drtk.runtime.inputs import Intake
+from drtk.runtime.inputs import InputTracker
 
 
-def found(folder: Path, *rows: Any) -> list[FoundExample]:
+def found(folder: Path, *rows: Any) -> list[ParsedExample]:
     path = folder / "train.jsonl"
     path.write_bytes(b"".join(orjson.dumps(row) + b"\n" for row in rows))
-    records = [record for _, record in formats.examples(str(path), Intake())]
-    assert all(isinstance(record, FoundExample) for record in records), records
+    records = [record for _, record in formats.iter_examples(str(path), InputTracker())]
+    assert all(isinstance(record, ParsedExample) for record in records), records
     return records  # type: ignore[return-value]
 
 
@@ -131,7 +131,7 @@ def test_training_data_of_dpr_is_also_a_corpus_and_its_questions(tmp_path: Path)
     ]
     (query,) = read_queries(str(path))
     assert query == Query(query.id, "who?", ("I",))
-    assert [record for _, record in formats.judgements(str(path), Intake())] == [Qrel(query.id, "p1", 1)]
+    assert [record for _, record in formats.iter_judgements(str(path), InputTracker())] == [Qrel(query.id, "p1", 1)]
 
 
 def test_retrieval_results_of_dpr_are_a_run_and_examples(tmp_path: Path) -> None:
@@ -142,7 +142,7 @@ def test_retrieval_results_of_dpr_are_a_run_and_examples(tmp_path: Path) -> None
     ]
     contexts[0]["score"] = 81.5
     path.write_bytes(orjson.dumps([{"question": "who?", "answers": ["I"], "ctxs": contexts}]))
-    hits = [record for _, record in formats.hits(str(path), Intake())]
+    hits = [record for _, record in formats.iter_hits(str(path), InputTracker())]
     (query,) = read_queries(str(path))
     assert hits == [Hit(query.id, "wiki:1", 1, 81.5), Hit(query.id, "wiki:2", 2, 80.25)]
     (example,) = read_examples(str(path))
@@ -152,7 +152,7 @@ def test_retrieval_results_of_dpr_are_a_run_and_examples(tmp_path: Path) -> None
 def test_runs_of_ms_marco_get_scores_that_keep_their_order(tmp_path: Path) -> None:
     path = tmp_path / "run"
     path.write_bytes(b"\n1\td1\t1\n1\td2\t4\n")
-    assert [record for _, record in formats.hits(str(path), Intake())] == [
+    assert [record for _, record in formats.iter_hits(str(path), InputTracker())] == [
         Hit("1", "d1", 1, 1.0),
         Hit("1", "d2", 4, 0.25),
     ]

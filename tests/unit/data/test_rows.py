@@ -10,7 +10,7 @@ import pytest
 from drtk.data.jsonl import dump, read_expansions
 from drtk.errors import RecordError
 from drtk.records import Expansion
-from drtk.runtime.inputs import Intake
+from drtk.runtime.inputs import InputTracker
 
 BARE = {"_id": "q7#answer#03", "query_id": "q7", "kind": "answer", "text": "the Nile"}
 FULL = BARE | {
@@ -58,4 +58,4 @@ def test_what_is_no_expansion_is_told_with_its_line(tmp_path: Path, change: dict
     with pytest.raises(RecordError) as fault:
         list(read_expansions(source))
     assert str(fault.value) == f"{source}:2: {told}"
-    assert [each.id for each in read_expansions(source, intake=Intake(skip_bad=1))] == ["q7#answer#03"]
+    assert [each.id for each in read_expansions(source, tracker=InputTracker(skip_bad=1))] == ["q7#answer#03"]

@@ -14,7 +14,7 @@ from drtk.data.tables import is_table
 from drtk.errors import DrtkError, RecordError, UsageError
 from drtk.records import Example, Passage
 from drtk.runtime.filter_job import FilterJob
-from drtk.runtime.inputs import Intake
+from drtk.runtime.inputs import InputTracker
 
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
@@ -65,9 +65,9 @@ def test_a_folder_of_parquet_files_is_read_in_the_order_of_their_names(tmp_path:
     (tmp_path / "data").mkdir()
     for name, id in (("train-1.parquet", "2"), ("train-0.parquet", "1")):
         pq.write_table(pa.table({"docid": [id], "title": [None], "text": ["x"]}), tmp_path / "data" / name)
-    intake = Intake()
-    assert list(read_passages(str(tmp_path), intake=intake)) == [Passage("1", "x"), Passage("2", "x")]
-    assert [entry["path"] for entry in intake.inputs] == [str(tmp_path)]
+    tracker = InputTracker()
+    assert list(read_passages(str(tmp_path), tracker=tracker)) == [Passage("1", "x"), Passage("2", "x")]
+    assert [entry["path"] for entry in tracker.inputs] == [str(tmp_path)]
 
 
 def test_a_bad_row_is_told_by_its_number(tmp_path: Path) -> None:

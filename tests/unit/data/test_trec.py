@@ -6,19 +6,19 @@ from pathlib import Path
 
 import pytest
 
-from drtk.data.formats import hits
-from drtk.data.trec import iter_query_hits, load_qrels, load_run, run_lines, run_rankings
+from drtk.data.formats import iter_hits
+from drtk.data.trec import format_run_lines, iter_query_hits, iter_rankings, load_qrels, load_run
 from drtk.errors import RecordError
 from drtk.records import Hit
-from drtk.runtime.inputs import Intake
-from tests.running import write
+from drtk.runtime.inputs import InputTracker
+from tests.run_commands import write_text
 
 RUN = "q1 Q0 d1 1 9.5 t\nq1 Q0 d2 2 9.25 t\nq2 Q0 d1 1 -3 t\n"
 
 
 def test_hits_come_in_file_order_with_all_their_columns(tmp_path: Path) -> None:
-    run = write(tmp_path / "a.run", RUN)
-    assert [hit for _, hit in hits(str(run), Intake())] == [
+    run = write_text(tmp_path / "a.run", RUN)
+    assert [hit for _, hit in iter_hits(str(run), InputTracker())] == [
         Hit("q1", "d1", 1, 9.5, "t"),
         Hit("q1", "d2", 2, 9.25, "t"),
         Hit("q2", "d1", 1, -3.0, "t"),
@@ -58,38 +58,38 @@ def test_every_usual_way_of_writing_a_run_reads_the_same(tmp_path: Path, text: s
     ],
 )
 def test_a_bad_line_is_named_and_may_be_forgiven(tmp_path: Path, line: str, problem: str) -> None:
-    run = write(tmp_path / "a.run", f"q1 Q0 d1 1 9.5 t\nq1 Q0 d2 2 9.25 t\n{line}\nq1 Q0 d4 4 8 t\n")
+    run = write_text(tmp_path / "a.run", f"q1 Q0 d1 1 9.5 t\nq1 Q0 d2 2 9.25 t\n{line}\nq1 Q0 d4 4 8 t\n")
     with pytest.raises(RecordError) as fault:
         load_run(str(run))
     assert str(fault.value) == f"{run}:3: {problem}"
-    intake = Intake(skip_bad=1)
-    assert load_run(str(run), intake=intake) == {"q1": [("d1", 9.5), ("d2", 9.25), ("d4", 8.0)]}
-    assert intake.bad == 1
+    tracker = InputTracker(skip_bad=1)
+    assert load_run(str(run), tracker=tracker) == {"q1": [("d1", 9.5), ("d2", 9.25), ("d4", 8.0)]}
+    assert tracker.bad == 1
 
 
 def test_a_short_line_beside_a_long_one_is_not_taken_for_two_good_ones(tmp_path: Path) -> None:
     # 5 + 7 columns are as many as 6 + 6; the reader that splits many lines at once must notice
-    run = write(tmp_path / "a.run", "q1 Q0 d1 1 9\nq1 Q0 d2 2 8 t t\nq1 Q0 d3 3 7 t\n")
+    run = write_text(tmp_path / "a.run", "q1 Q0 d1 1 9\nq1 Q0 d2 2 8 t t\nq1 Q0 d3 3 7 t\n")
     with pytest.raises(RecordError, match=r"a\.run:1: expected 6 columns"):
         load_run(str(run))
 
 
 def test_equal_scores_are_ordered_by_descending_id_and_the_rank_column_only_on_request(tmp_path: Path) -> None:
-    run = write(tmp_path / "a.run", "q Q0 a 1 1 t\nq Q0 c 3 1 t\nq Q0 b 2 2 t\n")
+    run = write_text(tmp_path / "a.run", "q Q0 a 1 1 t\nq Q0 c 3 1 t\nq Q0 b 2 2 t\n")
     assert [id for id, _ in load_run(str(run))["q"]] == ["b", "c", "a"]
     assert [id for id, _ in load_run(str(run), order="rank")["q"]] == ["a", "b", "c"]
 
 
 def test_scores_that_single_precision_cannot_tell_apart_are_ties(tmp_path: Path) -> None:
     # trec_eval keeps scores as floats: 1.00000001 and 1 are the same number there, 1.0000002 is not
-    run = write(tmp_path / "a.run", "q Q0 a 1 1.00000001 t\nq Q0 b 2 1 t\n\nz Q0 a 1 1.0000002 t\nz Q0 b 2 1 t\n")
+    run = write_text(tmp_path / "a.run", "q Q0 a 1 1.00000001 t\nq Q0 b 2 1 t\n\nz Q0 a 1 1.0000002 t\nz Q0 b 2 1 t\n")
     found = load_run(str(run))
     assert [id for id, _ in found["q"]] == ["b", "a"]
     assert [id for id, _ in found["z"]] == ["a", "b"]
 
 
 def test_scattered_lines_are_brought_together_except_where_one_query_at_a_time_is_read(tmp_path: Path) -> None:
-    run = write(tmp_path / "a.run", "q1 Q0 d1 1 3 t\nq2 Q0 d1 1 3 t\nq1 Q0 d2 2 2 t\n")
+    run = write_text(tmp_path / "a.run", "q1 Q0 d1 1 3 t\nq2 Q0 d1 1 3 t\nq1 Q0 d2 2 2 t\n")
     assert load_run(str(run)) == {"q1": [("d1", 3.0), ("d2", 2.0)], "q2": [("d1", 3.0)]}
     assert [(hits.query_id, hits.lines) for hits in iter_query_hits(str(run))] == [
         ("q1", [1]),
@@ -97,13 +97,13 @@ def test_scattered_lines_are_brought_together_except_where_one_query_at_a_time_i
         ("q1", [3]),
     ]
     with pytest.raises(RecordError, match=r"a\.run:3: query 'q1' comes back"):
-        list(run_rankings(str(run)))
+        list(iter_rankings(str(run)))
 
 
 def test_written_scores_read_back_as_the_same_numbers(tmp_path: Path) -> None:
     ranking = [("d2", 1 / 3), ("d1", 0.1 + 0.2), ("d3", 5e-324), ("d4", -1e300)]
     run = tmp_path / "a.run"
-    run.write_bytes(b"".join(run_lines("q", ranking, "tag")))
+    run.write_bytes(b"".join(format_run_lines("q", ranking, "tag")))
     assert load_run(str(run))["q"] == ranking
     assert run.read_text().splitlines()[0] == "q Q0 d2 1 0.3333333333333333 tag"
 
@@ -135,8 +135,8 @@ def test_judgements_are_told_apart_by_content(tmp_path: Path, text: str) -> None
     ],
 )
 def test_a_bad_judgement_is_named_and_may_be_forgiven(tmp_path: Path, line: str, problem: str) -> None:
-    qrels = write(tmp_path / "qrels", f"q1 0 d1 1\n{line}\nq1 0 d3 1\n")
+    qrels = write_text(tmp_path / "qrels", f"q1 0 d1 1\n{line}\nq1 0 d3 1\n")
     with pytest.raises(RecordError) as fault:
         load_qrels(str(qrels))
     assert str(fault.value) == f"{qrels}:2: {problem}"
-    assert load_qrels(str(qrels), intake=Intake(skip_bad=1)) == {"q1": {"d1": 1, "d3": 1}}
+    assert load_qrels(str(qrels), tracker=InputTracker(skip_bad=1)) == {"q1": {"d1": 1, "d3": 1}}

@@ -14,7 +14,7 @@ from drtk.data.config import ValidationSettings
 from drtk.data.findings import CHECKS, Findings
 from drtk.data.validation import validate_file
 from drtk.errors import DrtkError, UsageError
-from tests.data import shared_data
+from tests.shared_data import find_shared_data
 
 
 def file(folder: Path, content: bytes | list[Any], name: str = "file") -> str:
@@ -30,7 +30,7 @@ def findings(source: str, kind: str, **options: Any) -> Findings:
 
 def places(found: Findings) -> dict[str, list[int]]:
     """Check -> lines, of all that was found."""
-    return {check: [int(place.rpartition(":")[2]) for place, _ in found.shown(check)] for check in found.counts}
+    return {check: [int(place.rpartition(":")[2]) for place, _ in found.list_places(check)] for check in found.counts}
 
 
 CORPUS = [{"_id": id, "text": f"text of {id}"} for id in ("a", "b", "c")]
@@ -175,7 +175,7 @@ def test_ids_are_looked_for_in_the_corpus_and_the_queries(
     others = {} if kind in ("expansions", "predictions") else {"corpus": corpus}
     found = findings(file(tmp_path, content), kind, queries=queries, **others)
     shown = {
-        check: [int(place.rpartition(":")[2]) if ":" in place else 0 for place, _ in found.shown(check)]
+        check: [int(place.rpartition(":")[2]) if ":" in place else 0 for place, _ in found.list_places(check)]
         for check in found.counts
     }
     assert shown == expected
@@ -197,7 +197,7 @@ def test_leaks_are_found_whatever_case_and_white_space(tmp_path: Path) -> None:
     test = file(tmp_path, [{"_id": "9", "text": " who wrote\tit? "}], "test")
     found = findings(train, "queries", leak=test)
     assert found.counts == {"leak": 1}
-    assert found.shown("leak") == [(f"{train}:1", f"'1' has the text of '9' ({test}:1)")]
+    assert found.list_places("leak") == [(f"{train}:1", f"'1' has the text of '9' ({test}:1)")]
     assert test in found.compared
 
 
@@ -261,7 +261,7 @@ def test_a_choice_that_cannot_be_meant_is_refused(kind: str | None, options: dic
 def test_what_a_file_holds_is_recognised_where_it_can_be(tmp_path: Path, content: Any, kind: str | None) -> None:
     source = file(tmp_path, content)
     if kind is not None:
-        assert findings(source, None).as_row()["kind"] == kind  # type: ignore[arg-type]
+        assert findings(source, None).to_row()["kind"] == kind  # type: ignore[arg-type]
         return
     with pytest.raises(
         UsageError, match=r"`as` is needed: one of passages, queries, .*file: its first records do not tell"
@@ -286,11 +286,11 @@ def test_only_the_first_problems_are_shown_and_all_are_counted(tmp_path: Path) -
 
 
 def test_duplicates_far_apart_are_found_on_disk_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("drtk.data.findings.Grouping.__init__.__kwdefaults__", {"held": 100, "parts": 7})
+    monkeypatch.setattr("drtk.data.findings.DuplicateFinder.__init__.__kwdefaults__", {"held": 100, "parts": 7})
     rows = [{"_id": f"d{number % 990}", "text": f"text {number}"} for number in range(1_000)]
     found = findings(file(tmp_path, rows), "passages", show=20)
     assert places(found) == {"duplicate": list(range(991, 1_001))}  # d0 to d9 again, from line 991 on
-    assert found.shown("duplicate")[0][1] == "id 'd0' is taken by line 1"
+    assert found.list_places("duplicate")[0][1] == "id 'd0' is taken by line 1"
 
 
 def test_damaged_compression_ends_the_reading_and_is_a_finding(tmp_path: Path) -> None:
@@ -299,7 +299,7 @@ def test_damaged_compression_ends_the_reading_and_is_a_finding(tmp_path: Path) -
     data = gzip.compress(b"".join(orjson.dumps({"_id": str(number), "text": "x"}) + b"\n" for number in range(9_000)))
     found = findings(file(tmp_path, data[: len(data) // 2]), "passages")
     assert found.counts["unreadable"] == 1
-    assert "compressed data ends early; nothing after it was read" in found.shown("unreadable")[0][1]
+    assert "compressed data ends early; nothing after it was read" in found.list_places("unreadable")[0][1]
 
 
 def test_a_folder_that_drtk_did_not_make_is_reported_as_such(tmp_path: Path) -> None:
@@ -339,7 +339,7 @@ def test_the_command_prints_its_findings_and_ends_with_1_only_for_errors(tmp_pat
 )
 def test_public_collections_have_the_defects_they_are_known_for(name: str, kind: str, counts: dict[str, int]) -> None:
     folder, _, rest = name.partition("/")
-    assert findings(str(shared_data(folder) / rest), kind).counts == counts
+    assert findings(str(find_shared_data(folder) / rest), kind).counts == counts
 
 
 def test_every_check_is_described_in_the_manual() -> None:

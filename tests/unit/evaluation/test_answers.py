@@ -14,12 +14,12 @@ from drtk.data.corpus_store import CorpusStore
 from drtk.errors import DrtkError, MismatchError, MissingDependency, RecordError, UsageError
 from drtk.evaluation.answers import rouge
 from drtk.query_expansion.read import iter_reader_questions
-from drtk.runtime.inputs import Intake
-from tests.data import shared_data
-from tests.expansions import write_rows
+from drtk.runtime.inputs import InputTracker
+from tests.expansion_collection import write_rows
 from tests.reference import answers as slow
 from tests.reference import queries
-from tests.running import command, write
+from tests.run_commands import run_command, write_text
+from tests.shared_data import find_shared_data
 from tests.unit.text.test_answers import BEYONCE
 
 
@@ -34,7 +34,7 @@ def rows(*objects: object) -> str:
 
 
 def values(capfd: pytest.CaptureFixture[str], *arguments: str) -> dict[str, float]:
-    printed = command(capfd, "eval", "-q", *arguments, "--format", "jsonl")
+    printed = run_command(capfd, "eval", "-q", *arguments, "--format", "jsonl")
     found: dict[str, float] = json.loads(printed.splitlines()[-1])
     return found
 
@@ -42,20 +42,20 @@ def values(capfd: pytest.CaptureFixture[str], *arguments: str) -> dict[str, floa
 def test_top_k_accuracy_of_four_questions(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
     # the first passage with the answer stands at ranks 1, 15, 101, 3: top-1 1/4, top-5 2/4, top-20 3/4, top-100 3/4
     firsts = {"q1": 1, "q2": 15, "q3": 101, "q4": 3}
-    write(
+    write_text(
         here / "c.jsonl",
         rows({"_id": "yes", "text": "It is Paris."}, *({"_id": f"d{n}", "text": "no"} for n in range(120))),
     )
-    write(here / "q.jsonl", rows(*({"id": id, "question": "where?", "answers": ["paris", ""]} for id in firsts)))
+    write_text(here / "q.jsonl", rows(*({"id": id, "question": "where?", "answers": ["paris", ""]} for id in firsts)))
     lines = []
     for id, first in firsts.items():
         docs = [f"d{n}" for n in range(105)]
         docs.insert(first - 1, "yes")
         lines += [f"{id} Q0 {doc} {rank} {200 - rank} t\n" for rank, doc in enumerate(docs, start=1)]
-    write(here / "a.run", "".join(lines))
+    write_text(here / "a.run", "".join(lines))
     arguments = ["a.run", "--answers", "q.jsonl", "--corpus", "c.jsonl"]
     for workers in ("1", "2"):
-        found = values(capfd, *arguments, "--workers", workers)
+        found = values(capfd, *arguments, "--num-workers", workers)
         assert [found[f"Answer@{k}"] for k in (1, 5, 20, 100)] == [0.25, 0.5, 0.75, 0.75]
     # RR looks at everything: (1 + 1/15 + 1/101 + 1/3) / 4
     assert values(capfd, *arguments, "--measures", "RR Hit@20")["RR"] == pytest.approx(
@@ -66,13 +66,13 @@ def test_top_k_accuracy_of_four_questions(here: Path, capfd: pytest.CaptureFixtu
 
 def test_questions_that_lack_a_ranking_or_an_answer_are_told(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
     # q1 is right, q2 is not in the run, q3 has no answer: 1/2, or 1/1 of those in the run
-    write(here / "c.jsonl", rows({"_id": "d", "text": "Paris"}))
+    write_text(here / "c.jsonl", rows({"_id": "d", "text": "Paris"}))
     questions = [("q1", ["Paris"]), ("q2", ["Rome"]), ("q3", [""])]
-    write(here / "q.jsonl", rows(*({"id": id, "question": "?", "answers": a} for id, a in questions)))
-    write(here / "a.run", "q1 Q0 d 1 1 t\nq9 Q0 d 1 1 t\n")
+    write_text(here / "q.jsonl", rows(*({"id": id, "question": "?", "answers": a} for id, a in questions)))
+    write_text(here / "a.run", "q1 Q0 d 1 1 t\nq9 Q0 d 1 1 t\n")
     arguments = ["a.run", "--answers", "q.jsonl", "--corpus", "c.jsonl", "--measures", "Answer@1"]
-    assert command(capfd, "eval", "-q", *arguments).split()[-1] == "0.5000"
-    assert command(capfd, "eval", "-q", *arguments, "--retrieved-only").split()[-1] == "1.0000"
+    assert run_command(capfd, "eval", "-q", *arguments).split()[-1] == "0.5000"
+    assert run_command(capfd, "eval", "-q", *arguments, "--retrieved-only").split()[-1] == "1.0000"
     capfd.readouterr()
     app(["eval", *arguments, "-v"], standalone_mode=False)
     told = capfd.readouterr().err
@@ -86,18 +86,18 @@ def test_runs_that_lack_questions_are_compared_in_words_of_answers(
     here: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     # both runs lack q3; a run whose first right passage another one has not is no reason to speak of judged documents
-    write(here / "c.jsonl", rows({"_id": "d#1", "text": "Paris"}, {"_id": "d#2", "text": "none"}))
-    write(here / "q.jsonl", rows(*({"id": f"q{n}", "question": "?", "answers": ["Paris"]} for n in (1, 2, 3))))
-    write(here / "a.run", "q1 Q0 d#1 1 1 t\nq2 Q0 d#1 1 1 t\n")
-    write(here / "b.run", "q1 Q0 d#2 1 1 t\nq2 Q0 d#2 1 1 t\n")
+    write_text(here / "c.jsonl", rows({"_id": "d#1", "text": "Paris"}, {"_id": "d#2", "text": "none"}))
+    write_text(here / "q.jsonl", rows(*({"id": f"q{n}", "question": "?", "answers": ["Paris"]} for n in (1, 2, 3))))
+    write_text(here / "a.run", "q1 Q0 d#1 1 1 t\nq2 Q0 d#1 1 1 t\n")
+    write_text(here / "b.run", "q1 Q0 d#2 1 1 t\nq2 Q0 d#2 1 1 t\n")
     arguments = ["--answers", "q.jsonl", "--corpus", "c.jsonl"]
     app(["compare", "a.run", "b.run", *arguments, "-v"], standalone_mode=False)
     told = capfd.readouterr().err
     assert "a: 1 query of 3 with answers not in the run, counted as 0" in told
     assert "judge" not in told
-    write(here / "b.run", "q1 Q0 d#2 1 1 t\n")
+    write_text(here / "b.run", "q1 Q0 d#2 1 1 t\n")
     with pytest.raises(MismatchError, match="b: lacks 1 queries with answers that other runs have"):
-        command(capfd, "compare", "a.run", "b.run", *arguments)
+        run_command(capfd, "compare", "a.run", "b.run", *arguments)
 
 
 EXACT = [("U.S.", "US", 1), ("1,000", "1000", 1), ("rock-n-roll", "rocknroll", 1), ("rock n roll", "rock-n-roll", 0),
@@ -106,15 +106,15 @@ EXACT = [("U.S.", "US", 1), ("1,000", "1000", 1), ("rock-n-roll", "rocknroll", 1
 
 def test_exact_match_through_the_command(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
     # 3 of 6 are equal; the answer "a" normalises to nothing and so equals "the", which makes it 4
-    write(
+    write_text(
         here / "q.jsonl", rows(*({"id": f"q{n}", "question": "?", "answers": [a]} for n, (_, a, _) in enumerate(EXACT)))
     )
-    write(here / "p.jsonl", rows(*({"query_id": f"q{n}", "answer": p} for n, (p, _, _) in enumerate(EXACT))))
+    write_text(here / "p.jsonl", rows(*({"query_id": f"q{n}", "answer": p} for n, (p, _, _) in enumerate(EXACT))))
     found = values(capfd, "p.jsonl", "--exact-match", "--answers", "q.jsonl")
     assert found["EM"] == pytest.approx(4 / 6)
     # F1: 1, 1, 1, 0, 0, 1
     assert found["F1"] == pytest.approx(4 / 6)
-    table = command(
+    table = run_command(
         capfd, "eval", "-q", "p.jsonl", "--exact-match", "--answers", "q.jsonl", "--per-query", "--measures", "EM"
     )
     assert table.splitlines()[1].split() == ["p", "q0", "1.0000"]
@@ -123,27 +123,27 @@ def test_exact_match_through_the_command(here: Path, capfd: pytest.CaptureFixtur
 def test_of_several_predictions_the_one_with_the_highest_score_counts(
     here: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    write(
+    write_text(
         here / "q.jsonl",
         rows({"id": "q", "question": "?", "answers": ["Paris"]}, {"id": "r", "question": "?", "answers": ["x"]}),
     )
     several = [{"query_id": "q", "answer": "Rome", "score": 1}, {"query_id": "q", "answer": "Paris", "score": 2}]
-    write(here / "p.jsonl", rows(*several))
+    write_text(here / "p.jsonl", rows(*several))
     assert values(capfd, "p.jsonl", "--exact-match", "--answers", "q.jsonl")["EM"] == 0.5  # r has no prediction
-    write(here / "p.jsonl", rows(several[1], several[0] | {"score": 2}))  # of equal scores, the first counts
+    write_text(here / "p.jsonl", rows(several[1], several[0] | {"score": 2}))  # of equal scores, the first counts
     assert values(capfd, "p.jsonl", "--exact-match", "--answers", "q.jsonl")["EM"] == 0.5
-    write(here / "p.jsonl", rows(*several, {"query_id": "q", "answer": "Oslo"}))
+    write_text(here / "p.jsonl", rows(*several, {"query_id": "q", "answer": "Oslo"}))
     with pytest.raises(RecordError, match=r"p\.jsonl:3: question 'q' has several predictions"):
-        command(capfd, "eval", "p.jsonl", "--exact-match", "--answers", "q.jsonl")
+        run_command(capfd, "eval", "p.jsonl", "--exact-match", "--answers", "q.jsonl")
 
 
 @pytest.mark.slow
 def test_the_paragraph_of_a_squad_question_contains_its_answer(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
     # every answer of SQuAD stands literally in its paragraph; a run of just these paragraphs is right almost everywhere:
     # where an answer begins or ends within a word, tokens do not match
-    folder = shared_data("squad")
+    folder = find_shared_data("squad")
     judged = (folder / "qrels" / "dev.tsv").read_text().splitlines()[1:201]
-    write(here / "a.run", "".join(f"{q} Q0 {d} 1 1 t\n" for q, d, _ in (line.split("\t") for line in judged)))
+    write_text(here / "a.run", "".join(f"{q} Q0 {d} 1 1 t\n" for q, d, _ in (line.split("\t") for line in judged)))
     arguments = ["--answers", str(folder / "queries.jsonl.gz"), "--corpus", str(folder / "corpus.jsonl.gz")]
     found = values(capfd, "a.run", *arguments, "--measures", "Answer@1", "--retrieved-only")
     assert found["queries"] == 200
@@ -153,28 +153,28 @@ def test_the_paragraph_of_a_squad_question_contains_its_answer(here: Path, capfd
 def test_passages_without_a_text_are_told_and_refused_where_none_has_one(
     here: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    write(here / "q.jsonl", rows(*({"id": f"q{n}", "question": "?", "answers": ["paris"]} for n in range(40))))
-    write(here / "a.run", "".join(f"q{n} Q0 d{at} {at} {9 - at} t\n" for n in range(40) for at in (1, 2)))
-    write(here / "bare.jsonl", rows(*({"_id": f"d{at}", "title": "Paris", "text": " "} for at in (1, 2))))
+    write_text(here / "q.jsonl", rows(*({"id": f"q{n}", "question": "?", "answers": ["paris"]} for n in range(40))))
+    write_text(here / "a.run", "".join(f"q{n} Q0 d{at} {at} {9 - at} t\n" for n in range(40) for at in (1, 2)))
+    write_text(here / "bare.jsonl", rows(*({"_id": f"d{at}", "title": "Paris", "text": " "} for at in (1, 2))))
     call = ["a.run", "--answers", "q.jsonl", "--corpus", "bare.jsonl", "--measures", "Answer@5"]
     with pytest.raises(DrtkError, match=r"^bare.jsonl: none of the 80 passages looked up there has a text: is it the"):
-        values(capfd, *call, "--workers", "2")  # 40 questions of 2 passages each
+        values(capfd, *call, "--num-workers", "2")  # 40 questions of 2 passages each
     assert values(capfd, *call, "--match-title")["Answer@5"] == 1  # titles are looked into
     assert "text" not in capfd.readouterr().err
     with pytest.raises(DrtkError, match=r"^bare.jsonl: none of the 160 passages looked up there has a text"):
-        command(capfd, "compare", "a.run", write(here / "b.run", (here / "a.run").read_text()), *call[1:])
-    write(here / "some.jsonl", rows({"_id": "d1", "text": ""}, {"_id": "d2", "text": "It is Paris."}))
+        run_command(capfd, "compare", "a.run", write_text(here / "b.run", (here / "a.run").read_text()), *call[1:])
+    write_text(here / "some.jsonl", rows({"_id": "d1", "text": ""}, {"_id": "d2", "text": "It is Paris."}))
     assert values(capfd, *call[:3], "--corpus", "some.jsonl", "--measures", "Answer@1 Answer@5")["Answer@5"] == 1
     app(["eval", *call[:3], "--corpus", "some.jsonl", "-q"], standalone_mode=False)
     assert capfd.readouterr().err == "drtk: some.jsonl: 40 of the 80 passages looked up there have no text\n"
 
 
 def test_titles_and_patterns_match_only_on_request(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    write(here / "c.jsonl", rows({"_id": "d", "title": "Paris", "text": "born in 1984"}))
-    write(here / "a.run", "q Q0 d 1 1 t\n")
+    write_text(here / "c.jsonl", rows({"_id": "d", "title": "Paris", "text": "born in 1984"}))
+    write_text(here / "a.run", "q Q0 d 1 1 t\n")
     call = ["a.run", "--answers", "q.jsonl", "--corpus", "c.jsonl", "--measures", "Answer@1"]
     for answers, option in ((["Paris"], ["--match-title"]), ([r"19\d\d", "("], ["--match", "regex"])):
-        write(here / "q.jsonl", rows({"id": "q", "question": "?", "answers": answers}))
+        write_text(here / "q.jsonl", rows({"id": "q", "question": "?", "answers": answers}))
         assert values(capfd, *call)["Answer@1"] == 0
         assert values(capfd, *call, *option)["Answer@1"] == 1
     app(["eval", *call, "--match", "regex"], standalone_mode=False)
@@ -182,19 +182,19 @@ def test_titles_and_patterns_match_only_on_request(here: Path, capfd: pytest.Cap
 
 
 def test_wrong_usage_and_files_are_rejected(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    write(here / "c.jsonl", rows({"_id": "d", "text": "no"}))
-    write(here / "q.jsonl", rows({"id": "q", "question": "?", "answers": ["Paris"]}))
-    write(here / "bare.jsonl", rows({"id": "q", "question": "?"}))
-    write(here / "a.run", "q Q0 d 1 2 t\nq Q0 gone 2 1 t\n")
-    write(here / "x.run", "x7 Q0 d 1 1 t\n")
-    write(here / "p.jsonl", rows({"query_id": "q", "answer": "Paris"}) + '{"query_id": "q", "answer": 3}\n')
+    write_text(here / "c.jsonl", rows({"_id": "d", "text": "no"}))
+    write_text(here / "q.jsonl", rows({"id": "q", "question": "?", "answers": ["Paris"]}))
+    write_text(here / "bare.jsonl", rows({"id": "q", "question": "?"}))
+    write_text(here / "a.run", "q Q0 d 1 2 t\nq Q0 gone 2 1 t\n")
+    write_text(here / "x.run", "x7 Q0 d 1 1 t\n")
+    write_text(here / "p.jsonl", rows({"query_id": "q", "answer": "Paris"}) + '{"query_id": "q", "answer": 3}\n')
     by_answers = ["a.run", "--answers", "q.jsonl", "--corpus", "c.jsonl"]
     faults: list[tuple[list[str], type[DrtkError], str]] = [
         (["a.run"], UsageError, "--qrels FILE or --answers FILE"),
         (by_answers[:3], UsageError, "--corpus FILE"),
         ([*by_answers, "--qrels", "q.jsonl"], UsageError, "judged by one of them"),
         ([*by_answers, "--measures", "R@10"], UsageError, r"R@10 needs judgements"),
-        ([*by_answers, "--measures", "Answer"], UsageError, "Answer@20"),
+        ([*by_answers, "--measures", "Answer"], UsageError, "such as Answer@10"),
         ([*by_answers, "--by", "source"], UsageError, "`by` source"),
         (["a.run", "--qrels", "q.jsonl", "--measures", "Answer@1"], UsageError, "needs `answers`"),
         (["a.run", "--exact-match"], UsageError, "--answers FILE"),
@@ -210,7 +210,7 @@ def test_wrong_usage_and_files_are_rejected(here: Path, capfd: pytest.CaptureFix
     ]
     for arguments, fault, problem in faults:
         with pytest.raises(fault, match=problem):
-            command(capfd, "eval", *arguments)
+            run_command(capfd, "eval", *arguments)
 
 
 WORDS = ["river", "Lake", "U.S.", "1,000", "Beyonc\u00e9", "O'Brien", "the", "rock-n-roll", "stone", "\u65e5\u672c"]
@@ -251,7 +251,7 @@ def test_top_k_accuracy_is_that_of_the_reference(here: Path, capfd: pytest.Captu
         if any(answer.strip() for answer in answers):
             ranks.append(first_right([texts[name] for name in found], answers, regex=regex))
     write_rows(here / "q.jsonl", questions)
-    write(here / "a.run", "".join(lines))
+    write_text(here / "a.run", "".join(lines))
     cutoffs = (1, 2, 5, 20, 100)
     more = ["--measures", " ".join(f"Answer@{k}" for k in cutoffs), "--match", "regex" if regex else "tokens"]
     means = values(capfd, "a.run", "--answers", "q.jsonl", "--corpus", "c.jsonl", *more)
@@ -266,7 +266,7 @@ def test_a_question_whose_pattern_is_invalid_is_wrong_and_not_left_out(
     write_rows(here / "c.jsonl", [{"_id": "d", "text": "the ( of 1984"}])
     asked = [[r"19\d\d"], ["("], [" "]]
     write_rows(here / "q.jsonl", [{"_id": f"q{n}", "text": "?", "answers": found} for n, found in enumerate(asked)])
-    write(here / "a.run", "".join(f"q{n} Q0 d 1 1 t\n" for n in range(3)))
+    write_text(here / "a.run", "".join(f"q{n} Q0 d 1 1 t\n" for n in range(3)))
     more = ["--measures", "Answer@1", "--match", "regex"]
     assert values(capfd, "a.run", "--answers", "q.jsonl", "--corpus", "c.jsonl", *more)["Answer@1"] == 0.5
 
@@ -279,13 +279,20 @@ def test_a_reader_is_shown_the_first_of_a_fused_list(here: Path, capfd: pytest.C
     lists = [draw.sample(list(texts), draw.randint(1, 20)) for _ in range(3)]
     for number, names in enumerate(lists):
         lines = [f"q Q0 {name} {rank} {50 * number - rank} t\n" for rank, name in enumerate(names, start=1)]
-        write(here / f"{number}.run", "".join(lines))
-    command(capfd, "fuse", "0.run", "1.run", "2.run", "--method", "round-robin", "--top", "100", "-o", "fused", "-q")
+        write_text(here / f"{number}.run", "".join(lines))
+    run_command(
+        capfd, "fuse", "0.run", "1.run", "2.run", "--method", "round-robin", "--top", "100", "-o", "fused", "-q"
+    )
     shown = queries.round_robin(lists, 100)[:10]
     wanted = [queries.reader_input("who?", **texts[name]) for name in shown]
     for order in ("rank", "score"):  # a reader that sorts sees the same
         reading = iter_reader_questions(
-            "fused", queries={"q": "who?"}, corpus=CorpusStore.open("c.jsonl"), depth=10, order=order, intake=Intake()
+            "fused",
+            queries={"q": "who?"},
+            corpus=CorpusStore.open("c.jsonl"),
+            depth=10,
+            order=order,
+            tracker=InputTracker(),
         )
         assert [each.inputs for each in reading] == [wanted]
 

@@ -9,9 +9,9 @@ import pytest
 
 from drtk.cli.main import app
 from drtk.errors import DrtkError, MismatchError, UsageError
-from drtk.evaluation.collections import Collection, average_sets
+from drtk.evaluation.collections import BeirDataset, average_sets
 from drtk.evaluation.measures import parse_measures
-from tests.running import command, write
+from tests.run_commands import run_command, write_text
 
 QRELS = "query-id\tcorpus-id\tscore\nq\tright\t1\n"
 
@@ -34,7 +34,7 @@ PUBLISHED = {  # nDCG@10 by set in thousandths, and the printed average (docs/me
 def test_published_averages_follow_from_the_published_values() -> None:
     for system, (text, average) in PUBLISHED.items():
         values = {f"set{number}": {"nDCG@10": int(value) / 1000} for number, value in enumerate(text.split())}
-        collections = [Collection(name, Path()) for name in values]
+        collections = [BeirDataset(name, Path()) for name in values]
         made = average_sets(system, collections, values, parse_measures("nDCG@10"))
         assert made.overall["nDCG@10"] == pytest.approx(average, abs=2e-4)
 
@@ -45,9 +45,9 @@ def beir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     for name, rank in (("arguana", 1), ("scifact", 2), ("cqadupstack/android", 1), ("cqadupstack/unix", 0)):
         (tmp_path / "beir" / name / "qrels").mkdir(parents=True)
-        write(tmp_path / "beir" / name / "qrels" / "test.tsv", QRELS)
+        write_text(tmp_path / "beir" / name / "qrels" / "test.tsv", QRELS)
         (tmp_path / "runs" / name).parent.mkdir(parents=True, exist_ok=True)
-        write(tmp_path / "runs" / f"{name}.run", ranked(rank))
+        write_text(tmp_path / "runs" / f"{name}.run", ranked(rank))
     return tmp_path
 
 
@@ -73,7 +73,7 @@ def test_a_set_is_averaged_first_and_counts_once(beir: Path, capfd: pytest.Captu
         ["runs", "average", "0.6667"],
     ]
     assert "averages are over 3 sets (4 collections)" in said
-    printed = command(capfd, "eval", "-q", "runs", "--qrels", "beir", "--measures", "RR@10", "--format", "jsonl")
+    printed = run_command(capfd, "eval", "-q", "runs", "--qrels", "beir", "--measures", "RR@10", "--format", "jsonl")
     lines = [json.loads(line) for line in printed.splitlines()]
     assert lines[0] == {"run": "runs", "collection": "arguana", "RR@10": 1.0}
     assert lines[-1]["RR@10"] == pytest.approx(2 / 3)
@@ -93,7 +93,7 @@ def test_systems_stand_side_by_side_with_the_best_of_each_collection_marked(
 ) -> None:
     (beir / "other").mkdir()
     for name, rank in (("arguana", 2), ("scifact", 1), ("cqadupstack-android", 1), ("cqadupstack_unix", 1)):
-        write(beir / "other" / f"{name}.run", ranked(rank))
+        write_text(beir / "other" / f"{name}.run", ranked(rank))
     rows, _ = evaluated(capfd, "a=runs", "b=other", "--measures", "RR@10")
     assert rows == [
         ["measure", "collection", "a", "b"],
@@ -108,8 +108,8 @@ def test_systems_stand_side_by_side_with_the_best_of_each_collection_marked(
 
 def test_averages_over_different_collections_are_not_compared(beir: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (beir / "other").mkdir()
-    write(beir / "other" / "arguana.run", ranked(1))
-    write(beir / "other" / "nfcorpus.run", ranked(1))
+    write_text(beir / "other" / "arguana.run", ranked(1))
+    write_text(beir / "other" / "nfcorpus.run", ranked(1))
     with pytest.raises(MismatchError, match=r"other: has no run for 3 of 4 collections \(cqadupstack/android, "):
         evaluated(capfd, "a=runs", "b=other")
     rows, said = evaluated(capfd, "a=runs", "b=other", "--measures", "RR@10", "--retrieved-only")
@@ -122,7 +122,7 @@ def test_a_collection_with_another_split_is_taken_with_it(beir: Path, capfd: pyt
     (beir / "beir" / "scifact" / "qrels" / "test.tsv").rename(beir / "beir" / "scifact" / "qrels" / "dev.tsv")
     _, said = evaluated(capfd, "runs")
     assert "has no split 'test'; taking its only one, 'dev'" in said
-    write(beir / "beir" / "scifact" / "qrels" / "train.tsv", QRELS)
+    write_text(beir / "beir" / "scifact" / "qrels" / "train.tsv", QRELS)
     with pytest.raises(DrtkError, match="`split` chooses from dev, train"):
         evaluated(capfd, "runs")
 
@@ -130,7 +130,7 @@ def test_a_collection_with_another_split_is_taken_with_it(beir: Path, capfd: pyt
 def test_one_collections_own_folder_stands_for_its_judgements(beir: Path, capfd: pytest.CaptureFixture[str]) -> None:
     # as with the file: the query's own document stays in place, so the right one is third
     call = ["a=runs/scifact.run", "--measures", "RR@10", "--qrels", "beir/scifact"]
-    assert command(capfd, "eval", "-q", *call).split() == ["run", "RR@10", "a", "0.3333"]
+    assert run_command(capfd, "eval", "-q", *call).split() == ["run", "RR@10", "a", "0.3333"]
 
 
 def test_wrong_usage_is_rejected(beir: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -145,4 +145,4 @@ def test_wrong_usage_is_rejected(beir: Path, capfd: pytest.CaptureFixture[str]) 
         with pytest.raises(UsageError, match=problem):
             evaluated(capfd, *arguments)
     with pytest.raises(DrtkError, match=r"runs: is a folder that holds no collection: expected NAME/qrels/test\.tsv"):
-        command(capfd, "eval", "runs", "--qrels", "runs")
+        run_command(capfd, "eval", "runs", "--qrels", "runs")

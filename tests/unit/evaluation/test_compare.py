@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from drtk.errors import MismatchError, RecordError, UsageError
-from tests.running import command, write
+from tests.run_commands import run_command, write_text
 
 QRELS = "".join(f"q{n} 0 right 1\n" for n in range(1, 6))
 RIGHT_AT = {"a": (2, 1, 3, 0, 4), "b": (3, 1, 4, 10, 8)}  # the rank of the right document for q1 … q5 (0: nowhere)
@@ -30,9 +30,9 @@ def run_of(ranks: tuple[int, ...], *, without: tuple[str, ...] = ()) -> str:
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
-    write(tmp_path / "qrels", QRELS)
+    write_text(tmp_path / "qrels", QRELS)
     for name, ranks in RIGHT_AT.items():
-        write(tmp_path / f"{name}.run", run_of(ranks))
+        write_text(tmp_path / f"{name}.run", run_of(ranks))
     return tmp_path
 
 
@@ -40,7 +40,7 @@ def objects(capfd: pytest.CaptureFixture[str], *arguments: str) -> dict[str, lis
     """JSON lines by their kind."""
     found: dict[str, list[dict[str, Any]]] = {}
     options = ["--qrels", "qrels", "--measures", "RR@10", "--format", "jsonl", "--permutations", "1000"]
-    for line in command(capfd, "compare", "-q", *arguments, *options).splitlines():
+    for line in run_command(capfd, "compare", "-q", *arguments, *options).splitlines():
         row = json.loads(line)
         found.setdefault(row.pop("kind"), []).append(row)
     return found
@@ -69,43 +69,43 @@ def answered(here: Path) -> list[str]:
     """The same runs as questions whose answer is in the right document alone, and in another that no run has before it."""
     texts = {"right": "It is Paris.", **{f"d{n}": "It is Rome." for n in range(10)}}
     rows = [{"_id": id, "title": "Paris", "text": text} for id, text in texts.items()]
-    write(here / "c.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+    write_text(here / "c.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
     rows = [{"_id": f"q{n}", "text": "where?", "answers": ["paris", ""]} for n in range(1, 6)]
-    write(here / "q.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+    write_text(here / "q.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
     return ["compare", "-q", "a.run", "b.run", "--answers", "q.jsonl", "--corpus", "c.jsonl", "--permutations", "1000"]
 
 
 def test_answers_in_place_of_judgements_give_the_same_tests(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
     call = [*answered(here), "--format", "jsonl"]
-    found = [json.loads(line) for line in command(capfd, *call, "--measures", "RR").splitlines()]
+    found = [json.loads(line) for line in run_command(capfd, *call, "--measures", "RR").splitlines()]
     (contrast,) = [row for row in found if row["kind"] == "contrast"]
     by_judgements = objects(capfd, "a.run", "b.run", "--measures", "RR")["contrast"][0]
     assert by_judgements["measure"] == "RR@10"  # the last option counts; ranks are within 10, so both are the same
     for name in ("difference", "t", "t_p", "randomisation_p", "better", "equal", "worse"):
         assert contrast[name] == pytest.approx(by_judgements[name])
     # ranks 2 1 3 - 4 against 3 1 4 10 8: top-1 1/5 for both, top-5 4/5 and 3/5, top-20 4/5 and 5/5
-    found = [json.loads(line) for line in command(capfd, *call).splitlines()]
+    found = [json.loads(line) for line in run_command(capfd, *call).splitlines()]
     means = {(row["system"], row["measure"]): row["mean"] for row in found if row["kind"] == "system"}
     for system, expected in (("a", [0.2, 0.8, 0.8, 0.8]), ("b", [0.2, 0.6, 1.0, 1.0])):
         assert [means[system, f"Answer@{k}"] for k in (1, 5, 20, 100)] == pytest.approx(expected)
-    with_titles = [json.loads(line) for line in command(capfd, *call, "--match-title").splitlines()]
+    with_titles = [json.loads(line) for line in run_command(capfd, *call, "--match-title").splitlines()]
     assert {row["mean"] for row in with_titles if row["kind"] == "system"} == {1.0}  # every title is Paris
 
 
 def test_a_system_against_itself(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    write(here / "copy.run", run_of(RIGHT_AT["a"]))
+    write_text(here / "copy.run", run_of(RIGHT_AT["a"]))
     found = objects(capfd, "a.run", "copy.run")
     (contrast,) = found["contrast"]
     assert (contrast["t"], contrast["t_p"], contrast["randomisation_p"], contrast["equal"]) == (None, 1.0, 1.0, 5)
     assert "move" not in found
-    table = command(capfd, "compare", "-q", "a.run", "copy.run", "--qrels", "qrels", "--measures", "RR@10")
+    table = run_command(capfd, "compare", "-q", "a.run", "copy.run", "--qrels", "qrels", "--measures", "RR@10")
     assert "nan" not in table.lower()
 
 
 def test_runs_of_one_name_are_runs_of_one_system(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
     # x: RR all 1 and all 1/2: means 1 and .5, mean .75, sd (n - 1) .353553; y: 1/2 everywhere; x - y = .25 everywhere
     for name, rank in (("one", 1), ("two", 2), ("half", 2)):
-        write(here / f"{name}.run", run_of((rank,) * 5))
+        write_text(here / f"{name}.run", run_of((rank,) * 5))
     found = objects(capfd, "y=half.run", "x=one.run", "x=two.run")
     x = next(row for row in found["system"] if row["system"] == "x")
     assert x == {"system": "x", "measure": "RR@10", "mean": 0.75, "sd": pytest.approx(0.353553, abs=2e-6),
@@ -115,7 +115,7 @@ def test_runs_of_one_name_are_runs_of_one_system(here: Path, capfd: pytest.Captu
     assert contrast["t"] is None  # infinite, which JSON cannot hold
     assert contrast["t_p"] == 0.0
     runs = ["y=half.run", "x=one.run", "x=two.run"]
-    table = command(capfd, "compare", "-q", *runs, "--qrels", "qrels", "--measures", "RR@10")
+    table = run_command(capfd, "compare", "-q", *runs, "--qrels", "qrels", "--measures", "RR@10")
     assert re.search(r"x +0\.7500 ± 0\.3536 \(2\)\*?", table)
     assert "∞" in table
 
@@ -123,7 +123,7 @@ def test_runs_of_one_name_are_runs_of_one_system(here: Path, capfd: pytest.Captu
 def test_p_values_are_corrected_over_the_comparisons_of_a_measure(
     here: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    write(here / "c.run", run_of((1, 1, 1, 1, 1)))
+    write_text(here / "c.run", run_of((1, 1, 1, 1, 1)))
     found = objects(capfd, "a.run", "b.run", "c.run")["contrast"]
     raw = [row["t_p"] for row in found]
     assert [row["t_p_corrected"] for row in found] == pytest.approx([max(raw[0], 2 * raw[1]), min(1, 2 * raw[1])])
@@ -136,7 +136,7 @@ def test_p_values_are_corrected_over_the_comparisons_of_a_measure(
 
 
 def test_different_query_sets_are_an_error_by_default(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    write(here / "b.run", run_of(RIGHT_AT["b"], without=("q2", "q5")))
+    write_text(here / "b.run", run_of(RIGHT_AT["b"], without=("q2", "q5")))
     with pytest.raises(
         MismatchError, match="b: lacks 2 queries with judgements that other runs have, for example 'q2' of a"
     ):
@@ -151,10 +151,10 @@ def test_different_query_sets_are_an_error_by_default(here: Path, capfd: pytest.
 
 
 def test_a_single_query_can_be_compared_but_not_tested(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    write(here / "qrels", "q1 0 right 1\n")
+    write_text(here / "qrels", "q1 0 right 1\n")
     (contrast,) = objects(capfd, "a.run", "b.run")["contrast"]
     assert (contrast["t"], contrast["t_p"], contrast["interval"], contrast["effect"]) == (None, 1.0, None, None)
-    table = command(capfd, "compare", "-q", "a.run", "b.run", "--qrels", "qrels", "--measures", "RR@10")
+    table = run_command(capfd, "compare", "-q", "a.run", "b.run", "--qrels", "qrels", "--measures", "RR@10")
     assert "2 systems, 1 query." in table
     assert "One query tells nothing about others" in table
 
@@ -166,10 +166,12 @@ def test_queries_that_changed_most_come_with_their_rank_changes(here: Path, capf
     right = {"id": "right", "grade": 1, "before": None, "after": 10, "title": "", "snippet": ""}
     assert found[0]["relevant"][0] == right
     assert found[0]["firsts"][0]["id"] == "d0"
-    write(here / "c.jsonl", "".join(json.dumps({"_id": id, "title": id.upper(), "text": f"text of {id} about kites"}) + "\n" for id in ["right", *(f"d{n}" for n in range(10))]))  # fmt: skip
-    write(here / "q.jsonl", "".join(json.dumps({"_id": f"q{n}", "text": f"kite {n}?"}) + "\n" for n in range(1, 6)))
+    write_text(here / "c.jsonl", "".join(json.dumps({"_id": id, "title": id.upper(), "text": f"text of {id} about kites"}) + "\n" for id in ["right", *(f"d{n}" for n in range(10))]))  # fmt: skip
+    write_text(
+        here / "q.jsonl", "".join(json.dumps({"_id": f"q{n}", "text": f"kite {n}?"}) + "\n" for n in range(1, 6))
+    )
     texts = ["--corpus", "c.jsonl", "--queries", "q.jsonl", "--measures", "RR@10", "--qrels", "qrels", "--moved", "1"]
-    lines = command(capfd, "compare", "-q", "a.run", "b.run", *texts).splitlines()
+    lines = run_command(capfd, "compare", "-q", "a.run", "b.run", *texts).splitlines()
     at = lines.index("q4  kite 4?")
     assert lines[at : at + 5] == [
         "q4  kite 4?",
@@ -183,10 +185,12 @@ def test_queries_that_changed_most_come_with_their_rank_changes(here: Path, capf
 def test_the_page_shows_text_as_text_and_fetches_nothing(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
     evil = "<script>alert('kite')</script> & \"kites\""
     ids = ["right", *(f"d{n}" for n in range(10))]
-    write(here / "c.jsonl", "".join(json.dumps({"_id": id, "title": evil, "text": evil}) + "\n" for id in ids))
-    write(here / "q.jsonl", "".join(json.dumps({"_id": f"q{n}", "text": f"kite {evil}"}) + "\n" for n in range(1, 6)))
-    options = ["--corpus", "c.jsonl", "--queries", "q.jsonl", "--format", "html", "--title", "<b>mine</b>"]
-    command(capfd, "compare", "-q", "a.run", "b.run", *options, "--qrels", "qrels", "-o", "page.html")
+    write_text(here / "c.jsonl", "".join(json.dumps({"_id": id, "title": evil, "text": evil}) + "\n" for id in ids))
+    write_text(
+        here / "q.jsonl", "".join(json.dumps({"_id": f"q{n}", "text": f"kite {evil}"}) + "\n" for n in range(1, 6))
+    )
+    options = ["--corpus", "c.jsonl", "--queries", "q.jsonl", "--format", "html", "--heading", "<b>mine</b>"]
+    run_command(capfd, "compare", "-q", "a.run", "b.run", *options, "--qrels", "qrels", "-o", "page.html")
     page = (here / "page.html").read_text()
     assert "<script" not in page
     assert "&lt;b&gt;mine&lt;/b&gt;" in page
@@ -197,27 +201,27 @@ def test_the_page_shows_text_as_text_and_fetches_nothing(here: Path, capfd: pyte
 
 def test_daggers_leave_digits_aligned(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     # y finds 20 right documents at rank 1, z at rank 2: a difference of -.5 everywhere, and certain
-    write(tmp_path / "qrels", "".join(f"q{n} 0 right 1\n" for n in range(20)))
+    write_text(tmp_path / "qrels", "".join(f"q{n} 0 right 1\n" for n in range(20)))
     for name, documents in (("y", "right other"), ("z", "other right")):
         found = [f"q{n} Q0 {id} {at} {9 - at} t\n" for n in range(20) for at, id in enumerate(documents.split(), 1)]
-        write(tmp_path / f"{name}.run", "".join(found))
+        write_text(tmp_path / f"{name}.run", "".join(found))
     call = ["compare", "-q", *(str(tmp_path / f"{name}.run") for name in "yz"), "--qrels", str(tmp_path / "qrels")]
     call += ["--measures", "RR P@1", "--permutations", "100000"]
-    table = command(capfd, *call).splitlines()
+    table = run_command(capfd, *call).splitlines()
     assert table[3:6] == ["system      RR      P@1", "y       1.0000*  1.0000*", "z       0.5000†  0.0000†"]
-    page = command(capfd, *call, "--format", "html")
+    page = run_command(capfd, *call, "--format", "html")
     assert '<td class="marked"><b>1.0000</b></td><td class="mark"></td>' in page
     assert '<td class="marked">0.5000</td><td class="mark">†</td>' in page
     assert '<td class="marked">-0.5000</td><td class="mark">†</td>' in page
-    latex = command(capfd, *call, "--format", "latex")
+    latex = run_command(capfd, *call, "--format", "latex")
     assert "\\begin{tabular}{lr@{}lr@{}l}" in latex
     assert "z & 0.5000 & $^\\dagger$ & 0.0000 & $^\\dagger$ \\\\" in latex
-    assert "| z | 0.5000† | 0.0000† |" in command(capfd, *call, "--format", "markdown")
+    assert "| z | 0.5000† | 0.0000† |" in run_command(capfd, *call, "--format", "markdown")
 
 
 def test_other_formats_hold_the_same_figures(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
     call = ["compare", "-q", "b.run", "a.run", "--qrels", "qrels", "--measures", "RR@10", "--format"]
-    markdown, latex, table = (command(capfd, *call, format) for format in ("markdown", "latex", "csv"))
+    markdown, latex, table = (run_command(capfd, *call, format) for format in ("markdown", "latex", "csv"))
     assert "| a | **0.4167** |" in markdown
     assert "| RR@10 | +0.0550 | -0.0770 … +0.1870 | +0.52 | 1.16 | 0.312 |" in markdown
     assert "a & \\textbf{0.4167} \\\\" in latex
@@ -234,9 +238,9 @@ def test_wrong_usage_is_rejected(here: Path, capfd: pytest.CaptureFixture[str]) 
     for arguments, problem in (
         (["x=a.run", "x=b.run", *qrels], "needs two systems"),
         (["a.run", "b.run"], "`qrels` or `answers`"),
-        (["a.run", "b.run", "--baseline", "c", *qrels], "`baseline`: no system is called 'c'; there are a, b"),
+        (["a.run", "b.run", "--baseline", "c", *qrels], "`baseline`: no system is called 'c'; choose from a, b"),
         (["a.run", "b.run", "--intersect", "--missing-as-zero", *qrels], "`intersect` and `missing_as_zero`"),
-        (["a.run", "b.run", "--measures", "num_ret", *qrels], "num_ret is no average"),
+        (["a.run", "b.run", "--measures", "num_ret", *qrels], "num_ret is not a mean"),
         (["x=a.run", "x=a.run", "b.run", *qrels], "is given twice"),
         ([*by_answers, *qrels], "--qrels and --answers"),
         ([*by_answers, "--measures", "nDCG@10"], "needs judgements"),
@@ -245,10 +249,10 @@ def test_wrong_usage_is_rejected(here: Path, capfd: pytest.CaptureFixture[str]) 
         ([word if word != "b.run" else "-" for word in by_answers], "none can be a stream"),
     ):
         with pytest.raises(UsageError, match=problem):
-            command(capfd, "compare", *arguments)
-    write(here / "b.run", "q1 Q0 nowhere 1 1.0 t\n")
+            run_command(capfd, "compare", *arguments)
+    write_text(here / "b.run", "q1 Q0 nowhere 1 1.0 t\n")
     with pytest.raises(MismatchError, match=r"b\.run:1: passage 'nowhere' is not in the corpus"):
-        command(capfd, "compare", *by_answers, "--missing-as-zero")
-    write(here / "b.run", run_of((1,)) + "q1 Q0 d0 1 20 t\n")
+        run_command(capfd, "compare", *by_answers, "--missing-as-zero")
+    write_text(here / "b.run", run_of((1,)) + "q1 Q0 d0 1 20 t\n")
     with pytest.raises(RecordError, match=r"^b\.run:12: .*a second time"):
-        command(capfd, "compare", "a.run", "b.run", *qrels)
+        run_command(capfd, "compare", "a.run", "b.run", *qrels)

@@ -16,7 +16,7 @@ from drtk.errors import DrtkError, MismatchError, RecordError, UsageError
 from drtk.evaluation import judged_runs
 from drtk.evaluation.evaluate import warn_shallow
 from drtk.evaluation.measures import parse_measures
-from tests.running import command, write
+from tests.run_commands import run_command, write_text
 
 RUN = """\
 q1 Q0 d3 1 3 a
@@ -34,9 +34,9 @@ QRELS = "query-id\tcorpus-id\tscore\nq1\td1\t1\nq1\td7\t1\nq2\td2\t1\nq3\td0\t1\
 
 @pytest.fixture
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    write(tmp_path / "a.run", RUN)
-    write(tmp_path / "b.run", RUN.replace("d3", "d1 ").replace("q1 Q0 d1 2", "q1 Q0 d3 2"))
-    write(tmp_path / "test.tsv", QRELS)
+    write_text(tmp_path / "a.run", RUN)
+    write_text(tmp_path / "b.run", RUN.replace("d3", "d1 ").replace("q1 Q0 d1 2", "q1 Q0 d3 2"))
+    write_text(tmp_path / "test.tsv", QRELS)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -44,17 +44,17 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_the_known_answer_comes_out_of_the_command(world: Path, capfd: pytest.CaptureFixture[str]) -> None:
     # RR@10 (1/2 + 1/3)/4, R@3 .5, R@2 .125, hit@2 .25: q4 is not in the run and counts
     arguments = ["a.run", "--qrels", "test.tsv", "--measures", "MRR@10 recall_3 R@2 success_2"]
-    assert command(capfd, "eval", "-q", *arguments, "--digits", "6").splitlines() == [
+    assert run_command(capfd, "eval", "-q", *arguments, "--digits", "6").splitlines() == [
         "run    MRR@10  recall_3       R@2  success_2",
         "a    0.208333  0.500000  0.125000   0.250000",
     ]
-    assert command(capfd, "eval", "-q", *arguments, "--retrieved-only").split()[-4] == "0.2778"
+    assert run_command(capfd, "eval", "-q", *arguments, "--retrieved-only").split()[-4] == "0.2778"
 
 
 def test_csv_and_json_hold_values_in_full(world: Path, capfd: pytest.CaptureFixture[str]) -> None:
     def lines(format: str) -> list[str]:
         arguments = ["a.run", "b.run", "--qrels", "test.tsv", "--measures", "RR@10 P_5", "--format", format]
-        return command(capfd, "eval", "-q", *arguments).splitlines()
+        return run_command(capfd, "eval", "-q", *arguments).splitlines()
 
     rows = list(csv.DictReader(io.StringIO("\n".join(lines("csv")))))
     assert [float(row["RR@10"]) for row in rows] == pytest.approx([(1 / 2 + 1 / 3) / 4, (1 + 1 / 3) / 4], abs=1e-15)
@@ -64,7 +64,9 @@ def test_csv_and_json_hold_values_in_full(world: Path, capfd: pytest.CaptureFixt
 
 
 def test_many_measures_stand_below_each_other(world: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    printed = command(capfd, "eval", "-q", "a.run", "b.run", "--qrels", "test.tsv", "--measures", "official relstring")
+    printed = run_command(
+        capfd, "eval", "-q", "a.run", "b.run", "--qrels", "test.tsv", "--measures", "official relstring"
+    )
     lines = printed.splitlines()
     assert "relstring" not in printed  # it has no average
     assert lines[0].split() == ["measure", "a", "b"]
@@ -76,41 +78,41 @@ def test_many_measures_stand_below_each_other(world: Path, capfd: pytest.Capture
 
 def test_a_named_output_has_a_manifest_that_lists_its_inputs(world: Path, capfd: pytest.CaptureFixture[str]) -> None:
     arguments = ["eval", "a.run", "--qrels", "test.tsv", "-o", "table.txt", "--measures", "RR@10"]
-    command(capfd, *arguments)
+    run_command(capfd, *arguments)
     assert (world / "table.txt").read_text() == "run   RR@10\na    0.2083\n"
     manifest = json.loads((world / "table.txt.meta.json").read_text())
     assert {entry["path"] for entry in manifest["inputs"]} == {"a.run", "test.tsv"}
     assert manifest["counts"] == {"in": 1, "out": 2}  # runs, and lines of the table
     with pytest.raises(DrtkError, match="exists already"):
-        command(capfd, *arguments)
+        run_command(capfd, *arguments)
 
 
 def test_judged_ids_the_corpus_lacks_are_counted(world: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    write(world / "corpus.jsonl", "".join(json.dumps({"_id": f"d{n}", "text": "t"}) + "\n" for n in (1, 2, 7)))
+    write_text(world / "corpus.jsonl", "".join(json.dumps({"_id": f"d{n}", "text": "t"}) + "\n" for n in (1, 2, 7)))
     app(["eval", "-q", "a.run", "--qrels", "test.tsv", "--corpus", "corpus.jsonl"], standalone_mode=False)
     assert "test.tsv: 1 of 4 judged passages are not in the corpus, for example 'd0'" in capfd.readouterr().err
 
 
 def test_documents_are_scored_by_their_best_passage(world: Path, capfd: pytest.CaptureFixture[str]) -> None:
     # passages x#0, d#1, x#1, d#0: documents x, d; the judged d is second
-    write(world / "chunks.run", "q Q0 x#0 1 4 a\nq Q0 d#1 2 3 a\nq Q0 x#1 3 2 a\nq Q0 d#0 4 1 a\n")
-    write(world / "docs.tsv", "q\td\t1\n")
+    write_text(world / "chunks.run", "q Q0 x#0 1 4 a\nq Q0 d#1 2 3 a\nq Q0 x#1 3 2 a\nq Q0 d#0 4 1 a\n")
+    write_text(world / "docs.tsv", "q\td\t1\n")
     arguments = ["eval", "-q", "chunks.run", "--qrels", "docs.tsv", "--measures", "RR num_ret"]
-    assert command(capfd, *arguments, "--by", "source").split()[-2:] == ["0.5000", "2"]
+    assert run_command(capfd, *arguments, "--by", "source").split()[-2:] == ["0.5000", "2"]
     app(arguments, standalone_mode=False)
     assert "--by source scores documents" in capfd.readouterr().err
     # the corpus says which document a passage is of
     rows = [(id, {"source_id": id[0]}) for id in ("x#0", "x#1", "d#0", "d#1")]
     rows = [("x#0", {"source_id": "d"}), *rows[1:]]
     text = "".join(json.dumps({"_id": id, "text": "t", "metadata": of}) + "\n" for id, of in rows)
-    write(world / "corpus.jsonl", text)
-    printed = command(capfd, *arguments, "--by", "source", "--corpus", "corpus.jsonl")
+    write_text(world / "corpus.jsonl", text)
+    printed = run_command(capfd, *arguments, "--by", "source", "--corpus", "corpus.jsonl")
     assert printed.split()[-2:] == ["1.0000", "2"]
 
 
 def test_runs_need_names_of_their_own(world: Path, capfd: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(UsageError, match="two runs are called 'x'"):
-        command(capfd, "eval", "x=a.run", "x=b.run", "--qrels", "test.tsv")
+        run_command(capfd, "eval", "x=a.run", "x=b.run", "--qrels", "test.tsv")
 
 
 def test_a_run_on_stdin_needs_neither_name_nor_heavy_libraries(world: Path) -> None:
@@ -126,8 +128,8 @@ def test_a_run_on_stdin_needs_neither_name_nor_heavy_libraries(world: Path) -> N
 
 def rr(capfd: pytest.CaptureFixture[str], *options: str, run: str, qrels: str) -> tuple[float, str]:
     """Return RR and stderr."""
-    write(Path("x.run"), run)
-    write(Path("x.qrels"), qrels)
+    write_text(Path("x.run"), run)
+    write_text(Path("x.qrels"), qrels)
     capfd.readouterr()
     app(
         ["eval", "x.run", "--qrels", "x.qrels", "--measures", "RR", "--format", "jsonl", *options],
@@ -197,14 +199,14 @@ def run_of(depth: int, *queries: str) -> str:
 @pytest.fixture
 def shallow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
-    write(tmp_path / "qrels", "q1 0 d1#0 1\nq2 0 d2#0 1\n")
-    write(tmp_path / "documents", "q1 0 d1 1\nq2 0 d2 1\n")
-    write(tmp_path / "short.run", run_of(20, "q1", "q2"))
-    write(tmp_path / "alike.run", run_of(20, "q1") + run_of(7, "q2") + run_of(200, "q3"))  # q3 is not judged
+    write_text(tmp_path / "qrels", "q1 0 d1#0 1\nq2 0 d2#0 1\n")
+    write_text(tmp_path / "documents", "q1 0 d1 1\nq2 0 d2 1\n")
+    write_text(tmp_path / "short.run", run_of(20, "q1", "q2"))
+    write_text(tmp_path / "alike.run", run_of(20, "q1") + run_of(7, "q2") + run_of(200, "q3"))  # q3 is not judged
     rows = [{"_id": f"d{n // 2}#{n % 2}", "title": "", "text": "Paris"} for n in range(21)]
-    write(tmp_path / "c.jsonl", "".join(json.dumps(row) + "\n" for row in rows[:20]))
-    write(tmp_path / "more.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
-    write(tmp_path / "q.jsonl", "".join(f'{{"_id":"q{n}","text":"?","answers":["Paris"]}}\n' for n in (1, 2)))
+    write_text(tmp_path / "c.jsonl", "".join(json.dumps(row) + "\n" for row in rows[:20]))
+    write_text(tmp_path / "more.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+    write_text(tmp_path / "q.jsonl", "".join(f'{{"_id":"q{n}","text":"?","answers":["Paris"]}}\n' for n in (1, 2)))
     return tmp_path
 
 

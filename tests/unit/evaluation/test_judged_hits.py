@@ -11,10 +11,10 @@ import pytest
 
 from drtk.cli.main import app
 from drtk.data.checks import JudgedHits
-from drtk.data.ids import document_id
+from drtk.data.ids import parse_document_id
 from drtk.errors import DrtkError
 from drtk.mining.miner import Miner
-from tests.running import write
+from tests.run_commands import write_text
 
 PROBLEM = (
     "a: no judged document was retrieved (query 'q1': retrieved 'D29', judged '29'); "
@@ -25,11 +25,11 @@ PROBLEM = (
 @pytest.fixture
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
-    write(tmp_path / "a.run", "q1 Q0 D29 1 2 t\nq1 Q0 D30 2 1 t\nq2 Q0 D31 1 1 t\n")
-    write(tmp_path / "b.run", "q1 Q0 29 1 2 t\nq1 Q0 30 2 1 t\nq2 Q0 30 1 1 t\n")
-    write(tmp_path / "qrels", "q1 0 29 1\nq2 0 31 1\n")
+    write_text(tmp_path / "a.run", "q1 Q0 D29 1 2 t\nq1 Q0 D30 2 1 t\nq2 Q0 D31 1 1 t\n")
+    write_text(tmp_path / "b.run", "q1 Q0 29 1 2 t\nq1 Q0 30 2 1 t\nq2 Q0 30 1 1 t\n")
+    write_text(tmp_path / "qrels", "q1 0 29 1\nq2 0 31 1\n")
     ids = [*(f"{n}" for n in range(29, 32)), *(f"D{n}" for n in range(29, 32))]
-    write(tmp_path / "corpus.jsonl", "".join(json.dumps({"_id": id, "text": "t"}) + "\n" for id in ids))
+    write_text(tmp_path / "corpus.jsonl", "".join(json.dumps({"_id": id, "text": "t"}) + "\n" for id in ids))
     return tmp_path
 
 
@@ -43,7 +43,7 @@ def warnings(capfd: pytest.CaptureFixture[str], *arguments: str) -> list[str]:
 def test_a_run_without_a_judged_document_is_reported_with_example_ids(
     world: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    write(world / "a", (world / "a.run").read_text())
+    write_text(world / "a", (world / "a.run").read_text())
     for call in (
         "eval a.run b.run --qrels qrels",
         "compare a.run b.run --qrels qrels",
@@ -59,12 +59,12 @@ def test_a_run_without_a_judged_document_is_reported_with_example_ids(
 
 def test_tuning_by_judgements_of_other_ids_warns(world: Path, capfd: pytest.CaptureFixture[str]) -> None:
     rows = [{"_id": "D29", "text": "wing"}, {"_id": "D30", "text": "tail"}]
-    write(world / "other.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
-    write(world / "queries.jsonl", '{"_id": "q1", "text": "wing"}\n')
+    write_text(world / "other.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+    write_text(world / "queries.jsonl", '{"_id": "q1", "text": "wing"}\n')
     app(["index", "other.jsonl", "--type", "bm25s", "-o", "a"], standalone_mode=False)
     call = ["search", "a", "queries.jsonl", "--tune", "--grid", "k1=0.9 b=0.4", "--qrels"]
     assert warnings(capfd, *call, "qrels") == [f"drtk: {PROBLEM}"]
-    write(world / "right", "q1 0 D29 1\n")
+    write_text(world / "right", "q1 0 D29 1\n")
     assert warnings(capfd, *call, "right") == []
 
 
@@ -110,14 +110,14 @@ def test_one_judged_document_is_enough() -> None:
     judged = JudgedHits("a", {"q1": {"29": 1}, "q2": {"31": 0}})
     assert not judged.add("q1", ["D29"])
     assert not judged.add("unjudged", ["29"])
-    assert judged.problem() == PROBLEM
+    assert judged.describe_problem() == PROBLEM
     assert judged.add("q2", ["30", "31"])
-    assert judged.problem() is None
+    assert judged.describe_problem() is None
 
 
 def test_judgements_of_documents_are_detected() -> None:
     judged = JudgedHits("a", {"q": {"x": 1}})
     judged.add("q", ["x#0"])
-    assert str(judged.problem()).endswith("; the judgements are of documents: `by` source scores documents")
-    by_source = JudgedHits("a", {"q": {"x": 1}}, of=document_id)
+    assert str(judged.describe_problem()).endswith("; the judgements are of documents: `by` source scores documents")
+    by_source = JudgedHits("a", {"q": {"x": 1}}, of=parse_document_id)
     assert by_source.add("q", ["x#0"])

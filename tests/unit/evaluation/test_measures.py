@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from drtk.errors import UsageError
@@ -12,10 +14,47 @@ def names(text: str, rel: int = 1) -> list[str]:
     return [measure.name for measure in parse_measures(text, rel=rel)]
 
 
-def test_measures_keep_the_names_they_are_given() -> None:
-    asked = "nDCG@10 MRR@10 R@100 Hit@5 P_30 AP(rel=2) nDCG(dcg='exp-log2')@10 Compat(p=0.8, normalize=True) map"
-    assert " ".join(names(asked)) == asked
+def test_measures_keep_the_names_that_the_user_gives() -> None:
+    text = "nDCG@10 MRR@10 R@100 Hit@5 P_30 AP(rel=2) nDCG(dcg='exp-log2')@10 Compat(p=0.8, normalize=True) map mrr@10"
+    assert " ".join(names(text)) == text
     assert names("RR@10 map RR@10") == ["RR@10", "map"]
+
+
+def test_names_are_case_insensitive_and_have_aliases() -> None:
+    keys = {
+        "mrr@10": "recip_rank_10", "recip_rank@10": "recip_rank_10", "ndcg@10": "ndcg_cut_10", "NDCG_CUT_10": "ndcg_cut_10",
+        "recall@100": "recall_100", "RECALL_100": "recall_100", "map@100": "map_cut_100", "MAP": "map", "precision@5": "P_5",
+        "p@5": "P_5", "p_5": "P_5", "Recip_Rank": "recip_rank", "unj@5": "unj", "compat": "Compat",
+        **dict.fromkeys(["hits@5", "Hit@5", "hr@5", "HitRate@5", "hit_rate@5", "success@5", "Success_5"], "success_5"),
+    }  # fmt: skip
+    assert {name: parse_measures(name)[0].key for name in keys} == keys
+    assert parse_measures("answer@5", answers=True)[0].key == "Answer"
+    (measure,) = parse_measures("hits(rel=2)@5")
+    assert (measure.rel, measure.cutoff) == (2, 5)
+
+
+def test_names_are_separated_by_spaces_or_commas() -> None:
+    assert names("mrr@10,ndcg@10, recall@100") == ["mrr@10", "ndcg@10", "recall@100"]
+    assert names("P.5,7,recall.20,Compat(p=0.8, normalize=True),map,11pt_avg..25,.5") == [
+        "P_5", "P_7", "recall_20", "Compat(p=0.8, normalize=True)", "map", "11pt_avg_.25,.5"
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "suggestion"),
+    [
+        ("mmr@10", "did you mean MRR@10?"),
+        ("ndgc@10", "did you mean nDCG@10?"),
+        ("mrr_10", "did you mean MRR@10 or RR@10?"),
+        ("ndcg_10", "did you mean ndcg_cut_10?"),
+        ("hits", "'hits' needs a cut-off, such as hits@10"),
+        ("hits@x", "'hits@x' needs a cut-off of at least 1, such as hits@10"),
+        ("unj(rel=2)@5", "needs a cut-off of at least 1, such as unj@10"),
+    ],
+)
+def test_errors_suggest_a_name(text: str, suggestion: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(suggestion)):
+        parse_measures(text)
 
 
 def test_families_of_trec_eval_are_spread_out() -> None:
@@ -58,13 +97,13 @@ def test_cutoffs_of_measures() -> None:
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("Foo@10", "'Foo@10' is not a measure"),
+        ("Foo@10", "unknown measure 'Foo@10'; for example nDCG@10"),
         ("P_x", "'x' cannot be a parameter of P"),
         ("P_0", "'0' cannot be a parameter of P"),
         ("map_10x", "'map_10x'|'10x'"),
         ("utility_1,2", "'1,2' cannot be a parameter of utility"),
         ("rbp_p=2", "'p=2' cannot be a parameter of rbp"),
-        ("RR@0", "cut-off must be at least 1"),
+        ("RR@0", "cut-off of at least 1, such as RR@10"),
         ("nDCG(x=1)@10", "is not a measure"),
         ("   ", "no measure is named"),
         ("SDCG@10", "'SDCG@10' is not a measure: invalid param max_rel is missing"),

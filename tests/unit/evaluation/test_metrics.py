@@ -9,11 +9,11 @@ import pytest
 from drtk.evaluation.metrics import (
     JudgedRanks,
     average_precision,
-    averaged_precision,
     count_relevant,
-    interpolated_precision,
+    eleven_point_average,
     ndcg,
     precision,
+    precision_at_recall,
     r_precision,
     rank_biased_precision,
     rank_biased_residual,
@@ -82,12 +82,12 @@ def test_ndcg_is_cut_in_both_rankings() -> None:
 def test_interpolated_precision_is_the_best_from_a_recall_level_on() -> None:
     # relevant at ranks 1 and 4 of 2 in all: precision 1 at recall 0.5, 1/2 at recall 1
     grades = [1, 0, 0, 1]
-    assert interpolated_precision(grades, [1, 1], recall=0.5) == 1
-    assert interpolated_precision(grades, [1, 1], recall=1.0) == 1 / 2
+    assert precision_at_recall(grades, [1, 1], recall=0.5) == 1
+    assert precision_at_recall(grades, [1, 1], recall=1.0) == 1 / 2
     # 0.6 of 2 is 1.2, rounded 1 document; 0.8 of 2 is 1.6, rounded 2
-    assert interpolated_precision(grades, [1, 1], recall=0.6) == 1
-    assert interpolated_precision(grades, [1, 1], recall=0.8) == 1 / 2
-    assert averaged_precision(grades, [1, 1], levels=(0.5, 1.0)) == 3 / 4
+    assert precision_at_recall(grades, [1, 1], recall=0.6) == 1
+    assert precision_at_recall(grades, [1, 1], recall=0.8) == 1 / 2
+    assert eleven_point_average(grades, [1, 1], levels=(0.5, 1.0)) == 3 / 4
 
 
 def test_rank_biased_precision_scales_grades_above_one() -> None:

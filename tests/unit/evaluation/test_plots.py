@@ -17,8 +17,8 @@ from drtk.evaluation.plots.base import GRAY
 from drtk.evaluation.plots.runs import Differences, draw_curve
 from drtk.evaluation.plots.training import TrainingCurves
 from drtk.evaluation.plots.vectors import project
-from tests.running import command, write
-from tests.tiny import passages, tiny_model
+from tests.run_commands import run_command, write_text
+from tests.tiny_models import make_passages, save_tiny_encoder
 
 RUN_A = "q1 Q0 x 1 3 t\nq1 Q0 r 2 2 t\nq2 Q0 r 1 5 t\nq2 Q0 y 2 1 t\n"
 RUN_B = "q1 Q0 r 1 3 t\nq1 Q0 x 2 2 t\nq2 Q0 y 1 5 t\nq2 Q0 z 2 1 t\n"
@@ -28,19 +28,21 @@ QRELS = "q1 0 r 1\nq2 0 r 1\nq2 0 s 1\n"
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
-    write(tmp_path / "a.run", RUN_A)
-    write(tmp_path / "b.run", RUN_B)
-    write(tmp_path / "qrels", QRELS)
+    write_text(tmp_path / "a.run", RUN_A)
+    write_text(tmp_path / "b.run", RUN_B)
+    write_text(tmp_path / "qrels", QRELS)
     log = [{"step": 10, "loss": 2.0}, {"step": 20, "loss": 1.0, "nDCG@10": 0.3}, {"step": 30, "loss": 0.5}]
-    write(tmp_path / "log.jsonl", "".join(json.dumps(row) + "\n" for row in log))
+    write_text(tmp_path / "log.jsonl", "".join(json.dumps(row) + "\n" for row in log))
     pairs = [("s", "m", "u", 4.5, 0.9), ("s", "m", "v", 4.0, 0.8), ("s", "n", "w", 0.5, 0.1), ("s", "n", "x", 5.0, 0.7)]
     names = ("system", "sentence1", "sentence2", "score", "cosine")
-    write(tmp_path / "pairs.jsonl", "".join(json.dumps(dict(zip(names, row, strict=True))) + "\n" for row in pairs))
+    write_text(
+        tmp_path / "pairs.jsonl", "".join(json.dumps(dict(zip(names, row, strict=True))) + "\n" for row in pairs)
+    )
     return tmp_path
 
 
 def numbers(capfd: pytest.CaptureFixture[str], *arguments: str | Path) -> Any:
-    return json.loads(command(capfd, "plot", "-q", *arguments, "--format", "json"))
+    return json.loads(run_command(capfd, "plot", "-q", *arguments, "--format", "json"))
 
 
 def test_recall_by_depth(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -74,8 +76,8 @@ WARM = [{"step": 1, "loss": 9.5, "mlm": 9.5}, {"step": 2, "loss": 8.5, "mlm": 8.
 
 @pytest.fixture
 def pretrained(here: Path) -> Path:
-    write(here / "simlm.jsonl", "".join(json.dumps(row) + "\n" for row in PRETRAINED))
-    write(here / "warm.jsonl", "".join(json.dumps(row) + "\n" for row in WARM))
+    write_text(here / "simlm.jsonl", "".join(json.dumps(row) + "\n" for row in PRETRAINED))
+    write_text(here / "warm.jsonl", "".join(json.dumps(row) + "\n" for row in WARM))
     return here
 
 
@@ -99,11 +101,13 @@ def test_logs_of_pre_training_are_drawn_term_by_term_with_what_was_measured(
     ]
     with pytest.raises(DrtkError, match="no log holds gain_mlm; there are held_out_mlm, "):
         numbers(capfd, "training", "simlm.jsonl", "--field", "loss", "--field", "gain_mlm")
-    write(pretrained / "loss.jsonl", '{"step": 1, "loss": 4.0}\n')  # beside it, the loss gets a panel
+    write_text(pretrained / "loss.jsonl", '{"step": 1, "loss": 4.0}\n')  # beside it, the loss gets a panel
     panels = numbers(capfd, "training", "warm.jsonl", "loss.jsonl")["panels"]
     curves = {panel["field"]: [*panel["curves"]] for panel in panels}
     assert curves == {"loss": ["warm", "loss"], "mlm": ["warm"], "probe": ["warm"]}
-    write(pretrained / "warm.jsonl", "".join(json.dumps(row) + "\n" for row in WARM[:2]))  # one term, no measurement
+    write_text(
+        pretrained / "warm.jsonl", "".join(json.dumps(row) + "\n" for row in WARM[:2])
+    )  # one term, no measurement
     found = numbers(capfd, "training", "warm.jsonl")
     assert found == {"field": "loss", "curves": {"warm": {"steps": [1, 2], "values": [9.5, 8.5]}}}
 
@@ -177,7 +181,7 @@ def test_scores_of_what_is_relevant_and_what_is_not(here: Path, capfd: pytest.Ca
         "negatives": ["n", "m"],
         "scores": {"positives": [2], "negatives": [2, 1]},
     }
-    write(here / "t.jsonl", json.dumps(example) + "\n")
+    write_text(here / "t.jsonl", json.dumps(example) + "\n")
     found = numbers(capfd, "scores", "t.jsonl")  # 2 against 2 is half right, 2 against 1 right: 1.5/2
     assert (found["kinds"], found["panels"]["t"]["auc"]) == (["positives", "negatives"], 0.75)
 
@@ -191,10 +195,10 @@ def test_cosines_by_rating_from_a_file_of_pairs(here: Path, capfd: pytest.Captur
 
 
 def test_models_are_drawn_from_sentences(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    model = tiny_model(here / "model")
-    texts = [passage.text for passage in passages(24)]
+    model = save_tiny_encoder(here / "model")
+    texts = [passage.text for passage in make_passages(24)]
     rows = [f"{texts[n]}\t{texts[n + 12]}\t{n % 6}\n" for n in range(12)]
-    write(here / "pairs.tsv", "sentence1\tsentence2\tscore\n" + "".join(rows))
+    write_text(here / "pairs.tsv", "sentence1\tsentence2\tscore\n" + "".join(rows))
     found = numbers(capfd, "space", f"m={model}", "--pairs", "pairs.tsv")
     (panel,) = found["panels"]
     assert len(panel["groups"]["sentences"]) == 24
@@ -207,16 +211,16 @@ def test_models_are_drawn_from_sentences(here: Path, capfd: pytest.CaptureFixtur
 
 
 def embeddings(folder: Path, ids: list[str], vectors: list[list[float]]) -> None:
-    from drtk.data.embeddings import ShardWriter, records_digest
+    from drtk.data.embeddings import ShardWriter, digest_records
     from drtk.runtime.atomic import write_json
-    from drtk.runtime.manifest import new_manifest
+    from drtk.runtime.manifest import create_manifest
 
     folder.mkdir()
     writer = ShardWriter(folder, dimension=len(vectors[0]), dtype="float32")
-    writer.write(ids, np.array(vectors, dtype=np.float32), digest=records_digest(ids))
+    writer.write(ids, np.array(vectors, dtype=np.float32), digest=digest_records(ids))
     writer.close()
     facts = {"shards": writer.entries, "dimension": len(vectors[0]), "dtype": "float32", "role": "passage"}
-    write_json(folder / "meta.json", new_manifest("embeddings", {}, program="encode") | facts)
+    write_json(folder / "meta.json", create_manifest("embeddings", {}, program="encode") | facts)
 
 
 def test_embeddings_are_drawn_with_their_judgements(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -236,7 +240,7 @@ def test_embeddings_are_drawn_with_their_judgements(here: Path, capfd: pytest.Ca
     fewer = numbers(capfd, "space", "queries=q", "passages=p", "--qrels", "qrels", "--points", "2")
     assert [len(points) for points in fewer["panels"][0]["groups"].values()] == [2, 2]
     assert fewer["panels"][0]["links"] == [[0, 2], [1, 2], [1, 3]]  # judged pairs come first
-    write(here / "other", "q9 0 r 1\n")
+    write_text(here / "other", "q9 0 r 1\n")
     with pytest.raises(MismatchError, match="no judged pair is among the vectors"):
         numbers(capfd, "space", "queries=q", "passages=p", "--qrels", "other")
     embeddings(here / "wide", ["w", "v"], [[1, 0, 0, 0], [0, 1, 0, 0]])
@@ -270,14 +274,14 @@ def test_pictures_are_written_and_do_not_change_from_one_run_to_the_next(
     embeddings(here / "p", ["r", "s", "x"], [[0.8, 0.6, 0], [0, 0, 1], [0, 1, 0]])
     assert [*PICTURES] == [*PLOTS]
     for kind, call in PICTURES.items():
-        command(capfd, "plot", "-q", *call, "-o", f"{kind}.svg")
+        run_command(capfd, "plot", "-q", *call, "-o", f"{kind}.svg")
         texts = "".join(ElementTree.fromstring((here / f"{kind}.svg").read_text()).itertext())
         assert len(texts.split()) > 5, kind  # letters are letters
     call = ["plot", "-q", *PICTURES["cosine"]]
-    command(capfd, *call, "-o", "again.svg")
+    run_command(capfd, *call, "-o", "again.svg")
     assert (here / "cosine.svg").read_bytes() == (here / "again.svg").read_bytes()
-    command(capfd, *call, "-o", "x.png", "--title", "Mine & yours")
-    command(capfd, *call, "-o", "x.pdf", "--width", "5", "--height", "4")
+    run_command(capfd, *call, "-o", "x.png", "--heading", "Mine & yours")
+    run_command(capfd, *call, "-o", "x.pdf", "--width", "5", "--height", "4")
     png = (here / "x.png").read_bytes()
     assert png[:8] == b"\x89PNG\r\n\x1a\n"
     assert int.from_bytes(png[16:20], "big") >= 600  # pixels across
@@ -285,7 +289,7 @@ def test_pictures_are_written_and_do_not_change_from_one_run_to_the_next(
     manifest = json.loads((here / "x.png.meta.json").read_text())
     assert (manifest["kind"], manifest["counts"]) == ("picture", {"in": 1, "out": 1})
     with pytest.raises(DrtkError, match=r"x\.png: exists already"):
-        command(capfd, *call, "-o", "x.png")
+        run_command(capfd, *call, "-o", "x.png")
 
 
 def test_recall_beyond_the_end_of_a_run_is_dotted(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -299,17 +303,17 @@ def test_recall_beyond_the_end_of_a_run_is_dotted(here: Path, capfd: pytest.Capt
 
 def test_wrong_usage_and_files_are_rejected(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
     judged = ["--qrels", "qrels"]
-    write(here / "bad.jsonl", '{"step": 1, "loss": 1}\n{"step": 2, "loss": "low"}\n')
-    write(here / "cut.jsonl", '{"system": "s", "score": 1, "cosine": 0.5}\n{"system": "s", "score": 2}\n')
-    write(here / "x.run", "q1 Q0 x 1 1 t\n")
-    write(here / "empty.run", "")
+    write_text(here / "bad.jsonl", '{"step": 1, "loss": 1}\n{"step": 2, "loss": "low"}\n')
+    write_text(here / "cut.jsonl", '{"system": "s", "score": 1, "cosine": 0.5}\n{"system": "s", "score": 2}\n')
+    write_text(here / "x.run", "q1 Q0 x 1 1 t\n")
+    write_text(here / "empty.run", "")
     faults: list[tuple[list[str], type[DrtkError], str]] = [
         (["recall", "a.run"], UsageError, "needs judgements: `qrels`"),
         (["nonsense", "a.run"], UsageError, "unknown picture 'nonsense'; choose from recall, training"),
         (["differences", "a.run", *judged], UsageError, "of 2 inputs; there is 1"),
         (["differences", "a.run", "b.run", *judged, "--measure", "RR P_5"], UsageError, "one measure"),
-        (["training", "log.jsonl", *judged], UsageError, "`qrels` does not go with drtk plot training"),
-        (["recall", "a.run", *judged, "--field", "x"], UsageError, "`field` does not go with drtk plot recall"),
+        (["training", "log.jsonl", *judged], UsageError, "`qrels` has no effect on drtk plot training"),
+        (["recall", "a.run", *judged, "--field", "x"], UsageError, "`field` has no effect on drtk plot recall"),
         (["cosine", "nowhere"], UsageError, "a model needs sentences: `pairs`"),
         (["cosine", "pairs.jsonl", "--pairs", "x"], UsageError, "have their cosines already"),
         (["scores", "a.run", "pairs.jsonl"], UsageError, "do not go into one picture"),
@@ -322,5 +326,5 @@ def test_wrong_usage_and_files_are_rejected(here: Path, capfd: pytest.CaptureFix
         with pytest.raises(fault, match=problem):
             numbers(capfd, *arguments)
     for output in ([], ["-o", "x.jpg"]):
-        with pytest.raises(UsageError, match=r"\.png, \.svg, \.pdf, \.json; or set `format`"):
-            command(capfd, "plot", "training", "log.jsonl", *output)
+        with pytest.raises(UsageError, match=r"\.png, \.svg, \.pdf, \.json; or give --format"):
+            run_command(capfd, "plot", "training", "log.jsonl", *output)

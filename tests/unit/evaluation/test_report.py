@@ -16,11 +16,11 @@ from drtk.evaluation.evaluate import Evaluation, Evaluator
 from drtk.evaluation.measures import parse_measures
 from drtk.evaluation.report import (
     choose_queries,
-    describe_contrast,
+    describe_test,
     find_leaders,
     measure_overlap,
 )
-from tests.running import command, write
+from tests.run_commands import run_command, write_text
 
 JUDGEMENTS = {f"q{query}": {f"d{query}": 1} for query in range(4)}
 
@@ -48,7 +48,7 @@ def test_every_run_is_compared_with_the_first() -> None:
     assert (found[0].better, found[0].worse, found[0].equal) == (1, 1, 2)
     assert found[0].difference == pytest.approx(-1 / 16)
     assert found[0].randomisation_p == 1.0
-    sentence = describe_contrast(found[0], (0.375, 0.4375))
+    sentence = describe_test(found[0], (0.375, 0.4375))
     assert sentence.startswith("dense does not differ significantly from one on RR: 0.3750 against 0.4375 (-0.0625; p")
     assert sentence.endswith("better on 1 of 4 queries, worse on 1, equal on 2.")
 
@@ -68,7 +68,7 @@ def test_p_values_are_corrected_for_the_number_of_comparisons() -> None:
         assert [each.randomisation_p_corrected for each in found] == [expected] * len(others)
         assert [each.significant for each in found] == [len(others) == 1] * len(others)
         verb = "is significantly better than" if len(others) == 1 else "does not differ significantly from"
-        assert f"b {verb} a on R@1: 1.0000 against 0.0000" in describe_contrast(found[0], (1.0, 0.0))
+        assert f"b {verb} a on R@1: 1.0000 against 0.0000" in describe_test(found[0], (1.0, 0.0))
     assert find_leaders([system("a", 1, 0, 0, 0), system("b", 0, 1, 0, 0)], ["RR"]) == []  # ties have no leader
     assert find_leaders([system("a", 1, 0, 0, 0), system("b", 1, 2, 0, 0)], ["RR", "R@1"]) == ["b is best on RR."]
 
@@ -98,7 +98,7 @@ def test_recall_is_averaged_over_all_judged_queries() -> None:
 
 def test_loss_is_read_from_a_log_and_its_ends_are_averaged(tmp_path: Path) -> None:
     rows = [{"step": step, "loss": 20.0 - step} for step in range(20)] + [{"step": 20, "seconds": 3}]
-    log = write(tmp_path / "log.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+    log = write_text(tmp_path / "log.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
     curve = read_curve(str(log))
     assert (curve.steps[-1], curve.first, curve.last) == (19, 18.0, 3.0)  # of five entries each
     assert Curve([1], [3.0]).first == Curve([1], [3.0]).last == 3.0
@@ -108,7 +108,7 @@ def test_loss_is_read_from_a_log_and_its_ends_are_averaged(tmp_path: Path) -> No
         ("nonsense\n", RecordError, r"log\.jsonl:1: expected a JSON object"),
     ):
         with pytest.raises(fault, match=problem):
-            read_curve(str(write(log, text)))
+            read_curve(str(write_text(log, text)))
     steps = list(range(1, 11))
     assert describe_loss(Curve(steps, [2.0] * 5 + [1.0] * 5)) == "The training loss fell from 2 to 1 in 10 steps."
     assert "did not fall: from 1 to 2" in describe_loss(Curve(steps, [1.0] * 5 + [2.0] * 5))
@@ -135,7 +135,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             for query, top in enumerate(tops)
             for rank, id in enumerate(dict.fromkeys([top, "d5", f"d{query}"]), start=1)
         ]
-        write(tmp_path / f"{name}.run", "".join(lines))
+        write_text(tmp_path / f"{name}.run", "".join(lines))
 
     run("bm25", "d0", "d1", "d2", "d4")
     run("trained", "d0", "d1", "d2", "d3")
@@ -144,11 +144,11 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         for doc in range(6)
         for at in range(2)
     ]
-    write(tmp_path / "corpus.jsonl", "".join(json.dumps(row) + "\n" for row in passages))
+    write_text(tmp_path / "corpus.jsonl", "".join(json.dumps(row) + "\n" for row in passages))
     questions = [{"_id": f"q{query}", "text": f"which document is {query}?"} for query in range(4)]
-    write(tmp_path / "queries.jsonl", "".join(json.dumps(row) + "\n" for row in questions))
-    write(tmp_path / "test.tsv", "".join(f"q{query}\td{query}\t1\n" for query in range(4)))
-    write(tmp_path / "log.jsonl", "".join(json.dumps({"step": at, "loss": 3 / at}) + "\n" for at in range(1, 30)))
+    write_text(tmp_path / "queries.jsonl", "".join(json.dumps(row) + "\n" for row in questions))
+    write_text(tmp_path / "test.tsv", "".join(f"q{query}\td{query}\t1\n" for query in range(4)))
+    write_text(tmp_path / "log.jsonl", "".join(json.dumps({"step": at, "loss": 3 / at}) + "\n" for at in range(1, 30)))
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -159,7 +159,7 @@ TEXTS = ["--corpus", "corpus.jsonl", "--queries", "queries.jsonl", "--log", "log
 
 def test_json_markdown_terminal_and_picture_agree(world: Path, capfd: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("matplotlib")
-    printed = command(capfd, *REPORT, *TEXTS, "--examples", "1")
+    printed = run_command(capfd, *REPORT, *TEXTS, "--examples", "1")
     content = json.loads((world / "out" / "report.json").read_text())
     # bm25 has the right document at rank 3 for q3: RR (1 + 1 + 1 + 1/3)/4
     assert content["systems"]["bm25"]["RR@10"] == pytest.approx((3 + 1 / 3) / 4)
@@ -206,8 +206,8 @@ def test_without_matplotlib_the_rest_of_the_report_is_made(
 
 
 def test_a_fusion_is_explained_by_the_overlap_of_its_runs(world: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    command(capfd, "fuse", "-q", "bm25.run", "trained.run", "-o", "fused.run")
-    printed = command(capfd, *REPORT[:3], "fused=fused.run", *REPORT[3:])
+    run_command(capfd, "fuse", "-q", "bm25.run", "trained.run", "-o", "fused.run")
+    printed = run_command(capfd, *REPORT[:3], "fused=fused.run", *REPORT[3:])
     verdict = json.loads((world / "out" / "report.json").read_text())["verdict"]
     assert verdict["overlap"]["relevant"] == {"both": 4, "first": 0, "second": 0, "neither": 0}
     assert verdict["overlap"]["kept"]["both"] == 4
@@ -217,11 +217,11 @@ def test_a_fusion_is_explained_by_the_overlap_of_its_runs(world: Path, capfd: py
 
 
 def test_wrong_usage_is_rejected(world: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    command(capfd, *REPORT)  # texts are not needed
+    run_command(capfd, *REPORT)  # texts are not needed
     picture = (world / "out" / "report.png").read_bytes()
     assert int.from_bytes(picture[16:20], "big") == 1440  # no loss, no panel
     assert json.loads((world / "out" / "report.json").read_text())["examples"] == []
     with pytest.raises(UsageError, match="no system is called 'x'; there are bm25, trained"):
-        command(capfd, *REPORT, *TEXTS, "--show", "x", "--force")
+        run_command(capfd, *REPORT, *TEXTS, "--show", "x", "--force")
     with pytest.raises(UsageError, match="num_ret is not something to compare systems by"):
-        command(capfd, *REPORT, "--measures", "num_ret", "--force")
+        run_command(capfd, *REPORT, "--measures", "num_ret", "--force")

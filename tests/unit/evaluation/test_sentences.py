@@ -81,13 +81,13 @@ def test_folds_hold_every_example_once_and_classes_evenly() -> None:
         list(transfer.split_folds(np.array([0] * 9 + [1] * 3), 5, seed=1))
 
 
-def clouds(count: int, distance: float, seed: int = 0) -> transfer.Examples:
+def clouds(count: int, distance: float, seed: int = 0) -> transfer.LabeledVectors:
     """Two classes of points, `distance` standard deviations apart."""
     rng = np.random.default_rng(seed)
     classes = np.arange(count) % 2
     vectors = rng.normal(size=(count, 4)).astype(np.float32)
     vectors[:, 0] += distance * (classes - 0.5)
-    return transfer.Examples(vectors, classes.astype(np.int64))
+    return transfer.LabeledVectors(vectors, classes.astype(np.int64))
 
 
 def test_what_can_be_told_apart_is_and_what_cannot_is_not(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,11 +12,11 @@ import pytest
 from drtk.errors import DrtkError, RecordError
 from drtk.evaluation import transfer
 from drtk.evaluation.sentence_data import read_pairs
-from drtk.evaluation.sentences import Result, format_sentence_results
-from drtk.runtime.inputs import Intake
-from tests.data import shared_data
-from tests.running import command, write
-from tests.tiny import minilm
+from drtk.evaluation.sentences import TaskResult, format_sentence_results
+from drtk.runtime.inputs import InputTracker
+from tests.run_commands import run_command, write_text
+from tests.shared_data import find_shared_data
+from tests.tiny_models import find_minilm
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def planted(folder: Path, path: str, pairs: list[tuple[float, float]], name: str
     target = folder / path
     target.parent.mkdir(parents=True, exist_ok=True)
     rows = [f"{name} {n} first\t{name} {n} second\t{rating}\n" for n, (_, rating) in enumerate(pairs)]
-    write(target, "sentence1\tsentence2\tscore\n" + "".join(rows))
+    write_text(target, "sentence1\tsentence2\tscore\n" + "".join(rows))
     vectors: list[dict[str, Any]] = []
     for n, (cosine, _) in enumerate(pairs):
         vectors += [
@@ -45,11 +45,11 @@ def planted(folder: Path, path: str, pairs: list[tuple[float, float]], name: str
 
 
 def write_vectors(path: Path, vectors: list[dict[str, Any]]) -> None:
-    write(path, "".join(json.dumps(row) + "\n" for row in vectors))
+    write_text(path, "".join(json.dumps(row) + "\n" for row in vectors))
 
 
 def rows(capfd: pytest.CaptureFixture[str], *arguments: str) -> dict[str, dict[str, Any]]:
-    printed = command(capfd, "eval-sentences", "-q", *arguments, "--format", "jsonl")
+    printed = run_command(capfd, "eval-sentences", "-q", *arguments, "--format", "jsonl")
     return {row["task"]: row for row in map(json.loads, printed.splitlines())}
 
 
@@ -59,14 +59,14 @@ def test_all_and_mean_over_subsets_through_the_command(here: Path, capfd: pytest
     vectors += planted(here, "data/STS12/B.tsv", [(0.95, 2), (0.85, 1), (0.80, 0)], "b")
     write_vectors(here / "v.jsonl", vectors)
     table = here / "data" / "STS12" / "A.tsv"
-    write(table, table.read_text() + "a 0 first\ta 1 first\t\n")  # a pair nobody rated
+    write_text(table, table.read_text() + "a 0 first\ta 1 first\t\n")  # a pair nobody rated
     found = rows(capfd, "v.jsonl", "--data", "data")["STS12"]
     assert (found["pairs"], found["unrated"]) == (6, 1)
     assert found["values"]["STS12"] == pytest.approx(0.347863, abs=2e-6)
     assert found["mean of subsets"] == pytest.approx(1)
     assert found["subsets"] == {"A": pytest.approx(1), "B": pytest.approx(1)}
     assert rows(capfd, "v.jsonl", "--data", "data", "--setting", "mean")["STS12"]["values"]["STS12"] == pytest.approx(1)
-    table = command(capfd, "eval-sentences", "-q", "mine=v.jsonl", "--data", "data").splitlines()
+    table = run_command(capfd, "eval-sentences", "-q", "mine=v.jsonl", "--data", "data").splitlines()
     assert table == ["system   STS12", "mine    0.3479"]
 
 
@@ -75,7 +75,7 @@ def test_alignment_and_uniformity_through_the_command(here: Path, capfd: pytest.
     # so the second pair is (0, 1) with itself: squared distances .4, then 2 2 and .8 .8, and 0 between the two copies
     folder = here / "data" / "STS-B"
     folder.mkdir(parents=True)
-    write(folder / "test.tsv", "sentence1\tsentence2\tscore\none\ttwo\t5\nthree\tthree\t4\n")
+    write_text(folder / "test.tsv", "sentence1\tsentence2\tscore\none\ttwo\t5\nthree\tthree\t4\n")
     texts = {"one": [1, 0], "two": [0.8, 0.6], "three": [0, 1]}
     write_vectors(here / "v.jsonl", [{"text": text, "vector": vector} for text, vector in texts.items()])
     found = rows(capfd, "v.jsonl", "--data", "data", "--tasks", "alignment uniformity retrieval")
@@ -102,7 +102,7 @@ def test_averages_are_of_all_seven_or_not_at_all(here: Path, capfd: pytest.Captu
     names = ["STS12", "STS13", "STS14", "STS15", "STS16", "STS-B", "SICK-R"]
     found = rows(capfd, "v.jsonl", "--data", "data", "--tasks", " ".join(names))
     assert found["STS average"]["values"]["STS average"] == pytest.approx(5 / 7)
-    header = command(
+    header = run_command(
         capfd, "eval-sentences", "-q", "v.jsonl", "--data", "data", "--tasks", " ".join(names)
     ).splitlines()[0]
     assert header.split() == ["system", *names, "STS", "average"]
@@ -115,7 +115,7 @@ def test_the_best_system_is_marked_where_low_is_good_too(here: Path, capfd: pyte
     write_vectors(here / "good.jsonl", good)
     write_vectors(here / "bad.jsonl", bad)
     arguments = ["good.jsonl", "bad.jsonl", "--data", "data", "--tasks", "STS-B alignment"]
-    printed = [line.split() for line in command(capfd, "eval-sentences", "-q", *arguments).splitlines()]
+    printed = [line.split() for line in run_command(capfd, "eval-sentences", "-q", *arguments).splitlines()]
     assert printed == [["system", "STS-B", "alignment"], ["good", "1.0000*", "0.1000*"], ["bad", "-1.0000", "1.6000"]]
 
 
@@ -138,7 +138,7 @@ def test_transfer_tasks_through_the_command(
             lines.append(f"{first}\t{second}\t{label}\n" if pairs else f"{label}\t{first}\n")
             vectors.append({"text": first, "vector": [9.0, 0.5] if pairs or label else [-9.0, 0.5]})
             vectors.append({"text": second, "vector": [9.0, 0.5] if label else [-9.0, 0.5]})
-        write(target, "".join(lines))
+        write_text(target, "".join(lines))
 
     for name in ("MR", "CR", "SUBJ", "MPQA"):
         labelled(f"{name}/all.tsv", 40)
@@ -159,20 +159,20 @@ def test_transfer_tasks_through_the_command(
 def test_rated_pairs_can_be_written_with_their_cosines(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
     write_vectors(here / "v.jsonl", planted(here, "data/STS-B/test.tsv", [(0.9, 5), (0.5, 3)], "s"))
     arguments = ["eval-sentences", "-q", "v.jsonl", "--data", "data", "--tasks", "STS-B", "--pairs-out", "p.jsonl"]
-    command(capfd, *arguments)
+    run_command(capfd, *arguments)
     first = json.loads((here / "p.jsonl").read_text().splitlines()[0])
     assert first == {
         "system": "v", "task": "STS-B", "subset": "test", "sentence1": "s 0 first", "sentence2": "s 0 second",
         "score": 5.0, "cosine": pytest.approx(0.9),
     }  # fmt: skip
     with pytest.raises(DrtkError, match=r"p\.jsonl: exists already"):
-        command(capfd, *arguments)
+        run_command(capfd, *arguments)
 
 
 def test_the_average_of_transfer_dev_accuracies_is_of_all_seven_tasks() -> None:
     # tested .9 each; chosen by .1, .2, … .7: 2.8 / 7 = .4
     names = ("MR", "CR", "SUBJ", "MPQA", "SST2", "TREC", "MRPC")
-    found = [Result(name, {name: 0.9}, {"dev": at / 10}) for at, name in enumerate(names, start=1)]
+    found = [TaskResult(name, {name: 0.9}, {"dev": at / 10}) for at, name in enumerate(names, start=1)]
     header, row = format_sentence_results({"s": found}, "csv", digits=4)
     assert header == "system,MR,CR,SUBJ,MPQA,SST2,TREC,MRPC,transfer average,transfer dev average"
     assert [float(value) for value in row.split(",")[-2:]] == pytest.approx([0.9, 0.4])
@@ -187,9 +187,9 @@ def test_the_average_of_transfer_dev_accuracies_is_of_all_seven_tasks() -> None:
 def test_stsb_through_minilm_is_what_sentence_transformers_finds(
     here: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    data, model = shared_data("stsb"), minilm()
+    data, model = find_shared_data("stsb"), find_minilm()
     # the counts of the method page: 1,379 pairs of 2,758 sentences, 97 pairs rated 5
-    pairs = read_pairs(str(data / "test.tsv"), Intake()).pairs
+    pairs = read_pairs(str(data / "test.tsv"), InputTracker()).pairs
     assert (len(pairs), sum(pair.score == 5 for pair in pairs)) == (1379, 97)
     pytest.importorskip("sentence_transformers")
     from sentence_transformers import SentenceTransformer
@@ -197,7 +197,7 @@ def test_stsb_through_minilm_is_what_sentence_transformers_finds(
 
     (here / "data" / "STS-B").mkdir(parents=True)
     lines = (data / "test.tsv").read_text(encoding="utf-8").splitlines(keepends=True)[:121]
-    write(here / "data" / "STS-B" / "test.tsv", "".join(lines))
+    write_text(here / "data" / "STS-B" / "test.tsv", "".join(lines))
     found = rows(capfd, model, "--data", "data")
     first, second, ratings = zip(*pairs[:120], strict=True)
     theirs = EmbeddingSimilarityEvaluator(first, second, ratings)(SentenceTransformer(model, device="cpu"))
@@ -224,9 +224,9 @@ def test_files_and_tasks_that_cannot_be_used_are_named(here: Path, capfd: pytest
     write_vectors(here / "v.jsonl", texts)
     call = ["eval-sentences", "v.jsonl", "--data", "data"]
     for content, fault, problem in tables:
-        write(here / "data" / "STS-B" / "test.tsv", content)
+        write_text(here / "data" / "STS-B" / "test.tsv", content)
         with pytest.raises(fault, match=problem):
-            command(capfd, *call, "--tasks", "STS-B")
+            run_command(capfd, *call, "--tasks", "STS-B")
     for options, problem in (
         (["--tasks", "mr"], "has no folder for MR"),
         (["--tasks", "STS99"], "'STS99' is not a task; choose from STS12"),
@@ -235,7 +235,7 @@ def test_files_and_tasks_that_cannot_be_used_are_named(here: Path, capfd: pytest
         (["--data", "nowhere"], "nowhere: No such file"),
     ):
         with pytest.raises(DrtkError, match=problem):
-            command(capfd, *call, *options)
+            run_command(capfd, *call, *options)
     for vectors, problem in (
         (
             '{"text": "a", "vector": [1, 0]}\n{"text": "b", "vector": [1]}\n',
@@ -243,6 +243,6 @@ def test_files_and_tasks_that_cannot_be_used_are_named(here: Path, capfd: pytest
         ),
         ('{"text": "a"}\n', r"v\.jsonl:1: 'vector' is missing"),
     ):
-        write(here / "v.jsonl", vectors)
+        write_text(here / "v.jsonl", vectors)
         with pytest.raises(RecordError, match=problem):
-            command(capfd, *call)
+            run_command(capfd, *call)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from drtk.evaluation.significance import cohens_d, correct_holm, mean_interval, paired_t, randomization_p
+from drtk.evaluation.significance import cohens_d, correct_holm, mean_interval, randomization_test, student_t_test
 
 A = np.array([0.5, 1, 0.333333, 0, 0.25])
 B = np.array([0.333333, 1, 0.25, 0.1, 0.125])
@@ -22,44 +22,44 @@ def test_the_t_test_of_five_queries() -> None:
     differences = A - B
     assert differences.mean() == pytest.approx(0.055, abs=2e-6)
     assert differences.std(ddof=1) == pytest.approx(0.106328, abs=2e-6)
-    test = paired_t(differences)
+    test = student_t_test(differences)
     assert (test.t, test.p, test.df) == (pytest.approx(1.156649, abs=2e-6), pytest.approx(0.311789, abs=2e-6), 4)
 
 
 def test_a_system_against_itself_has_no_t_and_a_p_of_one() -> None:
-    test = paired_t(A - A)
+    test = student_t_test(A - A)
     assert (test.t, test.p) == (None, 1.0)
-    assert randomization_p(A - A, permutations=1000, seed=1) == 1.0
+    assert randomization_test(A - A, permutations=1000, seed=1) == 1.0
     assert cohens_d(A - A) == 0.0
 
 
 def test_one_query_tells_nothing() -> None:
     one = np.array([0.5])
-    assert (paired_t(one).t, paired_t(one).p) == (None, 1.0)
+    assert (student_t_test(one).t, student_t_test(one).p) == (None, 1.0)
     assert cohens_d(one) is None
     assert mean_interval(one, confidence=0.95) is None
-    assert randomization_p(one, permutations=1000, seed=1) == 1.0  # both signs are as far from 0
+    assert randomization_test(one, permutations=1000, seed=1) == 1.0  # both signs are as far from 0
 
 
 def test_the_same_difference_everywhere_has_an_infinite_t() -> None:
     same = np.array([0.1, 0.1, 0.1])
-    assert (paired_t(same).t, paired_t(same).p, paired_t(-same).t) == (inf, 0.0, -inf)
+    assert (student_t_test(same).t, student_t_test(same).p, student_t_test(-same).t) == (inf, 0.0, -inf)
     # 2 of the 8 assignments of signs are as far from 0: +++ and ---
-    assert randomization_p(same, permutations=1000, seed=1) == 2 / 8
+    assert randomization_test(same, permutations=1000, seed=1) == 2 / 8
 
 
 def test_the_randomisation_test_counts_every_assignment_of_signs_where_they_are_few() -> None:
     # differences 3 2 1 of sum 6: only +++ and --- reach 6 (3+2-1 = 4): 2/8. Of 3 -2 1, sum 2: |sums| are 6 4 2 0 0 2 4 6: 6/8
-    assert randomization_p(np.array([3.0, 2, 1]), permutations=100, seed=1) == 2 / 8
-    assert randomization_p(np.array([3.0, -2, 1]), permutations=100, seed=1) == 6 / 8
-    assert randomization_p(np.array([3.0, 0, -2, 0, 1]), permutations=100, seed=1) == 6 / 8  # zeros change nothing
+    assert randomization_test(np.array([3.0, 2, 1]), permutations=100, seed=1) == 2 / 8
+    assert randomization_test(np.array([3.0, -2, 1]), permutations=100, seed=1) == 6 / 8
+    assert randomization_test(np.array([3.0, 0, -2, 0, 1]), permutations=100, seed=1) == 6 / 8  # zeros change nothing
 
 
 @given(DIFFERENCES)
 def test_both_tests_agree_with_scipys(differences: np.ndarray) -> None:
     if differences.std() > 0:
         theirs = stats.ttest_1samp(differences, 0.0)
-        ours = paired_t(differences)
+        ours = student_t_test(differences)
         assert ours.t == pytest.approx(theirs.statistic)
         assert ours.p == pytest.approx(theirs.pvalue)
         low, high = mean_interval(differences, confidence=0.9) or (0, 0)
@@ -67,20 +67,20 @@ def test_both_tests_agree_with_scipys(differences: np.ndarray) -> None:
     exact = stats.permutation_test(
         (differences,), np.mean, permutation_type="samples", n_resamples=np.inf, alternative="two-sided"
     )
-    assert randomization_p(differences, permutations=1000, seed=1) == pytest.approx(exact.pvalue)
+    assert randomization_test(differences, permutations=1000, seed=1) == pytest.approx(exact.pvalue)
 
 
 def test_drawn_signs_come_near_to_all_of_them() -> None:
     differences = np.random.default_rng(5).normal(0.2, 1, size=16)
-    exact = randomization_p(differences, permutations=1 << 16, seed=1)  # 2^16 assignments
-    drawn = randomization_p(differences, permutations=40_000, seed=1)
+    exact = randomization_test(differences, permutations=1 << 16, seed=1)  # 2^16 assignments
+    drawn = randomization_test(differences, permutations=40_000, seed=1)
     assert drawn == pytest.approx(exact, abs=4 * (exact * (1 - exact) / 40_000) ** 0.5)  # four standard errors
-    assert drawn != randomization_p(differences, permutations=40_000, seed=2)
-    assert drawn == randomization_p(differences, permutations=40_000, seed=1)
+    assert drawn != randomization_test(differences, permutations=40_000, seed=2)
+    assert drawn == randomization_test(differences, permutations=40_000, seed=1)
 
 
 def test_a_difference_beyond_all_draws_has_the_smallest_p_there_can_be() -> None:
-    assert randomization_p(np.ones(100), permutations=999, seed=1) == 1 / 1000
+    assert randomization_test(np.ones(100), permutations=999, seed=1) == 1 / 1000
 
 
 def test_holm_multiplies_the_smallest_most_and_never_falls() -> None:
@@ -102,7 +102,7 @@ def test_correction_keeps_order_and_never_helps(chances: list[float]) -> None:
 
 @given(DIFFERENCES)
 def test_turning_a_comparison_round_turns_its_signs_and_nothing_else(differences: np.ndarray) -> None:
-    one, other = (randomization_p(each, permutations=1000, seed=3) for each in (differences, -differences))
+    one, other = (randomization_test(each, permutations=1000, seed=3) for each in (differences, -differences))
     assert one == other
     effects = cohens_d(differences), cohens_d(-differences)
     assert effects[0] is None or effects[0] == pytest.approx(-(effects[1] or 0.0))

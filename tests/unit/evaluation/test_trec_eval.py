@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from drtk.data.trec import load_hits, load_qrels
-from drtk.evaluation.evaluate import Evaluation, Evaluator, View
+from drtk.evaluation.evaluate import Evaluation, Evaluator, RankingView
 from drtk.evaluation.measures import parse_measures
-from tests.data import shared_data
-from tests.running import command
+from tests.run_commands import run_command
+from tests.shared_data import find_shared_data
 
 WITH_PARAMETERS = (
     "iprec_at_recall..10,.20,.25,.75,.50 P.5,7,3 recall.20,2000 Rprec_mult.5.0,0.2,0.35 utility.2,-1,0,0 "
@@ -61,14 +61,14 @@ def evaluated(reference: Reference, folder: Path) -> Evaluation:
     hits = load_hits(str(folder / reference.run))
     tag = next(iter(hits.values())).tags[0]
     evaluator = Evaluator(judgements, parse_measures(reference.measures, rel=reference.rel))
-    view = View(depth=reference.depth)
+    view = RankingView(depth=reference.depth)
     rankings = {query: view(found) for query, found in hits.items()}
     return evaluator("run", rankings, retrieved_only=not reference.complete, tag=tag)
 
 
 @pytest.mark.parametrize("reference", REFERENCES, ids=lambda reference: f"{reference.output} {reference.qrels}")
 def test_every_value_of_the_reference_output_is_ours(reference: Reference) -> None:
-    folder = shared_data("trec_eval")
+    folder = find_shared_data("trec_eval")
     ours = evaluated(reference, folder)
     lines = (folder / reference.output).read_text().splitlines()
     assert lines
@@ -91,9 +91,9 @@ def test_every_value_of_the_reference_output_is_ours(reference: Reference) -> No
 def test_the_command_prints_what_trec_eval_prints(
     output: str, arguments: list[str], capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = shared_data("trec_eval")
+    folder = find_shared_data("trec_eval")
     monkeypatch.chdir(folder)
-    printed = command(capfd, "eval", "-q", "--per-query", "--format", "trec", "--measures", "all_trec", *arguments)
+    printed = run_command(capfd, "eval", "-q", "--per-query", "--format", "trec", "--measures", "all_trec", *arguments)
     mine, theirs = (
         sorted(line.rpartition("\t")[::2] for line in text.splitlines())
         for text in (printed, (folder / output).read_text())
@@ -104,7 +104,7 @@ def test_the_command_prints_what_trec_eval_prints(
 
 
 def test_compatibility_is_that_of_the_reference_values() -> None:
-    folder = shared_data("trec_eval") / "compat"
+    folder = find_shared_data("trec_eval") / "compat"
     rows = list(csv.DictReader((folder / "expected.tsv").open(), delimiter="\t"))
     measures = " ".join(dict.fromkeys(row["measure"] for row in rows))
     reference = Reference("", "compat.qrels", "compat.run", measures)
@@ -117,7 +117,7 @@ def test_compatibility_is_that_of_the_reference_values() -> None:
 
 def test_the_figures_of_the_data_set_are_those_of_its_readme() -> None:
     # cacm: map 0.2744, P_30 0.1942, ndcg_cut_10 0.4543; dl20: ndcg_cut_10 0.6714, recip_rank 0.8274 from grade 2 on
-    folder = shared_data("trec_eval")
+    folder = find_shared_data("trec_eval")
     cacm = evaluated(Reference("", "cacm/qrels.txt", "cacm/run.bm25.txt", "AP P@30 nDCG@10 RR RR@10"), folder).overall
     assert cacm == pytest.approx(
         {"AP": 0.2744, "P@30": 0.1942, "nDCG@10": 0.4543, "RR": 0.7048, "RR@10": 0.7020}, abs=2e-4

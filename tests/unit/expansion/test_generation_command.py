@@ -13,8 +13,8 @@ from drtk.cli.main import app
 from drtk.data.jsonl import dump
 from drtk.errors import MismatchError, RecordError, UsageError
 from drtk.models import generation as text_writer
-from tests.running import command, write
-from tests.tiny import passages, tiny_model, tiny_writer
+from tests.run_commands import run_command, write_text
+from tests.tiny_models import make_passages, save_tiny_encoder, save_tiny_generator
 
 SHORT = ["--max-new-tokens", "8", "--n", "2"]
 
@@ -23,20 +23,20 @@ SHORT = ["--max-new-tokens", "8", "--n", "2"]
 def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("models")
     for arch in ("t5", "gpt2"):
-        tiny_writer(folder / arch, arch)
+        save_tiny_generator(folder / arch, arch)
     return folder
 
 
 @pytest.fixture(autouse=True)
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
-    corpus = [json.loads(dump(passage)) | {"colour": "red"} for passage in passages(30)]
-    write(tmp_path / "c.jsonl", "".join(json.dumps(row) + "\n" for row in corpus))
+    corpus = [json.loads(dump(passage)) | {"colour": "red"} for passage in make_passages(30)]
+    write_text(tmp_path / "c.jsonl", "".join(json.dumps(row) + "\n" for row in corpus))
     return tmp_path
 
 
 def rows(capfd: pytest.CaptureFixture[str], *arguments: str | Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in command(capfd, *arguments, "-q").splitlines()]
+    return [json.loads(line) for line in run_command(capfd, *arguments, "-q").splitlines()]
 
 
 def test_passages_come_back_with_queries_added(here: Path, models: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -55,8 +55,8 @@ def test_queries_do_not_depend_on_batches_order_or_neighbours(
     call = ["--model", models / "t5", *SHORT, "--bare"]
     whole = {row["_id"]: row["queries"] for row in rows(capfd, "doc2query", "c.jsonl", *call)}
     lines = (here / "c.jsonl").read_text().splitlines(keepends=True)
-    write(here / "back.jsonl", "".join(lines[::-1]))
-    write(here / "part.jsonl", "".join(lines[7:12]))
+    write_text(here / "back.jsonl", "".join(lines[::-1]))
+    write_text(here / "part.jsonl", "".join(lines[7:12]))
     for name, more in (("back", ["--batch-tokens", "60"]), ("part", [])):
         for row in rows(capfd, "doc2query", f"{name}.jsonl", *call, *more):
             assert row["queries"] == whole[row["_id"]]
@@ -69,13 +69,13 @@ def test_an_interrupted_run_resumed_equals_an_uninterrupted_one(
 ) -> None:
     monkeypatch.setattr("drtk.cli.doc2query.WINDOW", 4)
     call = ["doc2query", "c.jsonl", "--model", str(models / "t5"), *SHORT, "-q"]
-    command(capfd, *call, "-o", "whole.jsonl")
+    run_command(capfd, *call, "-o", "whole.jsonl")
     text = (here / "c.jsonl").read_text()
-    write(here / "c.jsonl", text[: len(text) // 2])
+    write_text(here / "c.jsonl", text[: len(text) // 2])
     with pytest.raises(RecordError):
-        command(capfd, *call, "-o", "x.jsonl")
-    write(here / "c.jsonl", text)
-    command(capfd, *call, "-o", "x.jsonl", "--resume")
+        run_command(capfd, *call, "-o", "x.jsonl")
+    write_text(here / "c.jsonl", text)
+    run_command(capfd, *call, "-o", "x.jsonl", "--resume")
     assert (here / "x.jsonl").read_bytes() == (here / "whole.jsonl").read_bytes()
     assert json.loads((here / "x.jsonl.meta.json").read_text())["counts"] == {"in": 30, "out": 30, "texts": 60}
 
@@ -110,8 +110,8 @@ def test_the_passage_is_cut_and_never_the_prefix(
 
 
 def test_titles_are_read_unless_told_otherwise(here: Path, models: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    write(here / "t.jsonl", '{"_id": "d", "title": "wing", "text": "lift and drag"}\n')
-    write(here / "u.jsonl", '{"_id": "d", "title": "", "text": "lift and drag"}\n')
+    write_text(here / "t.jsonl", '{"_id": "d", "title": "wing", "text": "lift and drag"}\n')
+    write_text(here / "u.jsonl", '{"_id": "d", "title": "", "text": "lift and drag"}\n')
     call = ["--model", models / "t5", *SHORT, "--bare"]
     plain = rows(capfd, "doc2query", "u.jsonl", *call)
     assert rows(capfd, "doc2query", "t.jsonl", *call, "--title", "none") == plain
@@ -142,15 +142,17 @@ def test_options_without_effect_on_the_decoding_are_rejected(
     here: Path, capfd: pytest.CaptureFixture[str], name: str, more: list[str], complaint: str
 ) -> None:
     with pytest.raises(UsageError, match=complaint):
-        command(capfd, name, "c.jsonl", "--model", "m", *more)
+        run_command(capfd, name, "c.jsonl", "--model", "m", *more)
 
 
 def test_settings_of_a_checkpoint_that_have_no_effect_are_logged_once(
     here: Path, models: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    folder = tiny_writer(here / "wishing", "t5")
+    folder = save_tiny_generator(here / "wishing", "t5")
     config = json.loads((folder / "generation_config.json").read_text())
-    write(folder / "generation_config.json", json.dumps(config | {"no_repeat_ngram_size": 3, "early_stopping": True}))
+    write_text(
+        folder / "generation_config.json", json.dumps(config | {"no_repeat_ngram_size": 3, "early_stopping": True})
+    )
     named = {"greedy": "no_repeat_ngram_size 3", "beam": "no_repeat_ngram_size 3, early_stopping True"}
     for decode, names in named.items():
         call = ["doc2query", "c.jsonl", "--n", "1", "--max-new-tokens", "4", "--decode", decode, "-q"]
@@ -166,16 +168,16 @@ def test_settings_of_a_checkpoint_that_have_no_effect_are_logged_once(
 
 
 def test_models_of_another_kind_are_rejected(here: Path, models: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    encoder = tiny_model(here / "encoder")
+    encoder = save_tiny_encoder(here / "encoder")
     for name, model, error, message in (
         ("doc2query", encoder, MismatchError, r"encoder: is an encoder \(bert\)"),
         ("doc2query", models / "gpt2", MismatchError, "an encoder-decoder is needed"),
         ("continue-text", models / "t5", MismatchError, "a decoder-only model is needed"),
     ):
         with pytest.raises(error, match=message):
-            command(capfd, name, "c.jsonl", "--model", model)
+            run_command(capfd, name, "c.jsonl", "--model", model)
     with pytest.raises(UsageError, match="64: the model reads 64 tokens in all"):
-        command(capfd, "continue-text", "c.jsonl", "--model", models / "gpt2", "--max-new-tokens", "64")
+        run_command(capfd, "continue-text", "c.jsonl", "--model", models / "gpt2", "--max-new-tokens", "64")
 
 
 def test_a_part_without_records_is_logged(here: Path, models: Path, capfd: pytest.CaptureFixture[str]) -> None:

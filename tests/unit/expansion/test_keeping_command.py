@@ -19,10 +19,10 @@ from drtk.data.jsonl import dump
 from drtk.errors import DrtkError, MismatchError, RecordError, UsageError
 from drtk.expansion import generate
 from drtk.expansion.keep_queries import find_lowest_kept
-from drtk.models.cross_encoder import PAIRING, Scorer
+from drtk.models.cross_encoder import PAIRING, CrossEncoderScorer
 from drtk.runtime.streams import open_input
-from tests.running import command, write
-from tests.tiny import passages, tiny_crossencoder, tiny_model, tiny_writer
+from tests.run_commands import run_command, write_text
+from tests.tiny_models import make_passages, save_tiny_cross_encoder, save_tiny_encoder, save_tiny_generator
 
 Rows = list[dict[str, Any]]
 SHORT = ["--max-new-tokens", "8", "--n", "4", "-q"]
@@ -54,25 +54,25 @@ def overlap(query: str, text: str) -> float:
 def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A writer, and a re-ranker that records no way to read titles, or one of three."""
     folder = tmp_path_factory.mktemp("models")
-    tiny_writer(folder / "t5", "t5")
-    tiny_crossencoder(folder / "scorer")
+    save_tiny_generator(folder / "t5", "t5")
+    save_tiny_cross_encoder(folder / "scorer")
     for title in TEXTS:
-        tiny_crossencoder(folder / title)
+        save_tiny_cross_encoder(folder / title)
         manifest = {"command": "drtk train-reranker", "settings": {}, "inputs": [], PAIRING: {"title": title}}
-        write(folder / title / "meta.json", json.dumps(manifest))
+        write_text(folder / title / "meta.json", json.dumps(manifest))
     return folder
 
 
 @pytest.fixture(autouse=True)
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
-    write(tmp_path / "c.jsonl", b"".join(map(dump, passages(30))).decode())
+    write_text(tmp_path / "c.jsonl", b"".join(map(dump, make_passages(30))).decode())
     save(tmp_path / "scored.jsonl", SCORED)
     return tmp_path
 
 
 def save(path: Path, rows: Rows) -> None:
-    write(path, "".join(json.dumps(row) + "\n" for row in rows))
+    write_text(path, "".join(json.dumps(row) + "\n" for row in rows))
 
 
 def load(text: str) -> Rows:
@@ -105,7 +105,7 @@ def test_a_share_of_all_queries_stays_and_of_equal_ones_the_first(
     here: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     # 6 queries, half of them: 3. The best is .9; three have .5, of which the first two of the input stay.
-    command(capfd, "keep-queries", "scored.jsonl", "--keep", "0.5", "-o", "kept.jsonl")
+    run_command(capfd, "keep-queries", "scored.jsonl", "--keep", "0.5", "-o", "kept.jsonl")
     found = load((here / "kept.jsonl").read_text())
     assert [row["queries"] for row in found] == [["a1"], ["b1", "b2"], []]
     assert [list(row) for row in found] == [["_id", "title", "text", "queries", "colour"]] * 3
@@ -127,7 +127,7 @@ def test_the_share_is_rounded_up_to_whole_queries(here: Path, capfd: pytest.Capt
     row = {"_id": "d", "text": "t", "queries": list("abcdefghij"), "query_scores": list(range(10))}
     save(here / "ten.jsonl", [row])
     for share, number in (("0.1", 1), ("0.7", 7), ("0.71", 8), ("1", 10), ("0.0001", 1)):
-        [row] = load(command(capfd, "keep-queries", "ten.jsonl", "--keep", share, "-q"))
+        [row] = load(run_command(capfd, "keep-queries", "ten.jsonl", "--keep", share, "-q"))
         assert row["queries"] == list("abcdefghij")[10 - number :]
 
 
@@ -140,7 +140,7 @@ def test_a_share_is_what_sorting_would_choose(here: Path, capfd: pytest.CaptureF
         rows.append({"_id": f"d{number}", "title": "", "text": "t", "queries": queries, "query_scores": scores})
     save(here / "many.jsonl", rows)
     total = sum(len(row["queries"]) for row in rows)
-    found = load(command(capfd, "keep-queries", "many.jsonl", "--keep", "0.375", "--scores", "-q"))
+    found = load(run_command(capfd, "keep-queries", "many.jsonl", "--keep", "0.375", "--scores", "-q"))
     assert found == best(rows, -(-total * 3 // 8))
 
 
@@ -154,10 +154,10 @@ def test_the_lowest_score_to_stay_and_its_ties() -> None:
 
 
 def test_a_threshold_keeps_what_reaches_it(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    found = load(command(capfd, "keep-queries", "scored.jsonl", "--min-score", "0.5", "--scores", "-q"))
+    found = load(run_command(capfd, "keep-queries", "scored.jsonl", "--min-score", "0.5", "--scores", "-q"))
     assert [row["queries"] for row in found] == [["a1"], ["b1", "b2"], ["c1"]]
     assert [row["query_scores"] for row in found] == [[0.9], [0.5, 0.5], [0.5]]
-    bare = load(command(capfd, "keep-queries", "scored.jsonl", "--min-score", "0.51", "--bare", "-q"))
+    bare = load(run_command(capfd, "keep-queries", "scored.jsonl", "--min-score", "0.51", "--bare", "-q"))
     assert bare == [{"_id": "a", "queries": ["a1"]}, {"_id": "b", "queries": []}, {"_id": "c", "queries": []}]
 
 
@@ -166,29 +166,29 @@ def test_queries_in_a_side_file_are_judged_too(here: Path, capfd: pytest.Capture
     save(here / "plain.jsonl", plain)
     save(here / "side.jsonl", [{name: row[name] for name in ("_id", "queries", "query_scores")} for row in SCORED])
     call = ["keep-queries", "plain.jsonl", "--with", "side.jsonl", "--keep", "0.5", "-q"]
-    assert [row["queries"] for row in load(command(capfd, *call))] == [["a1"], ["b1", "b2"], []]
+    assert [row["queries"] for row in load(run_command(capfd, *call))] == [["a1"], ["b1", "b2"], []]
 
 
 def test_queries_are_generated_scored_and_kept_in_one_call(
     here: Path, models: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("drtk.models.cross_encoder.Scorer", Planted)
+    monkeypatch.setattr("drtk.models.cross_encoder.CrossEncoderScorer", Planted)
     (here / "planted").mkdir()
     monkeypatch.setattr("drtk.cli.doc2query.WINDOW", 8)
     call = ["doc2query", "c.jsonl", "--model", models / "t5", *SHORT]
-    every = load(command(capfd, *call))
+    every = load(run_command(capfd, *call))
     for row in every:
         row["query_scores"] = [overlap(query, f"{row['title']} {row['text']}") for query in row["queries"]]
     assert len({score for row in every for score in row["query_scores"]}) > 1
-    scored = load(command(capfd, *call, "--scorer", "planted", "--scores"))
+    scored = load(run_command(capfd, *call, "--scorer", "planted", "--scores"))
     assert scored == every
     expected = best(every, 84)  # .7 of 30 x 4
     assert any(row["queries"] == [] for row in expected) or any(len(row["queries"]) < 4 for row in expected)
-    assert load(command(capfd, *call, "--scorer", "planted", "--keep", "0.7", "--scores")) == expected
-    assert load(command(capfd, *call, "--scorer", "planted", "--keep", "0.7")) == without_scores(expected)
-    bare = load(command(capfd, *call, "--scorer", "planted", "--keep", "0.7", "--bare"))
+    assert load(run_command(capfd, *call, "--scorer", "planted", "--keep", "0.7", "--scores")) == expected
+    assert load(run_command(capfd, *call, "--scorer", "planted", "--keep", "0.7")) == without_scores(expected)
+    bare = load(run_command(capfd, *call, "--scorer", "planted", "--keep", "0.7", "--bare"))
     assert bare == [{"_id": row["_id"], "queries": row["queries"]} for row in expected]
-    least = load(command(capfd, *call, "--scorer", "planted", "--min-score", "0.1"))
+    least = load(run_command(capfd, *call, "--scorer", "planted", "--min-score", "0.1"))
     assert [len(row["queries"]) for row in least] == [sum(x >= 0.1 for x in row["query_scores"]) for row in every]
 
 
@@ -196,16 +196,16 @@ def test_several_thresholds_without_generating_again(
     here: Path, models: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     call = ["doc2query", "c.jsonl", "--model", models / "t5", *SHORT, "--scorer", models / "scorer"]
-    command(capfd, *call, "--scores", "-o", "all.jsonl")
+    run_command(capfd, *call, "--scores", "-o", "all.jsonl")
     for share in ("0.3", "0.8"):
-        at_once = command(capfd, *call, "--keep", share)
-        assert command(capfd, "keep-queries", "all.jsonl", "--keep", share, "-q") == at_once
+        at_once = run_command(capfd, *call, "--keep", share)
+        assert run_command(capfd, "keep-queries", "all.jsonl", "--keep", share, "-q") == at_once
         # The threshold that was found, given as one, keeps the same: there are no ties here.
-        command(capfd, "keep-queries", "all.jsonl", "--keep", share, "-q", "-o", f"{share}.jsonl")
+        run_command(capfd, "keep-queries", "all.jsonl", "--keep", share, "-q", "-o", f"{share}.jsonl")
         least = json.loads((here / f"{share}.jsonl.meta.json").read_text())["counts"]["min_score"]
-        assert command(capfd, "keep-queries", "all.jsonl", "--min-score", str(least), "-q") == at_once
+        assert run_command(capfd, "keep-queries", "all.jsonl", "--min-score", str(least), "-q") == at_once
     # Scored again they have the same scores, up to the sums of batches of another shape.
-    again = load(command(capfd, "keep-queries", "all.jsonl", "--scorer", models / "scorer", "--scores", "-q"))
+    again = load(run_command(capfd, "keep-queries", "all.jsonl", "--scorer", models / "scorer", "--scores", "-q"))
     for new, old in zip(again, load((here / "all.jsonl").read_text()), strict=True):
         assert new["queries"] == old["queries"]
         assert np.allclose(new["query_scores"], old["query_scores"], atol=1e-5)
@@ -222,23 +222,24 @@ def test_scores_are_those_of_the_cross_encoder_for_query_and_passage(
     here: Path, models: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     rows = [
-        json.loads(dump(passage)) | {"queries": ["rivers", "engines engineed", "rivers"]} for passage in passages(12)
+        json.loads(dump(passage)) | {"queries": ["rivers", "engines engineed", "rivers"]}
+        for passage in make_passages(12)
     ]
     save(here / "written.jsonl", [*rows, rows[0] | {"_id": "none", "queries": []}])
-    scorer = Scorer(str(models / "scorer"))
+    scorer = CrossEncoderScorer(str(models / "scorer"))
     call = ["keep-queries", "written.jsonl", "--scorer", models / "scorer", "--scores", "-q"]
     for title in TEXTS:
-        scored = load(command(capfd, *call, "--scorer-title", title))
+        scored = load(run_command(capfd, *call, "--scorer-title", title))
         expected = scorer([(query, TEXTS[title](row)) for row in rows for query in rows[0]["queries"]])
         assert np.allclose([score for row in scored for score in row["query_scores"]], expected, atol=1e-5)
         assert all(row["query_scores"][0] == row["query_scores"][2] for row in scored[:-1])  # equal, not nearly
         assert all(row["queries"] == ["rivers", "engines engineed", "rivers"] for row in scored[:-1])
         assert scored[-1]["queries"] == scored[-1]["query_scores"] == []
         if title == "join":
-            assert load(command(capfd, *call)) == scored  # the default of a model that records nothing
+            assert load(run_command(capfd, *call)) == scored  # the default of a model that records nothing
     assert expected.std() > 0.01
     assert ((expected > 0) & (expected < 1)).all()
-    logits = load(command(capfd, *call, "--scorer-title", "none", "--scorer-logits"))
+    logits = load(run_command(capfd, *call, "--scorer-title", "none", "--scorer-logits"))
     values = np.array([score for row in logits for score in row["query_scores"]])
     assert np.allclose(1 / (1 + np.exp(-values)), expected, atol=1e-5)
 
@@ -246,32 +247,32 @@ def test_scores_are_those_of_the_cross_encoder_for_query_and_passage(
 def test_passages_are_read_as_the_re_ranker_was_trained(
     here: Path, models: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    rows = [json.loads(dump(passage)) | {"queries": ["rivers", "engines engineed"]} for passage in passages(12)]
+    rows = [json.loads(dump(passage)) | {"queries": ["rivers", "engines engineed"]} for passage in make_passages(12)]
     save(here / "written.jsonl", rows)
     generating = ["doc2query", "c.jsonl", "--model", models / "t5", "--n", "2", "--max-new-tokens", "4", "-q"]
     for title, text_of in TEXTS.items():
-        scorer = Scorer(str(models / title), device="cpu", logits=True)
+        scorer = CrossEncoderScorer(str(models / title), device="cpu", logits=True)
         for call in (["keep-queries", "written.jsonl", "-q"], generating):
-            scored = load(command(capfd, *call, "--scorer", models / title, "--scores", "--scorer-logits"))
+            scored = load(run_command(capfd, *call, "--scorer", models / title, "--scores", "--scorer-logits"))
             expected = scorer([(query, text_of(row)) for row in scored for query in row["queries"]])
             assert [score for row in scored for score in row["query_scores"]] == pytest.approx(expected, abs=5e-5)
     wish = ["--scorer", models / "colon", "--scorer-title", "join", "--scores", "-o", "x.jsonl"]
     for call in (["keep-queries", "written.jsonl", "-q"], generating):
         with pytest.raises(MismatchError, match="colon: was trained with `title` colon; join contradicts it"):
-            command(capfd, *call, *wish)
+            run_command(capfd, *call, *wish)
     assert not list(here.glob("x.jsonl*"))
 
 
 def test_another_re_ranker_in_the_same_folder_makes_scores_stale(
     here: Path, models: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    model = tiny_crossencoder(here / "scorer")
+    model = save_tiny_cross_encoder(here / "scorer")
     generating = ["doc2query", "scored.jsonl", "--model", models / "t5", "--n", "1", "--max-new-tokens", "2"]
     for call in (["keep-queries", "scored.jsonl"], generating):
         made = []
         for state in ("first", "first", "second"):
-            write(model / "meta.json", json.dumps({"of": f"{call[0]} {state}"}))
-            command(capfd, *call, "--scorer", model, "--scores", "-o", call[0], "--skip-done", "--force")
+            write_text(model / "meta.json", json.dumps({"of": f"{call[0]} {state}"}))
+            run_command(capfd, *call, "--scorer", model, "--scores", "-o", call[0], "--skip-done", "--force")
             made.append(Path(call[0]).stat().st_ino)
         assert made[0] == made[1] != made[2]
 
@@ -279,10 +280,10 @@ def test_another_re_ranker_in_the_same_folder_makes_scores_stale(
 def test_stale_scores_go_with_the_queries_they_were_for(
     here: Path, models: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    found = load(command(capfd, "doc2query", "scored.jsonl", "--model", models / "t5", *SHORT))
+    found = load(run_command(capfd, "doc2query", "scored.jsonl", "--model", models / "t5", *SHORT))
     assert [list(row) for row in found] == [["_id", "title", "text", "queries", "colour"]] * 3
     found = load(
-        command(capfd, "keep-queries", "scored.jsonl", "--scorer", models / "scorer", "--min-score", "0", "-q")
+        run_command(capfd, "keep-queries", "scored.jsonl", "--scorer", models / "scorer", "--min-score", "0", "-q")
     )
     assert all("query_scores" not in row for row in found)
 
@@ -336,7 +337,7 @@ def test_a_run_killed_in_either_pass_goes_on(
     rows = [row | {"_id": f"{row['_id']}{number}"} for number in range(12) for row in SCORED][:35]
     save(here / "many.jsonl", rows)
     call = ["keep-queries", "many.jsonl", "--keep", "0.4", "-q"]
-    command(capfd, *call, "-o", f"whole{suffix}")
+    run_command(capfd, *call, "-o", f"whole{suffix}")
     assert 0 < content(here / f"whole{suffix}").count(b'"b1"') < 12  # the line is drawn among equals
     # The first pass writes 35 lines too: what is counted in the second begins with the 36th.
     run_to_its_death(where, number, *call, "-o", f"out{suffix}")
@@ -345,8 +346,8 @@ def test_a_run_killed_in_either_pass_goes_on(
     with pytest.raises(
         DrtkError, match=r"holds \d+ finished records of an interrupted run; `resume` continues from there"
     ):
-        command(capfd, *call, "-o", f"out{suffix}")
-    command(capfd, *call, "-o", f"out{suffix}", "--resume")
+        run_command(capfd, *call, "-o", f"out{suffix}")
+    run_command(capfd, *call, "-o", f"out{suffix}", "--resume")
     assert content(here / f"out{suffix}") == content(here / f"whole{suffix}")
     found = [json.loads((here / f"{name}{suffix}.meta.json").read_text())["counts"] for name in ("out", "whole")]
     assert found[0] == found[1]
@@ -361,11 +362,11 @@ def test_a_killed_run_that_read_stdin_resumes_with_the_same_input_only(
     text = (here / "many.jsonl").read_bytes()
     call = ["keep-queries", "-", "--keep", "0.4", "-q"]
     run_to_its_death("second", 36 + 3, *call, "-o", "out", stdin=text)
-    command(capfd, "keep-queries", "many.jsonl", "--keep", "0.4", "-q", "-o", "whole")
+    run_command(capfd, "keep-queries", "many.jsonl", "--keep", "0.4", "-q", "-o", "whole")
 
     def resume(content: bytes) -> None:
         monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(content)))
-        command(capfd, *call, "-o", "out", "--resume")
+        run_command(capfd, *call, "-o", "out", "--resume")
 
     with pytest.raises(DrtkError, match=r"out\.part: was begun with another input"):
         resume(text.replace(b"b1", b"bx"))
@@ -375,11 +376,11 @@ def test_a_killed_run_that_read_stdin_resumes_with_the_same_input_only(
 
 def test_what_is_replaced_stays_until_the_second_pass_is_done(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
     call = ["keep-queries", "scored.jsonl", "-q", "-o", "out"]
-    command(capfd, *call, "--keep", "1")
+    run_command(capfd, *call, "--keep", "1")
     before = (here / "out").read_bytes(), (here / "out.meta.json").read_bytes()
     run_to_its_death("second", 5, *call, "--keep", "0.5", "--force")
     assert ((here / "out").read_bytes(), (here / "out.meta.json").read_bytes()) == before
-    command(capfd, *call, "--keep", "0.5", "--force", "--resume")
+    run_command(capfd, *call, "--keep", "0.5", "--force", "--resume")
     assert [row["queries"] for row in load((here / "out").read_text())] == [["a1"], ["b1", "b2"], []]
 
 
@@ -388,7 +389,7 @@ def test_generating_goes_on_after_a_fault_between_windows(
 ) -> None:
     monkeypatch.setattr("drtk.cli.doc2query.WINDOW", 4)
     call = ["doc2query", "c.jsonl", "--model", models / "t5", *SHORT, "--scorer", models / "scorer", "--keep", "0.5"]
-    command(capfd, *call, "-o", "whole.jsonl")
+    run_command(capfd, *call, "-o", "whole.jsonl")
     drop, calls = generate.drop_queries, []
 
     def failing(*given: Any, **named: Any) -> Any:
@@ -399,9 +400,9 @@ def test_generating_goes_on_after_a_fault_between_windows(
 
     monkeypatch.setattr(generate, "drop_queries", failing)
     with pytest.raises(DrtkError, match="enough"):
-        command(capfd, *call, "-o", "x.jsonl")
+        run_command(capfd, *call, "-o", "x.jsonl")
     assert json.loads((here / "x.jsonl.part.json").read_text())["records"] == 16
-    command(capfd, *call, "-o", "x.jsonl", "--resume")
+    run_command(capfd, *call, "-o", "x.jsonl", "--resume")
     assert (here / "x.jsonl").read_bytes() == (here / "whole.jsonl").read_bytes()
     counts = json.loads((here / "x.jsonl.meta.json").read_text())["counts"]
     assert (counts["texts"], counts["kept"]) == (120, 60)
@@ -424,16 +425,16 @@ def test_bad_queries_and_scores_are_named(
     save(here / "bad.jsonl", [SCORED[0], SCORED[1] | change, SCORED[2]])
     call = ["keep-queries", "bad.jsonl", "--keep", "0.9", "-q"]
     with pytest.raises(RecordError, match=rf"^bad\.jsonl:2: {message}"):
-        command(capfd, *call)
-    assert [row["_id"] for row in load(command(capfd, *call, "--skip-bad", "1"))] == ["a", "c"]
+        run_command(capfd, *call)
+    assert [row["_id"] for row in load(run_command(capfd, *call, "--skip-bad", "1"))] == ["a", "c"]
 
 
 def test_missing_fields_are_named_with_what_makes_them(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(RecordError, match=r"^c\.jsonl:1: 'queries' is missing; drtk doc2query writes it$"):
-        command(capfd, "keep-queries", "c.jsonl", "--keep", "0.9", "-q")
+        run_command(capfd, "keep-queries", "c.jsonl", "--keep", "0.9", "-q")
     save(here / "unscored.jsonl", without_scores(SCORED))
     with pytest.raises(RecordError, match=r"^unscored\.jsonl:1: 'query_scores' is missing; `scorer` computes it$"):
-        command(capfd, "keep-queries", "unscored.jsonl", "--keep", "0.9", "-q")
+        run_command(capfd, "keep-queries", "unscored.jsonl", "--keep", "0.9", "-q")
 
 
 GENERATE, KEEP = ["doc2query", "c.jsonl", "--model", "nowhere"], ["keep-queries", "scored.jsonl"]
@@ -450,7 +451,7 @@ GENERATE, KEEP = ["doc2query", "c.jsonl", "--model", "nowhere"], ["keep-queries"
         (GENERATE, ["--scorer", "x", "--keep", "1.2"], "--keep: must be at most 1, is 1.2"),
         (GENERATE, ["--scorer", "x", "--keep", "0.5", "--min-score", "1"], "`keep` and `min_score`: choose one"),
         (GENERATE, ["--scorer", "x", "--keep", "0.5", "--shard", "1/2"], "--keep takes a share of all queries"),
-        (GENERATE, ["--scorer-dtype", "float32"], "--scorer-dtype only with --scorer"),
+        (GENERATE, ["--scorer-precision", "float32"], "--scorer-precision only with --scorer"),
         (KEEP, ["--keep", "0.5", "--scorer-batch-tokens", "64"], "--scorer-batch-tokens only with --scorer"),
         (KEEP, ["--keep", "0.5", "--scorer-logits"], "--scorer-logits only with --scorer"),
         (KEEP, ["--keep", "0.5", "--scorer-title", "none"], "--scorer-title only with --scorer"),
@@ -462,15 +463,15 @@ def test_contradictory_options_are_rejected(
     here: Path, capfd: pytest.CaptureFixture[str], call: list[str], options: list[str], message: str
 ) -> None:
     with pytest.raises(UsageError, match=message):
-        command(capfd, *call, *options, "-q")
+        run_command(capfd, *call, *options, "-q")
 
 
 def test_a_folder_that_is_no_cross_encoder_is_rejected(
     here: Path, models: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    encoder = tiny_model(here / "encoder")
+    encoder = save_tiny_encoder(here / "encoder")
     for call in (["doc2query", "c.jsonl", "--model", models / "t5", *SHORT], [*KEEP, "-q"]):
         with pytest.raises(MismatchError, match="encoder: is a SentenceTransformer; a CrossEncoder is needed"):
-            command(capfd, *call, "--scorer", encoder, "--keep", "0.5")
+            run_command(capfd, *call, "--scorer", encoder, "--keep", "0.5")
         with pytest.raises(DrtkError, match=r"\./nowhere: no such folder"):
-            command(capfd, *call, "--scorer", "./nowhere", "--keep", "0.5")
+            run_command(capfd, *call, "--scorer", "./nowhere", "--keep", "0.5")

@@ -1,4 +1,4 @@
-"""drtk show --weights: the words of weighted passages, shaded in a terminal and on a page."""
+"""drtk show --term-weights: the words of weighted passages, shaded in a terminal and on a page."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import pytest
 from drtk.errors import MismatchError, RecordError, UsageError
 from drtk.expansion.term_weights.show import build_page, format_terminal, iter_weighted
 from drtk.records import Passage
-from tests.running import command, write
-from tests.tiny import minilm, tiny_model
+from tests.run_commands import run_command, write_text
+from tests.tiny_models import find_minilm, save_tiny_encoder
 
 TEXT = "The perveance beam, <the> beam."
 WEIGHTS = [0.1, 0.8, 0.8, 0.8, 0.4, 0.0, 0.0, 0.1, 0.0, 0.2, 0.0]  # the per ##ve ##ance beam , < the > beam .
@@ -21,7 +21,7 @@ WEIGHTS = [0.1, 0.8, 0.8, 0.8, 0.4, 0.0, 0.0, 0.1, 0.0, 0.2, 0.0]  # the per ##v
 
 def passage(**changes: Any) -> Passage:
     fields: dict[str, Any] = {"weights": WEIGHTS, **changes}
-    return Passage("p1", TEXT, "On beams", {"weights_tokenizer": minilm()}, fields)
+    return Passage("p1", TEXT, "On beams", {"weights_tokenizer": find_minilm()}, fields)
 
 
 def test_a_text_comes_in_words_with_their_weights_and_nothing_is_lost() -> None:
@@ -88,7 +88,7 @@ def test_letters_are_legible_on_every_shade_of_the_page_by_day_and_by_night() ->
 def test_long_texts_break_at_white_space_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "40")
     text = "beam, " * 40
-    long = Passage("p", text.strip(), "", {"weights_tokenizer": minilm()}, {"weights": [0.5, 0.0] * 40})
+    long = Passage("p", text.strip(), "", {"weights_tokenizer": find_minilm()}, {"weights": [0.5, 0.0] * 40})
     lines = [*format_terminal(iter_weighted([long], top=0), color=False)][1:]
     assert " ".join(lines) == text.strip()
     assert all(30 < len(line) <= 40 for line in lines[:-1])
@@ -114,20 +114,20 @@ def test_the_command_shows_passages_and_writes_a_page(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    write(tmp_path / "c", '{"_id": "a", "text": "the cat sat"}\n{"_id": "b", "text": "the dog sat"}\n')
-    command(capfd, "termweight", "c", "--method", "idf", "--tokenizer", minilm(), "--bare", "-o", "w")
-    shown = command(capfd, "show", "c", "--with", "w", "--weights", "--top", "1")
+    write_text(tmp_path / "c", '{"_id": "a", "text": "the cat sat"}\n{"_id": "b", "text": "the dog sat"}\n')
+    run_command(capfd, "termweight", "c", "--method", "idf", "--tokenizer", find_minilm(), "--bare", "-o", "w")
+    shown = run_command(capfd, "show", "c", "--with", "w", "--term-weights", "--top", "1")
     assert (
         shown == "a\nthe cat sat\ncat 0.693\n\nb\nthe dog sat\ndog 0.693\n"
     )  # ln(1 + 1.5 / 1.5); the others ln(1 + .5 / 2.5)
-    assert command(capfd, "show", "c", "--with", "w", "--html", "w.html") == ""
+    assert run_command(capfd, "show", "c", "--with", "w", "--html", "w.html") == ""
     assert (tmp_path / "w.html").read_text().count("<h2>") == 2
     for more in ([], ["-n", "1"]):
         with pytest.raises(RecordError, match=r"w:1: 'text' is missing; .* joined to their corpus: CORPUS --with FILE"):
-            command(capfd, "show", "--weights", "w", *more)
-    for wrong in (["--html", "c"], ["--with", "w"], ["--top", "3"], ["--tokenizer", "x"], ["--json", "--weights"]):
+            run_command(capfd, "show", "--term-weights", "w", *more)
+    for wrong in (["--html", "c"], ["--with", "w"], ["--top", "3"], ["--tokenizer", "x"], ["--json", "--term-weights"]):
         with pytest.raises(UsageError):
-            command(capfd, "show", "c", *wrong)
+            run_command(capfd, "show", "c", *wrong)
     assert len(json.loads((tmp_path / "w").read_text().splitlines()[0])["weights"]) == 3
 
 
@@ -135,9 +135,9 @@ def test_the_words_with_the_largest_cls_attention_are_listed(tmp_path: Path, cap
     import torch
     from transformers import AutoModel, AutoTokenizer
 
-    model = tiny_model(tmp_path / "model")
+    model = save_tiny_encoder(tmp_path / "model")
     text = "rivers riverward, enginess violins planeting gardenal rivers castles winterish."
-    write(tmp_path / "in", json.dumps({"_id": "a", "title": "engines", "text": text}) + "\n")
+    write_text(tmp_path / "in", json.dumps({"_id": "a", "title": "engines", "text": text}) + "\n")
     options = [
         "--method",
         "bprop",
@@ -151,8 +151,8 @@ def test_the_words_with_the_largest_cls_attention_are_listed(tmp_path: Path, cap
         "none",
         "--model",
     ]
-    command(capfd, "termweight", tmp_path / "in", *options, model, "-o", tmp_path / "attended")
-    shown = command(capfd, "show", "--weights", "--top", "5", tmp_path / "attended").splitlines()[-1].split()
+    run_command(capfd, "termweight", tmp_path / "in", *options, model, "-o", tmp_path / "attended")
+    shown = run_command(capfd, "show", "--term-weights", "--top", "5", tmp_path / "attended").splitlines()[-1].split()
 
     tokenized = AutoTokenizer.from_pretrained(model)(text, return_tensors="pt", return_offsets_mapping=True)
     offsets = tokenized.pop("offset_mapping")[0].tolist()

@@ -15,8 +15,8 @@ from drtk.cli.main import app
 from drtk.errors import DrtkError, MismatchError, UsageError
 from drtk.expansion.term_weights import TERM_WEIGHTS, bprop
 from drtk.text.word_pieces import WordPieceTokenizer
-from tests.running import command, piped, write
-from tests.tiny import minilm, passages, tiny_model
+from tests.run_commands import open_pipe, run_command, write_text
+from tests.tiny_models import find_minilm, make_passages, save_tiny_encoder
 
 CATS = ["the cat sat", "the dog sat", "the perveance beam"]
 HEARTS = ["the heart disease of heart", "the stock market of", "the heart of stock"]
@@ -25,11 +25,11 @@ ATTENTION = [[0.02, 0.06, 0.04, 0.02, 0.02], [0.03, 0.05, 0.04, 0.01], [0.04, 0.
 
 def corpus(path: Path, texts: Sequence[str], **fields: Any) -> Path:
     rows = [{"_id": f"d{number}", "text": text, **fields} for number, text in enumerate(texts)]
-    return write(path, "".join(json.dumps(row) + "\n" for row in rows))
+    return write_text(path, "".join(json.dumps(row) + "\n" for row in rows))
 
 
 def rows(capfd: pytest.CaptureFixture[str], *arguments: str | Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in command(capfd, "termweight", *arguments).splitlines()]
+    return [json.loads(line) for line in run_command(capfd, "termweight", *arguments).splitlines()]
 
 
 @pytest.fixture(autouse=True)
@@ -40,7 +40,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny_model(tmp_path_factory.mktemp("model") / "m")
+    return save_tiny_encoder(tmp_path_factory.mktemp("model") / "m")
 
 
 class Planted:
@@ -49,7 +49,7 @@ class Planted:
     room = 510
 
     def __init__(self, *_: object, **__: object) -> None:
-        known = [tuple(pieces.ids) for pieces in WordPieceTokenizer(minilm())(HEARTS)]
+        known = [tuple(pieces.ids) for pieces in WordPieceTokenizer(find_minilm())(HEARTS)]
         self._known = dict(zip(known, ATTENTION, strict=True))
 
     def __call__(self, texts: Sequence[Sequence[int]], hidden: object = None) -> list[np.ndarray]:
@@ -68,7 +68,7 @@ def test_bprop_weighs_the_worked_example(
 ) -> None:
     monkeypatch.setattr(bprop, "FirstTokenAttention", Planted)
     corpus(here / "c", HEARTS)
-    call = ["c", "--method", "bprop", "--model", minilm()]
+    call = ["c", "--method", "bprop", "--model", find_minilm()]
     for emit, expected in BPROP.items():
         short = [] if emit == "attention" else ["--min-words", "0"]  # attention alone weighs short passages like any
         weighted = rows(capfd, *call, "--emit", emit, *short)
@@ -76,7 +76,7 @@ def test_bprop_weighs_the_worked_example(
         if emit == "score":
             assert weighted[1]["weights"] == pytest.approx([0.509740, 0.778330, 0.951673, 0.387328], abs=2e-6)
             assert weighted[2]["weights"] == pytest.approx([0.577080, 0.661291, 0.548120, 0.495648], abs=2e-6)
-    by_maximum = rows(capfd, *call, "--min-words", "0", "--normalize", "max")[0]["weights"]
+    by_maximum = rows(capfd, *call, "--min-words", "0", "--weight-norm", "max")[0]["weights"]
     assert by_maximum == pytest.approx([0.476111, 0.775948, 1.0, 0.542662, 0.775948], abs=2e-6)
     assert rows(capfd, *call)[0]["weights"] == [0.25] * 5  # fewer than ten words: the, heart, disease, of
 
@@ -92,7 +92,7 @@ def test_shares_are_among_words_and_not_among_pieces(
     here: Path, capfd: pytest.CaptureFixture[str], method: str, cat_sat: list[float], beam: list[float]
 ) -> None:
     corpus(here / "c", CATS)
-    weighted = rows(capfd, "c", "--method", method, "--tokenizer", minilm(), "--normalize", "sum")
+    weighted = rows(capfd, "c", "--method", method, "--tokenizer", find_minilm(), "--weight-norm", "sum")
     assert weighted[0]["weights"] == pytest.approx(cat_sat, abs=2e-6)
     assert weighted[2]["weights"] == pytest.approx(beam, abs=2e-6)  # the, per ##ve ##ance, beam
 
@@ -100,7 +100,7 @@ def test_shares_are_among_words_and_not_among_pieces(
 def test_bm25_weights_add_up_to_the_worked_scores(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
     texts = ["a b b c", "a c", "b d d", "c d e e e"]
     corpus(here / "c", texts)
-    call = ["c", "--tokenizer", minilm(), "--method"]
+    call = ["c", "--tokenizer", find_minilm(), "--method"]
     scores = []
     for text, row in zip(texts, rows(capfd, *call, "bm25", "--k1", "0.82", "--b", "0.68"), strict=True):
         weights = dict(zip(text.split(), row["weights"], strict=True))
@@ -120,8 +120,10 @@ def test_there_is_a_weight_for_each_word_piece_of_text_and_title(
     here: Path, tiny: Path, capfd: pytest.CaptureFixture[str], method: str
 ) -> None:
     tokenizer = WordPieceTokenizer(str(tiny))
-    made = [json.dumps({"_id": p.id, "title": p.title, "text": p.text, "colour": "red"}) + "\n" for p in passages(20)]
-    write(
+    made = [
+        json.dumps({"_id": p.id, "title": p.title, "text": p.text, "colour": "red"}) + "\n" for p in make_passages(20)
+    ]
+    write_text(
         here / "c",
         "".join(made) + '{"_id": "empty", "text": ""}\n{"_id": "odd", "text": "— ’ \\u200b\\ud83d\\ude00"}\n',
     )
@@ -162,19 +164,19 @@ def test_all_pieces_of_a_word_weigh_alike_or_the_first_has_it_all(
 def test_statistics_in_parts_give_what_the_whole_gives(
     here: Path, tiny: Path, capfd: pytest.CaptureFixture[str], method: str
 ) -> None:
-    texts = [passage.text for passage in passages(40)]
+    texts = [passage.text for passage in make_passages(40)]
     whole = corpus(here / "whole", texts)
     lines = whole.read_text().splitlines(keepends=True)
-    write(here / "1", "".join(lines[:13]))
-    write(here / "2", "".join(lines[13:]))
+    write_text(here / "1", "".join(lines[:13]))
+    write_text(here / "2", "".join(lines[13:]))
     call = arguments(method, tiny)
     expected = rows(capfd, "whole", *call)
     for part in ("1", "2"):
-        command(capfd, "termweight", part, *call, "--collect", "-o", f"s{part}")
+        run_command(capfd, "termweight", part, *call, "--collect", "-o", f"s{part}")
     assert rows(capfd, "whole", *call, "--collection", "s1", "--collection", "s2") == expected
-    write(here / "joined", (here / "s1").read_text() + (here / "s2").read_text())
+    write_text(here / "joined", (here / "s1").read_text() + (here / "s2").read_text())
     assert rows(capfd, "whole", *call, "--collection", "joined") == expected
-    command(capfd, "termweight", *call, "--merge", "--collection", "s1", "--collection", "s2", "-o", "merged")
+    run_command(capfd, "termweight", *call, "--merge", "--collection", "s1", "--collection", "s2", "-o", "merged")
     assert len((here / "merged").read_text().splitlines()) == 1
     assert rows(capfd, "whole", *call, "--collection", "merged") == expected
     assert rows(capfd, "1", *call, "--collection", "merged") == expected[:13]
@@ -186,13 +188,13 @@ def test_the_input_is_its_own_collection_and_what_was_counted_is_found_again(
     corpus(here / "c", CATS)
     call = ["c", *arguments("tfidf", tiny)]
     piped = rows(capfd, *call)
-    command(capfd, "termweight", *call, "-o", "out")
+    run_command(capfd, "termweight", *call, "-o", "out")
     assert [json.loads(line) for line in (here / "out").read_text().splitlines()] == piped
     made = (here / "out.collection.jsonl").stat().st_mtime_ns
-    command(capfd, "termweight", *call, "-o", "out", "--force")
+    run_command(capfd, "termweight", *call, "-o", "out", "--force")
     assert (here / "out.collection.jsonl").stat().st_mtime_ns == made
     corpus(here / "c", [*CATS, "another one"])
-    command(capfd, "termweight", *call, "-o", "out", "--force")
+    run_command(capfd, "termweight", *call, "-o", "out", "--force")
     assert (here / "out.collection.jsonl").stat().st_mtime_ns != made
 
 
@@ -200,24 +202,24 @@ def test_pipes_are_kept_while_they_are_read_twice_and_side_files_too(
     here: Path, tiny: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     source = corpus(here / "c", CATS)
-    side = write(here / "s", "".join(f'{{"_id": "d{number}", "colour": "red"}}\n' for number in range(3)))
+    side = write_text(here / "s", "".join(f'{{"_id": "d{number}", "colour": "red"}}\n' for number in range(3)))
     expected = rows(capfd, "c", *arguments("tfidf", tiny), "--with", "s")
     assert {row["colour"] for row in expected} == {"red"}
-    with piped(source.read_bytes()) as one, piped(side.read_bytes()) as other:
+    with open_pipe(source.read_bytes()) as one, open_pipe(side.read_bytes()) as other:
         assert rows(capfd, one, *arguments("tfidf", tiny), "--with", other) == expected
-    with piped(side.read_bytes()) as other:
-        command(capfd, "termweight", "c", *arguments("tfidf", tiny), "--with", other, "-o", "out")
+    with open_pipe(side.read_bytes()) as other:
+        run_command(capfd, "termweight", "c", *arguments("tfidf", tiny), "--with", other, "-o", "out")
     assert [json.loads(line) for line in (here / "out").read_text().splitlines()] == expected
-    shown = command(capfd, "show", "--weights", "out")
-    with piped((here / "out").read_bytes()) as pipe:
-        assert command(capfd, "show", "--weights", pipe) == shown
+    shown = run_command(capfd, "show", "--term-weights", "out")
+    with open_pipe((here / "out").read_bytes()) as pipe:
+        assert run_command(capfd, "show", "--term-weights", pipe) == shown
     assert shown.startswith("d0\nthe cat sat\n")
 
 
 def test_statistics_of_other_choices_are_rejected(here: Path, tiny: Path, capfd: pytest.CaptureFixture[str]) -> None:
     corpus(here / "c", CATS)
     call = arguments("idf", tiny)
-    command(capfd, "termweight", "c", *call, "--collect", "--stemmer", "porter", "-o", "s")
+    run_command(capfd, "termweight", "c", *call, "--collect", "--stemmer", "porter", "-o", "s")
     with pytest.raises(MismatchError, match="s:1: was collected with stemmer porter, not none"):
         rows(capfd, "c", *call, "--collection", "s")
     with pytest.raises(MismatchError, match=r"s:1: statistics of counts, but this method needs attention"):
@@ -234,7 +236,7 @@ def test_stems_and_stop_words(here: Path, tiny: Path, capfd: pytest.CaptureFixtu
     assert 0 not in stemmed
     assert stopped[0] == 0
     assert sum(weight > 0 for weight in stopped) < len(stopped)
-    write(here / "stop", "river\n")
+    write_text(here / "stop", "river\n")
     own = rows(capfd, "c", *arguments("idf", tiny), "--stopwords", "stop")[0]["weights"]
     assert own != plain
     assert own[0] == plain[0]
@@ -265,7 +267,7 @@ def test_words_after_the_longest_input_weigh_nothing(here: Path, tiny: Path, cap
     words = "rivers castles planets gardens markets winters violins engines coppers sailors"
     corpus(here / "c", [words, "other words"])
     call = ["c", *arguments("bprop", tiny), "--max-length", "5"]
-    command(capfd, "termweight", *call, "--collect", "-o", "s")
+    run_command(capfd, "termweight", *call, "--collect", "-o", "s")
     scores = ["--collection", "s", "--min-words"]
     for more in (["--emit", "attention"], [*scores, "0"], [*scores, "0", "--emit", "softmax"], [*scores, "99"]):
         weights = rows(capfd, *call, *more)[0]["weights"]
@@ -276,7 +278,7 @@ def test_words_after_the_longest_input_weigh_nothing(here: Path, tiny: Path, cap
 def test_a_report_tells_what_would_be_hidden(here: Path, tiny: Path, capfd: pytest.CaptureFixture[str]) -> None:
     texts = [f"the {topic} of the " * 5 + "and , . of in to" for topic in ("rivers", "castles", "planets", "gardens")]
     corpus(here / "c", texts)
-    command(capfd, "termweight", "c", *arguments("idf", tiny), "--report", "-o", "out")
+    run_command(capfd, "termweight", "c", *arguments("idf", tiny), "--stopword-share", "-o", "out")
     counts = json.loads((here / "out.meta.json").read_text())["counts"]["report"]
     assert counts["passages"] == 4
     assert 0 <= counts["highest weights"] < counts["hidden by chance"] <= counts["hidden"]
@@ -295,8 +297,8 @@ def test_a_report_is_not_mixed_with_passages_on_a_terminal(
     here: Path, tiny: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     corpus(here / "c", CATS)
-    call = ["termweight", "c", *arguments("idf", tiny), "--report"]
-    assert len(command(capfd, *call).splitlines()) == 3  # a pipe takes the passages
+    call = ["termweight", "c", *arguments("idf", tiny), "--stopword-share"]
+    assert len(run_command(capfd, *call).splitlines()) == 3  # a pipe takes the passages
     monkeypatch.setattr("sys.stdout", seen := Terminal())
     with pytest.raises(UsageError, match=r"name a file for them: -o$"):
         app(list(map(str, call)), standalone_mode=False)
@@ -314,7 +316,7 @@ OF_IDF, OF_BPROP = ["--method", "idf", "--model", "{tiny}"], ["--method", "bprop
         (["--method", "bprop"], "`method` bprop needs `model`"),
         ([*OF_IDF, "--collect", "--merge"], "choose one"),
         (["--method", "idf", "--tokenizer", "{tiny}", "--merge"], "INPUT is for weighing; --merge joins the files"),
-        ([*OF_IDF, "--lr", "1"], "`lr`: only with --train"),
+        ([*OF_IDF, "--learning-rate", "1"], "`learning_rate`: only with --train"),
         ([*OF_IDF, "--trainer", "a=1"], "`trainer`: only with --train"),
         ([*OF_IDF, "--saturation", "sqrt"], "--saturation is for --method bprop"),
         ([*OF_IDF, "--k1", "1.2"], "--k1 is for --method bm25"),
@@ -330,8 +332,8 @@ OF_IDF, OF_BPROP = ["--method", "idf", "--model", "{tiny}"], ["--method", "bprop
         ),
         ([*OF_BPROP, "--emit", "attention", "--min-words", "2"], "--min-words has no effect on --emit attention"),
         ([*OF_BPROP, "--softmax-temperature", "2"], "--softmax-temperature goes with --emit softmax"),
-        ([*OF_IDF, "--collect", "--report"], "`report` is for weighing; --collect writes statistics"),
-        ([*OF_IDF, "--collect", "--normalize", "sum"], "`normalize` is for weighing; --collect writes statistics"),
+        ([*OF_IDF, "--collect", "--stopword-share"], "`report` is for weighing; --collect writes statistics"),
+        ([*OF_IDF, "--collect", "--weight-norm", "sum"], "`normalize` is for weighing; --collect writes statistics"),
         ([*OF_IDF, "--collect", "--bare"], "`bare` is for weighing; --collect writes statistics"),
         ([*OF_IDF, "--collect", "--collection", "c"], "`collection` is for weighing; --collect writes statistics"),
     ],
@@ -349,11 +351,11 @@ def test_the_options_of_counting_may_be_given_to_all_kinds_of_work(
 ) -> None:
     corpus(here / "c", CATS)
     call = [*arguments("bprop", tiny), "--saturation", "sqrt", "--stemmer", "porter"]
-    command(capfd, "termweight", "c", *call, "--collect", "-o", "s")
-    command(capfd, "termweight", *call, "--merge", "--collection", "s", "-o", "m")
+    run_command(capfd, "termweight", "c", *call, "--collect", "-o", "s")
+    run_command(capfd, "termweight", *call, "--merge", "--collection", "s", "-o", "m")
     assert len(rows(capfd, "c", *call, "--collection", "m", "--emit", "softmax")) == 3
     with pytest.raises(UsageError, match="`merge` joins the files of `collection`"):
-        command(capfd, "termweight", *arguments("idf", tiny), "--merge")
+        run_command(capfd, "termweight", *arguments("idf", tiny), "--merge")
 
 
 def test_a_tokenizer_other_than_the_models_is_rejected(
@@ -361,6 +363,6 @@ def test_a_tokenizer_other_than_the_models_is_rejected(
 ) -> None:
     corpus(here / "c", CATS)
     with pytest.raises(MismatchError, match="weights were made for the word pieces of"):
-        rows(capfd, "c", "--method", "bprop", "--model", tiny, "--tokenizer", minilm())
+        rows(capfd, "c", "--method", "bprop", "--model", tiny, "--tokenizer", find_minilm())
     with pytest.raises(DrtkError, match="no such folder"):
         rows(capfd, "c", "--method", "idf", "--tokenizer", "./nothing/here")

@@ -4,16 +4,16 @@ import numpy as np
 import pytest
 
 from drtk.errors import DrtkError, MismatchError
-from drtk.indexing.base import IdTable, RankedIds, best_first, write_ids
+from drtk.indexing.base import IdTable, RankedIds, sort_hits, write_ids
 
 
 def test_equal_scores_are_ordered_by_descending_id():
     # As strings "9" > "10" > "1", and "ä" lies behind all ASCII.
     ids, scores = ["1", "10", "9", "ä", "z"], [1.0, 1.0, 1.0, 1.0, 2.0]
-    assert best_first(ids, scores) == [("z", 2.0), ("ä", 1.0), ("9", 1.0), ("10", 1.0), ("1", 1.0)]
-    assert best_first(ids, scores, 2) == [("z", 2.0), ("ä", 1.0)]
+    assert sort_hits(ids, scores) == [("z", 2.0), ("ä", 1.0), ("9", 1.0), ("10", 1.0), ("1", 1.0)]
+    assert sort_hits(ids, scores, 2) == [("z", 2.0), ("ä", 1.0)]
     ids = ["a", "ä", "ﬁ", "😀", "z", "Z", "a#1", "a#10", "a#2"]  # by code point: trec_eval's order of UTF-8 bytes
-    assert [id for id, _ in best_first(ids, [0.0] * len(ids))] == sorted(ids, key=str.encode, reverse=True)
+    assert [id for id, _ in sort_hits(ids, [0.0] * len(ids))] == sorted(ids, key=str.encode, reverse=True)
 
 
 def test_ranks_are_places_in_ascending_order_of_ids(tmp_path):

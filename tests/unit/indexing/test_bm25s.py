@@ -14,12 +14,12 @@ from drtk.indexing.bm25s import Bm25sIndex, load_stemmer
 from drtk.indexing.config import BM25IndexSettings, BM25SearchSettings
 from drtk.records import Passage
 from drtk.text.words import LUCENE_STOPWORDS, split_words
-from tests.bm25 import KNOWN, passages
+from tests.bm25_data import EXAMPLE_TEXTS, make_passages
 
 
 def built(folder: Path, texts: dict[str, str], **settings: object) -> Path:
     folder.mkdir(exist_ok=True)
-    assert Bm25sIndex.build(passages(texts), folder, BM25IndexSettings(**settings)) == len(texts)
+    assert Bm25sIndex.build(make_passages(texts), folder, BM25IndexSettings(**settings)) == len(texts)
     return folder
 
 
@@ -31,7 +31,7 @@ def test_scores_of_the_known_collection(tmp_path: Path) -> None:
     # idf of b and d (2 of 4): ln(1 + 2.5/2.5) = .693147; d1 at k1 .9, b .4: .693147 * 2 / (2 + .9 (.6 + .4 * 4/3.5))
     # = .469703; d3 has both words, d2 none and so is not found
     queries = ["", " \n", "?!", "zzz", "\ud800"]
-    ranking, once, twice, *nothing = opened(built(tmp_path, KNOWN)).search(["b d", "b", "b b", *queries], 10)
+    ranking, once, twice, *nothing = opened(built(tmp_path, EXAMPLE_TEXTS)).search(["b d", "b", "b b", *queries], 10)
     assert [id for id, _ in ranking] == ["d3", "d1", "d4"]
     assert [score for _, score in ranking] == pytest.approx([0.861627, 0.469703, 0.337415], abs=2e-6)
     assert [score for _, score in twice] == pytest.approx(
@@ -115,14 +115,14 @@ def test_titles_are_indexed_and_stop_words_of_a_file_are_stored(tmp_path: Path) 
 
 @pytest.mark.parametrize("lost", ["words.json", "data.csc.index.npy", "vocab.index.json", "ids.txt"])
 def test_an_index_with_a_missing_part_is_rejected(tmp_path: Path, lost: str) -> None:
-    folder = built(tmp_path, KNOWN)
+    folder = built(tmp_path, EXAMPLE_TEXTS)
     (folder / lost).unlink()
     with pytest.raises(DrtkError, match=re.escape(str(folder))):
         opened(folder)
 
 
 def test_parts_of_two_indexes_do_not_mix(tmp_path: Path) -> None:
-    folder, other = built(tmp_path / "a", KNOWN), built(tmp_path / "b", {"p": "b d"})
+    folder, other = built(tmp_path / "a", EXAMPLE_TEXTS), built(tmp_path / "b", {"p": "b d"})
     for part in ("ids.txt", "ranks.npy"):
         shutil.copy(other / part, folder / part)
     with pytest.raises(MismatchError, match="damaged"):
@@ -141,21 +141,21 @@ def test_porter_and_stop_words_are_those_of_lucene() -> None:
     [
         ({}, {}, "nothing to index"),
         ({"p": "... !"}, {}, "nothing to index"),
-        (KNOWN, {"stemmer": "krovetz"}, "krovetz"),
-        (KNOWN, {"stemmer": "porter", "language": "de"}, "porter"),
-        (KNOWN, {"stemmer": "snowball", "language": "zh"}, "zh"),
-        (KNOWN, {"stopwords": "lucene", "language": "de"}, "English"),
-        (KNOWN, {"stopwords": "nowhere.txt"}, r"nowhere\.txt"),
-        (KNOWN, {"term_vectors": True}, "term_vectors"),
+        (EXAMPLE_TEXTS, {"stemmer": "krovetz"}, "krovetz"),
+        (EXAMPLE_TEXTS, {"stemmer": "porter", "language": "de"}, "porter"),
+        (EXAMPLE_TEXTS, {"stemmer": "snowball", "language": "zh"}, "zh"),
+        (EXAMPLE_TEXTS, {"stopwords": "lucene", "language": "de"}, "English"),
+        (EXAMPLE_TEXTS, {"stopwords": "nowhere.txt"}, r"nowhere\.txt"),
+        (EXAMPLE_TEXTS, {"term_vectors": True}, "term_vectors"),
     ],
 )
 def test_rejected_inputs(tmp_path: Path, texts: dict[str, str], settings: dict[str, object], problem: str) -> None:
     with pytest.raises(DrtkError, match=problem):
-        Bm25sIndex.build(passages(texts), tmp_path, BM25IndexSettings(**settings))
+        Bm25sIndex.build(make_passages(texts), tmp_path, BM25IndexSettings(**settings))
 
 
 def test_duplicate_ids_and_rm3_are_rejected(tmp_path: Path) -> None:
     with pytest.raises(MismatchError, match="'p'"):
         Bm25sIndex.build([Passage(id="p", text="one"), Passage(id="p", text="two")], tmp_path, BM25IndexSettings())
     with pytest.raises(UsageError, match="rm3"):
-        opened(built(tmp_path, KNOWN), rm3=True)
+        opened(built(tmp_path, EXAMPLE_TEXTS), rm3=True)

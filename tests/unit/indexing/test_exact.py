@@ -6,15 +6,15 @@ import torch
 
 from drtk.data.embeddings import read_shards
 from drtk.errors import DrtkError, MismatchError
-from drtk.indexing.base import best_first
+from drtk.indexing.base import sort_hits
 from drtk.indexing.config import DenseIndexSettings, DenseSearchSettings
-from drtk.indexing.exact import EMPTY, ExactIndex, keep_best, keys_of, ranks_of, scores_of
+from drtk.indexing.exact import EMPTY, ExactIndex, extract_ranks, extract_scores, keep_best, make_keys
 from drtk.indexing.vectors import Vectors
-from tests.vectors import embeddings, rewrite_record
+from tests.embedding_folders import rewrite_manifest, write_embeddings
 
 
 def build(tmp_path, vectors, ids=None, *, unit=False, index=None, folder=None, **search):
-    source = embeddings(tmp_path / "v", vectors, ids, shard_size=7)
+    source = write_embeddings(tmp_path / "v", vectors, ids, shard_size=7)
     folder = folder or tmp_path / "index"
     folder.mkdir(exist_ok=True)
     facts = ExactIndex.build(Vectors(read_shards(source), unit=unit), folder, index or DenseIndexSettings())
@@ -58,7 +58,7 @@ def test_a_query_scores_the_same_alone_and_among_others(tmp_path):
 def test_half_precision_is_rescored_exactly(tmp_path):
     # 1 and 1 + 2**-12 are the same float16, so only the exact vectors tell them apart.
     vectors = [[1.0], [1 + 2**-12], [0.5]]
-    settings = DenseIndexSettings(dtype="float16")
+    settings = DenseIndexSettings(precision="float16")
     index, facts = build(tmp_path, vectors, ["z", "a", "m"], index=settings)
     assert facts == {"dtype": "float16", "full": True}
     assert index.search(np.float32([[1]]), 2) == [[("a", 1 + 2**-12), ("z", 1.0)]]
@@ -68,7 +68,7 @@ def test_half_precision_is_rescored_exactly(tmp_path):
 
 def test_int8_has_a_scale_for_each_dimension(tmp_path):
     # Steps are 127/127 = 1 and 0.127/127 = 0.001: the small dimension keeps its two digits beside the large one.
-    settings = DenseIndexSettings(dtype="int8", full=False)
+    settings = DenseIndexSettings(precision="int8", full=False)
     index, facts = build(tmp_path, [[127, 0.05], [100, -0.127], [-3, 0.0]], index=settings)
     assert facts == {"dtype": "int8", "full": False}
     ((best, middle, worst),) = index.search(np.float32([[0, 1000]]), 3)
@@ -85,9 +85,9 @@ def test_cosine_scales_vectors_to_length_one_and_keeps_zeros(tmp_path):
 
 
 def test_a_vector_with_nan_is_reported_with_its_id(tmp_path):
-    source = embeddings(tmp_path / "v", [[1.0], [2.0]])
+    source = write_embeddings(tmp_path / "v", [[1.0], [2.0]])
     np.save(tmp_path / "v" / "00000.npy", np.float32([[1], [np.nan]]))
-    rewrite_record(tmp_path / "v")
+    rewrite_manifest(tmp_path / "v")
     (tmp_path / "i").mkdir()
     with pytest.raises(DrtkError, match=r"00000\.npy: row 1: the vector of 'v1' has NaN or infinite"):
         ExactIndex.build(Vectors(read_shards(source)), tmp_path / "i", DenseIndexSettings())
@@ -105,33 +105,35 @@ def test_a_full_disk_and_a_damaged_index_are_errors(tmp_path):
 
 
 def test_different_dimensions_and_no_vectors_are_rejected(tmp_path):
-    shards = read_shards(embeddings(tmp_path / "a", [[1.0]])) + read_shards(embeddings(tmp_path / "b", [[1.0, 2.0]]))
+    shards = read_shards(write_embeddings(tmp_path / "a", [[1.0]])) + read_shards(
+        write_embeddings(tmp_path / "b", [[1.0, 2.0]])
+    )
     with pytest.raises(MismatchError, match="has vectors of dimension 2"):
         Vectors(shards)
     with pytest.raises(DrtkError, match="no vectors"):
         Vectors([])
     with pytest.raises(DrtkError, match="too large for float16"):
-        build(tmp_path, [[1e6]], index=DenseIndexSettings(dtype="float16"))
+        build(tmp_path, [[1e6]], index=DenseIndexSettings(precision="float16"))
 
 
 def test_keys_order_by_score_then_by_rank():
     scores = torch.tensor(
         [-torch.inf, -3.5, -1e-40, -0.0, 0.0, 1e-40, 2.0, float(np.nextafter(np.float32(2), np.float32(3)))]
     )
-    keys = keys_of(scores, torch.tensor(7))
+    keys = make_keys(scores, torch.tensor(7))
     assert (keys.diff()[[0, 1, 2, 4, 5, 6]] > 0).all()
     assert keys[3] == keys[4]  # -0.0 is 0.0
-    assert keys_of(scores[6:7], torch.tensor(2**32 - 1)) < keys_of(scores[7:], torch.tensor(0))
-    assert keys_of(scores[6:7], torch.tensor(5)) > keys_of(scores[6:7], torch.tensor(4))
-    assert (scores_of(keys) == scores).all()
-    assert (ranks_of(keys) == 7).all()
+    assert make_keys(scores[6:7], torch.tensor(2**32 - 1)) < make_keys(scores[7:], torch.tensor(0))
+    assert make_keys(scores[6:7], torch.tensor(5)) > make_keys(scores[6:7], torch.tensor(4))
+    assert (extract_scores(keys) == scores).all()
+    assert (extract_ranks(keys) == 7).all()
 
 
 def test_keep_best_breaks_ties_at_its_cut_by_rank():
     # Kept: score 5 of rank 3; the block has 5 of rank 9, 7 of rank 0, and 5 of rank 1. The best two: 7, then 5 of rank 9.
-    keys = torch.tensor([[int(keys_of(torch.tensor(5.0), torch.tensor(3))), EMPTY]])
+    keys = torch.tensor([[int(make_keys(torch.tensor(5.0), torch.tensor(3))), EMPTY]])
     kept = keep_best(keys, torch.tensor([[5.0, 7.0, 5.0]]), torch.tensor([9, 0, 1]))
-    assert ranks_of(kept.sort(descending=True).values).tolist() == [[0, 9]]
+    assert extract_ranks(kept.sort(descending=True).values).tolist() == [[0, 9]]
 
 
 def test_the_largest_ids_win_whatever_the_number_of_ties(tmp_path):
@@ -139,7 +141,7 @@ def test_the_largest_ids_win_whatever_the_number_of_ties(tmp_path):
     random = np.random.default_rng(5)
     scores = random.permutation(np.repeat(np.arange(5), 40)).astype(np.float32)
     index, _ = build(tmp_path, scores[:, None], block=64)
-    expected = best_first([f"v{row}" for row in range(200)], scores.tolist(), 100)
+    expected = sort_hits([f"v{row}" for row in range(200)], scores.tolist(), 100)
     assert index.search(np.float32([[1]]), 100) == [expected]
 
 
@@ -148,7 +150,7 @@ def test_the_largest_ids_win_whatever_the_number_of_ties(tmp_path):
 def test_a_gpu_gives_the_ranking_of_the_cpu_ties_included(tmp_path, dtype):
     random = np.random.default_rng(8)
     vectors, queries = random.integers(-3, 4, (5000, 24)), random.integers(-3, 4, (50, 24)).astype(np.float32)
-    settings = DenseIndexSettings(dtype=dtype)
+    settings = DenseIndexSettings(precision=dtype)
     cpu, _ = build(tmp_path, vectors, index=settings, device="cpu")
     gpu = ExactIndex.open(tmp_path / "index", DenseSearchSettings(device="cuda", block=512))
     assert gpu.search(queries, 100) == cpu.search(queries, 100)

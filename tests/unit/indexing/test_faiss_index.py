@@ -8,10 +8,10 @@ from drtk.errors import DrtkError, UsageError
 from drtk.indexing.config import DenseIndexSettings, DenseSearchSettings
 from drtk.indexing.exact import ExactIndex
 from drtk.indexing.vectors import Vectors
-from tests.vectors import embeddings
+from tests.embedding_folders import write_embeddings
 
 faiss = pytest.importorskip("faiss", reason="faiss is an extra")
-from drtk.indexing.faiss_index import FaissIndex, factory_of  # noqa: E402
+from drtk.indexing.faiss_index import FaissIndex, make_factory_string  # noqa: E402
 
 RANDOM = np.random.default_rng(11)
 VECTORS = RANDOM.standard_normal((600, 16)).astype(np.float32)
@@ -19,7 +19,7 @@ QUERIES = RANDOM.standard_normal((25, 16)).astype(np.float32)
 
 
 def build(tmp_path, vectors, kind, *, ids=None, index=None, **search):
-    source = embeddings(tmp_path / f"v-{kind}", vectors, ids)
+    source = write_embeddings(tmp_path / f"v-{kind}", vectors, ids)
     folder = tmp_path / f"index-{kind}"
     folder.mkdir(parents=True)
     facts = FaissIndex.build(Vectors(read_shards(source)), folder, index or DenseIndexSettings(), kind=kind)
@@ -27,7 +27,7 @@ def build(tmp_path, vectors, kind, *, ids=None, index=None, **search):
 
 
 def exact(tmp_path, vectors):
-    source = embeddings(tmp_path / "v-exact", vectors)
+    source = write_embeddings(tmp_path / "v-exact", vectors)
     (tmp_path / "exact").mkdir()
     ExactIndex.build(Vectors(read_shards(source)), tmp_path / "exact", DenseIndexSettings())
     return ExactIndex.open(tmp_path / "exact", DenseSearchSettings())
@@ -90,22 +90,22 @@ def test_k_larger_than_the_collection_gives_all_of_it(tmp_path):
 
 
 def test_names_become_factory_strings():
-    default, half = DenseIndexSettings(), DenseIndexSettings(dtype="float16", hnsw_m=48)
-    assert factory_of("flat", default, 10) == "Flat"
-    assert factory_of("flat", half, 10) == "SQfp16"
-    assert factory_of("hnsw", half, 10) == "HNSW48,SQfp16"
-    assert factory_of("hnsw16", default, 10) == "HNSW16,Flat"
-    assert factory_of("ivf", default, 1_000_000) == "IVF4000,Flat"  # 4 * sqrt(1,000,000)
-    assert factory_of("ivf", default, 390) == "IVF10,Flat"  # 39 vectors for each of 10
-    assert factory_of("ivf", DenseIndexSettings(nlist=7, dtype="int8"), 390) == "IVF7,SQ8"
-    assert factory_of("ivf64", default, 390) == "IVF64,Flat"
-    assert factory_of("OPQ16,IVF64,PQ16", default, 390) == "OPQ16,IVF64,PQ16"
+    default, half = DenseIndexSettings(), DenseIndexSettings(precision="float16", hnsw_m=48)
+    assert make_factory_string("flat", default, 10) == "Flat"
+    assert make_factory_string("flat", half, 10) == "SQfp16"
+    assert make_factory_string("hnsw", half, 10) == "HNSW48,SQfp16"
+    assert make_factory_string("hnsw16", default, 10) == "HNSW16,Flat"
+    assert make_factory_string("ivf", default, 1_000_000) == "IVF4000,Flat"  # 4 * sqrt(1,000,000)
+    assert make_factory_string("ivf", default, 390) == "IVF10,Flat"  # 39 vectors for each of 10
+    assert make_factory_string("ivf", DenseIndexSettings(nlist=7, precision="int8"), 390) == "IVF7,SQ8"
+    assert make_factory_string("ivf64", default, 390) == "IVF64,Flat"
+    assert make_factory_string("OPQ16,IVF64,PQ16", default, 390) == "OPQ16,IVF64,PQ16"
     with pytest.raises(UsageError, match="says itself how vectors are stored"):
-        factory_of("IVF64,PQ16", half, 390)
+        make_factory_string("IVF64,PQ16", half, 390)
 
 
 def test_what_cannot_be_made_is_rejected(tmp_path):
-    vectors = Vectors(read_shards(embeddings(tmp_path / "v", VECTORS)))
+    vectors = Vectors(read_shards(write_embeddings(tmp_path / "v", VECTORS)))
     for kind, problem in (
         ("bm26", "unknown index type 'bm26'; choose from bm25, "),
         ("PQ7", "multiple of the number of subquantizers"),

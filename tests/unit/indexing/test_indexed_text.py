@@ -7,28 +7,31 @@ from pathlib import Path
 import pytest
 
 from drtk.errors import DrtkError
-from drtk.indexing.indexed_text import frequency, impacts_of, repeat_by_weight, word_frequencies
+from drtk.indexing.indexed_text import compute_frequency, compute_word_frequencies, read_impacts, repeat_by_weight
 from drtk.records import Passage
-from drtk.text.word_pieces import Pieces, WordPieceTokenizer
-from tests.tiny import tiny_model
+from drtk.text.word_pieces import WordPieces, WordPieceTokenizer
+from tests.tiny_models import save_tiny_encoder
 
 
 def test_frequencies_are_the_known_ones() -> None:
-    assert [frequency(weight) for weight in (-0.002, 0.0161, 0.5, 1.0)] == [0, 2, 50, 100]
-    assert [frequency(weight, "sqrt") for weight in (-0.002, 0.0161, 0.5, 1.0)] == [0, 13, 71, 100]
+    assert [compute_frequency(weight) for weight in (-0.002, 0.0161, 0.5, 1.0)] == [0, 2, 50, 100]
+    assert [compute_frequency(weight, "sqrt") for weight in (-0.002, 0.0161, 0.5, 1.0)] == [0, 13, 71, 100]
 
 
 def test_a_word_weighs_what_its_first_piece_weighs_and_its_largest_occurrence_counts() -> None:
     # Wing|s wing|s , the: occurrences of "wings" weigh .02 and .05, whatever their second pieces do; "the" 0.004 -> 0
     text = "Wings wings, the"
-    pieces = Pieces([1, 2, 1, 2, 3, 4], [(0, 4), (4, 5), (6, 10), (10, 11), (11, 12), (13, 16)], [0, 0, 1, 1, 2, 3])
-    assert word_frequencies(text, pieces, [0.02, 0.9, 0.05, 0.9, 0.8, 0.004]) == {"wings": 5}
-    assert word_frequencies(text, pieces, [0.02, 0.9, 0.05, 0.9, 0.8, 0.004], scale="sqrt") == {"wings": 22, "the": 6}
+    pieces = WordPieces([1, 2, 1, 2, 3, 4], [(0, 4), (4, 5), (6, 10), (10, 11), (11, 12), (13, 16)], [0, 0, 1, 1, 2, 3])
+    assert compute_word_frequencies(text, pieces, [0.02, 0.9, 0.05, 0.9, 0.8, 0.004]) == {"wings": 5}
+    assert compute_word_frequencies(text, pieces, [0.02, 0.9, 0.05, 0.9, 0.8, 0.004], scale="sqrt") == {
+        "wings": 22,
+        "the": 6,
+    }
 
 
 @pytest.fixture(scope="module")
 def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return str(tiny_model(tmp_path_factory.mktemp("model") / "m"))
+    return str(save_tiny_encoder(tmp_path_factory.mktemp("model") / "m"))
 
 
 def weighted(tokenizer: str, text: str, weighs: list[float], id: str = "p", **fields: object) -> Passage:
@@ -79,7 +82,7 @@ def test_unreadable_passages_are_reported_with_their_line(tokenizer: str) -> Non
     found, problems = made(*faulty, good)
     assert [passage.text for passage in found] == ["rivers"]
     assert problems[:2] == [
-        "2: none: has no 'weights'; drtk termweight makes them",
+        "2: none: has no 'weights'; drtk termweight writes them",
         "3: unnamed: does not say in 'metadata.weights_tokenizer' which tokenizer its weights are for",
     ]
     assert problems[2:] == [
@@ -96,7 +99,7 @@ def test_a_missing_tokenizer_is_an_error(tmp_path: Path) -> None:
 
 
 def test_impacts_below_one_and_long_words_are_left_out() -> None:
-    assert impacts_of(Passage("p", "", extra={"impacts": {"a": 3, "b": 0, "c": -2, "x" * 256: 9, "y" * 255: 1}})) == {
+    assert read_impacts(Passage("p", "", extra={"impacts": {"a": 3, "b": 0, "c": -2, "x" * 256: 9, "y" * 255: 1}})) == {
         "a": 3,
         "y" * 255: 1,
     }
@@ -116,4 +119,4 @@ def test_impacts_below_one_and_long_words_are_left_out() -> None:
 )
 def test_invalid_impacts_are_rejected(impacts: object, problem: str) -> None:
     with pytest.raises(ValueError, match=problem):
-        impacts_of(Passage("p", "", extra={"impacts": impacts}))
+        read_impacts(Passage("p", "", extra={"impacts": impacts}))

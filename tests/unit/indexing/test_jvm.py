@@ -13,7 +13,7 @@ import pytest
 from drtk.errors import MissingDependency
 from drtk.indexing.lucene import jvm
 from drtk.indexing.lucene.jvm import anserini_version, find_jar, find_java, java_version, jvm_options
-from tests.bm25 import need_lucene
+from tests.bm25_data import skip_without_lucene
 
 
 def java_home(folder: Path, release: str) -> Path:
@@ -91,7 +91,7 @@ def run_python(code: str, *arguments: str, **environment: str) -> subprocess.Com
 
 
 def test_any_folder_name_works_in_any_locale_and_java_prints_nothing(tmp_path: Path) -> None:
-    need_lucene()
+    skip_without_lucene()
     folder = tmp_path / "größe 索引"
     folder.mkdir()
     process = run_python(PIPELINE, str(folder), LC_ALL="C")
@@ -99,7 +99,7 @@ def test_any_folder_name_works_in_any_locale_and_java_prints_nothing(tmp_path: P
 
 
 def test_a_jvm_that_does_not_start_is_reported_with_its_place() -> None:
-    need_lucene()
+    skip_without_lucene()
     code = "from drtk.indexing.lucene.jvm import start_jvm; start_jvm()"
     process = run_python(code, DRTK_JAVA_OPTIONS="-XX:NoSuchOption")
     assert process.returncode == 1
@@ -127,7 +127,7 @@ except BrokenPipeError:
 
 
 def test_ctrl_c_interrupts_java_and_a_closed_pipe_is_an_exception() -> None:
-    need_lucene()
+    skip_without_lucene()
     with subprocess.Popen(
         [sys.executable, "-c", SLEEPER], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
@@ -142,7 +142,7 @@ def test_ctrl_c_interrupts_java_and_a_closed_pipe_is_an_exception() -> None:
 
 
 def test_exceptions_in_the_background_and_in_java_are_raised() -> None:
-    need_lucene()
+    skip_without_lucene()
     jvm.start_jvm()
     import jnius
 

@@ -14,25 +14,25 @@ from drtk.indexing.config import BM25IndexSettings, BM25SearchSettings
 from drtk.indexing.lucene.index import ImpactIndex, LuceneIndex
 from drtk.records import Passage
 from drtk.text.words import LUCENE_STOPWORDS
-from tests.bm25 import KNOWN, need_lucene, passages
+from tests.bm25_data import EXAMPLE_TEXTS, make_passages, skip_without_lucene
 
 PLAIN = {"stemmer": "none", "stopwords": "none"}
 
 
 @pytest.fixture(autouse=True, scope="module")
 def _lucene() -> None:
-    need_lucene()
+    skip_without_lucene()
 
 
 @pytest.fixture(scope="module")
 def known(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the folder of an index of KNOWN."""
-    return built(tmp_path_factory.mktemp("known") / "i", KNOWN)
+    return built(tmp_path_factory.mktemp("known") / "i", EXAMPLE_TEXTS)
 
 
 def built(folder: Path, texts: dict[str, str], **settings: object) -> Path:
     folder.mkdir(exist_ok=True)
-    LuceneIndex.build(passages(texts), folder, BM25IndexSettings(threads=2, **settings))
+    LuceneIndex.build(make_passages(texts), folder, BM25IndexSettings(threads=2, **settings))
     return folder
 
 
@@ -94,7 +94,7 @@ def test_both_engines_agree_where_words_and_lengths_are_the_same(tmp_path: Path)
     settings = BM25IndexSettings(stemmer="porter", stopwords="lucene")
     empty = {id for id, text in texts.items() if not set(text.split()) - LUCENE_STOPWORDS}
     kept = {id: text for id, text in texts.items() if id not in empty}  # without a word Lucene does not count them
-    Bm25sIndex.build(passages(kept), tmp_path / "bm25s", settings)
+    Bm25sIndex.build(make_passages(kept), tmp_path / "bm25s", settings)
     other = Bm25sIndex.open(tmp_path / "bm25s", BM25SearchSettings(k1=1.2, b=0.75))
     queries = ["run pony", "the relation of conditions", "happy sky sky", "a2"]
     for mine, theirs in zip(lucene.search(queries, 200), other.search(queries, 200), strict=True):
@@ -126,7 +126,7 @@ def test_ids_and_texts_of_every_alphabet_are_unchanged(tmp_path: Path) -> None:
 def test_title_and_text_are_indexed_and_empty_passages_are_left_out(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    given = [Passage("p", "text\nline\0nul", "Title"), Passage("q", "other"), *passages({"a": "", "b": " \n\t"})]
+    given = [Passage("p", "text\nline\0nul", "Title"), Passage("q", "other"), *make_passages({"a": "", "b": " \n\t"})]
     assert LuceneIndex.build(given, tmp_path, BM25IndexSettings()) == 2
     assert "2 empty passages" in caplog.text
     assert len(opened(tmp_path)) == 2
@@ -200,10 +200,10 @@ def test_the_language_chooses_the_analyzer(tmp_path: Path) -> None:
         ([Passage("p7", "\ud800")], {}, "'p7'"),
         # an id longer than a Lucene term may be (32,766 bytes)
         ([Passage("p", "one"), Passage("x" * 40_000, "two"), Passage("q", "three")], {}, r"indexed \d of 3 passages"),
-        (passages(KNOWN), {"language": "xx"}, "no analyzer for 'xx'"),
-        (passages(KNOWN), {"language": "de", "stemmer": "porter"}, "stemmer"),
-        (passages(KNOWN), {"language": "de", "stopwords": "none"}, "stopwords"),
-        (passages(KNOWN), {"stemmer": "snowball"}, "krovetz"),
+        (make_passages(EXAMPLE_TEXTS), {"language": "xx"}, "no analyzer for 'xx'"),
+        (make_passages(EXAMPLE_TEXTS), {"language": "de", "stemmer": "porter"}, "stemmer"),
+        (make_passages(EXAMPLE_TEXTS), {"language": "de", "stopwords": "none"}, "stopwords"),
+        (make_passages(EXAMPLE_TEXTS), {"stemmer": "snowball"}, "krovetz"),
     ],
 )
 def test_rejected_inputs(tmp_path: Path, given: list[Passage], settings: dict[str, object], problem: str) -> None:

@@ -12,13 +12,13 @@ import torch
 from torch import Tensor, nn
 
 from drtk.losses import RETRIEVER_LOSSES
-from drtk.losses.contrastive import infonce, known_positives, same_as_positive, simlm_full, simlm_paper
-from drtk.models.list_reranker import ListShape, init_list_reranker
-from tests.finetuning import settings_of, terms_of
+from drtk.losses.contrastive import infonce, mask_duplicate_positives, mask_labeled_positives, simlm_full, simlm_paper
+from drtk.models.list_reranker import ListRerankerConfig, init_list_reranker
 from tests.reference import finetuning as slow
 from tests.reference.finetuning import Asked, Masking, Similarity
 from tests.reference.hlatr import logits as slow_logits
 from tests.reference.hlatr import of_transformer
+from tests.retriever_setup import compute_terms, load_settings
 
 SEEDS = range(4)
 CONTRASTIVE: dict[str, tuple[Callable[..., Tensor], Callable[..., list[float]]]] = {
@@ -68,9 +68,9 @@ class Batch:
         if masking == "none":
             return None
         if masking == "duplicates":
-            return same_as_positive(self.numbers, len(self.asked))
+            return mask_duplicate_positives(self.numbers, len(self.asked))
         own = torch.arange(len(self.asked)) * self.n
-        return known_positives(self.numbers, self.answers, own=own)
+        return mask_labeled_positives(self.numbers, self.answers, own=own)
 
     def facts(self) -> dict[str, Tensor]:
         return {"passage_numbers": self.numbers, "positives": self.answers, "teacher": self.teacher}
@@ -111,7 +111,7 @@ def test_distillation_and_margins(similarity: Similarity, temperature: float, so
 def test_a_presets_whole_loss_with_shorter_vectors_beside(preset: str, masking: Masking):
     flags = {"duplicates": "mask_duplicate_positives", "answers": "mask_false_negatives"}
     changes = {flags[masking]: True} if masking != "none" else {}
-    settings = settings_of(preset, matryoshka=(2, 1), **changes)
+    settings = load_settings(preset, matryoshka=(2, 1), **changes)
     alpha = {"simlm-nq-distill-official": 1.0}.get(
         preset, 0.2
     )  # docs/methods/fine-tuning.md, docs/methods/distillation.md
@@ -128,12 +128,12 @@ def test_a_presets_whole_loss_with_shorter_vectors_beside(preset: str, masking: 
 
     for seed in SEEDS:
         batch = Batch(seed)
-        found = terms_of(settings, batch.queries, batch.passages, **batch.facts())
+        found = compute_terms(settings, batch.queries, batch.passages, **batch.facts())
         assert found["loss"] == close(slow.matryoshka(batch.asked, (2, 1), loss))
 
 
 def test_the_list_transformer_item_by_item():
-    shape = ListShape(width=10, depth=9, layers=3, hidden=8, heads=2, feedforward=12, dropout=0.1)
+    shape = ListRerankerConfig(width=10, depth=9, layers=3, hidden=8, heads=2, feedforward=12, dropout=0.1)
     model = init_list_reranker(shape, seed=1).double().eval()
     torch.manual_seed(2)
     for weight in model.parameters():

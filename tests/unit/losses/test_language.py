@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from drtk.losses.language import token_losses_sum
+from drtk.losses.language import linear_cross_entropy
 
 
 def inputs(n: int = 37, *, width: int = 8, vocabulary: int = 53, seed: int = 0, **to: torch.dtype) -> list[Tensor]:
@@ -33,7 +33,7 @@ def gradients(loss: Tensor, leaves: list[Tensor]) -> list[Tensor]:
 @pytest.mark.parametrize("chunk", [1, 4, 37, 1000, None])
 def test_value_and_gradients_are_those_of_plain_cross_entropy(chunk: int | None) -> None:
     *leaves, labels = inputs()
-    mine, wanted = token_losses_sum(*leaves, labels, chunk=chunk), plain(*leaves, labels)
+    mine, wanted = linear_cross_entropy(*leaves, labels, chunk=chunk), plain(*leaves, labels)
     assert mine.item() == pytest.approx(wanted.item(), rel=1e-5)
     # a factor, as the division by the number of labelled tokens is one
     for found, expected in zip(gradients(mine / 29, leaves), gradients(wanted / 29, leaves), strict=True):
@@ -43,7 +43,7 @@ def test_value_and_gradients_are_those_of_plain_cross_entropy(chunk: int | None)
 def test_the_gradient_is_that_of_finite_differences() -> None:
     features, weight, bias, labels = inputs(7, width=3, vocabulary=5, dtype=torch.float64)
     assert torch.autograd.gradcheck(
-        lambda f, w, b: token_losses_sum(f, w, b, labels, chunk=3), (features, weight, bias)
+        lambda f, w, b: linear_cross_entropy(f, w, b, labels, chunk=3), (features, weight, bias)
     )
 
 
@@ -51,7 +51,7 @@ def test_two_uses_of_one_table_add_their_gradients() -> None:
     # Tied embeddings: the table is looked up in the encoder and multiplied by in the head.
     features, weight, bias, labels = inputs()
     ids = labels.clamp(min=0)
-    found = gradients(token_losses_sum(features + weight[ids], weight, bias, labels, chunk=4), [weight])
+    found = gradients(linear_cross_entropy(features + weight[ids], weight, bias, labels, chunk=4), [weight])
     expected = gradients(plain(features + weight[ids], weight, bias, labels), [weight])
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
 
@@ -63,7 +63,7 @@ def test_known_answers_of_simlm() -> None:
     for chances in ((0.7, 0.2, 0.5), (0.6, 0.1, 0.4)):
         scores = torch.tensor([[math.log(chance), math.log(1 - chance)] for chance in chances])
         labels = torch.zeros(3, dtype=torch.long)
-        total += token_losses_sum(scores, torch.eye(2), torch.zeros(2), labels, chunk=2).item() / 3
+        total += linear_cross_entropy(scores, torch.eye(2), torch.zeros(2), labels, chunk=2).item() / 3
     assert total == pytest.approx(2.129654, abs=2e-6)
 
 
@@ -73,16 +73,16 @@ def test_the_mean_over_tokens_is_not_the_mean_of_means() -> None:
     scores = torch.stack([-wanted, torch.log1p(-torch.exp(-wanted))], dim=1)  # softmax: exp(-loss) and the rest
     labels = torch.tensor([0, 0, -100, 0, 0])
     rows = torch.cat([scores[:2], torch.full((1, 2), 50.0), scores[2:]])
-    loss = token_losses_sum(rows, torch.eye(2), None, labels)
+    loss = linear_cross_entropy(rows, torch.eye(2), None, labels)
     assert loss.item() / (labels != -100).sum().item() == pytest.approx(3.0, abs=1e-5)
 
 
 def test_no_tokens_cost_nothing() -> None:
     features, weight, bias, _ = inputs(0)
-    loss = token_losses_sum(features, weight, bias, torch.empty(0, dtype=torch.long))
+    loss = linear_cross_entropy(features, weight, bias, torch.empty(0, dtype=torch.long))
     assert loss.item() == 0.0
     assert all((gradient == 0).all() for gradient in gradients(loss, [features, weight, bias]))
-    all_ignored = token_losses_sum(*inputs()[:3], torch.full((37,), -100))
+    all_ignored = linear_cross_entropy(*inputs()[:3], torch.full((37,), -100))
     assert all_ignored.item() == 0.0
 
 
@@ -91,11 +91,11 @@ def test_half_precision_is_summed_in_float32(how: str) -> None:
     if how == "autocast":
         *leaves, labels = inputs(400)
         with torch.autocast("cpu", dtype=torch.bfloat16):
-            mine = token_losses_sum(*leaves, labels, chunk=64)
+            mine = linear_cross_entropy(*leaves, labels, chunk=64)
             wanted = F.cross_entropy(F.linear(*leaves).float(), labels, reduction="sum")
     else:
         *leaves, labels = inputs(400, dtype=torch.bfloat16)
-        mine, wanted = token_losses_sum(*leaves, labels, chunk=64), plain(*leaves, labels)
+        mine, wanted = linear_cross_entropy(*leaves, labels, chunk=64), plain(*leaves, labels)
     assert mine.dtype == torch.float32
     assert mine.item() == pytest.approx(wanted.item(), rel=2e-3)
     for found, expected in zip(gradients(mine, leaves), gradients(wanted, leaves), strict=True):
@@ -113,7 +113,7 @@ def kept_for_the_backward_pass(n: int, *, chunk: int) -> int:
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
-        token_losses_sum(*leaves, labels, chunk=chunk).backward()
+        linear_cross_entropy(*leaves, labels, chunk=chunk).backward()
     return sum(tensor.numel() for tensor in kept)
 
 
@@ -139,13 +139,13 @@ def test_no_tensor_on_the_way_has_the_logits_of_more_tokens_than_a_chunk() -> No
 
     *leaves, labels = inputs(300, vocabulary=500)
     with Largest() as largest:
-        token_losses_sum(*leaves, labels, chunk=10).backward()
+        linear_cross_entropy(*leaves, labels, chunk=10).backward()
     assert largest.values == 10 * 500  # of a chunk; all together would be 300 * 500
 
 
 def test_evaluation_computes_no_gradients() -> None:
     *leaves, labels = inputs()
     with torch.no_grad():
-        loss = token_losses_sum(*leaves, labels, chunk=4)
+        loss = linear_cross_entropy(*leaves, labels, chunk=4)
     assert not loss.requires_grad
     assert loss.item() == pytest.approx(plain(*leaves, labels).item(), rel=1e-5)

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from drtk.config import load_preset, merge
-from drtk.losses.ranking import pairwise_margin
+from drtk.losses.ranking import pairwise_margin_loss
 from drtk.query_expansion.config import QueryRerankerConfig
-from drtk.query_expansion.train_reranker import query_objective
+from drtk.query_expansion.train_reranker import make_objective
 from tests.reference import queries as slow
 
 OPTIONS = [
@@ -58,7 +58,7 @@ def test_the_pairwise_margin_loss_is_that_of_the_reference(seed: int) -> None:
     found = questions(seed)
     scores, ranks, there = padded(found)
     for options in OPTIONS:
-        fast = pairwise_margin(scores, ranks, there, **options)  # type: ignore[arg-type]
+        fast = pairwise_margin_loss(scores, ranks, there, **options)  # type: ignore[arg-type]
         assert float(fast) == pytest.approx(slow.batch_loss(found, **options), abs=1e-9, rel=1e-9), options
 
 
@@ -72,7 +72,7 @@ def test_scores_move_where_the_reference_goes_down(options: dict[str, Any]) -> N
     ]
     scores, ranks, there = padded(found)
     scores.requires_grad_()
-    pairwise_margin(scores, ranks, there, **options).backward()
+    pairwise_margin_loss(scores, ranks, there, **options).backward()
     assert scores.grad is not None
     for number, (row, labels) in enumerate(found):
         for place in range(len(row)):
@@ -98,8 +98,8 @@ class Planted(nn.Module):
 @pytest.mark.parametrize("preset", ["ear-ri", "ear-rd"])
 @pytest.mark.parametrize("options", OPTIONS)
 def test_presets_and_their_options_minimise_what_the_reference_says(preset: str, options: dict[str, Any]) -> None:
-    changes = {"pair_weight": options["weight"], "skip_ties": options["skip_ties"], "alpha": options["alpha"]}
-    objective = query_objective(merge(QueryRerankerConfig, load_preset(preset).settings, changes))
+    changes = {"pair_weight": options["weight"], "skip_ties": options["skip_ties"], "rank_margin": options["alpha"]}
+    objective = make_objective(merge(QueryRerankerConfig, load_preset(preset).settings, changes))
     for seed in range(4):
         found = questions(seed)
         _, ranks, there = padded(found)

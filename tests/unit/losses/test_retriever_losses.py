@@ -9,10 +9,10 @@ import torch
 import torch.nn.functional as F
 
 from drtk.losses import RETRIEVER_LOSSES
-from drtk.losses.contrastive import infonce, known_positives, same_as_positive, simlm_full, simlm_paper
-from drtk.losses.distillation import candidate_scores, kl, margin_mse
+from drtk.losses.contrastive import infonce, mask_duplicate_positives, mask_labeled_positives, simlm_full, simlm_paper
+from drtk.losses.distillation import kl_divergence, margin_mse, score_candidates
 from drtk.training.retriever_loss import learns_from_teacher
-from tests.finetuning import P, Q
+from tests.retriever_setup import P, Q
 
 LOSSES = {"infonce": infonce, "simlm-paper": simlm_paper, "simlm-full": simlm_full}
 TEACHER = torch.tensor([[4.0, 2.0, 1.0]])
@@ -53,11 +53,11 @@ def test_infonce_of_inner_products():
 
 def test_masks_of_duplicates_and_known_positives():
     # three queries, n = 2; passage 7 is the positive of queries 0 and 1, and a negative of query 2
-    mask = same_as_positive(torch.tensor([7, 1, 7, 2, 3, 7]), 3)
+    mask = mask_duplicate_positives(torch.tensor([7, 1, 7, 2, 3, 7]), 3)
     assert mask.int().tolist() == [[0, 0, 1, 0, 0, 1], [1, 0, 0, 0, 0, 1], [0, 0, 0, 0, 0, 0]]
     # n = 2: positives of query 0 are 7 and 2 (which is its own negative here), of query 1 1, of query 2 3
     passages, positives = torch.tensor([7, 2, 1, 7, 3, 2]), torch.tensor([[7, 2], [1, -1], [3, -1]])
-    mask = known_positives(passages, positives, own=torch.tensor([0, 2, 4]))
+    mask = mask_labeled_positives(passages, positives, own=torch.tensor([0, 2, 4]))
     assert mask.int().tolist() == [[0, 1, 0, 1, 0, 1], [0, 0, 0, 0, 0, 0], [0, 0, 0, 0, 0, 0]]
 
 
@@ -67,7 +67,7 @@ def test_masked_columns_leave_every_sum(loss: str, columns: int):
     given = {"similarity": "dot", "temperature": 1.0}
     vectors = torch.zeros(2, 3), torch.zeros(2, 3)
     assert LOSSES[loss](*vectors, **given).item() == pytest.approx(math.log(columns), abs=2e-6)
-    mask = same_as_positive(torch.tensor([4, 4]), 2)
+    mask = mask_duplicate_positives(torch.tensor([4, 4]), 2)
     assert LOSSES[loss](*vectors, **given, mask=mask).item() == 0.0
 
 
@@ -82,17 +82,19 @@ def test_a_positive_of_one_query_is_masked_where_it_is_no_negative():
 def test_kl_is_from_the_teacher_to_the_student():
     # sum of p_t log(p_t / p_s); reversed it is .103878. With soft labels: .761098 - .524267, the teacher's entropy
     student, shares = COSINES.unsqueeze(0) / 0.02, TEACHER.softmax(-1)
-    value = kl(QUERY, CANDIDATES, teacher=TEACHER, similarity="cosine", temperature=0.02).item()
+    value = kl_divergence(QUERY, CANDIDATES, teacher=TEACHER, similarity="cosine", temperature=0.02).item()
     assert value == pytest.approx(0.236832, abs=2e-6)
     soft, entropy = F.cross_entropy(student, shares).item(), -(shares * shares.log()).sum().item()
     assert value == pytest.approx(soft - entropy, abs=2e-6)
     one_wide = torch.ones(1, 1), TEACHER.T  # inner products of 1 with 4, 2, 1
-    reverse = kl(*one_wide, teacher=student, similarity="dot", temperature=1.0)
+    reverse = kl_divergence(*one_wide, teacher=student, similarity="dot", temperature=1.0)
     assert reverse.item() == pytest.approx(0.103878, abs=2e-6)
-    halved = kl(QUERY, CANDIDATES, teacher=2 * TEACHER, similarity="cosine", temperature=0.02, teacher_temperature=2.0)
+    halved = kl_divergence(
+        QUERY, CANDIDATES, teacher=2 * TEACHER, similarity="cosine", temperature=0.02, teacher_temperature=2.0
+    )
     assert halved.item() == pytest.approx(0.236832, abs=4e-6)
     # a second query whose teacher agrees with its student: (.236832 + 0) / 2
-    both = kl(
+    both = kl_divergence(
         QUERY.repeat(2, 1),
         CANDIDATES.repeat(2, 1),
         teacher=torch.cat([TEACHER, student]),
@@ -105,10 +107,10 @@ def test_kl_is_from_the_teacher_to_the_student():
 def test_queries_are_compared_with_their_own_candidates_only():
     # the second query's candidates are those of the first in reverse
     queries, candidates = QUERY.repeat(2, 1), 3 * torch.cat([CANDIDATES, CANDIDATES.flip(0)])
-    scores = candidate_scores(queries, candidates, similarity="cosine", temperature=0.02)
+    scores = score_candidates(queries, candidates, similarity="cosine", temperature=0.02)
     assert scores.tolist()[0] == pytest.approx([40.0, 35.0, 37.5], abs=1e-4)
     assert scores.tolist()[1] == pytest.approx([37.5, 35.0, 40.0], abs=1e-4)
-    assert candidate_scores(queries, candidates, similarity="dot", temperature=1.0)[0, 0].item() == pytest.approx(2.4)
+    assert score_candidates(queries, candidates, similarity="dot", temperature=1.0)[0, 0].item() == pytest.approx(2.4)
 
 
 def test_margins_are_compared():

@@ -14,7 +14,7 @@ import pytest
 from drtk.errors import DrtkError, UsageError
 from drtk.mining.audit import Audit
 from drtk.mining.miner import Miner
-from tests.running import command, write
+from tests.run_commands import run_command, write_text
 
 QUERIES, DEPTH = 120, 10  # two windows
 
@@ -26,12 +26,12 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for q in range(QUERIES):
         order = [q + 1, q + 2, q, *range(q + 3, q + DEPTH)]
         lines += [f"q{q} Q0 d{d % QUERIES} {rank} {11 - rank} t\n" for rank, d in enumerate(order, start=1)]
-    write(tmp_path / "bm25.run", "".join(lines))
-    write(tmp_path / "qrels.tsv", "".join(f"q{q}\td{q}\t1\n" for q in range(QUERIES)))
+    write_text(tmp_path / "bm25.run", "".join(lines))
+    write_text(tmp_path / "qrels.tsv", "".join(f"q{q}\td{q}\t1\n" for q in range(QUERIES)))
     rows = [{"_id": f"d{q}", "title": f"No. {q}", "text": f"this is <passage> number {q}"} for q in range(QUERIES)]
-    write(tmp_path / "corpus.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+    write_text(tmp_path / "corpus.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
     asked = [{"_id": f"q{q}", "text": f"which <number> has {q}?", "answers": [str(q + 1)]} for q in range(QUERIES)]
-    write(tmp_path / "queries.jsonl", "".join(json.dumps(row) + "\n" for row in asked))
+    write_text(tmp_path / "queries.jsonl", "".join(json.dumps(row) + "\n" for row in asked))
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -45,13 +45,13 @@ def read(path: Path) -> list[dict[str, Any]]:
 
 
 def test_the_seed_selects_the_sampled_negatives(world: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    first, again, other = (command(capfd, *CALL, "--keep", "4", "--seed", seed) for seed in ("1", "1", "2"))
+    first, again, other = (run_command(capfd, *CALL, "--negatives", "4", "--seed", seed) for seed in ("1", "1", "2"))
     assert first == again != other
 
 
 def test_every_candidate_is_kept_dropped_or_not_drawn(world: Path, capfd: pytest.CaptureFixture[str]) -> None:
     # the positive has 8: --margin 2 asks for 6 or less, ranks 5 to 10; ranks 1, 2 and 4 (10, 9, 7) go; 4 of 6 are drawn
-    command(capfd, *CALL, "--margin", "2", "--keep", "4", "--audit", "audit.jsonl.gz", "-o", "out.jsonl")
+    run_command(capfd, *CALL, "--margin", "2", "--negatives", "4", "--audit", "audit.jsonl.gz", "-o", "out.jsonl")
     rows, examples = read(world / "audit.jsonl.gz"), read(world / "out.jsonl")
     assert [row["query_id"] for row in rows] == [row["query_id"] for row in examples]
     for row, example in zip(rows, examples, strict=True):
@@ -68,10 +68,10 @@ def test_every_candidate_is_kept_dropped_or_not_drawn(world: Path, capfd: pytest
 
 
 def test_queries_that_make_no_example_are_in_the_audit_too(world: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    write(world / "qrels.tsv", "q0\td0\t0\nq1\td1\t1\nq2\td2\t1\n")
-    write(world / "bm25.run", (world / "bm25.run").read_text() + "zz Q0 d4 1 0.5 t\n")
-    write(world / "qrels.tsv", (world / "qrels.tsv").read_text() + "zz\td0\t1\n")
-    command(capfd, *CALL, "--max-score", "0.5", "--audit", "audit.jsonl", "-o", "out.jsonl")
+    write_text(world / "qrels.tsv", "q0\td0\t0\nq1\td1\t1\nq2\td2\t1\n")
+    write_text(world / "bm25.run", (world / "bm25.run").read_text() + "zz Q0 d4 1 0.5 t\n")
+    write_text(world / "qrels.tsv", (world / "qrels.tsv").read_text() + "zz\td0\t1\n")
+    run_command(capfd, *CALL, "--max-score", "0.5", "--audit", "audit.jsonl", "-o", "out.jsonl")
     reasons = ["without_positives", "without_negatives", "without_negatives", None]
     assert [row.get("left_out") for row in read(world / "audit.jsonl")] == reasons
     counts = json.loads((world / "out.jsonl.meta.json").read_text())["counts"]
@@ -81,25 +81,25 @@ def test_queries_that_make_no_example_are_in_the_audit_too(world: Path, capfd: p
 
 def test_no_example_at_all_is_an_error_that_says_why(world: Path, capfd: pytest.CaptureFixture[str]) -> None:
     # one query without a positive; the others find 9 candidates each, all above .5
-    write(world / "qrels.tsv", (world / "qrels.tsv").read_text().replace("q0\td0\t1", "q0\td0\t0"))
+    write_text(world / "qrels.tsv", (world / "qrels.tsv").read_text().replace("q0\td0\t1", "q0\td0\t0"))
     call = [*CALL, "--audit", "audit.jsonl", "--report", "report.txt", "-o", "out.jsonl"]
-    why = r"^no query makes an example: 1 without positives, 119 without negatives \(of 1,071 candidates "
+    why = r"^there are no examples to write: 1 without positives, 119 without negatives \(of 1,071 candidates "
     with pytest.raises(DrtkError, match=why + r"1,071 dropped by max-score\)$") as fault:
-        command(capfd, *call, "--max-score", "0.5")
+        run_command(capfd, *call, "--max-score", "0.5")
     assert fault.value.status == 1
     assert sorted(path.name for path in world.glob("*out*")) == []  # no empty file, and nothing to resume
     for side in ("audit.jsonl", "report.txt"):
         assert (world / side).read_text().count("\n") > 5  # which query lost what
     assert sorted(path.name for path in world.glob("*part*")) == []
-    command(capfd, *call, "--force")
-    with pytest.raises(DrtkError, match=why + r"1,071 not drawn\)$"):
-        command(capfd, *call, "--keep", "0", "--force")
+    run_command(capfd, *call, "--force")
+    with pytest.raises(DrtkError, match=why + r"1,071 not sampled\)$"):
+        run_command(capfd, *call, "--negatives", "0", "--force")
     assert (world / "out.jsonl").read_text().count("\n") == 119  # the former output is not lost
 
 
 def test_the_report_says_how_many_how_hard_and_how_suspicious(world: Path, capfd: pytest.CaptureFixture[str]) -> None:
     texts = ["--queries", "queries.jsonl", "--corpus", "corpus.jsonl"]
-    printed = command(capfd, *CALL, *texts, "--report", "-", "-o", "out.jsonl")
+    printed = run_command(capfd, *CALL, *texts, "--report", "-", "-o", "out.jsonl")
     found = {tuple(re.split(r"\s{2,}", line.strip())) for line in printed.splitlines()}
     assert ("queries", "120") in found
     assert ("negatives", "1,080") in found
@@ -107,21 +107,21 @@ def test_the_report_says_how_many_how_hard_and_how_suspicious(world: Path, capfd
     assert ("1 to 10", "1,080", "100.0%") in found
     # ranks 1 and 2 are above the positive: 240. The answer is the next number: d(i+1), but q119's, 120, is nowhere: 119,
     # all of them rank 1 and counted above already
-    assert ("scores as high as the positive in its source, or higher", "240", "22.2%") in found
+    assert ("score in its source at least the positive's", "240", "22.2%") in found
     assert ("contains an answer of the query", "119", "11.0%") in found
     assert ("any of these", "240", "22.2%") in found
 
 
 def test_the_page_stands_alone_and_shows_texts_to_judge(world: Path, capfd: pytest.CaptureFixture[str]) -> None:
     texts = ["--queries", "queries.jsonl", "--corpus", "corpus.jsonl"]
-    command(capfd, *CALL, *texts, "--margin", "2", "--report", "report.html", "-o", "out.jsonl")
+    run_command(capfd, *CALL, *texts, "--margin", "2", "--report", "report.html", "-o", "out.jsonl")
     page = (world / "report.html").read_text()
     assert page.startswith("<!DOCTYPE html>")
     assert not re.search(r"(src|href)=|<script|https?:", page)
     assert "which &lt;number&gt; has" in page
     assert "&lt;passage&gt;" in page
     assert "<number>" not in page
-    assert "dropped: less than --margin below the positive, limit 6" in page
+    assert "dropped: score within the margin of the positive&#39;s, limit 6" in page
     assert page.count("positive, rank 3 of bm25") == 20
     assert re.search(r"negative, rank \d+ of bm25, score ", page)
     assert page.count("<details>") == 20
@@ -130,16 +130,16 @@ def test_the_page_stands_alone_and_shows_texts_to_judge(world: Path, capfd: pyte
 
 
 def test_side_files_are_not_overwritten_and_have_a_place(world: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    write(world / "there", "mine")
+    write_text(world / "there", "mine")
     for option in ("--audit", "--report"):
-        with pytest.raises(DrtkError, match="there: exists already; --force replaces it"):
-            command(capfd, *CALL, option, "there", "-o", "out.jsonl")
+        with pytest.raises(DrtkError, match="there: exists already; `force` replaces it"):
+            run_command(capfd, *CALL, option, "there", "-o", "out.jsonl")
         with pytest.raises(DrtkError, match="no/x: there is no folder no"):
-            command(capfd, *CALL, option, "no/x", "-o", "out.jsonl")
+            run_command(capfd, *CALL, option, "no/x", "-o", "out.jsonl")
     with pytest.raises(UsageError, match="--output and --report name the same output, -;"):
-        command(capfd, *CALL, "--report", "-")
+        run_command(capfd, *CALL, "--report", "-")
     with pytest.raises(UsageError, match=r"--output and --audit name the same output, out\.jsonl;"):
-        command(capfd, *CALL, "--audit", "out.jsonl", "-o", "out.jsonl")
+        run_command(capfd, *CALL, "--audit", "out.jsonl", "-o", "out.jsonl")
     assert (world / "there").read_text() == "mine"
 
 
@@ -151,10 +151,10 @@ class Killed(BaseException):
 def test_an_interrupted_run_goes_on_with_its_audit_and_its_report(
     windows: int, world: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    more = ["--queries", "queries.jsonl", "--corpus", "corpus.jsonl", "--margin", "2", "--keep", "4"]
+    more = ["--queries", "queries.jsonl", "--corpus", "corpus.jsonl", "--margin", "2", "--negatives", "4"]
     whole = ["--audit", "whole.audit.zst", "--report", "whole.html", "-o", "whole.jsonl"]
     parts = ["--audit", "audit.zst", "--report", "report.html", "-o", "out.jsonl"]
-    command(capfd, *CALL, *more, *whole)
+    run_command(capfd, *CALL, *more, *whole)
     mine, done = Miner.mine, Counter[str]()
 
     def until_killed(self: Miner, window: Any) -> Any:
@@ -166,9 +166,9 @@ def test_an_interrupted_run_goes_on_with_its_audit_and_its_report(
     with monkeypatch.context() as patch:
         patch.setattr(Miner, "mine", until_killed)
         with pytest.raises(Killed):
-            command(capfd, *CALL, *more, *parts)
+            run_command(capfd, *CALL, *more, *parts)
     assert (world / "audit.zst.part").exists() == (windows > 1)
-    command(capfd, *CALL, *more, *parts, "--resume")
+    run_command(capfd, *CALL, *more, *parts, "--resume")
     assert (world / "out.jsonl").read_bytes() == (world / "whole.jsonl").read_bytes()
     assert (world / "report.html").read_bytes() == (world / "whole.html").read_bytes()
     assert unpacked(world / "audit.zst") == unpacked(world / "whole.audit.zst")
@@ -196,9 +196,9 @@ def test_a_run_that_ended_between_its_audit_and_its_examples_goes_on(
     with monkeypatch.context() as patch:
         patch.setattr(Audit, "commit", then_killed)
         with pytest.raises(Killed):
-            command(capfd, *CALL, "--audit", "audit.jsonl", "-o", "out.jsonl")
+            run_command(capfd, *CALL, "--audit", "audit.jsonl", "-o", "out.jsonl")
     assert (world / "audit.jsonl").exists()
     before = (world / "audit.jsonl").read_bytes()
-    command(capfd, *CALL, "--audit", "audit.jsonl", "-o", "out.jsonl", "--resume")
+    run_command(capfd, *CALL, "--audit", "audit.jsonl", "-o", "out.jsonl", "--resume")
     assert (world / "audit.jsonl").read_bytes() == before
     assert len(read(world / "out.jsonl")) == QUERIES

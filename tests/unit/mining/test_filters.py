@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from drtk.errors import DrtkError, MismatchError, UsageError
-from drtk.mining.candidates import Hits, MiningQuery, Pool
+from drtk.mining.candidates import CandidatePool, Hits, MiningQuery
 from drtk.mining.config import MineSettings
 from drtk.mining.content_filters import (
     CosineFilter,
@@ -20,7 +20,7 @@ from drtk.mining.content_filters import (
     PassageTexts,
     VectorsById,
     compute_overlap,
-    shingles,
+    make_shingles,
 )
 from drtk.mining.filters import (
     UNRETRIEVED,
@@ -33,19 +33,21 @@ from drtk.mining.miner import Miner
 from drtk.mining.policies import Policy
 from drtk.mining.sources import QueryStream, Sources
 from drtk.records import Query
-from drtk.runtime.inputs import Intake
-from tests.running import write
-from tests.vectors import embeddings
+from drtk.runtime.inputs import InputTracker
+from tests.embedding_folders import write_embeddings
+from tests.run_commands import write_text
 
 Scored = Sequence[tuple[str, float]]
 
 
-def build_pool(hits: Mapping[str, Hits], *positives: str) -> Pool:
-    queries = QueryStream(Sources([]), Intake(), judgements={"q": dict.fromkeys(positives, 1)})
+def build_pool(hits: Mapping[str, Hits], *positives: str) -> CandidatePool:
+    queries = QueryStream(Sources([]), InputTracker(), judgements={"q": dict.fromkeys(positives, 1)})
     return Miner(queries, Policy(keep=None), 1).build_pool(MiningQuery("q", dict(hits), Query("q", "what")))
 
 
-def filtered(rankings: Mapping[str, Scored], *positives: str, **options: Any) -> tuple[dict[str, list[str]], Pool]:
+def filtered(
+    rankings: Mapping[str, Scored], *positives: str, **options: Any
+) -> tuple[dict[str, list[str]], CandidatePool]:
     """Return the candidates that each source has left, and the pool."""
     hits = {name: Hits([id for id, _ in found], [score for _, score in found]) for name, found in rankings.items()}
     pool = build_pool(hits, *positives)
@@ -137,17 +139,17 @@ def test_limits_by_source_and_rejected_limits() -> None:
 
 def test_overlap_counts_shared_runs_of_three_words() -> None:
     # "a b c d" has abc and bcd, "b c d e" has bcd and cde: one of three
-    assert compute_overlap(shingles("a b c d"), shingles("B, c. D e!")) == pytest.approx(1 / 3)
-    assert compute_overlap(shingles("The same  words"), shingles("the SAME words.")) == 1.0
-    assert compute_overlap(shingles("short"), shingles("short")) == 1.0
-    assert compute_overlap(shingles("one two"), shingles("one three")) == 0.0
-    assert compute_overlap(shingles(""), shingles("!")) == 1.0
+    assert compute_overlap(make_shingles("a b c d"), make_shingles("B, c. D e!")) == pytest.approx(1 / 3)
+    assert compute_overlap(make_shingles("The same  words"), make_shingles("the SAME words.")) == 1.0
+    assert compute_overlap(make_shingles("short"), make_shingles("short")) == 1.0
+    assert compute_overlap(make_shingles("one two"), make_shingles("one three")) == 0.0
+    assert compute_overlap(make_shingles(""), make_shingles("!")) == 1.0
 
 
 def test_the_nearest_positive_counts_and_vectors_need_not_be_of_length_one(tmp_path: Path) -> None:
     # cosines of a: 4/5 with p (the same as (.8, .6)), 0 with r (0, -.5)...: (4, 3) . (0, -1) / 5 = -.6
     vectors = [[2, 0], [0, -0.5], [4, 3], [0, -7]]
-    folder = embeddings(tmp_path / "v", vectors, ["p", "r", "a", "b"], shard_size=3)
+    folder = write_embeddings(tmp_path / "v", vectors, ["p", "r", "a", "b"], shard_size=3)
     check = CosineFilter(VectorsById(folder), 0.9)
     pool = build_pool({"run": Hits(["a", "b"])}, "p", "r")
     check.measure([pool], [["a", "b"]])
@@ -156,7 +158,7 @@ def test_the_nearest_positive_counts_and_vectors_need_not_be_of_length_one(tmp_p
 
 
 def test_non_finite_vectors_are_reported(tmp_path: Path) -> None:
-    found = VectorsById(embeddings(tmp_path / "v", [[1, 0], [0, 1], [1, 1]], ["a", "b", "c"], shard_size=2))
+    found = VectorsById(write_embeddings(tmp_path / "v", [[1, 0], [0, 1], [1, 1]], ["a", "b", "c"], shard_size=2))
     np.save(tmp_path / "v" / "00000.npy", np.float32([[1, 0], [np.nan, 1]]))
     assert found.take(["c"]).shape == (1, 2)
     with pytest.raises(DrtkError, match=r"v/00000\.npy: row 1: the vector of 'b' has NaN or infinite numbers"):
@@ -164,12 +166,12 @@ def test_non_finite_vectors_are_reported(tmp_path: Path) -> None:
 
 
 def test_vectors_that_lack_are_counted(tmp_path: Path) -> None:
-    found = VectorsById(embeddings(tmp_path / "v", [[1, 0], [0, 1]], ["a", "b"]))
+    found = VectorsById(write_embeddings(tmp_path / "v", [[1, 0], [0, 1]], ["a", "b"]))
     assert found.take(["b", "a", "b"]).tolist() == [[0, 1], [1, 0], [0, 1]]
     with pytest.raises(MismatchError, match="v: has no vector of 'x' and 1 more"):
         found.take(["a", "x", "y"])
-    with pytest.raises(MismatchError, match="has vectors of queries"):
-        VectorsById(embeddings(tmp_path / "q", [[1, 0]], ["a"], role="query"))
+    with pytest.raises(MismatchError, match="contains vectors of queries"):
+        VectorsById(write_embeddings(tmp_path / "q", [[1, 0]], ["a"], role="query"))
 
 
 class Judge:
@@ -188,7 +190,7 @@ class Judge:
 
 def texts_of(tmp_path: Path, **texts: str) -> PassageTexts:
     rows = [{"_id": id, "title": "T" if id == "a" else "", "text": text} for id, text in texts.items()]
-    return PassageTexts(str(write(tmp_path / "corpus.jsonl", "".join(json.dumps(row) + "\n" for row in rows))))
+    return PassageTexts(str(write_text(tmp_path / "corpus.jsonl", "".join(json.dumps(row) + "\n" for row in rows))))
 
 
 def test_a_cross_encoder_reads_title_and_text_and_the_lowest_positive_sets_the_limit(tmp_path: Path) -> None:

@@ -23,10 +23,10 @@ from drtk.mining.miner import RANDOM, Miner
 from drtk.mining.policies import MSMARCO, TEVATRON, Policy
 from drtk.mining.sources import QueryStream, Sources
 from drtk.records import Example, Passage
-from drtk.runtime.inputs import Intake
-from tests.running import command, write
-from tests.tiny import collection, tiny_crossencoder, write_collection
-from tests.vectors import embeddings
+from drtk.runtime.inputs import InputTracker
+from tests.embedding_folders import write_embeddings
+from tests.run_commands import run_command, write_text
+from tests.tiny_models import make_collection, save_tiny_cross_encoder, write_collection
 
 
 def rows_of(text: str) -> dict[str, dict[str, Any]]:
@@ -54,7 +54,7 @@ def mine(
 ) -> tuple[Example | None, Miner]:
     """Return the example of a query with these hits and judgements, and the miner."""
     ids = None if corpus is None else CorpusIds(Passage(id, "text") for id in corpus)
-    queries = QueryStream(Sources([]), Intake(), {}, ids, {query: grades}, by_source=by_source)
+    queries = QueryStream(Sources([]), InputTracker(), {}, ids, {query: grades}, by_source=by_source)
     miner = Miner(queries, replace(policy, depth=depth), seed)
     by_name = hits if isinstance(hits, dict) else {"run": hits}
     (pool,) = miner.mine([MiningQuery(query, {name: Hits(found) for name, found in by_name.items()})])
@@ -143,18 +143,20 @@ def test_several_runs_are_mixed_and_each_negative_says_which_it_is_from() -> Non
 def made(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
     folder = tmp_path_factory.mktemp("made")
     write_collection(folder, 40)
-    passages = collection(40)[0]
+    passages = make_collection(40)[0]
     passages[7]["text"] = passages[3]["text"].upper().replace(" ", ", ")
-    write(folder / "corpus.jsonl", "".join(json.dumps(row) + "\n" for row in passages))
+    write_text(folder / "corpus.jsonl", "".join(json.dumps(row) + "\n" for row in passages))
     order = {q: [(q + 1) % 40, (q + 2) % 40, q, *((q + step) % 40 for step in range(3, 10))] for q in range(40)}
     lines = [
         f"q{q} Q0 d{d} {rank} {20 - rank} t\n" for q, found in order.items() for rank, d in enumerate(found, start=1)
     ]
-    write(folder / "bm25.run", "".join(lines))
-    write(folder / "qrels.tsv", "".join(f"q{q}\td{q}\t1\n" for q in range(40)))
-    tiny_crossencoder(folder / "ce")
+    write_text(folder / "bm25.run", "".join(lines))
+    write_text(folder / "qrels.tsv", "".join(f"q{q}\td{q}\t1\n" for q in range(40)))
+    save_tiny_cross_encoder(folder / "ce")
     angles = np.arange(40) * 0.1  # cos(.1) = .995, cos(.2) = .980, cos(.3) = .955, cos(.4) = .921
-    embeddings(folder / "vectors", np.stack([np.cos(angles), np.sin(angles)], axis=1), [f"d{at}" for at in range(40)])
+    write_embeddings(
+        folder / "vectors", np.stack([np.cos(angles), np.sin(angles)], axis=1), [f"d{at}" for at in range(40)]
+    )
     return SimpleNamespace(folder=folder, passages=passages, order=order)
 
 
@@ -181,12 +183,12 @@ def count_equal_texts(world: SimpleNamespace) -> int:
 
 def count_near_by_cross_encoder(world: SimpleNamespace) -> int:
     """Count the candidates that the model in "ce" does not score at least .01 below their query's positive."""
-    from drtk.models.cross_encoder import Scorer
+    from drtk.models.cross_encoder import CrossEncoderScorer
 
-    score = Scorer(str(world.folder / "ce"), device="cpu")
+    score = CrossEncoderScorer(str(world.folder / "ce"), device="cpu")
     texts = [f"{passage['title']} {passage['text']}" for passage in world.passages]
     near = 0
-    for query, row in enumerate(collection(40)[1]):
+    for query, row in enumerate(make_collection(40)[1]):
         right, *others = score([(row["text"], texts[at]) for at in (query, *(at for at, _ in candidates_of(query)))])
         near += sum(other > right - 0.01 for other in others)
     return near
@@ -213,7 +215,7 @@ def test_every_filter_says_how_many_it_dropped_in_manifest_summary_and_audit(
     options, counted = DROPPED[name]
     expected = {by: count(world) if callable(count) else count for by, count in counted.items()}
     assert all(expected.values())
-    write(world.folder / "other.tsv", (world.folder / "qrels.tsv").read_text().replace("q0\td0\t", "q0\td20\t"))
+    write_text(world.folder / "other.tsv", (world.folder / "qrels.tsv").read_text().replace("q0\td0\t", "q0\td20\t"))
     capfd.readouterr()
     out, audit_file = tmp_path / "out.jsonl", tmp_path / "audit.jsonl"
     app([*CALL, *options.split(), "--audit", str(audit_file), "-o", str(out)], standalone_mode=False)
@@ -237,8 +239,8 @@ def test_random_passages_that_a_filter_rejects_and_queries_below_the_floor_are_c
     world: SimpleNamespace, capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     out, audit = tmp_path / "out.jsonl", tmp_path / "audit.jsonl"
-    more = ["--corpus", "corpus.jsonl", "--vectors", "vectors", "--max-cosine", "0.95", "--floor", "38"]
-    command(capfd, *CALL, *more, "--audit", audit, "--report", tmp_path / "report.txt", "-o", out)
+    more = ["--corpus", "corpus.jsonl", "--vectors", "vectors", "--max-cosine", "0.95", "--min-negatives", "38"]
+    run_command(capfd, *CALL, *more, "--audit", audit, "--report", tmp_path / "report.txt", "-o", out)
     row = rows_of(audit.read_text())["q5"]
     assert sorted(one["id"] for one in row["dropped"]) == ["d6", "d7", "d8"]  # which the run has
     rejected = {one["id"]: (one["source"], one["by"], one["limit"]) for one in row["random_refused"]}
@@ -246,21 +248,21 @@ def test_random_passages_that_a_filter_rejects_and_queries_below_the_floor_are_c
     # Before q's passage lie three, but for q0, q1 and q2: 37 * 3 + 2 + 1. At most 40 - 1 - 3 = 36 are left of the 38 wanted.
     counts = counts_of(out)
     assert (counts["passages"]["random_refused"], counts["below_floor"]) == (114, 40)
-    assert "random passages that a filter refused" in (tmp_path / "report.txt").read_text()
+    assert "random passages rejected by a filter" in (tmp_path / "report.txt").read_text()
 
 
 def test_a_scorer_reads_as_it_was_trained_and_scores_as_score_does(
     world: SimpleNamespace, capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    model = tiny_crossencoder(tmp_path / "ours")  # as train-reranker leaves it: "title: text"
+    model = save_tiny_cross_encoder(tmp_path / "ours")  # as train-reranker leaves it: "title: text"
     manifest = {"command": "drtk train-reranker", "settings": {}, "inputs": [], "pairing": {"title": "colon"}}
-    write(model / "meta.json", json.dumps(manifest))
-    few = write(tmp_path / "few.tsv", "q5\td5\t1\nq6\td6\t1\n")
+    write_text(model / "meta.json", json.dumps(manifest))
+    few = write_text(tmp_path / "few.tsv", "q5\td5\t1\nq6\td6\t1\n")
     out, scored = tmp_path / "mined.jsonl", tmp_path / "scored.jsonl"
     call = ["mine-negatives", "bm25.run", "--qrels", few, "--policy", "tevatron", *TEXTS, "--scorer", model]
     for mining, scoring in (([], []), (["--scorer-logits"], ["--logits"])):
-        command(capfd, *call, *mining, "-o", out, "--force")
-        command(capfd, "score", out, *TEXTS, "--model", model, *scoring, "-o", scored, "--force")
+        run_command(capfd, *call, *mining, "-o", out, "--force")
+        run_command(capfd, "score", out, *TEXTS, "--model", model, *scoring, "-o", scored, "--force")
         examples, rows = rows_of(out.read_text()), rows_of(scored.read_text())
         assert examples.keys() == rows.keys() == {"q5", "q6"}
         for query_id, row in rows.items():
@@ -268,37 +270,37 @@ def test_a_scorer_reads_as_it_was_trained_and_scores_as_score_does(
                 assert examples[query_id]["scores"][side] == pytest.approx(row["scores"][side], abs=5e-5)
     scores = examples["q5"]["scores"]
     margin = scores["positives"][0] - sorted(scores["negatives"])[4]
-    limited = rows_of(command(capfd, *call, "--scorer-logits", "-q", "--ce-margin", str(margin)))["q5"]["scores"]
+    limited = rows_of(run_command(capfd, *call, "--scorer-logits", "-q", "--ce-margin", str(margin)))["q5"]["scores"]
     assert 4 <= len(limited["negatives"]) <= 5
     assert max(limited["negatives"]) <= limited["positives"][0] - margin
     with pytest.raises(MismatchError, match="ours: was trained with `title` colon; join contradicts it"):
-        command(capfd, *call, "--scorer-title", "join")
+        run_command(capfd, *call, "--scorer-title", "join")
     # another model in the folder's place: what the old one scored is not up to date
-    command(capfd, *call, "-o", out, "--force")
+    run_command(capfd, *call, "-o", out, "--force")
     for renewed in (False, True):
         if renewed:
-            write(model / "meta.json", json.dumps(manifest | {"seed": 2}))
+            write_text(model / "meta.json", json.dumps(manifest | {"seed": 2}))
         capfd.readouterr()
         app([*map(str, call), "-o", str(out), "--skip-done", "--force"], standalone_mode=False)
         assert ("is up to date" in capfd.readouterr().err) is not renewed
 
 
 def test_the_activation_says_what_scores_can_be(tmp_path: Path) -> None:
-    from drtk.models.cross_encoder import Scorer
+    from drtk.models.cross_encoder import CrossEncoderScorer
 
     for name, bounds in (("Identity", (-inf, inf)), ("Tanh", (-1, 1)), ("Sigmoid", (0, 1))):
         options = {"sbert_ce_default_activation_function": f"torch.nn.modules.{name}"}
-        model = str(tiny_crossencoder(tmp_path / name, **options))
-        assert Scorer(model, device="cpu").bounds == bounds
-    assert Scorer(model, device="cpu", logits=True).bounds == (-inf, inf)
+        model = str(save_tiny_cross_encoder(tmp_path / name, **options))
+        assert CrossEncoderScorer(model, device="cpu").bounds == bounds
+    assert CrossEncoderScorer(model, device="cpu", logits=True).bounds == (-inf, inf)
 
 
 REJECTED = {  # options added to a call with a run and judgements, and the error
-    "--floor 5": "`floor` adds random passages: `corpus` is required",
-    "--max-overlap 0.9": "`max_overlap` compares texts: `corpus` is required",
-    "--max-cosine 0.9": "`max_cosine` compares vectors: `vectors`",
-    "--scorer x": "`scorer` reads texts: `queries` and `corpus` are required",
-    "--policy nq": "`policy` nq matches answers: `queries` and `corpus` are required",
+    "--min-negatives 5": "`floor` adds random passages; `corpus` is required",
+    "--max-overlap 0.9": "`max_overlap` compares texts; `corpus` is required",
+    "--max-cosine 0.9": "`max_cosine` compares vectors; `vectors`",
+    "--scorer x": "`scorer` reads texts; `queries` and `corpus` are required",
+    "--policy nq": "`policy` nq matches answers; `queries` and `corpus` are required",
     "--policy sbert": "`ce_margin`, `ce_max` and `policy` sbert compare cross-encoder scores",
     "--ce-max 1": "`ce_margin`, `ce_max` and `policy` sbert compare cross-encoder scores",
     "--source-name x y.run": "one name for several runs",
@@ -306,10 +308,10 @@ REJECTED = {  # options added to a call with a run and judgements, and the error
     "--unretrieved keep --max-score 3": "--unretrieved goes with --margin or --max-share",
     "--match regex --report r.txt": "`match` has no effect unless answers are matched",
     "--match-title": "`match_title` has no effect unless answers are matched",
-    "--query-vectors vectors": "`query_vectors` goes with an index among the sources",
-    "--model nosuch": "`model` goes with an index among the sources",
-    "--prompt x": "`prompt` goes with an index among the sources",
-    "--k1 1.2": "`k1` goes with an index among the sources",
+    "--query-vectors vectors": "`query_vectors` has no effect unless a source is an index",
+    "--model nosuch": "`model` has no effect unless a source is an index",
+    "--prompt x": "`prompt` has no effect unless a source is an index",
+    "--k1 1.2": "`k1` has no effect unless a source is an index",
 }
 
 
@@ -318,53 +320,55 @@ def test_options_without_an_effect_are_rejected_and_others_accepted(
 ) -> None:
     for options, problem in REJECTED.items():
         with pytest.raises(UsageError, match=f"^{problem}"):
-            command(capfd, *CALL, *options.split())
+            run_command(capfd, *CALL, *options.split())
     for accepted in (
         ["--no-scorer-logits", "--unretrieved", "drop", "--margin", "1"],
         ["--match", "regex", "--report"],
     ):
         parts = [*accepted, *([tmp_path / "r.txt"] if accepted[-1] == "--report" else [])]
-        assert command(capfd, *CALL, *TEXTS, "-q", *parts, "-o", tmp_path / "out.jsonl", "--force") == ""
+        assert run_command(capfd, *CALL, *TEXTS, "-q", *parts, "-o", tmp_path / "out.jsonl", "--force") == ""
 
 
 def test_judgements_are_checked(world: SimpleNamespace, capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     call = ["mine-negatives", "bm25.run", "--corpus", "corpus.jsonl", "--qrels", tmp_path / "qrels"]
     with pytest.raises(UsageError, match="`qrels` is required"):
-        command(capfd, *call[:2])
+        run_command(capfd, *call[:2])
     for content, fault, problem in (
-        ("", DrtkError, "qrels: holds no judgements"),
-        ("x\td1\t1\n", MismatchError, r"no query of the runs has judgements \(runs: 'q0', judgements: 'x'\)"),
+        ("", DrtkError, "qrels: contains no judgments"),
+        ("x\td1\t1\n", MismatchError, r"no query of the runs has judgments \(runs: 'q0', judgments: 'x'\)"),
         ("q0\td1\t1\nq0\td1\t2\n", RecordError, "qrels:2: document 'd1' is judged a second time for query 'q0'"),
         ("q1\td1\t1\nq2\tzz\t1\nq3\tzz\t1\n", RecordError, r"qrels:2: passage 'zz' is not in the corpus \(1 more"),
     ):
-        write(tmp_path / "qrels", content)
+        write_text(tmp_path / "qrels", content)
         with pytest.raises(fault, match=problem):
-            command(capfd, *call)
-    write(tmp_path / "qrels", "q1\tzz\t1\n")
+            run_command(capfd, *call)
+    write_text(tmp_path / "qrels", "q1\tzz\t1\n")
     with pytest.raises(RecordError, match="qrels:1: document 'zz' is not in the corpus"):
-        command(capfd, *call, "--positives", "source")
+        run_command(capfd, *call, "--positives", "source")
     with pytest.raises(RecordError, match=r"bm25\.run:1: expected 4 columns .* a file of hits of a TREC run"):
-        command(capfd, *call[:2], "--qrels", "bm25.run")
+        run_command(capfd, *call[:2], "--qrels", "bm25.run")
 
 
 def test_judgements_of_documents_are_noticed(
     capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    write(tmp_path / "corpus.jsonl", "".join(json.dumps({"_id": f"d{n}#0", "text": "t"}) + "\n" for n in range(3)))
-    write(tmp_path / "a.run", "q1 Q0 d1#0 1 2 t\nq1 Q0 d2#0 2 1 t\n")
-    write(tmp_path / "qrels.tsv", "q1\td1\t1\n")
+    write_text(tmp_path / "corpus.jsonl", "".join(json.dumps({"_id": f"d{n}#0", "text": "t"}) + "\n" for n in range(3)))
+    write_text(tmp_path / "a.run", "q1 Q0 d1#0 1 2 t\nq1 Q0 d2#0 2 1 t\n")
+    write_text(tmp_path / "qrels.tsv", "q1\td1\t1\n")
     call = ["mine-negatives", "-q", "a.run", "--qrels", "qrels.tsv"]
     with pytest.raises(RecordError, match=r"qrels\.tsv:1: 'd1' is a document .*; use `positives` source$"):
-        command(capfd, *call, "--corpus", "corpus.jsonl")
+        run_command(capfd, *call, "--corpus", "corpus.jsonl")
     with pytest.raises(DrtkError, match="the judgements are of documents: `positives` source"):
-        command(capfd, *call)
-    write(tmp_path / "a.run", "q1 Q0 d1#0 1 2 t\nq1 Q0 d1 2 1 t\n")  # one judged document is there
+        run_command(capfd, *call)
+    write_text(tmp_path / "a.run", "q1 Q0 d1#0 1 2 t\nq1 Q0 d1 2 1 t\n")  # one judged document is there
     app(call, standalone_mode=False)
-    assert "judgements name documents, not passages: --positives source" in capfd.readouterr().err
-    write(tmp_path / "qrels.tsv", "q1\tdoc\t1\n")
-    with pytest.raises(DrtkError, match=r"^no query makes an example: 1 without positives \(1 positives not found\)$"):
-        command(capfd, *call, "--positives", "source", "-o", "out.jsonl")
+    assert "judgments are of documents, not passages; use --positives source" in capfd.readouterr().err
+    write_text(tmp_path / "qrels.tsv", "q1\tdoc\t1\n")
+    with pytest.raises(
+        DrtkError, match=r"^there are no examples to write: 1 without positives \(1 positives not found\)$"
+    ):
+        run_command(capfd, *call, "--positives", "source", "-o", "out.jsonl")
 
 
 def test_counts_of_queries_and_random_passages(
@@ -372,20 +376,23 @@ def test_counts_of_queries_and_random_passages(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     ids = [*(f"book#{at}" for at in range(2000)), *(f"other#{at}" for at in range(20))]
-    write(tmp_path / "corpus.jsonl", "".join(json.dumps({"_id": id, "text": "t"}) + "\n" for id in ids))
-    write(tmp_path / "a.run", "q1 Q0 book#7 1 2 t\nq1 Q0 other#3 2 1 t\nq2 Q0 book#1 1 1 t\n")
-    write(tmp_path / "qrels.tsv", "q1\tbook\t1\nq9\tbook\t1\n")
+    write_text(tmp_path / "corpus.jsonl", "".join(json.dumps({"_id": id, "text": "t"}) + "\n" for id in ids))
+    write_text(tmp_path / "a.run", "q1 Q0 book#7 1 2 t\nq1 Q0 other#3 2 1 t\nq2 Q0 book#1 1 1 t\n")
+    write_text(tmp_path / "qrels.tsv", "q1\tbook\t1\nq9\tbook\t1\n")
     options = "--qrels qrels.tsv --corpus corpus.jsonl --positives source --source-name s -o out.jsonl"
     app(["mine-negatives", "a.run", *options.split()], standalone_mode=False)
-    assert "drtk: random: 19 of the 20 negatives, to fill lists up to --floor 210\n" in capfd.readouterr().err
+    assert (
+        "drtk: random passages: 19 of the 20 negatives, to fill lists up to --min-negatives 210\n"
+        in capfd.readouterr().err
+    )
     row = json.loads((tmp_path / "out.jsonl").read_text())
     assert row["positives"] == ["book#7"]
     assert set(row["negatives"]) == {f"other#{at}" for at in range(20)}  # msmarco wants 210
     assert set(row["sources"]["negatives"]) == {"s", "random"}
     counts = counts_of(tmp_path / "out.jsonl")
     assert [counts[name] for name in ("below_floor", "without_judgements", "not_retrieved")] == [1, 1, 1]
-    write(tmp_path / "empty.run", "")
-    assert command(capfd, "mine-negatives", "empty.run", "--qrels", "qrels.tsv") == ""
+    write_text(tmp_path / "empty.run", "")
+    assert run_command(capfd, "mine-negatives", "empty.run", "--qrels", "qrels.tsv") == ""
 
 
 # Answers, as SimLM mines NQ.
@@ -396,13 +403,13 @@ def nq(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """q1: gold d0; d1 and d4 contain the answer as well. q2: nothing does. q3: everything does. q4: no answers."""
     texts = ["Paris is in France", "he went to Paris", "Berlin", "the parish", "PARIS!", "Rome"]
     rows = [{"_id": f"d{at}", "title": "Paris", "text": text} for at, text in enumerate(texts)]
-    write(tmp_path / "corpus.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+    write_text(tmp_path / "corpus.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
     answers = {"q1": ["Paris"], "q2": ["Oslo"], "q3": ["in", "he", "Berlin", "the", "Paris", "Rome"], "q4": []}
     queries = [{"_id": id, "text": "where", "answers": found} for id, found in answers.items()]
-    write(tmp_path / "queries.jsonl", "".join(json.dumps(row) + "\n" for row in queries))
+    write_text(tmp_path / "queries.jsonl", "".join(json.dumps(row) + "\n" for row in queries))
     lines = [f"q{q} Q0 d{d} {rank} {9 - rank} t\n" for q in range(1, 5) for rank, d in enumerate([3, 4, 2, 1, 0, 5], 1)]
-    write(tmp_path / "bm25.run", "".join(lines))
-    write(tmp_path / "gold.tsv", "q1\td0\t1\n")
+    write_text(tmp_path / "bm25.run", "".join(lines))
+    write_text(tmp_path / "gold.tsv", "q1\td0\t1\n")
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -413,7 +420,7 @@ NQ_CALL = ["mine-negatives", "bm25.run", "--policy", "nq", *TEXTS]
 def test_answers_make_positives_the_gold_passage_first_and_the_rest_negatives(
     nq: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    command(capfd, *NQ_CALL, "--qrels", "gold.tsv", "-o", "nq.jsonl")
+    run_command(capfd, *NQ_CALL, "--qrels", "gold.tsv", "-o", "nq.jsonl")
     (row,) = map(json.loads, (nq / "nq.jsonl").read_text().splitlines())
     assert row["query_id"] == "q1"
     assert row["positives"] == ["d0", "d4", "d1"]  # gold, then by rank; the titles contain the answer and do not count
@@ -422,19 +429,19 @@ def test_answers_make_positives_the_gold_passage_first_and_the_rest_negatives(
     reasons = ("without_positives", "without_negatives", "without_answers")  # q2, q3, q4
     assert [counts[name] for name in reasons] == [1, 1, 1]
     assert counts["passages"]["became_positives"] == 2 + 6  # of q1, and all of q3
-    assert json.loads(command(capfd, *NQ_CALL, "-q"))["positives"] == ["d4", "d1", "d0"]  # without judgements
-    first = json.loads(command(capfd, *NQ_CALL, "-q", "--depth", "2", "--floor", "10").splitlines()[0])
+    assert json.loads(run_command(capfd, *NQ_CALL, "-q"))["positives"] == ["d4", "d1", "d0"]  # without judgements
+    first = json.loads(run_command(capfd, *NQ_CALL, "-q", "--depth", "2", "--min-negatives", "10").splitlines()[0])
     assert first["positives"] == ["d4"]
     assert sorted(first["negatives"]) == ["d2", "d3", "d5"]  # random passages contain no answer either: not d0 and d1
 
 
 def test_a_corpus_without_texts_is_reported(nq: Path, capfd: pytest.CaptureFixture[str]) -> None:
     rows = [json.loads(line) for line in (nq / "corpus.jsonl").read_text().splitlines()]
-    write(nq / "corpus.jsonl", "".join(json.dumps(row | {"text": " "}) + "\n" for row in rows))
+    write_text(nq / "corpus.jsonl", "".join(json.dumps(row | {"text": " "}) + "\n" for row in rows))
     # of q1, q2 and q3, as q4 has no answers to look for; d0 is no candidate of q1 if it is judged
     for more, number in (([], 18), (["--qrels", "gold.tsv"], 17)):
         with pytest.raises(DrtkError, match=rf"corpus.jsonl: none of the {number} passages looked up there has a text"):
-            command(capfd, *NQ_CALL, *more)
+            run_command(capfd, *NQ_CALL, *more)
 
 
 # The hard negatives of sentence-transformers.
@@ -453,15 +460,15 @@ def test_the_file_of_sentence_transformers_gives_five_of_each_system_three_below
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     # the lowest positive has 8: up to 8 - 3 = 5. bm25: 10 (5.1) goes, 11 (5.0) to 15 are five; dense: 12 is taken, 16 and 30
-    hard = write(tmp_path / "hard.jsonl", json.dumps(HARD) + "\n")
+    hard = write_text(tmp_path / "hard.jsonl", json.dumps(HARD) + "\n")
     call = ["mine-negatives", "-q", hard, "--policy", "sbert"]
-    row = json.loads(command(capfd, *call))
+    row = json.loads(run_command(capfd, *call))
     assert row["positives"] == ["1", "2"]
     assert row["negatives"] == ["11", "12", "13", "14", "15", "16", "30"]
     assert row["sources"]["negatives"] == ["bm25"] * 5 + ["dense"] * 2
     assert row["scores"] == {"positives": [9.0, 8.0], "negatives": [5.0, 4.0, 3.0, 2.0, 1.0, 0.0, -1.0]}
-    row = json.loads(command(capfd, *call, "--ce-margin", "2.5", "--keep", "1"))
+    row = json.loads(run_command(capfd, *call, "--ce-margin", "2.5", "--negatives", "1"))
     assert row["negatives"] == ["10", "12"]  # 8 - 2.5 = 5.5 lets 10 in; dense gives the first that bm25 did not
-    write(hard, json.dumps({"qid": 7, "pos": [1], "neg": {"bm25": [2, 3]}}) + "\n")
+    write_text(hard, json.dumps({"qid": 7, "pos": [1], "neg": {"bm25": [2, 3]}}) + "\n")
     with pytest.raises(DrtkError, match="query '7': passage '1' has no cross-encoder score"):
-        command(capfd, *call)
+        run_command(capfd, *call)

@@ -18,20 +18,20 @@ def distribution_of(values: Sequence[float]) -> Distribution:
 
 def test_quantiles_of_many_numbers_are_those_of_a_fair_sample() -> None:
     distribution = distribution_of([number / 20_000 for number in range(20_000)])
-    assert (distribution.count, distribution.least, distribution.most) == (20_000, 0.0, 19_999 / 20_000)
+    assert (distribution.count, distribution.minimum, distribution.maximum) == (20_000, 0.0, 19_999 / 20_000)
     # of 4,000 sampled, a quantile at 1/2 has a standard error of sqrt(.25 / 4000) = .0079
-    assert distribution.quantiles(0.05, 0.5, 0.95) == pytest.approx([0.05, 0.5, 0.95], abs=0.04)
+    assert distribution.compute_quantiles(0.05, 0.5, 0.95) == pytest.approx([0.05, 0.5, 0.95], abs=0.04)
 
 
 def test_whole_numbers_get_bins_that_hold_as_many_of_them_each() -> None:
     # ranks 2 to 20 in up to 40 bins: one bin a rank, none of them empty
-    shares, edges = distribution_of([float(rank) for rank in range(2, 21)]).histogram(40)
+    shares, edges = distribution_of([float(rank) for rank in range(2, 21)]).compute_histogram(40)
     assert shares == pytest.approx([1 / 19] * 19)
     assert edges[:2] == [1.5, 2.5]
     # 1 to 100 in up to 40: three ranks a bin, the last bin has rank 100 alone
-    shares, _ = distribution_of([float(rank) for rank in range(1, 101)]).histogram(40)
+    shares, _ = distribution_of([float(rank) for rank in range(1, 101)]).compute_histogram(40)
     assert shares == pytest.approx([0.03] * 33 + [0.01])
-    assert distribution_of([0.0, 0.1, 0.9, 1.0]).histogram(2) == ([0.5, 0.5], [0.0, 0.5, 1.0])
+    assert distribution_of([0.0, 0.1, 0.9, 1.0]).compute_histogram(2) == ([0.5, 0.5], [0.0, 0.5, 1.0])
 
 
 def test_pictures_of_more_than_one_number() -> None:
@@ -44,7 +44,7 @@ def test_pictures_of_more_than_one_number() -> None:
 
 def test_nothing_mined_is_a_report_too() -> None:
     ((title, _, rows),) = build_sections(summarize([]))
-    assert (title, rows) == ("Mined", [("queries", "0"), ("examples", "0")])
+    assert (title, rows) == ("Examples", [("queries", "0"), ("examples", "0")])
 
 
 def test_the_most_suspicious_queries_are_shown_first() -> None:
@@ -54,7 +54,7 @@ def test_the_most_suspicious_queries_are_shown_first() -> None:
             {"id": "d", "source": "s", "rank": 1 + number} | ({"suspicious": ["above"]} if number in (7, 9) else {})
         ]
         rows.append({"query_id": f"q{number}", "positives": [], "kept": kept, "dropped": [], "not_drawn": 0})
-    summary = summarize(rows, show=6)
+    summary = summarize(rows, num_queries=6)
     assert [row["query_id"] for row in summary.shown[:2]] == [
         "q7",
         "q9",

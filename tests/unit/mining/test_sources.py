@@ -13,10 +13,10 @@ import pytest
 from drtk.cli.main import app
 from drtk.errors import DrtkError, MismatchError, RecordError
 from drtk.mining.candidates import MiningQuery
-from drtk.mining.sources import Aligned, QueryStream, sort_sources
-from drtk.runtime.inputs import Intake
-from tests.running import command, piped, write
-from tests.tiny import tiny_model, write_collection
+from drtk.mining.sources import QueryBuffer, QueryStream, parse_sources
+from drtk.runtime.inputs import InputTracker
+from tests.run_commands import open_pipe, run_command, write_text
+from tests.tiny_models import save_tiny_encoder, write_collection
 
 QRELS = "".join(f"q{q}\td{q}\t1\n" for q in range(40))
 
@@ -26,8 +26,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A collection of forty, an index of its words, its vectors with an index of each dense type, and vectors of the queries."""
     folder = tmp_path_factory.mktemp("made")
     write_collection(folder, 40)
-    write(folder / "qrels.tsv", QRELS)
-    model = str(tiny_model(folder / "model"))
+    write_text(folder / "qrels.tsv", QRELS)
+    model = str(save_tiny_encoder(folder / "model"))
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         for call in (
@@ -53,7 +53,7 @@ COMMON = ["--qrels", "qrels.tsv", "--policy", "tevatron", "--depth", "12"]
 
 
 def mined(capfd: pytest.CaptureFixture[str], *arguments: str) -> str:
-    return command(capfd, "mine-negatives", "-q", *arguments, *COMMON)
+    return run_command(capfd, "mine-negatives", "-q", *arguments, *COMMON)
 
 
 def test_an_index_gives_what_its_run_gives(world: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -61,10 +61,10 @@ def test_an_index_gives_what_its_run_gives(world: Path, capfd: pytest.CaptureFix
     assert mined(capfd, "x=bm25", *texts) == mined(capfd, "x=bm25.run")
     exact = mined(capfd, "x=exact.run")
     assert mined(capfd, "x=exact", *texts) == exact
-    assert mined(capfd, "x=exact", *vectors, "--batch", "7") == exact
+    assert mined(capfd, "x=exact", *vectors, "--batch-size", "7") == exact
     assert mined(capfd, "x=flat", *vectors).count("\n") == 40  # sums in another order: the last hits may differ
     both = mined(capfd, "bm25", "exact", *texts, *vectors)
-    assert both == mined(capfd, "bm25", "exact", *texts, "--batch", "7")
+    assert both == mined(capfd, "bm25", "exact", *texts, "--batch-size", "7")
 
 
 REJECTED = [
@@ -73,24 +73,24 @@ REJECTED = [
     ("vectors", "vectors: is of kind 'embeddings'; expected 'index'"),
     (
         "exact --query-vectors asked --model model",
-        "`model` goes with a dense index that is searched with `queries`",
+        "`model` has no effect unless a dense index is searched with `queries`",
     ),
-    ("bm25 --queries queries.jsonl --max-length 9", "`max_length` goes with a dense index"),
-    ("examples.jsonl --margin 1", "`margin` compares scores of a retriever, which examples lack"),
-    ("examples.jsonl --from-rank 2", "`from_rank` needs ranks; the negatives of query 'q1' are in no order"),
+    ("bm25 --queries queries.jsonl --max-length 9", "`max_length` has no effect unless a dense index"),
+    ("examples.jsonl --margin 1", "`margin` compares retrieval scores, which examples lack"),
+    ("examples.jsonl --from-rank 2", "`from_rank` needs ranks; the negatives of query 'q1' are shuffled"),
     ("examples.jsonl exact.run --margin examples=1", "`margin`: there is no source 'examples' among exact"),
     ("queries.jsonl", "queries.jsonl: seems to hold queries or passages; expected a TREC run .*`queries`"),
     ("corpus.jsonl", "corpus.jsonl: seems to hold passages; .*passages: `corpus`"),
     ("qrels.tsv", "qrels.tsv: seems to hold judgements, or .*judgements: `qrels`"),
-    ("texts.jsonl", "texts.jsonl: holds texts, not ids; make a corpus and queries of them first"),
+    ("texts.jsonl", "texts.jsonl: contains texts, not ids"),
     ("nan.run", r"nan\.run:2: score 'nan' is not finite"),
 ]
 
 
 def test_rejected_sources(world: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    write(world / "examples.jsonl", json.dumps(EXAMPLE) + "\n")
-    write(world / "texts.jsonl", '{"query": "what", "pos": ["text"], "neg": ["other"]}\n')
-    write(world / "nan.run", "q1 Q0 d1 1 2 t\nq1 Q0 d2 2 nan t\n")
+    write_text(world / "examples.jsonl", json.dumps(EXAMPLE) + "\n")
+    write_text(world / "texts.jsonl", '{"query": "what", "pos": ["text"], "neg": ["other"]}\n')
+    write_text(world / "nan.run", "q1 Q0 d1 1 2 t\nq1 Q0 d2 2 nan t\n")
     for arguments, problem in REJECTED:
         with pytest.raises(DrtkError, match=problem):
             mined(capfd, *arguments.split())
@@ -99,14 +99,14 @@ def test_rejected_sources(world: Path, capfd: pytest.CaptureFixture[str]) -> Non
 def test_only_judged_queries_are_searched_and_others_counted(
     world: Path, capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    write(tmp_path / "few.tsv", "q3\td3\t1\nq99\td1\t1\n")
+    write_text(tmp_path / "few.tsv", "q3\td3\t1\nq99\td1\t1\n")
     lines = (world / "queries.jsonl").read_text().splitlines(keepends=True)
-    some, out = write(tmp_path / "some.jsonl", "".join(lines[:30])), tmp_path / "out.jsonl"
-    command(capfd, "mine-negatives", "bm25", "--queries", some, "--qrels", tmp_path / "few.tsv", "-o", out)
+    some, out = write_text(tmp_path / "some.jsonl", "".join(lines[:30])), tmp_path / "out.jsonl"
+    run_command(capfd, "mine-negatives", "bm25", "--queries", some, "--qrels", tmp_path / "few.tsv", "-o", out)
     assert [json.loads(line)["query_id"] for line in out.read_text().splitlines()] == ["q3"]
     counts = json.loads(Path(f"{out}.meta.json").read_text())["counts"]
     assert (counts["without_judgements"], counts["not_retrieved"]) == (29, 1)
-    command(capfd, "mine-negatives", "bm25", "exact.run", *COMMON, "--queries", some, "-o", out, "--force")
+    run_command(capfd, "mine-negatives", "bm25", "exact.run", *COMMON, "--queries", some, "-o", out, "--force")
     counts = json.loads(Path(f"{out}.meta.json").read_text())["counts"]
     assert (counts["in"], counts["not_in_queries"]) == (30, 10)
 
@@ -126,7 +126,7 @@ def test_the_order_of_a_second_run_does_not_matter(
 ) -> None:
     lines = (world / "exact.run").read_text().splitlines(keepends=True)
     shuffled = [line for start in range(39 * 12, -1, -12) for line in lines[start : start + 12]]
-    write(tmp_path / "exact.run", "".join(shuffled))
+    write_text(tmp_path / "exact.run", "".join(shuffled))
     assert mined(capfd, "bm25.run", str(tmp_path / "exact.run")) == mined(capfd, "bm25.run", "exact.run")
 
 
@@ -134,17 +134,17 @@ def test_items_are_taken_in_another_order_and_only_early_ones_are_held() -> None
     def items() -> Iterator[MiningQuery]:
         yield from (MiningQuery(id, positives=(f"{id}{at}",)) for at, id in enumerate("abcdea"))
 
-    aligned = Aligned(items(), only={"a", "b", "c", "e"})
+    aligned = QueryBuffer(items(), only={"a", "b", "c", "e"})
     taken = [aligned.take(id) for id in "acbbf"]
     assert [one and one.positives for one in taken] == [("a0",), ("c2",), ("b1",), None, None]
-    assert sorted(aligned.held) == ["a", "e"]
+    assert sorted(aligned.buffered) == ["a", "e"]
     assert sorted(aligned.remaining()) == ["a", "e"]
-    assert sorted(Aligned(items(), only={"a"}).remaining()) == ["a"]
+    assert sorted(QueryBuffer(items(), only={"a"}).remaining()) == ["a"]
 
 
 def test_all_unknown_ids_of_a_file_are_counted(world: Path, capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     text = (world / "exact.run").read_text().replace(" d7 ", " zz ").replace(" d9 ", " yy ")
-    run, lines = write(tmp_path / "x.run", text), text.splitlines()
+    run, lines = write_text(tmp_path / "x.run", text), text.splitlines()
     places = [number for number, line in enumerate(lines, 1) if " zz " in line or " yy " in line]
     problem = rf"x\.run:{places[0]}: passage '(zz|yy)' is not in the corpus \({len(places) - 1} more ids are unknown\)$"
     with pytest.raises(RecordError, match=problem):
@@ -154,18 +154,18 @@ def test_all_unknown_ids_of_a_file_are_counted(world: Path, capfd: pytest.Captur
 
 def test_an_index_of_another_corpus_is_noticed(world: Path, capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     lines = (world / "corpus.jsonl").read_text().splitlines(keepends=True)
-    other = write(tmp_path / "other.jsonl", "".join(lines[:39]))
-    judged = write(tmp_path / "few.tsv", "q1\td1\t1\n")
+    other = write_text(tmp_path / "other.jsonl", "".join(lines[:39]))
+    judged = write_text(tmp_path / "few.tsv", "q1\td1\t1\n")
     call = ["mine-negatives", "-q", "exact", "--queries", "queries.jsonl", "--qrels", judged, "--corpus", other]
     with pytest.raises(
         MismatchError, match=r"exact: was made from another corpus \(corpus\.jsonl, digest [0-9a-f]{8}\)"
     ):
-        command(capfd, *call)
+        run_command(capfd, *call)
     with pytest.raises(MismatchError, match="exact: passage 'd39', retrieved for query 'q1', is not in the corpus"):
-        command(capfd, *call, "--another-corpus", "--depth", "40")
-    assert command(capfd, *call[:3], *call[3:-1], "corpus.jsonl").count("\n") == 1
+        run_command(capfd, *call, "--skip-corpus-check", "--depth", "40")
+    assert run_command(capfd, *call[:3], *call[3:-1], "corpus.jsonl").count("\n") == 1
     with pytest.raises(MismatchError, match=r"exact\.run: was made from another corpus"):  # run, index, vectors, corpus
-        command(capfd, "mine-negatives", "exact.run", "--qrels", judged, "--corpus", other)
+        run_command(capfd, "mine-negatives", "exact.run", "--qrels", judged, "--corpus", other)
 
 
 @pytest.fixture(scope="module")
@@ -174,9 +174,11 @@ def chunks(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("chunks")
     texts = {f"o{at}#0": "apple apple apple" for at in range(30)}
     texts |= {"doc#0": "apple and so much else that is no fruit at all", "doc#1": "nothing"}
-    write(folder / "corpus.jsonl", "".join(json.dumps({"_id": id, "text": text}) + "\n" for id, text in texts.items()))
-    write(folder / "queries.jsonl", '{"_id": "q1", "text": "apple"}\n{"_id": "q2", "text": "apple"}\n')
-    write(folder / "qrels.tsv", "q1\tdoc\t1\nq2\to3\t1\n")
+    write_text(
+        folder / "corpus.jsonl", "".join(json.dumps({"_id": id, "text": text}) + "\n" for id, text in texts.items())
+    )
+    write_text(folder / "queries.jsonl", '{"_id": "q1", "text": "apple"}\n{"_id": "q2", "text": "apple"}\n')
+    write_text(folder / "qrels.tsv", "q1\tdoc\t1\nq2\to3\t1\n")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         app(["index", "corpus.jsonl", "--type", "bm25s", "-o", "bm25"], standalone_mode=False)
@@ -192,10 +194,10 @@ def test_an_index_gives_what_its_run_gives_where_judgements_name_documents(
 ) -> None:
     monkeypatch.chdir(chunks)
     # A score 100 above the positive's would go, and all where no score of a positive is known: it lies below the depth.
-    for options in ([], ["--batch", "1"], ["--margin", "-100", "--corpus", "corpus.jsonl"]):
-        asked = command(capfd, "mine-negatives", "-q", "x=bm25", "--queries", "queries.jsonl", *BY_SOURCE, *options)
-        of_run = [] if "--batch" in options else options
-        assert asked == command(capfd, "mine-negatives", "-q", "x=bm25.run", *BY_SOURCE, *of_run)
+    for options in ([], ["--batch-size", "1"], ["--margin", "-100", "--corpus", "corpus.jsonl"]):
+        asked = run_command(capfd, "mine-negatives", "-q", "x=bm25", "--queries", "queries.jsonl", *BY_SOURCE, *options)
+        of_run = [] if "--batch-size" in options else options
+        assert asked == run_command(capfd, "mine-negatives", "-q", "x=bm25.run", *BY_SOURCE, *of_run)
         first, second = map(json.loads, asked.splitlines())
         assert first["positives"] == ["doc#0"]
         assert len(first["negatives"]) == 10  # those of the first ten ranks, and no more
@@ -208,14 +210,14 @@ EXAMPLE = {"query_id": "q1", "positives": ["d1"], "negatives": ["d2", "d3"], "so
 
 
 def test_examples_and_a_run_are_mixed(world: Path, capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    old = write(tmp_path / "old.jsonl", json.dumps(EXAMPLE) + "\n")
-    run = write(tmp_path / "new.run", "q1 Q0 d2 1 2 t\nq1 Q0 d5 2 1 t\nq1 Q0 d1 3 0 t\n")
-    row = json.loads(command(capfd, "mine-negatives", "-q", old, f"new={run}", "--policy", "tevatron"))
+    old = write_text(tmp_path / "old.jsonl", json.dumps(EXAMPLE) + "\n")
+    run = write_text(tmp_path / "new.run", "q1 Q0 d2 1 2 t\nq1 Q0 d5 2 1 t\nq1 Q0 d1 3 0 t\n")
+    row = json.loads(run_command(capfd, "mine-negatives", "-q", old, f"new={run}", "--policy", "tevatron"))
     assert row["positives"] == ["d1"]
     assert dict(zip(row["negatives"], row["sources"]["negatives"], strict=True)) == {"d2": "a", "d3": "b", "d5": "new"}
     assert row["x"] == 1
-    judged = write(tmp_path / "qrels", "q1 0 d3 1\n")
-    row = json.loads(command(capfd, "mine-negatives", "-q", old, "--qrels", judged, "--policy", "tevatron"))
+    judged = write_text(tmp_path / "qrels", "q1 0 d3 1\n")
+    row = json.loads(run_command(capfd, "mine-negatives", "-q", old, "--qrels", judged, "--policy", "tevatron"))
     assert (row["positives"], row["negatives"]) == (["d3", "d1"], ["d2"])
 
 
@@ -223,8 +225,8 @@ def test_beside_a_run_they_go_by_the_run_and_that_is_said(
     world: Path, capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     # the run puts d5 first (9), the positive second (5), d6 third (4.5), d7 last (1): rank 1 goes, and what has more than 4
-    old = write(tmp_path / "old.jsonl", json.dumps(EXAMPLE) + "\n")
-    run = write(tmp_path / "new.run", "q1 Q0 d5 1 9 t\nq1 Q0 d1 2 5 t\nq1 Q0 d6 3 4.5 t\nq1 Q0 d7 4 1 t\n")
+    old = write_text(tmp_path / "old.jsonl", json.dumps(EXAMPLE) + "\n")
+    run = write_text(tmp_path / "new.run", "q1 Q0 d5 1 9 t\nq1 Q0 d1 2 5 t\nq1 Q0 d6 3 4.5 t\nq1 Q0 d7 4 1 t\n")
     call = ["mine-negatives", str(old), f"new={run}", "--policy", "tevatron", "--from-rank", "2", "--margin", "1"]
     app([*call, "--audit", str(tmp_path / "audit.jsonl")], standalone_mode=False)
     out, told = capfd.readouterr()
@@ -236,8 +238,8 @@ def test_beside_a_run_they_go_by_the_run_and_that_is_said(
 
 def test_lists_of_sentence_transformers_have_ranks(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     row = {"qid": "q1", "pos": ["d1"], "neg": {"a": ["d2", "d3"], "b": ["d4", "d5"]}}
-    hard = write(tmp_path / "hard.jsonl", json.dumps(row) + "\n")
-    mined = command(capfd, "mine-negatives", "-q", hard, "--policy", "tevatron", "--from-rank", "2")
+    hard = write_text(tmp_path / "hard.jsonl", json.dumps(row) + "\n")
+    mined = run_command(capfd, "mine-negatives", "-q", hard, "--policy", "tevatron", "--from-rank", "2")
     assert sorted(json.loads(mined)["negatives"]) == ["d3", "d5"]
 
 
@@ -269,27 +271,29 @@ def sides(row: dict[str, Any]) -> tuple[list[str], list[str]]:
 @pytest.fixture
 def union(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
-    write(tmp_path / "union.jsonl", UNION)
+    write_text(tmp_path / "union.jsonl", UNION)
     # Every passage has the word of both queries: each query finds all eight.
     ids = ["doc#0", "x#1", "x#3", "x#4", "y#0", "y#2", "y#3", "y#4"]
-    write(tmp_path / "corpus.jsonl", "".join(json.dumps({"_id": id, "text": "apple"}) + "\n" for id in ids))
-    write(tmp_path / "queries.jsonl", "".join(json.dumps({"_id": q, "text": "apple"}) + "\n" for q in ("q1", "q2")))
+    write_text(tmp_path / "corpus.jsonl", "".join(json.dumps({"_id": id, "text": "apple"}) + "\n" for id in ids))
+    write_text(
+        tmp_path / "queries.jsonl", "".join(json.dumps({"_id": q, "text": "apple"}) + "\n" for q in ("q1", "q2"))
+    )
     return tmp_path
 
 
 def test_all_lines_of_a_query_make_one_example_and_no_positive_of_any_is_a_negative(
     union: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    found = rows_of(command(capfd, "mine-negatives", "-q", "union.jsonl", *TEVATRON))
+    found = rows_of(run_command(capfd, "mine-negatives", "-q", "union.jsonl", *TEVATRON))
     assert list(found) == ["q1", "q2"]  # where the first line of each stands
     assert sides(found["q1"]) == (["doc#0", "x#1"], ["x#3", "x#4"])
     assert sides(found["q2"]) == (["y#0"], ["y#2", "y#3", "y#4"])
 
 
 def test_they_do_so_beside_a_run_wherever_it_is_named(union: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    write(union / "c.run", "q1 Q0 x#1 1 3 t\nq1 Q0 x#5 2 2 t\nq1 Q0 doc#0 3 1 t\n")
+    write_text(union / "c.run", "q1 Q0 x#1 1 3 t\nq1 Q0 x#5 2 2 t\nq1 Q0 doc#0 3 1 t\n")
     for sources in (["union.jsonl", "c.run"], ["c.run", "union.jsonl"]):
-        found = rows_of(command(capfd, "mine-negatives", "-q", *sources, *TEVATRON))
+        found = rows_of(run_command(capfd, "mine-negatives", "-q", *sources, *TEVATRON))
         assert sides(found["q1"]) == (["doc#0", "x#1"], ["x#3", "x#4", "x#5"])
         assert sides(found["q2"]) == (["y#0"], ["y#2", "y#3", "y#4"])
 
@@ -297,7 +301,7 @@ def test_they_do_so_beside_a_run_wherever_it_is_named(union: Path, capfd: pytest
 def test_they_do_so_beside_an_index_and_no_query_is_said_to_lack(
     union: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    command(capfd, "index", "corpus.jsonl", "--type", "bm25s", "-o", "index", "-q")
+    run_command(capfd, "index", "corpus.jsonl", "--type", "bm25s", "-o", "index", "-q")
     call = ["mine-negatives", "index", "union.jsonl", "--queries", "queries.jsonl", *TEVATRON, "-o", "out.jsonl"]
     app(call, standalone_mode=False)
     assert "not_in_queries" not in capfd.readouterr().err
@@ -308,23 +312,23 @@ def test_they_do_so_beside_an_index_and_no_query_is_said_to_lack(
 
 
 def test_a_stream_is_read_as_a_file_is(union: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    whole = command(capfd, "mine-negatives", "-q", "union.jsonl", *TEVATRON, "--source-name", "u")
+    whole = run_command(capfd, "mine-negatives", "-q", "union.jsonl", *TEVATRON, "--source-name", "u")
     for content in (UNION.encode(), gzip.compress(UNION.encode())):
-        with piped(content) as source:
-            assert command(capfd, "mine-negatives", "-q", source, *TEVATRON, "--source-name", "u") == whole
-    write(union / "array.json", json.dumps([json.loads(row) for row in UNION.splitlines()]))
-    assert command(capfd, "mine-negatives", "-q", "array.json", *TEVATRON, "--source-name", "u") == whole
+        with open_pipe(content) as source:
+            assert run_command(capfd, "mine-negatives", "-q", source, *TEVATRON, "--source-name", "u") == whole
+    write_text(union / "array.json", json.dumps([json.loads(row) for row in UNION.splitlines()]))
+    assert run_command(capfd, "mine-negatives", "-q", "array.json", *TEVATRON, "--source-name", "u") == whole
 
 
 def test_sources_scores_and_fields_of_all_lines_are_kept(union: Path, capfd: pytest.CaptureFixture[str]) -> None:
     scores = [{"positives": [9.0], "negatives": [1.0, 5.0]}, {"positives": [8.0], "negatives": [3.0, 2.0]}]
     first = line("q", "p", "a r", sources={"negatives": ["bm25", "random"]}, scores=scores[0], x=1)
     second = line("q", "r", "b s", sources={"negatives": ["dense", "random"]}, scores=scores[1], z=2)
-    write(union / "one.jsonl", first)
-    write(union / "other.jsonl", second)
-    write(union / "both.jsonl", first + second)
+    write_text(union / "one.jsonl", first)
+    write_text(union / "other.jsonl", second)
+    write_text(union / "both.jsonl", first + second)
     for sources in (["both.jsonl"], ["one.jsonl", "other.jsonl"]):
-        row = rows_of(command(capfd, "mine-negatives", "-q", *sources, *TEVATRON))["q"]
+        row = rows_of(run_command(capfd, "mine-negatives", "-q", *sources, *TEVATRON))["q"]
         assert (row["x"], row["z"]) == (1, 2)
         assert row["positives"] == ["p", "r"]
         assert row["scores"]["positives"] == [9.0, 8.0]  # not the 5 that r had as a negative
@@ -333,10 +337,10 @@ def test_sources_scores_and_fields_of_all_lines_are_kept(union: Path, capfd: pyt
 
 
 def test_a_file_that_is_read_three_times_is_one_input(union: Path) -> None:
-    intake = Intake()
-    stream = QueryStream(sort_sources(["union.jsonl"], intake), intake)
+    tracker = InputTracker()
+    stream = QueryStream(parse_sources(["union.jsonl"], tracker), tracker)
     assert [query.query_id for query in stream] == ["q1", "q2"]
-    (entry,) = intake.inputs
+    (entry,) = tracker.inputs
     assert entry["bytes"] == len(UNION)
     assert entry["digest"]
 
@@ -344,21 +348,21 @@ def test_a_file_that_is_read_three_times_is_one_input(union: Path) -> None:
 def test_faults_of_further_lines_have_their_place_and_can_be_forgiven(
     union: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    write(union / "union.jsonl", FIRST + "\n" + line("q1", "", "x#4") + line("q1", "x#1", "x#4"))
+    write_text(union / "union.jsonl", FIRST + "\n" + line("q1", "", "x#4") + line("q1", "x#1", "x#4"))
     with pytest.raises(RecordError, match=r"^union\.jsonl:4: 'positives' is empty$"):
-        command(capfd, "mine-negatives", "-q", "union.jsonl", *TEVATRON)
-    found = rows_of(command(capfd, "mine-negatives", "-q", "union.jsonl", *TEVATRON, "--skip-bad", "1"))
+        run_command(capfd, "mine-negatives", "-q", "union.jsonl", *TEVATRON)
+    found = rows_of(run_command(capfd, "mine-negatives", "-q", "union.jsonl", *TEVATRON, "--skip-bad", "1"))
     assert sides(found["q1"]) == (["doc#0", "x#1"], ["x#3", "x#4"])
-    write(union / "union.jsonl", line("q1", "", "x#3") + UNION)  # the first line is bad: the others are used
-    found = rows_of(command(capfd, "mine-negatives", "-q", "union.jsonl", *TEVATRON, "--skip-bad", "1"))
+    write_text(union / "union.jsonl", line("q1", "", "x#3") + UNION)  # the first line is bad: the others are used
+    found = rows_of(run_command(capfd, "mine-negatives", "-q", "union.jsonl", *TEVATRON, "--skip-bad", "1"))
     assert sides(found["q1"]) == (["doc#0", "x#1"], ["x#3", "x#4"])
-    write(union / "union.jsonl", UNION + line("q2", "y#0", "zz"))
+    write_text(union / "union.jsonl", UNION + line("q2", "y#0", "zz"))
     with pytest.raises(RecordError, match=r"^union\.jsonl:5: passage 'zz' is not in the corpus$"):
-        command(capfd, "mine-negatives", "-q", "union.jsonl", *TEVATRON, "--corpus", "corpus.jsonl")
-    write(union / "union.jsonl", UNION + line("qq", "y#0", "x#1"))
+        run_command(capfd, "mine-negatives", "-q", "union.jsonl", *TEVATRON, "--corpus", "corpus.jsonl")
+    write_text(union / "union.jsonl", UNION + line("qq", "y#0", "x#1"))
     texts = ["--queries", "queries.jsonl", "--corpus", "corpus.jsonl"]
     with pytest.raises(RecordError, match=r"^union\.jsonl:5: query 'qq' is not in the queries$"):
-        command(capfd, "mine-negatives", "-q", "union.jsonl", "--policy", "nq", *texts)
+        run_command(capfd, "mine-negatives", "-q", "union.jsonl", "--policy", "nq", *texts)
 
 
 def test_a_positives_score_is_its_own_where_a_system_has_it_with_another(
@@ -367,7 +371,7 @@ def test_a_positives_score_is_its_own_where_a_system_has_it_with_another(
     # the limit is 8 - 3 = 5, though bm25's list gives the positive 1: 4.5 stays and 5.5 goes
     negatives = [{"pid": id, "ce-score": score} for id, score in (("p", 1.0), ("a", 4.5), ("b", 5.5))]
     row = {"qid": "q", "pos": [{"pid": "p", "ce-score": 8.0}], "neg": {"bm25": negatives}}
-    write(union / "hard.jsonl", json.dumps(row) + "\n")
-    found = rows_of(command(capfd, "mine-negatives", "-q", "hard.jsonl", "--policy", "sbert"))["q"]
+    write_text(union / "hard.jsonl", json.dumps(row) + "\n")
+    found = rows_of(run_command(capfd, "mine-negatives", "-q", "hard.jsonl", "--policy", "sbert"))["q"]
     assert sides(found) == (["p"], ["a"])
     assert found["scores"] == {"positives": [8.0], "negatives": [4.5]}

@@ -11,11 +11,11 @@ from torch import nn
 import drtk.models.device as device_module
 from drtk.errors import DrtkError, MismatchError, MissingDependency
 from drtk.models.backbone import BackboneAdapter
-from drtk.models.device import Attention
+from drtk.models.device import AttentionBackend
 from drtk.pretraining.assembly import build_network
 from drtk.pretraining.parse import parse_composition
-from tests.families import FAMILIES, masked_lm, padded
-from tests.pretraining import World
+from tests.backbone_families import FAMILIES, create_masked_lm, create_padded_batch
+from tests.pretraining_setup import PretrainingFiles
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
 
@@ -28,8 +28,8 @@ def base(model: Any) -> Any:
 @pytest.mark.parametrize("family", FAMILIES)
 @torch.no_grad()
 def test_states_are_the_hidden_states_of_transformers(family: str, attention: str) -> None:
-    backbone = base(masked_lm(family, attention=attention))
-    ids, seen = padded(backbone)
+    backbone = base(create_masked_lm(family, attention=attention))
+    ids, seen = create_padded_batch(backbone)
     types = (torch.arange(ids.shape[1]) > 2).long() * seen  # no effect without token types
     typed = {"token_type_ids": types} if hasattr(backbone.embeddings, "token_type_embeddings") else {}
     expected = backbone(input_ids=ids, attention_mask=seen, output_hidden_states=True, **typed).hidden_states
@@ -40,8 +40,11 @@ def test_states_are_the_hidden_states_of_transformers(family: str, attention: st
         torch.testing.assert_close(mine, theirs)
     assert adapter.hidden_size == states[0].shape[-1]
     # copies of the last layers compute the same, and share nothing
-    copies = adapter.new_layers(2, "copy")
-    torch.testing.assert_close(adapter.finish(adapter.run(copies, states[-3], adapter.mask(seen))[-1]), states[-1])
+    copies = adapter.create_layers(2, "copy")
+    torch.testing.assert_close(
+        adapter.apply_final_norm(adapter.run_layers(copies, states[-3], adapter.build_attention_mask(seen))[-1]),
+        states[-1],
+    )
     assert not {*map(id, backbone.parameters())} & {*map(id, copies.parameters())}
 
 
@@ -49,20 +52,24 @@ def test_states_are_the_hidden_states_of_transformers(family: str, attention: st
 @pytest.mark.parametrize("family", FAMILIES)
 @torch.no_grad()
 def test_a_mask_per_row(family: str, attention: str) -> None:
-    adapter = BackboneAdapter(base(masked_lm(family, attention=attention)))
-    ids, seen = padded(adapter.backbone)
+    adapter = BackboneAdapter(base(create_masked_lm(family, attention=attention)))
+    ids, seen = create_padded_batch(adapter.backbone)
     rows = seen.unsqueeze(1).expand(-1, ids.shape[1], -1).bool()  # equal to a mask of columns
     whole = adapter.encode(ids, seen)[-1]
-    masked = adapter.finish(adapter.run(adapter.layers, adapter.embed(ids), adapter.mask(rows))[-1])
+    masked = adapter.apply_final_norm(
+        adapter.run_layers(adapter.layers, adapter.embed(ids), adapter.build_attention_mask(rows))[-1]
+    )
     torch.testing.assert_close(masked[seen.bool()], whole[seen.bool()])
     # One layer; row 5 does not attend to column 2, row 4 does. Another token 2 changes row 4 only.
-    ids, _ = padded(adapter.backbone, lengths=(7,))
+    ids, _ = create_padded_batch(adapter.backbone, lengths=(7,))
     rows = torch.ones(1, 7, 7, dtype=torch.bool)
     rows[0, 5, 2] = False
     others = ids.clone()
     others[0, 2] = ids[0, 2] % 90 + 5 + 1
     layer = list(adapter.layers)[:1]
-    first, second = (adapter.run(layer, adapter.embed(each), adapter.mask(rows))[0] for each in (ids, others))
+    first, second = (
+        adapter.run_layers(layer, adapter.embed(each), adapter.build_attention_mask(rows))[0] for each in (ids, others)
+    )
     torch.testing.assert_close(first[0, 5], second[0, 5])
     assert (first[0, 4] - second[0, 4]).abs().max() > 1e-4
 
@@ -70,24 +77,24 @@ def test_a_mask_per_row(family: str, attention: str) -> None:
 @pytest.mark.parametrize("family", ["bert", "roberta", "xlm-roberta", "distilbert"])
 @torch.no_grad()
 def test_embeddings_are_the_norm_of_word_position_and_type(family: str) -> None:
-    adapter = BackboneAdapter(base(masked_lm(family)))
-    ids, _ = padded(adapter.backbone, lengths=(8,))
+    adapter = BackboneAdapter(base(create_masked_lm(family)))
+    ids, _ = create_padded_batch(adapter.backbone, lengths=(8,))
     table = adapter.backbone.embeddings
     types = table.token_type_embeddings.weight[0] if hasattr(table, "token_type_embeddings") else 0.0
-    expected = table.LayerNorm(adapter.words(ids) + adapter.positions(8) + types)
+    expected = table.LayerNorm(adapter.embed_words(ids) + adapter.embed_positions(8) + types)
     torch.testing.assert_close(adapter.embed(ids), expected)
 
 
 @torch.no_grad()
 def test_electra_projects_embeddings_without_the_bias() -> None:
     # the projection is linear: project(w + p) - bias = project(w) + project(p), both without bias
-    adapter = BackboneAdapter(base(masked_lm("electra")))
+    adapter = BackboneAdapter(base(create_masked_lm("electra")))
     backbone = adapter.backbone
-    ids, _ = padded(backbone, lengths=(8,))
+    ids, _ = create_padded_batch(backbone, lengths=(8,))
     narrow = backbone.embeddings.word_embeddings(ids) + backbone.embeddings.position_embeddings.weight[:8]
     expected = backbone.embeddings_project(narrow) - backbone.embeddings_project.bias
     assert narrow.shape[-1] == 16
-    torch.testing.assert_close(adapter.words(ids) + adapter.positions(8), expected)
+    torch.testing.assert_close(adapter.embed_words(ids) + adapter.embed_positions(8), expected)
 
 
 def test_what_a_backbone_lacks_is_rejected() -> None:
@@ -96,8 +103,10 @@ def test_what_a_backbone_lacks_is_rejected() -> None:
     other = MPNetModel(MPNetConfig(vocab_size=50, hidden_size=16, num_hidden_layers=1, num_attention_heads=2))
     with pytest.raises(MismatchError, match="type mpnet; supported: bert, roberta"):
         BackboneAdapter(other)
-    bert, roberta, modern = (BackboneAdapter(base(masked_lm(name))) for name in ("bert", "roberta", "modernbert"))
-    assert bert.positions(64).shape == (64, 32)
+    bert, roberta, modern = (
+        BackboneAdapter(base(create_masked_lm(name))) for name in ("bert", "roberta", "modernbert")
+    )
+    assert bert.embed_positions(64).shape == (64, 32)
     assert not modern.has_positions
     # RoBERTa's padding token is number 1, so its first position is row 2 of 64.
     for adapter, length, message in (
@@ -106,22 +115,22 @@ def test_what_a_backbone_lacks_is_rejected() -> None:
         (modern, 3, "no position vectors"),
     ):
         with pytest.raises(MismatchError, match=message):
-            adapter.positions(length)
+            adapter.embed_positions(length)
     with pytest.raises(MismatchError, match="has 3 layers; copies of its last 4"):
-        bert.new_layers(4, "copy")
+        bert.create_layers(4, "copy")
     bert.config._attn_implementation = "flash_attention_2"
     with pytest.raises(MismatchError, match="flash_attention_2 attention has no mask per row"):
-        bert.mask(torch.ones(1, 4, 4, dtype=torch.bool))
+        bert.build_attention_mask(torch.ones(1, 4, 4, dtype=torch.bool))
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 @torch.no_grad()
 def test_random_layers_have_the_spread_of_the_configuration(family: str) -> None:
-    adapter = BackboneAdapter(base(masked_lm(family)))
+    adapter = BackboneAdapter(base(create_masked_lm(family)))
     torch.manual_seed(3)
-    first = adapter.new_layers(2)
+    first = adapter.create_layers(2)
     torch.manual_seed(3)
-    again = adapter.new_layers(2)
+    again = adapter.create_layers(2)
     assert type(first[0]) is type(adapter.layers[-1])
     for one, same in zip(first.parameters(), again.parameters(), strict=True):
         torch.testing.assert_close(one, same)
@@ -131,20 +140,20 @@ def test_random_layers_have_the_spread_of_the_configuration(family: str) -> None
     # normal(0, .02); ModernBERT cuts at 2 sd, which leaves .88 of it, and writes back with .02 / sqrt(2 * 4 layers)
     assert spread == pytest.approx(0.02, rel=0.05) if family != "modernbert" else 0.008 < spread < 0.018
     assert all(bool((each.weight == 1).all()) for each in first.modules() if isinstance(each, nn.LayerNorm))
-    hidden = adapter.run(first, torch.randn(2, 5, 32), adapter.mask(torch.ones(2, 5)))[-1]
+    hidden = adapter.run_layers(first, torch.randn(2, 5, 32), adapter.build_attention_mask(torch.ones(2, 5)))[-1]
     assert hidden.shape == (2, 5, 32)
 
 
 @torch.no_grad()
 def test_random_layers_of_modernbert_use_full_attention() -> None:
     # The encoder's own second layer attends to 2 positions on each side; a new one sees position 0 from 8.
-    adapter = BackboneAdapter(base(masked_lm("modernbert")))
+    adapter = BackboneAdapter(base(create_masked_lm("modernbert")))
     hidden = torch.randn(1, 9, 32, generator=torch.Generator().manual_seed(1))
     other = hidden.clone()
     other[0, 0] = other[0, 0].flip(0)  # a constant would not pass the norm
-    mask = adapter.mask(torch.ones(1, 9))
-    for layers, sees in ((adapter.new_layers(1), True), (list(adapter.layers)[1:2], False)):
-        first, second = (adapter.run(layers, each, mask)[0][0, 8] for each in (hidden, other))
+    mask = adapter.build_attention_mask(torch.ones(1, 9))
+    for layers, sees in ((adapter.create_layers(1), True), (list(adapter.layers)[1:2], False)):
+        first, second = (adapter.run_layers(layers, each, mask)[0][0, 8] for each in (hidden, other))
         assert torch.equal(first, second) is not sees
 
 
@@ -154,15 +163,15 @@ def test_a_layer_of_bert_base_has_7087872_parameters() -> None:
 
     with torch.device("meta"):
         adapter = BackboneAdapter(BertModel(BertConfig()))
-    layers = adapter.new_layers(1)
+    layers = adapter.create_layers(1)
     assert sum(parameter.numel() for parameter in layers.parameters()) == 7_087_872
     assert all(parameter.is_meta for parameter in layers.parameters())
 
 
 def test_gradient_checkpointing_reaches_the_layers_of_the_adapter() -> None:
-    backbone = base(masked_lm("bert")).train()
+    backbone = base(create_masked_lm("bert")).train()
     adapter = BackboneAdapter(backbone)
-    ids, seen = padded(backbone)
+    ids, seen = create_padded_batch(backbone)
     torch.manual_seed(0)
     plain = adapter.encode(ids, seen)[-1]
     backbone.activation_checkpointing_enable()
@@ -179,26 +188,26 @@ def test_gradient_checkpointing_reaches_the_layers_of_the_adapter() -> None:
 def test_auto_uses_flash_attention_on_a_gpu_in_half_precision(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(device_module, "_is_installed", lambda name: name == "flash_attention_3")
     for device, half in ((CPU, True), (GPU, False)):
-        model = base(masked_lm("bert", attention="eager"))
-        assert Attention("auto", device, half=half).apply(model) == "eager"
-    model = base(masked_lm("bert"))
+        model = base(create_masked_lm("bert", attention="eager"))
+        assert AttentionBackend("auto", device, half=half).apply(model) == "eager"
+    model = base(create_masked_lm("bert"))
 
     def set_attention(name: str) -> None:
         model.config._attn_implementation_internal = name
 
     monkeypatch.setattr(model, "set_attn_implementation", set_attention)
-    assert Attention("auto", GPU, half=True).apply(model) == "flash_attention_3"
+    assert AttentionBackend("auto", GPU, half=True).apply(model) == "flash_attention_3"
     monkeypatch.setattr(type(model), "_supports_flash_attn", False)
     model.config._attn_implementation_internal = "sdpa"
-    assert Attention("auto", GPU, half=True).apply(model) == "sdpa"
-    assert Attention("eager", CPU, half=False).apply(base(masked_lm("roberta"))) == "eager"
+    assert AttentionBackend("auto", GPU, half=True).apply(model) == "sdpa"
+    assert AttentionBackend("eager", CPU, half=False).apply(base(create_masked_lm("roberta"))) == "eager"
 
 
 def test_attention_that_is_not_available_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = base(masked_lm("bert"))
+    model = base(create_masked_lm("bert"))
     monkeypatch.setattr(type(model), "_supports_flash_attn", False)
     with pytest.raises(MismatchError, match=r"`attention` flash_attention_2: .*not support Flash Attention") as error:
-        Attention("flash_attention_2", GPU, half=True).apply(model)
+        AttentionBackend("flash_attention_2", GPU, half=True).apply(model)
     assert "\n" not in str(error.value)
     monkeypatch.setattr(device_module, "_is_installed", lambda name: False)
     for device, half, kind, message in (
@@ -207,13 +216,13 @@ def test_attention_that_is_not_available_is_rejected(monkeypatch: pytest.MonkeyP
         (GPU, True, MissingDependency, "`attention` flash_attention_2 needs flash-attn, which is not installed"),
     ):
         with pytest.raises(kind, match=message):
-            Attention("flash_attention_2", device, half=half).check()
-    Attention("sdpa", CPU, half=False).check()
+            AttentionBackend("flash_attention_2", device, half=half).check()
+    AttentionBackend("sdpa", CPU, half=False).check()
 
 
-def test_copied_layers_and_the_generator_have_the_attention_of_the_encoder(world: World) -> None:
+def test_copied_layers_and_the_generator_have_the_attention_of_the_encoder(world: PretrainingFiles) -> None:
     composition = parse_composition(world.content("simlm"), "simlm")
-    network, _ = build_network(composition, world.model, seed=1, attention=Attention("eager", CPU, half=False))
+    network, _ = build_network(composition, world.model, seed=1, attention=AttentionBackend("eager", CPU, half=False))
     decoders = [recovery.reader for recovery in network.recoveries.values() if hasattr(recovery.reader, "layers")]
     assert decoders
     layers = [layer for decoder in decoders for layer in decoder.layers]

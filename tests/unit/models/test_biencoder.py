@@ -10,19 +10,19 @@ import torch
 from drtk.errors import MismatchError
 from drtk.losses.contrastive import infonce
 from drtk.models.biencoder import BiEncoder, load_towers, save_towers
-from tests.tiny import passages, tiny_model
+from tests.tiny_models import make_passages, save_tiny_encoder
 
 
 def inputs(towers, count: int = 12) -> dict[str, torch.Tensor]:
     batch = {}
     for role in ("query", "passage"):
-        padded = towers["passage"].tokenizing(role)(passages(count)).pad(range(count), pad=0)
+        padded = towers["passage"].get_tokenizer(role)(make_passages(count)).pad(range(count), pad=0)
         batch |= {f"{role}_{name}": torch.from_numpy(array) for name, array in padded.items()}
     return batch
 
 
 def test_groups_of_like_length_give_the_vectors_and_gradients_of_one_batch(tmp_path: Path):
-    towers = load_towers(str(tiny_model(tmp_path / "m")), overrides={}, untied=False)
+    towers = load_towers(str(save_tiny_encoder(tmp_path / "m")), overrides={}, untied=False)
     results = []
     for tokens in (None, 4):
         model = BiEncoder(towers["passage"].encoder, group_overhead=tokens)
@@ -38,7 +38,7 @@ def test_groups_of_like_length_give_the_vectors_and_gradients_of_one_batch(tmp_p
 
 
 def test_untied_encoders_are_copies(tmp_path: Path):
-    folder = str(tiny_model(tmp_path / "m"))
+    folder = str(save_tiny_encoder(tmp_path / "m"))
     tied, untied = (load_towers(folder, overrides={}, untied=untied) for untied in (False, True))
     assert list(tied) == ["passage"]
     query, passage = (next(untied[role].encoder.parameters()) for role in ("query", "passage"))
@@ -49,7 +49,7 @@ def test_untied_encoders_are_copies(tmp_path: Path):
 
 
 def test_the_query_encoder_encodes_queries_and_the_passage_encoder_passages(tmp_path: Path):
-    towers = load_towers(str(tiny_model(tmp_path / "m")), overrides={}, untied=True)
+    towers = load_towers(str(save_tiny_encoder(tmp_path / "m")), overrides={}, untied=True)
     with torch.no_grad():
         next(towers["query"].encoder.parameters()).neg_()
         queries, found = BiEncoder(towers["passage"].encoder, towers["query"].encoder).eval()(**inputs(towers))
@@ -60,7 +60,7 @@ def test_the_query_encoder_encodes_queries_and_the_passage_encoder_passages(tmp_
 
 
 def test_pairs_of_towers_are_saved_and_found_again(tmp_path: Path):
-    towers = load_towers(str(tiny_model(tmp_path / "m")), overrides={}, untied=True)
+    towers = load_towers(str(save_tiny_encoder(tmp_path / "m")), overrides={}, untied=True)
     with torch.no_grad():
         next(towers["query"].encoder.parameters()).add_(1)
     save_towers(towers, tmp_path / "pair")
@@ -72,7 +72,7 @@ def test_pairs_of_towers_are_saved_and_found_again(tmp_path: Path):
 
 
 def test_towers_of_different_widths_are_refused(tmp_path: Path):
-    tiny_model(tmp_path / "pair" / "query")
-    tiny_model(tmp_path / "pair" / "passage", hidden=16)
+    save_tiny_encoder(tmp_path / "pair" / "query")
+    save_tiny_encoder(tmp_path / "pair" / "passage", hidden=16)
     with pytest.raises(MismatchError, match="differ in width: 32 and 16"):
         load_towers(str(tmp_path / "pair"), overrides={}, untied=False)

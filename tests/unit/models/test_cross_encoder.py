@@ -16,41 +16,41 @@ from drtk.models import cross_encoder
 from drtk.models.config import ScoringSettings
 from drtk.models.cross_encoder import (
     CrossEncoder,
-    PairScorer,
-    Scorer,
-    load_crossencoder,
+    CrossEncoderScorer,
+    PairClassifier,
+    init_cross_encoder,
+    load_cross_encoder,
     resolve_title,
-    save_crossencoder,
-    start_crossencoder,
+    save_cross_encoder,
 )
 from drtk.models.generator_input import format_passage
 from drtk.records import Passage
 from drtk.runtime.atomic import write_json
 from drtk.runtime.integrity import read_json
 from drtk.text.batching import PairTokenizer
-from tests.tiny import collection, tiny_crossencoder, tiny_model, tiny_writer
+from tests.tiny_models import make_collection, save_tiny_cross_encoder, save_tiny_encoder, save_tiny_generator
 
 IDENTITY, TANH = "torch.nn.modules.linear.Identity", "torch.nn.modules.activation.Tanh"
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny_crossencoder(tmp_path_factory.mktemp("models") / "scorer")
+    return save_tiny_cross_encoder(tmp_path_factory.mktemp("models") / "scorer")
 
 
 @pytest.fixture(scope="module")
 def encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny_model(tmp_path_factory.mktemp("models") / "encoder")
+    return save_tiny_encoder(tmp_path_factory.mktemp("models") / "encoder")
 
 
 @pytest.fixture(scope="module")
 def scores(folder: Path) -> np.ndarray:
-    return Scorer(str(folder))(pairs())
+    return CrossEncoderScorer(str(folder))(pairs())
 
 
 def pairs(count: int = 40) -> list[tuple[str, str]]:
     """Queries with passages of many lengths, some too long for the model; white space and an empty text."""
-    passages, queries, _ = collection(count)
+    passages, queries, _ = make_collection(count)
     rows = [(query["text"], passage["text"]) for query, passage in zip(queries, passages[::-1], strict=True)]
     return [*rows, (" rivers  rivered ", "engines\n"), ("", "rivers"), ("rivers", " ".join(["rivered"] * 90))]
 
@@ -67,7 +67,7 @@ def reference(folder: Path) -> np.ndarray:
 
 
 def start(model: Path, **given: object) -> CrossEncoder:
-    return start_crossencoder(str(model), **{"max_length": None, "seed": 1, "default": 48} | given)
+    return init_cross_encoder(str(model), **{"max_length": None, "seed": 1, "default": 48} | given)
 
 
 def test_scores_of_the_old_layout_are_those_of_sentence_transformers(
@@ -77,12 +77,12 @@ def test_scores_of_the_old_layout_are_those_of_sentence_transformers(
     assert scores.std() > 0.05
     assert np.allclose(scores, reference(folder), atol=3e-5)
     assert ((scores > 0) & (scores < 1)).all()  # sigmoid, the default
-    logits = Scorer(str(folder), logits=True)(pairs())
+    logits = CrossEncoderScorer(str(folder), logits=True)(pairs())
     np.testing.assert_allclose(1 / (1 + np.exp(-logits)), scores, atol=1e-5)
     configs = ({"sbert_ce_default_activation_function": IDENTITY}, {"sentence_transformers": {"activation_fn": TANH}})
     for number, config in enumerate(configs):
-        other = tiny_crossencoder(tmp_path / str(number), **config)
-        found = Scorer(str(other))(pairs())
+        other = save_tiny_cross_encoder(tmp_path / str(number), **config)
+        found = CrossEncoderScorer(str(other))(pairs())
         assert found.min() < 0
         assert np.allclose(found, reference(other), atol=3e-5)
 
@@ -95,7 +95,7 @@ def test_scores_of_the_new_layout_are_those_of_sentence_transformers(
     library.CrossEncoder(str(folder), device="cpu", max_length=24, activation_fn=nn.Identity()).save_pretrained(
         str(new)
     )
-    found = Scorer(str(new))(pairs())
+    found = CrossEncoderScorer(str(new))(pairs())
     assert np.allclose(found, reference(new), atol=3e-5)
     assert not np.allclose(found, scores, atol=1e-2)  # another activation and length
     shared, settings = new / "config_sentence_transformers.json", new / "sentence_bert_config.json"
@@ -107,7 +107,7 @@ def test_scores_of_the_new_layout_are_those_of_sentence_transformers(
     ):
         before = found
         change(file, **entries)
-        found = Scorer(str(new))(pairs())
+        found = CrossEncoderScorer(str(new))(pairs())
         assert np.allclose(found, reference(new), atol=3e-5), entries
         assert not np.allclose(found, before, atol=1e-4), entries
 
@@ -115,9 +115,9 @@ def test_scores_of_the_new_layout_are_those_of_sentence_transformers(
 def test_scores_do_not_depend_on_batches(folder: Path, scores: np.ndarray, monkeypatch: pytest.MonkeyPatch) -> None:
     for tokens in (1, 200):
         settings = ScoringSettings(batch_tokens=tokens)
-        assert np.allclose(Scorer(str(folder), settings=settings)(pairs()), scores, atol=3e-5)
+        assert np.allclose(CrossEncoderScorer(str(folder), settings=settings)(pairs()), scores, atol=3e-5)
     monkeypatch.setattr(cross_encoder, "WINDOW", 7)
-    scorer = Scorer(str(folder), settings=ScoringSettings(batch_tokens=64))
+    scorer = CrossEncoderScorer(str(folder), settings=ScoringSettings(batch_tokens=64))
     assert np.allclose(scorer(pairs()), scores, atol=3e-5)
     assert scorer([]).shape == (0,)
     # equal pairs are scored once
@@ -128,11 +128,11 @@ def test_scores_do_not_depend_on_batches(folder: Path, scores: np.ndarray, monke
 
 
 def test_length_and_precision_of_the_settings(folder: Path, scores: np.ndarray) -> None:
-    scorer = Scorer(str(folder), settings=ScoringSettings(max_length=9))
+    scorer = CrossEncoderScorer(str(folder), settings=ScoringSettings(max_length=9))
     assert scorer.prepare(pairs()).tokens.lengths.max() == 9
     with pytest.raises(MismatchError, match="reads at most 64 tokens; 65 were requested"):
-        Scorer(str(folder), settings=ScoringSettings(max_length=65))
-    half = Scorer(str(folder), settings=ScoringSettings(dtype="bfloat16"))(pairs())
+        CrossEncoderScorer(str(folder), settings=ScoringSettings(max_length=65))
+    half = CrossEncoderScorer(str(folder), settings=ScoringSettings(precision="bfloat16"))(pairs())
     assert half.dtype == np.float32
     assert np.corrcoef(half, scores)[0, 1] > 0.98
 
@@ -140,16 +140,16 @@ def test_length_and_precision_of_the_settings(folder: Path, scores: np.ndarray) 
 def test_an_unknown_activation_becomes_a_sigmoid(
     tmp_path: Path, scores: np.ndarray, caplog: pytest.LogCaptureFixture
 ) -> None:
-    strange = tiny_crossencoder(tmp_path / "strange", sbert_ce_default_activation_function="my.module.Scale")
-    assert (Scorer(str(strange))(pairs()) == scores).all()
+    strange = save_tiny_cross_encoder(tmp_path / "strange", sbert_ce_default_activation_function="my.module.Scale")
+    assert (CrossEncoderScorer(str(strange))(pairs()) == scores).all()
     assert "the activation my.module.Scale is not in torch.nn; a sigmoid is used" in caplog.text
 
 
 def test_other_models_are_rejected(tmp_path: Path, folder: Path, encoder: Path) -> None:
     (tmp_path / "empty").mkdir()
-    tiny_crossencoder(tmp_path / "nli", labels=3)
+    save_tiny_cross_encoder(tmp_path / "nli", labels=3)
     shutil.copytree(encoder, tmp_path / "encoder")
-    tiny_writer(tmp_path / "writer", "t5")
+    save_tiny_generator(tmp_path / "writer", "t5")
     shutil.copytree(encoder, tmp_path / "plain", ignore=shutil.ignore_patterns("modules.json"))
     change(tmp_path / "plain" / "config.json", architectures=None, id2label={"0": "LABEL_0"}, label2id={"LABEL_0": 0})
     shutil.copytree(folder, tmp_path / "damaged")
@@ -163,7 +163,7 @@ def test_other_models_are_rejected(tmp_path: Path, folder: Path, encoder: Path) 
         ("damaged", DrtkError, "cannot be loaded as a cross-encoder: "),
     ):
         with pytest.raises(error, match=f"{name}: {message}"):
-            load_crossencoder(tmp_path / name)
+            load_cross_encoder(tmp_path / name)
     for name, message in (
         ("writer", r"is no encoder \(t5\)"),
         ("nli", "has 3 labels"),
@@ -177,15 +177,15 @@ def test_other_models_are_rejected(tmp_path: Path, folder: Path, encoder: Path) 
     write_json(tmp_path / "x" / "config_sentence_transformers.json", {"model_type": "CrossEncoder"})
     write_json(tmp_path / "x" / "modules.json", [*modules, {"path": "1", "type": "a.LogitScore"}])
     with pytest.raises(MismatchError, match=r"modules.json: has a module that drtk does not support: a\.LogitScore"):
-        load_crossencoder(tmp_path / "x")
+        load_cross_encoder(tmp_path / "x")
     write_json(tmp_path / "x" / "modules.json", modules)
     write_json(tmp_path / "x" / "sentence_bert_config.json", {"transformer_task": "text-generation"})
     with pytest.raises(MismatchError, match="x: scores by text-generation"):
-        load_crossencoder(tmp_path / "x")
+        load_cross_encoder(tmp_path / "x")
 
 
 def test_a_score_that_is_not_finite_is_an_error(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    scorer = Scorer(str(folder))
+    scorer = CrossEncoderScorer(str(folder))
     monkeypatch.setattr(scorer, "_activation", lambda logits: logits / 0)
     with pytest.raises(DrtkError, match=r"scorer: a score is NaN or infinite in torch\.float32"):
         scorer(pairs())
@@ -201,10 +201,10 @@ def test_an_encoder_gets_a_random_head_and_a_cross_encoder_keeps_its_own(
     changed = {name for name in first if bool((first[name] != other[name]).any())}
     assert "classifier.weight" in changed
     assert all(name.startswith("classifier.") or ".pooler." in name for name in changed)
-    mine, theirs = start(folder).model.state_dict(), load_crossencoder(folder).model.state_dict()
+    mine, theirs = start(folder).model.state_dict(), load_cross_encoder(folder).model.state_dict()
     assert all(bool((mine[name] == theirs[name]).all()) for name in theirs)
     for role in ("query", "passage"):  # of untied encoders, that of passages
-        tiny_model(tmp_path / "pair" / role, seed={"query": 5, "passage": 6}[role])
+        save_tiny_encoder(tmp_path / "pair" / role, seed={"query": 5, "passage": 6}[role])
     mine, theirs = (start(path).model.state_dict() for path in (tmp_path / "pair", tmp_path / "pair" / "passage"))
     assert all(bool((mine[name] == theirs[name]).all()) for name in mine)
 
@@ -224,7 +224,7 @@ def test_groups_of_similar_length_give_the_logits_and_gradients_of_one_batch(fol
     inputs = {name: torch.from_numpy(array) for name, array in padded.items()}
     results = []
     for tokens in (None, 100):
-        model = PairScorer(loaded.model, group_tokens=tokens)
+        model = PairClassifier(loaded.model, group_tokens=tokens)
         model.zero_grad()
         logits = model(**inputs)
         logits.square().sum().backward()
@@ -236,9 +236,9 @@ def test_groups_of_similar_length_give_the_logits_and_gradients_of_one_batch(fol
 
 @pytest.mark.parametrize("old", [{}, {"sbert_ce_default_activation_function": "torch.nn.modules.activation.Sigmoid"}])
 def test_a_saved_folder_gives_its_logits_in_sentence_transformers(tmp_path: Path, old: dict[str, object]) -> None:
-    loaded = start(tiny_crossencoder(tmp_path / "start", **old), max_length=20)
-    save_crossencoder(loaded, tmp_path / "saved")
-    scorer = Scorer(str(tmp_path / "saved"))
+    loaded = start(save_tiny_cross_encoder(tmp_path / "start", **old), max_length=20)
+    save_cross_encoder(loaded, tmp_path / "saved")
+    scorer = CrossEncoderScorer(str(tmp_path / "saved"))
     logits = scorer(pairs())
     np.testing.assert_allclose(logits, reference(tmp_path / "saved"), atol=5e-5)
     assert logits.min() < 0  # no sigmoid
@@ -247,13 +247,13 @@ def test_a_saved_folder_gives_its_logits_in_sentence_transformers(tmp_path: Path
 
 
 def test_vectors_are_the_last_layers_at_the_first_position(folder: Path) -> None:
-    mine = Scorer(str(folder))
+    mine = CrossEncoderScorer(str(folder))
     tokenized = mine.prepare([*pairs(), pairs()[0]])
     found, vectors = mine.scores_and_vectors(tokenized)
     assert vectors.shape == (len(pairs()) + 1, 32)
     np.testing.assert_allclose(found, mine.scores(tokenized), atol=1e-5)
     assert (vectors[0] == vectors[-1]).all()
-    loaded = load_crossencoder(folder)
+    loaded = load_cross_encoder(folder)
     encoded = loaded.tokenizer(*pairs()[3], return_tensors="pt", truncation=True, max_length=64)
     with torch.no_grad():
         hidden = loaded.model.bert(**encoded).last_hidden_state
@@ -265,7 +265,7 @@ def test_vectors_are_the_last_layers_at_the_first_position(folder: Path) -> None
 def test_the_first_position_is_after_padding_on_the_left(folder: Path, tmp_path: Path) -> None:
     shutil.copytree(folder, tmp_path / "left")
     change(tmp_path / "left" / "tokenizer_config.json", padding_side="left")
-    mine = Scorer(str(tmp_path / "left"))
+    mine = CrossEncoderScorer(str(tmp_path / "left"))
     table = mine._model.bert.embeddings.position_embeddings
     nn.init.zeros_(table.weight)  # so that positions do not matter
     alone = [mine.scores_and_vectors(mine.prepare([pair]))[1][0] for pair in pairs()[:6]]

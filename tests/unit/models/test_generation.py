@@ -29,7 +29,7 @@ from drtk.models.generation import (
     sample_uniforms,
 )
 from drtk.models.init_model import train_tokenizer
-from drtk.models.seq2seq import Decoding, GenerationModel, load_generation_model, save_generation_model
+from drtk.models.seq2seq import DecodingState, GenerationModel, load_generation_model, save_generation_model
 
 LENGTHS = (5, 9, 12, 3, 7)
 
@@ -123,7 +123,7 @@ def test_first_tokens_are_drawn_as_often_as_they_are_likely() -> None:
     ids, mask = batch(writer, [1])
     counts = Counter(text[0] if text else 1 for text in generate_tokens(writer, ids, mask, ["x"], settings, seed=1)[0])
     with torch.inference_mode():
-        kept, tokens = filter_logits(Decoding(writer, ids, mask).logits, top_k=5, top_p=1.0, temperature=1.0)
+        kept, tokens = filter_logits(DecodingState(writer, ids, mask).logits, top_k=5, top_p=1.0, temperature=1.0)
     for token, probability in zip(tokens[0].tolist(), kept[0].tolist(), strict=True):
         spread = (probability * (1 - probability) / 2000) ** 0.5
         assert counts[token] / 2000 == pytest.approx(probability, abs=4 * spread + 1e-9)
@@ -132,13 +132,13 @@ def test_first_tokens_are_drawn_as_often_as_they_are_likely() -> None:
 def test_finished_rows_leave_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     writer = tiny("bart")
     widths: list[int] = []
-    step = Decoding.step
+    step = DecodingState.step
 
-    def watched(self: Decoding, tokens: torch.Tensor) -> None:
+    def watched(self: DecodingState, tokens: torch.Tensor) -> None:
         widths.append(len(tokens))
         step(self, tokens)
 
-    monkeypatch.setattr(Decoding, "step", watched)
+    monkeypatch.setattr(DecodingState, "step", watched)
     settings = GenerationSettings(n=20, max_new_tokens=40, top_k=0, top_p=1.0)
     generate_tokens(writer, *batch(writer, [0, 1]), ["a", "b"], settings, seed=1)
     assert widths[0] == 40

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from drtk.errors import DrtkError, UsageError
-from drtk.models.checkpoint import load_encoder, weights_digest
+from drtk.models.checkpoint import digest_weights, load_encoder
 from drtk.models.config import InitModelSettings
 from drtk.models.init_model import init_encoder, train_tokenizer
-from tests.tiny import tiny_model
+from tests.tiny_models import save_tiny_encoder
 
 SMALL = {"layers": 1, "hidden": 16, "heads": 2, "max_length": 32, "min_frequency": 1}
 
@@ -20,11 +20,11 @@ def test_the_seed_decides_the_weights_and_the_global_generator_is_left_alone(tmp
     torch.manual_seed(5)
     expected = torch.rand(1)
     torch.manual_seed(5)
-    first = tiny_model(tmp_path / "a", seed=3)
+    first = save_tiny_encoder(tmp_path / "a", seed=3)
     assert torch.rand(1) == expected
-    second, third = tiny_model(tmp_path / "b", seed=3), tiny_model(tmp_path / "c", seed=4)
+    second, third = save_tiny_encoder(tmp_path / "b", seed=3), save_tiny_encoder(tmp_path / "c", seed=4)
     assert (first / "tokenizer.json").read_bytes() == (second / "tokenizer.json").read_bytes()
-    assert weights_digest(first) == weights_digest(second) != weights_digest(third)
+    assert digest_weights(first) == digest_weights(second) != digest_weights(third)
 
 
 def test_words_become_pieces_between_special_tokens():
@@ -45,7 +45,7 @@ def test_case_can_be_kept():
 
 
 def test_the_size_is_what_was_asked_for(tmp_path: Path):
-    config = load_encoder(tiny_model(tmp_path / "m", intermediate=50)).encoder.backbone.config
+    config = load_encoder(save_tiny_encoder(tmp_path / "m", intermediate=50)).encoder.backbone.config
     size = (config.num_hidden_layers, config.hidden_size, config.num_attention_heads, config.intermediate_size)
     assert (*size, config.max_position_embeddings) == (2, 32, 4, 50, 64)
 

@@ -10,14 +10,14 @@ import torch
 from drtk.errors import DrtkError
 from drtk.models.list_reranker import (
     ListReranker,
-    ListShape,
+    ListRerankerConfig,
     init_list_reranker,
     load_list_reranker,
     save_list_reranker,
 )
 from drtk.models.model_folder import is_list_reranker
 
-SHAPE = ListShape(width=12, depth=8, hidden=16, layers=2, heads=2, feedforward=32)
+SHAPE = ListRerankerConfig(width=12, depth=8, hidden=16, layers=2, heads=2, feedforward=32)
 
 
 @pytest.fixture

@@ -11,27 +11,27 @@ from transformers import AutoModel, AutoModelForMaskedLM, AutoTokenizer
 
 from drtk.errors import DrtkError, MismatchError
 from drtk.models.backbone import BackboneAdapter
-from drtk.models.checkpoint import load_encoder, save_encoder, weights_digest
+from drtk.models.checkpoint import digest_weights, load_encoder, save_encoder
 from drtk.models.lm_head import (
     LMHead,
-    head_file,
+    get_head_path,
     load_lm_head,
     load_masked_lm,
     load_trained_masked_lm,
     save_lm_head,
-    write_masked_lm,
+    save_masked_lm,
 )
-from tests.families import FAMILIES, masked_lm, padded, saved_masked_lm
-from tests.tiny import minilm, tiny_model
+from tests.backbone_families import FAMILIES, create_masked_lm, create_padded_batch, save_random_masked_lm
+from tests.tiny_models import find_minilm, save_tiny_encoder
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 @torch.no_grad()
 def test_scores_are_those_of_transformers(family: str, tmp_path: Path) -> None:
-    saved_masked_lm(family, tmp_path / "m")
+    save_random_masked_lm(family, tmp_path / "m")
     model = AutoModelForMaskedLM.from_pretrained(tmp_path / "m").eval()
     backbone, head, tokenizer = load_masked_lm(tmp_path / "m")
-    ids, seen = padded(model)
+    ids, seen = create_padded_batch(model)
     expected = model(input_ids=ids, attention_mask=seen).logits
     hidden = BackboneAdapter(backbone).encode(ids, seen)[-1]
     torch.testing.assert_close(head.logits(hidden), expected)
@@ -43,7 +43,7 @@ def test_scores_are_those_of_transformers(family: str, tmp_path: Path) -> None:
 
 
 def test_the_head_takes_the_embeddings_of_the_encoder_and_owns_none() -> None:
-    model = masked_lm("bert")
+    model = create_masked_lm("bert")
     head = LMHead(model, model.bert)
     assert head.weight is model.bert.embeddings.word_embeddings.weight
     # dense 32 * 32 + 32, norm 2 * 32, and a bias for each of 97 word pieces
@@ -51,13 +51,13 @@ def test_the_head_takes_the_embeddings_of_the_encoder_and_owns_none() -> None:
 
 
 def test_embeddings_of_its_own_where_the_checkpoint_unties_them(tmp_path: Path) -> None:
-    model = saved_masked_lm("bert", tmp_path / "m", tie_word_embeddings=False)
+    model = save_random_masked_lm("bert", tmp_path / "m", tie_word_embeddings=False)
     with torch.no_grad():
         model.cls.predictions.decoder.weight.normal_()
     model.save_pretrained(tmp_path / "m")
     backbone, head, _ = load_masked_lm(tmp_path / "m")
     assert head.weight is head.own_weight
-    ids, seen = padded(model)
+    ids, seen = create_padded_batch(model)
     with torch.no_grad():
         found = head.logits(BackboneAdapter(backbone).encode(ids, seen)[-1])
         torch.testing.assert_close(found, model(input_ids=ids, attention_mask=seen).logits)
@@ -66,7 +66,7 @@ def test_embeddings_of_its_own_where_the_checkpoint_unties_them(tmp_path: Path) 
 def test_an_encoder_without_a_head_gets_one_and_that_is_said(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = Path(minilm())
+    folder = Path(find_minilm())
     monkeypatch.setattr(logging.getLogger("drtk"), "propagate", True)
     with caplog.at_level("WARNING", logger="drtk"):
         torch.manual_seed(1)
@@ -82,26 +82,26 @@ def test_an_encoder_without_a_head_gets_one_and_that_is_said(
 @pytest.mark.parametrize("family", FAMILIES)
 @torch.no_grad()
 def test_an_encoder_folder_with_its_head_beside_becomes_a_masked_language_model(family: str, tmp_path: Path) -> None:
-    model = saved_masked_lm(family, tmp_path / "m")
+    model = save_random_masked_lm(family, tmp_path / "m")
     text_encoder = load_encoder(tmp_path / "m")
     head = load_lm_head(tmp_path / "m", text_encoder.encoder.backbone)
     head.dense.weight.mul_(1.5)  # as training would change it
     head.bias.add_(0.25)
     save_encoder(text_encoder, tmp_path / "e")
-    before, digest = sorted((tmp_path / "e").rglob("*")), weights_digest(tmp_path / "e")
+    before, digest = sorted((tmp_path / "e").rglob("*")), digest_weights(tmp_path / "e")
     save_lm_head(head, tmp_path / "e")
     assert sorted((tmp_path / "e").rglob("*")) == sorted(
-        [*before, tmp_path / "e/heads", head_file(tmp_path / "e", "lm_head")]
+        [*before, tmp_path / "e/heads", get_head_path(tmp_path / "e", "lm_head")]
     )
-    assert weights_digest(tmp_path / "e") == digest
+    assert digest_weights(tmp_path / "e") == digest
 
     backbone, again, _ = load_masked_lm(tmp_path / "e")
-    ids, seen = padded(model)
+    ids, seen = create_padded_batch(model)
     expected = head.logits(text_encoder.encoder.backbone(input_ids=ids, attention_mask=seen).last_hidden_state)
     assert (expected - model(input_ids=ids, attention_mask=seen).logits).abs().max() > 0.1
     torch.testing.assert_close(again.logits(BackboneAdapter(backbone).encode(ids, seen)[-1]), expected)
 
-    write_masked_lm(*load_trained_masked_lm(tmp_path / "e"), tmp_path / "out")
+    save_masked_lm(*load_trained_masked_lm(tmp_path / "e"), tmp_path / "out")
     whole, report = AutoModelForMaskedLM.from_pretrained(tmp_path / "out", output_loading_info=True)
     assert not report["missing_keys"]
     assert not report["unexpected_keys"]
@@ -116,18 +116,18 @@ def test_an_encoder_folder_with_its_head_beside_becomes_a_masked_language_model(
 def test_heads_that_are_missing_damaged_or_of_another_model_are_rejected(tmp_path: Path) -> None:
     from transformers import MPNetConfig, MPNetModel
 
-    folder = tiny_model(tmp_path / "m")
+    folder = save_tiny_encoder(tmp_path / "m")
     with pytest.raises(MismatchError, match="has no language-model head; `drtk pretrain` writes one"):
         load_trained_masked_lm(folder)
     backbone = load_encoder(folder).encoder.backbone
-    narrow = masked_lm("bert", hidden_size=16)
+    narrow = create_masked_lm("bert", hidden_size=16)
     save_lm_head(LMHead(narrow, narrow.bert), folder)
     with pytest.raises(MismatchError, match=r"heads/lm_head\.safetensors: does not fit: size mismatch for"):
         load_lm_head(folder, backbone)
-    head_file(folder, "lm_head").write_bytes(b"no weights")
+    get_head_path(folder, "lm_head").write_bytes(b"no weights")
     with pytest.raises(DrtkError, match=r"heads/lm_head\.safetensors: cannot be read"):
         load_lm_head(folder, backbone)
-    head_file(folder, "lm_head").unlink()
+    get_head_path(folder, "lm_head").unlink()
     config = MPNetConfig(vocab_size=400, hidden_size=16, num_hidden_layers=1, num_attention_heads=2)
     MPNetModel(config).save_pretrained(folder)
     with pytest.raises(MismatchError, match="unknown language-model head of type mpnet"):

@@ -16,25 +16,25 @@ from torch import Tensor
 from drtk.errors import DrtkError, MismatchError
 from drtk.expansion.term_weights.bprop import FirstTokenAttention
 from drtk.models.checkpoint import TextEncoder, load_encoder, save_encoder
-from drtk.models.cross_encoder import identify_scorer, load_crossencoder, start_crossencoder
+from drtk.models.cross_encoder import identify_scorer, init_cross_encoder, load_cross_encoder
 from drtk.models.lm_head import load_masked_lm
 from drtk.models.seq2seq import load_generation_model
 from drtk.models.term_weighter import TermWeightModel, init_term_weighter
 from drtk.text.tokenizers import load_tokenizer
-from tests.families import FAMILIES, saved_masked_lm
-from tests.tiny import tiny_crossencoder, tiny_model, tiny_writer
+from tests.backbone_families import FAMILIES, save_random_masked_lm
+from tests.tiny_models import save_tiny_cross_encoder, save_tiny_encoder, save_tiny_generator
 
 Weights = dict[str, Tensor]
 
 
 def start(folder: Path) -> Any:
-    return start_crossencoder(str(folder), max_length=None, seed=1, default=32)
+    return init_cross_encoder(str(folder), max_length=None, seed=1, default=32)
 
 
 LOADERS: dict[str, Callable[[Path], Any]] = {
     "encoder": load_encoder,
     "new cross-encoder": start,
-    "cross-encoder": load_crossencoder,
+    "cross-encoder": load_cross_encoder,
     "masked LM": load_masked_lm,
     "weigher": lambda folder: init_term_weighter(folder, "deepct", seed=1),
     "attention": lambda folder: FirstTokenAttention(
@@ -49,9 +49,9 @@ LOADERS: dict[str, Callable[[Path], Any]] = {
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """A folder for each of LOADERS."""
     path = tmp_path_factory.mktemp("models")
-    saved_masked_lm("bert", path / "bert")
-    scorer = tiny_crossencoder(path / "scorer")
-    writers = {arch: tiny_writer(path / arch, arch) for arch in ("t5", "gpt2")}
+    save_random_masked_lm("bert", path / "bert")
+    scorer = save_tiny_cross_encoder(path / "scorer")
+    writers = {arch: save_tiny_generator(path / arch, arch) for arch in ("t5", "gpt2")}
     return dict.fromkeys(LOADERS, path / "bert") | {"cross-encoder": scorer} | writers
 
 
@@ -144,7 +144,7 @@ def test_weights_saved_after_a_prefix_was_removed_have_plain_names(folders: dict
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_encoders_load_from_masked_language_models_of_every_family(tmp_path: Path, family: str) -> None:
-    model = saved_masked_lm(family, tmp_path / "m")
+    model = save_random_masked_lm(family, tmp_path / "m")
     mine, theirs = load_encoder(tmp_path / "m").encoder.backbone.state_dict(), model.base_model.state_dict()
     for name, weights in theirs.items():
         torch.testing.assert_close(mine[name], weights, rtol=0, atol=0)
@@ -152,7 +152,7 @@ def test_encoders_load_from_masked_language_models_of_every_family(tmp_path: Pat
 
 
 def test_poolers_and_buffers_of_older_checkpoints_are_optional(tmp_path: Path) -> None:
-    folder = tiny_model(tmp_path / "m")
+    folder = save_tiny_encoder(tmp_path / "m")
 
     def older(given: Weights) -> Weights:
         return {n: w for n, w in given.items() if "pooler" not in n} | {
@@ -192,7 +192,7 @@ def test_a_folder_without_tokenizer_files_is_rejected(folders: dict[str, Path], 
 
 def test_a_cased_tokenizer_without_its_configuration_is_rejected(tmp_path: Path) -> None:
     for lowercase in (True, False):
-        folder = tiny_model(tmp_path / str(lowercase), lowercase=lowercase)
+        folder = save_tiny_encoder(tmp_path / str(lowercase), lowercase=lowercase)
         whole = load_tokenizer(str(folder))("Rivers")["input_ids"]
         (folder / "tokenizer_config.json").unlink()
         (folder / "meta.json").unlink(missing_ok=True)
@@ -204,7 +204,7 @@ def test_a_cased_tokenizer_without_its_configuration_is_rejected(tmp_path: Path)
 
 
 def test_a_vocabulary_file_is_enough(tmp_path: Path) -> None:
-    folder = tiny_model(tmp_path / "m")
+    folder = save_tiny_encoder(tmp_path / "m")
     tokenizer = load_encoder(folder).tokenizer
     vocabulary = sorted(tokenizer.get_vocab().items(), key=lambda item: item[1])
     (folder / "tokenizer.json").unlink()
@@ -230,7 +230,7 @@ def test_a_truncated_vocabulary_is_rejected(folders: dict[str, Path], tmp_path: 
 
 
 def test_an_empty_vocabulary_is_one_line_at_loading(tmp_path: Path) -> None:
-    folder = tiny_model(tmp_path / "m")
+    folder = save_tiny_encoder(tmp_path / "m")
     content = json.loads((folder / "tokenizer.json").read_text())
     content["model"]["vocab"] = {}
     (folder / "tokenizer.json").write_text(json.dumps(content))

@@ -13,20 +13,20 @@ from drtk.errors import MismatchError, MissingDependency
 from drtk.models.checkpoint import embed_texts, load_encoder, save_encoder
 from drtk.models.encoder import Dense
 from drtk.models.lora import add_adapters, merge_adapters
-from tests.tiny import passages, tiny_model
+from tests.tiny_models import make_passages, save_tiny_encoder
 
 
 @pytest.fixture
 def model(tmp_path: Path) -> Any:
-    return load_encoder(tiny_model(tmp_path / "m"), strict=False)
+    return load_encoder(save_tiny_encoder(tmp_path / "m"), strict=False)
 
 
 def test_adapters_begin_as_nothing_and_their_work_outlives_them(model: Any, tmp_path: Path) -> None:
     pytest.importorskip("peft")
-    before = embed_texts(model, passages(6), role="passage")
+    before = embed_texts(model, make_passages(6), role="passage")
     names = set(model.encoder.backbone.state_dict())
     add_adapters(model.encoder, rank=2)
-    assert abs(embed_texts(model, passages(6), role="passage") - before).max() < 1e-5
+    assert abs(embed_texts(model, make_passages(6), role="passage") - before).max() < 1e-5
     trained = [name for name, weight in model.encoder.named_parameters() if weight.requires_grad]
     assert trained
     assert all("lora_" in name and "pooler" not in name for name in trained)
@@ -37,12 +37,12 @@ def test_adapters_begin_as_nothing_and_their_work_outlives_them(model: Any, tmp_
         for name, weight in model.encoder.named_parameters():
             if "lora_B" in name:
                 weight.normal_(generator=torch.Generator().manual_seed(0))
-    changed = embed_texts(model, passages(6), role="passage")
+    changed = embed_texts(model, make_passages(6), role="passage")
     assert abs(changed - before).max() > 1e-3
     merge_adapters(model.encoder)
     assert set(model.encoder.backbone.state_dict()) == names
     save_encoder(model, tmp_path / "merged")
-    found = embed_texts(load_encoder(tmp_path / "merged", strict=False), passages(6), role="passage")
+    found = embed_texts(load_encoder(tmp_path / "merged", strict=False), make_passages(6), role="passage")
     assert abs(found - changed).max() < 1e-5
 
 

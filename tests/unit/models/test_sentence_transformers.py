@@ -14,7 +14,7 @@ from drtk.models.checkpoint import load_encoder, save_encoder
 from drtk.models.config import EncodeSettings
 from drtk.records import Passage
 from drtk.retrieval.encode import Embedder
-from tests.tiny import minilm, tiny_model
+from tests.tiny_models import find_minilm, save_tiny_encoder
 
 st = pytest.importorskip("sentence_transformers")
 
@@ -27,7 +27,7 @@ TEXTS = [
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A Hugging Face folder without a word about pooling."""
-    folder = tiny_model(tmp_path_factory.mktemp("plain") / "m", lowercase=False)
+    folder = save_tiny_encoder(tmp_path_factory.mktemp("plain") / "m", lowercase=False)
     for name in ("modules.json", "sentence_bert_config.json", "config_sentence_transformers.json"):
         (folder / name).unlink()
     return folder
@@ -136,7 +136,7 @@ def test_a_plain_encoder_has_cls_pooling_and_dot_product_unless_told_otherwise(p
 def test_folders_written_here_load_in_sentence_transformers_and_transformers(tmp_path: Path, pooling: str):
     from transformers import AutoModel
 
-    folder = tiny_model(tmp_path / "m", pooling=pooling, normalize=True)
+    folder = save_tiny_encoder(tmp_path / "m", pooling=pooling, normalize=True)
     ours = Embedder(str(folder), role="passage")(TEXTS)
     theirs = st.SentenceTransformer(str(folder), device="cpu")
     np.testing.assert_allclose(theirs.encode(TEXTS), ours, atol=1e-5)
@@ -150,7 +150,7 @@ def test_folders_written_here_load_in_sentence_transformers_and_transformers(tmp
 
 
 def test_real_weights_give_equal_vectors():
-    folder = minilm()
+    folder = find_minilm()
     theirs = st.SentenceTransformer(folder, device="cpu")
     texts = [*TEXTS, "What is the capital of France?", "a long text that goes on and on " * 60, "中文文本", "x" * 300]
     ours = Embedder(folder, role="passage")
@@ -170,7 +170,7 @@ def test_modules_that_drtk_cannot_run_are_named(plain: Path, tmp_path: Path):
 def test_damaged_and_foreign_folders_are_refused_in_one_line(plain: Path, tmp_path: Path):
     with pytest.raises(MismatchError, match="is no model folder"):
         load_encoder(tmp_path)
-    folder = tiny_model(tmp_path / "m")
+    folder = save_tiny_encoder(tmp_path / "m")
     weights = folder / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:1000])
     with pytest.raises(DrtkError, match="cannot be loaded as an encoder") as fault:

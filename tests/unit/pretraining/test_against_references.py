@@ -17,7 +17,7 @@ from drtk.pretraining import corruption
 from drtk.pretraining.batch import Batch
 from drtk.pretraining.corruption import delete_tokens_at
 from drtk.pretraining.network import EncodedBatch
-from tests.pretraining import MAX_LENGTH, Stage, World, gradients
+from tests.pretraining_setup import MAX_LENGTH, PretrainingFiles, PretrainingSetup, compute_gradients
 from tests.reference.bert import hidden_states
 from tests.reference.cocondenser import cocondenser
 from tests.reference.condenser import condenser
@@ -40,7 +40,7 @@ CHANGED = ("changed_one", "changed_two")
 class Scene:
     """A preset on a batch, and the same as the references want it: texts as lists, modules by the names of transformers."""
 
-    def __init__(self, stage: Stage) -> None:
+    def __init__(self, stage: PretrainingSetup) -> None:
         self.stage, self.network = stage, stage.network
         self.removed: dict[tuple[tuple[int, ...], ...], list[list[int]]] = defaultdict(list)
         with pytest.MonkeyPatch.context() as patch:
@@ -393,7 +393,7 @@ def agree(found: Terms, expected: Terms) -> None:
 
 
 @pytest.mark.parametrize("case", [*CASES, *(pytest.param(case, marks=pytest.mark.slow) for case in VARIANTS)])
-def test_a_preset_says_what_its_reference_says(case: str, world: World):
+def test_a_preset_says_what_its_reference_says(case: str, world: PretrainingFiles):
     preset, changes, reference = (CASES | VARIANTS)[case]
     scene = Scene(world.stage(preset, *changes).redrawn())
     gap = WITH_GAPS.get(case) or WITH_GAPS.get(preset)
@@ -403,7 +403,7 @@ def test_a_preset_says_what_its_reference_says(case: str, world: World):
         agree(scene.stage.terms(scene.batch), reference(scene))
 
 
-def test_in_training_batch_norm_takes_the_statistics_of_both_views_together(world: World):
+def test_in_training_batch_norm_takes_the_statistics_of_both_views_together(world: PretrainingFiles):
     """DiffCSE's released code projects both views as one batch; without dropout, only their texts differ here."""
     changes = ('slots.two={view="passage", corruption="deleted", rate=0.3}', "projectors.head.kind=bn")
     scene = Scene(world.stage("simcse", *changes).redrawn().without_dropout())
@@ -411,7 +411,7 @@ def test_in_training_batch_norm_takes_the_statistics_of_both_views_together(worl
     agree(scene.stage.terms(scene.batch), simcse(scene.model, modules(scene), ids_of(scene, "one", "two")))
 
 
-def test_master_without_a_group_keeps_the_other_terms(world: World):
+def test_master_without_a_group_keeps_the_other_terms(world: PretrainingFiles):
     scene = Scene(world.stage("master", drop=["cpr"]).redrawn())
     with torch.no_grad():
         found = scene.stage.terms(scene.batch)
@@ -420,11 +420,11 @@ def test_master_without_a_group_keeps_the_other_terms(world: World):
 
 
 @pytest.mark.parametrize("case", ["simlm", "cocondenser"])
-def test_gradients_are_those_of_the_reference(case: str, world: World):
+def test_gradients_are_those_of_the_reference(case: str, world: PretrainingFiles):
     preset, changes, reference = CASES[case]
     scene = Scene(world.stage(preset, *changes).redrawn())
-    found = gradients(scene.stage, scene.stage.terms(scene.batch)["total"])
-    expected = gradients(scene.stage, reference(scene)["total"])
+    found = compute_gradients(scene.stage, scene.stage.terms(scene.batch)["total"])
+    expected = compute_gradients(scene.stage, reference(scene)["total"])
     assert sum(float(slope.abs().sum()) > 0 for slope in expected.values()) > 60
     for name, slope in expected.items():
         scale = max(1.0, float(slope.abs().max()))

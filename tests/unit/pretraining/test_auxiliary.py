@@ -13,39 +13,39 @@ from torch import Tensor, nn
 
 from drtk.errors import MismatchError
 from drtk.models.lm_head import load_masked_lm, save_lm_head
-from drtk.pretraining.auxiliary import WithAuxiliary, diffcse_network
-from drtk.training.retriever import start_towers
-from tests.finetuning import Stage, settings_of
-from tests.pretraining import slot_of, widely
+from drtk.pretraining.auxiliary import BiEncoderWithDiffCSE, build_diffcse_network
+from drtk.training.retriever import load_start_towers
+from tests.pretraining_setup import make_slot, randomize_weights
 from tests.reference import finetuning as slow
 from tests.reference.bert import hidden_states
 from tests.reference.diffcse import Edited, difference_labels, generated, reduced, rtd_losses
 from tests.reference.finetuning import Asked
 from tests.reference.text import Text
-from tests.tiny import tiny_model
+from tests.retriever_setup import TrainingSetup, load_settings
+from tests.tiny_models import save_tiny_encoder
 
-SIZE = {"batch": 4, "negatives": 1, "passage_length": 14, "query_length": 8, "aux": "diffcse"}
+SIZE = {"batch_size": 4, "negatives": 1, "passage_length": 14, "query_length": 8, "aux": "diffcse"}
 PRESET = "dpr-nq-roberta-shared"
 
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("aux")
-    tiny_model(folder / "model", pooling="cls")
-    generator = tiny_model(folder / "generator", seed=5, layers=1)
+    save_tiny_encoder(folder / "model", pooling="cls")
+    generator = save_tiny_encoder(folder / "generator", seed=5, layers=1)
     _, head, _ = load_masked_lm(generator)
-    widely(head, seed=4)
+    randomize_weights(head, seed=4)
     save_lm_head(head, generator)
     return folder
 
 
-def stage_of(place: Path, **changes: Any) -> Stage:
+def stage_of(place: Path, **changes: Any) -> TrainingSetup:
     generator = {"aux_generator": str(place / "generator")} if changes.get("aux") != "none" else {}
-    return Stage.of(place / "model", settings_of(PRESET, **SIZE | generator | changes))
+    return TrainingSetup.of(place / "model", load_settings(PRESET, **SIZE | generator | changes))
 
 
-def learner(stage: Stage) -> WithAuxiliary:
-    assert isinstance(stage.model, WithAuxiliary)
+def learner(stage: TrainingSetup) -> BiEncoderWithDiffCSE:
+    assert isinstance(stage.model, BiEncoderWithDiffCSE)
     return stage.model
 
 
@@ -65,7 +65,7 @@ def test_the_known_answer_comes_out_of_the_preset(place: Path):
     model = learner(stage_of(place, aux_reduction="mean_all"))
     recovery: Any = model.network.recoveries["diffcse_query"]
     recovery.target.head = Said(torch.tensor([0.9, 0.8, 0.3, 0.6, 0.95, 0.95]))
-    slot = slot_of(4, changed=[[2]], padding=2)  # no noise: the generator's tokens are there
+    slot = make_slot(4, changed=[[2]], padding=2)  # no noise: the generator's tokens are there
     found = model.term("query", slot, torch.zeros(1, 32), model.count("query", slot))
     assert found["diffcse_query"].item() == pytest.approx(0.216432, abs=1e-5)
 
@@ -80,7 +80,7 @@ def test_an_undecided_discriminator_costs_ln_2_a_token(place: Path):
     assert terms["diffcse_passage"].item() == pytest.approx(0.693147, abs=2e-6)
 
 
-def model_inputs(stage: Stage) -> dict[str, Tensor]:
+def model_inputs(stage: TrainingSetup) -> dict[str, Tensor]:
     inputs = stage.inputs(range(4))
     inputs.pop("passage_numbers")
     return inputs
@@ -126,10 +126,10 @@ def test_draws_depend_on_the_example_and_not_on_the_batch(place: Path):
 
 
 def test_unsuitable_encoders_and_generators_are_rejected(place: Path, tmp_path: Path):
-    settings = settings_of(PRESET, **SIZE | {"aux_generator": str(place / "generator"), "pooling": "cls+mean"})
+    settings = load_settings(PRESET, **SIZE | {"aux_generator": str(place / "generator"), "pooling": "cls+mean"})
     with pytest.raises(MismatchError, match="the passage encoder's are 64 wide, its tokens 32"):
-        diffcse_network(start_towers(str(place / "model"), settings), settings, seed=1)
-    other = tiny_model(tmp_path / "other")
+        build_diffcse_network(load_start_towers(str(place / "model"), settings), settings, seed=1)
+    other = save_tiny_encoder(tmp_path / "other")
     with pytest.raises(MismatchError, match="has no language-model head"):
         stage_of(place, aux_generator=str(other))
 
@@ -154,7 +154,9 @@ def texts(inputs: dict[str, Tensor], role: str) -> list[Text]:
     return found
 
 
-def detection(model: WithAuxiliary, role: str, inputs: dict[str, Tensor], *, scope: Any, reduction: Any) -> Tensor:
+def detection(
+    model: BiEncoderWithDiffCSE, role: str, inputs: dict[str, Tensor], *, scope: Any, reduction: Any
+) -> Tensor:
     """Cross-entropy of "replaced" and "as it was", told the vector that the retriever ranks by."""
     recovery: Any = model.network.recoveries[f"diffcse_{role}"]
     length = inputs[f"{role}_input_ids"].shape[1]
@@ -169,7 +171,7 @@ def detection(model: WithAuxiliary, role: str, inputs: dict[str, Tensor], *, sco
     return reduced(real, pads, reduction=reduction)
 
 
-def retrieval(model: WithAuxiliary, inputs: dict[str, Tensor]) -> float:
+def retrieval(model: BiEncoderWithDiffCSE, inputs: dict[str, Tensor]) -> float:
     """DPR's own loss: inner products, all passages of the batch."""
     backbone = model.pair.passage.backbone
     vectors = {
@@ -188,7 +190,7 @@ def test_a_step_minimizes_both_tasks(place: Path, tmp_path: Path, scope: str, re
     stage = stage_of(place, aux_scope=scope, aux_reduction=reduction, aux_weight=weight, **changes)
     model = learner(stage)
     for seed, part in enumerate((stage.towers["passage"].encoder, model.network.recoveries)):
-        widely(part, seed=seed)  # so that encoder and discriminator differ
+        randomize_weights(part, seed=seed)  # so that encoder and discriminator differ
     inputs = stage.inputs(range(4))
     assert bool(inputs["passage_token_type_ids"].any()) is ("title" in changes)
     how = {"scope": scope, "reduction": {"mean": "mean_valid"}.get(reduction, reduction)}

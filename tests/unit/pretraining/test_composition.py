@@ -10,8 +10,15 @@ import pytest
 from drtk.config import load_preset
 from drtk.errors import UsageError
 from drtk.pretraining.assembly import check_composition
-from drtk.pretraining.composition import Composition, Contrast, Generator, Projector, Reader, Recover
-from drtk.pretraining.parse import apply_changes, parse_composition
+from drtk.pretraining.composition import (
+    Composition,
+    ContrastiveObjective,
+    DecoderSpec,
+    GeneratorSpec,
+    ProjectorSpec,
+    TokenObjective,
+)
+from drtk.pretraining.parse import SETTINGS, apply_changes, parse_composition
 from drtk.runtime.progress import name_options
 
 SLOTS = """
@@ -63,13 +70,13 @@ def test_a_composition_is_its_slots_readers_and_objectives() -> None:
     assert found.slots["one"].view == ("passage",)
     assert [each.name for each in found.objectives] == ["mlm", "decoder", "contrast"]
     mlm, decoder, contrast = found.objectives
-    assert isinstance(mlm, Recover)
-    assert isinstance(decoder, Recover)
-    assert isinstance(contrast, Contrast)
-    assert found.readers[decoder.reader] == Reader("decoder", {"layers": 1})
+    assert isinstance(mlm, TokenObjective)
+    assert isinstance(decoder, TokenObjective)
+    assert isinstance(contrast, ContrastiveObjective)
+    assert found.readers[decoder.reader] == DecoderSpec("decoder", {"layers": 1})
     assert (decoder.source, decoder.weight, decoder.target) == (("one",), 1.0, "masked")
-    assert (decoder.tokens_of, decoder.vectors_of) == (("two",), ("one",))
-    assert contrast.vectors_of == ("one", "plain")
+    assert (decoder.token_slots, decoder.vector_slots) == (("two",), ("one",))
+    assert contrast.vector_slots == ("one", "plain")
 
 
 def test_other_keys_of_a_slot_are_options_of_its_view_or_masking() -> None:
@@ -89,7 +96,7 @@ def test_objectives_get_names_of_their_own_and_may_share_a_reader() -> None:
     by_name = DECODER.replace('{ use = "decoder", layers = 1 }', '"mine"')
     found = made(SLOTS, shared, by_name, by_name.replace('name = "decoder"', 'name = "again"'))
     assert [each.reader for each in found.recovers] == ["mine", "mine"]
-    assert found.readers == {"mine": Reader("decoder", {"layers": 2})}
+    assert found.readers == {"mine": DecoderSpec("decoder", {"layers": 2})}
 
 
 WRONG = {
@@ -175,7 +182,7 @@ CONTENT: dict[str, Any] = tomllib.loads(SLOTS + MLM + DECODER + CONTRAST) | {"na
         ("objective.decoder.weight=0.5", lambda found: found.objectives[1].weight, 0.5),
         ("objective.decoder.reader.layers=3", lambda found: found.readers["reader 2"].options, {"layers": 3}),
         ("title=segment", lambda found: found.title, "segment"),
-        ("projectors.head={slots=[\"one\"], kind=\"none\"}", lambda found: found.projectors["head"], Projector(("one",), "none")),
+        ("projectors.head={slots=[\"one\"], kind=\"none\"}", lambda found: found.projectors["head"], ProjectorSpec(("one",), "none")),
     ],
 )  # fmt: skip
 def test_a_change_reaches_its_place_and_leaves_the_preset_as_it_was(change: str, look: Any, value: Any) -> None:
@@ -202,7 +209,7 @@ CHANGES_WRONG = {
     "no such table": ("slot.one.rate=0.4", "--set slot.one.rate: there is no 'slot'; choose from generator, objective, projectors, readers, slots"),
     "an objective as a whole": ("objective.2=1", "--set objective.2: name a setting of an objective: objective.1.weight"),
     "parts of a number": ("slots.one.rate.high=1", "--set slots.one.rate.high: 'rate' is 0.3, which has no parts"),
-    "an option": ("settings.micro_batch=8", "--set settings.micro_batch: is an option of its own: --micro-batch"),
+    "a former name": ("settings.micro_batch=8", "--set settings.micro_batch: no such setting; choose from " + ", ".join(sorted(SETTINGS))),
 }  # fmt: skip
 
 
@@ -226,7 +233,7 @@ def test_objectives_are_dropped_by_name_or_group_with_the_parts_that_only_they_u
     left, alone = diffcse.without(["difference"]), diffcse.without(["contrast"])
     assert (list(left.slots), left.generator, list(left.projectors)) == (["one", "two"], None, ["head"])
     assert list(alone.slots) == ["one", "two", "changed_one", "changed_two"]
-    assert isinstance(alone.generator, Generator)
+    assert isinstance(alone.generator, GeneratorSpec)
 
 
 def test_a_frozen_generator_that_no_slot_needs_is_left_out_and_a_joint_one_stays() -> None:

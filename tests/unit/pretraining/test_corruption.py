@@ -13,7 +13,7 @@ from drtk.pretraining.corruption import (
     insert_masks,
     insert_masks_at,
 )
-from drtk.text.rng import generator
+from drtk.text.rng import create_generator
 from drtk.text.token_dataset import Text
 
 CLS, SEP, MASK = 101, 102, 103
@@ -36,7 +36,7 @@ def mask_at(length: int, *places: int) -> np.ndarray:
 @pytest.mark.parametrize("how", ["mask", "replaced"])
 def test_a_mask_stands_wherever_something_is_hidden(how: str) -> None:
     text = framed(A, B, C)
-    found = corrupt_tokens(text.ids, mask_at(5, 1, 3), how, generator(1), VOCABULARY)  # type: ignore[arg-type]
+    found = corrupt_tokens(text.ids, mask_at(5, 1, 3), how, create_generator(1), VOCABULARY)  # type: ignore[arg-type]
     assert found.tolist() == [CLS, MASK, B, MASK, SEP]
     assert found.dtype == np.int32
     assert text.ids.tolist() == [CLS, A, B, C, SEP]
@@ -44,7 +44,7 @@ def test_a_mask_stands_wherever_something_is_hidden(how: str) -> None:
 
 def test_none_leaves_all_visible_and_is_a_copy() -> None:
     text = framed(A, B)
-    found = corrupt_tokens(text.ids, mask_at(4, 1, 2), "none", generator(1), VOCABULARY)
+    found = corrupt_tokens(text.ids, mask_at(4, 1, 2), "none", create_generator(1), VOCABULARY)
     assert found.tolist() == text.ids.tolist()
     found[0] = 0
     assert text.ids[0] == CLS
@@ -53,7 +53,7 @@ def test_none_leaves_all_visible_and_is_a_copy() -> None:
 def test_bert_masks_80_swaps_10_and_keeps_10_of_a_hundred() -> None:
     # 100,000 hidden tokens: deviations of sqrt(n p (1 - p)) = 126, 95, 95. A swap may draw the token itself: 1 of 1,000.
     ids = np.full(100_000, A, dtype=np.int32)
-    found = corrupt_tokens(ids, np.ones(len(ids), dtype=bool), "bert", generator("bert"), VOCABULARY)
+    found = corrupt_tokens(ids, np.ones(len(ids), dtype=bool), "bert", create_generator("bert"), VOCABULARY)
     masked, kept = int((found == MASK).sum()), int((found == A).sum())
     assert masked == pytest.approx(80_010, abs=4.5 * 126)  # and 10 of the swapped that drew [MASK]
     assert kept == pytest.approx(10_010, abs=4.5 * 95)
@@ -65,7 +65,7 @@ def test_bert_swaps_for_any_token_of_the_vocabulary() -> None:
     # 10,000 swaps among 20 tokens: 500 each, with a deviation of 22; the first and the last, and special ones, are among them.
     small = Vocabulary(size=20, mask=3, special=frozenset({0, 1, 2, 3}))
     ids = np.full(100_000, 50, dtype=np.int32)
-    found = corrupt_tokens(ids, np.ones(len(ids), dtype=bool), "bert", generator("whole"), small)
+    found = corrupt_tokens(ids, np.ones(len(ids), dtype=bool), "bert", create_generator("whole"), small)
     counts = np.bincount(found, minlength=20)[:20]
     counts[3] -= 80_000
     assert np.delete(counts, 3) == pytest.approx([500] * 19, abs=4.5 * 22)
@@ -74,7 +74,7 @@ def test_bert_swaps_for_any_token_of_the_vocabulary() -> None:
 
 def test_bert_touches_nothing_that_is_not_hidden() -> None:
     ids, hidden = np.full(1000, A, dtype=np.int32), np.arange(1000) % 2 == 0
-    found = corrupt_tokens(ids, hidden, "bert", generator(1), VOCABULARY)
+    found = corrupt_tokens(ids, hidden, "bert", create_generator(1), VOCABULARY)
     assert (found[~hidden] == A).all()
     assert (found[hidden] != A).mean() == pytest.approx(0.9, abs=0.06)  # deviation .013
 
@@ -95,7 +95,7 @@ def test_a_share_of_the_pieces_is_deleted_and_no_special_token() -> None:
     text = framed(*range(300, 310))
     seen = set()
     for seed in range(200):
-        found = delete_tokens(text, 0.15, generator(seed))
+        found = delete_tokens(text, 0.15, create_generator(seed))
         assert len(found.text.ids) == 12 - 2  # round(1.5)
         assert (found.text.ids[0], found.text.ids[-1]) == (CLS, SEP)
         seen |= set(text.ids.tolist()) - set(found.text.ids.tolist())
@@ -130,7 +130,7 @@ def test_ten_pieces_get_two_insertions_within_the_special_tokens() -> None:
     text = framed(*range(300, 310))
     gaps = set()
     for seed in range(200):
-        found = insert_masks(text, 0.15, generator(seed), VOCABULARY)
+        found = insert_masks(text, 0.15, create_generator(seed), VOCABULARY)
         assert len(found.text.ids) == 12 + 2  # round(1.5)
         assert found.text.ids[found.hidden].tolist() == [MASK, MASK]
         assert found.edited.sum() == 2
@@ -142,7 +142,10 @@ def test_ten_pieces_get_two_insertions_within_the_special_tokens() -> None:
 
 def test_short_texts_and_full_rates() -> None:
     for text in (framed(A, B, C), framed()):  # round(.45) = 0, and nothing but special tokens
-        for edit in (insert_masks(text, 0.15, generator(1), VOCABULARY), delete_tokens(text, 0.15, generator(1))):
+        for edit in (
+            insert_masks(text, 0.15, create_generator(1), VOCABULARY),
+            delete_tokens(text, 0.15, create_generator(1)),
+        ):
             assert (edit.text.ids.tolist(), edit.edited.any()) == (text.ids.tolist(), False)
-    everything = delete_tokens(framed(A, B), 1.0, generator(1))
+    everything = delete_tokens(framed(A, B), 1.0, create_generator(1))
     assert (everything.text.ids.tolist(), everything.edited.tolist()) == ([CLS, SEP], [0, 1])

@@ -11,16 +11,16 @@ import torch
 from torch.utils.data import DataLoader, SequentialSampler
 
 from drtk.errors import MismatchError
-from drtk.pretraining.batch import Example
+from drtk.pretraining.batch import PretrainingExample
 from drtk.pretraining.example_builder import SlotExample
-from tests.pretraining import Stage, World
+from tests.pretraining_setup import PretrainingFiles, PretrainingSetup
 
 
 def equal(one: SlotExample, two: SlotExample) -> bool:
     return all((a is None and b is None) or np.array_equal(a, b) for a, b in zip(one, two, strict=True))
 
 
-def all_of(stage: Stage) -> list[Example]:
+def all_of(stage: PretrainingSetup) -> list[PretrainingExample]:
     return [stage.rows[number] for number in range(len(stage.rows))]
 
 
@@ -33,10 +33,10 @@ def all_of(stage: Stage) -> list[Example]:
         ("diffcse-sts-bert", ()),
     ],
 )
-def test_an_example_does_not_depend_on_its_batch(preset: str, changes: tuple[str, ...], world: World):
+def test_an_example_does_not_depend_on_its_batch(preset: str, changes: tuple[str, ...], world: PretrainingFiles):
     """Batches of 4 and of 6 give an example another place, step and neighbors, and the same masks."""
     small, large = (
-        {each.key: each.slots for each in all_of(world.stage(preset, *changes, batch=batch, steps=2))}
+        {each.key: each.slots for each in all_of(world.stage(preset, *changes, batch_size=batch, max_steps=2))}
         for batch in (4, 6)
     )
     both = small.keys() & large.keys()
@@ -46,17 +46,17 @@ def test_an_example_does_not_depend_on_its_batch(preset: str, changes: tuple[str
         assert all(equal(small[key][name], large[key][name]) for name in small[key])
 
 
-def test_another_epoch_and_another_seed_mask_otherwise(world: World):
-    stage = world.stage("cocondenser", batch=5, steps=6)
+def test_another_epoch_and_another_seed_mask_otherwise(world: PretrainingFiles):
+    stage = world.stage("cocondenser", batch_size=5, max_steps=6)
     rows = all_of(stage)
     epochs = sorted({each.key[1] for each in rows})
     assert len(epochs) > 1
     assert masks_apart(rows, rows, epochs[0], epochs[1])
-    other = all_of(world.stage("cocondenser", batch=9, steps=6, seed=8))
+    other = all_of(world.stage("cocondenser", batch_size=9, max_steps=6, seed=8))
     assert masks_apart(rows, other, 0, 0)
 
 
-def masks_apart(some: list[Example], others: list[Example], epoch: int, other: int) -> bool:
+def masks_apart(some: list[PretrainingExample], others: list[PretrainingExample], epoch: int, other: int) -> bool:
     """Whether examples that occur in both are read otherwise, most of them."""
     one = {each.key[2]: each for each in some if each.key[1] == epoch}
     two = {each.key[2]: each for each in others if each.key[1] == other}
@@ -65,8 +65,8 @@ def masks_apart(some: list[Example], others: list[Example], epoch: int, other: i
     return sum(not equal(one[key].slots["a"], two[key].slots["a"]) for key in both) > len(both) / 2
 
 
-def test_workers_make_the_batches_that_one_process_makes(world: World):
-    stage = world.stage("retromae", batch=4, steps=3)  # whose collator draws, too: who sees whom
+def test_workers_make_the_batches_that_one_process_makes(world: PretrainingFiles):
+    stage = world.stage("retromae", batch_size=4, max_steps=3)  # whose collator draws, too: who sees whom
 
     def batches(workers: int) -> list:
         loader = DataLoader(
@@ -90,8 +90,8 @@ def test_workers_make_the_batches_that_one_process_makes(world: World):
                 assert (value is None and found is None) or torch.equal(value, found), (name, item)
 
 
-def test_who_sees_whom_does_not_depend_on_the_part(world: World):
-    stage = world.stage("retromae", batch=8)
+def test_who_sees_whom_does_not_depend_on_the_part(world: PretrainingFiles):
+    stage = world.stage("retromae", batch_size=8)
     seen = stage.seen(*range(8))
     whole = stage.data.collator(8).collate(seen)["decoder"]
     alone = stage.data.collator(1).collate(seen[3:4])["decoder"]
@@ -101,7 +101,7 @@ def test_who_sees_whom_does_not_depend_on_the_part(world: World):
     assert torch.equal(whole.visible[3, :size, :size], alone.visible[0])
 
 
-def test_a_replaced_token_does_not_depend_on_the_batch(world: World):
+def test_a_replaced_token_does_not_depend_on_the_batch(world: PretrainingFiles):
     """The generator draws by numbers that come with the example."""
     stage = world.stage("simlm").redrawn()
     whole = stage.batch(*range(6))
@@ -111,14 +111,14 @@ def test_a_replaced_token_does_not_depend_on_the_batch(world: World):
     assert torch.equal(ids[4, : len(found)], found)
 
 
-def test_examples_can_be_pickled_for_worker_processes(world: World):
+def test_examples_can_be_pickled_for_worker_processes(world: PretrainingFiles):
     for preset, slot in (("rom", "passage"), ("cocondenser", "a")):
         rows = world.stage(preset).rows
         assert equal(pickle.loads(pickle.dumps(rows))[1].slots[slot], rows[1].slots[slot])
 
 
 @pytest.mark.parametrize("preset", ["cotmae", "master"])
-def test_passages_are_held_out_with_their_whole_document(preset: str, world: World) -> None:
+def test_passages_are_held_out_with_their_whole_document(preset: str, world: PretrainingFiles) -> None:
     data = world.stage(preset, held_out=6).data
     held, trained = ({data.corpus.document(row) for row in rows} for rows in (data.held_out, data.rows))
     assert len(data.held_out) == 6
@@ -128,11 +128,11 @@ def test_passages_are_held_out_with_their_whole_document(preset: str, world: Wor
     assert len(data.rows) >= len(data.corpus) // 2
 
 
-def test_what_a_step_draws_is_drawn_for_every_passage_held_out(world: World) -> None:
+def test_what_a_step_draws_is_drawn_for_every_passage_held_out(world: PretrainingFiles) -> None:
     """Otherwise mixed context would be measured on queries alone, or on neighbours alone, as the seed has it."""
     data = world.stage("qac-cotmae-mixed", held_out=12).data
     contexts = {
-        tuple(each[each != 0].tolist()) for batch in data.held_out_batches(4) for each in batch["context"].clean
+        tuple(each[each != 0].tolist()) for batch in data.build_held_out_batches(4) for each in batch["context"].clean
     }
     rows = data.held_out
     queries = {tuple(text.ids.tolist()) for row in rows for text in data.corpus.queries(row)}
@@ -140,33 +140,33 @@ def test_what_a_step_draws_is_drawn_for_every_passage_held_out(world: World) -> 
     assert 0 < of_queries < len(contexts)
 
 
-def test_a_single_held_out_passage_is_evaluated_with_others(world: World) -> None:
+def test_a_single_held_out_passage_is_evaluated_with_others(world: PretrainingFiles) -> None:
     sizes = {}
     for held in (8, 9, 10, 1):
-        batches = world.stage("mlm", held_out=held).data.held_out_batches(4)
+        batches = world.stage("mlm", held_out=held).data.build_held_out_batches(4)
         sizes[held] = [len(batch["passage"].clean) for batch in batches]
     assert sizes == {8: [4, 4], 9: [4, 5], 10: [4, 4, 2], 1: []}
 
 
-def test_documents_are_held_out_where_a_row_is_a_document(world: World) -> None:
-    data = world.stage("cocondenser", batch=2, held_out=3).data
+def test_documents_are_held_out_where_a_row_is_a_document(world: PretrainingFiles) -> None:
+    data = world.stage("cocondenser", batch_size=2, held_out=3).data
     assert len(data.held_out) == 3
     assert not {*data.held_out.tolist()} & {*data.rows.tolist()}
 
 
-def test_one_document_alone_stays_in_training(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_document_alone_stays_in_training(world: PretrainingFiles, monkeypatch: pytest.MonkeyPatch) -> None:
     lines = world.corpus.read_text().splitlines()
     one = world.corpus.with_name("one.jsonl")
     first = json.loads(lines[0])["_id"].partition("#")[0]
     one.write_text("\n".join(line for line in lines if json.loads(line)["_id"].startswith(f"{first}#")))
     told: list[str] = []
     monkeypatch.setattr("drtk.pretraining.dataset.warn", told.append)
-    data = World(world.model, world.generator, one).stage("cotmae", batch=1, held_out=2).data
+    data = PretrainingFiles(world.model, world.generator, one).stage("cotmae", batch_size=1, held_out=2).data
     assert len(data.held_out) == 0
     assert told == [f"{one}: nothing is held out: every document has more than half of all passages"]
 
 
-def test_slots_that_lack_texts_are_logged(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slots_that_lack_texts_are_logged(world: PretrainingFiles, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = {
         "master": " have no text for slot 'next'; they take no part in the terms that need it",
         "qac-cocondenser": " passages have no text for slot 'b'",

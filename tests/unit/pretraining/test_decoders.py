@@ -11,31 +11,33 @@ from torch import Tensor, nn
 from transformers import BertConfig, BertModel
 
 from drtk.errors import MismatchError
-from drtk.losses.language import token_losses_sum
+from drtk.losses.language import linear_cross_entropy
 from drtk.models.backbone import BackboneAdapter
 from drtk.models.lm_head import LMHead
-from drtk.pretraining.decoders import READERS
-from drtk.pretraining.decoders.causal import CausalReader
-from drtk.pretraining.decoders.transformer import Condenser, visible_tokens
-from tests.families import FAMILIES, Slot, masked_lm, padded
+from drtk.pretraining.decoders import DECODERS
+from drtk.pretraining.decoders.causal import CausalDecoder
+from drtk.pretraining.decoders.transformer import CondenserHead, build_visible_mask
+from tests.backbone_families import FAMILIES, DecoderSlot, create_masked_lm, create_padded_batch
 
 ABSOLUTE = [family for family in FAMILIES if family != "modernbert"]
-SERVED = [(name, family) for name in READERS for family in (ABSOLUTE if name in ("causal", "two-stream") else FAMILIES)]
+SERVED = [
+    (name, family) for name in DECODERS for family in (ABSOLUTE if name in ("causal", "two-stream") else FAMILIES)
+]
 
 
-def anatomy_of(family: str = "bert", **changes: Any) -> BackboneAdapter:
-    model = masked_lm(family, **changes)
+def make_adapter(family: str = "bert", **changes: Any) -> BackboneAdapter:
+    model = create_masked_lm(family, **changes)
     return BackboneAdapter(getattr(model, model.base_model_prefix))
 
 
-def reader(name: str, anatomy: BackboneAdapter, **options: Any) -> Any:
+def reader(name: str, adapter: BackboneAdapter, **options: Any) -> Any:
     torch.manual_seed(5)
-    return READERS.load(name)(anatomy, **options).eval()
+    return DECODERS.load(name)(adapter, **options).eval()
 
 
-def slot(anatomy: BackboneAdapter, *, lengths: tuple[int, ...] = (9, 6, 4), seed: int = 0) -> Slot:
-    ids, attention = padded(anatomy.backbone, lengths=lengths, seed=seed)
-    return Slot(anatomy, ids, attention)
+def slot(adapter: BackboneAdapter, *, lengths: tuple[int, ...] = (9, 6, 4), seed: int = 0) -> DecoderSlot:
+    ids, attention = create_padded_batch(adapter.backbone, lengths=lengths, seed=seed)
+    return DecoderSlot(adapter, ids, attention)
 
 
 def vector(batch: int = 3, *, seed: int = 1) -> Tensor:
@@ -45,13 +47,13 @@ def vector(batch: int = 3, *, seed: int = 1) -> Tensor:
 @pytest.mark.parametrize(("name", "family"), SERVED)
 def test_what_holds_of_every_reader(name: str, family: str) -> None:
     """Neither padding nor other rows matter, and all parameters are trained, none of which is the encoder's."""
-    anatomy = anatomy_of(family)
-    read = reader(name, anatomy)
-    short, one = slot(anatomy), slot(anatomy, lengths=(7, 7, 7))
+    adapter = make_adapter(family)
+    read = reader(name, adapter)
+    short, one = slot(adapter), slot(adapter, lengths=(7, 7, 7))
     more = torch.cat([short.ids, torch.full((3, 2), 41)], dim=1), F.pad(short.attention, (0, 2))
     with torch.no_grad():
-        found, longer = read(short, vector()), read(Slot(anatomy, *more), vector())
-        turned = read(Slot(anatomy, one.ids.flip(0), one.attention), vector().flip(0)).flip(0)
+        found, longer = read(short, vector()), read(DecoderSlot(adapter, *more), vector())
+        turned = read(DecoderSlot(adapter, one.ids.flip(0), one.attention), vector().flip(0)).flip(0)
         torch.testing.assert_close(turned, read(one, vector()))
     assert found.shape == (3, 9, 32)
     real = short.attention.bool()
@@ -59,15 +61,15 @@ def test_what_holds_of_every_reader(name: str, family: str) -> None:
     read(short, vector()).square().sum().backward()
     own = dict(read.named_parameters())
     assert [name for name, parameter in own.items() if parameter.grad is None] == []
-    assert not {id(value) for value in own.values()} & {id(value) for value in anatomy.backbone.parameters()}
+    assert not {id(value) for value in own.values()} & {id(value) for value in adapter.backbone.parameters()}
 
 
 @pytest.mark.parametrize("name", ["decoder", "causal", "two-stream", "discriminator"])
 @torch.no_grad()
 def test_the_vector_is_read_by_its_own_row_alone(name: str) -> None:
     # Swapping the vectors of rows 0 and 1 changes these rows and not row 2 (docs/methods/cotmae.md).
-    anatomy = anatomy_of()
-    read, view = reader(name, anatomy), slot(anatomy, lengths=(7, 7, 7))
+    adapter = make_adapter()
+    read, view = reader(name, adapter), slot(adapter, lengths=(7, 7, 7))
     first, second = read(view, vector()), read(view, vector()[[1, 0, 2]])
     torch.testing.assert_close(first[2], second[2])
     assert (first[:2, 3] - second[:2, 3]).abs().max() > 1e-5
@@ -75,9 +77,9 @@ def test_the_vector_is_read_by_its_own_row_alone(name: str) -> None:
 
 @torch.no_grad()
 def test_the_encoder_reader_gives_the_last_states_and_has_no_parameters() -> None:
-    anatomy = anatomy_of()
-    read, view = reader("encoder", anatomy), slot(anatomy)
-    torch.testing.assert_close(read(view, None), anatomy.encode(view.ids, view.attention)[-1])
+    adapter = make_adapter()
+    read, view = reader("encoder", adapter), slot(adapter)
+    torch.testing.assert_close(read(view, None), adapter.encode(view.ids, view.attention)[-1])
     assert not list(read.parameters())
 
 
@@ -85,23 +87,23 @@ def test_the_encoder_reader_gives_the_last_states_and_has_no_parameters() -> Non
 @torch.no_grad()
 def test_a_decoder_of_copies_on_the_encoders_own_states_gives_the_encoders_last(family: str) -> None:
     # The states before the last two layers in place of the embeddings: copies of these layers finish the encoder's work.
-    anatomy = anatomy_of(family)
-    view = slot(anatomy)
-    states = anatomy.encode(view.ids, view.attention)
-    read = reader("decoder", anatomy, layers=2, init="copy")
-    anatomy.embed = lambda ids, types: states[-3]  # type: ignore[method-assign]
+    adapter = make_adapter(family)
+    view = slot(adapter)
+    states = adapter.encode(view.ids, view.attention)
+    read = reader("decoder", adapter, layers=2, init="copy")
+    adapter.embed = lambda ids, types: states[-3]  # type: ignore[method-assign]
     torch.testing.assert_close(read(view, states[-3][:, 0]), states[-1])
 
 
 @torch.no_grad()
 def test_the_vector_enters_the_decoder_as_it_is() -> None:
     # Without layers to run, position 0 is the vector itself: no position, no norm; the others are the embeddings.
-    anatomy = anatomy_of()
-    read, view = reader("decoder", anatomy, layers=1), slot(anatomy)
+    adapter = make_adapter()
+    read, view = reader("decoder", adapter, layers=1), slot(adapter)
     read.layers = nn.ModuleList([Nothing()])
     found = read(view, vector())
     torch.testing.assert_close(found[:, 0], vector())
-    torch.testing.assert_close(found[:, 1:], anatomy.embed(view.ids)[:, 1:])
+    torch.testing.assert_close(found[:, 1:], adapter.embed(view.ids)[:, 1:])
 
 
 class Nothing(nn.Module):
@@ -111,31 +113,31 @@ class Nothing(nn.Module):
         return hidden
 
 
-def language_loss(head: LMHead, hidden: Tensor, view: Slot) -> Tensor:
+def language_loss(head: LMHead, hidden: Tensor, view: DecoderSlot) -> Tensor:
     where = view.attention.bool()
-    return token_losses_sum(head.features(hidden[where]), head.weight, head.bias, view.ids[where])
+    return linear_cross_entropy(head.features(hidden[where]), head.weight, head.bias, view.ids[where])
 
 
-def encoder_gradients(anatomy: BackboneAdapter) -> list[bool]:
+def encoder_gradients(adapter: BackboneAdapter) -> list[bool]:
     """For each layer of the encoder, whether any of its parameters has a gradient that is not zero."""
     return [
         any(parameter.grad is not None and bool((parameter.grad != 0).any()) for parameter in layer.parameters())
-        for layer in anatomy.layers
+        for layer in adapter.layers
     ]
 
 
 def test_condensers_loss_reaches_late_layers_through_the_first_position_alone() -> None:
     # 12 layers, skip from 6: with states[-1][:, 0] detached layers 7-12 have no gradient and layers 1-6 have one.
     for detached in (False, True):
-        model = masked_lm("bert", num_hidden_layers=12)
-        anatomy, head = BackboneAdapter(model.bert), LMHead(model, model.bert)
-        read, view = reader("condenser", anatomy), slot(anatomy)
+        model = create_masked_lm("bert", num_hidden_layers=12)
+        adapter, head = BackboneAdapter(model.bert), LMHead(model, model.bert)
+        read, view = reader("condenser", adapter), slot(adapter)
         assert read.skip == 6
-        states = anatomy.encode(view.ids, view.attention)
+        states = adapter.encode(view.ids, view.attention)
         states[-1].retain_grad()
         view.given = [*states[:-1], states[-1].detach() if detached else states[-1]]
         language_loss(head, read(view), view).backward()
-        assert encoder_gradients(anatomy) == [True] * 6 + [not detached] * 6
+        assert encoder_gradients(adapter) == [True] * 6 + [not detached] * 6
         if not detached:  # with respect to the last states, row 0 alone
             assert states[-1].grad is not None
             assert (states[-1].grad[:, 0] != 0).any()
@@ -143,29 +145,29 @@ def test_condensers_loss_reaches_late_layers_through_the_first_position_alone() 
 
 
 def test_condenser_with_layers_that_do_nothing_and_the_last_states_is_the_masked_language_model() -> None:
-    model = masked_lm("bert")
-    anatomy, head = BackboneAdapter(model.bert), LMHead(model, model.bert)
-    read, view = reader("condenser", anatomy, skip=anatomy.depth), slot(anatomy)
+    model = create_masked_lm("bert")
+    adapter, head = BackboneAdapter(model.bert), LMHead(model, model.bert)
+    read, view = reader("condenser", adapter, skip=adapter.depth), slot(adapter)
     read.layers = nn.ModuleList([Nothing(), Nothing()])
-    mlm = language_loss(head, reader("encoder", anatomy)(view), view)
+    mlm = language_loss(head, reader("encoder", adapter)(view), view)
     assert language_loss(head, read(view), view).item() == mlm.item()
 
 
 def test_condenser_skips_from_half_the_depth_or_a_layer_there_is() -> None:
-    anatomy = anatomy_of("bert", num_hidden_layers=6)
-    assert Condenser(anatomy).skip == 3
-    assert Condenser(anatomy, skip=0).skip == 0
+    adapter = make_adapter("bert", num_hidden_layers=6)
+    assert CondenserHead(adapter).skip == 3
+    assert CondenserHead(adapter, skip=0).skip == 0
     with pytest.raises(MismatchError, match="has 6 layers; condenser was to skip from layer 7"):
-        Condenser(anatomy, skip=7)
+        CondenserHead(adapter, skip=7)
 
 
 @pytest.mark.parametrize("family", ABSOLUTE)
 @torch.no_grad()
 def test_the_causal_reader_with_window_three_forgets_after_two_more_tokens(family: str) -> None:
     # Token 2 is seen at 2, 3, 4 (itself among the three most recent) and neither before nor at 5 and later.
-    anatomy = anatomy_of(family)
-    read, view = reader("causal", anatomy, layers=1, window=3), slot(anatomy, lengths=(9,))
-    other = Slot(anatomy, view.ids.clone(), view.attention)
+    adapter = make_adapter(family)
+    read, view = reader("causal", adapter, layers=1, window=3), slot(adapter, lengths=(9,))
+    other = DecoderSlot(adapter, view.ids.clone(), view.attention)
     other.ids[0, 2] = view.ids[0, 2] % 90 + 6
     changed = (read(view, vector(1)) != read(other, vector(1))).any(dim=-1)[0]
     assert changed.tolist() == [False, False, True, True, True, False, False, False, False]
@@ -174,7 +176,7 @@ def test_the_causal_reader_with_window_three_forgets_after_two_more_tokens(famil
 
 def test_what_the_causal_reader_sees_written_out() -> None:
     # window 2, four tokens and one of padding
-    read = CausalReader(anatomy_of(), window=2)
+    read = CausalDecoder(make_adapter(), window=2)
     seen = read.visible_tokens(torch.tensor([[1, 1, 1, 1, 0]]))[0, 0].int().tolist()
     assert seen == [[1, 0, 0, 0, 0], [1, 1, 0, 0, 0], [1, 1, 1, 0, 0], [1, 0, 1, 1, 0], [1, 0, 0, 1, 0]]
 
@@ -184,21 +186,21 @@ def test_parameters_that_readers_add_to_bert_base() -> None:
     layer = 7_087_872
     added = {"decoder": 2 * layer, "condenser": 2 * layer, "two-stream": layer, "encoder": 0, "causal": layer + 2 * 768}
     with torch.device("meta"):
-        anatomy = BackboneAdapter(BertModel(BertConfig()))
-        readers = {name: READERS.load(name)(anatomy) for name in added}
+        adapter = BackboneAdapter(BertModel(BertConfig()))
+        readers = {name: DECODERS.load(name)(adapter) for name in added}
     assert {name: sum(each.numel() for each in read.parameters()) for name, read in readers.items()} == added
     for name in ("causal", "two-stream"):
         with pytest.raises(
             MismatchError, match=f"'{name}' needs position vectors; an encoder of type modernbert has none"
         ):
-            reader(name, anatomy_of("modernbert"))
+            reader(name, make_adapter("modernbert"))
 
 
 def test_what_a_row_of_the_two_streams_may_see() -> None:
     # All drawn visible; three tokens and one of padding: position 0, and neither itself nor padding.
-    seen = visible_tokens(torch.ones(1, 4, 4, dtype=torch.bool), torch.tensor([[1, 1, 1, 0]]))[0].int().tolist()
+    seen = build_visible_mask(torch.ones(1, 4, 4, dtype=torch.bool), torch.tensor([[1, 1, 1, 0]]))[0].int().tolist()
     assert seen == [[1, 1, 1, 0], [1, 0, 1, 0], [1, 1, 0, 0], [1, 1, 1, 0]]
-    nothing = visible_tokens(torch.zeros(1, 3, 3, dtype=torch.bool), torch.ones(1, 3))[0].int().tolist()
+    nothing = build_visible_mask(torch.zeros(1, 3, 3, dtype=torch.bool), torch.ones(1, 3))[0].int().tolist()
     assert nothing == [[1, 0, 0], [1, 0, 0], [1, 0, 0]]
 
 
@@ -206,14 +208,14 @@ def test_what_a_row_of_the_two_streams_may_see() -> None:
 @torch.no_grad()
 def test_a_position_of_the_two_streams_reads_clean_tokens_it_sees_and_never_its_own(family: str) -> None:
     # Row 3 sees token 5, row 4 does not; no row sees itself; what is masked in the input ids is not looked at.
-    anatomy = anatomy_of(family)
-    read, view = reader("two-stream", anatomy), slot(anatomy, lengths=(7,))
+    adapter = make_adapter(family)
+    read, view = reader("two-stream", adapter), slot(adapter, lengths=(7,))
     view.seen = torch.ones(1, 7, 7, dtype=torch.bool)
     view.seen[0, 4, 5] = False
     view.clean = view.ids
-    masked = Slot(anatomy, torch.full_like(view.ids, 7), view.attention, view.ids, view.seen)
+    masked = DecoderSlot(adapter, torch.full_like(view.ids, 7), view.attention, view.ids, view.seen)
     torch.testing.assert_close(read(masked, vector(1)), read(view, vector(1)))
-    other = Slot(anatomy, view.ids, view.attention, view.ids.clone(), view.seen)
+    other = DecoderSlot(adapter, view.ids, view.attention, view.ids.clone(), view.seen)
     assert other.clean is not None
     other.clean[0, 5] = view.ids[0, 5] % 90 + 6
     changed = (read(view, vector(1)) != read(other, vector(1))).any(dim=-1)[0]
@@ -225,37 +227,39 @@ def test_a_position_of_the_two_streams_reads_clean_tokens_it_sees_and_never_its_
 def test_the_two_streams_are_a_layer_of_the_encoder_where_both_are_the_same(family: str) -> None:
     # With positions of zero every query is the vector; a layer over content whose rows are all the vector has these queries,
     # too, and keys that are alike, so attention is a mean and its result the value of the vector.
-    anatomy = anatomy_of(family)
-    read, view = reader("two-stream", anatomy), slot(anatomy, lengths=(5, 5))
+    adapter = make_adapter(family)
+    read, view = reader("two-stream", adapter), slot(adapter, lengths=(5, 5))
     source = vector(2)
-    anatomy.positions = lambda length: torch.zeros(length, 32)  # type: ignore[method-assign]
-    anatomy.embed = lambda ids, types: source.unsqueeze(1).expand(-1, 5, -1)  # type: ignore[method-assign]
-    expected = anatomy.run([read.layer], source.unsqueeze(1).expand(-1, 5, -1), anatomy.mask(view.attention))[0]
+    adapter.embed_positions = lambda length: torch.zeros(length, 32)  # type: ignore[method-assign]
+    adapter.embed = lambda ids, types: source.unsqueeze(1).expand(-1, 5, -1)  # type: ignore[method-assign]
+    expected = adapter.run_layers(
+        [read.layer], source.unsqueeze(1).expand(-1, 5, -1), adapter.build_attention_mask(view.attention)
+    )[0]
     torch.testing.assert_close(read(view, source), expected)
 
 
 @torch.no_grad()
 def test_the_discriminator_is_the_encoder_with_another_first_embedding() -> None:
-    anatomy = anatomy_of()
-    read, view = reader("discriminator", anatomy), slot(anatomy)
-    same = read(view, anatomy.embed(view.ids)[:, 0])
-    torch.testing.assert_close(same, anatomy.encode(view.ids, view.attention)[-1])
+    adapter = make_adapter()
+    read, view = reader("discriminator", adapter), slot(adapter)
+    same = read(view, adapter.embed(view.ids)[:, 0])
+    torch.testing.assert_close(same, adapter.encode(view.ids, view.attention)[-1])
 
 
 def test_training_the_discriminator_leaves_the_encoder_as_it_is() -> None:
-    anatomy = anatomy_of()
-    read, view = reader("discriminator", anatomy), slot(anatomy)
+    adapter = make_adapter()
+    read, view = reader("discriminator", adapter), slot(adapter)
     source = vector().requires_grad_()
     read(view, source).square().sum().backward()
     assert source.grad is not None
     assert (source.grad != 0).any(dim=1).all()
-    assert all(parameter.grad is None for parameter in anatomy.backbone.parameters())
+    assert all(parameter.grad is None for parameter in adapter.backbone.parameters())
 
 
 @pytest.mark.parametrize("name", ["decoder", "condenser", "causal", "two-stream", "discriminator"])
 def test_readers_train_in_the_precision_of_autocast(name: str) -> None:
-    anatomy = anatomy_of()
-    read, view = reader(name, anatomy), slot(anatomy)
+    adapter = make_adapter()
+    read, view = reader(name, adapter), slot(adapter)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         found = read(view, vector())
     exact = read(view, vector())

@@ -8,12 +8,12 @@ import torch.nn.functional as F
 
 from drtk.pretraining.evaluation import evaluate_losses, regroup
 from drtk.pretraining.network import EncodedBatch
-from tests.pretraining import World
+from tests.pretraining_setup import PretrainingFiles
 
 CPU = torch.device("cpu")
 
 
-def test_held_out_losses_are_means_over_all_batches(world: World):
+def test_held_out_losses_are_means_over_all_batches(world: PretrainingFiles):
     stage = world.stage("master").redrawn()
     whole, parts = stage.batch(*range(8)), [stage.batch(*range(3)), stage.batch(*range(3, 8))]
     with torch.no_grad():
@@ -23,7 +23,7 @@ def test_held_out_losses_are_means_over_all_batches(world: World):
         assert found[f"held_out_{name}"] == pytest.approx(expected[name].item(), abs=1e-5)
 
 
-def test_the_gain_is_the_loss_with_anothers_vector_less_that_with_ones_own(world: World):
+def test_the_gain_is_the_loss_with_anothers_vector_less_that_with_ones_own(world: PretrainingFiles):
     stage = world.stage("simlm").redrawn()
     batch = stage.batch()
     encoded = stage.views(batch)
@@ -41,7 +41,7 @@ def test_the_gain_is_the_loss_with_anothers_vector_less_that_with_ones_own(world
     assert evaluate_losses(stage.network, [batch], CPU)["gain_decoder"] == pytest.approx(0, abs=1e-5)
 
 
-def test_alignment_is_of_the_pairs_that_are_there(world: World):
+def test_alignment_is_of_the_pairs_that_are_there(world: PretrainingFiles):
     stage = world.stage("qac-cocondenser").redrawn()
     batch = stage.batch(*range(8))
     both = batch["a"].present & batch["b"].present
@@ -52,7 +52,7 @@ def test_alignment_is_of_the_pairs_that_are_there(world: World):
     assert found["alignment"] == pytest.approx((one - two).pow(2).sum(dim=1).mean().item(), abs=1e-5)
 
 
-def test_a_contrast_is_measured_in_groups_of_one_size_whatever_the_batches_were(world: World):
+def test_a_contrast_is_measured_in_groups_of_one_size_whatever_the_batches_were(world: PretrainingFiles):
     stage = world.stage("qac-cocondenser").redrawn()
     whole = evaluate_losses(stage.network, [stage.batch(*range(8))], CPU)
     parts = evaluate_losses(stage.network, [stage.batch(0, 1, 2), stage.batch(3, 4), stage.batch(5, 6, 7)], CPU)
@@ -76,7 +76,7 @@ def test_what_is_left_of_the_groups_is_one_of_its_own_unless_it_is_alone(counts:
     assert all(torch.equal(vectors["(a)"][:, 0] % 2 == 0, present["a"]) for vectors, present in found)
 
 
-def test_the_gain_of_condenser_is_that_of_its_late_first_token(world: World):
+def test_the_gain_of_condenser_is_that_of_its_late_first_token(world: PretrainingFiles):
     stage = world.stage("condenser").redrawn()
     batch = stage.batch()
     encoded = stage.views(batch)

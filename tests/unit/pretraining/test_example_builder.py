@@ -9,13 +9,13 @@ import pytest
 
 from drtk.config import load_preset
 from drtk.errors import MismatchError, UsageError
-from drtk.pretraining.example_builder import ExampleBuilder, SlotExample, SpecialTokens, fields_of
-from drtk.pretraining.masking.strategies import mask_budget
+from drtk.pretraining.example_builder import ExampleBuilder, SlotExample, SpecialTokens, list_corpus_fields
+from drtk.pretraining.masking.strategies import compute_mask_budget
 from drtk.pretraining.parse import apply_changes, parse_composition
 from drtk.text.token_dataset import TokenCorpus
 from drtk.text.tokenizers import load_tokenizer
-from tests.enriched import enriched_corpus
-from tests.tiny import tiny_model
+from tests.enriched_corpus import write_enriched_corpus
+from tests.tiny_models import save_tiny_encoder
 
 EDITS = [
     f"slots.{name}.{change}" for name in ("changed_one", "changed_two") for change in ("corruption=any", "rate=0.3")
@@ -24,13 +24,13 @@ EDITS = [
 
 class Shelf:
     def __init__(self, folder: Path) -> None:
-        self.model = str(tiny_model(folder / "model"))
-        self.corpus_file = str(enriched_corpus(folder / "corpus.jsonl", Path(self.model)))
+        self.model = str(save_tiny_encoder(folder / "model"))
+        self.corpus_file = str(write_enriched_corpus(folder / "corpus.jsonl", Path(self.model)))
         self.tokenizer = load_tokenizer(self.model)
 
     def __call__(self, preset: str, *changes: str, seed: int = 1, max_length: int = 32) -> Any:
         plan = parse_composition(apply_changes(load_preset(preset).content, changes), preset)
-        corpus = TokenCorpus.open(self.corpus_file, self.model, wants=fields_of(plan))
+        corpus = TokenCorpus.open(self.corpus_file, self.model, wants=list_corpus_fields(plan))
         return ExampleBuilder(plan, corpus, SpecialTokens.of(self.tokenizer), max_length=max_length, seed=seed)
 
 
@@ -104,5 +104,5 @@ def test_the_rate_counts_special_tokens_if_the_slot_says_so(shelf: Shelf) -> Non
     mlm, simlm = shelf("mlm", "slots.passage.masking=random"), shelf("simlm", "slots.encoder.masking=random")
     for row in range(36):
         passage, encoder = mlm(row, epoch=0, step=0)["passage"], simlm(row, epoch=0, step=0)["encoder"]
-        assert passage.hidden.sum() == mask_budget(0.3, len(passage.given) - 2)
-        assert encoder.hidden.sum() == mask_budget(0.3, len(encoder.given))
+        assert passage.hidden.sum() == compute_mask_budget(0.3, len(passage.given) - 2)
+        assert encoder.hidden.sum() == compute_mask_budget(0.3, len(encoder.given))

@@ -9,17 +9,17 @@ import pytest
 import torch
 from torch import nn
 
-from tests.pretraining import Stage, World, gradients, planted, slot_of
+from tests.pretraining_setup import PretrainingFiles, PretrainingSetup, compute_gradients, make_slot, set_predictions
 
 LN_V = math.log(30522)  # 10.326203
 
 
-def values(stage: Stage, batch: Any) -> dict[str, float]:
+def values(stage: PretrainingSetup, batch: Any) -> dict[str, float]:
     with torch.no_grad():
         return {name: value.item() for name, value in stage.terms(batch).items()}
 
 
-def with_uniform_head(stage: Stage) -> Stage:
+def with_uniform_head(stage: PretrainingSetup) -> PretrainingSetup:
     """Give it a head of BERT's size whose logits are all 0."""
     head = stage.network.head
     head.own_weight = nn.Parameter(torch.zeros(30522, 16))
@@ -43,14 +43,14 @@ def close(value: float) -> Any:
         ("retromae", 2 * LN_V),
     ],
 )
-def test_token_losses_of_uniform_logits_are_ln_v(preset: str, total: float, world: World):
+def test_token_losses_of_uniform_logits_are_ln_v(preset: str, total: float, world: PretrainingFiles):
     stage = with_uniform_head(world.stage(preset))
     found = values(stage, stage.batch())
     assert found.pop("total") == pytest.approx(total, abs=1e-5)
     assert list(found.values()) == [close(LN_V)] * len(found)
 
 
-def test_a_joint_generator_counts_a_fifth(world: World):
+def test_a_joint_generator_counts_a_fifth(world: PretrainingFiles):
     stage = with_uniform_head(world.stage("simlm", "generator.mode=joint", "generator.slot=encoder"))
     head = stage.network.generator.head
     with torch.no_grad():
@@ -62,13 +62,13 @@ def test_a_joint_generator_counts_a_fifth(world: World):
     assert found["total"] == pytest.approx(2 * LN_V + 0.2 * own, abs=1e-5)
 
 
-def silence(stage: Stage, term: str) -> None:
+def silence(stage: PretrainingSetup, term: str) -> None:
     """Set the logits of a term's head to 0."""
     for weight in stage.network.recoveries[term].target.head.parameters():
         nn.init.zeros_(weight)
 
 
-def test_detection_with_logits_of_0_costs_ln_2_a_token(world: World):
+def test_detection_with_logits_of_0_costs_ln_2_a_token(world: PretrainingFiles):
     stage = world.stage("simlm-rtd")
     for term in ("encoder", "decoder"):
         silence(stage, term)
@@ -80,10 +80,10 @@ def test_detection_with_logits_of_0_costs_ln_2_a_token(world: World):
     stage = world.stage("diffcse-sts-bert", "objective.2.reduction=sum")
     silence(stage, "difference")
     batch = {
-        "one": slot_of(6, 6),
-        "two": slot_of(6, 6),
-        "changed_one": slot_of(20, 12),
-        "changed_two": slot_of(9, 9, missing=[0, 1]),
+        "one": make_slot(6, 6),
+        "two": make_slot(6, 6),
+        "changed_one": make_slot(20, 12),
+        "changed_two": make_slot(9, 9, missing=[0, 1]),
     }
     found = values(stage, batch)
     assert found["difference"] == pytest.approx(22.180710, abs=1e-5)  # 32 tokens
@@ -91,7 +91,9 @@ def test_detection_with_logits_of_0_costs_ln_2_a_token(world: World):
 
 
 @pytest.mark.parametrize(("preset", "symmetric"), [("cocondenser", True), ("qac-cocondenser", True), ("simcse", False)])
-def test_contrasts_of_equal_vectors_are_the_logarithm_of_the_candidates(preset: str, symmetric: bool, world: World):
+def test_contrasts_of_equal_vectors_are_the_logarithm_of_the_candidates(
+    preset: str, symmetric: bool, world: PretrainingFiles
+):
     stage = world.stage(preset)
     with torch.no_grad():
         norm = stage.network.backbone.encoder.layer[-1].output.LayerNorm
@@ -104,50 +106,50 @@ def test_contrasts_of_equal_vectors_are_the_logarithm_of_the_candidates(preset: 
     assert values(stage, batch)["contrast"] == close(math.log(2 * pairs - 1 if symmetric else pairs))
 
 
-def test_simlm_counts_every_token_that_is_not_special(world: World):
+def test_simlm_counts_every_token_that_is_not_special(world: PretrainingFiles):
     """-ln of .7 .2 .5 and of .6 .1 .4, a mean each: .886420 + 1.243234; the changed token alone would give 3.912023."""
     stage = world.stage("simlm")
-    planted(stage, [0.7, 0.2, 0.5], [0.6, 0.1, 0.4])
-    seen = slot_of(5, hidden=[[2]], changed=[[2]])
+    set_predictions(stage, [0.7, 0.2, 0.5], [0.6, 0.1, 0.4])
+    seen = make_slot(5, hidden=[[2]], changed=[[2]])
     assert values(stage, {"encoder": seen, "decoder": seen}) == {
         "encoder": pytest.approx(0.886420, abs=1e-5),
         "decoder": pytest.approx(1.243234, abs=1e-5),
         "total": pytest.approx(2.129654, abs=1e-5),
     }
-    planted(stage, [0.2], [0.1])
+    set_predictions(stage, [0.2], [0.1])
     masked = world.stage("simlm-mlm")
-    planted(masked, [0.2], [0.1])
+    set_predictions(masked, [0.2], [0.1])
     assert values(masked, {"encoder": seen, "decoder": seen})["total"] == pytest.approx(3.912023, abs=1e-5)
 
 
-def test_tokens_are_averaged_over_the_batch_and_not_by_text(world: World):
+def test_tokens_are_averaged_over_the_batch_and_not_by_text(world: PretrainingFiles):
     """Losses 1, 2, 3 and 6: 3.0; the mean of means would be 4.0."""
     stage = world.stage("mlm")
-    planted(stage, [math.exp(-1), math.exp(-2), math.exp(-3), math.exp(-6)])
-    batch = {"passage": slot_of(7, 4, hidden=[[1, 3, 5], [2]])}
+    set_predictions(stage, [math.exp(-1), math.exp(-2), math.exp(-3), math.exp(-6)])
+    batch = {"passage": make_slot(7, 4, hidden=[[1, 3, 5], [2]])}
     assert values(stage, batch)["mlm"] == pytest.approx(3.0, abs=1e-5)
 
 
-def test_two_tasks_add_up_as_means_of_their_own(world: World):
+def test_two_tasks_add_up_as_means_of_their_own(world: PretrainingFiles):
     """2.0 over 10 tokens and 1.0 over 30: 3.0; pooled it would be 1.25."""
     stage = world.stage("simlm-mlm")
-    planted(stage, [math.exp(-2)] * 10, [math.exp(-1)] * 30)
+    set_predictions(stage, [math.exp(-2)] * 10, [math.exp(-1)] * 30)
     batch = {
-        "encoder": slot_of(22, 12, hidden=[[*range(1, 11)], []]),
-        "decoder": slot_of(22, 12, hidden=[[*range(1, 21)], [*range(1, 11)]]),
+        "encoder": make_slot(22, 12, hidden=[[*range(1, 11)], []]),
+        "decoder": make_slot(22, 12, hidden=[[*range(1, 21)], [*range(1, 11)]]),
     }
     assert values(stage, batch)["total"] == pytest.approx(3.0, abs=1e-5)
 
 
-def test_both_texts_of_a_pair_are_one_mean(world: World):
+def test_both_texts_of_a_pair_are_one_mean(world: PretrainingFiles):
     """3 tokens of loss 2.0 and one of 1.0: 1.75, neither the sum of two means (3.0) nor theirs (1.5)."""
     stage = world.stage("corom")
-    planted(stage, [math.exp(-2)] * 3, [math.exp(-1)])
-    batch = {"a": slot_of(6, 6, hidden=[[1, 2], [4]]), "b": slot_of(5, 5, hidden=[[], [1]])}
+    set_predictions(stage, [math.exp(-2)] * 3, [math.exp(-1)])
+    batch = {"a": make_slot(6, 6, hidden=[[1, 2], [4]]), "b": make_slot(5, 5, hidden=[[], [1]])}
     assert values(stage, batch)["mlm"] == pytest.approx(1.75, abs=1e-5)
 
 
-def test_another_context_changes_its_own_term_alone(world: World):
+def test_another_context_changes_its_own_term_alone(world: PretrainingFiles):
     stage = world.stage("cotmae").redrawn()
     rows = [row for row in range(20) if stage.seen(row)[0].slots["context"].present][:6]
     batch = stage.batch(*rows)
@@ -156,7 +158,7 @@ def test_another_context_changes_its_own_term_alone(world: World):
     assert abs(after["context"] - before["context"]) > 1e-3
 
 
-def test_masks_that_refer_to_another_slot(world: World):
+def test_masks_that_refer_to_another_slot(world: PretrainingFiles):
     equal = world.stage("simlm", "slots.decoder.rate=0.3").batch()
     assert bool((equal["encoder"].hidden == equal["decoder"].hidden).all())
     wider = world.stage("simlm").batch()
@@ -169,7 +171,7 @@ def test_masks_that_refer_to_another_slot(world: World):
     assert int(master["half"].hidden.sum()) > 0
 
 
-def test_an_auto_encoder_reads_the_text_and_rebuilds_it_from_masks_alone(world: World):
+def test_an_auto_encoder_reads_the_text_and_rebuilds_it_from_masks_alone(world: PretrainingFiles):
     stage = world.stage("simlm-ae")
     batch = stage.batch()
     assert bool((batch["encoder"].given == batch["encoder"].clean).all())
@@ -179,7 +181,7 @@ def test_an_auto_encoder_reads_the_text_and_rebuilds_it_from_masks_alone(world: 
     assert bool((decoder.given[special] == decoder.clean[special]).all())
 
 
-def test_a_generator_that_replaces_everything_spares_the_first_token_alone(world: World):
+def test_a_generator_that_replaces_everything_spares_the_first_token_alone(world: PretrainingFiles):
     """Released DiffCSE: argmax at every position, [SEP] too; what it reads is 80/10/10."""
     stage = world.stage("diffcse-sts-bert", "slots.changed_one.rate=0.9").redrawn()
     batch = stage.batch(*range(12))
@@ -194,7 +196,7 @@ def test_a_generator_that_replaces_everything_spares_the_first_token_alone(world
     assert bool((shown == slot.clean[slot.hidden]).any())
 
 
-def test_simlms_generator_reads_masks_and_draws_for_each_side_anew(world: World):
+def test_simlms_generator_reads_masks_and_draws_for_each_side_anew(world: PretrainingFiles):
     stage = world.stage("simlm").redrawn()
     batch = stage.batch(*range(12))
     views = stage.views(batch)
@@ -206,11 +208,11 @@ def test_simlms_generator_reads_masks_and_draws_for_each_side_anew(world: World)
     assert bool((views.ids("encoder")[both] != views.ids("decoder")[both]).any())
 
 
-def test_no_gradient_reaches_what_is_masked_of_the_encoder_by_way_of_the_generator(world: World):
+def test_no_gradient_reaches_what_is_masked_of_the_encoder_by_way_of_the_generator(world: PretrainingFiles):
     stage = world.stage("simlm", "generator.mode=joint", "generator.slot=encoder").redrawn()
     terms = stage.terms(stage.batch())
-    of_words = gradients(stage, terms["encoder"] + terms["decoder"])
-    own = gradients(stage, terms["generator"])
+    of_words = compute_gradients(stage, terms["encoder"] + terms["decoder"])
+    own = compute_gradients(stage, terms["generator"])
     for name in of_words:
         if name.startswith("generator."):
             assert float(of_words[name].abs().sum()) == 0, name

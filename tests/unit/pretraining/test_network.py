@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from drtk.pretraining.batch import SlotBatch
-from drtk.pretraining.composition import Composition, Corruption, Generator, Slot
+from drtk.pretraining.composition import Composition, Corruption, GeneratorSpec, Slot
 from drtk.pretraining.network import Projector
 from drtk.pretraining.token_generator import fill_masks
 
@@ -67,7 +67,7 @@ def fill(
         edited=None if edited is None else torch.tensor(edited),
         noise=torch.zeros(2, 5) if noise else None,
     )
-    plan = Composition({"s": Slot(("passage",), corruption=corruption)}, (), generator=Generator(scope=scope))
+    plan = Composition({"s": Slot(("passage",), corruption=corruption)}, (), generator=GeneratorSpec(scope=scope))
     return fill_masks(slot, "s", plan, Nines()).tolist()  # type: ignore[arg-type]
 
 

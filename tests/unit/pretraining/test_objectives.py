@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from drtk.pretraining.batch import SlotBatch
-from drtk.pretraining.composition import Contrast, Recover
-from drtk.pretraining.objectives import Corrected, Edited, Tokens, contrast_loss
+from drtk.pretraining.composition import ContrastiveObjective, TokenObjective
+from drtk.pretraining.objectives import CorrectiveLM, EditDetection, TokenPrediction, contrastive_loss
 
 
 def slot(
@@ -56,14 +56,14 @@ def target(kind: Any, name: str, *, size: int = 3, says_next: bool = False, **op
     parts: Any = SimpleNamespace(
         head_of=lambda reader: Said(size),
         readers={"r": SimpleNamespace(says_next=says_next)},
-        anatomy=SimpleNamespace(hidden_size=size, config=SimpleNamespace()),
+        adapter=SimpleNamespace(hidden_size=size, config=SimpleNamespace()),
     )
-    return kind(Recover(reader="r", slot=("s",), target=name, **options), parts)
+    return kind(TokenObjective(reader="r", slot=("s",), target=name, **options), parts)
 
 
 def two_classes(reduction: Any = "mean") -> Any:
     """Make an `Edited` whose scores are the state."""
-    made = target(Edited, "edited", size=2, classes=2, reduction=reduction)
+    made = target(EditDetection, "edited", size=2, classes=2, reduction=reduction)
     with torch.no_grad():
         made.head.weight.copy_(torch.eye(2))
         made.head.bias.zero_()
@@ -86,12 +86,12 @@ def mean_loss(made: Any, rows: Tensor, text: SlotBatch) -> tuple[int, float]:
 def test_simlm_counts_every_token_that_is_not_special_and_its_masked_variant_the_hidden_ones() -> None:
     # Original tokens have .7 .2 .5: mean of -log is (.356675 + 1.609438 + .693147) / 3 = .886420.
     text, rows = slot([1, 0, 0, 0, 1], hidden=[2]), states(0.01, 0.7, 0.2, 0.5, 0.01)
-    assert mean_loss(target(Tokens, "all"), rows, text) == (3, pytest.approx(0.886420, abs=2e-6))
-    assert mean_loss(target(Tokens, "masked"), rows, text) == (1, pytest.approx(1.609438, abs=2e-6))
+    assert mean_loss(target(TokenPrediction, "all"), rows, text) == (3, pytest.approx(0.886420, abs=2e-6))
+    assert mean_loss(target(TokenPrediction, "masked"), rows, text) == (1, pytest.approx(1.609438, abs=2e-6))
 
 
 def test_a_causal_reader_predicts_what_comes_next_the_last_special_token_too() -> None:
-    text, made = slot([1, 2, 0, 1], pads=2), target(Tokens, "all", says_next=True)  # [CLS] a b [SEP]
+    text, made = slot([1, 2, 0, 1], pads=2), target(TokenPrediction, "all", says_next=True)  # [CLS] a b [SEP]
     assert made.positions(text).tolist() == [[True, True, True, False, False, False]]
     rows = torch.full((1, 6, 3), 0.25).log()
     for place, following in enumerate((2, 0, 1)):
@@ -110,7 +110,7 @@ def test_the_released_mean_counts_special_tokens_and_padding_as_original() -> No
 
 def test_one_logit_says_the_same_as_two_that_differ_by_it() -> None:
     text, rows = slot([1, 5, 5, 1], given=[1, 5, 6, 1]), states(0.5, 0.9, 0.3, 0.5, of=2)
-    single = target(Edited, "edited", size=2, classes=1)
+    single = target(EditDetection, "edited", size=2, classes=1)
     single.head = nn.Linear(2, 1, bias=False)
     with torch.no_grad():
         single.head.weight.copy_(torch.tensor([[-1.0, 1.0]]))
@@ -136,7 +136,7 @@ def test_a_token_proposed_as_it_was_is_no_change() -> None:
 
 def test_the_copy_gate_adds_its_share_where_the_token_at_hand_is_right() -> None:
     # Gate at c = 1/4, original at .2: right at hand: -log(.25 + .75 x .2) = .916291; replaced: -log(.75 x .2) = 1.897120.
-    made = target(Corrected, "corrected")
+    made = target(CorrectiveLM, "corrected")
     with torch.no_grad():
         made.gate.weight.zero_()
         made.gate.bias.fill_(-math.log(3))  # its sigmoid is 1/4
@@ -151,8 +151,12 @@ def test_the_copy_gate_adds_its_share_where_the_token_at_hand_is_right() -> None
 def test_an_example_without_the_text_has_no_position() -> None:
     text = slot([1, 5, 1], hidden=[1], edited=[0, 1, 0])
     absent = SlotBatch(**vars(text) | {"present": torch.tensor([False])})
-    tokens = [target(Tokens, "all"), target(Tokens, "masked"), target(Tokens, "all", says_next=True)]
-    for made in [*tokens, two_classes("mean_all"), two_classes(), target(Corrected, "corrected")]:
+    tokens = [
+        target(TokenPrediction, "all"),
+        target(TokenPrediction, "masked"),
+        target(TokenPrediction, "all", says_next=True),
+    ]
+    for made in [*tokens, two_classes("mean_all"), two_classes(), target(CorrectiveLM, "corrected")]:
         assert made.positions(text).any()
         assert not made.positions(absent).any()
 
@@ -168,7 +172,7 @@ def loss(options: dict[str, Any], *vectors: Tensor, present: Sequence[bool] = ()
     rows = dict(zip("abc", vectors, strict=False))
     there = {name: torch.ones(len(each), dtype=torch.bool) for name, each in rows.items()}
     there |= {"b": torch.tensor(present)} if present else {}
-    return contrast_loss(Contrast("a", "b", **options), rows, there).item()
+    return contrastive_loss(ContrastiveObjective("a", "b", **options), rows, there).item()
 
 
 @pytest.mark.parametrize(
@@ -210,13 +214,15 @@ def test_a_pair_that_lacks_a_side_is_neither_query_nor_candidate(options: dict[s
 def test_absent_extra_negatives_are_no_candidates() -> None:
     options, rows = {"extra_negatives": ("c",)}, {"a": LEFT, "b": RIGHT, "c": torch.full((2, 2), 5.0)}
     everybody = torch.tensor([True, True])
-    found = contrast_loss(Contrast("a", "b", **options), rows, {"a": everybody, "b": everybody, "c": ~everybody})
+    found = contrastive_loss(
+        ContrastiveObjective("a", "b", **options), rows, {"a": everybody, "b": everybody, "c": ~everybody}
+    )
     assert found.item() == pytest.approx(0.598139, abs=2e-6)
 
 
 def test_without_any_pair_the_loss_is_0_and_has_a_gradient() -> None:
     rows, absent = LEFT.clone().requires_grad_(), torch.tensor([False, False])
-    found = contrast_loss(Contrast("a", "b"), {"a": rows, "b": RIGHT}, {"a": absent, "b": absent})
+    found = contrastive_loss(ContrastiveObjective("a", "b"), {"a": rows, "b": RIGHT}, {"a": absent, "b": absent})
     found.backward()
     assert found.item() == 0.0
     assert rows.grad is not None

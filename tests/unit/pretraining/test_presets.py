@@ -17,15 +17,15 @@ from transformers import BertConfig, BertModel
 from drtk.config import load_preset, merge, preset_names
 from drtk.models.backbone import BackboneAdapter
 from drtk.pretraining.assembly import check_composition
-from drtk.pretraining.composition import Composition, Contrast
+from drtk.pretraining.composition import Composition, ContrastiveObjective
 from drtk.pretraining.config import PretrainSettings
-from drtk.pretraining.decoders import READERS
+from drtk.pretraining.decoders import DECODERS
 from drtk.pretraining.example_builder import load_views
 from drtk.pretraining.parse import apply_changes, parse_composition
-from tests.enriched import enriched_corpus
-from tests.families import saved_masked_lm
-from tests.pretraining import World
-from tests.running import command
+from tests.backbone_families import save_random_masked_lm
+from tests.enriched_corpus import write_enriched_corpus
+from tests.pretraining_setup import PretrainingFiles
+from tests.run_commands import run_command
 
 METHODS = Path(__file__).resolve().parents[3] / "docs" / "methods"
 PAPERS = [name for name in preset_names() if load_preset(name).command == "pretrain" and name != "mixture-example"]
@@ -125,14 +125,14 @@ def plan(name: str) -> Composition:
 def test_schedules_are_those_of_the_papers(name: str) -> None:
     found = dict(load_preset(name).settings)
     batch, length, lr, warmup, decay, tokens, held = SCHEDULES[name]
-    assert found.pop("batch") == batch
-    assert found.pop("epochs" if isinstance(length, float) else "steps") == length
-    assert found.pop("lr") == lr
+    assert found.pop("batch_size") == batch
+    assert found.pop("epochs" if isinstance(length, float) else "max_steps") == length
+    assert found.pop("learning_rate") == lr
     assert found.pop("warmup") == warmup
     assert found.pop("weight_decay") == decay
     assert found.pop("max_length") == tokens
     assert found.pop("held_out", 0) == held
-    assert found == ({"eval_every": 125} if name.startswith(("diffcse", "simcse")) else {})
+    assert found == ({"eval_steps": 125} if name.startswith(("diffcse", "simcse")) else {})
 
 
 @pytest.mark.parametrize("name", PAPERS)
@@ -185,13 +185,13 @@ def test_all_rows_of_query_as_context_pair_random_passages_of_a_document() -> No
 def test_master_printed_differs_from_the_released_form_in_its_encoder_passes_alone() -> None:
     released, printed = plan("master"), plan("master-printed")
     assert dict(load_preset("master").settings) == dict(load_preset("master-printed").settings)
-    passes = [[each.name for each in made.objectives if not each.vectors_of] for made in (released, printed)]
+    passes = [[each.name for each in made.objectives if not each.vector_slots] for made in (released, printed)]
     assert passes == [["mlm", "mlm_cmp", "mlm_npr"], ["mlm"]]
-    decoders = [{each.name: each for each in made.objectives if each.vectors_of} for made in (released, printed)]
+    decoders = [{each.name: each for each in made.objectives if each.vector_slots} for made in (released, printed)]
     assert list(decoders[0]) == list(decoders[1]) == ["mkp", "cmp", "npr", "dor", "gor"]
-    assert {each.vectors_of for each in decoders[1].values()} == {("passage",)}
+    assert {each.vector_slots for each in decoders[1].values()} == {("passage",)}
     for name, each in decoders[1].items():
-        assert (each.tokens_of, each.group) == (decoders[0][name].tokens_of, decoders[0][name].group)
+        assert (each.token_slots, each.group) == (decoders[0][name].token_slots, decoders[0][name].group)
     (slot,) = [name for name in printed.slots if printed.slots[name] != released.slots[name]]
     assert (slot, printed.slots[slot].of, released.slots[slot].of) == ("complement", "passage", "half")
 
@@ -244,7 +244,7 @@ def test_contrasts_compare_as_the_papers_do() -> None:
     for name in PAPERS:
         made = plan(name)
         for each in made.objectives:
-            if isinstance(each, Contrast):
+            if isinstance(each, ContrastiveObjective):
                 kind = made.projectors[each.projector].kind if each.projector else None
                 found[name] = (each.similarity, each.temperature, each.candidates, each.symmetric, kind)
     assert found == wanted
@@ -263,9 +263,9 @@ def test_terms_weigh_one_but_diffcses_difference() -> None:
 def test_presets_add_the_parameters_that_the_papers_count(name: str) -> None:
     made = plan(name)
     with torch.device("meta"):
-        anatomy = BackboneAdapter(BertModel(BertConfig()))
+        adapter = BackboneAdapter(BertModel(BertConfig()))
         readers = {
-            each.reader: READERS.load(made.readers[each.reader].use)(anatomy, **made.readers[each.reader].options)
+            each.reader: DECODERS.load(made.readers[each.reader].use)(adapter, **made.readers[each.reader].options)
             for each in made.recovers
         }
     assert sum(weight.numel() for each in readers.values() for weight in each.parameters()) == EXTRA[name]
@@ -343,7 +343,12 @@ def test_rows_that_drop_or_share_parts() -> None:
     assert "mlm_cmp" not in {each.name for each in one_pass.objectives}
     (flags,) = [flags for page, _, flags in ROWS if page == "cotmae" and "1200000" in flags]
     settings = resolve(flags)[1]
-    assert (settings.steps, settings.batch, settings.lr, settings.max_length) == (1_200_000, 512, 1e-4, 128)
+    assert (settings.max_steps, settings.batch_size, settings.learning_rate, settings.max_length) == (
+        1_200_000,
+        512,
+        1e-4,
+        128,
+    )
 
 
 @pytest.mark.parametrize(
@@ -353,7 +358,7 @@ def test_rows_that_drop_or_share_parts() -> None:
         "--preset master --set slots.before.view=halves.a --set slots.next.view=halves.b",
     ],
 )
-def test_a_step_trains_the_encoder(flags: str, world: World) -> None:
+def test_a_step_trains_the_encoder(flags: str, world: PretrainingFiles) -> None:
     """test_against_references.py has the other presets and the rows of DiffCSE."""
     made, _ = resolve(flags)
     if made.generator is not None:
@@ -364,21 +369,21 @@ def test_a_step_trains_the_encoder(flags: str, world: World) -> None:
     assert set(terms) >= {each.name for each in made.objectives}
     assert all(math.isfinite(value.item()) for value in terms.values()), terms
     terms["total"].backward()
-    first = stage.network.anatomy.layers[0]
+    first = stage.network.adapter.layers[0]
     assert all(each.grad is not None and each.grad.any() for each in first.parameters() if each.dim() == 2)
 
 
-CALL = ["--batch", "4", "--steps", "1", "--max-length", "32", "--log-every", "1", "--warmup", "0", "-q"]
+CALL = ["--batch-size", "4", "--max-steps", "1", "--max-length", "32", "--log-steps", "1", "--warmup", "0", "-q"]
 
 
 @pytest.mark.parametrize("preset", ["diffcse-sts-bert", "cocondenser"])
 def test_a_preset_trains_and_logs_its_terms(
-    preset: str, world: World, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    preset: str, world: PretrainingFiles, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """tests/slow/test_every_preset.py trains all of them."""
     content = load_preset(preset).content
     call = ["pretrain", world.corpus, "--preset", preset, "--model", world.model, "-o", tmp_path / "out", *CALL]
-    command(capfd, *call, "--held-out", "2", *(["--generator", world.generator] if "generator" in content else []))
+    run_command(capfd, *call, "--held-out", "2", *(["--generator", world.generator] if "generator" in content else []))
     before, step, _ = (json.loads(line) for line in (tmp_path / "out" / "log.jsonl").read_text().splitlines())
     for objective in content["objective"]:
         name = objective["name"]
@@ -388,10 +393,10 @@ def test_a_preset_trains_and_logs_its_terms(
 
 
 def test_a_preset_trains_a_roberta_with_byte_level_pieces(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    saved_masked_lm("roberta", tmp_path / "model")
-    saved_masked_lm("roberta", tmp_path / "generator", num_hidden_layers=1)
-    corpus = enriched_corpus(tmp_path / "corpus.jsonl", tmp_path / "model", documents=6)
+    save_random_masked_lm("roberta", tmp_path / "model")
+    save_random_masked_lm("roberta", tmp_path / "generator", num_hidden_layers=1)
+    corpus = write_enriched_corpus(tmp_path / "corpus.jsonl", tmp_path / "model", documents=6)
     call = ["pretrain", corpus, "--preset", "simlm", "--model", tmp_path / "model", "-o", tmp_path / "out", *CALL]
-    command(capfd, *call, "--held-out", "0", "--generator", tmp_path / "generator")
+    run_command(capfd, *call, "--held-out", "0", "--generator", tmp_path / "generator")
     (line,) = (json.loads(line) for line in (tmp_path / "out" / "log.jsonl").read_text().splitlines())
     assert all(0 < line[name] < math.inf for name in ("encoder", "decoder"))

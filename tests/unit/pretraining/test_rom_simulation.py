@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 from drtk.expansion.term_weights.bprop import contrast, gather_occurrences, normalize, saturate, softmax
-from drtk.pretraining.masking.strategies import MaskInput, Scale, rom
-from drtk.text.rng import generator
+from drtk.pretraining.masking.strategies import MaskInput, Scale, mask_rom
+from drtk.text.rng import create_generator
 from drtk.text.token_dataset import Text
 
 PASSAGES, LENGTH, VOCABULARY, STOP = 300, 128, 30_000, 45
@@ -35,7 +35,7 @@ def word(rank: int) -> str:
 
 @cache
 def world() -> World:
-    rng = generator("zipf")
+    rng = create_generator("zipf")
     shares = 1 / np.arange(1, VOCABULARY + 1)
     ranks = rng.choice(VOCABULARY, size=(PASSAGES, LENGTH), p=shares / shares.sum())
     attention = rng.lognormal(0, 0.5, ranks.shape) * np.where(ranks < STOP, 0.5, 1)
@@ -62,14 +62,14 @@ def world() -> World:
 def share(weighing: Weighing, scale: Scale) -> float:
     """Percentage of stop words and punctuation among what is hidden at 15%."""
     ranks, scores = world()
-    rng = generator("rom")
+    rng = create_generator("rom")
     stop = []
     for row, score in zip(ranks, scores, strict=True):
         weights = weighing(score)
         text = Text(
             row.astype(np.int32), np.arange(LENGTH, dtype=np.int32), np.array([weights[word(r)] for r in row.tolist()])
         )
-        stop += (row[rom(MaskInput(text, 0.15, rng, LENGTH), scale=scale)] < STOP).tolist()
+        stop += (row[mask_rom(MaskInput(text, 0.15, rng, LENGTH), scale=scale)] < STOP).tolist()
     return 100 * float(np.mean(stop))
 
 

@@ -10,16 +10,16 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from drtk.pretraining.batch import SlotBatch
-from tests.pretraining import Stage, World, gradients
+from tests.pretraining_setup import PretrainingFiles, PretrainingSetup, compute_gradients
 
 # One term for each kind of reader and bottleneck.
 TERMS = [("simlm", "decoder"), ("simlm-rtd", "decoder"), ("cotmae", "context"), ("qac-cotmae-released", "context")]
 TERMS += [("retromae", "decoder"), ("cocondenser", "head"), ("master", "npr"), ("diffcse-sts-bert", "difference")]
 
 
-def of_layers(stage: Stage, slopes: dict[str, Tensor]) -> list[float]:
+def of_layers(stage: PretrainingSetup, slopes: dict[str, Tensor]) -> list[float]:
     """The largest gradient in each layer of the encoder, first to last."""
-    found = [0.0] * stage.network.anatomy.depth
+    found = [0.0] * stage.network.adapter.depth
     for name, slope in slopes.items():
         if name.startswith("backbone.encoder.layer."):
             number = int(name.split(".")[3])
@@ -32,11 +32,13 @@ def largest(slopes: dict[str, Tensor], beginning: str) -> float:
 
 
 @pytest.mark.parametrize(("preset", "term"), TERMS)
-def test_a_term_behind_a_bottleneck_trains_all_layers_by_the_vector_alone(preset: str, term: str, world: World):
+def test_a_term_behind_a_bottleneck_trains_all_layers_by_the_vector_alone(
+    preset: str, term: str, world: PretrainingFiles
+):
     stage = world.stage(preset).redrawn()
     batch, recovery = stage.batch(*range(8)), stage.network.recoveries[term]
     objective = recovery.objective
-    slopes = gradients(stage, recovery(stage.views(batch)))
+    slopes = compute_gradients(stage, recovery(stage.views(batch)))
     assert min(of_layers(stage, slopes)) > 0
     encoded = stage.views(batch)
     for name in objective.source:  # cut the vectors off from the encoder
@@ -44,7 +46,7 @@ def test_a_term_behind_a_bottleneck_trains_all_layers_by_the_vector_alone(preset
     if not objective.source:  # condenser's vector is the slot's own last state; the rest comes from layer 2 of 4
         for name in objective.slot:
             encoded.states(name)[-1] = encoded.states(name)[-1].detach()
-    cut = gradients(stage, recovery(encoded))
+    cut = compute_gradients(stage, recovery(encoded))
     trained = [slope > 0 for slope in of_layers(stage, cut)]
     assert trained == ([False] * 4 if objective.source else [True, True, False, False])
     shares_nothing = stage.network.composition.readers[objective.reader].use == "discriminator"
@@ -57,9 +59,9 @@ COPIES = {"simlm", "mixture-example"}
 
 
 @pytest.mark.parametrize("preset", ["simlm", "mixture-example", "condenser", "master"])
-def test_a_decoder_starts_from_the_encoders_last_layers_or_at_random(preset: str, world: World):
+def test_a_decoder_starts_from_the_encoders_last_layers_or_at_random(preset: str, world: PretrainingFiles):
     network = world.stage(preset).network
-    own = [dict(layer.named_parameters()) for layer in network.anatomy.layers]
+    own = [dict(layer.named_parameters()) for layer in network.adapter.layers]
     stacks = [list(each.reader.layers) for each in network.recoveries.values() if hasattr(each.reader, "layers")]
     assert stacks
     for layers in stacks:
@@ -73,7 +75,7 @@ def test_a_decoder_starts_from_the_encoders_last_layers_or_at_random(preset: str
 
 
 @pytest.mark.parametrize("preset", ["simlm", "diffcse-sts-bert"])
-def test_a_frozen_generator_has_no_gradient_and_is_no_part_of_the_model(preset: str, world: World):
+def test_a_frozen_generator_has_no_gradient_and_is_no_part_of_the_model(preset: str, world: PretrainingFiles):
     stage = world.stage(preset).redrawn()
     stage.network.train()
     assert not stage.network.generator.training
@@ -101,7 +103,7 @@ def same(found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
 
 
 @pytest.mark.parametrize("preset", ["simlm", "qac-cotmae-released", "retromae", "cocondenser", "diffcse-sts-bert"])
-def test_neither_padding_nor_the_order_of_a_batch_changes_a_loss(preset: str, world: World):
+def test_neither_padding_nor_the_order_of_a_batch_changes_a_loss(preset: str, world: PretrainingFiles):
     changes = ["objective.2.reduction=mean"] if preset.startswith("diffcse") else []  # its mean_all counts padding
     stage = world.stage(preset, *changes).redrawn()
     batch = stage.batch()
@@ -113,7 +115,7 @@ def test_neither_padding_nor_the_order_of_a_batch_changes_a_loss(preset: str, wo
         )
 
 
-def test_diffcses_mean_counts_padding(world: World):
+def test_diffcses_mean_counts_padding(world: PretrainingFiles):
     stage = world.stage("diffcse-sts-bert").redrawn()
     batch = stage.batch()
     with torch.no_grad():

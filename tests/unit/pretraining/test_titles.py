@@ -14,11 +14,11 @@ from drtk.config import load_preset, preset_names
 from drtk.models.checkpoint import load_encoder
 from drtk.records import Passage
 from drtk.text.batching import TextTokenizer
-from tests.families import saved_masked_lm
-from tests.pretraining import Stage, World
-from tests.tiny import words_of
+from tests.backbone_families import save_random_masked_lm
+from tests.pretraining_setup import PretrainingFiles, PretrainingSetup
+from tests.tiny_models import make_topic_words
 
-WORDS = words_of("river")
+WORDS = make_topic_words("river")
 # words of title and text; without a title, short beside long, and both longer than half of any input below
 SIZES = [(0, 5), (1, 4), (2, 30), (5, 5), (9, 3), (20, 4), (15, 15), (16, 15), (15, 16), (3, 12)]
 PASSAGES = [
@@ -29,27 +29,27 @@ PASSAGES = [
 ]
 
 
-def titled(world: World, folder: Path, model: Path | None = None) -> World:
+def titled(world: PretrainingFiles, folder: Path, model: Path | None = None) -> PretrainingFiles:
     """Return the world with these passages as its corpus."""
     rows = [{"_id": each.id, "title": each.title, "text": each.text} for each in PASSAGES]
     path = folder / "titled.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    return World(model or world.model, world.generator, path)
+    return PretrainingFiles(model or world.model, world.generator, path)
 
 
-def seen(stage: Stage) -> list[Passage]:
+def seen(stage: PretrainingSetup) -> list[Passage]:
     """Return the passages of the first batch, in order."""
     named = {each.id: each for each in PASSAGES}
     return [named[str(each.key[-1])] for each in stage.seen(*range(6))]
 
 
-def expected(stage: Stage, passage: Passage) -> Any:
+def expected(stage: PretrainingSetup, passage: Passage) -> Any:
     """Tokenize a passage: title and text as a pair if there is a title."""
     pair = (passage.title, passage.text) if passage.title else (passage.text,)
     return stage.tokenizer(*pair, truncation=True, max_length=stage.data.settings.max_length)
 
 
-def embedded(stage: Stage) -> list[dict[str, Tensor]]:
+def embedded(stage: PretrainingSetup) -> list[dict[str, Tensor]]:
     """Record the inputs of every embedding module of encoder, generator and readers in a forward pass."""
     calls: list[dict[str, Tensor]] = []
     generator = stage.network.generator
@@ -62,7 +62,9 @@ def embedded(stage: Stage) -> list[dict[str, Tensor]]:
 
 
 @pytest.mark.parametrize("max_length", [8, 9, 16, 64])
-def test_the_encoder_reads_what_the_tokenizer_makes_of_title_and_text(world: World, tmp_path: Path, max_length: int):
+def test_the_encoder_reads_what_the_tokenizer_makes_of_title_and_text(
+    world: PretrainingFiles, tmp_path: Path, max_length: int
+):
     stage = titled(world, tmp_path).stage("simlm-ae", max_length=max_length)
     encoder, *_ = embedded(stage)
     for row, passage in enumerate(seen(stage)):
@@ -76,9 +78,9 @@ def test_the_encoder_reads_what_the_tokenizer_makes_of_title_and_text(world: Wor
 
 
 @pytest.mark.parametrize("family", ["roberta", "distilbert"])
-def test_a_pair_without_token_types(family: str, world: World, tmp_path: Path):
+def test_a_pair_without_token_types(family: str, world: PretrainingFiles, tmp_path: Path):
     """RoBERTa has two separators and one type; DistilBERT takes no types."""
-    saved_masked_lm(family, tmp_path / family)
+    save_random_masked_lm(family, tmp_path / family)
     stage = titled(world, tmp_path, tmp_path / family).stage("simlm-ae", max_length=32)
     encoder, *_ = embedded(stage)
     for row, passage in enumerate(seen(stage)):
@@ -102,7 +104,7 @@ def test_a_pair_without_token_types(family: str, world: World, tmp_path: Path):
     ],
 )
 def test_every_embedding_layer_gets_the_token_types(
-    world: World, tmp_path: Path, preset: str, calls: int, changes: list[str]
+    world: PretrainingFiles, tmp_path: Path, preset: str, calls: int, changes: list[str]
 ):
     stage = titled(world, tmp_path).stage(preset, "title=segment", *changes)
     found = embedded(stage)
@@ -115,7 +117,7 @@ def test_every_embedding_layer_gets_the_token_types(
 
 
 @pytest.mark.parametrize("title", ["join", "sep", "segment", "none"])
-def test_pre_training_reads_titles_as_encoding_does(world: World, tmp_path: Path, title: str):
+def test_pre_training_reads_titles_as_encoding_does(world: PretrainingFiles, tmp_path: Path, title: str):
     stage = titled(world, tmp_path).stage("simlm-ae", f"title={title}", max_length=40)
     model = load_encoder(world.model)
     tokens = TextTokenizer(model.tokenizer, prompt="", max_length=40, title=title, with_types=True)(seen(stage))

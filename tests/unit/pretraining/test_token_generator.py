@@ -12,19 +12,19 @@ from torch import Tensor
 from transformers import AutoTokenizer
 
 from drtk.errors import MismatchError
-from drtk.losses.language import token_losses_sum
+from drtk.losses.language import linear_cross_entropy
 from drtk.models.lm_head import LMHead
-from drtk.pretraining.assembly import num_positions
-from drtk.pretraining.token_generator import Generator, sample
-from tests.families import FAMILIES, masked_lm, padded, saved_masked_lm
-from tests.tiny import tiny_model
+from drtk.pretraining.assembly import get_max_positions
+from drtk.pretraining.token_generator import TokenGenerator, sample_from_softmax
+from tests.backbone_families import FAMILIES, create_masked_lm, create_padded_batch, save_random_masked_lm
+from tests.tiny_models import save_tiny_encoder
 
 HIDDEN = torch.tensor([[0, 1, 0, 1, 1, 0, 0, 0, 0], [0, 0, 1, 0, 0, 0, 0, 0, 0], [0, 0, 0, 1, 0, 0, 0, 0, 0]]).bool()
 
 
-def frozen(model: Any) -> Generator:
+def frozen(model: Any) -> TokenGenerator:
     body = getattr(model, model.base_model_prefix)
-    return Generator(body, LMHead(model, body), frozen=True)
+    return TokenGenerator(body, LMHead(model, body), frozen=True)
 
 
 def noise(*shape: int, seed: int = 0) -> Tensor:
@@ -33,7 +33,7 @@ def noise(*shape: int, seed: int = 0) -> Tensor:
 
 def fill(model: Any, *, noise: Tensor | None = None, where: Tensor = HIDDEN) -> tuple[Tensor, Tensor, Tensor]:
     """Return the filled ids of a batch, the ids, and transformers' logits."""
-    ids, attention = padded(model)
+    ids, attention = create_padded_batch(model)
     with torch.no_grad():
         logits = model(input_ids=ids, attention_mask=attention).logits
     return frozen(model).fill(ids, attention, where, noise=noise), ids, logits
@@ -41,7 +41,7 @@ def fill(model: Any, *, noise: Tensor | None = None, where: Tensor = HIDDEN) -> 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_without_noise_the_likeliest_tokens_are_proposed(family: str) -> None:
-    found, ids, logits = fill(masked_lm(family))
+    found, ids, logits = fill(create_masked_lm(family))
     torch.testing.assert_close(found, torch.where(HIDDEN, logits.argmax(dim=-1), ids))
     assert (found[HIDDEN] != ids[HIDDEN]).any()
 
@@ -50,16 +50,16 @@ def test_a_sample_is_the_id_whose_part_of_the_unit_interval_holds_the_number() -
     # p = .5 .2 0 .3: ids have [0, .5), [.5, .7), nothing and [.7, 1)
     scores = torch.tensor([0.5, 0.2, 0.0, 0.3]).log().repeat(8, 1)
     noise = torch.tensor([0.0, 0.49, 0.51, 0.69, 0.71, 0.99, 1.0, 0.2])
-    assert sample(scores, noise).tolist() == [0, 0, 1, 1, 3, 3, 3, 0]
+    assert sample_from_softmax(scores, noise).tolist() == [0, 0, 1, 1, 3, 3, 3, 0]
     # 100,000 evenly spaced numbers: the share of each id is its probability to 1e-5
     scores = torch.randn(7, generator=torch.Generator().manual_seed(2))
-    found = sample(scores.expand(100_000, 7), (torch.arange(100_000) + 0.5) / 100_000)
+    found = sample_from_softmax(scores.expand(100_000, 7), (torch.arange(100_000) + 0.5) / 100_000)
     torch.testing.assert_close(torch.bincount(found, minlength=7) / 100_000, scores.softmax(dim=0), atol=2e-5, rtol=0)
 
 
 def test_a_sample_is_the_inverse_of_the_cumulative_softmax_of_the_models_scores() -> None:
     numbers = noise(3, 9)
-    found, ids, logits = fill(masked_lm("bert"), noise=numbers)
+    found, ids, logits = fill(create_masked_lm("bert"), noise=numbers)
     steps = logits.softmax(dim=-1).cumsum(dim=-1)
     for row, place in HIDDEN.nonzero().tolist():
         assert int(found[row, place]) == int((steps[row, place] <= numbers[row, place]).sum())
@@ -67,8 +67,8 @@ def test_a_sample_is_the_inverse_of_the_cumulative_softmax_of_the_models_scores(
 
 
 def test_a_sample_depends_on_its_own_number_and_not_on_its_batch() -> None:
-    model = masked_lm("bert")
-    ids, attention = padded(model)
+    model = create_masked_lm("bert")
+    ids, attention = create_padded_batch(model)
     generator, numbers = frozen(model), noise(3, 9)
     whole = generator.fill(ids, attention, HIDDEN, noise=numbers)
     for row in range(3):
@@ -79,17 +79,17 @@ def test_a_sample_depends_on_its_own_number_and_not_on_its_batch() -> None:
 
 
 def test_a_frozen_generator_has_no_dropout_and_no_gradient_whatever_the_mode() -> None:
-    generator = frozen(masked_lm("bert"))
+    generator = frozen(create_masked_lm("bert"))
     assert torch.nn.ModuleList([generator]).train().training
     assert not any(module.training for module in generator.modules())
     assert not any(parameter.requires_grad for parameter in generator.parameters())
 
 
 def test_a_trained_generator_proposes_without_dropout_and_stays_in_training_mode() -> None:
-    model = masked_lm("bert", hidden_dropout_prob=0.5)
-    ids, attention = padded(model)
-    generator = Generator.from_encoder(model.bert, LMHead(model, model.bert), init="copy").train()
-    quiet, _, _ = fill(masked_lm("bert", hidden_dropout_prob=0.5), noise=noise(3, 9))
+    model = create_masked_lm("bert", hidden_dropout_prob=0.5)
+    ids, attention = create_padded_batch(model)
+    generator = TokenGenerator.from_encoder(model.bert, LMHead(model, model.bert), init="copy").train()
+    quiet, _, _ = fill(create_masked_lm("bert", hidden_dropout_prob=0.5), noise=noise(3, 9))
     for _ in range(3):
         assert torch.equal(generator.fill(ids, attention, HIDDEN, noise=noise(3, 9)), quiet)
         assert generator.training
@@ -98,10 +98,10 @@ def test_a_trained_generator_proposes_without_dropout_and_stays_in_training_mode
 
 @pytest.mark.parametrize("init", ["copy", "random"])
 def test_a_generator_beside_the_encoder_shares_nothing_with_it(init: Any) -> None:
-    model = masked_lm("bert")
+    model = create_masked_lm("bert")
     head = LMHead(model, model.bert)
     torch.manual_seed(0)
-    generator = Generator.from_encoder(model.bert, head, init=init)
+    generator = TokenGenerator.from_encoder(model.bert, head, init=init)
     own = {id(parameter) for parameter in generator.parameters()}
     assert not own & {id(parameter) for parameter in model.parameters()}
     assert generator.head.weight is generator.backbone.embeddings.word_embeddings.weight
@@ -117,12 +117,12 @@ def test_a_generator_beside_the_encoder_shares_nothing_with_it(init: Any) -> Non
 
 
 def test_the_loss_of_a_trained_one_is_that_of_a_masked_language_model() -> None:
-    model = masked_lm("bert")
-    ids, attention = padded(model)
+    model = create_masked_lm("bert")
+    ids, attention = create_padded_batch(model)
     labels = torch.where(HIDDEN, 11, -100)
-    generator = Generator.from_encoder(model.bert, LMHead(model, model.bert), init="copy").eval()
+    generator = TokenGenerator.from_encoder(model.bert, LMHead(model, model.bert), init="copy").eval()
     features = generator.features(ids, attention, HIDDEN)
-    loss = token_losses_sum(features, generator.head.weight, generator.head.bias, labels[HIDDEN])
+    loss = linear_cross_entropy(features, generator.head.weight, generator.head.bias, labels[HIDDEN])
     expected = F.cross_entropy(model(input_ids=ids, attention_mask=attention).logits.flatten(0, 1), labels.flatten())
     assert loss.item() / int(HIDDEN.sum()) == pytest.approx(expected.item(), rel=1e-5)
     loss.backward()
@@ -131,27 +131,27 @@ def test_the_loss_of_a_trained_one_is_that_of_a_masked_language_model() -> None:
 
 
 def test_generators_of_folders(tmp_path: Path) -> None:
-    model = saved_masked_lm("electra", tmp_path / "g")
-    tokenizer, bare = AutoTokenizer.from_pretrained(tmp_path / "g"), tiny_model(tmp_path / "e", vocab_size=60)
+    model = save_random_masked_lm("electra", tmp_path / "g")
+    tokenizer, bare = AutoTokenizer.from_pretrained(tmp_path / "g"), save_tiny_encoder(tmp_path / "e", vocab_size=60)
     other = AutoTokenizer.from_pretrained(bare)
-    assert Generator.from_folder(tmp_path / "g", tokenizer).frozen
+    assert TokenGenerator.from_folder(tmp_path / "g", tokenizer).frozen
     with pytest.raises(MismatchError, match=r"vocabulary \(\d+ word pieces, .* is not the encoder's \(\d+\)"):
-        Generator.from_folder(tmp_path / "g", other)
+        TokenGenerator.from_folder(tmp_path / "g", other)
     for frozen in (True, False):
-        with pytest.raises(MismatchError, match="has no language-model head, so it proposes no tokens"):
-            Generator.from_folder(bare, other, frozen=frozen)
-    assert not Generator.from_folder(bare, other, frozen=False, redrawn=True).frozen
-    trained = Generator.from_folder(tmp_path / "g", tokenizer, frozen=False).train()
+        with pytest.raises(MismatchError, match="has no trained language-model head, so it proposes no tokens"):
+            TokenGenerator.from_folder(bare, other, frozen=frozen)
+    assert not TokenGenerator.from_folder(bare, other, frozen=False, redrawn=True).frozen
+    trained = TokenGenerator.from_folder(tmp_path / "g", tokenizer, frozen=False).train()
     assert trained.backbone.training
     assert all(parameter.requires_grad for parameter in trained.parameters())
     own = trained.backbone.encoder.layer[0].intermediate.dense.weight
     assert torch.equal(own, model.electra.encoder.layer[0].intermediate.dense.weight)
-    redrawn = Generator.from_folder(tmp_path / "g", tokenizer, frozen=False, redrawn=True)
+    redrawn = TokenGenerator.from_folder(tmp_path / "g", tokenizer, frozen=False, redrawn=True)
     assert [each.shape for each in redrawn.parameters()] == [each.shape for each in trained.parameters()]
     assert not torch.equal(redrawn.backbone.encoder.layer[0].intermediate.dense.weight, own)
     assert bool((redrawn.head.norm.weight == 1).all())
 
 
 def test_the_longest_input_leaves_out_positions_that_roberta_does_not_use() -> None:
-    configs = [masked_lm(family).config for family in ("roberta", "bert")]
-    assert [num_positions(each) for each in configs] == [62, 64]  # positions 0 and 1 belong to padding
+    configs = [create_masked_lm(family).config for family in ("roberta", "bert")]
+    assert [get_max_positions(each) for each in configs] == [62, 64]  # positions 0 and 1 belong to padding

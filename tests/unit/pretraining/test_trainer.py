@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from drtk.errors import DrtkError
-from drtk.pretraining.network import compute_batch_terms
+from drtk.pretraining.network import compute_contrastive_terms
 from drtk.pretraining.trainer import check_batch
-from tests.pretraining import Stage, World, planted
+from tests.pretraining_setup import PretrainingFiles, PretrainingSetup, set_predictions
 
 EXAMPLES = range(8)
 CACHED = {"cocondenser": (), "mixture-example": (), "diffcse-sts-bert": ("projectors.head.kind=tanh",)}
@@ -26,12 +26,12 @@ def apart(found: dict[str, Tensor], expected: dict[str, Tensor]) -> float:
 
 
 @pytest.mark.parametrize("preset", CACHED)
-def test_cached_gradients_are_those_of_the_whole_batch(preset: str, world: World, tmp_path: Path):
+def test_cached_gradients_are_those_of_the_whole_batch(preset: str, world: PretrainingFiles, tmp_path: Path):
     """Without batch norm a projector changes nothing about that."""
-    stage = world.stage(preset, *CACHED[preset], batch=8).without_dropout()
+    stage = world.stage(preset, *CACHED[preset], batch_size=8).without_dropout()
     if stage.network.projectors:
         stage.redrawn()  # or its vectors would be nearly alike
-    check_batch(replace(stage.data.settings, micro_batch=2), stage.network)
+    check_batch(replace(stage.data.settings, micro_batch_size=2), stage.network)
     trainer = stage.trainer(tmp_path)
     loss, whole = stage.step(trainer, EXAMPLES, micro=8)
     largest = max(float(slope.abs().max()) for slope in whole.values())
@@ -42,8 +42,8 @@ def test_cached_gradients_are_those_of_the_whole_batch(preset: str, world: World
         assert apart(parts, whole) < 3e-5 * max(1.0, largest)
 
 
-def test_token_losses_in_parts_are_one_mean(world: World, tmp_path: Path):
-    stage = world.stage("master", batch=8).without_dropout()
+def test_token_losses_in_parts_are_one_mean(world: PretrainingFiles, tmp_path: Path):
+    stage = world.stage("master", batch_size=8).without_dropout()
     trainer = stage.trainer(tmp_path)
     loss, whole = stage.step(trainer, EXAMPLES, micro=8)
     again, parts = stage.step(trainer, EXAMPLES, micro=3)
@@ -51,8 +51,10 @@ def test_token_losses_in_parts_are_one_mean(world: World, tmp_path: Path):
     assert apart(parts, whole) < 3e-5
 
 
-def test_with_dropout_they_are_those_of_one_graph_over_the_same_parts_and_seeds(world: World, tmp_path: Path):
-    stage = world.stage("mixture-example", batch=8)
+def test_with_dropout_they_are_those_of_one_graph_over_the_same_parts_and_seeds(
+    world: PretrainingFiles, tmp_path: Path
+):
+    stage = world.stage("mixture-example", batch_size=8)
     trainer = stage.trainer(tmp_path)
     loss, found = stage.step(trainer, EXAMPLES, micro=3)
     _, parted = stage.step(trainer, EXAMPLES, micro=4)  # other parts, other dropout
@@ -64,7 +66,7 @@ def test_with_dropout_they_are_those_of_one_graph_over_the_same_parts_and_seeds(
     assert apart(stage.step(trainer, EXAMPLES, micro=3)[1], found) > 1e-3
 
 
-def in_one_graph(stage: Stage, trainer, *, micro: int) -> tuple[float, dict[str, Tensor]]:
+def in_one_graph(stage: PretrainingSetup, trainer, *, micro: int) -> tuple[float, dict[str, Tensor]]:
     """Every part under its seed, nothing cached, and the contrast of all vectors at the end."""
     network = stage.network
     network.zero_grad()
@@ -79,7 +81,7 @@ def in_one_graph(stage: Stage, trainer, *, micro: int) -> tuple[float, dict[str,
         vectors.append(output.vectors)
         present.append({name: part[name].present for name in output.vectors})
     terms = {name: torch.stack([each[name] for each in sums]).sum() for name in sums[0]}
-    terms |= compute_batch_terms(
+    terms |= compute_contrastive_terms(
         network.composition,
         {name: torch.cat([each[name] for each in vectors]) for name in vectors[0]},
         {name: torch.cat([each[name] for each in present]) for name in present[0]},
@@ -90,8 +92,10 @@ def in_one_graph(stage: Stage, trainer, *, micro: int) -> tuple[float, dict[str,
     return loss.item(), slopes
 
 
-def test_a_contrast_without_negatives_is_reported_once(world: World, tmp_path: Path, caplog: pytest.LogCaptureFixture):
-    stage = world.stage("qac-cocondenser", batch=8)
+def test_a_contrast_without_negatives_is_reported_once(
+    world: PretrainingFiles, tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    stage = world.stage("qac-cocondenser", batch_size=8)
     trainer = stage.trainer(tmp_path)
     both = [at for at in range(40) if all(slot.present for slot in stage.seen(at)[0].slots.values())]
     stage.step(trainer, both[:2], micro=1)
@@ -102,7 +106,7 @@ def test_a_contrast_without_negatives_is_reported_once(world: World, tmp_path: P
     assert "both texts of contrast, so there are no negatives and the loss is 0" in message
 
 
-def test_parts_weigh_by_their_tokens(world: World, tmp_path: Path):
+def test_parts_weigh_by_their_tokens(world: PretrainingFiles, tmp_path: Path):
     """3 tokens of loss 2.0 in one part and 1 of loss 1.0 in the other: 1.75, not 1.5."""
     stage = world.stage("mlm", "slots.passage.rate=0.2")
     trainer = stage.trainer(tmp_path)
@@ -114,13 +118,13 @@ def test_parts_weigh_by_their_tokens(world: World, tmp_path: Path):
     assert len(inputs["parts"]) == 2
     for part in inputs["parts"]:  # so that the head can say the same of all
         part["passage"].clean[part["passage"].hidden] = 10
-    planted(stage, [math.exp(-2)] * 3, [math.exp(-1)])
+    set_predictions(stage, [math.exp(-2)] * 3, [math.exp(-1)])
     assert float(trainer.training_step(stage.network, inputs)) == pytest.approx(1.75, abs=1e-5)
 
 
-def test_a_sum_is_no_smaller_in_parts(world: World, tmp_path: Path):
+def test_a_sum_is_no_smaller_in_parts(world: PretrainingFiles, tmp_path: Path):
     stage = world.stage(
-        "simlm-rtd", "objective.1.reduction=sum", "objective.2.reduction=sum", batch=8
+        "simlm-rtd", "objective.1.reduction=sum", "objective.2.reduction=sum", batch_size=8
     ).without_dropout()
     trainer = stage.trainer(tmp_path)
     loss, whole = stage.step(trainer, EXAMPLES, micro=8)
@@ -132,16 +136,16 @@ def test_a_sum_is_no_smaller_in_parts(world: World, tmp_path: Path):
 
 
 @pytest.mark.parametrize("micro", [8, 3])
-def test_a_loss_that_is_no_number_names_its_term_and_passages(micro: int, world: World, tmp_path: Path):
-    stage = world.stage("cocondenser", batch=8).without_dropout()
+def test_a_loss_that_is_no_number_names_its_term_and_passages(micro: int, world: PretrainingFiles, tmp_path: Path):
+    stage = world.stage("cocondenser", batch_size=8).without_dropout()
     with torch.no_grad():
         stage.network.backbone.encoder.layer[-1].output.LayerNorm.bias[0] = 1e30  # dot products beyond float32
     with pytest.raises(DrtkError, match=r"the loss \(.*contrast.*\) is nan at step 1, on passages d\d+#0"):
         stage.step(stage.trainer(tmp_path), EXAMPLES, micro=micro)
 
 
-def test_shares_of_replaced_and_masked_stop_words_are_over_all_parts(world: World, tmp_path: Path):
-    stage = world.stage("simlm", batch=8)
+def test_shares_of_replaced_and_masked_stop_words_are_over_all_parts(world: PretrainingFiles, tmp_path: Path):
+    stage = world.stage("simlm", batch_size=8)
     trainer = stage.trainer(tmp_path)
     stage.step(trainer, EXAMPLES, micro=8)
     whole = {name: value.tolist() for name, value in trainer._facts.items()}
@@ -154,6 +158,6 @@ def test_shares_of_replaced_and_masked_stop_words_are_over_all_parts(world: Worl
     assert 0 < changed <= int(slot.hidden.sum())  # fewer where a draw is the original
 
 
-def test_the_micro_batch_is_halved_unless_a_projector_needs_the_whole_batch(world: World, tmp_path: Path):
+def test_the_micro_batch_is_halved_unless_a_projector_needs_the_whole_batch(world: PretrainingFiles, tmp_path: Path):
     for preset, micro, half in (("mlm", 6, 3), ("mlm", 5, 2), ("mlm", 1, None), ("diffcse-sts-bert", 8, None)):
-        assert world.stage(preset, batch=8).trainer(tmp_path, micro=micro).halve_micro_batch() == half
+        assert world.stage(preset, batch_size=8).trainer(tmp_path, micro=micro).halve_micro_batch() == half

@@ -14,8 +14,8 @@ from drtk.errors import MismatchError, UsageError
 from drtk.pretraining.config import check_options
 from drtk.pretraining.views import VIEWS
 from drtk.pretraining.views.base import ViewInput, fields_needed, join_texts, slice_text
-from drtk.pretraining.views.passages import overlap, random_other
-from drtk.text.rng import generator
+from drtk.pretraining.views.passages import sample_other, sample_overlap
+from drtk.text.rng import create_generator
 from drtk.text.token_dataset import Text, TokenCorpus
 from drtk.text.token_writer import FIELDS
 from drtk.text.word_pieces import WordPieceTokenizer
@@ -49,7 +49,7 @@ def shelf(tmp_path, monkeypatch) -> Shelf:
 
 
 def view(name: str, corpus, row: int, *, seed: object = 0, room: int = 100, **options):
-    return VIEWS.load(name)(ViewInput(corpus, row, generator(str(seed)), room, SEP), **options)
+    return VIEWS.load(name)(ViewInput(corpus, row, create_generator(str(seed)), room, SEP), **options)
 
 
 def passage(id: str, text: str = "a b c d", **more) -> dict:
@@ -101,7 +101,7 @@ def test_joined_texts_number_their_words_on_and_a_separator_is_in_none():
 
 def test_a_random_crop_may_begin_anywhere_and_a_text_that_fits_is_left_alone():
     text = numbered(*range(6))
-    views = [ViewInput(None, 0, generator(seed), 4) for seed in range(600)]  # type: ignore[arg-type]
+    views = [ViewInput(None, 0, create_generator(seed), 4) for seed in range(600)]  # type: ignore[arg-type]
     begins = Counter(int(each.crop(text, "random").ids[0]) - 10 for each in views)
     assert set(begins) == {0, 1, 2}
     assert all(abs(count - 200) < 60 for count in begins.values())  # 5 standard deviations: 5 * sqrt(600 * 2/9) = 58
@@ -153,7 +153,7 @@ def test_weights_are_cropped_with_their_pieces_and_those_of_a_title_go_before(sh
 
 def test_a_title_without_weights_before_a_text_with_them_is_refused(shelf):
     corpus = shelf(passage("p", title="e", weights=[1, 2, 3, 4]), wants={"weights"})
-    with pytest.raises(MismatchError, match=r"passage 'p' has weights but no 'title_weights'; drtk termweight"):
+    with pytest.raises(MismatchError, match=r"passage 'p' has weights but no 'title_weights'; `drtk termweight`"):
         view("passage", corpus, 0, title="join")
     assert view("passage", corpus, 0)[""].weights.tolist() == [1, 2, 3, 4]
 
@@ -402,10 +402,10 @@ def test_unknown_options_are_rejected(name, options, message):
 
 @pytest.mark.parametrize("cap", [1, 5])
 def test_one_sentence_is_taken_even_where_it_exceeds_the_cap(cap):
-    assert overlap(0, [[9], [9]], cap, rng=np.random.default_rng(0)) == [(0, 0)]
+    assert sample_overlap(0, [[9], [9]], cap, rng=np.random.default_rng(0)) == [(0, 0)]
 
 
 def test_a_random_partner_is_within_reach() -> None:
     rng = np.random.default_rng(5)
-    others = {random_other(150, 1000, rng=rng) for _ in range(2000)}
+    others = {sample_other(150, 1000, rng=rng) for _ in range(2000)}
     assert (min(others), max(others), 150 in others) == (50, 250, False)  # type: ignore[type-var]

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from drtk.query_expansion.train_generator import answer_target, initial_capitals, sentence_target, title_target
+from drtk.query_expansion.train_generator import (
+    build_title_target,
+    capitalize_words,
+    select_answer_target,
+    select_sentence_target,
+)
 from drtk.records import Passage
-from drtk.text.answers import PatternMatch, TokenMatch
+from drtk.text.answers import PatternMatcher, TokenMatcher
 
 NILE = Passage("p1", "The Nile flows north. Dr. Speke saw Lake Victoria in 1858. He wrote home.", "Nile")
 LAKE = Passage("p2", "Lake Victoria is large.", "Lake Victoria")
@@ -26,41 +31,46 @@ AGAIN = Passage("p5", "Ships sail on Lake Victoria.", "Lake Victoria")
     ],
 )
 def test_an_answer_in_capitals_alone_gets_initial_capitals(answer: str, wanted: str) -> None:
-    assert initial_capitals(answer) == wanted
+    assert capitalize_words(answer) == wanted
 
 
 def test_the_first_answer_that_is_not_blank_is_the_target() -> None:
-    assert answer_target([" ", "LAKE  VICTORIA", "Victoria"], case="kept") == "LAKE VICTORIA"
-    assert answer_target([" ", "LAKE  VICTORIA", "Victoria"], case="initial") == "Lake Victoria"
-    assert answer_target(["", " "], case="kept") is None
-    assert answer_target([], case="initial") is None
+    assert select_answer_target([" ", "LAKE  VICTORIA", "Victoria"], case="kept") == "LAKE VICTORIA"
+    assert select_answer_target([" ", "LAKE  VICTORIA", "Victoria"], case="initial") == "Lake Victoria"
+    assert select_answer_target(["", " "], case="kept") is None
+    assert select_answer_target([], case="initial") is None
 
 
 def test_the_sentence_with_the_answer_is_that_of_the_first_passage_that_has_one() -> None:
     # p3 has no answer; in p1 the second sentence has it, and "Dr." ends none
-    found = sentence_target([TANGANYIKA, NILE, LAKE], TokenMatch(["lake victoria"]))
+    found = select_sentence_target([TANGANYIKA, NILE, LAKE], TokenMatcher(["lake victoria"]))
     assert found == "Dr. Speke saw Lake Victoria in 1858."
-    assert sentence_target([TANGANYIKA], TokenMatch(["lake victoria"])) is None
-    assert sentence_target([NILE], PatternMatch([r"18\d\d"])) == "Dr. Speke saw Lake Victoria in 1858."
+    assert select_sentence_target([TANGANYIKA], TokenMatcher(["lake victoria"])) is None
+    assert select_sentence_target([NILE], PatternMatcher([r"18\d\d"])) == "Dr. Speke saw Lake Victoria in 1858."
 
 
 def test_an_answer_across_two_sentences_is_in_the_fewest_that_hold_it() -> None:
     text = "It began early. He said yes. No one heard. It ended."
-    assert sentence_target([Passage("p", text)], TokenMatch(["yes. No"])) == "He said yes. No one heard."
-    assert sentence_target([Passage("p", text)], TokenMatch(["early. He said yes. No one heard. It ended"])) == text
+    assert select_sentence_target([Passage("p", text)], TokenMatcher(["yes. No"])) == "He said yes. No one heard."
+    assert (
+        select_sentence_target([Passage("p", text)], TokenMatcher(["early. He said yes. No one heard. It ended"]))
+        == text
+    )
 
 
 def test_titles_are_those_of_all_answer_bearing_passages_each_once_in_rank_order() -> None:
     ranked = [TANGANYIKA, LAKE, NILE, AGAIN, SPEKE]  # p3 has no answer; p2 and p5 share their title
-    contains = TokenMatch(["Lake Victoria"])
-    assert title_target(ranked, contains, mode="all", separator=", ") == "Lake Victoria, Nile, John Hanning Speke"
-    assert title_target(ranked, contains, mode="first", separator=", ") == "Lake Victoria"
-    assert title_target([TANGANYIKA], contains, mode="all", separator=", ") is None
+    contains = TokenMatcher(["Lake Victoria"])
+    assert build_title_target(ranked, contains, mode="all", separator=", ") == "Lake Victoria, Nile, John Hanning Speke"
+    assert build_title_target(ranked, contains, mode="first", separator=", ") == "Lake Victoria"
+    assert build_title_target([TANGANYIKA], contains, mode="all", separator=", ") is None
 
 
 def test_an_answer_in_a_title_counts_where_titles_are_looked_at() -> None:
-    contains = TokenMatch(["Tanganyika"])
+    contains = TokenMatcher(["Tanganyika"])
     named = Passage("p6", "It is deep.", "Lake Tanganyika")
-    assert title_target([named], contains, mode="first", separator=", ") is None
-    assert title_target([named], contains, mode="first", separator=", ", match_title=True) == "Lake Tanganyika"
-    assert title_target([Passage("p7", "Tanganyika")], contains, mode="first", separator=", ") is None  # has no title
+    assert build_title_target([named], contains, mode="first", separator=", ") is None
+    assert build_title_target([named], contains, mode="first", separator=", ", match_title=True) == "Lake Tanganyika"
+    assert (
+        build_title_target([Passage("p7", "Tanganyika")], contains, mode="first", separator=", ") is None
+    )  # has no title

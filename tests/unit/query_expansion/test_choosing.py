@@ -16,7 +16,7 @@ from drtk.query_expansion.candidates import select_distinct
 from drtk.query_expansion.rerank import CHOICES, concatenate, sort_by_estimate, sort_by_label
 from drtk.records import Expansion
 from drtk.retrieval.search import PassageSearcher
-from tests.expansions import rows_of, write_rows
+from tests.expansion_collection import read_rows, write_rows
 from tests.reference import queries as slow
 from tests.reference.queries import Candidate, Found
 
@@ -132,7 +132,15 @@ def test_query_files_hold_what_the_reference_chooses(tmp_path: Path, seed: int) 
         ("concat", 1, None),
     ]:
         output = tmp_path / f"{select}{top}{most}"
-        more = ["--select", select, "--top", top, *([] if most is None else ["--max-candidates", most]), "-o", output]
+        more = [
+            "--select",
+            select,
+            "--n-best",
+            top,
+            *([] if most is None else ["--max-candidates", most]),
+            "-o",
+            output,
+        ]
         app([str(each) for each in (*call, *more)], standalone_mode=False)
         for kind in KINDS:
             for place in range(top):
@@ -146,7 +154,7 @@ def test_query_files_hold_what_the_reference_chooses(tmp_path: Path, seed: int) 
                     best = slow.chosen(own, select, max_candidates=most, top=top)  # type: ignore[arg-type]
                     if place < len(best):
                         wanted[question["_id"]] = slow.expanded(question["text"], best[place].text)
-                assert {row["_id"]: row["text"] for row in rows_of(file)} == wanted, (select, top, most)
+                assert {row["_id"]: row["text"] for row in read_rows(file)} == wanted, (select, top, most)
 
 
 def test_labels_are_the_ranks_of_the_reference(tmp_path: Path) -> None:
@@ -180,11 +188,12 @@ def test_labels_are_the_ranks_of_the_reference(tmp_path: Path) -> None:
         output = tmp_path / f"{depth}"
         call = ["rerank-queries", "label", paths["e"], "--queries", paths["q"], "--index", index, "-o", output, "-q"]
         app([str(each) for each in (*call, "--depth", depth, "--max-rank", max_rank)], standalone_mode=False)
-        for row in rows_of(output):
+        for row in read_rows(output):
             question = asked[row["query_id"]]
             (ranking,) = texts.search([slow.expanded(question["text"], row["text"])], 100)
             found = [
-                Found(passage.id, passage.text, passage.title) for passage in (texts.passage(id) for id, _ in ranking)
+                Found(passage.id, passage.text, passage.title)
+                for passage in (texts.get_passage(id) for id, _ in ranking)
             ]
             wanted = slow.rank_label(found, question["answers"], max_rank=max_rank, depth=depth)
             assert row["rank"] == wanted, json.dumps(row)

@@ -14,11 +14,11 @@ from drtk.data.jsonl import read_expansions
 from drtk.errors import DrtkError, MismatchError, RecordError, UsageError
 from drtk.models import generation as text_writer
 from drtk.models.seq2seq import save_generation_model
-from drtk.query_expansion.generate import Expand
+from drtk.query_expansion.generate import QueryExpander
 from drtk.runtime.integrity import read_json
-from tests.asked import Asked, write_questions
-from tests.running import command
-from tests.tiny import tiny_writer
+from tests.qa_collection import QuestionFiles, write_questions
+from tests.run_commands import run_command
+from tests.tiny_models import save_tiny_generator
 
 SHORT = ["--n", "6", "--max-new-tokens", "4"]
 
@@ -27,18 +27,18 @@ SHORT = ["--n", "6", "--max-new-tokens", "4"]
 def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("models")
     for arch in ("t5", "gpt2"):
-        tiny_writer(folder / arch, arch)
+        save_tiny_generator(folder / arch, arch)
     return folder
 
 
 @pytest.fixture
-def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Asked:
+def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> QuestionFiles:
     monkeypatch.chdir(tmp_path)
     return write_questions(tmp_path, 24)
 
 
 def rows(capfd: pytest.CaptureFixture[str], *arguments: str | Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in command(capfd, "expand-queries", *arguments, "-q").splitlines()]
+    return [json.loads(line) for line in run_command(capfd, "expand-queries", *arguments, "-q").splitlines()]
 
 
 def planted(monkeypatch: pytest.MonkeyPatch, writer: Path, texts: Sequence[str]) -> list[list[str]]:
@@ -57,7 +57,7 @@ def planted(monkeypatch: pytest.MonkeyPatch, writer: Path, texts: Sequence[str])
 
 
 def test_each_different_text_is_a_record_and_blank_ones_and_repeats_are_counted(
-    asked: Asked, models: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    asked: QuestionFiles, models: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     planted(monkeypatch, models / "t5", ["rivers", " ", "planets market", "rivers", "", "winters"])
     capfd.readouterr()
@@ -80,7 +80,7 @@ def test_each_different_text_is_a_record_and_blank_ones_and_repeats_are_counted(
 
 
 def test_questions_without_a_candidate_are_counted(
-    asked: Asked, models: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    asked: QuestionFiles, models: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     planted(monkeypatch, models / "t5", ["", " "])
     capfd.readouterr()
@@ -101,7 +101,7 @@ def test_questions_without_a_candidate_are_counted(
 
 
 def test_texts_do_not_depend_on_order_batches_or_neighbours(
-    asked: Asked, models: Path, capfd: pytest.CaptureFixture[str]
+    asked: QuestionFiles, models: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     call = ["--model", models / "t5", "--kind", "answer", *SHORT]
     whole = rows(capfd, "questions.jsonl", *call)
@@ -120,7 +120,9 @@ def test_texts_do_not_depend_on_order_batches_or_neighbours(
     assert rows(capfd, "questions.jsonl", *call, "--seed", "43") != whole
 
 
-def test_greedy_beam_and_one_greedy_with_samples(asked: Asked, models: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_greedy_beam_and_one_greedy_with_samples(
+    asked: QuestionFiles, models: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     call = ["questions.jsonl", "--model", models / "gpt2", "--kind", "answer", "--prompt", "… castles"]
     call += ["--max-new-tokens", "4"]
     greedy = rows(capfd, *call, "--decode", "greedy")
@@ -137,13 +139,24 @@ def test_greedy_beam_and_one_greedy_with_samples(asked: Asked, models: Path, cap
 
 
 def test_a_generator_says_what_and_how_long_it_writes(
-    asked: Asked, models: Path, capfd: pytest.CaptureFixture[str]
+    asked: QuestionFiles, models: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(
         UsageError, match=r"--kind: .* does not record what it generates; name it: answer, sentence, title"
     ):
         rows(capfd, "questions.jsonl", "--model", models / "t5")
-    training = ["--task", "gar-answer", "--batch", "4", "--steps", "2", "--max-length", "16", "--target-length", "3"]
+    training = [
+        "--task",
+        "gar-answer",
+        "--batch-size",
+        "4",
+        "--max-steps",
+        "2",
+        "--max-length",
+        "16",
+        "--target-length",
+        "3",
+    ]
     call = [
         "train-generator",
         "questions.jsonl",
@@ -168,7 +181,7 @@ def test_a_generator_says_what_and_how_long_it_writes(
 
 
 def test_a_prompt_stands_around_the_question_as_bm25_is_asked(
-    asked: Asked, models: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    asked: QuestionFiles, models: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Path("one.jsonl").write_text('{"_id": "q", "text": " rivers planets? "}\n')
     read = planted(monkeypatch, models / "t5", ["winters"])
@@ -183,7 +196,7 @@ def test_a_prompt_stands_around_the_question_as_bm25_is_asked(
 
 
 def test_a_long_question_is_cut_and_never_the_prompt(
-    asked: Asked, models: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    asked: QuestionFiles, models: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Path("long.jsonl").write_text(json.dumps({"_id": "q", "text": "rivers " * 90}) + "\n")
     read = planted(monkeypatch, models / "t5", ["winters"])
@@ -196,7 +209,7 @@ def test_a_long_question_is_cut_and_never_the_prompt(
         rows(capfd, *call, "3")
 
 
-def test_a_language_model_needs_a_prompt(asked: Asked, models: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_language_model_needs_a_prompt(asked: QuestionFiles, models: Path, capfd: pytest.CaptureFixture[str]) -> None:
     call = ["questions.jsonl", "--model", models / "gpt2", "--kind", "answer", *SHORT]
     with pytest.raises(UsageError, match="is a language model, which needs `prompt`"):
         rows(capfd, *call)
@@ -223,7 +236,7 @@ def held_out(models: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Pa
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("drtk.query_expansion.train_generator.train_generator", noted)
         call = ["train-generator", asked.questions, "--task", "gar-answer", "--folds", "3", "--model", models / "t5"]
-        app([*map(str, call), "--batch", "4", "-o", str(folder / "gen"), "-q"], standalone_mode=False)
+        app([*map(str, call), "--batch-size", "4", "-o", str(folder / "gen"), "-q"], standalone_mode=False)
     return folder / "gen", asked.questions, learnt
 
 
@@ -310,12 +323,12 @@ def test_what_holdout_cannot_choose_is_refused(
         MismatchError, match=r"gen: holds 3 generators, one per fold; `holdout` chooses, .*/fold-0 is the first"
     ):
         rows(capfd, questions, "--model", generators, *SHORT)
-    with pytest.raises(MismatchError, match="is no folder of train-generator --folds, so `holdout` has nothing"):
+    with pytest.raises(MismatchError, match="contains one generator, not one per fold"):
         rows(capfd, questions, "--model", models / "t5", "--kind", "answer", "--holdout")
     strange = tmp_path / "strange.jsonl"
     strange.write_text(questions.read_text() + '{"_id": "new", "text": "of no fold"}\n')
     call = [strange, "--model", generators, "--holdout", "--n", "2", "--max-new-tokens", "2"]
-    with pytest.raises(RecordError, match=r"strange.jsonl:25: 'new' is in no fold of .*gen; --outside draw"):
+    with pytest.raises(RecordError, match=r"strange.jsonl:25: 'new' is in no fold of .*gen; `outside` draw"):
         rows(capfd, *call)
     assert "new" not in {row["query_id"] for row in rows(capfd, *call, "--skip-bad", "1")}
     assert "new" in {
@@ -326,7 +339,7 @@ def test_what_holdout_cannot_choose_is_refused(
         rows(capfd, *call, "--outside", "draw")
 
 
-def test_candidates_of_a_run_need_no_generator(asked: Asked, capfd: pytest.CaptureFixture[str]) -> None:
+def test_candidates_of_a_run_need_no_generator(asked: QuestionFiles, capfd: pytest.CaptureFixture[str]) -> None:
     call = ["questions.jsonl", "--from-run", "bm25.run", "--corpus", "passages.jsonl"]
     found = rows(capfd, *call)
     assert {row["kind"] for row in found} == {"sentence", "title", "terms"}
@@ -342,7 +355,9 @@ def test_candidates_of_a_run_need_no_generator(asked: Asked, capfd: pytest.Captu
     assert [row["_id"] for row in two[:3]] == ["q0#sentence#01", "q0#sentence#02", "q1#sentence#01"]
 
 
-def test_a_run_with_ids_that_lead_nowhere_is_told_in_a_line(asked: Asked, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_run_with_ids_that_lead_nowhere_is_told_in_a_line(
+    asked: QuestionFiles, capfd: pytest.CaptureFixture[str]
+) -> None:
     call = ["questions.jsonl", "--from-run", "bm25.run", "--corpus", "passages.jsonl"]
     plain = asked.run.read_text()
     asked.run.write_text(plain.replace("q1 Q0 d1 ", "q1 Q0 gone ").replace("q2 Q0 d2 ", "q2 Q0 lost "))
@@ -377,14 +392,14 @@ def test_a_run_with_ids_that_lead_nowhere_is_told_in_a_line(asked: Asked, capfd:
     ],
 )
 def test_contradictory_options_are_rejected(
-    asked: Asked, capfd: pytest.CaptureFixture[str], more: list[str], message: str
+    asked: QuestionFiles, capfd: pytest.CaptureFixture[str], more: list[str], message: str
 ) -> None:
     with pytest.raises(UsageError, match=message):
         rows(capfd, "questions.jsonl", *more)
 
 
 def test_a_question_without_text_is_told_with_its_line(
-    asked: Asked, models: Path, capfd: pytest.CaptureFixture[str]
+    asked: QuestionFiles, models: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     asked.questions.write_text(asked.questions.read_text() + '{"_id": "blank", "text": " "}\n')
     call = ["questions.jsonl", "--model", models / "t5", "--kind", "answer", "--n", "1", "--max-new-tokens", "2"]
@@ -394,20 +409,20 @@ def test_a_question_without_text_is_told_with_its_line(
 
 
 def test_a_resumed_run_has_the_bytes_and_counts_of_an_uninterrupted_one(
-    asked: Asked, models: Path, monkeypatch: pytest.MonkeyPatch
+    asked: QuestionFiles, models: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("drtk.cli.expand_queries.WINDOW", 4)
     call = ["expand-queries", "questions.jsonl", "--model", str(models / "t5"), "--kind", "answer", *SHORT, "-q"]
-    expand, done = Expand.__call__, []
+    expand, done = QueryExpander.__call__, []
 
-    def fail(self: Expand, prepared: Any) -> Any:
+    def fail(self: QueryExpander, prepared: Any) -> Any:
         done.append(1)
         if len(done) == 4:
             raise DrtkError("power failure")
         return expand(self, prepared)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Expand, "__call__", fail)
+        patch.setattr(QueryExpander, "__call__", fail)
         with pytest.raises(DrtkError, match="power failure"):
             app([*call, "-o", "parts.jsonl"], standalone_mode=False)
     assert read_json(Path("parts.jsonl.part.json"))["records"] == 12
@@ -419,13 +434,13 @@ def test_a_resumed_run_has_the_bytes_and_counts_of_an_uninterrupted_one(
     assert counts[0] == counts[1]
 
 
-def without_texts(asked: Asked, **changes: str) -> None:
+def without_texts(asked: QuestionFiles, **changes: str) -> None:
     rows = [json.loads(line) | changes for line in asked.corpus.read_text().splitlines()]
     asked.corpus.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
 def test_candidates_that_are_missing_are_told_with_their_kind_and_the_corpus(
-    asked: Asked, capfd: pytest.CaptureFixture[str]
+    asked: QuestionFiles, capfd: pytest.CaptureFixture[str]
 ) -> None:
     call = ["expand-queries", "questions.jsonl", "--from-run", "bm25.run", "--corpus", "passages.jsonl", "-q"]
     without_texts(asked, text=" ")

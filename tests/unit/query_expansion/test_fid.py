@@ -11,9 +11,9 @@ from torch import Tensor
 from transformers import BartConfig, BartForConditionalGeneration, T5Config, T5ForConditionalGeneration
 from transformers.modeling_outputs import BaseModelOutput
 
-from drtk.models.seq2seq import Decoding, GenerationModel
+from drtk.models.seq2seq import DecodingState, GenerationModel
 from drtk.query_expansion.read import decode_answers, encode_passages
-from drtk.text.batching import Tokens
+from drtk.text.batching import TokenizedTexts
 
 # Four questions with 3, 1, 5 and 2 passages of differing length.
 LENGTHS = ((5, 9, 2), (7,), (3, 3, 12, 1, 6), (11, 4))
@@ -49,11 +49,11 @@ def reader(kind: str) -> GenerationModel:
     return writer
 
 
-def inputs() -> tuple[list[list[Tensor]], Tokens, list[np.ndarray]]:
+def inputs() -> tuple[list[list[Tensor]], TokenizedTexts, list[np.ndarray]]:
     """The passages' tokens by question, the same as one table, and the rows of each question in it."""
     generator = torch.Generator().manual_seed(2)
     passages = [[torch.randint(10, 40, (1, length), generator=generator) for length in each] for each in LENGTHS]
-    tokens = Tokens.of([ids[0].tolist() for each in passages for ids in each], None)
+    tokens = TokenizedTexts.from_lists([ids[0].tolist() for each in passages for ids in each], None)
     ends = np.cumsum([len(each) for each in LENGTHS])
     return passages, tokens, [np.arange(end - len(each), end) for each, end in zip(LENGTHS, ends, strict=True)]
 
@@ -110,7 +110,7 @@ def test_logits_are_those_of_passages_encoded_alone_and_joined_by_hand(kind: str
     passages, tokens, groups = inputs()
     with torch.inference_mode():
         hidden, mask = encode_passages(writer, tokens, groups, budget=20)
-        decoding = Decoding(writer, None, mask, hidden=hidden)
+        decoding = DecodingState(writer, None, mask, hidden=hidden)
         before: list[int] = []
         for token in (11, 30, 17, 23):
             expected = torch.stack([slow_logits(writer, each, before) for each in passages])
@@ -136,5 +136,7 @@ def test_passages_padded_each_as_the_public_code_pads_them_give_the_same_logits(
             encoder_outputs=(states.view(4, 80, -1),), attention_mask=mask.view(4, 80), decoder_input_ids=torch.zeros((4, 1), dtype=torch.long)
         ).logits[:, -1]  # fmt: skip
         hidden, ours = encode_passages(writer, tokens, groups, budget=50)
-        torch.testing.assert_close(Decoding(writer, None, ours, hidden=hidden).logits, theirs, atol=1e-8, rtol=1e-8)
+        torch.testing.assert_close(
+            DecodingState(writer, None, ours, hidden=hidden).logits, theirs, atol=1e-8, rtol=1e-8
+        )
     assert hidden.shape[:2] == (4, 25)  # 3 + 3 + 12 + 1 + 6, not 80

@@ -10,18 +10,18 @@ import pytest
 
 from drtk.cli.main import app
 from drtk.errors import DrtkError, RecordError, UsageError
-from drtk.query_expansion.candidates import CandidateList, load_queries
+from drtk.query_expansion.candidates import ExpansionList, load_queries
 from drtk.query_expansion.config import QueryRerankerConfig
 from drtk.query_expansion.labelled import LabelledCandidates, load_labelled
 from drtk.records import Expansion, Query
-from drtk.runtime.inputs import Intake
-from tests.expansions import labelled, rows_of, write_rows, write_world
+from drtk.runtime.inputs import InputTracker
+from tests.expansion_collection import label_expansions, read_rows, write_collection, write_rows
 
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = write_world(tmp_path_factory.mktemp("labels"))
-    labelled(folder)
+    folder = write_collection(tmp_path_factory.mktemp("labels"))
+    label_expansions(folder)
     return folder
 
 
@@ -36,12 +36,12 @@ def load(
 ) -> LabelledCandidates:
     return load_labelled(
         str(source),
-        load_queries(str(place / "queries.jsonl"), Intake()),
+        load_queries(str(place / "queries.jsonl"), InputTracker()),
         QueryRerankerConfig(**settings),
         kind=kind,
         training=training,
         assumed=set() if assumed is None else assumed,
-        intake=Intake(),
+        tracker=InputTracker(),
     )
 
 
@@ -56,14 +56,14 @@ def relabelled(place: Path, output: Path, depth: int, max_rank: int) -> Path:
     return output
 
 
-def candidates(number: int, *ranks: int, texts: str = "") -> CandidateList:
+def candidates(number: int, *ranks: int, texts: str = "") -> ExpansionList:
     words = texts.split("|") if texts else [f"text {at}" for at in range(len(ranks))]
     top1 = {"title": "t", "text": "p"}
     expansions = [
         Expansion(f"e{number}.{at}", f"q{number}", "answer", word, rank=rank, top1=top1)
         for at, (word, rank) in enumerate(zip(words, ranks, strict=True))
     ]
-    return CandidateList(Query(f"q{number}", f"question {number}"), "answer", tuple(expansions))
+    return ExpansionList(Query(f"q{number}", f"question {number}"), "answer", tuple(expansions))
 
 
 def test_ranks_beyond_the_depth_become_max_rank_and_tied_lists_are_dropped() -> None:
@@ -93,7 +93,7 @@ def test_repeated_candidates_are_one_in_training_and_measuring(place: Path, tmp_
     # two candidates of one text and one rank teach nothing
     first = replace(repeated, expansions=repeated.expansions[:2])
     assert len(LabelledCandidates([first], depth=9, max_rank=10)) == 0
-    rows = rows_of(place / "labelled.jsonl")
+    rows = read_rows(place / "labelled.jsonl")
     twice = [each for row in rows for each in (row, row | {"_id": row["_id"] + "x", "text": f" {row['text']} "})]
     once, again = (load(place, write_rows(tmp_path / "in", each), candidates=3) for each in (rows, twice))
     assert (once.repeated, again.repeated) == (0, 288)  # 24 questions, 3 kinds, 4 candidates
@@ -102,7 +102,7 @@ def test_repeated_candidates_are_one_in_training_and_measuring(place: Path, tmp_
 
 
 def test_lists_of_one_rank_are_dropped_and_counted(place: Path, tmp_path: Path) -> None:
-    rows = rows_of(place / "labelled.jsonl")
+    rows = read_rows(place / "labelled.jsonl")
     for row in rows[:12]:  # q0, all three kinds
         row["rank"] = 101
     lists = load(place, write_rows(tmp_path / "in", rows))
@@ -126,7 +126,7 @@ def test_how_deep_was_looked_is_taken_from_the_labels(place: Path, tmp_path: Pat
     # Of a question's four candidates one finds its answer at rank 1, one at 2, two nowhere. Searched to rank 1 only, three
     # find none and are labelled 2, which is a real rank with the default depth of 100.
     shallow = relabelled(place, tmp_path / "shallow.jsonl", 1, 2)
-    assert {row["rank"] for row in rows_of(shallow)} == {1, 2}
+    assert {row["rank"] for row in read_rows(shallow)} == {1, 2}
     lists = load(place, shallow)
     assert lists.depth == 1
     assert {rank for ranks in all_ranks(lists) for rank in ranks} == {1, 101}
@@ -142,7 +142,7 @@ def test_without_a_manifest_the_depth_is_that_of_the_option_or_assumed(
     rows = [
         {name: value for name, value in row.items() if name != "depth"}
         | {"rank": {101: 250, 2: 150}.get(row["rank"], 1)}
-        for row in rows_of(place / "labelled.jsonl")
+        for row in read_rows(place / "labelled.jsonl")
     ]
     source, assumed = write_rows(tmp_path / "in", rows), set[str]()
     for _ in range(2):
@@ -160,7 +160,7 @@ def test_joined_labels_keep_the_depth_of_each_kind(
 ) -> None:
     # As cat joins them, without a manifest. The answers were searched to rank 1 only, where 2 means none found.
     parts = {"answer": relabelled(place, tmp_path / "shallow.jsonl", 1, 2), "title": place / "labelled.jsonl"}
-    rows = [row for kind, file in parts.items() for row in rows_of(file) if row["kind"] == kind]
+    rows = [row for kind, file in parts.items() for row in read_rows(file) if row["kind"] == kind]
     joined = write_rows(tmp_path / "joined", rows)
     assert load(place, joined).depth == [1, 100]
     assert {rank for ranks in all_ranks(load(place, joined, kind="answer")) for rank in ranks} == {1, 101}
@@ -170,7 +170,7 @@ def test_joined_labels_keep_the_depth_of_each_kind(
     with pytest.raises(UsageError, match="`max_rank` 90: must be above the depth of the labels, 100"):
         load(place, joined, max_rank=90)
     assert load(place, joined, kind="answer", max_rank=90).depth == 1  # titles are not read
-    rows = rows_of(place / "labelled.jsonl")
+    rows = read_rows(place / "labelled.jsonl")
     rows[2]["depth"] = 1  # in q0's sentences: none found in 1 passage is no worse than rank 50
     message = r"in:3: 'q0#sentence#02' was labelled to depth 1, those before it of 'q0' for 'sentence' to depth 100"
     with pytest.raises(RecordError, match=message):
@@ -188,7 +188,7 @@ def test_joined_labels_keep_the_depth_of_each_kind(
     ],
 )
 def test_bad_candidates_are_named(place: Path, tmp_path: Path, change: dict, message: str) -> None:
-    rows = rows_of(place / "labelled.jsonl")
+    rows = read_rows(place / "labelled.jsonl")
     rows[8] |= change
     rows = [{key: value for key, value in row.items() if value is not None} for row in rows]
     with pytest.raises(RecordError, match=message):

@@ -19,14 +19,21 @@ from drtk.cli.main import app
 from drtk.config import load_preset, merge
 from drtk.query_expansion.config import QueryRerankerConfig
 from drtk.query_expansion.labelled import LabelledCandidates
-from drtk.query_expansion.query_reranker_input import Candidate, CandidateTokenizer, QueryInput
-from drtk.query_expansion.train_reranker import MeanRank, collate, factor_of, inverse_sqrt, plan, query_objective
+from drtk.query_expansion.query_reranker_input import CandidateTexts, CandidateTokenizer, InputFormat
+from drtk.query_expansion.train_reranker import (
+    MeanRank,
+    collate,
+    compute_inverse_sqrt,
+    make_learning_rate_factor,
+    make_objective,
+    plan,
+)
 from drtk.records import Query
-from drtk.training.fit import ShowProgress
+from drtk.training.fit import ProgressCallback
 from drtk.training.sampling import EpochDataset
-from tests.expansions import labelled, write_world
+from tests.expansion_collection import label_expansions, write_collection
 from tests.reference import queries as slow
-from tests.tiny import TOPICS, tiny_crossencoder, tiny_model, words_of
+from tests.tiny_models import TOPICS, make_topic_words, save_tiny_cross_encoder, save_tiny_encoder
 from tests.unit.query_expansion.test_labelled import candidates
 
 
@@ -38,10 +45,10 @@ def settings_of(preset: str, **changes: object) -> QueryRerankerConfig:
     ("step", "rate"), [(100, 2e-7), (1000, 2e-6), (10_000, 2e-5), (20_000, 1.41421e-5), (40_000, 1e-5)]
 )
 def test_a_factor_of_2e_3_is_a_rate_of_2e_5_at_most(step: int, rate: float) -> None:
-    assert 2e-3 * inverse_sqrt(step, warmup=10_000) == pytest.approx(rate, rel=1e-5)
+    assert 2e-3 * compute_inverse_sqrt(step, warmup=10_000) == pytest.approx(rate, rel=1e-5)
     for preset in ("ear-ri", "ear-rd"):
         settings = settings_of(preset)
-        factor = factor_of(settings)
+        factor = make_learning_rate_factor(settings)
         assert factor is not None
         assert settings.max_lr * factor(step) == pytest.approx(rate, rel=1e-5)
 
@@ -68,7 +75,7 @@ def test_presets_minimise_the_loss_of_methods_7_5(preset: str, changes: dict, lo
         "ranks": torch.tensor([[1, 15, 101, 101]]),
         "present": torch.ones(1, 4, dtype=torch.bool),
     }
-    terms = query_objective(settings_of(preset, **changes))(Planted([0.10, 0.05, 0.40, 0.90]), inputs)
+    terms = make_objective(settings_of(preset, **changes))(Planted([0.10, 0.05, 0.40, 0.90]), inputs)
     assert {name: float(value) for name, value in terms.items()} == {"margin": pytest.approx(loss, abs=2e-6)}
 
 
@@ -79,8 +86,8 @@ def test_presets_have_the_settings_of_the_tables(
     preset: str, scorer: str, length: int, batch: int, epochs: float
 ) -> None:
     settings = settings_of(preset)
-    assert (settings.scorer, settings.style, settings.max_length) == (scorer, "official", length)
-    assert (settings.batch, settings.epochs, settings.candidates, settings.max_rank) == (batch, epochs, 50, 101)
+    assert (settings.variant, settings.style, settings.max_length) == (scorer, "official", length)
+    assert (settings.batch_size, settings.epochs, settings.candidates, settings.max_rank) == (batch, epochs, 50, 101)
     # 58,880 questions of NQ (docs/methods/ear.md), one group each: 58,880 / 8 * 2 and 58,880 / 4 * 3 steps
     assert plan(58_880, settings).steps == {"ri": 14_720, "rd": 44_160}[scorer]
 
@@ -90,9 +97,9 @@ def test_a_batch_puts_the_ranks_of_each_question_into_a_row() -> None:
         pad, left = 0, False
 
         def __call__(self, candidates: object) -> object:
-            from drtk.text.batching import Tokens
+            from drtk.text.batching import TokenizedTexts
 
-            return Tokens.of([[1] * (2 + at) for at, _ in enumerate(candidates)], None)  # type: ignore[arg-type]
+            return TokenizedTexts.from_lists([[1] * (2 + at) for at, _ in enumerate(candidates)], None)  # type: ignore[arg-type]
 
     groups = LabelledCandidates([candidates(0, 5, 1), candidates(1, 7, 8, 9)], depth=100, max_rank=101)
     batch = collate([groups[0], groups[1]], tokenizing=Tokenizing())  # type: ignore[arg-type]
@@ -119,31 +126,48 @@ def test_large_gradients_are_not_clipped(
 ) -> None:
     norms: list[float] = []
 
-    class Watching(ShowProgress):
+    class Watching(ProgressCallback):
         def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **given: Any) -> None:
             slopes = [weight.grad for weight in given["model"].parameters() if weight.grad is not None]
             norms.append(float(torch.stack([slope.norm() for slope in slopes]).norm()))
 
     def magnified(settings: QueryRerankerConfig) -> Any:
-        return lambda model, inputs: {"margin": 1e4 * query_objective(settings)(model, inputs)["margin"]}
+        return lambda model, inputs: {"margin": 1e4 * make_objective(settings)(model, inputs)["margin"]}
 
-    monkeypatch.setattr("drtk.training.fit.ShowProgress", Watching)
-    monkeypatch.setattr("drtk.query_expansion.train_reranker.query_objective", magnified)
-    write_world(tmp_path, 8)
-    call = ["rerank-queries", "train", labelled(tmp_path), "--queries", tmp_path / "queries.jsonl", "-q", *options]
-    call += ["--model", tiny_model(tmp_path / "model"), "--device", "cpu", "--max-length", "24", "--batch", "4"]
-    app([str(each) for each in (*call, "--steps", 2, "--warmup", 1, "-o", tmp_path / "m")], standalone_mode=False)
+    monkeypatch.setattr("drtk.training.fit.ProgressCallback", Watching)
+    monkeypatch.setattr("drtk.query_expansion.train_reranker.make_objective", magnified)
+    write_collection(tmp_path, 8)
+    call = [
+        "rerank-queries",
+        "train",
+        label_expansions(tmp_path),
+        "--queries",
+        tmp_path / "queries.jsonl",
+        "-q",
+        *options,
+    ]
+    call += [
+        "--model",
+        save_tiny_encoder(tmp_path / "model"),
+        "--device",
+        "cpu",
+        "--max-length",
+        "24",
+        "--batch-size",
+        "4",
+    ]
+    app([str(each) for each in (*call, "--max-steps", 2, "--warmup", 1, "-o", tmp_path / "m")], standalone_mode=False)
     assert len(norms) == 2
     assert all(norm == pytest.approx(1.0, rel=1e-3) if clipped else norm > 10 for norm in norms)
 
 
 @pytest.fixture(scope="module")
 def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> object:
-    return AutoTokenizer.from_pretrained(tiny_crossencoder(tmp_path_factory.mktemp("model")))
+    return AutoTokenizer.from_pretrained(save_tiny_cross_encoder(tmp_path_factory.mktemp("model")))
 
 
 def text(draw: random.Random, longest: int) -> str:
-    return " ".join(draw.choice(words_of(draw.choice(TOPICS))) for _ in range(draw.randint(0, longest)))
+    return " ".join(draw.choice(make_topic_words(draw.choice(TOPICS))) for _ in range(draw.randint(0, longest)))
 
 
 @pytest.mark.parametrize("style", ["official", "thesis"])
@@ -151,7 +175,7 @@ def text(draw: random.Random, longest: int) -> str:
 def test_what_is_read_and_what_is_cut_is_what_the_reference_says(tokenizer: object, scorer: str, style: str) -> None:
     draw = random.Random(3)
     for _ in range(60):
-        candidate = Candidate(text(draw, 9), text(draw, 9), text(draw, 3), text(draw, 30))
+        candidate = CandidateTexts(text(draw, 9), text(draw, 9), text(draw, 3), text(draw, 30))
         longest = draw.choice([8, 12, 20, 64])
         parts = [candidate.question, candidate.text]
         if style == "thesis":
@@ -161,17 +185,27 @@ def test_what_is_read_and_what_is_cut_is_what_the_reference_says(tokenizer: obje
             parts += passage if style == "official" else [" ".join(passage)]
         pieces = [tokenizer(part, add_special_tokens=False)["input_ids"] for part in parts]  # type: ignore[operator]
         first, last = tokenizer.cls_token_id, tokenizer.sep_token_id  # type: ignore[attr-defined]
-        found = CandidateTokenizer(tokenizer, QueryInput(scorer, style, longest))([candidate]).ids.tolist()
+        found = CandidateTokenizer(tokenizer, InputFormat(scorer, style, longest))([candidate]).ids.tolist()
         assert found == slow.scorer_input(pieces, first=first, last=last, longest=longest)
 
 
 def test_the_first_step_goes_as_far_as_the_first_rate(tmp_path: Path) -> None:
     # Adam's first step is the rate, whatever the gradient: a step counted from 0 would stand still, or go twice as far.
-    write_world(tmp_path)
-    model = tiny_model(tmp_path / "model")
-    call = ["rerank-queries", "train", labelled(tmp_path), "--queries", tmp_path / "queries.jsonl", "--model", model]
-    call += ["--device", "cpu", "--max-length", "24", "--batch", "4", "--max-lr", "2e-3", "--warmup", "4", "-q"]
-    app([str(each) for each in (*call, "--steps", 1, "--log-every", 1, "-o", tmp_path / "m")], standalone_mode=False)
+    write_collection(tmp_path)
+    model = save_tiny_encoder(tmp_path / "model")
+    call = [
+        "rerank-queries",
+        "train",
+        label_expansions(tmp_path),
+        "--queries",
+        tmp_path / "queries.jsonl",
+        "--model",
+        model,
+    ]
+    call += ["--device", "cpu", "--max-length", "24", "--batch-size", "4", "--max-lr", "2e-3", "--warmup", "4", "-q"]
+    app(
+        [str(each) for each in (*call, "--max-steps", 1, "--log-steps", 1, "-o", tmp_path / "m")], standalone_mode=False
+    )
     before, after = load_file(model / "model.safetensors"), load_file(tmp_path / "m" / "model.safetensors")
     rate = slow.learning_rate(1, max_lr=2e-3, warmup=4)
     assert rate == pytest.approx(2.5e-4)
@@ -202,13 +236,13 @@ class Summing(nn.Module):
 def test_a_checkpoint_is_measured_as_the_reference_says(tokenizer: object, seed: int) -> None:
     draw = random.Random(seed)
     lists, wanted = [], []
-    reading = CandidateTokenizer(tokenizer, QueryInput("ri", "official", 24))
+    reading = CandidateTokenizer(tokenizer, InputFormat("ri", "official", 24))
     for number in range(draw.randint(1, 9)):
         question = text(draw, 5) + "?"
         texts = [f"{at} {text(draw, 6)}" for at in range(draw.randint(1, 8))]
         ranks = [draw.choice([1, 7, 100, 101, 400]) for _ in texts]
         lists.append(replace(candidates(number, *ranks, texts="|".join(texts)), query=Query(f"q{number}", question)))
-        scores = [float(reading([Candidate(question, each)]).ids.sum() % 5) for each in texts]
+        scores = [float(reading([CandidateTexts(question, each)]).ids.sum() % 5) for each in texts]
         wanted.append((scores, [rank if rank <= 100 else 250 for rank in ranks]))
     found = LabelledCandidates(lists, depth=100, max_rank=250, ties=True)
     measured = MeanRank(Summing(), found, range(len(lists)), tokenizing=reading)

@@ -8,20 +8,20 @@ import numpy as np
 import pytest
 from transformers import AutoTokenizer
 
-from drtk.query_expansion.query_reranker_input import Candidate, CandidateTokenizer, QueryInput
-from tests.tiny import tiny_crossencoder
+from drtk.query_expansion.query_reranker_input import CandidateTexts, CandidateTokenizer, InputFormat
+from tests.tiny_models import save_tiny_cross_encoder
 
-WHOLE = Candidate("which rivers?", " engines  gardens ", "violins", "planets castles winters")
+WHOLE = CandidateTexts("which rivers?", " engines  gardens ", "violins", "planets castles winters")
 
 
 @pytest.fixture(scope="module")
 def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> object:
-    return AutoTokenizer.from_pretrained(tiny_crossencoder(tmp_path_factory.mktemp("model")))
+    return AutoTokenizer.from_pretrained(save_tiny_cross_encoder(tmp_path_factory.mktemp("model")))
 
 
-def read(tokenizer: object, candidate: Candidate, **reading: object) -> tuple[str, list[int]]:
+def read(tokenizer: object, candidate: CandidateTexts, **reading: object) -> tuple[str, list[int]]:
     """The tokens of a candidate as text, special ones among them, and their segments."""
-    tokens = CandidateTokenizer(tokenizer, QueryInput(**reading))([candidate])  # type: ignore[arg-type]
+    tokens = CandidateTokenizer(tokenizer, InputFormat(**reading))([candidate])  # type: ignore[arg-type]
     assert tokens.types is not None
     return tokenizer.decode(tokens.ids.tolist()), tokens.types.tolist()  # type: ignore[attr-defined]
 
@@ -50,14 +50,14 @@ def test_parts_stand_between_separators(tokenizer: object, scorer: str, style: s
 
 
 def test_the_last_parts_are_cut_first(tokenizer: object) -> None:
-    whole = CandidateTokenizer(tokenizer, QueryInput("rd", "official", 64))
+    whole = CandidateTokenizer(tokenizer, InputFormat("rd", "official", 64))
     sizes = [len(tokenizer(part, add_special_tokens=False)["input_ids"]) for part in whole.reading.parts(WHOLE)]  # type: ignore[operator]
     total = sum(sizes) + 5  # [CLS] and four [SEP]
     parts = whole([WHOLE]).ids.tolist()
     assert len(parts) == total
     sep = parts[-1]
     for length in range(sizes[0] + 6, total):
-        ids = CandidateTokenizer(tokenizer, QueryInput("rd", "official", length))([WHOLE]).ids.tolist()
+        ids = CandidateTokenizer(tokenizer, InputFormat("rd", "official", length))([WHOLE]).ids.tolist()
         assert len(ids) == length
         assert ids.count(sep) == 4
         left = length - 5
@@ -71,9 +71,11 @@ def test_the_last_parts_are_cut_first(tokenizer: object) -> None:
 
 
 def test_equal_texts_of_many_candidates_are_the_same_tokens(tokenizer: object) -> None:
-    reading = CandidateTokenizer(tokenizer, QueryInput("ri", "official", 32))
-    tokens = reading([Candidate("which rivers?", "gardens"), Candidate("which rivers?", ""), Candidate("", "gardens")])
-    alone = reading([Candidate("which rivers?", "gardens")])
+    reading = CandidateTokenizer(tokenizer, InputFormat("ri", "official", 32))
+    tokens = reading(
+        [CandidateTexts("which rivers?", "gardens"), CandidateTexts("which rivers?", ""), CandidateTexts("", "gardens")]
+    )
+    alone = reading([CandidateTexts("which rivers?", "gardens")])
     assert tokens.ids[: tokens.lengths[0]].tolist() == alone.ids.tolist()
     assert len(tokens) == 3
     assert len(reading([])) == 0
@@ -91,31 +93,35 @@ def test_two_parts_are_the_pair_that_the_tokenizer_makes(family: str, tmp_path: 
         )
         trained.save_model(str(tmp_path))
         tokenizer = RobertaTokenizerFast.from_pretrained(tmp_path)
-    found = CandidateTokenizer(tokenizer, QueryInput("ri", "official", 32))([Candidate("which rivers?", "gardens")])
+    found = CandidateTokenizer(tokenizer, InputFormat("ri", "official", 32))(
+        [CandidateTexts("which rivers?", "gardens")]
+    )
     pair = tokenizer("which rivers?", "gardens")  # type: ignore[operator]
     assert found.ids.tolist() == pair["input_ids"]
     if found.types is not None:
         assert found.types.tolist() == pair["token_type_ids"]
-    thesis = CandidateTokenizer(tokenizer, QueryInput("ri", "thesis", 32))([Candidate("which rivers?", "gardens")])
+    thesis = CandidateTokenizer(tokenizer, InputFormat("ri", "thesis", 32))(
+        [CandidateTexts("which rivers?", "gardens")]
+    )
     assert thesis.ids.tolist() == tokenizer("which rivers ? gardens")["input_ids"]  # type: ignore[operator]
 
 
 def test_the_passage_of_rd_is_what_a_cross_encoder_reads_as_its_second_text(tokenizer: object, tmp_path: Path) -> None:
     library = pytest.importorskip("sentence_transformers")
-    from drtk.models.cross_encoder import load_crossencoder, save_crossencoder
+    from drtk.models.cross_encoder import load_cross_encoder, save_cross_encoder
     from drtk.query_expansion.query_reranker_input import INPUT_ENTRY
-    from drtk.query_expansion.rerank import QueryScorer
+    from drtk.query_expansion.rerank import RankEstimator
     from drtk.runtime.atomic import write_json
 
-    loaded = load_crossencoder(tiny_crossencoder(tmp_path / "plain"))
+    loaded = load_cross_encoder(save_tiny_cross_encoder(tmp_path / "plain"))
     for style, second in (("official", "engines gardens [SEP] violins [SEP] planets"), ("thesis", "violins planets")):
         folder = tmp_path / style
-        save_crossencoder(loaded, folder)
-        stated = QueryInput("rd", style, 64).to_dict()
+        save_cross_encoder(loaded, folder)
+        stated = InputFormat("rd", style, 64).to_dict()
         manifest = {"command": "drtk rerank-queries train", "settings": {}, "inputs": [], INPUT_ENTRY: stated}
         write_json(folder / "meta.json", manifest)
-        mine = QueryScorer(str(folder), device="cpu")(
-            [Candidate("which rivers?", "engines gardens", "violins", "planets")]
+        mine = RankEstimator(str(folder), device="cpu")(
+            [CandidateTexts("which rivers?", "engines gardens", "violins", "planets")]
         )
         first = "which rivers?" if style == "official" else "which rivers ? engines gardens"
         theirs = library.CrossEncoder(str(folder), device="cpu").predict([(first, second)])

@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 from drtk.config import load_preset, merge
-from drtk.query_expansion.train_generator import question_pairs
-from drtk.runtime.inputs import Intake
+from drtk.query_expansion.train_generator import build_question_pairs
+from drtk.runtime.inputs import InputTracker
 from drtk.text.sentences import split_plain_sentences
 from drtk.training.config import GeneratorConfig
-from tests.expansions import write_rows
+from tests.expansion_collection import write_rows
 from tests.reference import queries as slow
 from tests.reference.queries import Found
-from tests.running import write
+from tests.run_commands import write_text
 
 WORDS = ["river", "lake", "stone", "bridge", "town", "north", "DAVID", "Beyonc\u00e9", "nile"]
 ANSWERS = [
@@ -54,13 +54,13 @@ def test_questions_get_the_targets_of_the_reference(tmp_path: Path, seed: int) -
         found[f"q{number}"] = [known[name] for name in names]
         lines += [f"q{number} Q0 {name} {rank} {100 - rank} t\n" for rank, name in enumerate(names, start=1)]
     asked, corpus = write_rows(tmp_path / "q.jsonl", questions), write_rows(tmp_path / "c.jsonl", passages)
-    run = write(tmp_path / "run", "".join(lines))
+    run = write_text(tmp_path / "run", "".join(lines))
     presets = ["gar-answer", "gar-answer-triviaqa", "gar-sentence", "gar-title", "gar-title-triviaqa"]
     for preset in presets:
         plain = merge(GeneratorConfig, load_preset(preset).settings, {})
         for settings in (plain, replace(plain, depth=2), replace(plain, title_mode="first")):
-            pairs = question_pairs(
-                str(asked), run=str(run), corpus=str(corpus), settings=settings, format=str, intake=Intake()
+            pairs = build_question_pairs(
+                str(asked), run=str(run), corpus=str(corpus), settings=settings, format=str, tracker=InputTracker()
             )
             wanted = {}
             for question in questions:

@@ -15,12 +15,12 @@ from transformers.modeling_outputs import BaseModelOutput
 from drtk.cli.main import app
 from drtk.errors import DrtkError, MismatchError, RecordError
 from drtk.models.seq2seq import load_generation_model
-from drtk.query_expansion.read import Read, format_reader_input, iter_reader_questions
+from drtk.query_expansion.read import AnswerReader, format_reader_input, iter_reader_questions
 from drtk.records import Passage
-from drtk.runtime.inputs import Intake
-from tests.finetuning import Corpus
-from tests.running import command, write
-from tests.tiny import collection, tiny_crossencoder, tiny_writer
+from drtk.runtime.inputs import InputTracker
+from tests.retriever_setup import MemoryCorpus
+from tests.run_commands import run_command, write_text
+from tests.tiny_models import make_collection, save_tiny_cross_encoder, save_tiny_generator
 
 FILES = ["--corpus", "corpus.jsonl", "--queries", "queries.jsonl"]
 SHORT = ["--max-new-tokens", "6", "--device", "cpu", "-q"]
@@ -29,7 +29,7 @@ SHORT = ["--max-new-tokens", "6", "--device", "cpu", "-q"]
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A reader whose weights are large, so that its answers differ."""
-    folder = tiny_writer(tmp_path_factory.mktemp("models") / "t5", "t5", max_length=256)
+    folder = save_tiny_generator(tmp_path_factory.mktemp("models") / "t5", "t5", max_length=256)
     loaded = T5ForConditionalGeneration.from_pretrained(folder)
     for weights in loaded.parameters():
         weights.data *= 4
@@ -41,20 +41,20 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A corpus of 40 passages, its queries, and a run of 1 to 12 passages a query, scores falling."""
     monkeypatch.chdir(tmp_path)
-    passages, queries, _ = collection(40)
+    passages, queries, _ = make_collection(40)
     for name, rows in (("corpus", passages), ("queries", queries)):
-        write(tmp_path / f"{name}.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+        write_text(tmp_path / f"{name}.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
     draw = random.Random(4)
     lines = []
     for number in range(20):
         found = draw.sample(range(40), 1 + number * 7 % 12)
         lines += [f"q{number} Q0 d{id} {rank} {1 / rank!r} t\n" for rank, id in enumerate(found, start=1)]
-    write(tmp_path / "run", "".join(lines))
+    write_text(tmp_path / "run", "".join(lines))
     return tmp_path
 
 
 def predictions(capfd: pytest.CaptureFixture[str], *arguments: str | Path) -> dict[str, tuple[str, float]]:
-    found = [json.loads(line) for line in command(capfd, "read", *arguments, *SHORT).splitlines()]
+    found = [json.loads(line) for line in run_command(capfd, "read", *arguments, *SHORT).splitlines()]
     return {row["query_id"]: (row["answer"], row["score"]) for row in found}
 
 
@@ -81,11 +81,11 @@ def by_hand(model: Path, inputs: list[str]) -> tuple[str, float]:
 
 def test_answers_are_those_of_a_reader_written_out(here: Path, model: Path, capfd: pytest.CaptureFixture[str]) -> None:
     found = predictions(capfd, "run", *FILES, "--model", model)
-    queries = {row["_id"]: row["text"] for row in collection(40)[1]}
-    intake = Intake()
+    queries = {row["_id"]: row["text"] for row in make_collection(40)[1]}
+    tracker = InputTracker()
     with torch.inference_mode():
         for question in iter_reader_questions(
-            "run", queries=queries, corpus=Corpus(40), depth=100, order="rank", intake=intake
+            "run", queries=queries, corpus=MemoryCorpus(40), depth=100, order="rank", tracker=tracker
         ):
             answer, score = by_hand(model, question.inputs)
             assert found[question.query_id] == (answer, pytest.approx(score, abs=2e-2))
@@ -130,17 +130,23 @@ def test_the_first_ten_of_a_fused_run_are_its_first_ten_by_rank(
     scores = [score for _, score in fused]
     assert scores != sorted(scores, reverse=True)
     lines = [f"q1 Q0 {id} {rank} {score} t\n" for rank, (id, score) in enumerate(fused, start=1)]
-    write(here / "fused", "".join(lines))
-    write(here / "backwards", "".join(reversed(lines)))  # neither the order of the lines
-    write(here / "ten", "".join(f"q1 Q0 {id} {at + 1} {1 / (at + 1)} t\n" for at, (id, _) in enumerate(fused[:10])))
+    write_text(here / "fused", "".join(lines))
+    write_text(here / "backwards", "".join(reversed(lines)))  # neither the order of the lines
+    write_text(
+        here / "ten", "".join(f"q1 Q0 {id} {at + 1} {1 / (at + 1)} t\n" for at, (id, _) in enumerate(fused[:10]))
+    )
     queries = {"q1": "who?"}
 
     def seen(name: str, **more: Any) -> list[str]:
         choices = {"depth": 10, "order": "rank"} | more
-        (question,) = iter_reader_questions(name, queries=queries, corpus=Corpus(40), intake=Intake(), **choices)
+        (question,) = iter_reader_questions(
+            name, queries=queries, corpus=MemoryCorpus(40), tracker=InputTracker(), **choices
+        )
         return question.inputs
 
-    first = [format_reader_input("who?", passage) for passage in Corpus(40).many([id for id, _ in fused[:10]])]
+    first = [
+        format_reader_input("who?", passage) for passage in MemoryCorpus(40).get_many([id for id, _ in fused[:10]])
+    ]
     assert seen("fused") == seen("backwards") == seen("ten") == first
     assert set(seen("fused", order="score")) != set(first)  # the trap: a reader that sorts sees d0 to d9 alone
 
@@ -155,7 +161,7 @@ def test_ranks_and_scores_that_disagree_are_told_once(
     lines = [
         f"q{n} Q0 {id} {rank} {score} t\n" for n in (1, 2) for rank, (id, score) in enumerate(fused_by_others(), 1)
     ]
-    write(here / "fused", "".join(lines))
+    write_text(here / "fused", "".join(lines))
     call = [*FILES, "--model", str(model), *SHORT]
     app(["read", "fused", *call, "-o", "p"], standalone_mode=False)
     told = capfd.readouterr().err
@@ -168,7 +174,7 @@ def test_ranks_and_scores_that_disagree_are_told_once(
 
 def test_predictions_go_to_eval_as_they_are(here: Path, model: Path, capfd: pytest.CaptureFixture[str]) -> None:
     # Of 20 questions, 5 are given the reader's answer as a right one, and one of these questions is not in the run: 4 / 20.
-    command(capfd, "read", "run", *FILES, "--model", model, *SHORT, "-o", "predictions.jsonl")
+    run_command(capfd, "read", "run", *FILES, "--model", model, *SHORT, "-o", "predictions.jsonl")
     answers = {
         row["query_id"]: row["answer"] for row in map(json.loads, Path("predictions.jsonl").read_text().splitlines())
     }
@@ -179,8 +185,8 @@ def test_predictions_go_to_eval_as_they_are(here: Path, model: Path, capfd: pyte
     ]
     rows.append({"_id": "q39", "text": "?", "answers": ["x"]})
     assert set(right) <= {row["_id"] for row in rows}
-    write(here / "answers.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
-    table = command(
+    write_text(here / "answers.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+    table = run_command(
         capfd, "eval", "predictions.jsonl", "--exact-match", "--answers", "answers.jsonl", "--format", "jsonl"
     )
     (row,) = [json.loads(line) for line in table.splitlines()]
@@ -192,22 +198,22 @@ def test_an_interrupted_run_resumed_equals_an_uninterrupted_one(
 ) -> None:
     monkeypatch.setattr("drtk.cli.read.WINDOW", 4)
     call = ["read", "run", *FILES, "--model", str(model), *SHORT]
-    command(capfd, *call, "-o", "whole")
+    run_command(capfd, *call, "-o", "whole")
     done = []
-    work = Read.__call__
+    work = AnswerReader.__call__
 
-    def until_memory_ends(self: Read, prepared: Any) -> Any:
+    def until_memory_ends(self: AnswerReader, prepared: Any) -> Any:
         if len(done) == 3:
             raise DrtkError("memory ends")
         done.append(prepared)
         return work(self, prepared)
 
-    monkeypatch.setattr(Read, "__call__", until_memory_ends)
+    monkeypatch.setattr(AnswerReader, "__call__", until_memory_ends)
     with pytest.raises(DrtkError, match="memory ends"):
-        command(capfd, *call, "-o", "out")
+        run_command(capfd, *call, "-o", "out")
     assert Path("out.part").read_text().count("\n") == 12  # three windows of four
-    monkeypatch.setattr(Read, "__call__", work)
-    command(capfd, *call, "-o", "out", "--resume")
+    monkeypatch.setattr(AnswerReader, "__call__", work)
+    run_command(capfd, *call, "-o", "out", "--resume")
     assert Path("out").read_bytes() == Path("whole").read_bytes()
 
 
@@ -228,7 +234,7 @@ def test_a_released_reader_loads_from_its_wrapped_weights(
     assert any(name.startswith("encoder.encoder.block.0.module.layer.0.SelfAttention.q") for name in state)
     torch.save(state, wrapped / "pytorch_model.bin")
     config = json.loads((model / "config.json").read_text()) | {"architectures": ["FiDT5"]}
-    write(wrapped / "config.json", json.dumps(config))
+    write_text(wrapped / "config.json", json.dumps(config))
     with pytest.raises(MismatchError, match="wrapped: has no tokenizer files"):
         predictions(capfd, "run", *FILES, "--model", wrapped)
     found = predictions(capfd, "run", *FILES, "--model", wrapped, "--tokenizer", model)
@@ -243,35 +249,35 @@ def test_what_cannot_be_read_is_told_in_one_line(
     here: Path, model: Path, capfd: pytest.CaptureFixture[str], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     call = ["read", *FILES, "--model", str(model), *SHORT]
-    write(here / "unknown", "q1 Q0 d1 1 2.0 t\nq1 Q0 nowhere 2 1.0 t\n")
+    write_text(here / "unknown", "q1 Q0 d1 1 2.0 t\nq1 Q0 nowhere 2 1.0 t\n")
     with pytest.raises(RecordError, match=r"unknown:2: the corpus has no 'nowhere'"):
-        command(capfd, *call, "unknown")
-    command(capfd, *call, "unknown", "--depth", "1")  # not looked at
-    write(here / "asked", "q1 Q0 d1 1 2.0 t\nq77 Q0 d1 1 2.0 t\n")
+        run_command(capfd, *call, "unknown")
+    run_command(capfd, *call, "unknown", "--depth", "1")  # not looked at
+    write_text(here / "asked", "q1 Q0 d1 1 2.0 t\nq77 Q0 d1 1 2.0 t\n")
     with pytest.raises(RecordError, match=r"asked:2: the queries have no 'q77'"):
-        command(capfd, *call, "asked")
-    assert len(command(capfd, *call, "asked", "--skip-bad", "1").splitlines()) == 1
+        run_command(capfd, *call, "asked")
+    assert len(run_command(capfd, *call, "asked", "--skip-bad", "1").splitlines()) == 1
     other = tmp_path_factory.mktemp("others")
     for folder, complaint in (
-        (tiny_writer(other / "gpt2", "gpt2"), "is a decoder-only model"),
-        (tiny_crossencoder(other / "bert"), "is an encoder"),
+        (save_tiny_generator(other / "gpt2", "gpt2"), "is a decoder-only model"),
+        (save_tiny_cross_encoder(other / "bert"), "is an encoder"),
         (here, "is no model folder"),
     ):
         with pytest.raises(MismatchError, match=complaint):
-            command(capfd, "read", "run", *FILES, "--model", folder, *SHORT)
+            run_command(capfd, "read", "run", *FILES, "--model", folder, *SHORT)
 
 
 def test_passages_without_a_text_are_told_and_nothing_is_made_of_such_alone(
     here: Path, model: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     passages = [json.loads(line) for line in (here / "corpus.jsonl").read_text().splitlines()]
-    write(here / "run", "q1 Q0 d1 1 2 t\nq1 Q0 d2 2 1 t\nq2 Q0 d2 1 1 t\n")
+    write_text(here / "run", "q1 Q0 d1 1 2 t\nq1 Q0 d2 2 1 t\nq2 Q0 d2 1 1 t\n")
     files = ["--corpus", "other.jsonl", "--queries", "queries.jsonl", "--model", str(model)]
     rows = [row | {"text": "" if row["_id"] == "d2" else row["text"]} for row in passages]
-    write(here / "other.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+    write_text(here / "other.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
     app(["read", "run", *files, *SHORT, "-o", "p"], standalone_mode=False)
     assert "other.jsonl: 2 of the 3 passages looked up there have no text" in capfd.readouterr().err
-    write(here / "other.jsonl", "".join(json.dumps(row | {"text": "\t"}) + "\n" for row in passages))
+    write_text(here / "other.jsonl", "".join(json.dumps(row | {"text": "\t"}) + "\n" for row in passages))
     with pytest.raises(DrtkError, match=r"other\.jsonl: none of the 3 passages looked up there has a text"):
         app(["read", "run", *files, *SHORT, "-o", "made"], standalone_mode=False)
     assert not list(here.glob("made*"))
@@ -279,15 +285,17 @@ def test_passages_without_a_text_are_told_and_nothing_is_made_of_such_alone(
 
 def test_passages_forgiven_make_room_for_those_that_follow(here: Path) -> None:
     # Of d1, x, y, d2 the first two are wanted: with x and y forgiven these are d1 and d2, though y was third.
-    write(
+    write_text(
         here / "gaps", "".join(f"q1 Q0 {id} {at} {9 - at} t\n" for at, id in enumerate(("d1", "x", "y", "d2", "d3"), 1))
     )
-    intake = Intake(skip_bad=2)
+    tracker = InputTracker(skip_bad=2)
     (question,) = iter_reader_questions(
-        "gaps", queries={"q1": "who?"}, corpus=Corpus(40), depth=2, order="rank", intake=intake
+        "gaps", queries={"q1": "who?"}, corpus=MemoryCorpus(40), depth=2, order="rank", tracker=tracker
     )
-    assert question.inputs == [format_reader_input("who?", passage) for passage in Corpus(40).many(["d1", "d2"])]
-    assert intake.bad == 2
+    assert question.inputs == [
+        format_reader_input("who?", passage) for passage in MemoryCorpus(40).get_many(["d1", "d2"])
+    ]
+    assert tracker.bad == 2
 
 
 def test_a_score_that_is_no_number_is_a_fault(here: Path, model: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -302,7 +310,7 @@ def test_a_score_that_is_no_number_is_a_fault(here: Path, model: Path, capfd: py
 
 
 def test_a_run_without_a_query_is_told(here: Path, model: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    write(here / "empty", "")
+    write_text(here / "empty", "")
     capfd.readouterr()
     app(["read", "empty", *FILES, "--model", str(model), *SHORT], standalone_mode=False)
     assert capfd.readouterr() == ("", "drtk: read: no question came in, so nothing is answered\n")

@@ -18,13 +18,13 @@ from drtk.records import Passage, Query
 from drtk.retrieval.encode import Embedder, encode_records
 from drtk.runtime.integrity import read_json
 from drtk.runtime.runners import RunnerSettings
-from tests.running import write
-from tests.tiny import passages, tiny_model
+from tests.run_commands import write_text
+from tests.tiny_models import make_passages, save_tiny_encoder
 
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return str(tiny_model(tmp_path_factory.mktemp("model") / "m"))
+    return str(save_tiny_encoder(tmp_path_factory.mktemp("model") / "m"))
 
 
 def embedder(model: str, **settings: object) -> Embedder:
@@ -47,7 +47,7 @@ def rows(folder: Path) -> dict[str, np.ndarray]:
 
 
 def test_a_vector_does_not_depend_on_its_batch(model: str, monkeypatch: pytest.MonkeyPatch):
-    records = passages(40)
+    records = make_passages(40)
     assert embedder(model)([]).shape == (0, 32)
     alone = np.concatenate([embedder(model)([record]) for record in records])
     monkeypatch.setattr("drtk.retrieval.encode.WINDOW", 7)
@@ -59,14 +59,14 @@ def test_a_vector_does_not_depend_on_its_batch(model: str, monkeypatch: pytest.M
 
 
 def test_records_and_their_texts_give_the_same(model: str):
-    texts = [f"{record.title} {record.text}" for record in passages(5)]
-    np.testing.assert_array_equal(embedder(model)(passages(5)), embedder(model)(texts))
+    texts = [f"{record.title} {record.text}" for record in make_passages(5)]
+    np.testing.assert_array_equal(embedder(model)(make_passages(5)), embedder(model)(texts))
     queries = Embedder(model, role="query")
     np.testing.assert_array_equal(queries([Query("q", text) for text in texts]), queries(texts))
 
 
 def test_shards_hold_all_records_in_order(model: str, tmp_path: Path):
-    records = passages(40)
+    records = make_passages(40)
     writer = encode(model, tmp_path / "v", records)
     assert [entry["rows"] for entry in writer.entries] == [16, 16, 8]
     found = rows(tmp_path / "v")
@@ -75,7 +75,7 @@ def test_shards_hold_all_records_in_order(model: str, tmp_path: Path):
 
 
 def test_parts_hold_every_record_once(model: str, tmp_path: Path):
-    records = passages(70)
+    records = make_passages(70)
     encode(model, tmp_path / "whole", records)
     whole = rows(tmp_path / "whole")
     rows_of_parts = [encode(model, tmp_path / f"{n}", records, part=(n, 3)).rows for n in (1, 2, 3)]
@@ -92,7 +92,7 @@ def test_passages_without_text_are_reported(
 ):
     monkeypatch.chdir(tmp_path)
     rows = [{"_id": "a", "text": "rivers"}, {"_id": "b", "title": "T", "text": ""}, {"_id": "c", "text": " "}]
-    write(tmp_path / "corpus.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+    write_text(tmp_path / "corpus.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
     call = ["encode", "corpus.jsonl", "--model", model, "-q", "--device", "cpu"]
     warning = "drtk: corpus.jsonl: {} of 3 passages have no text; their vectors are meaningless\n"
     for options, said in (
@@ -106,7 +106,7 @@ def test_passages_without_text_are_reported(
 
 
 def test_an_interrupted_run_resumes_with_the_same_records_only(model: str, tmp_path: Path):
-    records = passages(40)
+    records = make_passages(40)
     encode(model, tmp_path / "whole", records)
     encode(model, tmp_path / "again", records[:32])
     before = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "again").glob("*.npy")}
@@ -128,12 +128,12 @@ def test_out_of_memory_is_one_line(model: str, monkeypatch: pytest.MonkeyPatch):
 
     monkeypatch.setattr(full, "_encoder", forward)
     with pytest.raises(DrtkError, match=r"cpu: out of memory at [0-9,]+ tokens; lower `batch_tokens`$"):
-        full(passages(5))
+        full(make_passages(5))
 
 
 def test_half_precision_is_close_on_the_cpu(model: str):
-    expected = embedder(model)(passages(20))
-    found = embedder(model, dtype="bfloat16")(passages(20))
+    expected = embedder(model)(make_passages(20))
+    found = embedder(model, dtype="bfloat16")(make_passages(20))
     assert found.dtype == np.float32
     cosine = (found * expected).sum(1) / np.linalg.norm(found, axis=1) / np.linalg.norm(expected, axis=1)
     assert cosine.min() > 0.99

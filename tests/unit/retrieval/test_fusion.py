@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from drtk.cli.main import app
-from drtk.data.trec import Ranking, load_run, run_lines
+from drtk.data.trec import Ranking, format_run_lines, load_run
 from drtk.errors import UsageError
 from drtk.retrieval.config import FuseSettings
-from drtk.retrieval.fusion import FUSIONS, fuse, parse_weights, strictly_falling, with_rest
-from tests.running import command
+from drtk.retrieval.fusion import FUSIONS, append_unscored, break_ties, fuse, parse_weights
+from tests.run_commands import run_command
 
 BM25 = [("p1", 12.0), ("p2", 10.0), ("p3", 9.0)]
 DENSE = [("p3", 80.0), ("p1", 78.0), ("p4", 77.0)]
@@ -68,7 +68,7 @@ def test_what_follows_below_a_re_ranked_head_does_not_change_an_ensemble(options
     assert [id for id, _ in alone] == ["b", "a", "c"]
     for length in (0, 1, 7, 400):
         rest = [f"t{at}" for at in range(length)]
-        runs = [with_rest(one, rest), with_rest(two, reversed(rest))]
+        runs = [append_unscored(one, rest), append_unscored(two, reversed(rest))]
         found = fuse(runs, [1.0, 1.0], settings, method, scored=[3, 3])
         assert found[:3] == alone
         assert [id for id, _ in found[3:]] == rest
@@ -104,7 +104,7 @@ def test_ties_are_ordered_by_descending_id_and_undone() -> None:
 
 @pytest.mark.parametrize("score", [1.0, 0.0, -1.0, 1e-40, 3e38])
 def test_scores_fall_in_single_precision_from_anywhere(score: float) -> None:
-    found = strictly_falling([(f"d{at}", score * (1 + at * 1e-12)) for at in range(5)])
+    found = break_ties([(f"d{at}", score * (1 + at * 1e-12)) for at in range(5)])
     single = array("f", [value for _, value in found])
     assert all(a > b for a, b in itertools.pairwise(single))
     assert [id for id, _ in found] == ["d4", "d3", "d2", "d1", "d0"]
@@ -132,15 +132,17 @@ def test_weights_are_checked() -> None:
 
 @pytest.fixture
 def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    (tmp_path / "bm25.run").write_bytes(b"".join(run_lines("q", BM25)) + b"".join(run_lines("b", BM25)))
-    (tmp_path / "dense.run").write_bytes(b"".join(run_lines("d", DENSE)) + b"".join(run_lines("q", DENSE)))
+    (tmp_path / "bm25.run").write_bytes(b"".join(format_run_lines("q", BM25)) + b"".join(format_run_lines("b", BM25)))
+    (tmp_path / "dense.run").write_bytes(
+        b"".join(format_run_lines("d", DENSE)) + b"".join(format_run_lines("q", DENSE))
+    )
     (tmp_path / "dev.tsv").write_text("q\tp3\t1\n")
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
 def test_the_command_writes_a_run_of_all_queries(runs: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    printed = command(capfd, "fuse", "-q", "bm25.run", "dense.run", "--tag", "both")
+    printed = run_command(capfd, "fuse", "-q", "bm25.run", "dense.run", "--tag", "both")
     assert [line.split()[0] for line in printed.splitlines()] == ["q"] * 4 + ["b"] * 3 + ["d"] * 3
     first = printed.splitlines()[0].split()
     assert (first[1:4], first[5]) == (["Q0", "p1", "1"], "both")
@@ -162,7 +164,7 @@ def test_a_sweep_finds_and_reports_the_best_weights(runs: Path, capfd: pytest.Ca
     [
         (["round-robin", "--weights", "1,2"], "--weights has no effect with --method round-robin"),
         (["linear", "--rrf-k", "5"], "--rrf-k has no effect with --method linear"),
-        (["linear", "--normalize", "zscore"], "--normalize has no effect with --method linear"),
+        (["linear", "--norm", "zscore"], "--norm has no effect with --method linear"),
         (["rrf", "--measure", "RR@10"], "--measure goes with --sweep"),
         (["rrf", "--qrels", "dev.tsv"], "--qrels goes with --sweep"),
         (["rrf", "--tag", ""], "--tag: '' must be one word"),
@@ -174,7 +176,7 @@ def test_a_sweep_finds_and_reports_the_best_weights(runs: Path, capfd: pytest.Ca
 def test_wrong_usage_is_rejected(runs: Path, capfd: pytest.CaptureFixture[str], given: list[str], problem: str) -> None:
     (runs / "other.tsv").write_text("x\tp3\t1\n")
     with pytest.raises(UsageError, match=problem):
-        command(capfd, "fuse", "bm25.run", "dense.run", "--method", *given)
+        run_command(capfd, "fuse", "bm25.run", "dense.run", "--method", *given)
 
 
 def test_runs_without_a_query_are_reported(runs: Path, capfd: pytest.CaptureFixture[str]) -> None:

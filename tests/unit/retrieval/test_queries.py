@@ -9,20 +9,20 @@ import pytest
 from drtk.errors import DrtkError, MismatchError
 from drtk.indexing.config import SearchSettings
 from drtk.retrieval.encode import Embedder
-from drtk.retrieval.search import Collection, QueryEncoder
+from drtk.retrieval.search import IndexGroup, QueryEncoder
 from drtk.runtime.atomic import write_json
 from drtk.runtime.integrity import read_json
 from drtk.runtime.manifest import find_changes
-from tests.running import command
-from tests.tiny import tiny_model, write_collection
-from tests.vectors import rewrite_record
+from tests.embedding_folders import rewrite_manifest
+from tests.run_commands import run_command
+from tests.tiny_models import save_tiny_encoder, write_collection
 
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
     folder = tmp_path_factory.mktemp("asking")
-    tiny_model(folder / "model")
-    tiny_model(folder / "other", seed=2)
+    save_tiny_encoder(folder / "model")
+    save_tiny_encoder(folder / "other", seed=2)
     write_collection(folder, 40)
     return folder
 
@@ -30,22 +30,22 @@ def place(tmp_path_factory):
 @pytest.fixture
 def index(place, capfd):
     if not (place / "dense").exists():
-        command(capfd, "encode", place / "corpus.jsonl", "--model", place / "model", "-o", place / "vectors")
-        command(capfd, "index", place / "vectors", "--type", "exact", "-o", place / "dense")
+        run_command(capfd, "encode", place / "corpus.jsonl", "--model", place / "model", "-o", place / "vectors")
+        run_command(capfd, "index", place / "vectors", "--type", "exact", "-o", place / "dense")
     return place / "dense"
 
 
 def test_queries_are_encoded_as_the_index_says_and_as_encode_would(index, place, capfd):
-    found = command(capfd, "search", index, place / "queries.jsonl", "-k", "5")
+    found = run_command(capfd, "search", index, place / "queries.jsonl", "-k", "5")
     queries = ["encode", place / "queries.jsonl", "--model", place / "model", "--role", "query", "-o", place / "q"]
-    command(capfd, *queries)
-    stored = command(capfd, "search", index, place / "q", "-k", "5")
+    run_command(capfd, *queries)
+    stored = run_command(capfd, "search", index, place / "q", "-k", "5")
     assert [line.split()[:4] for line in found.splitlines()] == [line.split()[:4] for line in stored.splitlines()]
     assert len(found.splitlines()) == 40 * 5
 
 
 def encode(index, model, **settings):
-    return QueryEncoder(Collection([str(index)], SearchSettings()), SearchSettings(**settings), model and str(model))(
+    return QueryEncoder(IndexGroup([str(index)], SearchSettings()), SearchSettings(**settings), model and str(model))(
         ["rivers"]
     )
 
@@ -53,7 +53,7 @@ def encode(index, model, **settings):
 def test_a_copy_of_the_model_may_encode_and_another_model_may_not(index, place, tmp_path):
     copy = shutil.copytree(place / "model", tmp_path / "copy")
     np.testing.assert_array_equal(encode(index, copy), encode(index, None))
-    with pytest.raises(MismatchError, match=r"other: is not the model that made the vectors of .*dense"):
+    with pytest.raises(MismatchError, match=r"other: is not the model that encoded the vectors of .*dense"):
         encode(index, place / "other")
     change_json(copy, "config_sentence_transformers.json", prompts={"query": "find: ", "document": ""})
     encode(index, copy, prompt="find: ")  # an explicit prompt may differ from that of the model
@@ -90,9 +90,9 @@ def test_a_model_whose_configuration_changed_after_indexing_is_rejected(index, p
 
 def test_vectors_of_queries_from_a_changed_model_are_rejected(index, place, tmp_path, capfd):
     copy = change_json(shutil.copytree(place / "model", tmp_path / "copy"), "tokenizer.json", normalizer=None)
-    command(capfd, "encode", place / "queries.jsonl", "--model", copy, "--role", "query", "-o", tmp_path / "q")
-    with pytest.raises(MismatchError, match=r"q: was made by another encoder than .*dense \(different tokenizer\)"):
-        command(capfd, "search", index, tmp_path / "q")
+    run_command(capfd, "encode", place / "queries.jsonl", "--model", copy, "--role", "query", "-o", tmp_path / "q")
+    with pytest.raises(MismatchError, match=r"q: was encoded by another model than .*dense \(different tokenizer\)"):
+        run_command(capfd, "search", index, tmp_path / "q")
 
 
 def test_an_index_of_an_earlier_version_is_searched_without_checking_missing_entries(index, place, tmp_path):
@@ -101,16 +101,16 @@ def test_an_index_of_an_earlier_version_is_searched_without_checking_missing_ent
     for name in ("config", "tokenizer", "recipe"):
         del manifest["encoder"][name]
     write_json(old / "meta.json", manifest)
-    rewrite_record(old)
+    rewrite_manifest(old)
     copy = change_json(shutil.copytree(place / "model", tmp_path / "copy"), "tokenizer.json", normalizer=None)
     encode(old, copy)
 
 
 def test_a_run_is_out_of_date_after_its_encoder_was_replaced(place, tmp_path, capfd):
     model = shutil.copytree(place / "model", tmp_path / "model")
-    command(capfd, "encode", place / "corpus.jsonl", "--model", model, "-o", tmp_path / "v")
-    command(capfd, "index", tmp_path / "v", "--type", "exact", "-o", tmp_path / "i")
-    command(capfd, "search", tmp_path / "i", place / "queries.jsonl", "-o", tmp_path / "run")
+    run_command(capfd, "encode", place / "corpus.jsonl", "--model", model, "-o", tmp_path / "v")
+    run_command(capfd, "index", tmp_path / "v", "--type", "exact", "-o", tmp_path / "i")
+    run_command(capfd, "search", tmp_path / "i", place / "queries.jsonl", "-o", tmp_path / "run")
     settings = read_json(tmp_path / "run.meta.json")["settings"]
     assert find_changes(str(tmp_path / "run"), settings) == []
     shutil.copy(place / "other" / "model.safetensors", model)
@@ -120,4 +120,4 @@ def test_a_run_is_out_of_date_after_its_encoder_was_replaced(place, tmp_path, ca
 def test_a_query_with_a_non_finite_vector_is_reported(index, monkeypatch, place, capfd):
     monkeypatch.setattr(Embedder, "__call__", lambda self, items: np.full((len(items), 32), np.nan, dtype=np.float32))
     with pytest.raises(DrtkError, match=r"^query 'q0': its vector has NaN or infinite numbers; encode it again$"):
-        command(capfd, "search", index, place / "queries.jsonl")
+        run_command(capfd, "search", index, place / "queries.jsonl")

@@ -4,22 +4,24 @@ import numpy as np
 import pytest
 
 from drtk.cli.search import sort_paths
-from drtk.data.ids import document_id
+from drtk.data.ids import parse_document_id
 from drtk.errors import DrtkError, MismatchError, UsageError
-from drtk.indexing.base import index_class
+from drtk.indexing.base import get_index_class
 from drtk.indexing.config import IndexSettings, SearchSettings
 from drtk.indexing.vectors import open_embeddings
 from drtk.records import Passage, Query
-from drtk.retrieval.search import Collection, QueryEncoder, RankingOptions, StoredQueries, TextQueries, search
+from drtk.retrieval.search import IndexGroup, QueryEncoder, RankingOptions, StoredQueries, TextQueries, search
 from drtk.runtime.folder_job import FolderJob
-from tests.vectors import ENCODER, embeddings, rewrite_record
+from tests.embedding_folders import ENCODER, rewrite_manifest, write_embeddings
 
 
 def dense(folder, vectors, ids, *, kind="exact", encoder=ENCODER):
     """Build an index folder as drtk index does; return its name."""
-    rows, facts = open_embeddings([embeddings(folder.with_name(folder.name + "-v"), vectors, ids, encoder=encoder)])
+    rows, facts = open_embeddings(
+        [write_embeddings(folder.with_name(folder.name + "-v"), vectors, ids, encoder=encoder)]
+    )
     job = FolderJob("index", "index", str(folder))
-    facts |= index_class(kind).build(rows, job.begin(), IndexSettings(), kind=kind)
+    facts |= get_index_class(kind).build(rows, job.begin(), IndexSettings(), kind=kind)
     job.finish(type=kind, **facts)
     return str(folder)
 
@@ -27,19 +29,19 @@ def dense(folder, vectors, ids, *, kind="exact", encoder=ENCODER):
 def words(folder, texts):
     passages = [Passage(id, text) for id, text in texts.items()]
     job = FolderJob("index", "index", str(folder))
-    index_class("bm25s").build(passages, job.begin(), IndexSettings())
+    get_index_class("bm25s").build(passages, job.begin(), IndexSettings())
     job.finish(type="bm25s", encoder=None, corpus=None)
     return str(folder)
 
 
 def opened(*folders, **settings):
-    return Collection(list(folders), SearchSettings(**settings))
+    return IndexGroup(list(folders), SearchSettings(**settings))
 
 
 def test_a_document_scores_as_its_best_passage(tmp_path):
     # Document a: passages of 3 and 9; b: 5; c: 5. So a 9, then c before b, for the id is larger.
     folder = dense(tmp_path / "i", [[3.0], [9.0], [5.0], [5.0]], ["a#0", "a#1", "b#0", "c#0"])
-    found = search(opened(folder), ["q"], np.float32([[1]]), RankingOptions(10, document_id))
+    found = search(opened(folder), ["q"], np.float32([[1]]), RankingOptions(10, parse_document_id))
     assert found == [[("a", 9.0), ("c", 5.0), ("b", 5.0)]]
 
 
@@ -47,7 +49,7 @@ def test_a_search_goes_deeper_until_it_has_enough_documents(tmp_path):
     # The best 30 passages are all of document a; the next are b's and c's.
     ids = [f"a#{n}" for n in range(30)] + ["b#0", "c#0"]
     folder = dense(tmp_path / "i", [[100.0 - n] for n in range(30)] + [[2.0], [1.0]], ids)
-    found = search(opened(folder), ["q"], np.float32([[1]]), RankingOptions(2, document_id))
+    found = search(opened(folder), ["q"], np.float32([[1]]), RankingOptions(2, parse_document_id))
     assert found == [[("a", 100.0), ("b", 2.0)]]
 
 
@@ -56,7 +58,7 @@ def test_documents_tied_at_the_cut_are_ordered_by_descending_id(tmp_path):
     ids = ["a#9", "b#8", "c#7", "d#6"]
     folder = dense(tmp_path / "i", np.ones((4, 1)), ids)
     backwards = {"a#9": "z1", "b#8": "z2", "c#7": "z3", "d#6": "a"}.__getitem__
-    assert search(opened(folder), ["q"], np.float32([[1]]), RankingOptions(2, document_id)) == [
+    assert search(opened(folder), ["q"], np.float32([[1]]), RankingOptions(2, parse_document_id)) == [
         [("d", 1.0), ("c", 1.0)]
     ]
     assert search(opened(folder), ["q"], np.float32([[1]]), RankingOptions(2, backwards)) == [
@@ -98,15 +100,15 @@ def test_indexes_and_queries_that_do_not_fit_are_rejected(tmp_path):
     for other, problem in zip(others, ["another encoder", "dimension 2", "of type bm25s"], strict=True):
         with pytest.raises(MismatchError, match=problem):
             opened(one, other)
-    with pytest.raises(MismatchError, match="dimension 2; those of the queries have 3"):
+    with pytest.raises(MismatchError, match="dimension 2, but the query vectors have dimension 3"):
         opened(wider).search(np.ones((1, 3), np.float32), 1)
-    with pytest.raises(UsageError, match="name it with `model`"):
+    with pytest.raises(UsageError, match="does not record the encoder of its vectors"):
         QueryEncoder(opened(dense(tmp_path / "n", [[1.0]], ["a"], encoder=None)), SearchSettings())(["a query"])
-    passages = embeddings(tmp_path / "p", [[1.0]])
-    queries = embeddings(tmp_path / "o", [[1.0]], role="query", encoder=encoder)
+    passages = write_embeddings(tmp_path / "p", [[1.0]])
+    queries = write_embeddings(tmp_path / "o", [[1.0]], role="query", encoder=encoder)
     for index, source, problem in [
-        (one, passages, "holds vectors of passages"),
-        (one, queries, "another encoder"),
+        (one, passages, "contains vectors of passages"),
+        (one, queries, "another model"),
         (bm25, queries, "index of words"),
     ]:
         with pytest.raises(MismatchError, match=problem):
@@ -119,12 +121,12 @@ def test_an_empty_query_finds_nothing_and_is_counted(tmp_path):
     found = dict(ask(queries, RankingOptions(1)))
     assert [found[id][0][0] if found[id] else None for id in ("q1", "q2", "q3")] == ["d1", None, "d2"]
     assert list(found) == ["q1", "q2", "q3"]
-    assert ask.empty == 1
+    assert ask.num_empty == 1
 
 
 def test_stored_vectors_are_queries(tmp_path):
     folder = dense(tmp_path / "i", [[1.0, 0], [0, 1]], ["a", "b"])
-    source = embeddings(tmp_path / "q", [[2, 1], [0, 5]], ["q1", "q2"], role="query", shard_size=1)
+    source = write_embeddings(tmp_path / "q", [[2, 1], [0, 5]], ["q1", "q2"], role="query", shard_size=1)
     ask = StoredQueries(opened(folder), source)
     assert dict(ask(list(ask), RankingOptions(2))) == {"q1": [("a", 2.0), ("b", 1.0)], "q2": [("b", 5.0), ("a", 0.0)]}
 
@@ -133,9 +135,9 @@ def test_stored_vectors_are_queries(tmp_path):
 @pytest.mark.parametrize("kind", ["exact", "flat"])
 def test_non_finite_query_vectors_are_reported(tmp_path, kind, bad):
     folder = dense(tmp_path / "i", [[1.0, 0], [0, 1]], ["a", "b"], kind=kind)
-    source = embeddings(tmp_path / "q", [[2, 1], [0, 5], [1, 1]], ["q1", "q2", "q3"], role="query", shard_size=2)
+    source = write_embeddings(tmp_path / "q", [[2, 1], [0, 5], [1, 1]], ["q1", "q2", "q3"], role="query", shard_size=2)
     np.save(tmp_path / "q" / "00000.npy", np.float32([[2, 1], [0, bad]]))
-    rewrite_record(tmp_path / "q")
+    rewrite_manifest(tmp_path / "q")
     ask = StoredQueries(opened(folder), source)
     with pytest.raises(DrtkError, match=r"q/00000\.npy: row 1: the vector of 'q2' has NaN or infinite numbers"):
         dict(ask(list(ask), RankingOptions(2)))
@@ -147,7 +149,7 @@ def test_a_non_finite_vector_in_an_index_is_reported(tmp_path):
     folder = dense(tmp_path / "i", [[1.0, 0], [0, 1], [2, 2]], ["a", "b", "c"])
     for bad in (np.nan, np.inf):
         np.save(tmp_path / "i" / "vectors.npy", np.float32([[1, 0], [0, bad], [2, 2]]))
-        rewrite_record(tmp_path / "i")
+        rewrite_manifest(tmp_path / "i")
         with pytest.raises(DrtkError, match=r"i: the score of 'b' is NaN or infinite"):
             opened(folder).search(np.float32([[1, 1]]), 1)
 
@@ -167,24 +169,24 @@ def test_queries_are_scaled_to_length_one_for_cosine(tmp_path):
 
 
 def test_an_index_is_made_of_passages_of_one_encoder_and_of_no_part_twice(tmp_path):
-    one = embeddings(tmp_path / "one", [[1.0]], ["a"], part=(1, 2))
-    again = embeddings(tmp_path / "again", [[1.0]], ["b"], part=(1, 2))
-    other = embeddings(tmp_path / "other", [[1.0]], ["c"], encoder=ENCODER | {"digest": "2" * 32})
-    queries = embeddings(tmp_path / "q", [[1.0]], role="query")
+    one = write_embeddings(tmp_path / "one", [[1.0]], ["a"], part=(1, 2))
+    again = write_embeddings(tmp_path / "again", [[1.0]], ["b"], part=(1, 2))
+    other = write_embeddings(tmp_path / "other", [[1.0]], ["c"], encoder=ENCODER | {"digest": "2" * 32})
+    queries = write_embeddings(tmp_path / "q", [[1.0]], role="query")
     with pytest.raises(MismatchError, match="is part 1 of 2, as"):
         open_embeddings([one, again])
     with pytest.raises(MismatchError, match="another encoder"):
         open_embeddings([one, other])
     with pytest.raises(MismatchError, match="vectors of queries"):
         open_embeddings([queries])
-    vectors, facts = open_embeddings([one, embeddings(tmp_path / "two", [[2.0]], ["d"], part=(2, 2))])
+    vectors, facts = open_embeddings([one, write_embeddings(tmp_path / "two", [[2.0]], ["d"], part=(2, 2))])
     assert list(vectors.ids()) == ["a", "d"]
     assert (facts["encoder"], facts["dimension"], facts["corpus"]) == (ENCODER, 1, None)
 
 
 def test_paths_are_indexes_and_one_source_of_queries(tmp_path):
     index = dense(tmp_path / "i", [[1.0]], ["a"])
-    vectors = embeddings(tmp_path / "q", [[1.0]], role="query")
+    vectors = write_embeddings(tmp_path / "q", [[1.0]], role="query")
     (tmp_path / "queries.jsonl").write_text("")
     file = str(tmp_path / "queries.jsonl")
     assert sort_paths([index]) == ([index], None)

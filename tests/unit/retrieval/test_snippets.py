@@ -1,7 +1,7 @@
 """What is shown of a passage on the terminal."""
 
 from drtk.records import Passage
-from drtk.retrieval.snippets import format_passages, matched_stems, snippet
+from drtk.retrieval.snippets import extract_snippet, format_passages, stem_query_words
 
 
 def starred(word):
@@ -9,19 +9,19 @@ def starred(word):
 
 
 def test_words_that_carry_meaning_are_matched_by_their_stems():
-    assert matched_stems("How do I open the files?") == {"open", "file"}
-    assert matched_stems("what is it") == {"what", "is", "it"}  # nothing else to go by
+    assert stem_query_words("How do I open the files?") == {"open", "file"}
+    assert stem_query_words("what is it") == {"what", "is", "it"}  # nothing else to go by
 
 
 def test_a_short_text_is_shown_whole_on_one_line():
     text = "Opening a file\n  returns a stream."
-    assert snippet(text, matched_stems("open files"), mark=starred) == "*Opening* a *file* returns a stream."
+    assert extract_snippet(text, stem_query_words("open files"), mark=starred) == "*Opening* a *file* returns a stream."
 
 
 def test_a_snippet_holds_the_place_where_most_different_words_stand_together():
     filler = " ".join(f"w{n}" for n in range(80))
     text = f"file file file. {filler}. Later one opens a file there. {filler}"
-    found = snippet(text, matched_stems("open a file"), words=20, mark=starred)
+    found = extract_snippet(text, stem_query_words("open a file"), words=20, mark=starred)
     assert "one *opens* a *file* there" in found
     assert found.startswith("… ")
     assert found.endswith(" …")
@@ -30,13 +30,13 @@ def test_a_snippet_holds_the_place_where_most_different_words_stand_together():
 
 def test_a_snippet_begins_with_the_sentence_of_its_first_match_where_that_is_near():
     text = " ".join(f"w{n}" for n in range(60)) + ". The small door opens at noon. " + "x " * 60
-    assert snippet(text, matched_stems("opens"), words=20).startswith("… The small door opens at noon.")
+    assert extract_snippet(text, stem_query_words("opens"), words=20).startswith("… The small door opens at noon.")
 
 
 def test_without_a_match_the_beginning_is_shown():
     text = " ".join(f"w{n}" for n in range(60))
-    assert snippet(text, matched_stems("zebra"), words=5) == "w0 w1 w2 w3 w4 …"
-    assert snippet("", matched_stems("zebra")) == ""
+    assert extract_snippet(text, stem_query_words("zebra"), words=5) == "w0 w1 w2 w3 w4 …"
+    assert extract_snippet("", stem_query_words("zebra")) == ""
 
 
 def test_answers_are_wrapped_to_the_width_and_marks_do_not_count():

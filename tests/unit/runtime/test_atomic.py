@@ -13,7 +13,7 @@ import pytest
 
 from drtk.data.corpus_store import CorpusStore
 from drtk.data.embeddings import ShardWriter
-from drtk.runtime.atomic import commit, identity, manifest_beside, recover, write_json
+from drtk.runtime.atomic import commit, get_file_manifest_path, identify_file, recover, write_json
 from drtk.runtime.filter_job import FilterJob
 from drtk.runtime.folder_job import FolderJob
 from drtk.runtime.integrity import read_json
@@ -101,7 +101,7 @@ def test_small_files_and_caches_are_flushed(
 def test_the_manifest_of_a_removed_part_is_not_given_to_another_file(tmp_path: Path) -> None:
     part, final = tmp_path / "out.part", tmp_path / "out"
     final.write_bytes(b"old")
-    write_json(manifest_beside(part), {"bytes": 99})
+    write_json(get_file_manifest_path(part), {"bytes": 99})
     assert not recover(final)
     assert os.listdir(tmp_path) == ["out"]
 
@@ -110,11 +110,11 @@ def test_a_finished_part_replaces_only_the_file_that_its_commit_found(tmp_path: 
     part, final = tmp_path / "out.part", tmp_path / "out"
     part.write_bytes(b"new")
     final.write_bytes(b"old")
-    write_json(manifest_beside(part), {"bytes": 3, "replaces": identity(final)})
+    write_json(get_file_manifest_path(part), {"bytes": 3, "replaces": identify_file(final)})
     final.write_bytes(b"precious")
     assert not recover(final)
     assert final.read_bytes() == b"precious"
-    write_json(manifest_beside(part), {"bytes": 3, "replaces": identity(final)})
+    write_json(get_file_manifest_path(part), {"bytes": 3, "replaces": identify_file(final)})
     assert recover(final)
     assert sorted(os.listdir(tmp_path)) == ["out", "out.meta.json"]
     assert read_json(tmp_path / "out.meta.json") == {"bytes": 3}

@@ -12,7 +12,7 @@ import pytest
 
 from drtk.errors import DrtkError, MismatchError, UsageError
 from drtk.runtime import manifest
-from drtk.runtime.filter_job import Done, FilterJob, Journal
+from drtk.runtime.filter_job import FilterJob, Journal, WindowResult
 from drtk.runtime.integrity import read_json
 from drtk.runtime.manifest import is_done
 from drtk.runtime.streams import open_input, read_lines
@@ -161,7 +161,7 @@ def test_a_folder_replaced_during_a_run_is_recorded_as_it_was_at_the_beginning(t
     model.mkdir()
     (model / "config.json").write_bytes(b"{}")
     (model / "model.safetensors").write_bytes(b"old")
-    before, settings = manifest.folder_entry(model), {"model": str(model)}
+    before, settings = manifest.describe_folder(model), {"model": str(model)}
 
     def replacing(stop: str) -> Callable[[list[dict[str, Any]]], Iterable[bytes]]:
         return lambda window: (model / "model.safetensors").write_bytes(b"new") and copied(window, stop)
@@ -187,7 +187,7 @@ def test_with_force_and_resume_an_unchanged_source_resumes_and_a_changed_one_beg
     def attempt(work: Callable[..., Iterator[bytes]], **given: Any) -> None:
         made = job(tmp_path / "out", settings={"paths": [str(source)]}, **given)
         made.check()
-        made.run((orjson.loads(line) for _, line in made.intake.lines(str(source))), work)
+        made.run((orjson.loads(line) for _, line in made.tracker.iter_lines(str(source))), work)
 
     with pytest.raises(Interrupted):
         attempt(stopping_at(25))
@@ -209,7 +209,7 @@ def test_an_input_read_before_the_records_may_be_touched_but_not_changed(tmp_pat
     def attempt(work: Callable[..., Iterator[bytes]], **given: Any) -> None:
         made = job(tmp_path / "out", **given)
         made.check()
-        assert len(list(made.intake.lines(str(judged)))) == 1
+        assert len(list(made.tracker.iter_lines(str(judged)))) == 1
         made.run(RECORDS, work)
 
     with pytest.raises(Interrupted):
@@ -273,17 +273,17 @@ def test_a_second_pass_sees_all_lines_and_its_failure_keeps_the_first_pass(tmp_p
     worked: list[str] = []
     output = tmp_path / f"out{suffix}"
 
-    def work(windows: Iterator[list[dict[str, Any]]]) -> Iterator[Done]:
+    def work(windows: Iterator[list[dict[str, Any]]]) -> Iterator[WindowResult]:
         for window in windows:
             worked.extend(record["_id"] for record in window)
-            yield Done(orjson.dumps(record) + b"\n" for record in window)
+            yield WindowResult(orjson.dumps(record) + b"\n" for record in window)
 
-    def number(lines: Callable[[], Iterator[bytes]], stop: int = 99) -> Iterator[Done]:
+    def number(lines: Callable[[], Iterator[bytes]], stop: int = 99) -> Iterator[WindowResult]:
         total = sum(1 for _ in lines())
         for at, line in enumerate(lines()):
             if at == stop:
                 raise Interrupted
-            yield Done([b"%d %s\n" % (total, line)], {"seen": 1})
+            yield WindowResult([b"%d %s\n" % (total, line)], {"seen": 1})
 
     with pytest.raises(Interrupted):
         job(output).run_windows(iter(RECORDS), work, revise=lambda lines: number(lines, 12))

@@ -15,7 +15,7 @@ from drtk.runtime import folder_job as folders
 from drtk.runtime.folder_job import FolderJob
 from drtk.runtime.integrity import read_json
 from drtk.runtime.manifest import is_done, read_manifest
-from tests.running import piped, torchrun
+from tests.run_commands import make_torchrun_variables, open_pipe
 
 
 def job(path: Path, **given: Any) -> FolderJob:
@@ -127,9 +127,9 @@ def test_resuming_with_another_stream_is_rejected_and_force_begins_again(tmp_pat
     def read(content: bytes, **given: Any) -> FolderJob:
         made = job(tmp_path / "out", **given)
         made.check()
-        with piped(content) as name:
-            assert [line for _, line in made.intake.lines(name)]
-        for entry in made.intake.inputs:
+        with open_pipe(content) as name:
+            assert [line for _, line in made.tracker.iter_lines(name)]
+        for entry in made.tracker.inputs:
             entry["path"] = "/dev/fd/63"  # the number that a shell gives its first pipe each time
         return made
 
@@ -256,7 +256,7 @@ def test_only_the_first_of_several_processes_creates_and_finishes_the_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = begin(tmp_path / "out")
-    for name, value in torchrun(rank=1, processes=2).items():
+    for name, value in make_torchrun_variables(rank=1, processes=2).items():
         monkeypatch.setenv(name, value)
     other = job(tmp_path / "out")
     other.check()

@@ -11,10 +11,10 @@ import pytest
 import zstandard
 
 from drtk.errors import DrtkError, RecordError, UsageError
-from drtk.runtime.inputs import Intake
+from drtk.runtime.inputs import InputTracker
 from drtk.runtime.manifest import find_inputs, is_unchanged
 from drtk.runtime.streams import digest_file
-from tests.running import piped
+from tests.run_commands import open_pipe
 
 
 class Stdin:
@@ -25,12 +25,12 @@ class Stdin:
 def test_an_input_read_to_its_end_has_size_time_and_digest_and_another_no_digest(tmp_path: Path) -> None:
     path = tmp_path / "a.zst"
     path.write_bytes(zstandard.ZstdCompressor().compress(b"one\ntwo\n"))
-    facts, partly, intake = path.stat(), Intake(), Intake()
-    assert next(partly.lines(str(path))) == (1, b"one")
+    facts, partly, tracker = path.stat(), InputTracker(), InputTracker()
+    assert next(partly.iter_lines(str(path))) == (1, b"one")
     assert [(entry["bytes"], entry["digest"]) for entry in partly.inputs] == [(facts.st_size, None)]
-    assert list(intake.lines(str(path))) == [(1, b"one"), (2, b"two")]
+    assert list(tracker.iter_lines(str(path))) == [(1, b"one"), (2, b"two")]
     entry = {"path": str(path), "bytes": facts.st_size, "digest": digest_file(path), "mtime_ns": facts.st_mtime_ns}
-    assert intake.inputs == [entry]
+    assert tracker.inputs == [entry]
 
 
 def test_the_digest_of_stdin_is_that_of_the_same_bytes_in_a_file(
@@ -39,77 +39,77 @@ def test_the_digest_of_stdin_is_that_of_the_same_bytes_in_a_file(
     content = zstandard.ZstdCompressor().compress(b"one\n" * 100_000)
     (tmp_path / "a").write_bytes(content)
     monkeypatch.setattr(sys, "stdin", Stdin(content))
-    intake = Intake()
-    assert len(list(intake.lines("-"))) == 100_000
-    assert intake.inputs == [{"path": "-", "bytes": len(content), "digest": digest_file(tmp_path / "a")}]
+    tracker = InputTracker()
+    assert len(list(tracker.iter_lines("-"))) == 100_000
+    assert tracker.inputs == [{"path": "-", "bytes": len(content), "digest": digest_file(tmp_path / "a")}]
 
 
 def test_a_pipe_is_recorded_like_stdin_and_can_be_only_one_input() -> None:
-    intake = Intake()
-    with piped(b"one\ntwo\n") as pipe:
-        assert intake.peek(pipe).startswith(b"one\n")
-        assert [line for _, line in intake.lines(pipe)] == [b"one", b"two"]
+    tracker = InputTracker()
+    with open_pipe(b"one\ntwo\n") as pipe:
+        assert tracker.peek(pipe).startswith(b"one\n")
+        assert [line for _, line in tracker.iter_lines(pipe)] == [b"one", b"two"]
         digest = hashlib.blake2b(b"one\ntwo\n", digest_size=16).hexdigest()
-        assert intake.inputs == [{"path": pipe, "bytes": 8, "digest": digest}]
-        assert not is_unchanged(intake.inputs[0])
+        assert tracker.inputs == [{"path": pipe, "bytes": 8, "digest": digest}]
+        assert not is_unchanged(tracker.inputs[0])
         assert find_inputs({"with": [pipe]}) == []
         with pytest.raises(UsageError, match=f"{pipe} can be read only once"):
-            next(intake.lines(pipe))
+            next(tracker.iter_lines(pipe))
 
 
 def test_a_kept_pipe_can_be_read_again() -> None:
-    with piped(b"one\n") as pipe:
-        intake = Intake()
+    with open_pipe(b"one\n") as pipe:
+        tracker = InputTracker()
         with pytest.raises(UsageError, match=f"{pipe} can be only one of the inputs"):
-            intake.keep(pipe, pipe)
-        intake.keep("a file", pipe)
-        assert list(intake.lines(pipe)) == list(intake.lines(pipe)) == [(1, b"one")]
-        copy = Path(intake.stand_ins[pipe])
-        del intake
+            tracker.copy_streams(pipe, pipe)
+        tracker.copy_streams("a file", pipe)
+        assert list(tracker.iter_lines(pipe)) == list(tracker.iter_lines(pipe)) == [(1, b"one")]
+        copy = Path(tracker.stand_ins[pipe])
+        del tracker
         assert not copy.exists()
 
 
 def test_a_closed_stdin_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", None)
     with pytest.raises(DrtkError, match="<stdin>: is closed"):
-        next(Intake().lines("-"))
+        next(InputTracker().iter_lines("-"))
 
 
 def test_blocks_are_the_bytes_and_their_errors_have_a_line(tmp_path: Path) -> None:
     path = tmp_path / "a"
     whole = zstandard.ZstdCompressor().compress(b"one\n" * 100_000)
     path.write_bytes(whole)
-    intake = Intake()
-    assert b"".join(intake.blocks(str(path), size=1000)) == b"one\n" * 100_000
-    assert intake.inputs[0]["digest"] == digest_file(path)
+    tracker = InputTracker()
+    assert b"".join(tracker.iter_blocks(str(path), size=1000)) == b"one\n" * 100_000
+    assert tracker.inputs[0]["digest"] == digest_file(path)
     path.write_bytes(whole[:-4])
     with pytest.raises(RecordError, match=r"a:\d+: compressed data ends early"):
-        list(Intake().blocks(str(path)))
+        list(InputTracker().iter_blocks(str(path)))
 
 
 def test_bad_records_are_skipped_up_to_the_limit() -> None:
-    intake = Intake(skip_bad=2)
+    tracker = InputTracker(skip_bad=2)
     for number in (1, 2):
-        intake.forgive(RecordError(f"a:{number}", "not JSON"))
-    assert intake.bad == 2
+        tracker.skip_or_raise(RecordError(f"a:{number}", "not JSON"))
+    assert tracker.bad == 2
     with pytest.raises(RecordError, match="a:3: not JSON"):
-        intake.forgive(RecordError("a:3", "not JSON"))
-    assert intake.bad == 2
+        tracker.skip_or_raise(RecordError("a:3", "not JSON"))
+    assert tracker.bad == 2
 
 
 @pytest.mark.parametrize("packed", [False, True])
 def test_a_peeked_stream_is_kept_whole(monkeypatch: pytest.MonkeyPatch, packed: bool) -> None:
     content = b"one\ntwo\n" * 5000
     monkeypatch.setattr(sys, "stdin", Stdin(zstandard.ZstdCompressor().compress(content) if packed else content))
-    intake = Intake()
-    assert intake.peek("-").startswith(b"one\ntwo")
-    intake.keep("-")
+    tracker = InputTracker()
+    assert tracker.peek("-").startswith(b"one\ntwo")
+    tracker.copy_streams("-")
     for _ in range(2):
-        assert [line for _, line in intake.lines("-")] == [b"one", b"two"] * 5000
-    (entry,) = intake.inputs
+        assert [line for _, line in tracker.iter_lines("-")] == [b"one", b"two"] * 5000
+    (entry,) = tracker.inputs
     assert (entry["path"], entry["bytes"]) == ("-", len(content))
     assert entry["digest"]
-    copy = Path(intake.stand_ins["-"])
+    copy = Path(tracker.stand_ins["-"])
     assert copy.exists()
-    del intake
+    del tracker
     assert not copy.exists()

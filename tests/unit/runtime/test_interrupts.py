@@ -16,8 +16,8 @@ import pytest
 
 from drtk.errors import DrtkError
 from drtk.runtime import atomic, filter_job, streams
-from drtk.runtime.atomic import hold_interrupts
-from drtk.runtime.filter_job import Done, FilterJob
+from drtk.runtime.atomic import delay_interrupts
+from drtk.runtime.filter_job import FilterJob, WindowResult
 from drtk.runtime.streams import Output
 
 FILES = {module.__file__ for module in (atomic, filter_job, streams)}
@@ -60,8 +60,8 @@ def run(output: Path, *, twice: bool = False, **given: Any) -> None:
     """A filter that copies, or one that does so in two passes."""
     job = FilterJob("copy", "corpus", str(output), {"depth": 3}, window=WINDOW, **given)
     job.check()
-    pump = lambda windows: (Done(copied(window)) for window in windows)  # noqa: E731
-    revise = (lambda lines: (Done([line + b"\n"]) for line in lines())) if twice else None
+    pump = lambda windows: (WindowResult(copied(window)) for window in windows)  # noqa: E731
+    revise = (lambda lines: (WindowResult([line + b"\n"]) for line in lines())) if twice else None
     job.run_windows(RECORDS, pump, revise=revise)
 
 
@@ -71,8 +71,8 @@ WHOLE = b"".join(copied(RECORDS))
 def begun(output: Path) -> None:
     """Leave `output` as a run leaves it that was interrupted after its first window."""
 
-    def pump(windows: Iterator[list[Any]]) -> Iterator[Done]:
-        yield Done(copied(next(windows)))
+    def pump(windows: Iterator[list[Any]]) -> Iterator[WindowResult]:
+        yield WindowResult(copied(next(windows)))
         raise KeyboardInterrupt
 
     job = FilterJob("copy", "corpus", str(output), {"depth": 3}, window=WINDOW)
@@ -178,7 +178,7 @@ def test_an_interrupt_is_raised_at_the_end_of_the_block() -> None:
     done = []
 
     def act() -> None:
-        with hold_interrupts():
+        with delay_interrupts():
             signal.raise_signal(signal.SIGINT)
             done.append("all of it")
 

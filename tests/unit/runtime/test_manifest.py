@@ -11,17 +11,17 @@ import pytest
 
 from drtk.errors import DrtkError
 from drtk.runtime.atomic import write_json
-from drtk.runtime.inputs import Intake
+from drtk.runtime.inputs import InputTracker
 from drtk.runtime.integrity import read_json
 from drtk.runtime.manifest import (
     check_folder,
     complete_manifest,
+    create_manifest,
+    describe_folder,
     find_inputs,
-    folder_entry,
+    get_manifest_path,
     is_done,
     is_unchanged,
-    manifest_path,
-    new_manifest,
     read_manifest,
     write_manifest,
 )
@@ -35,17 +35,17 @@ def made(tmp_path: Path) -> tuple[Path, Path]:
     source, output = tmp_path / "in", tmp_path / "out"
     source.write_bytes(b"one\n")
     output.write_bytes(b"two\n")
-    intake = Intake()
-    list(intake.lines(str(source)))
-    manifest = new_manifest("corpus", SETTINGS, program="chunk")
-    manifest = complete_manifest(manifest, inputs=intake.inputs, counts={"in": 1}, seconds=0.5) | {"bytes": 4}
-    write_json(manifest_path(output), manifest)
+    tracker = InputTracker()
+    list(tracker.iter_lines(str(source)))
+    manifest = create_manifest("corpus", SETTINGS, program="chunk")
+    manifest = complete_manifest(manifest, inputs=tracker.inputs, counts={"in": 1}, seconds=0.5) | {"bytes": 4}
+    write_json(get_manifest_path(output), manifest)
     return source, output
 
 
 def test_a_manifest_records_command_settings_inputs_and_versions(tmp_path: Path) -> None:
     _, output = made(tmp_path)
-    manifest = read_json(manifest_path(output))
+    manifest = read_json(get_manifest_path(output))
     expected = {"kind", "program", "command", "settings", "inputs", "counts", "versions", "started", "seconds", "bytes"}
     assert set(manifest) == expected
     assert manifest["settings"] == {"policy": "words", "sizes": [1, 2], "model": None}
@@ -75,13 +75,13 @@ def test_a_changed_input_or_output_is_out_of_date_and_a_touched_input_is_compare
 
 def test_an_input_without_a_digest_is_compared_by_size_and_time_and_stdin_never_matches(tmp_path: Path) -> None:
     source, output = made(tmp_path)
-    manifest = read_json(manifest_path(output))
+    manifest = read_json(get_manifest_path(output))
     manifest["inputs"][0]["digest"] = None
-    write_json(manifest_path(output), manifest)
+    write_json(get_manifest_path(output), manifest)
     assert is_done(str(output), SETTINGS)
     os.utime(source, ns=(1, 1))
     assert not is_done(str(output), SETTINGS)
-    write_json(manifest_path(output), manifest | {"inputs": [{"path": "-", "bytes": 4, "digest": "x"}]})
+    write_json(get_manifest_path(output), manifest | {"inputs": [{"path": "-", "bytes": 4, "digest": "x"}]})
     assert not is_done(str(output), SETTINGS)
 
 
@@ -101,13 +101,13 @@ def test_a_folder_is_unchanged_while_its_files_have_the_same_content(tmp_path: P
     folder = model_folder(tmp_path)
     if has_manifest:
         (folder / "meta.json").write_bytes(b"{}")
-    entry = folder_entry(folder)
+    entry = describe_folder(folder)
     assert is_unchanged(entry)
     os.utime(folder / WEIGHTS, ns=(1, 1))  # copied, perhaps: another time, the same bytes
     assert is_unchanged(entry)
     (folder / WEIGHTS).write_bytes(b"5678")  # replaced by hand, meta.json as it was
     assert not is_unchanged(entry)
-    assert folder_entry(folder)["digest"] != entry["digest"]
+    assert describe_folder(folder)["digest"] != entry["digest"]
     (folder / WEIGHTS).write_bytes(b"1234")
     assert is_unchanged(entry)
     (folder / "added_tokens.json").write_bytes(b"")
@@ -123,14 +123,14 @@ def test_recorded_digests_are_used_until_a_file_is_touched(tmp_path: Path) -> No
     folder = model_folder(tmp_path)
     files = {WEIGHTS: {"bytes": 4, "digest": "f" * 32, "mtime_ns": (folder / WEIGHTS).stat().st_mtime_ns}}
     write_json(folder / "meta.json", {"files": files})
-    assert folder_entry(folder)["files"][WEIGHTS]["digest"] == "f" * 32
+    assert describe_folder(folder)["files"][WEIGHTS]["digest"] == "f" * 32
     (folder / WEIGHTS).write_bytes(b"5678")
     os.utime(folder / WEIGHTS, ns=(1, 1))  # an older file than the recorded one, as `cp -p` and `mv` leave it
-    assert folder_entry(folder)["files"][WEIGHTS]["digest"] == digest_file(folder / WEIGHTS)
+    assert describe_folder(folder)["files"][WEIGHTS]["digest"] == digest_file(folder / WEIGHTS)
     write_json(folder / "meta.json", {"files": {WEIGHTS: {"bytes": 4, "digest": "f" * 32}}})  # without times
-    assert folder_entry(folder)["files"][WEIGHTS]["digest"] == digest_file(folder / WEIGHTS)
+    assert describe_folder(folder)["files"][WEIGHTS]["digest"] == digest_file(folder / WEIGHTS)
     write_json(folder / "meta.json", {"files": [WEIGHTS]})  # as earlier versions list them
-    assert folder_entry(folder)["files"][WEIGHTS]["digest"] == digest_file(folder / WEIGHTS)
+    assert describe_folder(folder)["files"][WEIGHTS]["digest"] == digest_file(folder / WEIGHTS)
 
 
 @pytest.mark.parametrize("has_record", [True, False])
@@ -138,8 +138,8 @@ def test_files_that_do_not_belong_to_a_model_do_not_count(tmp_path: Path, has_re
     folder = model_folder(tmp_path)
     (folder / "README.md").write_bytes(b"about")
     if has_record:
-        write_manifest(folder, new_manifest("model", {}))
-    entry = folder_entry(folder)
+        write_manifest(folder, create_manifest("model", {}))
+    entry = describe_folder(folder)
     assert entry["files"].keys() == {"config.json", WEIGHTS, *(["meta.json"] if has_record else [])}
     for name in (
         *("README.md", "NOTES.txt", "tf_model.h5", "training_args.bin", "onnx/model.onnx", "run.trec.meta.json"),
@@ -148,7 +148,7 @@ def test_files_that_do_not_belong_to_a_model_do_not_count(tmp_path: Path, has_re
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_bytes(b"other")
     assert is_unchanged(entry)
-    assert folder_entry(folder) == entry
+    assert describe_folder(folder) == entry
 
 
 @pytest.mark.parametrize(
@@ -159,7 +159,7 @@ def test_weights_and_tokenizer_files_of_a_model_count(tmp_path: Path, name: str)
     folder = model_folder(tmp_path)
     (folder / name).parent.mkdir(exist_ok=True)
     (folder / name).write_bytes(b"1")
-    entry = folder_entry(folder)
+    entry = describe_folder(folder)
     (folder / name).write_bytes(b"2")
     os.utime(folder / name, ns=(1, 1))
     assert not is_unchanged(entry)
@@ -178,7 +178,7 @@ def test_warnings_of_edited_files_say_who_uses_them(
     folder = model_folder(tmp_path)
     (folder / name).parent.mkdir(exist_ok=True)
     (folder / name).write_bytes(b"{}")
-    write_manifest(folder, new_manifest("model", {}) | {"encoding": {"pooling": ["cls"]}})
+    write_manifest(folder, create_manifest("model", {}) | {"encoding": {"pooling": ["cls"]}})
     (folder / name).write_bytes(b"[]")
     check_folder(folder, read_json(folder / "meta.json"))
     assert caplog.text.endswith(f"{name}: its content changed after it was written; {result}\n")
@@ -189,9 +189,9 @@ def test_a_folder_among_the_inputs_is_compared_by_its_digest(tmp_path: Path) -> 
     folder = tmp_path / "index"
     folder.mkdir()
     (folder / "meta.json").write_bytes(b"{}")
-    manifest = read_json(manifest_path(output))
-    manifest["inputs"].append(folder_entry(folder))
-    write_json(manifest_path(output), manifest)
+    manifest = read_json(get_manifest_path(output))
+    manifest["inputs"].append(describe_folder(folder))
+    write_json(get_manifest_path(output), manifest)
     assert is_done(str(output), SETTINGS)
     (folder / "meta.json").write_bytes(b'{"kind": "index"}')
     assert not is_done(str(output), SETTINGS)

@@ -16,16 +16,18 @@ EVIL = '<script>alert(1)</script> & "it\'s"'
 
 def test_text_is_escaped_everywhere_and_tags_are_closed() -> None:
     parts = [
-        pages.heading(EVIL),
-        pages.paragraph(EVIL, kind="dim"),
-        pages.table([EVIL, "n"], [[Cell(EVIL), Cell(1.0, True, EVIL)]]),
-        pages.difference_bars([0.5, -0.25, 0.0], name=EVIL, unit=EVIL),
-        pages.pictures([pages.histogram([1.0], [0.5, 1.5], label=EVIL, caption=EVIL)]),
-        pages.details(EVIL, [pages.passage_item(EVIL, EVIL, EVIL, f"a {pages.MARK[0]}{EVIL}{pages.MARK[1]} b")]),
-        pages.paragraph(pages.shaded([(EVIL, 2.0), (" ", 0.0)], 2.0), kind="words"),
-        pages.bars([(EVIL, EVIL, 0.5)]),
+        pages.render_heading(EVIL),
+        pages.render_paragraph(EVIL, kind="dim"),
+        pages.render_table([EVIL, "n"], [[Cell(EVIL), Cell(1.0, True, EVIL)]]),
+        pages.render_difference_bars([0.5, -0.25, 0.0], name=EVIL, unit=EVIL),
+        pages.render_figures([pages.render_histogram([1.0], [0.5, 1.5], label=EVIL, caption=EVIL)]),
+        pages.render_details(
+            EVIL, [pages.render_passage_item(EVIL, EVIL, EVIL, f"a {pages.MARK[0]}{EVIL}{pages.MARK[1]} b")]
+        ),
+        pages.render_paragraph(pages.render_shaded_words([(EVIL, 2.0), (" ", 0.0)], 2.0), kind="words"),
+        pages.render_bar_table([(EVIL, EVIL, 0.5)]),
     ]
-    text = "\n".join(pages.page(EVIL, parts, subtitle=EVIL))
+    text = "\n".join(pages.render_page(EVIL, parts, subtitle=EVIL))
     assert "<script" not in text
     body = ElementTree.fromstring(text[text.index("<body>") : text.index("</html>")].replace("<br>", "<br/>"))
     assert [mark.text for mark in body.iter("mark")] == [EVIL]
@@ -45,14 +47,14 @@ def test_text_is_escaped_everywhere_and_tags_are_closed() -> None:
     ],
 )
 def test_ticks_are_round_numbers(low: float, high: float, least: float, cover: bool, expected: list[float]) -> None:
-    assert pages.round_ticks(low, high, 3 if cover else 5, least=least, cover=cover) == pytest.approx(expected)
+    assert pages.compute_ticks(low, high, 3 if cover else 5, least=least, cover=cover) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(
     ("shares", "edges"), [([0.75, 0.25], [0.5, 1.5, 2.5]), ([0.1, 0.0, 0.9], [-0.25, 0.0, 0.25, 0.5])]
 )
 def test_bars_of_a_histogram_stand_above_their_values(shares: Sequence[float], edges: Sequence[float]) -> None:
-    figure = ElementTree.fromstring(pages.histogram(shares, edges, label="share", caption="ranks"))
+    figure = ElementTree.fromstring(pages.render_histogram(shares, edges, label="share", caption="ranks"))
     places = {text.text or "": (float(text.get("x", "")), float(text.get("y", ""))) for text in figure.iter("text")}
     drawn = [[float(bar.get(name, "")) for name in ("x", "y", "width", "height")] for bar in figure.iter("rect")]
     bottom = places["0%"][1] - 4
@@ -66,7 +68,7 @@ def test_bars_of_a_histogram_stand_above_their_values(shares: Sequence[float], e
 
 
 def test_bars_of_differences_go_up_and_down_from_the_middle() -> None:
-    chart = ElementTree.fromstring(pages.difference_bars([0.4, 1e-12, -0.2], name="RR", unit="query", zero=1e-9))
+    chart = ElementTree.fromstring(pages.render_difference_bars([0.4, 1e-12, -0.2], name="RR", unit="query", zero=1e-9))
     up, down = list(chart.iter("rect"))
     axis = next(chart.iter("line")).get("y1")
     assert (up.get("class"), down.get("class")) == ("up", "down")

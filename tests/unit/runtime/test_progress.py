@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from drtk.runtime.progress import Progress, detail, log, name_options, set_verbosity, warn
+from drtk.runtime.progress import Progress, log, log_detail, name_options, set_verbosity, warn
 
 
 class Terminal(io.StringIO):
@@ -35,7 +35,7 @@ def test_quiet_keeps_warnings_and_verbose_adds_detail(
     capfd: pytest.CaptureFixture[str], quiet: bool, verbose: bool, told: list[str]
 ) -> None:
     set_verbosity(quiet=quiet, verbose=verbose)
-    log("seen"), detail("more"), warn("warned")
+    log("seen"), log_detail("more"), warn("warned")
     found = capfd.readouterr()
     assert found.err.splitlines() == [f"drtk: {message}" for message in told]
     assert found.out == ""

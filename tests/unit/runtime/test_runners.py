@@ -13,8 +13,8 @@ from types import SimpleNamespace
 import pytest
 
 from drtk.errors import DrtkError, RecordError, UsageError
-from drtk.runtime.filter_job import Done, FilterJob
-from drtk.runtime.run_ray import _in_order
+from drtk.runtime.filter_job import FilterJob, WindowResult
+from drtk.runtime.run_ray import _iter_in_order
 from drtk.runtime.runners import BatchFunction, RunnerSettings, map_windows, run_filter
 
 
@@ -29,14 +29,14 @@ class Squares(BatchFunction):
     def prepare(self, records: list[int]) -> list[tuple[int, int]]:
         return [(number, number * number) for number in records]
 
-    def __call__(self, prepared: list[tuple[int, int]]) -> Done:
+    def __call__(self, prepared: list[tuple[int, int]]) -> WindowResult:
         for number, _ in prepared:
             if number == self._faulty:
                 raise RecordError("here:1", "cannot be squared")
             if number == self._deadly and not self._marker.exists():
                 self._marker.touch()
                 os.kill(os.getpid(), signal.SIGKILL)
-        return Done(
+        return WindowResult(
             [f"{number} {square}\n".encode() for number, square in prepared],
             {"even": sum(n % 2 == 0 for n, _ in prepared)},
         )
@@ -122,9 +122,9 @@ def test_on_ray_errors_are_raised_and_finished_windows_are_kept(tmp_path: Path, 
 def test_results_of_ray_are_yielded_in_the_order_of_the_windows() -> None:
     ray = SimpleNamespace(exceptions=SimpleNamespace(RayError=RuntimeError))
     rows = [{"number": number, "made": pickle.dumps(f"result {number}")} for number in (5, 7, 6, 4)]
-    assert list(_in_order(iter(rows), 4, 4, ray)) == [f"result {number}" for number in (4, 5, 6, 7)]
+    assert list(_iter_in_order(iter(rows), 4, 4, ray)) == [f"result {number}" for number in (4, 5, 6, 7)]
     with pytest.raises(DrtkError, match="1 windows came back without a result"):
-        list(_in_order(iter(rows[:3]), 5, 4, ray))
+        list(_iter_in_order(iter(rows[:3]), 5, 4, ray))
 
 
 def test_a_batch_function_is_closed_after_the_last_window_and_after_an_error() -> None:

@@ -10,8 +10,8 @@ import pytest
 from drtk.errors import DrtkError, MismatchError, RecordError, UsageError
 from drtk.runtime.filter_job import FilterJob
 from drtk.runtime.folder_job import FolderJob
-from drtk.runtime.sharding import is_distributed, parse_part, rank, sample_evenly, select_part, world_size
-from tests.running import torchrun
+from drtk.runtime.sharding import get_rank, get_world_size, is_distributed, parse_part, sample_evenly, select_part
+from tests.run_commands import make_torchrun_variables
 
 
 def test_a_part_takes_every_so_manieth_window() -> None:
@@ -35,7 +35,7 @@ def test_so_many_of_all_are_spread_evenly() -> None:
 
 
 def test_stray_variables_of_torchrun_have_no_effect(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = torchrun(rank=1, processes=2)
+    whole = make_torchrun_variables(rank=1, processes=2)
     needed = [name for name in whole if name != "LOCAL_WORLD_SIZE"]
     job = FolderJob("make", "model", str(tmp_path / "m"))
     job.begin()
@@ -47,11 +47,11 @@ def test_stray_variables_of_torchrun_have_no_effect(tmp_path: Path, monkeypatch:
             for name in names:
                 given.setenv(name, whole[name])
             assert is_distributed() == (len(names) == 5)
-            assert (rank(), world_size()) == ((1, 2) if len(names) == 5 else (0, 1))
+            assert (get_rank(), get_world_size()) == ((1, 2) if len(names) == 5 else (0, 1))
             if len(names) < 5:
                 with pytest.raises(DrtkError, match="exists already"):
                     FolderJob("make", "model", str(tmp_path / "m")).check()
-    for name, value in torchrun(rank=0, processes=1).items():
+    for name, value in make_torchrun_variables(rank=0, processes=1).items():
         monkeypatch.setenv(name, value)
     assert not is_distributed()
 

@@ -10,10 +10,22 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from drtk.query_expansion.train_generator import answer_target, initial_capitals, sentence_target, title_target
+from drtk.query_expansion.train_generator import (
+    build_title_target,
+    capitalize_words,
+    select_answer_target,
+    select_sentence_target,
+)
 from drtk.records import Passage
-from drtk.text.answers import PatternMatch, TokenMatch, answer_tokens, exact_match, normalize_answer, token_f1
-from drtk.text.expanded_text import expanded_query, plain_query
+from drtk.text.answers import (
+    PatternMatcher,
+    TokenMatcher,
+    compute_token_f1,
+    is_exact_match,
+    normalize_answer,
+    tokenize_answer,
+)
+from drtk.text.expanded_text import expand_query, format_query
 from drtk.text.sentences import split_plain_sentences
 from tests.reference import answers as reference
 from tests.reference import queries
@@ -38,23 +50,23 @@ DPR_TABLE = [
 
 def test_token_match() -> None:
     for answer, text, contained in DPR_TABLE:
-        assert TokenMatch([answer])(text) is contained, answer
-    assert not TokenMatch(["", " \u200b"])  # DPR's code lets an empty answer match everything
-    assert not TokenMatch([""])("anything")
-    assert TokenMatch(["", "thing"])("any thing")
-    assert TokenMatch(["nowhere", "Paris"])("It is paris.")
+        assert TokenMatcher([answer])(text) is contained, answer
+    assert not TokenMatcher(["", " \u200b"])  # DPR's code lets an empty answer match everything
+    assert not TokenMatcher([""])("anything")
+    assert TokenMatcher(["", "thing"])("any thing")
+    assert TokenMatcher(["nowhere", "Paris"])("It is paris.")
 
 
 @pytest.mark.filterwarnings("error")
 def test_pattern_match() -> None:
-    assert PatternMatch([r"19\d\d"])("in 1984, and")
-    assert PatternMatch(["PARIS|rome"])("to Rome")
-    assert PatternMatch(["^two$"])("one\ntwo\nthree")
-    assert not PatternMatch(["^two$"])("one two three")
-    assert PatternMatch([BEYONCE])(unicodedata.normalize("NFD", BEYONCE))
-    assert not PatternMatch(["(unclosed"])("(unclosed")
-    assert PatternMatch(["(unclosed", "fine"]).invalid == ["(unclosed"]
-    assert PatternMatch(["[[]x"])("a [x")  # without a warning
+    assert PatternMatcher([r"19\d\d"])("in 1984, and")
+    assert PatternMatcher(["PARIS|rome"])("to Rome")
+    assert PatternMatcher(["^two$"])("one\ntwo\nthree")
+    assert not PatternMatcher(["^two$"])("one two three")
+    assert PatternMatcher([BEYONCE])(unicodedata.normalize("NFD", BEYONCE))
+    assert not PatternMatcher(["(unclosed"])("(unclosed")
+    assert PatternMatcher(["(unclosed", "fine"]).invalid == ["(unclosed"]
+    assert PatternMatcher(["[[]x"])("a [x")  # without a warning
 
 
 def test_exact_match_and_f1() -> None:
@@ -67,15 +79,15 @@ def test_exact_match_and_f1() -> None:
         ("the", "a", True),  # both are empty without articles
         ("The  Eiffel Tower!", "eiffel tower", True),
     ):
-        assert exact_match(prediction, ["something else", answer]) is equal, prediction
+        assert is_exact_match(prediction, ["something else", answer]) is equal, prediction
     # Punctuation before articles: "A.N." becomes "an", which is an article.
     assert normalize_answer("A.N. answer") == "answer"
     assert normalize_answer("the-the") == "thethe"
     # "tower paris" and "eiffel tower in paris": 2 shared, precision 2/2, recall 2/4: F1 = 2*2/(2+4)
-    assert token_f1("the tower, Paris", ["Eiffel Tower in Paris"]) == pytest.approx(2 / 3)
-    assert token_f1("x", ["y", "x y"]) == pytest.approx(2 / 3)
-    assert token_f1("the", ["a"]) == 1.0
-    assert token_f1("the", ["b"]) == 0.0
+    assert compute_token_f1("the tower, Paris", ["Eiffel Tower in Paris"]) == pytest.approx(2 / 3)
+    assert compute_token_f1("x", ["y", "x y"]) == pytest.approx(2 / 3)
+    assert compute_token_f1("the", ["a"]) == 1.0
+    assert compute_token_f1("the", ["b"]) == 0.0
 
 
 # Against loops written from the description of the methods.
@@ -100,10 +112,10 @@ def respell(text: str, how: int) -> str:
 @given(TEXT, st.lists(TEXT, max_size=2), st.tuples(st.integers(0, 60), st.integers(0, 60)), st.integers(0, 7))
 @example(text="\u039f\u03a3'\u0391", others=["\u03bf\u03c2"], cut=(0, 0), how=0)
 def test_token_match_is_that_of_the_reference(text: str, others: list[str], cut: tuple[int, int], how: int) -> None:
-    assert answer_tokens(text) == reference.tokens(text)
+    assert tokenize_answer(text) == reference.tokens(text)
     answers = [respell(text[cut[0] : cut[0] + cut[1]], how), *others]
     wanted = any(reference.tokens(answer) and reference.stands_in(answer, text) for answer in answers)
-    assert TokenMatch(answers)(text) is wanted
+    assert TokenMatcher(answers)(text) is wanted
     if all(reference.tokens(answer) for answer in answers if answer.strip()):
         assert reference.has_answer(answers, text) is wanted
 
@@ -115,7 +127,7 @@ def test_token_match_is_that_of_the_reference(text: str, others: list[str], cut:
 )
 @example(pattern=" ", text="to be")
 def test_pattern_match_is_that_of_the_reference(pattern: str, text: str) -> None:
-    assert PatternMatch([pattern])(text) is reference.has_answer([pattern], text, regex=True)
+    assert PatternMatcher([pattern])(text) is reference.has_answer([pattern], text, regex=True)
 
 
 @settings(max_examples=150)
@@ -125,7 +137,7 @@ def test_pattern_match_is_that_of_the_reference(pattern: str, text: str) -> None
 def test_exact_match_is_that_of_the_reference(prediction: str, golds: list[str], how: int, taken: bool) -> None:
     golds = [*golds, respell(prediction, how)] if taken else golds
     assert normalize_answer(prediction) == reference.normal(prediction)
-    assert exact_match(prediction, golds) is bool(reference.exact_match(prediction, golds))
+    assert is_exact_match(prediction, golds) is bool(reference.exact_match(prediction, golds))
 
 
 @given(
@@ -135,19 +147,19 @@ def test_exact_match_is_that_of_the_reference(prediction: str, golds: list[str],
 )
 def test_capitals_of_an_answer_are_those_of_the_reference(words: list[str]) -> None:
     answer = " ".join(words)
-    assert initial_capitals(answer) == queries.initial_capitals(answer)
+    assert capitalize_words(answer) == queries.initial_capitals(answer)
     if answer:
-        assert answer_target([answer], case="initial") == queries.initial_capitals(answer)
-        assert answer_target([answer], case="kept") == answer
+        assert select_answer_target([answer], case="initial") == queries.initial_capitals(answer)
+        assert select_answer_target([answer], case="kept") == answer
 
 
 def test_queries_are_those_of_the_reference() -> None:
     for question in ("who wrote hamlet", " who wrote hamlet?", "who wrote hamlet?\n", "who? where??", " ?", ""):
-        assert plain_query(question).split() == queries.plain(question).split()
-        expanded = expanded_query(question, "a play")
+        assert format_query(question).split() == queries.plain(question).split()
+        expanded = expand_query(question, "a play")
         assert expanded.split() == queries.expanded(question, "a play").split()
         if question.strip(" ?"):
-            assert (plain_query(question), expanded) == (queries.plain(question), queries.expanded(question, "a play"))
+            assert (format_query(question), expanded) == (queries.plain(question), queries.expanded(question, "a play"))
 
 
 def sample_hits(rng: random.Random, answers: list[str]) -> list[Passage]:
@@ -169,10 +181,10 @@ def test_targets_of_generators_are_those_of_the_reference() -> None:
         answers = rng.choice([["Ripon Falls"], ["speke", "1858"], ["Beyonc\u00e9"], ["never said"]])
         passages = sample_hits(rng, [answer.upper() for answer in answers if answer != "never said"])
         hits = [Found(passage.id, passage.text, passage.title) for passage in passages]
-        contains = TokenMatch(answers)
-        assert sentence_target(passages, contains) == queries.sentence_target(
+        contains = TokenMatcher(answers)
+        assert select_sentence_target(passages, contains) == queries.sentence_target(
             hits, answers, split=split_plain_sentences
         )
         for mode in ("all", "first"):
             titles = queries.title_targets(hits, answers, every=mode == "all")
-            assert title_target(passages, contains, mode=mode, separator=" | ") == (" | ".join(titles) or None)  # type: ignore[arg-type]
+            assert build_title_target(passages, contains, mode=mode, separator=" | ") == (" | ".join(titles) or None)  # type: ignore[arg-type]

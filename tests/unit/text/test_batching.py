@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from drtk.models.checkpoint import load_encoder
 from drtk.records import Passage, Query
-from drtk.text.batching import TextTokenizer, Tokens, batches_by_length, groups_by_length
-from tests.tiny import tiny_model
+from drtk.text.batching import TextTokenizer, TokenizedTexts, group_by_length, iter_batches_by_length
+from tests.tiny_models import save_tiny_encoder
 
-TOKENS = Tokens.of([[5, 6, 7], [8], [9, 4]], [[0, 0, 1], [0], [0, 1]])
+TOKENS = TokenizedTexts.from_lists([[5, 6, 7], [8], [9, 4]], [[0, 0, 1], [0], [0, 1]])
 
 
 def test_padding_on_the_right():
@@ -33,7 +33,7 @@ def test_padding_on_the_left_and_rows_in_any_order():
 
 @given(lengths=st.lists(st.integers(0, 300), max_size=60), budget=st.integers(1, 2000), most=st.integers(1, 10))
 def test_batches_hold_every_row_once_and_keep_the_budget(lengths: list[int], budget: int, most: int):
-    batches = list(batches_by_length(np.array(lengths, dtype=np.int64), budget=budget, most=most))
+    batches = list(iter_batches_by_length(np.array(lengths, dtype=np.int64), budget=budget, most=most))
     assert sorted(row for batch in batches for row in batch) == list(range(len(lengths)))
     for batch in batches:
         assert len(batch) <= most
@@ -44,7 +44,7 @@ def test_batches_hold_every_row_once_and_keep_the_budget(lengths: list[int], bud
 
 @pytest.fixture(scope="module")
 def tokenizer(tmp_path_factory: pytest.TempPathFactory):
-    return load_encoder(tiny_model(tmp_path_factory.mktemp("model"))).tokenizer
+    return load_encoder(save_tiny_encoder(tmp_path_factory.mktemp("model"))).tokenizer
 
 
 def pieces(tokenizer, items: list, **changes: object) -> list[str]:
@@ -115,10 +115,10 @@ def test_nothing_gives_nothing(tokenizer):
 def test_groups_part_where_padding_would_cost_more_than_another_group():
     # lengths 10 10 9 2 2: one group costs 5 * 10 = 50; parted before the 2s 3 * 10 + 2 * 2 = 34 and another group
     lengths = np.array([2, 10, 9, 2, 10])
-    assert [rows.tolist() for rows in groups_by_length(lengths, overhead=15)] == [[1, 4, 2], [0, 3]]
-    assert [rows.tolist() for rows in groups_by_length(lengths, overhead=17)] == [[1, 4, 2, 0, 3]]
-    assert [rows.tolist() for rows in groups_by_length(lengths, overhead=0.5)] == [[1, 4], [2], [0, 3]]
-    assert groups_by_length(np.array([], dtype=np.int64), overhead=1) == []
+    assert [rows.tolist() for rows in group_by_length(lengths, overhead=15)] == [[1, 4, 2], [0, 3]]
+    assert [rows.tolist() for rows in group_by_length(lengths, overhead=17)] == [[1, 4, 2, 0, 3]]
+    assert [rows.tolist() for rows in group_by_length(lengths, overhead=0.5)] == [[1, 4], [2], [0, 3]]
+    assert group_by_length(np.array([], dtype=np.int64), overhead=1) == []
 
 
 @given(lengths=st.lists(st.integers(1, 12), min_size=1, max_size=8), overhead=st.integers(0, 20))
@@ -126,7 +126,7 @@ def test_no_other_way_to_part_them_costs_less(lengths: list[int], overhead: int)
     def cost(groups: list[list[int]]) -> int:
         return sum(max(group) * len(group) + overhead for group in groups)
 
-    found = groups_by_length(np.array(lengths), overhead=overhead)
+    found = group_by_length(np.array(lengths), overhead=overhead)
     assert sorted(np.concatenate(found).tolist()) == list(range(len(lengths)))
     ordered = sorted(lengths, reverse=True)
     ways = []

@@ -13,7 +13,7 @@ import pytest
 
 from drtk.cli.main import app
 from drtk.errors import DrtkError, UsageError
-from tests.running import stopped_at
+from tests.run_commands import stop_at
 from tests.unit.text.small_tokenizers import word_pieces
 
 
@@ -153,10 +153,10 @@ def test_rejected_options(run, tmp_path, arguments, error, message):
 def test_a_stopped_run_with_workers_resumes(run, tmp_path, signal_number):
     documents = [{"_id": str(n), "text": f"He went {n} times. She came. " * (n % 60)} for n in range(600)]
     options = ["--max-words", 20, "--short-prob", 0.3, "--punkt-mb", 0.05]
-    rows, _ = run(documents, *options, "--workers", 1)
+    rows, _ = run(documents, *options, "--num-workers", 1)
     cut = tmp_path / "cut.jsonl"
-    call = ["chunk", tmp_path / "in.jsonl", *options, "--workers", 2, "-o", cut]
-    process = stopped_at(f"{cut}.part.json", *call, stderr=subprocess.PIPE, start_new_session=True)
+    call = ["chunk", tmp_path / "in.jsonl", *options, "--num-workers", 2, "-o", cut]
+    process = stop_at(f"{cut}.part.json", *call, stderr=subprocess.PIPE, start_new_session=True)
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
     workers = children.read_text().split() if children.exists() else []
     if signal_number == signal.SIGINT:  # sent to parent and workers, as a terminal does
@@ -184,7 +184,7 @@ def is_alive(pid):
 def test_ten_megabytes_on_one_line_take_bounded_memory(tmp_path):
     text = "There he bought 3.5 apples. He ate the apples, every one of them, in the park there. " * 125_000
     write(tmp_path / "in.jsonl", [{"_id": "big", "text": text}])
-    call = ["drtk", "chunk", "in.jsonl", "-o", "out.jsonl", "--workers", "1", "--punkt-mb", "0.1"]
+    call = ["drtk", "chunk", "in.jsonl", "-o", "out.jsonl", "--num-workers", "1", "--punkt-mb", "0.1"]
     # The process reads its own peak: that of wait4 includes the memory of the parent before the fork.
     program = f"""
 import atexit, pathlib, sys

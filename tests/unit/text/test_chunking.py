@@ -12,7 +12,7 @@ from drtk.errors import UsageError
 from drtk.records import Passage
 from drtk.text.chunking import Chunker, check_settings, group_sentences, needs_sentences, split_blocks
 from drtk.text.config import ChunkSettings
-from drtk.text.rng import between
+from drtk.text.rng import sample_integer
 from drtk.text.sentences import train_model
 from drtk.text.tokenizers import load_tokenizer, serialize_tokenizer
 from tests.unit.text.small_tokenizers import byte_pieces, sentence_pieces, word_pieces
@@ -100,7 +100,10 @@ ANY_LENGTHS = st.lists(st.integers(0, 40))
 def test_every_unit_is_in_one_group_in_order(lengths, cap, seed, policy):
     everything = [(sentence, unit) for sentence, length in enumerate(lengths) for unit in range(length)]
     assert units(group_sentences(policy, lengths, cap)) == everything
-    assert units(group_sentences(policy, lengths, cap, target=lambda group: between(1, cap, seed, group))) == everything
+    assert (
+        units(group_sentences(policy, lengths, cap, target=lambda group: sample_integer(1, cap, seed, group)))
+        == everything
+    )
 
 
 @given(ANY_LENGTHS, st.integers(1, 30), st.integers(0, 3))

@@ -4,20 +4,30 @@ from __future__ import annotations
 
 from statistics import mean
 
-from drtk.text.rng import between, uniform
+from drtk.text.rng import sample_integer, sample_uniform
 
 
 def test_a_draw_depends_on_its_key_alone():
-    assert uniform(7, "doc", 3) == uniform(7, "doc", 3)
-    assert len({uniform(7, "doc", 3), uniform(8, "doc", 3), uniform(7, "dob", 3), uniform(7, "doc", 4)}) == 4
-    assert uniform("ab", "c") != uniform("a", "bc")
+    assert sample_uniform(7, "doc", 3) == sample_uniform(7, "doc", 3)
+    assert (
+        len(
+            {
+                sample_uniform(7, "doc", 3),
+                sample_uniform(8, "doc", 3),
+                sample_uniform(7, "dob", 3),
+                sample_uniform(7, "doc", 4),
+            }
+        )
+        == 4
+    )
+    assert sample_uniform("ab", "c") != sample_uniform("a", "bc")
 
 
 def test_draws_spread_evenly_over_the_unit_interval():
-    draws = [uniform("spread", number) for number in range(10_000)]
+    draws = [sample_uniform("spread", number) for number in range(10_000)]
     assert 0 <= min(draws) < max(draws) < 1
     assert abs(mean(draws) - 0.5) < 0.015  # five standard errors: 5 * 0.2887 / sqrt(10000) = 0.0144
 
 
 def test_both_ends_of_a_range_are_drawn():
-    assert {between(2, 4, "ends", number) for number in range(100)} == {2, 3, 4}
+    assert {sample_integer(2, 4, "ends", number) for number in range(100)} == {2, 3, 4}

@@ -12,14 +12,14 @@ from drtk.runtime.folder_job import FolderJob
 from drtk.text.config import SampleSettings
 from drtk.text.sample_collection import (
     is_query,
+    make_public_name,
     make_sample,
     parse_docstrings,
-    public_name,
     remove_markup,
     sample_pairs,
     split_summary,
 )
-from drtk.text.words import words
+from drtk.text.words import extract_words
 
 SOURCE = r'''
 """A module about rivers.
@@ -124,8 +124,8 @@ def test_summaries(text, summary, rest):
 def test_markup_and_names():
     marked = "A :class:`~torch.Tensor` of ``x`` and [`~a.Trainer`], *so* **bold** :py:func:`text <place>`"
     assert remove_markup(marked) == "A torch.Tensor of x and a.Trainer, *so* bold text"
-    assert public_name("numpy.linalg._linalg.solve") == "numpy.linalg.solve"
-    assert public_name("_pydecimal.Decimal") == "pydecimal.Decimal"
+    assert make_public_name("numpy.linalg._linalg.solve") == "numpy.linalg.solve"
+    assert make_public_name("_pydecimal.Decimal") == "pydecimal.Decimal"
 
 
 BODY = "It takes a number of things into account, among them the weather of the day and the depth of the water. "
@@ -202,7 +202,7 @@ def test_a_sample_of_installed_packages(package, tmp_path):
     texts = [json.loads(line)["text"] for line in files["queries.jsonl"].splitlines()]
     assert len({text.lower() for text in texts}) == len(texts)
     for text, document in zip(texts, files["documents.jsonl"].splitlines(), strict=True):
-        assert " ".join(words(text)) not in " ".join(words(json.loads(document)["text"]))
+        assert " ".join(extract_words(text)) not in " ".join(extract_words(json.loads(document)["text"]))
 
     manifest = json.loads((tmp_path / "b" / "meta.json").read_text())
     assert set(manifest["packages"]) == {"rivers", "numpy"}

@@ -19,7 +19,7 @@ def model():
 
 
 def cut(model, text):
-    return [text[begin:end] for begin, end in SentenceSplitter(model).spans(text)]
+    return [text[begin:end] for begin, end in SentenceSplitter(model).find_spans(text)]
 
 
 def test_abbreviations_numbers_and_closing_marks_stay_with_their_sentence(model):
@@ -48,7 +48,7 @@ def test_blocks_give_the_sentences_that_the_whole_text_gives(model, monkeypatch)
 
 def test_ten_megabytes_without_a_space_come_back_whole(model):
     text = "x" * 10_000_000
-    spans = SentenceSplitter(model).spans(text)
+    spans = SentenceSplitter(model).find_spans(text)
     assert spans[0][0] == 0
     assert spans[-1][1] == len(text)
     assert all(end == begin for (_, end), (begin, _) in pairwise(spans))
@@ -57,7 +57,7 @@ def test_ten_megabytes_without_a_space_come_back_whole(model):
 def test_looking_up_words_does_not_make_the_model_grow(model):
     splitter = SentenceSplitter(model)
     before = len(splitter._punkt._params.ortho_context)
-    splitter.spans("Zyx. Wvu. Tsr. Qpo. J. Nml etc. kji.")
+    splitter.find_spans("Zyx. Wvu. Tsr. Qpo. J. Nml etc. kji.")
     assert len(splitter._punkt._params.ortho_context) == before
 
 

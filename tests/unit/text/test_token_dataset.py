@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from drtk.errors import DrtkError, MismatchError, RecordError
-from drtk.runtime.inputs import Intake
+from drtk.runtime.inputs import InputTracker
 from drtk.text import token_dataset
 from drtk.text.token_dataset import TokenCorpus
 from drtk.text.token_writer import group_documents
@@ -85,7 +85,7 @@ def tokens(tokenizer: str, text) -> str:
 def test_texts_and_titles(opened, pieces, monkeypatch):
     rows = (passage("p1", "a wording b", title="ab"), passage("p2"))
     for largest in (60, 1 << 15):  # the first id that two bytes with a flag cannot hold
-        monkeypatch.setattr(WordPieceTokenizer, "largest", largest)
+        monkeypatch.setattr(WordPieceTokenizer, "max_id", largest)
         monkeypatch.setenv("DRTK_CACHE", os.environ["DRTK_CACHE"] + str(largest))
         corpus = opened(*rows)
         assert [corpus.id(row) for row in range(len(corpus))] == ["p1", "p2"]
@@ -136,9 +136,9 @@ def test_byte_level_words_begin_at_the_space_marker(opened, folders):
 
 
 def test_a_special_token_in_a_text_belongs_to_no_word(opened):
-    from tests.tiny import minilm
+    from tests.tiny_models import find_minilm
 
-    corpus = opened(passage("p", "one [SEP] two three"), passage("q", "four five six"), name=minilm())
+    corpus = opened(passage("p", "one [SEP] two three"), passage("q", "four five six"), name=find_minilm())
     assert corpus.text(0).words.tolist() == [0, -1, 1, 2]
     assert corpus.text(1).words.tolist() == [0, 1, 2]
 
@@ -194,7 +194,7 @@ def test_passages_of_documents_in_reading_order(opened):
     assert [corpus.document(row) for row in range(6)] == [0, 1, 0, 1, 0, 2]
     assert [corpus.span(document).tolist() for document in range(corpus.documents)] == [[2, 4, 0], [3, 1], [5]]
     assert [corpus.following(row) for row in range(6)] == [None, None, 4, 1, 0, None]
-    assert corpus.shared_documents.tolist() == [0, 1]
+    assert corpus.multi_passage_documents.tolist() == [0, 1]
     # Without positions, the order of the file.
     corpus = opened(*(passage(id, metadata={"source_id": "A"}) for id in ("c", "a", "b")), wants={"documents"})
     assert corpus.span(0).tolist() == [0, 1, 2]
@@ -306,10 +306,10 @@ def test_malformed_fields_can_be_skipped(opened, field, more, problem):
     with pytest.raises(RecordError, match=r"c.jsonl:2: " + problem):
         opened(*rows, wants={field})
     for _ in range(2):  # tokenized, and then cached
-        intake = Intake(skip_bad=1)
-        corpus = opened(*rows, wants={field}, intake=intake)
+        tracker = InputTracker(skip_bad=1)
+        corpus = opened(*rows, wants={field}, tracker=tracker)
         assert [corpus.id(row) for row in range(len(corpus))] == ["p1", "p3"]
-        assert intake.bad == 1
+        assert tracker.bad == 1
     with pytest.raises(RecordError, match=r"c.jsonl:2: "):  # the cache skipped more than this run allows
         opened(*rows, wants={field})
 
@@ -357,9 +357,9 @@ def test_unreadable_inputs(tmp_path, pieces, monkeypatch):
 def test_the_cache_depends_on_content_tokenizer_and_fields(tmp_path, folders, pieces, calls):
     row = passage("p1", queries=["a"])
     source = write(tmp_path / "c.jsonl", row)
-    first, second = Intake(), Intake()
-    one = TokenCorpus.open(source, pieces, intake=first)
-    assert TokenCorpus.open(source, pieces, intake=second).text(0).ids.tolist() == one.text(0).ids.tolist()
+    first, second = InputTracker(), InputTracker()
+    one = TokenCorpus.open(source, pieces, tracker=first)
+    assert TokenCorpus.open(source, pieces, tracker=second).text(0).ids.tolist() == one.text(0).ids.tolist()
     assert first.inputs == second.inputs
     assert first.inputs[0]["digest"]
     copy = write(tmp_path / "copy.jsonl", row)

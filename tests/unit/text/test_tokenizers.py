@@ -14,9 +14,9 @@ def test_pieces_are_counted_and_cut_at_words(make, tmp_path):
     folder = make(tmp_path)
     counter = WordPieceCounter(serialize_tokenizer(load_tokenizer(folder), folder))
     texts = ["the cat sat", "", "unbelievable!", "naïve 10,000 €"]
-    assert counter.count(texts) == [len(counter.units(text).begins) for text in texts]
+    assert counter.count(texts) == [len(counter.split_units(text).begins) for text in texts]
     assert counter.count([""]) == [0]
-    units = counter.units("the unbelievable cat")
+    units = counter.split_units("the unbelievable cat")
     assert len(units.begins) > 3  # a word has several pieces
     allowed = {begin for begin, may_cut in zip(units.begins, units.may_cut, strict=True) if may_cut}
     assert allowed <= {0, 3, 4, 16, 17}  # a piece may begin with the space before its word
@@ -26,16 +26,16 @@ def test_pieces_are_counted_and_cut_at_words(make, tmp_path):
 
 def test_units(tmp_path):
     folder = word_pieces(tmp_path)
-    units = WordPieceCounter(serialize_tokenizer(load_tokenizer(folder), folder)).units("word wording word")
+    units = WordPieceCounter(serialize_tokenizer(load_tokenizer(folder), folder)).split_units("word wording word")
     assert units == Units([0, 5, 9, 13], [True, True, False, True])  # word | word ##ing | word
-    assert units.boundary(0, 2) == 1  # not between "word" and "##ing"
-    assert units.boundary(1, 2) == 2  # a single word is cut
+    assert units.find_boundary(0, 2) == 1  # not between "word" and "##ing"
+    assert units.find_boundary(1, 2) == 2  # a single word is cut
     units = Units([0, 0, 0, 1, 1, 1], [True, False, False, False, False, False])  # two letters of three bytes, one word
-    assert units.boundary(0, 5) == 3
-    assert units.boundary(0, 2) == 3  # not within the first letter
-    assert units.boundary(3, 4) == 6
+    assert units.find_boundary(0, 5) == 3
+    assert units.find_boundary(0, 2) == 3  # not within the first letter
+    assert units.find_boundary(3, 4) == 6
     assert WordCounter().count(["a  b\tc", "", " x "]) == [3, 0, 1]
-    assert WordCounter().units("a  bc d") == Units([0, 3, 6], [True, True, True])
+    assert WordCounter().split_units("a  bc d") == Units([0, 3, 6], [True, True, True])
 
 
 def test_loading(tmp_path):

@@ -9,9 +9,9 @@ import pytest
 from drtk.errors import DrtkError, MismatchError, RecordError
 from drtk.records import Passage
 from drtk.text.word_pieces import (
-    Pieces,
+    WordPieces,
     WordPieceTokenizer,
-    WordPlaces,
+    WordPositions,
     find_words,
     get_splitter,
     locate_passage_words,
@@ -20,9 +20,9 @@ from drtk.text.word_pieces import (
     split_plain,
     split_treebank,
 )
-from tests.tiny import minilm, tiny_model
+from tests.tiny_models import find_minilm, save_tiny_encoder
 
-NONE = Pieces([], [], [])
+NONE = WordPieces([], [], [])
 
 
 def cut(text: str, spans: list[tuple[int, int]]) -> list[str]:
@@ -31,7 +31,7 @@ def cut(text: str, spans: list[tuple[int, int]]) -> list[str]:
 
 @pytest.fixture(scope="module")
 def tokenizer() -> WordPieceTokenizer:
-    return WordPieceTokenizer(minilm())
+    return WordPieceTokenizer(find_minilm())
 
 
 def test_pieces_of_a_long_text(tokenizer) -> None:
@@ -45,13 +45,13 @@ def test_pieces_of_a_long_text(tokenizer) -> None:
 
 def test_words_of_pieces() -> None:
     # "ab c-d": pieces ab, c, -, d; words "ab", "c-d".
-    pieces = Pieces([1, 2, 3, 4], [(0, 2), (3, 4), (4, 5), (5, 6)], [0, 1, 2, 3])
+    pieces = WordPieces([1, 2, 3, 4], [(0, 2), (3, 4), (4, 5), (5, 6)], [0, 1, 2, 3])
     assert find_words(pieces, [(0, 2), (3, 6)]) == [0, 1, 1, 1]
     assert find_words(pieces, [(3, 6)]) == [-1, 0, 0, 0]
     assert find_words(pieces, []) == [-1, -1, -1, -1]
     # A byte-level piece may begin with the space before its word.
-    assert find_words(Pieces([1, 2], [(0, 2), (2, 5)], [0, 1]), [(0, 2), (3, 5)]) == [0, 1]
-    assert split_by_pieces("the cat-s", Pieces([1, 2, 3], [(0, 3), (3, 7), (7, 9)], [0, 1, 1])) == [(0, 3), (4, 9)]
+    assert find_words(WordPieces([1, 2], [(0, 2), (2, 5)], [0, 1]), [(0, 2), (3, 5)]) == [0, 1]
+    assert split_by_pieces("the cat-s", WordPieces([1, 2, 3], [(0, 3), (3, 7), (7, 9)], [0, 1, 1])) == [(0, 3), (4, 9)]
 
 
 def test_splits_of_words(tokenizer) -> None:
@@ -74,16 +74,16 @@ def test_splits_of_words(tokenizer) -> None:
 
 
 def test_tokenizers_are_compared_by_their_pieces(tmp_path) -> None:
-    one = WordPieceTokenizer(str(tiny_model(tmp_path / "a")))
-    one.check(WordPieceTokenizer(str(tiny_model(tmp_path / "b"))))
+    one = WordPieceTokenizer(str(save_tiny_encoder(tmp_path / "a")))
+    one.check(WordPieceTokenizer(str(save_tiny_encoder(tmp_path / "b"))))
     with pytest.raises(MismatchError, match=r"word pieces of .*c, not for those of .*a"):
-        one.check(WordPieceTokenizer(str(tiny_model(tmp_path / "c", vocab_size=120))))
+        one.check(WordPieceTokenizer(str(save_tiny_encoder(tmp_path / "c", vocab_size=120))))
     with pytest.raises(DrtkError, match="no such folder"):
         WordPieceTokenizer("./nothing/here")
 
 
 def test_places_of_words(tmp_path) -> None:
-    tokenizer = WordPieceTokenizer(str(tiny_model(tmp_path / "m")))
+    tokenizer = WordPieceTokenizer(str(save_tiny_encoder(tmp_path / "m")))
     text = "Rivers, riverengines rivers"
     (pieces,) = tokenizer([text])
     (places,) = locate_words([text], tokenizer, "basic")
@@ -91,8 +91,8 @@ def test_places_of_words(tmp_path) -> None:
     assert [pieces.offsets[head][0] for head in places.heads] == [0, 8, 21]
     assert len(pieces.ids) > 4  # riverengines has several pieces
     assert list(places.first().items()) == [("rivers", 0), ("riverengines", places.heads[1])]
-    one, other = WordPlaces([5, 6], ["a", "b"], [0, 1]), WordPlaces([7, 8, 9], ["c"], [2])
-    assert one.append(other) == WordPlaces([5, 6, 7, 8, 9], ["a", "b", "c"], [0, 1, 4])
+    one, other = WordPositions([5, 6], ["a", "b"], [0, 1]), WordPositions([7, 8, 9], ["c"], [2])
+    assert one.append(other) == WordPositions([5, 6, 7, 8, 9], ["a", "b", "c"], [0, 1, 4])
 
     passage = Passage("p", "rivers", "engines", extra={"queries": ["violins", "planets"], "more": "gardens"})
     (places,) = locate_passage_words([passage], tokenizer, "basic", expand=("queries", "more"))

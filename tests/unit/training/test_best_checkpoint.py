@@ -10,13 +10,13 @@ import torch
 
 from drtk.errors import DrtkError
 from drtk.training.best_checkpoint import (
-    Selection,
-    Selections,
-    cut_log,
-    folder_of,
-    last_checkpoint,
+    ModelSelection,
+    ModelSelections,
+    find_last_checkpoint,
+    get_selection_folder,
     load_weights,
     save_weights,
+    truncate_log,
 )
 
 
@@ -26,7 +26,9 @@ class Scripted:
     def __init__(self, folder: Path, values: list[float], *, by: str = "rougeL", patience: int | None = None) -> None:
         self.model = torch.nn.Linear(1, 1, bias=False)
         figures = iter(values)
-        self.selection = Selection(self.model, lambda: {by: next(figures)}, folder, by=by, every=10, patience=patience)
+        self.selection = ModelSelection(
+            self.model, lambda: {by: next(figures)}, folder, by=by, every=10, patience=patience
+        )
 
     def at(self, step: int) -> bool:
         torch.nn.init.constant_(self.model.weight, float(step))
@@ -92,20 +94,23 @@ RANKS = {"a": [5.0, 3.0, 4.0, 2.0], "b": [1.0, 2.0, 6.0, 6.0]}  # lower is bette
 def test_several_selections_keep_their_own_weights_through_a_crash(tmp_path: Path):
     model, folder = torch.nn.Linear(1, 1, bias=False), tmp_path / "checkpoints"
 
-    def selections(patience: int | None = None) -> Selections:
+    def selections(patience: int | None = None) -> ModelSelections:
         def evaluate(name: str) -> Callable[[], dict[str, float]]:
             return lambda: {name: RANKS[name][round(model.weight.item()) // 10 - 1]}
 
         options = {"every": 10, "patience": patience, "lower": True}
-        return Selections(
-            {name: Selection(model, evaluate(name), folder_of(folder, name), by=name, **options) for name in RANKS}
+        return ModelSelections(
+            {
+                name: ModelSelection(model, evaluate(name), get_selection_folder(folder, name), by=name, **options)
+                for name in RANKS
+            }
         )
 
-    def at(step: int, each: Selections) -> dict[str, float]:
+    def at(step: int, each: ModelSelections) -> dict[str, float]:
         torch.nn.init.constant_(model.weight, float(step))
         return each.measure(step)
 
-    def best(each: Selections) -> dict[str, float]:
+    def best(each: ModelSelections) -> dict[str, float]:
         saved: dict[str, float] = {}
         facts = each.conclude(model, lambda name: saved.update({name: model.weight.item()}))
         assert {name: float(fact["step"]) for name, fact in facts.items()} == saved
@@ -153,14 +158,14 @@ def test_the_last_complete_checkpoint_is_found_and_incomplete_ones_are_deleted(t
         (tmp_path / f"checkpoint-{number}").mkdir()
     (tmp_path / "checkpoint-5" / "complete").touch()
     (tmp_path / "checkpoint-10" / "complete").touch()
-    assert last_checkpoint(tmp_path) == tmp_path / "checkpoint-10"
+    assert find_last_checkpoint(tmp_path) == tmp_path / "checkpoint-10"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint-10", "checkpoint-5"]
-    assert last_checkpoint(tmp_path / "nowhere") is None
+    assert find_last_checkpoint(tmp_path / "nowhere") is None
 
 
 @pytest.mark.parametrize(("step", "kept"), [(5, '{"step": 0, "dev": 1}\n{"step": 5, "loss": 2}\n'), (-1, "")])
 def test_a_log_is_cut_where_training_continues(tmp_path: Path, step: int, kept: str):
     log = tmp_path / "log.jsonl"
     log.write_text('{"step": 0, "dev": 1}\n{"step": 5, "loss": 2}\n{"step": 10, "loss": 1}\n[5]\n{"step": "5"}\n{"st')
-    cut_log(log, step=step)
+    truncate_log(log, step=step)
     assert log.read_text() == kept

@@ -10,22 +10,22 @@ import pytest
 from drtk.models.biencoder import load_towers
 from drtk.training.dataset import SampledExamples, collate
 from drtk.training.examples import PackedExamples
-from tests.finetuning import Corpus, examples
-from tests.tiny import collection, tiny_model
+from tests.retriever_setup import MemoryCorpus, make_examples
+from tests.tiny_models import make_collection, save_tiny_encoder
 
 COUNT = 12
 
 
 def draws(**changes: Any) -> SampledExamples:
-    packed = PackedExamples(examples(COUNT), scored=True)
-    queries = {row["_id"]: row["text"] for row in collection(COUNT)[1]}
+    packed = PackedExamples(make_examples(COUNT), scored=True)
+    queries = {row["_id"]: row["text"] for row in make_collection(COUNT)[1]}
     given = {"batch": 4, "steps": 30, "negatives": 2, "seed": 5, "with_scores": True, "with_positives": True}
-    return SampledExamples(packed, queries=queries, corpus=Corpus(COUNT), **given | changes)
+    return SampledExamples(packed, queries=queries, corpus=MemoryCorpus(COUNT), **given | changes)
 
 
 def test_scores_belong_to_the_passages_drawn():
     known = {}
-    for example in examples(COUNT):
+    for example in make_examples(COUNT):
         for side, ids in (("positives", example.positives), ("negatives", example.negatives)):
             known |= {(example.query_id, side, id): score for id, score in zip(ids, example.scores[side], strict=True)}
     for number in range(40):
@@ -49,22 +49,22 @@ def test_positives_take_turns_or_the_first_is_the_one():
 
 
 def test_tensors_are_as_long_as_they_need_be(tmp_path: Path):
-    tower = load_towers(str(tiny_model(tmp_path / "m")), overrides={}, untied=False)["passage"]
+    tower = load_towers(str(save_tiny_encoder(tmp_path / "m")), overrides={}, untied=False)["passage"]
     found = draws()
     chosen = [next(n for n in range(COUNT) if found[n].key[2] == id) for id in ("q1", "q2")]
     batch = collate(
-        [found[number] for number in chosen], query=tower.tokenizing("query"), passage=tower.tokenizing("passage")
+        [found[number] for number in chosen], query=tower.get_tokenizer("query"), passage=tower.get_tokenizer("passage")
     )
     assert batch["positives"].shape == (2, 2)  # q1 has two answers
     assert int(batch["positives"][1, 1]) == -1  # q2 one
     assert int(batch["positives"][1, 0]) == int(batch["passage_numbers"][3])  # its positive
     assert batch["teacher"].shape == (2, 3)
     plain = draws(with_scores=False, with_positives=False)
-    batch = collate([plain[0]], query=tower.tokenizing("query"), passage=tower.tokenizing("passage"))
+    batch = collate([plain[0]], query=tower.get_tokenizer("query"), passage=tower.get_tokenizer("passage"))
     assert not {"answers", "teacher"} & set(batch)
 
 
 def test_answers_are_those_of_all_lines_of_a_query():
-    lines = [*examples(COUNT), examples(COUNT)[3].__class__("q3", ("d9",), ("d1", "d2"))]
+    lines = [*make_examples(COUNT), make_examples(COUNT)[3].__class__("q3", ("d9",), ("d1", "d2"))]
     packed = PackedExamples(lines)
     assert [packed.passage_ids[number] for number in packed.positives_by_query()["q3"]] == ["d3", "d9"]

@@ -14,22 +14,22 @@ import torch.multiprocessing as processes
 from torch import Tensor
 
 from drtk.models.seq2seq import GenerationModel, load_generation_model
-from drtk.training.distributed import gather, gather_items, share_batch_norm
-from drtk.training.generator import GenerationEvaluation, collate, teacher_forcing_terms
-from drtk.training.text_pairs import Pair
-from tests.pretraining import Stage as PretrainingStage
-from tests.pretraining import World
-from tests.running import torchrun
-from tests.tiny import tiny_writer
+from drtk.training.distributed import gather_items, gather_rows, share_batch_norm
+from drtk.training.generator import GenerationEvaluator, collate, compute_generator_terms
+from drtk.training.text_pairs import TextPair
+from tests.pretraining_setup import PretrainingFiles
+from tests.pretraining_setup import PretrainingSetup as PretrainingStage
+from tests.run_commands import make_torchrun_variables
+from tests.tiny_models import save_tiny_generator
 from tests.unit.training.test_grad_cache import LOSSES, place, stage_of
 
 __all__ = ["place"]  # the fixture
 BATCH = 8
 PAIRS = [
-    Pair("rivers riverer", "river"),
-    Pair("engines", "engined"),
-    Pair("violins", "violiner " * 6),
-    Pair("a", "b c"),
+    TextPair("rivers riverer", "river"),
+    TextPair("engines", "engined"),
+    TextPair("violins", "violiner " * 6),
+    TextPair("a", "b c"),
 ]
 
 
@@ -44,7 +44,7 @@ def pairs_of(writer: GenerationModel, start: int, stop: int) -> dict[str, Tensor
 
 def generator_step(model: torch.nn.Module, inputs: dict[str, Tensor]) -> tuple[float, list[Tensor]]:
     model.zero_grad()
-    (loss,) = teacher_forcing_terms(model, inputs, smoothing=0.1).values()
+    (loss,) = compute_generator_terms(model, inputs, smoothing=0.1).values()
     loss.backward()
     return loss.item(), [weight.grad.clone() for weight in model.parameters() if weight.grad is not None]
 
@@ -57,7 +57,7 @@ def evaluate(writer: GenerationModel) -> dict[str, float]:
         return {"read": float(sum(place * len(text) for place, text in enumerate(generated)))}
 
     collating = partial(collate, writer=writer, room=12, target_room=9)
-    return GenerationEvaluation(writer, PAIRS, collate=collating, score=score, rows=2, longest=5)()
+    return GenerationEvaluator(writer, PAIRS, collate=collating, score=score, rows=2, longest=5)()
 
 
 MICRO = 2  # so two parts in each of two processes
@@ -65,9 +65,9 @@ JOINT = "simlm, joint generator"
 PRESETS = ["mlm", "cocondenser", "simlm-rtd", "diffcse-sts-bert", JOINT, "master"]
 
 
-def pretraining_stage(world: World, preset: str) -> PretrainingStage:
+def pretraining_stage(world: PretrainingFiles, preset: str) -> PretrainingStage:
     changes = ("generator.mode=joint", "generator.slot=encoder") if preset == JOINT else ()
-    stage = world.stage(preset.partition(",")[0], *changes, batch=BATCH).redrawn().without_dropout()
+    stage = world.stage(preset.partition(",")[0], *changes, batch_size=BATCH).redrawn().without_dropout()
     share_batch_norm(stage.network)  # as the command does
     return stage
 
@@ -89,7 +89,7 @@ def gradients_of(stage: PretrainingStage) -> dict[str, torch.Tensor]:
 def prepare_pretraining(rank: int, folder: str) -> Callable[[], None]:
     """Compute steps of presets in this process alone; return a function that compares them with those of two processes."""
     os.environ["DRTK_CACHE"] = f"{folder}/cache"
-    world = World(Path(folder) / "model", Path(folder) / "generator", Path(folder) / "corpus.jsonl")
+    world = PretrainingFiles(Path(folder) / "model", Path(folder) / "generator", Path(folder) / "corpus.jsonl")
     stages = {preset: pretraining_stage(world, preset) for preset in PRESETS}
     trainers = {preset: stage.trainer(Path(folder) / f"{preset}-{rank}") for preset, stage in stages.items()}
     examples = {preset: examples_of(stage, preset) for preset, stage in stages.items()}
@@ -131,7 +131,7 @@ def check(rank: int, folder: str, generator: str, world: str, store: str, path: 
     lonely, wanted = generator_step(writer.model, pairs_of(writer, 0, 4))
     figures = evaluate(writer)
     compare_pretraining = prepare_pretraining(rank, world)
-    os.environ |= torchrun(rank=rank, processes=2)
+    os.environ |= make_torchrun_variables(rank=rank, processes=2)
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
     for (name, chunk), trainer in trainers.items():
         stage, (loss, expected) = stages[name], alone[name]
@@ -163,12 +163,12 @@ def check(rank: int, folder: str, generator: str, world: str, store: str, path: 
     os._exit(0)  # without gloo's destructors, which once waited for a thread that had ended
 
 
-def test_two_processes_agree_with_one(place: Path, world: World, tmp_path: Path):
-    generator = tiny_writer(tmp_path / "generator", "t5")
+def test_two_processes_agree_with_one(place: Path, world: PretrainingFiles, tmp_path: Path):
+    generator = save_tiny_generator(tmp_path / "generator", "t5")
     folders = (str(place), str(generator), str(world.model.parent), str(tmp_path / "store"))
     processes.spawn(check, args=(*folders, sys.path), nprocs=2)
 
 
 def test_one_process_gathers_its_own_rows():
     rows = torch.ones(3, 2, requires_grad=True)
-    assert gather(rows) is rows
+    assert gather_rows(rows) is rows

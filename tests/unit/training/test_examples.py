@@ -17,7 +17,7 @@ class Corpus:
     def __init__(self, ids: str) -> None:
         self._ids = set(ids)
 
-    def missing(self, ids: Iterable[str]) -> list[str]:
+    def find_missing(self, ids: Iterable[str]) -> list[str]:
         return [id for id in ids if id not in self._ids]
 
 
@@ -148,7 +148,7 @@ def test_faults_that_are_forgiven_leave_their_examples_out():
         queries=dict.fromkeys(("q1", "q2", "q3"), ""),
         corpus=Corpus("abcef"),
         negatives=1,
-        forgive=lambda fault: told.append(str(fault)),
+        on_error=lambda fault: told.append(str(fault)),
     )
     assert [fault.partition(";")[0] for fault in told] == [
         "ex.jsonl:2: the corpus has no 'd'",

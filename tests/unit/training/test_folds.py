@@ -10,13 +10,13 @@ import pytest
 
 from drtk.errors import DrtkError, MismatchError
 from drtk.records import Query
-from drtk.training.folds import QUESTIONS, TrainedQuestions, assign_folds, question_digest, write_record
+from drtk.training.folds import QUESTIONS, TrainedQuestions, assign_folds, digest_question, write_question_record
 
 QUESTIONS_READ = [Query(f"q{number}", f"who is number {number}?") for number in range(200)]
 
 
 def record(folder: Path, questions: list[Query], folds: dict[str, int] | None) -> TrainedQuestions:
-    write_record(folder, questions, folds)
+    write_question_record(folder, questions, folds)
     found = TrainedQuestions.of_folder(folder, count=None if folds is None else 4)
     assert found is not None
     return found
@@ -42,11 +42,11 @@ def test_a_question_asked_under_two_ids_is_in_one_fold() -> None:
 
 def test_digests_leave_out_case_white_space_and_the_last_question_mark() -> None:
     assert (
-        question_digest("Who wrote  Hamlet?")
-        == question_digest(" who wrote hamlet ?")
-        == question_digest("who wrote hamlet")
+        digest_question("Who wrote  Hamlet?")
+        == digest_question(" who wrote hamlet ?")
+        == digest_question("who wrote hamlet")
     )
-    assert question_digest("who wrote hamlet") != question_digest("who wrote macbeth")
+    assert digest_question("who wrote hamlet") != digest_question("who wrote macbeth")
 
 
 def test_a_question_goes_to_the_generator_of_its_fold_whatever_its_id(tmp_path: Path) -> None:
@@ -60,7 +60,7 @@ def test_a_question_goes_to_the_generator_of_its_fold_whatever_its_id(tmp_path: 
 def test_a_question_of_no_fold_is_refused_or_drawn(tmp_path: Path) -> None:
     seen = record(tmp_path, QUESTIONS_READ, assign_folds(QUESTIONS_READ, 4, seed=42))
     outside = [Query(f"x{number}", f"new {number}") for number in range(40)]
-    with pytest.raises(MismatchError, match=rf"'x0' is in no fold of {tmp_path}; --outside draw"):
+    with pytest.raises(MismatchError, match=rf"'x0' is in no fold of {tmp_path}; `outside` draw"):
         seen.fold(outside[0], draw=False)
     drawn = {query.id: seen.fold(query, draw=True) for query in outside}
     assert drawn == {query.id: seen.fold(query, draw=True) for query in outside[::-1]}
@@ -80,10 +80,10 @@ def test_an_invalid_record_is_named_with_its_line(tmp_path: Path) -> None:
     for row, message in (
         ({"_id": "q9", "question": "ab", "fold": 4}, "there is no fold 4"),
         ({"_id": "q9", "question": "ab"}, "there is no fold None"),
-        ({"_id": "q9", "question": question_digest("a"), "fold": 1}, "the same question is in two folds"),
+        ({"_id": "q9", "question": digest_question("a"), "fold": 1}, "the same question is in two folds"),
         ({"_id": "q9", "question": "ab", "fold": -1}, "'fold' must be a whole number from 0"),
     ):
-        write_record(tmp_path, [Query("a", "a")], {"a": 0})
+        write_question_record(tmp_path, [Query("a", "a")], {"a": 0})
         with open(tmp_path / QUESTIONS, "a", encoding="utf-8") as file:
             file.write(json.dumps(row) + "\n")
         with pytest.raises(DrtkError, match=f"questions.jsonl:2: {message}"):

@@ -11,17 +11,21 @@ import pytest
 import torch
 
 from drtk.errors import DrtkError
-from drtk.losses.language import IGNORED, summed_cross_entropy
+from drtk.losses.language import IGNORE_INDEX, cross_entropy_sum
 from drtk.models.generator_input import GeneratorInput, load_generator_input
 from drtk.models.seq2seq import load_generation_model
 from drtk.records import Example, Passage
 from drtk.training.examples import PackedExamples
-from drtk.training.generator import GenerationEvaluation, collate, teacher_forcing_terms
+from drtk.training.generator import GenerationEvaluator, collate, compute_generator_terms
 from drtk.training.sampling import EpochDataset
-from drtk.training.text_pairs import EnrichedPairs, ExamplePairs, Pair, sample_pairs, split_held_out
-from tests.tiny import tiny_writer
+from drtk.training.text_pairs import EnrichedPairs, ExamplePairs, TextPair, sample_pairs, split_held_out
+from tests.tiny_models import save_tiny_generator
 
-TEXTS = [Pair("rivers riverer rivered", "rivers"), Pair("engines", "engineer engined engineish"), Pair("sailors", "")]
+TEXTS = [
+    TextPair("rivers riverer rivered", "rivers"),
+    TextPair("engines", "engineer engined engineish"),
+    TextPair("sailors", ""),
+]
 
 
 class Corpus:
@@ -30,13 +34,13 @@ class Corpus:
     def __init__(self, *passages: Passage) -> None:
         self.passages = {passage.id: passage for passage in passages}
 
-    def many(self, ids: list[str]) -> list[Passage]:
+    def get_many(self, ids: list[str]) -> list[Passage]:
         return [self.passages[id] for id in ids]
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny_writer(tmp_path_factory.mktemp("t5") / "t5", "t5")
+    return save_tiny_generator(tmp_path_factory.mktemp("t5") / "t5", "t5")
 
 
 def by_hand(logits: torch.Tensor, labels: torch.Tensor, smoothing: float = 0.0) -> tuple[float, int]:
@@ -58,8 +62,8 @@ def by_hand(logits: torch.Tensor, labels: torch.Tensor, smoothing: float = 0.0) 
 def test_two_words_at_known_odds():
     # p(label) is 3/4 and 1/2; the third place has no label: -log 3/4 - log 1/2 = 0.287682 + 0.693147
     logits = torch.tensor([[[math.log(3.0), 0.0], [5.0, 5.0], [9.0, -9.0]]])
-    labels = torch.tensor([[0, 1, IGNORED]])
-    assert summed_cross_entropy(logits, labels).item() == pytest.approx(0.980829, abs=1e-5)
+    labels = torch.tensor([[0, 1, IGNORE_INDEX]])
+    assert cross_entropy_sum(logits, labels).item() == pytest.approx(0.980829, abs=1e-5)
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.2])
@@ -67,9 +71,11 @@ def test_the_loss_is_that_of_a_loop_over_tokens_and_padding_does_not_count(folde
     writer = load_generation_model(folder)
     batch = collate(TEXTS, writer=writer, room=20, target_room=8)
     lengths = [len(writer.tokenizer(pair.target)["input_ids"]) for pair in TEXTS]
-    assert (batch["labels"] != IGNORED).sum(dim=1).tolist() == lengths  # the end token is a target, padding is none
+    assert (batch["labels"] != IGNORE_INDEX).sum(
+        dim=1
+    ).tolist() == lengths  # the end token is a target, padding is none
     assert len(set(lengths)) == 3
-    (loss,) = teacher_forcing_terms(writer.model, batch, smoothing=smoothing).values()
+    (loss,) = compute_generator_terms(writer.model, batch, smoothing=smoothing).values()
     # transformers' own shift of labels into decoder inputs; logits for the loop above
     theirs = writer.model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"], labels=batch["labels"])
     total, tokens = by_hand(theirs.logits, batch["labels"], smoothing)
@@ -79,7 +85,9 @@ def test_the_loss_is_that_of_a_loop_over_tokens_and_padding_does_not_count(folde
         assert loss.item() == pytest.approx(theirs.loss.item(), rel=1e-5)
     # the same pairs one by one, without any padding: the mean over tokens, not over pairs
     alone = [
-        teacher_forcing_terms(writer.model, collate([pair], writer=writer, room=20, target_room=8), smoothing=smoothing)
+        compute_generator_terms(
+            writer.model, collate([pair], writer=writer, room=20, target_room=8), smoothing=smoothing
+        )
         for pair in TEXTS
     ]
     losses = [each["cross_entropy"].item() for each in alone]
@@ -89,7 +97,7 @@ def test_the_loss_is_that_of_a_loop_over_tokens_and_padding_does_not_count(folde
 
 def test_sources_and_targets_are_cut_to_their_lengths(folder: Path):
     writer = load_generation_model(folder)
-    long = Pair("rivers " * 30, "engines " * 30)
+    long = TextPair("rivers " * 30, "engines " * 30)
     batch = collate([long], writer=writer, room=12, target_room=5)
     assert (batch["input_ids"].shape, batch["labels"].shape) == ((1, 12), (1, 5))
     assert batch["labels"][0, -1] == writer.tokenizer.eos_token_id
@@ -104,15 +112,15 @@ def test_what_is_measured_is_the_loss_over_all_tokens_and_the_texts_written(fold
         seen.append((list(written), list(wanted)))
         return {"rougeL": 0.25}
 
-    def collating(pairs: list[Pair]) -> dict[str, torch.Tensor]:
+    def collating(pairs: list[TextPair]) -> dict[str, torch.Tensor]:
         return collate(pairs, writer=writer, room=20, target_room=8)
 
-    pairs = [*TEXTS, Pair(TEXTS[0].source, "rivered")]  # a source with two targets is written for once
-    found = GenerationEvaluation(writer, pairs, collate=collating, score=score, rows=2, longest=4)()
+    pairs = [*TEXTS, TextPair(TEXTS[0].source, "rivered")]  # a source with two targets is written for once
+    found = GenerationEvaluator(writer, pairs, collate=collating, score=score, rows=2, longest=4)()
     assert writer.model.training
     writer.model.eval()
     batch = collating(pairs)
-    whole = teacher_forcing_terms(writer.model, batch, smoothing=0.0)["cross_entropy"].item()
+    whole = compute_generator_terms(writer.model, batch, smoothing=0.0)["cross_entropy"].item()
     assert found == {"dev_loss": pytest.approx(whole, rel=1e-5), "rougeL": 0.25}
     ((written, wanted),) = seen
     assert wanted == [pair.target for pair in pairs]
@@ -136,9 +144,9 @@ def pairs_of_examples() -> ExamplePairs:
 def test_every_positive_is_a_pair_with_prefix_and_title_and_empty_queries_are_none():
     pairs = pairs_of_examples()
     assert [pairs[number] for number in range(len(pairs))] == [
-        Pair("ask: Wing text one", "what is a wing"),
-        Pair("ask: text two", "what is a wing"),
-        Pair("ask: text two", "lift"),
+        TextPair("ask: Wing text one", "what is a wing"),
+        TextPair("ask: text two", "what is a wing"),
+        TextPair("ask: text two", "lift"),
     ]
     assert [pairs.key(number) for number in range(3)] == ["d1", "d2", "d2"]
 
@@ -148,7 +156,11 @@ def test_passages_bring_their_queries():
     third = Passage("d3", "three", extra={"queries": ["c"]})
     passages = [first, Passage("d2", "two"), third]
     pairs = EnrichedPairs(passages, corpus=Corpus(*passages), source=GeneratorInput(title="none").text)
-    assert [pairs[number] for number in range(len(pairs))] == [Pair("one", "a"), Pair("one", "b"), Pair("three", "c")]
+    assert [pairs[number] for number in range(len(pairs))] == [
+        TextPair("one", "a"),
+        TextPair("one", "b"),
+        TextPair("three", "c"),
+    ]
     with pytest.raises(ValueError, match="'queries' must be a list of strings"):
         EnrichedPairs([Passage("d4", "", extra={"queries": [1]})], corpus=Corpus(), source=GeneratorInput().text)
 

@@ -11,11 +11,11 @@ from torch import Tensor
 
 from drtk.errors import DrtkError
 from drtk.training import grad_cache
-from tests.finetuning import Stage, settings_of
-from tests.pretraining import widely
-from tests.tiny import tiny_model
+from tests.pretraining_setup import randomize_weights
+from tests.retriever_setup import TrainingSetup, load_settings
+from tests.tiny_models import save_tiny_encoder
 
-SIZE = {"batch": 8, "negatives": 2, "query_length": 16, "passage_length": 24}
+SIZE = {"batch_size": 8, "negatives": 2, "query_length": 16, "passage_length": 24}
 LOSSES: dict[str, dict[str, Any]] = {
     # at .02 the scores of an untrained encoder's vectors, nearly alike, leave gradients of three digits in single precision
     "simlm": {"preset": "simlm-r1", "temperature": 0.2, "mask_false_negatives": True},
@@ -35,21 +35,21 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from drtk.models.lm_head import load_masked_lm, save_lm_head
 
     folder = tmp_path_factory.mktemp("caching")
-    tiny_model(folder / "model", pooling="cls")
-    generator = tiny_model(folder / "generator", seed=5, layers=1)
+    save_tiny_encoder(folder / "model", pooling="cls")
+    generator = save_tiny_encoder(folder / "generator", seed=5, layers=1)
     _, head, _ = load_masked_lm(generator)
-    widely(head, seed=4)  # an untrained head says the same of every token
+    randomize_weights(head, seed=4)  # an untrained head says the same of every token
     save_lm_head(head, generator)
     return folder
 
 
-def stage_of(place: Path, name: str, **changes: Any) -> Stage:
+def stage_of(place: Path, name: str, **changes: Any) -> TrainingSetup:
     given = dict(LOSSES[name])
     preset = given.pop("preset")
     if "aux" in given:
         given["aux_generator"] = str(place / "generator")
     dropout = changes.pop("dropout", False)
-    return Stage.of(place / "model", settings_of(preset, **SIZE | given | changes), dropout=dropout)
+    return TrainingSetup.of(place / "model", load_settings(preset, **SIZE | given | changes), dropout=dropout)
 
 
 @pytest.mark.parametrize("name", LOSSES)
@@ -91,7 +91,7 @@ def test_both_passes_see_the_same_dropout_and_steps_see_others(place: Path, tmp_
     assert float((seen[0] - before).abs().max()) > 1e-3
 
 
-def held(stage: Stage, trainer: Any, inputs: dict[str, Tensor]) -> int:
+def held(stage: TrainingSetup, trainer: Any, inputs: dict[str, Tensor]) -> int:
     """The most bytes that the graph of a step keeps at one time."""
     now = most = 0
 
@@ -115,7 +115,7 @@ def held(stage: Stage, trainer: Any, inputs: dict[str, Tensor]) -> int:
 def test_memory_is_that_of_a_chunk_whatever_the_batch(place: Path, tmp_path: Path):
     kept: dict[tuple[int, int | None], int] = {}
     for batch in (4, 32):
-        stage = Stage.of(place / "model", settings_of("qac-r1", **SIZE | {"batch": batch}), count=40)
+        stage = TrainingSetup.of(place / "model", load_settings("qac-r1", **SIZE | {"batch_size": batch}), count=40)
         inputs = stage.inputs(range(batch))
         for chunk in (None, 8):
             kept[batch, chunk] = held(stage, stage.trainer(tmp_path / f"{batch}", cache_chunk=chunk), inputs)
@@ -151,5 +151,5 @@ def test_a_loss_that_is_no_number_ends_the_step(place: Path, tmp_path: Path, chu
     stage = stage_of(place, "simlm")
     with torch.no_grad():
         next(stage.model.parameters())[:] = float("nan")
-    with pytest.raises(DrtkError, match="the loss is nan at step 1; a lower `lr`"):
+    with pytest.raises(DrtkError, match="the loss is nan at step 1; a lower `learning_rate`"):
         stage.step(stage.trainer(tmp_path, cache_chunk=chunk), stage.inputs(range(8)))

@@ -15,10 +15,10 @@ import drtk.training.arguments as reporting
 from drtk.cli.main import app
 from drtk.errors import DrtkError
 from drtk.runtime.progress import round_significant
-from tests.pretraining import World
+from tests.pretraining_setup import PretrainingFiles
 
 
-def pretrain(world: World, output: Path, *more: str) -> None:
+def pretrain(world: PretrainingFiles, output: Path, *more: str) -> None:
     call = [
         "pretrain",
         str(world.corpus),
@@ -30,7 +30,7 @@ def pretrain(world: World, output: Path, *more: str) -> None:
         str(output),
         "-q",
     ]
-    schedule = ["--batch", "6", "--max-length", "24", "--log-every", "2", "--held-out", "6", "--eval-every", "3"]
+    schedule = ["--batch-size", "6", "--max-length", "24", "--log-steps", "2", "--held-out", "6", "--eval-steps", "3"]
     app([*call, *schedule, "--report-to", "tensorboard", *more], standalone_mode=False)
 
 
@@ -77,7 +77,7 @@ SUMMARY = {  # logged by the Trainer at the end, not entries of the log
 
 
 def test_tensorboard_gets_the_entries_of_the_log_also_after_a_resumption(
-    world: World, tmp_path: Path, writers: list[Written], monkeypatch: pytest.MonkeyPatch
+    world: PretrainingFiles, tmp_path: Path, writers: list[Written], monkeypatch: pytest.MonkeyPatch
 ):
     from drtk.pretraining.trainer import Pretrainer
 
@@ -90,9 +90,9 @@ def test_tensorboard_gets_the_entries_of_the_log_also_after_a_resumption(
 
     monkeypatch.setattr(Pretrainer, "training_step", cut_off)
     with pytest.raises(DrtkError, match="cut off"):
-        pretrain(world, tmp_path / "m", "--steps", "6", "--checkpoint-every", "2")
+        pretrain(world, tmp_path / "m", "--max-steps", "6", "--save-steps", "2")
     monkeypatch.setattr(Pretrainer, "training_step", real)
-    pretrain(world, tmp_path / "m", "--steps", "6", "--checkpoint-every", "2", "--resume")
+    pretrain(world, tmp_path / "m", "--max-steps", "6", "--save-steps", "2", "--resume")
     assert [writer.folder for writer in writers] == [str(tmp_path / "m.part" / "tensorboard")] * 2
     assert [writer.purge_step for writer in writers] == [None, 5]  # it resumes after the checkpoint of step 4
     assert {step for _, step, _ in writers[1].entries} == {6}
@@ -102,11 +102,11 @@ def test_tensorboard_gets_the_entries_of_the_log_also_after_a_resumption(
     assert rounded == in_the_log(tmp_path / "m")
 
 
-def test_real_files_of_tensorboard_hold_the_log(world: World, tmp_path: Path):
+def test_real_files_of_tensorboard_hold_the_log(world: PretrainingFiles, tmp_path: Path):
     pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    pretrain(world, tmp_path / "m", "--steps", "4")
+    pretrain(world, tmp_path / "m", "--max-steps", "4")
     events = EventAccumulator(str(tmp_path / "m" / "tensorboard")).Reload()
     found = {
         (name.removeprefix("train/"), event.step): event.value

@@ -17,7 +17,12 @@ from drtk.records import Example, Passage
 from drtk.training.config import RerankerConfig
 from drtk.training.dataset import JudgedPairs
 from drtk.training.examples import PackedExamples
-from drtk.training.reranker import binary_terms, listwise_terms, plan, reranker_objective
+from drtk.training.reranker import (
+    build_reranker_objective,
+    compute_binary_terms,
+    compute_listwise_terms,
+    plan_reranker_schedule,
+)
 from drtk.training.sampling import EpochDataset
 
 FIRST, SECOND = [2.0, 1.0, 0.5, -1.0], [1.5, 1.2, 0.5, -0.5]
@@ -59,7 +64,7 @@ def preset(name: str) -> RerankerConfig:
 def test_the_listwise_presets_give_the_known_answer(name: str, passages: int) -> None:
     # softmax over 2 1 .5 -1 and passages without a share: ln(e^2 + e + e^.5 + e^-1) - 2 = .495182
     model = Planted(FIRST + [HOPELESS] * (passages - 4))
-    terms = reranker_objective(preset(name))(model, batch(passages))
+    terms = build_reranker_objective(preset(name))(model, batch(passages))
     assert {key: value.item() for key, value in terms.items()} == {"cross_entropy": pytest.approx(0.495182, abs=2e-6)}
     assert model.calls == [(passages, True, True)]
 
@@ -69,7 +74,7 @@ def test_the_official_presets_give_the_known_answer_of_r_drop(name: str, passage
     # .5 * .495182 + .5 * .808275 = .651728, R-Drop .059042, together .710770
     rest = [HOPELESS - step for step in range(passages - 4)]
     model = Planted(FIRST + rest, SECOND + rest)
-    terms = reranker_objective(preset(name))(model, batch(passages))
+    terms = build_reranker_objective(preset(name))(model, batch(passages))
     assert terms["cross_entropy"].item() == pytest.approx(0.651728, abs=2e-6)
     assert terms["r_drop"].item() == pytest.approx(0.059042, abs=2e-6)
     assert sum(value.item() for value in terms.values()) == pytest.approx(0.710770, abs=2e-6)
@@ -83,7 +88,7 @@ def test_equal_logits_count_the_64_passages_of_a_preset(name: str) -> None:
     settings = preset(name)
     assert settings.negatives is not None
     passages = settings.negatives + 1
-    found = reranker_objective(settings)(Planted([0.5] * passages), batch(passages))
+    found = build_reranker_objective(settings)(Planted([0.5] * passages), batch(passages))
     assert found["cross_entropy"].item() == pytest.approx(4.158883, abs=2e-6)  # ln 64
 
 
@@ -92,7 +97,7 @@ def test_equal_logits_count_the_16_passages_that_the_official_presets_keep(name:
     settings = preset(name)
     assert settings.negatives is not None
     passages = settings.negatives + 1
-    found = reranker_objective(settings)(Planted([0.5] * passages), batch(passages))
+    found = build_reranker_objective(settings)(Planted([0.5] * passages), batch(passages))
     assert found["cross_entropy"].item() == pytest.approx(2.772589, abs=2e-6)  # ln 16
     assert found["r_drop"].item() == 0.0  # both passes agree
 
@@ -100,22 +105,22 @@ def test_equal_logits_count_the_16_passages_that_the_official_presets_keep(name:
 def test_gradients_reach_the_positive_and_the_best_negatives_alone() -> None:
     # two queries of five; the positive is the worst of the first, and kept all the same
     model = Planted([-3.0, 1.0, 4.0, 2.0, 3.0, 0.5, 0.1, 0.4, 0.2, 0.3])
-    listwise_terms(model, batch(10), passages=5, backward=3, twice=False)["cross_entropy"].backward()
+    compute_listwise_terms(model, batch(10), passages=5, backward=3, twice=False)["cross_entropy"].backward()
     assert (model.first.grad != 0).nonzero().flatten().tolist() == [0, 2, 4, 5, 7, 9]
 
 
 def test_the_loss_after_selection_is_over_the_selected_alone() -> None:
     # kept: 2, 1 and .5: ln(e^2 + e + e^.5) - 2 = ln 11.756060 - 2 = .464369
     model = Planted(FIRST)
-    found = listwise_terms(model, batch(4), passages=4, backward=3, twice=False)["cross_entropy"]
+    found = compute_listwise_terms(model, batch(4), passages=4, backward=3, twice=False)["cross_entropy"]
     assert found.item() == pytest.approx(np.log(np.exp(2) + np.exp(1) + np.exp(0.5)) - 2, abs=2e-6)
     assert found.item() == pytest.approx(0.464369, abs=2e-6)
 
 
 def test_the_preset_of_the_passage_re_ranker_takes_each_pair_by_itself() -> None:
     # right 2, wrong 1: (ln(1 + e^-2) + ln(1 + e)) / 2 = (.126928 + 1.313262) / 2 = .720095
-    objective = reranker_objective(preset("bert-passage-reranker"))
-    assert objective is binary_terms
+    objective = build_reranker_objective(preset("bert-passage-reranker"))
+    assert objective is compute_binary_terms
     found = objective(Planted([2.0, 1.0]), batch(2) | {"labels": torch.tensor([1.0, 0.0])})
     assert found["cross_entropy"].item() == pytest.approx(0.720095, abs=2e-6)
 
@@ -130,7 +135,7 @@ def test_dropout_differs_between_the_two_passes() -> None:
             return self.dropout(input_ids[:, 0].float() + 1)
 
     torch.manual_seed(0)
-    terms = listwise_terms(Dropping(), batch(8), passages=8, backward=None, twice=True)
+    terms = compute_listwise_terms(Dropping(), batch(8), passages=8, backward=None, twice=True)
     assert terms["r_drop"].item() > 1e-3  # exactly 0 where both passes drop alike
 
 
@@ -143,7 +148,7 @@ def examples(count: int = 5) -> PackedExamples:
 class Echo:
     """A corpus whose passages say their ids."""
 
-    def many(self, ids: Any) -> list[Passage]:
+    def get_many(self, ids: Any) -> list[Passage]:
         return [Passage(id, f"text {id}") for id in ids]
 
 
@@ -164,10 +169,14 @@ def test_an_epoch_takes_every_pair_once_with_its_label() -> None:
 
 
 def test_plans_count_queries_or_pairs() -> None:
-    assert plan(examples(), RerankerConfig(batch=2, epochs=2)).steps == 4  # 5 queries: 2 steps an epoch
-    assert plan(examples(), RerankerConfig(loss="bce", batch=4, epochs=2)).steps == 10  # 20 pairs: 5
+    assert (
+        plan_reranker_schedule(examples(), RerankerConfig(batch_size=2, epochs=2)).steps == 4
+    )  # 5 queries: 2 steps an epoch
+    assert (
+        plan_reranker_schedule(examples(), RerankerConfig(loss="bce", batch_size=4, epochs=2)).steps == 10
+    )  # 20 pairs: 5
     with pytest.raises(DrtkError, match="20 pairs do not fill one batch"):
-        plan(examples(), RerankerConfig(loss="bce"))
+        plan_reranker_schedule(examples(), RerankerConfig(loss="bce"))
 
 
 def test_settings_that_contradict_each_other_are_rejected() -> None:
@@ -180,7 +189,7 @@ def test_settings_that_contradict_each_other_are_rejected() -> None:
 def test_a_list_without_a_vector_is_named_by_its_line(tmp_path: Path) -> None:
     from drtk.data.embeddings import PairVectors
     from drtk.errors import RecordError
-    from drtk.runtime.inputs import Intake
+    from drtk.runtime.inputs import InputTracker
     from drtk.training.list_reranker import collate, read_lists
     from tests.unit.data.test_embeddings import pair_folder
 
@@ -190,10 +199,10 @@ def test_a_list_without_a_vector_is_named_by_its_line(tmp_path: Path) -> None:
     run.write_text("q1 Q0 b 1 2.0 t\nq1 Q0 a 2 1.0 t\nq3 Q0 a 1 1.0 t\nq2 Q0 c 1 3.0 t\nq2 Q0 d 2 2.0 t\n")
     judged = {"q1": {"a": 1}, "q2": {"c": 1}, "q3": {"z": 1}}
     with pytest.raises(RecordError, match=r"run:5: .*v has no vector of 'd' for 'q2'"):
-        read_lists(str(run), vectors=vectors, judgements=judged, depth=5, intake=Intake())
-    lists = read_lists(str(run), vectors=vectors, judgements=judged, depth=1, intake=Intake())
+        read_lists(str(run), vectors=vectors, judgements=judged, depth=5, tracker=InputTracker())
+    lists = read_lists(str(run), vectors=vectors, judgements=judged, depth=1, tracker=InputTracker())
     assert (len(lists.lists), lists.without) == (1, 2)  # at depth 1 only q2 has its positive
-    lists = read_lists(str(run), vectors=vectors, judgements=judged, depth=5, intake=Intake(skip_bad=1))
+    lists = read_lists(str(run), vectors=vectors, judgements=judged, depth=5, tracker=InputTracker(skip_bad=1))
     made = collate(lists.lists, vectors)
     assert made["present"].tolist() == [[True, True], [True, False]]
     assert made["labels"].tolist() == [[0, 1], [1, 0]]
@@ -203,7 +212,7 @@ def test_a_list_without_a_vector_is_named_by_its_line(tmp_path: Path) -> None:
 
 def test_runs_that_teach_a_list_re_ranker_nothing_are_told_apart(tmp_path: Path) -> None:
     from drtk.data.embeddings import PairVectors
-    from drtk.runtime.inputs import Intake
+    from drtk.runtime.inputs import InputTracker
     from drtk.training import list_reranker
     from tests.unit.data.test_embeddings import pair_folder
 
@@ -212,9 +221,9 @@ def test_runs_that_teach_a_list_re_ranker_nothing_are_told_apart(tmp_path: Path)
 
     def told(lines: str, judged: dict[str, dict[str, int]]) -> str:
         run.write_text(lines)
-        lists = list_reranker.read_lists(str(run), vectors=vectors, judgements=judged, depth=2, intake=Intake())
+        lists = list_reranker.read_lists(str(run), vectors=vectors, judgements=judged, depth=2, tracker=InputTracker())
         with pytest.raises(DrtkError) as fault:
-            list_reranker.plan(lists, settings)
+            list_reranker.plan_list_schedule(lists, settings)
         return str(fault.value)
 
     two = "q1 Q0 a 1 2.0 t\nq2 Q0 c 1 3.0 t\n"
@@ -222,5 +231,5 @@ def test_runs_that_teach_a_list_re_ranker_nothing_are_told_apart(tmp_path: Path)
     assert told("", {"q1": {"a": 1}}) == none
     assert told(two, {"q9": {"a": 1}}) == f"{run}: none of its 2 queries is judged"
     assert told(two, {"q1": {"b": 1}, "q2": {"c": 0}}) == none
-    few = "1 lists with a positive among the first 2 documents do not fill one batch of 256; use `batch` 1 or less"
+    few = "1 lists with a positive among the first 2 documents do not fill one batch of 256; use `batch_size` 1 or less"
     assert told(two, {"q1": {"a": 1}}) == few

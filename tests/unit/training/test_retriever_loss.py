@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from drtk.errors import UsageError
-from drtk.training.retriever_loss import RetrieverLoss, temperature_at
-from tests.finetuning import P, Q, settings_of, terms_of
+from drtk.training.retriever_loss import RetrieverLoss, compute_warmup_temperature
+from tests.retriever_setup import P, Q, compute_terms, load_settings
 
 SIMLM = [f"simlm-{where}{stage}{how}" for where in ("", "nq-") for stage in ("r1", "r2") for how in ("", "-official")]
 DISTILLED = [f"simlm-{where}distill{how}" for where in ("", "nq-") for how in ("", "-official")]
@@ -25,11 +25,11 @@ def close(value: float) -> object:
 
 @pytest.mark.parametrize("preset", SIMLM)
 def test_simlm_presets_give_the_released_loss(preset: str):
-    assert terms_of(settings_of(preset), 3 * Q, 2 * P)["loss"] == close(0.346932)
-    assert terms_of(settings_of(preset, temperature=0.5), Q, P)["loss"] == close(1.295459)
-    assert terms_of(settings_of(preset, loss="simlm-paper"), Q, P)["loss"] == close(0.346920)
-    assert terms_of(settings_of(preset, loss="simlm-paper", temperature=0.5), Q, P)["loss"] == close(1.251037)
-    assert terms_of(settings_of(preset, loss="infonce", temperature=0.5), Q, P)["loss"] == close(0.771081)
+    assert compute_terms(load_settings(preset), 3 * Q, 2 * P)["loss"] == close(0.346932)
+    assert compute_terms(load_settings(preset, temperature=0.5), Q, P)["loss"] == close(1.295459)
+    assert compute_terms(load_settings(preset, loss="simlm-paper"), Q, P)["loss"] == close(0.346920)
+    assert compute_terms(load_settings(preset, loss="simlm-paper", temperature=0.5), Q, P)["loss"] == close(1.251037)
+    assert compute_terms(load_settings(preset, loss="infonce", temperature=0.5), Q, P)["loss"] == close(0.771081)
 
 
 @pytest.mark.parametrize("preset", DOT)
@@ -37,29 +37,32 @@ def test_presets_of_inner_products_divide_by_nothing(preset: str):
     # q (2, 0): 3 2 .4 -1 -> log(e^3 + e^2 + e^.4 + e^-1) - 3 = .378757; the other .495182
     queries = torch.tensor([[2.0, 0.0], [0.0, 1.0]])
     found = torch.tensor([[1.5, 0.5], [1.0, -1.0], [0.2, 2.0], [-0.5, 1.0]])
-    assert terms_of(settings_of(preset), queries, found) == {"contrastive": close(0.436970), "loss": close(0.436970)}
+    assert compute_terms(load_settings(preset), queries, found) == {
+        "contrastive": close(0.436970),
+        "loss": close(0.436970),
+    }
 
 
 def test_the_quickstart_divides_by_its_own_temperature():
     # scores / .05; row 1: 16 12 5.6 -12, row 2: 12 -16 19.2 16
     first = math.log(sum(map(math.exp, (16, 12, 5.6, -12)))) - 16
     second = math.log(sum(map(math.exp, (12, -16, 19.2, 16)))) - 19.2
-    assert terms_of(settings_of("quickstart"), Q, P)["loss"] == close((first + second) / 2)
-    assert terms_of(settings_of("quickstart", temperature=0.5), Q, P)["loss"] == close(0.771081)
+    assert compute_terms(load_settings("quickstart"), Q, P)["loss"] == close((first + second) / 2)
+    assert compute_terms(load_settings("quickstart", temperature=0.5), Q, P)["loss"] == close(0.771081)
 
 
 @pytest.mark.parametrize("preset", DISTILLED)
 def test_simlms_distillation_is_kl_plus_alpha_times_contrast(preset: str):
     # .236832 + .2 * .085097 = .253851; the script for NQ has alpha 1: .321929
     alpha = 1.0 if preset == "simlm-nq-distill-official" else 0.2
-    found = terms_of(settings_of(preset), *ONE, teacher=TEACHER)
+    found = compute_terms(load_settings(preset), *ONE, teacher=TEACHER)
     assert found == {
         "distillation": close(0.236832),
         "contrastive": close(0.085097),
         "loss": close(0.236832 + alpha * 0.085097),
     }
-    assert terms_of(settings_of(preset, alpha=0.2), *ONE, teacher=TEACHER)["loss"] == close(0.253851)
-    assert terms_of(settings_of(preset, alpha=0.0), *ONE, teacher=TEACHER) == {
+    assert compute_terms(load_settings(preset, alpha=0.2), *ONE, teacher=TEACHER)["loss"] == close(0.253851)
+    assert compute_terms(load_settings(preset, alpha=0.0), *ONE, teacher=TEACHER) == {
         "distillation": close(0.236832),
         "loss": close(0.236832),
     }
@@ -68,7 +71,9 @@ def test_simlms_distillation_is_kl_plus_alpha_times_contrast(preset: str):
 def test_masters_distillation_compares_inner_products():
     # vectors of length sqrt(50) and more have products 40, 35, 37.5 at temperature 1: SimLM's answer again
     queries, found = ONE[0] * 50, ONE[1]
-    assert terms_of(settings_of("master-official-distill"), queries, found, teacher=TEACHER)["loss"] == close(0.253851)
+    assert compute_terms(load_settings("master-official-distill"), queries, found, teacher=TEACHER)["loss"] == close(
+        0.253851
+    )
 
 
 @pytest.mark.parametrize(
@@ -88,10 +93,10 @@ def test_masters_distillation_compares_inner_products():
     ],
 )
 def test_vectors_that_are_all_alike_count_the_columns_of_a_presets_batch(preset: str, changes: dict, expected: float):
-    settings = settings_of(preset, **changes)
+    settings = load_settings(preset, **changes)
     n = settings.negatives + 1
-    vectors = torch.ones(settings.batch, 4), torch.ones(settings.batch * n, 4)
-    found = terms_of(settings, *vectors, teacher=torch.zeros(settings.batch, n))
+    vectors = torch.ones(settings.batch_size, 4), torch.ones(settings.batch_size * n, 4)
+    found = compute_terms(settings, *vectors, teacher=torch.zeros(settings.batch_size, n))
     assert found["contrastive"] == pytest.approx(expected, abs=1e-5)
     assert found.get("distillation", 0.0) == pytest.approx(0.0, abs=2e-6)  # the student says what the teacher says
 
@@ -100,20 +105,20 @@ def test_inner_products_are_divided_by_nothing_and_cosines_by_a_fiftieth_unless_
     # docs/methods/fine-tuning.md: the known answers at temperature 1 and .02
     queries = torch.tensor([[2.0, 0.0], [0.0, 1.0]])
     found = torch.tensor([[1.5, 0.5], [1.0, -1.0], [0.2, 2.0], [-0.5, 1.0]])
-    assert terms_of(settings_of(similarity="dot"), queries, found)["loss"] == close(0.436970)
-    assert terms_of(settings_of(similarity="cosine"), Q, P)["loss"] == pytest.approx(0.000190410, abs=5e-7)
-    assert RetrieverLoss.of(settings_of(), similarity="dot").temperature == 1.0  # as the start model says
-    assert RetrieverLoss.of(settings_of(similarity="dot", temperature=0.02), similarity="dot").temperature == 0.02
+    assert compute_terms(load_settings(similarity="dot"), queries, found)["loss"] == close(0.436970)
+    assert compute_terms(load_settings(similarity="cosine"), Q, P)["loss"] == pytest.approx(0.000190410, abs=5e-7)
+    assert RetrieverLoss.of(load_settings(), similarity="dot").temperature == 1.0  # as the start model says
+    assert RetrieverLoss.of(load_settings(similarity="dot", temperature=0.02), similarity="dot").temperature == 0.02
     assert (
-        RetrieverLoss.of(settings_of("simlm-r1", similarity="dot"), similarity="dot").temperature == 0.02
+        RetrieverLoss.of(load_settings("simlm-r1", similarity="dot"), similarity="dot").temperature == 0.02
     )  # the preset's own
 
 
 def test_margin_mse_stands_alone_unless_alpha_is_given():
-    settings = settings_of(loss="margin-mse", similarity="cosine", temperature=1.0)
-    assert terms_of(settings, *ONE, teacher=TEACHER) == {"distillation": close(6.15625), "loss": close(6.15625)}
-    more = settings_of(loss="margin-mse", similarity="cosine", temperature=1.0, alpha=0.5)
-    found = terms_of(more, *ONE, teacher=TEACHER)
+    settings = load_settings(loss="margin-mse", similarity="cosine", temperature=1.0)
+    assert compute_terms(settings, *ONE, teacher=TEACHER) == {"distillation": close(6.15625), "loss": close(6.15625)}
+    more = load_settings(loss="margin-mse", similarity="cosine", temperature=1.0, alpha=0.5)
+    found = compute_terms(more, *ONE, teacher=TEACHER)
     assert found["loss"] == close(6.15625 + 0.5 * found["contrastive"])
 
 
@@ -122,20 +127,22 @@ def test_answers_are_masked_wider_than_duplicates():
     answers = torch.tensor([[0, 2], [2, -1]])
     first = math.log(sum(map(math.exp, (1.6, 1.2, -1.2)))) - 1.6
     given = {"loss": "infonce", "temperature": 0.5}
-    found = terms_of(settings_of("simlm-r1", **given, mask_false_negatives=True), Q, P, positives=answers)
+    found = compute_terms(load_settings("simlm-r1", **given, mask_false_negatives=True), Q, P, positives=answers)
     assert found["loss"] == close((first + 0.807592) / 2)
-    assert terms_of(settings_of("simlm-r1", **given, mask_duplicate_positives=True), Q, P)["loss"] == close(0.771081)
+    assert compute_terms(load_settings("simlm-r1", **given, mask_duplicate_positives=True), Q, P)["loss"] == close(
+        0.771081
+    )
 
 
 def test_matryoshka_adds_the_loss_of_the_first_numbers():
     # of the first number alone all cosines are -1, 0 or 1; here: q1 1, q2 0 (a vector of nothing); d .8 .6 .28 -.6 -> 1 1 1 -1
-    settings = settings_of("quickstart", temperature=0.5, matryoshka=(1,))
+    settings = load_settings("quickstart", temperature=0.5, matryoshka=(1,))
     first = math.log(3 * math.exp(2) + math.exp(-2)) - 2
-    found = terms_of(settings, Q, P)
+    found = compute_terms(settings, Q, P)
     assert found["contrastive"] == close(0.771081)
     assert found["contrastive_1"] == close((first + math.log(4)) / 2)
     assert found["loss"] == close(found["contrastive"] + found["contrastive_1"])
-    weighed = terms_of(settings_of("simlm-distill", matryoshka=(1,)), *ONE, teacher=TEACHER)
+    weighed = compute_terms(load_settings("simlm-distill", matryoshka=(1,)), *ONE, teacher=TEACHER)
     parts = (
         weighed[f"{name}{size}"] * weight
         for name, weight in (("distillation", 1), ("contrastive", 0.2))
@@ -148,7 +155,7 @@ def test_matryoshka_goes_by_the_vectors_as_they_will_be_used():
     # Of two queries and passages of length 1, the first two of three numbers: (.6, 0) (0, .8), (.6, .64) (.48, .6).
     queries = torch.tensor([[0.6, 0.0, 0.8], [0.0, 0.8, 0.6]])
     passages = torch.tensor([[0.6, 0.64, 0.48], [0.48, 0.6, 0.64]])
-    settings = settings_of("dpr-nq", matryoshka=(2,), normalize=True)
+    settings = load_settings("dpr-nq", matryoshka=(2,), normalize=True)
     goal = RetrieverLoss.of(settings, similarity="dot", normalize=True)
     found = goal.terms(queries, passages, {"passage_numbers": torch.arange(2)})
     # cut: .36 .288 and .512 .48; cut, then made of length 1 as encode --dimensions does: .6839 .6247 and .7295 .7809
@@ -164,10 +171,10 @@ def test_matryoshka_goes_by_the_vectors_as_they_will_be_used():
 
 def test_the_temperature_warms_up_from_one():
     # 1 / t rises to 50 over 1000 steps, and is 1 at least: 0, 10 of 1000 -> .5 -> 1; 100 -> 5; 500 -> 25
-    found = [temperature_at(step, last=0.02, steps=1000) for step in (0, 10, 100, 500, 1000, 5000)]
+    found = [compute_warmup_temperature(step, last=0.02, steps=1000) for step in (0, 10, 100, 500, 1000, 5000)]
     assert found == pytest.approx([1, 1, 1 / 5, 1 / 25, 0.02, 0.02])
-    assert temperature_at(3, last=0.05, steps=0) == 0.05
-    assert temperature_at(3, last=2.0, steps=10) == 2.0
+    assert compute_warmup_temperature(3, last=0.05, steps=0) == 0.05
+    assert compute_warmup_temperature(3, last=2.0, steps=10) == 2.0
 
 
 def test_losses_that_cannot_be_combined_are_rejected():
@@ -177,4 +184,4 @@ def test_losses_that_cannot_be_combined_are_rejected():
         ({"loss": "kl", "negatives": 0}, "`loss` kl needs `negatives` above 0"),
     ):
         with pytest.raises(UsageError, match=message):
-            RetrieverLoss.of(settings_of(**changes), similarity="cosine")
+            RetrieverLoss.of(load_settings(**changes), similarity="cosine")

@@ -6,23 +6,29 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drtk.training.sampling import negatives_of_epoch, order_of_epoch, positive_of_epoch, sample_negatives, seed_of_step
+from drtk.training.sampling import (
+    derive_step_seed,
+    sample_negatives,
+    select_negative_window,
+    select_positive,
+    shuffle_epoch,
+)
 
 SEVEN = list("abcdefg")
 
 
 def test_the_window_slides_by_its_own_width_and_wraps():
     # offset = (epoch + 0) * 3 mod 7: 0, 3, 6, 2
-    windows = ["".join(negatives_of_epoch(SEVEN, 3, epoch=epoch, seed=0)) for epoch in range(4)]
+    windows = ["".join(select_negative_window(SEVEN, 3, epoch=epoch, seed=0)) for epoch in range(4)]
     assert windows == ["abc", "def", "gab", "cde"]
-    assert negatives_of_epoch(SEVEN, 3, epoch=0, seed=2) == ["g", "a", "b"]  # (0 + 2) * 3 mod 7 = 6
-    assert negatives_of_epoch(["a", "b"], 5, epoch=1, seed=0) == ["b", "a", "b", "a", "b"]  # (1 + 0) * 5 mod 2 = 1
+    assert select_negative_window(SEVEN, 3, epoch=0, seed=2) == ["g", "a", "b"]  # (0 + 2) * 3 mod 7 = 6
+    assert select_negative_window(["a", "b"], 5, epoch=1, seed=0) == ["b", "a", "b", "a", "b"]  # (1 + 0) * 5 mod 2 = 1
 
 
 def test_no_negatives_are_none_or_a_fault():
-    assert negatives_of_epoch([], 0, epoch=3, seed=1) == []
+    assert select_negative_window([], 0, epoch=3, seed=1) == []
     with pytest.raises(ValueError, match="no negatives"):
-        negatives_of_epoch([], 1, epoch=0, seed=0)
+        select_negative_window([], 1, epoch=0, seed=0)
 
 
 def test_short_lists_are_drawn_from_with_replacement_where_tevatron_does():
@@ -49,25 +55,25 @@ def test_a_shuffled_list_gives_each_item_once_in_an_order_of_the_epochs_own():
 @given(length=st.integers(1, 40), count=st.integers(1, 10), seed=st.integers(0, 1000))
 def test_all_negatives_have_their_turn(length: int, count: int, seed: int):
     seen = [
-        item for epoch in range(length) for item in negatives_of_epoch(range(length), count, epoch=epoch, seed=seed)
+        item for epoch in range(length) for item in select_negative_window(range(length), count, epoch=epoch, seed=seed)
     ]
     assert set(seen) == set(range(length))  # `length` windows cover the list `count` times
     assert {seen.count(item) for item in range(length)} == {count}
 
 
 def test_positives_take_turns():
-    assert [positive_of_epoch("xyz", epoch=epoch, seed=1) for epoch in range(4)] == ["y", "z", "x", "y"]
+    assert [select_positive("xyz", epoch=epoch, seed=1) for epoch in range(4)] == ["y", "z", "x", "y"]
 
 
 def test_each_epoch_has_an_order_of_its_own_that_the_seed_decides():
     first, again, next_epoch, other = (
-        order_of_epoch(50, epoch=epoch, seed=seed).tolist() for epoch, seed in ((0, 1), (0, 1), (1, 1), (0, 2))
+        shuffle_epoch(50, epoch=epoch, seed=seed).tolist() for epoch, seed in ((0, 1), (0, 1), (1, 1), (0, 2))
     )
     assert first == again != next_epoch != other != first
     assert sorted(first) == list(range(50))
 
 
 def test_seeds_of_steps_differ_by_step_rank_and_seed_and_fit_torch():
-    seeds = {seed_of_step(seed, step, rank) for seed in range(3) for step in range(50) for rank in range(4)}
+    seeds = {derive_step_seed(seed, step, rank) for seed in range(3) for step in range(50) for rank in range(4)}
     assert len(seeds) == 600
     assert all(0 <= seed < 2**63 for seed in seeds)

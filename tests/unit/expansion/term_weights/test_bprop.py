@@ -20,7 +20,7 @@ from drtk.expansion.term_weights.bprop import (
     saturate,
     softmax,
 )
-from tests.tiny import tiny_model, tiny_writer
+from tests.tiny_models import save_tiny_encoder, save_tiny_generator
 
 TEXTS = ["rivers riverward", "enginess violins planeting gardenal marketous winterish", "castles"]
 
@@ -29,7 +29,7 @@ def encoder(folder: Path, kind: str) -> Path:
     """Make an untrained encoder with the tokenizer of the tiny models."""
     import transformers
 
-    tiny_model(folder)
+    save_tiny_encoder(folder)
     size: dict[str, Any] = {"vocab_size": 400, "pad_token_id": 0}
     if kind == "DistilBert":
         size |= {"dim": 32, "n_layers": 3, "n_heads": 2, "hidden_dim": 64}
@@ -108,7 +108,7 @@ def test_models_without_the_needed_attention_are_rejected(tmp_path: Path) -> Non
     with pytest.raises(MismatchError, match="its attention cannot be observed"):
         attend(folder)(pieces(folder))
     with pytest.raises(MismatchError, match="no special token before a text"):
-        attend(tiny_writer(tmp_path / "t5", "t5"))
+        attend(save_tiny_generator(tmp_path / "t5", "t5"))
 
 
 OCCURRENCES = [

@@ -7,14 +7,14 @@ from math import log
 import pytest
 
 from drtk.expansion.config import WeightingSettings
-from drtk.expansion.term_weights.base import Reading, Statistics
+from drtk.expansion.term_weights.base import SplitPassage, Statistics
 from drtk.expansion.term_weights.counted import Bm25, Idf, InverseFrequency, TfIdf, idf, is_word
 from drtk.records import Passage
 
 
-def reading(text: str) -> Reading:
+def reading(text: str) -> SplitPassage:
     words = text.split()
-    return Reading(Passage("p", text), [*range(len(words))], 0, words, [*range(len(words))])
+    return SplitPassage(Passage("p", text), [*range(len(words))], 0, words, [*range(len(words))])
 
 
 def statistics(*texts: str) -> Statistics:

@@ -14,17 +14,17 @@ from safetensors.torch import load_file
 from drtk.cli.main import app
 from drtk.errors import DrtkError, MismatchError, RecordError, UsageError
 from drtk.expansion.config import WeightingSettings
-from drtk.expansion.term_weights.base import Reader
+from drtk.expansion.term_weights.base import PassageSplitter
 from drtk.expansion.term_weights.learned import DeepImpact, compute_impacts, quantize
 from drtk.records import Passage
 from drtk.runtime.integrity import read_json
-from drtk.text.word_pieces import WordPieceTokenizer, WordPlaces
-from tests.bm25 import need_lucene
-from tests.running import command, write
-from tests.tiny import TOPICS, tiny_model
+from drtk.text.word_pieces import WordPieceTokenizer, WordPositions
+from tests.bm25_data import skip_without_lucene
+from tests.run_commands import run_command, write_text
+from tests.tiny_models import TOPICS, save_tiny_encoder
 
 ASKED, NEVER = ("s", "ing"), ("al", "ous", "ish")  # endings of words that questions have, and of words they never have
-QUICK = ["--lr", "5e-3", "--warmup", "0", "--batch", "8", "-q"]
+QUICK = ["--learning-rate", "5e-3", "--warmup", "0", "--batch-size", "8", "-q"]
 
 
 def test_quantised_impacts_are_the_known_ones() -> None:
@@ -35,7 +35,7 @@ def test_quantised_impacts_are_the_known_ones() -> None:
 
 
 def test_a_words_impact_is_that_of_its_first_occurrence_and_function_words_have_none() -> None:
-    places = WordPlaces([1, 2, 3, 4], ["wing", "the", "wing"], [0, 2, 3])
+    places = WordPositions([1, 2, 3, 4], ["wing", "the", "wing"], [0, 2, 3])
     assert compute_impacts(places, np.array([0.5, 9.0, 8.0, 7.0])) == {"wing": 0.5}
 
 
@@ -61,17 +61,17 @@ def planted(folder: Path, count: int = 48) -> None:
         ]
     lines = {"corpus": passages, "queries": queries, "train": examples}
     for name, rows in lines.items():
-        write(folder / f"{name}.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+        write_text(folder / f"{name}.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
 
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("weights")
-    tiny_model(folder / "model")
+    save_tiny_encoder(folder / "model")
     planted(folder)
     recalled = [json.loads(line) for line in (folder / "train.jsonl").read_text().splitlines()]
     asked = [row | {"query_id": row["query_id"].replace("r", "q")} for row in recalled]
-    write(folder / "recall.jsonl", "".join(json.dumps(row) + "\n" for row in asked))
+    write_text(folder / "recall.jsonl", "".join(json.dumps(row) + "\n" for row in asked))
     return folder
 
 
@@ -85,12 +85,12 @@ def train(place: Path, method: str, output: Path, *more: str, examples: str = "t
 def models(place: Path) -> dict[str, Path]:
     """A trained model of each method."""
     for method, examples in (("deepct", "recall.jsonl"), ("deepimpact", "train.jsonl")):
-        app(train(place, method, place / method, "--steps", "150", examples=examples), standalone_mode=False)
+        app(train(place, method, place / method, "--max-steps", "150", examples=examples), standalone_mode=False)
     return {method: place / method for method in ("deepct", "deepimpact")}
 
 
 def rows(capfd: pytest.CaptureFixture[str], *arguments: str | Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in command(capfd, "termweight", *arguments).splitlines()]
+    return [json.loads(line) for line in run_command(capfd, "termweight", *arguments).splitlines()]
 
 
 def by_ending(texts: list[tuple[str, dict[str, float]]]) -> tuple[list[float], list[float]]:
@@ -103,7 +103,7 @@ def by_ending(texts: list[tuple[str, dict[str, float]]]) -> tuple[list[float], l
 
 
 def test_deepct_learns_which_words_are_asked_for(place: Path, models: dict[str, Path], capfd) -> None:
-    unseen = write(
+    unseen = write_text(
         place / "unseen.jsonl", '{"_id":"u","title":"","text":"sailors castleing copperal violinish wintering"}\n'
     )
     (row,) = rows(capfd, unseen, "--method", "deepct", "--model", models["deepct"])
@@ -142,12 +142,14 @@ def test_batches_and_windows_do_not_change_weights(place: Path, models: dict[str
 
 
 def test_words_beyond_the_longest_input_weigh_nothing(place: Path, models: dict[str, Path], capfd) -> None:
-    source = write(place / "long.jsonl", json.dumps({"_id": "l", "text": "rivers " * 10}) + "\n")
+    source = write_text(place / "long.jsonl", json.dumps({"_id": "l", "text": "rivers " * 10}) + "\n")
     (row,) = rows(capfd, source, "--method", "deepct", "--model", models["deepct"], "--max-length", "6")
     assert all(weight > 0 for weight in row["weights"][:4])  # 6 tokens: [CLS], 4 pieces, [SEP]
     assert row["weights"][4:] == [0.0] * 6
     with pytest.raises(MismatchError, match="reads at most 64 tokens; 100 were requested"):
-        command(capfd, "termweight", source, "--method", "deepct", "--model", models["deepct"], "--max-length", "100")
+        run_command(
+            capfd, "termweight", source, "--method", "deepct", "--model", models["deepct"], "--max-length", "100"
+        )
 
 
 @pytest.fixture
@@ -161,7 +163,7 @@ def known(models: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> DeepImpac
 
 def test_weights_for_masking_are_shares_of_the_passages_own_largest_impact(known: DeepImpact, models) -> None:
     tokenizer = WordPieceTokenizer(str(models["deepimpact"]))
-    read = Reader(tokenizer, WeightingSettings(), "basic")
+    read = PassageSplitter(tokenizer, WeightingSettings(), "basic")
     passage = Passage("p", "rivers the rivers, engines", "planets", extra={"queries": ["violins engines"]})
     (reading,) = read([passage])
     (weights,) = known([reading])
@@ -176,14 +178,14 @@ def test_weights_for_masking_are_shares_of_the_passages_own_largest_impact(known
 
 @pytest.mark.slow
 def test_impacts_are_indexed_and_searched(place: Path, models: dict[str, Path], capfd) -> None:
-    need_lucene()
+    skip_without_lucene()
     out = place / "impacts.jsonl"
     call = ["termweight", place / "corpus.jsonl", "--method", "deepimpact", "--model", models["deepimpact"]]
-    command(capfd, *call, "-o", out)
-    command(capfd, "index", out, "--type", "impact", "-o", place / "impact-index")
+    run_command(capfd, *call, "-o", out)
+    run_command(capfd, "index", out, "--type", "impact", "-o", place / "impact-index")
     impacts = {row["_id"]: row["impacts"] for row in map(json.loads, out.read_text().splitlines())}
-    asked = write(place / "ask.jsonl", '{"_id":"q","text":"Rivers riverish!"}\n')
-    run = command(capfd, "search", place / "impact-index", asked, "-k", "200")
+    asked = write_text(place / "ask.jsonl", '{"_id":"q","text":"Rivers riverish!"}\n')
+    run = run_command(capfd, "search", place / "impact-index", asked, "-k", "200")
     scores = {line.split()[2]: float(line.split()[4]) for line in run.splitlines()}
     sums = {id: sum(of.get(word, 0) for word in ("rivers", "riverish")) for id, of in impacts.items()}
     assert scores == {id: float(total) for id, total in sums.items() if total}
@@ -198,7 +200,7 @@ def test_a_resumed_training_ends_with_the_weights_of_an_uninterrupted_one(
 ) -> None:
     from drtk.training.fit import DrtkTrainer
 
-    schedule = ["--steps", "8", "--save-every", "3", "--log-every", "1"]
+    schedule = ["--max-steps", "8", "--save-steps", "3", "--log-steps", "1"]
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     app(train(place, "deepimpact", whole, *schedule), standalone_mode=False)
     step = DrtkTrainer.training_step
@@ -234,10 +236,10 @@ def without(arguments: list[str], flag: str) -> list[str]:
     ("method", "more", "complaint"),
     [
         ("deepct", ["--shard", "1/2"], "--train makes a model; --shard is for passages"),
-        ("deepct", ["--report"], "`report` is for weighing; --train makes a model"),
+        ("deepct", ["--stopword-share"], "`report` is for weighing; --train makes a model"),
         ("deepct", ["--collection", "x"], "`collection` is for weighing; --train makes a model"),
         ("deepct", ["--ray-workers", "2"], "`ray_workers` is for weighing; --train makes a model"),
-        ("deepct", ["--normalize", "max"], "`normalize` is for weighing; --train makes a model"),
+        ("deepct", ["--weight-norm", "max"], "`normalize` is for weighing; --train makes a model"),
         ("deepct", ["--stemmer", "porter"], "--stemmer is for --method bprop or tfidf or inv-freq or idf or bm25"),
         ("deepct", ["--expand", "queries"], "--expand is for --method deepimpact"),
         ("deepimpact", ["--impact-max", "3"], "`impact_max` is for weighing; --train makes a model"),
@@ -247,75 +249,79 @@ def test_contradictory_options_are_rejected(
     place: Path, tmp_path: Path, method: str, more: list[str], complaint: str, capfd
 ) -> None:
     with pytest.raises(UsageError, match=complaint):
-        command(capfd, *train(place, method, tmp_path / "m", *more))
+        run_command(capfd, *train(place, method, tmp_path / "m", *more))
 
 
 def test_missing_files_are_named(place: Path, tmp_path: Path, capfd) -> None:
     arguments = train(place, "deepct", tmp_path / "m")
     for flag in ("--corpus", "--queries", "--model"):
         with pytest.raises(UsageError, match="--train needs --corpus, --queries and --model"):
-            command(capfd, *without(arguments, flag))
+            run_command(capfd, *without(arguments, flag))
     with pytest.raises(UsageError, match="--corpus and --queries go with --train"):
-        command(
+        run_command(
             capfd,
-            *without(without(without(without(without(arguments, "--train"), "-o"), "--lr"), "--warmup"), "--batch"),
+            *without(
+                without(without(without(without(arguments, "--train"), "-o"), "--learning-rate"), "--warmup"),
+                "--batch-size",
+            ),
         )
     with pytest.raises(UsageError, match="--output must name a folder"):
-        command(capfd, *without(arguments, "-o"))
+        run_command(capfd, *without(arguments, "-o"))
     assert not (tmp_path / "m").exists()
 
 
 def test_bad_examples_are_named(place: Path, tmp_path: Path, capfd) -> None:
-    bad = write(place / "bad.jsonl", '{"query_id":"q1","positives":["p1"],"negatives":[]}\n' * 8)
+    bad = write_text(place / "bad.jsonl", '{"query_id":"q1","positives":["p1"],"negatives":[]}\n' * 8)
     with pytest.raises(DrtkError, match=r"bad\.jsonl:1: 'q1' has no negatives"):
-        command(capfd, *train(place, "deepimpact", tmp_path / "m", examples=bad.name))
-    write(bad, '{"query_id":"q1","positives":["p99"],"negatives":[]}\n')
+        run_command(capfd, *train(place, "deepimpact", tmp_path / "m", examples=bad.name))
+    write_text(bad, '{"query_id":"q1","positives":["p99"],"negatives":[]}\n')
     with pytest.raises(MismatchError, match=r"bad\.jsonl:1: the corpus has no 'p99'"):
-        command(capfd, *train(place, "deepct", tmp_path / "m", "--batch", "1", examples=bad.name))
-    write(bad, '{"query_id":"q1","positives":["p1"],"negatives":[]}\n')
+        run_command(capfd, *train(place, "deepct", tmp_path / "m", "--batch-size", "1", examples=bad.name))
+    write_text(bad, '{"query_id":"q1","positives":["p1"],"negatives":[]}\n')
     with pytest.raises(DrtkError, match="1 passages do not fill one batch"):
-        command(capfd, *train(place, "deepct", tmp_path / "m", examples=bad.name))
+        run_command(capfd, *train(place, "deepct", tmp_path / "m", examples=bad.name))
 
 
 def test_titles_are_read_as_the_model_was_trained_to(
     place: Path, models: dict[str, Path], tmp_path: Path, capfd
 ) -> None:
-    titled = write(tmp_path / "titled.jsonl", '{"_id":"t","title":"sailors","text":"castleing copperal"}\n')
-    command(
-        capfd, *train(place, "deepct", tmp_path / "bare", "--title", "none", "--steps", "1", examples="recall.jsonl")
+    titled = write_text(tmp_path / "titled.jsonl", '{"_id":"t","title":"sailors","text":"castleing copperal"}\n')
+    run_command(
+        capfd,
+        *train(place, "deepct", tmp_path / "bare", "--title", "none", "--max-steps", "1", examples="recall.jsonl"),
     )
     call = [titled, "--method", "deepct", "--model"]
     assert "title_weights" in rows(capfd, *call, models["deepct"])[0]
     assert "title_weights" not in rows(capfd, *call, tmp_path / "bare")[0]
-    with pytest.raises(MismatchError, match="was trained with --title none; --title join contradicts it"):
+    with pytest.raises(MismatchError, match="was trained with `title` none; `title` join contradicts it"):
         rows(capfd, *call, tmp_path / "bare", "--title", "join")
 
 
 def test_models_that_were_not_trained_to_weigh_are_rejected(place: Path, models: dict[str, Path], capfd) -> None:
     call = ["termweight", place / "corpus.jsonl", "--method", "deepct", "--model"]
-    with pytest.raises(MismatchError, match="was not trained to weight terms"):
-        command(capfd, *call, place / "model")
+    with pytest.raises(MismatchError, match="is no term weighting model"):
+        run_command(capfd, *call, place / "model")
     with pytest.raises(MismatchError, match="was trained with `method` deepimpact, not deepct"):
-        command(capfd, *call, models["deepimpact"])
+        run_command(capfd, *call, models["deepimpact"])
 
 
 def test_added_texts_of_a_wrong_type_are_named(place: Path, models: dict[str, Path], capfd) -> None:
-    bad = write(
+    bad = write_text(
         place / "added.jsonl",
         '{"_id":"p8","text":"rivers","queries":["q"]}\n{"_id":"p9","text":"rivers","queries":7}\n',
     )
     call = [bad, "--method", "deepimpact", "--model", models["deepimpact"], "--expand", "queries"]
     with pytest.raises(RecordError, match=r"added\.jsonl:2: passage 'p9': 'queries' must be a string"):
-        command(capfd, "termweight", *call)
+        run_command(capfd, "termweight", *call)
     assert [row["_id"] for row in rows(capfd, *call, "--skip-bad", "1")] == ["p8"]
 
 
 def test_added_texts_of_a_wrong_type_stop_training_before_it_begins(place: Path, tmp_path: Path, capfd) -> None:
     lines = (place / "corpus.jsonl").read_text().splitlines()
     lines[4] = json.dumps(json.loads(lines[4]) | {"queries": {}})
-    bad = write(tmp_path / "bad.jsonl", "\n".join([lines[0], "", *lines[1:]]) + "\n")  # its fifth is line 6
+    bad = write_text(tmp_path / "bad.jsonl", "\n".join([lines[0], "", *lines[1:]]) + "\n")  # its fifth is line 6
     arguments = train(place, "deepimpact", tmp_path / "m", "--expand", "queries")
     arguments[arguments.index("--corpus") + 1] = str(bad)
     with pytest.raises(RecordError, match=r"bad\.jsonl:6: passage 'p2': 'queries' must be a string or a list"):
-        command(capfd, *arguments)
+        run_command(capfd, *arguments)
     assert not (tmp_path / "m").exists()

@@ -8,12 +8,12 @@ import pytest
 
 from drtk.errors import DrtkError, MismatchError, RecordError
 from drtk.expansion.term_weights.base import Statistics, read_statistics
-from drtk.runtime.inputs import Intake
-from tests.running import write
+from drtk.runtime.inputs import InputTracker
+from tests.run_commands import write_text
 
 
 def read(*paths: Path, kind: str = "counts") -> Statistics:
-    return read_statistics([str(path) for path in paths], kind, None, intake=Intake())
+    return read_statistics([str(path) for path in paths], kind, None, tracker=InputTracker())
 
 
 def counts(words: dict[str, list[float]], *, stemmer: str = "none") -> str:
@@ -23,12 +23,12 @@ def counts(words: dict[str, list[float]], *, stemmer: str = "none") -> str:
 
 
 def test_lines_and_files_add_up(tmp_path: Path) -> None:
-    one = write(tmp_path / "1", counts({"cat": [1, 2]}) + "\n" + counts({"cat": [1, 1], "dog": [1, 4]}))
-    two = write(tmp_path / "2", counts({"dog": [1, 1]}))
+    one = write_text(tmp_path / "1", counts({"cat": [1, 2]}) + "\n" + counts({"cat": [1, 1], "dog": [1, 4]}))
+    two = write_text(tmp_path / "2", counts({"dog": [1, 1]}))
     total = read(one, two)
     assert (total.documents, total.length) == (3, 9)
     assert total.words == {"cat": [2, 3], "dog": [2, 5]}
-    assert read(write(tmp_path / "3", total.line().decode())).words == total.words
+    assert read(write_text(tmp_path / "3", total.line().decode())).words == total.words
 
 
 @pytest.mark.parametrize(
@@ -43,14 +43,14 @@ def test_lines_and_files_add_up(tmp_path: Path) -> None:
 )
 def test_lines_that_hold_no_statistics_are_named(tmp_path: Path, line: str) -> None:
     with pytest.raises(RecordError, match=r"s:2: holds no statistics"):
-        read(write(tmp_path / "s", counts({"cat": [1, 2]}) + line + "\n"))
+        read(write_text(tmp_path / "s", counts({"cat": [1, 2]}) + line + "\n"))
 
 
 def test_statistics_of_other_choices_or_of_another_kind_do_not_add_up(tmp_path: Path) -> None:
-    file = write(tmp_path / "s", counts({"cat": [1, 2]}) + counts({"cat": [1, 2]}, stemmer="porter"))
+    file = write_text(tmp_path / "s", counts({"cat": [1, 2]}) + counts({"cat": [1, 2]}, stemmer="porter"))
     with pytest.raises(MismatchError, match=r"s:2: was collected with stemmer porter, not none"):
         read(file)
     with pytest.raises(MismatchError, match="statistics of counts, but this method needs attention"):
         read(file, kind="attention")
     with pytest.raises(DrtkError, match="holds no statistics of a passage"):
-        read(write(tmp_path / "s", "\n"))
+        read(write_text(tmp_path / "s", "\n"))

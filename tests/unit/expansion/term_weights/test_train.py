@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from drtk.expansion.term_weights.train import (
-    AskedPassage,
-    AskedPassages,
     PairCollator,
+    PassageQuestions,
+    PassageQuestionsByNumber,
     RecallCollator,
     compute_recall,
-    pair_objective,
-    recall_objective,
+    make_pair_objective,
+    make_recall_objective,
 )
 from drtk.models.term_weighter import TermWeightModel, init_term_weighter
 from drtk.records import Example, Passage
@@ -22,12 +22,12 @@ from drtk.text.words import make_stemmer
 from drtk.training.dataset import SampledExample
 from drtk.training.examples import PackedExamples
 from drtk.training.sampling import EpochDataset
-from tests.tiny import tiny_model
+from tests.tiny_models import save_tiny_encoder
 
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny_model(tmp_path_factory.mktemp("model") / "m")
+    return save_tiny_encoder(tmp_path_factory.mktemp("model") / "m")
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +39,7 @@ class Corpus:
     def __init__(self, *passages: Passage) -> None:
         self._passages = {passage.id: passage for passage in passages}
 
-    def many(self, ids: list[str]) -> list[Passage]:
+    def get_many(self, ids: list[str]) -> list[Passage]:
         return [self._passages[id] for id in ids]
 
 
@@ -57,7 +57,7 @@ def test_targets_stand_at_first_pieces_within_the_room(weigher: TermWeightModel,
     (pieces,) = tokenizer([passage.text])
     width = 1 + len(pieces.ids)  # of title and text
     batch = RecallCollator(weigher, tokenizer, room=width - 1, title="join")(
-        [AskedPassage(passage, ["rivers riverengines"])]
+        [PassageQuestions(passage, ["rivers riverengines"])]
     )
     # [CLS] rivers riverengines (several pieces) rivers [SEP]: engines is cut off
     assert batch["input_ids"].shape == (1, width + 1)
@@ -70,7 +70,7 @@ def test_a_passage_comes_with_all_its_queries_once_an_epoch(model: Path) -> None
     examples = [Example("q1", ("p1",), ()), Example("q2", ("p2", "p1"), ()), Example("q3", ("p3",), ())]
     corpus = Corpus(*(Passage(f"p{n}", f"text {n}") for n in (1, 2, 3)))
     texts = {f"q{n}": f"query {n}" for n in (1, 2, 3)}
-    passages = AskedPassages(PackedExamples(examples), queries=texts, corpus=corpus)
+    passages = PassageQuestionsByNumber(PackedExamples(examples), queries=texts, corpus=corpus)
     data = EpochDataset(passages, batch=3, steps=2, seed=5)
     epochs = [[data[3 * epoch + at] for at in range(3)] for epoch in (0, 1)]
     for epoch in epochs:
@@ -101,8 +101,8 @@ def test_objectives_agree_with_their_losses_worked_out_by_hand() -> None:
 
     weights = torch.tensor([[1.0, 2.0, 5.0], [2.0, 0.0, 9.0]])
     asked = torch.tensor([[1.0, 1.0, 0.0], [1.0, 0.0, 0.0]])  # scores 3 and 2: log(1 + e^-1) = .313262
-    assert pair_objective(Given(), {"weights": weights, "asked": asked})["pairs"].item() == pytest.approx(
+    assert make_pair_objective(Given(), {"weights": weights, "asked": asked})["pairs"].item() == pytest.approx(
         0.313262, abs=2e-6
     )
-    found = recall_objective(Given(), {"weights": weights, "recall": torch.ones(2, 3), "first": asked})
+    found = make_recall_objective(Given(), {"weights": weights, "recall": torch.ones(2, 3), "first": asked})
     assert found["recall"].item() == pytest.approx((0 + 1 + 1) / 3)

@@ -7,11 +7,11 @@ import random
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.tiny import TOPICS, words_of
+from tests.tiny_models import TOPICS, make_topic_words
 
 
 @dataclass(frozen=True)
-class Asked:
+class QuestionFiles:
     """Paths of the files, and by id of each question its text, its answer and the sentence with it."""
 
     questions: Path
@@ -22,14 +22,14 @@ class Asked:
     sentences: dict[str, str]
 
 
-def write_questions(folder: Path, count: int, *, seed: int = 0) -> Asked:
+def write_questions(folder: Path, count: int, *, seed: int = 0) -> QuestionFiles:
     """Questions q0, q1, … whose answers stand in passages d0, d1, … alone, which are their second hits."""
     draw = random.Random(seed)
     asked: dict[str, str] = {}
     rows, passages, lines, answers, sentences = [], [], [], {}, {}
     while len(asked) < count:
         number = len(asked)
-        first, second, third, fourth = draw.sample(words_of(TOPICS[number % len(TOPICS)]), 4)
+        first, second, third, fourth = draw.sample(make_topic_words(TOPICS[number % len(TOPICS)]), 4)
         if f"{first} {second}?" in asked.values():
             continue
         id = f"q{number}"
@@ -49,4 +49,4 @@ def write_questions(folder: Path, count: int, *, seed: int = 0) -> Asked:
     ):
         paths.append(folder / name)
         paths[-1].write_text(text, encoding="utf-8")
-    return Asked(*paths, asked, answers, sentences)
+    return QuestionFiles(*paths, asked, answers, sentences)

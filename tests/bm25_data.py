@@ -14,15 +14,15 @@ from drtk.records import Passage
 
 # docs/commands/index.md: documents "a b b c", "a c", "b d d", "c d e e e", average length 14 / 4 = 3.5; query "b d". `a` is a stop
 # word of Lucene's, so it is written `x` here.
-KNOWN = {"d1": "x b b c", "d2": "x c", "d3": "b d d", "d4": "c d e e e"}
+EXAMPLE_TEXTS = {"d1": "x b b c", "d2": "x c", "d3": "b d d", "d4": "c d e e e"}
 
 
-def passages(texts: dict[str, str]) -> list[Passage]:
+def make_passages(texts: dict[str, str]) -> list[Passage]:
     """Passages without titles."""
     return [Passage(id=id, text=text) for id, text in texts.items()]
 
 
-def need_lucene() -> None:
+def skip_without_lucene() -> None:
     """Skip the calling test where the jar or a Java is missing."""
     from drtk.indexing.lucene.jvm import find_jar, find_java
 
@@ -33,14 +33,14 @@ def need_lucene() -> None:
         pytest.skip(str(error))
 
 
-def corpus_of(folder: Path) -> list[Passage]:
+def read_corpus(folder: Path) -> list[Passage]:
     """The passages of a collection of the shared data."""
     with gzip.open(folder / "corpus.jsonl.gz") as lines:
         rows = [orjson.loads(line) for line in lines]
     return [Passage(id=row["_id"], title=row["title"], text=row["text"]) for row in rows]
 
 
-def judgements_of(folder: Path, split: str) -> dict[str, dict[str, int]]:
+def read_judgements(folder: Path, split: str) -> dict[str, dict[str, int]]:
     """query id -> passage id -> grade."""
     found: dict[str, dict[str, int]] = {}
     for line in (folder / "qrels" / f"{split}.tsv").read_text(encoding="utf-8").splitlines()[1:]:
@@ -49,7 +49,7 @@ def judgements_of(folder: Path, split: str) -> dict[str, dict[str, int]]:
     return found
 
 
-def queries_of(folder: Path, wanted: Any) -> dict[str, str]:
+def read_queries(folder: Path, wanted: Any) -> dict[str, str]:
     """Text of every query whose id is in `wanted`."""
     with gzip.open(folder / "queries.jsonl.gz") as lines:
         rows = [orjson.loads(line) for line in lines]

@@ -16,27 +16,29 @@ from torch import Tensor, nn
 
 from drtk.config import load_preset
 from drtk.pretraining.assembly import build_network
-from drtk.pretraining.batch import Batch, Example, SlotBatch
+from drtk.pretraining.batch import Batch, PretrainingExample, SlotBatch
 from drtk.pretraining.composition import Composition
 from drtk.pretraining.config import PretrainSettings
 from drtk.pretraining.dataset import PretrainingData
-from drtk.pretraining.example_builder import fields_of
-from drtk.pretraining.network import EncodedBatch, Network, compute_batch_terms
+from drtk.pretraining.example_builder import list_corpus_fields
+from drtk.pretraining.network import EncodedBatch, Network, compute_contrastive_terms
 from drtk.pretraining.parse import apply_changes, parse_composition
 from drtk.pretraining.trainer import Pretrainer
 from drtk.text.token_dataset import TokenCorpus
 from drtk.text.word_pieces import WordPieceTokenizer
-from drtk.training.arguments import Schedule, training_arguments
-from tests.enriched import enriched_corpus
-from tests.tiny import tiny_model
+from drtk.training.arguments import Schedule, build_training_arguments
+from tests.enriched_corpus import write_enriched_corpus
+from tests.tiny_models import save_tiny_encoder
 
 MAX_LENGTH = 24
 
 
-def corpus_with_gaps(path: Path, model: Path, *, documents: int = 12, seed: int = 3) -> Path:
+def write_corpus_with_gaps(path: Path, model: Path, *, documents: int = 12, seed: int = 3) -> Path:
     """`enriched_corpus` made irregular: passages are missing, some have no query or continuation, and lengths vary."""
     draw, tokenizer = random.Random(seed), WordPieceTokenizer(str(model))
-    rows = [json.loads(line) for line in enriched_corpus(path, model, documents=documents).read_text().splitlines()]
+    rows = [
+        json.loads(line) for line in write_enriched_corpus(path, model, documents=documents).read_text().splitlines()
+    ]
     kept = []
     for number, row in enumerate(rows):
         if number % 7 == 4 or number % 12 in (6, 8):
@@ -57,7 +59,7 @@ def corpus_with_gaps(path: Path, model: Path, *, documents: int = 12, seed: int 
 
 
 @dataclass(frozen=True)
-class World:
+class PretrainingFiles:
     """model, generator: folders of encoders with the same vocabulary; corpus: a file with everything presets need."""
 
     model: Path
@@ -65,14 +67,14 @@ class World:
     corpus: Path
 
     @classmethod
-    def made(cls, folder: Path) -> World:
+    def made(cls, folder: Path) -> PretrainingFiles:
         """One in an empty folder; the encoder is 4 layers of 16."""
         size = {"layers": 4, "hidden": 16, "heads": 2}
-        model = tiny_model(folder / "model", **size)
-        generator = tiny_model(folder / "generator", seed=5, layers=1, hidden=16, heads=2)
-        _give_head(model)
-        _give_head(generator)
-        return cls(model, generator, corpus_with_gaps(folder / "corpus.jsonl", model))
+        model = save_tiny_encoder(folder / "model", **size)
+        generator = save_tiny_encoder(folder / "generator", seed=5, layers=1, hidden=16, heads=2)
+        _add_lm_head(model)
+        _add_lm_head(generator)
+        return cls(model, generator, write_corpus_with_gaps(folder / "corpus.jsonl", model))
 
     def content(self, preset: str, *changes: str) -> dict[str, Any]:
         """The TOML of a shipped preset, changed, with this generator where it wants one."""
@@ -81,31 +83,33 @@ class World:
             changes = (f"generator.model={self.generator}", *changes)
         return apply_changes(content, changes)
 
-    def stage(self, preset: str, *changes: str, drop: Sequence[str] = (), seed: int = 7, **settings: Any) -> Stage:
+    def stage(
+        self, preset: str, *changes: str, drop: Sequence[str] = (), seed: int = 7, **settings: Any
+    ) -> PretrainingSetup:
         """A preset put together, with the rows it would train on."""
         plan = parse_composition(self.content(preset, *changes), preset)
         return self.stage_of(plan.without(drop) if drop else plan, seed=seed, **settings)
 
-    def stage_of(self, plan: Composition, *, seed: int = 7, **settings: Any) -> Stage:
+    def stage_of(self, plan: Composition, *, seed: int = 7, **settings: Any) -> PretrainingSetup:
         """A composition put together, with the rows it would train on."""
         network, tokenizer = build_network(plan, self.model, seed=1)
-        corpus = TokenCorpus.open(str(self.corpus), str(self.model), wants=fields_of(plan))
-        chosen = PretrainSettings(**{"max_length": MAX_LENGTH, "batch": 6, "steps": 4} | settings)
-        return Stage(network.eval(), tokenizer, PretrainingData(corpus, plan, chosen, tokenizer, seed))
+        corpus = TokenCorpus.open(str(self.corpus), str(self.model), wants=list_corpus_fields(plan))
+        chosen = PretrainSettings(**{"max_length": MAX_LENGTH, "batch_size": 6, "max_steps": 4} | settings)
+        return PretrainingSetup(network.eval(), tokenizer, PretrainingData(corpus, plan, chosen, tokenizer, seed))
 
 
-def _give_head(folder: Path) -> None:
+def _add_lm_head(folder: Path) -> None:
     from drtk.models.lm_head import load_masked_lm, save_lm_head
 
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(9)
         _, head, _ = load_masked_lm(folder)
-    widely(head, seed=4)
+    randomize_weights(head, seed=4)
     save_lm_head(head, folder)
 
 
 @dataclass
-class Stage:
+class PretrainingSetup:
     """A network and its rows."""
 
     network: Network
@@ -117,7 +121,7 @@ class Stage:
         """The examples of all steps."""
         return self.data.dataset()
 
-    def seen(self, *numbers: int) -> list[Example]:
+    def seen(self, *numbers: int) -> list[PretrainingExample]:
         """Examples by their place in the order of training."""
         return [self.rows[number] for number in numbers]
 
@@ -125,22 +129,22 @@ class Stage:
         """Those examples as one batch; the first six by default."""
         return self.data.collator(10**6).collate(self.seen(*(numbers or range(6))))
 
-    def redrawn(self, *, seed: int = 0) -> Stage:
+    def redrawn(self, *, seed: int = 0) -> PretrainingSetup:
         """With every weight drawn anew and wide, so that each term has a value of its own and nothing is 0 or 1 by luck."""
-        widely(self.network, seed=seed)
+        randomize_weights(self.network, seed=seed)
         if self.network.generator is not None:
-            widely(self.network.generator, seed=seed + 1)
+            randomize_weights(self.network.generator, seed=seed + 1)
         return self
 
     def terms(self, batch: Batch) -> dict[str, Tensor]:
         """Every term by name, and "total", weighted; with gradients."""
         output = self.network(batch, self.network.counts(batch))
         present = {name: slot.present for name, slot in batch.items()}
-        terms = output.terms | compute_batch_terms(self.network.composition, output.vectors, present)
+        terms = output.terms | compute_contrastive_terms(self.network.composition, output.vectors, present)
         weights = self.network.weights
         return terms | {"total": torch.stack([weights[name] * value for name, value in terms.items()]).sum()}
 
-    def without_dropout(self) -> Stage:
+    def without_dropout(self) -> PretrainingSetup:
         """As in evaluation mode, but trained."""
         for part in self.network.modules():
             if isinstance(part, nn.Dropout):
@@ -150,9 +154,16 @@ class Stage:
     def trainer(self, folder: Path, micro: int = 10**6) -> Pretrainer:
         """What trains it, as the command makes it, on the CPU; checkpoints and log would go to `folder`."""
         settings, data = self.data.settings, self.data
-        plain = {"lr": 1e-3, "warmup": 0, "weight_decay": 0.0, "precision": "float32", "log_every": 1, "trainer": ()}
-        config, schedule = replace(settings, **plain), Schedule(settings.batch, data.steps, 1)
-        arguments = training_arguments(config, schedule, folder, seed=data.seed, device="cpu", save_every=1000)
+        plain = {
+            "learning_rate": 1e-3,
+            "warmup": 0,
+            "weight_decay": 0.0,
+            "precision": "float32",
+            "log_steps": 1,
+            "trainer": (),
+        }
+        config, schedule = replace(settings, **plain), Schedule(settings.batch_size, data.steps, 1)
+        arguments = build_training_arguments(config, schedule, folder, seed=data.seed, device="cpu", save_every=1000)
         return Pretrainer(
             log=folder / "log.jsonl",
             steps_per_epoch=1,
@@ -175,7 +186,7 @@ class Stage:
         return EncodedBatch(self.network, batch)
 
 
-def widely(module: nn.Module, *, seed: int) -> None:
+def randomize_weights(module: nn.Module, *, seed: int) -> None:
     """Weights normal(0, .3) around 1 for the scales of norms and 0 for all others, running statistics included."""
     draw = torch.Generator().manual_seed(seed)
     with torch.no_grad():
@@ -189,7 +200,7 @@ def widely(module: nn.Module, *, seed: int) -> None:
                 buffer.copy_(1 + 0.3 * torch.rand(buffer.shape, generator=draw))
 
 
-def planted(stage: Stage, *shares: Sequence[float]) -> None:
+def set_predictions(stage: PretrainingSetup, *shares: Sequence[float]) -> None:
     """Let the masked-LM head give WORD these shares, whatever the network computed: a sequence for each time it is asked."""
     head, asked = stage.network.head, iter(shares)
     size = len(head.weight)
@@ -197,14 +208,14 @@ def planted(stage: Stage, *shares: Sequence[float]) -> None:
     head.bias = nn.Parameter(torch.zeros(size))
 
     def features(hidden: Tensor) -> Tensor:
-        rows = likely(*next(asked), vocabulary=size)
+        rows = make_log_probabilities(*next(asked), vocabulary=size)
         assert len(rows) == len(hidden)
         return rows
 
     head.features = features
 
 
-def gradients(stage: Stage, loss: Tensor) -> dict[str, Tensor]:
+def compute_gradients(stage: PretrainingSetup, loss: Tensor) -> dict[str, Tensor]:
     """Gradients of a loss by parameter; zeros where none arrives."""
     names, weights = zip(*[pair for pair in stage.network.named_parameters() if pair[1].requires_grad], strict=True)
     found = torch.autograd.grad(loss, weights, allow_unused=True, retain_graph=True)
@@ -217,7 +228,7 @@ def gradients(stage: Stage, loss: Tensor) -> dict[str, Tensor]:
 WORD = 10  # the one word piece of texts made by hand
 
 
-def slot_of(
+def make_slot(
     *lengths: int,
     hidden: Sequence[Sequence[int]] = (),
     changed: Sequence[Sequence[int]] = (),
@@ -244,7 +255,7 @@ def slot_of(
     return SlotBatch(clean, given, attention, content, covered, present)
 
 
-def likely(*shares: float, vocabulary: int) -> Tensor:
+def make_log_probabilities(*shares: float, vocabulary: int) -> Tensor:
     """Log-probabilities that give WORD these shares, and all others what is left, (shares, vocabulary)."""
     rows = torch.empty(len(shares), vocabulary, dtype=torch.float64)
     for row, share in enumerate(shares):

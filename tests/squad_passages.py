@@ -12,25 +12,25 @@ from itertools import islice
 from pathlib import Path
 
 from drtk.cli.main import app
-from tests.data import shared_data
-from tests.tiny import minilm
+from tests.shared_data import find_shared_data
+from tests.tiny_models import find_minilm
 
 PIECES = 30  # of a passage: a sentence or two; 32 with the special tokens
 
 
-def run(*given: str | Path) -> None:
+def run_command(*given: str | Path) -> None:
     """A command of drtk, in this process."""
     app([*map(str, given), "--quiet"], standalone_mode=False)
 
 
-def rows_of(path: Path) -> Iterator[dict]:
+def read_rows(path: Path) -> Iterator[dict]:
     """The rows of a file of JSON lines, plain or gzipped."""
     with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as lines:
         yield from map(json.loads, lines)
 
 
 @dataclass(frozen=True)
-class Real:
+class RealCorpus:
     """A corpus, the word-piece weights of three methods, and MiniLM with the word pieces of these texts."""
 
     corpus: Path
@@ -40,36 +40,36 @@ class Real:
     model: Path
 
 
-def real_passages(folder: Path, *, paragraphs: int) -> Real:
+def write_real_passages(folder: Path, *, paragraphs: int) -> RealCorpus:
     """The first paragraphs of SQuAD, cut into passages of at most PIECES word pieces, with everything presets ask for.
 
     neighbours, sentences: as drtk chunk notes them; a paragraph is a document
     queries: the questions people asked about the paragraph whose answer is in the passage; some have none
     continuations: what really follows in the article. A language model would write something else; there is none at hand
     """
-    squad, start = shared_data("squad"), minilm()
-    chosen = [*islice(rows_of(squad / "corpus.jsonl.gz"), paragraphs)]
-    asked = _questions(squad, {row["_id"] for row in chosen})
-    run("chunk", _written(folder / "paragraphs.jsonl", chosen), *CUT, start, "-o", folder / "cut.jsonl")
-    passages = [*rows_of(folder / "cut.jsonl")]
+    squad, start = find_shared_data("squad"), find_minilm()
+    chosen = [*islice(read_rows(squad / "corpus.jsonl.gz"), paragraphs)]
+    asked = _read_questions(squad, {row["_id"] for row in chosen})
+    run_command("chunk", _write_rows(folder / "paragraphs.jsonl", chosen), *CUT, start, "-o", folder / "cut.jsonl")
+    passages = [*read_rows(folder / "cut.jsonl")]
     for number, row in enumerate(passages):
         paragraph = row["metadata"]["source_id"]
         row["queries"] = [text for text, answer in asked[paragraph] if answer in row["text"]]
         row["continuations"] = [each["text"] for each in passages[number + 1 : number + 2] if _same_article(row, each)]
-    corpus = _written(folder / "passages.jsonl", passages)
-    model = with_words_of(corpus, start, folder / "minilm")
-    found = Real(corpus, *(folder / f"{each}.jsonl" for each in ("bprop", "inv-freq", "tfidf")), model)
+    corpus = _write_rows(folder / "passages.jsonl", passages)
+    model = shrink_vocabulary(corpus, start, folder / "minilm")
+    found = RealCorpus(corpus, *(folder / f"{each}.jsonl" for each in ("bprop", "inv-freq", "tfidf")), model)
     weigh = ["termweight", corpus, "--title", "none", "--bare"]
-    run(*weigh, "--method", "bprop", "--model", model, "-o", found.bprop)
-    run(*weigh, "--method", "inv-freq", "--tokenizer", model, "-o", found.inv_freq)
-    run(*weigh, "--method", "tfidf", "--tokenizer", model, "-o", found.tfidf)
+    run_command(*weigh, "--method", "bprop", "--model", model, "-o", found.bprop)
+    run_command(*weigh, "--method", "inv-freq", "--tokenizer", model, "-o", found.inv_freq)
+    run_command(*weigh, "--method", "tfidf", "--tokenizer", model, "-o", found.tfidf)
     return found
 
 
 CUT = ["--max-tokens", str(PIECES), "--tokenizer"]
 
 
-def _questions(squad: Path, paragraphs: set[str]) -> dict[str, list[tuple[str, str]]]:
+def _read_questions(squad: Path, paragraphs: set[str]) -> dict[str, list[tuple[str, str]]]:
     """The questions of each paragraph: (text, answer)."""
     judged = {}
     for line in (squad / "qrels" / "train.tsv").read_text().splitlines()[1:]:
@@ -77,7 +77,7 @@ def _questions(squad: Path, paragraphs: set[str]) -> dict[str, list[tuple[str, s
         if paragraph in paragraphs:
             judged[query] = paragraph
     found = defaultdict(list)
-    for row in rows_of(squad / "queries.jsonl.gz"):
+    for row in read_rows(squad / "queries.jsonl.gz"):
         if row["_id"] in judged:
             found[judged[row["_id"]]].append((row["text"], row["metadata"]["answers"][0]))
     return found
@@ -87,12 +87,12 @@ def _same_article(one: dict, other: dict) -> bool:
     return one["title"] == other["title"]
 
 
-def _written(path: Path, rows: list[dict]) -> Path:
+def _write_rows(path: Path, rows: list[dict]) -> Path:
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     return path
 
 
-def with_words_of(corpus: Path, model: str, folder: Path) -> Path:
+def shrink_vocabulary(corpus: Path, model: str, folder: Path) -> Path:
     """The model with the word pieces of a corpus's texts alone, which it reads as before: a head over 30,000 is slow on a CPU.
 
     WordPiece takes the longest piece that fits, and whatever it took is still there.
@@ -101,7 +101,7 @@ def with_words_of(corpus: Path, model: str, folder: Path) -> Path:
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(model)
-    texts = [text for row in rows_of(corpus) for text in (row["title"], row["text"], *row["queries"])]
+    texts = [text for row in read_rows(corpus) for text in (row["title"], row["text"], *row["queries"])]
     used = sorted({id for ids in tokenizer(texts)["input_ids"] for id in ids} | set(tokenizer.all_special_ids))
     number = {old: new for new, old in enumerate(used)}
     shutil.copytree(model, folder, ignore=shutil.ignore_patterns("vocab.txt", "__pycache__"))

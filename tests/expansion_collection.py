@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 
 from drtk.cli.main import app
-from tests.tiny import words_of
+from tests.tiny_models import make_topic_words
 
-GOOD, MIDDLING, BAD = words_of("garden")[:2], words_of("river")[:2], words_of("engine")[:2]
+GOOD, MIDDLING, BAD = make_topic_words("garden")[:2], make_topic_words("river")[:2], make_topic_words("engine")[:2]
 RANKS = {"good": 1, "middling": 2, "bad": 101, "nothing": 101}
 KINDS = ("sentence", "answer", "title")
 # The order of a question's candidates: the best is never the first of all of them.
@@ -20,7 +20,7 @@ ORDERS = [
 ]
 
 
-def world(count: int = 24) -> tuple[list[dict], list[dict], list[dict]]:
+def make_collection(count: int = 24) -> tuple[list[dict], list[dict], list[dict]]:
     """Passages, questions and candidates (four of each kind) as rows.
 
     d{n} holds the answer to q{n}; x{n} is shorter, has the same key word and no answer, so BM25 puts it first for that
@@ -35,11 +35,11 @@ def world(count: int = 24) -> tuple[list[dict], list[dict], list[dict]]:
         for place, kind in enumerate(KINDS):
             for number, quality in enumerate(ORDERS[(n + place) % len(ORDERS)]):
                 row = {"_id": f"q{n}#{kind}#{number:02}", "query_id": f"q{n}", "kind": kind}
-                expansions.append(row | {"text": text_of(n, quality, number), "made": quality})
+                expansions.append(row | {"text": make_expansion_text(n, quality, number), "made": quality})
     return passages, questions, expansions
 
 
-def text_of(n: int, quality: str, number: int = 0) -> str:
+def make_expansion_text(n: int, quality: str, number: int = 0) -> str:
     """The expansion of a question of this quality."""
     words = {"good": GOOD, "middling": MIDDLING, "bad": BAD, "nothing": BAD}[quality]
     found = {"good": f"ans{n}", "middling": f"key{n}", "bad": f"key{n + 1000}", "nothing": "nowhere"}[quality]
@@ -52,21 +52,21 @@ def write_rows(path: Path, rows: list[dict]) -> Path:
     return path
 
 
-def rows_of(path: Path) -> list[dict]:
+def read_rows(path: Path) -> list[dict]:
     """The rows of a JSONL file."""
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
-def write_world(folder: Path, count: int = 24) -> Path:
+def write_collection(folder: Path, count: int = 24) -> Path:
     """The folder, holding corpus.jsonl, queries.jsonl, expansions.jsonl and the index bm25s."""
-    for name, rows in zip(("corpus", "queries", "expansions"), world(count), strict=True):
+    for name, rows in zip(("corpus", "queries", "expansions"), make_collection(count), strict=True):
         write_rows(folder / f"{name}.jsonl", rows)
     call = ["index", str(folder / "corpus.jsonl"), "--type", "bm25s", "-o", str(folder / "bm25s"), "-q"]
     app(call, standalone_mode=False)
     return folder
 
 
-def labelled(folder: Path) -> Path:
+def label_expansions(folder: Path) -> Path:
     """The world's candidates as drtk rerank-queries label makes them."""
     output = folder / "labelled.jsonl"
     if not output.exists():

@@ -9,13 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from drtk.models.backbone import FAMILIES, BackboneAdapter
+from drtk.models.backbone import FAMILIES as FAMILIES
+from drtk.models.backbone import BackboneAdapter
 
-__all__ = ["FAMILIES", "Slot", "masked_lm", "padded", "saved_masked_lm"]
 VOCABULARY = 97
 
 
-def masked_lm(family: str, *, attention: str = "sdpa", vocabulary: int = VOCABULARY, **changes: Any) -> Any:
+def create_masked_lm(family: str, *, attention: str = "sdpa", vocabulary: int = VOCABULARY, **changes: Any) -> Any:
     """A masked language model (3 layers, 4 for ModernBERT; 32 wide), in evaluation mode; norms and biases are not 1 and 0."""
     from transformers import (
         AutoModelForMaskedLM,
@@ -62,30 +62,30 @@ def masked_lm(family: str, *, attention: str = "sdpa", vocabulary: int = VOCABUL
     return model.eval()
 
 
-def saved_masked_lm(family: str, folder: Path, **changes: Any) -> Any:
+def save_random_masked_lm(family: str, folder: Path, **changes: Any) -> Any:
     """The same in a folder, with a tokenizer of the made-up collection: byte-level for RoBERTa; returns the model."""
     from transformers import AutoTokenizer
 
-    from drtk.runtime.progress import quiet_transformers
-    from tests.tiny import tiny_model
+    from drtk.runtime.progress import silence_transformers
+    from tests.tiny_models import save_tiny_encoder
 
     if family == "roberta":
-        tokenizer = byte_level()
+        tokenizer = create_byte_level_tokenizer()
     else:
-        tokenizer = AutoTokenizer.from_pretrained(tiny_model(folder.parent / f"{folder.name}-tokenizer"))
-    model = masked_lm(family, vocabulary=len(tokenizer), **changes)
-    with quiet_transformers():
+        tokenizer = AutoTokenizer.from_pretrained(save_tiny_encoder(folder.parent / f"{folder.name}-tokenizer"))
+    model = create_masked_lm(family, vocabulary=len(tokenizer), **changes)
+    with silence_transformers():
         model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
     return model
 
 
-def byte_level() -> Any:
+def create_byte_level_tokenizer() -> Any:
     """RoBERTa's kind of tokenizer, over the made-up collection: byte-level BPE, <s> and </s> around, the space in the piece."""
     from tokenizers import Tokenizer, models, pre_tokenizers, processors, trainers
     from transformers import PreTrainedTokenizerFast
 
-    from tests.tiny import collection
+    from tests.tiny_models import make_collection
 
     specials = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
     made = Tokenizer(models.BPE())
@@ -94,14 +94,16 @@ def byte_level() -> Any:
     trainer = trainers.BpeTrainer(
         vocab_size=400, initial_alphabet=alphabet, special_tokens=specials, show_progress=False
     )
-    made.train_from_iterator((f"{row['title']} {row['text']}, ({row['title']})." for row in collection()[0]), trainer)
+    made.train_from_iterator(
+        (f"{row['title']} {row['text']}, ({row['title']})." for row in make_collection()[0]), trainer
+    )
     made.post_processor = processors.RobertaProcessing(("</s>", 2), ("<s>", 0), add_prefix_space=False)
     names = ("bos_token", "pad_token", "eos_token", "unk_token", "mask_token")
     named = dict(zip(names, specials, strict=True)) | {"cls_token": "<s>", "sep_token": "</s>"}
     return PreTrainedTokenizerFast(tokenizer_object=made, **named)
 
 
-def padded(model: Any, *, lengths: tuple[int, ...] = (9, 6, 4), seed: int = 0) -> tuple[Tensor, Tensor]:
+def create_padded_batch(model: Any, *, lengths: tuple[int, ...] = (9, 6, 4), seed: int = 0) -> tuple[Tensor, Tensor]:
     """Ids and attention of a batch padded on the right, (B, L) each."""
     draw = torch.Generator().manual_seed(seed)
     ids = torch.randint(5, model.config.vocab_size, (len(lengths), max(lengths)), generator=draw)
@@ -110,10 +112,10 @@ def padded(model: Any, *, lengths: tuple[int, ...] = (9, 6, 4), seed: int = 0) -
 
 
 @dataclass
-class Slot:
+class DecoderSlot:
     """A slot as readers want it (drtk.pretraining.decoders.transformer.DecoderInput); everything is visible unless said otherwise."""
 
-    anatomy: BackboneAdapter
+    adapter: BackboneAdapter
     ids: Tensor
     attention: Tensor
     clean: Tensor | None = None
@@ -126,7 +128,7 @@ class Slot:
         return self.ids if self.clean is None else self.clean
 
     def states(self) -> list[Tensor]:
-        return self.given or self.anatomy.encode(self.ids, self.attention, self.types)
+        return self.given or self.adapter.encode(self.ids, self.attention, self.types)
 
     @property
     def visible(self) -> Tensor:

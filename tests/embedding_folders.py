@@ -16,7 +16,7 @@ from drtk.runtime.manifest import write_manifest
 ENCODER = {"model": "a-model", "digest": "1" * 32, "similarity": "dot", "normalized": False, "pooling": ["cls"]}
 
 
-def embeddings(
+def write_embeddings(
     folder: Path,
     vectors: Any,
     ids: Sequence[str] | None = None,
@@ -47,7 +47,7 @@ def embeddings(
     return str(folder)
 
 
-def rewrite_record(folder: Path) -> None:
+def rewrite_manifest(folder: Path) -> None:
     """Rewrite meta.json for the folder's current files, after a test has changed one."""
     content = read_object(folder / "meta.json")
     write_manifest(folder, {name: value for name, value in content.items() if name not in ("files", MANIFEST_DIGEST)})

@@ -20,7 +20,7 @@ from drtk.cli.main import app
 from tests.contract.forkserver import KILL_AT, shared_forkserver
 
 
-def command(capfd: pytest.CaptureFixture[str], *arguments: str | Path) -> str:
+def run_command(capfd: pytest.CaptureFixture[str], *arguments: str | Path) -> str:
     """What `drtk ARGUMENTS` writes to stdout. Raises what the command raises."""
     capfd.readouterr()
     app([str(argument) for argument in arguments], standalone_mode=False)
@@ -28,7 +28,7 @@ def command(capfd: pytest.CaptureFixture[str], *arguments: str | Path) -> str:
 
 
 @contextmanager
-def piped(content: bytes) -> Iterator[str]:
+def open_pipe(content: bytes) -> Iterator[str]:
     """The name of a pipe that gives `content`, as a shell's <(...) does."""
     reading, writing = os.pipe()
 
@@ -45,7 +45,7 @@ def piped(content: bytes) -> Iterator[str]:
         writer.join()
 
 
-def write(path: Path, text: str) -> Path:
+def write_text(path: Path, text: str) -> Path:
     """`path`, holding `text`."""
     path.write_text(text, encoding="utf-8")
     return path
@@ -69,7 +69,7 @@ main()
 """
 
 
-def stopped_at(file: Path, *arguments: object, **options: Any) -> subprocess.Popen[bytes]:
+def stop_at(file: Path, *arguments: object, **options: Any) -> subprocess.Popen[bytes]:
     """Run `drtk ARGUMENTS` in a process that stops itself as soon as `file` exists; return the stopped process."""
     program = [sys.executable, "-c", STOPPING, str(file), *map(str, arguments)]
     running = subprocess.Popen(program, **{"stderr": subprocess.DEVNULL} | options)
@@ -78,7 +78,7 @@ def stopped_at(file: Path, *arguments: object, **options: Any) -> subprocess.Pop
     return running
 
 
-def killed_at(file: Path, *arguments: object) -> None:
+def kill_at(file: Path, *arguments: object) -> None:
     """Run `drtk ARGUMENTS` in a process that is killed as soon as `file` exists, regardless of the machine's speed."""
     with tempfile.TemporaryDirectory() as folder:
         stderr = Path(folder, "stderr")
@@ -86,7 +86,7 @@ def killed_at(file: Path, *arguments: object) -> None:
         assert running.status() == 128 + signal.SIGKILL, stderr.read_text()
 
 
-def torchrun(*, rank: int, processes: int) -> dict[str, str]:
+def make_torchrun_variables(*, rank: int, processes: int) -> dict[str, str]:
     """Return the variables that torchrun sets in a process on one machine."""
     numbers = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": processes, "LOCAL_WORLD_SIZE": processes}
     return {name: str(value) for name, value in numbers.items()} | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}

@@ -16,25 +16,25 @@ from drtk.models.biencoder import BiEncoder
 from drtk.models.checkpoint import TextEncoder
 from drtk.pretraining.auxiliary import DiffCSE
 from drtk.records import Example, Passage
-from drtk.training.arguments import Schedule, training_arguments
+from drtk.training.arguments import Schedule, build_training_arguments
 from drtk.training.config import RetrieverConfig
 from drtk.training.dataset import SampledExamples, collate
 from drtk.training.examples import PackedExamples
 from drtk.training.grad_cache import RetrieverTrainer
-from drtk.training.retriever import start_towers
+from drtk.training.retriever import load_start_towers
 from drtk.training.retriever_loss import RetrieverLoss
-from tests.tiny import collection
+from tests.tiny_models import make_collection
 
 Q = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
 P = torch.tensor([[0.8, 0.6], [0.6, -0.8], [0.28, 0.96], [-0.6, 0.8]])  # d1+, n1, d2+, n2 (docs/methods/fine-tuning.md)
 
 
-def settings_of(preset: str | None = None, **changes: Any) -> RetrieverConfig:
+def load_settings(preset: str | None = None, **changes: Any) -> RetrieverConfig:
     """The settings of a shipped preset, or the defaults, changed."""
     return merge(RetrieverConfig, load_preset(preset).settings if preset else {}, changes)
 
 
-def terms_of(settings: RetrieverConfig, queries: Tensor, passages: Tensor, **facts: Tensor) -> dict[str, float]:
+def compute_terms(settings: RetrieverConfig, queries: Tensor, passages: Tensor, **facts: Tensor) -> dict[str, float]:
     """Every term of the loss of some settings on planted vectors, and "loss", their weighted sum."""
     loss = RetrieverLoss.of(settings, similarity=str(settings.similarity))
     terms = loss.terms(queries, passages, {"passage_numbers": torch.arange(len(passages))} | facts)
@@ -42,24 +42,24 @@ def terms_of(settings: RetrieverConfig, queries: Tensor, passages: Tensor, **fac
     return found | {"loss": sum(loss.weights.get(name, 1.0) * value for name, value in found.items())}
 
 
-class Corpus:
+class MemoryCorpus:
     """The passages of the made-up collection."""
 
     def __init__(self, count: int) -> None:
-        self._rows = {row["_id"]: row for row in collection(count)[0]}
+        self._rows = {row["_id"]: row for row in make_collection(count)[0]}
 
-    def many(self, ids: Sequence[str]) -> list[Passage]:
+    def get_many(self, ids: Sequence[str]) -> list[Passage]:
         return [Passage(id, self._rows[id]["text"], self._rows[id]["title"]) for id in ids]
 
-    def missing(self, ids: Sequence[str]) -> list[str]:
+    def find_missing(self, ids: Sequence[str]) -> list[str]:
         return [id for id in ids if id not in self._rows]
 
 
-def examples(count: int = 12, *, seed: int = 0) -> list[Example]:
+def make_examples(count: int = 12, *, seed: int = 0) -> list[Example]:
     """Examples of three negatives with a teacher's scores; that of q0 also answers q5, and q1 has two positives."""
     draw = random.Random(seed)
     found = []
-    for row in collection(count)[2]:
+    for row in make_collection(count)[2]:
         number = int(row["query_id"][1:])
         positives = {1: ("d1", "d7"), 5: ("d0", "d5")}.get(number, (f"d{number}",))
         scores = {
@@ -70,7 +70,7 @@ def examples(count: int = 12, *, seed: int = 0) -> list[Example]:
 
 
 @dataclass
-class Stage:
+class TrainingSetup:
     """A model with what its steps need."""
 
     model: nn.Module
@@ -80,9 +80,9 @@ class Stage:
     aux: DiffCSE | None
 
     @classmethod
-    def of(cls, folder: Path, settings: RetrieverConfig, *, count: int = 12, dropout: bool = False) -> Stage:
+    def of(cls, folder: Path, settings: RetrieverConfig, *, count: int = 12, dropout: bool = False) -> TrainingSetup:
         """That of a model folder on the first examples of the collection."""
-        towers = start_towers(str(folder), settings)
+        towers = load_start_towers(str(folder), settings)
         passage, query = towers["passage"], towers.get("query")
         model: nn.Module = BiEncoder(passage.encoder, query.encoder if query else None, group_overhead=4)
         aux = None
@@ -92,17 +92,17 @@ class Stage:
         for part in model.modules():
             if isinstance(part, nn.Dropout) and not dropout:
                 part.p = 0.0
-        loss = RetrieverLoss.of(settings, similarity=str(passage.recipe.similarity))
+        loss = RetrieverLoss.of(settings, similarity=str(passage.encoding.similarity))
         draws = SampledExamples(
-            PackedExamples(examples(count), scored=True),
-            queries={row["_id"]: row["text"] for row in collection(count)[1]},
-            corpus=Corpus(count),
-            batch=settings.batch,
+            PackedExamples(make_examples(count), scored=True),
+            queries={row["_id"]: row["text"] for row in make_collection(count)[1]},
+            corpus=MemoryCorpus(count),
+            batch=settings.batch_size,
             steps=4,
             negatives=settings.negatives,
             seed=7,
-            draw=settings.draw,
-            positive=settings.positive,
+            draw=settings.negative_sampling,
+            positive=settings.positive_sampling,
             with_positives=loss.masked == "positives",
             with_scores=loss.distillation is not None,
         )
@@ -114,19 +114,26 @@ class Stage:
         query = self.towers.get("query", passage)
         return collate(
             [self.draws[number] for number in numbers],
-            query=query.tokenizing("query"),
-            passage=passage.tokenizing("passage"),
+            query=query.get_tokenizer("query"),
+            passage=passage.get_tokenizer("passage"),
             corrupt=self.aux and self.aux.corrupt,
         )
 
     def trainer(self, folder: Path, *, cache_chunk: int | None = None, **more: Any) -> RetrieverTrainer:
         """What trains it, on the CPU."""
         settings = self.settings
-        plain = {"lr": 1e-3, "warmup": 2, "weight_decay": 0.0, "precision": "float32", "log_every": 1, "trainer": ()}
-        arguments = training_arguments(
-            replace(settings, **plain), Schedule(settings.batch, 4, 1), folder, seed=7, device="cpu"
+        plain = {
+            "learning_rate": 1e-3,
+            "warmup": 2,
+            "weight_decay": 0.0,
+            "precision": "float32",
+            "log_steps": 1,
+            "trainer": (),
+        }
+        arguments = build_training_arguments(
+            replace(settings, **plain), Schedule(settings.batch_size, 4, 1), folder, seed=7, device="cpu"
         )
-        loss = RetrieverLoss.of(settings, similarity=str(self.towers["passage"].recipe.similarity))
+        loss = RetrieverLoss.of(settings, similarity=str(self.towers["passage"].encoding.similarity))
         weights = {**loss.weights, **(self.aux.weights if self.aux else {})}
         trainer = RetrieverTrainer(
             loss=loss,

@@ -7,34 +7,36 @@ from pathlib import Path
 import pytest
 
 from drtk.errors import DrtkError, MismatchError, UsageError
-from drtk.models.checkpoint import load_encoder, weights_digest
+from drtk.models.checkpoint import digest_weights, load_encoder
 from drtk.models.config import EncodeSettings
-from drtk.models.model_folder import Recipe, locate, tower_folder
+from drtk.models.model_folder import EncodingConfig, locate, resolve_tower_folder
 from drtk.retrieval.encode import Embedder
 from drtk.runtime.atomic import write_json
-from tests.tiny import tiny_model
+from tests.tiny_models import save_tiny_encoder
 
 
 def own(folder: Path, **changes: object) -> Path:
-    """A model folder with a recipe in its meta.json."""
-    tiny_model(folder)
-    recipe = load_encoder(folder).recipe.override(changes, strict=False, folder="")
-    write_json(folder / "meta.json", {"kind": "model", "encoding": recipe.to_dict()})
+    """A model folder with a encoding in its meta.json."""
+    save_tiny_encoder(folder)
+    encoding = load_encoder(folder).encoding.override(changes, strict=False, folder="")
+    write_json(folder / "meta.json", {"kind": "model", "encoding": encoding.to_dict()})
     return folder
 
 
 def test_a_recipe_survives_its_plain_form():
-    recipe = Recipe(pooling=("cls", "mean"), query_prompt="q: ", passage_length=144, title="segment", truncate=8)
-    assert Recipe.from_dict(recipe.to_dict() | {"of a later version": 1}) == recipe
+    encoding = EncodingConfig(
+        pooling=("cls", "mean"), query_prompt="q: ", passage_length=144, title="segment", truncate=8
+    )
+    assert EncodingConfig.from_dict(encoding.to_dict() | {"of a later version": 1}) == encoding
 
 
 def test_own_models_keep_lengths_titles_and_prompts_by_role(tmp_path: Path):
     folder = own(tmp_path / "m", query_length=8, passage_length=20, title="none", query_prompt="rivers ")
     query, passage = Embedder(str(folder), role="query"), Embedder(str(folder), role="passage")
-    assert query.recipe.length("query") == 8
-    assert passage.recipe.length("passage") == 20
-    assert query.recipe.prompt("query") == "rivers "
-    assert passage.recipe.prompt("passage") == ""
+    assert query.encoding.length("query") == 8
+    assert passage.encoding.length("passage") == 20
+    assert query.encoding.prompt("query") == "rivers "
+    assert passage.encoding.prompt("passage") == ""
     assert query.identity == passage.identity
 
 
@@ -65,7 +67,7 @@ def test_where_a_model_lies(tmp_path: Path):
     (tmp_path / "file").touch()
     with pytest.raises(DrtkError, match="is a file; expected a model folder"):
         locate(str(tmp_path / "file"))
-    unfinished = tiny_model(tmp_path / "m")
+    unfinished = save_tiny_encoder(tmp_path / "m")
     (unfinished / "meta.json.part").touch()
     with pytest.raises(MismatchError, match="unfinished"):
         locate(str(unfinished))
@@ -73,17 +75,19 @@ def test_where_a_model_lies(tmp_path: Path):
 
 def test_towers_lie_in_subfolders_and_share_the_recipe_above_them(tmp_path: Path):
     for role, seed in (("query", 1), ("passage", 2)):
-        tiny_model(tmp_path / "pair" / role, seed=seed)
-    recipe = Recipe(pooling=("mean",), query_length=8, passage_length=16, similarity="dot")
-    manifest = {"kind": "model", "encoding": recipe.to_dict(), "towers": ["passage", "query"]}
+        save_tiny_encoder(tmp_path / "pair" / role, seed=seed)
+    encoding = EncodingConfig(pooling=("mean",), query_length=8, passage_length=16, similarity="dot")
+    manifest = {"kind": "model", "encoding": encoding.to_dict(), "towers": ["passage", "query"]}
     write_json(tmp_path / "pair" / "meta.json", manifest)
-    assert tower_folder(tmp_path / "pair", "query") == tmp_path / "pair" / "query"
+    assert resolve_tower_folder(tmp_path / "pair", "query") == tmp_path / "pair" / "query"
     query, passage = (Embedder(str(tmp_path / "pair"), role=role) for role in ("query", "passage"))
-    assert query.recipe == passage.recipe == recipe
+    assert query.encoding == passage.encoding == encoding
     assert query.identity == passage.identity
     assert abs(query(["rivers"]) - passage(["rivers"])).max() > 1e-3
 
 
 def test_the_digest_follows_the_weights_and_not_the_place(tmp_path: Path):
-    first, copy, other = (tiny_model(tmp_path / name, seed=seed) for name, seed in (("a", 1), ("b", 1), ("c", 2)))
-    assert weights_digest(first) == weights_digest(copy) != weights_digest(other)
+    first, copy, other = (
+        save_tiny_encoder(tmp_path / name, seed=seed) for name, seed in (("a", 1), ("b", 1), ("c", 2))
+    )
+    assert digest_weights(first) == digest_weights(copy) != digest_weights(other)

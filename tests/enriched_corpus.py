@@ -7,16 +7,16 @@ import random
 from pathlib import Path
 
 from drtk.text.word_pieces import WordPieceTokenizer
-from tests.tiny import TOPICS, words_of
+from tests.tiny_models import TOPICS, make_topic_words
 
 
-def enriched_corpus(path: Path, model: Path, *, documents: int = 12, passages: int = 3, seed: int = 0) -> Path:
+def write_enriched_corpus(path: Path, model: Path, *, documents: int = 12, passages: int = 3, seed: int = 0) -> Path:
     """`documents` of `passages` each, two sentences a passage; weights are for the tokenizer of `model`."""
     draw = random.Random(seed)
     tokenizer = WordPieceTokenizer(str(model))
     rows = []
     for document in range(documents):
-        words = words_of(TOPICS[document % len(TOPICS)])
+        words = make_topic_words(TOPICS[document % len(TOPICS)])
         for position in range(passages):
             first = " ".join(draw.choices(words, k=draw.randint(3, 8)))
             second = " ".join(draw.choices(words, k=draw.randint(3, 8)))

@@ -12,7 +12,7 @@ from torch.nn.modules.module import register_module_forward_hook
 
 
 @contextmanager
-def linear_layers() -> Iterator[set[torch.dtype]]:
+def record_linear_dtypes() -> Iterator[set[torch.dtype]]:
     """The types of what all linear layers give out meanwhile."""
     found: set[torch.dtype] = set()
 

@@ -20,7 +20,7 @@ class Outcome:
     err: str
 
 
-def here(*arguments: str, stdin: bytes = b"") -> Outcome:
+def run_in_process(*arguments: str, stdin: bytes = b"") -> Outcome:
     """`drtk ARGUMENTS` in this process, through the same entry point; a bug's traceback reaches the test."""
     before = sys.argv, sys.stdin, sys.stdout, sys.stderr
     with tempfile.TemporaryFile() as source, tempfile.TemporaryFile() as target:
@@ -32,8 +32,8 @@ def here(*arguments: str, stdin: bytes = b"") -> Outcome:
         status: object = None
         try:
             main.run()
-        except SystemExit as done:
-            status = done.code
+        except SystemExit as exit:
+            status = exit.code
         finally:
             sys.stdin.detach()
             sys.stdout.flush()
@@ -44,34 +44,34 @@ def here(*arguments: str, stdin: bytes = b"") -> Outcome:
         return Outcome(status, target.read(), told.getvalue())
 
 
-def done(*arguments: str, stdin: bytes = b"") -> Outcome:
+def run_successfully(*arguments: str, stdin: bytes = b"") -> Outcome:
     """`here`, for what must succeed."""
-    outcome = here(*arguments, stdin=stdin)
+    outcome = run_in_process(*arguments, stdin=stdin)
     assert outcome.status == 0, outcome.err
     return outcome
 
 
-def command(*arguments: str) -> list[str]:
+def build_command(*arguments: str) -> list[str]:
     """The command line of a process."""
     return [sys.executable, "-m", "drtk", *arguments]
 
 
-def process(*arguments: str, stdin: bytes = b"", folder: Path | None = None) -> Outcome:
+def run_process(*arguments: str, stdin: bytes = b"", folder: Path | None = None) -> Outcome:
     """`drtk ARGUMENTS` as a process of its own."""
     found = subprocess.run(
-        command(*arguments), input=stdin, capture_output=True, check=False, cwd=folder, env=environment()
+        build_command(*arguments), input=stdin, capture_output=True, check=False, cwd=folder, env=make_environment()
     )
     return Outcome(found.returncode, found.stdout, found.stderr.decode())
 
 
-def environment() -> dict[str, str]:
+def make_environment() -> dict[str, str]:
     """The environment of processes: the checkout's drtk, wherever they run."""
     root = str(Path(__file__).resolve().parents[2])
     return os.environ | {"PYTHONPATH": root, "OMP_NUM_THREADS": "1"}
 
 
-def shell(*arguments: str, folder: Path, **settings: str) -> subprocess.CompletedProcess[str]:
+def run_shell(*arguments: str, folder: Path, **settings: str) -> subprocess.CompletedProcess[str]:
     """`sh ARGUMENTS` in the folder of the fixture `workplace`, whose `drtk` starts at once; settings: of the environment."""
     path = f"{folder.parent / 'bin'}{os.pathsep}{os.environ['PATH']}"
-    environment_ = environment() | {"PATH": path} | settings
+    environment_ = make_environment() | {"PATH": path} | settings
     return subprocess.run(["sh", *arguments], cwd=folder, env=environment_, capture_output=True, text=True, check=False)

@@ -10,7 +10,7 @@ import pytest
 BESIDE = Path(__file__).resolve().parents[2] / "shared" / "data"
 
 
-def shared_data(name: str) -> Path:
+def find_shared_data(name: str) -> Path:
     """The folder of the collection `name` ("squad", "cranfield", "trec_eval", …); skips the calling test where it is absent."""
     root = Path(os.environ.get("DRTK_TEST_DATA") or BESIDE)
     folder = root / name
