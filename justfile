@@ -26,8 +26,9 @@ fmt:
     ruff format .
     ruff check --fix .
 
-# style, types, and whether the generated docs are current
+# style, types, spelling, and whether the generated docs are current
 lint: docs-check
+    codespell README.md docs bin
     ruff check .
     ruff format --check .
     mypy
