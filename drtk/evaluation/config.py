@@ -124,7 +124,7 @@ class PlotSettings:
     height: float | None = option(None, "Height in inches.", at_least=1, at_most=100)
 
 
-PLOT_OPTIONS = frozenset({"format", "title", "width", "height"})  # options of every plot
+PLOT_OPTIONS = frozenset({"format", "heading", "width", "height"})  # options of every plot
 RUN_PLOT_OPTIONS = frozenset({"qrels", "rel", "by", "drop_same_id", "depth"})  # options of plots of runs
 
 

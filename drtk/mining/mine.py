@@ -101,7 +101,12 @@ def open_miner(
     Raises UsageError for a missing input or a setting without effect.
     """
     policy: Policy = MINING.load(settings.policy)
-    overrides = {name: getattr(settings, name) for name in ("keep", "floor", "depth", "ce_margin")}
+    overrides = {
+        "keep": settings.negatives,
+        "floor": settings.min_negatives,
+        "depth": settings.depth,
+        "ce_margin": settings.ce_margin,
+    }
     policy = replace(policy, **{name: value for name, value in overrides.items() if value is not None})
     sources = parse_sources(inputs.sources, job.tracker, name=settings.source_name)
     _check_inputs(inputs, settings, policy, sources, has_report=has_report)

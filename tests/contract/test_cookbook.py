@@ -164,7 +164,7 @@ def reproduced(folder: Path, *pools: str, **settings: str) -> dict[str, list[lis
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["corpus.jsonl", "queries.jsonl"], "wanted are CORPUS QUERIES QRELS TEST_QRELS MODEL [OUT], given were 2"),
+        (["corpus.jsonl", "queries.jsonl"], "expected CORPUS QUERIES QRELS TEST_QRELS MODEL [OUT], got 2 arguments"),
         (["corpus.jsonl", "queries.jsonl", "qrels.tsv", "nosuch.tsv", "m"], "nosuch.tsv: No such file"),
         (["corpus.jsonl", "queries.jsonl", "qrels.tsv", "qrels.tsv", "./m"], "./m: no such model"),
     ],
@@ -251,14 +251,14 @@ def test_one_encoder_is_measured_on_every_collection_of_a_folder(workplace: Path
     again = beir("out")
     assert [name for name in made(again) if name != "figures.txt"] == []
     assert again.stdout == done.stdout
-    assert "out: holds figures of model; name another folder for other" in beir("out", fails=True, MODEL="other").stderr
+    assert "out: has results of model; choose another OUT for other" in beir("out", fails=True, MODEL="other").stderr
 
     few = beir("few", SETS="one/", BM25="none")
     assert told(few).keys() == {"collection", "one", "average"}
     more = beir("few", SETS="forums/first")  # BM25 has searched this one alone: it is not in the table
     assert [line.split()[0] for line in more.stdout.splitlines()] == ["run", *["dense"] * 4]
     (workplace / "beir" / "one" / "corpus.jsonl.gz").rename(workplace / "beir" / "one" / "corpus.jsonl.gz.bak")
-    assert "beir/one has no corpus.jsonl" in beir("few", fails=True, SETS="one").stderr
+    assert "beir/one: has no corpus.jsonl" in beir("few", fails=True, SETS="one").stderr
 
 
 def test_negatives_for_the_first_retriever_may_come_from_a_file(tmp_path: Path) -> None:
@@ -282,7 +282,7 @@ def test_negatives_for_the_first_retriever_may_come_from_a_file(tmp_path: Path) 
 )
 def test_recipes_pre_train_with_the_titles_that_their_fine_tuning_reads(recipe: str, title: str) -> None:
     text = (COOKBOOK.parents[1] / recipe).read_text(encoding="utf-8")
-    commands = re.findall(r"drtk pretrain (?:\S+ )*?--(?:batch|preset) .*", text)
+    commands = re.findall(r"drtk pretrain (?:\S+ )*?--(?:batch-size|preset) .*", text)
     assert [re.findall(r"--set \"?title=([^\s\"`]+)", each) for each in commands] == [[title]]
 
 
