@@ -59,7 +59,7 @@ def search(
     qrels: Annotated[
         str | None,
         typer.Option(
-            "--qrels", metavar="FILE", help="Judgements: only judged queries are searched; --tune needs them."
+            "--qrels", metavar="FILE", help="Judgments: only judged queries are searched; --tune needs them."
         ),
     ] = None,
     *,
