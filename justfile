@@ -1,74 +1,75 @@
-# `just` comes with the dev extra: `bin/test` once, then `.venv/bin/just`. Every recipe is a command you could type.
+# `just` is installed with the dev extra: run `bin/test` once, then `.venv/bin/just`. Recipes are ordinary commands.
 
 export PATH := justfile_directory() / ".venv/bin:" + env_var("PATH")
 
 # lint and test
 default: lint test
 
-# make .venv with everything that development needs
+# create .venv with the development dependencies
 setup:
     root='{{justfile_directory()}}' && . bin/env.sh && drtk_environment dev data quickstart
 
-# the quick tests; arguments go to pytest
+# run the default tests; arguments are passed to pytest
 test *args:
     bin/test {{args}}
 
-# the tests marked slow: real corpora, agreement with Lucene, throughput
+# run the slow tests: real corpora, agreement with Lucene, throughput
 slow *args:
     bin/test -m slow {{args}}
 
-# apply each fault of tests/mutations.toml to a copy of the checkout; the default tests must notice it
+# mutation testing: apply each change of tests/mutations.toml to a copy of the checkout; the default tests must fail
 mutants *args:
     python tests/mutants.py {{args}}
 
-# format, and mend what the linter can
+# format, and apply the linter's automatic fixes
 fmt:
     ruff format .
     ruff check --fix .
 
-# style, types, and whether the generated docs are current
+# check spelling, style, types and generated docs
 lint: docs-check
+    codespell README.md docs bin
     ruff check .
     ruff format --check .
     mypy
 
-# write the expected outputs anew; then read the diff
+# update the expected outputs of tests/golden, and show the diff
 golden:
     DRTK_UPDATE_GOLDEN=1 bin/test tests/golden -n 0
     git diff --stat -- tests/golden
 
-# write the generated parts of docs/
+# update the generated parts of docs/
 docs:
     python docs/generate.py
 
-# are they current?
+# check that the generated parts of docs/ are current
 docs-check:
     python docs/generate.py --check
 
-# the whole pipeline on the sample collection
+# run the pipeline on the sample collection
 quickstart *args:
     bin/quickstart {{args}}
 
-# the benchmarks by name, or all of them: storage, encoding, search … beside their peers
+# run benchmarks by name, or all: storage, encoding, search …, compared with other tools
 bench *names:
     for name in {{ if names == "" { "$(ls benchmarks/*.py | xargs -n 1 basename -s .py)" } else { names } }}; do python benchmarks/$name.py; done
 
-# a method from beginning to end: docs/cookbook/METHOD.sh into runs/METHOD; what else the script wants (MODEL …) comes after METHOD
+# run docs/cookbook/METHOD.sh with output in runs/METHOD; further arguments (MODEL …) are passed to the script
 reproduce method *args:
     sh docs/cookbook/{{method}}.sh runs/{{method}} {{args}}
 
-# SQuAD: chunk, both BM25 engines and the reference figures; data in ../shared/data or $DRTK_TEST_DATA
+# SQuAD: chunking, both BM25 engines, reference figures; data in $DRTK_TEST_DATA (../shared/data)
 squad:
     sh docs/cookbook/squad.sh runs/squad
 
-# SimLM's pipeline: CORPUS QUERIES QRELS TEST_QRELS MODEL [OUT]; docs/cookbook/simlm.md
+# SimLM's pipeline: CORPUS QUERIES QRELS TEST_QRELS MODEL [OUT]; see docs/cookbook/simlm.md
 simlm +inputs:
     sh docs/cookbook/simlm.sh {{inputs}}
 
-# one encoder on every collection of a folder in BEIR's layout: BEIR MODEL [OUT]; docs/cookbook/beir.md
+# zero-shot evaluation on the collections of a BEIR folder: BEIR MODEL [OUT]; see docs/cookbook/beir.md
 beir +inputs:
     sh docs/cookbook/beir.sh {{inputs}}
 
-# EAR on SQuAD with both scorers, from the encoder MODEL; docs/cookbook/ear.sh
+# EAR on SQuAD with both scorers, starting from the encoder MODEL; see docs/cookbook/ear.sh
 ear model:
     sh docs/cookbook/ear.sh runs/ear {{model}}

@@ -85,7 +85,7 @@ def main() -> None:
         call = ["eval", folder / "x.run", "--answers", folder / "questions.jsonl", "--corpus", folder / "corpus.jsonl"]
         seconds: dict[str, list[float]] = {"drtk": [], "drtk, one process": [], "the obvious way": []}
         for _ in range(options.rounds):
-            for kind, more in (("drtk", []), ("drtk, one process", ["--workers", "1"])):
+            for kind, more in (("drtk", []), ("drtk, one process", ["--num-workers", "1"])):
                 start = time.perf_counter()
                 row = json.loads(drtk(*call, *more, "--format", "jsonl").splitlines()[-1])
                 seconds[kind].append(time.perf_counter() - start)

@@ -26,9 +26,13 @@ from pathlib import Path
 # Command, small and large {n}. Paths are relative to the folder of inputs; the output is out.NAME.
 COMMANDS = {
     "encode": ("encode passages.{n}.jsonl --model model", 100, 3000),
-    "pretrain": ("pretrain passages.5000.jsonl --preset simlm-mlm --model model --batch 16 --steps {n}", 2, 40),
+    "pretrain": (
+        "pretrain passages.5000.jsonl --preset simlm-mlm --model model --batch-size 16 --max-steps {n}",
+        2,
+        40,
+    ),
     "train-retriever": (
-        "train-retriever train.jsonl --corpus passages.5000.jsonl --queries questions.20000.jsonl --model model --preset quickstart --steps {n}",
+        "train-retriever train.jsonl --corpus passages.5000.jsonl --queries questions.20000.jsonl --model model --preset quickstart --max-steps {n}",
         2,
         60,
     ),

@@ -48,7 +48,7 @@ def main() -> None:
     on_gpu = torch.cuda.is_available() and chosen.device != "cpu"
     device = "cuda" if on_gpu else "cpu"
     peer = SentenceTransformer(chosen.model, device=device)
-    exact = Embedder(chosen.model, role="passage", settings=EncodeSettings(dtype="float32"), device=device)
+    exact = Embedder(chosen.model, role="passage", settings=EncodeSettings(precision="float32"), device=device)
     systems: dict[str, Callable[[], np.ndarray]] = {"drtk float32": lambda: exact(texts)}
     if on_gpu:
         half = Embedder(chosen.model, role="passage", device=device)

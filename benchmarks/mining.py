@@ -1,6 +1,6 @@
 """Mining straight from an index, beside raw faiss and a plain loop that makes the same examples.
 
-python benchmarks/mining.py [--passages N] [--queries N] [--dimension N] [--depth N] [--batch N] [--rounds N] [--out FILE]
+python benchmarks/mining.py [--passages N] [--queries N] [--dimension N] [--depth N] [--batch-size N] [--rounds N] [--out FILE]
 
 Every way runs in a process of its own, from vectors on disk to a file of examples; they take turns, and the quickest
 round of each counts. Writes JSON: seconds, processor seconds of all threads, queries a second, peak memory (of which the
@@ -105,7 +105,7 @@ def main() -> None:
     parser.add_argument("--queries", type=int, default=1000)
     parser.add_argument("--dimension", type=int, default=384)
     parser.add_argument("--depth", type=int, default=200)
-    parser.add_argument("--batch", type=int, default=1000)
+    parser.add_argument("--batch-size", type=int, default=1000)
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--out", default="-", help="- is stdout")
     parser.add_argument("--raw", metavar="DIR", help=argparse.SUPPRESS)
@@ -117,7 +117,7 @@ def main() -> None:
         make(Path(given.make), given.passages, given.queries, given.dimension)
         return
     if given.raw:
-        raw(Path(given.raw), given.out, given.depth, given.batch)
+        raw(Path(given.raw), given.out, given.depth, given.batch_size)
         return
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -130,7 +130,7 @@ def main() -> None:
         for kind in ("exact", "flat"):
             index = ["-m", "drtk", "index", str(folder / "passages"), "--type", kind, "-o", str(folder / kind), "-q"]
             built[kind] = measured(index)["seconds"]
-        size = ["--depth", str(given.depth), "--batch", str(given.batch)]
+        size = ["--depth", str(given.depth), "--batch-size", str(given.batch_size)]
         out = {way: folder / f"{way}.jsonl" for way in ("raw faiss", "flat", "exact")}
         drtk = [
             "--query-vectors",
@@ -144,7 +144,7 @@ def main() -> None:
         ]
         calls = {"raw faiss": [__file__, "--raw", name, *size, "--out", str(out["raw faiss"])]}
         for kind in ("flat", "exact"):
-            keep = ["--keep", str(given.depth), "-o", str(out[kind])]
+            keep = ["--negatives", str(given.depth), "-o", str(out[kind])]
             calls[kind] = ["-m", "drtk", "mine-negatives", str(folder / kind), *drtk, *size, *keep]
         rounds = [{way: measured(call) for way, call in calls.items()} for _ in range(given.rounds)]
         results: dict[str, dict[str, Any]] = {}

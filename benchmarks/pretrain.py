@@ -1,6 +1,6 @@
 """SimLM pre-training: drtk beside a plain textbook loop, with the same encoder, generator, passages, batch and precision.
 
-python benchmarks/pretrain.py [DOCUMENTS] [--model DIR] [--batch N] [--length N] [--steps N] [--rounds N] [--out FILE]
+python benchmarks/pretrain.py [DOCUMENTS] [--model DIR] [--batch-size N] [--length N] [--max-steps N] [--rounds N] [--out FILE]
 
 Both begin with MODEL after two steps of masked language modelling, which give it a head; the same weights are the generator. That
 and passages of up to the length are made first, in --folder. The textbook loop does what the paper says and no more: texts padded to the longest length, scores of every token for encoder,
@@ -78,7 +78,18 @@ def _prepare(options: argparse.Namespace) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     made = ["--skip-done", "--force", "-q"]
     longest = str(options.length - 2)
-    warm = ["--preset", "mlm", "--steps", "2", "--batch", "8", "--max-length", str(options.length), "--held-out", "0"]
+    warm = [
+        "--preset",
+        "mlm",
+        "--max-steps",
+        "2",
+        "--batch-size",
+        "8",
+        "--max-length",
+        str(options.length),
+        "--held-out",
+        "0",
+    ]
     ready = _prepared(options)
     for call in (
         ["chunk", options.documents, "--tokenizer", options.model, "--max-tokens", longest, "-o", ready.passages],
@@ -98,7 +109,9 @@ def _tokens_of_a_text(options: argparse.Namespace) -> float:
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(options.model)
-    found = tokenizer(_texts(options)[: options.steps * options.batch], truncation=True, max_length=options.length)
+    found = tokenizer(
+        _texts(options)[: options.max_steps * options.batch_size], truncation=True, max_length=options.length
+    )
     return sum(map(len, found["input_ids"])) / len(found["input_ids"])
 
 
@@ -135,11 +148,11 @@ def textbook(options: argparse.Namespace) -> dict[str, float]:
     special = torch.tensor(sorted(tokenizer.all_special_ids), device=device)
     texts = _texts(options)
     memory, start = _memory(device), 0.0
-    for step in range(options.steps):
+    for step in range(options.max_steps):
         if step == WARM:
             _wait(device)
             start = time.perf_counter()
-        batch = [texts[(step * options.batch + at) % len(texts)] for at in range(options.batch)]
+        batch = [texts[(step * options.batch_size + at) % len(texts)] for at in range(options.batch_size)]
         inputs = tokenizer(
             batch, padding="max_length", truncation=True, max_length=options.length, return_tensors="pt"
         ).to(device)
@@ -194,16 +207,16 @@ def ours(options: argparse.Namespace) -> dict[str, float]:
     plan = parse_composition(preset.content | {"generator": {"model": options.model}}, "simlm")
     network, tokenizer = build_network(plan, Path(options.model), seed=1)
     chosen = {
-        "batch": options.batch,
-        "steps": options.steps,
+        "batch_size": options.batch_size,
+        "max_steps": options.max_steps,
         "max_length": options.length,
         "held_out": 0,
         "warmup": 0.0,
     }
     if options.micro:
-        chosen["micro_batch"] = options.micro
-    settings = merge(PretrainSettings, preset.settings, chosen | {"log_every": 1000})
-    corpus = TokenCorpus.open(options.passages, options.model, wants=list_corpus_fields(plan), tracker=InputTracker())
+        chosen["micro_batch_size"] = options.micro
+    settings = merge(PretrainSettings, preset.settings, chosen | {"log_steps": 1000})
+    corpus = TokenCorpus.open(options.passages, options.model, fields=list_corpus_fields(plan), tracker=InputTracker())
     material = training.PretrainingData(corpus, plan, settings, tokenizer, 1)
     clock = {"start": 0.0, "memory": 0.0, "loss": 0.0}
     usual = Pretrainer.training_step
@@ -215,7 +228,7 @@ def ours(options: argparse.Namespace) -> dict[str, float]:
             _wait(device)
             clock["start"] = time.perf_counter()
         loss = usual(self, *given, **named)
-        if self.state.global_step == options.steps - 1:
+        if self.state.global_step == options.max_steps - 1:
             _wait(device)
             clock["end"], clock["loss"] = time.perf_counter(), float(loss)
         return loss
@@ -227,7 +240,7 @@ def ours(options: argparse.Namespace) -> dict[str, float]:
 
 
 def _result(options: argparse.Namespace, seconds: float, peak: float, loss: float) -> dict[str, float]:
-    sequences = (options.steps - WARM) * options.batch
+    sequences = (options.max_steps - WARM) * options.batch_size
     return {"sequences_per_second": sequences / seconds, "peak_mib": peak, "last_loss": loss}
 
 
@@ -271,10 +284,10 @@ def _options() -> argparse.Namespace:
     parser.add_argument("documents", nargs="?", default="runs/quickstart/data/documents.jsonl")
     parser.add_argument("--model", default="runs/quickstart/minilm")
     parser.add_argument("--folder", default="runs/bench-pretrain", help="where the model and the passages are prepared")
-    parser.add_argument("--batch", type=int, default=32)
+    parser.add_argument("--batch-size", type=int, default=32)
     parser.add_argument("--micro", type=int, default=0)
     parser.add_argument("--length", type=int, default=144)
-    parser.add_argument("--steps", type=int, default=8)
+    parser.add_argument("--max-steps", type=int, default=8)
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--out")
     parser.add_argument("--run", choices=["textbook", "drtk"], help=argparse.SUPPRESS)

@@ -98,7 +98,7 @@ def main() -> None:
         made = init_cross_encoder(chosen.model, max_length=chosen.max_length, seed=1, default=chosen.max_length)
         save_cross_encoder(made, Path(model))
         task = Task(folder, list(islice(read_passages(chosen.corpus), chosen.passages)), chosen.queries, chosen.depth)
-        work = RunReranker(model, ScoringSettings(dtype="float32"), device, False, "drtk", False)
+        work = RunReranker(model, ScoringSettings(precision="float32"), device, False, "drtk", False)
         peer = CrossEncoder(model, device=device)
         systems = {
             "drtk rerank": lambda: rerank(task, work, folder / "out"),
@@ -116,7 +116,7 @@ def main() -> None:
                 before = best.get(name, (np.inf, np.inf))
                 best[name] = min(before[0], wall), min(before[1], processor)
         mine, theirs = scores.values()
-        lengths = work._scorer.prepare(task.pairs).tokens.lengths
+        lengths = work._scorer.tokenize(task.pairs).tokens.lengths
         report = {
             "benchmark": "rerank",
             "model": chosen.model if len(Path(chosen.model).parts) < 4 else Path(chosen.model).parent.name,

@@ -1,6 +1,6 @@
 """Learned term weights beside plain BM25: DeepCT and DeepImpact trained on SQuAD's train questions, judged on questions held out.
 
-python benchmarks/term_weights.py --data DIR --model DIR [--methods deepct deepimpact] [--steps N] [--out FILE] [--work DIR]
+python benchmarks/term_weights.py --data DIR --model DIR [--methods deepct deepimpact] [--max-steps N] [--out FILE] [--work DIR]
 
 DIR of --data holds `squad` and `cranfield` in BEIR's layout; --model is the encoder to start from. Everything runs through the
 commands. Passages that are searched were not trained on: 1,000 of SQuAD's dev paragraphs and 1,000 train paragraphs as distractors,
@@ -28,8 +28,8 @@ PLAIN_GRID = "k1=0.6,0.9,1.2,2,3,5 b=0.2,0.4,0.75,0.9,1"
 WEIGHTS_GRID = "k1=2,5,10,18,40 b=0.2,0.4,0.7,0.9"
 SEARCHED, DISTRACTORS, QUESTIONS, CHOOSING = 1000, 1000, 2000, 500
 TRAINING = {
-    "deepct": ["--batch", "16", "--lr", "1e-4", "--max-length", "128"],
-    "deepimpact": ["--batch", "8", "--lr", "1e-4", "--max-length", "128"],
+    "deepct": ["--batch-size", "16", "--learning-rate", "1e-4", "--max-length", "128"],
+    "deepimpact": ["--batch-size", "8", "--learning-rate", "1e-4", "--max-length", "128"],
 }
 Rows = list[dict[str, Any]]
 
@@ -136,7 +136,7 @@ def trained(work: Path, method: str, model: str, steps: int) -> tuple[Path, dict
              "-o", examples, "--force", "--quiet")  # fmt: skip
     if not (folder / "meta.json").exists():
         drtk("termweight", "--method", method, "--train", examples, "--corpus", place / "corpus.jsonl", "--queries",
-             place / "queries.jsonl", "--model", model, "--steps", steps, *TRAINING[method], "-o", folder, "--force",
+             place / "queries.jsonl", "--model", model, "--max-steps", steps, *TRAINING[method], "-o", folder, "--force",
              "--quiet")  # fmt: skip
     log = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
     return folder, {
@@ -179,7 +179,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True, metavar="DIR")
     parser.add_argument("--model", required=True, metavar="DIR")
     parser.add_argument("--methods", nargs="+", default=["deepct", "deepimpact"], choices=list(TRAINING))
-    parser.add_argument("--steps", type=int, default=120)
+    parser.add_argument("--max-steps", type=int, default=120)
     parser.add_argument("--work", type=Path, default=Path("term-weights"), metavar="DIR")
     parser.add_argument("--out", metavar="FILE")
     options = parser.parse_args()
@@ -204,7 +204,7 @@ def main() -> None:
         "BM25, k1 and b chosen": (plain, chosen(plain["squad"], work / "choosing", PLAIN_GRID)),
     }
     for method in options.methods:
-        model, training[method] = trained(work, method, options.model, options.steps)
+        model, training[method] = trained(work, method, options.model, options.max_steps)
         files = {name: weighted(work, name, method, model) for name in collections}
         if method == "deepimpact":
             ways["DeepImpact"] = (
@@ -213,7 +213,7 @@ def main() -> None:
             )
             continue
         for scale in ("linear", "sqrt"):
-            more = ("--type", "bm25", "--weights", "--weight-scale", scale)
+            more = ("--type", "bm25", "--term-weights", "--weight-scale", scale)
             found = {name: indexed(work, file, scale, *more) for name, file in files.items()}
             ways[f"DeepCT, {scale}"] = (found, [])
             ways[f"DeepCT, {scale}, k1 and b chosen"] = (found, chosen(found["squad"], work / "choosing", WEIGHTS_GRID))

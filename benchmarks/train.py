@@ -1,9 +1,9 @@
 """Training of a retriever: drtk beside sentence-transformers' trainer, with the same model, examples, batches and precision.
 
-python benchmarks/train.py EXAMPLES --corpus FILE --queries FILE --model DIR [--batch N] [--negatives N] [--chunk N] [--steps N] [--rounds N] [--tensors] [--out FILE]
+python benchmarks/train.py EXAMPLES --corpus FILE --queries FILE --model DIR [--batch-size N] [--negatives N] [--chunk N] [--max-steps N] [--rounds N] [--tensors] [--out FILE]
 
 InfoNCE at temperature .05 by cosine over the positives and hard negatives of the batch: sentence-transformers'
-MultipleNegativesRankingLoss, then its cached form beside --cache-chunk (--chunk 0 leaves that out). Both see the same texts in the same order, each in a
+MultipleNegativesRankingLoss, then its cached form beside --grad-cache (--chunk 0 leaves that out). Both see the same texts in the same order, each in a
 process of its own, and take turns; samples a second are of the steps after the first two. Processor seconds are given too: on a
 machine shared with others they are the steadier figure. Memory is the peak of the process (of the GPU where there is one), less
 what it has before the first step; --tensors adds what the tensors alone take in a step at most, beside those that are there
@@ -86,7 +86,7 @@ def ours(options: argparse.Namespace) -> dict[str, float]:
     set_verbosity(quiet=True, verbose=False)
     settings = _settings(options)
     data = _data(options)
-    clock = Clock(options.steps, tensors=options.tensors)
+    clock = Clock(options.max_steps, tensors=options.tensors)
     usual = RetrieverTrainer.training_step
 
     def timed(self: Any, *given: Any, **named: Any) -> torch.Tensor:
@@ -99,7 +99,7 @@ def ours(options: argparse.Namespace) -> dict[str, float]:
     towers = load_start_towers(options.model, settings)
     with tempfile.TemporaryDirectory() as folder:
         train_retriever(data, Path(folder), towers=towers, config=settings)
-    return clock.result(options.batch)
+    return clock.result(options.batch_size)
 
 
 def theirs(options: argparse.Namespace) -> dict[str, float]:
@@ -123,13 +123,13 @@ def theirs(options: argparse.Namespace) -> dict[str, float]:
         data.examples,
         queries=data.queries,
         corpus=data.corpus,
-        batch=options.batch,
-        steps=options.steps,
+        batch=options.batch_size,
+        steps=options.max_steps,
         negatives=options.negatives,
         seed=42,
     )
     rows = []
-    for number in range(options.steps * options.batch):
+    for number in range(options.max_steps * options.batch_size):
         drawn = draws[number]
         passages = [f"{each.title} {each.text}" if each.title else each.text for each in drawn.passages]
         names = ["positive", *(f"negative_{place}" for place in range(1, len(passages)))]
@@ -139,7 +139,7 @@ def theirs(options: argparse.Namespace) -> dict[str, float]:
     kind, more = MultipleNegativesRankingLoss, {}
     if options.chunk:
         kind, more = CachedMultipleNegativesRankingLoss, {"mini_batch_size": options.chunk}
-    clock = Clock(options.steps, tensors=options.tensors)
+    clock = Clock(options.max_steps, tensors=options.tensors)
 
     class Timed(SentenceTransformerTrainer):
         def get_batch_sampler(self, dataset: Any, batch_size: int, drop_last: bool, **given: Any) -> Any:
@@ -155,8 +155,8 @@ def theirs(options: argparse.Namespace) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as folder:
         arguments = SentenceTransformerTrainingArguments(
             output_dir=folder,
-            max_steps=options.steps,
-            per_device_train_batch_size=options.batch,
+            max_steps=options.max_steps,
+            per_device_train_batch_size=options.batch_size,
             learning_rate=2e-5,
             warmup_steps=0,
             weight_decay=0.01,
@@ -174,7 +174,7 @@ def theirs(options: argparse.Namespace) -> dict[str, float]:
             loss=kind(model, scale=1 / TEMPERATURE, **more),
         )
         trainer.train()
-    return clock.result(options.batch)
+    return clock.result(options.batch_size)
 
 
 class Clock:
@@ -233,15 +233,15 @@ def _settings(options: argparse.Namespace) -> Any:
         "similarity": "cosine",
         "temperature": TEMPERATURE,
         "negatives": options.negatives,
-        "batch": options.batch,
-        "cache_chunk": options.chunk or None,
-        "steps": options.steps,
+        "batch_size": options.batch_size,
+        "grad_cache": options.chunk or None,
+        "max_steps": options.max_steps,
         "warmup": 0.0,
         "query_length": LENGTH,  # as the peer, which has one length for both
         "passage_length": LENGTH,
         "title": "join",
-        "log_every": 1000,
-        "save_every": 100_000,
+        "log_steps": 1000,
+        "save_steps": 100_000,
     }
     return merge(RetrieverConfig, {}, chosen)
 
@@ -285,17 +285,17 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--corpus", default="runs/quickstart/passages.jsonl")
     parser.add_argument("--queries", default="runs/quickstart/data/queries.jsonl")
     parser.add_argument("--model", default="runs/quickstart/minilm")
-    parser.add_argument("--batch", type=int, default=32)
+    parser.add_argument("--batch-size", type=int, default=32)
     parser.add_argument("--negatives", type=int, default=1)
     parser.add_argument("--chunk", type=int, default=8, help="texts at once in gradient caching; 0: no caching")
-    parser.add_argument("--steps", type=int, default=10)
+    parser.add_argument("--max-steps", type=int, default=10)
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--tensors", action="store_true", help="what tensors take in a step, too")
     parser.add_argument("--out")
     parser.add_argument("--run", choices=["drtk", PEER], help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.steps <= WARM:
-        parser.error(f"--steps: more than {WARM}, which are not timed")
+    if options.max_steps <= WARM:
+        parser.error(f"--max-steps: more than {WARM}, which are not timed")
     if options.tensors and torch.cuda.is_available():
         parser.error("--tensors: on a GPU the peak is of tensors alone")
     return options

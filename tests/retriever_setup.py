@@ -97,12 +97,12 @@ class TrainingSetup:
             PackedExamples(make_examples(count), scored=True),
             queries={row["_id"]: row["text"] for row in make_collection(count)[1]},
             corpus=MemoryCorpus(count),
-            batch=settings.batch,
+            batch=settings.batch_size,
             steps=4,
             negatives=settings.negatives,
             seed=7,
-            draw=settings.draw,
-            positive=settings.positive,
+            draw=settings.negative_sampling,
+            positive=settings.positive_sampling,
             with_positives=loss.masked == "positives",
             with_scores=loss.distillation is not None,
         )
@@ -122,9 +122,16 @@ class TrainingSetup:
     def trainer(self, folder: Path, *, cache_chunk: int | None = None, **more: Any) -> RetrieverTrainer:
         """What trains it, on the CPU."""
         settings = self.settings
-        plain = {"lr": 1e-3, "warmup": 2, "weight_decay": 0.0, "precision": "float32", "log_every": 1, "trainer": ()}
+        plain = {
+            "learning_rate": 1e-3,
+            "warmup": 2,
+            "weight_decay": 0.0,
+            "precision": "float32",
+            "log_steps": 1,
+            "trainer": (),
+        }
         arguments = build_training_arguments(
-            replace(settings, **plain), Schedule(settings.batch, 4, 1), folder, seed=7, device="cpu"
+            replace(settings, **plain), Schedule(settings.batch_size, 4, 1), folder, seed=7, device="cpu"
         )
         loss = RetrieverLoss.of(settings, similarity=str(self.towers["passage"].encoding.similarity))
         weights = {**loss.weights, **(self.aux.weights if self.aux else {})}

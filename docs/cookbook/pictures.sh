@@ -1,11 +1,11 @@
 #!/bin/sh
-# Every picture of docs/commands/plot.md, from Cranfield and STS-B in one folder, and the page of drtk compare.
+# Draw the pictures of docs/commands/plot.md from Cranfield and STS-B, and write a page of drtk compare.
 #
 #   sh docs/cookbook/pictures.sh DATA [WORK] [IMAGES]
 #
-# DATA holds cranfield/ (BEIR layout) and stsb/ (tables). The training log is that of bin/quickstart, where it was run.
+# DATA has cranfield/ (BEIR layout) and stsb/ (tables). The training log is that of bin/quickstart, if it was run.
 set -eu
-data=${1:?usage: pictures.sh DATA [WORK] [IMAGES]}
+data=${1:?missing DATA; usage: pictures.sh DATA [WORK] [IMAGES]}
 work=${2:-runs/pictures}
 images=${3:-$work}
 mkdir -p "$work" "$images"
@@ -34,10 +34,10 @@ draw() {
 draw recall bm25s="$work/bm25s.run" Lucene="$work/lucene.run" MiniLM="$work/minilm.run" --qrels "$qrels"
 draw differences MiniLM="$work/minilm.run" Lucene="$work/lucene.run" --qrels "$qrels"
 draw scores Lucene="$work/lucene.run" MiniLM="$work/minilm.run" --qrels "$qrels"
-draw space MiniLM="$minilm" untrained="$work/untrained" --pairs "$data/stsb/test.tsv" --points 500
+draw space MiniLM="$minilm" untrained="$work/untrained" --pairs "$data/stsb/test.tsv"
 draw cosine MiniLM="$minilm" untrained="$work/untrained" --pairs "$data/stsb/test.tsv"
 if [ -f runs/quickstart/retriever/log.jsonl ]; then
     draw training quickstart=runs/quickstart/retriever/log.jsonl
 fi
 drtk compare bm25s="$work/bm25s.run" Lucene="$work/lucene.run" --qrels "$qrels" --corpus "$corpus" --queries "$queries" \
-    --format html --title "Cranfield: two BM25 engines" -o "$work/compare.html" --force
+    --format html --heading "Cranfield: two BM25 engines" -o "$work/compare.html" --force

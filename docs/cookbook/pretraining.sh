@@ -1,16 +1,20 @@
 #!/bin/sh
-# Pre-training objectives side by side: a common warm-up, one arm an objective, the same short fine-tuning, evaluation on SQuAD's dev
-# questions, Cranfield and the sample's test queries. Sizes are for two CPU cores and some hours; everything goes on where it stopped.
+# Compare pre-training objectives: a common warm-up, one run per objective and seed, the same short fine-tuning, and evaluation on
+# SQuAD's dev questions, Cranfield and the sample's test queries. Sized for some hours on two CPU cores; run it again to resume.
 #
-#   sh docs/cookbook/pretraining.sh runs/pretraining MODEL      MODEL: a BERT-type encoder, MiniLM say
+#   sh docs/cookbook/pretraining.sh runs/pretraining MODEL      MODEL: a BERT-type encoder, such as MiniLM
 #
-#   WARM=150 STEPS=150 BATCH=32 LENGTH=64 PASSAGES=8000 SEEDS="1 2 3" ARMS="mlm simlm-mlm simlm cotmae rom condenser"
-#   TITLE=join   how pre-training and fine-tuning read titles; none leaves them out of pre-training
+# Environment variables and their defaults:
 #
-# The data is in BEIR layout; its folder is $DRTK_TEST_DATA, by default ../shared/data.
+#   WARM=150 STEPS=150 BATCH=32 LENGTH=64        steps of the warm-up and of each objective, texts per batch, tokens per text
+#   PASSAGES=8000 SEEDS="1 2 3"
+#   ARMS="mlm simlm-mlm simlm cotmae rom condenser"        presets to compare
+#   TITLE=join                                   titles in pre-training and fine-tuning; none omits them in pre-training
+#
+# The data, in BEIR layout, is in $DRTK_TEST_DATA (../shared/data).
 set -eu
 out=${1:-runs/pretraining}
-model=${2:?name an encoder to start from}
+model=${2:?missing MODEL, the encoder to start from}
 data=${DRTK_TEST_DATA:-../shared/data}
 warm=${WARM:-150} steps=${STEPS:-150} batch=${BATCH:-32} length=${LENGTH:-64} passages=${PASSAGES:-8000}
 arms=${ARMS:-mlm simlm-mlm simlm cotmae rom condenser}
@@ -18,13 +22,13 @@ again="--skip-done --resume --force"
 made="--skip-done --force"
 mkdir -p "$out"
 
-# Passages of whole articles, so that they have neighbours; weights for ROM.
+# Chunk whole articles, so that passages have neighbors; weights for ROM.
 drtk chunk "$data/squad/documents.jsonl.gz" --tokenizer "$model" --max-tokens $((length - 2)) -o "$out/all.jsonl" $again
 head -n "$passages" "$out/all.jsonl" > "$out/passages.part" && cmp -s "$out/passages.part" "$out/passages.jsonl" || mv "$out/passages.part" "$out/passages.jsonl"
 drtk termweight "$out/passages.jsonl" --method bprop --model "$model" -o "$out/weighted.jsonl" $again
 
-# The pools to search: dev paragraphs and as many others, and Cranfield; a few dev questions; train questions to fine-tune with.
-gzip -cd "$data/squad/queries.jsonl.gz" > "$out/queries.part" # not into a pipe, which would hide that it breaks off
+# Collections to search: SQuAD's dev paragraphs and as many others, Cranfield, the sample. Some dev questions; train questions for fine-tuning.
+gzip -cd "$data/squad/queries.jsonl.gz" > "$out/queries.part" # no pipe: it would hide a truncated archive
 if [ ! -s "$out/squad/queries.jsonl" ]; then
   mkdir -p "$out/squad/qrels"
   gzip -cd "$data/squad/corpus.jsonl.gz" > "$out/corpus.part"
@@ -41,15 +45,15 @@ rm "$out/queries.part"
 awk 'NR > 1 { split($1, part, "-"); if (part[2] % 40 == 0) printf "{\"query_id\":\"%s\",\"positives\":[\"%s\"],\"negatives\":[]}\n", $1, $2 }' \
   "$data/squad/qrels/train.tsv" > "$out/train.jsonl"
 
-# The common start: masked language modelling, which gives the model a head too. It is also SimLM's generator.
-# Presets differ in learning rate, warm-up, weight decay and titles; arms do not.
+# The common start: masked language modeling, which also trains a language-model head. It is SimLM's generator too.
+# All runs share learning rate, warm-up, weight decay and titles, in which the presets differ.
 pretrain() {
-  drtk pretrain "$out/weighted.jsonl" --batch "$batch" --max-length "$length" --lr 1e-4 --warmup 0.1 --weight-decay 0.01 --held-out 256 --set "title=${TITLE:-join}" "$@" $again
+  drtk pretrain "$out/weighted.jsonl" --batch-size "$batch" --max-length "$length" --learning-rate 1e-4 --warmup 0.1 --weight-decay 0.01 --held-out 256 --set "title=${TITLE:-join}" "$@" $again
 }
-pretrain --preset mlm --model "$model" --steps "$warm" --eval-every "$warm" --seed 0 -o "$out/start"
+pretrain --preset mlm --model "$model" --max-steps "$warm" --eval-steps "$warm" --seed 0 -o "$out/start"
 
-# One arm with one seed: pre-trained, fine-tuned, the three pools searched.
-once() {
+# Pre-train with one preset and seed, fine-tune, and search the three collections.
+run_arm() { # ARM SEED
   arm=$1 seed=$2 name=$1.$2
   if [ "$arm" = start ]; then
     encoder=$out/start
@@ -57,19 +61,19 @@ once() {
     encoder=$out/$name.encoder
     more=""
     case $arm in simlm) more="--generator $out/start" ;; cotmae) more="--set slots.context.spans=mixed" ;; esac
-    pretrain --preset "$arm" --model "$out/start" $more --steps "$steps" --eval-every "$steps" --seed "$seed" -o "$encoder"
+    pretrain --preset "$arm" --model "$out/start" $more --max-steps "$steps" --eval-steps "$steps" --seed "$seed" -o "$encoder"
   fi
   drtk train-retriever "$out/train.jsonl" --corpus "$data/squad/corpus.jsonl.gz" --queries "$out/questions.jsonl" --model "$encoder" \
-    --negatives 0 --batch 16 --steps 60 --temperature 0.05 --query-length 32 --passage-length "$length" --seed "$seed" -o "$out/$name.retriever" $again
+    --negatives 0 --batch-size 16 --max-steps 60 --temperature 0.05 --query-length 32 --passage-length "$length" --seed "$seed" -o "$out/$name.retriever" $again
   for pool in squad cranfield sample; do
-    place $pool
+    set_collection $pool
     drtk encode "$corpus" --model "$out/$name.retriever" -o "$out/$name.$pool.vectors" $again
     drtk index "$out/$name.$pool.vectors" --type exact -o "$out/$name.$pool.index" $made
     drtk search "$out/$name.$pool.index" "$queries" -k 100 -o "$out/$pool.$name.run" $again
   done
 }
 
-place() {
+set_collection() { # NAME: set corpus, queries and qrels
   case $1 in
     squad) corpus=$out/squad/corpus.jsonl queries=$out/squad/queries.jsonl qrels=$out/squad/qrels/dev.tsv ;;
     cranfield) corpus=$data/cranfield/corpus.jsonl.gz queries=$data/cranfield/queries.jsonl.gz qrels=$data/cranfield/qrels/test.tsv ;;
@@ -77,16 +81,16 @@ place() {
   esac
 }
 
-# All arms with the first seed, then the seeds that are left: whatever is there may be compared at any time.
-once start 1
+# All presets with the first seed first, so that intermediate results can be compared.
+run_arm start 1
 for seed in ${SEEDS:-1 2 3}; do
   for arm in $arms; do
-    case $seed.$arm in 1.* | *.mlm | *.simlm | *.cotmae) once "$arm" "$seed" ;; esac
+    case $seed.$arm in 1.* | *.mlm | *.simlm | *.cotmae) run_arm "$arm" "$seed" ;; esac
   done
 done
 
 for pool in squad cranfield sample; do
-  place $pool
+  set_collection $pool
   runs=""
   for arm in start $arms; do for run in "$out/$pool.$arm".*.run; do runs="$runs $arm=$run"; done; done
   drtk compare $runs --qrels "$qrels" --measures "nDCG@10 R@100" --baseline mlm --moved 0 > "$out/$pool.txt"

@@ -1,37 +1,44 @@
 #!/bin/sh
-# SimLM's pipeline: pre-train, first retriever, mine, second retriever, mine, re-ranker, its scores, the distilled retriever, evaluation.
-# Every retriever begins with the pre-trained encoder, never with the one before it. What is done is not done again; what was
-# interrupted goes on.
+# SimLM's pipeline: BM25, pre-training, retriever 1, mining, retriever 2, mining, re-ranker, teacher scores, distilled retriever, evaluation.
+# Every retriever starts from the pre-trained encoder, not from the retriever before it. Run the script again to resume; finished stages are skipped.
 #
 #   sh docs/cookbook/simlm.sh CORPUS QUERIES QRELS TEST_QRELS MODEL [OUT]        or: just simlm CORPUS QUERIES …
 #
-#   CORPUS       passages, QUERIES: all of them, in any format drtk reads
-#   QRELS        judgements to train with; TEST_QRELS: those to evaluate with (queries that neither names are passed over)
-#   MODEL        the encoder to begin with: a folder or hub name; OUT: where all of it goes (runs/simlm)
+#   CORPUS       passages, in any format that drtk reads
+#   QUERIES      training and test queries; queries without judgments are ignored
+#   QRELS        judgments for training
+#   TEST_QRELS   judgments for evaluation
+#   MODEL        initial encoder: a folder or a hub name
+#   OUT          output folder (runs/simlm)
 #
-# Without settings the recipes are the papers', for eight GPUs and days. What can be set in the environment:
+# The default settings are the papers', for eight GPUs and days. Environment variables:
 #
-#   LAUNCH       what starts training: "torchrun --nproc-per-node 8 -m"
-#   RECIPE       whose fine-tuning presets: simlm, simlm-nq or master-official; VARIANT=-official takes those of the released code
-#   PRETRAINING  the preset of pre-training (simlm); ENCODER: an encoder that is pre-trained already, nothing is pre-trained then
-#   TITLE        titles in pre-training: by default as in the fine-tuning presets (segment; sep with RECIPE=master-official); none: no titles
-#   GENERATOR    the masked language model that replaces tokens; without it MODEL after a warm-up (WARM="--steps 5000 …")
-#   TEACHER      what the re-ranker begins with (the pre-trained encoder; the paper: google/electra-base-discriminator)
-#   BM25         the engine, bm25 or bm25s; INDEX: of vectors, flat or exact; DEPTH: of mining (200); K: of test runs (1000)
-#   NEGATIVES    source of negatives instead of the BM25 index, for retriever 1 and with UNION for the others: a run, or examples (MS MARCO's
-#                official triples). The first 1000 of a query, whatever DEPTH is, as official lists are in random order; MINE="--depth N" sets both
-#   RERANK       documents re-ranked for each test query (200)
-#   BY           source, where judgements name documents and passages are chunks of them; test runs are of passages all the same
-#   SCORED       options of mine-negatives for what the teacher scores ("--keep 23"), else all that was mined; SCORED_QUERIES: how many
-#   UNION        yes: the second retriever, the re-ranker and the distilled retriever learn from BM25's examples too, as on NQ
-#   BASELINES    systems besides: start (MODEL as it is), pretrained (before fine-tuning)
-#   WARM PRETRAIN MINE R1 R2 RERANKER DISTILL ENCODE    further options of these stages' commands
-#   ANSWERS      questions with answers: these are searched, and a passage is right that holds one; TEST_QRELS may then be anything
-#   MEASURES     what is measured
-#   SEED         of pre-training, mining and fine-tuning, in place of the commands' own
+#   LAUNCH       launcher of trainings: "torchrun --nproc-per-node 8 -m"
+#   RECIPE       fine-tuning presets: simlm, simlm-nq or master-official; VARIANT=-official: those of the released code
+#   PRETRAINING  pre-training preset (simlm)
+#   ENCODER      an encoder that is already pre-trained; skips pre-training
+#   TITLE        title format of pre-training: by default as the fine-tuning presets (segment; sep with RECIPE=master-official); none: no titles
+#   GENERATOR    masked language model that replaces tokens; by default MODEL after a warm-up (WARM="--max-steps 5000 …")
+#   TEACHER      initial model of the re-ranker (the pre-trained encoder; the paper: google/electra-base-discriminator)
+#   BM25         bm25 (Lucene) or bm25s
+#   INDEX        dense index: flat or exact
+#   DEPTH        ranks to mine from (200)
+#   K            hits per test query (1000)
+#   NEGATIVES    a run or examples to take negatives from instead of the BM25 index (MS MARCO's official triples), for retriever 1, with
+#                UNION for all. The first 1000 of a query are used, as official lists are in random order; MINE="--depth N" changes that
+#   RERANK       documents to re-rank per test query (200)
+#   BY           source: judgments are for documents, passages are their chunks; test runs are of passages
+#   SCORED       options of mine-negatives for the examples that the teacher scores ("--negatives 23"); by default all mined negatives
+#   SCORED_QUERIES  number of queries that the teacher scores
+#   UNION        yes: also train retriever 2, the re-ranker and the distilled retriever on BM25's examples, as on NQ
+#   BASELINES    more systems to evaluate: start (MODEL), pretrained (before fine-tuning)
+#   WARM PRETRAIN MINE R1 R2 RERANKER DISTILL ENCODE    more options of the commands of these stages
+#   ANSWERS      questions with answers: they are searched, and passages that contain an answer are relevant; TEST_QRELS is ignored
+#   MEASURES     measures to print
+#   SEED         seed of pre-training, mining and fine-tuning
 set -eu
 stop() { echo "simlm.sh: $*" >&2 && exit 1; }
-[ $# -ge 5 ] || stop "wanted are CORPUS QUERIES QRELS TEST_QRELS MODEL [OUT], given were $#"
+[ $# -ge 5 ] || stop "expected CORPUS QUERIES QRELS TEST_QRELS MODEL [OUT], got $# arguments"
 corpus=$1 queries=$2 qrels=$3 test=$4 model=$5 out=${6:-runs/simlm}
 recipe=${RECIPE:-simlm} variant=${VARIANT:-} depth=${DEPTH:-200} k=${K:-1000} by=${BY:-passage}
 case $recipe in master-*) title=${TITLE:-sep} ;; *) title=${TITLE:-segment} ;; esac
@@ -39,15 +46,15 @@ for file in "$corpus" "$queries" "$qrels" "${ANSWERS:-$test}" "${NEGATIVES:-$cor
   case $file in hf:*) ;; *) [ -e "$file" ] || stop "$file: No such file" ;; esac
 done
 case $model in /* | ./* | ../*) [ -e "$model" ] || stop "$model: no such model" ;; esac
-again="--skip-done --resume --force" # a stage with the same inputs and settings is left as it is
+again="--skip-done --resume --force" # skip stages whose inputs and settings have not changed
 made="--skip-done --force"
 mkdir -p "$out"
 step() { printf '\n== %s\n' "$*" >&2; }
 seed=${SEED:+--seed $SEED}
 train() { ${LAUNCH:-} drtk "$@" $seed $again; }
 
-# The test run of an index: ask NAME
-ask() {
+# search_test NAME: search the test queries in the index NAME
+search_test() {
   if [ -n "${ANSWERS:-}" ]; then
     drtk search "$out/$1.index" "$ANSWERS" -k "$k" -o "$out/$1.run" $again
   else
@@ -55,22 +62,22 @@ ask() {
   fi
 }
 
-# Vectors, an index and the test run of an encoder: search NAME MODEL
+# search NAME MODEL: encode and index the corpus, and search the test queries
 search() {
   drtk encode "$corpus" --model "$2" -o "$out/$1.vectors" ${ENCODE:-} $again
   drtk index "$out/$1.vectors" --type "${INDEX:-flat}" -o "$out/$1.index" $made
-  ask "$1"
+  search_test "$1"
 }
 
-# Training examples from an index, a run or examples: mine NAME SOURCE DEPTH [OPTION…]
+# mine NAME SOURCE DEPTH [OPTION…]: training examples from an index, a run or examples
 mine() {
   name=$1 source=$2 ranks=$3 && shift 3
   drtk mine-negatives "$source" --queries "$queries" --qrels "$qrels" --corpus "$corpus" --positives "$by" --depth "$ranks" \
     -o "$out/$name.jsonl" ${MINE:-} "$@" $seed $again
 }
 
-# The examples to learn from, with UNION after those that BM25 gave: learn EXAMPLES BM25S JOINED
-learn() {
+# choose_examples MINED BM25 UNION: set `examples` to the mined ones, with UNION=yes to BM25's and the mined ones
+choose_examples() {
   examples=$out/$1.jsonl
   if [ "${UNION:-no}" = yes ]; then
     examples=$out/$3.jsonl
@@ -86,7 +93,7 @@ retriever() { # retriever NAME EXAMPLES PRESET [OPTION…]
 
 step "BM25"
 drtk index "$corpus" --type "${BM25:-bm25}" -o "$out/bm25.index" $made
-ask bm25
+search_test bm25
 negatives=$out/bm25.index ranks_of_negatives=$depth
 if [ -n "${NEGATIVES:-}" ]; then negatives=$NEGATIVES ranks_of_negatives=1000; fi
 mine bm25 "$negatives" "$ranks_of_negatives"
@@ -96,7 +103,7 @@ encoder=${ENCODER:-$out/pretrained}
 if [ -z "${ENCODER:-}" ]; then
   start=$model generator=${GENERATOR:-}
   if [ -z "$generator" ]; then
-    step "Warm-up: a head for MODEL, and a generator"
+    step "Warm-up: language-model head and generator"
     train pretrain "$corpus" --preset mlm --set "title=$title" --model "$model" -o "$out/warm" ${WARM:-}
     start=$out/warm generator=$out/warm
   fi
@@ -109,36 +116,36 @@ for system in ${BASELINES:-}; do
   systems="$systems $system"
 done
 
-step "Retriever 1: BM25's negatives"
+step "Retriever 1: BM25 negatives"
 retriever retriever1 "$out/bm25.jsonl" r1 ${R1:-}
 search retriever1 "$out/retriever1"
 
-step "Retriever 2: negatives that retriever 1 takes for right"
+step "Retriever 2: negatives mined with retriever 1"
 mine mined1 "$out/retriever1.index" "$depth"
-learn mined1 bm25 union
+choose_examples mined1 bm25 union
 retriever retriever2 "$examples" r2 ${R2:-}
 search retriever2 "$out/retriever2"
 
-step "Re-ranker: reads query and passage together; negatives of retriever 2"
+step "Re-ranker: negatives mined with retriever 2"
 mine mined2 "$out/retriever2.index" "$depth"
-learn mined2 bm25 union2
+choose_examples mined2 bm25 union2
 train train-reranker "$examples" --corpus "$corpus" --queries "$queries" --model "${TEACHER:-$encoder}" \
   --preset "$recipe-reranker$variant" -o "$out/reranker" ${RERANKER:-}
 drtk rerank "$out/retriever2.run" --corpus "$corpus" --queries "${ANSWERS:-$queries}" --model "$out/reranker" --depth "${RERANK:-200}" \
   -o "$out/reranked.run" $again
 
-step "Distilled retriever: learns from the re-ranker's scores"
+step "Distilled retriever: trained on the re-ranker's scores"
 if [ -n "${SCORED:-}" ]; then
   mine teacher "$out/retriever2.index" "$depth" $SCORED
   if [ "${UNION:-no}" = yes ]; then mine teacher-bm25 "$negatives" "$ranks_of_negatives" $SCORED; fi
-  learn teacher teacher-bm25 teacher-union
+  choose_examples teacher teacher-bm25 teacher-union
 fi
 drtk score "$examples" --corpus "$corpus" --queries "$queries" --model "$out/reranker" ${SCORED_QUERIES:+--sample "$SCORED_QUERIES"} \
   -o "$out/scored.jsonl" $again
 retriever distilled "$out/scored.jsonl" distill ${DISTILL:-}
 search distilled "$out/distilled"
 
-step "How good are they?"
+step "Evaluation"
 runs=""
 for system in $systems retriever1 retriever2 distilled reranked; do runs="$runs $system=$out/$system.run"; done
 if [ -n "${ANSWERS:-}" ]; then

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from drtk.cli.options import command_name, record_arguments, set_signature, signature_of
-from drtk.config import check_integer
+from drtk.config import CONTROL, INPUT, check_integer
 from drtk.errors import DrtkError, OutputClosed, UsageError
 from drtk.runtime.filter_job import FilterJob
 from drtk.runtime.folder_job import FolderJob
@@ -21,57 +21,40 @@ from drtk.runtime.progress import log, set_verbosity
 from drtk.runtime.sharding import WHOLE, parse_part
 from drtk.runtime.streams import STANDARD
 
+
+def _flag(*names: str, help: str, panel: str = CONTROL, **declaration: Any) -> Any:
+    return typer.Option(*names, help=help, rich_help_panel=panel, **declaration)
+
+
 _FLAGS: dict[str, tuple[Any, Any]] = {
-    "resume": (Annotated[bool, typer.Option("--resume", help="Go on with an interrupted run.")], False),
-    "force": (Annotated[bool, typer.Option("--force", help="Replace a finished output.")], False),
-    "skip_done": (
-        Annotated[
-            bool,
-            typer.Option("--skip-done", help="Do nothing where the output was made from the same inputs and settings."),
-        ],
-        False,
-    ),
+    "resume": (Annotated[bool, _flag("--resume", help="Continue an interrupted run.")], False),
+    "force": (Annotated[bool, _flag("--force", help="Replace an existing output.")], False),
+    "skip_done": (Annotated[bool, _flag("--skip-done", help="Do nothing if the output is up to date.")], False),
     "skip_bad": (
-        Annotated[
-            int,
-            typer.Option(
-                "--skip-bad", metavar="N", min=0, help="Leave out up to N unreadable records, and count them."
-            ),
-        ],
+        Annotated[int, _flag("--skip-bad", metavar="N", min=0, help="Skip up to N unreadable records.")],
         0,
     ),
     "with_files": (
         Annotated[
             list[str] | None,
-            typer.Option(
-                "--with",
-                metavar="FILE",
-                help="Join a file of added fields by id, line by line; repeatable.",
-                show_default=False,
-            ),
+            _flag("--with", metavar="FILE", panel=INPUT, help="Join a file of added fields by id; repeatable."),
         ],
         None,
     ),
     "bare": (
-        Annotated[bool, typer.Option("--bare", help="Write ids and the fields this command makes, nothing else.")],
+        Annotated[bool, _flag("--bare", panel=INPUT, help="Write only ids and the fields this command adds.")],
         False,
     ),
-    "shard": (
-        Annotated[
-            str,
-            typer.Option("--shard", metavar="N/OF", help="Work on one part of several, on several machines or GPUs."),
-        ],
-        "1/1",
-    ),
-    "quiet": (Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing but warnings and errors.")], False),
-    "verbose": (Annotated[bool, typer.Option("--verbose", "-v", help="Say more; a fault shows its traceback.")], False),
+    "shard": (Annotated[str, _flag("--shard", metavar="N/OF", help="Process only shard N of OF.")], "1/1"),
+    "quiet": (Annotated[bool, _flag("--quiet", "-q", help="Print warnings and errors only.")], False),
+    "verbose": (Annotated[bool, _flag("--verbose", "-v", help="Print details, and tracebacks of errors.")], False),
 }
 OF_TRAINING = (
-    "lr",
+    "learning_rate",
     "precision",
     "gradient_checkpointing",
-    "log_every",
-    "save_every",
+    "log_steps",
+    "save_steps",
 )
 _NOT_RECORDED = {  # these do not change the output: a run may be resumed on a cluster
     *("resume", "force", "skip_done", "dry_run", "quiet", "verbose"),

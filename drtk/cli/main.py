@@ -17,9 +17,9 @@ from types import FrameType
 from typing import Annotated, Any, NoReturn
 
 import typer
-from typer.core import TyperGroup
 
 from drtk import __version__
+from drtk.cli.help import Command, Group, explain_unknown_option
 from drtk.cli.options import NO_WHOLE
 from drtk.errors import DrtkError, OutputClosed, UsageError
 from drtk.runtime.progress import escape_control_characters, name_options
@@ -57,6 +57,11 @@ def parsing_fault(error: Exception) -> str | None:
         return None
     message = " ".join(str(tell()).split()).rstrip(".").replace(". Did you mean", "; did you mean")
     possible = getattr(error, "possibilities", None)
+    option: Any = getattr(error, "option_name", None)
+    context: Any = getattr(error, "ctx", None)
+    is_unknown = type(error).__name__ == "NoSuchOption" and context is not None
+    if is_unknown and (explained := explain_unknown_option(option, context, context.command_path.partition(" ")[2])):
+        return explained
     if possible and hasattr(error, "option_name"):
         *others, last = sorted(possible)
         near = f"{', '.join(others)} or {last}" if others else last
@@ -93,40 +98,18 @@ def _rejected_value(error: Exception) -> str | None:
     return value + why.removeprefix(value).rstrip(".")
 
 
-# In the order of a pipeline. Each is a function of that name in drtk/cli/, or a group of functions: drtk NAME STEP.
-COMMANDS = (
-    "sample",
-    "chunk",
-    "doc2query",
-    "keep-queries",
-    "continue-text",
-    "termweight",
-    "init-model",
-    "train-generator",
-    "encode",
-    "index",
-    "search",
-    "rerank",
-    "fuse",
-    "expand-queries",
-    "rerank-queries",
-    "read",
-    "mine-negatives",
-    "pretrain",
-    "train-retriever",
-    "train-reranker",
-    "score",
-    "eval",
-    "eval-sentences",
-    "compare",
-    "plot",
-    "report",
-    "convert",
-    "validate",
-    "show",
-    "presets",
-    "doctor",
-)
+# By stage. Each is a function of that name in drtk/cli/, or a group of functions: drtk NAME STEP.
+STAGES = {
+    "Data": ("sample", "convert", "validate", "show", "chunk"),
+    "Index and search": ("encode", "index", "search", "rerank", "fuse"),
+    "Expand passages": ("doc2query", "keep-queries", "continue-text", "termweight"),
+    "Pre-train": ("init-model", "pretrain"),
+    "Train": ("mine-negatives", "score", "train-retriever", "train-reranker", "train-generator"),
+    "Expand queries": ("expand-queries", "rerank-queries", "read"),
+    "Evaluate": ("eval", "eval-sentences", "compare", "plot", "report"),
+    "Inspect": ("presets", "doctor"),
+}
+COMMANDS = tuple(name for names in STAGES.values() for name in names)
 
 DISTRIBUTED = ("train-generator", "rerank-queries train", "pretrain", "train-retriever", "train-reranker")
 MAX_LINE_FLAG = "--max-line-bytes"
@@ -161,15 +144,17 @@ def _build_parser(name: str) -> Any:
     found = load_command(name)
     if not isinstance(found, typer.Typer):
         single = typer.Typer(**_LAYOUT)
-        single.command(name)(found)
+        single.command(name, cls=Command)(found)
         found = single
     parser = typer.main.get_command(found)
     parser.name = name
     return parser
 
 
-class _Commands(TyperGroup):
-    """The commands in the order of COMMANDS, each built when it is called or listed."""
+class _Commands(Group):
+    """The commands of STAGES, each built when it is called or listed."""
+
+    stages = STAGES
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
@@ -185,8 +170,8 @@ app = typer.Typer(
     cls=_Commands,
     help="Composable Unix-style tools for dense retrieval: each command reads and writes JSONL, runs or index folders.",
     no_args_is_help=True,
-    context_settings={"help_option_names": ["-h", "--help"]},
-    **_LAYOUT,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    **_LAYOUT | {"add_completion": True},
 )
 
 

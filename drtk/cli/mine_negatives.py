@@ -1,4 +1,4 @@
-"""drtk mine-negatives: training examples from runs, indexes or examples, and judgements."""
+"""drtk mine-negatives: training examples from runs, indexes or examples, and judgments."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from drtk.cli.decorators import record_filter
-from drtk.cli.options import AnotherCorpus, Judged, Output, Seed, with_settings
+from drtk.cli.options import Judged, Output, Seed, SkipCorpusCheck, with_settings
 from drtk.mining.config import MineSettings, MiningInputs
 from drtk.runtime.filter_job import FilterJob
 
@@ -66,12 +66,12 @@ def mine_negatives(
     vectors: MinedVectors = None,
     audit: AuditFile = None,
     report: ReportFile = None,
-    another_corpus: AnotherCorpus = False,
+    skip_corpus_check: SkipCorpusCheck = False,
     seed: Seed = 42,
     settings: MineSettings,
     job: FilterJob,
 ) -> None:
-    """Make training examples out of what was retrieved, and judgements.
+    """Make training examples out of what was retrieved, and judgments.
 
     Writes an example for each training query: its judged passages as positives, and what was retrieved besides them,
     filtered and shuffled, as negatives. Ids only; texts are looked up.
@@ -79,6 +79,6 @@ def mine_negatives(
     from drtk.mining.mine import mine_negatives
 
     inputs = MiningInputs(
-        tuple(candidates or ["-"]), qrels, corpus, queries, query_vectors, vectors, model, another_corpus
+        tuple(candidates or ["-"]), qrels, corpus, queries, query_vectors, vectors, model, skip_corpus_check
     )
     mine_negatives(inputs, settings, job, seed=seed, audit=audit, report=report)

@@ -4,14 +4,28 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+import tomllib
+from collections.abc import Callable, Sequence
 from dataclasses import fields
-from typing import Annotated, Any, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 import typer
 
-from drtk.config import get_default, load_preset, merge, plain_type, to_dict
+from drtk.config import (
+    CONTROL,
+    HARDWARE,
+    METHOD,
+    flag_of,
+    get_default,
+    load_preset,
+    merge,
+    plain_type,
+    preset_names,
+    to_dict,
+)
 from drtk.errors import UsageError
+from drtk.renamed import find_by_meaning
+from drtk.runtime.progress import OPTION_NAMES, set_verbosity, warn
 
 NO_WHOLE = "is not a whole number (a thousand is 1000 or 1_000)"
 
@@ -27,24 +41,45 @@ def whole_number(text: str) -> int:
 Source = Annotated[str, typer.Argument(metavar="INPUT", help="File to read; - is stdin.", show_default=False)]
 Output = Annotated[str, typer.Option("--output", "-o", metavar="FILE", help="File to write; - is stdout.")]
 Folder = Annotated[str, typer.Option("--output", "-o", metavar="DIR", help="Folder to make.")]
-Seed = Annotated[int, typer.Option("--seed", metavar="N", parser=whole_number, help="Seed of every random draw.")]
-AnotherCorpus = Annotated[
+Seed = Annotated[
+    int,
+    typer.Option("--seed", metavar="N", parser=whole_number, help="Random seed.", rich_help_panel=CONTROL),
+]
+SkipCorpusCheck = Annotated[
     bool,
-    typer.Option("--another-corpus", help="Take what was made from another corpus than --corpus; ids agree."),
+    typer.Option(
+        "--skip-corpus-check",
+        help="Accept inputs made from another corpus with the same ids.",
+        rich_help_panel=CONTROL,
+    ),
 ]
 Corpus = Annotated[str, typer.Option("--corpus", metavar="FILE", help="Passages, in any format drtk reads.")]
 Queries = Annotated[str, typer.Option("--queries", metavar="FILE", help="Queries, in any format drtk reads.")]
-Judged = Annotated[str | None, typer.Option("--qrels", metavar="FILE", help="Judgements: BEIR TSV or TREC qrels.")]
+Judged = Annotated[str | None, typer.Option("--qrels", metavar="FILE", help="Judgments: BEIR TSV or TREC qrels.")]
 Answers = Annotated[
     str | None,
+    typer.Option("--answers", metavar="FILE", help="Questions with answers; a passage with an answer is relevant."),
+]
+Qrels = Annotated[str, typer.Option("--qrels", metavar="FILE", help="Judgments: BEIR TSV or TREC qrels.")]
+Device = Annotated[
+    str, typer.Option("--device", metavar="NAME", help="auto, cpu, cuda, cuda:1 …", rich_help_panel=HARDWARE)
+]
+Changes = Annotated[
+    list[str] | None,
     typer.Option(
-        "--answers", metavar="FILE", help="Questions with answers: a passage is right where it contains one of them."
+        "--set",
+        metavar="NAME=VALUE",
+        help="Set a setting without an option (drtk presets --fields COMMAND); repeatable.",
+        rich_help_panel=METHOD,
     ),
 ]
-Qrels = Annotated[str, typer.Option("--qrels", metavar="FILE", help="Judgements: BEIR TSV or TREC qrels.")]
-Device = Annotated[str, typer.Option("--device", metavar="NAME", help="auto, cpu, cuda, cuda:1 …")]
-
-PRESET = typer.Option("--preset", metavar="NAME", help="A recipe by name (drtk presets lists them) or a .toml file.")
+_PRESET = typer.Option(
+    "--preset",
+    metavar="NAME",
+    help="Preset (drtk presets lists them) or .toml file.",
+    rich_help_panel=METHOD,
+    autocompletion=preset_names,
+)
 
 
 def command_name(function: Callable[..., Any]) -> str:
@@ -71,72 +106,146 @@ def set_signature(wrapper: Callable[..., Any], parameters: list[inspect.Paramete
 
 
 def with_settings(
-    settings: type, *, preset: bool = False, name: str = "settings", recipe: str | None = None
+    settings: type, *, preset: bool = False, name: str = "settings", recipe: str | None = None, panel: str = METHOD
 ) -> Callable[..., Any]:
     """Add an option for each field of `settings`; the command receives the merged object as `name`.
 
     preset: add --preset, whose settings the options override; the class is stored as attribute `preset_settings`
     recipe: the parameter that receives the content of the preset's file; --preset is then required
+    panel: the panel of the options in --help, for fields that do not name their own
+    Advanced fields are set by the preset or by --set NAME=VALUE. A field that the command has already is shared.
     Options default to None, to distinguish options that were not given; the help shows the field's default.
     """
+    declared = {item.name: item for item in fields(settings)}
+    options = [item for item in declared.values() if not item.metadata["advanced"]]
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
-        declared = {item.name: item for item in fields(settings)}
+        inner = signature_of(function)
+        shared = {item.name for item in options if item.name in inner}
+        classes = (settings, *getattr(function, "settings_classes", ()))
 
         @functools.wraps(function)
         def wrapper(*args: Any, **given: Any) -> Any:
-            chosen = {key: given.pop(key) for key in declared}
+            set_verbosity(quiet=given["quiet"], verbose=given["verbose"])
+            OPTION_NAMES.update({item.name: flag_of(item) for item in declared.values()})
+            chosen = {item.name: given[item.name] for item in options}
+            given = {key: value for key, value in given.items() if key not in chosen or key in shared}
+            chosen = {key: value for key, value in chosen.items() if value is not None and value != []}
+            changes, others = _split_changes(settings, given.pop("changes", None) or [])
+            for key in changes.keys() & chosen.keys():
+                raise UsageError(f"--set {key} and {flag_of(declared[key])}: choose one")
+            if "changes" in inner:
+                given["changes"] = others or None
+            elif others:
+                raise UsageError(_explain_unknown(others[0], command_name(function), classes))
             base: dict[str, Any] = {}
             recipe_name = given.pop("preset", None) if preset else None
             if recipe_name is not None:
-                found = load_preset(recipe_name)
-                if found.command != command_name(function):
-                    raise UsageError(f"preset '{recipe_name}' is for drtk {found.command}")
-                base = found.settings
+                loaded = load_preset(recipe_name)
+                if loaded.command != command_name(function):
+                    raise UsageError(f"preset '{recipe_name}' is for drtk {loaded.command}")
+                for old, new in loaded.renamed.items():
+                    warn(f"preset {recipe_name}: {old} was renamed to {new}")
+                base = loaded.settings
                 if recipe is None:
-                    found.check_flat()
+                    loaded.check_flat()
                 else:
-                    given[recipe] = found.content | {"name": recipe_name}
+                    given[recipe] = loaded.content | {"name": recipe_name}
             elif recipe is not None:
                 raise UsageError("--preset: name a recipe (drtk presets lists them) or a .toml file")
-            chosen = {key: None if value == [] else value for key, value in chosen.items()}
-            given[name] = merge(settings, base, chosen, preset_name=f"preset {recipe_name}", others=given)
+            given[name] = merge(settings, base, chosen | changes, preset_name=f"preset {recipe_name}", others=given)
             return function(*args, **given)
 
-        mine = signature_of(function)
-        mine.pop(name)
-        mine.pop(recipe or name, None)
+        wrapper.settings_classes = classes  # type: ignore[attr-defined]
+        parameters = {key: item for key, item in inner.items() if key not in (name, recipe)}
         hints = get_type_hints(settings)
-        options = [_option(item, hints[item.name]) for item in declared.values()]
+        added = [_option(item, hints[item.name], panel) for item in options if item.name not in shared]
         if preset:
-            options.insert(0, _keyword("preset", Annotated[str | None, PRESET], None))
-        if preset:
+            added.insert(0, _keyword("preset", Annotated[str | None, _PRESET], None))
             wrapper.preset_settings = settings  # type: ignore[attr-defined]
-        last = [mine.pop(flag) for flag in getattr(function, "common_flags", ())]  # the options that all commands share
-        return set_signature(wrapper, [*mine.values(), *options, *last])
+        if len(options) < len(declared) and "changes" not in inner:
+            added.append(_keyword("changes", Changes, None))
+        last = [parameters.pop(flag) for flag in getattr(function, "common_flags", ())]  # that all commands share
+        return set_signature(wrapper, [*parameters.values(), *added, *last])
 
     return decorate
 
 
-def _option(item: Any, kind: Any) -> inspect.Parameter:
-    flag = item.metadata.get("flag") or "--" + item.name.replace("_", "-")
+def _split_changes(settings: type, changes: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
+    """Return the values of the changes NAME=VALUE or settings.NAME=VALUE of `settings`, and all other changes.
+
+    Values are TOML if they parse, text otherwise. Those of a list add up.
+    """
+    hints = get_type_hints(settings)
+    names = {item.name for item in fields(settings)}
+    values: dict[str, Any] = {}
+    others = []
+    for change in changes:
+        path, separator, text = change.partition("=")
+        name = path.strip().removeprefix("settings.").replace("-", "_")
+        if not separator or name not in names:
+            others.append(change)
+            continue
+        kind = plain_type(hints[name])
+        try:
+            value = tomllib.loads(f"value = {text}")["value"]
+        except tomllib.TOMLDecodeError:
+            value = text
+        is_text = str in (kind, *get_args(kind)) or get_origin(kind) is Literal
+        if is_text and not isinstance(value, (str, list)):
+            value = text
+        if get_origin(kind) is tuple:
+            value = [*values.get(name, []), *(value if isinstance(value, list) else [value])]
+        values[name] = value
+    return values, others
+
+
+def _explain_unknown(change: str, command: str, classes: Sequence[type]) -> str:
+    """Return the message for a --set that names no setting of a command."""
+    name, separator, _ = change.partition("=")
+    if not separator:
+        return f"--set {change}: is not NAME=VALUE"
+    from difflib import get_close_matches
+
+    names = [item.name for kind in classes for item in fields(kind)]
+    near = find_by_meaning(name, names) or get_close_matches(name, names, n=1)
+    meant = f"; did you mean {near[0]}?" if near else ""
+    return f"--set {name}: no such setting{meant} (drtk presets --fields '{command}' lists them)"
+
+
+def _option(item: Any, kind: Any, panel: str) -> inspect.Parameter:
+    flags = ["-k", "--depth"] if item.name == "depth" else [flag_of(item)]
     default = get_default(item)
     plain = plain_type(kind)
     if plain is bool:
-        flag = f"{flag}/--no-{flag.removeprefix('--')}"
-    shown = _shown(default, plain)
+        flags[-1] = f"{flags[-1]}/--no-{flags[-1].removeprefix('--')}"
+    shown = format_default(default, plain)
     help = item.metadata["help"] + (f" [default: {shown}]" if shown else "")
     if get_origin(plain) is tuple:
         plain = list[get_args(plain)[0]]  # type: ignore[misc]
-    parser = whole_number if plain is int else None
-    option = typer.Option(flag, help=help, show_default=False, parser=parser)
+    option = typer.Option(
+        *flags,
+        help=help,
+        show_default=False,
+        parser=whole_number if plain is int else None,
+        metavar=item.metadata["metavar"] or _metavar(plain),
+        rich_help_panel=item.metadata["panel"] or panel,
+    )
     return _keyword(item.name, Annotated[plain | None, option], None)
 
 
-def _shown(default: Any, plain: Any) -> str:
-    if default is None or default == () or default == "" or (plain is bool and default is False):
+def _metavar(kind: Any) -> str | None:
+    kind = get_args(kind)[0] if get_origin(kind) is list else kind
+    if get_origin(kind) is Literal:
+        return "|".join(map(str, get_args(kind)))
+    return {int: "N", float: "FLOAT", str: "TEXT"}.get(kind)
+
+
+def format_default(default: Any, kind: Any) -> str:
+    """Return a default as --help shows it, "" for None, False and empty values."""
+    if default is None or default == () or default == "" or (kind is bool and default is False):
         return ""
-    if plain is bool:
+    if kind is bool:
         return "on"
     return " ".join(map(str, default)) if isinstance(default, tuple) else str(default)
 

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated, Any
+from collections.abc import Iterator
+from dataclasses import fields
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 import typer
 
 from drtk.cli.decorators import plain_command
-from drtk.config import Preset, load_preset, merge, preset_names
+from drtk.cli.options import format_default
+from drtk.config import Preset, flag_of, get_default, load_preset, merge, plain_type, preset_names
 from drtk.errors import UsageError
 
-_CALLED = {"documents": "neighbours"}  # what documents are read for, and what the pages call it
+_CALLED = {"documents": "neighbors"}  # what documents are read for, and what the pages call it
 
 
 @plain_command
@@ -21,13 +24,20 @@ def presets(
         typer.Argument(metavar="NAME", help="Preset to print: a name, or a .toml file.", show_default=False),
     ] = None,
     check: Annotated[
-        bool, typer.Option("--check", help="Say whether it can be used, and what it needs; without a name, of all.")
+        bool, typer.Option("--check", help="Check NAME, or all presets, and print which passage fields they need.")
     ] = False,
+    command: Annotated[
+        str | None,
+        typer.Option("--fields", metavar="COMMAND", help="List all settings of a command, for --set and presets."),
+    ] = None,
 ) -> None:
-    """List the recipes that --preset knows, print one, or check one.
+    """List, print or check presets, and list the settings of a command.
 
     A preset is a TOML file of settings for one command. Print one, edit it, and pass the file instead of the name.
     """
+    if command is not None:
+        sys.stdout.writelines(f"{line}\n" for line in _describe_fields(command))
+        return
     if check:
         for each in preset_names() if name is None else [name]:
             sys.stdout.write(_check(load_preset(each)) + "\n")
@@ -62,6 +72,37 @@ def _check(preset: Preset) -> str:
     if plan.generator is not None and plan.generator.mode == "frozen":
         said += ", a generator"
     return said + (f"; passages need {', '.join(needs)}" if needs else "; any passages do")
+
+
+def _describe_fields(command: str) -> Iterator[str]:
+    """Yield a line per setting of a command: name, type, default, option or --set, and help."""
+    from drtk.cli.main import load_functions
+
+    functions = load_functions()
+    if command not in functions:
+        raise UsageError(f"--fields: no command '{command}'; choose from {', '.join(functions)}")
+    rows = [("setting", "type", "default", "set by", "help")]
+    for settings in getattr(functions[command], "settings_classes", ()):
+        hints = get_type_hints(settings)
+        for item in fields(settings):
+            kind, default = plain_type(hints[item.name]), get_default(item)
+            name = "|".join(map(str, get_args(kind))) if get_origin(kind) is Literal else kind
+            name = (
+                f"list of {get_args(kind)[0].__name__}"
+                if get_origin(kind) is tuple
+                else getattr(name, "__name__", name)
+            )
+            shown = (
+                "-"
+                if default in (None, (), "")
+                else str(default).lower()
+                if kind is bool
+                else format_default(default, kind)
+            )
+            rows.append((item.name, str(name), shown, flag_of(item).partition(" ")[0], item.metadata["help"]))
+    widths = [max(len(row[column]) for row in rows) for column in range(4)]
+    for row in rows:
+        yield "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[4]])
 
 
 def _settings_of(preset: Preset) -> type:

@@ -11,7 +11,7 @@ from drtk.cli.options import Device, Seed, with_settings
 from drtk.pretraining.config import PretrainSettings
 from drtk.runtime.folder_job import FolderJob
 
-MAY_DIFFER = (*OF_TRAINING, "micro_batch", "attention", "compile", "report_to", "checkpoint_every", "eval_every")
+MAY_DIFFER = (*OF_TRAINING, "micro_batch_size", "attention", "compile", "report_to", "export_steps", "eval_steps")
 MAX_HELD_OUT = 0.1  # share of the corpus, if the preset sets `held_out`: presets are made for millions of passages
 Changes = Annotated[
     list[str] | None,
@@ -46,17 +46,17 @@ def pretrain(
     ] = None,
     changes: Changes = None,
     drop: Dropped = None,
-    probe: Annotated[
+    dev: Annotated[
         str | None,
         typer.Option(
-            "--probe",
+            "--dev",
             metavar="DIR",
             help="Keep the encoder with the best nDCG@10 on a small BEIR folder with qrels/dev.tsv.",
         ),
     ] = None,
-    probe_sts: Annotated[
+    dev_sts: Annotated[
         str | None,
-        typer.Option("--probe-sts", metavar="FILE", help="Keep that with the best Spearman on rated sentence pairs."),
+        typer.Option("--dev-sts", metavar="FILE", help="Keep that with the best Spearman on rated sentence pairs."),
     ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print terms, slots, parameters and tokens per step; train nothing.")
@@ -92,11 +92,11 @@ def pretrain(
             raise UsageError(f"--generator: no slot of preset '{place}', as changed here, needs a generator")
         if plan.generator.init == "copy":
             raise UsageError('--generator: generator.init = "copy" starts from the encoder; leave one of them out')
-    if probe is not None and probe_sts is not None:
-        raise UsageError("--probe and --probe-sts each choose the best encoder; give one of them")
-    check_training_inputs(settings.trainer, device, probe_sts, kept=[*passages, *job.side_files])
+    if dev is not None and dev_sts is not None:
+        raise UsageError("--dev and --dev-sts each choose the best encoder; give one of them")
+    check_training_inputs(settings.trainer, device, dev_sts, kept=[*passages, *job.side_files])
     folder = locate(model)
-    split = choose_dev_split(probe) if probe is not None else ""
+    split = choose_dev_split(dev) if dev is not None else ""
     from drtk.models.device import AttentionBackend, choose_device
     from drtk.pretraining.assembly import build_network, check_composition, check_lengths, warn_of_equal_views
     from drtk.pretraining.dataset import PretrainingData
@@ -107,7 +107,7 @@ def pretrain(
     from drtk.text.token_dataset import TokenCorpus
     from drtk.training.arguments import check_reporting, resolve_precision, trains_on_gpu
 
-    wants = check_composition(plan, place=place)
+    fields = check_composition(plan, place=place)
     check_reporting(settings.report_to)
     on_gpu = trains_on_gpu(device)
     half = resolve_precision(settings.precision, on_gpu=on_gpu) != "float32"
@@ -118,7 +118,7 @@ def pretrain(
     warn_of_equal_views(network)
     check_batch(settings, network)
     num_loaded = load_training_modules(network, folder)
-    corpus = TokenCorpus.open(passages, model, wants=wants, side_files=job.side_files, tracker=job.tracker)
+    corpus = TokenCorpus.open(passages, model, fields=fields, side_files=job.side_files, tracker=job.tracker)
     of_preset = {name for name, value in recipe.get("settings", {}).items() if getattr(settings, name) == value}
     data = PretrainingData(
         corpus,
@@ -127,9 +127,9 @@ def pretrain(
         tokenizer,
         seed,
         max_held_out=MAX_HELD_OUT if "held_out" in of_preset else 0.5,
-        batch_from=f"preset '{place}'" if "batch" in of_preset else "",
+        batch_from=f"preset '{place}'" if "batch_size" in of_preset else "",
     )
-    evaluate = _probe(probe, split, probe_sts, job)
+    evaluate = _probe(dev, split, dev_sts, job)
     data.check_slots()
     if dry_run:
         from drtk.pretraining.preview import describe_training
@@ -148,7 +148,7 @@ def pretrain(
 
 
 def _probe(folder: str | None, split: str, pairs: str | None, job: FolderJob) -> Any:
-    """Return a function that scores an encoder, or None without --probe and --probe-sts."""
+    """Return a function that scores an encoder, or None without --dev and --dev-sts."""
     from pathlib import Path
 
     from drtk.evaluation.probes import RankingProbe, RatingProbe

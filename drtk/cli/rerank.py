@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from drtk.cli.decorators import record_filter
-from drtk.cli.options import AnotherCorpus, Device, Output, with_settings
+from drtk.cli.options import Device, Output, SkipCorpusCheck, with_settings
 from drtk.config import get_default
 from drtk.data.runs import SCORED
 from drtk.errors import UsageError
@@ -49,7 +49,7 @@ def rerank(
             "--vectors", metavar="DIR", help="Write the vector of each scored pair to DIR; an HLATR model reads it."
         ),
     ] = None,
-    another_corpus: AnotherCorpus = False,
+    skip_corpus_check: SkipCorpusCheck = False,
     device: Device = "auto",
     *,
     settings: RerankSettings,
@@ -67,12 +67,12 @@ def rerank(
     if corpus is not None and queries is not None:
         warn_if_swapped(corpus, queries)
     if corpus is not None:
-        check_same_corpus(source, corpus, another=another_corpus)
+        check_same_corpus(source, corpus, another=skip_corpus_check)
     folder = locate(model)
     if is_list_reranker(folder):
         if vectors is None or corpus is not None or queries is not None:
             raise UsageError(f"{model}: reads vectors, not texts: --vectors DIR, without --corpus and --queries")
-        _reject_text_options(model, settings, another_corpus=another_corpus)
+        _reject_text_options(model, settings, skip_corpus_check=skip_corpus_check)
         _rerank_lists(source, str(folder), vectors, device, settings, running, job)
         return
     if corpus is None or queries is None:
@@ -106,7 +106,7 @@ def _rerank_pairs(
     store = CorpusStore.open(corpus)
     records = read_ranking_texts(run, queries=texts, corpus=store, depth=depth, title=title, tracker=job.tracker)
     arguments = (model, settings, device, settings.logits, settings.tag, vectors is not None)
-    writer = None if vectors is None else _VectorFolder(vectors, model, settings.store, job)
+    writer = None if vectors is None else _VectorFolder(vectors, model, settings.vector_dtype, job)
     job.window = WINDOW if writer is None else WINDOW_WITH_VECTORS
     job.find_problem = lambda _: find_text_problem(job.counts, corpus)
 
@@ -124,11 +124,11 @@ def _rerank_pairs(
     warn_of_missing_texts(job.counts, corpus)
 
 
-def _reject_text_options(model: str, settings: RerankSettings, *, another_corpus: bool) -> None:
+def _reject_text_options(model: str, settings: RerankSettings, *, skip_corpus_check: bool) -> None:
     """Raise UsageError for options of cross-encoders, which a list re-ranker ignores."""
     options = [item for item in fields(settings) if item.name not in ("depth", "tag")]
     given = [item.name for item in options if getattr(settings, item.name) != get_default(item)]
-    given += ["another_corpus"] * another_corpus
+    given += ["skip_corpus_check"] * skip_corpus_check
     if given:
         raise UsageError(f"--{given[0].replace('_', '-')}: is for a cross-encoder; {model} re-ranks by --vectors alone")
 

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from drtk.cli.decorators import OF_TRAINING, folder_maker, record_filter
+from drtk.cli.help import Command, Group
 from drtk.cli.options import Device, Folder, Output, Queries, Seed, with_settings
 from drtk.errors import UsageError
 from drtk.query_expansion.config import ChooseSettings, LabelSettings, QueryRerankerConfig
@@ -54,8 +55,8 @@ def rerank_queries__label(
     questions = load_queries(queries, job.tracker)
     job.tracker.inputs += texts.inputs
     job.lookups = (texts.corpus,)
-    job.window = settings.batch
-    job.no_input = "no candidate came in, so nothing is labelled"
+    job.window = settings.batch_size
+    job.no_input = "no candidate came in, so nothing is labeled"
     labeler = Labeler(texts, settings)
     candidates = iter_expansion_lines(source, questions, job.tracker, check=AnswerCheck(settings.match))
     job.find_problem = lambda _: describe_missing_texts(job.counts, texts.corpus)
@@ -67,10 +68,10 @@ def rerank_queries__label(
 
 
 @with_settings(QueryRerankerConfig, preset=True)
-@folder_maker("model", resume=True, may_differ=(*OF_TRAINING, "max_lr", "micro_batch"))
+@folder_maker("model", resume=True, may_differ=(*OF_TRAINING, "max_lr", "micro_batch_size"))
 def rerank_queries__train(
-    labelled: Annotated[
-        str, typer.Argument(metavar="LABELLED", help="Candidates of drtk rerank-queries label; - is stdin.")
+    labeled: Annotated[
+        str, typer.Argument(metavar="LABELED", help="Candidates of drtk rerank-queries label; - is stdin.")
     ],
     output: Folder,
     queries: Queries,
@@ -86,7 +87,7 @@ def rerank_queries__train(
         typer.Option(
             "--dev",
             metavar="[KIND=]FILE",
-            help="Evaluate with these labelled candidates, or with those of one kind; keep the best weights, "
+            help="Evaluate with these labeled candidates, or with those of one kind; keep the best weights, "
             "or those for each kind; KIND=FILE is repeatable.",
             show_default=False,
         ),
@@ -125,7 +126,7 @@ def rerank_queries__train(
     from drtk.models.model_folder import locate
     from drtk.training.preflight import check_training_inputs
 
-    check_training_inputs(settings.trainer, device, labelled, queries, *devs.values(), dev_queries)
+    check_training_inputs(settings.trainer, device, labeled, queries, *devs.values(), dev_queries)
     locate(model)
     from drtk.query_expansion.candidates import load_queries
     from drtk.query_expansion.config import READ
@@ -150,17 +151,17 @@ def rerank_queries__train(
             tracker=job.tracker,
         )
 
-    examples = load(labelled, queries, kind, training=True)
+    examples = load(labeled, queries, kind, training=True)
     if examples.tied:
         log(f"{examples.tied:,} lists (a question's candidates of a kind) have one rank only and are dropped")
     held = {of: load(file, dev_queries or queries, of or dev_kind or kind, training=False) for of, file in devs.items()}
     for file in dict.fromkeys(devs.values()):
         digests = set().union(*(held[kind].digests for kind in devs if devs[kind] == file))
-        warn_of_overlap(digests, examples.digests, "questions", file=file, source=name_of(labelled))
+        warn_of_overlap(digests, examples.digests, "questions", file=file, source=name_of(labeled))
     plan(len(examples), settings)
-    reading = InputFormat(settings.scorer, settings.style, settings.max_length or READ[settings.scorer])
+    reading = InputFormat(settings.variant, settings.style, settings.max_length or READ[settings.variant])
     start = start_query_reranker(model, reading, max_length=settings.max_length, seed=seed)
-    reading = InputFormat(settings.scorer, settings.style, start.max_length)
+    reading = InputFormat(settings.variant, settings.style, start.max_length)
     folder = job.begin()
     facts = train_query_reranker(
         examples, folder, start=start, reading=reading, settings=settings, dev=held, seed=seed, device=device
@@ -275,11 +276,12 @@ def rerank_queries__apply(
 
 
 rerank_queries = typer.Typer(
+    cls=Group,
     help="Choose the expansions of questions that retrieve best (EAR): label, train, apply.",
     add_completion=False,
     rich_markup_mode=None,
     no_args_is_help=True,
 )
-rerank_queries.command("label")(rerank_queries__label)
-rerank_queries.command("train")(rerank_queries__train)
-rerank_queries.command("apply")(rerank_queries__apply)
+rerank_queries.command("label", cls=Command)(rerank_queries__label)
+rerank_queries.command("train", cls=Command)(rerank_queries__train)
+rerank_queries.command("apply", cls=Command)(rerank_queries__apply)

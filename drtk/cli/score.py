@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from drtk.cli.decorators import record_filter
-from drtk.cli.options import AnotherCorpus, Corpus, Device, Output, Queries, with_settings
+from drtk.cli.options import Corpus, Device, Output, Queries, SkipCorpusCheck, with_settings
 from drtk.errors import UsageError
 from drtk.retrieval.config import ScoreSettings
 from drtk.runtime.filter_job import FilterJob
@@ -33,7 +33,7 @@ def score(
         int | None,
         typer.Option("--sample", metavar="N", min=1, help="Score and write so many examples, evenly spread over all."),
     ] = None,
-    another_corpus: AnotherCorpus = False,
+    skip_corpus_check: SkipCorpusCheck = False,
     device: Device = "auto",
     *,
     settings: ScoreSettings,
@@ -43,7 +43,7 @@ def score(
     """Score the positives and negatives of examples with a cross-encoder.
 
     Reads training examples and writes them again with "scores": {"positives": [...], "negatives": [...]}, a teacher's
-    judgement for train-retriever to be distilled from.
+    judgment for train-retriever to be distilled from.
     """
     from drtk.data.checks import check_examples, check_same_corpus, warn_if_swapped
     from drtk.data.corpus_store import CorpusStore
@@ -60,7 +60,7 @@ def score(
         raise UsageError("--sample counts the examples before it begins: name a file")
     check_examples(source)
     warn_if_swapped(corpus, queries)
-    check_same_corpus(source, corpus, another=another_corpus)
+    check_same_corpus(source, corpus, another=skip_corpus_check)
     title = resolve_title(model, settings.title, strict=True)
     job.lookups = (corpus, str(locate(model)))
     texts = {query.id: query.text for query in read_queries(queries, tracker=job.tracker)}

@@ -58,9 +58,7 @@ def search(
     ] = False,
     qrels: Annotated[
         str | None,
-        typer.Option(
-            "--qrels", metavar="FILE", help="Judgements: only judged queries are searched; --tune needs them."
-        ),
+        typer.Option("--qrels", metavar="FILE", help="Judgments: only judged queries are searched; --tune needs them."),
     ] = None,
     *,
     settings: SearchSettings,
@@ -83,9 +81,11 @@ def search(
     if question is not None:
         collection = IndexGroup(folders, settings)
         encoder = QueryEncoder(collection, settings, model) if collection.reads == "vectors" else None
-        print_passages(question, collection, encoder, settings.k or TERMINAL_DEPTH, corpus)
+        print_passages(question, collection, encoder, settings.depth or TERMINAL_DEPTH, corpus)
         return
-    options = RankingOptions(settings.k or RUN_DEPTH, _document_names(corpus) if by == "source" else None, drop_same_id)
+    options = RankingOptions(
+        settings.depth or RUN_DEPTH, _document_names(corpus) if by == "source" else None, drop_same_id
+    )
     try:
         if tune:
             from drtk.evaluation.tuning import tune_bm25

@@ -243,7 +243,7 @@ def show(
     count: Annotated[int, typer.Option("--count", "-n", metavar="N", min=0, help="Records of a file to show.")] = 3,
     json: Annotated[bool, typer.Option("--json", help="Print the manifest as JSON, and nothing else.")] = False,
     weights: Annotated[
-        bool, typer.Option("--weights", help="Show passages with their words shaded by weight (drtk termweight).")
+        bool, typer.Option("--term-weights", help="Show passages with their words shaded by weight (drtk termweight).")
     ] = False,
     top: Annotated[
         int, typer.Option("--top", metavar="N", min=0, help="weights: heaviest words named under a passage.")
@@ -289,7 +289,7 @@ def show(
         raise UsageError(f"--html {html}: name a file that ends in .html")
     if preset is not None:
         if weights or html is not None or json:
-            raise UsageError("--preset goes with neither --weights, --html nor --json")
+            raise UsageError("--preset goes with neither --term-weights, --html nor --json")
         if model is None:
             raise UsageError("--preset needs --model: whose word pieces the passages are read in")
         _slots(path, preset, model, count, changes or [], generator, with_files or [], seed)
@@ -301,9 +301,9 @@ def show(
             raise UsageError("--json prints the manifest, not weights")
         _weights(path, count, top, tokenizer or "", html, with_files or [])
     elif top != TOP or tokenizer is not None:
-        raise UsageError(f"{'--tokenizer' if top == TOP else '--top'}: only with --weights or --html")
+        raise UsageError(f"{'--tokenizer' if top == TOP else '--top'}: only with --term-weights or --html")
     elif with_files:
-        raise UsageError("--with: what it joins is shown by --weights and --preset alone")
+        raise UsageError("--with: what it joins is shown by --term-weights and --preset alone")
     else:
         sys.stdout.write(manifest_json(path) if json else describe(path, count=count))
 

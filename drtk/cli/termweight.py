@@ -24,7 +24,7 @@ from drtk.runtime.streams import STANDARD
 # --merge too, so that one list of options does for both.
 _COUNTING = {
     *("words", "stemmer", "stopwords", "title", "emit", "sub2word", "gather", "saturation"),
-    *("max_length", "batch_tokens", "dtype", "tokenizer"),
+    *("max_length", "batch_tokens", "precision", "tokenizer"),
 }
 _EFFECTS = {
     "collect": _COUNTING | {"INPUT", "collect", "with", "shard", "runner", "ray_workers", "ray_address"},
@@ -60,10 +60,10 @@ def termweight(
     ] = None,
     collect: Annotated[bool, typer.Option("--collect", help="Write statistics of the input, not weights.")] = False,
     merge: Annotated[bool, typer.Option("--merge", help="Join the files of --collection; reads no input.")] = False,
-    report: Annotated[
+    stopword_share: Annotated[
         bool,
         typer.Option(
-            "--report", help="Log the share of stop words among the pieces that masking by weight would hide."
+            "--stopword-share", help="Log the share of stop words among the pieces that masking by weight would hide."
         ),
     ] = False,
     train: Annotated[
@@ -100,7 +100,7 @@ def termweight(
         "collection": collection,
         "collect": collect,
         "merge": merge,
-        "report": report,
+        "stopword_share": stopword_share,
     }
     if isinstance(job, FilterJob):
         given |= {"bare": job.bare, "with": job.side_files, "shard": job.part != WHOLE}
@@ -117,8 +117,8 @@ def termweight(
         raise UsageError(f"`{name}`: only with --train")
     if corpus is not None or queries is not None:
         raise UsageError("--corpus and --queries go with --train")
-    if report and output == STANDARD and sys.stdout.isatty():
-        raise UsageError("--report is printed here, where the passages would go too; name a file for them: -o")
+    if stopword_share and output == STANDARD and sys.stdout.isatty():
+        raise UsageError("--stopword-share is printed here, where the passages would go too; name a file for them: -o")
     from drtk.expansion.term_weights import weigh as passes
 
     plan = passes.make_plan(method, settings, tokenizer=tokenizer, model=model, device=device, seed=seed)
@@ -127,7 +127,7 @@ def termweight(
     elif merge:
         passes.merge(collection or [], plan, job)
     else:
-        passes.weigh(source, plan, collection or [], report=report, running=running, job=job)
+        passes.weigh(source, plan, collection or [], report=stopword_share, running=running, job=job)
 
 
 def _changed(settings: Any) -> Iterable[str]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from drtk.cli.decorators import OF_TRAINING, folder_maker
-from drtk.cli.options import AnotherCorpus, Device, Folder, Seed, with_settings
+from drtk.cli.options import Device, Folder, Seed, SkipCorpusCheck, with_settings
 from drtk.errors import UsageError
 from drtk.runtime.folder_job import FolderJob
 from drtk.training.config import RerankerConfig
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @with_settings(RerankerConfig, preset=True)
-@folder_maker("model", resume=True, may_differ=(*OF_TRAINING, "micro_batch"))
+@folder_maker("model", resume=True, may_differ=(*OF_TRAINING, "micro_batch_size"))
 def train_reranker(
     examples: Annotated[
         str, typer.Argument(metavar="EXAMPLES", help="Training examples, or for hlatr a TREC run; - is stdin.")
@@ -38,7 +38,7 @@ def train_reranker(
         str | None, typer.Option("--vectors", metavar="DIR", help="hlatr: vectors of the run's pairs, by drtk rerank.")
     ] = None,
     qrels: Annotated[
-        str | None, typer.Option("--qrels", metavar="FILE", help="hlatr: judgements, BEIR TSV or TREC qrels.")
+        str | None, typer.Option("--qrels", metavar="FILE", help="hlatr: judgments, BEIR TSV or TREC qrels.")
     ] = None,
     dev: Annotated[
         str | None,
@@ -48,13 +48,13 @@ def train_reranker(
         str | None, typer.Option("--dev-run", metavar="RUN", help="--dev: the run whose head is put into order.")
     ] = None,
     dev_split: Annotated[
-        str, typer.Option("--dev-split", metavar="NAME", help="--dev: its judgements, qrels/NAME.tsv.")
+        str, typer.Option("--dev-split", metavar="NAME", help="--dev: its judgments, qrels/NAME.tsv.")
     ] = "dev",
     dev_vectors: Annotated[
         str | None,
         typer.Option("--dev-vectors", metavar="DIR", help="hlatr: vectors of the dev run, if not --vectors."),
     ] = None,
-    another_corpus: AnotherCorpus = False,
+    skip_corpus_check: SkipCorpusCheck = False,
     seed: Seed = 42,
     device: Device = "auto",
     *,
@@ -79,8 +79,8 @@ def train_reranker(
         raise UsageError("`dev` and `dev_run` go together: judgments, and the run to rerank")
     if dev is None and dev_split != "dev":
         raise UsageError("`dev_split`: goes with `dev`")
-    if hlatr and another_corpus:
-        raise UsageError("`another_corpus`: is not for `kind` hlatr, which reads no texts")
+    if hlatr and skip_corpus_check:
+        raise UsageError("`skip_corpus_check`: is not for `kind` hlatr, which reads no texts")
     settings.check()
     from drtk.data.checks import check_examples, check_run, check_same_corpus, warn_if_swapped
     from drtk.training.preflight import check_training_inputs
@@ -100,7 +100,7 @@ def train_reranker(
     if hlatr:
         _train_on_lists(examples, str(vectors), str(qrels), dev, dev_vectors, probe, seed, device, settings, job)
     else:
-        check_same_corpus(examples, str(corpus), another=another_corpus)
+        check_same_corpus(examples, str(corpus), another=skip_corpus_check)
         _train_on_pairs(examples, str(corpus), str(queries), str(model), dev, probe, seed, device, settings, job)
 
 
@@ -256,7 +256,7 @@ def _train_on_lists(
     job.counts |= {
         "lists": len(data.lists),
         "without a positive": data.without,
-        "without a judgement": data.unjudged,
+        "without a judgment": data.unjudged,
         **facts,
     }
     job.finish(scorer=opened.scorer, best=best)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from drtk.cli.decorators import OF_TRAINING, folder_maker
-from drtk.cli.options import AnotherCorpus, Corpus, Device, Folder, Queries, Seed, with_settings
+from drtk.cli.options import Corpus, Device, Folder, Queries, Seed, SkipCorpusCheck, with_settings
 from drtk.runtime.folder_job import FolderJob
 from drtk.training.config import RetrieverConfig
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @with_settings(RetrieverConfig, preset=True)
-@folder_maker("model", resume=True, may_differ=(*OF_TRAINING, "cache_chunk"))
+@folder_maker("model", resume=True, may_differ=(*OF_TRAINING, "grad_cache"))
 def train_retriever(
     examples: Annotated[str, typer.Argument(metavar="EXAMPLES", help="Training examples; - is stdin.")],
     corpus: Corpus,
@@ -35,7 +35,7 @@ def train_retriever(
             "--dev", metavar="DIR", help="Keep the weights with the best nDCG@10 on a BEIR folder with qrels/dev.tsv."
         ),
     ] = None,
-    another_corpus: AnotherCorpus = False,
+    skip_corpus_check: SkipCorpusCheck = False,
     seed: Seed = 42,
     device: Device = "auto",
     *,
@@ -63,7 +63,7 @@ def train_retriever(
     if settings.aux != "none":
         locate(settings.aux_generator)
     split = choose_dev_split(dev) if dev is not None else ""
-    check_same_corpus(examples, corpus, another=another_corpus)
+    check_same_corpus(examples, corpus, another=skip_corpus_check)
     from drtk.training.retriever import train_from_files
 
     def measure_dev(towers: dict[str, TextEncoder], data: TrainingData) -> Callable[[], dict[str, float]]:
@@ -125,7 +125,7 @@ def _dev_figures(
     )
 
     def figures() -> dict[str, float]:
-        found = probe.figures(partial(embed_for_scoring, towers), batch=settings.batch)
+        found = probe.figures(partial(embed_for_scoring, towers), batch=settings.batch_size)
         return {f"dev_{name}": round_significant(value) for name, value in found.items()}
 
     return figures

@@ -286,7 +286,7 @@ def check_origin(path: str, corpus: CorpusOrigin) -> None:
         if origin.digest != corpus.digest:
             raise MismatchError(
                 f"{path}: was made from another corpus ({origin.path}, digest {origin.digest[:8]}) than {corpus.path} "
-                f"(digest {corpus.digest[:8]}); if ids mean the same in both: `another_corpus`"
+                f"(digest {corpus.digest[:8]}); if ids mean the same in both: `skip_corpus_check`"
             )
 
 

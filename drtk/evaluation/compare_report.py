@@ -65,7 +65,7 @@ def format_comparison(comparison: Comparison, changed: Sequence[ChangedQuery]) -
     format, digits = comparison.settings.format, comparison.settings.digits
     if format == "html":
         parts = _page_parts(comparison, changed, digits)
-        yield from pages.render_page(comparison.settings.title, parts, subtitle=_scope(comparison))
+        yield from pages.render_page(comparison.settings.heading, parts, subtitle=_scope(comparison))
     elif format == "jsonl":
         yield from _json_lines(comparison, changed)
     elif format == "csv":
@@ -154,7 +154,7 @@ def _test_table(comparison: Comparison) -> tuple[list[str], list[Row]]:
     for c in comparison.tests:
         interval = "-" if c.interval is None else " … ".join(f"{end:+z.{digits}f}" for end in c.interval)
         p = (c.t_p_corrected, c.randomisation_p_corrected) if corrected else (c.t_p, c.randomisation_p)
-        t = "-" if c.t is None else ("∞" if c.t > 0 else "-∞") if isinf(c.t) else f"{c.t:z.2f}"
+        t = "-" if c.t is None else ("∞" if c.t > 0 else "\N{MINUS SIGN}∞") if isinf(c.t) else f"{c.t:z.2f}"
         effect = "-" if c.effect is None else f"{c.effect:+z.2f}"
         names = [c.measure, *([f"{c.system} - {c.baseline}"] if several else [])]
         difference = Cell(f"{c.difference:+z.{digits}f}", note="†" if c.significant else "")
@@ -166,7 +166,7 @@ def _test_table(comparison: Comparison) -> tuple[list[str], list[Row]]:
 def _text_lines(comparison: Comparison, changed: Sequence[ChangedQuery], *, markdown: bool) -> Iterator[str]:
     format, digits = "markdown" if markdown else "table", comparison.settings.digits
     pair = "" if len(comparison.pairs) > 1 else " minus ".join(reversed(comparison.pairs[0]))
-    yield f"# {escape_markdown(comparison.settings.title)}" if markdown else comparison.settings.title
+    yield f"# {escape_markdown(comparison.settings.heading)}" if markdown else comparison.settings.heading
     yield from [""] * markdown
     yield _scope(comparison)
     yield ""
@@ -249,7 +249,7 @@ def _page_parts(comparison: Comparison, changed: Sequence[ChangedQuery], digits:
     for baseline, system in comparison.pairs:
         yield pages.render_heading(f"{system} minus {baseline}, query by query")
         differences = np.sort(comparison.differences(baseline, system, measure))[::-1].tolist()
-        yield pages.render_difference_bars(differences, name=measure, unit="query", digits=digits, zero=ZERO)
+        yield pages.render_difference_bars(differences, name=measure, unit="query", zero=ZERO)
         queries = [query for query in changed if (query.baseline, query.system) == (baseline, system)]
         if queries:
             yield pages.render_heading(_MOVED_MOST)

@@ -46,14 +46,14 @@ class EvalSettings(ScoringSettings):
         "Take a query's own document out of its ranking, before the cut (arguana, quora). [default: on where --qrels is a "
         "folder of several collections, otherwise off]",
     )
-    split: str = option("test", "Which judgements of BEIR collections: NAME/qrels/SPLIT.tsv.")
+    split: str = option("test", "Which judgments of BEIR collections: NAME/qrels/SPLIT.tsv.")
     retrieved_only: bool = option(False, "Leave out judged queries the run lacks, instead of counting them as 0.")
     per_query: bool = option(False, "Show the values of each query too.")
     format: Literal["table", "jsonl", "markdown", "latex", "csv", "trec"] = option(
         "table", "table, jsonl, markdown, latex, csv or trec (as trec_eval prints)."
     )
     exact_match: bool = option(False, "The input holds predictions, which must equal one of the --answers.")
-    workers: int | None = option(None, "Processes that look for answers. [default: one a core]", at_least=1)
+    num_workers: int | None = option(None, "Processes that look for answers. [default: one a core]", at_least=1)
     digits: int = option(4, DIGITS, at_least=0, at_most=17)
 
 
@@ -67,7 +67,7 @@ class ReportSettings:
     drop_same_id: bool = option(False, DROP)
     examples: int = option(3, "Example queries shown.", at_least=0)
     show: str = option("", "System compared with the first one in the examples; by default the best of the others.")
-    title: str = option("Retrieval report", "Heading of the report.")
+    heading: str = option("Retrieval report", "Heading of the report.")
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ class CompareSettings(ScoringSettings):
         "table", "table, markdown, latex, html (one page with everything), jsonl or csv."
     )
     digits: int = option(4, DIGITS, at_least=0, at_most=17)
-    title: str = option("Comparison", "Heading of a page.")
+    heading: str = option("Comparison", "Heading of a page.")
 
 
 @dataclass(frozen=True)
@@ -119,12 +119,12 @@ class PlotSettings:
     format: Literal["png", "svg", "pdf", "json"] | None = option(
         None, "png, svg, pdf, or json: the numbers that are drawn. [default: what the name of the file ends in]"
     )
-    title: str | None = option(None, "Heading of the picture.")
+    heading: str | None = option(None, "Heading of the picture.")
     width: float | None = option(None, "Width in inches.", at_least=1, at_most=100)
     height: float | None = option(None, "Height in inches.", at_least=1, at_most=100)
 
 
-PLOT_OPTIONS = frozenset({"format", "title", "width", "height"})  # options of every plot
+PLOT_OPTIONS = frozenset({"format", "heading", "width", "height"})  # options of every plot
 RUN_PLOT_OPTIONS = frozenset({"qrels", "rel", "by", "drop_same_id", "depth"})  # options of plots of runs
 
 

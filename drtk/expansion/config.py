@@ -40,7 +40,7 @@ class KeepSettings:
         at_least=1,
         no_effect=_NO_SCORER,
     )
-    scorer_dtype: Literal["auto", "float32", "float16", "bfloat16"] = option(
+    scorer_precision: Literal["auto", "float32", "float16", "bfloat16"] = option(
         "auto", "scorer: compute dtype; auto is float32 on a CPU, half precision on a GPU.", no_effect=_NO_SCORER
     )
 
@@ -90,7 +90,7 @@ class WeightingSettings:
         "Passage titles: join (read with the text, and weighted) or none. [default: as a model was trained, or join]",
     )
     spread: Literal["copy", "first"] = option("copy", "Pieces that get a word's weight: all (copy), or the first.")
-    normalize: Literal["none", "sum", "max"] = option(
+    weight_norm: Literal["none", "sum", "max"] = option(
         "none", "Divide by the sum, or by the maximum, of the passage's weights."
     )
     k1: float = option(0.9, "bm25: k1, term-frequency saturation.", at_least=0, no_effect=_ONLY_BM25)
@@ -139,7 +139,7 @@ class WeightingSettings:
     batch_tokens: int | None = option(
         None, "Tokens per batch. [default: 2,048 on a CPU, 65,536 on a GPU]", at_least=1, no_effect=_ONLY_MODEL
     )
-    dtype: Literal["auto", "float32", "float16", "bfloat16"] = option(
+    precision: Literal["auto", "float32", "float16", "bfloat16"] = option(
         "auto", "Compute dtype of a model; auto is float32 on a CPU, half precision on a GPU.", no_effect=_ONLY_MODEL
     )
     expand: tuple[str, ...] = option(
@@ -164,13 +164,13 @@ LR = {"deepct": 2e-5, "deepimpact": 3e-6}
 class WeightTrainingConfig(TrainingConfig):
     """drtk termweight --train (docs/methods/term-weights.md). None depends on the method."""
 
-    batch: int | None = option(  # type: ignore[assignment]
+    batch_size: int | None = option(  # type: ignore[assignment]
         None, "train: passages (deepct) or examples per step. [default: deepct 16, deepimpact 32]", at_least=1
     )
-    lr: float | None = option(  # type: ignore[assignment]
+    learning_rate: float | None = option(  # type: ignore[assignment]
         None, "train: highest learning rate. [default: deepct 2e-5, deepimpact 3e-6]", at_least=0
     )
-    eval_every: ClassVar[int] = 0  # type: ignore[misc]
+    eval_steps: ClassVar[int] = 0  # type: ignore[misc]
     patience: ClassVar[None] = None  # type: ignore[misc]
     gradient_checkpointing: ClassVar[bool] = False  # type: ignore[misc]
 
@@ -178,4 +178,8 @@ class WeightTrainingConfig(TrainingConfig):
         """Return the configuration with the batch and learning rate of a method; UsageError if it is not trained."""
         if method not in BATCH:
             raise UsageError(f"`train`: `method` {method} is not trained; {' and '.join(BATCH)} are")
-        return replace(self, batch=self.batch or BATCH[method], lr=LR[method] if self.lr is None else self.lr)
+        return replace(
+            self,
+            batch_size=self.batch_size or BATCH[method],
+            learning_rate=LR[method] if self.learning_rate is None else self.learning_rate,
+        )

@@ -27,7 +27,7 @@ def build_index(sources: Sequence[str], kind: str, settings: IndexSettings, job:
     """
     job.record(settings, kind=kind, sources=list(sources))
     engine = get_index_class(kind)
-    for name in ("expand", "weights"):
+    for name in ("expand", "term_weights"):
         if getattr(settings, name) and kind not in ("bm25", "bm25s"):
             raise UsageError(f"`{name}`: only supported by indexes of type bm25 and bm25s")
     build = _index_passages if engine.reads == "passages" else _index_vectors

@@ -15,7 +15,7 @@ RUN_DEPTH = 1000  # passages per query in a run, by default
 class DenseIndexSettings:
     """drtk index over vectors."""
 
-    dtype: Literal["float32", "float16", "int8"] | None = option(
+    vector_dtype: Literal["float32", "float16", "int8"] | None = option(
         None,
         "Type of the stored numbers. [default: exact: as encoded; faiss: float32]",
     )
@@ -72,12 +72,12 @@ class BM25SearchSettings:
 
     k1: float | None = option(
         None,
-        "BM25 k1, term-frequency saturation. [default: the index's (--weights), else 0.9]",
+        "BM25 k1, term-frequency saturation. [default: the index's (--term-weights), else 0.9]",
         at_least=0,
     )
     b: float | None = option(
         None,
-        "BM25 b, length normalization. [default: the index's (--weights), else 0.4]",
+        "BM25 b, length normalization. [default: the index's (--term-weights), else 0.4]",
         at_least=0,
         at_most=1,
     )
@@ -92,7 +92,7 @@ class BM25SearchSettings:
         return 0.9 if self.k1 is None else self.k1, 0.4 if self.b is None else self.b
 
 
-_WITHOUT_WEIGHTS = (NoEffect("goes with --weights", {"weights": (False,)}),)
+_WITHOUT_WEIGHTS = (NoEffect("goes with --term-weights", {"term_weights": (False,)}),)
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ class IndexedTextSettings:
         (),
         "bm25, bm25s: field whose strings are indexed after title and text (queries, continuations); repeatable.",
     )
-    weights: bool = option(False, "bm25, bm25s: index term weights as term frequencies (DeepCT).")
+    term_weights: bool = option(False, "bm25, bm25s: index term weights as term frequencies (DeepCT).")
     weight_scale: Literal["linear", "sqrt"] = option(
         "linear",
         "weights: a frequency is 100 times the weight, or 100 times its square root.",
@@ -125,8 +125,8 @@ class IndexSettings(DenseIndexSettings, BM25IndexSettings, IndexedTextSettings):
 class SearchDepthSettings:
     """Depth and batch size of a search."""
 
-    k: int | None = option(None, "Passages per query. [default: 1000; with --query 5]", at_least=1, flag="-k")
-    batch: int = option(1000, "Queries per batch.", at_least=1)
+    depth: int | None = option(None, "Passages per query. [default: 1000; with --query 5]", at_least=1)
+    batch_size: int = option(1000, "Queries per batch.", at_least=1)
 
 
 @dataclass(frozen=True)

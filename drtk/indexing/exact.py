@@ -48,7 +48,7 @@ class ExactIndex:
     ) -> dict[str, Any]:
         """Copy the vectors into `folder`; return {"dtype": their type, "full": whether exact copies are stored too}."""
         stored = vectors.dtype
-        dtype = settings.dtype or str(stored)
+        dtype = settings.vector_dtype or str(stored)
         RankedIds.write(vectors.ids(), folder)
         vectors.store(folder / VECTORS, dtype, progress=progress)
         full = settings.full and np.dtype(dtype).itemsize < stored.itemsize

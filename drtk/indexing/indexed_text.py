@@ -39,14 +39,14 @@ class IndexedText:
         self._fields = list(dict.fromkeys(name.strip() for item in settings.expand for name in item.split(",")))
         if "" in self._fields:
             raise UsageError("`expand`: the name of a field is empty; write names separated by commas")
-        if self._fields and settings.weights:
-            raise UsageError("`expand` and `weights` cannot be combined: added words have no weights; choose one")
+        if self._fields and settings.term_weights:
+            raise UsageError("`expand` and `term_weights` cannot be combined: added words have no weights; choose one")
         self.counts: dict[str, int] = {}
-        self.facts: dict[str, Any] = {"bm25": PARAMETERS[settings.weight_scale]} if settings.weights else {}
+        self.facts: dict[str, Any] = {"bm25": PARAMETERS[settings.weight_scale]} if settings.term_weights else {}
 
     def __call__(self, passages: Iterable[Passage]) -> Iterator[Passage]:
         """Yield the converted passages. Raises DrtkError if no passage has a field of `expand`."""
-        if self._settings.weights:
+        if self._settings.term_weights:
             return self._weight(passages)
         if self._fields:
             return self._expand(passages)

@@ -21,7 +21,7 @@ class MiningInputs:
 
     sources: TREC runs, index folders and training examples, `NAME=PATH` or `PATH`. query_vectors: embeddings folder that
     dense indexes are searched with. vectors: embeddings folder of the passages. model: place of an index's encoder.
-    another_corpus: allow sources made from another corpus with the same ids.
+    skip_corpus_check: allow sources made from another corpus with the same ids.
     """
 
     sources: tuple[str, ...]
@@ -31,14 +31,14 @@ class MiningInputs:
     query_vectors: str | None = None
     vectors: str | None = None
     model: str | None = None
-    another_corpus: bool = False
+    skip_corpus_check: bool = False
 
 
 @dataclass(frozen=True)
 class MinedIndexSettings(DenseSearchSettings, BM25SearchSettings):
     """Options of the search, if an index is a source."""
 
-    batch: int = option(1000, "Index: queries searched together.", at_least=1)
+    batch_size: int = option(1000, "Index: queries searched together.", at_least=1)
     prompt: str | None = option(None, "Index: text put before each query; by default the model's.")
     max_length: int | None = option(None, "Index: longest query, in tokens; by default the model's.", at_least=3)
     threads: int = option(0, "CPU threads to use; 0 takes every core.", at_least=0)
@@ -104,14 +104,14 @@ class MineSettings(MinedIndexSettings, MinedFilterSettings):  # help lists the l
     depth: int | None = option(
         None, "Ranks of each source that are looked at; by default the policy's: 200, nq 100, sbert all.", at_least=1
     )
-    keep: int | None = option(
+    negatives: int | None = option(
         None, "Mined negatives kept for a query (sbert: of each source); by default the policy's.", at_least=0
     )
-    floor: int | None = option(
+    min_negatives: int | None = option(
         None, "Fewest negatives of a query; random passages of --corpus make up for those that lack.", at_least=0
     )
     positives: Literal["passage", "source"] = option(
-        "passage", "What judgements name: passage, or source: a document, whose best-ranked passage is the positive."
+        "passage", "What judgments name: passage, or source: a document, whose best-ranked passage is the positive."
     )
     rel: int = option(1, "The grade from which on a judged document is a positive.")
     source_name: str = option(
@@ -140,7 +140,7 @@ class MineSettings(MinedIndexSettings, MinedFilterSettings):  # help lists the l
         at_least=1,
         no_effect=_NEEDS_SCORER,
     )
-    scorer_dtype: Literal["auto", "float32", "float16", "bfloat16"] = option(
+    scorer_precision: Literal["auto", "float32", "float16", "bfloat16"] = option(
         "auto",
         "Numbers the scorer computes with: auto is float32 on a CPU, half precision on a GPU.",
         no_effect=_NEEDS_SCORER,

@@ -76,7 +76,7 @@ def mine_negatives(
         no_examples = None if num_examples else explain_no_examples(job.counts)
         return textless or no_examples or miner.find_id_mismatch()
 
-    job.window = settings.batch if miner.queries.indexes else WINDOW
+    job.window = settings.batch_size if miner.queries.indexes else WINDOW
     job.no_input = "there are no queries to mine"
     job.find_problem = find_problem
     with rows or nullcontext():
@@ -87,7 +87,7 @@ def mine_negatives(
     passages = job.counts.get("passages", {})
     if num_random := passages.get("random"):
         total, floor = num_random + passages["kept"], miner.policy.floor
-        log(f"random passages: {num_random:,} of the {total:,} negatives, to fill lists up to `floor` {floor}")
+        log(f"random passages: {num_random:,} of the {total:,} negatives, to fill lists up to `min_negatives` {floor}")
     if dropped := job.counts.get("dropped"):
         log("dropped: " + ", ".join(f"{count:,} by {name}" for name, count in dropped.items()))
 
@@ -101,7 +101,12 @@ def open_miner(
     Raises UsageError for a missing input or a setting without effect.
     """
     policy: Policy = MINING.load(settings.policy)
-    overrides = {name: getattr(settings, name) for name in ("keep", "floor", "depth", "ce_margin")}
+    overrides = {
+        "keep": settings.negatives,
+        "floor": settings.min_negatives,
+        "depth": settings.depth,
+        "ce_margin": settings.ce_margin,
+    }
     policy = replace(policy, **{name: value for name, value in overrides.items() if value is not None})
     sources = parse_sources(inputs.sources, job.tracker, name=settings.source_name)
     _check_inputs(inputs, settings, policy, sources, has_report=has_report)
@@ -124,7 +129,7 @@ def open_miner(
             reason = "has no effect unless a dense index is searched with `queries`, not `query_vectors`"
             _check_no_effect(settings, ENCODER_OPTIONS, reason, model=inputs.model)
     job.tracker.inputs += [describe_folder(folder) for folder in (inputs.vectors, inputs.query_vectors) if folder]
-    if policy.floor and settings.floor is None and corpus is None:
+    if policy.floor and settings.min_negatives is None and corpus is None:
         log(f"mine-negatives: without `corpus`, lists are not filled up to {policy.floor} negatives")
     miner = Miner(queries, policy, seed, settings.rel, job.counts, not settings.scorer, score_filters)
     _add_content_filters(miner, inputs, settings, job, has_report=has_report)
@@ -157,7 +162,7 @@ def _check_inputs(
          "`qrels` is required to know the positives, except with examples or `policy` nq"),
         (policy.answers and not has_texts, f"`policy` {settings.policy} matches answers; `queries` and `corpus` are required"),
         (settings.scorer and not has_texts, "`scorer` reads texts; `queries` and `corpus` are required"),
-        (settings.floor and inputs.corpus is None, "`floor` adds random passages; `corpus` is required"),
+        (settings.min_negatives and inputs.corpus is None, "`min_negatives` adds random passages; `corpus` is required"),
         (settings.max_overlap is not None and inputs.corpus is None, "`max_overlap` compares texts; `corpus` is required"),
         (settings.max_cosine is not None and inputs.vectors is None,
          "`max_cosine` compares vectors; `vectors`, a folder of drtk encode, is required"),
@@ -188,7 +193,7 @@ def _read_corpus(corpus: str, inputs: MiningInputs, sources: Sources, job: Filte
     """Return the ids of the corpus. Raises MismatchError if a source was made from another corpus."""
     ids = CorpusIds.read(corpus, job.tracker)
     digest = next((entry.get("digest") for entry in job.tracker.inputs if entry["path"] == corpus), None)
-    if digest and not inputs.another_corpus and not is_stream(corpus):
+    if digest and not inputs.skip_corpus_check and not is_stream(corpus):
         for path in [*sources.paths, *filter(None, [inputs.vectors])]:
             if not is_stream(path):
                 check_origin(path, CorpusOrigin(corpus, digest))
@@ -240,7 +245,9 @@ def _add_content_filters(
             scorer = CrossEncoderScorer(
                 settings.scorer,
                 device=settings.device,
-                settings=ScoringSettings(batch_tokens=settings.scorer_batch_tokens, dtype=settings.scorer_dtype),
+                settings=ScoringSettings(
+                    batch_tokens=settings.scorer_batch_tokens, precision=settings.scorer_precision
+                ),
                 logits=settings.scorer_logits,
                 batch_field="scorer_batch_tokens",
             )

@@ -34,10 +34,10 @@ class EncodeSettings:
         "Keep the first N numbers of each vector, for a model trained so (train-retriever --matryoshka).",
         at_least=1,
     )
-    dtype: Literal["auto", "float32", "float16", "bfloat16"] = option(
+    precision: Literal["auto", "float32", "float16", "bfloat16"] = option(
         "auto", "Compute dtype; auto is float32 on a CPU, half precision on a GPU."
     )
-    store: Literal["float32", "float16"] = option("float32", "Stored dtype.")
+    vector_dtype: Literal["float32", "float16"] = option("float32", "Stored dtype.")
     batch_tokens: int | None = option(
         None, "Tokens in one batch, padding included; by default 2048 on a CPU, 65536 on a GPU.", at_least=1
     )
@@ -84,7 +84,7 @@ class GenerationSettings:
     batch_tokens: int | None = option(
         None, "Tokens of input and output per batch. [default: 16,384 on a CPU, 131,072 on a GPU]", at_least=1
     )
-    dtype: Literal["auto", "float32", "float16", "bfloat16"] = option(
+    precision: Literal["auto", "float32", "float16", "bfloat16"] = option(
         "auto", "Compute dtype; auto is float32 on a CPU, bfloat16 on a GPU."
     )
 
@@ -112,7 +112,7 @@ class ScoringSettings:
     batch_tokens: int | None = option(
         None, "Tokens in one batch, padding included; by default 2048 on a CPU, 65536 on a GPU.", at_least=1
     )
-    dtype: Literal["auto", "float32", "float16", "bfloat16"] = option(
+    precision: Literal["auto", "float32", "float16", "bfloat16"] = option(
         "auto", "Compute dtype; auto is float32 on a CPU, half precision on a GPU."
     )
 

@@ -20,15 +20,15 @@ Count = Annotated[int, 1, float("inf")]
 class PretrainSettings:
     """drtk pretrain; presets hold the figures of their papers."""
 
-    batch: int = option(2048, "Examples in one step, over all devices together.", at_least=1)
-    micro_batch: int | None = option(
+    batch_size: int = option(2048, "Examples in one step, over all devices together.", at_least=1)
+    micro_batch_size: int | None = option(
         None,
         "Examples in memory at once on one device; by default its share of the batch, halved whenever it is out of memory.",
         at_least=1,
     )
-    steps: int | None = option(None, "Steps to train for, in place of --epochs.", at_least=1, replaces="epochs")
+    max_steps: int | None = option(None, "Steps to train for, in place of --epochs.", at_least=1, replaces="epochs")
     epochs: float = option(8.0, "Passes over the passages.", at_least=1e-6)
-    lr: float = option(1e-4, "Highest learning rate.", at_least=0)
+    learning_rate: float = option(1e-4, "Highest learning rate.", at_least=0)
     warmup: float = option(0.1, "Steps in which the learning rate rises; below 1, a share of all steps.", at_least=0)
     weight_decay: float = option(0.01, "Weight decay, biases and norms left out.", at_least=0)
     max_length: int = option(
@@ -36,10 +36,10 @@ class PretrainSettings:
     )
     held_out: int = option(
         0,
-        "Passages kept out of training, on which the losses are measured; whole documents of them where neighbours are read.",
+        "Passages kept out of training, on which the losses are measured; whole documents of them where neighbors are read.",
         at_least=0,
     )
-    eval_every: int = option(1000, "Steps between measurements on what was held out, and of a probe.", at_least=1)
+    eval_steps: int = option(1000, "Steps between measurements on what was held out, and of a probe.", at_least=1)
     precision: Literal["auto", "float32", "float16", "bfloat16"] = option(
         "auto", "Numbers of the forward pass; auto is bfloat16 on a GPU that has it, float32 elsewhere."
     )
@@ -51,12 +51,12 @@ class PretrainSettings:
         "16-bit numbers where it is installed, sdpa elsewhere.",
     )
     fused: bool = option(True, "AdamW as one kernel, where torch has it for the device (CPU, CUDA).")
-    log_every: int = option(10, "Steps between entries of log.jsonl.", at_least=1)
-    save_every: int = option(0, "Steps between encoders kept as OUT/step-N; 0: the last one alone.", at_least=0)
+    log_steps: int = option(10, "Steps between entries of log.jsonl.", at_least=1)
+    export_steps: int = option(0, "Steps between encoders kept as OUT/step-N; 0: the last one alone.", at_least=0)
     report_to: tuple[str, ...] = option(
         (), "Whom to tell what log.jsonl holds: tensorboard (files in OUT/tensorboard), wandb, …; repeatable."
     )
-    checkpoint_every: int = option(500, "Steps between checkpoints that --resume can go on from.", at_least=1)
+    save_steps: int = option(500, "Steps between checkpoints that --resume can go on from.", at_least=1)
     trainer: tuple[str, ...] = option(
         (), "KEY=VALUE for an argument of transformers' TrainingArguments without an option here; repeatable."
     )

@@ -80,14 +80,14 @@ class PretrainingData:
                 f"pretrain: {len(self.held_out):,} of {len(rows):,} {what} are held out{fewer}, "
                 f"{len(self.rows):,} remain to train on"
             )
-        if len(self.rows) < settings.batch:
+        if len(self.rows) < settings.batch_size:
             source = f", set by {batch_from}" if batch_from else ""
             raise DrtkError(
-                f"{len(self.rows):,} {what} do not fill one batch of {settings.batch:,}{source}; "
-                f"set `batch` {max(1, len(self.rows))} or less"
+                f"{len(self.rows):,} {what} do not fill one batch of {settings.batch_size:,}{source}; "
+                f"set `batch_size` {max(1, len(self.rows))} or less"
             )
-        self.steps_per_epoch = len(self.rows) // settings.batch
-        self.steps = settings.steps or max(1, round(settings.epochs * self.steps_per_epoch))
+        self.steps_per_epoch = len(self.rows) // settings.batch_size
+        self.steps = settings.max_steps or max(1, round(settings.epochs * self.steps_per_epoch))
         self._pad = int(tokenizer.pad_token_id or 0)
         examples = self.dataset()
         for number in range(min(16, len(examples))):  # raises what cannot be built before anything is written
@@ -101,17 +101,19 @@ class PretrainingData:
         """
         if not num_held_out:
             return rows[:0], rows
-        if self.composition.example == "document" or "documents" not in self.corpus.wants:
+        if self.composition.example == "document" or "documents" not in self.corpus.fields:
             order = sorted(rows.tolist(), key=lambda row: sample_uniform(self.seed, "held-out", self._builder.id(row)))
             return np.array(order[:num_held_out]), np.array(sorted(order[num_held_out:]))
         taken: list[np.ndarray] = []
         room = len(rows) // 2
 
         def order_of(document: int) -> float:
-            return sample_uniform(self.seed, "held-out", self.corpus.id(int(self.corpus.span(document)[0])))
+            return sample_uniform(
+                self.seed, "held-out", self.corpus.get_id(int(self.corpus.get_document_passages(document)[0]))
+            )
 
-        for document in sorted(range(self.corpus.documents), key=order_of):
-            span = self.corpus.span(document)
+        for document in sorted(range(self.corpus.num_documents), key=order_of):
+            span = self.corpus.get_document_passages(document)
             if len(span) <= room:
                 taken.append(span)
                 room -= len(span)
@@ -125,7 +127,9 @@ class PretrainingData:
 
     def dataset(self) -> ExampleDataset:
         """Return the examples of all steps."""
-        return ExampleDataset(self._builder, self.rows, batch=self.settings.batch, steps=self.steps, seed=self.seed)
+        return ExampleDataset(
+            self._builder, self.rows, batch=self.settings.batch_size, steps=self.steps, seed=self.seed
+        )
 
     def sample(self, count: int) -> list[Mapping[str, SlotExample]]:
         """Return the slots of up to `count` evenly spaced rows."""

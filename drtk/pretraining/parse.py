@@ -27,10 +27,11 @@ from drtk.pretraining.composition import (
     TokenObjective,
     format_choices,
 )
-from drtk.pretraining.config import check_type, prefix_errors
+from drtk.pretraining.config import PretrainSettings, check_type, prefix_errors
 
 Part = TypeVar("Part")
 SHORTEST_SLOT = 3  # tokens, two special ones included
+SETTINGS = {item.name for item in fields(PretrainSettings)}
 SLOT_KEYS = {item.name for item in fields(Slot)} - {"masking_options", "view_options"}
 _TABLES = ("slots", "readers", "projectors", "generator", "objective")
 _RESERVED = {"name", "command", "summary", "settings", *_TABLES}
@@ -74,7 +75,7 @@ def parse_composition(content: Mapping[str, Any], place: str) -> Composition:
 
 
 def apply_changes(content: Mapping[str, Any], changes: Sequence[str]) -> dict[str, Any]:
-    """Apply PATH=VALUE changes to a preset's TOML: slots.enc.rate=0.4, objective.mlm.weight=0.5 (or objective.1, the first).
+    """Apply PATH=VALUE changes to a preset's TOML: slots.enc.rate=0.4, objective.1.weight=0.5, or a setting: batch_size=8.
 
     Values are TOML if they parse, text otherwise. Raises UsageError for a path that does not exist.
     """
@@ -88,9 +89,11 @@ def apply_changes(content: Mapping[str, Any], changes: Sequence[str]) -> dict[st
         except tomllib.TOMLDecodeError:
             value = text
         *steps, last = path.split(".")
-        if steps[:1] == ["settings"]:
-            raise UsageError(f"`set` {path}: is an option of its own: `{last}`")
-        if steps and steps[0] not in {*_TABLES, *changed}:
+        if last in SETTINGS and steps in ([], ["settings"]):
+            steps = ["settings"]
+        elif steps[:1] == ["settings"]:
+            raise UsageError(f"`set` {path}: no such setting; choose from {', '.join(sorted(SETTINGS))}")
+        if steps and steps[0] not in {"settings", *_TABLES, *changed}:
             raise UsageError(f"`set` {path}: there is no '{steps[0]}'; {format_choices(_TABLES)}")
         node: Any = changed
         for step in steps:

@@ -248,7 +248,7 @@ def preview_slots(
     place = str(preset["name"])
     settings = merge(PretrainSettings, preset.get("settings", {}), {}, preset_name=f"preset {place}")
     plan = parse_composition(apply_changes(preset, changes), place)
-    corpus = TokenCorpus.open(path, model, wants=list_corpus_fields(plan), side_files=side_files)
+    corpus = TokenCorpus.open(path, model, fields=list_corpus_fields(plan), side_files=side_files)
     tokenizer = load_tokenizer(model)
     spell = TokenFormatter(tokenizer)
     build = ExampleBuilder(plan, corpus, SpecialTokens.of(tokenizer), max_length=settings.max_length, seed=seed)
@@ -314,10 +314,10 @@ def describe_training(plan: Composition, data: PretrainingData, network: Network
     settings = data.settings
     yield f"Parameters: {total + frozen:,}, of which {trained:,} are trained"
     yield (
-        f"Training: {data.steps:,} steps of {settings.batch:,} {data.unit}, {data.steps / data.steps_per_epoch:,.2f} epochs; "
+        f"Training: {data.steps:,} steps of {settings.batch_size:,} {data.unit}, {data.steps / data.steps_per_epoch:,.2f} epochs; "
         f"{len(data.rows):,} {data.unit} to train on, {len(data.held_out):,} held out"
     )
-    yield f"Tokens per step: {tokens * settings.batch:,.0f}"
+    yield f"Tokens per step: {tokens * settings.batch_size:,.0f}"
 
 
 def _format_table(rows: Sequence[Sequence[str]]) -> Iterator[str]:

@@ -150,7 +150,7 @@ class Pretrainer(DrtkTrainer):
             if lonely and get_rank() == 0:
                 warn(
                     f"step {self.state.global_step + 1:,}: only one example of the batch has both texts of "
-                    f"{', '.join(lonely)}, so there are no negatives and the loss is 0; set a larger `batch` "
+                    f"{', '.join(lonely)}, so there are no negatives and the loss is 0; set a larger `batch_size` "
                     "(reported once)"
                 )
             self._has_warned |= bool(lonely)
@@ -168,7 +168,7 @@ class Pretrainer(DrtkTrainer):
         bad = [name for name, value in terms.items() if not bool(torch.isfinite(value))]
         raise NonFiniteLossError(
             f"the loss ({', '.join(bad)}) is {loss.item()} at step {self.state.global_step + 1}, on passages "
-            f"{', '.join(ids[:3])}{' …' if len(ids) > 3 else ''}; a lower `lr` or `precision` float32 may help"
+            f"{', '.join(ids[:3])}{' …' if len(ids) > 3 else ''}; a lower `learning_rate` or `precision` float32 may help"
         )
 
     def log(self, logs: dict[str, float], *given: Any, **named: Any) -> None:
@@ -205,27 +205,27 @@ def pretrain(
     """Train, write the encoder and what was trained beside it into `folder` (rank zero), and return counts of the run.
 
     folder: for checkpoints (removed at the end), log.jsonl and the model; training resumes from a complete checkpoint in it
-    probe: a score of the encoder, higher is better, computed every `eval_every` steps; the best encoder is kept
-    The counts hold `micro_batch`, the examples in memory at once.
+    probe: a score of the encoder, higher is better, computed every `eval_steps` steps; the best encoder is kept
+    The counts hold `micro_batch_size`, the examples in memory at once.
     Raises DrtkError if the loss is not finite or memory is too small.
     """
     settings = data.settings
     check_batch(settings, network)
     checkpoints = folder / "checkpoints"
-    share = settings.batch // get_world_size()
+    share = settings.batch_size // get_world_size()
     schedule = Schedule(share, data.steps, data.steps_per_epoch)
     arguments = build_training_arguments(
-        settings, schedule, folder, seed=data.seed, device=device, save_every=settings.checkpoint_every
+        settings, schedule, folder, seed=data.seed, device=device, save_every=settings.save_steps
     )
-    micro = settings.micro_batch or share
-    if settings.micro_batch is None and not needs_whole_batch(network):
+    micro = settings.micro_batch_size or share
+    if settings.micro_batch_size is None and not needs_whole_batch(network):
         if (checkpoints / MICRO_FILE).exists():  # of the run that is resumed
             micro = int((checkpoints / MICRO_FILE).read_text(encoding="utf-8"))
         elif arguments.device.type == "cpu":
             micro = MICRO_BATCH_ON_CPU
     micro = min(micro, share)
     ways = [] if settings.gradient_checkpointing else ["`gradient_checkpointing`"]
-    ways += [f"a smaller {'`batch` or ' * needs_whole_batch(network)}`max_length`"]
+    ways += [f"a smaller {'`batch_size` or ' * needs_whole_batch(network)}`max_length`"]
     relief = " or ".join(ways)
     if settings.gradient_checkpointing:
         enable_gradient_checkpointing(network.backbone)
@@ -250,9 +250,9 @@ def pretrain(
 
     evaluation: Any = None
     if probe is not None:
-        evaluation = ModelSelection(network, evaluate, checkpoints, by="probe", every=settings.eval_every)
+        evaluation = ModelSelection(network, evaluate, checkpoints, by="probe", every=settings.eval_steps)
     elif batches:
-        evaluation = HeldOutEvaluator(evaluate, every=settings.eval_every)
+        evaluation = HeldOutEvaluator(evaluate, every=settings.eval_steps)
 
     def save() -> None:
         network.cpu().eval()
@@ -272,7 +272,7 @@ def pretrain(
         probe_start=True,
         micro_batch=micro,
         trainer_class=Pretrainer,
-        callbacks=[EncoderExportCallback(exporter, every=settings.save_every)] if settings.save_every else [],
+        callbacks=[EncoderExportCallback(exporter, every=settings.export_steps)] if settings.export_steps else [],
         relief=relief,
     )
     return {"micro_batch": micro} | facts
@@ -280,14 +280,14 @@ def pretrain(
 
 def check_batch(settings: PretrainSettings, network: Network) -> None:
     """Raise DrtkError for a batch size that the processes or the objectives cannot use."""
-    share, remainder = divmod(settings.batch, get_world_size())
+    share, remainder = divmod(settings.batch_size, get_world_size())
     if remainder:
-        raise DrtkError(f"`batch` {settings.batch} cannot be shared by {get_world_size()} processes")
-    if network.contrastive_slots and settings.batch < 2:
-        raise DrtkError("`batch` 1 leaves no negatives for the contrastive objective; set 2 or more")
-    if needs_whole_batch(network) and min(settings.micro_batch or share, share) < share:
+        raise DrtkError(f"`batch_size` {settings.batch_size} cannot be shared by {get_world_size()} processes")
+    if network.contrastive_slots and settings.batch_size < 2:
+        raise DrtkError("`batch_size` 1 leaves no negatives for the contrastive objective; set 2 or more")
+    if needs_whole_batch(network) and min(settings.micro_batch_size or share, share) < share:
         raise DrtkError(
-            f"a projector with batch norm needs its batch in one part: `micro_batch` {share} or a smaller `batch`"
+            f"a projector with batch norm needs its batch in one part: `micro_batch_size` {share} or a smaller `batch_size`"
         )
 
 

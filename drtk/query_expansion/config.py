@@ -104,7 +104,7 @@ class LabelSettings:
 
     depth: int = option(DEPTH, "Passages per candidate to search for an answer.", at_least=1)
     max_rank: int = option(101, "Rank of a candidate that retrieves no answer; above --depth.", at_least=2)
-    top1: bool = option(True, "Write title and text of each candidate's first passage, which --scorer rd reads.")
+    top1: bool = option(True, "Write title and text of each candidate's first passage, which --variant rd reads.")
     match: Literal["tokens", "regex"] = option(
         "tokens", "How answers are matched: tokens (DPR's matching), or regex (answers are patterns: CuratedTREC)."
     )
@@ -112,7 +112,7 @@ class LabelSettings:
     k1: float | None = option(None, "BM25 k1. [default: the index's, or 0.9]", at_least=0)
     b: float | None = option(None, "BM25 b, 0 to 1. [default: the index's, or 0.4]", at_least=0, at_most=1)
     threads: int = option(0, "Lucene: search threads; 0 uses every core.", at_least=0)
-    batch: int = option(1000, "Candidates searched together, and between two points to resume from.", at_least=1)
+    batch_size: int = option(1000, "Candidates searched together, and between two points to resume from.", at_least=1)
 
     def check(self) -> None:
         """Raise UsageError if candidates that retrieve nothing would rank among those that retrieve something."""
@@ -124,20 +124,20 @@ class LabelSettings:
 class QueryRerankerConfig(TrainingConfig):
     """drtk rerank-queries train (docs/methods/ear.md). The defaults are those of thesis table B.1 for NQ, RD."""
 
-    batch: int = option(
+    batch_size: int = option(
         4, "Questions in one step, each with all its candidates, over all devices together.", at_least=1
     )
     epochs: float | None = option(  # type: ignore[assignment]
         None, "Passes over the questions. [default: 2; rd 3]", at_least=0
     )
     warmup: float = option(10_000.0, "Steps in which the learning rate rises; linear: below 1, a share.", at_least=0)
-    eval_every: int = option(500, "--dev: steps between evaluations.", at_least=1)
+    eval_steps: int = option(500, "--dev: steps between evaluations.", at_least=1)
     patience: int | None = option(
         None, "--dev: stop after so many evaluations without improvement.", at_least=1, no_effect=(NOT_MEASURED,)
     )
-    lr: ClassVar[float] = 0.0  # type: ignore[misc]  # see `max_lr`
+    learning_rate: ClassVar[float] = 0.0  # type: ignore[misc]  # see `max_lr`
     weight_decay: ClassVar[float] = 0.0  # type: ignore[misc]
-    scorer: Literal["ri", "rd"] = option(
+    variant: Literal["ri", "rd"] = option(
         "ri", "Input: ri, question and expansion; rd, the expanded query's first passage too."
     )
     style: Literal["official", "thesis"] = option(
@@ -161,8 +161,8 @@ class QueryRerankerConfig(TrainingConfig):
     skip_ties: bool = option(
         True, "Leave out pairs of equal rank, whose order is arbitrary (the released code has them)."
     )
-    alpha: float = option(0.01, "Margin of a pair, for each rank between its candidates.", at_least=0)
-    micro_batch: int | None = option(
+    rank_margin: float = option(0.01, "Margin of a pair, for each rank between its candidates.", at_least=0)
+    micro_batch_size: int | None = option(
         None, "Questions in memory at once on a device; the step stays the same.", at_least=1
     )
     schedule: Literal["inverse-sqrt", "linear"] = option(
@@ -204,7 +204,7 @@ class ChooseSettings(ScoringSettings):
         "Candidate to choose: the scorer's, oracle (the best label), concat (all as one query), greedy (decoded so), first.",
     )
     max_candidates: int | None = option(None, "Choose among the first N distinct candidates.", at_least=1)
-    top: int = option(1, "Queries per question and kind; more than one: KIND.1.jsonl … KIND.N.jsonl.", at_least=1)
+    n_best: int = option(1, "Queries per question and kind; more than one: KIND.1.jsonl … KIND.N.jsonl.", at_least=1)
     max_clauses: int | None = option(
         None,
         "concat: cut queries to so many distinct words; Lucene takes 1024 by default, drtk any number.",
@@ -218,8 +218,8 @@ class ChooseSettings(ScoringSettings):
 
     def check(self) -> None:
         """Raise UsageError for settings that contradict each other."""
-        if self.select in ("concat", "greedy") and self.top > 1:
-            raise UsageError(f"`top` {self.top}: `select` {self.select} has one query per question and kind")
+        if self.select in ("concat", "greedy") and self.n_best > 1:
+            raise UsageError(f"`n_best` {self.n_best}: `select` {self.select} has one query per question and kind")
 
 
 @dataclass(frozen=True)
@@ -237,6 +237,6 @@ class ReadSettings:
         "Tokens of passages per batch, at least one question's. [default: 32,768 on a CPU, 131,072 on a GPU]",
         at_least=1,
     )
-    dtype: Literal["auto", "float32", "float16", "bfloat16"] = option(
+    precision: Literal["auto", "float32", "float16", "bfloat16"] = option(
         "auto", "Compute dtype; auto is float32 on a CPU, bfloat16 on a GPU."
     )

@@ -181,7 +181,7 @@ def load_labelled(
     depths = DepthCheck(source, settings, assumed)
 
     def check(expansion: Expansion, query: Query) -> str | None:
-        missing = find_missing(expansion, rank=True, top1=settings.scorer == "rd")
+        missing = find_missing(expansion, rank=True, top1=settings.variant == "rd")
         return depths(expansion, query) if missing is None and kind in (None, expansion.kind) else missing
 
     lists = iter_expansion_lists(source, queries, tracker, check=check)

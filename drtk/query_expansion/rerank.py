@@ -112,7 +112,7 @@ class RankEstimator:
             device=device,
             settings=settings,
             logits=True,
-            tokenizing=lambda tokenizer: CandidateTokenizer(tokenizer, reading),
+            make_tokenizer=lambda tokenizer: CandidateTokenizer(tokenizer, reading),
         )
 
     def __call__(self, candidates: Sequence[CandidateTexts]) -> np.ndarray:
@@ -121,7 +121,7 @@ class RankEstimator:
 
     def prepare(self, candidates: Sequence[CandidateTexts]) -> TokenizedPairs:
         """Tokenize the candidates."""
-        return self._scorer.prepare(candidates)  # type: ignore[arg-type]  # its tokenizing takes them
+        return self._scorer.tokenize(candidates)  # type: ignore[arg-type]  # its tokenizing takes them
 
     def estimates(self, prepared: TokenizedPairs) -> np.ndarray:
         """Return the estimates of tokenized candidates, (candidates,), float32. Raises what Scorer.scores raises."""
@@ -232,9 +232,9 @@ class QuerySelector(BatchFunction):
             counts["above Lucene's limit"] += len(set(split_words(text, latin=False))) > LUCENE_CLAUSES
             return line | {"chosen": [[one.id for one in expansions]], "queries": [text]}
         if estimates is not None:
-            best = sort_by_estimate(expansions, estimates)[: self._settings.top]
+            best = sort_by_estimate(expansions, estimates)[: self._settings.n_best]
         else:
-            best = CHOICES[self._settings.select](expansions)[: self._settings.top]
+            best = CHOICES[self._settings.select](expansions)[: self._settings.n_best]
         counts["chosen"] += bool(best)
         line |= {"chosen": [[one.id] for one in best]}
         if estimates is not None:
@@ -293,7 +293,7 @@ def choose_queries(
             "`select` first takes the first"
         )
     warn_of_missing_texts(counts, place)
-    files, without = write_queries(folder, queries, settings.top)
+    files, without = write_queries(folder, queries, settings.n_best)
     get_manifest_path(path).unlink()
     return counts | {"without a candidate": without, "files": files}
 

@@ -77,7 +77,7 @@ def make_learning_rate_factor(settings: QueryRerankerConfig) -> Callable[[int], 
 
 def plan(lists: int, config: QueryRerankerConfig) -> Schedule:
     """Return the schedule for a number of lists of candidates. Raises what `plan_schedule` raises."""
-    epochs = EPOCHS[config.scorer] if config.epochs is None else config.epochs
+    epochs = EPOCHS[config.variant] if config.epochs is None else config.epochs
     return plan_schedule(lists, replace(config, epochs=epochs), what="lists of candidates")
 
 
@@ -96,7 +96,11 @@ def collate(lists: Sequence[LabelledList], *, tokenizing: CandidateTokenizer) ->
 
 def make_objective(settings: QueryRerankerConfig) -> Objective:
     """Return the objective: (model, inputs of a step) -> {"margin": ()}."""
-    how: dict[str, Any] = {"alpha": settings.alpha, "weight": settings.pair_weight, "skip_ties": settings.skip_ties}
+    how: dict[str, Any] = {
+        "alpha": settings.rank_margin,
+        "weight": settings.pair_weight,
+        "skip_ties": settings.skip_ties,
+    }
 
     def compute_terms(model: nn.Module, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
         given = dict(inputs)
@@ -183,7 +187,7 @@ def train_query_reranker(
         number = min(len(candidates), settings.dev_questions or len(candidates))
         numbers = [at * len(candidates) // number for at in range(number)]  # evenly spaced
         measure = MeanRank(model.to(arguments.device), candidates, numbers, tokenizing=tokenizing, kind=kind)
-        often, patience = settings.eval_every, settings.patience
+        often, patience = settings.eval_steps, settings.patience
         return ModelSelection(model, measure, place, by=measure.name, every=often, patience=patience, lower=True)
 
     checkpoints = folder / "checkpoints"
@@ -202,7 +206,7 @@ def train_query_reranker(
 
     return fit(
         model,
-        EpochDataset(labelled, batch=settings.batch, steps=schedule.steps, seed=seed),
+        EpochDataset(labelled, batch=settings.batch_size, steps=schedule.steps, seed=seed),
         partial(collate, tokenizing=tokenizing),
         objective=make_objective(settings),
         arguments=arguments,
@@ -211,7 +215,7 @@ def train_query_reranker(
         name="rerank-queries train",
         save=save,
         probe=selection,
-        micro_batch=settings.micro_batch or schedule.batch,
+        micro_batch=settings.micro_batch_size or schedule.batch,
         factor=factor,
     )
 

@@ -28,7 +28,7 @@ class RerankSettings(ScoreSettings):
     depth: int | None = option(
         None, "Documents of each query that are scored. [default: 200, or as many as a list model reads]", at_least=1
     )
-    store: Literal["float32", "float16"] = option("float16", "--vectors: numbers to store.")
+    vector_dtype: Literal["float32", "float16"] = option("float16", "--vectors: numbers to store.")
     tag: str = option("drtk", "Last column of the run.", one_word=True)
 
 
@@ -59,7 +59,7 @@ class FuseSettings:
         at_least=0,
         no_effect=_not_with("weighted", "linear", "zscore", "round-robin"),
     )
-    normalize: Literal["none", "minmax", "zscore"] = option(
+    norm: Literal["none", "minmax", "zscore"] = option(
         "minmax",
         "weighted: how scores of each run are normalized per query.",
         no_effect=_not_with("rrf", "linear", "zscore", "round-robin"),

@@ -95,7 +95,7 @@ class Embedder:
 
     def _set_encoder(self, encoder: Encoder) -> None:
         self._encoder = encoder
-        self.dtype = choose_dtype(self.settings.dtype, self.device, kind=encoder.backbone.config.model_type)
+        self.dtype = choose_dtype(self.settings.precision, self.device, kind=encoder.backbone.config.model_type)
         encoder.backbone.to(self.dtype)
         encoder.to(self.device)
         self._budget = self.settings.batch_tokens or (_CPU_TOKENS if self.device.type == "cpu" else _GPU_TOKENS)
@@ -126,8 +126,8 @@ class Embedder:
             "config": digest_records(map(digest_config, backbones)),
             "tokenizer": digest_records(map(digest_tokenizer, backbones)),
             "recipe": {
-                **{f"{role}_prompt": encoding.prompt(role) for role, encoding in encodings.items()},
-                **{f"{role}_length": encoding.length(role) for role, encoding in encodings.items()},
+                **{f"{role}_prompt": encoding.get_prompt(role) for role, encoding in encodings.items()},
+                **{f"{role}_length": encoding.get_max_length(role) for role, encoding in encodings.items()},
                 **{
                     name: getattr(encodings["passage"], name)
                     for name in ("title", "include_prompt", "lowercase", "truncate")
@@ -206,7 +206,7 @@ def encode_corpus(
         unit = "passages"
         records = read_passages(source, tracker=job.tracker, side_files=job.side_files)
         empty_texts = EmptyTextCounter(lambda passage: format_passage(passage, title))
-    writer = ShardWriter(job.begin(), dimension=embedder.dimension, dtype=settings.store, model=model)
+    writer = ShardWriter(job.begin(), dimension=embedder.dimension, dtype=settings.vector_dtype, model=model)
     encode_records(records, embedder, writer, running=running, part=part, unit=unit, empty_texts=empty_texts)
     job.counts[unit] = writer.rows
     empty_texts.warn(name_of(source), unit)
@@ -214,7 +214,7 @@ def encode_corpus(
     job.finish(
         encoder=identity,
         dimension=embedder.dimension,
-        dtype=settings.store,
+        dtype=settings.vector_dtype,
         role=role,
         encoding=embedder.encoding.to_dict(),
         part={"number": part[0], "of": part[1]},

@@ -59,7 +59,7 @@ def fuse_reciprocal_ranks(rankings: Sequence[Ranking], weights: Sequence[float],
 
 def sum_normalized_scores(rankings: Sequence[Ranking], weights: Sequence[float], *, settings: FuseSettings) -> Ranking:
     """Fuse by the weighted sum of normalized scores; a document missing in a run gets that run's lowest score."""
-    normalize = _NORMALIZE[settings.normalize]
+    normalize = _NORMALIZE[settings.norm]
     union = dict.fromkeys(id for ranking in rankings for id, _ in ranking)
     scores = dict.fromkeys(union, 0.0)
     for ranking, weight in zip(rankings, weights, strict=True):
@@ -74,12 +74,12 @@ def sum_normalized_scores(rankings: Sequence[Ranking], weights: Sequence[float],
 
 def sum_raw_scores(rankings: Sequence[Ranking], weights: Sequence[float], *, settings: FuseSettings) -> Ranking:
     """Fuse by the weighted sum of raw scores; DPR uses weights 1 and 1.1 for BM25 and dense scores (docs/methods/ear.md)."""
-    return sum_normalized_scores(rankings, weights, settings=replace(settings, normalize="none"))
+    return sum_normalized_scores(rankings, weights, settings=replace(settings, norm="none"))
 
 
 def sum_zscores(rankings: Sequence[Ranking], weights: Sequence[float], *, settings: FuseSettings) -> Ranking:
     """Fuse by the weighted sum of z-scores, used for ensembles of re-rankers (docs/methods/hlatr.md)."""
-    return sum_normalized_scores(rankings, weights, settings=replace(settings, normalize="zscore"))
+    return sum_normalized_scores(rankings, weights, settings=replace(settings, norm="zscore"))
 
 
 def interleave(rankings: Sequence[Ranking], weights: Sequence[float], *, settings: FuseSettings) -> Ranking:
@@ -166,7 +166,7 @@ def fuse_runs(
         raise UsageError("only one of the runs can be read from stdin (-)")
     # Below the depth that it scored, `drtk rerank` writes decreasing placeholders, which would distort normalization.
     scored_depths: list[int | None] | None = None
-    if settings.method == "zscore" or (settings.method == "weighted" and settings.normalize != "none"):
+    if settings.method == "zscore" or (settings.method == "weighted" and settings.norm != "none"):
         scored_depths = [read_scored_depth(run) for run in runs]
         for run, depth in zip(runs, scored_depths, strict=True):
             if depth is not None:

@@ -160,7 +160,7 @@ class _CrossEncoderFunction(BatchFunction):
         self._scorer = CrossEncoderScorer(model, device=device, settings=settings, logits=logits)
 
     def prepare(self, records: list[Any]) -> tuple[list[Any], TokenizedPairs]:
-        return records, self._scorer.prepare([(record.query, text) for record in records for text in record.texts])
+        return records, self._scorer.tokenize([(record.query, text) for record in records for text in record.texts])
 
 
 class RunReranker(_CrossEncoderFunction):
@@ -274,10 +274,10 @@ class RunListReranker(BatchFunction):
         self._name, self._device = model, choose_device(device)
         self._model = load_list_reranker(Path(model)).to(self._device)
         self._vectors, self._tag = PairVectors(vectors), tag
-        if self._vectors.dimension != self._model.shape.width:
+        if self._vectors.dimension != self._model.settings.width:
             raise MismatchError(
                 f"{vectors}: contains vectors of dimension {self._vectors.dimension}, but {model} reads dimension "
-                f"{self._model.shape.width}"
+                f"{self._model.settings.width}"
             )
 
     @torch.inference_mode()

@@ -333,7 +333,7 @@ def write_run(
     Raises MismatchError if no query is judged, and what `IndexGroup`, `QueryEncoder` and `StoredQueries` raise.
     """
     job.record(settings, paths=[*folders, source], model=model, qrels=qrels)
-    options = options or RankingOptions(settings.k or RUN_DEPTH)
+    options = options or RankingOptions(settings.depth or RUN_DEPTH)
     indexes = IndexGroup(folders, settings)
     job.tracker.inputs += [describe_folder(folder) for folder in indexes.folders]
     queries: Any
@@ -360,7 +360,7 @@ def write_run(
         if searcher.num_empty > num_empty:
             job.counts["without a word"] = job.counts.get("without a word", 0) + searcher.num_empty - num_empty
 
-    job.window = settings.batch
+    job.window = settings.batch_size
     job.run(queries, write_window, unit="queries")
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from drtk.config import check_values, to_dict
 from drtk.errors import DrtkError, MismatchError, UsageError
+from drtk.renamed import rename_settings
 from drtk.runtime.atomic import lock, sync, sync_tree, write_json
 from drtk.runtime.inputs import InputTracker
 from drtk.runtime.integrity import check_object, read_json
@@ -227,7 +228,7 @@ class FolderJob:
             check_object(found.get("stretch", {"began": 0.0, "before": 0.0}), place, began=number, before=number)
         except DrtkError:
             raise DrtkError(f"{place}: is damaged; `force` without `resume` begins again") from None
-        before, now = found["settings"], to_json_values(self.settings)
+        before, now = rename_settings(found["settings"], self.command), to_json_values(self.settings)
         free = {*SOURCES, *self.may_differ}
         changed = sorted(key for key in before | now if before.get(key) != now.get(key) and key not in free)
         sources = {entry["path"] for entry in find_inputs({key: before.get(key) for key in SOURCES})}
@@ -252,7 +253,7 @@ class FolderJob:
         found = read_json(self._unfinished)
         self._clock.before = self._compute_seconds(found)
         self._manifest["started"] = found["started"]
-        before, now = found["settings"], to_json_values(self.settings)
+        before, now = rename_settings(found["settings"], self.command), to_json_values(self.settings)
         other = {key: [before.get(key), now[key]] for key in self.may_differ if before.get(key) != now.get(key)}
         changes = found.get("changes", [])
         if other:

@@ -18,6 +18,7 @@ import orjson
 
 from drtk import __version__
 from drtk.errors import DrtkError, MismatchError, UsageError
+from drtk.renamed import rename_settings
 from drtk.runtime.atomic import get_file_manifest_path, write_json
 from drtk.runtime.integrity import (
     _DAMAGED,
@@ -58,8 +59,12 @@ _warned: set[Path] = set()
 _NO_PATHS = frozenset(
     [
         "contrastive",
+        "dev_measure",
+        "dev_measure",
         "device",
         "format",
+        "heading",
+        "heading",
         "kind",
         "language",
         "loss",
@@ -158,7 +163,10 @@ def read_manifest(folder: str | Path, *, kind: str | None = None, **keys: Any) -
         raise MismatchError(f"{folder}: is of kind '{manifest['kind']}'; expected '{kind}'")
     if kind is not None:
         check_folder(path, manifest)
-    return check_object(manifest, str(path / FOLDER_MANIFEST), **keys)
+    check_object(manifest, str(path / FOLDER_MANIFEST), **keys)
+    if isinstance(manifest.get("settings"), dict):
+        manifest["settings"] = rename_settings(manifest["settings"], str(manifest.get("program", "")))
+    return manifest
 
 
 def read_manifest_if_any(folder: Path) -> Manifest:
@@ -238,7 +246,7 @@ def find_changes(output: str, settings: Mapping[str, Any], *, program: str = "")
         return [str(path)]
     if program and manifest.get("program") != program:
         return [f"drtk {program}"]
-    before, now = manifest["settings"], to_json_values(settings)
+    before, now = rename_settings(manifest["settings"], program), to_json_values(settings)
     changed = sorted(key for key in before | now if (key in before, before.get(key)) != (key in now, now.get(key)))
     if "bytes" in manifest and Path(output).stat().st_size != manifest["bytes"]:
         changed.append(output)

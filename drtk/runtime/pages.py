@@ -1,4 +1,4 @@
-"""Build self-contained HTML pages: tables, bar charts and lists that unfold. Markup is in page.html; all text is escaped."""
+"""Build self-contained HTML pages: tables, charts and lists that unfold. Markup is in page.html; all text is escaped."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from markupsafe import Markup
 
 from drtk.runtime.tables import Row, find_note_columns, find_text_columns, format_value
 
-MARK = ("\x02", "\x03")  # put around the words of a snippet that `passage_item` highlights
+MARK = ("\x02", "\x03")  # put around the words of a snippet that `render_passage_item` highlights
 HISTOGRAM = (460, 190)  # width and height in pixels
-_DIFFERENCES = (960, 180)
+_DIFFERENCES = (720, 220)
 _LEFT, _RIGHT, _ABOVE, _BELOW = 46, 16, 26, 24  # margins of a histogram
 
 
@@ -59,20 +59,19 @@ def render_table(
     )
 
 
-def render_difference_bars(
-    differences: Sequence[float], *, name: str, unit: str, digits: int = 4, zero: float = 0.0
-) -> Markup:
-    """Return a chart with a bar for each difference, in the given order.
+def render_difference_bars(differences: Sequence[float], *, name: str, unit: str, zero: float = 0.0) -> Markup:
+    """Return a chart with a bar for each difference, in the given order, and an axis that is symmetric about 0.
 
-    name: of the value; unit: of what the bars are, such as "queries"; zero: the largest difference that counts as none
+    name: of the value; unit: of what the bars are, such as "query"; zero: the largest difference that counts as none
     """
     width, height = _DIFFERENCES
     largest = max(max(map(abs, differences)), zero or 1e-12)
-    middle, scale, step = height / 2, (height / 2 - 16) / largest, width / len(differences)
+    middle, step = height / 2, (width - _LEFT) / len(differences)
+    scale = (height / 2 - _BELOW) / largest
     bars = [
         {
             "kind": "up" if value > 0 else "down",
-            "x": f"{at * step:.2f}",
+            "x": f"{_LEFT + at * step:.2f}",
             "y": f"{middle - max(value, 0) * scale:.2f}",
             "width": f"{max(step * 0.9, 0.4):.2f}",
             "height": f"{abs(value) * scale:.2f}",
@@ -80,16 +79,19 @@ def render_difference_bars(
         for at, value in enumerate(differences)
         if abs(value) > zero
     ]
+    ticks = [(round(middle - value * scale, 2), f"{value:+.4g}".replace("-", "\N{MINUS SIGN}") if value else "0")
+             for value in compute_ticks(-largest, largest, 9)]  # fmt: skip
     better, worse = sum(value > zero for value in differences), sum(value < -zero for value in differences)
     count = len(differences)
     return Markup(
         _load_macros().difference_bars(
             width,
             height,
+            _LEFT,
             bars,
             middle,
-            f"difference of {name} by {unit}",
-            f"{name}: up to {largest:.{digits}f} either way",
+            ticks,
+            f"difference in {name} by {unit}",
             f"{better:,} better, {count - better - worse:,} equal, {worse:,} worse of {count:,}",
         )
     )

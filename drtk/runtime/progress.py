@@ -23,7 +23,8 @@ def round_significant(value: Any, digits: int = DIGITS) -> Any:
 Item = TypeVar("Item")
 _LOGGER = logging.getLogger("drtk")
 PLAIN_INTERVAL = 30.0  # seconds between progress lines if stderr is not a terminal
-_FIELD = re.compile(r"`([a-z]\w*)`")
+_FIELD = re.compile(r"`([a-z]\w*)(?:=([^`]+))?`")
+OPTION_NAMES: dict[str, str] = {}  # how the running command sets a field, such as "--set NAME", if not by --NAME
 _VISIBLE = {
     code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"
 }  # terminals execute these
@@ -37,9 +38,15 @@ def escape_control_characters(text: str) -> str:
 def name_options(text: str) -> str:
     """Return a message with `fields` in backquotes written as options: `max_length` becomes --max-length.
 
-    The library names fields of its configuration classes; the command line applies this to what it prints.
+    The library names fields of its configuration classes, or `field=value`; the command line applies this to its output.
     """
-    return _FIELD.sub(lambda field: "--" + field[1].rstrip("_").replace("_", "-"), text)
+
+    def name_option(match: re.Match[str]) -> str:
+        flag = OPTION_NAMES.get(match[1]) or "--" + match[1].rstrip("_").replace("_", "-")
+        separator = "=" if flag.startswith("--set ") else " "
+        return flag if match[2] is None else f"{flag}{separator}{match[2]}"
+
+    return _FIELD.sub(name_option, text)
 
 
 class _Stderr(logging.Handler):

@@ -11,11 +11,13 @@ from dataclasses import dataclass
 from drtk.runtime.progress import escape_control_characters
 
 _MARKDOWN = re.compile(r"[\\`*>\[\]|~#]|<(?=[A-Za-z/!?])|&(?=#?\w+;)|(?<![^\W_])_|_(?![^\W_])")
+_NUMBER = re.compile(r"(?P<sign>[+-]?)(?P<whole>\d*)(?:\.(?P<decimals>\d+))?(?<=\d)")
+_SIGNED = re.compile(r"((?<![\w.])[+-]\d[\d.]*|(?<=\s)-(?=\s))")  # in text; in math, - is a minus sign
 _LATEX = str.maketrans(
     {c: f"\\{c}" for c in "&%$#_{}"}
     | {c: f"${c}$" for c in "<>|"}
     | {"\\": "\\textbackslash{}", "~": "\\textasciitilde{}", "^": "\\textasciicircum{}"}
-    | {"†": "$^\\dagger$", "±": "$\\pm$", "…": "\\dots{}", "∞": "$\\infty$"}
+    | {"†": "$^\\dagger$", "±": "$\\pm$", "…": "\\dots{}", "∞": "$\\infty$", "\N{MINUS SIGN}": "$-$"}
 )
 
 
@@ -120,23 +122,40 @@ def format_markdown_code(text: str) -> str:
 
 
 def _format_latex(header: list[str], rows: list[Row], is_text: list[bool]) -> Iterator[str]:
-    """Put notes into a second column without space before it."""
-    has_notes = find_note_columns(rows)
+    """Use booktabs rules, and siunitx columns for numbers; texts in such a column, and notes, are in braces."""
+    kinds = []
+    for column in zip(*rows, strict=True):
+        numbers = [match for cell in column if (match := _NUMBER.fullmatch(str(cell.value)))]
+        note = max((cell.note for cell in column), key=len)
+        whole, decimals = (max((len(n[part] or "") for n in numbers), default=0) for part in ("whole", "decimals"))
+        sign = "+" * any(number["sign"] for number in numbers)
+        post = f", table-space-text-post={{{_escape_note(note)}}}" if note else ""
+        kinds.append(f"S[table-format={sign}{whole}.{decimals}{post}]" if numbers else "l")
+    is_number = [kind != "l" for kind in kinds]
 
     def line(cells: Sequence[Cell]) -> str:
-        fields: list[str] = []
-        for cell, noted in zip(cells, has_notes, strict=True):
-            text, note = str(cell.value).translate(_LATEX), cell.note.translate(_LATEX)
-            note = "~" + note.removeprefix(" ") if note.startswith(" ") else note  # LaTeX drops a space after &
-            parts = [text, note] if noted else [text]
-            fields += [f"\\textbf{{{part}}}" if cell.best and part else part for part in parts]
-        return " & ".join(fields) + " \\\\"
+        return " & ".join(map(_format_latex_cell, cells, is_number)) + " \\\\"
 
-    kinds = zip(is_text, has_notes, strict=True)
-    yield "\\begin{tabular}{" + "".join(("l" if text else "r") + "@{}l" * noted for text, noted in kinds) + "}"
-    yield "\\hline"
+    yield "% \\usepackage{booktabs, siunitx} \\sisetup{detect-weight, retain-explicit-plus}"
+    yield "\\begin{tabular}{" + " ".join(kinds) + "}"
+    yield "\\toprule"
     yield line([Cell(name) for name in header])
-    yield "\\hline"
+    yield "\\midrule"
     yield from map(line, rows)
-    yield "\\hline"
+    yield "\\bottomrule"
     yield "\\end{tabular}"
+
+
+def _format_latex_cell(cell: Cell, in_number_column: bool) -> str:
+    text = str(cell.value)
+    if in_number_column and _NUMBER.fullmatch(text):
+        return "\\bfseries " * cell.best + text + (f"{{{_escape_note(cell.note)}}}" if cell.note else "")
+    parts = _SIGNED.split(text)
+    parts[::2], parts[1::2] = [part.translate(_LATEX) for part in parts[::2]], [f"${part}$" for part in parts[1::2]]
+    text = "".join(parts) + _escape_note(cell.note)
+    text = f"\\textbf{{{text}}}" if cell.best else text
+    return f"{{{text}}}" if in_number_column else text
+
+
+def _escape_note(note: str) -> str:
+    return ("~" * note.startswith(" ") + note.strip()).translate(_LATEX | {ord("~"): "~"})

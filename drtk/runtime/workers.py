@@ -117,7 +117,7 @@ def _report_killed_worker() -> Iterator[None]:
     try:
         yield
     except BrokenProcessPool as error:
-        raise DrtkError("a worker process was killed, probably out of memory; try `workers` 1") from error
+        raise DrtkError("a worker process was killed, probably out of memory; try `num_workers` 1") from error
 
 
 _tasks: list[Callable[[Any], Any]] = []  # in a worker process: its function

@@ -64,7 +64,7 @@ class ChunkSettings:
         at_most=1e6,
     )
     save_punkt: str | None = option(None, "Write the trained sentence model to this file, for --punkt-model.")
-    workers: int = option(0, "Number of worker processes; 0: one for each core.", at_least=0)
+    num_workers: int = option(0, "Number of worker processes; 0: one for each core.", at_least=0)
     seed: int = option(0, "Random seed of --short-prob.")
 
 
@@ -83,4 +83,4 @@ class SampleSettings:
         20, "Percentage of the queries that are judged in test.tsv, by a hash of the name.", at_least=1, at_most=99
     )
     min_words: int = option(20, "Shortest document, in words.", at_least=1)
-    workers: int = option(0, "Number of worker processes; 0: one for each core.", at_least=0)
+    num_workers: int = option(0, "Number of worker processes; 0: one for each core.", at_least=0)

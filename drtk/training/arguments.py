@@ -42,16 +42,16 @@ def plan_schedule(
     """
     if not count:
         raise DrtkError(f"{source}: no {what} to learn from")
-    batch, devices = config.batch, get_world_size()
+    batch, devices = config.batch_size, get_world_size()
     if batch % devices:
-        raise DrtkError(f"`batch` {batch} cannot be shared equally by {devices} processes")
+        raise DrtkError(f"`batch_size` {batch} cannot be shared equally by {devices} processes")
     if count < batch:
-        raise DrtkError(f"{count:,} {what} do not fill one batch of {batch:,}; use `batch` {count} or less")
+        raise DrtkError(f"{count:,} {what} do not fill one batch of {batch:,}; use `batch_size` {count} or less")
     per_epoch = count // batch
-    schedule = Schedule(batch // devices, config.steps or max(1, round(config.epochs * per_epoch)), per_epoch)
-    micro_batch = getattr(config, "micro_batch", None)
+    schedule = Schedule(batch // devices, config.max_steps or max(1, round(config.epochs * per_epoch)), per_epoch)
+    micro_batch = getattr(config, "micro_batch_size", None)
     if micro_batch and schedule.batch % micro_batch:
-        raise DrtkError(f"`micro_batch` {micro_batch}: does not divide the {schedule.batch} of a device")
+        raise DrtkError(f"`micro_batch_size` {micro_batch}: does not divide the {schedule.batch} of a device")
     return schedule
 
 
@@ -113,8 +113,8 @@ def build_training_arguments(
     """
     on_gpu, steps = trains_on_gpu(device), schedule.steps
     precision = resolve_precision(config.precision, on_gpu=on_gpu)
-    lr, warmup = config.lr if lr is None else lr, config.warmup if warmup is None else warmup
-    save_every = config.save_every if save_every is None else save_every
+    lr, warmup = config.learning_rate if lr is None else lr, config.warmup if warmup is None else warmup
+    save_every = config.save_steps if save_every is None else save_every
     rising = round(warmup * steps) if warmup < 1 else round(warmup)
     if rising >= steps:
         warn(
@@ -134,10 +134,10 @@ def build_training_arguments(
         "use_cpu": not on_gpu,
         "bf16": precision == "bfloat16",
         "fp16": precision == "float16",
-        "logging_steps": config.log_every,
+        "logging_steps": config.log_steps,
         "save_strategy": "steps",
         # no entry of the log may span a resumption
-        "save_steps": math.ceil(save_every / config.log_every) * config.log_every,
+        "save_steps": math.ceil(save_every / config.log_steps) * config.log_steps,
         "save_total_limit": 2,  # the newest may be incomplete after a crash, or lead to a NaN loss in the next step
         "dataloader_drop_last": True,
         "remove_unused_columns": False,

@@ -20,13 +20,13 @@ class TrainingConfig:
     A trainer without one of them declares its name as a ClassVar.
     """
 
-    batch: int = option(64, "Examples in one step, over all devices together.", at_least=1)
+    batch_size: int = option(64, "Examples in one step, over all devices together.", at_least=1)
     epochs: float = option(3.0, "Passes over the examples.", at_least=1e-6)
-    steps: int | None = option(None, "Steps to train for, in place of --epochs.", at_least=1, replaces="epochs")
-    lr: float = option(2e-5, "Highest learning rate.", at_least=0)
+    max_steps: int | None = option(None, "Steps to train for, in place of --epochs.", at_least=1, replaces="epochs")
+    learning_rate: float = option(2e-5, "Highest learning rate.", at_least=0)
     warmup: float = option(0.1, "Steps in which the learning rate rises; below 1, a share of all steps.", at_least=0)
     weight_decay: float = option(0.01, "Weight decay; biases and norms are left out.", at_least=0)
-    eval_every: int = option(500, "Steps between evaluations on --dev.", at_least=1, no_effect=(NOT_MEASURED,))
+    eval_steps: int = option(500, "Steps between evaluations on --dev.", at_least=1, no_effect=(NOT_MEASURED,))
     patience: int | None = option(
         None, "Stop after so many evaluations without improvement.", at_least=1, no_effect=(NOT_MEASURED,)
     )
@@ -34,8 +34,8 @@ class TrainingConfig:
         "auto", "Precision of the forward pass; auto is bfloat16 on a GPU that has it, float32 elsewhere."
     )
     gradient_checkpointing: bool = option(False, "Recompute activations in the backward pass to save memory.")
-    log_every: int = option(10, "Steps between entries of log.jsonl.", at_least=1)
-    save_every: int = option(500, "Steps between checkpoints that --resume can continue from.", at_least=1)
+    log_steps: int = option(10, "Steps between entries of log.jsonl.", at_least=1)
+    save_steps: int = option(500, "Steps between checkpoints that --resume can continue from.", at_least=1)
     trainer: tuple[str, ...] = option(
         (), "KEY=VALUE for an argument of transformers' TrainingArguments without an option here; repeatable."
     )
@@ -51,10 +51,13 @@ _NO_SECOND_LOSS = NoEffect(
 )
 _NO_CONTRAST = (
     NoEffect(
-        "is for the contrastive loss, which --loss margin-mse has beside it where --alpha is given",
-        {"loss": ("margin-mse",), "alpha": (None, 0.0)},
+        "is for the contrastive loss, which --loss margin-mse has beside it where --contrastive-weight is given",
+        {"loss": ("margin-mse",), "contrastive_weight": (None, 0.0)},
     ),
-    NoEffect("is for the contrastive loss, which --alpha 0 leaves out", {"loss": ("kl",), "alpha": (0.0,)}),
+    NoEffect(
+        "is for the contrastive loss, which --contrastive-weight 0 leaves out",
+        {"loss": ("kl",), "contrastive_weight": (0.0,)},
+    ),
 )
 _NO_LORA = (NoEffect("goes with --lora, the rank of the adapters", {"lora": (None,)}),)
 _NO_AUX = (NoEffect("goes with --aux diffcse", {"aux": ("none",)}),)
@@ -73,7 +76,7 @@ class RetrieverConfig(TrainingConfig):
     contrastive: str = option(
         "infonce", "The contrastive loss beside kl or margin-mse.", no_effect=(_NO_TEACHER, *_NO_CONTRAST)
     )
-    alpha: float | None = option(
+    contrastive_weight: float | None = option(
         None,
         "Weight of the contrastive loss beside kl (by default 0.2) or margin-mse (by default 0).",
         at_least=0,
@@ -96,14 +99,16 @@ class RetrieverConfig(TrainingConfig):
         1.0, "The teacher's scores are divided by this.", at_least=1e-6, no_effect=(_NO_TEACHER,)
     )
     negatives: int = option(15, "Hard negatives per query; the rest of the batch is added to them.", at_least=0)
-    draw: Literal["window", "replacement", "shuffle"] = option(
+    negative_sampling: Literal["window", "replacement", "shuffle"] = option(
         "window",
         "How an epoch takes negatives from a list: a window that slides and wraps; the same, but with replacement "
         "from lists that are too short; or the list shuffled.",
         no_effect=_NO_NEGATIVES,
     )
-    positive: Literal["rotate", "first"] = option("rotate", "The positive of an epoch: they take turns, or the first.")
-    cache_chunk: int | None = option(
+    positive_sampling: Literal["rotate", "first"] = option(
+        "rotate", "The positive of an epoch: they take turns, or the first."
+    )
+    grad_cache: int | None = option(
         None, "Texts in memory at once (gradient caching): memory no longer grows with the batch.", at_least=1
     )
     train_fraction: float = option(
@@ -200,8 +205,8 @@ NEGATIVES = 63  # per query (docs/methods/fine-tuning.md)
 class RerankerConfig(TrainingConfig):
     """drtk train-reranker (docs/methods/re-ranker.md). The defaults are those of SimLM's Table 12."""
 
-    batch: int = option(64, "Queries in one step (bce: pairs), over all devices together.", at_least=1)
-    lr: float = option(3e-5, "Highest learning rate.", at_least=0)
+    batch_size: int = option(64, "Queries in one step (bce: pairs), over all devices together.", at_least=1)
+    learning_rate: float = option(3e-5, "Highest learning rate.", at_least=0)
     gradient_checkpointing: bool = option(
         False, "Recompute activations in the backward pass to save memory.", no_effect=_PAIRS
     )
@@ -241,7 +246,7 @@ class RerankerConfig(TrainingConfig):
         "Passage titles: colon (title: text), join (title text) or none. [default: as the start model, or colon]",
         no_effect=_PAIRS,
     )
-    micro_batch: int | None = option(
+    micro_batch_size: int | None = option(
         None,
         "Queries (bce: pairs) in memory at once on a device; the step stays the same.",
         at_least=1,
@@ -257,7 +262,7 @@ class RerankerConfig(TrainingConfig):
         200, "Queries of --dev to evaluate with, evenly spread.", at_least=1, no_effect=(NOT_MEASURED,)
     )
     dev_depth: int = option(50, "Candidates per query of --dev to score.", at_least=2, no_effect=(NOT_MEASURED,))
-    select: Literal["RR@10", "nDCG@10"] = option(
+    dev_measure: Literal["RR@10", "nDCG@10"] = option(
         "RR@10", "Measure on --dev that selects the best weights.", no_effect=(NOT_MEASURED,)
     )
 
@@ -288,12 +293,12 @@ def _only_with(*tasks: str) -> tuple[NoEffect, ...]:
 class GeneratorConfig(TrainingConfig):
     """drtk train-generator. Lengths and learning rate are those of docs/methods/doc2query.md (T5, passage to query)."""
 
-    batch: int = option(64, "Pairs in one step, over all devices together.", at_least=1)
+    batch_size: int = option(64, "Pairs in one step, over all devices together.", at_least=1)
     epochs: float = option(2.0, "Passes over the pairs.", at_least=1e-6)
-    lr: float = option(1e-3, "Highest learning rate; 1e-3 is for T5, BART needs about 3e-5.", at_least=0)
+    learning_rate: float = option(1e-3, "Highest learning rate; 1e-3 is for T5, BART needs about 3e-5.", at_least=0)
     warmup: float = option(0.0, "Steps in which the learning rate rises; below 1, a share of all steps.", at_least=0)
     weight_decay: float = option(0.0, "Weight decay; biases and norms are left out.", at_least=0)
-    eval_every: int = option(500, "Steps between evaluations on the held-out pairs.", at_least=1)
+    eval_steps: int = option(500, "Steps between evaluations on the held-out pairs.", at_least=1)
     patience: int | None = option(None, "Stop after so many evaluations without improvement.", at_least=1)
     task: Literal["doc2query", "gar-answer", "gar-sentence", "gar-title"] = option(
         "doc2query",
@@ -356,7 +361,7 @@ class GeneratorConfig(TrainingConfig):
         at_most=1,
     )
     dev_limit: int = option(1000, "Held-out pairs to evaluate with, at most.", at_least=1)
-    select: Literal["rouge1", "rouge2", "rougeL", "loss"] | None = option(
+    dev_measure: Literal["rouge1", "rouge2", "rougeL", "loss"] | None = option(
         None,
         "Measure on the held-out pairs that selects the best weights; loss generates nothing and is quick. "
         "[default: rougeL; GAR rouge1]",
@@ -369,5 +374,5 @@ class GeneratorConfig(TrainingConfig):
 
     @property
     def best_by(self) -> Literal["rouge1", "rouge2", "rougeL", "loss"]:
-        """The measure that selects the weights: `select`, or ROUGE-1 for GAR (docs/methods/gar.md), ROUGE-L for doc2query."""
-        return self.select or ("rougeL" if self.kind is None else "rouge1")
+        """The measure that selects the weights: `dev_measure`, or ROUGE-1 for GAR (docs/methods/gar.md), ROUGE-L for doc2query."""
+        return self.dev_measure or ("rougeL" if self.kind is None else "rouge1")

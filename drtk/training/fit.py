@@ -64,7 +64,7 @@ def fit(
     micro_batch: int | None = None,
     trainer_class: Callable[..., DrtkTrainer] | None = None,
     callbacks: Sequence[TrainerCallback] = (),
-    relief: str = "`gradient_checkpointing` or a smaller `batch`",
+    relief: str = "`gradient_checkpointing` or a smaller `batch_size`",
     **more: Any,
 ) -> dict[str, Any]:
     """Train a model, `save` it with its last or best weights (rank zero), and return "steps", "epochs" and "best".
@@ -233,7 +233,7 @@ class DrtkTrainer(Trainer):
     micro_batch: items in memory at once; None: the batch of the device, and never fewer
     """
 
-    micro_batch_field = "micro_batch"
+    micro_batch_field = "micro_batch_size"
 
     def __init__(
         self,
@@ -312,7 +312,7 @@ class DrtkTrainer(Trainer):
             steps = int(self.train(resume_from_checkpoint=str(start) if start else None).global_step)
             if not is_finite(self.model):
                 raise NonFiniteLossError(
-                    f"a weight is NaN or infinite after step {steps}; a lower `lr` or `precision` float32 may help"
+                    f"a weight is NaN or infinite after step {steps}; a lower `learning_rate` or `precision` float32 may help"
                 )
             return steps
         except NonFiniteLossError as error:
@@ -410,7 +410,7 @@ class DrtkTrainer(Trainer):
         total = self.sum_terms(terms)
         if not torch.isfinite(total):
             raise NonFiniteLossError(
-                f"the loss is {total.item()} at step {self.state.global_step + 1}; a lower `lr` or `precision` float32 may help"
+                f"the loss is {total.item()} at step {self.state.global_step + 1}; a lower `learning_rate` or `precision` float32 may help"
             )
         return total
 
@@ -475,7 +475,7 @@ class DrtkTrainer(Trainer):
         if first is not None and not self._last_loss <= EXPLODED * max(first, 1.0):
             warn(
                 f"step {step:,}: the loss, {self._last_loss:.4g}, is far above the {first:.4g} of the first step; no checkpoint "
-                "is written, and a lower `lr` may help"
+                "is written, and a lower `learning_rate` may help"
             )
             return
         with report_write_errors(Path(self.args.output_dir)), silence_transformers():

@@ -51,7 +51,7 @@ class RetrieverTrainer(DrtkTrainer):
     not through `forward`, so accelerate's autocast is entered here.
     """
 
-    micro_batch_field = "cache_chunk"
+    micro_batch_field = "grad_cache"
 
     def __init__(
         self, *, loss: RetrieverLoss, micro_batch: int | None = None, warm_temperature: bool = False, **given: Any

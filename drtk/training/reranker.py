@@ -180,11 +180,11 @@ def train_reranker(
             model,
             evaluation(model.to(arguments.device), tokenizing),
             folder / "checkpoints",
-            by=config.select,
-            every=config.eval_every,
+            by=config.dev_measure,
+            every=config.eval_steps,
             patience=config.patience,
         )
-    length: dict[str, Any] = {"batch": config.batch, "steps": schedule.steps, "seed": seed}
+    length: dict[str, Any] = {"batch": config.batch_size, "steps": schedule.steps, "seed": seed}
     dataset: EpochDataset[Any]
     if config.loss == "bce":
         dataset = EpochDataset(JudgedPairs(data.examples, queries=data.queries, corpus=data.corpus), **length)
@@ -209,5 +209,5 @@ def train_reranker(
         save=save,
         probe=selection,
         probe_start=True,
-        micro_batch=config.micro_batch or schedule.batch,
+        micro_batch=config.micro_batch_size or schedule.batch,
     )

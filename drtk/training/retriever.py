@@ -54,8 +54,8 @@ def check_retriever_config(config: RetrieverConfig) -> None:
     """Raise UsageError for values that contradict each other, MissingDependency for what is not installed."""
     config.check()
     RetrieverLoss.of(config, similarity="cosine")
-    if config.batch < 2 and config.negatives == 0:
-        raise UsageError("`batch` 1 with `negatives` 0 leaves no negatives")
+    if config.batch_size < 2 and config.negatives == 0:
+        raise UsageError("`batch_size` 1 with `negatives` 0 leaves no negatives")
     if config.lora is not None:
         import_peft()
 
@@ -108,13 +108,13 @@ def train_retriever(
     """Train, write the model into `folder` (rank zero), and return "steps", "epochs" and, with `dev`, "best".
 
     folder: for checkpoints (deleted at the end), log.jsonl and the model; training continues from a checkpoint in it
-    dev: returns figures of the towers, SELECT_BY among them, every `eval_every` steps; the best weights are kept
+    dev: returns figures of the towers, SELECT_BY among them, every `eval_steps` steps; the best weights are kept
     Raises DrtkError if the examples do not fill a batch, and what `drtk.training.fit.fit` raises.
     """
     schedule = plan_schedule(len(data.examples), config, source=data.source)
     passage, query = towers["passage"], towers.get("query", towers["passage"])
     loss = RetrieverLoss.of(config, similarity=str(passage.encoding.similarity), normalize=passage.encoding.normalize)
-    if config.draw != "replacement":
+    if config.negative_sampling != "replacement":
         data.examples.warn_of_few_negatives(config.negatives)
     arguments = build_training_arguments(config, schedule, folder, seed=seed, device=device)
     pair = BiEncoder(
@@ -140,19 +140,19 @@ def train_retriever(
         data.examples,
         queries=data.queries,
         corpus=data.corpus,
-        batch=config.batch,
+        batch=config.batch_size,
         steps=schedule.steps,
         negatives=config.negatives,
         seed=seed,
-        draw=config.draw,
-        positive=config.positive,
+        draw=config.negative_sampling,
+        positive=config.positive_sampling,
         with_positives=loss.masked == "positives",
         with_scores=loss.distillation is not None,
     )
     selection = None
     if dev is not None:
         selection = ModelSelection(
-            model, dev, folder / "checkpoints", by=SELECT_BY, every=config.eval_every, patience=config.patience
+            model, dev, folder / "checkpoints", by=SELECT_BY, every=config.eval_steps, patience=config.patience
         )
 
     def save() -> None:
@@ -179,7 +179,7 @@ def train_retriever(
         save=save,
         probe=selection,
         probe_start=True,
-        micro_batch=config.cache_chunk,
+        micro_batch=config.grad_cache,
         trainer_class=RetrieverTrainer,
         loss=loss,
         weights={**loss.weights, **({} if auxiliary is None else auxiliary.weights)},

@@ -62,7 +62,7 @@ class RetrieverLoss:
                     f"`loss` {config.loss} needs `negatives` above 0: a teacher compares the passages of one query"
                 )
             distillation = main
-            alpha = _ALPHA.get(config.loss, 0.0) if config.alpha is None else config.alpha
+            alpha = _ALPHA.get(config.loss, 0.0) if config.contrastive_weight is None else config.contrastive_weight
             if learns_from_teacher(config.contrastive):
                 raise UsageError(f"`contrastive` {config.contrastive}: learns from a teacher; name a contrastive loss")
             contrastive = RETRIEVER_LOSSES.load(config.contrastive) if alpha else None

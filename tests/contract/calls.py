@@ -37,7 +37,7 @@ class Call:
 CALLS = {
     "sample": Call("{output} --packages tqdm --limit 20"),
     "chunk": Call(
-        "{input} -o {output} --policy words --no-sentences --max-words 10 --workers 1",
+        "{input} -o {output} --policy words --no-sentences --max-words 10 --num-workers 1",
         "documents.jsonl",
         collection.documents,
         keeps=True,
@@ -62,7 +62,7 @@ CALLS = {
         "{input} -o {output} --vocab-size 300 --layers 1 --hidden 32 --heads 2", "documents.jsonl", collection.documents
     ),
     "train-generator": Call(
-        "{input} -o {output} --corpus {documents.jsonl} --queries {queries.jsonl} --model {writer} --steps 2 --batch 4 "
+        "{input} -o {output} --corpus {documents.jsonl} --queries {queries.jsonl} --model {writer} --max-steps 2 --batch-size 4 "
         "--max-length 16 --device cpu",
         "examples.jsonl",
         collection.examples,
@@ -100,13 +100,13 @@ CALLS = {
         keeps=True,
     ),
     "rerank-queries train": Call(
-        "{input} -o {output} --queries {asked.jsonl} --model {model} --steps 2 --max-length 16 --device cpu",
-        "labelled.jsonl",
+        "{input} -o {output} --queries {asked.jsonl} --model {model} --max-steps 2 --max-length 16 --device cpu",
+        "labeled.jsonl",
         collection.labelled,
         compares="*.safetensors",
     ),
     "rerank-queries apply": Call(
-        "{input} -o {output} --queries {asked.jsonl} --select oracle", "labelled.jsonl", collection.labelled
+        "{input} -o {output} --queries {asked.jsonl} --select oracle", "labeled.jsonl", collection.labelled
     ),
     "mine-negatives": Call(
         "run={input} -o {output} --qrels {many.tsv} --policy tevatron",
@@ -115,13 +115,13 @@ CALLS = {
         torn=b"q1 Q0 d1 one\n",
     ),
     "pretrain": Call(
-        "{input} -o {output} --preset mlm --model {model} --steps 2 --batch 4 --max-length 16 --device cpu",
+        "{input} -o {output} --preset mlm --model {model} --max-steps 2 --batch-size 4 --max-length 16 --device cpu",
         "documents.jsonl",
         collection.documents,
         compares="*.safetensors",
     ),
     "train-retriever": Call(
-        "{input} -o {output} --corpus {documents.jsonl} --queries {queries.jsonl} --model {model} --steps 2 --batch 4 "
+        "{input} -o {output} --corpus {documents.jsonl} --queries {queries.jsonl} --model {model} --max-steps 2 --batch-size 4 "
         "--negatives 1 --device cpu",
         "examples.jsonl",
         collection.examples,
@@ -129,7 +129,7 @@ CALLS = {
         compares="*.safetensors",
     ),
     "train-reranker": Call(
-        "{input} -o {output} --corpus {documents.jsonl} --queries {queries.jsonl} --model {model} --steps 2 --batch 4 "
+        "{input} -o {output} --corpus {documents.jsonl} --queries {queries.jsonl} --model {model} --max-steps 2 --batch-size 4 "
         "--negatives 1 --device cpu",
         "examples.jsonl",
         collection.examples,

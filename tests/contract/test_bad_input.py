@@ -178,7 +178,7 @@ def test_examples_that_name_what_the_corpus_lacks_are_an_error_in_training(field
     Path("train.jsonl").write_bytes(b"".join(orjson.dumps(row) + b"\n" for row in rows))
     files = ["--corpus", str(collection["documents.jsonl"]), "--queries", str(collection["queries.jsonl"])]
     call = ["train-retriever", "train.jsonl", *files, "--model", str(collection["model"]), "-o", "trained"]
-    outcome = run_in_process(*call, "--batch", "4", "--negatives", "1")
+    outcome = run_in_process(*call, "--batch-size", "4", "--negatives", "1")
     assert outcome.status == 1
     assert "train.jsonl" in outcome.err
     assert "nowhere" in outcome.err
@@ -375,7 +375,7 @@ def test_a_pipe_whose_reader_leaves_ends_every_stage_of_it() -> None:
     stage = f"'{sys.executable}' -m drtk"
     line = (
         f"{{ {stage} convert in.jsonl --as passages; echo $? > first; }} | "
-        f"{{ {stage} chunk --policy words --no-sentences --max-words 5 --workers 1; echo $? > second; }} | head -1"
+        f"{{ {stage} chunk --policy words --no-sentences --max-words 5 --num-workers 1; echo $? > second; }} | head -1"
     )
     found = subprocess.run(["sh", "-c", line], capture_output=True, text=True, env=make_environment(), check=False)
     assert found.stdout.count("\n") == 1

@@ -21,7 +21,7 @@ from drtk.runtime.streams import digest_file
 from tests.contract.run_drtk import run_shell
 
 COOKBOOK = Path(__file__).resolve().parents[2] / "docs" / "cookbook"
-STEPS = "--steps 2 --batch 4 --warmup 0 --log-every 1"
+STEPS = "--max-steps 2 --batch-size 4 --warmup 0 --log-steps 1"
 LENGTHS = "--query-length 12 --passage-length 24"
 SMALL = {
     "BM25": "bm25s",
@@ -30,8 +30,8 @@ SMALL = {
     "K": "20",
     "RERANK": "5",
     "BASELINES": "start pretrained",
-    "MINE": "--floor 0",
-    "SCORED": "--floor 0 --keep 3",
+    "MINE": "--min-negatives 0",
+    "SCORED": "--min-negatives 0 --negatives 3",
     "SCORED_QUERIES": "8",
     "UNION": "yes",
     "MEASURES": "RR@10 R@20",
@@ -103,10 +103,10 @@ def test_simlms_pipeline_runs_from_one_command_and_skips_what_is_done(
     assert made(again) == []
     assert again.stdout == first.stdout
 
-    changed = simlm(workplace, R2=SMALL["R2"] + " --lr 1e-3")
+    changed = simlm(workplace, R2=SMALL["R2"] + " --learning-rate 1e-3")
     assert "out/retriever1 is up to date" in changed.stderr
     assert {"retriever2", "reranker", "distilled"} <= set(made(changed))
-    assert settings_of(out / "retriever2")["lr"] == 1e-3
+    assert settings_of(out / "retriever2")["learning_rate"] == 1e-3
 
 
 RECORDER = """#!/bin/sh
@@ -164,7 +164,7 @@ def reproduced(folder: Path, *pools: str, **settings: str) -> dict[str, list[lis
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["corpus.jsonl", "queries.jsonl"], "wanted are CORPUS QUERIES QRELS TEST_QRELS MODEL [OUT], given were 2"),
+        (["corpus.jsonl", "queries.jsonl"], "expected CORPUS QUERIES QRELS TEST_QRELS MODEL [OUT], got 2 arguments"),
         (["corpus.jsonl", "queries.jsonl", "qrels.tsv", "nosuch.tsv", "m"], "nosuch.tsv: No such file"),
         (["corpus.jsonl", "queries.jsonl", "qrels.tsv", "qrels.tsv", "./m"], "./m: no such model"),
     ],
@@ -185,7 +185,8 @@ def value(words: list[str], option: str) -> str | None:
 def test_fine_tuning_on_both_collections_has_sizes_for_each_and_variables_change_them(tmp_path: Path) -> None:
     calls = reproduced(tmp_path)
     steps = [
-        [value(words, "--steps") for words in calls[name]] for name in ("pretrain", "train-retriever", "train-reranker")
+        [value(words, "--max-steps") for words in calls[name]]
+        for name in ("pretrain", "train-retriever", "train-reranker")
     ]
     assert steps == [["150", "100", "50", "40"], ["80"] * 3 + ["30"] * 3, ["1200", "1200"]]
     assert all("title=segment" in words for words in calls["pretrain"])  # as the presets of fine-tuning read titles
@@ -209,7 +210,9 @@ def test_fine_tuning_on_both_collections_has_sizes_for_each_and_variables_change
     }
     calls = reproduced(tmp_path, "squad", **given, SEED="3")
     assert [value(words, "--epochs") for words in calls["train-retriever"]] == [None, "2", None]
-    assert [(value(words, "--depth"), "--floor" in words) for words in calls["mine-negatives"]] == [("200", False)] * 3
+    assert [(value(words, "--depth"), "--min-negatives" in words) for words in calls["mine-negatives"]] == [
+        ("200", False)
+    ] * 3
     for name in ("pretrain", "mine-negatives", "train-retriever", "train-reranker"):
         assert {value(words, "--seed") for words in calls[name]} == {"3"}, name
     assert [len((squad / name).read_text().splitlines()) for name in ("corpus.jsonl", "test.tsv")] == [5000, 5001]
@@ -248,14 +251,14 @@ def test_one_encoder_is_measured_on_every_collection_of_a_folder(workplace: Path
     again = beir("out")
     assert [name for name in made(again) if name != "figures.txt"] == []
     assert again.stdout == done.stdout
-    assert "out: holds figures of model; name another folder for other" in beir("out", fails=True, MODEL="other").stderr
+    assert "out: has results of model; choose another OUT for other" in beir("out", fails=True, MODEL="other").stderr
 
     few = beir("few", SETS="one/", BM25="none")
     assert told(few).keys() == {"collection", "one", "average"}
     more = beir("few", SETS="forums/first")  # BM25 has searched this one alone: it is not in the table
     assert [line.split()[0] for line in more.stdout.splitlines()] == ["run", *["dense"] * 4]
     (workplace / "beir" / "one" / "corpus.jsonl.gz").rename(workplace / "beir" / "one" / "corpus.jsonl.gz.bak")
-    assert "beir/one has no corpus.jsonl" in beir("few", fails=True, SETS="one").stderr
+    assert "beir/one: has no corpus.jsonl" in beir("few", fails=True, SETS="one").stderr
 
 
 def test_negatives_for_the_first_retriever_may_come_from_a_file(tmp_path: Path) -> None:
@@ -279,7 +282,7 @@ def test_negatives_for_the_first_retriever_may_come_from_a_file(tmp_path: Path) 
 )
 def test_recipes_pre_train_with_the_titles_that_their_fine_tuning_reads(recipe: str, title: str) -> None:
     text = (COOKBOOK.parents[1] / recipe).read_text(encoding="utf-8")
-    commands = re.findall(r"drtk pretrain (?:\S+ )*?--(?:batch|preset) .*", text)
+    commands = re.findall(r"drtk pretrain (?:\S+ )*?--(?:batch-size|preset) .*", text)
     assert [re.findall(r"--set \"?title=([^\s\"`]+)", each) for each in commands] == [[title]]
 
 
@@ -300,7 +303,7 @@ def test_official_triples_and_candidates_are_mined(workplace: Path) -> None:
         (workplace / name).write_text("".join(f'{{"_id": "{id}", "text": "text {id}"}}\n' for id in ids))
     (workplace / "train.tsv").write_text("query-id\tcorpus-id\tscore\n1\t1010\t1\n2\t1020\t1\n2\t1021\t1\n")
     (workplace / "msmarco").mkdir()
-    inputs = "--queries q.jsonl --qrels train.tsv --corpus c.jsonl --positives passage --floor 0 --depth 1000"
+    inputs = "--queries q.jsonl --qrels train.tsv --corpus c.jsonl --positives passage --min-negatives 0 --depth 1000"
     names = ("triples.jsonl.zst", "top1000.run")
     mining = [f"drtk mine-negatives msmarco/{name} {inputs} -o {name}.mined" for name in names]
     (workplace / "mine.sh").write_text("set -e\n" + "\n".join([triples, *candidates, *mining]) + "\n")
@@ -341,7 +344,7 @@ def test_the_hard_negatives_that_others_mined_train_a_retriever(workplace: Path)
     script = workplace / "mine.sh"
     script.write_text(
         "set -e\ndrtk mine-negatives hard.jsonl.gz --policy sbert --corpus corpus.jsonl --report sbert.html -o sbert.jsonl\n"
-        "drtk train-retriever sbert.jsonl --corpus corpus.jsonl --queries queries.jsonl --model model --preset qac-r1 --draw shuffle -o zero-shot "
+        "drtk train-retriever sbert.jsonl --corpus corpus.jsonl --queries queries.jsonl --model model --preset qac-r1 --negative-sampling shuffle -o zero-shot "
         f"{STEPS} {LENGTHS} --negatives 3\n"
     )
     done = run_shell(str(script), folder=workplace)

@@ -196,7 +196,7 @@ def test_non_numeric_term_weights_are_reported(fields: dict[str, object], html: 
         "metadata": {"weights_tokenizer": str(collection["model"])},
     }
     Path("in").write_bytes(orjson.dumps(row | fields))
-    outcome = run_in_process("show", "in", *(["--html", "o.html"] if html else ["--weights"]))
+    outcome = run_in_process("show", "in", *(["--html", "o.html"] if html else ["--term-weights"]))
     assert_one_line(outcome, 1, "passage 'a': its weights must be a list of numbers")
 
 
@@ -221,12 +221,12 @@ def test_control_characters_are_escaped_where_texts_are_shown(
     Path("table").write_bytes(f"a\tb {ESCAPES}\n".encode())
     if color:
         monkeypatch.setenv("FORCE_COLOR", "1")
-    for call in ("show in", "show table", "show in --weights", f"show in --preset mlm --model {model}"):
+    for call in ("show in", "show table", "show in --term-weights", f"show in --preset mlm --model {model}"):
         shown = run_successfully(*call.split()).out.decode()
         assert "red" in shown, call
         plain = re.sub("\x1b\\[(0|[0-9]+;48;5;[0-9]+)m", "", shown) if color else shown  # drtk's own colors
         assert CONTROLS.search(plain) is None, call
-    assert "\\x1b[31mred" in run_successfully("show", "in", "--weights").out.decode().replace(" ", "") or color
+    assert "\\x1b[31mred" in run_successfully("show", "in", "--term-weights").out.decode().replace(" ", "") or color
 
 
 def test_control_characters_are_escaped_in_error_messages() -> None:
@@ -297,7 +297,7 @@ def test_names_and_texts_cannot_break_a_markdown_page() -> None:
     Path("corpus").write_bytes(b"".join(orjson.dumps(row) + b"\n" for row in corpus))
     texts = ["--qrels", "qrels", "--queries", "queries", "--corpus", "corpus"]
     page = run_successfully(
-        "compare", *runs, *texts, "--format", "markdown", "--moved", "1", "--title", "<u>*T*"
+        "compare", *runs, *texts, "--format", "markdown", "--moved", "1", "--heading", "<u>*T*"
     ).out.decode()
     run_successfully("report", *runs, *texts, "-o", "out")
     for text in (page, Path("out/report.md").read_text()):

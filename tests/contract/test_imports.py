@@ -15,7 +15,7 @@ from tests.contract.run_drtk import make_environment
 ROOT = Path(drtk.__file__).parent
 # Packages on one line do not import each other; architecture in docs/design.md.
 LAYERS = (
-    ("errors",),
+    ("errors", "renamed"),
     ("records", "registry", "config"),
     ("runtime",),
     ("data",),
@@ -28,7 +28,18 @@ LAYERS = (
     ("cli",),
 )
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
-LIGHT = ("errors", "records", "registry", "config", "runtime.runners", "runtime.streams", "data.jsonl", "cli")
+LIGHT = (
+    "errors",
+    "renamed",
+    "renamed",
+    "records",
+    "registry",
+    "config",
+    "runtime.runners",
+    "runtime.streams",
+    "data.jsonl",
+    "cli",
+)
 LIGHT_MAY_IMPORT = {"drtk", "typer", "orjson"} | set(sys.stdlib_module_names)
 
 

@@ -50,8 +50,8 @@ KILLED = {
         "--depth 1",
     ),
     "train": Killed(
-        "train-retriever {examples.jsonl} --corpus {documents.jsonl} --queries {queries.jsonl} --model {model} --steps 2 "
-        "--save-every 1 --batch 4 --negatives 1 --device cpu -o out",
+        "train-retriever {examples.jsonl} --corpus {documents.jsonl} --queries {queries.jsonl} --model {model} --max-steps 2 "
+        "--save-steps 1 --batch-size 4 --negatives 1 --device cpu -o out",
         "--seed 2",
         every=10,
     ),

@@ -44,10 +44,10 @@ class Killed:
     beside: tuple[str, ...] = ()
 
 
-MINED = "--qrels {many.tsv} --corpus {documents.jsonl} --keep 5 --floor 9"
+MINED = "--qrels {many.tsv} --corpus {documents.jsonl} --negatives 5 --min-negatives 9"
 TEXTS = "--corpus {documents.jsonl} --queries {many.jsonl} --model {crossencoder} --max-length 16"
 KILLED = {
-    "chunk": Killed("--max-words 12 --punkt-mb 0.05 --workers 2", 9000),
+    "chunk": Killed("--max-words 12 --punkt-mb 0.05 --num-workers 2", 9000),
     "doc2query": Killed("--model {writer} --n 1 --max-new-tokens 4", 2000),
     "doc2query --keep": Killed("--model {writer} --n 2 --max-new-tokens 4 --scorer {crossencoder} --keep 0.5", 1200),
     "keep-queries": Killed("--keep 0.5", 60_000, input=queried),
@@ -59,9 +59,9 @@ KILLED = {
     ),
     "rerank": Killed(f"{TEXTS} --depth 2", 1500, input=run),
     "score": Killed(TEXTS, 1500, input=examples),
-    "rerank-queries label": Killed("--queries {asked.jsonl} --index {bm25s} --batch 100", 8000, input=expansions),
+    "rerank-queries label": Killed("--queries {asked.jsonl} --index {bm25s} --batch-size 100", 8000, input=expansions),
     "rerank-queries apply": Killed(
-        "--queries {asked.jsonl} --model {query_reranker} --top 2 --device cpu",
+        "--queries {asked.jsonl} --model {query_reranker} --n-best 2 --device cpu",
         5000,
         journal=".part/choices.jsonl.part.json",
         input=expansions,

@@ -22,7 +22,7 @@ CALLS = {
     "convert-examples.jsonl": "convert examples.jsonl --as examples",
     "fuse-rrf.run": "fuse first.run second.run",
     "fuse-weighted.run": "fuse first.run second.run --method weighted --weights 0.3,0.7",
-    "mine-negatives.jsonl": "mine-negatives first.run --qrels qrels.tsv --policy tevatron --depth 10 --keep 3",
+    "mine-negatives.jsonl": "mine-negatives first.run --qrels qrels.tsv --policy tevatron --depth 10 --negatives 3",
     "eval.txt": "eval one=first.run two=second.run --qrels qrels.tsv",
     "eval-per-query.jsonl": "eval one=first.run --qrels qrels.tsv --per-query --format jsonl --measures RR@10",
     "eval.md": "eval one=first.run two=second.run --qrels qrels.tsv --format markdown --measures nDCG@10",

@@ -23,8 +23,8 @@ SMALL = {
     "EVERY": "3", "GENERATOR_STEPS": "4", "GENERATOR_BATCH": "4", "SAMPLES": "3",
 }  # fmt: skip
 TABLES = ("accuracy.txt", "sweep.txt", "costs.txt")  # written by every run
-SYSTEMS = ["bm25", "reranked", "found.first", "found.concat", "found.oracle", "found.ri", "found.rd"]
-SYSTEMS += ["found.rd+reranked", "found.rd+dense", "dense", "hnsw"]
+SYSTEMS = ["bm25", "reranked", "passages.first", "passages.concat", "passages.oracle", "passages.ri", "passages.rd"]
+SYSTEMS += ["passages.rd+reranked", "passages.rd+dense", "dense", "hnsw"]
 
 
 def made_up(folder: Path) -> Path:
@@ -95,21 +95,21 @@ def check(out: Path, *kinds: str) -> None:
     for system, row in found.items():
         assert 0 <= row["Answer@1"] <= row["Answer@5"] <= row["Answer@20"] <= row["Answer@100"] <= 1, system
     assert found["reranked"]["Answer@100"] == found["bm25"]["Answer@100"]  # only the first five are reordered
-    assert found["found.rd+reranked"]["Answer@100"] == found["found.rd"]["Answer@100"]
+    assert found["passages.rd+reranked"]["Answer@100"] == found["passages.rd"]["Answer@100"]
 
     # Of each kind, the oracle chooses a candidate whose answer comes no later than that of any other choice.
-    labels = [json.loads(line) for line in (out / "found.test.labelled.jsonl").read_text().splitlines()]
+    labels = [json.loads(line) for line in (out / "passages.test.labeled.jsonl").read_text().splitlines()]
     questions = texts(out / "test.jsonl")
     ranks = {
         (row["query_id"], row["kind"], expand_query(questions[row["query_id"]], row["text"])): row["rank"]
         for row in labels
     }
     for kind in kinds:
-        best = texts(out / f"found.oracle.queries/{kind}.jsonl")
+        best = texts(out / f"passages.oracle.queries/{kind}.jsonl")
         expanded = {row["query_id"] for row in labels if row["kind"] == kind}  # the others are searched unexpanded
         assert len(expanded) >= 8
         for way in ("first", "ri", "rd"):
-            chosen = texts(out / f"found.{way}.queries/{kind}.jsonl")
+            chosen = texts(out / f"passages.{way}.queries/{kind}.jsonl")
             assert chosen.keys() == best.keys() == parts["test"]
             assert {id for id, text in chosen.items() if (id, kind, text) in ranks} == expanded
             assert all(ranks[id, kind, best[id]] <= ranks[id, kind, chosen[id]] for id in expanded)
@@ -121,13 +121,13 @@ def test_the_whole_chain_runs_in_miniature(place: Path) -> None:
     out = place / "runs" / "ear"
     assert list(accuracies(out)) == SYSTEMS
     check(out, "sentence")
-    for baseline in ("bm25", "found.first", "found.ri", "reranked"):
+    for baseline in ("bm25", "passages.first", "passages.ri", "reranked"):
         table = (out / f"against.{baseline}.txt").read_text()
         assert all(system in table for system in SYSTEMS), baseline
     sweep = [line.split()[0] for line in (out / "sweep.txt").read_text().splitlines() if ".of-" in line]
     assert sweep == ["ri.of-2", "rd.of-2"]
     costs = (out / "costs.txt").read_text()
-    assert costs.count(" s a question") == 11
+    assert costs.count(" s per question") == 11
     for stage in ("first passages and choose, RD", "fuse the RD runs", "passage re-ranker, RD", "fuse RD with dense"):
         assert f"\n{stage} " in costs, stage
     assert costs.count(" MB") == 3
@@ -165,7 +165,7 @@ def check_generators(out: Path) -> None:
         used = json.loads((out / f"gar.{scorer}.queries" / "meta.json").read_text())["settings"]["model"]
         weights = f"runs/ear/{scorer}"
         assert used == [f"{weights}/sentence", f"sentence={weights}/sentence", f"title={weights}/title"]
-    labels = [json.loads(line) for line in (out / "gar.test.labelled.jsonl").read_text().splitlines()]
+    labels = [json.loads(line) for line in (out / "gar.test.labeled.jsonl").read_text().splitlines()]
     assert [row["kind"] for row in labels] == sorted(
         (row["kind"] for row in labels), key=["sentence", "answer", "title"].index
     )

@@ -38,7 +38,18 @@ def test_training_beats_the_untrained_encoder_and_reloads_to_the_same_vectors(tm
     corpus, queries, examples = write_collection(tmp_path, 160)
     size = ["--layers", "2", "--hidden", "48", "--heads", "4", "--max-length", "64", "--vocab-size", "400"]
     run("init-model", corpus, "-o", str(tmp_path / "start"), *size, "--pooling", "mean")
-    more = ["--steps", "60", "--batch", "16", "--negatives", "1", "--lr", "4e-3", "--temperature", "0.05"]
+    more = [
+        "--max-steps",
+        "60",
+        "--batch-size",
+        "16",
+        "--negatives",
+        "1",
+        "--learning-rate",
+        "4e-3",
+        "--temperature",
+        "0.05",
+    ]
     named = ["--corpus", corpus, "--queries", queries, "--model", str(tmp_path / "start")]
     run("train-retriever", examples, *named, "-o", str(tmp_path / "trained"), *more)
 

@@ -21,8 +21,19 @@ from tests.squad_passages import PIECES, RealCorpus, read_rows, write_real_passa
 pytestmark = pytest.mark.slow
 PRESETS = [name for name in preset_names() if load_preset(name).command == "pretrain"]
 LENGTH = PIECES + 2
-SCHEDULE = ["--steps", "100", "--batch", "16", "--max-length", str(LENGTH), "--warmup", "0.1", "--log-every", "1"]
-SCHEDULE += ["--held-out", "96", "--eval-every", "100"]
+SCHEDULE = [
+    "--max-steps",
+    "100",
+    "--batch-size",
+    "16",
+    "--max-length",
+    str(LENGTH),
+    "--warmup",
+    "0.1",
+    "--log-steps",
+    "1",
+]
+SCHEDULE += ["--held-out", "96", "--eval-steps", "100"]
 WITHOUT_BOTTLENECK = {"mlm", "simlm-table7-mlm", "rom", "corom", "simcse", "simcse-roberta", "crop", "ict"}
 ENDS = 10  # entries that are averaged at either end
 LR = "3e-4"  # SimLM's, which all presets get that are not named here
@@ -56,7 +67,18 @@ def pretrain(*given: str | Path) -> None:
 def start(tmp_path_factory: pytest.TempPathFactory) -> Start:
     folder = tmp_path_factory.mktemp("real")
     real = write_real_passages(folder, paragraphs=300)
-    warm = ["--preset", "mlm", "--steps", "150", "--batch", "32", "--max-length", LENGTH, "--lr", "1e-4"]
+    warm = [
+        "--preset",
+        "mlm",
+        "--max-steps",
+        "150",
+        "--batch-size",
+        "32",
+        "--max-length",
+        LENGTH,
+        "--learning-rate",
+        "1e-4",
+    ]
     pretrain(real.corpus, "--model", real.model, *warm, "-o", folder / "warm")
     return Start(real, folder / "warm")
 
@@ -68,7 +90,11 @@ def test_all_terms_fall_and_the_bottleneck_is_read(
     content = load_preset(preset).content
     weights = {"master": start.real.inv_freq, "master-printed": start.real.tfidf}.get(preset, start.real.bprop)
     given: list[str | Path] = ["--model", start.model, "--preset", preset, "--with", weights, *SCHEDULE]
-    given += ["--lr", RATES.get(preset, LR), *(["--generator", start.model] if "generator" in content else [])]
+    given += [
+        "--learning-rate",
+        RATES.get(preset, LR),
+        *(["--generator", start.model] if "generator" in content else []),
+    ]
     pretrain(start.real.corpus, *given, "-o", tmp_path / "out")
     entries = [*read_rows(tmp_path / "out" / "log.jsonl")]
     steps, (before, after) = [row for row in entries if "loss" in row], [row for row in entries if "loss" not in row]

@@ -17,7 +17,18 @@ from tests.bm25_data import skip_without_lucene
 pytestmark = pytest.mark.slow
 SIZE = ["--vocab-size", "2500", "--layers", "2", "--hidden", "96", "--heads", "4", "--max-length", "64"]
 TRAINING = [
-    *("--batch", "32", "--steps", "1500", "--lr", "4e-3", "--warmup", "100", "--schedule", "linear"),
+    *(
+        "--batch-size",
+        "32",
+        "--max-steps",
+        "1500",
+        "--learning-rate",
+        "4e-3",
+        "--warmup",
+        "100",
+        "--schedule",
+        "linear",
+    ),
     *(
         "--max-length",
         "48",
@@ -27,7 +38,7 @@ TRAINING = [
         "0.05",
         "--dev-limit",
         "200",
-        "--eval-every",
+        "--eval-steps",
         "500",
     ),
 ]

@@ -20,8 +20,21 @@ from tests.pretraining_setup import PretrainingFiles, write_corpus_with_gaps
 
 pytestmark = [pytest.mark.slow, pytest.mark.gpu]
 GPU = torch.device("cuda")
-SCHEDULE = ["--steps", "6", "--batch", "8", "--max-length", "24", "--lr", "1e-3", "--warmup", "0", "--log-every", "1"]
-SCHEDULE += ["--held-out", "8", "--eval-every", "6", "--device", "cuda", "-q"]
+SCHEDULE = [
+    "--max-steps",
+    "6",
+    "--batch-size",
+    "8",
+    "--max-length",
+    "24",
+    "--learning-rate",
+    "1e-3",
+    "--warmup",
+    "0",
+    "--log-steps",
+    "1",
+]
+SCHEDULE += ["--held-out", "8", "--eval-steps", "6", "--device", "cuda", "-q"]
 STILL = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}  # so that ways of computing can be compared
 
 
@@ -85,8 +98,8 @@ def test_bfloat16_is_the_default_and_keeps_losses_and_weights_in_32_bits(
 @pytest.mark.parametrize("preset", ["mlm", "cotmae", "condenser", "cocondenser"])
 def test_compiled_layers_compute_what_others_do(preset: str, world: PretrainingFiles, tmp_path: Path) -> None:
     exact = ["--precision", "float32", "--trainer", "tf32=false"]
-    compiled = losses(pretrain(world, tmp_path / "compiled", preset, *exact, "--compile", "--micro-batch", "4"))
-    eager = losses(pretrain(world, tmp_path / "eager", preset, *exact, "--micro-batch", "4"))
+    compiled = losses(pretrain(world, tmp_path / "compiled", preset, *exact, "--compile", "--micro-batch-size", "4"))
+    eager = losses(pretrain(world, tmp_path / "eager", preset, *exact, "--micro-batch-size", "4"))
     assert compiled == pytest.approx(eager, rel=1e-3)
     pretrain(world, tmp_path / "both", preset, "--compile")  # with 16 bits too
     from transformers import AutoModel

@@ -21,7 +21,18 @@ from tests.tiny_models import save_tiny_cross_encoder
     "more",
     [
         [],
-        ["--scorer", "rd", "--micro-batch", "2", "--dev", "labelled.jsonl", "--dev-kind", "title", "--eval-every", "2"],
+        [
+            "--variant",
+            "rd",
+            "--micro-batch-size",
+            "2",
+            "--dev",
+            "labelled.jsonl",
+            "--dev-kind",
+            "title",
+            "--eval-steps",
+            "2",
+        ],
     ],
     ids=["ri", "rd measured"],
 )
@@ -29,7 +40,20 @@ def test_two_processes_train_as_one(tmp_path: Path, more: list[str]) -> None:
     label_expansions(write_collection(tmp_path))
     save_tiny_cross_encoder(tmp_path / "model", hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
     call = ["rerank-queries", "train", "labelled.jsonl", "--queries", "queries.jsonl", "--model", "model"]
-    call += ["--batch", "8", "--steps", "6", "--log-every", "1", "--max-length", "32", "--device", "cpu", "-q", *more]
+    call += [
+        "--batch-size",
+        "8",
+        "--max-steps",
+        "6",
+        "--log-steps",
+        "1",
+        "--max-length",
+        "32",
+        "--device",
+        "cpu",
+        "-q",
+        *more,
+    ]
     call += ["--schedule", "linear", "--max-lr", "0.01", "--warmup", "0", "--trainer", "optim=sgd"]
     for name, launcher in (("one", []), ("two", ["torch.distributed.run", "--nproc-per-node", "2", "-m"])):
         command = [sys.executable, "-m", *launcher, "drtk", *call, "-o", name]

@@ -18,26 +18,26 @@ pytestmark = pytest.mark.slow
 QUIET = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 STEPS = 5
 SCHEDULE = [
-    "--steps",
+    "--max-steps",
     str(STEPS),
-    "--batch",
+    "--batch-size",
     "8",
     "--max-length",
     "24",
-    "--lr",
+    "--learning-rate",
     "1e-3",
     "--warmup",
     "0",
-    "--log-every",
+    "--log-steps",
     "1",
 ]
 # Adam makes a step of full size of any gradient, be it rounding alone; with this it does not.
 SCHEDULE += ["--trainer", "adam_epsilon=1e-4"]
-SCHEDULE += ["--held-out", "8", "--eval-every", "5", "--checkpoint-every", "2", "--save-every", "3", "--device", "cpu"]
+SCHEDULE += ["--held-out", "8", "--eval-steps", "5", "--save-steps", "2", "--export-steps", "3", "--device", "cpu"]
 # Token means, a contrast of cached gradients, a generator with a contrast through a batch norm, and one that is trained.
 RUNS = {
-    "mlm": ["--micro-batch", "3"],
-    "cocondenser": ["--micro-batch", "2"],
+    "mlm": ["--micro-batch-size", "3"],
+    "cocondenser": ["--micro-batch-size", "2"],
     "master": [],
     "diffcse-sts-bert": ["--generator", "GENERATOR"],
     "simlm": ["--generator", "", "--set", "generator.mode=joint", "--set", "generator.slot=encoder"],
@@ -104,7 +104,7 @@ def test_a_batch_that_two_processes_cannot_share_is_told_in_one_line(world: Pret
     start = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "drtk"]
     named = ["pretrain", str(world.corpus), "--preset", "mlm", "--model", str(world.model), "-o", str(tmp_path / "m")]
     done = subprocess.run(
-        [*start, *named, "--batch", "7", "--steps", "1", "--max-length", "24", "--device", "cpu"],
+        [*start, *named, "--batch-size", "7", "--max-steps", "1", "--max-length", "24", "--device", "cpu"],
         env=os.environ | {"OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
@@ -112,5 +112,5 @@ def test_a_batch_that_two_processes_cannot_share_is_told_in_one_line(world: Pret
         timeout=600,
     )
     assert done.returncode != 0
-    assert "drtk: --batch 7 cannot be shared by 2 processes" in done.stderr
+    assert "drtk: --batch-size 7 cannot be shared by 2 processes" in done.stderr
     assert not (tmp_path / "m").exists()

@@ -130,13 +130,13 @@ def settings_classes() -> list[type]:
 
 
 def test_steps_replace_epochs_in_every_command() -> None:
-    both = [kind for kind in settings_classes() if {"steps", "epochs"} <= {item.name for item in fields(kind)}]
+    both = [kind for kind in settings_classes() if {"max_steps", "epochs"} <= {item.name for item in fields(kind)}]
     assert {"RetrieverConfig", "RerankerConfig", "PretrainSettings"} <= {kind.__name__ for kind in both}
     for kind in both:
-        with pytest.raises(UsageError, match="--steps and --epochs: choose one"):
-            merge(kind, {}, {"steps": 3, "epochs": 2.0})
-        made: Any = merge(kind, {"steps": 3}, {"epochs": 2.0})
-        assert (made.steps, made.epochs) == (None, 2.0), kind
+        with pytest.raises(UsageError, match="--max-steps and --epochs: choose one"):
+            merge(kind, {}, {"max_steps": 3, "epochs": 2.0})
+        made: Any = merge(kind, {"max_steps": 3}, {"epochs": 2.0})
+        assert (made.max_steps, made.epochs) == (None, 2.0), kind
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
+import numpy as np
 import orjson
 
 from drtk.data.ids import parse_document_id
@@ -26,7 +27,7 @@ GOOD, BAD, GRAY = "#0072b2", "#d55e00", "#8a8a8a"
 SIZE = (7.2, 4.5)  # inches: 864 pixels wide
 MAX_LINES = len(COLORS)
 FORMATS = ("png", "svg", "pdf", "json")
-Numbers = dict[str, Any]  # what a plot shows, as JSON holds it
+Numbers = dict[str, Any]  # the content of a plot, as JSON holds it
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ class PlotInputs:
 
     @property
     def rel(self) -> int:
-        """The grade from which on a document is relevant."""
+        """The lowest relevant grade."""
         return 1 if self.settings.rel is None else self.settings.rel
 
     @property
@@ -53,15 +54,14 @@ class PlotInputs:
 
     def check_count(self, least: int, most: int) -> None:
         """Raise UsageError for fewer or more inputs than the plot can show."""
-        count = len(self.inputs)
-        if not least <= count <= most:
-            wanted = f"{least}" if least == most else f"{least} to {most}"
-            raise UsageError(f"this picture is of {wanted} inputs; there {'is' if count == 1 else 'are'} {count}")
+        if not least <= len(self.inputs) <= most:
+            expected = f"{least}" if least == most else f"{least} to {most}"
+            raise UsageError(f"this plot needs {expected} inputs, got {len(self.inputs)}")
 
     def judgements(self) -> Judgements:
         """Read the judgements. Raises UsageError without `qrels`."""
         if self.qrels is None:
-            raise UsageError("this picture needs judgements: `qrels`")
+            raise UsageError("this plot needs judgements: `qrels`")
         return read_judgements(self.qrels, self.tracker)
 
     def rankings(self, run: NamedRun, judgements: Judgements) -> dict[str, list[str]]:
@@ -72,16 +72,16 @@ class PlotInputs:
 
 
 class Plot:
-    """A kind of plot. takes: settings of drtk plot that have an effect on it"""
+    """A kind of plot. takes: settings and files of drtk plot that have an effect on it"""
 
     takes: ClassVar[frozenset[str]]
 
     def numbers(self, inputs: PlotInputs) -> Numbers:
-        """Compute what is drawn."""
+        """Compute the content of the plot."""
         raise NotImplementedError
 
     def size(self, numbers: Numbers) -> tuple[float, float]:
-        """Return width and height in inches, unless the user sets them."""
+        """Return the default width and height in inches."""
         return SIZE
 
     def draw(self, figure: Any, numbers: Numbers, settings: PlotSettings) -> None:
@@ -111,11 +111,6 @@ def draw_plot(
             raise UsageError(f"`{name}` has no effect on drtk plot {kind}; omit it")
     named = parse_logs(inputs) if kind == "training" else parse_runs(inputs)
     numbers = plot.numbers(PlotInputs(named, qrels, pairs, settings, tracker or InputTracker(), device))
-    return render_plot(plot, numbers, settings, format)
-
-
-def render_plot(plot: Plot, numbers: Numbers, settings: PlotSettings, format: str) -> bytes:
-    """Return a plot in `format`, or its numbers as JSON. The same numbers give the same bytes."""
     if format == "json":
         return orjson.dumps(numbers, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
     width, height = plot.size(numbers)
@@ -124,7 +119,10 @@ def render_plot(plot: Plot, numbers: Numbers, settings: PlotSettings, format: st
 
 
 def render(draw: Callable[[Any], None], size: tuple[float, float], format: str, what: str) -> bytes:
-    """Return a figure of `size` inches, drawn by `draw`. Raises MissingDependency without matplotlib, which `what` needs."""
+    """Return a figure of `size` inches, drawn by `draw`; the same drawing gives the same bytes.
+
+    Raises MissingDependency without matplotlib, which `what` needs.
+    """
     try:
         import matplotlib
         from matplotlib.figure import Figure
@@ -139,19 +137,34 @@ def render(draw: Callable[[Any], None], size: tuple[float, float], format: str, 
         try:
             figure.savefig(target, format=format, metadata=metadata)
         except ValueError as error:  # too small for its content
-            raise DrtkError(f"the picture cannot be drawn: {error}") from error
+            raise DrtkError(f"the plot cannot be drawn: {error}; increase `width` and `height`") from error
     return target.getvalue()
 
 
 def style_axis(axis: Any, title: str = "", *, grid: str = "y") -> None:
     """Set the title, remove the frame, and draw the grid along `grid` (x, y, both or none)."""
     if title:
-        axis.set_title(title, fontsize=13, loc="left")
+        axis.set_title(title, fontsize=12.5, loc="left", wrap=True)
     axis.spines[["top", "right"]].set_visible(False)
     if grid:
         axis.grid(axis=grid, color="#e2e2e2", linewidth=0.8)
     axis.set_axisbelow(True)
     axis.tick_params(labelsize=10.5)
+
+
+def draw_histograms(axis: Any, edges: Sequence[float], counts: Sequence[tuple[str, Sequence[int], str]]) -> None:
+    """Draw overlaid histograms, each normalized to a sum of 1. counts: label, count per bin and color"""
+    for label, values, color in counts:
+        shares = np.array(values, dtype=float) / max(1, sum(values))
+        axis.stairs(shares, edges, fill=True, alpha=0.45, color=color)
+        axis.stairs(shares, edges, color=color, linewidth=1.6, label=label)
+    axis.set_ylabel("share", fontsize=11)
+
+
+def add_legend(figure: Any, handles: Sequence[Any], labels: Sequence[str], *, columns: int = 4) -> None:
+    """Put one legend below all axes, in as many columns as its labels fit into the width of the figure."""
+    columns = min(columns, len(labels), max(1, int(figure.get_size_inches()[0] / (0.11 * max(map(len, labels)) + 0.7))))
+    figure.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False)
 
 
 def shorten(name: str, most: int = 28) -> str:

@@ -26,15 +26,17 @@ from drtk.evaluation.plots.base import (
     Numbers,
     Plot,
     PlotInputs,
+    add_legend,
+    draw_histograms,
     render,
     shorten,
     style_axis,
 )
 from drtk.evaluation.plots.training import draw_steps, set_steps
-from drtk.evaluation.significance import ZERO
+from drtk.evaluation.significance import ZERO, mean_interval
 
 TICKS = (1, 3, 10, 30, 100, 300, 1000)
-BEYOND = "; dotted: more than a run holds"
+BEYOND = "; dotted: beyond the depth of the run"
 
 
 def draw_curve(axis: Any, depths: Sequence[int], values: Sequence[float], deepest: int, **look: Any) -> None:
@@ -63,7 +65,7 @@ def draw_recall(axis: Any, numbers: Numbers) -> None:
     axis.minorticks_off()
     axis.set_ylim(0, 1.02)
     beyond = BEYOND if any(deepest < depths[-1] for deepest in numbers["deepest"].values()) else ""
-    axis.set_xlabel(f"k: documents looked at{beyond}", fontsize=11.5)
+    axis.set_xlabel(f"k: number of documents{beyond}", fontsize=11.5)
 
 
 class RecallCurves(Plot):
@@ -101,12 +103,12 @@ class RecallCurves(Plot):
         )
         axis.legend(frameon=False, loc="lower right")
         title = f"{'Hit rate' if is_hit_rate else 'Recall'} at k, {numbers['queries']:,} queries"
-        style_axis(axis, settings.title or title, grid="both")
+        style_axis(axis, settings.heading or title, grid="both")
 
 
 NAMED = 3  # queries named at each end
 MAX_ID = 24  # characters
-MAX_TICKS = 12  # queries up to which each is named below its bar
+MAX_TICKS = 12  # with up to this many queries, each is named below its bar
 
 
 class Differences(Plot):
@@ -122,13 +124,13 @@ class Differences(Plot):
         inputs.check_count(2, 2)
         measures = parse_measures(inputs.settings.measure or "nDCG@10", rel=inputs.rel)
         if len(measures) != 1 or measures[0].aggregate not in ("mean", "sum"):
-            raise UsageError("`measure`: one measure that every query has a number for")
+            raise UsageError("`measure` must name one measure that has a number for every query")
         judgements = inputs.judgements()
         evaluator = Evaluator(judgements, measures)
         first, second = (evaluator(run.name, inputs.rankings(run, judgements)).per_query for run in inputs.inputs)
         name = measures[0].name
-        found = {query: float(first[query][name]) - float(second[query][name]) for query in judgements}
-        ordered = sorted(found.items(), key=lambda item: (-item[1], item[0]))
+        differences = {query: float(first[query][name]) - float(second[query][name]) for query in judgements}
+        ordered = sorted(differences.items(), key=lambda item: (-item[1], item[0]))
         values = [value for _, value in ordered]
         better, worse = sum(value > ZERO for value in values), sum(value < -ZERO for value in values)
         return {
@@ -153,23 +155,21 @@ class Differences(Plot):
         axis.bar(range(count), values, width=1.0 if count > 60 else 0.85, color=colors)
         axis.axhline(0, color="#444444", linewidth=0.8)
         mean = axis.axhline(numbers["mean"], color="#444444", linewidth=1.2, linestyle=(0, (5, 3)))
-        mean.set_label(f"mean {numbers['mean']:+z.4f}; {numbers['equal']:,} equal")
-        better, worse = (
-            Patch(
-                color=color,
-                label=f"{name} better: {number:,}" + f" ({', '.join(outer[: min(number, NAMED)])})" * (number > 0),
-            )
-            for name, number, outer, color in (
-                (first, numbers["better"], ids, GOOD),
-                (second, numbers["worse"], ids[::-1], BAD),
-            )
-        )
-        figure.legend(handles=[better, worse, mean], loc="outside lower center", frameon=False)
+        sides = [(first, numbers["better"], ids, GOOD), (second, numbers["worse"], ids[::-1], BAD)]
+        labels = [
+            f"{name} better: {number:,}" + f" (most on {', '.join(outer[: min(number, NAMED)])})" * (number > 0)
+            for name, number, outer, _ in sides
+        ]
+        handles = [*(Patch(color=color) for *_, color in sides), mean]
+        add_legend(figure, handles, [*labels, f"mean {numbers['mean']:+z.4f}; {numbers['equal']:,} equal"], columns=1)
+        largest = max(map(abs, values))
+        limit = (1.1 if largest > 1 else min(1.1, 1 / largest) if largest else 1) * (largest or 1)
+        axis.set_ylim(-limit, limit)
         axis.set_xlim(-0.7, count - 0.3)
         axis.set_xticks(range(count) if count <= MAX_TICKS else [], ids if count <= MAX_TICKS else [], rotation=30)
-        axis.set_xlabel(f"{count:,} {'query' if count == 1 else 'queries'}, by difference", fontsize=11.5)
-        axis.set_ylabel(f"{numbers['measure']}: difference", fontsize=11.5)
-        style_axis(axis, settings.title or f"{first} against {second}, query by query")
+        axis.set_xlabel(f"{count:,} {'query' if count == 1 else 'queries'}, sorted by difference", fontsize=11.5)
+        axis.set_ylabel(f"difference in {numbers['measure']}", fontsize=11.5)
+        style_axis(axis, settings.heading or f"{first} minus {second}, query by query")
 
 
 def _shorten_id(id: str, most: int) -> str:
@@ -180,7 +180,7 @@ def _shorten_id(id: str, most: int) -> str:
     return f"{id[: most - 1 - end]}…{id[len(id) - end :]}"
 
 
-MOST_PANELS, BINS = 6, 40
+MAX_PANELS, BINS = 6, 40
 
 
 class ScoreDistributions(Plot):
@@ -190,47 +190,38 @@ class ScoreDistributions(Plot):
 
     def numbers(self, inputs: PlotInputs) -> Numbers:
         """Return {"kinds": [good, other], "panels": {input: {"edges", "good", "other" (counts), "auc", "means"}}}."""
-        inputs.check_count(1, MOST_PANELS)
+        inputs.check_count(1, MAX_PANELS)
         of_examples = [inputs.tracker.peek(item.source).lstrip()[:1] == b"{" for item in inputs.inputs]
         if any(of_examples) and not all(of_examples):
-            raise UsageError("runs and training examples do not go into one picture")
+            raise UsageError("runs and training examples cannot be in one plot; draw two")
         if of_examples[0]:
             if inputs.qrels is not None:
-                raise UsageError("`qrels` does not go with training examples: they name their positives")
+                raise UsageError("`qrels` has no effect on training examples, which name their positives; omit it")
             kinds = ["positives", "negatives"]
             panels = {item.name: _read_example_scores(item, inputs) for item in inputs.inputs}
         else:
-            kinds = ["relevant", "not relevant, or not judged"]
+            kinds = ["relevant", "not relevant or not judged"]
             judgements = inputs.judgements()
             panels = {item.name: _read_run_scores(item, judgements, inputs) for item in inputs.inputs}
         return {"kinds": kinds, "panels": {name: summarize_scores(*scores, name) for name, scores in panels.items()}}
 
     def size(self, numbers: Numbers) -> tuple[float, float]:
-        return SIZE[0], 1.0 + 2.6 * len(numbers["panels"])
+        return SIZE[0], 1.2 + 2.5 * len(numbers["panels"])
 
     def draw(self, figure: Any, numbers: Numbers, settings: PlotSettings) -> None:
-        """Draw overlaid histograms of the scores of both kinds, a panel per input."""
+        """Draw overlaid histograms of both kinds of scores, one panel per input."""
         panels = numbers["panels"]
         axes = figure.subplots(len(panels), 1, squeeze=False)[:, 0]
         good, other = numbers["kinds"]
         for axis, (name, panel) in zip(axes, panels.items(), strict=True):
-            for kind, label, color in (("other", other, BAD), ("good", good, GOOD)):
-                counts = np.array(panel[kind], dtype=float)
-                axis.stairs(counts / counts.sum(), panel["edges"], fill=True, alpha=0.45, color=color)
-                axis.stairs(
-                    counts / counts.sum(),
-                    panel["edges"],
-                    color=color,
-                    linewidth=1.6,
-                    label=f"{label} ({int(counts.sum()):,})",
-                )
-            axis.set_ylabel("share", fontsize=11)
-            axis.set_ylim(0, axis.get_ylim()[1] * 1.35)  # room for the legend
-            style_axis(axis, f"{shorten(name)}: {good} score higher with a chance of {panel['auc']:.3f} (AUC)")
-            axis.legend(frameon=False, fontsize=10.5, loc="upper right", ncols=2)
+            draw_histograms(axis, panel["edges"], [(other, panel["other"], BAD), (good, panel["good"], GOOD)])
+            sizes = f"{sum(panel['good']):,} against {sum(panel['other']):,} scores"
+            auc = f"{panel['auc']:.3f}".removeprefix("0")
+            style_axis(axis, f"{shorten(name)}: AUC {auc} ({sizes})")
         axes[-1].set_xlabel("score", fontsize=11.5)
-        if settings.title:
-            figure.suptitle(settings.title, fontsize=14, fontweight="bold")
+        add_legend(figure, *axes[0].get_legend_handles_labels())
+        if settings.heading:
+            figure.suptitle(settings.heading, fontsize=14, fontweight="bold")
 
 
 def summarize_scores(good: np.ndarray, other: np.ndarray, name: str) -> Numbers:
@@ -296,28 +287,40 @@ def draw_report(
         figure.suptitle(title, fontsize=15, fontweight="bold")
         _draw_measures(axes[0], results, measures)
         draw_recall(axes[1], recall)
+        low = min(min(values) for values in recall["curves"].values())
+        axes[1].set_ylim(bottom=max(0.0, low - 0.05))
         style_axis(axes[1], "Recall at k", grid="both")
         if loss is not None:
             draw_steps(axes[2], loss.steps, loss.values, COLORS[0])
-            axes[2].set_ylim(bottom=0)
             set_steps(axes[2], loss.steps[-1])
             style_axis(axes[2], "Training loss")
-        handles, labels = axes[0].get_legend_handles_labels()
-        figure.legend(
-            handles, labels, loc="outside lower center", ncols=min(8, len(labels)), frameon=False, fontsize=12
-        )
+        add_legend(figure, *axes[1].get_legend_handles_labels(), columns=8)
 
-    path.write_bytes(render(draw, (6.0 * panels, 5.4), "png", "the picture of a report"))
+    path.write_bytes(render(draw, (5.4 * panels, 5.0), "png", "the plot of a report"))
 
 
 def _draw_measures(axis: Any, results: Sequence[Evaluation], measures: Sequence[str]) -> None:
-    width = 0.86 / len(results)
+    """Draw the mean of each measure and system as a point, with its 95% confidence interval over queries."""
+    width = 0.8 / len(results)
     for at, result in enumerate(results):
         places = [group + (at - (len(results) - 1) / 2) * width for group in range(len(measures))]
-        values = [float(result.overall[measure]) for measure in measures]
-        bars = axis.bar(places, values, width * 0.94, label=result.name, color=COLORS[at % len(COLORS)])
-        if len(results) * len(measures) <= 40:
-            axis.bar_label(bars, fmt="%.3f", rotation=90, padding=3, fontsize=9)
+        means = np.array([float(result.overall[measure]) for measure in measures])
+        intervals = [_interval(result, measure) for measure in measures]
+        reach = np.abs(np.array(intervals).T - means)
+        look = {"color": COLORS[at % len(COLORS)], "marker": MARKERS[at % len(MARKERS)], "markersize": 6}
+        axis.errorbar(places, means, reach, linestyle="", capsize=3, **look)
+        for place, mean, (_, high) in zip(places, means, intervals, strict=True):
+            axis.annotate(f"{mean:.3f}", (place, high), (0, 5), textcoords="offset points", rotation=90, fontsize=9,
+                          ha="center", va="bottom")  # fmt: skip
+    for group in range(1, len(measures)):
+        axis.axvline(group - 0.5, color="#e2e2e2", linewidth=0.8)
     axis.set_xticks(range(len(measures)), measures, fontsize=11)
     axis.margins(y=0.18)
-    style_axis(axis, "Measures (higher is better)")
+    style_axis(axis, "Measures, with 95% confidence intervals")
+
+
+def _interval(result: Evaluation, measure: str) -> tuple[float, float]:
+    """Return the confidence interval of a mean over queries; the mean itself where it is undefined."""
+    values = [float(values[measure]) for values in result.per_query.values() if measure in values]
+    mean = float(result.overall[measure])
+    return mean_interval(np.array(values), confidence=0.95) or (mean, mean)

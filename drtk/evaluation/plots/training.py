@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from math import ceil
 from typing import Any, ClassVar
 
+import numpy as np
+
 from drtk.errors import DrtkError
 from drtk.evaluation.config import PLOT_OPTIONS, PlotSettings
 from drtk.evaluation.curves import Curve, read_curve, read_curves
@@ -87,7 +89,7 @@ class TrainingCurves(Plot):
             (lines["on held-out passages"],) = axes[0].plot([], [], color=GRAY, **_DASHED)
         labels = [shorten(name) for name in lines]
         figure.legend(lines.values(), labels, loc="outside lower center", ncols=min(4, len(lines)), frameon=False)
-        figure.suptitle(settings.title or "Training by step", fontsize=14, x=0.02, ha="left")
+        figure.suptitle(settings.heading or "Training by step", fontsize=14, x=0.02, ha="left")
 
 
 def choose_fields(logs: Sequence[Mapping[str, Curve]]) -> list[str]:
@@ -118,9 +120,10 @@ def _select(logs: Mapping[str, Mapping[str, Curve]], field: str) -> Numbers:
 
 
 def draw_steps(axis: Any, steps: Sequence[int], values: Sequence[float], color: str) -> None:
-    """Draw values, faint, and their moving average."""
-    averages = smooth(values)
-    axis.plot(steps, values, color=color, linewidth=1, alpha=0.3)
+    """Draw values, faint, and their moving average in a band of one standard deviation."""
+    averages, deviations = smooth(values)
+    axis.plot(steps, values, color=color, linewidth=0.8, alpha=0.35)
+    axis.fill_between(steps, averages - deviations, averages + deviations, color=color, alpha=0.15, linewidth=0)
     axis.plot(steps, averages, color=color, linewidth=2, marker="o" if len(averages) <= _MAX_DOTS else "", markersize=4)
 
 
@@ -134,8 +137,11 @@ def set_steps(axis: Any, last: int) -> None:
     axis.xaxis.set_major_locator(MaxNLocator(nbins=8, steps=[1, 2, 2.5, 5, 10], integer=True))
 
 
-def smooth(values: Sequence[float]) -> list[float]:
-    """Return each value averaged with its neighbors, a twentieth of all on either side."""
-    reach = len(values) // 20
-    windows = (values[max(0, at - reach) : at + reach + 1] for at in range(len(values)))
-    return [sum(window) / len(window) for window in windows]
+def smooth(values: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
+    """Return mean and standard deviation of each value and its neighbors, a twentieth of all on either side.
+
+    From 8 values on, at least one neighbor on either side is included.
+    """
+    reach = len(values) // 20 or int(len(values) >= 8)
+    windows = [values[max(0, at - reach) : at + reach + 1] for at in range(len(values))]
+    return np.array([np.mean(window) for window in windows]), np.array([np.std(window) for window in windows])

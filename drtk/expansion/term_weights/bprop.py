@@ -193,7 +193,7 @@ class WordAttention:
         self._attention = FirstTokenAttention(
             Path(locate(model)),
             device=device,
-            dtype=settings.dtype,
+            dtype=settings.precision,
             max_length=settings.max_length,
             batch_tokens=settings.batch_tokens,
         )

@@ -27,7 +27,7 @@ def _load(
     weigher = load_term_weighter(Path(locate(model)), method)
     length, budget = settings.max_length, settings.batch_tokens
     return weigher, TermWeightPredictor(
-        weigher, device=device, dtype=settings.dtype, max_length=length, batch_tokens=budget
+        weigher, device=device, dtype=settings.precision, max_length=length, batch_tokens=budget
     )
 
 
@@ -142,4 +142,4 @@ def compute_impacts(places: WordPositions, values: Sequence[float] | Any) -> dic
     values: one number per piece
     """
     excluded = load_function_words()
-    return {word: float(values[head]) for word, head in places.first().items() if word not in excluded}
+    return {word: float(values[head]) for word, head in places.find_first_heads().items() if word not in excluded}

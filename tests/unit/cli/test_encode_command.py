@@ -97,7 +97,7 @@ def write_one(writer: ShardWriter, *given: Any, **options: Any) -> None:
 
 
 def test_the_manifest_tells_how_the_vectors_were_made(place: Path, tmp_path: Path):
-    encode(place, tmp_path / "v", "--store", "float16", "--shard-size", "128")
+    encode(place, tmp_path / "v", "--vector-dtype", "float16", "--shard-size", "128")
     manifest = read_json(tmp_path / "v" / "meta.json")
     assert (manifest["kind"], manifest["dimension"], manifest["dtype"]) == ("embeddings", 32, "float16")
     assert manifest["counts"] == {"passages": 300}

@@ -39,7 +39,7 @@ TOP1 = {"title": "A title", "text": "and a passage"}
 def first_loss(place: Path, output: Path, command: str, source: str, *more: str) -> float:
     """What is logged of the first step, before it changed any weight."""
     named = ["--queries", str(place / "queries.jsonl"), "--model", str(place / "zero"), "--max-length", "24"]
-    once = ["--batch", "8", "--steps", "1", "--log-every", "1", "--device", "cpu", "-o", str(output), "-q"]
+    once = ["--batch-size", "8", "--max-steps", "1", "--log-steps", "1", "--device", "cpu", "-o", str(output), "-q"]
     app([*command.split(), str(place / source), *named, *once, *more], standalone_mode=False)
     return float(json.loads((output / "log.jsonl").read_text().splitlines()[0])["loss"])
 

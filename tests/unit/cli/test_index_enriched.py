@@ -1,4 +1,4 @@
-"""drtk index --expand, --weights and --type impact through the commands: what was added to passages is what is found."""
+"""drtk index --expand, --term-weights and --type impact through the commands: what was added to passages is what is found."""
 
 from __future__ import annotations
 
@@ -142,9 +142,9 @@ def bm25(idf: float, tf: int, length: int, average: float, *, k1: float, b: floa
 def test_weights_are_frequencies_and_the_index_advises_how_to_search_them(engine: str, weights: Path, capfd) -> None:
     if engine == "bm25":
         skip_without_lucene()
-    run_command(capfd, "index", weights, "--type", engine, "--weights", "-o", "i")
+    run_command(capfd, "index", weights, "--type", engine, "--term-weights", "-o", "i")
     assert meta("i")["bm25"] == {"k1": 10.0, "b": 0.9}
-    assert (meta("i")["settings"]["weights"], meta("i")["settings"]["weight_scale"]) == (True, "linear")
+    assert (meta("i")["settings"]["term_weights"], meta("i")["settings"]["weight_scale"]) == (True, "linear")
 
     def expected(k1: float, b: float) -> dict[tuple[str, str], float]:
         rare, common = math.log(2), math.log(1.2)
@@ -167,7 +167,7 @@ def test_weights_are_frequencies_and_the_index_advises_how_to_search_them(engine
 
 def test_the_square_root_scale_advises_its_own_parameters(weights: Path, capfd) -> None:
     # sqrt: rivers 100 * .2 = 20, engines 10; p2: engines 17 (17.3), rivers 7. Lengths 30, 24: average 27, both words common
-    run_command(capfd, "index", weights, "--type", "bm25s", "--weights", "--weight-scale", "sqrt", "-o", "i")
+    run_command(capfd, "index", weights, "--type", "bm25s", "--term-weights", "--weight-scale", "sqrt", "-o", "i")
     assert meta("i")["bm25"] == {"k1": 18.0, "b": 0.7}
     found = columns(run_command(capfd, "search", "i", "queries.jsonl"))
     common = math.log(1.2)
@@ -186,8 +186,10 @@ def test_weights_arrive_by_a_side_file_too(weights: Path, place: Path, capfd) ->
     given = [orjson.loads(line) for line in weights.read_bytes().splitlines()]
     rows(place / "corpus.jsonl", [{"_id": row["_id"], "text": row["text"]} for row in given])
     rows(place / "side.jsonl", [{key: row[key] for key in ("_id", "weights", "metadata")} for row in given])
-    run_command(capfd, "index", weights, "--type", "bm25s", "--weights", "-o", "one")
-    run_command(capfd, "index", "corpus.jsonl", "--with", "side.jsonl", "--type", "bm25s", "--weights", "-o", "two")
+    run_command(capfd, "index", weights, "--type", "bm25s", "--term-weights", "-o", "one")
+    run_command(
+        capfd, "index", "corpus.jsonl", "--with", "side.jsonl", "--type", "bm25s", "--term-weights", "-o", "two"
+    )
     assert (
         run_command(capfd, "search", "one", "queries.jsonl")
         == run_command(capfd, "search", "two", "queries.jsonl")
@@ -198,14 +200,14 @@ def test_weights_arrive_by_a_side_file_too(weights: Path, place: Path, capfd) ->
 def test_titles_without_weights_are_told_and_left_out(weights: Path, place: Path, capfd) -> None:
     given = [orjson.loads(line) | {"title": "violins"} for line in weights.read_bytes().splitlines()]
     rows(place / "titled.jsonl", given)
-    complaints = told(capfd, "index", "titled.jsonl", "--type", "bm25s", "--weights", "-o", "i")
+    complaints = told(capfd, "index", "titled.jsonl", "--type", "bm25s", "--term-weights", "-o", "i")
     assert "2 passages have no 'title_weights', so their titles are not indexed" in complaints
     rows(place / "queries.jsonl", [{"_id": "q", "text": "violins"}])
     assert run_command(capfd, "search", "i", "queries.jsonl") == ""
 
 
 def test_indexes_of_different_scales_are_not_searched_as_one(weights: Path, capfd) -> None:
-    run_command(capfd, "index", weights, "--type", "bm25s", "--weights", "-o", "one")
+    run_command(capfd, "index", weights, "--type", "bm25s", "--term-weights", "-o", "one")
     run_command(capfd, "index", weights, "--type", "bm25s", "-o", "two")
     with pytest.raises(MismatchError, match="its scale of term weights is not that of one"):
         run_command(capfd, "search", "one", "two", "queries.jsonl")
@@ -260,11 +262,11 @@ def test_what_is_no_impact_is_told_with_line_and_id(place: Path, capfd) -> None:
     ("arguments", "complaint"),
     [
         (["--type", "impact", "--expand", "queries"], "`expand`: only supported by indexes of type bm25 and bm25s"),
-        (["--type", "exact", "--weights"], "`weights`: only supported by indexes of type bm25 and bm25s"),
-        (["--type", "bm25s", "--weights", "--expand", "queries"], "added words have no weights"),
+        (["--type", "exact", "--term-weights"], "`term_weights`: only supported by indexes of type bm25 and bm25s"),
+        (["--type", "bm25s", "--term-weights", "--expand", "queries"], "added words have no weights"),
         (["--type", "bm25s", "--expand", "queries,"], "the name of a field is empty"),
-        (["--type", "bm25s", "--weight-scale", "sqrt"], "--weight-scale goes with --weights"),
-        (["--type", "bm25s", "--tokenizer", "m"], "--tokenizer goes with --weights"),
+        (["--type", "bm25s", "--weight-scale", "sqrt"], "--weight-scale goes with --term-weights"),
+        (["--type", "bm25s", "--tokenizer", "m"], "--tokenizer goes with --term-weights"),
     ],
 )
 def test_what_does_not_go_together_is_wrong_usage(arguments: list[str], complaint: str, place: Path, capfd) -> None:
@@ -279,20 +281,20 @@ def test_weights_whose_tokenizer_has_moved_are_read_with_the_one_that_is_named(p
     save_tiny_encoder(place / "other", vocab_size=100)
     rows(place / "c", [{"_id": "p1", "text": "rivers castles"}, {"_id": "p2", "text": "planets"}])
     run_command(capfd, "termweight", "c", "--method", "idf", "--tokenizer", "there", "-o", "w")
-    index = ("index", "w", "--type", "bm25s", "--weights")
+    index = ("index", "w", "--type", "bm25s", "--term-weights")
     run_command(capfd, *index, "-o", "before")
-    shown = run_command(capfd, "show", "--weights", "w")
+    shown = run_command(capfd, "show", "--term-weights", "w")
     with pytest.raises(
-        MismatchError, match=r"weights were made for the word pieces of .*there, not for those of other"
+        MismatchError, match=r"the weights are for the word pieces of .*there, which differ from those of other"
     ):
         run_command(capfd, *index, "--tokenizer", "other", "-o", "i")
-    with pytest.raises(MismatchError, match="not for those of other"):
-        run_command(capfd, "show", "--weights", "w", "--tokenizer", "other")
+    with pytest.raises(MismatchError, match="differ from those of other"):
+        run_command(capfd, "show", "--term-weights", "w", "--tokenizer", "other")
     (place / "there").rename(place / "moved")
-    for call in ((*index, "-o", "i"), ("show", "--weights", "w")):
+    for call in ((*index, "-o", "i"), ("show", "--term-weights", "w")):
         with pytest.raises(DrtkError, match="there: no such folder; if it was moved, name it with `tokenizer`"):
             run_command(capfd, *call)
-    assert run_command(capfd, "show", "--weights", "w", "--tokenizer", "moved") == shown
+    assert run_command(capfd, "show", "--term-weights", "w", "--tokenizer", "moved") == shown
     run_command(capfd, *index, "--tokenizer", "moved", "-o", "after")
     rows(place / "q", [{"_id": "q1", "text": "rivers planets"}])
     found = [run_command(capfd, "search", folder, "q") for folder in ("before", "after")]

@@ -150,7 +150,11 @@ NO_FORMAT = "is not one of 'passages', 'queries', 'qrels', 'run', 'examples'"
     [
         ("evl", "", "no such command 'evl'; did you mean 'eval'? See"),
         ("no-such-command", "", "no such command 'no-such-command'; see"),
-        ("--no-such-option", "", "no such option: --no-such-option; see"),
+        (
+            "--no-such-option",
+            "",
+            "no such option --no-such-option; did you mean --install-completion or --show-completion? See",
+        ),
         ("rerank-queries lable", "rerank-queries", "no such command 'lable'; did you mean 'label'? See"),
         ("rerank-queries label", "rerank-queries label", "missing option '--queries'; see"),
         ("eval --answer x", "eval", "no such option --answer; did you mean --answers? See"),
@@ -176,7 +180,7 @@ def test_a_usage_error_is_one_line_with_status_2(arguments: str, command: str, m
 
 @pytest.mark.parametrize(
     ("setting", "told"),
-    [("steps = 'many'", "--steps: expected int, got 'many'"), ("stepz = 3", "unknown setting 'stepz'")],
+    [("max_steps = 'many'", "--max-steps: expected int, got 'many'"), ("stepz = 3", "unknown setting 'stepz'")],
 )
 @pytest.mark.parametrize("call", ["presets PRESET --check", "train-reranker none --preset PRESET -o none"])
 def test_a_fault_within_a_preset_begins_with_its_place(tmp_path: Path, call: str, setting: str, told: str) -> None:

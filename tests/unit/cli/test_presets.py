@@ -10,7 +10,7 @@ from drtk.errors import UsageError
 
 
 def test_the_list_names_every_preset_with_its_command(capsys):
-    presets(name=None, check=False, quiet=False, verbose=False)
+    presets(name=None, check=False, command=None, quiet=False, verbose=False)
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines] == preset_names()
     for name, line in zip(preset_names(), lines, strict=True):  # the steps of a group have two words
@@ -19,7 +19,7 @@ def test_the_list_names_every_preset_with_its_command(capsys):
 
 def test_a_printed_preset_is_its_file(capsys):
     for name in preset_names():
-        presets(name=name, check=False, quiet=False, verbose=False)
+        presets(name=name, check=False, command=None, quiet=False, verbose=False)
         content = tomllib.loads(capsys.readouterr().out)
         assert content == load_preset(name).content
         assert content["command"]
@@ -27,14 +27,14 @@ def test_a_printed_preset_is_its_file(capsys):
 
 
 def checked(capsys, name: str | None) -> str:
-    presets(name=name, check=True, quiet=False, verbose=False)
+    presets(name=name, check=True, command=None, quiet=False, verbose=False)
     return capsys.readouterr().out
 
 
 def test_all_shipped_presets_pass_their_check_and_say_what_they_need(capsys):
     lines = dict(line.split(": ", 1) for line in checked(capsys, None).splitlines())
     assert list(lines) == preset_names()
-    assert lines["master"] == "good, 8 slots, 8 terms; passages need continuations, neighbours, queries, weights"
+    assert lines["master"] == "good, 8 slots, 8 terms; passages need continuations, neighbors, queries, weights"
     assert lines["simlm"] == "good, 2 slots, 2 terms, a generator; any passages do"
     assert lines["quickstart"] == "good, for drtk train-retriever"
 
@@ -44,7 +44,7 @@ def test_all_shipped_presets_pass_their_check_and_say_what_they_need(capsys):
     [
         ('command = "pretrain"\n', r"mine.toml: has no \[\[objective\]\]"),
         ('command = "pretrain"\n[settings]\nlearning = 1\n', "preset .*mine.toml: unknown setting 'learning'"),
-        ('command = "pretrain"\n[settings]\nlr = "fast"\n', "--lr: expected float, got 'fast'"),
+        ('command = "pretrain"\n[settings]\nlr = "fast"\n', "--learning-rate: expected float, got 'fast'"),
         ('command = "train-retriever"\n[settings]\nloss_ = 1\n', "unknown setting 'loss_'"),
         (
             'command = "train-retriever"\nlr = 1e-5\n',

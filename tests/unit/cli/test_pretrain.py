@@ -29,8 +29,8 @@ from tests.run_commands import run_command
 from tests.tiny_models import save_tiny_encoder
 
 JOINT = ["--set", "generator.mode=joint", "--set", "generator.slot=encoder"]
-QUICK = ["--batch", "6", "--max-length", "24", "--warmup", "0", "--log-every", "1"]
-SCHEDULE = ["--steps", "8", "--checkpoint-every", "2", "--lr", "1e-3"]
+QUICK = ["--batch-size", "6", "--max-length", "24", "--warmup", "0", "--log-steps", "1"]
+SCHEDULE = ["--max-steps", "8", "--save-steps", "2", "--learning-rate", "1e-3"]
 
 
 def arguments(
@@ -110,7 +110,7 @@ def checkpoints(folder: Path) -> list[str]:
 @pytest.mark.parametrize(
     ("preset", "more"),
     [
-        ("mixture-example", ["--held-out", "6", "--eval-every", "4", "--save-every", "6", "--micro-batch", "4"]),
+        ("mixture-example", ["--held-out", "6", "--eval-steps", "4", "--export-steps", "6", "--micro-batch-size", "4"]),
         ("simlm", ["--generator", "GENERATOR", *JOINT, "--trainer", "lr_scheduler_type=cosine"]),
     ],
 )
@@ -121,7 +121,9 @@ def test_a_resumed_run_ends_in_the_weights_of_an_uninterrupted_one(
     output = tmp_path / "failed"
     fail(world, output, 6, cut_off, *more, preset=preset)
     with pytest.raises(MismatchError, match=r"other settings .*\(weight_decay\)"):
-        pretrain(world, output, preset, *SCHEDULE, *more, "--resume", "--weight-decay", "0.5", "--lr", "2e-3")
+        pretrain(
+            world, output, preset, *SCHEDULE, *more, "--resume", "--weight-decay", "0.5", "--learning-rate", "2e-3"
+        )
     with open(Path(f"{output}.part") / "log.jsonl", "a") as log:
         log.write('{"step": 36')  # as a crash while writing leaves it
     pretrain(world, output, preset, *SCHEDULE, *more, "--resume")
@@ -143,18 +145,27 @@ def test_out_of_memory_names_what_to_lower_and_resume_takes_it(
         "--resume continues after step 5"
     )
     assert checkpoints(tmp_path / "m") == ["checkpoint-5", "checkpoint-4"]
-    for more in (["--batch", "3"], ["--warmup", "2"], ["--max-length", "20"], ["--seed", "3"]):
+    for more in (["--batch-size", "3"], ["--warmup", "2"], ["--max-length", "20"], ["--seed", "3"]):
         with pytest.raises(MismatchError, match=rf"other settings or files \({more[0][2:].replace('-', '_')}\)"):
-            pretrain(world, tmp_path / "m", "mlm", *SCHEDULE, "--resume", "--micro-batch", "2", *more)
-    more = ["--resume", "--micro-batch", "2", "--gradient-checkpointing", "--precision", "bfloat16", "--lr", "1e-4"]
+            pretrain(world, tmp_path / "m", "mlm", *SCHEDULE, "--resume", "--micro-batch-size", "2", *more)
+    more = [
+        "--resume",
+        "--micro-batch-size",
+        "2",
+        "--gradient-checkpointing",
+        "--precision",
+        "bfloat16",
+        "--learning-rate",
+        "1e-4",
+    ]
     app(arguments(world, tmp_path / "m", "mlm", *SCHEDULE, *more), standalone_mode=False)
-    assert "micro_batch 2, which was not given" in capsys.readouterr().err
+    assert "micro_batch_size 2, which was not given" in capsys.readouterr().err
     (change,) = read_json(tmp_path / "m" / "meta.json")["changes"]
     assert change["settings"] == {
         "precision": ["auto", "bfloat16"],
         "gradient_checkpointing": [False, True],
-        "micro_batch": [None, 2],
-        "lr": [1e-3, 1e-4],
+        "micro_batch_size": [None, 2],
+        "learning_rate": [1e-3, 1e-4],
     }
     # after step s of 8 the rate of the next is (8 - s) / 8 of the highest, and the new one holds from step 6 on
     rates = [entry["learning_rate"] for entry in entries(tmp_path / "m")]
@@ -164,7 +175,7 @@ def test_out_of_memory_names_what_to_lower_and_resume_takes_it(
 def test_a_run_out_of_memory_continues_and_resumes_with_half_the_micro_batch(
     world: PretrainingFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    pretrain(world, tmp_path / "whole", "qac-cocondenser", *SCHEDULE, "--micro-batch", "3")
+    pretrain(world, tmp_path / "whole", "qac-cocondenser", *SCHEDULE, "--micro-batch-size", "3")
     forward, limit = Network.forward, 3
 
     def limited(self: Network, batch: Any, *given: Any, **named: Any) -> Any:
@@ -194,10 +205,12 @@ def test_out_of_memory_before_the_first_step_is_reported(
 
 def test_a_checkpoint_whose_next_step_fails_is_removed(world: PretrainingFiles, tmp_path: Path):
     message = fail(world, tmp_path / "m", 7, ruin)
-    assert re.match(r"the loss \(mlm\) is nan at step 7, on passages d\S+, d\S+, d\S+ …; a lower --lr or", message)
+    assert re.match(
+        r"the loss \(mlm\) is nan at step 7, on passages d\S+, d\S+, d\S+ …; a lower --learning-rate or", message
+    )
     assert message.endswith("--resume continues after step 4")
     assert checkpoints(tmp_path / "m") == ["checkpoint-4"]
-    pretrain(world, tmp_path / "m", "mlm", *SCHEDULE, "--resume", "--lr", "1e-4")
+    pretrain(world, tmp_path / "m", "mlm", *SCHEDULE, "--resume", "--learning-rate", "1e-4")
     assert [entry["step"] for entry in entries(tmp_path / "m")] == list(range(1, 9))
 
 
@@ -218,7 +231,9 @@ def test_weights_that_are_not_finite_or_exploded_are_not_kept(
     assert "is nan at step 7" in fail(world, tmp_path / "m", 6, burst)
     assert "step 6: a weight is NaN or infinite; no checkpoint is written" in capsys.readouterr().err
     assert checkpoints(tmp_path / "m") == ["checkpoint-4", "checkpoint-2"]
-    assert fail(world, tmp_path / "n", 8, burst).startswith("a weight is NaN or infinite after step 8; a lower --lr")
+    assert fail(world, tmp_path / "n", 8, burst).startswith(
+        "a weight is NaN or infinite after step 8; a lower --learning-rate"
+    )
     assert not (tmp_path / "n" / "model.safetensors").exists()
 
     step = Pretrainer.training_step
@@ -256,8 +271,8 @@ def test_epochs_on_the_command_line_replace_the_steps_of_a_preset(
     rows = len(world.corpus.read_text().splitlines())
     lines = dry_run(world, capfd, "retromae", "--epochs", "0.5")  # the preset has 80,000 steps
     assert f"Training: {round(0.5 * (rows // 6))} steps of 6 passages" in lines
-    with pytest.raises(UsageError, match="--steps and --epochs: choose one"):
-        dry_run(world, capfd, "retromae", "--epochs", "0.5", "--steps", "3")
+    with pytest.raises(UsageError, match="--max-steps and --epochs: choose one"):
+        dry_run(world, capfd, "retromae", "--epochs", "0.5", "--max-steps", "3")
 
 
 def test_a_preset_holds_out_a_tenth_at_most_and_an_option_half(
@@ -266,14 +281,14 @@ def test_a_preset_holds_out_a_tenth_at_most_and_an_option_half(
     rows = len(world.corpus.read_text().splitlines())
     for more, share in (([], 0.1), (["--held-out", "4000"], 0.5)):
         out = int(share * rows)
-        lines = dry_run(world, capfd, "simlm-mlm", "--steps", "1", *more)
+        lines = dry_run(world, capfd, "simlm-mlm", "--max-steps", "1", *more)
         assert f"{rows - out} passages to train on, {out} held out" in lines
 
 
 def test_an_encoder_keeps_how_it_read_titles(world: PretrainingFiles, tmp_path: Path):
     for title, wanted in (("segment", "segment"), ("none", "join")):
         model = tmp_path / title
-        pretrain(world, model, "mlm", "--steps", "1", "--set", f"title={title}")
+        pretrain(world, model, "mlm", "--max-steps", "1", "--set", f"title={title}")
         (start,) = load_towers(str(model), overrides={}, untied=False).values()
         (changed,) = load_towers(str(model), overrides={"title": "sep"}, untied=False).values()
         assert (start.encoding.title, changed.encoding.title) == (wanted, "sep")
@@ -282,7 +297,7 @@ def test_an_encoder_keeps_how_it_read_titles(world: PretrainingFiles, tmp_path: 
 
 
 def test_encoders_of_every_step_load_in_transformers_and_sentence_transformers(world: PretrainingFiles, tmp_path: Path):
-    pretrain(world, tmp_path / "m", "simlm-mlm", "--steps", "2", "--save-every", "1")
+    pretrain(world, tmp_path / "m", "simlm-mlm", "--max-steps", "2", "--export-steps", "1")
     from transformers import AutoModel, AutoTokenizer
 
     folders = [tmp_path / "m" / "step-1", tmp_path / "m"]
@@ -306,8 +321,8 @@ def test_encoders_of_every_step_load_in_transformers_and_sentence_transformers(w
 
 
 def test_cocondenser_starts_from_a_condenser_with_its_head(world: PretrainingFiles, tmp_path: Path):
-    pretrain(world, tmp_path / "one", "condenser", "--steps", "1")
-    start = ["--model", tmp_path / "one", "--steps", "1", "--lr", "0"]
+    pretrain(world, tmp_path / "one", "condenser", "--max-steps", "1")
+    start = ["--model", tmp_path / "one", "--max-steps", "1", "--learning-rate", "0"]
     pretrain(world, tmp_path / "two", "cocondenser", *start)
     before, after = weights_of(tmp_path / "one"), weights_of(tmp_path / "two")
     head = [name for name in before if "readers.safetensors" in name]
@@ -326,7 +341,9 @@ def families(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("family", ["roberta", "modernbert"])
 def test_encoders_of_every_family_are_trained(family: str, families: Path, world: PretrainingFiles, tmp_path: Path):
-    pretrain(world, tmp_path / "m", "simlm-mlm", "--model", families / family, "--steps", "1", "--lr", "1e-2")
+    pretrain(
+        world, tmp_path / "m", "simlm-mlm", "--model", families / family, "--max-steps", "1", "--learning-rate", "1e-2"
+    )
     assert entries(tmp_path / "m")[-1]["held_out_encoder"] < 10
     from transformers import AutoModel
 
@@ -340,11 +357,11 @@ def test_encoders_of_every_family_are_trained(family: str, families: Path, world
 
 
 def test_a_joint_generator_starts_from_its_model_and_is_saved(world: PretrainingFiles, tmp_path: Path):
-    joint = ["--generator", world.generator, *JOINT, "--steps", "1"]
+    joint = ["--generator", world.generator, *JOINT, "--max-steps", "1"]
     layer = "generator.backbone.encoder.layer.0.output.dense.weight"
     saved = {}
     for name, rate in (("still", "0"), ("trained", "1e-2")):
-        pretrain(world, tmp_path / name, "simlm", *joint, "--lr", rate)
+        pretrain(world, tmp_path / name, "simlm", *joint, "--learning-rate", rate)
         saved[name] = load_file(tmp_path / name / "heads" / "readers.safetensors")
     before = load_file(world.generator / "model.safetensors")
     mine = {name.partition("backbone.")[2]: each for name, each in saved["still"].items() if "generator.back" in name}
@@ -373,7 +390,7 @@ def test_contrasts_of_equal_texts_without_dropout_are_reported(
 def rejected(world: PretrainingFiles, folder: Path, preset: str, *more: str | Path, corpus: Path | None = None) -> str:
     """Return the message of a run that is rejected before anything is written."""
     with pytest.raises(DrtkError) as caught:
-        pretrain(world, folder / "m", preset, "--steps", "1", *more, corpus=corpus)
+        pretrain(world, folder / "m", preset, "--max-steps", "1", *more, corpus=corpus)
     assert not (folder / "m").exists()
     message = name_options(str(caught.value))
     assert "\n" not in message
@@ -404,7 +421,7 @@ LACKING: list[tuple[str, Callable[[dict[str, Any]], Any], str]] = [
     (
         "rom",
         lambda row: row["metadata"].update(weights_tokenizer="/other"),
-        ":1: the weights were made for the word pieces of ",
+        ":1: the weights are for the word pieces of ",
     ),
 ]  # fmt: skip
 
@@ -423,7 +440,10 @@ def test_short_passages_are_left_out_and_long_ones_cropped(
         row["text"] = "river" if row["_id"].endswith("#0") else f"{row['text']} " * 40
 
     corpus = change_corpus(world, tmp_path / "c.jsonl", change)
-    app(arguments(world, tmp_path / "m", "mlm", "--steps", "1", "--batch", "2", corpus=corpus), standalone_mode=False)
+    app(
+        arguments(world, tmp_path / "m", "mlm", "--max-steps", "1", "--batch-size", "2", corpus=corpus),
+        standalone_mode=False,
+    )
     short = corpus.read_text().count('"river"')
     assert f"{corpus}: {short} passages of fewer than 3 word pieces are excluded" in capsys.readouterr().err
     counts = read_json(tmp_path / "m" / "meta.json")["counts"]
@@ -435,9 +455,9 @@ def test_a_generator_with_another_vocabulary_or_without_a_head_is_rejected(
 ):
     other = save_tiny_encoder(tmp_path / "other", vocab_size=120)
     message = rejected(world, tmp_path, "simlm", "--generator", other, "--model", other)
-    assert "has no trained language-model head, so it proposes no tokens" in message
+    assert "has no trained masked-LM head, so it proposes no tokens" in message
     assert "untrained" not in capsys.readouterr().err
-    pretrain(world, tmp_path / "warm", "mlm", "--steps", "1", "--model", other)
+    pretrain(world, tmp_path / "warm", "mlm", "--max-steps", "1", "--model", other)
     assert capsys.readouterr().err.count("training starts with a random one") == 1
     message = rejected(world, tmp_path, "simlm", "--generator", tmp_path / "warm")
     assert re.search(r"warm: the generator's vocabulary \(.* is not the encoder's \(", message)
@@ -446,16 +466,20 @@ def test_a_generator_with_another_vocabulary_or_without_a_head_is_rejected(
 def test_a_probe_with_test_queries_only_is_rejected(world: PretrainingFiles, tmp_path: Path):
     (tmp_path / "probe" / "qrels").mkdir(parents=True)
     (tmp_path / "probe" / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\nq1\tab\t1\n")
-    message = rejected(world, tmp_path, "mlm", "--probe", tmp_path / "probe")
+    message = rejected(world, tmp_path, "mlm", "--dev", tmp_path / "probe")
     assert message.endswith("has no qrels/dev.tsv or qrels/train.tsv to choose an encoder by, only test")
 
 
 REJECTED: list[tuple[str, Sequence[str], str]] = [
     ("qac-cotmae", ["--set", "slots.context.masking=rom"], ": masking by 'rom' needs weights"),
     ("simlm", [*JOINT, "--set", "generator.model="], '--generator DIR names one; init = "copy" or "random" begins'),
-    ("simcse", ["--micro-batch", "2", "--set", "projectors.head.kind=bn"], "a projector with batch norm needs"),
-    ("simcse", ["--batch", "1"], "--batch 1 leaves no negatives for the contrastive objective"),
-    ("mlm", ["--batch", "2048"], " passages do not fill one batch of 2,048, set by preset 'mlm'; set --batch "),
+    ("simcse", ["--micro-batch-size", "2", "--set", "projectors.head.kind=bn"], "a projector with batch norm needs"),
+    ("simcse", ["--batch-size", "1"], "--batch-size 1 leaves no negatives for the contrastive objective"),
+    (
+        "mlm",
+        ["--batch-size", "2048"],
+        " passages do not fill one batch of 2,048, set by preset 'mlm'; set --batch-size ",
+    ),
     ("mlm", ["--max-length", "100"], "the models read 64: --max-length 64"),
     ("simlm-mlm", ["--set", "objective.2.reader.layers=9"], "has 4 layers"),
 ]
@@ -478,14 +502,14 @@ def test_a_reader_that_cannot_serve_an_encoder_is_rejected(families: Path, world
 
 def dry_run(world: PretrainingFiles, capfd: pytest.CaptureFixture[str], preset: str, *more: str) -> str:
     paths = [str(world.corpus), "--preset", preset, "--model", str(world.model)]
-    return run_command(capfd, "pretrain", *paths, "--dry-run", "--batch", "6", "--max-length", "32", *more)
+    return run_command(capfd, "pretrain", *paths, "--dry-run", "--batch-size", "6", "--max-length", "32", *more)
 
 
 def test_a_dry_run_prints_terms_slots_parameters_and_tokens(world: PretrainingFiles, capfd: pytest.CaptureFixture[str]):
     rows = len(world.corpus.read_text().splitlines())
     lines = [
         re.sub(r" +", " ", line.strip())
-        for line in dry_run(world, capfd, "simlm-mlm", "--steps", "40", "--held-out", "4").splitlines()
+        for line in dry_run(world, capfd, "simlm-mlm", "--max-steps", "40", "--held-out", "4").splitlines()
     ]
     encoder, decoder = world.stage("simlm-mlm").network.parameters(), "decoder (layers 2, init copy) predicts"
     count = sum(each.numel() for each in encoder)

@@ -35,10 +35,10 @@ REJECTED = {  # additional options and the error message of each command
         "--loss kl --contrastive hinge": "unknown retriever loss 'hinge'; choose from infonce",
         "--loss kl --contrastive kl": "--contrastive kl: learns from a teacher",
         "--contrastive simlm-full": "--contrastive goes with --loss kl or margin-mse",
-        "--alpha 0.5": "--alpha weighs the contrastive loss beside kl or margin-mse",
+        "--contrastive-weight 0.5": "--contrastive-weight weighs the contrastive loss beside kl or margin-mse",
         "--preset simlm-r1 --teacher-temperature 2": "--teacher-temperature goes with --loss kl",
         "--loss margin-mse --mask-false-negatives": "--mask-false-negatives is for the contrastive loss",
-        "--loss kl --alpha 0 --mask-false-negatives": "contrastive loss, which --alpha 0 leaves out",
+        "--loss kl --contrastive-weight 0 --mask-false-negatives": "contrastive loss, which --contrastive-weight 0 leaves out",
         "--temperature-warmup --temperature 1": "--temperature-warmup starts at 1",
         "--temperature-warmup --warmup 0": "--temperature-warmup lasts as long as the learning rate rises",
         "--lora-alpha 4": "--lora-alpha goes with --lora",
@@ -47,8 +47,8 @@ REJECTED = {  # additional options and the error message of each command
         "--aux diffcse --aux-generator qrels.tsv": "qrels.tsv: is a file; expected a model folder",
         "--preset dpr-nq-roberta-shared --aux-rate 0.2": "--aux-rate goes with --aux diffcse",
         "--matryoshka 8 --matryoshka 8": "--matryoshka 8: is given twice",
-        "--negatives 0 --draw shuffle": "--draw is about hard negatives",
-        "--epochs 1 --steps 2": "--steps and --epochs: choose one",
+        "--negatives 0 --negative-sampling shuffle": "--negative-sampling is about hard negatives",
+        "--epochs 1 --max-steps 2": "--max-steps and --epochs: choose one",
         "--preset simlm": "preset 'simlm' is for drtk pretrain",
     },
     "train-reranker": {
@@ -59,29 +59,29 @@ REJECTED = {  # additional options and the error message of each command
         "--loss bce --backward 4": f"--backward {LISTWISE}",
         "--loss bce --negatives 4": f"--negatives {LISTWISE}",
         "--negatives 7 --backward 16": "--backward 16: a query has 8 passages in a step",
-        "--steps 3 --epochs 2": "--steps and --epochs: choose one",
+        "--max-steps 3 --epochs 2": "--max-steps and --epochs: choose one",
         "--preset quickstart": "preset 'quickstart' is for drtk train-retriever",
         "--dev dev": "--dev and --dev-run go together",
         "--dev none --dev-run bm25.run": "none: No such file or directory",
         "--dev dev --dev-run none.run": "none.run: No such file or directory",
         "--dev-split test": "--dev-split: goes with --dev",
         "--patience 2": f"--patience {DEV}",
-        "--select nDCG@10": f"--select {DEV}",
+        "--dev-measure nDCG@10": f"--dev-measure {DEV}",
         "--corpus hf:x": "hf:x: is read repeatedly, so it must be a file",
         "--trainer gradient_accumulation_steps=2": "gradient_accumulation_steps: cannot be chosen",
     },
     "train-reranker hlatr": {
-        "--another-corpus": "--another-corpus: is not for --kind hlatr",
-        "--select nDCG@10": f"--select {DEV}",
+        "--skip-corpus-check": "--skip-corpus-check: is not for --kind hlatr",
+        "--dev-measure nDCG@10": f"--dev-measure {DEV}",
         "--heads 3": "--heads 3 does not divide --hidden 128",
         "--negatives 3": "--negatives is for --kind crossencoder",
         "--loss bce": "--loss is for --kind crossencoder",
         "--dev-vectors none": "none: No such file or directory",
     },
     "pretrain": {
-        "--probe none": "none: no such folder; a probe is a BEIR folder",
-        "--probe-sts none.tsv": "none.tsv: No such file or directory",
-        "--probe dev --probe-sts qrels.tsv": "--probe and --probe-sts each choose the best encoder",
+        "--dev none": "none: no such folder; a probe is a BEIR folder",
+        "--dev-sts none.tsv": "none.tsv: No such file or directory",
+        "--dev dev --dev-sts qrels.tsv": "--dev and --dev-sts each choose the best encoder",
         "--with none.jsonl": "none.jsonl: No such file or directory",
         "--with hf:x": "hf:x: is read repeatedly, so it must be a file",
         "--generator model": "--generator: preset 'cotmae' has no generator",
@@ -91,7 +91,7 @@ REJECTED = {  # additional options and the error message of each command
         ),
         "--drop nothing": "--drop nothing: no objective or group is called that",
         "--set slots.nowhere.rate=1": "nowhere",
-        "--set settings.lr=1": "--set settings.lr: is an option of its own: --lr",
+        "--set settings.lr=1": "--set settings.lr: no such setting; choose from",
     },
     "rerank-queries train": {
         "--dev none.jsonl": "none.jsonl: No such file or directory",
@@ -140,7 +140,7 @@ REJECTED = {  # additional options and the error message of each command
 LATE = {  # rejected once torch is imported
     "train-retriever": {
         "--loss kl --negatives 0": "--loss kl needs --negatives above 0",
-        "--batch 1 --negatives 0": "--batch 1 with --negatives 0 leaves no negatives",
+        "--batch-size 1 --negatives 0": "--batch-size 1 with --negatives 0 leaves no negatives",
     },
     "pretrain": {"--preset mlm --set slots.passage.rat=0.4": "unknown key 'rat'"},
     "rerank-queries train": {"--kind poem": "labelled.jsonl: holds no candidates of kind 'poem'"},
@@ -171,7 +171,7 @@ def faulty_calls() -> list[tuple[str, str, str]]:
         if "--model" in words:
             found.append((name, call.replace("--model model", "--model ./none"), "./none: no such folder"))
         found.append((name, call.replace("-o out", "-o done"), "done: exists already; --force replaces it"))
-        found.append((name, f"{call} --trainer max_steps=3", "--trainer max_steps: use --steps"))
+        found.append((name, f"{call} --trainer max_steps=3", "--trainer max_steps: use --max-steps"))
         found.append((name, f"{call} --device tpu", "--device tpu: training takes auto, cpu or cuda"))
         if name in ("train-retriever", "train-reranker"):
             message = "bm25.run: seems to hold hits of a TREC run; expected training examples"

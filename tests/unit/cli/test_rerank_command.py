@@ -260,7 +260,7 @@ def test_a_non_finite_score_of_a_list_reranker_is_reported_with_the_query(here: 
 
 
 def test_vectors_of_the_pairs_are_written_beside_the_run(here: Path) -> None:
-    run("rerank", "run", *TEXTS, "--depth", "4", "--vectors", "v", "--store", "float32", "-o", "out")
+    run("rerank", "run", *TEXTS, "--depth", "4", "--vectors", "v", "--vector-dtype", "float32", "-o", "out")
     run("rerank", "run", *TEXTS, "--depth", "4", "-o", "plain")
     assert rankings("out").keys() == rankings("plain").keys()
     assert (here / "v" / "00000.ids").read_text().splitlines()[:2] == ["q0\td0", "q0\td11"]
@@ -270,7 +270,7 @@ def test_vectors_of_the_pairs_are_written_beside_the_run(here: Path) -> None:
     scorer = CrossEncoderScorer("model")
     passages, queries, _ = make_collection(60)
     pair = (queries[20]["text"], f"{passages[31]['title']} {passages[31]['text']}")  # 20 * 7 + 11 = 151 = 31 of 60
-    [expected] = scorer.scores_and_vectors(scorer.prepare([pair]))[1]
+    [expected] = scorer.scores_and_vectors(scorer.tokenize([pair]))[1]
     np.testing.assert_allclose(found.load_vectors(found.find_rows("q20", ["d31"]))[0], expected, atol=5e-5)
     with pytest.raises(MismatchError, match="v: contains vectors of pairs; expected vectors of passages"):
         run("index", "v", "--type", "exact", "-o", "index")
@@ -306,7 +306,7 @@ def test_a_list_re_ranker_is_trained_and_used_from_vectors_alone(here: Path, cap
     (here / "dev" / "qrels").mkdir(parents=True)
     (here / "dev" / "qrels" / "dev.tsv").symlink_to(here / "qrels.tsv")
     call = ["train-reranker", "run", "--vectors", "v", "--qrels", "qrels.tsv", "--preset", "hlatr", "--device", "cpu"]
-    call += "--depth 10 --batch 20 --steps 60 --layers 1 --eval-every 20 --log-every 10 --dev dev --dev-run run".split()
+    call += "--depth 10 --batch-size 20 --max-steps 60 --layers 1 --eval-steps 20 --log-steps 10 --dev dev --dev-run run".split()
     run(*call, "-o", "h")
     log = [json.loads(line) for line in (here / "h" / "log.jsonl").read_text().splitlines()]
     losses = [entry["loss"] for entry in log if "loss" in entry]
@@ -331,13 +331,13 @@ def test_a_list_re_ranker_is_trained_and_used_from_vectors_alone(here: Path, cap
         "--logits",
         "--max-length 30",
         "--batch-tokens 7",
-        "--dtype bfloat16",
-        "--store float32",
+        "--precision bfloat16",
+        "--vector-dtype float32",
     ):
         with pytest.raises(UsageError, match=f"{more.split()[0]}: is for a cross-encoder; h"):
             run("rerank", "run", "--vectors", "v", "--model", "h", *more.split(), "-o", "x")
-    with pytest.raises(UsageError, match="--another-corpus: is for a cross-encoder; h"):
-        run("rerank", "run", "--vectors", "v", "--model", "h", "--another-corpus", "-o", "x")
+    with pytest.raises(UsageError, match="--skip-corpus-check: is for a cross-encoder; h"):
+        run("rerank", "run", "--vectors", "v", "--model", "h", "--skip-corpus-check", "-o", "x")
     capfd.readouterr()
     other = "60 of 60 queries have their documents in another order than in run, whose pairs v holds: a list re-ranker"
     run("rerank", "listed", "--vectors", "v", "--model", "h", "-o", "twice")  # the re-ranked one, in the other's place
@@ -380,9 +380,9 @@ def test_the_presets_list_re_ranker_minds_which_vector_has_which_rank(here: Path
     """The check of docs/methods/hlatr.md, of the preset's sizes and through the command: 12 candidates of each query."""
     run("rerank", "run", *TEXTS, "--vectors", "v", "-o", "out")
     call = ["train-reranker", "run", "--vectors", "v", "--qrels", "qrels.tsv", "--preset", "hlatr", "--device", "cpu"]
-    run(*call, "--batch", "20", "--steps", "2", "-o", "h")
+    run(*call, "--batch-size", "20", "--max-steps", "2", "-o", "h")
     model, vectors = load_list_reranker(here / "h"), PairVectors("v")
-    assert model.shape == ListRerankerConfig(
+    assert model.settings == ListRerankerConfig(
         width=32, depth=100, hidden=128, layers=4, heads=2, feedforward=768, dropout=0.1
     )
     order = [7, 0, 11, 4, 2, 9, 1, 10, 3, 8, 6, 5]
@@ -409,10 +409,10 @@ def test_the_presets_list_re_ranker_minds_which_vector_has_which_rank(here: Path
 
 def test_a_list_training_of_other_settings_is_not_gone_on_from(here: Path) -> None:
     run("rerank", "run", *TEXTS, "--vectors", "v", "-o", "out")
-    call = ["train-reranker", "run", "--vectors", "v", "--qrels", "qrels.tsv", "--device", "cpu", "--batch", "20"]
-    call += ["--steps", "4", "--save-every", "1", "--log-every", "1", "-o", "h"]
+    call = ["train-reranker", "run", "--vectors", "v", "--qrels", "qrels.tsv", "--device", "cpu", "--batch-size", "20"]
+    call += ["--max-steps", "4", "--save-steps", "1", "--log-steps", "1", "-o", "h"]
     with pytest.raises(DrtkError, match="the loss is nan at step"):
-        run(*call, "--preset", "hlatr", "--lr", "1e38", "--trainer", "max_grad_norm=0")
+        run(*call, "--preset", "hlatr", "--learning-rate", "1e38", "--trainer", "max_grad_norm=0")
     assert (here / "h.part" / "meta.json.part").exists()
     (here / "small.toml").write_text(
         'command = "train-reranker"\nsummary = "x"\n[settings]\nkind = "hlatr"\nlayers = 2\n'
@@ -422,14 +422,14 @@ def test_a_list_training_of_other_settings_is_not_gone_on_from(here: Path) -> No
     assert "\n" not in str(fault.value)
     texts = ["train-reranker", "examples.jsonl", *TEXTS, "--device", "cpu", "--negatives", "3", "-o", "h"]
     with pytest.raises(MismatchError, match=r"was begun with other settings or files \(.*kind"):
-        run(*texts, "--preset", "simlm-reranker", "--steps", "4", "--batch", "20", "--resume")
+        run(*texts, "--preset", "simlm-reranker", "--max-steps", "4", "--batch-size", "20", "--resume")
 
 
 def test_queries_without_a_positive_are_counted_and_none_at_all_is_a_fault(
     here: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     run("rerank", "run", *TEXTS, "--depth", "3", "--vectors", "v", "-o", "out")
-    call = "train-reranker run --vectors v --kind hlatr --depth 3 --device cpu --steps 1 --batch 8".split()
+    call = "train-reranker run --vectors v --kind hlatr --depth 3 --device cpu --max-steps 1 --batch-size 8".split()
     # the judged one stands at rank 1 + query % 5: for 24 of 60 queries that is rank 4 or 5
     assert "left out 24 queries without a positive among their first 3 documents" in warnings_of(
         capfd, *call, "--qrels", "qrels.tsv", "-o", "h"
@@ -439,7 +439,7 @@ def test_queries_without_a_positive_are_counted_and_none_at_all_is_a_fault(
     (here / "some.tsv").write_text("".join(judged[:41]))  # a header, and 40 of 60 queries, of which 16 rank 4 or 5
     assert "left out 20 of 60 queries without a judgment" in warnings_of(capfd, *call, "--qrels", "some.tsv", "-o", "s")
     counts = read_json(here / "s" / "meta.json")["counts"]
-    assert [counts[name] for name in ("lists", "without a positive", "without a judgement")] == [24, 16, 20]
+    assert [counts[name] for name in ("lists", "without a positive", "without a judgment")] == [24, 16, 20]
     # measured are all 60, of which 36 are learned from
     (here / "dev" / "qrels").mkdir(parents=True)
     (here / "dev" / "qrels" / "dev.tsv").symlink_to(here / "qrels.tsv")
@@ -451,7 +451,7 @@ def test_queries_without_a_positive_are_counted_and_none_at_all_is_a_fault(
         run(*call, "--qrels", "none.tsv", "-o", "g")
 
 
-SCORED = "mine-negatives run --qrels qrels.tsv --scorer model --ce-max 0.9 --floor 0 --corpus corpus.jsonl --queries queries.jsonl"
+SCORED = "mine-negatives run --qrels qrels.tsv --scorer model --ce-max 0.9 --min-negatives 0 --corpus corpus.jsonl --queries queries.jsonl"
 SCORING = {
     "score": ["score", "examples.jsonl", *TEXTS],
     "rerank": ["rerank", "run", *TEXTS],
@@ -488,7 +488,7 @@ def test_an_ensemble_is_the_sum_of_z_normalised_scores(here: Path) -> None:
         ("c", pytest.approx(0.163985, abs=2e-6)),
         ("a", pytest.approx(-0.925820, abs=2e-6)),
     ]
-    assert FuseSettings(method="zscore").normalize == "minmax"  # which the method overrules
+    assert FuseSettings(method="zscore").norm == "minmax"  # which the method overrules
 
 
 def test_an_ensemble_goes_by_what_was_scored_however_long_the_run(

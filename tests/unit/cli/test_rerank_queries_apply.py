@@ -36,7 +36,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ]
     source = write_rows(folder / "taught.jsonl", taught)
     call = f"rerank-queries train {source} --queries {folder}/queries.jsonl --model {save_tiny_encoder(folder / 'encoder')} -q"
-    more = "--max-length 24 --device cpu --steps 200 --schedule linear --max-lr 2e-3 --warmup 10 --batch 8"
+    more = "--max-length 24 --device cpu --max-steps 200 --schedule linear --max-lr 2e-3 --warmup 10 --batch-size 8"
     app([*f"{call} {more} -o {folder}/planted".split()], standalone_mode=False)
     return folder
 
@@ -77,7 +77,7 @@ def test_a_model_with_planted_knowledge_reaches_the_oracle_end_to_end(
 
 
 def test_candidates_are_ordered_by_rising_estimates(place: Path, tmp_path: Path) -> None:
-    folder = call(place, tmp_path / "all", "--model", str(place / "planted"), "--top", "4")
+    folder = call(place, tmp_path / "all", "--model", str(place / "planted"), "--n-best", "4")
     for row in read_rows(folder / "choices.jsonl"):
         assert row["estimates"] == sorted(row["estimates"])
         assert row["ranks"] == [1, 2, 101, 101]
@@ -116,7 +116,9 @@ def test_several_queries_of_a_question_are_written_by_their_place_searched_and_f
 ) -> None:
     rows = [row for row in read_rows(place / "labelled.jsonl") if row["kind"] == "title"]
     rows = [row for row in rows if not (row["query_id"] == "q1" and row["made"] != "good")]  # one candidate alone
-    folder = call(place, tmp_path / "out", "--select", "oracle", "--top", "3", source=write_rows(tmp_path / "in", rows))
+    folder = call(
+        place, tmp_path / "out", "--select", "oracle", "--n-best", "3", source=write_rows(tmp_path / "in", rows)
+    )
     names = ["title.1.jsonl", "title.2.jsonl", "title.3.jsonl"]
     assert sorted(path.name for path in folder.glob("title*")) == names
     files = [{row["_id"]: row["expansion"] for row in read_rows(folder / name)} for name in names]
@@ -239,7 +241,7 @@ def test_a_question_without_candidates_of_a_kind_or_of_any_is_asked_alone(
     asked = {line.split()[0]: line.split()[2] for line in (tmp_path / "bm25").open()}
     assert {line.split()[0] for line in (tmp_path / "run").open()} == set(asked) | {"q1"}
     # of several places the question alone takes the first
-    folder = call(place, tmp_path / "two", "--select", "first", "--top", "2", source=tmp_path / "in")
+    folder = call(place, tmp_path / "two", "--select", "first", "--n-best", "2", source=tmp_path / "in")
     found = [{row["_id"]: row["text"] for row in read_rows(folder / f"title.{at}.jsonl")} for at in (1, 2)]
     assert found[0]["q9"] == "which thing was meant9 ?"
     assert list(found[1]) == ["q1"]
@@ -265,9 +267,18 @@ def test_a_model_for_each_kind_and_an_index_where_first_passages_are_missing(
     place: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     train = f"rerank-queries train {place}/labelled.jsonl --queries {place}/queries.jsonl --model {place}/encoder -q"
-    more = f"--device cpu --scorer rd --max-length 32 --steps 2 --batch 4 -o {tmp_path}/rd"
+    more = f"--device cpu --variant rd --max-length 32 --max-steps 2 --batch-size 4 -o {tmp_path}/rd"
     app([*f"{train} {more}".split()], standalone_mode=False)
-    named = ["--model", f"title={tmp_path / 'rd'}", "--model", str(place / "planted"), "--device", "cpu", "--top", "4"]
+    named = [
+        "--model",
+        f"title={tmp_path / 'rd'}",
+        "--model",
+        str(place / "planted"),
+        "--device",
+        "cpu",
+        "--n-best",
+        "4",
+    ]
     known = call(place, tmp_path / "known", *named)
     bare = [
         {key: value for key, value in row.items() if key not in ("top1", "rank")}
@@ -352,7 +363,7 @@ def test_a_run_that_was_cut_short_goes_on_to_the_same_files(
         (["--select", "first", "--model", "x"], UsageError, "--model and --select scorer go together"),
         (["--model", "a", "--model", "b"], UsageError, "--model: two are for all kinds"),
         (["--model", "title=a", "--model", "title=b"], UsageError, "--model: two are for kind title"),
-        (["--select", "concat", "--top", "2"], UsageError, "`top` 2: `select` concat has one query"),
+        (["--select", "concat", "--n-best", "2"], UsageError, "`n_best` 2: `select` concat has one query"),
         (["--select", "first", "--max-clauses", "9"], UsageError, "--max-clauses goes with --select concat"),
         (["--select", "first", "--index", "x"], UsageError, "--index and --corpus go with --model"),
         (["--model", "x", "--k1", "2"], UsageError, "--k1 goes with --index"),

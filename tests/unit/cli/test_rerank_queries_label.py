@@ -104,7 +104,7 @@ def test_lucene_gives_the_labels_that_bm25s_gives(lucene: Path, place: Path, tmp
 def test_a_resumed_run_equals_the_uninterrupted_one(
     place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    more = ["--batch", "7"]
+    more = ["--batch-size", "7"]
     whole = label(place, tmp_path / "whole", *more)
     rank = Labeler._label
     done = []

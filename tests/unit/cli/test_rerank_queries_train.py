@@ -19,7 +19,7 @@ from drtk.training.fit import DrtkTrainer
 from tests.expansion_collection import label_expansions, read_rows, write_collection, write_rows
 from tests.tiny_models import save_tiny_cross_encoder, save_tiny_encoder
 
-QUICK = ["--batch", "4", "--max-length", "24", "--device", "cpu", "--max-lr", "2e-2", "--warmup", "20"]
+QUICK = ["--batch-size", "4", "--max-length", "24", "--device", "cpu", "--max-lr", "2e-2", "--warmup", "20"]
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +27,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = write_collection(tmp_path_factory.mktemp("train"))
     label_expansions(folder)
     save_tiny_encoder(folder / "model")
-    train(folder, folder / "ri", "--steps", "2")
+    train(folder, folder / "ri", "--max-steps", "2")
     return folder
 
 
@@ -61,8 +61,8 @@ def distance(mine: dict, theirs: dict) -> float:
 def test_a_killed_training_resumes_to_the_weights_of_an_uninterrupted_one(
     place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    more = ["--steps", "12", "--log-every", "3", "--save-every", "3", "--scorer", "rd", "--eval-every", "3"]
-    more += ["--micro-batch", "2"]
+    more = ["--max-steps", "12", "--log-steps", "3", "--save-steps", "3", "--variant", "rd", "--eval-steps", "3"]
+    more += ["--micro-batch-size", "2"]
     for kind in ("title", "answer"):  # the best weights for each kind are part of the checkpoints
         more += ["--dev", f"{kind}={place / 'labelled.jsonl'}"]
     output = tmp_path / "killed"
@@ -78,8 +78,8 @@ def test_a_killed_training_resumes_to_the_weights_of_an_uninterrupted_one(
         with pytest.raises(RuntimeError, match="power failure"):
             run(place, output, *more)
     assert not (output / "meta.json").exists()
-    with pytest.raises(MismatchError, match=r"other settings .*\(alpha\)"):
-        run(place, output, *more, "--resume", "--alpha", "0.5")
+    with pytest.raises(MismatchError, match=r"other settings .*\(rank_margin\)"):
+        run(place, output, *more, "--resume", "--rank-margin", "0.5")
     run(place, output, *more, "--resume")
     run(place, tmp_path / "whole", *more)
     for kind in ("title", "answer"):
@@ -90,7 +90,7 @@ def test_a_killed_training_resumes_to_the_weights_of_an_uninterrupted_one(
 
 
 def test_the_folder_records_its_input_and_that_lower_is_better(place: Path, tmp_path: Path) -> None:
-    train(place, tmp_path / "rd", "--steps", "1", "--scorer", "rd", "--style", "thesis")
+    train(place, tmp_path / "rd", "--max-steps", "1", "--variant", "rd", "--style", "thesis")
     manifests = [read_json(folder / "meta.json") for folder in (place / "ri", tmp_path / "rd")]
     assert [each["kind"] for each in manifests] == ["model", "model"]
     assert [each["query_reranker"] for each in manifests] == [
@@ -128,7 +128,7 @@ def test_commands_that_expect_higher_scores_reject_the_folder(place: Path, tmp_p
 
 
 def test_the_weights_with_the_lowest_mean_rank_are_kept(place: Path, tmp_path: Path) -> None:
-    more = ["--steps", "20", "--eval-every", "5", "--dev", str(place / "labelled.jsonl"), "--dev-kind", "answer"]
+    more = ["--max-steps", "20", "--eval-steps", "5", "--dev", str(place / "labelled.jsonl"), "--dev-kind", "answer"]
     train(place, tmp_path / "m", *more)
     found = [entry for entry in entries(tmp_path / "m") if "mean rank" in entry]
     best = read_json(tmp_path / "m" / "meta.json")["best"]
@@ -159,7 +159,7 @@ def test_one_training_keeps_the_best_weights_for_each_kind(
 
     monkeypatch.setattr("drtk.query_expansion.train_reranker.MeanRank.__call__", measured)
     files = [f"{kind}={place / 'labelled.jsonl'}" for kind in ("answer", "title")]
-    run(place, tmp_path / "m", "--steps", "6", "--eval-every", "2", "--dev", files[0], "--dev", files[1])
+    run(place, tmp_path / "m", "--max-steps", "6", "--eval-steps", "2", "--dev", files[0], "--dev", files[1])
     meta = read_json(tmp_path / "m" / "meta.json")
     best = {"answer": {"step": 4, "mean rank (answer)": 2.0}, "title": {"step": 2, "mean rank (title)": 1.5}}
     assert (meta["kind"], meta["kinds"], meta["best"]) == ("query re-rankers", ["answer", "title"], best)
@@ -188,13 +188,13 @@ def test_evaluating_with_questions_that_are_trained_on_is_warned_of(
     first = write_rows(tmp_path / "first", [row for row in rows if int(row["query_id"][1:]) < 22])
     devs = [each for kind in ("answer", "title") for each in ("--dev", f"{kind}={dev}")]
     capfd.readouterr()
-    run(place, tmp_path / "m", "--steps", "1", "--dev-queries", str(named), *devs, source=first)
+    run(place, tmp_path / "m", "--max-steps", "1", "--dev-queries", str(named), *devs, source=first)
     message = f"drtk: {dev}: 2 of its 4 questions are in {first} too, so the best weights overfit them"
     assert capfd.readouterr().err.count(message) == 1
 
 
 def test_evaluating_by_kind_is_evaluating_each_kind_alone(place: Path, tmp_path: Path) -> None:
-    labels, more = place / "labelled.jsonl", ["--steps", "2", "--eval-every", "1"]
+    labels, more = place / "labelled.jsonl", ["--max-steps", "2", "--eval-steps", "1"]
     run(place, tmp_path / "both", *more, "--dev", f"answer={labels}", "--dev", f"title={labels}")
     train(place, tmp_path / "one", *more, "--dev", str(labels), "--dev-kind", "answer")
     assert distance(weights(tmp_path / "both" / "answer"), weights(tmp_path / "one")) == 0.0
@@ -208,7 +208,7 @@ def test_a_model_of_one_kind_is_evaluated_with_that_kind(place: Path, tmp_path: 
     turned = [row | {"rank": 102 - row["rank"] if row["kind"] == "title" else row["rank"]} for row in rows]
     dev, more = (
         str(write_rows(tmp_path / "dev.jsonl", turned)),
-        ["--steps", "1", "--eval-every", "1", "--kind", "title"],
+        ["--max-steps", "1", "--eval-steps", "1", "--kind", "title"],
     )
     means = {}
     for name, which in (("default", []), ("title", ["--dev-kind", "title"]), ("answer", ["--dev-kind", "answer"])):
@@ -218,7 +218,7 @@ def test_a_model_of_one_kind_is_evaluated_with_that_kind(place: Path, tmp_path: 
 
 
 def test_the_learning_rate_follows_the_inverse_square_root(place: Path, tmp_path: Path) -> None:
-    train(place, tmp_path / "m", "--steps", "8", "--log-every", "1", "--max-lr", "2e-3", "--warmup", "4")
+    train(place, tmp_path / "m", "--max-steps", "8", "--log-steps", "1", "--max-lr", "2e-3", "--warmup", "4")
     rates = {entry["step"]: entry["learning_rate"] for entry in entries(tmp_path / "m")}
     assert sorted(rates) == [*range(1, 9)]
     for step, rate in rates.items():  # 2e-3 min(t^-.5, t 4^-1.5), whose peak, 1e-3, is that of step 4
@@ -229,13 +229,13 @@ def test_the_learning_rate_follows_the_inverse_square_root(place: Path, tmp_path
 def test_a_preset_of_the_thesis_peaks_at_2e_5(place: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     call = ["rerank-queries", "train", str(place / "labelled.jsonl"), "--queries", str(place / "queries.jsonl")]
     call += ["--model", str(place / "model"), "--device", "cpu", "--preset", "ear-ri", "--max-length", "24"]
-    app([*call, "--steps", "3", "--log-every", "1", "-o", str(tmp_path / "m")], standalone_mode=False)
+    app([*call, "--max-steps", "3", "--log-steps", "1", "-o", str(tmp_path / "m")], standalone_mode=False)
     rates = [entry["learning_rate"] for entry in entries(tmp_path / "m")]
     assert rates == pytest.approx([2e-9, 4e-9, 6e-9])  # 2e-3 * t * 1e-6
     said = capfd.readouterr().err
     assert "training ends after 3 of 10,000 steps of `warmup`" in said.replace("--warmup", "`warmup`")
     settings = read_json(tmp_path / "m" / "meta.json")["settings"]
-    assert (settings["max_lr"], settings["alpha"], settings["max_rank"], settings["skip_ties"]) == (
+    assert (settings["max_lr"], settings["rank_margin"], settings["max_rank"], settings["skip_ties"]) == (
         2e-3,
         0.01,
         101,
@@ -246,7 +246,7 @@ def test_a_preset_of_the_thesis_peaks_at_2e_5(place: Path, tmp_path: Path, capfd
 def test_a_factor_taken_for_a_rate_is_warned_about(
     place: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    train(place, tmp_path / "m", "--steps", "1", "--schedule", "linear", "--max-lr", "2e-3", "--warmup", "0")
+    train(place, tmp_path / "m", "--max-steps", "1", "--schedule", "linear", "--max-lr", "2e-3", "--warmup", "0")
     assert "a learning rate of 0.002 destroys an encoder" in capfd.readouterr().err
 
 
@@ -256,7 +256,7 @@ def test_the_head_of_a_cross_encoder_changes_its_sign(
     from drtk.models.cross_encoder import CrossEncoderScorer
 
     save_tiny_cross_encoder(tmp_path / "other")
-    named = ("--steps", "1", "--model", str(tmp_path / "other"), "--max-lr", "0", "--warmup", "1")
+    named = ("--max-steps", "1", "--model", str(tmp_path / "other"), "--max-lr", "0", "--warmup", "1")
     app(arguments(place, tmp_path / "m", *named), standalone_mode=False)
     assert "the sign of its head is changed" in capfd.readouterr().err
     theirs = CrossEncoderScorer(str(tmp_path / "other"), device="cpu", logits=True)([("which gardens", "rivers")])
@@ -275,7 +275,7 @@ def test_the_head_of_a_cross_encoder_changes_its_sign(
     ("more", "message"),
     [
         (["--depth", "99"], "`depth` 99: .*labelled.jsonl was labelled with `depth` 100"),
-        (["--micro-batch", "3"], "`micro_batch` 3: does not divide the 4 of a device"),
+        (["--micro-batch-size", "3"], "`micro_batch_size` 3: does not divide the 4 of a device"),
     ],
 )
 def test_options_that_contradict_the_data_are_rejected(

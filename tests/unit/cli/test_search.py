@@ -67,7 +67,7 @@ def test_empty_queries_are_counted_in_the_manifest(bm25, capfd):
 
 def test_small_batches_give_the_same_run(bm25, capfd):
     run = run_command(capfd, "search", "bm25", "queries.jsonl")
-    assert run_command(capfd, "search", "queries.jsonl", "bm25", "--batch", "1") == run
+    assert run_command(capfd, "search", "queries.jsonl", "bm25", "--batch-size", "1") == run
 
 
 def test_by_source_ranks_documents(bm25, capfd):

@@ -59,7 +59,7 @@ def made_model(folder, program, settings=None, **facts):
 def test_a_model_is_told_in_words_and_nothing_is_raw(tmp_path):
     encoding = {"pooling": ["mean"], "normalize": True, "query_prompt": "", "truncate": None}
     folder = made_model(
-        tmp_path / "m", "train-retriever", {"lr": 0.1, "matryoshka": []}, encoding=encoding, towers=None
+        tmp_path / "m", "train-retriever", {"learning_rate": 0.1, "matryoshka": []}, encoding=encoding, towers=None
     )
     (folder / "log.jsonl").write_text("".join(f'{{"step": {n}, "loss": {9 - n}}}\n' for n in range(1, 9)))
     page = describe(str(folder), count=3)
@@ -68,7 +68,7 @@ def test_a_model_is_told_in_words_and_nothing_is_raw(tmp_path):
     assert "training    loss fell from 7.5 to 1.5 in 8 steps.\n" in page
     assert "encoding    pooling=mean  normalize=yes\n" in page
     assert "files       config.json  model.safetensors\n" in page  # the log came after
-    assert "settings    lr=0.1\n" in page
+    assert "settings    learning_rate=0.1\n" in page
     for raw in ("None", "null", "[", "{", "towers"):
         assert raw not in page
 

@@ -82,7 +82,7 @@ def test_what_is_shown_is_what_the_first_epoch_of_training_sees(world: Path, cap
     plan = parse_composition(load_preset("condenser").content, "condenser")
     corpus = TokenCorpus.open(str(world / "corpus.jsonl"), str(world / "model"))
     tokenizer = load_tokenizer(str(world / "model"))
-    settings = merge(PretrainSettings, {"batch": 8, "max_length": 144}, {})
+    settings = merge(PretrainSettings, {"batch_size": 8, "max_length": 144}, {})
     rows = PretrainingData(corpus, plan, settings, tokenizer, 7).dataset()
     by_id = {rows[number].key[-1]: rows[number].slots["passage"] for number in range(32)}
     passages = re.split(r"\n\n", said)[:-1]
@@ -128,7 +128,7 @@ def test_documents_are_shown_where_examples_are_documents(world: Path, capfd: py
 def test_a_preset_may_be_changed_and_a_generator_fills_what_is_replaced(
     world: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    call = f"pretrain {world}/corpus.jsonl --preset mlm --model {world}/model -q -o {tmp_path}/lm --steps 1 --batch 8"
+    call = f"pretrain {world}/corpus.jsonl --preset mlm --model {world}/model -q -o {tmp_path}/lm --max-steps 1 --batch-size 8"
     run_command(capfd, *call.split(), "--max-length", "32")
     every = ["--set", "slots.encoder.rate=1.0", "--set", "slots.decoder.rate=1.0"]
     plain = show(capfd, world, "simlm", "-n", "1", *every)
@@ -152,7 +152,7 @@ def test_colours_are_for_terminals_and_on_demand(
         ("--preset mlm", "--preset needs --model"),
         ("--model m", "--model, --generator and --set go with --preset"),
         ("--set a=b", "--model, --generator and --set go with --preset"),
-        ("--preset mlm --model m --json", "--preset goes with neither --weights, --html nor --json"),
+        ("--preset mlm --model m --json", "--preset goes with neither --term-weights, --html nor --json"),
         ("--preset quickstart --model m", "preset 'quickstart' is for drtk train-retriever"),
     ],
 )

@@ -21,7 +21,7 @@ from tests.qa_collection import QuestionFiles, write_questions
 from tests.run_commands import run_command
 from tests.tiny_models import save_tiny_encoder, save_tiny_generator
 
-QUICK = "--batch 8 --lr 3e-3 --max-length 24 --target-length 8 --device cpu -q"
+QUICK = "--batch-size 8 --learning-rate 3e-3 --max-length 24 --target-length 8 --device cpu -q"
 
 
 def train(place: Path, output: Path, *more: str, examples: str | Path = "examples.jsonl") -> dict[str, Any]:
@@ -53,15 +53,15 @@ def test_a_generator_writes_the_queries_it_memorized(
     more = (
         "--model",
         str(larger),
-        "--steps",
+        "--max-steps",
         "60",
-        "--batch",
+        "--batch-size",
         "20",
-        "--log-every",
+        "--log-steps",
         "20",
         "--warmup",
         "0",
-        "--lr",
+        "--learning-rate",
         "6e-3",
     )
     train(place, tmp_path / "m", *more)
@@ -84,21 +84,21 @@ def test_the_selected_figure_decides_which_weights_are_kept(
         first, second = next(planted)
         return {"rouge1": first, "rouge2": second, "rougeL": 0.0}
 
-    monkeypatch.setattr("drtk.evaluation.answers.rouge", rouge)
-    dev = ["--steps", "3", "--eval-every", "1", "--dev", str(place / "examples.jsonl"), "--dev-limit", "8"]
-    best = train(place, tmp_path / "first", *dev, "--select", "rouge1")["best"]
-    train(place, tmp_path / "second", *dev, "--select", "rouge2")
-    train(place, tmp_path / "two", "--steps", "2")
+    monkeypatch.setattr("drtk.evaluation.answers.compute_rouge", rouge)
+    dev = ["--max-steps", "3", "--eval-steps", "1", "--dev", str(place / "examples.jsonl"), "--dev-limit", "8"]
+    best = train(place, tmp_path / "first", *dev, "--dev-measure", "rouge1")["best"]
+    train(place, tmp_path / "second", *dev, "--dev-measure", "rouge2")
+    train(place, tmp_path / "two", "--max-steps", "2")
     assert best == {"step": 2, "rouge1": 0.9}
     assert equal(tmp_path / "first", tmp_path / "two")
     assert not equal(tmp_path / "first", tmp_path / "second")
     assert GeneratorConfig().best_by == "rougeL"
     assert GeneratorConfig(task="gar-title").best_by == "rouge1"
-    assert GeneratorConfig(task="gar-title", select="loss").best_by == "loss"
+    assert GeneratorConfig(task="gar-title", dev_measure="loss").best_by == "loss"
 
 
 def test_the_folder_says_how_its_input_is_built(place: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    manifest = train(place, tmp_path / "m", "--steps", "2", "--prefix", "ask:", "--title", "none")
+    manifest = train(place, tmp_path / "m", "--max-steps", "2", "--prefix", "ask:", "--title", "none")
     assert (manifest["kind"], manifest["architecture"]) == ("model", "t5")
     assert manifest["writing"] == {"prefix": "ask:", "title": "none", "max_length": 24}
     assert manifest["counts"] | {"epochs": 0} == {"pairs": 60, "dev pairs": 0, "steps": 2, "epochs": 0}
@@ -113,7 +113,7 @@ def test_the_folder_says_how_its_input_is_built(place: Path, tmp_path: Path, cap
     with pytest.raises(MismatchError, match="was trained with `title` 'none'; 'join' contradicts it"):
         generate("--title", "join")
     call = f"{place}/examples.jsonl --corpus {place}/corpus.jsonl --queries {place}/queries.jsonl --model {tmp_path}/m"
-    app(["train-generator", *call.split(), "-o", str(tmp_path / "n"), "--steps", "1", "--batch", "8", "-q"],
+    app(["train-generator", *call.split(), "-o", str(tmp_path / "n"), "--max-steps", "1", "--batch-size", "8", "-q"],
         standalone_mode=False)  # fmt: skip
     assert read_json(tmp_path / "n" / "meta.json")["writing"] == manifest["writing"]
 
@@ -126,11 +126,20 @@ def test_passages_with_queries_train_like_their_examples(place: Path, tmp_path: 
 
     def train_on(content: str, *more: str) -> None:
         enriched.write_text(content)
-        call = [str(enriched), "--model", f"{place}/t5", "-o", str(tmp_path / "direct"), *QUICK.split(), "--steps", "3"]
+        call = [
+            str(enriched),
+            "--model",
+            f"{place}/t5",
+            "-o",
+            str(tmp_path / "direct"),
+            *QUICK.split(),
+            "--max-steps",
+            "3",
+        ]
         app(["train-generator", *call, *more], standalone_mode=False)
 
     train_on("\n".join(lines) + "\n")
-    train(place, tmp_path / "looked-up", "--steps", "3")
+    train(place, tmp_path / "looked-up", "--max-steps", "3")
     assert equal(tmp_path / "direct", tmp_path / "looked-up")
     with pytest.raises(DrtkError, match='no passage has "queries"; for training examples give `corpus`'):
         train_on((place / "corpus.jsonl").read_text(), "--force")
@@ -148,7 +157,7 @@ def test_a_bart_model_trains_too(place: Path, tmp_path: Path) -> None:
     tokens = {"pad_token_id": pad, "bos_token_id": end, "eos_token_id": end, "decoder_start_token_id": end}
     config = BartConfig(vocab_size=len(tokenizer), d_model=32, max_position_embeddings=64, **sizes, **tokens)
     save_generation_model(BartForConditionalGeneration(config), tokenizer, tmp_path / "bart")
-    more = "--steps 24 --log-every 4 --dev-share 0.3 --select loss --target-length 99"
+    more = "--max-steps 24 --log-steps 4 --dev-share 0.3 --dev-measure loss --target-length 99"
     manifest = train(place, tmp_path / "m", "--model", str(tmp_path / "bart"), *more.split())
     losses = [entry["loss"] for entry in entries(tmp_path / "m", "loss")]
     assert losses[-1] < 0.9 * losses[0]
@@ -163,7 +172,7 @@ def test_models_and_shares_that_cannot_be_used_are_rejected(place: Path, tmp_pat
     ):
         with pytest.raises(MismatchError, match=message):
             train(place, tmp_path / "m", "--model", str(model))
-    with pytest.raises(UsageError, match=r"`prefix` is .* tokens long and leaves nothing of `max_length` 24"):
+    with pytest.raises(UsageError, match=r"`prefix`: its .* tokens leave none of `max_length` 24"):
         train(place, tmp_path / "m", "--prefix", "river," * 30)
     with pytest.raises(DrtkError, match=r"examples.jsonl: no pairs to evaluate with at this `dev_share`"):
         train(place, tmp_path / "m", "--dev-share", "0")
@@ -182,7 +191,7 @@ def train_gar(
 ) -> dict[str, Any]:
     files = [] if task == "gar-answer" else ["--run", str(asked.run), "--corpus", str(asked.corpus)]
     call = ["train-generator", str(asked.questions), "--task", task, "--model", f"{place}/{model}", "-o", str(output)]
-    quick = "--batch 4 --lr 3e-3 --max-length 16 --target-length 8 --steps 6 --device cpu -q"
+    quick = "--batch-size 4 --learning-rate 3e-3 --max-length 16 --target-length 8 --max-steps 6 --device cpu -q"
     app([*call, *files, *quick.split(), *more], standalone_mode=False)
     return read_json(output / "meta.json")
 
@@ -286,8 +295,8 @@ def test_presets_hold_the_published_figures() -> None:
         task = name.removesuffix("-triviaqa")
         expected = (20, lengths[task]) if name == task else (50, 16 if task == "gar-answer" else 64)
         assert (config.task, config.max_length, config.target_length) == (task, *expected)
-        assert (config.lr, config.weight_decay, config.warmup, config.schedule) == (3e-5, 0.0, 0.0, "linear")
-        assert (config.batch, config.select, config.label_smoothing) == (128, "rouge1", 0.0)
+        assert (config.learning_rate, config.weight_decay, config.warmup, config.schedule) == (3e-5, 0.0, 0.0, "linear")
+        assert (config.batch_size, config.dev_measure, config.label_smoothing) == (128, "rouge1", 0.0)
         assert config.title_mode == "all"
 
 
@@ -311,7 +320,7 @@ def test_no_generator_learns_from_its_own_fold_and_all_learn_from_the_others(
 def test_folds_hold_out_their_own_pairs_and_resume_where_they_stopped(
     asked: QuestionFiles, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    more = ("--folds", "2", "--dev-share", "0.3", "--eval-every", "3", "--save-every", "2", "--log-every", "2")
+    more = ("--folds", "2", "--dev-share", "0.3", "--eval-steps", "3", "--save-steps", "2", "--log-steps", "2")
     step = DrtkTrainer.training_step
 
     def fail(self: Any, *given: Any, **named: Any) -> Any:
@@ -351,7 +360,7 @@ def test_evaluating_with_questions_that_are_trained_on_is_warned_of(
     again[0]["answers"] = []  # cannot be evaluated
     dev = tmp_path / "dev.jsonl"
     dev.write_text("".join(json.dumps(row) + "\n" for row in (*again, {"_id": "new", "text": "new", "answers": ["x"]})))
-    train_gar(asked, place, tmp_path / "m", "--dev", str(dev), "--steps", "1", "--select", "loss")
+    train_gar(asked, place, tmp_path / "m", "--dev", str(dev), "--max-steps", "1", "--dev-measure", "loss")
     assert f"{dev}: 4 of its 5 questions are in {asked.questions} too" in caplog.text
 
 
@@ -374,7 +383,7 @@ def test_data_that_cannot_be_trained_on_is_rejected_in_a_line(
     asked.questions.write_text(plain.replace('"answers": ["', '"answers": ["no '))
     fail(DrtkError, r"no question has a passage with its answer among its hits in .*bm25.run", task="gar-sentence")
     asked.questions.write_text(plain)
-    fail(DrtkError, "pairs do not fill one batch", "--folds", "2", "--batch", "24", task="gar-answer")
+    fail(DrtkError, "pairs do not fill one batch", "--folds", "2", "--batch-size", "24", task="gar-answer")
     fail(DrtkError, r"no pairs to evaluate with at this `dev_share`", "--dev-share", "0", task="gar-answer")
     edit_rows(asked.corpus, lambda rows: [row.update(text="") for row in rows])
     fail(DrtkError, r"passages.jsonl: none of the 72 passages looked up there has a text: is it the right file\?")

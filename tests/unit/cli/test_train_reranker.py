@@ -21,7 +21,7 @@ from tests.tiny_models import make_collection, save_tiny_encoder
 def train(place: Path, output: Path, more: str, *, examples: str | Path = "examples.jsonl") -> dict[str, Any]:
     call = ["train-reranker", str(place / examples), "--corpus", f"{place}/corpus.jsonl", "-o", str(output), "-q"]
     call += ["--queries", f"{place}/queries.jsonl", "--model", f"{place}/crossencoder", "--device", "cpu"]
-    call += ["--batch", "8", "--lr", "1e-3", "--max-length", "32", *more.format(place).split()]
+    call += ["--batch-size", "8", "--learning-rate", "1e-3", "--max-length", "32", *more.format(place).split()]
     app(call if "bce" in more else [*call[:2], "--negatives", "3", *call[2:]], standalone_mode=False)
     return load_file(output / "model.safetensors")
 
@@ -35,7 +35,7 @@ def test_an_encoder_learns_to_rerank_and_worse_weights_are_not_kept(
     place: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     dev = " --dev {0}/dev --dev-run {0}/run --dev-queries 60"
-    encoder = f"--model {save_tiny_encoder(tmp_path / 'encoder')} --steps 100 --lr 4e-3 --log-every 20 --eval-every 50"
+    encoder = f"--model {save_tiny_encoder(tmp_path / 'encoder')} --max-steps 100 --learning-rate 4e-3 --log-steps 20 --eval-steps 50"
     learned = train(place, tmp_path / "m", encoder + dev)
     log = [json.loads(line) for line in (tmp_path / "m" / "log.jsonl").read_text().splitlines()]
     losses = [entry["loss"] for entry in log if "loss" in entry]
@@ -47,7 +47,9 @@ def test_an_encoder_learns_to_rerank_and_worse_weights_are_not_kept(
         standalone_mode=False)  # fmt: skip
     shown = run_command(capfd, "eval", tmp_path / "out", "--qrels", place / "qrels.tsv", "--measures", "RR@10")
     assert f"{best['RR@10']:.4f}" in shown  # the kept weights score what was evaluated
-    kept = train(place, tmp_path / "worse", f"--model {tmp_path}/m --steps 2 --lr 0.5 --eval-every 1" + dev)
+    kept = train(
+        place, tmp_path / "worse", f"--model {tmp_path}/m --max-steps 2 --learning-rate 0.5 --eval-steps 1" + dev
+    )
     assert read_json(tmp_path / "worse" / "meta.json")["best"]["step"] == 0
     assert distance(kept, learned) == 0
 
@@ -59,15 +61,15 @@ def test_micro_batches_take_the_same_steps(place: Path, tmp_path: Path) -> None:
     config |= {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
     (tmp_path / "dry" / "config.json").write_text(json.dumps(config))
     # Plain gradient descent: Adam would turn a difference by rounding into a full step.
-    more = f"--steps 2 --lr 0.01 --model {tmp_path}/dry --warmup 0 --trainer optim=sgd"
+    more = f"--max-steps 2 --learning-rate 0.01 --model {tmp_path}/dry --warmup 0 --trainer optim=sgd"
     whole = train(place, tmp_path / "whole", more)
-    assert distance(whole, train(place, tmp_path / "parts", more + " --micro-batch 2")) < 2e-5
+    assert distance(whole, train(place, tmp_path / "parts", more + " --micro-batch-size 2")) < 2e-5
     assert distance(whole, load_file(tmp_path / "dry" / "model.safetensors")) > 1e-4
 
 
 def test_the_folder_loads_in_sentence_transformers_with_equal_scores(place: Path, tmp_path: Path) -> None:
     library = pytest.importorskip("sentence_transformers")
-    train(place, tmp_path / "m", "--steps 2")
+    train(place, tmp_path / "m", "--max-steps 2")
     meta = read_json(tmp_path / "m" / "meta.json")
     assert (meta["kind"], meta["pairing"]) == ("model", {"title": "colon", "max_length": 32})
     passages, queries, _ = make_collection(60)
@@ -86,7 +88,7 @@ def test_the_folder_loads_in_sentence_transformers_with_equal_scores(place: Path
 
 
 def test_pairs_by_themselves_and_the_first_positive_only(place: Path, tmp_path: Path) -> None:
-    train(place, tmp_path / "m", "--loss bce --batch 80 --epochs 1")
+    train(place, tmp_path / "m", "--loss bce --batch-size 80 --epochs 1")
     # 60 examples of a positive and three negatives: 240 pairs, 3 steps of 80
     assert read_json(tmp_path / "m" / "meta.json")["counts"]["steps"] == 3
     rows = [json.loads(line) for line in (place / "examples.jsonl").read_text().splitlines()]
@@ -95,8 +97,8 @@ def test_pairs_by_themselves_and_the_first_positive_only(place: Path, tmp_path: 
     two = tmp_path / "two.jsonl"
     two.write_text("".join(json.dumps(row) + "\n" for row in rows))
     with pytest.raises(MismatchError, match=r"two\.jsonl:1: the corpus has no 'd999'"):
-        train(place, tmp_path / "n", "--steps 1", examples=two)
-    train(place, tmp_path / "n", "--steps 1 --first-positive", examples=two)
+        train(place, tmp_path / "n", "--max-steps 1", examples=two)
+    train(place, tmp_path / "n", "--max-steps 1 --first-positive", examples=two)
 
 
 @pytest.mark.parametrize(

@@ -101,7 +101,17 @@ def logged(place: Path, output: Path, *more: str, model: str = "one", data: str 
         "cpu",
         "-q",
     ]
-    call += ["--batch", str(count), "--steps", str(EPOCHS), "--log-every", "1", "--lr", "1e-9", *more]
+    call += [
+        "--batch-size",
+        str(count),
+        "--max-steps",
+        str(EPOCHS),
+        "--log-steps",
+        "1",
+        "--learning-rate",
+        "1e-9",
+        *more,
+    ]
     app(call, standalone_mode=False)
     lines = [json.loads(line) for line in (output / "log.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines] == [1, 2, 3]
@@ -171,7 +181,7 @@ def dot(batch: list[Asked]) -> float:
     [
         ((), simlm),
         (("--mask-duplicate-positives",), lambda batch: simlm(batch, masking="duplicates")),
-        (("--mask-false-negatives", "--cache-chunk", "5"), lambda batch: simlm(batch, masking="answers")),
+        (("--mask-false-negatives", "--grad-cache", "5"), lambda batch: simlm(batch, masking="answers")),
         (("--loss", "simlm-paper"), lambda batch: slow.mean(slow.simlm_paper(batch, **COSINE))),
         (("--matryoshka", "8", "--matryoshka", "16"), lambda batch: slow.matryoshka(batch, (8, 16), simlm)),
     ],

@@ -26,12 +26,12 @@ from tests.run_commands import kill_at
 TEXTS = "--corpus {0}/corpus.jsonl --queries {0}/queries.jsonl"
 RUN = "--dev {0}/dev --dev-run {0}/run"
 CALLS = {
-    "retriever": "train-retriever {0}/examples.jsonl --model {0}/encoder --batch 8 --negatives 2 --temperature 0.1 "
+    "retriever": "train-retriever {0}/examples.jsonl --model {0}/encoder --batch-size 8 --negatives 2 --temperature 0.1 "
     + TEXTS,
-    "reranker": "train-reranker {0}/examples.jsonl --model {0}/crossencoder --batch 8 --negatives 3 --max-length 32 "
+    "reranker": "train-reranker {0}/examples.jsonl --model {0}/crossencoder --batch-size 8 --negatives 3 --max-length 32 "
     + TEXTS,
-    "lists": "train-reranker {0}/run --kind hlatr --vectors {0}/vectors --qrels {0}/qrels.tsv --depth 10 --batch 8 --layers 1",
-    "generator": "train-generator {0}/examples.jsonl --model {0}/t5 --batch 8 --max-length 24 --target-length 8 "
+    "lists": "train-reranker {0}/run --kind hlatr --vectors {0}/vectors --qrels {0}/qrels.tsv --depth 10 --batch-size 8 --layers 1",
+    "generator": "train-generator {0}/examples.jsonl --model {0}/t5 --batch-size 8 --max-length 24 --target-length 8 "
     + TEXTS,
 }
 DEV = {
@@ -41,7 +41,7 @@ DEV = {
     "generator": "--dev-share 0.3",
 }
 MEASURE = {"retriever": "dev_nDCG@10", "reranker": "RR@10", "lists": "RR@10", "generator": "rougeL"}
-STEPS = "--steps 6 --log-every 1 --save-every 2 --lr 1e-3 --device cpu -q"
+STEPS = "--max-steps 6 --log-steps 1 --save-steps 2 --learning-rate 1e-3 --device cpu -q"
 
 
 @pytest.fixture(scope="session")
@@ -93,8 +93,8 @@ def failing_at(step: int, error: Exception, *, only: str = "") -> Iterator[None]
 
 FULL = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB.\nGPU 0 has a total capacity")
 RESUMED = {
-    "retriever": "--cache-chunk 5 --temperature-warmup --mask-false-negatives",
-    "reranker": "--r-drop --backward 3 --micro-batch 4",
+    "retriever": "--grad-cache 5 --temperature-warmup --mask-false-negatives",
+    "reranker": "--r-drop --backward 3 --micro-batch-size 4",
     "lists": "",
     "generator": "--schedule cosine",
 }
@@ -104,7 +104,7 @@ RESUMED = {
 def test_an_interrupted_training_resumes_to_the_weights_of_an_uninterrupted_one(
     made: Path, tmp_path: Path, name: str
 ) -> None:
-    more = ("--steps 4", DEV[name], "--eval-every 2", RESUMED[name])
+    more = ("--max-steps 4", DEV[name], "--eval-steps 2", RESUMED[name])
     whole = train(made, name, tmp_path / "whole", *more)
     with failing_at(4, RuntimeError("power failure")), pytest.raises(RuntimeError, match="power failure"):
         train(made, name, tmp_path / "m", *more)
@@ -124,7 +124,7 @@ def test_a_killed_training_resumes(place: Path, tmp_path: Path) -> None:
     kill_at(part / "checkpoints" / "checkpoint-4" / "complete", *arguments(place, "retriever", output))
     assert not output.exists()
     with pytest.raises(MismatchError, match=r"other settings .*\(temperature\)"):  # lr may differ
-        train(place, "retriever", output, "--resume --temperature 0.2 --lr 2e-3")
+        train(place, "retriever", output, "--resume --temperature 0.2 --learning-rate 2e-3")
     with open(part / "log.jsonl", "a") as log:
         log.write('{"step": 11')  # as a crash while writing leaves it
     resumed = train(place, "retriever", output, "--resume")
@@ -177,8 +177,8 @@ def test_a_full_disk_at_a_checkpoint_is_one_line_and_the_previous_checkpoint_is_
 
 @pytest.mark.parametrize("name", ["retriever", "reranker"])
 def test_a_nan_loss_ends_training_and_another_preset_does_not_resume_it(place: Path, tmp_path: Path, name: str) -> None:
-    diverging = "--lr 1e38 --warmup 0 --trainer max_grad_norm=0"
-    with pytest.raises(DrtkError, match=r"the loss is nan at step \d+; a lower `lr`"):
+    diverging = "--learning-rate 1e38 --warmup 0 --trainer max_grad_norm=0"
+    with pytest.raises(DrtkError, match=r"the loss is nan at step \d+; a lower `learning_rate`"):
         train(place, name, tmp_path / "m", diverging)
     assert not (tmp_path / "m").exists()
     with pytest.raises(MismatchError, match=r"was begun with other settings or files \("):
@@ -186,7 +186,7 @@ def test_a_nan_loss_ends_training_and_another_preset_does_not_resume_it(place: P
 
 
 @pytest.mark.parametrize(
-    ("name", "fits", "field"), [("retriever", "20", "`cache_chunk` 16"), ("reranker", "3", "`micro_batch` 2")]
+    ("name", "fits", "field"), [("retriever", "20", "`grad_cache` 16"), ("reranker", "3", "`micro_batch_size` 2")]
 )
 def test_a_step_that_does_not_fit_into_memory_is_repeated_in_smaller_parts(
     place: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str, fits: str, field: str
@@ -201,8 +201,8 @@ def test_a_step_that_does_not_fit_into_memory_is_repeated_in_smaller_parts(
 @pytest.mark.parametrize(
     ("name", "more", "advice"),
     [
-        ("generator", "", "`gradient_checkpointing` or a smaller `batch` may help"),
-        ("reranker", "--micro-batch 1", "`gradient_checkpointing` or a smaller `batch` may help"),
+        ("generator", "", "`gradient_checkpointing` or a smaller `batch_size` may help"),
+        ("reranker", "--micro-batch-size 1", "`gradient_checkpointing` or a smaller `batch_size` may help"),
     ],
 )
 def test_memory_that_never_suffices_is_one_line_and_the_run_resumes(
@@ -224,13 +224,13 @@ def test_memory_that_ends_outside_of_a_step_does_not_halve_the_micro_batch(
 
     monkeypatch.setattr(DrtkTrainer, method, fail)
     with pytest.raises(DrtkError, match="cpu: out of memory at step"):
-        train(made, "reranker", tmp_path / "m", "--micro-batch 4 --eval-every 2", DEV["reranker"])
+        train(made, "reranker", tmp_path / "m", "--micro-batch-size 4 --eval-steps 2", DEV["reranker"])
     assert not list(tmp_path.glob("m.part/checkpoints/micro_batch"))
 
 
 @pytest.mark.parametrize("name", ["retriever", "generator"])
 def test_training_ends_without_improvement(made: Path, tmp_path: Path, name: str) -> None:
-    train(made, name, tmp_path / "m", "--steps 40 --lr 0 --eval-every 1 --patience 2", DEV[name])
+    train(made, name, tmp_path / "m", "--max-steps 40 --learning-rate 0 --eval-steps 1 --patience 2", DEV[name])
     manifest = read_json(tmp_path / "m" / "meta.json")
     first = int(name == "generator")  # which is not evaluated before its first step
     assert (manifest["counts"]["steps"], manifest["best"]["step"]) == (first + 2, first)
@@ -240,21 +240,21 @@ def test_training_ends_without_improvement(made: Path, tmp_path: Path, name: str
     ("name", "more"),
     [
         ("retriever", ""),
-        ("retriever", "--cache-chunk 3 --untied"),
+        ("retriever", "--grad-cache 3 --untied"),
         ("reranker", "--backward 2 --r-drop"),
         ("generator", "--label-smoothing 0.1"),
     ],
 )
 def test_the_precision_is_that_of_every_forward_pass(place: Path, tmp_path: Path, name: str, more: str) -> None:
     with record_linear_dtypes() as precisions:
-        app(arguments(place, name, tmp_path / "m", "--steps 1 --precision bfloat16", more), standalone_mode=False)
+        app(arguments(place, name, tmp_path / "m", "--max-steps 1 --precision bfloat16", more), standalone_mode=False)
     assert precisions == {torch.bfloat16}
 
 
 @pytest.mark.parametrize("name", ["retriever", "generator"])
 def test_gradient_checkpointing_changes_no_weight(place: Path, tmp_path: Path, name: str) -> None:
-    plain = train(place, name, tmp_path / "a", "--steps 2 --trainer optim=sgd")
-    saving = train(place, name, tmp_path / "b", "--steps 2 --trainer optim=sgd --gradient-checkpointing")
+    plain = train(place, name, tmp_path / "a", "--max-steps 2 --trainer optim=sgd")
+    saving = train(place, name, tmp_path / "b", "--max-steps 2 --trainer optim=sgd --gradient-checkpointing")
     assert max(float((plain[each] - saving[each]).abs().max()) for each in plain) < 1e-5
     if name == "generator":
         assert read_json(tmp_path / "b" / "config.json").get("use_cache", True)
@@ -295,12 +295,12 @@ def test_faulty_examples_are_named_and_skipped_if_allowed(
             assert fault([*good, json.dumps(row)]) == f"9: {message}"
     assert fault([*good, '{"query_id": "q1", "positives": [], "negatives": []}']).startswith("9: 'positives' is empty")
     unit = "examples" if needs_negatives else "pairs"
-    assert fault(good, "--batch 12") == f"8 {unit} do not fill one batch of 12"
+    assert fault(good, "--batch-size 12") == f"8 {unit} do not fill one batch of 12"
     assert fault([]).endswith(f"no {unit} to learn from")
     if needs_negatives:
         rows = [*good[:4], *map(json.dumps, BAD), *good[4:]]
         assert fault(rows, "--skip-bad 3") == "8: the corpus has no 'd99'"
-        call = arguments(place, name, tmp_path / "m", "--steps 1 --skip-bad 4")
+        call = arguments(place, name, tmp_path / "m", "--max-steps 1 --skip-bad 4")
         app([call[0], str(file), *call[2:]], standalone_mode=False)
         assert read_json(tmp_path / "m" / "meta.json")["counts"]["examples"] == 8
 
@@ -322,10 +322,10 @@ def test_evaluating_with_what_is_trained_on_is_warned_of(
     lines = files["examples"].read_text().splitlines(keepends=True)
     (tmp_path / "dev.jsonl").write_text("".join(lines[40:]))
     (tmp_path / "first.jsonl").write_text("".join(lines[:50]))
-    call = arguments(made, name, tmp_path / "m", "--steps 1 --eval-every 1")
+    call = arguments(made, name, tmp_path / "m", "--max-steps 1 --eval-steps 1")
     if name != "lists":
         call[call.index("--queries") + 1] = str(tmp_path / "queries.jsonl")
-    options = {"retriever": [], "generator": ["--select", "loss"]}.get(name, ["--dev-run", f"{made}/run"])
+    options = {"retriever": [], "generator": ["--dev-measure", "loss"]}.get(name, ["--dev-run", f"{made}/run"])
     options += ["--dev-queries", "60"] * (name != "generator")
     if name == "generator":
         call[1] = str(tmp_path / "first.jsonl")

@@ -128,7 +128,7 @@ def outputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
             f"{mine} --corpus corpus.jsonl -o examples.jsonl",
             f"{mine} -o others.jsonl",
             "mine-negatives one=a.run b.run --qrels qrels.tsv -o mixed.jsonl",
-            f"{mine} --corpus new.jsonl --another-corpus --floor 0 -o looked-up.jsonl",
+            f"{mine} --corpus new.jsonl --skip-corpus-check --min-negatives 0 -o looked-up.jsonl",
             "fuse a.run b.run -o fused.run",
             "encode corpus.jsonl --model model -o vectors",
             "encode queries.jsonl --role query --model model -o query-vectors",
@@ -205,6 +205,6 @@ def test_texts_of_another_corpus_are_rejected(call: str, made: str, world: Path)
     ):
         drtk(line)
     with pytest.raises(DrtkError) as caught:  # the model is missing
-        drtk(f"{line} --another-corpus")
+        drtk(f"{line} --skip-corpus-check")
     assert "another corpus" not in str(caught.value)
     assert not Path("out").exists()

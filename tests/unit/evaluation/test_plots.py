@@ -16,7 +16,6 @@ from drtk.evaluation.plots import PLOTS
 from drtk.evaluation.plots.base import GRAY
 from drtk.evaluation.plots.runs import Differences, draw_curve
 from drtk.evaluation.plots.training import TrainingCurves
-from drtk.evaluation.plots.vectors import project
 from tests.run_commands import run_command, write_text
 from tests.tiny_models import make_passages, save_tiny_encoder
 
@@ -161,12 +160,18 @@ def bars(values: list[float], ids: list[str]) -> tuple[Any, list[str]]:
 
 def test_differences_name_the_outermost_queries() -> None:
     axis, legend = bars([0.5] * 7 + [0.0] * 35 + [-0.5, -0.6, -0.6], [f"q{n}" for n in range(45)])
-    assert legend == ["first better: 7 (q0, q1, q2)", "second better: 3 (q44, q43, q42)", "mean +0.0400; 35 equal"]
+    assert legend == [
+        "first better: 7 (most on q0, q1, q2)",
+        "second better: 3 (most on q44, q43, q42)",
+        "mean +0.0400; 35 equal",
+    ]
     assert [bar.get_height() for bar in axis.patches][6:43:36] == [0.5, -0.5]
     assert not len(axis.get_xticks())
+    assert axis.get_ylim() == pytest.approx((-0.66, 0.66))
+    assert bars([0.98, -0.1], ["q1", "q2"])[0].get_ylim() == (-1, 1)
     axis, legend = bars([0.5, 0.1, 0.0], ["a-question-of-many-words-and-letters-number-1", "q2", "q3"])
     assert [label.get_text() for label in axis.get_xticklabels()] == ["a-question-…ers-number-1", "q2", "q3"]
-    assert legend[:2] == ["first better: 2 (a-question-…ers-number-1, q2)", "second better: 0"]
+    assert legend[:2] == ["first better: 2 (most on a-question-…ers-number-1, q2)", "second better: 0"]
 
 
 def test_scores_of_what_is_relevant_and_what_is_not(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -199,13 +204,10 @@ def test_models_are_drawn_from_sentences(here: Path, capfd: pytest.CaptureFixtur
     texts = [passage.text for passage in make_passages(24)]
     rows = [f"{texts[n]}\t{texts[n + 12]}\t{n % 6}\n" for n in range(12)]
     write_text(here / "pairs.tsv", "sentence1\tsentence2\tscore\n" + "".join(rows))
-    found = numbers(capfd, "space", f"m={model}", "--pairs", "pairs.tsv")
-    (panel,) = found["panels"]
-    assert len(panel["groups"]["sentences"]) == 24
-    assert len(panel["links"]) == found["pairs"] == 2  # those rated 5
-    assert all(abs(a - b) == 12 for a, b in panel["links"])
+    found = numbers(capfd, "space", f"m={model}", "--pairs", "pairs.tsv", "--points", "10")
+    assert sum(found["panels"]["m"]["matching"]) == 2  # those rated 5
+    assert sum(found["panels"]["m"]["random"]) == 45  # 10 choose 2
     assert set(found["geometry"]["m"]) == {"alignment", "uniformity"}
-    assert 0 < sum(panel["variance"]) <= 1 + 1e-9
     drawn = numbers(capfd, "cosine", f"m={model}", "--pairs", "pairs.tsv")["systems"]["m"]
     assert sum(map(len, drawn["cosines"])) == 12
 
@@ -234,26 +236,23 @@ def test_embeddings_are_drawn_with_their_judgements(here: Path, capfd: pytest.Ca
     # judged pairs q1 r (.4), q2 r (squared distance 2 - 2 * .6 = .8), q2 s (2): mean 3.2/3
     assert found["geometry"]["judged pairs"]["alignment"] == pytest.approx(3.2 / 3)
     assert found["geometry"]["queries"]["uniformity"] == pytest.approx(-4)  # one pair, squared distance 2
-    (panel,) = found["panels"]
-    assert [len(panel["groups"][name]) for name in ("queries", "passages")] == [2, 3]
-    assert panel["links"] == [[0, 2], [1, 2], [1, 3]]
+    # cosines 0.8, 0.6 and 0 match; q1 with r and s judged for q2 (.8, 0), q2 with r judged for q1 (.6) do not
+    panel = found["panels"]["judged pairs"]
+    assert (sum(panel["matching"]), sum(panel["random"])) == (3, 4)
+    assert (panel["matching"][0], panel["matching"][-1]) == (1, 1)
+    assert (found["edges"][0], found["edges"][-1]) == pytest.approx((0, 0.8), abs=1e-6)
     fewer = numbers(capfd, "space", "queries=q", "passages=p", "--qrels", "qrels", "--points", "2")
-    assert [len(points) for points in fewer["panels"][0]["groups"].values()] == [2, 2]
-    assert fewer["panels"][0]["links"] == [[0, 2], [1, 2], [1, 3]]  # judged pairs come first
+    assert sum(fewer["panels"]["judged pairs"]["random"]) <= 2
+    embeddings(here / "same", ["q1", "q2"], [[0.6, 0.8, 0], [0, 0, 1]])  # passages with the ids of queries
+    write_text(here / "same.qrels", "q1 0 q1 1\n")
+    found = numbers(capfd, "space", "q", "same", "--qrels", "same.qrels")
+    assert found["geometry"]["judged pairs"]["alignment"] == pytest.approx(0.8)
     write_text(here / "other", "q9 0 r 1\n")
     with pytest.raises(MismatchError, match="no judged pair is among the vectors"):
         numbers(capfd, "space", "queries=q", "passages=p", "--qrels", "other")
     embeddings(here / "wide", ["w", "v"], [[1, 0, 0, 0], [0, 1, 0, 0]])
-    with pytest.raises(MismatchError, match=r"vectors of differing length \(3, 4\)"):
+    with pytest.raises(MismatchError, match=r"the dimensions differ \(3, 4\)"):
         numbers(capfd, "space", "queries=q", "wide")
-
-
-def test_the_plane_is_that_of_the_largest_variance() -> None:
-    # points on a line through (3, 4)/5: all variance lies on the first axis, and distances are kept
-    line = np.array([[0.0, 0.0], [3, 4], [6, 8]])
-    plane, variance = project(line)
-    assert variance == pytest.approx([1.0, 0.0])
-    assert np.ptp(plane[:, 0]) == pytest.approx(10)
 
 
 PICTURES: dict[str, list[str]] = {
@@ -280,7 +279,7 @@ def test_pictures_are_written_and_do_not_change_from_one_run_to_the_next(
     call = ["plot", "-q", *PICTURES["cosine"]]
     run_command(capfd, *call, "-o", "again.svg")
     assert (here / "cosine.svg").read_bytes() == (here / "again.svg").read_bytes()
-    run_command(capfd, *call, "-o", "x.png", "--title", "Mine & yours")
+    run_command(capfd, *call, "-o", "x.png", "--heading", "Mine & yours")
     run_command(capfd, *call, "-o", "x.pdf", "--width", "5", "--height", "4")
     png = (here / "x.png").read_bytes()
     assert png[:8] == b"\x89PNG\r\n\x1a\n"
@@ -310,13 +309,13 @@ def test_wrong_usage_and_files_are_rejected(here: Path, capfd: pytest.CaptureFix
     faults: list[tuple[list[str], type[DrtkError], str]] = [
         (["recall", "a.run"], UsageError, "needs judgements: `qrels`"),
         (["nonsense", "a.run"], UsageError, "unknown picture 'nonsense'; choose from recall, training"),
-        (["differences", "a.run", *judged], UsageError, "of 2 inputs; there is 1"),
-        (["differences", "a.run", "b.run", *judged, "--measure", "RR P_5"], UsageError, "one measure"),
+        (["differences", "a.run", *judged], UsageError, "needs 2 inputs, got 1"),
+        (["differences", "a.run", "b.run", *judged, "--measure", "RR P_5"], UsageError, "must name one measure"),
         (["training", "log.jsonl", *judged], UsageError, "`qrels` has no effect on drtk plot training"),
         (["recall", "a.run", *judged, "--field", "x"], UsageError, "`field` has no effect on drtk plot recall"),
         (["cosine", "nowhere"], UsageError, "a model needs sentences: `pairs`"),
         (["cosine", "pairs.jsonl", "--pairs", "x"], UsageError, "have their cosines already"),
-        (["scores", "a.run", "pairs.jsonl"], UsageError, "do not go into one picture"),
+        (["scores", "a.run", "pairs.jsonl"], UsageError, "cannot be in one plot"),
         (["training", "bad.jsonl"], RecordError, r"bad\.jsonl:2: expected a whole 'step' and a number as 'loss'"),
         (["cosine", "cut.jsonl"], RecordError, r"cut\.jsonl:2: expected a number as 'cosine'"),
         (["scores", "x.run", *judged], DrtkError, "x: there is no score of anything relevant"),

@@ -187,7 +187,7 @@ def test_json_markdown_terminal_and_picture_agree(world: Path, capfd: pytest.Cap
     assert "words of document 3, part 1" in printed
     picture = (world / "out" / "report.png").read_bytes()
     width, height = (int.from_bytes(picture[at : at + 4], "big") for at in (16, 20))
-    assert (width, height) == (2160, 648)  # three panels of 6 inches, 120 dots an inch
+    assert (width, height) == (1944, 600)  # three panels of 5.4 inches, 120 dots per inch
 
 
 def test_without_matplotlib_the_rest_of_the_report_is_made(
@@ -219,7 +219,7 @@ def test_a_fusion_is_explained_by_the_overlap_of_its_runs(world: Path, capfd: py
 def test_wrong_usage_is_rejected(world: Path, capfd: pytest.CaptureFixture[str]) -> None:
     run_command(capfd, *REPORT)  # texts are not needed
     picture = (world / "out" / "report.png").read_bytes()
-    assert int.from_bytes(picture[16:20], "big") == 1440  # no loss, no panel
+    assert int.from_bytes(picture[16:20], "big") == 1296  # no loss, no panel
     assert json.loads((world / "out" / "report.json").read_text())["examples"] == []
     with pytest.raises(UsageError, match="no system is called 'x'; there are bm25, trained"):
         run_command(capfd, *REPORT, *TEXTS, "--show", "x", "--force")

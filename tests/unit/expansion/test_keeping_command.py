@@ -39,7 +39,7 @@ class Planted:
 
     def __init__(self, model: str, **_: object) -> None: ...
 
-    def prepare(self, pairs: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    def tokenize(self, pairs: list[tuple[str, str]]) -> list[tuple[str, str]]:
         return pairs
 
     def scores(self, pairs: list[tuple[str, str]]) -> np.ndarray:
@@ -451,7 +451,7 @@ GENERATE, KEEP = ["doc2query", "c.jsonl", "--model", "nowhere"], ["keep-queries"
         (GENERATE, ["--scorer", "x", "--keep", "1.2"], "--keep: must be at most 1, is 1.2"),
         (GENERATE, ["--scorer", "x", "--keep", "0.5", "--min-score", "1"], "`keep` and `min_score`: choose one"),
         (GENERATE, ["--scorer", "x", "--keep", "0.5", "--shard", "1/2"], "--keep takes a share of all queries"),
-        (GENERATE, ["--scorer-dtype", "float32"], "--scorer-dtype only with --scorer"),
+        (GENERATE, ["--scorer-precision", "float32"], "--scorer-precision only with --scorer"),
         (KEEP, ["--keep", "0.5", "--scorer-batch-tokens", "64"], "--scorer-batch-tokens only with --scorer"),
         (KEEP, ["--keep", "0.5", "--scorer-logits"], "--scorer-logits only with --scorer"),
         (KEEP, ["--keep", "0.5", "--scorer-title", "none"], "--scorer-title only with --scorer"),

@@ -1,4 +1,4 @@
-"""drtk show --weights: the words of weighted passages, shaded in a terminal and on a page."""
+"""drtk show --term-weights: the words of weighted passages, shaded in a terminal and on a page."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_the_command_shows_passages_and_writes_a_page(
     monkeypatch.chdir(tmp_path)
     write_text(tmp_path / "c", '{"_id": "a", "text": "the cat sat"}\n{"_id": "b", "text": "the dog sat"}\n')
     run_command(capfd, "termweight", "c", "--method", "idf", "--tokenizer", find_minilm(), "--bare", "-o", "w")
-    shown = run_command(capfd, "show", "c", "--with", "w", "--weights", "--top", "1")
+    shown = run_command(capfd, "show", "c", "--with", "w", "--term-weights", "--top", "1")
     assert (
         shown == "a\nthe cat sat\ncat 0.693\n\nb\nthe dog sat\ndog 0.693\n"
     )  # ln(1 + 1.5 / 1.5); the others ln(1 + .5 / 2.5)
@@ -124,8 +124,8 @@ def test_the_command_shows_passages_and_writes_a_page(
     assert (tmp_path / "w.html").read_text().count("<h2>") == 2
     for more in ([], ["-n", "1"]):
         with pytest.raises(RecordError, match=r"w:1: 'text' is missing; .* joined to their corpus: CORPUS --with FILE"):
-            run_command(capfd, "show", "--weights", "w", *more)
-    for wrong in (["--html", "c"], ["--with", "w"], ["--top", "3"], ["--tokenizer", "x"], ["--json", "--weights"]):
+            run_command(capfd, "show", "--term-weights", "w", *more)
+    for wrong in (["--html", "c"], ["--with", "w"], ["--top", "3"], ["--tokenizer", "x"], ["--json", "--term-weights"]):
         with pytest.raises(UsageError):
             run_command(capfd, "show", "c", *wrong)
     assert len(json.loads((tmp_path / "w").read_text().splitlines()[0])["weights"]) == 3
@@ -152,7 +152,7 @@ def test_the_words_with_the_largest_cls_attention_are_listed(tmp_path: Path, cap
         "--model",
     ]
     run_command(capfd, "termweight", tmp_path / "in", *options, model, "-o", tmp_path / "attended")
-    shown = run_command(capfd, "show", "--weights", "--top", "5", tmp_path / "attended").splitlines()[-1].split()
+    shown = run_command(capfd, "show", "--term-weights", "--top", "5", tmp_path / "attended").splitlines()[-1].split()
 
     tokenized = AutoTokenizer.from_pretrained(model)(text, return_tensors="pt", return_offsets_mapping=True)
     offsets = tokenized.pop("offset_mapping")[0].tolist()

@@ -76,7 +76,7 @@ def test_bprop_weighs_the_worked_example(
         if emit == "score":
             assert weighted[1]["weights"] == pytest.approx([0.509740, 0.778330, 0.951673, 0.387328], abs=2e-6)
             assert weighted[2]["weights"] == pytest.approx([0.577080, 0.661291, 0.548120, 0.495648], abs=2e-6)
-    by_maximum = rows(capfd, *call, "--min-words", "0", "--normalize", "max")[0]["weights"]
+    by_maximum = rows(capfd, *call, "--min-words", "0", "--weight-norm", "max")[0]["weights"]
     assert by_maximum == pytest.approx([0.476111, 0.775948, 1.0, 0.542662, 0.775948], abs=2e-6)
     assert rows(capfd, *call)[0]["weights"] == [0.25] * 5  # fewer than ten words: the, heart, disease, of
 
@@ -92,7 +92,7 @@ def test_shares_are_among_words_and_not_among_pieces(
     here: Path, capfd: pytest.CaptureFixture[str], method: str, cat_sat: list[float], beam: list[float]
 ) -> None:
     corpus(here / "c", CATS)
-    weighted = rows(capfd, "c", "--method", method, "--tokenizer", find_minilm(), "--normalize", "sum")
+    weighted = rows(capfd, "c", "--method", method, "--tokenizer", find_minilm(), "--weight-norm", "sum")
     assert weighted[0]["weights"] == pytest.approx(cat_sat, abs=2e-6)
     assert weighted[2]["weights"] == pytest.approx(beam, abs=2e-6)  # the, per ##ve ##ance, beam
 
@@ -210,9 +210,9 @@ def test_pipes_are_kept_while_they_are_read_twice_and_side_files_too(
     with open_pipe(side.read_bytes()) as other:
         run_command(capfd, "termweight", "c", *arguments("tfidf", tiny), "--with", other, "-o", "out")
     assert [json.loads(line) for line in (here / "out").read_text().splitlines()] == expected
-    shown = run_command(capfd, "show", "--weights", "out")
+    shown = run_command(capfd, "show", "--term-weights", "out")
     with open_pipe((here / "out").read_bytes()) as pipe:
-        assert run_command(capfd, "show", "--weights", pipe) == shown
+        assert run_command(capfd, "show", "--term-weights", pipe) == shown
     assert shown.startswith("d0\nthe cat sat\n")
 
 
@@ -278,7 +278,7 @@ def test_words_after_the_longest_input_weigh_nothing(here: Path, tiny: Path, cap
 def test_a_report_tells_what_would_be_hidden(here: Path, tiny: Path, capfd: pytest.CaptureFixture[str]) -> None:
     texts = [f"the {topic} of the " * 5 + "and , . of in to" for topic in ("rivers", "castles", "planets", "gardens")]
     corpus(here / "c", texts)
-    run_command(capfd, "termweight", "c", *arguments("idf", tiny), "--report", "-o", "out")
+    run_command(capfd, "termweight", "c", *arguments("idf", tiny), "--stopword-share", "-o", "out")
     counts = json.loads((here / "out.meta.json").read_text())["counts"]["report"]
     assert counts["passages"] == 4
     assert 0 <= counts["highest weights"] < counts["hidden by chance"] <= counts["hidden"]
@@ -297,7 +297,7 @@ def test_a_report_is_not_mixed_with_passages_on_a_terminal(
     here: Path, tiny: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     corpus(here / "c", CATS)
-    call = ["termweight", "c", *arguments("idf", tiny), "--report"]
+    call = ["termweight", "c", *arguments("idf", tiny), "--stopword-share"]
     assert len(run_command(capfd, *call).splitlines()) == 3  # a pipe takes the passages
     monkeypatch.setattr("sys.stdout", seen := Terminal())
     with pytest.raises(UsageError, match=r"name a file for them: -o$"):
@@ -316,7 +316,7 @@ OF_IDF, OF_BPROP = ["--method", "idf", "--model", "{tiny}"], ["--method", "bprop
         (["--method", "bprop"], "`method` bprop needs `model`"),
         ([*OF_IDF, "--collect", "--merge"], "choose one"),
         (["--method", "idf", "--tokenizer", "{tiny}", "--merge"], "INPUT is for weighing; --merge joins the files"),
-        ([*OF_IDF, "--lr", "1"], "`lr`: only with --train"),
+        ([*OF_IDF, "--learning-rate", "1"], "`learning_rate`: only with --train"),
         ([*OF_IDF, "--trainer", "a=1"], "`trainer`: only with --train"),
         ([*OF_IDF, "--saturation", "sqrt"], "--saturation is for --method bprop"),
         ([*OF_IDF, "--k1", "1.2"], "--k1 is for --method bm25"),
@@ -332,8 +332,8 @@ OF_IDF, OF_BPROP = ["--method", "idf", "--model", "{tiny}"], ["--method", "bprop
         ),
         ([*OF_BPROP, "--emit", "attention", "--min-words", "2"], "--min-words has no effect on --emit attention"),
         ([*OF_BPROP, "--softmax-temperature", "2"], "--softmax-temperature goes with --emit softmax"),
-        ([*OF_IDF, "--collect", "--report"], "`report` is for weighing; --collect writes statistics"),
-        ([*OF_IDF, "--collect", "--normalize", "sum"], "`normalize` is for weighing; --collect writes statistics"),
+        ([*OF_IDF, "--collect", "--stopword-share"], "`stopword_share` is for weighing; --collect writes statistics"),
+        ([*OF_IDF, "--collect", "--weight-norm", "sum"], "`weight_norm` is for weighing; --collect writes statistics"),
         ([*OF_IDF, "--collect", "--bare"], "`bare` is for weighing; --collect writes statistics"),
         ([*OF_IDF, "--collect", "--collection", "c"], "`collection` is for weighing; --collect writes statistics"),
     ],
@@ -362,7 +362,7 @@ def test_a_tokenizer_other_than_the_models_is_rejected(
     here: Path, tiny: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     corpus(here / "c", CATS)
-    with pytest.raises(MismatchError, match="weights were made for the word pieces of"):
+    with pytest.raises(MismatchError, match="the weights are for the word pieces of"):
         rows(capfd, "c", "--method", "bprop", "--model", tiny, "--tokenizer", find_minilm())
     with pytest.raises(DrtkError, match="no such folder"):
         rows(capfd, "c", "--method", "idf", "--tokenizer", "./nothing/here")

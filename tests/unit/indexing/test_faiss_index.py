@@ -90,14 +90,14 @@ def test_k_larger_than_the_collection_gives_all_of_it(tmp_path):
 
 
 def test_names_become_factory_strings():
-    default, half = DenseIndexSettings(), DenseIndexSettings(dtype="float16", hnsw_m=48)
+    default, half = DenseIndexSettings(), DenseIndexSettings(precision="float16", hnsw_m=48)
     assert make_factory_string("flat", default, 10) == "Flat"
     assert make_factory_string("flat", half, 10) == "SQfp16"
     assert make_factory_string("hnsw", half, 10) == "HNSW48,SQfp16"
     assert make_factory_string("hnsw16", default, 10) == "HNSW16,Flat"
     assert make_factory_string("ivf", default, 1_000_000) == "IVF4000,Flat"  # 4 * sqrt(1,000,000)
     assert make_factory_string("ivf", default, 390) == "IVF10,Flat"  # 39 vectors for each of 10
-    assert make_factory_string("ivf", DenseIndexSettings(nlist=7, dtype="int8"), 390) == "IVF7,SQ8"
+    assert make_factory_string("ivf", DenseIndexSettings(nlist=7, precision="int8"), 390) == "IVF7,SQ8"
     assert make_factory_string("ivf64", default, 390) == "IVF64,Flat"
     assert make_factory_string("OPQ16,IVF64,PQ16", default, 390) == "OPQ16,IVF64,PQ16"
     with pytest.raises(UsageError, match="already states how vectors are stored"):

@@ -98,7 +98,7 @@ class Planted(nn.Module):
 @pytest.mark.parametrize("preset", ["ear-ri", "ear-rd"])
 @pytest.mark.parametrize("options", OPTIONS)
 def test_presets_and_their_options_minimise_what_the_reference_says(preset: str, options: dict[str, Any]) -> None:
-    changes = {"pair_weight": options["weight"], "skip_ties": options["skip_ties"], "alpha": options["alpha"]}
+    changes = {"pair_weight": options["weight"], "skip_ties": options["skip_ties"], "rank_margin": options["alpha"]}
     objective = make_objective(merge(QueryRerankerConfig, load_preset(preset).settings, changes))
     for seed in range(4):
         found = questions(seed)

@@ -45,13 +45,13 @@ def read(path: Path) -> list[dict[str, Any]]:
 
 
 def test_the_seed_selects_the_sampled_negatives(world: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    first, again, other = (run_command(capfd, *CALL, "--keep", "4", "--seed", seed) for seed in ("1", "1", "2"))
+    first, again, other = (run_command(capfd, *CALL, "--negatives", "4", "--seed", seed) for seed in ("1", "1", "2"))
     assert first == again != other
 
 
 def test_every_candidate_is_kept_dropped_or_not_drawn(world: Path, capfd: pytest.CaptureFixture[str]) -> None:
     # the positive has 8: --margin 2 asks for 6 or less, ranks 5 to 10; ranks 1, 2 and 4 (10, 9, 7) go; 4 of 6 are drawn
-    run_command(capfd, *CALL, "--margin", "2", "--keep", "4", "--audit", "audit.jsonl.gz", "-o", "out.jsonl")
+    run_command(capfd, *CALL, "--margin", "2", "--negatives", "4", "--audit", "audit.jsonl.gz", "-o", "out.jsonl")
     rows, examples = read(world / "audit.jsonl.gz"), read(world / "out.jsonl")
     assert [row["query_id"] for row in rows] == [row["query_id"] for row in examples]
     for row, example in zip(rows, examples, strict=True):
@@ -93,7 +93,7 @@ def test_no_example_at_all_is_an_error_that_says_why(world: Path, capfd: pytest.
     assert sorted(path.name for path in world.glob("*part*")) == []
     run_command(capfd, *call, "--force")
     with pytest.raises(DrtkError, match=why + r"1,071 not sampled\)$"):
-        run_command(capfd, *call, "--keep", "0", "--force")
+        run_command(capfd, *call, "--negatives", "0", "--force")
     assert (world / "out.jsonl").read_text().count("\n") == 119  # the former output is not lost
 
 
@@ -151,7 +151,7 @@ class Killed(BaseException):
 def test_an_interrupted_run_goes_on_with_its_audit_and_its_report(
     windows: int, world: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    more = ["--queries", "queries.jsonl", "--corpus", "corpus.jsonl", "--margin", "2", "--keep", "4"]
+    more = ["--queries", "queries.jsonl", "--corpus", "corpus.jsonl", "--margin", "2", "--negatives", "4"]
     whole = ["--audit", "whole.audit.zst", "--report", "whole.html", "-o", "whole.jsonl"]
     parts = ["--audit", "audit.zst", "--report", "report.html", "-o", "out.jsonl"]
     run_command(capfd, *CALL, *more, *whole)

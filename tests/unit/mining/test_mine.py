@@ -239,7 +239,7 @@ def test_random_passages_that_a_filter_rejects_and_queries_below_the_floor_are_c
     world: SimpleNamespace, capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     out, audit = tmp_path / "out.jsonl", tmp_path / "audit.jsonl"
-    more = ["--corpus", "corpus.jsonl", "--vectors", "vectors", "--max-cosine", "0.95", "--floor", "38"]
+    more = ["--corpus", "corpus.jsonl", "--vectors", "vectors", "--max-cosine", "0.95", "--min-negatives", "38"]
     run_command(capfd, *CALL, *more, "--audit", audit, "--report", tmp_path / "report.txt", "-o", out)
     row = rows_of(audit.read_text())["q5"]
     assert sorted(one["id"] for one in row["dropped"]) == ["d6", "d7", "d8"]  # which the run has
@@ -296,7 +296,7 @@ def test_the_activation_says_what_scores_can_be(tmp_path: Path) -> None:
 
 
 REJECTED = {  # options added to a call with a run and judgements, and the error
-    "--floor 5": "`floor` adds random passages; `corpus` is required",
+    "--min-negatives 5": "`floor` adds random passages; `corpus` is required",
     "--max-overlap 0.9": "`max_overlap` compares texts; `corpus` is required",
     "--max-cosine 0.9": "`max_cosine` compares vectors; `vectors`",
     "--scorer x": "`scorer` reads texts; `queries` and `corpus` are required",
@@ -381,7 +381,10 @@ def test_counts_of_queries_and_random_passages(
     write_text(tmp_path / "qrels.tsv", "q1\tbook\t1\nq9\tbook\t1\n")
     options = "--qrels qrels.tsv --corpus corpus.jsonl --positives source --source-name s -o out.jsonl"
     app(["mine-negatives", "a.run", *options.split()], standalone_mode=False)
-    assert "drtk: random passages: 19 of the 20 negatives, to fill lists up to --floor 210\n" in capfd.readouterr().err
+    assert (
+        "drtk: random passages: 19 of the 20 negatives, to fill lists up to --min-negatives 210\n"
+        in capfd.readouterr().err
+    )
     row = json.loads((tmp_path / "out.jsonl").read_text())
     assert row["positives"] == ["book#7"]
     assert set(row["negatives"]) == {f"other#{at}" for at in range(20)}  # msmarco wants 210
@@ -427,7 +430,7 @@ def test_answers_make_positives_the_gold_passage_first_and_the_rest_negatives(
     assert [counts[name] for name in reasons] == [1, 1, 1]
     assert counts["passages"]["became_positives"] == 2 + 6  # of q1, and all of q3
     assert json.loads(run_command(capfd, *NQ_CALL, "-q"))["positives"] == ["d4", "d1", "d0"]  # without judgements
-    first = json.loads(run_command(capfd, *NQ_CALL, "-q", "--depth", "2", "--floor", "10").splitlines()[0])
+    first = json.loads(run_command(capfd, *NQ_CALL, "-q", "--depth", "2", "--min-negatives", "10").splitlines()[0])
     assert first["positives"] == ["d4"]
     assert sorted(first["negatives"]) == ["d2", "d3", "d5"]  # random passages contain no answer either: not d0 and d1
 
@@ -464,7 +467,7 @@ def test_the_file_of_sentence_transformers_gives_five_of_each_system_three_below
     assert row["negatives"] == ["11", "12", "13", "14", "15", "16", "30"]
     assert row["sources"]["negatives"] == ["bm25"] * 5 + ["dense"] * 2
     assert row["scores"] == {"positives": [9.0, 8.0], "negatives": [5.0, 4.0, 3.0, 2.0, 1.0, 0.0, -1.0]}
-    row = json.loads(run_command(capfd, *call, "--ce-margin", "2.5", "--keep", "1"))
+    row = json.loads(run_command(capfd, *call, "--ce-margin", "2.5", "--negatives", "1"))
     assert row["negatives"] == ["10", "12"]  # 8 - 2.5 = 5.5 lets 10 in; dense gives the first that bm25 did not
     write_text(hard, json.dumps({"qid": 7, "pos": [1], "neg": {"bm25": [2, 3]}}) + "\n")
     with pytest.raises(DrtkError, match="query '7': passage '1' has no cross-encoder score"):

@@ -61,10 +61,10 @@ def test_an_index_gives_what_its_run_gives(world: Path, capfd: pytest.CaptureFix
     assert mined(capfd, "x=bm25", *texts) == mined(capfd, "x=bm25.run")
     exact = mined(capfd, "x=exact.run")
     assert mined(capfd, "x=exact", *texts) == exact
-    assert mined(capfd, "x=exact", *vectors, "--batch", "7") == exact
+    assert mined(capfd, "x=exact", *vectors, "--batch-size", "7") == exact
     assert mined(capfd, "x=flat", *vectors).count("\n") == 40  # sums in another order: the last hits may differ
     both = mined(capfd, "bm25", "exact", *texts, *vectors)
-    assert both == mined(capfd, "bm25", "exact", *texts, "--batch", "7")
+    assert both == mined(capfd, "bm25", "exact", *texts, "--batch-size", "7")
 
 
 REJECTED = [
@@ -162,7 +162,7 @@ def test_an_index_of_another_corpus_is_noticed(world: Path, capfd: pytest.Captur
     ):
         run_command(capfd, *call)
     with pytest.raises(MismatchError, match="exact: passage 'd39', retrieved for query 'q1', is not in the corpus"):
-        run_command(capfd, *call, "--another-corpus", "--depth", "40")
+        run_command(capfd, *call, "--skip-corpus-check", "--depth", "40")
     assert run_command(capfd, *call[:3], *call[3:-1], "corpus.jsonl").count("\n") == 1
     with pytest.raises(MismatchError, match=r"exact\.run: was made from another corpus"):  # run, index, vectors, corpus
         run_command(capfd, "mine-negatives", "exact.run", "--qrels", judged, "--corpus", other)
@@ -194,9 +194,9 @@ def test_an_index_gives_what_its_run_gives_where_judgements_name_documents(
 ) -> None:
     monkeypatch.chdir(chunks)
     # A score 100 above the positive's would go, and all where no score of a positive is known: it lies below the depth.
-    for options in ([], ["--batch", "1"], ["--margin", "-100", "--corpus", "corpus.jsonl"]):
+    for options in ([], ["--batch-size", "1"], ["--margin", "-100", "--corpus", "corpus.jsonl"]):
         asked = run_command(capfd, "mine-negatives", "-q", "x=bm25", "--queries", "queries.jsonl", *BY_SOURCE, *options)
-        of_run = [] if "--batch" in options else options
+        of_run = [] if "--batch-size" in options else options
         assert asked == run_command(capfd, "mine-negatives", "-q", "x=bm25.run", *BY_SOURCE, *of_run)
         first, second = map(json.loads, asked.splitlines())
         assert first["positives"] == ["doc#0"]

@@ -24,7 +24,7 @@ from tests.reference.text import Text
 from tests.retriever_setup import TrainingSetup, load_settings
 from tests.tiny_models import save_tiny_encoder
 
-SIZE = {"batch": 4, "negatives": 1, "passage_length": 14, "query_length": 8, "aux": "diffcse"}
+SIZE = {"batch_size": 4, "negatives": 1, "passage_length": 14, "query_length": 8, "aux": "diffcse"}
 PRESET = "dpr-nq-roberta-shared"
 
 
@@ -130,7 +130,7 @@ def test_unsuitable_encoders_and_generators_are_rejected(place: Path, tmp_path: 
     with pytest.raises(MismatchError, match="the passage encoder's are 64 wide, its tokens 32"):
         build_diffcse_network(load_start_towers(str(place / "model"), settings), settings, seed=1)
     other = save_tiny_encoder(tmp_path / "other")
-    with pytest.raises(MismatchError, match="has no language-model head"):
+    with pytest.raises(MismatchError, match="has no trained masked-LM head"):
         stage_of(place, aux_generator=str(other))
 
 

@@ -18,7 +18,7 @@ from drtk.pretraining.composition import (
     ProjectorSpec,
     TokenObjective,
 )
-from drtk.pretraining.parse import apply_changes, parse_composition
+from drtk.pretraining.parse import SETTINGS, apply_changes, parse_composition
 from drtk.runtime.progress import name_options
 
 SLOTS = """
@@ -209,7 +209,7 @@ CHANGES_WRONG = {
     "no such table": ("slot.one.rate=0.4", "--set slot.one.rate: there is no 'slot'; choose from generator, objective, projectors, readers, slots"),
     "an objective as a whole": ("objective.2=1", "--set objective.2: name a setting of an objective: objective.1.weight"),
     "parts of a number": ("slots.one.rate.high=1", "--set slots.one.rate.high: 'rate' is 0.3, which has no parts"),
-    "an option": ("settings.micro_batch=8", "--set settings.micro_batch: is an option of its own: --micro-batch"),
+    "a former name": ("settings.micro_batch=8", "--set settings.micro_batch: no such setting; choose from " + ", ".join(sorted(SETTINGS))),
 }  # fmt: skip
 
 

@@ -36,7 +36,7 @@ def all_of(stage: PretrainingSetup) -> list[PretrainingExample]:
 def test_an_example_does_not_depend_on_its_batch(preset: str, changes: tuple[str, ...], world: PretrainingFiles):
     """Batches of 4 and of 6 give an example another place, step and neighbors, and the same masks."""
     small, large = (
-        {each.key: each.slots for each in all_of(world.stage(preset, *changes, batch=batch, steps=2))}
+        {each.key: each.slots for each in all_of(world.stage(preset, *changes, batch_size=batch, max_steps=2))}
         for batch in (4, 6)
     )
     both = small.keys() & large.keys()
@@ -47,12 +47,12 @@ def test_an_example_does_not_depend_on_its_batch(preset: str, changes: tuple[str
 
 
 def test_another_epoch_and_another_seed_mask_otherwise(world: PretrainingFiles):
-    stage = world.stage("cocondenser", batch=5, steps=6)
+    stage = world.stage("cocondenser", batch_size=5, max_steps=6)
     rows = all_of(stage)
     epochs = sorted({each.key[1] for each in rows})
     assert len(epochs) > 1
     assert masks_apart(rows, rows, epochs[0], epochs[1])
-    other = all_of(world.stage("cocondenser", batch=9, steps=6, seed=8))
+    other = all_of(world.stage("cocondenser", batch_size=9, max_steps=6, seed=8))
     assert masks_apart(rows, other, 0, 0)
 
 
@@ -66,7 +66,7 @@ def masks_apart(some: list[PretrainingExample], others: list[PretrainingExample]
 
 
 def test_workers_make_the_batches_that_one_process_makes(world: PretrainingFiles):
-    stage = world.stage("retromae", batch=4, steps=3)  # whose collator draws, too: who sees whom
+    stage = world.stage("retromae", batch_size=4, max_steps=3)  # whose collator draws, too: who sees whom
 
     def batches(workers: int) -> list:
         loader = DataLoader(
@@ -91,7 +91,7 @@ def test_workers_make_the_batches_that_one_process_makes(world: PretrainingFiles
 
 
 def test_who_sees_whom_does_not_depend_on_the_part(world: PretrainingFiles):
-    stage = world.stage("retromae", batch=8)
+    stage = world.stage("retromae", batch_size=8)
     seen = stage.seen(*range(8))
     whole = stage.data.collator(8).collate(seen)["decoder"]
     alone = stage.data.collator(1).collate(seen[3:4])["decoder"]
@@ -120,7 +120,7 @@ def test_examples_can_be_pickled_for_worker_processes(world: PretrainingFiles):
 @pytest.mark.parametrize("preset", ["cotmae", "master"])
 def test_passages_are_held_out_with_their_whole_document(preset: str, world: PretrainingFiles) -> None:
     data = world.stage(preset, held_out=6).data
-    held, trained = ({data.corpus.document(row) for row in rows} for rows in (data.held_out, data.rows))
+    held, trained = ({data.corpus.get_document(row) for row in rows} for rows in (data.held_out, data.rows))
     assert len(data.held_out) == 6
     assert held
     assert trained
@@ -135,7 +135,7 @@ def test_what_a_step_draws_is_drawn_for_every_passage_held_out(world: Pretrainin
         tuple(each[each != 0].tolist()) for batch in data.build_held_out_batches(4) for each in batch["context"].clean
     }
     rows = data.held_out
-    queries = {tuple(text.ids.tolist()) for row in rows for text in data.corpus.queries(row)}
+    queries = {tuple(text.ids.tolist()) for row in rows for text in data.corpus.get_queries(row)}
     of_queries = sum(any(context[1 : 1 + len(one)] == one for one in queries) for context in contexts)
     assert 0 < of_queries < len(contexts)
 
@@ -149,7 +149,7 @@ def test_a_single_held_out_passage_is_evaluated_with_others(world: PretrainingFi
 
 
 def test_documents_are_held_out_where_a_row_is_a_document(world: PretrainingFiles) -> None:
-    data = world.stage("cocondenser", batch=2, held_out=3).data
+    data = world.stage("cocondenser", batch_size=2, held_out=3).data
     assert len(data.held_out) == 3
     assert not {*data.held_out.tolist()} & {*data.rows.tolist()}
 
@@ -161,7 +161,7 @@ def test_one_document_alone_stays_in_training(world: PretrainingFiles, monkeypat
     one.write_text("\n".join(line for line in lines if json.loads(line)["_id"].startswith(f"{first}#")))
     told: list[str] = []
     monkeypatch.setattr("drtk.pretraining.dataset.warn", told.append)
-    data = PretrainingFiles(world.model, world.generator, one).stage("cotmae", batch=1, held_out=2).data
+    data = PretrainingFiles(world.model, world.generator, one).stage("cotmae", batch_size=1, held_out=2).data
     assert len(data.held_out) == 0
     assert told == [f"{one}: nothing is held out: every document has more than half of all passages"]
 
@@ -180,6 +180,6 @@ def test_slots_that_lack_texts_are_logged(world: PretrainingFiles, monkeypatch: 
         assert message in " ".join(messages)
         assert bool(messages) == bool(message)
     data = world.stage("qac-cotmae").data
-    monkeypatch.setattr(type(data.corpus), "queries", lambda corpus, row: [])
+    monkeypatch.setattr(type(data.corpus), "get_queries", lambda corpus, row: [])
     with pytest.raises(MismatchError, match=r"none of .* passages has a text for slot"):
         data.check_slots()

@@ -125,14 +125,14 @@ def plan(name: str) -> Composition:
 def test_schedules_are_those_of_the_papers(name: str) -> None:
     found = dict(load_preset(name).settings)
     batch, length, lr, warmup, decay, tokens, held = SCHEDULES[name]
-    assert found.pop("batch") == batch
-    assert found.pop("epochs" if isinstance(length, float) else "steps") == length
-    assert found.pop("lr") == lr
+    assert found.pop("batch_size") == batch
+    assert found.pop("epochs" if isinstance(length, float) else "max_steps") == length
+    assert found.pop("learning_rate") == lr
     assert found.pop("warmup") == warmup
     assert found.pop("weight_decay") == decay
     assert found.pop("max_length") == tokens
     assert found.pop("held_out", 0) == held
-    assert found == ({"eval_every": 125} if name.startswith(("diffcse", "simcse")) else {})
+    assert found == ({"eval_steps": 125} if name.startswith(("diffcse", "simcse")) else {})
 
 
 @pytest.mark.parametrize("name", PAPERS)
@@ -343,7 +343,12 @@ def test_rows_that_drop_or_share_parts() -> None:
     assert "mlm_cmp" not in {each.name for each in one_pass.objectives}
     (flags,) = [flags for page, _, flags in ROWS if page == "cotmae" and "1200000" in flags]
     settings = resolve(flags)[1]
-    assert (settings.steps, settings.batch, settings.lr, settings.max_length) == (1_200_000, 512, 1e-4, 128)
+    assert (settings.max_steps, settings.batch_size, settings.learning_rate, settings.max_length) == (
+        1_200_000,
+        512,
+        1e-4,
+        128,
+    )
 
 
 @pytest.mark.parametrize(
@@ -368,7 +373,7 @@ def test_a_step_trains_the_encoder(flags: str, world: PretrainingFiles) -> None:
     assert all(each.grad is not None and each.grad.any() for each in first.parameters() if each.dim() == 2)
 
 
-CALL = ["--batch", "4", "--steps", "1", "--max-length", "32", "--log-every", "1", "--warmup", "0", "-q"]
+CALL = ["--batch-size", "4", "--max-steps", "1", "--max-length", "32", "--log-steps", "1", "--warmup", "0", "-q"]
 
 
 @pytest.mark.parametrize("preset", ["diffcse-sts-bert", "cocondenser"])

@@ -132,7 +132,15 @@ def test_query_files_hold_what_the_reference_chooses(tmp_path: Path, seed: int) 
         ("concat", 1, None),
     ]:
         output = tmp_path / f"{select}{top}{most}"
-        more = ["--select", select, "--top", top, *([] if most is None else ["--max-candidates", most]), "-o", output]
+        more = [
+            "--select",
+            select,
+            "--n-best",
+            top,
+            *([] if most is None else ["--max-candidates", most]),
+            "-o",
+            output,
+        ]
         app([str(each) for each in (*call, *more)], standalone_mode=False)
         for kind in KINDS:
             for place in range(top):

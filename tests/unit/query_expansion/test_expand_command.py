@@ -145,7 +145,18 @@ def test_a_generator_says_what_and_how_long_it_writes(
         UsageError, match=r"--kind: .* does not record what it generates; name it: answer, sentence, title"
     ):
         rows(capfd, "questions.jsonl", "--model", models / "t5")
-    training = ["--task", "gar-answer", "--batch", "4", "--steps", "2", "--max-length", "16", "--target-length", "3"]
+    training = [
+        "--task",
+        "gar-answer",
+        "--batch-size",
+        "4",
+        "--max-steps",
+        "2",
+        "--max-length",
+        "16",
+        "--target-length",
+        "3",
+    ]
     call = [
         "train-generator",
         "questions.jsonl",
@@ -225,7 +236,7 @@ def held_out(models: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Pa
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("drtk.query_expansion.train_generator.train_generator", noted)
         call = ["train-generator", asked.questions, "--task", "gar-answer", "--folds", "3", "--model", models / "t5"]
-        app([*map(str, call), "--batch", "4", "-o", str(folder / "gen"), "-q"], standalone_mode=False)
+        app([*map(str, call), "--batch-size", "4", "-o", str(folder / "gen"), "-q"], standalone_mode=False)
     return folder / "gen", asked.questions, learnt
 
 
@@ -236,13 +247,13 @@ def test_no_question_is_expanded_by_a_generator_that_saw_it(
     generators, questions, learnt = held_out
     assert len(learnt) == 3
     read: dict[int, set[str]] = {}
-    write = text_writer.TextGenerator.tokens
+    write = text_writer.TextGenerator.tokenize
 
     def watched(self: Any, texts: Sequence[str]) -> Any:
         read.setdefault(id(self), set()).update(texts)
         return write(self, texts)
 
-    monkeypatch.setattr(text_writer.TextGenerator, "tokens", watched)
+    monkeypatch.setattr(text_writer.TextGenerator, "tokenize", watched)
     # the same questions under other ids, in other letters, and in another order
     lines = [json.loads(line) for line in questions.read_text().splitlines()]
     renamed = [{"_id": "x" + row["_id"], "text": row["text"].removesuffix("?").upper()} for row in lines[::-1]]

@@ -86,8 +86,8 @@ def test_presets_have_the_settings_of_the_tables(
     preset: str, scorer: str, length: int, batch: int, epochs: float
 ) -> None:
     settings = settings_of(preset)
-    assert (settings.scorer, settings.style, settings.max_length) == (scorer, "official", length)
-    assert (settings.batch, settings.epochs, settings.candidates, settings.max_rank) == (batch, epochs, 50, 101)
+    assert (settings.variant, settings.style, settings.max_length) == (scorer, "official", length)
+    assert (settings.batch_size, settings.epochs, settings.candidates, settings.max_rank) == (batch, epochs, 50, 101)
     # 58,880 questions of NQ (docs/methods/ear.md), one group each: 58,880 / 8 * 2 and 58,880 / 4 * 3 steps
     assert plan(58_880, settings).steps == {"ri": 14_720, "rd": 44_160}[scorer]
 
@@ -146,8 +146,17 @@ def test_large_gradients_are_not_clipped(
         "-q",
         *options,
     ]
-    call += ["--model", save_tiny_encoder(tmp_path / "model"), "--device", "cpu", "--max-length", "24", "--batch", "4"]
-    app([str(each) for each in (*call, "--steps", 2, "--warmup", 1, "-o", tmp_path / "m")], standalone_mode=False)
+    call += [
+        "--model",
+        save_tiny_encoder(tmp_path / "model"),
+        "--device",
+        "cpu",
+        "--max-length",
+        "24",
+        "--batch-size",
+        "4",
+    ]
+    app([str(each) for each in (*call, "--max-steps", 2, "--warmup", 1, "-o", tmp_path / "m")], standalone_mode=False)
     assert len(norms) == 2
     assert all(norm == pytest.approx(1.0, rel=1e-3) if clipped else norm > 10 for norm in norms)
 
@@ -193,8 +202,10 @@ def test_the_first_step_goes_as_far_as_the_first_rate(tmp_path: Path) -> None:
         "--model",
         model,
     ]
-    call += ["--device", "cpu", "--max-length", "24", "--batch", "4", "--max-lr", "2e-3", "--warmup", "4", "-q"]
-    app([str(each) for each in (*call, "--steps", 1, "--log-every", 1, "-o", tmp_path / "m")], standalone_mode=False)
+    call += ["--device", "cpu", "--max-length", "24", "--batch-size", "4", "--max-lr", "2e-3", "--warmup", "4", "-q"]
+    app(
+        [str(each) for each in (*call, "--max-steps", 1, "--log-steps", 1, "-o", tmp_path / "m")], standalone_mode=False
+    )
     before, after = load_file(model / "model.safetensors"), load_file(tmp_path / "m" / "model.safetensors")
     rate = slow.learning_rate(1, max_lr=2e-3, warmup=4)
     assert rate == pytest.approx(2.5e-4)

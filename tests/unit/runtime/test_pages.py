@@ -67,13 +67,19 @@ def test_bars_of_a_histogram_stand_above_their_values(shares: Sequence[float], e
     assert all(0 <= x <= width and 0 <= y <= height for x, y in places.values())
 
 
-def test_bars_of_differences_go_up_and_down_from_the_middle() -> None:
+def test_bars_of_differences_go_up_and_down_from_zero_and_have_an_axis() -> None:
     chart = ElementTree.fromstring(pages.render_difference_bars([0.4, 1e-12, -0.2], name="RR", unit="query", zero=1e-9))
     up, down = list(chart.iter("rect"))
-    axis = next(chart.iter("line")).get("y1")
+    axis = next(line for line in chart.iter("line") if line.get("class") == "axis")
+    zero = float(axis.get("y1", ""))
     assert (up.get("class"), down.get("class")) == ("up", "down")
-    assert float(up.get("y", "")) + float(up.get("height", "")) == pytest.approx(float(axis or ""))
-    assert float(down.get("y", "")) == pytest.approx(float(axis or ""))
+    assert float(up.get("y", "")) + float(up.get("height", "")) == pytest.approx(zero)
+    assert float(down.get("y", "")) == pytest.approx(zero)
     assert float(up.get("height", "")) == pytest.approx(2 * float(down.get("height", "")), abs=0.02)
-    words = [text.text for text in chart.iter("text")]
-    assert words == ["RR: up to 0.4000 either way", "1 better, 1 equal, 1 worse of 3"]
+    texts = {text.text: float(text.get("y", "")) - 4 for text in chart.iter("text")}
+    labels = list(texts)
+    assert labels[0] == "difference in RR by query"
+    assert labels[1] == "\N{MINUS SIGN}0.4"
+    assert labels[-1] == "1 better, 1 equal, 1 worse of 3"
+    assert texts["+0.4"] == pytest.approx(float(up.get("y", "")))
+    assert texts["0"] == pytest.approx(zero)

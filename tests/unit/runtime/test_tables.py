@@ -38,18 +38,28 @@ def test_marks_have_a_column_of_their_own() -> None:
     ]
 
 
-def test_latex_has_a_second_column_for_marks_where_there_are_any() -> None:
+def test_latex_uses_booktabs_rules_and_siunitx_columns() -> None:
     assert table(rows("†", " ± 0.10 (3)"), "latex") == [
-        "\\begin{tabular}{lr@{}lr}",
-        "\\hline",
-        "system & RR &  & a-long-measure \\\\",
-        "\\hline",
-        "s0 & \\textbf{0.50} & \\textbf{$^\\dagger$} & 0.25 \\\\",
-        "s1 & 0.60 & ~$\\pm$ 0.10 (3) & \\textbf{0.25} \\\\",
-        "\\hline",
+        "% \\usepackage{booktabs, siunitx} \\sisetup{detect-weight, retain-explicit-plus}",
+        "\\begin{tabular}{l S[table-format=1.2, table-space-text-post={~$\\pm$ 0.10 (3)}] S[table-format=1.2]}",
+        "\\toprule",
+        "system & {RR} & {a-long-measure} \\\\",
+        "\\midrule",
+        "s0 & \\bfseries 0.50{$^\\dagger$} & 0.25 \\\\",
+        "s1 & 0.60{~$\\pm$ 0.10 (3)} & \\bfseries 0.25 \\\\",
+        "\\bottomrule",
         "\\end{tabular}",
     ]
-    assert table(rows("", ""), "latex")[0] == "\\begin{tabular}{lrr}"
+
+
+def test_latex_has_minus_signs_and_texts_of_number_columns_in_braces() -> None:
+    found: list[Row] = [[Cell("a - b"), Cell("-0.5 … +1.25"), Cell("-12.5")], [Cell("R@1"), Cell("-"), Cell("<.01")]]
+    lines = table(found, "latex")
+    assert lines[1] == "\\begin{tabular}{l l S[table-format=+2.1]}"
+    assert lines[5:7] == [
+        "a $-$ b & $-0.5$ \\dots{} $+1.25$ & -12.5 \\\\",
+        "R@1 & - & {$<$.01} \\\\",
+    ]
 
 
 def test_markdown_lines_marked_values_up_to_the_left_where_they_are_of_one_length() -> None:

@@ -135,7 +135,11 @@ def test_a_megabyte_without_a_space_is_cut_by_word_pieces(run, tmp_path):
         (["--policy", "words", "--paragraphs"], UsageError, "--paragraphs has no effect"),
         (["--policy", "cotmae", "--overlap", 1], UsageError, "--overlap goes with --policy greedy or words"),
         (["--tokenizer", "x", "--max-words", 5], UsageError, "`max_words` has no effect with `tokenizer`"),
-        (["--policy", "words", "--max-words", 5, "--overlap", 5], UsageError, "`overlap` 5 leaves nothing new"),
+        (
+            ["--policy", "words", "--max-words", 5, "--overlap", 5],
+            UsageError,
+            "`overlap` 5 must be smaller than the passages",
+        ),
         (["--short-min", 101, "--short-prob", 0.1], UsageError, "`short_min` 101 exceeds the longest passage, 100"),
         (["--save-punkt", "x", "--punkt-model", "y"], UsageError, "`save_punkt` saves a trained model"),
         (["--tokenizer", "/none/there"], DrtkError, "/none/there: no such folder"),
@@ -153,9 +157,9 @@ def test_rejected_options(run, tmp_path, arguments, error, message):
 def test_a_stopped_run_with_workers_resumes(run, tmp_path, signal_number):
     documents = [{"_id": str(n), "text": f"He went {n} times. She came. " * (n % 60)} for n in range(600)]
     options = ["--max-words", 20, "--short-prob", 0.3, "--punkt-mb", 0.05]
-    rows, _ = run(documents, *options, "--workers", 1)
+    rows, _ = run(documents, *options, "--num-workers", 1)
     cut = tmp_path / "cut.jsonl"
-    call = ["chunk", tmp_path / "in.jsonl", *options, "--workers", 2, "-o", cut]
+    call = ["chunk", tmp_path / "in.jsonl", *options, "--num-workers", 2, "-o", cut]
     process = stop_at(f"{cut}.part.json", *call, stderr=subprocess.PIPE, start_new_session=True)
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
     workers = children.read_text().split() if children.exists() else []
@@ -184,7 +188,7 @@ def is_alive(pid):
 def test_ten_megabytes_on_one_line_take_bounded_memory(tmp_path):
     text = "There he bought 3.5 apples. He ate the apples, every one of them, in the park there. " * 125_000
     write(tmp_path / "in.jsonl", [{"_id": "big", "text": text}])
-    call = ["drtk", "chunk", "in.jsonl", "-o", "out.jsonl", "--workers", "1", "--punkt-mb", "0.1"]
+    call = ["drtk", "chunk", "in.jsonl", "-o", "out.jsonl", "--num-workers", "1", "--punkt-mb", "0.1"]
     # The process reads its own peak: that of wait4 includes the memory of the parent before the fork.
     program = f"""
 import atexit, pathlib, sys

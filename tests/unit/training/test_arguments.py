@@ -18,7 +18,7 @@ SCHEDULE = Schedule(batch=4, steps=50, steps_per_epoch=10)
 
 
 def make(folder: Path, *, device: str = "cpu", **changes: Any) -> TrainingArguments:
-    config = TrainingConfig(lr=1e-4, precision="float32", save_every=25, **changes)
+    config = TrainingConfig(learning_rate=1e-4, precision="float32", save_steps=25, **changes)
     return build_training_arguments(config, SCHEDULE, folder, seed=1, device=device)
 
 
@@ -32,7 +32,7 @@ def test_values_are_parsed_as_json():
     [
         ({"trainer": ("max_grad_norm",)}, "'max_grad_norm' is not KEY=VALUE"),
         ({"trainer": ("max_grad_nrom=1",)}, "have no 'max_grad_nrom'"),
-        ({"trainer": ("learning_rate=1",)}, "learning_rate: use `lr`"),
+        ({"trainer": ("learning_rate=1",)}, "learning_rate: use `learning_rate`"),
         ({"trainer": ("gradient_accumulation_steps=2",)}, "cannot be chosen: the loss needs the whole batch"),
         ({"trainer": ("lr_scheduler_type=zigzag",)}, "`trainer`: "),
         ({"device": "cuda:1"}, "`device` cuda:1: training takes"),
@@ -62,18 +62,22 @@ def test_warm_up_and_checkpoints_between_entries_of_the_log(tmp_path: Path, capl
 
 
 def test_schedules(monkeypatch: pytest.MonkeyPatch):
-    config = RetrieverConfig(batch=16, epochs=2.5)
+    config = RetrieverConfig(batch_size=16, epochs=2.5)
     assert plan_schedule(70, config) == Schedule(batch=16, steps=10, steps_per_epoch=4)  # 70 // 16 = 4, 2.5 * 4
-    assert plan_schedule(70, TrainingConfig(batch=16, steps=7)).steps == 7
+    assert plan_schedule(70, TrainingConfig(batch_size=16, max_steps=7)).steps == 7
     for count, other, message in (
-        (15, config, "15 examples do not fill one batch of 16; use `batch` 15 or less"),
+        (15, config, "15 examples do not fill one batch of 16; use `batch_size` 15 or less"),
         (0, config, "training data: no examples to learn from"),
-        (9, RerankerConfig(batch=4, micro_batch=3), "`micro_batch` 3: does not divide the 4 of a device"),
+        (
+            9,
+            RerankerConfig(batch_size=4, micro_batch_size=3),
+            "`micro_batch_size` 3: does not divide the 4 of a device",
+        ),
     ):
         with pytest.raises(DrtkError, match=message):
             plan_schedule(count, other)
     for name, value in make_torchrun_variables(rank=0, processes=4).items():
         monkeypatch.setenv(name, value)
     assert plan_schedule(70, config).batch == 4
-    with pytest.raises(DrtkError, match="`batch` 18 cannot be shared equally by 4"):
-        plan_schedule(70, RetrieverConfig(batch=18))
+    with pytest.raises(DrtkError, match="`batch_size` 18 cannot be shared equally by 4"):
+        plan_schedule(70, RetrieverConfig(batch_size=18))

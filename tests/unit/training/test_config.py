@@ -46,35 +46,36 @@ RETRIEVERS: dict[str, tuple[Any, ...]] = {
 NO_DECAY = {f"simlm-{where}{stage}-official" for where in ("", "nq-") for stage in ("r1", "r2", "distill")}
 NO_DECAY |= {"dpr-nq", "dpr-nq-roberta-shared", *(f"master-official-{stage}" for stage in ("r1", "r2", "distill"))}
 # what else they say; all that is named nowhere is the default of the command
-DISTILLED = {"contrastive": "simlm-full", "alpha": 0.2}
+DISTILLED = {"contrastive": "simlm-full", "contrastive_weight": 0.2}
 DPR = {
-    "draw": "shuffle",
-    "positive": "first",
+    "negative_sampling": "shuffle",
+    "positive_sampling": "first",
     "trainer": ("max_grad_norm=2.0",),
 }  # 6.6: a new order, gold passage, clip 2
-MASTER = {"untied": True, "draw": "shuffle", "trainer": ("max_grad_norm=2.0",)}  # by lot; clip 2
+MASTER = {"untied": True, "negative_sampling": "shuffle", "trainer": ("max_grad_norm=2.0",)}  # by lot; clip 2
 BESIDES: dict[str, dict[str, Any]] = {
     "simlm-distill": DISTILLED,
     "simlm-distill-official": DISTILLED,
     "simlm-nq-distill": DISTILLED,
     "simlm-nq-distill-official": {
         "contrastive": "simlm-full",
-        "alpha": 1.0,
-        "positive": "first",
+        "contrastive_weight": 1.0,
+        "positive_sampling": "first",
         "temperature_warmup": True,
     },
-    "simlm-nq-r1-official": {"temperature_warmup": True, "positive": "first"},
-    "simlm-nq-r2-official": {"temperature_warmup": True, "positive": "first"},
+    "simlm-nq-r1-official": {"temperature_warmup": True, "positive_sampling": "first"},
+    "simlm-nq-r2-official": {"temperature_warmup": True, "positive_sampling": "first"},
     "master-official-r1": MASTER,
     "master-official-r2": MASTER,
-    "master-official-distill": MASTER | {"contrastive": "infonce", "alpha": 0.2, "teacher_temperature": 1.0},
-    "qac-r1": {"draw": "replacement"},
-    "qac-r2": {"draw": "replacement"},
-    "rom-ft": {"draw": "replacement"},
+    "master-official-distill": MASTER
+    | {"contrastive": "infonce", "contrastive_weight": 0.2, "teacher_temperature": 1.0},
+    "qac-r1": {"negative_sampling": "replacement"},
+    "qac-r2": {"negative_sampling": "replacement"},
+    "rom-ft": {"negative_sampling": "replacement"},
     "dpr-nq": DPR | {"untied": True},
     # 5.11: DiffCSE's figures, for whoever adds --aux diffcse
     "dpr-nq-roberta-shared": DPR | {"aux_generator": "distilroberta-base", "aux_rate": 0.30, "aux_weight": 0.005},
-    "quickstart": {"log_every": 5},
+    "quickstart": {"log_steps": 5},
 }
 
 # lr, batch, epochs or steps, warm-up, weight decay, negatives, length of a pair, loss, title
@@ -100,7 +101,7 @@ RERANKERS_BESIDES: dict[str, dict[str, Any]] = {
         "feedforward": 768,
         "dropout": 0.1,
         "dev_depth": 100,
-        "select": "RR@10",
+        "dev_measure": "RR@10",
     },
 }
 
@@ -112,14 +113,14 @@ def presets_of(command: str) -> list[str]:
 def compared(kind: type, name: str, told: dict[str, Any], length: float, besides: dict[str, Any]) -> None:
     """The merged settings of a preset are what is told of it, and the defaults of the command otherwise."""
     usual = {item.name: item.default for item in fields(kind)}
-    told = told | ({"epochs": length} if isinstance(length, float) else {"steps": length}) | besides
+    told = told | ({"epochs": length} if isinstance(length, float) else {"max_steps": length}) | besides
     assert asdict(merge(kind, load_preset(name).settings, {})) == usual | told
 
 
 @pytest.mark.parametrize("name", presets_of("train-retriever"))
 def test_retrievers_are_trained_as_their_sources_say(name: str) -> None:
     lr, batch, length, warmup, negatives, query, passage, loss, similarity, temperature, title = RETRIEVERS[name]
-    told = {"lr": lr, "batch": batch, "warmup": warmup, "negatives": negatives, "query_length": query}
+    told = {"learning_rate": lr, "batch_size": batch, "warmup": warmup, "negatives": negatives, "query_length": query}
     told |= {"passage_length": passage, "loss": loss, "similarity": similarity, "temperature": temperature}
     told |= {"title": title, "weight_decay": 0.0 if name in NO_DECAY else 0.01}
     compared(RetrieverConfig, name, told, length, BESIDES.get(name, {}))
@@ -128,12 +129,24 @@ def test_retrievers_are_trained_as_their_sources_say(name: str) -> None:
 @pytest.mark.parametrize("name", presets_of("train-reranker"))
 def test_re_rankers_are_trained_as_their_sources_say(name: str) -> None:
     lr, batch, length, warmup, decay, negatives, longest, loss, title = RERANKERS[name]
-    told = {"lr": lr, "batch": batch, "warmup": warmup, "weight_decay": decay, "negatives": negatives}
+    told = {"learning_rate": lr, "batch_size": batch, "warmup": warmup, "weight_decay": decay, "negatives": negatives}
     told |= {"max_length": longest, "loss": loss, "title": title}
     compared(RerankerConfig, name, told, length, RERANKERS_BESIDES.get(name, {}))
 
 
 def test_defaults_are_table_12s() -> None:
     usual, pairs = RetrieverConfig(), RerankerConfig()
-    assert (usual.lr, usual.batch, usual.epochs, usual.negatives, usual.weight_decay) == (2e-5, 64, 3.0, 15, 0.01)
-    assert (pairs.lr, pairs.batch, pairs.epochs, pairs.weight_decay, pairs.depth) == (3e-5, 64, 3.0, 0.01, 100)
+    assert (usual.learning_rate, usual.batch_size, usual.epochs, usual.negatives, usual.weight_decay) == (
+        2e-5,
+        64,
+        3.0,
+        15,
+        0.01,
+    )
+    assert (pairs.learning_rate, pairs.batch_size, pairs.epochs, pairs.weight_decay, pairs.depth) == (
+        3e-5,
+        64,
+        3.0,
+        0.01,
+        100,
+    )

@@ -15,7 +15,7 @@ from tests.pretraining_setup import randomize_weights
 from tests.retriever_setup import TrainingSetup, load_settings
 from tests.tiny_models import save_tiny_encoder
 
-SIZE = {"batch": 8, "negatives": 2, "query_length": 16, "passage_length": 24}
+SIZE = {"batch_size": 8, "negatives": 2, "query_length": 16, "passage_length": 24}
 LOSSES: dict[str, dict[str, Any]] = {
     # at .02 the scores of an untrained encoder's vectors, nearly alike, leave gradients of three digits in single precision
     "simlm": {"preset": "simlm-r1", "temperature": 0.2, "mask_false_negatives": True},
@@ -115,7 +115,7 @@ def held(stage: TrainingSetup, trainer: Any, inputs: dict[str, Tensor]) -> int:
 def test_memory_is_that_of_a_chunk_whatever_the_batch(place: Path, tmp_path: Path):
     kept: dict[tuple[int, int | None], int] = {}
     for batch in (4, 32):
-        stage = TrainingSetup.of(place / "model", load_settings("qac-r1", **SIZE | {"batch": batch}), count=40)
+        stage = TrainingSetup.of(place / "model", load_settings("qac-r1", **SIZE | {"batch_size": batch}), count=40)
         inputs = stage.inputs(range(batch))
         for chunk in (None, 8):
             kept[batch, chunk] = held(stage, stage.trainer(tmp_path / f"{batch}", cache_chunk=chunk), inputs)
@@ -151,5 +151,5 @@ def test_a_loss_that_is_no_number_ends_the_step(place: Path, tmp_path: Path, chu
     stage = stage_of(place, "simlm")
     with torch.no_grad():
         next(stage.model.parameters())[:] = float("nan")
-    with pytest.raises(DrtkError, match="the loss is nan at step 1; a lower `lr`"):
+    with pytest.raises(DrtkError, match="the loss is nan at step 1; a lower `learning_rate`"):
         stage.step(stage.trainer(tmp_path, cache_chunk=chunk), stage.inputs(range(8)))

@@ -30,7 +30,7 @@ def pretrain(world: PretrainingFiles, output: Path, *more: str) -> None:
         str(output),
         "-q",
     ]
-    schedule = ["--batch", "6", "--max-length", "24", "--log-every", "2", "--held-out", "6", "--eval-every", "3"]
+    schedule = ["--batch-size", "6", "--max-length", "24", "--log-steps", "2", "--held-out", "6", "--eval-steps", "3"]
     app([*call, *schedule, "--report-to", "tensorboard", *more], standalone_mode=False)
 
 
@@ -90,9 +90,9 @@ def test_tensorboard_gets_the_entries_of_the_log_also_after_a_resumption(
 
     monkeypatch.setattr(Pretrainer, "training_step", cut_off)
     with pytest.raises(DrtkError, match="cut off"):
-        pretrain(world, tmp_path / "m", "--steps", "6", "--checkpoint-every", "2")
+        pretrain(world, tmp_path / "m", "--max-steps", "6", "--save-steps", "2")
     monkeypatch.setattr(Pretrainer, "training_step", real)
-    pretrain(world, tmp_path / "m", "--steps", "6", "--checkpoint-every", "2", "--resume")
+    pretrain(world, tmp_path / "m", "--max-steps", "6", "--save-steps", "2", "--resume")
     assert [writer.folder for writer in writers] == [str(tmp_path / "m.part" / "tensorboard")] * 2
     assert [writer.purge_step for writer in writers] == [None, 5]  # it resumes after the checkpoint of step 4
     assert {step for _, step, _ in writers[1].entries} == {6}
@@ -106,7 +106,7 @@ def test_real_files_of_tensorboard_hold_the_log(world: PretrainingFiles, tmp_pat
     pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    pretrain(world, tmp_path / "m", "--steps", "4")
+    pretrain(world, tmp_path / "m", "--max-steps", "4")
     events = EventAccumulator(str(tmp_path / "m" / "tensorboard")).Reload()
     found = {
         (name.removeprefix("train/"), event.step): event.value

@@ -170,9 +170,11 @@ def test_an_epoch_takes_every_pair_once_with_its_label() -> None:
 
 def test_plans_count_queries_or_pairs() -> None:
     assert (
-        plan_reranker_schedule(examples(), RerankerConfig(batch=2, epochs=2)).steps == 4
+        plan_reranker_schedule(examples(), RerankerConfig(batch_size=2, epochs=2)).steps == 4
     )  # 5 queries: 2 steps an epoch
-    assert plan_reranker_schedule(examples(), RerankerConfig(loss="bce", batch=4, epochs=2)).steps == 10  # 20 pairs: 5
+    assert (
+        plan_reranker_schedule(examples(), RerankerConfig(loss="bce", batch_size=4, epochs=2)).steps == 10
+    )  # 20 pairs: 5
     with pytest.raises(DrtkError, match="20 pairs do not fill one batch"):
         plan_reranker_schedule(examples(), RerankerConfig(loss="bce"))
 
@@ -229,5 +231,5 @@ def test_runs_that_teach_a_list_re_ranker_nothing_are_told_apart(tmp_path: Path)
     assert told("", {"q1": {"a": 1}}) == none
     assert told(two, {"q9": {"a": 1}}) == f"{run}: none of its 2 queries is judged"
     assert told(two, {"q1": {"b": 1}, "q2": {"c": 0}}) == none
-    few = "1 lists with a positive among the first 2 documents do not fill one batch of 256; use `batch` 1 or less"
+    few = "1 lists with a positive among the first 2 documents do not fill one batch of 256; use `batch_size` 1 or less"
     assert told(two, {"q1": {"a": 1}}) == few

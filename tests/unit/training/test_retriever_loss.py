@@ -61,8 +61,10 @@ def test_simlms_distillation_is_kl_plus_alpha_times_contrast(preset: str):
         "contrastive": close(0.085097),
         "loss": close(0.236832 + alpha * 0.085097),
     }
-    assert compute_terms(load_settings(preset, alpha=0.2), *ONE, teacher=TEACHER)["loss"] == close(0.253851)
-    assert compute_terms(load_settings(preset, alpha=0.0), *ONE, teacher=TEACHER) == {
+    assert compute_terms(load_settings(preset, contrastive_weight=0.2), *ONE, teacher=TEACHER)["loss"] == close(
+        0.253851
+    )
+    assert compute_terms(load_settings(preset, contrastive_weight=0.0), *ONE, teacher=TEACHER) == {
         "distillation": close(0.236832),
         "loss": close(0.236832),
     }
@@ -95,8 +97,8 @@ def test_masters_distillation_compares_inner_products():
 def test_vectors_that_are_all_alike_count_the_columns_of_a_presets_batch(preset: str, changes: dict, expected: float):
     settings = load_settings(preset, **changes)
     n = settings.negatives + 1
-    vectors = torch.ones(settings.batch, 4), torch.ones(settings.batch * n, 4)
-    found = compute_terms(settings, *vectors, teacher=torch.zeros(settings.batch, n))
+    vectors = torch.ones(settings.batch_size, 4), torch.ones(settings.batch_size * n, 4)
+    found = compute_terms(settings, *vectors, teacher=torch.zeros(settings.batch_size, n))
     assert found["contrastive"] == pytest.approx(expected, abs=1e-5)
     assert found.get("distillation", 0.0) == pytest.approx(0.0, abs=2e-6)  # the student says what the teacher says
 
@@ -117,7 +119,7 @@ def test_inner_products_are_divided_by_nothing_and_cosines_by_a_fiftieth_unless_
 def test_margin_mse_stands_alone_unless_alpha_is_given():
     settings = load_settings(loss="margin-mse", similarity="cosine", temperature=1.0)
     assert compute_terms(settings, *ONE, teacher=TEACHER) == {"distillation": close(6.15625), "loss": close(6.15625)}
-    more = load_settings(loss="margin-mse", similarity="cosine", temperature=1.0, alpha=0.5)
+    more = load_settings(loss="margin-mse", similarity="cosine", temperature=1.0, contrastive_weight=0.5)
     found = compute_terms(more, *ONE, teacher=TEACHER)
     assert found["loss"] == close(6.15625 + 0.5 * found["contrastive"])
 

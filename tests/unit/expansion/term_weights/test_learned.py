@@ -24,7 +24,7 @@ from tests.run_commands import run_command, write_text
 from tests.tiny_models import TOPICS, save_tiny_encoder
 
 ASKED, NEVER = ("s", "ing"), ("al", "ous", "ish")  # endings of words that questions have, and of words they never have
-QUICK = ["--lr", "5e-3", "--warmup", "0", "--batch", "8", "-q"]
+QUICK = ["--learning-rate", "5e-3", "--warmup", "0", "--batch-size", "8", "-q"]
 
 
 def test_quantised_impacts_are_the_known_ones() -> None:
@@ -85,7 +85,7 @@ def train(place: Path, method: str, output: Path, *more: str, examples: str = "t
 def models(place: Path) -> dict[str, Path]:
     """A trained model of each method."""
     for method, examples in (("deepct", "recall.jsonl"), ("deepimpact", "train.jsonl")):
-        app(train(place, method, place / method, "--steps", "150", examples=examples), standalone_mode=False)
+        app(train(place, method, place / method, "--max-steps", "150", examples=examples), standalone_mode=False)
     return {method: place / method for method in ("deepct", "deepimpact")}
 
 
@@ -200,7 +200,7 @@ def test_a_resumed_training_ends_with_the_weights_of_an_uninterrupted_one(
 ) -> None:
     from drtk.training.fit import DrtkTrainer
 
-    schedule = ["--steps", "8", "--save-every", "3", "--log-every", "1"]
+    schedule = ["--max-steps", "8", "--save-steps", "3", "--log-steps", "1"]
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     app(train(place, "deepimpact", whole, *schedule), standalone_mode=False)
     step = DrtkTrainer.training_step
@@ -236,10 +236,10 @@ def without(arguments: list[str], flag: str) -> list[str]:
     ("method", "more", "complaint"),
     [
         ("deepct", ["--shard", "1/2"], "--train makes a model; --shard is for passages"),
-        ("deepct", ["--report"], "`report` is for weighing; --train makes a model"),
+        ("deepct", ["--stopword-share"], "`stopword_share` is for weighing; --train makes a model"),
         ("deepct", ["--collection", "x"], "`collection` is for weighing; --train makes a model"),
         ("deepct", ["--ray-workers", "2"], "`ray_workers` is for weighing; --train makes a model"),
-        ("deepct", ["--normalize", "max"], "`normalize` is for weighing; --train makes a model"),
+        ("deepct", ["--weight-norm", "max"], "`weight_norm` is for weighing; --train makes a model"),
         ("deepct", ["--stemmer", "porter"], "--stemmer is for --method bprop or tfidf or inv-freq or idf or bm25"),
         ("deepct", ["--expand", "queries"], "--expand is for --method deepimpact"),
         ("deepimpact", ["--impact-max", "3"], "`impact_max` is for weighing; --train makes a model"),
@@ -260,7 +260,10 @@ def test_missing_files_are_named(place: Path, tmp_path: Path, capfd) -> None:
     with pytest.raises(UsageError, match="--corpus and --queries go with --train"):
         run_command(
             capfd,
-            *without(without(without(without(without(arguments, "--train"), "-o"), "--lr"), "--warmup"), "--batch"),
+            *without(
+                without(without(without(without(arguments, "--train"), "-o"), "--learning-rate"), "--warmup"),
+                "--batch-size",
+            ),
         )
     with pytest.raises(UsageError, match="--output must name a folder"):
         run_command(capfd, *without(arguments, "-o"))
@@ -273,7 +276,7 @@ def test_bad_examples_are_named(place: Path, tmp_path: Path, capfd) -> None:
         run_command(capfd, *train(place, "deepimpact", tmp_path / "m", examples=bad.name))
     write_text(bad, '{"query_id":"q1","positives":["p99"],"negatives":[]}\n')
     with pytest.raises(MismatchError, match=r"bad\.jsonl:1: the corpus has no 'p99'"):
-        run_command(capfd, *train(place, "deepct", tmp_path / "m", "--batch", "1", examples=bad.name))
+        run_command(capfd, *train(place, "deepct", tmp_path / "m", "--batch-size", "1", examples=bad.name))
     write_text(bad, '{"query_id":"q1","positives":["p1"],"negatives":[]}\n')
     with pytest.raises(DrtkError, match="1 passages do not fill one batch"):
         run_command(capfd, *train(place, "deepct", tmp_path / "m", examples=bad.name))
@@ -284,7 +287,8 @@ def test_titles_are_read_as_the_model_was_trained_to(
 ) -> None:
     titled = write_text(tmp_path / "titled.jsonl", '{"_id":"t","title":"sailors","text":"castleing copperal"}\n')
     run_command(
-        capfd, *train(place, "deepct", tmp_path / "bare", "--title", "none", "--steps", "1", examples="recall.jsonl")
+        capfd,
+        *train(place, "deepct", tmp_path / "bare", "--title", "none", "--max-steps", "1", examples="recall.jsonl"),
     )
     call = [titled, "--method", "deepct", "--model"]
     assert "title_weights" in rows(capfd, *call, models["deepct"])[0]
@@ -297,7 +301,7 @@ def test_models_that_were_not_trained_to_weigh_are_rejected(place: Path, models:
     call = ["termweight", place / "corpus.jsonl", "--method", "deepct", "--model"]
     with pytest.raises(MismatchError, match="is no term weighting model"):
         run_command(capfd, *call, place / "model")
-    with pytest.raises(MismatchError, match="was trained with `method` deepimpact, not deepct"):
+    with pytest.raises(MismatchError, match="was trained with `method` deepimpact; deepct contradicts it"):
         run_command(capfd, *call, models["deepimpact"])
 
 

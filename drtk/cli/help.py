@@ -1,0 +1,100 @@
+"""Layout of --help: panels of options, examples and the address of the page; hints for unknown options."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from itertools import groupby
+from typing import Any, ClassVar
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from drtk.config import CONTROL, INPUT, PANELS
+from drtk.renamed import current_name, find_by_meaning
+
+_EXAMPLES = "Examples:\n"
+
+
+class Command(TyperCommand):
+    """A command whose help has its options in panels and ends with the examples of the docstring."""
+
+    def collect_usage_pieces(self, ctx: typer.Context) -> list[str]:  # type: ignore[override]
+        """Return the words of the usage line after the name of the command."""
+        arguments = [item for item in self.params if item.param_type_name == "argument"]
+        names = [(str(item.metavar), item.required) for item in arguments]
+        return ["[OPTIONS]", *(name if required or name[0] == "[" else f"[{name}]" for name, required in names)]
+
+    def format_help_text(self, ctx: typer.Context, formatter: Any) -> None:  # type: ignore[override]
+        """Write the description."""
+        formatter.write_paragraph()
+        with formatter.indentation():
+            formatter.write_text((self.help or "").partition(_EXAMPLES)[0].strip())
+
+    def format_options(self, ctx: typer.Context, formatter: Any) -> None:  # type: ignore[override]
+        """Write the arguments and options, one panel after the other."""
+        rows = []
+        for item in self.get_params(ctx):  # type: ignore[arg-type]
+            if item.param_type_name == "argument":
+                required = "  [required]" if item.required else ""
+                rows.append((INPUT, (str(item.metavar), f"{getattr(item, 'help', '')}{required}")))
+            elif (row := item.get_help_record(ctx)) is not None:  # type: ignore[arg-type]
+                row = row[0], row[1].replace("; x>=0]", "]")
+                default = CONTROL if "--help" in item.opts else INPUT
+                rows.append((getattr(item, "rich_help_panel", None) or default, row))
+        rows.sort(key=lambda row: (PANELS.index(row[0]), row[1][0].startswith("-")))
+        for panel, members in groupby(rows, key=lambda row: row[0]):
+            with formatter.section(panel):
+                formatter.write_dl([row for _, row in members])
+
+    def format_epilog(self, ctx: typer.Context, formatter: Any) -> None:  # type: ignore[override]
+        """Write the examples and the address of the page."""
+        if examples := examples_of(self):
+            with formatter.section("Examples"):
+                formatter.write("".join(f"  {line}\n" for line in examples))
+        path = ctx.command_path.split()
+        formatter.write_paragraph()
+        formatter.write(f"Documentation: docs/commands/{path[1] if len(path) > 1 else path[0]}.md\n")
+
+
+def examples_of(command: Any) -> list[str]:
+    """Return the lines of the examples in a command's docstring."""
+    return [line.strip() for line in (command.help or "").partition(_EXAMPLES)[2].strip().splitlines()]
+
+
+class Group(TyperGroup):
+    """A group of commands whose summaries are shown in full, by stage if the commands have one."""
+
+    stages: ClassVar[dict[str, tuple[str, ...]]] = {}
+
+    def format_commands(self, ctx: typer.Context, formatter: Any) -> None:  # type: ignore[override]
+        """Write the name and summary of every command, one stage after the other."""
+        width = max(map(len, self.commands))
+        for stage, names in (self.stages or {"Commands": tuple(self.commands)}).items():
+            with formatter.section(stage):
+                rows = [(name, self.get_command(ctx, name).help or "") for name in names]  # type: ignore[arg-type, union-attr]
+                formatter.write_dl([(f"{name:<{width}}", text.partition("\n")[0]) for name, text in rows])
+
+
+def explain_unknown_option(option: str, context: Any, command: str) -> str:
+    """Return what to write instead of an option that a command lacks; "" if nothing is known.
+
+    context: the context in which the option was parsed
+    command: the name of the command
+    """
+    name = option.lstrip("-").replace("-", "_").lower()
+    positive = name.removeprefix("no_")
+    flags = {item.name: item.opts[-1] for item in context.command.params if item.param_type_name == "option"}
+    flags |= {flag.lstrip("-").replace("-", "_"): flag for flag in list(flags.values())}
+    classes = getattr(context.command.callback, "settings_classes", ())
+    settings = {item.name: item for kind in classes for item in fields(kind)}
+    for candidate in (name, positive):
+        renamed = current_name(candidate, command)
+        if renamed in flags and renamed != candidate:
+            return f"{option} was renamed to {flags[renamed]}"
+        if renamed in settings and settings[renamed].metadata["advanced"]:
+            is_flag = str(settings[renamed].type) in ("bool", "bool | None")
+            value = ("false" if candidate != name else "true") if is_flag else "VALUE"
+            return f"{option} is a setting now: --set {renamed}={value}"
+    near = find_by_meaning(name, {**flags, **settings})
+    shown = [flags.get(known, f"--set {known}=VALUE") for known in near]
+    return f"no such option {option}; did you mean {' or '.join(dict.fromkeys(shown))}?" if near else ""

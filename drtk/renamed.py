@@ -1,0 +1,139 @@
+"""Former names of options and settings, and names that other tools use for them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+# Command -> former name -> name; "" holds for every command without an entry of its own. A former name is never the name
+# of another setting of its command.
+RENAMED: dict[str, dict[str, str]] = {
+    "": {
+        "batch": "batch_size",
+        "micro_batch": "micro_batch_size",
+        "lr": "learning_rate",
+        "steps": "max_steps",
+        "eval_every": "eval_steps",
+        "log_every": "log_steps",
+        "save_every": "save_steps",
+        "dtype": "precision",
+        "scorer_dtype": "scorer_precision",
+        "workers": "num_workers",
+        "another_corpus": "skip_corpus_check",
+    },
+    "pretrain": {
+        "save_every": "export_steps",
+        "checkpoint_every": "save_steps",
+        "probe": "dev",
+        "probe_sts": "dev_sts",
+    },
+    "train-retriever": {
+        "alpha": "contrastive_weight",
+        "cache_chunk": "grad_cache",
+        "draw": "negative_sampling",
+        "positive": "positive_sampling",
+    },
+    "train-reranker": {"select": "dev_measure"},
+    "train-generator": {"select": "dev_measure"},
+    "rerank-queries train": {"alpha": "rank_margin", "scorer": "variant"},
+    "rerank-queries apply": {"top": "n_best"},
+    "mine-negatives": {"keep": "negatives", "floor": "min_negatives"},
+    "encode": {"store": "vector_dtype"},
+    "rerank": {"store": "vector_dtype"},
+    "index": {"dtype": "vector_dtype", "weights": "term_weights"},
+    "search": {"k": "depth"},
+    "show": {"weights": "term_weights"},
+    "fuse": {"normalize": "norm"},
+    "termweight": {"normalize": "weight_norm", "report": "stopword_share"},
+    "compare": {"title": "heading"},
+    "report": {"title": "heading"},
+    "plot": {"title": "heading"},
+}
+
+# Name -> what other tools and former versions call it.
+SYNONYMS: dict[str, str] = {
+    "batch_size": "bs batch n_batch train_batch_size per_device_train_batch_size per_device_batch_size",
+    "micro_batch_size": "mini_batch_size per_device_train_batch_size gradient_accumulation_steps",
+    "grad_cache": "mini_batch_size gc_chunk_size gc_q_chunk_size gc_p_chunk_size",
+    "learning_rate": "lr learning rate max_lr peak_lr",
+    "epochs": "n_epochs num_epochs num_train_epochs epoch max_epochs",
+    "max_steps": "steps n_steps num_steps train_steps num_train_steps total_steps",
+    "warmup": "warmup_steps warmup_ratio num_warmup_steps warmup_proportion",
+    "weight_decay": "wd decay",
+    "max_length": "max_seq_length max_seq_len max_len maxlen seq_length truncate truncation",
+    "query_length": "max_seq_length max_seq_len max_len max_length q_max_len query_max_len max_query_length",
+    "passage_length": "p_max_len passage_max_len max_passage_length doc_length",
+    "target_length": "max_target_length",
+    "max_new_tokens": "max_tokens gen_length max_gen_length",
+    "max_tokens": "max_length max_seq_length max_len chunk_size",
+    "max_words": "chunk_size segment_length",
+    "overlap": "stride",
+    "eval_steps": "eval_every evaluation_steps eval_interval",
+    "save_steps": "save_every checkpoint_every checkpoint_steps save_interval",
+    "export_steps": "save_every",
+    "log_steps": "log_every logging_steps log_interval",
+    "precision": "dtype torch_dtype fp16 bf16 half amp mixed_precision",
+    "vector_dtype": "dtype store",
+    "num_workers": "workers jobs n_jobs num_proc processes threads",
+    "threads": "workers num_workers jobs n_jobs num_threads",
+    "device": "gpu cuda devices gpus",
+    "depth": "k topk top_k hits num_hits n_results num_results max_hits limit",
+    "top_k": "k topk",
+    "n": "num_return_sequences num_samples num_queries n_queries",
+    "beams": "num_beams beam_size",
+    "negatives": "num_negatives n_negatives n_negs num_negs train_n_passages train_group_size keep",
+    "temperature": "temp tau",
+    "loss": "loss_function loss_type objective",
+    "similarity": "metric distance score_function",
+    "pooling": "pool pooling_method pooling_mode",
+    "patience": "early_stopping early_stopping_patience",
+    "lora": "lora_r lora_rank peft",
+    "gradient_checkpointing": "grad_checkpointing activation_checkpointing",
+    "trainer": "training_args hf_args",
+    "schedule": "lr_scheduler lr_scheduler_type scheduler",
+    "dev": "eval_data dev_data validation eval_dataset probe",
+    "examples": "train_data train_file data",
+    "model": "model_name model_name_or_path encoder checkpoint base_model",
+    "output": "out output_dir output_file output_folder save save_dir run_file",
+    "corpus": "passages docs documents collection passage_file",
+    "queries": "topics query query_file questions",
+    "qrels": "judgments judgements relevance gold ground_truth",
+    "measures": "measure metric metrics",
+    "measure": "metric metrics measures",
+    "type": "kind index_type factory",
+    "method": "fusion algorithm",
+    "norm": "normalize normalization",
+    "weight_norm": "normalize",
+    "term_weights": "weights",
+    "query_vectors": "query_embeddings",
+    "rrf_k": "k",
+    "policy": "strategy method",
+    "seed": "random_seed random_state",
+    "force": "overwrite overwrite_output overwrite_output_dir",
+    "resume": "resume_from_checkpoint continue",
+    "skip_bad": "ignore_errors skip_errors",
+    "shard": "part shards num_shards shard_index",
+    "runner": "backend executor",
+    "preset": "config recipe",
+    "set": "override",
+    "quiet": "silent",
+}
+
+
+def current_name(name: str, command: str) -> str:
+    """Return the name of a setting that may be given by a former name."""
+    return RENAMED.get(command, {}).get(name) or RENAMED[""].get(name, name)
+
+
+def rename_settings(settings: Mapping[str, Any], command: str) -> dict[str, Any]:
+    """Return the settings that a manifest recorded of a command, by their current names."""
+    renamed = {current_name(name, command): value for name, value in settings.items()}
+    recipe = renamed.get("recipe")
+    if isinstance(recipe, dict) and isinstance(recipe.get("settings"), dict):  # the preset of pretrain
+        renamed["recipe"] = recipe | {"settings": rename_settings(recipe["settings"], command)}
+    return renamed
+
+
+def find_by_meaning(name: str, names: Iterable[str]) -> list[str]:
+    """Return the names among `names` that mean what other tools call `name`."""
+    return [known for known in names if name == known or name in SYNONYMS.get(known, "").split()]
