@@ -200,7 +200,9 @@ def make_factory_string(kind: str, settings: DenseIndexSettings, num_vectors: in
     named = _NAMED.fullmatch(kind)
     if named is None:
         if settings.vector_dtype is not None:
-            raise UsageError(f"`vector_dtype`: the factory string '{kind}' already states how vectors are stored; omit it")
+            raise UsageError(
+                f"`vector_dtype`: the factory string '{kind}' already states how vectors are stored; omit it"
+            )
         return kind
     name, number = named[1], named[2]
     store = STORES[settings.vector_dtype or "float32"]

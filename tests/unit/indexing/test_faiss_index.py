@@ -90,7 +90,7 @@ def test_k_larger_than_the_collection_gives_all_of_it(tmp_path):
 
 
 def test_names_become_factory_strings():
-    default, half = DenseIndexSettings(), DenseIndexSettings(precision="float16", hnsw_m=48)
+    default, half = DenseIndexSettings(), DenseIndexSettings(vector_dtype="float16", hnsw_m=48)
     assert make_factory_string("flat", default, 10) == "Flat"
     assert make_factory_string("flat", half, 10) == "SQfp16"
     assert make_factory_string("hnsw", half, 10) == "HNSW48,SQfp16"
