@@ -61,7 +61,7 @@ OPTIONS = st.fixed_dictionaries(
     },
 )
 POLICIES = st.builds(
-    lambda policy, keep, floor, depth: replace(policy, keep=keep, floor=floor, depth=depth),
+    lambda policy, keep, floor, depth: replace(policy, negatives=keep, min_negatives=floor, depth=depth),
     st.sampled_from([MSMARCO, TEVATRON, SBERT]),
     st.none() | st.integers(0, 12),
     st.integers(0, 40),
@@ -115,7 +115,7 @@ def test_no_positive_is_a_negative_and_every_candidate_is_accounted_for(
             mine = [one for one in pool.negatives if one.source != RANDOM]
             assert pool.num_candidates == len(mine) + len(pool.rejected) + len(pool.promoted) + row["not_drawn"]
             assert row["not_drawn"] >= 0
-            assert len(pool.negatives) <= max(len(mine), policy.floor)
+            assert len(pool.negatives) <= max(len(mine), policy.min_negatives)
             retrieved = {id for one in pool.query.hits.values() for id in one.ids[: policy.depth]}
             random = {one.id for one in pool.negatives if one.source == RANDOM}
             assert not random & retrieved
@@ -124,7 +124,7 @@ def test_no_positive_is_a_negative_and_every_candidate_is_accounted_for(
             free = {id for id in IDS if id not in retrieved | relevant | set(pool.positives) and int(id[-1]) <= most}
             if by_source:
                 free = {id for id in free if parse_document_id(id) not in {parse_document_id(one) for one in relevant}}
-            wanted = min(len(free), max(0, policy.floor - len(mine)))
+            wanted = min(len(free), max(0, policy.min_negatives - len(mine)))
             assert random <= free
             assert len(random) <= wanted
             assert len(random) == wanted or most < 2  # where some are refused, the rounds may end before all were found
