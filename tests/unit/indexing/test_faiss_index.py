@@ -97,7 +97,7 @@ def test_names_become_factory_strings():
     assert make_factory_string("hnsw16", default, 10) == "HNSW16,Flat"
     assert make_factory_string("ivf", default, 1_000_000) == "IVF4000,Flat"  # 4 * sqrt(1,000,000)
     assert make_factory_string("ivf", default, 390) == "IVF10,Flat"  # 39 vectors for each of 10
-    assert make_factory_string("ivf", DenseIndexSettings(nlist=7, precision="int8"), 390) == "IVF7,SQ8"
+    assert make_factory_string("ivf", DenseIndexSettings(nlist=7, vector_dtype="int8"), 390) == "IVF7,SQ8"
     assert make_factory_string("ivf64", default, 390) == "IVF64,Flat"
     assert make_factory_string("OPQ16,IVF64,PQ16", default, 390) == "OPQ16,IVF64,PQ16"
     with pytest.raises(UsageError, match="already states how vectors are stored"):
