@@ -104,7 +104,7 @@ class _TextLookup:
     """Add to examples the texts that a format needs and that they lack, from the files `queries` and `corpus`."""
 
     def __init__(self, needs: tuple[str, ...], settings: ConversionSettings, tracker: InputTracker) -> None:
-        self._needs, self._settings, self._intake = needs, settings, tracker
+        self._needs, self._settings, self._tracker = needs, settings, tracker
 
     def __call__(self, window: list[ParsedExample]) -> list[ParsedExample]:
         if "query" in self._needs:
@@ -129,7 +129,7 @@ class _TextLookup:
     def _queries(self) -> dict[str, Query]:
         if self._settings.queries is None:
             raise UsageError("this format holds texts of queries, the input only their ids: `queries` FILE")
-        return {query.id: query for query in read_queries(self._settings.queries, tracker=self._intake)}
+        return {query.id: query for query in read_queries(self._settings.queries, tracker=self._tracker)}
 
     @cached_property
     def _store(self) -> CorpusStore:
@@ -137,7 +137,7 @@ class _TextLookup:
             raise UsageError("this format holds texts of passages, the input only their ids: `corpus` FILE")
         from drtk.data.corpus_store import CorpusStore
 
-        self._intake.inputs += find_inputs({"corpus": self._settings.corpus})
+        self._tracker.inputs += find_inputs({"corpus": self._settings.corpus})
         return CorpusStore.open(self._settings.corpus)
 
 

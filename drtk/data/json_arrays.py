@@ -22,7 +22,7 @@ def iter_array_rows(blocks: Iterable[bytes]) -> Iterator[tuple[int, Row | ValueE
     """Yield (line of its first character, object) for each element of an array; a ValueError instead of an invalid one.
 
     blocks: the bytes of the file, in blocks of any size
-    A file that ends within the array, and an element longer than `max_line_bytes`, yield a last error.
+    A file that ends within the array, and an element longer than `get_max_line_bytes`, yield a last error.
     """
     for count, (line, text) in enumerate(_iter_elements(blocks), start=1):
         if isinstance(text, ValueError):

@@ -211,7 +211,7 @@ class AnswerJudge:
         self.measures = parse_answer_measures(settings.measures or ANSWER_MEASURES)
         self.answers = read_answers(questions, settings.match, tracker)
         self.judgements: Judgements = {id: {} for id in self.answers}
-        self._corpus, self._settings, self._intake, self._workers = corpus, settings, tracker, workers
+        self._corpus, self._settings, self._tracker, self._workers = corpus, settings, tracker, workers
         self._counts: Counter[str] = Counter()
         with closing(CorpusStore.open(corpus)) as store:  # built here once, not by every worker
             self.corpus_size = len(store)
@@ -219,7 +219,7 @@ class AnswerJudge:
     def __call__(self, run: NamedRun) -> JudgedRankings:
         """Read a run and judge the first right passage of each ranking, down to the largest cut-off."""
         rankings = read_rankings(
-            run, self.judgements, RankingView.of(self._settings), self._intake, judged_by="answers"
+            run, self.judgements, RankingView.of(self._settings), self._tracker, judged_by="answers"
         )
         cutoffs = [measure.cutoff for measure in self.measures]
         depth = None if None in cutoffs else max(cutoff for cutoff in cutoffs if cutoff is not None)

@@ -35,7 +35,7 @@ class IndexedText:
     """
 
     def __init__(self, settings: IndexSettings, kind: str, source: str, tracker: InputTracker) -> None:
-        self._settings, self._kind, self._source, self._intake = settings, kind, source, tracker
+        self._settings, self._kind, self._source, self._tracker = settings, kind, source, tracker
         self._fields = list(dict.fromkeys(name.strip() for item in settings.expand for name in item.split(",")))
         if "" in self._fields:
             raise UsageError("`expand`: a field's name is empty")
@@ -59,7 +59,7 @@ class IndexedText:
             nonlocal unweighted_titles
             for passage in passages:
                 unweighted_titles += bool(passage.title.strip()) and "title_weights" not in passage.extra
-                yield passage, self._intake.line
+                yield passage, self._tracker.line
 
         settings = self._settings
         yield from repeat_by_weight(iter_numbered(), settings.weight_scale, self._reject, tokenizer=settings.tokenizer)
@@ -74,7 +74,7 @@ class IndexedText:
             try:
                 added = [text for name in self._fields for text in get_added_texts(passage, name)]
             except ValueError as error:
-                self._reject((passage, self._intake.line), str(error))
+                self._reject((passage, self._tracker.line), str(error))
                 continue
             for name in self._fields:
                 missing[name] += name not in passage.extra
@@ -91,12 +91,12 @@ class IndexedText:
             try:
                 yield Passage(passage.id, "", extra={IMPACTS: read_impacts(passage)})
             except ValueError as error:
-                self._reject((passage, self._intake.line), str(error))
+                self._reject((passage, self._tracker.line), str(error))
 
     def _reject(self, item: NumberedPassage, problem: str) -> None:
         passage, line = item
         place = f"{name_of(self._source)}:{line}" if line else name_of(self._source)
-        self._intake.skip_or_raise(RecordError(place, f"passage '{passage.id}': {problem}"))
+        self._tracker.skip_or_raise(RecordError(place, f"passage '{passage.id}': {problem}"))
 
 
 def compute_frequency(weight: float, scale: Scale = "linear") -> int:

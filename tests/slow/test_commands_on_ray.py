@@ -19,7 +19,7 @@ from drtk.retrieval.encode import Embedder, WindowEncoder
 from drtk.runtime.integrity import read_json
 from drtk.runtime.runners import BatchFunction
 from drtk.text import chunking
-from drtk.text.chunking import ChunkWindows
+from drtk.text.chunking import ChunkFunction
 from tests.contract.collection import documents
 from tests.run_commands import run_command
 from tests.tiny_models import (
@@ -93,7 +93,7 @@ def test_a_chunk_begun_here_goes_on_on_ray_with_the_same_sentence_model(
         run_command(capfd, *call, "-q")
     assert not (here / "made").exists()
     (here / "c.jsonl").write_bytes(whole)
-    monkeypatch.setattr(chunking, "ChunkWindows", partial(Deadly, ChunkWindows, "d205", here / "killed"))
+    monkeypatch.setattr(chunking, "ChunkFunction", partial(Deadly, ChunkFunction, "d205", here / "killed"))
     run_command(capfd, *call, "--resume", *RAY)
     assert (here / "killed").exists()
     assert (here / "made").read_bytes() == (here / "expected").read_bytes()

@@ -129,7 +129,7 @@ class PairCollator(_PassageCollator):
         batch = self._inputs(places)
         asked = np.zeros(batch["input_ids"].shape, dtype=np.float32)
         for row, each in enumerate(places):
-            first = each.first()
+            first = each.find_first_heads()
             for word in extract_question_words(items[row // 2].query):
                 head = first.get(word, self._room)
                 if head < self._room:
@@ -258,7 +258,7 @@ def find_largest_impact(
             passages, tokenizer, "basic", title=settings.title or "join", expand=settings.expand
         )
         for each, values in zip(places, run([each.ids for each in places]), strict=True):
-            heads = [head for word, head in each.first().items() if word not in excluded]
+            heads = [head for word, head in each.find_first_heads().items() if word not in excluded]
             largest = max([largest, *map(float, values[heads])])
     if largest <= 0:
         raise DrtkError("every impact is 0 after training: try another `seed` or a lower `learning_rate`")

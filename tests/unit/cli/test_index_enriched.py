@@ -285,10 +285,10 @@ def test_weights_whose_tokenizer_has_moved_are_read_with_the_one_that_is_named(p
     run_command(capfd, *index, "-o", "before")
     shown = run_command(capfd, "show", "--term-weights", "w")
     with pytest.raises(
-        MismatchError, match=r"weights were made for the word pieces of .*there, not for those of other"
+        MismatchError, match=r"the weights are for the word pieces of .*there, which differ from those of other"
     ):
         run_command(capfd, *index, "--tokenizer", "other", "-o", "i")
-    with pytest.raises(MismatchError, match="not for those of other"):
+    with pytest.raises(MismatchError, match="differ from those of other"):
         run_command(capfd, "show", "--term-weights", "w", "--tokenizer", "other")
     (place / "there").rename(place / "moved")
     for call in ((*index, "-o", "i"), ("show", "--term-weights", "w")):

@@ -421,7 +421,7 @@ LACKING: list[tuple[str, Callable[[dict[str, Any]], Any], str]] = [
     (
         "rom",
         lambda row: row["metadata"].update(weights_tokenizer="/other"),
-        ":1: the weights were made for the word pieces of ",
+        ":1: the weights are for the word pieces of ",
     ),
 ]  # fmt: skip
 

@@ -362,7 +362,7 @@ def test_a_tokenizer_other_than_the_models_is_rejected(
     here: Path, tiny: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     corpus(here / "c", CATS)
-    with pytest.raises(MismatchError, match="weights were made for the word pieces of"):
+    with pytest.raises(MismatchError, match="the weights are for the word pieces of"):
         rows(capfd, "c", "--method", "bprop", "--model", tiny, "--tokenizer", find_minilm())
     with pytest.raises(DrtkError, match="no such folder"):
         rows(capfd, "c", "--method", "idf", "--tokenizer", "./nothing/here")
