@@ -1,4 +1,4 @@
-"""Apply 500 damages to folders of every kind: the results are the same, or there is a one-line error."""
+"""Damage folders of every kind 500 times: the results are unchanged, or there is a one-line error."""
 
 from __future__ import annotations
 
