@@ -113,9 +113,9 @@ def test_values_and_errors_are_equal_for_blocks_and_lines(
 
     def outcome(large: int) -> object:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(runs, "LARGE", large)
+            patch.setattr(runs, "MIN_BLOCK_BYTES", large)
             try:
-                found = runs.score_run(NamedRun("x", str(path)), evaluator, view, InputTracker())
+                found = runs.evaluate_run(NamedRun("x", str(path)), evaluator, view, InputTracker())
             except DrtkError as error:
                 return type(error), str(error)
             return found.per_query, found.overall
@@ -172,6 +172,6 @@ def test_cut_a_ranking_or_remove_a_document() -> None:
     found = JudgedRanks([2, 5, 9], [1, 0, 3], 12)
     assert found.cut(5) == JudgedRanks([2, 5], [1, 0], 5)
     assert found.cut(20) is found
-    assert found.without(5) == JudgedRanks([2, 8], [1, 3], 11)
-    assert found.without(1) == JudgedRanks([1, 4, 8], [1, 0, 3], 11)
-    assert JudgedRanks([2], [1], 3).by_rank() == [None, 1, None]
+    assert found.remove(5) == JudgedRanks([2, 8], [1, 3], 11)
+    assert found.remove(1) == JudgedRanks([1, 4, 8], [1, 0, 3], 11)
+    assert JudgedRanks([2], [1], 3).to_grades() == [None, 1, None]
