@@ -50,9 +50,11 @@ def test_a_damaged_token_cache_is_rebuilt(subjects: Subjects, tmp_path: Path) ->
     corpus, model = subjects.collection["queried.jsonl"], WordPieceTokenizer(str(subjects.collection["model"]))
 
     def use() -> list[list[int]]:
-        found = TokenCorpus.open(str(corpus), model, fields=["queries"])
-        rows = range(len(found))
-        return [[*found.text(row).ids, *found.title(row).ids, *map(len, found.queries(row))] for row in rows]
+        tokens = TokenCorpus.open(str(corpus), model, fields=["queries"])
+        rows = range(len(tokens))
+        return [
+            [*tokens.get_text(row).ids, *tokens.get_title(row).ids, *map(len, tokens.get_queries(row))] for row in rows
+        ]
 
     check_cache_damages("tokens", use, COUNT, tmp_path, seed="tokens")
 
