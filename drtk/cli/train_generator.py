@@ -64,7 +64,7 @@ def _read_questions(
             run=run,
             corpus=given["corpus"],
             settings=settings,
-            format=lambda question: start.reading.text(Passage("", " ".join(question.split()))),
+            format=lambda question: start.input_format.format(Passage("", " ".join(question.split()))),
             tracker=job.tracker,
         )
 
@@ -87,7 +87,7 @@ def _read_passages(
 
     files = [file for file in (source, given["dev"]) if file is not None]
     pairs, *held = read_pairs(
-        files, corpus=given["corpus"], queries=given["queries"], source=start.reading.text, tracker=job.tracker
+        files, corpus=given["corpus"], queries=given["queries"], source=start.input_format.format, tracker=job.tracker
     )
     if not held:
         return pairs, None
@@ -156,7 +156,7 @@ def _record(pairs: QuestionPairs, folds: dict[str, int] | None, folder: Path, re
 def _describe(start: StartModel, settings: GeneratorConfig) -> dict[str, Any]:
     from drtk.models.generator_input import INPUT_ENTRY
 
-    about: dict[str, Any] = {INPUT_ENTRY: start.reading.to_dict(), "architecture": start.architecture}
+    about: dict[str, Any] = {INPUT_ENTRY: start.input_format.to_dict(), "architecture": start.architecture}
     return about | ({} if settings.kind is None else {EXPANDS: settings.kind, "target_length": settings.target_length})
 
 
