@@ -211,10 +211,10 @@ def train_generator(
 
     check_training_inputs(settings.trainer, device, source, queries, dev, run, dev_run, kept=[corpus])
     locate(model)
-    from drtk.evaluation.answers import need_rouge, rouge
+    from drtk.evaluation.answers import compute_rouge, require_rouge
 
     if measured and settings.best_by != "loss":
-        need_rouge()
+        require_rouge()
     from drtk.query_expansion.train_generator import split_pairs
     from drtk.runtime.manifest import find_inputs
     from drtk.training import generator
@@ -232,7 +232,7 @@ def train_generator(
     if settings.dev_share is not None and not evaluated:
         raise DrtkError(f"{source}: no pairs to evaluate with at this `dev_share`")
     job.tracker.inputs += find_inputs({"corpus": corpus, "model": str(locate(model))})
-    training: dict[str, Any] = {"score": rouge, "seed": seed, "device": device}
+    training: dict[str, Any] = {"score": compute_rouge, "seed": seed, "device": device}
     if questions is not None and settings.folds is not None:
         _train_folds(questions, held_questions, model, settings, training, job)
         return

@@ -437,7 +437,7 @@ def test_queries_without_a_positive_are_counted_and_none_at_all_is_a_fault(
     (here / "some.tsv").write_text("".join(judged[:41]))  # a header, and 40 of 60 queries, of which 16 rank 4 or 5
     assert "left out 20 of 60 queries without a judgment" in warnings_of(capfd, *call, "--qrels", "some.tsv", "-o", "s")
     counts = read_json(here / "s" / "meta.json")["counts"]
-    assert [counts[name] for name in ("lists", "without a positive", "without a judgement")] == [24, 16, 20]
+    assert [counts[name] for name in ("lists", "without a positive", "without a judgment")] == [24, 16, 20]
     # measured are all 60, of which 36 are learned from
     (here / "dev" / "qrels").mkdir(parents=True)
     (here / "dev" / "qrels" / "dev.tsv").symlink_to(here / "qrels.tsv")

@@ -84,7 +84,7 @@ def test_the_selected_figure_decides_which_weights_are_kept(
         first, second = next(planted)
         return {"rouge1": first, "rouge2": second, "rougeL": 0.0}
 
-    monkeypatch.setattr("drtk.evaluation.answers.rouge", rouge)
+    monkeypatch.setattr("drtk.evaluation.answers.compute_rouge", rouge)
     dev = ["--max-steps", "3", "--eval-steps", "1", "--dev", str(place / "examples.jsonl"), "--dev-limit", "8"]
     best = train(place, tmp_path / "first", *dev, "--dev-measure", "rouge1")["best"]
     train(place, tmp_path / "second", *dev, "--dev-measure", "rouge2")
