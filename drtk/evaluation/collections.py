@@ -11,7 +11,7 @@ from drtk.data.runs import NamedRun
 from drtk.errors import DrtkError, MismatchError, UsageError
 from drtk.evaluation.config import EvalSettings
 from drtk.evaluation.evaluate import Evaluation, Evaluator, RankingView, Value, warn_shallow
-from drtk.evaluation.judged_runs import read_judgements, score_run
+from drtk.evaluation.judged_runs import evaluate_run, read_judgements
 from drtk.evaluation.measures import Measure, parse_measures
 from drtk.evaluation.result_table import RowLabels, format_results
 from drtk.runtime.inputs import InputTracker
@@ -93,7 +93,7 @@ def evaluate_collections(
         evaluator = Evaluator(read_judgements(str(collection.qrels), tracker), measures)
         for name, paths in runs.items():  # one run in memory at a time
             run = NamedRun(f"{name}: {collection.name}", str(paths[collection.name]))
-            result = score_run(run, evaluator, view, tracker)
+            result = evaluate_run(run, evaluator, view, tracker)
             values[name][collection.name], depths[run.name] = result.overall, result.deepest
     warn_shallow(depths, measures)
     sets = len({collection.set for collection in common})

@@ -192,4 +192,4 @@ def test_bad_candidates_are_named(place: Path, tmp_path: Path, change: dict, mes
     rows[8] |= change
     rows = [{key: value for key, value in row.items() if value is not None} for row in rows]
     with pytest.raises(RecordError, match=message):
-        load(place, write_rows(tmp_path / "in", rows), scorer="rd")
+        load(place, write_rows(tmp_path / "in", rows), variant="rd")

@@ -40,7 +40,7 @@ def test_reciprocal_rank_fusion_of_two_short_lists() -> None:
     assert found == [("p1", 2.5), ("p3", pytest.approx(5 / 3)), ("p2", 1.0), ("p4", pytest.approx(1 / 3))]
 
 
-@pytest.mark.parametrize("options", [{"method": "linear"}, {"method": "weighted", "normalize": "none"}])
+@pytest.mark.parametrize("options", [{"method": "linear"}, {"method": "weighted", "norm": "none"}])
 def test_linear_fusion_takes_a_lists_minimum_for_a_missing_score(options: dict[str, str]) -> None:
     # p1 12 + 1.1 * 78, p3 9 + 1.1 * 80, p2 10 + 1.1 * 77, p4 9 + 1.1 * 77
     found = fused([BM25, DENSE], [1, 1.1], **options)
@@ -50,14 +50,14 @@ def test_linear_fusion_takes_a_lists_minimum_for_a_missing_score(options: dict[s
 
 def test_minmax_and_zscore_bring_lists_to_one_scale() -> None:
     # minmax: p1 1 + 1/3, p2 1/3 + 0, p3 0 + 1, p4 0 + 0
-    found = dict(fused([BM25, DENSE], method="weighted", normalize="minmax"))
+    found = dict(fused([BM25, DENSE], method="weighted", norm="minmax"))
     assert found == pytest.approx({"p1": 4 / 3, "p2": 1 / 3, "p3": 1.0, "p4": 0.0})
     # zscore of 2, 0: mean 1, deviation 1; the missing b of the second list counts as its lowest, a's 0
-    found = dict(fused([[("a", 2.0), ("b", 0.0)], [("a", 5.0)]], method="weighted", normalize="zscore"))
+    found = dict(fused([[("a", 2.0), ("b", 0.0)], [("a", 5.0)]], method="weighted", norm="zscore"))
     assert found == pytest.approx({"a": 1.0, "b": -1.0})
 
 
-@pytest.mark.parametrize("options", [{"method": "zscore"}, {"method": "weighted", "normalize": "minmax"}])
+@pytest.mark.parametrize("options", [{"method": "zscore"}, {"method": "weighted", "norm": "minmax"}])
 def test_what_follows_below_a_re_ranked_head_does_not_change_an_ensemble(options: dict[str, str]) -> None:
     # 10 9 0: mean 6.333, deviation 4.497: a .815, b .593, c -1.408; .9 .5 .1: b 1.225, c 0, a -1.225. Sums: b 1.818, a -.409,
     # c -1.408. minmax: b .9 + 1, a 1 + 0, c 0 + .5. Counting down from 0 for long, the first run's 10 would outdo all else: a.
