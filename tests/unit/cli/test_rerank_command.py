@@ -201,11 +201,11 @@ def test_unknown_ids_are_told_with_file_line_and_number(here: Path) -> None:
         ("rerank run --corpus corpus.jsonl --model model", UsageError, "--queries: a cross-encoder reads texts"),
         ("rerank run TEXTS --tag a\tb", UsageError, "--tag: .* must be one word"),
         ("rerank run TEXTS --max-length 65", MismatchError, "model: reads at most 64 tokens; 65 were requested"),
-        ("score run TEXTS", MismatchError, "run: seems to hold hits of a TREC run; expected training examples, which"),
+        ("score run TEXTS", MismatchError, "run: looks like hits of a TREC run; expected training examples, which"),
         (
             "rerank examples.jsonl TEXTS",
             MismatchError,
-            "examples.jsonl: seems to hold training examples; expected a TREC",
+            "examples.jsonl: looks like training examples; expected a TREC",
         ),
     ],
 )
@@ -223,7 +223,7 @@ def test_a_hint_at_swapped_queries_and_corpus(here: Path, capfd: pytest.CaptureF
         capfd.readouterr()
         with pytest.raises(DrtkError):
             run(*call, "--corpus", "bare.jsonl", "--queries", "corpus.jsonl", *TEXTS[4:], "-o", "x")
-        assert "were --queries and --corpus swapped?" in capfd.readouterr().err
+        assert "are --queries and --corpus swapped?" in capfd.readouterr().err
 
 
 def test_another_corpus_or_model_makes_an_output_outdated(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
