@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from drtk.data.checks import TEXTLESS, PassageLookup, WithErrors, iter_known_hits, skip_faulty
+from drtk.data.checks import WITHOUT_TEXT, PassageLookup, WithErrors, iter_known_hits, skip_unknown_ids
 from drtk.data.embeddings import PairVectors, make_pair_id
 from drtk.data.jsonl import dump
 from drtk.data.trec import Ranking, format_run_lines, iter_grouped_hits
@@ -68,7 +68,7 @@ def read_ranking_texts(
     title: how titles are read, as in `format_passage`
     Raises RecordError (file:line) for unknown ids, unless `tracker` skips them.
     """
-    for hits in skip_faulty(
+    for hits in skip_unknown_ids(
         iter_known_hits(run, queries=queries, corpus=corpus, depth=depth, tracker=tracker), run, tracker
     ):
         ranking = hits.to_ranking()
@@ -97,7 +97,7 @@ def read_example_texts(
             errors += [RecordError(place, f"the corpus has no '{id}'") for id in missing]
             yield (None if errors else example), errors
 
-    for example in skip_faulty(check_ids(), source, tracker):
+    for example in skip_unknown_ids(check_ids(), source, tracker):
         texts, textless = _look_up(corpus, [*example.positives, *example.negatives], title)
         yield ExampleTexts(example, queries[example.query_id], texts, textless)
 
@@ -113,7 +113,7 @@ def _look_up(corpus: PassageLookup, ids: Sequence[str], title: str) -> tuple[lis
 def _count_pairs(records: Sequence[RankingTexts | ExampleTexts], num_pairs: int) -> dict[str, int]:
     """Return the numbers of pairs, of pairs without text, and of pairs with neither text nor title."""
     unreadable = sum(not text.strip() for record in records for text in record.texts)
-    counts = {PAIRS: num_pairs, TEXTLESS: sum(record.textless for record in records), UNREADABLE: unreadable}
+    counts = {PAIRS: num_pairs, WITHOUT_TEXT: sum(record.textless for record in records), UNREADABLE: unreadable}
     return {name: count for name, count in counts.items() if count or name == PAIRS}
 
 
@@ -125,7 +125,7 @@ def find_text_problem(counts: Mapping[str, Any], corpus: str) -> str | None:
 
 def warn_of_missing_texts(counts: Mapping[str, Any], corpus: str) -> None:
     """Warn if the passages of some pairs have no text."""
-    pairs, textless = counts.get(PAIRS, 0), counts.get(TEXTLESS, 0)
+    pairs, textless = counts.get(PAIRS, 0), counts.get(WITHOUT_TEXT, 0)
     if textless:
         some = f"{corpus}: the passages of {textless:,} of the {pairs:,} pairs have no text"
         warn(_describe_missing_texts(pairs, corpus) if textless == pairs else some)
@@ -261,7 +261,7 @@ def read_ranking_rows(run: str, *, vectors: PairVectors, depth: int, tracker: In
             record = RankingRows(hits.query_id, with_vectors, rows[rows >= 0].tolist()) if with_vectors else None
             yield record, errors
 
-    return skip_faulty(check_vectors(), run, tracker)
+    return skip_unknown_ids(check_vectors(), run, tracker)
 
 
 class RunListReranker(BatchFunction):
