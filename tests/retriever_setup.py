@@ -51,7 +51,7 @@ class MemoryCorpus:
     def get_many(self, ids: Sequence[str]) -> list[Passage]:
         return [Passage(id, self._rows[id]["text"], self._rows[id]["title"]) for id in ids]
 
-    def find_missing(self, ids: Sequence[str]) -> list[str]:
+    def find_missing_label(self, ids: Sequence[str]) -> list[str]:
         return [id for id in ids if id not in self._rows]
 
 

@@ -195,7 +195,7 @@ def _dev_texts(dev: str, probe: RerankingProbe, corpus: str, job: FolderJob) -> 
     place = str(find_file(folder, "corpus.jsonl") or corpus)
     store = CorpusStore.open(place)
     named = list(dict.fromkeys(id for _, ids in probe.candidates for id in ids))
-    absent = list(store.find_missing(named))
+    absent = list(store.find_missing_label(named))
     if absent:
         more = _count_missing(len(absent), len(named))
         raise MismatchError(f"{place}: has no '{absent[0]}', which the dev run names{more}")

@@ -21,7 +21,7 @@ from drtk.text.rng import sample_uniform
 class Passages(Protocol):
     """A corpus by id; drtk.data.corpus_store.CorpusStore is one."""
 
-    def find_missing(self, ids: Iterable[str]) -> Iterable[str]: ...
+    def find_missing_label(self, ids: Iterable[str]) -> Iterable[str]: ...
 
 
 class PackedExamples:
@@ -145,7 +145,7 @@ class PackedExamples:
         """
         if self.contradictions:
             warn(f"{source}: removed {self.contradictions:,} positives from their own negatives")
-        absent, query_ids = set(corpus.find_missing(self.passage_ids)), set(self.query_ids)
+        absent, query_ids = set(corpus.find_missing_label(self.passage_ids)), set(self.query_ids)
         unknown = sum(each not in queries for each in query_ids)
         good = []
         for number, query_id in enumerate(self.query_ids):

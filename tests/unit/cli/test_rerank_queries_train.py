@@ -172,7 +172,7 @@ def test_one_training_keeps_the_best_weights_for_each_kind(
         RankEstimator(str(folder), device="cpu")
     call = ["rerank-queries", "apply", str(place / "labelled.jsonl"), "--queries", str(place / "queries.jsonl"), "-q"]
     with pytest.raises(
-        MismatchError, match=r"contains a query re-ranker for each kind; name them: answer=.*m/answer title="
+        MismatchError, match=r"contains a query re-ranker for each kind; give `model` answer=.*m/answer title="
     ):
         app([*call, "--model", str(tmp_path / "m"), "-o", str(tmp_path / "out")], standalone_mode=False)
 
@@ -247,7 +247,7 @@ def test_a_factor_taken_for_a_rate_is_warned_about(
     place: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     train(place, tmp_path / "m", "--max-steps", "1", "--schedule", "linear", "--max-lr", "2e-3", "--warmup", "0")
-    assert "a learning rate of 0.002 destroys an encoder" in capfd.readouterr().err
+    assert "a learning rate of 0.002 destroys a pre-trained encoder" in capfd.readouterr().err
 
 
 def test_the_head_of_a_cross_encoder_changes_its_sign(
@@ -258,7 +258,7 @@ def test_the_head_of_a_cross_encoder_changes_its_sign(
     save_tiny_cross_encoder(tmp_path / "other")
     named = ("--max-steps", "1", "--model", str(tmp_path / "other"), "--max-lr", "0", "--warmup", "1")
     app(arguments(place, tmp_path / "m", *named), standalone_mode=False)
-    assert "the sign of its head is changed" in capfd.readouterr().err
+    assert "the head is negated" in capfd.readouterr().err
     theirs = CrossEncoderScorer(str(tmp_path / "other"), device="cpu", logits=True)([("which gardens", "rivers")])
     mine = RankEstimator(str(tmp_path / "m"), device="cpu")([CandidateTexts("which gardens", "rivers")])
     assert float(mine[0]) == pytest.approx(-float(theirs[0]), abs=5e-5)
@@ -274,7 +274,7 @@ def test_the_head_of_a_cross_encoder_changes_its_sign(
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        (["--depth", "99"], "`depth` 99: .*labelled.jsonl was labelled with `depth` 100"),
+        (["--depth", "99"], "`depth` 99: .*labelled.jsonl was labeled with `depth` 100"),
         (["--micro-batch-size", "3"], "`micro_batch_size` 3: does not divide the 4 of a device"),
     ],
 )

@@ -17,7 +17,7 @@ class Corpus:
     def __init__(self, ids: str) -> None:
         self._ids = set(ids)
 
-    def find_missing(self, ids: Iterable[str]) -> list[str]:
+    def find_missing_label(self, ids: Iterable[str]) -> list[str]:
         return [id for id in ids if id not in self._ids]
 
 
