@@ -117,7 +117,7 @@ class Miner:
                 best.setdefault(document, id)
         positives, corpus = [], self.queries.corpus
         for document in documents:
-            passage = best.get(document) or (None if corpus is None else corpus.only_passage(document))
+            passage = best.get(document) or (None if corpus is None else corpus.get_only_passage(document))
             if passage is None:
                 self._add_count("positives_not_found")
             else:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from drtk.data.checks import TEXTLESS, PassageLookup, WithErrors, iter_known_hits, skip_faulty
+from drtk.data.checks import WITHOUT_TEXT, PassageLookup, WithErrors, iter_known_hits, skip_unknown_ids
 from drtk.data.embeddings import PairVectors, make_pair_id
 from drtk.data.jsonl import dump
 from drtk.data.trec import Ranking, format_run_lines, iter_grouped_hits
@@ -63,7 +63,7 @@ def read_ranking_texts(
 
     queries: texts by id. Raises RecordError (file:line) for unknown ids, unless `tracker` skips them.
     """
-    for hits in skip_faulty(
+    for hits in skip_unknown_ids(
         iter_known_hits(run, queries=queries, corpus=corpus, depth=depth, tracker=tracker), run, tracker
     ):
         ranking = hits.to_ranking()
@@ -92,7 +92,7 @@ def read_example_texts(
             errors += [RecordError(place, f"the corpus has no '{id}'") for id in missing]
             yield (None if errors else example), errors
 
-    for example in skip_faulty(check_ids(), source, tracker):
+    for example in skip_unknown_ids(check_ids(), source, tracker):
         texts, textless = _look_up(corpus, [*example.positives, *example.negatives], title)
         yield ExampleTexts(example, queries[example.query_id], texts, textless)
 
@@ -108,7 +108,7 @@ def _look_up(corpus: PassageLookup, ids: Sequence[str], title: str) -> tuple[lis
 def _count_pairs(records: Sequence[RankingTexts | ExampleTexts], pairs: int) -> dict[str, int]:
     """Count the pairs, those whose passage has no text, and those with neither text nor title."""
     unreadable = sum(not text.strip() for each in records for text in each.texts)
-    counts = {PAIRS: pairs, TEXTLESS: sum(each.textless for each in records), UNREADABLE: unreadable}
+    counts = {PAIRS: pairs, WITHOUT_TEXT: sum(each.textless for each in records), UNREADABLE: unreadable}
     return {name: number for name, number in counts.items() if number or name == PAIRS}
 
 
@@ -120,7 +120,7 @@ def find_text_problem(counts: Mapping[str, Any], corpus: str) -> str | None:
 
 def warn_of_missing_texts(counts: Mapping[str, Any], corpus: str) -> None:
     """Warn if the passages of some pairs have no text."""
-    pairs, textless = counts.get(PAIRS, 0), counts.get(TEXTLESS, 0)
+    pairs, textless = counts.get(PAIRS, 0), counts.get(WITHOUT_TEXT, 0)
     if textless:
         some = f"{corpus}: in {textless:,} of the {pairs:,} pairs the passage has no text"
         warn(_no_texts(pairs, corpus) if textless == pairs else some)
@@ -251,7 +251,7 @@ def read_ranking_rows(run: str, *, vectors: PairVectors, depth: int, tracker: In
             kept = [(id, score) for id, score in ranking if id not in missing]
             yield (RankingRows(hits.query_id, kept, rows[rows >= 0].tolist()) if kept else None), errors
 
-    return skip_faulty(check_vectors(), run, tracker)
+    return skip_unknown_ids(check_vectors(), run, tracker)
 
 
 class RunListReranker(BatchFunction):

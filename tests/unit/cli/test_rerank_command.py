@@ -201,11 +201,11 @@ def test_unknown_ids_are_told_with_file_line_and_number(here: Path) -> None:
         ("rerank run --corpus corpus.jsonl --model model", UsageError, "--queries: a cross-encoder reads texts"),
         ("rerank run TEXTS --tag a\tb", UsageError, "--tag: .* must be one word"),
         ("rerank run TEXTS --max-length 65", MismatchError, "model: reads at most 64 tokens; 65 were requested"),
-        ("score run TEXTS", MismatchError, "run: seems to hold hits of a TREC run; expected training examples, which"),
+        ("score run TEXTS", MismatchError, "run: looks like hits of a TREC run; expected training examples, which"),
         (
             "rerank examples.jsonl TEXTS",
             MismatchError,
-            "examples.jsonl: seems to hold training examples; expected a TREC",
+            "examples.jsonl: looks like training examples; expected a TREC",
         ),
     ],
 )
@@ -223,7 +223,7 @@ def test_a_hint_at_swapped_queries_and_corpus(here: Path, capfd: pytest.CaptureF
         capfd.readouterr()
         with pytest.raises(DrtkError):
             run(*call, "--corpus", "bare.jsonl", "--queries", "corpus.jsonl", *TEXTS[4:], "-o", "x")
-        assert "were --queries and --corpus swapped?" in capfd.readouterr().err
+        assert "are --queries and --corpus swapped?" in capfd.readouterr().err
 
 
 def test_another_corpus_or_model_makes_an_output_outdated(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -445,7 +445,9 @@ def test_queries_without_a_positive_are_counted_and_none_at_all_is_a_fault(
     said = warnings_of(capfd, *call, "--qrels", "qrels.tsv", *measured)
     assert "dev: 36 of its 60 evaluation queries are in run too, so the best weights overfit them" in said
     (here / "none.tsv").write_text("query-id\tcorpus-id\tscore\nq0\tz\t1\n")
-    with pytest.raises(DrtkError, match="run: no lists with a positive among the first 3 documents to learn from"):
+    with pytest.raises(
+        DrtkError, match="run: there are no lists with a positive among the first 3 documents to train on"
+    ):
         run(*call, "--qrels", "none.tsv", "-o", "g")
 
 

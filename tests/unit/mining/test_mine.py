@@ -440,7 +440,7 @@ def test_a_corpus_without_texts_is_reported(nq: Path, capfd: pytest.CaptureFixtu
     write_text(nq / "corpus.jsonl", "".join(json.dumps(row | {"text": " "}) + "\n" for row in rows))
     # of q1, q2 and q3, as q4 has no answers to look for; d0 is no candidate of q1 if it is judged
     for more, number in (([], 18), (["--qrels", "gold.tsv"], 17)):
-        with pytest.raises(DrtkError, match=rf"corpus.jsonl: none of the {number} passages looked up there has a text"):
+        with pytest.raises(DrtkError, match=rf"corpus.jsonl: none of the {number} passages that were read has a text"):
             run_command(capfd, *NQ_CALL, *more)
 
 

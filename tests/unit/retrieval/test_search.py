@@ -139,9 +139,9 @@ def test_non_finite_query_vectors_are_reported(tmp_path, kind, bad):
     np.save(tmp_path / "q" / "00000.npy", np.float32([[2, 1], [0, bad]]))
     rewrite_manifest(tmp_path / "q")
     ask = StoredQueries(opened(folder), source)
-    with pytest.raises(DrtkError, match=r"q/00000\.npy: row 1: the vector of 'q2' has NaN or infinite numbers"):
+    with pytest.raises(DrtkError, match=r"q/00000\.npy: row 1: the vector of 'q2' contains NaN or infinity"):
         dict(ask(list(ask), RankingOptions(2)))
-    with pytest.raises(DrtkError, match="query 'q2': its vector has NaN or infinite numbers"):
+    with pytest.raises(DrtkError, match="query 'q2': its vector contains NaN or infinity"):
         search(opened(folder), ["q1", "q2"], np.float32([[1, 1], [0, bad]]), RankingOptions(2))
 
 
