@@ -1,4 +1,4 @@
-"""Grid search: try settings of a search, measure each, and find the best (`search --tune`, `fuse --sweep`)."""
+"""Grid search over BM25 parameters (`drtk search`) and fusion weights (`drtk fuse`)."""
 
 from __future__ import annotations
 
