@@ -18,6 +18,7 @@ import pytest
 from _pytest.mark import ParameterSet
 
 from drtk.cli.main import COMMANDS
+from drtk.renamed import RENAMED
 from tests.bm25_data import skip_without_lucene
 from tests.contract.calls import FUNCTIONS
 from tests.contract.run_drtk import make_environment, run_shell, run_successfully
@@ -279,6 +280,20 @@ def test_the_tutorial_runs_as_printed(checkout: Path) -> None:
         assert block in found.stdout
     assert found.stdout.count("no problems found") == 2
     assert re.search(r"^minilm .*\ntrained ", found.stdout, re.MULTILINE)  # the last table of eval
+
+
+def test_the_changelog_lists_every_renamed_option() -> None:
+    changelog = (DOCS / "changelog.md").read_text(encoding="utf-8")
+    rows = [row.split("|")[1:4] for row in changelog.splitlines() if row.startswith("| ")]
+    listed = {
+        (command.strip(), former, name)
+        for commands, old, new in rows
+        for command in commands.split(",")
+        for former, name in zip(re.findall(r"`--([\w-]+)`", old), re.findall(r"`--([\w-]+)`", new), strict=True)
+    }
+    for command in RENAMED:
+        for former, name in RENAMED[command].items():
+            assert (command or "all", former.replace("_", "-"), name.replace("_", "-")) in listed
 
 
 def test_every_command_has_an_example_that_runs() -> None:
