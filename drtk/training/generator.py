@@ -221,7 +221,7 @@ def train_generator(
             model,
             evaluation,
             folder / "checkpoints",
-            by="dev_loss" if by_loss else config.best_by,
+            metric="dev_loss" if by_loss else config.best_by,
             every=config.eval_steps,
             patience=config.patience,
         )
@@ -240,5 +240,5 @@ def train_generator(
         folder=folder,
         name="train-generator",
         save=save,
-        probe=selection,
+        evaluator=selection,
     )

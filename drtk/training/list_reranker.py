@@ -176,7 +176,7 @@ def train_list_reranker(
             model,
             ListEvaluator(model, candidates, dev_vectors or vectors),
             folder / "checkpoints",
-            by=config.dev_measure,
+            metric=config.dev_measure,
             every=config.eval_steps,
             patience=config.patience,
         )
@@ -190,6 +190,6 @@ def train_list_reranker(
         folder=folder,
         name="train-reranker",
         save=lambda: save_list_reranker(model.cpu().eval(), folder),
-        probe=selection,
-        probe_start=True,
+        evaluator=selection,
+        evaluate_first=True,
     )

@@ -445,7 +445,9 @@ def test_queries_without_a_positive_are_counted_and_none_at_all_is_a_fault(
     said = warnings_of(capfd, *call, "--qrels", "qrels.tsv", *measured)
     assert "dev: 36 of its 60 evaluation queries are in run too, so the best weights overfit them" in said
     (here / "none.tsv").write_text("query-id\tcorpus-id\tscore\nq0\tz\t1\n")
-    with pytest.raises(DrtkError, match="run: no lists with a positive among the first 3 documents to learn from"):
+    with pytest.raises(
+        DrtkError, match="run: there are no lists with a positive among the first 3 documents to train on"
+    ):
         run(*call, "--qrels", "none.tsv", "-o", "g")
 
 
