@@ -135,7 +135,7 @@ def find_fusion_weights(
 
     def rank(weights: tuple[float, ...]) -> dict[str, Ranking]:
         return {
-            query: fuse([run.get(query, []) for run in runs], weights, settings, method, scored=scored)
+            query: fuse([run.get(query, []) for run in runs], weights, settings, method, scored_depths=scored)
             for query in queries
         }
 

@@ -222,5 +222,5 @@ def test_a_java_that_does_not_start_is_reported_on_one_line(lucene: Path, place:
     assert (done.returncode, done.stdout) == (1, "")
     assert line.startswith("drtk: Java ")
     assert "does not start: Error occurred during initialization of VM: Too small maximum heap" in line
-    assert line.endswith("; see $DRTK_JAVA_OPTIONS; drtk doctor tells more")
+    assert line.endswith("; check $DRTK_JAVA_OPTIONS and run drtk doctor")
     assert not list(tmp_path.iterdir())
