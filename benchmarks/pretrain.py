@@ -216,7 +216,7 @@ def ours(options: argparse.Namespace) -> dict[str, float]:
     if options.micro:
         chosen["micro_batch_size"] = options.micro
     settings = merge(PretrainSettings, preset.settings, chosen | {"log_steps": 1000})
-    corpus = TokenCorpus.open(options.passages, options.model, wants=list_corpus_fields(plan), tracker=InputTracker())
+    corpus = TokenCorpus.open(options.passages, options.model, fields=list_corpus_fields(plan), tracker=InputTracker())
     material = training.PretrainingData(corpus, plan, settings, tokenizer, 1)
     clock = {"start": 0.0, "memory": 0.0, "loss": 0.0}
     usual = Pretrainer.training_step

@@ -34,7 +34,7 @@ MAX_LENGTH = 24
 
 
 def write_corpus_with_gaps(path: Path, model: Path, *, documents: int = 12, seed: int = 3) -> Path:
-    """`enriched_corpus` made irregular: passages are missing, some have no query or continuation, and lengths vary."""
+    """`write_enriched_corpus` made irregular: passages are missing, some have no query or continuation, and lengths vary."""
     draw, tokenizer = random.Random(seed), WordPieceTokenizer(str(model))
     rows = [
         json.loads(line) for line in write_enriched_corpus(path, model, documents=documents).read_text().splitlines()
@@ -93,7 +93,7 @@ class PretrainingFiles:
     def stage_of(self, plan: Composition, *, seed: int = 7, **settings: Any) -> PretrainingSetup:
         """A composition put together, with the rows it would train on."""
         network, tokenizer = build_network(plan, self.model, seed=1)
-        corpus = TokenCorpus.open(str(self.corpus), str(self.model), wants=list_corpus_fields(plan))
+        corpus = TokenCorpus.open(str(self.corpus), str(self.model), fields=list_corpus_fields(plan))
         chosen = PretrainSettings(**{"max_length": MAX_LENGTH, "batch_size": 6, "max_steps": 4} | settings)
         return PretrainingSetup(network.eval(), tokenizer, PretrainingData(corpus, plan, chosen, tokenizer, seed))
 
@@ -163,7 +163,7 @@ class PretrainingSetup:
             "trainer": (),
         }
         config, schedule = replace(settings, **plain), Schedule(settings.batch_size, data.steps, 1)
-        arguments = build_training_arguments(config, schedule, folder, seed=data.seed, device="cpu", save_every=1000)
+        arguments = build_training_arguments(config, schedule, folder, seed=data.seed, device="cpu")
         return Pretrainer(
             log=folder / "log.jsonl",
             steps_per_epoch=1,

@@ -43,7 +43,7 @@ def compare(
 ) -> None:
     """Say whether systems differ, by how much, and on which queries.
 
-    Reads TREC runs and judgements; writes averages, paired t-tests and randomisation tests against a baseline, and the
+    Reads TREC runs and judgments; writes averages, paired t-tests and randomization tests against a baseline, and the
     queries that moved most with the passages that changed place. With --answers FILE, a passage is relevant where it
     contains an answer to the question.
     """

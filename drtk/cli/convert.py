@@ -37,7 +37,7 @@ def convert(
     settings: ConversionSettings,
     job: FilterJob | FolderJob,
 ) -> None:
-    """Convert passages, queries, judgements, runs or training examples to another format.
+    """Convert passages, queries, judgments, runs or training examples to another format.
 
     The format of the input is detected from its content. The output has drtk's own format unless --to names another.
     """

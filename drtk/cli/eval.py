@@ -1,4 +1,4 @@
-"""drtk eval: score runs against judgements or answers, and predictions against answers."""
+"""drtk eval: score runs against judgments or answers, and predictions against answers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Judged = Annotated[
     typer.Option(
         "--qrels",
         metavar="FILE",
-        help="Judgements: BEIR TSV or TREC qrels; the folder of a BEIR collection, or a folder of several.",
+        help="Judgments: BEIR TSV or TREC qrels; the folder of a BEIR collection, or a folder of several.",
     ),
 ]
 KnownCorpus = Annotated[
@@ -51,9 +51,9 @@ def eval_(
     settings: EvalSettings,
     job: FilterJob,
 ) -> None:
-    """Score runs against judgements or answers.
+    """Score runs against judgments or answers.
 
-    Reads TREC runs and judgements (BEIR TSV or TREC qrels) and writes a table, one run a row.
+    Reads TREC runs and judgments (BEIR TSV or TREC qrels) and writes a table, one run a row.
     Values are those of trec_eval; judged queries that a run lacks count as 0.
     With --answers FILE, a passage is relevant where it contains an answer to the question.
     """

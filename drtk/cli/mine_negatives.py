@@ -1,4 +1,4 @@
-"""drtk mine-negatives: training examples from runs, indexes or examples, and judgements."""
+"""drtk mine-negatives: training examples from runs, indexes or examples, and judgments."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def mine_negatives(
     settings: MineSettings,
     job: FilterJob,
 ) -> None:
-    """Make training examples out of what was retrieved, and judgements.
+    """Make training examples out of what was retrieved, and judgments.
 
     Writes an example for each training query: its judged passages as positives, and what was retrieved besides them,
     filtered and shuffled, as negatives. Ids only; texts are looked up.

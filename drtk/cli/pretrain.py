@@ -107,7 +107,7 @@ def pretrain(
     from drtk.text.token_dataset import TokenCorpus
     from drtk.training.arguments import check_reporting, resolve_precision, trains_on_gpu
 
-    wants = check_composition(plan, place=place)
+    fields = check_composition(plan, place=place)
     check_reporting(settings.report_to)
     on_gpu = trains_on_gpu(device)
     half = resolve_precision(settings.precision, on_gpu=on_gpu) != "float32"
@@ -118,7 +118,7 @@ def pretrain(
     warn_of_equal_views(network)
     check_batch(settings, network)
     num_loaded = load_training_modules(network, folder)
-    corpus = TokenCorpus.open(passages, model, wants=wants, side_files=job.side_files, tracker=job.tracker)
+    corpus = TokenCorpus.open(passages, model, fields=fields, side_files=job.side_files, tracker=job.tracker)
     of_preset = {name for name, value in recipe.get("settings", {}).items() if getattr(settings, name) == value}
     data = PretrainingData(
         corpus,

@@ -43,7 +43,7 @@ def score(
     """Score the positives and negatives of examples with a cross-encoder.
 
     Reads training examples and writes them again with "scores": {"positives": [...], "negatives": [...]}, a teacher's
-    judgement for train-retriever to be distilled from.
+    judgment for train-retriever to be distilled from.
     """
     from drtk.data.checks import check_examples, check_same_corpus, warn_if_swapped
     from drtk.data.corpus_store import CorpusStore

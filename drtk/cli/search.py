@@ -58,9 +58,7 @@ def search(
     ] = False,
     qrels: Annotated[
         str | None,
-        typer.Option(
-            "--qrels", metavar="FILE", help="Judgements: only judged queries are searched; --tune needs them."
-        ),
+        typer.Option("--qrels", metavar="FILE", help="Judgments: only judged queries are searched; --tune needs them."),
     ] = None,
     *,
     settings: SearchSettings,

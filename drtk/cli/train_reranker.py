@@ -38,7 +38,7 @@ def train_reranker(
         str | None, typer.Option("--vectors", metavar="DIR", help="hlatr: vectors of the run's pairs, by drtk rerank.")
     ] = None,
     qrels: Annotated[
-        str | None, typer.Option("--qrels", metavar="FILE", help="hlatr: judgements, BEIR TSV or TREC qrels.")
+        str | None, typer.Option("--qrels", metavar="FILE", help="hlatr: judgments, BEIR TSV or TREC qrels.")
     ] = None,
     dev: Annotated[
         str | None,
@@ -48,7 +48,7 @@ def train_reranker(
         str | None, typer.Option("--dev-run", metavar="RUN", help="--dev: the run whose head is put into order.")
     ] = None,
     dev_split: Annotated[
-        str, typer.Option("--dev-split", metavar="NAME", help="--dev: its judgements, qrels/NAME.tsv.")
+        str, typer.Option("--dev-split", metavar="NAME", help="--dev: its judgments, qrels/NAME.tsv.")
     ] = "dev",
     dev_vectors: Annotated[
         str | None,
@@ -256,7 +256,7 @@ def _train_on_lists(
     job.counts |= {
         "lists": len(data.lists),
         "without a positive": data.without,
-        "without a judgement": data.unjudged,
+        "without a judgment": data.unjudged,
         **facts,
     }
     job.finish(scorer=opened.scorer, best=best)

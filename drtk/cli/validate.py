@@ -11,7 +11,7 @@ from drtk.errors import DrtkError
 @with_settings(ValidationSettings)
 @plain_command
 def validate(source: Source = "-", *, settings: ValidationSettings) -> None:
-    """Report all problems of a file of passages, queries, judgements, hits, training examples, expansions or predictions.
+    """Report all problems of a file of passages, queries, judgments, hits, training examples, expansions or predictions.
 
     For a folder made by drtk (index, embeddings, model), compare all files with the digests in its meta.json.
 

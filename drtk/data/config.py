@@ -42,13 +42,13 @@ class ValidationSettings:
 
     kind: FileKind | None = option(
         None,
-        "What the file contains. [default: recognized, except queries, passages without titles, and judgements or MS MARCO runs "
+        "What the file contains. [default: recognized, except queries, passages without titles, and judgments or MS MARCO runs "
         "of three columns]",
         flag="--as",
     )
     corpus: str | None = option(None, "Corpus that must contain all document ids.")
     queries: str | None = option(None, "Queries that must contain all query ids.")
-    qrels: str | None = option(None, "Judgements to compare runs, queries and examples with.")
+    qrels: str | None = option(None, "Judgments to compare runs, queries and examples with.")
     leak: str | None = option(
         None, "Another file, such as the test set: texts in both files, apart from case and white space, are errors."
     )

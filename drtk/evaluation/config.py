@@ -46,7 +46,7 @@ class EvalSettings(ScoringSettings):
         "Take a query's own document out of its ranking, before the cut (arguana, quora). [default: on where --qrels is a "
         "folder of several collections, otherwise off]",
     )
-    split: str = option("test", "Which judgements of BEIR collections: NAME/qrels/SPLIT.tsv.")
+    split: str = option("test", "Which judgments of BEIR collections: NAME/qrels/SPLIT.tsv.")
     retrieved_only: bool = option(False, "Leave out judged queries the run lacks, instead of counting them as 0.")
     per_query: bool = option(False, "Show the values of each query too.")
     format: Literal["table", "jsonl", "markdown", "latex", "csv", "trec"] = option(

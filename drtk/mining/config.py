@@ -111,7 +111,7 @@ class MineSettings(MinedIndexSettings, MinedFilterSettings):  # help lists the l
         None, "Fewest negatives of a query; random passages of --corpus make up for those that lack.", at_least=0
     )
     positives: Literal["passage", "source"] = option(
-        "passage", "What judgements name: passage, or source: a document, whose best-ranked passage is the positive."
+        "passage", "What judgments name: passage, or source: a document, whose best-ranked passage is the positive."
     )
     rel: int = option(1, "The grade from which on a judged document is a positive.")
     source_name: str = option(

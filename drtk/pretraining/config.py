@@ -36,7 +36,7 @@ class PretrainSettings:
     )
     held_out: int = option(
         0,
-        "Passages kept out of training, on which the losses are measured; whole documents of them where neighbours are read.",
+        "Passages kept out of training, on which the losses are measured; whole documents of them where neighbors are read.",
         at_least=0,
     )
     eval_steps: int = option(1000, "Steps between measurements on what was held out, and of a probe.", at_least=1)

@@ -101,17 +101,19 @@ class PretrainingData:
         """
         if not num_held_out:
             return rows[:0], rows
-        if self.composition.example == "document" or "documents" not in self.corpus.wants:
+        if self.composition.example == "document" or "documents" not in self.corpus.fields:
             order = sorted(rows.tolist(), key=lambda row: sample_uniform(self.seed, "held-out", self._builder.id(row)))
             return np.array(order[:num_held_out]), np.array(sorted(order[num_held_out:]))
         taken: list[np.ndarray] = []
         room = len(rows) // 2
 
         def order_of(document: int) -> float:
-            return sample_uniform(self.seed, "held-out", self.corpus.id(int(self.corpus.span(document)[0])))
+            return sample_uniform(
+                self.seed, "held-out", self.corpus.get_id(int(self.corpus.get_document_passages(document)[0]))
+            )
 
-        for document in sorted(range(self.corpus.documents), key=order_of):
-            span = self.corpus.span(document)
+        for document in sorted(range(self.corpus.num_documents), key=order_of):
+            span = self.corpus.get_document_passages(document)
             if len(span) <= room:
                 taken.append(span)
                 room -= len(span)

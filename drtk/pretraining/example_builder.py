@@ -126,7 +126,7 @@ class ExampleBuilder:
     def id(self, row: int) -> str:
         """Return the id of a row; that of a document is its first passage's."""
         is_document = self._composition.example == "document"
-        return str(self._corpus.id(int(self._corpus.span(row)[0]) if is_document else row))
+        return str(self._corpus.get_id(int(self._corpus.get_document_passages(row)[0]) if is_document else row))
 
     def __call__(self, row: int, *, epoch: int, step: int) -> dict[str, SlotExample]:
         """Build the slots of a row for an epoch and a step. Raises MismatchError if a masking lacks weights."""

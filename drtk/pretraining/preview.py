@@ -248,7 +248,7 @@ def preview_slots(
     place = str(preset["name"])
     settings = merge(PretrainSettings, preset.get("settings", {}), {}, preset_name=f"preset {place}")
     plan = parse_composition(apply_changes(preset, changes), place)
-    corpus = TokenCorpus.open(path, model, wants=list_corpus_fields(plan), side_files=side_files)
+    corpus = TokenCorpus.open(path, model, fields=list_corpus_fields(plan), side_files=side_files)
     tokenizer = load_tokenizer(model)
     spell = TokenFormatter(tokenizer)
     build = ExampleBuilder(plan, corpus, SpecialTokens.of(tokenizer), max_length=settings.max_length, seed=seed)

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from drtk.data.checks import PASSAGES, TEXTLESS, PassageLookup, iter_known_hits, skip_faulty
+from drtk.data.checks import PASSAGES, WITHOUT_TEXT, PassageLookup, iter_known_hits, skip_unknown_ids
 from drtk.data.jsonl import dump
 from drtk.data.trec import Order
 from drtk.errors import DrtkError, MismatchError
@@ -92,9 +92,9 @@ def decode_answers(writer: GenerationModel, hidden: Tensor, mask: Tensor, *, lon
             break
         if len(open_) < _SPARSE * len(rows):
             kept = torch.tensor(open_, device=tokens.device)
-            decoding.keep(kept)
+            decoding.select_rows(kept)
             rows, tokens = [rows[place] for place in open_], tokens[kept]
-        decoding.step(tokens)
+        decoding.append(tokens)
     return answers
 
 
@@ -130,7 +130,7 @@ def iter_reader_questions(
     """
     warned = False
     known = iter_known_hits(run, queries=queries, corpus=corpus, depth=depth, tracker=tracker, order=order)
-    for hits in skip_faulty(known, run, tracker):
+    for hits in skip_unknown_ids(known, run, tracker):
         ids = hits.to_ranked_ids(order)[:depth]
         if not warned and hits.to_ranked_ids("rank")[:depth] != hits.to_ranked_ids("score")[:depth]:
             warned = True
@@ -163,7 +163,7 @@ class AnswerReader(BatchFunction):
     def __init__(self, model: str, tokenizer: str | None, settings: ReadSettings, device: str) -> None:
         self._model, self._settings, self._device = model, settings, choose_device(device)
         self._writer = load_generation_model(
-            locate(model), tokenizer_at=None if tokenizer is None else locate(tokenizer)
+            locate(model), tokenizer_folder=None if tokenizer is None else locate(tokenizer)
         )
         if not self._writer.is_encoder_decoder:
             raise MismatchError(f"{model}: is a decoder-only model; an encoder-decoder (T5) is needed")
@@ -173,7 +173,7 @@ class AnswerReader(BatchFunction):
         self._writer.model.to(self._device, self._dtype)
         self._budget = settings.batch_tokens or (_CPU_TOKENS if on_cpu else _GPU_TOKENS)
         self._encoded = min(self._budget, _CPU_ENCODED if on_cpu else _GPU_ENCODED)
-        self._room = min(settings.max_length, self._writer.longest)
+        self._room = min(settings.max_length, self._writer.max_length)
 
     def prepare(self, records: list[ReaderQuestion]) -> ReaderBatch:
         """Tokenize the questions' inputs."""
@@ -199,7 +199,7 @@ class AnswerReader(BatchFunction):
             dump({"query_id": each.query_id, "answer": " ".join(text.split()), "score": round(answers[row].score, 6)})
             for row, (each, text) in enumerate(zip(questions, written, strict=True))
         ]
-        counts = {PASSAGES: len(tokens), TEXTLESS: sum(question.textless for question in questions)}
+        counts = {PASSAGES: len(tokens), WITHOUT_TEXT: sum(question.textless for question in questions)}
         return WindowResult(lines, {name: count for name, count in counts.items() if count})
 
     def _answers(self, tokens: TokenizedTexts, groups: list[np.ndarray]) -> list[Answer]:

@@ -13,7 +13,7 @@ from markupsafe import Markup
 
 from drtk.runtime.tables import Row, find_note_columns, find_text_columns, format_value
 
-MARK = ("\x02", "\x03")  # put around the words of a snippet that `passage_item` highlights
+MARK = ("\x02", "\x03")  # put around the words of a snippet that `render_passage_item` highlights
 HISTOGRAM = (460, 190)  # width and height in pixels
 _DIFFERENCES = (720, 220)
 _LEFT, _RIGHT, _ABOVE, _BELOW = 46, 16, 26, 24  # margins of a histogram

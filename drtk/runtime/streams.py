@@ -191,7 +191,7 @@ def get_max_line_bytes() -> int:
 
 
 def describe_too_long(what: str = "line") -> str:
-    """Return the error message for a line, or another unit of input, above `max_line_bytes`."""
+    """Return the error message for a line, or another unit of input, above `get_max_line_bytes`."""
     size, rest = divmod(_max_line_bytes, 1 << 20)
     limit = f"{_max_line_bytes:,} bytes" if rest else f"{size:,} MiB"
     return f"{what} longer than {limit}; split it, or raise the limit: drtk --max-line-bytes N COMMAND …"
@@ -200,7 +200,7 @@ def describe_too_long(what: str = "line") -> str:
 def iter_raw_lines(stream: BinaryIO, name: str) -> Iterator[bytes]:
     """Iterate over the lines of a binary stream with their line ends.
 
-    Raises RecordError at a line longer than `max_line_bytes`, without reading more of it.
+    Raises RecordError at a line longer than `get_max_line_bytes`, without reading more of it.
     """
     limit = _max_line_bytes
     longest = limit + 1  # including the line end

@@ -27,7 +27,7 @@ def tokenize_answer(text: str) -> list[str]:
 class TokenMatcher:
     """Match texts that contain one of the answers as a sequence of whole tokens.
 
-    Answers without tokens match nothing; in DPR's code an empty one matches everything.
+    An answer without tokens matches nothing. In DPR's code an empty answer matches every text.
     """
 
     def __init__(self, answers: Iterable[str]) -> None:
@@ -54,7 +54,7 @@ class TokenMatcher:
 
 
 def _fold_case(text: str) -> str:
-    """Return `text` in lower case, the same for a part as within the whole: only sigma depends on what follows."""
+    """Return `text` in lower case, with one form of sigma: its lower case depends on the next letter."""
     return text.lower().replace("ς", "σ")
 
 
@@ -71,9 +71,9 @@ def _contains(tokens: Sequence[str], answer: Sequence[str]) -> bool:
 
 
 class PatternMatcher:
-    """Match texts in which a regular expression of `answers` is found (CuratedTREC).
+    """Match texts that contain a match of one of the regular expressions in `answers` (CuratedTREC).
 
-    The text is decomposed (NFD) and case is ignored; ^ and $ match at line ends.
+    The text is decomposed (NFD) and case is ignored. ^ and $ match at line ends.
     invalid: answers that are not regular expressions; they match nothing
     """
 
@@ -113,14 +113,14 @@ def is_exact_match(prediction: str, answers: Iterable[str]) -> bool:
 
 
 def compute_token_f1(prediction: str, answers: Iterable[str]) -> float:
-    """Return the best F1 of the normalized words of the prediction and of an answer (SQuAD); 1 if both are empty."""
+    """Return the F1 of prediction and answer words after normalization, for the best answer (SQuAD); 1 if both are empty."""
     return max(
         (_compute_f1(normalize_answer(prediction).split(), normalize_answer(a).split()) for a in answers), default=0.0
     )
 
 
-def _compute_f1(predicted: Sequence[str], wanted: Sequence[str]) -> float:
-    if not predicted or not wanted:
-        return float(predicted == wanted)
-    shared = sum((Counter(predicted) & Counter(wanted)).values())
-    return 2 * shared / (len(predicted) + len(wanted))
+def _compute_f1(predicted: Sequence[str], gold: Sequence[str]) -> float:
+    if not predicted or not gold:
+        return float(predicted == gold)
+    shared = sum((Counter(predicted) & Counter(gold)).values())
+    return 2 * shared / (len(predicted) + len(gold))

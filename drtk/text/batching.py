@@ -14,7 +14,7 @@ from drtk.records import Passage, Query
 
 @dataclass(frozen=True)
 class TokenizedTexts:
-    """Token ids of several texts, concatenated.
+    """The token ids of several texts, concatenated.
 
     ids, types: (sum of lengths,), int32; `types` (segments) is None if the model has none
     lengths, starts: (texts,)
@@ -27,7 +27,7 @@ class TokenizedTexts:
 
     @classmethod
     def from_lists(cls, ids: Sequence[Sequence[int]], types: Sequence[Sequence[int]] | None) -> TokenizedTexts:
-        """Return the tokens of one list of ids per text."""
+        """Concatenate lists of token ids and segment types, one list per text."""
         lengths = np.fromiter(map(len, ids), dtype=np.int64, count=len(ids))
         total = int(lengths.sum())
 
@@ -40,7 +40,7 @@ class TokenizedTexts:
         return len(self.lengths)
 
     def pad(self, rows: Sequence[int] | np.ndarray, *, pad: int, left: bool = False) -> dict[str, np.ndarray]:
-        """Return a model's inputs for some texts, padded to the longest: int64 arrays (len(rows), tokens) by name."""
+        """Return the model inputs of the texts `rows`, padded to the longest of them: name -> (len(rows), tokens), int64."""
         lengths = self.lengths[rows]
         width = int(lengths.max(initial=0))
         place = np.arange(width)
@@ -56,10 +56,11 @@ class TokenizedTexts:
 
 
 class TextTokenizer:
-    """Tokenize the texts of one role.
+    """Tokenize passages or queries for an encoder.
 
-    title: "join" puts a passage's title before its text with a space, "sep" with the separator token, in one segment;
-           "segment" makes a pair of them; "none" drops it. A blank title is always dropped
+    title: "join" and "sep" put the title before the text, with a space or the separator token between them.
+        "segment" makes title and text a pair of segments. "none" drops the title. A blank title is always dropped.
+    with_types: whether the model reads segment types
     """
 
     def __init__(self, tokenizer: Any, *, prompt: str, max_length: int, title: str, with_types: bool) -> None:
@@ -69,7 +70,7 @@ class TextTokenizer:
         self.left = tokenizer.padding_side == "left"
 
     def __call__(self, items: Sequence[Passage | Query | str]) -> TokenizedTexts:
-        """Return the tokens of the items, each at most `max_length`, special tokens included."""
+        """Tokenize the items; truncate each to `max_length` tokens, special tokens included."""
         parts = [self._split(item) for item in items]
         is_pair = np.array([bool(second) for _, second in parts], dtype=bool)
         single = self._encode([first for first, second in parts if not second], None)
@@ -94,7 +95,7 @@ class TextTokenizer:
 
 
 class PairTokenizer:
-    """Tokenize pairs of texts, with their special tokens; what exceeds `max_length` is cut off the longer text."""
+    """Tokenize pairs of texts with special tokens; truncate the longer text of a pair to fit `max_length` tokens."""
 
     def __init__(self, tokenizer: Any, *, max_length: int, prompt: str = "") -> None:
         self.tokenizer, self.max_length, self.prompt = tokenizer, max_length, prompt
@@ -102,7 +103,7 @@ class PairTokenizer:
         self.pad, self.left = int(tokenizer.pad_token_id or 0), tokenizer.padding_side == "left"
 
     def __call__(self, pairs: Iterable[tuple[str, str]]) -> TokenizedTexts:
-        """Return the tokens of the pairs, in their order."""
+        """Tokenize the pairs."""
         pairs = list(pairs)
         first, second = [self.prompt + text for text, _ in pairs], [text for _, text in pairs]
         return _encode(self.tokenizer, first, second, max_length=self.max_length, with_types=self.with_types)
@@ -126,7 +127,7 @@ def _encode(
 
 
 def _interleave(is_first: np.ndarray, first: TokenizedTexts, second: TokenizedTexts) -> TokenizedTexts:
-    """Return the next tokens of `first` where `is_first`, elsewhere the next of `second`."""
+    """Merge two lists of texts: row i is the next text of `first` if `is_first[i]`, otherwise the next of `second`."""
     lengths = np.empty(len(is_first), dtype=np.int64)
     starts = np.empty(len(is_first), dtype=np.int64)
     lengths[is_first], lengths[~is_first] = first.lengths, second.lengths
@@ -138,9 +139,11 @@ def _interleave(is_first: np.ndarray, first: TokenizedTexts, second: TokenizedTe
 
 
 def iter_batches_by_length(lengths: np.ndarray, *, budget: int, most: int = 4096) -> Iterator[np.ndarray]:
-    """Yield batches of row numbers by falling length; out of memory then occurs in the first batch, if at all.
+    """Yield batches of row numbers, longest texts first, so that the first batch needs the most memory.
 
-    lengths: (texts,); a batch has at most `budget` tokens, padding included, and `most` texts, but at least one
+    lengths: (texts,), in tokens
+    budget: largest number of tokens in a batch, padding included; a longer text is a batch of its own
+    most: largest number of texts in a batch
     """
     order = np.argsort(-lengths, kind="stable")
     start = 0
@@ -151,12 +154,13 @@ def iter_batches_by_length(lengths: np.ndarray, *, budget: int, most: int = 4096
 
 
 def group_by_length(lengths: np.ndarray, *, overhead: float) -> list[np.ndarray]:
-    """Return groups of row numbers by falling length with the least cost: tokens, padding included, and `overhead` per group.
+    """Return batches of row numbers, longest texts first, that need the least computation.
 
-    lengths: (texts,); overhead: cost of a group, in tokens
+    The cost is the number of tokens, padding included, plus `overhead` for each batch.
+    lengths: (texts,), in tokens; overhead: fixed cost of a batch, in tokens
     """
     order = np.argsort(-lengths, kind="stable")
-    widths, starts = np.unique(-lengths[order], return_index=True)  # groups begin where the length changes
+    widths, starts = np.unique(-lengths[order], return_index=True)  # a group begins where the length changes
     widths, bounds = -widths, np.append(starts, len(order))
     best, begins = np.zeros(len(widths) + 1), np.zeros(len(widths) + 1, dtype=np.int64)
     for end in range(1, len(widths) + 1):  # best[end]: the least cost of all texts before bounds[end]

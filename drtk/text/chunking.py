@@ -36,13 +36,13 @@ from drtk.text.tokenizers import Units, WordCounter, WordPieceCounter, load_toke
 MAX_TOKENS, MAX_WORDS = 144, 100
 WINDOW = 250  # documents per window; they are larger than most records
 _BATCH = 200_000  # characters per batch of a worker
-_WORTH_WORKERS = 1_000_000  # characters; starting processes for less takes longer than the work
-_FIELDS_OF_DOCUMENT = ("weights", "impacts")  # they belong to the words of the whole text
+_MIN_PARALLEL_SIZE = 1_000_000  # characters; for smaller inputs, starting processes takes longer than chunking
+_DOCUMENT_FIELDS = ("weights", "impacts")  # they belong to the words of the whole text
 
-Part = tuple[int, int, int]  # sentence, its first unit, the end of its units
-Group = list[Part]
-Target = Callable[[int], int]  # the cap of the group with this number
-Boundary = Callable[[int, int, int], int]  # (sentence, begin, latest) -> where to cut, begin < cut
+SentencePart = tuple[int, int, int]  # number of the sentence, begin and end in its units
+Group = list[SentencePart]
+GroupCap = Callable[[int], int]  # group number -> its cap
+Boundary = Callable[[int, int, int], int]  # (sentence, begin, latest end) -> end of the cut, in (begin, latest]
 
 
 def group_sentences(
@@ -50,21 +50,21 @@ def group_sentences(
     lengths: Sequence[int],
     cap: int,
     *,
-    target: Target | None = None,
+    target: GroupCap | None = None,
     boundary: Boundary = lambda sentence, begin, latest: latest,
     overlap: int = 0,
 ) -> list[Group]:
-    """Group consecutive sentences; empty sentences are in no group.
+    """Group consecutive sentences into passages of about `cap` units (words or word pieces). Empty sentences are dropped.
 
-    policy: "greedy" groups whole sentences of together at most `cap` units; it cuts a longer sentence, whose rest opens the
-        next group. "condenser" keeps a longer sentence whole, as a group of its own. "cotmae" closes a group after the
-        sentence that exceeds `cap`. The last two follow the released code of Condenser and of CoT-MAE and query-as-context
-    lengths: units (words or word pieces) of each sentence
-    target: a smaller cap for some groups; it closes them early and cuts no sentence
-    boundary: moves the end of a cut of "greedy", for example to the beginning of a word
-    overlap: number of parts that "greedy" repeats at the start of the next group, fewer if they do not fit
+    policy: "greedy" never exceeds `cap`. It splits a longer sentence; the remainder starts the next group.
+        "condenser" keeps a longer sentence whole, as a group of its own (Condenser's released code).
+        "cotmae" ends a group after the sentence that exceeds `cap` (released code of CoT-MAE and query-as-context).
+    lengths: number of units of each sentence
+    target: returns the cap of a group by its number, if it is smaller than `cap`; it never splits a sentence
+    boundary: moves the position at which "greedy" splits a sentence, for example to the start of a word
+    overlap: number of sentences that "greedy" repeats at the start of the next group, fewer if they do not fit
     """
-    groups = _Groups(target, cap)
+    groups = _GroupBuilder(target, cap)
     for sentence, length in enumerate(lengths):
         begin = 0
         if policy == "greedy" and length > cap:
@@ -85,30 +85,30 @@ def group_sentences(
 
 
 def split_blocks(count: int, cap: int, *, overlap: int = 0) -> list[tuple[int, int]]:
-    """Return (begin, end) of consecutive blocks of `cap` out of `count` words; the last may be shorter (DPR).
+    """Split `count` words into blocks of `cap` words (DPR); return their (begin, end). The last block may be shorter.
 
-    overlap: words repeated at the start of the next block; less than `cap`
+    overlap: number of words repeated at the start of the next block; less than `cap`
     """
     begins = range(0, max(count - overlap, min(count, 1)), cap - overlap)
     return [(begin, min(begin + cap, count)) for begin in begins]
 
 
-class _Groups:
-    """The closed groups, and the open one with its size and cap."""
+class _GroupBuilder:
+    """Collect sentence parts into groups: the finished groups in `closed`, and the current one with its `size` and `limit`."""
 
-    def __init__(self, target: Target | None, cap: int) -> None:
+    def __init__(self, target: GroupCap | None, cap: int) -> None:
         self._target = target or (lambda group: cap)
         self.closed: list[Group] = []
         self._open: Group = []
         self.size = 0
         self.limit = self._target(0)
 
-    def add(self, part: Part) -> None:
+    def add(self, part: SentencePart) -> None:
         self._open.append(part)
         self.size += part[2] - part[1]
 
     def close(self, *, repeat: int = 0, room_for: int = 0) -> None:
-        """Close the open group; the next begins with up to `repeat` of its last parts, never with all of them."""
+        """Finish the current group. Start the next one with up to `repeat` of its last parts, but never with all of them."""
         if not self._open:
             return
         self.closed.append(self._open)
@@ -122,8 +122,8 @@ class _Groups:
 
 
 @dataclass(frozen=True)
-class Cut:
-    """Spans of a passage and of its sentences in the text of its document."""
+class PassageSpan:
+    """The span of a passage in the text of its document, and the spans of its sentences there."""
 
     begin: int
     end: int
@@ -131,14 +131,15 @@ class Cut:
 
 
 def needs_sentences(settings: ChunkSettings) -> bool:
-    """Return whether these settings need a sentence model."""
+    """Return whether chunking with these settings needs a sentence model."""
     return settings.policy != "words" or settings.sentences
 
 
 class Chunker:
     """Split documents into passages.
 
-    cap: the longest passage, in words or, with a `tokenizer` (of `serialize_tokenizer`), in word pieces
+    cap: length of the longest passage, in word pieces of `tokenizer`, or in words without one
+    tokenizer: a serialized tokenizer (see `serialize_tokenizer`)
     model: the sentence model; None if `needs_sentences` is false
     """
 
@@ -160,17 +161,19 @@ class Chunker:
             texts.append(text)
             spans.append([span for area in areas for span in self._find_sentences(text, area)])
         if settings.policy == "words":
-            cuts = [self._cut_words(text, inside) for text, inside in zip(texts, spans, strict=True)]
+            passages = [self._split_words(text, sentences) for text, sentences in zip(texts, spans, strict=True)]
         else:
-            sentences = [text[begin:end] for text, inside in zip(texts, spans, strict=True) for begin, end in inside]
-            lengths = iter(self._counter.count(sentences))
-            cuts = [
-                self._group_sentences(document.id, text, inside, list(islice(lengths, len(inside))))
-                for document, text, inside in zip(documents, texts, spans, strict=True)
+            sentence_texts = [
+                text[begin:end] for text, sentences in zip(texts, spans, strict=True) for begin, end in sentences
+            ]
+            lengths = iter(self._counter.count(sentence_texts))
+            passages = [
+                self._group_sentences(document.id, text, sentences, list(islice(lengths, len(sentences))))
+                for document, text, sentences in zip(documents, texts, spans, strict=True)
             ]
         return [
-            list(self._make_passages(document, text, cut))
-            for document, text, cut in zip(documents, texts, cuts, strict=True)
+            list(self._make_passages(document, text, spans_of_document))
+            for document, text, spans_of_document in zip(documents, texts, passages, strict=True)
         ]
 
     def _find_sentences(self, text: str, area: Span) -> list[Span]:
@@ -179,85 +182,85 @@ class Chunker:
         begin, end = area
         return [(begin + start, begin + stop) for start, stop in self._splitter.find_spans(text[begin:end])]
 
-    def _cut_words(self, text: str, sentences: list[Span]) -> list[Cut]:
+    def _split_words(self, text: str, sentences: list[Span]) -> list[PassageSpan]:
         words = find_word_spans(text)
-        cuts = []
-        first = 0  # the first sentence that reaches into the block
+        passages = []
+        first = 0  # the first sentence that overlaps the block
         for begin, end in split_blocks(len(words), self._cap, overlap=self._settings.overlap):
             start, stop = words[begin][0], words[end - 1][1]
             while first < len(sentences) and sentences[first][1] <= start:
                 first += 1
-            inside = []
+            block_sentences = []
             for low, high in islice(sentences, first, None):
                 if low >= stop:
                     break
-                inside.append(trim(text, max(low, start), min(high, stop)))
-            cuts.append(Cut(start, stop, inside))
-        return cuts
+                block_sentences.append(trim(text, max(low, start), min(high, stop)))
+            passages.append(PassageSpan(start, stop, block_sentences))
+        return passages
 
-    def _group_sentences(self, id: str, text: str, sentences: list[Span], lengths: list[int]) -> list[Cut]:
+    def _group_sentences(self, id: str, text: str, sentences: list[Span], lengths: list[int]) -> list[PassageSpan]:
         settings, cap = self._settings, self._cap
         units: dict[int, Units] = {}
 
-        def units_of(sentence: int) -> Units:
+        def get_units(sentence: int) -> Units:
             if sentence not in units:
                 begin, end = sentences[sentence]
                 units[sentence] = self._counter.split_units(text[begin:end])
             return units[sentence]
 
-        def random_cap(group: int) -> int:
+        def sample_cap(group: int) -> int:
             if sample_uniform(settings.seed, id, "short", group) >= settings.short_prob:
                 return cap
             low = settings.short_min or (2 if settings.policy == "cotmae" else 1)
             return sample_integer(min(low, cap), cap, settings.seed, id, "short cap", group)
 
-        def span_of(part: Part) -> Span:
+        def find_span(part: SentencePart) -> Span:
             sentence, begin, end = part
             first, last = sentences[sentence]
-            start = first + units_of(sentence).begins[begin] if begin else first
-            stop = first + units_of(sentence).begins[end] if end < lengths[sentence] else last
+            start = first + get_units(sentence).begins[begin] if begin else first
+            stop = first + get_units(sentence).begins[end] if end < lengths[sentence] else last
             return trim(text, start, stop)
 
-        def boundary(sentence: int, begin: int, latest: int) -> int:
-            return units_of(sentence).find_boundary(begin, latest)
+        def find_boundary(sentence: int, begin: int, latest: int) -> int:
+            return get_units(sentence).find_boundary(begin, latest)
 
         groups = group_sentences(
             settings.policy,
             lengths,
             cap,
-            target=random_cap if settings.short_prob else None,
-            boundary=boundary,
+            target=sample_cap if settings.short_prob else None,
+            boundary=find_boundary,
             overlap=settings.overlap,
         )
-        placed = [[span for span in map(span_of, group) if span[0] < span[1]] for group in groups]
-        return [Cut(spans[0][0], spans[-1][1], spans) for spans in placed if spans]
+        group_spans = [[span for span in map(find_span, group) if span[0] < span[1]] for group in groups]
+        return [PassageSpan(spans[0][0], spans[-1][1], spans) for spans in group_spans if spans]
 
-    def _make_passages(self, document: Passage, text: str, cuts: list[Cut]) -> Iterator[Passage]:
-        extra = {name: value for name, value in document.extra.items() if name not in _FIELDS_OF_DOCUMENT}
-        for position, cut in enumerate(cuts):
+    def _make_passages(self, document: Passage, text: str, spans: list[PassageSpan]) -> Iterator[Passage]:
+        extra = {name: value for name, value in document.extra.items() if name not in _DOCUMENT_FIELDS}
+        for position, span in enumerate(spans):
             metadata = (document.metadata or {}) | {
                 "source_id": document.id,
                 "position": position,
                 "prev": f"{document.id}#{position - 1}" if position else None,
-                "next": f"{document.id}#{position + 1}" if position + 1 < len(cuts) else None,
+                "next": f"{document.id}#{position + 1}" if position + 1 < len(spans) else None,
             }
             if self._settings.sentences:
-                metadata["sentences"] = [[begin - cut.begin, end - cut.begin] for begin, end in cut.sentences]
-            yield Passage(f"{document.id}#{position}", text[cut.begin : cut.end], document.title, metadata, extra)
+                metadata["sentences"] = [[begin - span.begin, end - span.begin] for begin, end in span.sentences]
+            yield Passage(f"{document.id}#{position}", text[span.begin : span.end], document.title, metadata, extra)
 
 
-class ChunkWindows(BatchFunction):
-    """Chunk windows of documents in `count` processes, which work on the next window while this one is written.
+class ChunkFunction(BatchFunction):
+    """Chunk windows of documents in `count` processes, which chunk the next window while this one is written.
 
-    arguments: those of `build_line_maker`
+    arguments: the arguments of `create_chunk_task`
     """
 
     def __init__(self, count: int, *arguments: Any) -> None:
-        self._workers = Workers(build_line_maker, *arguments, count=count)
-        self.ahead = count > 1  # a single process would have to do both
+        self._workers = Workers(create_chunk_task, *arguments, count=count)
+        self.ahead = count > 1  # with one process there is nothing to overlap
 
     def prepare(self, records: list[Passage]) -> Iterator[tuple[list[bytes], int]]:
-        """Start the work on a window; return its results, batch by batch."""
+        """Start to chunk a window; return an iterator over the results of its batches."""
         batches: list[list[Passage]] = [[]]
         size = 0
         for document in records:
@@ -269,7 +272,7 @@ class ChunkWindows(BatchFunction):
         return self._workers.map(batches)
 
     def __call__(self, prepared: Iterator[tuple[list[bytes], int]]) -> WindowResult:
-        """Return the passages as JSON lines, and the number of documents without words."""
+        """Return the passages of a window as JSON lines, and the number of documents without words."""
         lines: list[bytes] = []
         empty = 0
         for batch_lines, batch_empty in prepared:
@@ -282,10 +285,10 @@ class ChunkWindows(BatchFunction):
         self._workers.close()
 
 
-def build_line_maker(
+def create_chunk_task(
     settings: ChunkSettings, cap: int, model: PunktModel | None, tokenizer: str | None, bare: bool
 ) -> Callable[[Sequence[Passage]], tuple[list[bytes], int]]:
-    """Return a function that chunks documents and returns JSON lines and the number of documents without words.
+    """Return a function that chunks documents; it returns JSON lines and the number of documents without words.
 
     bare: write ids, texts and metadata only
     The other arguments are those of `Chunker`.
@@ -296,10 +299,12 @@ def build_line_maker(
         chunked = chunker(documents)
         passages = chain.from_iterable(chunked)
         if bare:
-            lines = [dump({"_id": each.id, "text": each.text, "metadata": each.metadata}) for each in passages]
+            lines = [
+                dump({"_id": passage.id, "text": passage.text, "metadata": passage.metadata}) for passage in passages
+            ]
         else:
-            lines = [dump(each) for each in passages]
-        return lines, sum(not each for each in chunked)
+            lines = list(map(dump, passages))
+        return lines, sum(not document_passages for document_passages in chunked)
 
     return make_lines
 
@@ -307,7 +312,9 @@ def build_line_maker(
 def chunk_corpus(
     documents: Iterable[Passage], settings: ChunkSettings, job: FilterJob, *, running: RunnerSettings | None = None
 ) -> None:
-    """Write the passages of `documents` through `job`, in order; count documents without words as `empty`.
+    """Chunk documents and write their passages to the output of `job`, in order.
+
+    Documents without words are counted as `empty`.
 
     Raises UsageError for contradictory settings, DrtkError for a missing model or tokenizer.
     """
@@ -319,18 +326,18 @@ def chunk_corpus(
     stream = iter(documents)
     train = needs_sentences(settings) and settings.punkt_model is None
     head: list[Passage] = []
-    size, wanted = 0, max(int(settings.punkt_mb * 1e6) if train else 0, _WORTH_WORKERS)
-    while size < wanted and (document := next(stream, None)) is not None:
+    size, needed = 0, max(int(settings.punkt_mb * 1e6) if train else 0, _MIN_PARALLEL_SIZE)
+    while size < needed and (document := next(stream, None)) is not None:
         head.append(document)
         size += len(document.text)
     model = _choose_model(settings, job, head) if needs_sentences(settings) else None
     cap, tokenizer = _choose_cap(settings, job)
-    count = settings.num_workers or (count_cores() if size >= _WORTH_WORKERS else 1)
+    count = settings.num_workers or (count_cores() if size >= _MIN_PARALLEL_SIZE else 1)
     job.counts["empty"] = 0  # also reported without documents
     run_filter(
         chain(head, stream),
         job,
-        ChunkWindows,
+        ChunkFunction,
         count if running.runner == "local" else 1,
         settings,
         cap,
@@ -351,7 +358,7 @@ def check_settings(settings: ChunkSettings) -> None:
         raise UsageError("`max_words` has no effect with `tokenizer`; the cap in word pieces is `max_tokens`")
     cap = (settings.max_tokens or MAX_TOKENS) if settings.tokenizer else (settings.max_words or MAX_WORDS)
     if settings.policy == "words" and settings.overlap >= cap:
-        raise UsageError(f"`overlap` {settings.overlap} leaves nothing new in passages of {cap} words")
+        raise UsageError(f"`overlap` {settings.overlap} must be smaller than the passages, {cap} words")
     if settings.short_min is not None and settings.short_min > cap:
         raise UsageError(f"`short_min` {settings.short_min} exceeds the longest passage, {cap}")
     if settings.save_punkt and settings.punkt_model:
@@ -359,7 +366,7 @@ def check_settings(settings: ChunkSettings) -> None:
 
 
 def _choose_model(settings: ChunkSettings, job: FilterJob, head: list[Passage]) -> PunktModel:
-    """Return the named Punkt model, nltk's, or one trained on the first megabytes of the input."""
+    """Return the Punkt model of `punkt_model`, nltk's own, or one trained on the first megabytes of the input."""
     if settings.punkt_model is not None:
         data = b"\n".join(line for _, line in job.tracker.iter_lines(settings.punkt_model))
         return parse_model(data, settings.punkt_model)
@@ -376,7 +383,9 @@ def _choose_model(settings: ChunkSettings, job: FilterJob, head: list[Passage]) 
         left -= len(data)
     model = train_model(texts, settings.language)
     if head:
-        reason = "asked for" if settings.save_punkt else f"nltk's punkt_tab for {settings.language} is not installed"
+        reason = (
+            "for `save_punkt`" if settings.save_punkt else f"nltk's punkt_tab for {settings.language} is not installed"
+        )
         log(
             f"{reason}: trained Punkt on the first {sum(len(text.encode()) for text in texts) / 1e3:,.0f} kB of the input "
             f"({len(texts):,} documents; {len(model.abbreviations):,} abbreviations)"
@@ -387,7 +396,7 @@ def _choose_model(settings: ChunkSettings, job: FilterJob, head: list[Passage]) 
 
 
 def _choose_cap(settings: ChunkSettings, job: FilterJob) -> tuple[int, str | None]:
-    """Return the largest length of a passage, and the tokenizer for word pieces (None: the length is in words)."""
+    """Return the length of the longest passage and the serialized tokenizer; None if the length is in words."""
     if settings.tokenizer is None:
         return settings.max_words or MAX_WORDS, None
     tokenizer = load_tokenizer(settings.tokenizer)

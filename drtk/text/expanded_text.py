@@ -6,7 +6,7 @@ from drtk.records import Passage
 
 
 def get_added_texts(passage: Passage, field: str) -> list[str]:
-    """Return the strings of a field; none if it is missing or null.
+    """Return the strings in a field of a passage; [] if it is missing or null.
 
     Raises ValueError for a field that is neither a string nor a list of strings.
     """
@@ -21,17 +21,19 @@ def get_added_texts(passage: Passage, field: str) -> list[str]:
 
 
 def format_query(question: str) -> str:
-    """Return `question` with a single question mark at its end, separated by a space.
+    """Return `question` with a single question mark at its end, after a space.
 
-    Plain and expanded queries then differ in the expansion alone (docs/methods/gar.md).
+    Queries with and without expansions then differ only by the expansion (docs/methods/gar.md).
     """
     return f"{question.strip().removesuffix('?').rstrip()} ?"
 
 
 def expand_query(question: str, *expansions: str) -> str:
-    """Return `question`, a question mark, and the expansions in their order: one (GAR, EAR) or all (GAR's concat).
+    """Append expansions to a question: one of them (GAR, EAR) or all (GAR's concatenation).
 
     >>> expanded_query("who wrote hamlet?", "william shakespeare")
     'who wrote hamlet ? william shakespeare'
     """
-    return " ".join([format_query(question), *(text for each in expansions if (text := " ".join(each.split())))])
+    return " ".join(
+        [format_query(question), *(text for expansion in expansions if (text := " ".join(expansion.split())))]
+    )

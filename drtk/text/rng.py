@@ -13,17 +13,17 @@ def _digest(key: tuple[str | int, ...], size: int) -> int:
 
 
 def sample_uniform(*key: str | int) -> float:
-    """Return a number in [0, 1) that depends only on `key`: the same in every process, batch and version of Python."""
+    """Return a random number in [0, 1) that depends only on `key`, not on the process, batch or version of Python."""
     return (_digest(key, 8) >> 11) / (1 << 53)  # a float holds 53 bits
 
 
 def sample_integer(low: int, high: int, *key: str | int) -> int:
-    """Return an integer in [low, high], both included, that depends only on `key`."""
+    """Return a random integer in [low, high], both included, that depends only on `key`."""
     return low + int(sample_uniform(*key) * (high - low + 1))
 
 
 def create_generator(*key: str | int) -> Any:
-    """Return a numpy Generator that depends only on `key`."""
+    """Return a numpy random generator whose state depends only on `key`."""
     import numpy as np
 
     return np.random.Generator(np.random.Philox(key=_digest(key, 16)))

@@ -43,9 +43,9 @@ _SENTENCE_END = re.compile(r"(?<=[\w)\]'\"`*])[.!?](?=\s+[A-Z])(?<!e\.g\.)(?<!i\
 
 @dataclass(frozen=True, slots=True)
 class DocString:
-    """The documentation of an object: its qualified name, kind, first sentence, and the rest.
+    """The documentation of a Python object.
 
-    kind: module, class, function or method
+    name: qualified name; kind: module, class, function or method; summary: first sentence; body: the text after it
     """
 
     name: str
@@ -55,7 +55,7 @@ class DocString:
 
 
 def parse_docstrings(path: Path, module: str) -> list[DocString]:
-    """Return the docstrings of a source file in file order; none of a file that does not parse."""
+    """Return the docstrings of a source file in file order; [] if the file cannot be parsed."""
     try:
         source = path.read_text(encoding="utf-8")
         if '"""' not in source and "'''" not in source:
@@ -64,7 +64,7 @@ def parse_docstrings(path: Path, module: str) -> list[DocString]:
     except (OSError, UnicodeDecodeError, SyntaxError, ValueError, RecursionError, MemoryError):
         return []
     docstrings = [DocString(name, kind, *split_summary(text)) for name, kind, text in _iter_strings(tree, module)]
-    return [each for each in docstrings if each.summary and each.body]
+    return [docstring for docstring in docstrings if docstring.summary and docstring.body]
 
 
 def _iter_strings(tree: ast.Module, module: str) -> Iterator[tuple[str, str, str]]:
@@ -111,7 +111,7 @@ def _iter_documenting_call(call: ast.Call, scope: str) -> Iterator[tuple[str, st
 
 
 def _evaluate_text(node: ast.expr) -> str | None:
-    """Return the string of an expression of literals, `+` and `.format(…)`, with placeholders {name} kept."""
+    """Return the string that literals, `+` and `.format(…)` make, with placeholders such as {name} unchanged."""
     if isinstance(node, ast.Constant):
         return node.value if isinstance(node.value, str) else None
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
@@ -130,7 +130,7 @@ def make_public_name(name: str) -> str:
 
 
 def split_summary(text: str) -> tuple[str, str]:
-    """Return the first sentence of a docstring, without signatures and markup, and the rest; either may be empty."""
+    """Split a docstring into its first sentence, without signatures and markup, and the text after it. Both may be empty."""
     first, _, rest = _remove_signatures(text.strip()).partition("\n\n")
     end = _SENTENCE_END.search(first)
     if end is not None:
@@ -162,7 +162,7 @@ def remove_markup(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class SampledPair:
-    """A query, and the document that answers it."""
+    """A query and its relevant document; `is_test` if it belongs to the test split."""
 
     query: Query
     document: Passage
@@ -170,8 +170,9 @@ class SampledPair:
 
 
 def make_sample(settings: SampleSettings, job: FolderJob) -> None:
-    """Write documents.jsonl, queries.jsonl and qrels/{train,test}.tsv into the job's folder, ordered by a hash of the names.
+    """Write a collection from docstrings: documents.jsonl, queries.jsonl and qrels/{train,test}.tsv.
 
+    The records are ordered by a hash of their names.
     Raises MissingDependency for a named package that is not installed, DrtkError if there is no documentation.
     """
     files = []
@@ -181,7 +182,7 @@ def make_sample(settings: SampleSettings, job: FolderJob) -> None:
         if root is None and settings.packages != SampleSettings().packages:
             raise MissingDependency(package, "its documentation", format_pip_command(package))
         if root is None:
-            log(f"{package} is not installed: excluded")
+            log(f"{package} is not installed; it is excluded")
             continue
         sources = list(_iter_sources(package, root))
         if not sources:
@@ -193,7 +194,7 @@ def make_sample(settings: SampleSettings, job: FolderJob) -> None:
         job.tracker.inputs.append(entry)
     pairs = sample_pairs(files, settings)
     if not pairs:
-        raise DrtkError("no documentation found in these packages: " + ", ".join(settings.packages))
+        raise DrtkError(f"no documentation in {', '.join(settings.packages)}; name other `packages`")
     _write(job.begin(), pairs)
     tests = sum(pair.is_test for pair in pairs)
     job.counts |= {"documents": len(pairs), "train queries": len(pairs) - tests, "test queries": tests}
@@ -201,7 +202,10 @@ def make_sample(settings: SampleSettings, job: FolderJob) -> None:
 
 
 def sample_pairs(files: list[tuple[str, Path, str]], settings: SampleSettings) -> list[SampledPair]:
-    """Return the pairs of the sources (package, file, module), ordered by a hash of their names, at most `settings.limit`."""
+    """Return up to `settings.limit` pairs from source files, ordered by a hash of their names.
+
+    files: (package, file, module)
+    """
     batches = [files[begin : begin + _FILES_AT_ONCE] for begin in range(0, len(files), _FILES_AT_ONCE)]
     with Workers(_make_reader, count=min(settings.num_workers or count_cores(), len(batches))) as workers:
         docstrings = [item for batch in workers.map(batches) for item in batch]
@@ -209,7 +213,7 @@ def sample_pairs(files: list[tuple[str, Path, str]], settings: SampleSettings) -
     usable.sort(key=lambda item: (sample_uniform("sample", item[1].name), item[1].name))
     pairs = []
     for package, item in usable[: settings.limit]:
-        title = item.name.rpartition(".")[0] or item.name  # its own name often repeats words of the query
+        title = item.name.rpartition(".")[0] or item.name  # the last part often repeats words of the query
         document = Passage(item.name, item.body, title, {"package": package, "kind": item.kind})
         is_test = sample_uniform("split", item.name) * 100 < settings.test_percent
         pairs.append(SampledPair(Query(f"q-{item.name}", item.summary), document, is_test))
@@ -269,7 +273,7 @@ def _read_files(files: Sequence[tuple[str, Path, str]]) -> list[tuple[str, DocSt
 
 
 def _select_usable(docstrings: list[tuple[str, DocString]], min_words: int) -> list[tuple[str, DocString]]:
-    """Return the docstrings without copies, short texts, and summaries that are shared or repeated in the text."""
+    """Drop copies, short texts, and docstrings whose summary is not unique or is repeated in the text."""
     names: set[str] = set()
     texts: set[tuple[str, str]] = set()
     unique = []
@@ -295,7 +299,7 @@ def _normalize_key(text: str) -> str:
 
 
 def is_query(summary: str) -> bool:
-    """Return whether a summary can be a query: a sentence of 4 to 30 words, with content, that describes no parameter."""
+    """Return whether a summary can be a query: 4 to 30 words, two of them content words, and not about a parameter."""
     head = summary.partition(":")[0]
     return (
         len(summary.split()) in _QUERY_WORDS

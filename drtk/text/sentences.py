@@ -22,8 +22,8 @@ _LONGEST_LINE = 1 << 15  # nltk gives its patterns five seconds for a line
 _BLANK_LINE = re.compile(r"\n[^\S\n]*\n\s*")
 _WORD = re.compile(r"\S+")
 
-# Known to every English model, however short its training text. They rarely end a sentence; if one does, Punkt decides by
-# the capital that follows.
+# Added to every English model, because its training text may be short. They rarely end a sentence; if one does, Punkt
+# decides by the capital letter after it.
 ENGLISH_ABBREVIATIONS = """
     mr mrs ms messrs dr prof rev hon gov sen rep gen col capt lt sgt st jr sr
     inc ltd corp bros dept univ assn vs viz cf etc e.g i.e al approx ca
@@ -34,7 +34,7 @@ ENGLISH_ABBREVIATIONS = """
 
 @dataclass(frozen=True)
 class PunktModel:
-    """Punkt's parameters of a language."""
+    """The parameters of a Punkt sentence model for a language."""
 
     abbreviations: tuple[str, ...]
     collocations: tuple[tuple[str, str], ...]
@@ -43,7 +43,7 @@ class PunktModel:
 
 
 def load_installed_model(language: str) -> PunktModel | None:
-    """Return nltk's own model of `language`, or None if it is not installed; download nothing."""
+    """Return nltk's sentence model for `language`; None if it is not installed. Nothing is downloaded."""
     from nltk.tokenize.punkt import PunktTokenizer
 
     try:
@@ -55,7 +55,7 @@ def load_installed_model(language: str) -> PunktModel | None:
 
 
 def train_model(texts: Iterable[str], language: str) -> PunktModel:
-    """Train a model with nltk; for English, add common abbreviations."""
+    """Train a sentence model with nltk; for English, add common abbreviations."""
     from nltk.tokenize.punkt import PunktTrainer
 
     trainer = PunktTrainer()
@@ -93,7 +93,7 @@ def _to_model(parameters: Any) -> PunktModel:
 
 
 def save_model(model: PunktModel, path: str | Path, *, replace: bool = False) -> None:
-    """Write a model as JSON. Raises DrtkError if the file has other content, unless `replace` is set."""
+    """Write a sentence model as JSON. Raises DrtkError if the file has other content, unless `replace` is set."""
     content = {"kind": _KIND, **vars(model)}
     data = orjson.dumps(content, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
     target = Path(path)
@@ -106,7 +106,10 @@ def save_model(model: PunktModel, path: str | Path, *, replace: bool = False) ->
 
 
 def parse_model(data: bytes, name: str) -> PunktModel:
-    """Return the model in the bytes of a file that `save_model` wrote. Raises DrtkError for anything else."""
+    """Parse the bytes of a file that `save_model` wrote. Raises DrtkError for other content.
+
+    name: the file, for errors
+    """
     try:
         content = orjson.loads(data)
         if content["kind"] != _KIND:
@@ -118,7 +121,7 @@ def parse_model(data: bytes, name: str) -> PunktModel:
             {_parse_word(word): int(bits) for word, bits in content["capitalisation"].items()},
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:  # JSONDecodeError is a ValueError
-        raise DrtkError(f"{name}: is not a sentence model; chunk `save_punkt` makes one") from error
+        raise DrtkError(f"{name}: not a sentence model; drtk chunk with `save_punkt` writes one") from error
 
 
 def _parse_word(value: Any) -> str:
@@ -148,25 +151,23 @@ class SentenceSplitter:
         self._punkt = PunktSentenceTokenizer(parameters)
 
     def find_spans(self, text: str) -> list[Span]:
-        """Return (begin, end) of each sentence, in order, without the white space around it.
-
-        Split a long text in blocks, and the last sentence of a block again with the next one. The result is that of
-        the whole text, because Punkt decides by the words around a full stop.
-        """
-        found: list[Span] = []
+        """Return (begin, end) of each sentence in characters, in order, without the white space around it."""
+        # A long text is split in blocks, and the last sentence of a block is split again with the next block. The result is
+        # the same as without blocks, because Punkt looks only at the words around a full stop.
+        spans: list[Span] = []
         begin = 0
         while begin < len(text):
             end = _find_block_end(text, begin)
-            inside = [(begin + start, begin + stop) for start, stop in self._punkt.span_tokenize(text[begin:end])]
-            if end < len(text) and len(inside) > 1:
-                end = inside.pop()[0]
-            found.extend(inside)
+            block = [(begin + start, begin + stop) for start, stop in self._punkt.span_tokenize(text[begin:end])]
+            if end < len(text) and len(block) > 1:
+                end = block.pop()[0]
+            spans.extend(block)
             begin = end
-        return [span for span in (trim(text, start, stop) for start, stop in found) if span[0] < span[1]]
+        return [span for span in (trim(text, start, stop) for start, stop in spans) if span[0] < span[1]]
 
 
 def split_plain_sentences(text: str) -> list[str]:
-    """Return the sentences of a text, with single spaces, by a model of English abbreviations only.
+    """Split an English text into sentences, with single spaces, by a model of common abbreviations only.
 
     The result is the same on every machine, whether nltk's data is installed or not.
     """
@@ -188,7 +189,7 @@ def _find_block_end(text: str, begin: int) -> int:
 
 
 def trim(text: str, begin: int, end: int) -> Span:
-    """Return the span without white space at its ends; empty if it contains nothing else."""
+    """Return the span without white space at its ends; an empty span if nothing is left."""
     while begin < end and text[begin].isspace():
         begin += 1
     while begin < end and text[end - 1].isspace():
@@ -197,15 +198,15 @@ def trim(text: str, begin: int, end: int) -> Span:
 
 
 def find_word_spans(text: str) -> list[Span]:
-    """Return (begin, end) of each word of `str.split`."""
+    """Return (begin, end) in characters of each word of `str.split`."""
     return [match.span() for match in _WORD.finditer(text)]
 
 
 def normalize_whitespace(text: str, *, paragraphs: bool, keep_whitespace: bool) -> tuple[str, list[Span]]:
-    """Return the text from which passages are cut, and its spans within which sentences lie.
+    """Normalize white space; return the text and the spans to split into sentences separately.
 
-    paragraphs: begin a new span after each blank line; otherwise there is one span
-    keep_whitespace: keep the text unchanged; otherwise replace every run of white space by one space
+    paragraphs: start a new span after each blank line; otherwise the text is one span
+    keep_whitespace: keep the text unchanged; otherwise replace each run of white space by one space
     """
     pieces: list[Span] = []
     begin = 0

@@ -1,4 +1,4 @@
-"""A tokenized corpus, cached on disk and read from memory-mapped files."""
+"""Tokenized corpora, cached on disk and read from memory-mapped files."""
 
 from __future__ import annotations
 
@@ -41,16 +41,16 @@ from drtk.text.word_pieces import WordPieceTokenizer
 
 VERSION = 2  # of the files, part of the folder's key
 META = "meta.json"
-SHORTEST = 3  # word pieces: shorter passages are excluded
+SHORTEST = 3  # word pieces; shorter passages are excluded
 
 
 class Text(NamedTuple):
-    """A tokenized text; every array has the shape (tokens,).
+    """A tokenized text. Every array has the shape (tokens,).
 
-    ids: int32
-    words: int32, the number of the word of each piece, rising by at most 1; -1 for special tokens, which are never masked
-    weights: float32, one per piece, or None
-    types: int32, 0 in the first segment and 1 in the second, or None for a text of one segment
+    ids: token ids, int32
+    words: number of the word of each piece, int32; -1 for special tokens, which are never masked
+    weights: weight of each piece, float32, or None
+    types: segment of each piece (0 or 1), int32, or None if the text has one segment
     """
 
     ids: np.ndarray
@@ -60,9 +60,11 @@ class Text(NamedTuple):
 
 
 class TokenCorpus:
-    """The word pieces of the passages of a corpus, by row. Created by `TokenCorpus.open`; pickled as its folder's name.
+    """The word pieces of a corpus, by passage. Use `TokenCorpus.open` to create one; only the folder's name is pickled.
 
-    sources: the files, for errors; counts: those of `TokenCorpusWriter`
+    Methods take the row of a passage: its position among the passages that are long enough.
+    sources: the corpus files, for errors
+    counts: numbers of passages, tokens and field values (see `TokenCorpusWriter`)
     """
 
     def __init__(self, folder: Path, sources: str) -> None:
@@ -71,7 +73,7 @@ class TokenCorpus:
         )
         self.folder, self.sources = folder, sources
         self.counts: dict[str, int] = meta["counts"]
-        self.wants = frozenset(meta["wants"])
+        self.fields = frozenset(meta["wants"])
         dtype, bit = choose_dtype(meta["largest"])
         self._bit, self._mask = np.array(bit, dtype), np.array((1 << bit) - 1, dtype)
         self._specials = np.array(meta["specials"], np.int32) if meta["has_specials"] else None
@@ -80,12 +82,12 @@ class TokenCorpus:
         self._lists = {
             name: (Ragged(folder, name, dtype), Ragged(folder, f"{name}_of", "int64"))
             for name in LISTS
-            if name in self.wants
+            if name in self.fields
         }
-        has_weights = not self.wants.isdisjoint(WEIGHTS)
+        has_weights = not self.fields.isdisjoint(WEIGHTS)
         self._weights = {name: Ragged(folder, name, "float32") for name in WEIGHTS if has_weights}
-        self._sentences = Ragged(folder, "sentences", "int32") if "sentences" in self.wants else None
-        if "documents" in self.wants:
+        self._sentences = Ragged(folder, "sentences", "int32") if "sentences" in self.fields else None
+        if "documents" in self.fields:
             self._document = map_array(folder / "document.values", "int32")
             self._position = map_array(folder / "position.values", "int32")
             self._members = map_array(folder / "members.values", "int32")
@@ -97,32 +99,33 @@ class TokenCorpus:
         sources: str | Sequence[str],
         tokenizer: str | WordPieceTokenizer,
         *,
-        wants: Collection[str] = (),
+        fields: Collection[str] = (),
         side_files: Sequence[str] = (),
         tracker: InputTracker | None = None,
         shortest: int = SHORTEST,
     ) -> TokenCorpus:
-        """Open the corpus in one or more files of any format, joined with `side_files`; tokenize it if it is not cached.
+        """Open a corpus in one or more files of any format; tokenize it if it is not cached.
 
-        wants: fields of `token_writer.FIELDS` to read in addition to text and title
+        fields: fields of `token_writer.FIELDS` to read in addition to text and title
+        side_files: files with further fields of the passages, line by line
         shortest: exclude passages with fewer word pieces, and count them as `short`
-        Raises RecordError (file:line) for an invalid record unless `tracker` skips it; MismatchError for a passage without
-        a wanted field, weights of another tokenizer, and a corpus with no passage or without any value of a wanted field.
+        Raises RecordError (file:line) for an invalid record, unless `tracker` skips it. Raises MismatchError if a passage
+        lacks one of the fields, its weights belong to another tokenizer, or all values of a field are empty.
         """
         names = [sources] if isinstance(sources, str) else list(sources)
-        assert set(wants) <= set(FIELDS), wants
+        assert set(fields) <= set(FIELDS), fields
         tokenizer = WordPieceTokenizer(tokenizer) if isinstance(tokenizer, str) else tokenizer
-        folder = tokenize(names, side_files, tokenizer, frozenset(wants), shortest, tracker or InputTracker())
+        folder = tokenize_corpus(names, side_files, tokenizer, frozenset(fields), shortest, tracker or InputTracker())
         corpus = cls(folder, ", ".join(names))
-        corpus._check(shortest)
+        corpus._check_counts(shortest)
         return corpus
 
-    def _check(self, shortest: int) -> None:
+    def _check_counts(self, shortest: int) -> None:
         if self.counts["short"]:
             log(f"{self.sources}: {self.counts['short']:,} passages of fewer than {shortest} word pieces are excluded")
         if not len(self):
-            raise MismatchError(f"{self.sources}: has no passage of {shortest} word pieces or more")
-        if "documents" in self.wants and self.counts["documents"] == self.counts["alone"]:
+            raise MismatchError(f"{self.sources}: has no passage of {shortest} word pieces or more; check the file")
+        if "documents" in self.fields and self.counts["documents"] == self.counts["alone"]:
             raise MismatchError(
                 f"{self.sources}: no document has two passages, so no passage has a neighbor; {FIELDS['documents']}"
             )
@@ -143,42 +146,42 @@ class TokenCorpus:
         """The number of word pieces of each text, (passages,) int64."""
         return self._texts.lengths
 
-    def id(self, row: int) -> str:
+    def get_id(self, row: int) -> str:
         """Return the id of a passage."""
         return self._ids[row].tobytes().decode()
 
-    def text(self, row: int) -> Text:
-        """Return the text of a passage without special tokens, with its weights if they are wanted."""
+    def get_text(self, row: int) -> Text:
+        """Return the text of a passage without special tokens, with its weights if the corpus was opened with them."""
         text = self._unpack(self._texts[row])
-        return text._replace(weights=np.array(self._weights["weights"][row])) if "weights" in self.wants else text
+        return text._replace(weights=np.array(self._weights["weights"][row])) if "weights" in self.fields else text
 
-    def title(self, row: int) -> Text:
-        """Return the title of a passage, which may be empty, with its weights if it has any."""
+    def get_title(self, row: int) -> Text:
+        """Return the title of a passage, perhaps empty, with its weights if it has any."""
         title = self._unpack(self._titles[row])
         if not self._weights or len(self._weights["title_weights"][row]) != len(title.ids):
             return title
         return title._replace(weights=np.array(self._weights["title_weights"][row]))
 
-    def queries(self, row: int) -> list[Text]:
-        """Return the queries of a passage in order, with repeated and without empty ones."""
-        return self._list("queries", row)
+    def get_queries(self, row: int) -> list[Text]:
+        """Return the generated queries of a passage in order. Duplicates are kept, empty queries are dropped."""
+        return self._get_texts("queries", row)
 
-    def continuations(self, row: int) -> list[Text]:
-        """Return the continuations of a passage in order, without empty ones."""
-        return self._list("continuations", row)
+    def get_continuations(self, row: int) -> list[Text]:
+        """Return the generated continuations of a passage in order, without empty ones."""
+        return self._get_texts("continuations", row)
 
-    def sentences(self, row: int) -> list[Span]:
-        """Return (begin, end) of each sentence in pieces; together they cover the text."""
-        assert self._sentences is not None, "sentences were not wanted"
+    def get_sentence_spans(self, row: int) -> list[Span]:
+        """Return (begin, end) of each sentence in word pieces; together they cover the text."""
+        assert self._sentences is not None, "the corpus was opened without sentences"
         ends = self._sentences[row].tolist()
         return list(zip([0, *ends[:-1]], ends, strict=True))
 
-    def document(self, row: int) -> int:
+    def get_document(self, row: int) -> int:
         """Return the number of the document of a passage; documents are numbered by first occurrence."""
         return int(self._document[row])
 
     @property
-    def documents(self) -> int:
+    def num_documents(self) -> int:
         """The number of documents."""
         return len(self._spans) - 1
 
@@ -187,13 +190,16 @@ class TokenCorpus:
         """The numbers of documents with at least two passages."""
         return np.flatnonzero(np.diff(self._spans) > 1)
 
-    def span(self, document: int) -> np.ndarray:
-        """Return the passages of a document in reading order."""
+    def get_document_passages(self, document: int) -> np.ndarray:
+        """Return the rows of the passages of a document in reading order."""
         return self._members[self._spans[document] : self._spans[document + 1]]
 
-    def run(self, row: int) -> tuple[np.ndarray, int]:
-        """Return the consecutive passages around one, in reading order, and its place among them."""
-        span = self.span(self.document(row))
+    def get_consecutive_passages(self, row: int) -> tuple[np.ndarray, int]:
+        """Return the rows of the consecutive passages around one, in reading order, and its position among them.
+
+        Passages are consecutive if no passage of the document is missing between them.
+        """
+        span = self.get_document_passages(self.get_document(row))
         place = int(np.flatnonzero(span == row)[0])
         gaps = np.flatnonzero(np.diff(self._position[span]) != 1) + 1
         at = int(gaps.searchsorted(place, side="right"))
@@ -201,13 +207,13 @@ class TokenCorpus:
         end = int(gaps[at]) if at < len(gaps) else len(span)
         return span[begin:end], place - begin
 
-    def following(self, row: int) -> int | None:
-        """Return the next passage of the document; None after the last and if the next is missing."""
-        span, place = self.run(row)
+    def get_next_passage(self, row: int) -> int | None:
+        """Return the row of the next passage of the document; None if there is none or it is missing."""
+        span, place = self.get_consecutive_passages(row)
         return int(span[place + 1]) if place + 1 < len(span) else None
 
-    def _list(self, name: str, row: int) -> list[Text]:
-        assert name in self._lists, f"{name} were not wanted"
+    def _get_texts(self, name: str, row: int) -> list[Text]:
+        assert name in self._lists, f"the corpus was opened without {name}"
         texts, numbers = self._lists[name]
         first, end = numbers[row].tolist()
         return [self._unpack(texts[number]) for number in range(first, end)]
@@ -223,39 +229,39 @@ class TokenCorpus:
         return Text(ids, words)
 
 
-def tokenize(
+def tokenize_corpus(
     sources: Sequence[str],
     side_files: Sequence[str],
     tokenizer: WordPieceTokenizer,
-    wants: frozenset[str],
+    fields: frozenset[str],
     shortest: int,
     tracker: InputTracker,
 ) -> Path:
-    """Return the folder of a tokenized corpus; tokenize it if it is not cached. Add the files to the tracker's inputs.
+    """Tokenize a corpus unless it is cached; return its cache folder. The files are added to the inputs of `tracker`.
 
-    Raises what reading and `token_writer` raise, and DrtkError for a missing file and a folder that cannot be written.
+    Raises the errors of reading and of `token_writer`, and DrtkError for a missing file or a cache that cannot be written.
     """
     for name in (*sources, *side_files):
         if name == STANDARD:
-            raise DrtkError("stdin: a corpus to tokenize must be a file, because it is read several times")
+            raise DrtkError("<stdin>: a corpus that is tokenized must be a file, because it is read several times")
         if not Path(name).exists():
             raise DrtkError(f"{name}: No such file or directory")
     place = get_cache_folder() / "tokens"
     try:
         digests = {name: compute_content_digest(Path(name)) for name in (*sources, *side_files)}
         of_files = [[digests[name] for name in names] for names in (sources, side_files)]
-        key = [VERSION, *of_files, tokenizer.digest, sorted(wants), shortest]
+        key = [VERSION, *of_files, tokenizer.digest, sorted(fields), shortest]
         folder = place / hashlib.blake2b(orjson.dumps(key), digest_size=16).hexdigest()
         if not _is_usable(folder, tracker):
             place.mkdir(parents=True, exist_ok=True)
             with _lock(folder, ", ".join(sources)):
                 if not _is_usable(folder, tracker):
-                    _build(folder, sources, side_files, tokenizer, wants, shortest, digests, tracker)
+                    _build(folder, sources, side_files, tokenizer, fields, shortest, digests, tracker)
                     return folder
     except OSError as error:
         raise DrtkError(
             f"{error.filename or place}: {error.strerror or error}; "
-            "$DRTK_CACHE can name another folder for tokenized corpora"
+            "set $DRTK_CACHE to another folder for tokenized corpora"
         ) from error
     for name, digest in digests.items():  # as if this run had read them
         facts = os.stat(name)
@@ -266,7 +272,7 @@ def tokenize(
 
 
 def _is_usable(folder: Path, tracker: InputTracker) -> bool:
-    """Return whether an intact cache exists that skipped no more bad records than this run allows."""
+    """Return whether there is an undamaged cache with no more bad records than this run may skip."""
     if not is_intact(folder, META):
         return False
     return bool(read_object(folder / META, bad=int)["bad"] <= tracker.skip_bad - tracker.bad)
@@ -274,7 +280,7 @@ def _is_usable(folder: Path, tracker: InputTracker) -> bool:
 
 @contextlib.contextmanager
 def _lock(folder: Path, sources: str) -> Iterator[None]:
-    """Lock a folder while it is built, wait for another process that has the lock, and remove what killed ones left."""
+    """Lock a cache folder while it is built; wait for another process, and remove what killed processes left behind."""
     with open(folder.with_suffix(".lock"), "wb") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -294,7 +300,7 @@ def _build(
     sources: Sequence[str],
     side_files: Sequence[str],
     tokenizer: WordPieceTokenizer,
-    wants: frozenset[str],
+    fields: frozenset[str],
     shortest: int,
     digests: Mapping[str, str],
     tracker: InputTracker,
@@ -306,15 +312,15 @@ def _build(
     making = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f"{folder.name}-making-"))
     before = tracker.bad
     try:
-        writer = TokenCorpusWriter(making, tokenizer, wants, shortest=shortest)
-        writer.add(parse_fields(_read_located(sources, side_files, tracker), wants, tracker=tracker))
+        writer = TokenCorpusWriter(making, tokenizer, fields, shortest=shortest)
+        writer.add(parse_fields(_read_with_places(sources, side_files, tracker), fields, tracker=tracker))
         writer.finish()
         if len(sources) > 1:
             _check_duplicates(making, ", ".join(sources))
         for name, digest in digests.items():
             if compute_content_digest(Path(name)) != digest:
                 raise DrtkError(f"{name}: changed while it was read")
-        meta: dict[str, Any] = {"counts": writer.counts, "bad": tracker.bad - before, "wants": sorted(wants)}
+        meta: dict[str, Any] = {"counts": writer.counts, "bad": tracker.bad - before, "wants": sorted(fields)}
         meta |= {"tokenizer": tokenizer.name, "largest": tokenizer.max_id}
         meta |= {"specials": sorted(tokenizer.special_ids), "has_specials": writer.has_specials}
         meta["files"] = record_files(making, list_files(making), times=True)
@@ -327,7 +333,7 @@ def _build(
         shutil.rmtree(making, ignore_errors=True)
 
 
-def _read_located(
+def _read_with_places(
     sources: Sequence[str], side_files: Sequence[str], tracker: InputTracker
 ) -> Iterator[tuple[str, Passage]]:
     """Yield (file:line, passage) of all sources."""

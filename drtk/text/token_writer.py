@@ -27,7 +27,7 @@ FIELDS = {  # field of a passage -> the command that adds it
     "queries": "drtk doc2query adds them",
     "continuations": "drtk continue-text adds them",
     "weights": "drtk termweight adds them",
-    "title_weights": "drtk termweight --title join adds them",
+    "title_weights": "drtk termweight with `title` join adds them",
     "sentences": "drtk chunk writes their spans",
     "documents": "drtk chunk cuts documents into passages and writes their ids",
 }
@@ -37,11 +37,12 @@ _BATCH, _CHARACTERS = 512, 500_000  # passages, and characters of their texts, t
 
 
 class PassageFields(NamedTuple):
-    """A passage with the parsed fields that are wanted; others are empty or None.
+    """A passage and its parsed fields. Fields that the corpus is not opened with are empty or None.
 
     place: file:line, for errors
-    lists: queries and continuations
+    lists: generated queries and continuations
     tokenizer: the tokenizer of the weights, if the passage names it
+    document: id of the document; position: number of the passage in it
     """
 
     place: str
@@ -55,32 +56,32 @@ class PassageFields(NamedTuple):
     position: int | None
 
     @property
-    def expansions(self) -> Iterator[str]:
+    def expansion_texts(self) -> Iterator[str]:
         """All queries and continuations."""
         return chain.from_iterable(self.lists.values())
 
 
 def parse_fields(
-    passages: Iterable[tuple[str, Passage]], wants: frozenset[str], *, tracker: InputTracker
+    passages: Iterable[tuple[str, Passage]], fields: frozenset[str], *, tracker: InputTracker
 ) -> Iterator[PassageFields]:
-    """Yield the (place, passage) pairs with their fields; pass malformed fields to the tracker.
+    """Parse the fields of (place, passage) pairs; errors of malformed fields go to `tracker`.
 
-    Raises MismatchError for a passage without wanted queries, continuations or weights.
+    Raises MismatchError for a passage that lacks queries, continuations or weights in `fields`.
     """
     for place, passage in passages:
         for name in (*LISTS, "weights"):
-            if name in wants and passage.extra.get(name) is None:
+            if name in fields and passage.extra.get(name) is None:
                 raise MismatchError(f"{place}: passage '{passage.id}' has no '{name}'; {FIELDS[name]}")
         try:
-            yield _parse_fields(place, passage, wants)
+            yield _parse_fields(place, passage, fields)
         except ValueError as error:
             tracker.skip_or_raise(RecordError(place, str(error)))
 
 
-def _parse_fields(place: str, passage: Passage, wants: frozenset[str]) -> PassageFields:
+def _parse_fields(place: str, passage: Passage, fields: frozenset[str]) -> PassageFields:
     metadata = passage.metadata or {}
     tokenizer = title_weights = None
-    if not wants.isdisjoint(WEIGHTS):
+    if not fields.isdisjoint(WEIGHTS):
         title_weights = passage.extra.get("title_weights")
         tokenizer = metadata.get("weights_tokenizer")
         if tokenizer is not None and not isinstance(tokenizer, str):
@@ -88,13 +89,13 @@ def _parse_fields(place: str, passage: Passage, wants: frozenset[str]) -> Passag
     return PassageFields(
         place,
         passage,
-        {name: parse_strings(passage.extra[name], name) for name in LISTS if name in wants},
-        _parse_weights(passage.extra["weights"], "weights") if "weights" in wants else None,
+        {name: parse_strings(passage.extra[name], name) for name in LISTS if name in fields},
+        _parse_weights(passage.extra["weights"], "weights") if "weights" in fields else None,
         None if title_weights is None else _parse_weights(title_weights, "title_weights"),
         tokenizer,
-        _parse_sentences(metadata.get("sentences"), len(passage.text)) if "sentences" in wants else None,
-        get_document_id(passage) if "documents" in wants else "",
-        _parse_position(metadata.get("position"), passage.id) if "documents" in wants else None,
+        _parse_sentences(metadata.get("sentences"), len(passage.text)) if "sentences" in fields else None,
+        get_document_id(passage) if "documents" in fields else "",
+        _parse_position(metadata.get("position"), passage.id) if "documents" in fields else None,
     )
 
 
@@ -120,7 +121,7 @@ def _parse_sentences(value: Any, length: int) -> list[Span] | None:
 
 
 def _parse_position(value: Any, id: str) -> int | None:
-    """Return the number of a passage in its document: `metadata.position`, otherwise the N of `DOC#N`."""
+    """Return the position of a passage in its document: `metadata.position`, or else N of the id `DOC#N`."""
     if value is None:
         number = id.rpartition("#")[2] if "#" in id else ""
         return int(number) if number.isdecimal() and number.isascii() and len(number) < 10 else None
@@ -130,27 +131,27 @@ def _parse_position(value: Any, id: str) -> int | None:
 
 
 def choose_dtype(largest: int) -> tuple[str, int]:
-    """Return the dtype of stored pieces up to the id `largest`, and the bit that marks the beginning of a word."""
+    """Return the dtype of stored token ids up to `largest`, and the number of the bit that marks the start of a word."""
     return ("uint16", 15) if largest < 1 << 15 else ("uint32", 31)
 
 
 class TokenCorpusWriter:
     """Write the files of a `TokenCorpus` into `folder`.
 
-    counts: passages, those excluded as `short`, pieces of the texts as `tokens`, and the size of each field
+    counts: numbers of passages, excluded passages (`short`), word pieces (`tokens`), and values of each field
     """
 
-    def __init__(self, folder: Path, tokenizer: WordPieceTokenizer, wants: frozenset[str], *, shortest: int) -> None:
-        self._folder, self._tokenizer, self._wants, self._shortest = folder, tokenizer, wants, shortest
+    def __init__(self, folder: Path, tokenizer: WordPieceTokenizer, fields: frozenset[str], *, shortest: int) -> None:
+        self._folder, self._tokenizer, self._fields, self._shortest = folder, tokenizer, fields, shortest
         dtype, self._bit = choose_dtype(tokenizer.max_id)
         dtypes = {"ids": "uint8", "texts": dtype, "titles": dtype}
-        for name in wants.intersection(LISTS):
+        for name in fields.intersection(LISTS):
             dtypes |= {name: dtype, f"{name}_of": "int64"}
-        if not wants.isdisjoint(WEIGHTS):
+        if not fields.isdisjoint(WEIGHTS):
             dtypes |= dict.fromkeys(WEIGHTS, "float32")
-        if "sentences" in wants:
+        if "sentences" in fields:
             dtypes["sentences"] = "int32"
-        self._writers = {name: RaggedWriter(folder, name, each) for name, each in dtypes.items()}
+        self._writers = {name: RaggedWriter(folder, name, values) for name, values in dtypes.items()}
         self._documents, self._positions = array("Q"), array("i")
         self._checked: set[str | None] = {None, tokenizer.name}
         self._specials = np.array(sorted(tokenizer.special_ids), np.int64)
@@ -159,12 +160,12 @@ class TokenCorpusWriter:
             self._spaced = np.isin(np.arange(tokenizer.max_id + 1), [*spaced])
         self.has_specials = False  # whether a text contains a special token, such as "[SEP]"
         self.counts = {"passages": 0, "short": 0, "tokens": 0}
-        self.counts |= {name: 0 for name in (*LISTS, "sentences") if name in wants}
+        self.counts |= {name: 0 for name in (*LISTS, "sentences") if name in fields}
 
     def add(self, passages: Iterable[PassageFields]) -> None:
-        """Tokenize and write passages; exclude and count those with fewer than `shortest` pieces.
+        """Tokenize and write passages. Those with fewer than `shortest` word pieces are counted and excluded.
 
-        Raises MismatchError for weights of another tokenizer or of another number than the pieces.
+        Raises MismatchError for weights of another tokenizer, or if their number is not that of the pieces.
         """
         progress = Progress("tokenize", unit="passages")
         with progress, closing(read_ahead(_split_batches(passages))) as batches:  # an error ends the reading thread
@@ -173,27 +174,27 @@ class TokenCorpusWriter:
                 progress.add(len(batch))
 
     def _add(self, batch: list[PassageFields]) -> None:
-        texts = [each.passage.text for each in batch]
-        titles = {title: at for at, title in enumerate(dict.fromkeys(each.passage.title for each in batch))}
-        listed = [text for each in batch for text in each.expansions]
-        encoded = self._tokenizer.encode([*texts, *titles, *listed])
+        texts = [fields.passage.text for fields in batch]
+        titles = {title: at for at, title in enumerate(dict.fromkeys(fields.passage.title for fields in batch))}
+        generated = [text for fields in batch for text in fields.expansion_texts]
+        encoded = self._tokenizer.encode([*texts, *titles, *generated])
         packed = self._pack(encoded)
         packed_titles = packed[len(texts) :]
-        packed_listed = iter(packed[len(texts) + len(titles) :])
+        packed_generated = iter(packed[len(texts) + len(titles) :])
         rows: dict[str, list[np.ndarray]] = {name: [] for name in self._writers}
-        for each, text, encoding in zip(batch, packed, encoded, strict=False):
-            lists = {name: [next(packed_listed) for _ in items] for name, items in each.lists.items()}
+        for fields, text, encoding in zip(batch, packed, encoded, strict=False):
+            lists = {name: [next(packed_generated) for _ in items] for name, items in fields.lists.items()}
             if len(text) < self._shortest:
                 self.counts["short"] += 1
                 continue
-            title = packed_titles[titles[each.passage.title]]
-            rows["ids"].append(np.frombuffer(each.passage.id.encode(), np.uint8))
+            title = packed_titles[titles[fields.passage.title]]
+            rows["ids"].append(np.frombuffer(fields.passage.id.encode(), np.uint8))
             rows["texts"].append(text)
             rows["titles"].append(title)
             if "weights" in rows:
-                self._check_weights(each, len(text), len(title))
-                rows["weights"].append(np.array(each.weights or (), np.float64))
-                rows["title_weights"].append(np.array(each.title_weights or (), np.float64))
+                self._check_weights(fields, len(text), len(title))
+                rows["weights"].append(np.array(fields.weights or (), np.float64))
+                rows["title_weights"].append(np.array(fields.title_weights or (), np.float64))
             for name, items in lists.items():
                 items = [item for item in items if len(item)]
                 first = self._writers[name].rows + len(rows[name])
@@ -201,65 +202,65 @@ class TokenCorpusWriter:
                 rows[name] += items
                 self.counts[name] += len(items)
             if "sentences" in rows:
-                ends = _find_sentence_ends(each, encoding)
+                ends = _find_sentence_ends(fields, encoding)
                 rows["sentences"].append(ends)
                 self.counts["sentences"] += len(ends)
-            if "documents" in self._wants:
-                self._documents.append(hash_id(each.document))
-                self._positions.append(-1 if each.position is None else each.position)
+            if "documents" in self._fields:
+                self._documents.append(hash_id(fields.document))
+                self._positions.append(-1 if fields.position is None else fields.position)
         for name, arrays in rows.items():
             self._writers[name].extend(arrays)
         self.counts["passages"], self.counts["tokens"] = self._writers["ids"].rows, self._writers["texts"].end
 
     def _pack(self, encoded: Sequence[Any]) -> list[np.ndarray]:
-        """Return the pieces of each text, (pieces,) int64, with the bit set where a word begins."""
-        lengths = np.array([len(each) for each in encoded], np.int64)
+        """Return the token ids of each text, (pieces,) int64, with the marker bit set where a word begins."""
+        lengths = np.array([len(encoding) for encoding in encoded], np.int64)
         total = int(lengths.sum())
-        ids = np.fromiter(chain.from_iterable(each.ids for each in encoded), np.int64, total)
+        ids = np.fromiter(chain.from_iterable(encoding.ids for encoding in encoded), np.int64, total)
         special = np.isin(ids, self._specials)
         begins = np.ones(total, bool)
         if self._spaced is not None:
             begins[1:] = self._spaced[ids[1:]] | special[1:] | special[:-1]
         else:
-            words = np.fromiter(chain.from_iterable(each.word_ids for each in encoded), np.int64, total)
+            words = np.fromiter(chain.from_iterable(encoding.word_ids for encoding in encoded), np.int64, total)
             begins[1:] = words[1:] != words[:-1]
         stops = np.cumsum(lengths)
         begins[(stops - lengths)[lengths > 0]] = True
         self.has_specials = self.has_specials or bool(special.any())
         return np.split(ids | (begins.astype(np.int64) << self._bit), stops[:-1])
 
-    def _check_weights(self, each: PassageFields, pieces: int, title: int) -> None:
-        if each.tokenizer not in self._checked:
-            assert each.tokenizer is not None
+    def _check_weights(self, fields: PassageFields, pieces: int, title: int) -> None:
+        if fields.tokenizer not in self._checked:
+            assert fields.tokenizer is not None
             try:
-                other = WordPieceTokenizer(each.tokenizer)
+                other = WordPieceTokenizer(fields.tokenizer)
             except DrtkError as error:
                 raise MismatchError(
-                    f"{each.place}: the weights were made for the word pieces of {each.tokenizer}, which cannot be compared "
+                    f"{fields.place}: the weights are for the word pieces of {fields.tokenizer}, which cannot be compared "
                     f"with those of {self._tokenizer.name} ({error}); "
-                    f"drtk termweight --tokenizer {self._tokenizer.name} computes them again"
+                    f"drtk termweight with `tokenizer` {self._tokenizer.name} computes them again"
                 ) from error
             try:
                 self._tokenizer.check(other)
             except MismatchError as error:
-                raise MismatchError(f"{each.place}: {error}") from error
-            self._checked.add(each.tokenizer)
-        for weights, count, of in ((each.weights, pieces, "text"), (each.title_weights, title, "title")):
+                raise MismatchError(f"{fields.place}: {error}") from error
+            self._checked.add(fields.tokenizer)
+        for weights, count, of in ((fields.weights, pieces, "text"), (fields.title_weights, title, "title")):
             if weights is not None and len(weights) != count:
                 raise MismatchError(
-                    f"{each.place}: passage '{each.passage.id}' has {len(weights)} weights for the {count} word pieces "
+                    f"{fields.place}: passage '{fields.passage.id}' has {len(weights)} weights for the {count} word pieces "
                     f"{self._tokenizer.name} makes of its {of}"
                 )
-        if "title_weights" in self._wants and title and each.title_weights is None:
+        if "title_weights" in self._fields and title and fields.title_weights is None:
             raise MismatchError(
-                f"{each.place}: passage '{each.passage.id}' has no 'title_weights'; {FIELDS['title_weights']}"
+                f"{fields.place}: passage '{fields.passage.id}' has no 'title_weights'; {FIELDS['title_weights']}"
             )
 
     def finish(self) -> None:
         """Write the documents of the passages, and close all files."""
         for writer in self._writers.values():
             writer.close()
-        if "documents" not in self._wants:
+        if "documents" not in self._fields:
             return
         arrays = group_documents(np.array(self._documents, np.uint64), np.array(self._positions, np.int32))
         for name, values in arrays.items():
@@ -269,12 +270,13 @@ class TokenCorpusWriter:
 
 
 def group_documents(keys: np.ndarray, positions: np.ndarray) -> dict[str, np.ndarray]:
-    """Number the documents of passages by first occurrence, and sort the passages of each in reading order.
+    """Group passages by document: number documents by first occurrence, and sort their passages in reading order.
 
-    keys: (passages,) uint64, of the documents
-    positions: (passages,) int32 within the document, -1 if unknown; documents with such a passage keep the file order
-    returns: document (passages,) int32; position (passages,) int32; members (passages,) int32, the passages of one
-    document after the other; spans (documents + 1,) int64, where each document begins in `members`
+    keys: hash of the document of each passage, (passages,) uint64
+    positions: position of each passage in its document, (passages,) int32; -1 if unknown. If any position in a document
+        is unknown, its passages keep the file order.
+    Returns `document` and `position`, (passages,) int32; `members`, (passages,) int32, the passages of one document after
+    the other; and `spans`, (documents + 1,) int64, where each document begins in `members`.
     """
     unique, first, inverse = np.unique(keys, return_index=True, return_inverse=True)
     numbers = np.empty(len(unique), np.int32)
@@ -291,24 +293,24 @@ def group_documents(keys: np.ndarray, positions: np.ndarray) -> dict[str, np.nda
     return {"document": document, "position": position, "members": members, "spans": spans}
 
 
-def _find_sentence_ends(each: PassageFields, encoding: Any) -> np.ndarray:
-    """Return the end of each sentence in pieces, (sentences,); a text without spans is one sentence."""
+def _find_sentence_ends(fields: PassageFields, encoding: Any) -> np.ndarray:
+    """Return the end of each sentence in word pieces, (sentences,). A text without spans is one sentence."""
     count = len(encoding)
-    if not each.sentences:
+    if not fields.sentences:
         return np.array([count])
     begins = np.array([begin for begin, _ in encoding.offsets])
-    # A byte-level piece may begin with the space before its sentence, so search for the first sentence that ends after it.
-    number = np.searchsorted(np.array([end for _, end in each.sentences]), begins, side="right")
-    number = np.minimum(number, len(each.sentences) - 1)
+    # The first sentence that ends after the piece begins: a byte-level piece may begin with the space before its sentence.
+    number = np.searchsorted(np.array([end for _, end in fields.sentences]), begins, side="right")
+    number = np.minimum(number, len(fields.sentences) - 1)
     return np.append(np.flatnonzero(np.diff(number)) + 1, count)
 
 
 def _split_batches(passages: Iterable[PassageFields]) -> Iterator[list[PassageFields]]:
     batch: list[PassageFields] = []
     size = 0
-    for each in passages:
-        batch.append(each)
-        size += len(each.passage.text) + sum(map(len, each.expansions))
+    for fields in passages:
+        batch.append(fields)
+        size += len(fields.passage.text) + sum(map(len, fields.expansion_texts))
         if len(batch) >= _BATCH or size >= _CHARACTERS:
             yield batch
             batch, size = [], 0

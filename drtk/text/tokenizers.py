@@ -15,9 +15,9 @@ from drtk.text.sentences import find_word_spans
 
 
 def load_tokenizer(name: str) -> Any:
-    """Load the transformers tokenizer of a model folder, or of a hub name with an optional @revision.
+    """Load the tokenizer of a model folder or hub name[@revision]; of a model with two encoders, the passage tokenizer.
 
-    Of a model with two encoders, load the one for passages. Raises DrtkError if there is none.
+    Raises DrtkError if it cannot be loaded.
     """
     path = Path(name).expanduser()
     if path.exists() and not path.is_dir():
@@ -41,23 +41,28 @@ def load_tokenizer(name: str) -> Any:
         raise DrtkError(f"{name}: no tokenizer could be loaded: {reason}") from error
 
 
-_ALSO = ("tokenizer.json", "tokenizer.model", "tekken.json", "tiktoken.model")  # alternatives to a family's own files
+_COMMON_FILES = (
+    "tokenizer.json",
+    "tokenizer.model",
+    "tekken.json",
+    "tiktoken.model",
+)  # alternatives to a family's own files
 _VOCABULARIES = ("vocab.txt", "vocab.json", "spiece.model", "sentencepiece.bpe.model", "spm.model")
 _ADVICE = "copy them from the model it was made from"
 
 
 def open_tokenizer(place: str, *, revision: str | None = None) -> Any:
-    """Load the tokenizer of a folder or hub name with transformers.
+    """Load the tokenizer of a folder or hub name with transformers, and check that its files are complete.
 
-    Raises MismatchError if its vocabulary is missing: transformers would create a tokenizer without one. Also if
-    tokenizer_config.json is missing and transformers therefore changes the case of texts unlike tokenizer.json.
+    Raises MismatchError if the vocabulary is missing, for which transformers would create an empty one, or if
+    tokenizer_config.json is missing and transformers therefore lower-cases texts unlike tokenizer.json.
     """
     from transformers import AutoTokenizer
     from transformers.utils import cached_file
 
     def find(name: str) -> str | None:
-        found = cached_file(place, name, revision=revision, _raise_exceptions_for_missing_entries=False)
-        return None if found is None else str(found)
+        path = cached_file(place, name, revision=revision, _raise_exceptions_for_missing_entries=False)
+        return None if path is None else str(path)
 
     def exists(name: str) -> bool:
         return find(name) is not None
@@ -67,7 +72,7 @@ def open_tokenizer(place: str, *, revision: str | None = None) -> Any:
     except ValueError as error:
         if "trust_remote_code" in str(error):
             raise MismatchError(f"{place}: its tokenizer needs remote code, which drtk does not run") from error
-        if not Path(place).is_dir() or any(map(exists, (*_ALSO, *_VOCABULARIES))):
+        if not Path(place).is_dir() or any(map(exists, (*_COMMON_FILES, *_VOCABULARIES))):
             raise
         raise MismatchError(f"{place}: has no tokenizer files (tokenizer.json); {_ADVICE}") from error
     definition = find("tokenizer.json")
@@ -78,13 +83,13 @@ def open_tokenizer(place: str, *, revision: str | None = None) -> Any:
                 f"{place}: has no tokenizer_config.json, and tokenizer.json alone is misread; {_ADVICE}"
             )
     files = {key: name for key, name in type(tokenizer).vocab_files_names.items() if name and "config" not in key}
-    if not files or any(map(exists, _ALSO)):  # without files: byte or character tokenizers
+    if not files or any(map(exists, _COMMON_FILES)):  # without files: byte or character tokenizers
         return tokenizer
     own = [name for key, name in files.items() if key != "tokenizer_file"]
     merges = files.get("merges_file")
     if not any(exists(name) for name in own if name != merges) or (merges and not exists(merges)):
-        wanted = " or ".join(["tokenizer.json", *([" and ".join(own)] if own else [])])
-        raise MismatchError(f"{place}: has no tokenizer files ({wanted}); {_ADVICE}")
+        missing = " or ".join(["tokenizer.json", *([" and ".join(own)] if own else [])])
+        raise MismatchError(f"{place}: has no tokenizer files ({missing}); {_ADVICE}")
     return tokenizer
 
 
@@ -97,13 +102,13 @@ def _is_lowercasing(definition: str) -> bool:
 
 
 def serialize_tokenizer(tokenizer: Any, name: str) -> str:
-    """Return a transformers tokenizer as JSON for `tokenizers`, which other processes load without transformers.
+    """Serialize a transformers tokenizer as JSON for the tokenizers library, so that worker processes need no transformers.
 
     Raises MismatchError for a tokenizer without a fast version, which returns no offsets.
     """
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is None:
-        raise MismatchError(f"{name}: is a tokenizer without a fast version; passages cannot be cut by its word pieces")
+        raise MismatchError(f"{name}: has no fast tokenizer, which gives offsets of word pieces; use another model")
     return backend.to_str()
 
 
@@ -111,15 +116,18 @@ _BATCH = 4096  # texts encoded together: an encoding takes many times the memory
 
 
 class Units(NamedTuple):
-    """The units (words or word pieces) of a text: where each begins, and whether the text may be cut before it."""
+    """The units (words or word pieces) of a text.
+
+    begins: first character of each unit; may_cut: whether the text may be split before it
+    """
 
     begins: list[int]
     may_cut: list[bool]
 
     def find_boundary(self, begin: int, latest: int) -> int:
-        """Return the last unit up to `latest`, and after `begin`, before which the text may be cut.
+        """Return the last unit in (begin, latest] before which the text may be split.
 
-        Cut a single longer word at `latest`, but never within a character.
+        A word longer than that is split at `latest`, but never within a character.
         """
         for unit in range(latest, begin, -1):
             if self.may_cut[unit]:
@@ -138,7 +146,7 @@ class WordCounter:
         return [len(text.split()) for text in texts]
 
     def split_units(self, text: str) -> Units:
-        """Return the words of a text."""
+        """Return the words of a text as units."""
         begins = [begin for begin, _ in find_word_spans(text)]
         return Units(begins, [True] * len(begins))
 
@@ -146,7 +154,7 @@ class WordCounter:
 class WordPieceCounter:
     """Count word pieces without special tokens.
 
-    definition: a tokenizer of `serialize_tokenizer`
+    definition: a serialized tokenizer (see `serialize_tokenizer`)
     """
 
     def __init__(self, definition: str) -> None:
@@ -165,7 +173,7 @@ class WordPieceCounter:
         return counts
 
     def split_units(self, text: str) -> Units:
-        """Return the word pieces of a text. It may be cut where the tokenizer begins a word, and at white space."""
+        """Return the word pieces of a text as units. It may be split where a word of the tokenizer begins, and at white space."""
         pieces = self._tokenizer.encode(text, add_special_tokens=False)
         words = pieces.word_ids
         begins = [begin for begin, _ in pieces.offsets]

@@ -21,9 +21,9 @@ _SPACES = tuple(chr(256 + byte) for byte in b" \t\n\v\f\r")  # as written in byt
 
 
 class WordPieces(NamedTuple):
-    """Word pieces of a text without special tokens; all three have one entry per piece.
+    """The word pieces of a text, without special tokens. Each list has one entry per piece.
 
-    offsets: (begin, end) in characters; words: number of the tokenizer's word of each piece
+    offsets: (begin, end) in characters; words: number of the word (as the tokenizer splits words)
     """
 
     ids: list[int]
@@ -32,9 +32,9 @@ class WordPieces(NamedTuple):
 
 
 class WordPieceTokenizer:
-    """Split texts of any length into the word pieces of a model folder or hub name, without special tokens.
+    """Split texts into word pieces, without special tokens and without truncation.
 
-    name: as in `metadata.weights_tokenizer` of weighted passages
+    name: a model folder or hub name; passages with weights have it as `metadata.weights_tokenizer`
     Raises DrtkError if there is no tokenizer, MismatchError for one without offsets.
     """
 
@@ -50,8 +50,8 @@ class WordPieceTokenizer:
         self._pieces.no_padding()
 
     def __call__(self, texts: Sequence[str]) -> list[WordPieces]:
-        """Return the pieces of each text."""
-        return [WordPieces(each.ids, each.offsets, each.word_ids) for each in self.encode(texts)]
+        """Return the word pieces of each text."""
+        return [WordPieces(encoding.ids, encoding.offsets, encoding.word_ids) for encoding in self.encode(texts)]
 
     def encode(self, texts: Sequence[str]) -> list[Any]:
         """Return the encodings of the tokenizers library, which compute `ids`, `word_ids` and `offsets` on access."""
@@ -59,47 +59,50 @@ class WordPieceTokenizer:
 
     @property
     def special_ids(self) -> frozenset[int]:
-        """Ids of the special tokens except the unknown token, which stands for text."""
+        """Ids of the special tokens, except the unknown token, which replaces text."""
         return frozenset(self.tokenizer.all_special_ids) - {self.tokenizer.unk_token_id}
 
     @property
     def max_id(self) -> int:
-        """The largest id of a piece."""
+        """The largest token id."""
         return max(self._pieces.get_vocab(with_added_tokens=True).values())
 
     @property
     def space_prefixed_ids(self) -> frozenset[int] | None:
-        """Pieces of a byte-level vocabulary that begin with white space; None for another kind of vocabulary.
+        """Ids of the pieces of a byte-level vocabulary that begin with white space; None for another kind of vocabulary.
 
-        Whole-word masking uses them, as byte-level tokenizers separate a full stop from its word (docs/methods/masking.md).
+        Whole-word masking needs them: a byte-level tokenizer splits a full stop from its word (docs/methods/masking.md).
         """
         kinds = self._parts.get("pre_tokenizer") or {}
-        if not any(each.get("type") == "ByteLevel" for each in (kinds, *kinds.get("pretokenizers", ()))):
+        if not any(kind.get("type") == "ByteLevel" for kind in (kinds, *kinds.get("pretokenizers", ()))):
             return None
         vocabulary = self._pieces.get_vocab(with_added_tokens=False)
         return frozenset(number for piece, number in vocabulary.items() if piece.startswith(_SPACES))
 
     def check(self, other: WordPieceTokenizer) -> None:
-        """Raise MismatchError unless `other`, the tokenizer of some weights, makes the same pieces."""
+        """Raise MismatchError unless `other`, the tokenizer of given weights, makes the same pieces."""
         if other.identity != self.identity:
-            raise MismatchError(f"weights were made for the word pieces of {other.name}, not for those of {self.name}")
+            raise MismatchError(
+                f"the weights are for the word pieces of {other.name}, which differ from those of {self.name}; "
+                "drtk termweight computes them again"
+            )
 
     @property
     def identity(self) -> tuple[Any, ...]:
-        """What determines the pieces: vocabulary, normalizer and pre-tokenizer; lengths and padding do not."""
+        """The parts of the tokenizer that determine the pieces: vocabulary, normalizer and pre-tokenizer."""
         return tuple(self._parts.get(part) for part in ("model", "normalizer", "pre_tokenizer"))
 
     @property
     def digest(self) -> str:
-        """Digest (blake2b, 16 bytes, hexadecimal) of what determines the pieces, with added tokens."""
+        """Digest (blake2b, 16 bytes, hexadecimal) of `identity` and the added tokens."""
         parts = [*self.identity, self._parts.get("added_tokens")]
         return hashlib.blake2b(orjson.dumps(parts), digest_size=16).hexdigest()
 
 
-def find_words(pieces: WordPieces, words: Sequence[Span]) -> list[int]:
-    """Return the number of the word in which each piece begins; -1 for a piece outside all words.
+def align_words(pieces: WordPieces, words: Sequence[Span]) -> list[int]:
+    """Return for each piece the number of the word in which it begins; -1 for a piece outside all words.
 
-    words: ordered, disjoint spans in characters
+    words: spans in characters, ordered and disjoint
     """
     numbers = []
     at = 0
@@ -117,12 +120,12 @@ _PLAIN = re.compile(r"[^\W_]+(?:['’][^\W_]+)*|[^\w\s]|_")
 
 
 def get_splitter(name: WordSplit) -> Splitter:
-    """Return a function from a text and its pieces to the ordered spans of its words; only "basic" omits punctuation."""
+    """Return a function that splits a text, given its pieces, into word spans. Only "basic" omits punctuation."""
     return {"treebank": split_treebank, "pieces": split_by_pieces, "plain": split_plain, "basic": split_basic}[name]
 
 
 def split_treebank(text: str, pieces: WordPieces) -> list[Span]:
-    """Split words with nltk's word tokenizer, within the sentences of an untrained Punkt.
+    """Split words with nltk's word tokenizer, sentence by sentence, with an untrained Punkt model.
 
     The result is the same on every machine, whether nltk's data is installed or not.
     """
@@ -131,10 +134,10 @@ def split_treebank(text: str, pieces: WordPieces) -> list[Span]:
     for begin, end in sentences.span_tokenize(text):
         sentence = text[begin:end]
         try:
-            inside = list(words.span_tokenize(sentence))
+            word_spans = list(words.span_tokenize(sentence))
         except ValueError:  # it cannot align unusual quotation marks
-            inside = split_plain(sentence, pieces)
-        spans += [(begin + start, begin + stop) for start, stop in inside]
+            word_spans = split_plain(sentence, pieces)
+        spans += [(begin + start, begin + stop) for start, stop in word_spans]
     return spans
 
 
@@ -147,7 +150,7 @@ def _load_nltk() -> tuple[Any, Any]:
 
 
 def split_by_pieces(text: str, pieces: WordPieces) -> list[Span]:
-    """Split words as the tokenizer does: merge the pieces of each word."""
+    """Split words as the tokenizer does, by merging the pieces of each word."""
     spans: list[Span] = []
     last = None
     for (begin, end), word in zip(pieces.offsets, pieces.words, strict=True):
@@ -164,29 +167,32 @@ def split_by_pieces(text: str, pieces: WordPieces) -> list[Span]:
 
 
 def split_plain(text: str, pieces: WordPieces) -> list[Span]:
-    """Split runs of letters and digits of every script, with apostrophes inside, and single other marks."""
+    """Split into words of any script, with the apostrophes inside them, and single punctuation marks."""
     return [match.span() for match in _PLAIN.finditer(text)]
 
 
 def split_basic(text: str, pieces: WordPieces) -> list[Span]:
-    """Split words with BERT's basic tokenizer, without punctuation, as impacts are keyed."""
+    """Split words with BERT's basic tokenizer, without punctuation. Impacts are stored by these words."""
     return [(word.begin, word.end) for word in split_basic_words(text)]
 
 
 class WordPositions(NamedTuple):
-    """Word pieces without special tokens; for each occurrence of a word its basic form and its first piece."""
+    """The word pieces of a text, without special tokens, and the positions of its words.
+
+    ids: token ids; words: normalized form of each word; heads: position in `ids` of the first piece of each word
+    """
 
     ids: list[int]
     words: list[str]
     heads: list[int]
 
     def append(self, other: WordPositions) -> WordPositions:
-        """Return the places of a text followed by those of another."""
+        """Return the words of this text followed by those of `other`."""
         heads = self.heads + [head + len(self.ids) for head in other.heads]
         return WordPositions(self.ids + other.ids, self.words + other.words, heads)
 
-    def first(self) -> dict[str, int]:
-        """Return the first piece of the first occurrence of each word."""
+    def find_first_heads(self) -> dict[str, int]:
+        """Return for each distinct word the position of the first piece of its first occurrence."""
         heads: dict[str, int] = {}
         for word, head in zip(self.words, self.heads, strict=True):
             heads.setdefault(word, head)
@@ -194,14 +200,14 @@ class WordPositions(NamedTuple):
 
 
 def locate_words(texts: Sequence[str], tokenizer: WordPieceTokenizer, split: WordSplit) -> list[WordPositions]:
-    """Return the words of each text that have a piece of their own."""
+    """Return the words of each text. A word in which no piece begins is excluded."""
     split_text = get_splitter(split)
     places = []
     for text, pieces in zip(texts, tokenizer(texts), strict=True):
         spans = split_text(text, pieces)
         words, heads = [], []
         last = -1
-        for piece, word in enumerate(find_words(pieces, spans)):
+        for piece, word in enumerate(align_words(pieces, spans)):
             if word > last:
                 last = word
                 words.append(normalize_word(text[spans[word][0] : spans[word][1]]))
@@ -218,13 +224,15 @@ def locate_passage_words(
     title: str = "join",
     expand: Sequence[str] = (),
 ) -> list[WordPositions]:
-    """Return the words of titles ("none" drops them), texts, and the texts in the fields `expand`, in this order.
+    """Return the words of each passage: its title, its text, and the texts in its fields `expand`, in this order.
+
+    title: "join" or "none", which drops the title
 
     Raises RecordError, naming the passage, for a field that does not contain texts.
     """
     titles = locate_words([passage.title if title == "join" else "" for passage in passages], tokenizer, split)
     texts = locate_words([passage.text for passage in passages], tokenizer, split)
-    places = [one.append(other) for one, other in zip(titles, texts, strict=True)]
+    places = [title_words.append(text_words) for title_words, text_words in zip(titles, texts, strict=True)]
     return append_added_words(places, passages, tokenizer, split, expand=expand) if expand else places
 
 
@@ -236,7 +244,7 @@ def append_added_words(
     *,
     expand: Sequence[str],
 ) -> list[WordPositions]:
-    """Return the places of each passage followed by those of the texts in its fields `expand`, joined by spaces.
+    """Append to the words of each passage those of the texts in its fields `expand`, joined by spaces.
 
     Raises RecordError, naming the passage, for a field that does not contain texts.
     """
@@ -247,8 +255,8 @@ def append_added_words(
         except ValueError as error:
             raise RecordError(f"passage '{passage.id}'", str(error)) from error
     return [
-        one.append(other) if other.ids else one
-        for one, other in zip(places, locate_words(added, tokenizer, split), strict=True)
+        words.append(added_words) if added_words.ids else words
+        for words, added_words in zip(places, locate_words(added, tokenizer, split), strict=True)
     ]
 
 
@@ -259,9 +267,9 @@ def read_weights_tokenizer(passage: Passage) -> str:
 
 
 class RecordedTokenizers:
-    """Load the tokenizers that are recorded in passages, each once.
+    """Load the tokenizers that are recorded in weighted passages, each once.
 
-    replacement: the tokenizer to use instead of all recorded ones ("": none), for example after a folder was moved
+    replacement: a tokenizer to use instead of all recorded ones, for example after its folder was moved; "" for none
     """
 
     def __init__(self, replacement: str = "") -> None:
@@ -280,15 +288,15 @@ class RecordedTokenizers:
 
     def _load(self, recorded: str) -> WordPieceTokenizer:
         try:
-            found = WordPieceTokenizer(recorded) if recorded else None
+            tokenizer = WordPieceTokenizer(recorded) if recorded else None
         except DrtkError as error:
             if self.replacement is None:
                 raise DrtkError(f"{error}; if it was moved, name it with `tokenizer`") from error
             return self.replacement
         if self.replacement is None:
-            if found is None:
+            if tokenizer is None:
                 raise DrtkError("the weights do not name their tokenizer; name it with `tokenizer`")
-            return found
-        if found is not None:
-            self.replacement.check(found)
+            return tokenizer
+        if tokenizer is not None:
+            self.replacement.check(tokenizer)
         return self.replacement

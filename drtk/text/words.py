@@ -73,24 +73,27 @@ _SNOWBALL = {
 
 
 def split_words(text: str, *, latin: bool = True) -> list[str]:
-    """Return lower-case runs of letters and digits: of a-z and 0-9 only, or of every script."""
+    """Return the lower-case runs of letters and digits of a text.
+
+    latin: only a-z and 0-9; otherwise letters and digits of every script
+    """
     return (_LATIN if latin else _ANY_SCRIPT).findall(text.lower())
 
 
 def extract_words(text: str) -> list[str]:
-    """Return the lower-case words of a text, of every script; apostrophes within words are kept, as '."""
+    """Return the lower-case words of a text in any script. Apostrophes within words are kept, and written as '."""
     return [word.replace("’", "'") for word in _WORD.findall(text.lower())]
 
 
 @cache
 def load_stop_words() -> frozenset[str]:
-    """Return English function words, from the file stopwords.txt beside this module."""
+    """Return drtk's English stop words, from stopwords.txt in this folder."""
     text = (resources.files("drtk") / "text" / "stopwords.txt").read_text(encoding="utf-8")
     return frozenset(word for line in text.splitlines() if not line.startswith("#") for word in line.split())
 
 
 def read_stopwords(path: str) -> list[str]:
-    """Return the sorted lower-case words of a file with one word per line; `#` begins a comment line.
+    """Read a stop-word file with one word per line; return the words sorted and in lower case. `#` begins a comment line.
 
     Raises DrtkError for a file that cannot be read.
     """
@@ -109,7 +112,9 @@ def extract_content_words(text: str) -> list[str]:
 
 
 def make_stemmer(name: str, *, language: str = "en") -> Callable[[str], str]:
-    """Return a stemmer as a function of a word, with a cache: porter (English), snowball (15 languages) or none.
+    """Return a cached function that stems a word.
+
+    name: porter (English), snowball (15 languages) or none
 
     Raises UsageError if there is no such stemmer for the language.
     """
@@ -139,32 +144,35 @@ class Word(NamedTuple):
 
 
 def split_basic_words(text: str) -> list[Word]:
-    """Return the words of BERT's basic tokenizer without punctuation; a Chinese character is a word."""
+    """Split a text into words with BERT's basic tokenizer, without punctuation. Each Chinese character is a word."""
     from tokenizers import PreTokenizedString
 
     normalizer, parts = _load_basic_tokenizer()
     split = PreTokenizedString(text)
     split.normalize(normalizer.normalize)
     parts.pre_tokenize(split)
-    found = split.get_splits(offset_referential="original", offset_type="char")
-    return [Word(word, *place) for word, place, _ in found if any(map(str.isalnum, word))]
+    splits = split.get_splits(offset_referential="original", offset_type="char")
+    return [Word(word, *span) for word, span, _ in splits if any(map(str.isalnum, word))]
 
 
 def extract_question_words(text: str, *, stopped: frozenset[str] | None = None) -> list[str]:
-    """Return the different words of a question in order, without those of `stopped` (None: `function_words`)."""
+    """Return the distinct words of a question in order, without stop words.
+
+    stopped: the stop words; by default `load_function_words`
+    """
     excluded = load_function_words() if stopped is None else stopped
     return [word for word in dict.fromkeys(word.text for word in split_basic_words(text)) if word not in excluded]
 
 
 @lru_cache(1 << 20)
 def normalize_word(word: str) -> str:
-    """Return a word in lower case without accents, as `basic_words` does."""
+    """Return a word in lower case and without accents, as `split_basic_words` returns it."""
     return str(_load_basic_tokenizer()[0].normalize_str(word)).strip()
 
 
 @cache
 def load_function_words() -> frozenset[str]:
-    """Return drtk's English stop words, and their ends after apostrophes: "don't" is split into don and t."""
+    """Return the English stop words and their parts after apostrophes, since "don't" is split into don and t."""
     return load_stop_words() | {word.split("'")[1] for word in load_stop_words() if "'" in word}
 
 

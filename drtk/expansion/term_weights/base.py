@@ -13,7 +13,7 @@ from drtk.expansion.config import WeightingSettings
 from drtk.records import Passage
 from drtk.runtime.inputs import InputTracker
 from drtk.runtime.streams import name_of
-from drtk.text.word_pieces import Splitter, WordPieces, WordPieceTokenizer, WordSplit, find_words, get_splitter
+from drtk.text.word_pieces import Splitter, WordPieces, WordPieceTokenizer, WordSplit, align_words, get_splitter
 from drtk.text.words import LUCENE_STOPWORDS, make_stemmer, read_stopwords
 
 
@@ -79,7 +79,7 @@ class PassageSplitter:
     def _words(self, text: str, pieces: WordPieces) -> tuple[list[str], list[int]]:
         """Return the words that have a piece and are no stop words, and the number of each piece's word among them."""
         spans = self._split(text, pieces)
-        owned = find_words(pieces, spans)
+        owned = align_words(pieces, spans)
         owning = set(owned)
         words = [text[begin:end].lower() for begin, end in spans]
         kept = [at in owning and word not in self._stopwords for at, word in enumerate(words)]

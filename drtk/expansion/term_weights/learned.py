@@ -142,4 +142,4 @@ def compute_impacts(places: WordPositions, values: Sequence[float] | Any) -> dic
     values: one number per piece
     """
     excluded = load_function_words()
-    return {word: float(values[head]) for word, head in places.first().items() if word not in excluded}
+    return {word: float(values[head]) for word, head in places.find_first_heads().items() if word not in excluded}

@@ -38,7 +38,7 @@ from drtk.runtime.progress import log
 from drtk.runtime.runners import BatchFunction, RunnerSettings, run_filter
 from drtk.runtime.streams import is_replaceable, is_stream
 from drtk.text.rng import create_generator
-from drtk.text.word_pieces import WordPieces, WordPieceTokenizer, WordSplit, find_words, split_plain
+from drtk.text.word_pieces import WordPieces, WordPieceTokenizer, WordSplit, align_words, split_plain
 from drtk.text.words import load_stop_words, read_stopwords
 
 RATE = 0.15  # masking rate of the report
@@ -75,7 +75,7 @@ def _is_stopword_or_mark(text: str, pieces: WordPieces) -> np.ndarray:
     listed = load_stop_words()
     words = [text[begin:end].lower().replace("’", "'") for begin, end in spans]
     is_empty = [word in listed or not is_word(word) for word in words]
-    return np.array([owner < 0 or is_empty[owner] for owner in find_words(pieces, spans)], dtype=bool)
+    return np.array([owner < 0 or is_empty[owner] for owner in align_words(pieces, spans)], dtype=bool)
 
 
 def format_report(counts: Mapping[str, Any], method: str) -> list[str]:

@@ -45,7 +45,7 @@ class ViewInput(NamedTuple):
 
     def passage(self, row: int, title: Title, crop: Crop, *, text: Text | None = None, room: int | None = None) -> Text:
         """Return passage `row`, or `text` in its place, with its title (`add_title`), cropped to `room` tokens."""
-        text, room = self.corpus.text(row) if text is None else text, self.room if room is None else room
+        text, room = self.corpus.get_text(row) if text is None else text, self.room if room is None else room
         pair_room = room if crop == "head" else None
         return self.crop(add_title(self.corpus, row, text, title, self.separator, room=pair_room), crop, room)
 
@@ -116,12 +116,12 @@ def add_title(
     """
     if title == "none":
         return text
-    heading = corpus.title(row)
+    heading = corpus.get_title(row)
     if not len(heading.ids):
         return text
     if text.weights is not None and heading.weights is None:
         raise MismatchError(
-            f"passage '{corpus.id(row)}' has weights but no 'title_weights'; "
+            f"passage '{corpus.get_id(row)}' has weights but no 'title_weights'; "
             '`drtk termweight` with `title` join adds them; title = "none" does not need them'
         )
     if title != "segment":

@@ -27,7 +27,7 @@ def passage_view(view: ViewInput, *, title: Title = "none", crop: Crop = "head")
 @needs_fields("documents")
 def next_passage_view(view: ViewInput, *, title: Title = "none", crop: Crop = "head") -> ViewTexts | None:
     """Return {"": the passage after this one} (MASTER); None for the last of a document."""
-    other = view.corpus.following(view.row)
+    other = view.corpus.get_next_passage(view.row)
     return None if other is None else {"": view.passage(other, title, crop)}
 
 
@@ -46,22 +46,22 @@ def halves_view(view: ViewInput, *, title: Title = "none", crop: Crop = "head") 
 @needs_fields("queries")
 def query_view(view: ViewInput, *, limit: Count | None = None, crop: Crop = "head") -> ViewTexts | None:
     """Return {"": one of the first `limit` queries, sampled uniformly}; None for a passage without queries."""
-    text = view.choose(view.corpus.queries(view.row)[:limit])
+    text = view.choose(view.corpus.get_queries(view.row)[:limit])
     return None if text is None else {"": view.crop(text, crop)}
 
 
 @needs_fields("queries")
 def queries_view(view: ViewInput, *, limit: Count | None = 10, crop: Crop = "random") -> ViewTexts | None:
     """Return {"": the first `limit` queries joined by the separator, cropped} (docs/methods/doc2query.md); None without queries."""
-    texts = view.corpus.queries(view.row)[:limit]
+    texts = view.corpus.get_queries(view.row)[:limit]
     return {"": view.crop(join_texts(texts, view.separator), crop)} if texts else None
 
 
 @needs_fields("continuations")
 def continuation_view(view: ViewInput, *, limit: Count | None = None, crop: Crop = "head") -> ViewTexts:
     """Return {"": one of the first `limit` continuations}; the passage itself if all are empty (MASTER's released code)."""
-    text = view.choose(view.corpus.continuations(view.row)[:limit])
-    return {"": view.crop(view.corpus.text(view.row)._replace(weights=None) if text is None else text, crop)}
+    text = view.choose(view.corpus.get_continuations(view.row)[:limit])
+    return {"": view.crop(view.corpus.get_text(view.row)._replace(weights=None) if text is None else text, crop)}
 
 
 @needs_fields("documents", spans={"overlap": "sentences", "mixed": "sentences"})
@@ -75,10 +75,10 @@ def passage_pair_view(
     replacement (coCondenser).
     """
     corpus, own, text = view.corpus, view.row, None
-    members = corpus.span(own if spans == "distinct" else corpus.document(own))
+    members = corpus.get_document_passages(own if spans == "distinct" else corpus.get_document(own))
     if len(members) < 2:
         return None
-    run, place = (members, 0) if spans == "distinct" else corpus.run(own)
+    run, place = (members, 0) if spans == "distinct" else corpus.get_consecutive_passages(own)
     if spans == "mixed":
         spans = view.choose(MIXED if len(run) > 1 else MIXED[:1])
     other: int | None
@@ -100,7 +100,7 @@ def crop_view(view: ViewInput, *, shortest: Share = 0.05, longest: Share = 0.5) 
     """Return {"": a part of the passage of `shortest` to `longest` of its tokens}; length and start are uniform."""
     if shortest > longest:
         raise UsageError(f"view 'crop': shortest = {shortest} is above longest = {longest}")
-    text = view.corpus.text(view.row)
+    text = view.corpus.get_text(view.row)
     count = len(text.ids)
     low = max(1, ceil(shortest * count - _ROUNDING))
     high = max(low, floor(longest * count + _ROUNDING))
@@ -120,10 +120,10 @@ def ict_view(view: ViewInput, *, remove: Share = 0.9, title: Title = "none", cro
 
     The sentence is removed from the context with probability `remove`. A title goes before the context.
     """
-    sentences = view.corpus.sentences(view.row)
+    sentences = view.corpus.get_sentence_spans(view.row)
     if len(sentences) < 2:
         return None
-    text = view.corpus.text(view.row)
+    text = view.corpus.get_text(view.row)
     begin, end = view.choose(sentences)
     rest = text
     if view.rng.random() < remove:
@@ -172,12 +172,12 @@ def _build_overlapping_text(view: ViewInput, run: np.ndarray, place: int) -> Tex
     size = 0
     for at in range(place + step, len(run) if step > 0 else -1, step):
         near.append(int(run[at]))
-        size += corpus.sentences(near[-1])[-1][1]
+        size += corpus.get_sentence_spans(near[-1])[-1][1]
         if size > view.room:
             break
     near = near[::step]
-    sentences = [corpus.sentences(row) for row in near]
+    sentences = [corpus.get_sentence_spans(row) for row in near]
     lengths = [[end - begin for begin, end in inside] for inside in sentences]
     taken = sample_overlap(0 if step > 0 else len(near) - 1, lengths, view.room, rng=view.rng)
-    texts = {passage: corpus.text(near[passage]) for passage in {passage for passage, _ in taken}}
+    texts = {passage: corpus.get_text(near[passage]) for passage in {passage for passage, _ in taken}}
     return join_texts([slice_text(texts[passage], *sentences[passage][sentence]) for passage, sentence in taken])

@@ -421,7 +421,7 @@ LACKING: list[tuple[str, Callable[[dict[str, Any]], Any], str]] = [
     (
         "rom",
         lambda row: row["metadata"].update(weights_tokenizer="/other"),
-        ":1: the weights were made for the word pieces of ",
+        ":1: the weights are for the word pieces of ",
     ),
 ]  # fmt: skip
 
@@ -455,7 +455,7 @@ def test_a_generator_with_another_vocabulary_or_without_a_head_is_rejected(
 ):
     other = save_tiny_encoder(tmp_path / "other", vocab_size=120)
     message = rejected(world, tmp_path, "simlm", "--generator", other, "--model", other)
-    assert "has no trained language-model head, so it proposes no tokens" in message
+    assert "has no trained masked-LM head, so it proposes no tokens" in message
     assert "untrained" not in capsys.readouterr().err
     pretrain(world, tmp_path / "warm", "mlm", "--max-steps", "1", "--model", other)
     assert capsys.readouterr().err.count("training starts with a random one") == 1
@@ -467,7 +467,7 @@ def test_a_probe_with_test_queries_only_is_rejected(world: PretrainingFiles, tmp
     (tmp_path / "probe" / "qrels").mkdir(parents=True)
     (tmp_path / "probe" / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\nq1\tab\t1\n")
     message = rejected(world, tmp_path, "mlm", "--dev", tmp_path / "probe")
-    assert message.endswith("has no qrels/dev.tsv or qrels/train.tsv to choose an encoder by, only test")
+    assert message.endswith("has no qrels/dev.tsv or qrels/train.tsv to choose a checkpoint by, only test")
 
 
 REJECTED: list[tuple[str, Sequence[str], str]] = [

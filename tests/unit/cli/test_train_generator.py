@@ -84,7 +84,7 @@ def test_the_selected_figure_decides_which_weights_are_kept(
         first, second = next(planted)
         return {"rouge1": first, "rouge2": second, "rougeL": 0.0}
 
-    monkeypatch.setattr("drtk.evaluation.answers.rouge", rouge)
+    monkeypatch.setattr("drtk.evaluation.answers.compute_rouge", rouge)
     dev = ["--max-steps", "3", "--eval-steps", "1", "--dev", str(place / "examples.jsonl"), "--dev-limit", "8"]
     best = train(place, tmp_path / "first", *dev, "--dev-measure", "rouge1")["best"]
     train(place, tmp_path / "second", *dev, "--dev-measure", "rouge2")
@@ -172,7 +172,7 @@ def test_models_and_shares_that_cannot_be_used_are_rejected(place: Path, tmp_pat
     ):
         with pytest.raises(MismatchError, match=message):
             train(place, tmp_path / "m", "--model", str(model))
-    with pytest.raises(UsageError, match=r"`prefix` is .* tokens long and leaves nothing of `max_length` 24"):
+    with pytest.raises(UsageError, match=r"`prefix`: its .* tokens leave none of `max_length` 24"):
         train(place, tmp_path / "m", "--prefix", "river," * 30)
     with pytest.raises(DrtkError, match=r"examples.jsonl: no pairs to evaluate with at this `dev_share`"):
         train(place, tmp_path / "m", "--dev-share", "0")
@@ -267,7 +267,7 @@ def test_passages_without_a_text_are_counted(
     edit_rows(asked.corpus, lambda rows: [row.update(text="") for row in rows if row["_id"] == "d5"])
     train_gar(asked, place, tmp_path / "m", task="gar-sentence")
     # The answer is in the second of three hits: 23 * 2 + 3. d5 is the first of q4's, the second of q5's, the third of q3's.
-    assert "passages.jsonl: 2 of the 49 passages looked up there have no text" in caplog.text
+    assert "passages.jsonl: 2 of the 49 passages that were read have no text" in caplog.text
     caplog.clear()
     train_gar(asked, place, tmp_path / "n", "--match-title", task="gar-title")
     assert (len(targets["m"]), len(targets["n"])) == (23, 24)
@@ -386,4 +386,6 @@ def test_data_that_cannot_be_trained_on_is_rejected_in_a_line(
     fail(DrtkError, "pairs do not fill one batch", "--folds", "2", "--batch-size", "24", task="gar-answer")
     fail(DrtkError, r"no pairs to evaluate with at this `dev_share`", "--dev-share", "0", task="gar-answer")
     edit_rows(asked.corpus, lambda rows: [row.update(text="") for row in rows])
-    fail(DrtkError, r"passages.jsonl: none of the 72 passages looked up there has a text: is it the right file\?")
+    fail(
+        DrtkError, r"passages.jsonl: none of the 72 passages that were read has a text; check that it is the right file"
+    )

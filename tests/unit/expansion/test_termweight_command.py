@@ -332,8 +332,8 @@ OF_IDF, OF_BPROP = ["--method", "idf", "--model", "{tiny}"], ["--method", "bprop
         ),
         ([*OF_BPROP, "--emit", "attention", "--min-words", "2"], "--min-words has no effect on --emit attention"),
         ([*OF_BPROP, "--softmax-temperature", "2"], "--softmax-temperature goes with --emit softmax"),
-        ([*OF_IDF, "--collect", "--stopword-share"], "`report` is for weighing; --collect writes statistics"),
-        ([*OF_IDF, "--collect", "--weight-norm", "sum"], "`normalize` is for weighing; --collect writes statistics"),
+        ([*OF_IDF, "--collect", "--stopword-share"], "`stopword_share` is for weighing; --collect writes statistics"),
+        ([*OF_IDF, "--collect", "--weight-norm", "sum"], "`weight_norm` is for weighing; --collect writes statistics"),
         ([*OF_IDF, "--collect", "--bare"], "`bare` is for weighing; --collect writes statistics"),
         ([*OF_IDF, "--collect", "--collection", "c"], "`collection` is for weighing; --collect writes statistics"),
     ],
@@ -362,7 +362,7 @@ def test_a_tokenizer_other_than_the_models_is_rejected(
     here: Path, tiny: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     corpus(here / "c", CATS)
-    with pytest.raises(MismatchError, match="weights were made for the word pieces of"):
+    with pytest.raises(MismatchError, match="the weights are for the word pieces of"):
         rows(capfd, "c", "--method", "bprop", "--model", tiny, "--tokenizer", find_minilm())
     with pytest.raises(DrtkError, match="no such folder"):
         rows(capfd, "c", "--method", "idf", "--tokenizer", "./nothing/here")

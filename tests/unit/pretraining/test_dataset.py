@@ -120,7 +120,7 @@ def test_examples_can_be_pickled_for_worker_processes(world: PretrainingFiles):
 @pytest.mark.parametrize("preset", ["cotmae", "master"])
 def test_passages_are_held_out_with_their_whole_document(preset: str, world: PretrainingFiles) -> None:
     data = world.stage(preset, held_out=6).data
-    held, trained = ({data.corpus.document(row) for row in rows} for rows in (data.held_out, data.rows))
+    held, trained = ({data.corpus.get_document(row) for row in rows} for rows in (data.held_out, data.rows))
     assert len(data.held_out) == 6
     assert held
     assert trained
@@ -135,7 +135,7 @@ def test_what_a_step_draws_is_drawn_for_every_passage_held_out(world: Pretrainin
         tuple(each[each != 0].tolist()) for batch in data.build_held_out_batches(4) for each in batch["context"].clean
     }
     rows = data.held_out
-    queries = {tuple(text.ids.tolist()) for row in rows for text in data.corpus.queries(row)}
+    queries = {tuple(text.ids.tolist()) for row in rows for text in data.corpus.get_queries(row)}
     of_queries = sum(any(context[1 : 1 + len(one)] == one for one in queries) for context in contexts)
     assert 0 < of_queries < len(contexts)
 
@@ -180,6 +180,6 @@ def test_slots_that_lack_texts_are_logged(world: PretrainingFiles, monkeypatch: 
         assert message in " ".join(messages)
         assert bool(messages) == bool(message)
     data = world.stage("qac-cotmae").data
-    monkeypatch.setattr(type(data.corpus), "queries", lambda corpus, row: [])
+    monkeypatch.setattr(type(data.corpus), "get_queries", lambda corpus, row: [])
     with pytest.raises(MismatchError, match=r"none of .* passages has a text for slot"):
         data.check_slots()

@@ -30,7 +30,7 @@ class Shelf:
 
     def __call__(self, preset: str, *changes: str, seed: int = 1, max_length: int = 32) -> Any:
         plan = parse_composition(apply_changes(load_preset(preset).content, changes), preset)
-        corpus = TokenCorpus.open(self.corpus_file, self.model, wants=list_corpus_fields(plan))
+        corpus = TokenCorpus.open(self.corpus_file, self.model, fields=list_corpus_fields(plan))
         return ExampleBuilder(plan, corpus, SpecialTokens.of(self.tokenizer), max_length=max_length, seed=seed)
 
 

@@ -33,10 +33,10 @@ class Shelf:
         self.tokenizer = word_pieces(folder / "tokenizer")
         self._pieces = WordPieceTokenizer(self.tokenizer)
 
-    def __call__(self, *rows: dict, wants=()) -> TokenCorpus:
+    def __call__(self, *rows: dict, fields=()) -> TokenCorpus:
         path = self.folder / "corpus.jsonl"
         path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-        return TokenCorpus.open(str(path), self.tokenizer, wants=wants)
+        return TokenCorpus.open(str(path), self.tokenizer, fields=fields)
 
     def said(self, text: Text) -> str:
         return " ".join(self._pieces.tokenizer.convert_ids_to_tokens(text.ids.tolist()))
@@ -143,7 +143,7 @@ def test_a_pair_is_truncated_longest_first(shelf):
 
 def test_weights_are_cropped_with_their_pieces_and_those_of_a_title_go_before(shelf):
     row = passage("p", "a b c d", title="e f", weights=[1, 2, 3, 4], title_weights=[8, 9])
-    corpus = shelf(row, wants={"weights"})
+    corpus = shelf(row, fields={"weights"})
     value = dict(zip("abcdef", [1, 2, 3, 4, 8, 9], strict=True)) | {"[SEP]": 0}
     for seed in range(20):
         found = view("passage", corpus, 0, seed=seed, room=3, title="segment", crop="random")[""]
@@ -152,14 +152,14 @@ def test_weights_are_cropped_with_their_pieces_and_those_of_a_title_go_before(sh
 
 
 def test_a_title_without_weights_before_a_text_with_them_is_refused(shelf):
-    corpus = shelf(passage("p", title="e", weights=[1, 2, 3, 4]), wants={"weights"})
+    corpus = shelf(passage("p", title="e", weights=[1, 2, 3, 4]), fields={"weights"})
     with pytest.raises(MismatchError, match=r"passage 'p' has weights but no 'title_weights'; `drtk termweight`"):
         view("passage", corpus, 0, title="join")
     assert view("passage", corpus, 0)[""].weights.tolist() == [1, 2, 3, 4]
 
 
 def test_the_next_passage_is_i_plus_1_and_the_last_has_none(shelf):
-    corpus = shelf(*chunks("A", "a b c.", "d e f.", "g h i."), passage("B", "j k l"), wants={"documents"})
+    corpus = shelf(*chunks("A", "a b c.", "d e f.", "g h i."), passage("B", "j k l"), fields={"documents"})
     found = [view("next", corpus, row) for row in range(4)]
     assert [None if parts is None else shelf.said(parts[""]) for parts in found] == ["d e f .", "g h i .", None, None]
 
@@ -176,7 +176,7 @@ def test_halves_are_neighbours_and_the_second_has_the_odd_token(shelf):
 
 
 def test_a_random_partner_is_any_other_passage_of_the_document(shelf):
-    corpus = shelf(*chunks("A", "a b c", "d e f", "g h i", "j k l"), passage("B"), wants={"documents"})
+    corpus = shelf(*chunks("A", "a b c", "d e f", "g h i", "j k l"), passage("B"), fields={"documents"})
     found = drawn(shelf, "pair", corpus, 1, "b", spans="random")
     assert set(found) == {"a b c", "g h i", "j k l"}
     assert all(abs(count - 100) < 41 for count in found.values())  # 5 * sqrt(300 * 2/9)
@@ -185,7 +185,7 @@ def test_a_random_partner_is_any_other_passage_of_the_document(shelf):
 
 
 def test_a_nearby_partner_is_before_or_after_with_the_same_chance(shelf):
-    corpus = shelf(*chunks("A", "a b c", "d e f", "g h i"), wants={"documents"})
+    corpus = shelf(*chunks("A", "a b c", "d e f", "g h i"), fields={"documents"})
     found = drawn(shelf, "pair", corpus, 1, "b", spans="nearby")
     assert set(found) == {"a b c", "g h i"}
     assert abs(found["a b c"] - 150) < 44  # 5 * sqrt(300 / 4)
@@ -194,13 +194,13 @@ def test_a_nearby_partner_is_before_or_after_with_the_same_chance(shelf):
 
 
 def test_passages_across_a_gap_are_not_neighbors(shelf):
-    corpus = shelf(passage("A#0", "a b c"), passage("A#2", "d e f"), wants={"documents"})
+    corpus = shelf(passage("A#0", "a b c"), passage("A#2", "d e f"), fields={"documents"})
     assert view("pair", corpus, 0, spans="nearby") is None
     assert shelf.said(view("pair", corpus, 0, spans="random")["b"]) == "d e f"
 
 
 def test_an_overlapping_partner_shares_the_last_sentences_and_goes_on_to_the_cap(shelf):
-    corpus = shelf(*chunks("A", "a b. c d. e f. g h.", "i j. k l.", "m n."), wants={"documents", "sentences"})
+    corpus = shelf(*chunks("A", "a b. c d. e f. g h.", "i j. k l.", "m n."), fields={"documents", "sentences"})
     # sentences have 3 pieces; r is 1 or 2 of 4: from "g h ." or from "e f ."; at most 9 pieces are three sentences
     found = drawn(shelf, "pair", corpus, 0, "b", times=60, spans="overlap", room=9)
     assert set(found) == {"g h . i j . k l .", "e f . g h . i j ."}
@@ -212,7 +212,7 @@ def test_an_overlapping_partner_shares_the_last_sentences_and_goes_on_to_the_cap
 
 
 def test_from_the_last_passage_an_overlap_goes_backwards(shelf):
-    corpus = shelf(*chunks("A", "a b. c d.", "e f. g h.", "i j. k l. m n. o p."), wants={"documents", "sentences"})
+    corpus = shelf(*chunks("A", "a b. c d.", "e f. g h.", "i j. k l. m n. o p."), fields={"documents", "sentences"})
     # r is 1 or 2 of 4: "i j ." or "i j . k l .", and what stands before, in reading order
     found = drawn(shelf, "pair", corpus, 2, "b", times=60, spans="overlap", room=9)
     assert set(found) == {"e f . g h . i j .", "g h . i j . k l ."}
@@ -224,7 +224,7 @@ def test_weights_and_words_go_with_an_overlap(shelf):
     rows = chunks("A", "ab a. b c.", "d. e f.")
     for row, values in zip(rows, ([1, 2, 3, 4, 5, 6, 7], [8, 9, 10, 11, 12]), strict=True):
         row["weights"] = values
-    corpus = shelf(*rows, wants={"documents", "sentences", "weights"})
+    corpus = shelf(*rows, fields={"documents", "sentences", "weights"})
     found = view("pair", corpus, 0, spans="overlap")["b"]
     assert shelf.said(found) == "b c . d . e f ."
     assert found.weights.tolist() == [5, 6, 7, 8, 9, 10, 11, 12]
@@ -233,7 +233,7 @@ def test_weights_and_words_go_with_an_overlap(shelf):
 
 def test_mixed_partners_are_random_nearby_or_overlapping_alike_often(shelf):
     rows = chunks("A", "a b. c d.", "e f. g h.", "i j. k l.", "m n. o p.")
-    corpus = shelf(*rows, wants={"documents", "sentences"})
+    corpus = shelf(*rows, fields={"documents", "sentences"})
     found = drawn(shelf, "pair", corpus, 0, "b", times=600, spans="mixed", room=6)
     # overlap: "c d . e f ."; nearby: the second; random: the second, third or fourth
     assert set(found) == {"c d . e f .", "e f . g h .", "i j . k l .", "m n . o p ."}
@@ -244,13 +244,13 @@ def test_mixed_partners_are_random_nearby_or_overlapping_alike_often(shelf):
         passage("A#0", "a b c"),
         passage("A#2", "d e. f"),
         *chunks("B", "a b. c."),
-        wants=ALL & {"documents", "sentences"},
+        fields=ALL & {"documents", "sentences"},
     )
     assert set(drawn(shelf, "pair", parted, 0, "b", times=20, spans="mixed")) == {"d e . f"}
 
 
 def test_distinct_spans_of_a_document_are_drawn_without_replacement(shelf):
-    corpus = shelf(*chunks("A", "a b c", "d e f", "g h i"), passage("B", "j k l"), wants={"documents"})
+    corpus = shelf(*chunks("A", "a b c", "d e f", "g h i"), passage("B", "j k l"), fields={"documents"})
     pairs = Counter()
     for seed in range(600):
         found = view("pair", corpus, 0, seed=seed, spans="distinct")
@@ -258,13 +258,13 @@ def test_distinct_spans_of_a_document_are_drawn_without_replacement(shelf):
     assert set(pairs) == {"ad", "ag", "da", "dg", "ga", "gd"}
     assert all(abs(count - 100) < 46 for count in pairs.values())  # 5 * sqrt(600 * 5/36)
     assert view("pair", corpus, 1, spans="distinct") is None
-    titled = shelf(*[row | {"title": "t"} for row in chunks("A", "a b c", "d e f")], wants={"documents"})
+    titled = shelf(*[row | {"title": "t"} for row in chunks("A", "a b c", "d e f")], fields={"documents"})
     found = view("pair", titled, 0, title="segment", room=4)
     assert (shelf.said(found["a"]), shelf.said(found["b"])) == ("t [SEP] a b", "t [SEP] d e")
 
 
 def test_one_of_the_first_queries_is_drawn_each_with_the_same_chance(shelf):
-    corpus = shelf(passage("p", queries=["a", "b", "b", "c"]), passage("q", queries=[]), wants={"queries"})
+    corpus = shelf(passage("p", queries=["a", "b", "b", "c"]), passage("q", queries=[]), fields={"queries"})
     found = drawn(shelf, "query", corpus, 0, "", times=400)
     assert set(found) == {"a", "b", "c"}
     assert abs(found["b"] - 200) < 50  # written twice: 5 * sqrt(400 / 4)
@@ -279,7 +279,7 @@ def test_joined_queries_have_separators_in_no_word_and_are_cropped_to_the_room(s
         passage("q", queries=[""]),
         passage("r", queries=[*"abcdefghijkl"]),
     )
-    corpus = shelf(*rows, wants={"queries"})
+    corpus = shelf(*rows, fields={"queries"})
     found = view("queries", corpus, 0)[""]
     assert shelf.said(found) == "a word ##ing [SEP] b [SEP] c d"
     assert found.words.tolist() == [0, 1, 1, -1, 2, -1, 3, 4]
@@ -294,7 +294,7 @@ def test_joined_queries_have_separators_in_no_word_and_are_cropped_to_the_room(s
 
 def test_a_continuation_is_drawn_and_an_empty_one_gives_the_passage(shelf):
     rows = passage("p", continuations=["a b", "c"]), passage("q", "d e f", continuations=[" "])
-    corpus = shelf(*rows, wants={"continuations"})
+    corpus = shelf(*rows, fields={"continuations"})
     assert set(drawn(shelf, "continuation", corpus, 0, "", times=40)) == {"a b", "c"}
     assert shelf.said(view("continuation", corpus, 0, limit=1)[""]) == "a b"
     assert shelf.said(view("continuation", corpus, 1)[""]) == "d e f"
@@ -329,7 +329,7 @@ def test_two_crops_are_independent(shelf):
 
 
 def test_a_sentence_is_taken_out_of_its_context_nine_times_in_ten(shelf):
-    corpus = shelf(*chunks("A", "a b. ab. c d."), passage("q", "x y z"), wants={"sentences"})
+    corpus = shelf(*chunks("A", "a b. ab. c d."), passage("q", "x y z"), fields={"sentences"})
     whole = "a b . a ##b . c d ."
     kept = 0
     queries: Counter[str] = Counter()
@@ -356,7 +356,7 @@ def rich(shelf) -> TokenCorpus:
             pieces = len(WordPieceTokenizer(shelf.tokenizer)([row["text"]])[0].ids)
             more = {"queries": ["a b c d e f", "wording"], "continuations": ["t u v w x y z"]}
             rows.append(row | more | {"weights": list(range(pieces)), "title": "t", "title_weights": [1]})
-    return shelf(*rows, wants=ALL)
+    return shelf(*rows, fields=ALL)
 
 
 @pytest.mark.parametrize("name", VIEWS)
@@ -376,7 +376,7 @@ def test_every_view_keeps_the_contract(shelf, rich, name):
                 assert text.weights is None or (text.weights.dtype, len(text.weights)) == (np.float32, len(text.ids))
     needs = fields_needed(VIEWS.load(name), {})
     assert needs <= set(FIELDS)
-    with_these = TokenCorpus.open(str(shelf.folder / "corpus.jsonl"), shelf.tokenizer, wants=needs)
+    with_these = TokenCorpus.open(str(shelf.folder / "corpus.jsonl"), shelf.tokenizer, fields=needs)
     assert any(view(name, with_these, row) is not None for row in range(len(with_these)))
 
 

@@ -247,13 +247,13 @@ def test_no_question_is_expanded_by_a_generator_that_saw_it(
     generators, questions, learnt = held_out
     assert len(learnt) == 3
     read: dict[int, set[str]] = {}
-    write = text_writer.TextGenerator.tokens
+    write = text_writer.TextGenerator.tokenize
 
     def watched(self: Any, texts: Sequence[str]) -> Any:
         read.setdefault(id(self), set()).update(texts)
         return write(self, texts)
 
-    monkeypatch.setattr(text_writer.TextGenerator, "tokens", watched)
+    monkeypatch.setattr(text_writer.TextGenerator, "tokenize", watched)
     # the same questions under other ids, in other letters, and in another order
     lines = [json.loads(line) for line in questions.read_text().splitlines()]
     renamed = [{"_id": "x" + row["_id"], "text": row["text"].removesuffix("?").upper()} for row in lines[::-1]]
@@ -446,7 +446,7 @@ def test_candidates_that_are_missing_are_told_with_their_kind_and_the_corpus(
     without_texts(asked, text=" ")
     capfd.readouterr()
     app([*call, "-o", "titles.jsonl"], standalone_mode=False)  # 24 questions with 3 hits each
-    told = "passages.jsonl: none of the 72 passages looked up there has a text: is it the right file?"
+    told = "passages.jsonl: none of the 72 passages that were read has a text; check that it is the right file"
     left = "24 of 24 questions are left without a candidate of kind 'sentence'"
     assert capfd.readouterr().err == f"drtk: {told}\ndrtk: {left}\n"
     with pytest.raises(DrtkError) as fault:
@@ -456,5 +456,5 @@ def test_candidates_that_are_missing_are_told_with_their_kind_and_the_corpus(
     app([*call, "--kind", "title", "-o", "t.jsonl"], standalone_mode=False)
     assert capfd.readouterr().err == ""  # which needs no texts
     without_texts(asked, title="")
-    with pytest.raises(DrtkError, match="none of the 72 passages looked up there has a text"):
+    with pytest.raises(DrtkError, match="none of the 72 passages that were read has a text"):
         app([*call, "-o", "all.jsonl"], standalone_mode=False)

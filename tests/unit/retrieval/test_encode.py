@@ -133,7 +133,7 @@ def test_out_of_memory_is_one_line(model: str, monkeypatch: pytest.MonkeyPatch):
 
 def test_half_precision_is_close_on_the_cpu(model: str):
     expected = embedder(model)(make_passages(20))
-    found = embedder(model, dtype="bfloat16")(make_passages(20))
+    found = embedder(model, precision="bfloat16")(make_passages(20))
     assert found.dtype == np.float32
     cosine = (found * expected).sum(1) / np.linalg.norm(found, axis=1) / np.linalg.norm(expected, axis=1)
     assert cosine.min() > 0.99

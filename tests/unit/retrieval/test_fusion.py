@@ -40,7 +40,7 @@ def test_reciprocal_rank_fusion_of_two_short_lists() -> None:
     assert found == [("p1", 2.5), ("p3", pytest.approx(5 / 3)), ("p2", 1.0), ("p4", pytest.approx(1 / 3))]
 
 
-@pytest.mark.parametrize("options", [{"method": "linear"}, {"method": "weighted", "normalize": "none"}])
+@pytest.mark.parametrize("options", [{"method": "linear"}, {"method": "weighted", "norm": "none"}])
 def test_linear_fusion_takes_a_lists_minimum_for_a_missing_score(options: dict[str, str]) -> None:
     # p1 12 + 1.1 * 78, p3 9 + 1.1 * 80, p2 10 + 1.1 * 77, p4 9 + 1.1 * 77
     found = fused([BM25, DENSE], [1, 1.1], **options)
@@ -50,14 +50,14 @@ def test_linear_fusion_takes_a_lists_minimum_for_a_missing_score(options: dict[s
 
 def test_minmax_and_zscore_bring_lists_to_one_scale() -> None:
     # minmax: p1 1 + 1/3, p2 1/3 + 0, p3 0 + 1, p4 0 + 0
-    found = dict(fused([BM25, DENSE], method="weighted", normalize="minmax"))
+    found = dict(fused([BM25, DENSE], method="weighted", norm="minmax"))
     assert found == pytest.approx({"p1": 4 / 3, "p2": 1 / 3, "p3": 1.0, "p4": 0.0})
     # zscore of 2, 0: mean 1, deviation 1; the missing b of the second list counts as its lowest, a's 0
-    found = dict(fused([[("a", 2.0), ("b", 0.0)], [("a", 5.0)]], method="weighted", normalize="zscore"))
+    found = dict(fused([[("a", 2.0), ("b", 0.0)], [("a", 5.0)]], method="weighted", norm="zscore"))
     assert found == pytest.approx({"a": 1.0, "b": -1.0})
 
 
-@pytest.mark.parametrize("options", [{"method": "zscore"}, {"method": "weighted", "normalize": "minmax"}])
+@pytest.mark.parametrize("options", [{"method": "zscore"}, {"method": "weighted", "norm": "minmax"}])
 def test_what_follows_below_a_re_ranked_head_does_not_change_an_ensemble(options: dict[str, str]) -> None:
     # 10 9 0: mean 6.333, deviation 4.497: a .815, b .593, c -1.408; .9 .5 .1: b 1.225, c 0, a -1.225. Sums: b 1.818, a -.409,
     # c -1.408. minmax: b .9 + 1, a 1 + 0, c 0 + .5. Counting down from 0 for long, the first run's 10 would outdo all else: a.
@@ -69,13 +69,13 @@ def test_what_follows_below_a_re_ranked_head_does_not_change_an_ensemble(options
     for length in (0, 1, 7, 400):
         rest = [f"t{at}" for at in range(length)]
         runs = [append_unscored(one, rest), append_unscored(two, reversed(rest))]
-        found = fuse(runs, [1.0, 1.0], settings, method, scored=[3, 3])
+        found = fuse(runs, [1.0, 1.0], settings, method, scored_depths=[3, 3])
         assert found[:3] == alone
         assert [id for id, _ in found[3:]] == rest
         assert all(before > after for (_, before), (_, after) in itertools.pairwise(found))
     assert fuse(runs, [1.0, 1.0], settings, method)[0][0] == "a"  # what is to be avoided
     # scored to rank 1 and 3: b and c count as if the first run lacked them, with the least of what it has scored, a's own
-    assert [id for id, _ in fuse([one, two], [1.0, 1.0], settings, method, scored=[1, None])] == ["b", "c", "a"]
+    assert [id for id, _ in fuse([one, two], [1.0, 1.0], settings, method, scored_depths=[1, None])] == ["b", "c", "a"]
 
 
 def test_round_robin_visits_the_lists_in_their_order() -> None:
@@ -182,6 +182,6 @@ def test_wrong_usage_is_rejected(runs: Path, capfd: pytest.CaptureFixture[str], 
 def test_runs_without_a_query_are_reported(runs: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (runs / "empty.run").write_text("")
     app(["fuse", "empty.run", "empty.run", "-q"], standalone_mode=False)
-    assert capfd.readouterr() == ("", "drtk: fuse: no query came in, so nothing is fused\n")
+    assert capfd.readouterr() == ("", "drtk: fuse: there are no queries to fuse\n")
     app(["fuse", "empty.run", "bm25.run", "-q"], standalone_mode=False)
     assert capfd.readouterr().err == ""

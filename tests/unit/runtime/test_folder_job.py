@@ -107,20 +107,20 @@ def test_resuming_with_other_settings_or_files_is_rejected_and_force_begins_agai
 
 
 def test_settings_that_may_differ_are_replaced_and_their_changes_recorded(tmp_path: Path) -> None:
-    begun = {"depth": 3, "lr": 0.3, "micro": None, "log": True}
-    free = ("lr", "micro", "log")
+    begun = {"depth": 3, "rate": 0.3, "micro": None, "log": True}
+    free = ("rate", "micro", "log")
     leave_unfinished(tmp_path / "out", settings=begun)
     with pytest.raises(MismatchError, match=r"other settings or files \(depth\)"):
-        job(tmp_path / "out", resume=True, settings=begun | {"depth": 4, "lr": 0.1}, may_differ=free).check()
+        job(tmp_path / "out", resume=True, settings=begun | {"depth": 4, "rate": 0.1}, may_differ=free).check()
     for _ in range(2):
-        leave_unfinished(tmp_path / "out", resume=True, settings=begun | {"lr": 0.1, "micro": 2}, may_differ=free)
-    begin(tmp_path / "out", resume=True, settings=begun | {"lr": 0.1, "micro": 1}, may_differ=free).finish()
+        leave_unfinished(tmp_path / "out", resume=True, settings=begun | {"rate": 0.1, "micro": 2}, may_differ=free)
+    begin(tmp_path / "out", resume=True, settings=begun | {"rate": 0.1, "micro": 1}, may_differ=free).finish()
     manifest = read_manifest(tmp_path / "out")
     assert [change["settings"] for change in manifest["changes"]] == [
-        {"lr": [0.3, 0.1], "micro": [None, 2]},
+        {"rate": [0.3, 0.1], "micro": [None, 2]},
         {"micro": [2, 1]},
     ]
-    assert (manifest["settings"]["lr"], manifest["settings"]["micro"]) == (0.1, 1)
+    assert (manifest["settings"]["rate"], manifest["settings"]["micro"]) == (0.1, 1)
 
 
 def test_resuming_with_another_stream_is_rejected_and_force_begins_again(tmp_path: Path) -> None:

@@ -135,7 +135,11 @@ def test_a_megabyte_without_a_space_is_cut_by_word_pieces(run, tmp_path):
         (["--policy", "words", "--paragraphs"], UsageError, "--paragraphs has no effect"),
         (["--policy", "cotmae", "--overlap", 1], UsageError, "--overlap goes with --policy greedy or words"),
         (["--tokenizer", "x", "--max-words", 5], UsageError, "`max_words` has no effect with `tokenizer`"),
-        (["--policy", "words", "--max-words", 5, "--overlap", 5], UsageError, "`overlap` 5 leaves nothing new"),
+        (
+            ["--policy", "words", "--max-words", 5, "--overlap", 5],
+            UsageError,
+            "`overlap` 5 must be smaller than the passages",
+        ),
         (["--short-min", 101, "--short-prob", 0.1], UsageError, "`short_min` 101 exceeds the longest passage, 100"),
         (["--save-punkt", "x", "--punkt-model", "y"], UsageError, "`save_punkt` saves a trained model"),
         (["--tokenizer", "/none/there"], DrtkError, "/none/there: no such folder"),

@@ -163,7 +163,7 @@ def make(folder, **settings):
 
 
 def test_unusable_docstrings_are_excluded(package, tmp_path):
-    files = make(tmp_path / "out", packages=("rivers",), workers=1)
+    files = make(tmp_path / "out", packages=("rivers",), num_workers=1)
     documents = {row["_id"]: row for row in map(json.loads, files["documents.jsonl"].splitlines())}
     assert set(documents) == {"rivers.flow.speed", "rivers.flow.depth"}
     assert documents["rivers.flow.speed"] == {
@@ -181,8 +181,8 @@ def test_unusable_docstrings_are_excluded(package, tmp_path):
 
 
 def test_a_sample_of_installed_packages(package, tmp_path):
-    whole = make(tmp_path / "a", packages=("numpy", "rivers"), workers=2)
-    files = make(tmp_path / "b", packages=("numpy", "rivers"), workers=1, limit=200)
+    whole = make(tmp_path / "a", packages=("numpy", "rivers"), num_workers=2)
+    files = make(tmp_path / "b", packages=("numpy", "rivers"), num_workers=1, limit=200)
     assert len(whole["documents.jsonl"].splitlines()) > 500
     for name in ("documents.jsonl", "queries.jsonl"):
         assert files[name].splitlines() == whole[name].splitlines()[:200]
@@ -225,7 +225,7 @@ def test_packages_without_documentation(tmp_path, monkeypatch):
     (tmp_path / "name_space").mkdir()
     with pytest.raises(DrtkError, match="name_space: no Python sources in"):
         make(tmp_path / "c", packages=("name_space",))
-    with pytest.raises(DrtkError, match="no documentation found"):
+    with pytest.raises(DrtkError, match="no documentation in"):
         make(tmp_path / "out", packages=("empty_package",))
     assert not (tmp_path / "out").exists()
     assert sample_pairs([], SampleSettings()) == []

@@ -90,7 +90,7 @@ def test_another_file_is_not_overwritten_by_a_model(model, tmp_path):
     "content", [b"", b"[]", b"{}", b'{"kind":"index"}', b'{"kind":"drtk punkt model"}', b"\x80\x04."]
 )
 def test_what_is_no_model_is_refused(content):
-    with pytest.raises(DrtkError, match=r"punkt\.json: is not a sentence model"):
+    with pytest.raises(DrtkError, match=r"punkt\.json: not a sentence model"):
         parse_model(content, "punkt.json")
 
 

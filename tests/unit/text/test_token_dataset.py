@@ -88,19 +88,19 @@ def test_texts_and_titles(opened, pieces, monkeypatch):
         monkeypatch.setattr(WordPieceTokenizer, "max_id", largest)
         monkeypatch.setenv("DRTK_CACHE", os.environ["DRTK_CACHE"] + str(largest))
         corpus = opened(*rows)
-        assert [corpus.id(row) for row in range(len(corpus))] == ["p1", "p2"]
-        text = corpus.text(0)
+        assert [corpus.get_id(row) for row in range(len(corpus))] == ["p1", "p2"]
+        text = corpus.get_text(0)
         assert tokens(pieces, text) == "a word ##ing b"
         assert text.words.tolist() == [0, 1, 1, 2]
         assert (text.ids.dtype, text.words.dtype, text.weights) == (np.int32, np.int32, None)
-        assert tokens(pieces, corpus.title(0)) == "a ##b"
-        assert corpus.title(0).words.tolist() == [0, 0]
-        assert corpus.title(1).ids.tolist() == []
+        assert tokens(pieces, corpus.get_title(0)) == "a ##b"
+        assert corpus.get_title(0).words.tolist() == [0, 0]
+        assert corpus.get_title(1).ids.tolist() == []
         assert corpus.lengths.tolist() == [4, 4]
         assert corpus.counts == {"passages": 2, "short": 0, "tokens": 8}
     packed = pickle.dumps(corpus)
     assert len(packed) < 1000
-    assert pickle.loads(packed).text(0).ids.tolist() == corpus.text(0).ids.tolist()
+    assert pickle.loads(packed).get_text(0).ids.tolist() == corpus.get_text(0).ids.tolist()
 
 
 @pytest.mark.parametrize("kind", ["words", "sentences"])
@@ -108,9 +108,9 @@ def test_pieces_and_words_are_those_of_the_tokenizer(opened, folders, kind):
     texts = ["the cat sat on unbelievable mats", "naïve ones: 10,000 €!", "there  \n there, there"]
     corpus = opened(*(passage(f"p{n}", text) for n, text in enumerate(texts)), name=folders[kind])
     for row, expected in enumerate(WordPieceTokenizer(folders[kind])(texts)):
-        assert corpus.text(row).ids.tolist() == expected.ids
+        assert corpus.get_text(row).ids.tolist() == expected.ids
         numbers = list(dict.fromkeys(expected.words))
-        assert corpus.text(row).words.tolist() == [numbers.index(word) for word in expected.words]
+        assert corpus.get_text(row).words.tolist() == [numbers.index(word) for word in expected.words]
 
 
 def test_byte_level_words_begin_at_the_space_marker(opened, folders):
@@ -118,8 +118,8 @@ def test_byte_level_words_begin_at_the_space_marker(opened, folders):
     row = passage(
         "p", "the cat, (the mat). naïve\nones: 10,000 €! </s>there", metadata={"sentences": [[0, 19], [20, 51]]}
     )
-    corpus = opened(row, name=name, wants={"sentences"})
-    text = corpus.text(0)
+    corpus = opened(row, name=name, fields={"sentences"})
+    text = corpus.get_text(0)
     pieces = WordPieceTokenizer(name).tokenizer.convert_ids_to_tokens(text.ids.tolist())
     words: dict[int, str] = {}
     for piece, word in zip(pieces, text.words.tolist(), strict=True):
@@ -130,7 +130,7 @@ def test_byte_level_words_begin_at_the_space_marker(opened, folders):
     assert [*words.values()] == expected
     assert len(pieces) > len(words) + 6
     # The space before a sentence belongs to its first piece.
-    (begin, end), (other, last) = corpus.sentences(0)
+    (begin, end), (other, last) = corpus.get_sentence_spans(0)
     assert (begin, end, last) == (0, other, len(pieces))
     assert "".join(pieces[:end]) == "theĠcat,Ġ(theĠmat)."
 
@@ -139,8 +139,8 @@ def test_a_special_token_in_a_text_belongs_to_no_word(opened):
     from tests.tiny_models import find_minilm
 
     corpus = opened(passage("p", "one [SEP] two three"), passage("q", "four five six"), name=find_minilm())
-    assert corpus.text(0).words.tolist() == [0, -1, 1, 2]
-    assert corpus.text(1).words.tolist() == [0, 1, 2]
+    assert corpus.get_text(0).words.tolist() == [0, -1, 1, 2]
+    assert corpus.get_text(1).words.tolist() == [0, 1, 2]
 
 
 def test_short_passages_are_excluded_with_their_fields(opened, pieces):
@@ -149,24 +149,24 @@ def test_short_passages_are_excluded_with_their_fields(opened, pieces):
         passage("p2", "a b c", queries=["d", "e", "", "word"]),
         passage("p3", "", queries=["f"]),
         passage("p4", "a b c d", queries=[]),
-        wants={"queries"},
+        fields={"queries"},
     )
-    assert [corpus.id(row) for row in range(len(corpus))] == ["p2", "p4"]
+    assert [corpus.get_id(row) for row in range(len(corpus))] == ["p2", "p4"]
     assert corpus.counts == {"passages": 2, "short": 2, "tokens": 7, "queries": 3}
-    assert [tokens(pieces, query) for query in corpus.queries(0)] == ["d", "e", "word"]
-    assert corpus.queries(1) == []
+    assert [tokens(pieces, query) for query in corpus.get_queries(0)] == ["d", "e", "word"]
+    assert corpus.get_queries(1) == []
 
 
 def test_queries_and_continuations_keep_order_and_repeats(opened, pieces):
     corpus = opened(
         passage("p1", "abc", title="ab", queries=["ab", "a", "ab"], continuations=["c wording"]),
         passage("p2", queries=["d"], continuations=["e", "f"]),
-        wants={"queries", "continuations"},
+        fields={"queries", "continuations"},
     )
-    assert [tokens(pieces, query) for query in corpus.queries(0)] == ["a ##b", "a", "a ##b"]
-    assert [tokens(pieces, text) for text in corpus.continuations(0)] == ["c word ##ing"]
-    assert [tokens(pieces, text) for text in corpus.continuations(1)] == ["e", "f"]
-    texts = [corpus.text(0), corpus.title(0), *corpus.queries(0)]  # each begins a word
+    assert [tokens(pieces, query) for query in corpus.get_queries(0)] == ["a ##b", "a", "a ##b"]
+    assert [tokens(pieces, text) for text in corpus.get_continuations(0)] == ["c word ##ing"]
+    assert [tokens(pieces, text) for text in corpus.get_continuations(1)] == ["e", "f"]
+    texts = [corpus.get_text(0), corpus.get_title(0), *corpus.get_queries(0)]  # each begins a word
     assert [text.words.tolist() for text in texts] == [[0, 0, 0], [0, 0], [0, 0], [0], [0, 0]]
 
 
@@ -176,9 +176,13 @@ def test_sentences_in_pieces(opened):
         passage("p1", text, metadata={"sentences": [[0, 4], [5, 15], [16, 19]]}),
         passage("p2", text, metadata={"sentences": [[0, 4], [4, 5], [5, 19]]}),
         passage("p3", text),
-        wants={"sentences"},
+        fields={"sentences"},
     )
-    assert [corpus.sentences(row) for row in range(3)] == [[(0, 3), (3, 7), (7, 9)], [(0, 3), (3, 9)], [(0, 9)]]
+    assert [corpus.get_sentence_spans(row) for row in range(3)] == [
+        [(0, 3), (3, 7), (7, 9)],
+        [(0, 3), (3, 9)],
+        [(0, 9)],
+    ]
 
 
 def test_passages_of_documents_in_reading_order(opened):
@@ -189,22 +193,28 @@ def test_passages_of_documents_in_reading_order(opened):
         passage("B#0"),
         passage("y", metadata={"source_id": "A", "position": 1}),
         passage("alone"),
-        wants={"documents"},
+        fields={"documents"},
     )
-    assert [corpus.document(row) for row in range(6)] == [0, 1, 0, 1, 0, 2]
-    assert [corpus.span(document).tolist() for document in range(corpus.documents)] == [[2, 4, 0], [3, 1], [5]]
-    assert [corpus.following(row) for row in range(6)] == [None, None, 4, 1, 0, None]
+    assert [corpus.get_document(row) for row in range(6)] == [0, 1, 0, 1, 0, 2]
+    assert [corpus.get_document_passages(document).tolist() for document in range(corpus.num_documents)] == [
+        [2, 4, 0],
+        [3, 1],
+        [5],
+    ]
+    assert [corpus.get_next_passage(row) for row in range(6)] == [None, None, 4, 1, 0, None]
     assert corpus.multi_passage_documents.tolist() == [0, 1]
     # Without positions, the order of the file.
-    corpus = opened(*(passage(id, metadata={"source_id": "A"}) for id in ("c", "a", "b")), wants={"documents"})
-    assert corpus.span(0).tolist() == [0, 1, 2]
-    assert [corpus.following(row) for row in range(3)] == [1, 2, None]
+    corpus = opened(*(passage(id, metadata={"source_id": "A"}) for id in ("c", "a", "b")), fields={"documents"})
+    assert corpus.get_document_passages(0).tolist() == [0, 1, 2]
+    assert [corpus.get_next_passage(row) for row in range(3)] == [1, 2, None]
     # A#2 is too short and A#5 is missing: runs are 0-1, 3-4, 6.
     rows = [passage(f"A#{n}", "a" if n == 2 else "a b c") for n in (0, 1, 2, 3, 4, 6)]
-    corpus = opened(*rows, wants={"documents"})
-    assert [corpus.id(row) for row in corpus.span(0)] == ["A#0", "A#1", "A#3", "A#4", "A#6"]
-    assert [corpus.following(row) for row in range(5)] == [1, None, 3, None, None]
-    runs = [(corpus.run(row)[0].tolist(), corpus.run(row)[1]) for row in range(5)]
+    corpus = opened(*rows, fields={"documents"})
+    assert [corpus.get_id(row) for row in corpus.get_document_passages(0)] == ["A#0", "A#1", "A#3", "A#4", "A#6"]
+    assert [corpus.get_next_passage(row) for row in range(5)] == [1, None, 3, None, None]
+    runs = [
+        (corpus.get_consecutive_passages(row)[0].tolist(), corpus.get_consecutive_passages(row)[1]) for row in range(5)
+    ]
     assert runs == [([0, 1], 0), ([0, 1], 1), ([2, 3], 0), ([2, 3], 1), ([4], 0)]
 
 
@@ -226,22 +236,22 @@ def test_weights_of_texts_and_titles(opened):
         passage("p1", "a wording", title="b", weights=[1, 0.5, 0.25], title_weights=[2]),
         passage("p2", "a b c", title="d", weights=[0, 0, 3]),
         passage("p3", "a b c", weights=[1, 2, 3]),
-        wants={"weights"},
+        fields={"weights"},
     )
-    weights = [corpus.text(row).weights for row in range(3)]
+    weights = [corpus.get_text(row).weights for row in range(3)]
     assert [each.tolist() for each in weights] == [[1, 0.5, 0.25], [0, 0, 3], [1, 2, 3]]
     assert all(each.dtype == np.float32 for each in weights)
-    titles = [corpus.title(row).weights for row in range(3)]
+    titles = [corpus.get_title(row).weights for row in range(3)]
     assert [None if each is None else each.tolist() for each in titles] == [[2], None, []]
 
 
 def test_side_files_and_several_files(tmp_path, pieces, opened):
     side = write(tmp_path / "q.jsonl", {"_id": "p1", "queries": ["a"]}, {"_id": "p2", "queries": ["b", "c"]})
-    corpus = opened(passage("p1"), passage("p2"), wants={"queries"}, side_files=[side])
-    assert [tokens(pieces, query) for query in corpus.queries(1)] == ["b", "c"]
+    corpus = opened(passage("p1"), passage("p2"), fields={"queries"}, side_files=[side])
+    assert [tokens(pieces, query) for query in corpus.get_queries(1)] == ["b", "c"]
     one, two = write(tmp_path / "1.jsonl", passage("p1")), write(tmp_path / "2.jsonl", passage("p2", "c b a"))
     corpus = TokenCorpus.open([one, two], pieces)
-    assert [corpus.id(row) for row in range(2)] == ["p1", "p2"]
+    assert [corpus.get_id(row) for row in range(2)] == ["p1", "p2"]
     with pytest.raises(RecordError, match=r"1.jsonl, .*3.jsonl: duplicate id 'p1'"):
         TokenCorpus.open([one, write(tmp_path / "3.jsonl", passage("p1", "c d e"))], pieces)
 
@@ -250,7 +260,7 @@ FULL = passage("p1", title="t", queries=["a"], continuations=["a"], weights=[1] 
 
 
 @pytest.mark.parametrize(
-    ("wants", "row", "problem"),
+    ("fields", "row", "problem"),
     [
         (["queries"], passage("p2"), "2: passage 'p2' has no 'queries'; drtk doc2query adds them"),
         (["continuations"], passage("p2"), "2: passage 'p2' has no 'continuations'; drtk continue-text adds them"),
@@ -268,9 +278,9 @@ FULL = passage("p1", title="t", queries=["a"], continuations=["a"], weights=[1] 
         ),
     ],
 )
-def test_missing_fields_and_wrong_numbers_of_weights(opened, wants, row, problem):
+def test_missing_fields_and_wrong_numbers_of_weights(opened, fields, row, problem):
     with pytest.raises(MismatchError, match=f"c.jsonl:{problem}" if problem[0] == "2" else problem):
-        opened(FULL, row, wants=wants)
+        opened(FULL, row, fields=fields)
 
 
 def test_weights_of_another_tokenizer(tmp_path, folders, opened):
@@ -278,11 +288,13 @@ def test_weights_of_another_tokenizer(tmp_path, folders, opened):
         return passage("p", weights=[1, 1, 1, 1], metadata={"weights_tokenizer": name})
 
     same = small_tokenizers.word_pieces(tmp_path / "same")
-    assert len(opened(row(same), wants={"weights"})) == 1
-    with pytest.raises(MismatchError, match=r"c.jsonl:1: weights were made for the word pieces of .*sentences, not"):
-        opened(row(folders["sentences"]), wants={"weights"})
+    assert len(opened(row(same), fields={"weights"})) == 1
+    with pytest.raises(
+        MismatchError, match=r"c.jsonl:1: the weights are for the word pieces of .*sentences, which differ"
+    ):
+        opened(row(folders["sentences"]), fields={"weights"})
     with pytest.raises(MismatchError, match=r"c.jsonl:1: .* \./no/gone, which cannot be compared .*no such folder"):
-        opened(row("./no/gone"), wants={"weights"})
+        opened(row("./no/gone"), fields={"weights"})
 
 
 @pytest.mark.parametrize(
@@ -304,18 +316,18 @@ def test_malformed_fields_can_be_skipped(opened, field, more, problem):
     placed = {"metadata": {"sentences": [[0, 3], [4, 7]], "source_id": "A"}}
     rows = [passage("p1", **good, **placed), passage("p2", **good | more), passage("p3", **good, **placed)]
     with pytest.raises(RecordError, match=r"c.jsonl:2: " + problem):
-        opened(*rows, wants={field})
+        opened(*rows, fields={field})
     for _ in range(2):  # tokenized, and then cached
         tracker = InputTracker(skip_bad=1)
-        corpus = opened(*rows, wants={field}, tracker=tracker)
-        assert [corpus.id(row) for row in range(len(corpus))] == ["p1", "p3"]
+        corpus = opened(*rows, fields={field}, tracker=tracker)
+        assert [corpus.get_id(row) for row in range(len(corpus))] == ["p1", "p3"]
         assert tracker.bad == 1
     with pytest.raises(RecordError, match=r"c.jsonl:2: "):  # the cache skipped more than this run allows
-        opened(*rows, wants={field})
+        opened(*rows, fields={field})
 
 
 @pytest.mark.parametrize(
-    ("rows", "wants", "problem"),
+    ("rows", "fields", "problem"),
     [
         ([passage("p1"), passage("p2")], "documents", "no document has two passages, .*; drtk chunk"),
         ([passage("p1"), passage("p2")], "sentences", "no passage has two sentences; drtk chunk"),
@@ -325,19 +337,19 @@ def test_malformed_fields_can_be_skipped(opened, field, more, problem):
         ([passage("p1", "a b")], None, "has no passage of 3 word pieces or more"),
     ],
 )
-def test_a_corpus_without_what_is_wanted(opened, rows, wants, problem):
+def test_a_corpus_without_what_is_wanted(opened, rows, fields, problem):
     for _ in range(2):  # tokenized, and then cached
         with pytest.raises(MismatchError, match=problem):
-            opened(*rows, wants=[wants] if wants else [])
-    if wants == "queries":
-        assert len(opened(*rows, passage("p2", queries=["a"]), wants=[wants])) == 2
+            opened(*rows, fields=[fields] if fields else [])
+    if fields == "queries":
+        assert len(opened(*rows, passage("p2", queries=["a"]), fields=[fields])) == 2
 
 
 def test_unreadable_inputs(tmp_path, pieces, monkeypatch):
     path = tmp_path / "c.jsonl"
     path.write_text('{"_id":"a","text":"a b c"}\n{"_id":\n')
     for name, problem in (
-        ("-", "stdin: a corpus to tokenize must be a file"),
+        ("-", "<stdin>: a corpus that is tokenized must be a file"),
         (str(tmp_path / "none.jsonl"), r"none.jsonl: No such file or directory"),
         (str(path), r"c.jsonl:2: "),
     ):
@@ -347,7 +359,7 @@ def test_unreadable_inputs(tmp_path, pieces, monkeypatch):
     assert [name for name in left if not name.endswith(".lock")] == []
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("DRTK_CACHE", str(tmp_path / "file"))
-    with pytest.raises(DrtkError, match=r"file.*DRTK_CACHE can name another"):
+    with pytest.raises(DrtkError, match=r"file.*set .DRTK_CACHE to another"):
         TokenCorpus.open(write(path, passage("p1")), pieces)
 
 
@@ -359,20 +371,20 @@ def test_the_cache_depends_on_content_tokenizer_and_fields(tmp_path, folders, pi
     source = write(tmp_path / "c.jsonl", row)
     first, second = InputTracker(), InputTracker()
     one = TokenCorpus.open(source, pieces, tracker=first)
-    assert TokenCorpus.open(source, pieces, tracker=second).text(0).ids.tolist() == one.text(0).ids.tolist()
+    assert TokenCorpus.open(source, pieces, tracker=second).get_text(0).ids.tolist() == one.get_text(0).ids.tolist()
     assert first.inputs == second.inputs
     assert first.inputs[0]["digest"]
     copy = write(tmp_path / "copy.jsonl", row)
     TokenCorpus.open(copy, small_tokenizers.word_pieces(tmp_path / "copied"))
     assert len(calls) == 1
-    TokenCorpus.open(source, pieces, wants={"queries"})
+    TokenCorpus.open(source, pieces, fields={"queries"})
     TokenCorpus.open(source, pieces, shortest=1)
     TokenCorpus.open(source, folders["bytes"])
     TokenCorpus.open(write(tmp_path / "c.jsonl", row, passage("p2")), pieces)
     assert len(calls) == 5
     packed = tmp_path / "c.jsonl.gz"
     packed.write_bytes(gzip.compress(Path(copy).read_bytes()))
-    assert TokenCorpus.open(str(packed), pieces).text(0).ids.tolist() == one.text(0).ids.tolist()
+    assert TokenCorpus.open(str(packed), pieces).get_text(0).ids.tolist() == one.get_text(0).ids.tolist()
 
 
 @pytest.mark.parametrize("kind", ["words", "bytes", "sentences"])
@@ -415,7 +427,7 @@ def test_one_of_two_runs_tokenizes_and_the_other_waits(tmp_path, pieces, monkeyp
         other = pool.submit(TokenCorpus.open, source, pieces)
         assert waiting.wait(60)
         gate.set()
-        assert one.result().text(1).ids.tolist() == other.result().text(1).ids.tolist()
+        assert one.result().get_text(1).ids.tolist() == other.result().get_text(1).ids.tolist()
     assert len(calls) == 1
 
 
@@ -454,7 +466,7 @@ def test_a_corpus_that_changes_while_it_is_read(tmp_path, pieces, monkeypatch):
 
 
 def test_batches_are_bounded(opened, calls):
-    opened(*(passage(f"p{n}", queries=["a b"]) for n in range(1100)), wants={"queries"})
+    opened(*(passage(f"p{n}", queries=["a b"]) for n in range(1100)), fields={"queries"})
     assert calls == [1025, 1025, 153]  # 512 texts, an empty title, 512 queries
     calls.clear()
     opened(*(passage(f"p{n}", "a b c " * 20_000) for n in range(9)))  # 120,000 characters each
@@ -468,7 +480,7 @@ from drtk.text.word_pieces import WordPieceTokenizer
 tokenizer = WordPieceTokenizer(sys.argv[2])
 TokenCorpus.open(sys.argv[1], tokenizer, shortest=1)  # libraries and their buffers, by a corpus a tenth as long
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-corpus = TokenCorpus.open(sys.argv[3], tokenizer, wants={"queries", "documents"})
+corpus = TokenCorpus.open(sys.argv[3], tokenizer, fields={"queries", "documents"})
 print(len(corpus), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 """
 

@@ -12,7 +12,7 @@ from drtk.text.word_pieces import (
     WordPieces,
     WordPieceTokenizer,
     WordPositions,
-    find_words,
+    align_words,
     get_splitter,
     locate_passage_words,
     locate_words,
@@ -46,11 +46,11 @@ def test_pieces_of_a_long_text(tokenizer) -> None:
 def test_words_of_pieces() -> None:
     # "ab c-d": pieces ab, c, -, d; words "ab", "c-d".
     pieces = WordPieces([1, 2, 3, 4], [(0, 2), (3, 4), (4, 5), (5, 6)], [0, 1, 2, 3])
-    assert find_words(pieces, [(0, 2), (3, 6)]) == [0, 1, 1, 1]
-    assert find_words(pieces, [(3, 6)]) == [-1, 0, 0, 0]
-    assert find_words(pieces, []) == [-1, -1, -1, -1]
+    assert align_words(pieces, [(0, 2), (3, 6)]) == [0, 1, 1, 1]
+    assert align_words(pieces, [(3, 6)]) == [-1, 0, 0, 0]
+    assert align_words(pieces, []) == [-1, -1, -1, -1]
     # A byte-level piece may begin with the space before its word.
-    assert find_words(WordPieces([1, 2], [(0, 2), (2, 5)], [0, 1]), [(0, 2), (3, 5)]) == [0, 1]
+    assert align_words(WordPieces([1, 2], [(0, 2), (2, 5)], [0, 1]), [(0, 2), (3, 5)]) == [0, 1]
     assert split_by_pieces("the cat-s", WordPieces([1, 2, 3], [(0, 3), (3, 7), (7, 9)], [0, 1, 1])) == [(0, 3), (4, 9)]
 
 
@@ -76,7 +76,7 @@ def test_splits_of_words(tokenizer) -> None:
 def test_tokenizers_are_compared_by_their_pieces(tmp_path) -> None:
     one = WordPieceTokenizer(str(save_tiny_encoder(tmp_path / "a")))
     one.check(WordPieceTokenizer(str(save_tiny_encoder(tmp_path / "b"))))
-    with pytest.raises(MismatchError, match=r"word pieces of .*c, not for those of .*a"):
+    with pytest.raises(MismatchError, match=r"word pieces of .*c, which differ from those of .*a"):
         one.check(WordPieceTokenizer(str(save_tiny_encoder(tmp_path / "c", vocab_size=120))))
     with pytest.raises(DrtkError, match="no such folder"):
         WordPieceTokenizer("./nothing/here")
@@ -90,7 +90,7 @@ def test_places_of_words(tmp_path) -> None:
     assert places.words == ["rivers", "riverengines", "rivers"]  # basic forms, without the comma
     assert [pieces.offsets[head][0] for head in places.heads] == [0, 8, 21]
     assert len(pieces.ids) > 4  # riverengines has several pieces
-    assert list(places.first().items()) == [("rivers", 0), ("riverengines", places.heads[1])]
+    assert list(places.find_first_heads().items()) == [("rivers", 0), ("riverengines", places.heads[1])]
     one, other = WordPositions([5, 6], ["a", "b"], [0, 1]), WordPositions([7, 8, 9], ["c"], [2])
     assert one.append(other) == WordPositions([5, 6, 7, 8, 9], ["a", "b", "c"], [0, 1, 4])
 

@@ -61,8 +61,10 @@ def test_simlms_distillation_is_kl_plus_alpha_times_contrast(preset: str):
         "contrastive": close(0.085097),
         "loss": close(0.236832 + alpha * 0.085097),
     }
-    assert compute_terms(load_settings(preset, alpha=0.2), *ONE, teacher=TEACHER)["loss"] == close(0.253851)
-    assert compute_terms(load_settings(preset, alpha=0.0), *ONE, teacher=TEACHER) == {
+    assert compute_terms(load_settings(preset, contrastive_weight=0.2), *ONE, teacher=TEACHER)["loss"] == close(
+        0.253851
+    )
+    assert compute_terms(load_settings(preset, contrastive_weight=0.0), *ONE, teacher=TEACHER) == {
         "distillation": close(0.236832),
         "loss": close(0.236832),
     }
@@ -117,7 +119,7 @@ def test_inner_products_are_divided_by_nothing_and_cosines_by_a_fiftieth_unless_
 def test_margin_mse_stands_alone_unless_alpha_is_given():
     settings = load_settings(loss="margin-mse", similarity="cosine", temperature=1.0)
     assert compute_terms(settings, *ONE, teacher=TEACHER) == {"distillation": close(6.15625), "loss": close(6.15625)}
-    more = load_settings(loss="margin-mse", similarity="cosine", temperature=1.0, alpha=0.5)
+    more = load_settings(loss="margin-mse", similarity="cosine", temperature=1.0, contrastive_weight=0.5)
     found = compute_terms(more, *ONE, teacher=TEACHER)
     assert found["loss"] == close(6.15625 + 0.5 * found["contrastive"])
 

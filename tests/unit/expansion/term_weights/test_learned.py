@@ -236,10 +236,10 @@ def without(arguments: list[str], flag: str) -> list[str]:
     ("method", "more", "complaint"),
     [
         ("deepct", ["--shard", "1/2"], "--train makes a model; --shard is for passages"),
-        ("deepct", ["--stopword-share"], "`report` is for weighing; --train makes a model"),
+        ("deepct", ["--stopword-share"], "`stopword_share` is for weighing; --train makes a model"),
         ("deepct", ["--collection", "x"], "`collection` is for weighing; --train makes a model"),
         ("deepct", ["--ray-workers", "2"], "`ray_workers` is for weighing; --train makes a model"),
-        ("deepct", ["--weight-norm", "max"], "`normalize` is for weighing; --train makes a model"),
+        ("deepct", ["--weight-norm", "max"], "`weight_norm` is for weighing; --train makes a model"),
         ("deepct", ["--stemmer", "porter"], "--stemmer is for --method bprop or tfidf or inv-freq or idf or bm25"),
         ("deepct", ["--expand", "queries"], "--expand is for --method deepimpact"),
         ("deepimpact", ["--impact-max", "3"], "`impact_max` is for weighing; --train makes a model"),
@@ -301,7 +301,7 @@ def test_models_that_were_not_trained_to_weigh_are_rejected(place: Path, models:
     call = ["termweight", place / "corpus.jsonl", "--method", "deepct", "--model"]
     with pytest.raises(MismatchError, match="is no term weighting model"):
         run_command(capfd, *call, place / "model")
-    with pytest.raises(MismatchError, match="was trained with `method` deepimpact, not deepct"):
+    with pytest.raises(MismatchError, match="was trained with `method` deepimpact; deepct contradicts it"):
         run_command(capfd, *call, models["deepimpact"])
 
 
