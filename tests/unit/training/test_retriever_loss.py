@@ -61,7 +61,9 @@ def test_simlms_distillation_is_kl_plus_alpha_times_contrast(preset: str):
         "contrastive": close(0.085097),
         "loss": close(0.236832 + alpha * 0.085097),
     }
-    assert compute_terms(load_settings(preset, contrastive_weight=0.2), *ONE, teacher=TEACHER)["loss"] == close(0.253851)
+    assert compute_terms(load_settings(preset, contrastive_weight=0.2), *ONE, teacher=TEACHER)["loss"] == close(
+        0.253851
+    )
     assert compute_terms(load_settings(preset, contrastive_weight=0.0), *ONE, teacher=TEACHER) == {
         "distillation": close(0.236832),
         "loss": close(0.236832),
