@@ -86,7 +86,7 @@ class WeightingSettings:
         "none", "Stop words, which get weight 0: none, lucene, or a file.", no_effect=_ONLY_COUNTING, advanced=True
     )
     title: Literal["join", "none"] | None = option(
-        None, "Read and weight titles with texts, or not. [default: as trained, or join]"
+        None, "Read and weight titles with texts, or not. [default: as trained, or join]", advanced=True
     )
     spread: Literal["copy", "first"] = option(
         "copy", "Word pieces that get the word's weight: all, or the first.", advanced=True

@@ -101,7 +101,7 @@ def open_miner(
     Raises UsageError for a missing input or a setting without effect.
     """
     policy: Policy = MINING.load(settings.policy)
-    overrides = {
+    overrides: dict[str, Any] = {
         "keep": settings.negatives,
         "floor": settings.min_negatives,
         "depth": settings.depth,

@@ -26,7 +26,7 @@ class EncodeSettings:
     similarity: Similarity | None = option(None, "Similarity of vectors. [default: the model's]", advanced=True)
     max_length: int | None = option(None, "Maximum input length in tokens. [default: the model's]", at_least=3)
     prompt: str | None = option(None, "Prefix of each input. [default: the model's for this role]")
-    title: Title | None = option(None, "How titles are joined to texts. [default: the model's, or join]")
+    title: Title | None = option(None, "How titles are joined to texts. [default: the model's, or join]", advanced=True)
     dimensions: int | None = option(None, "Keep the first N dimensions (Matryoshka models).", at_least=1, advanced=True)
     precision: Literal["auto", "float32", "float16", "bfloat16"] = option(
         "auto", "Compute dtype; auto: float32 on a CPU, half precision on a GPU.", panel=HARDWARE

@@ -119,7 +119,6 @@ class LabelSettings:
 
 
 @redeclare("eval_steps", no_effect=())
-@redeclare("precision", advanced=True)
 @dataclass(frozen=True)
 class QueryRerankerConfig(TrainingConfig):
     """drtk rerank-queries train (docs/methods/ear.md). The defaults are those of thesis table B.1 for NQ, RD."""
