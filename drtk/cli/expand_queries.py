@@ -99,7 +99,7 @@ def _generate(
     if job.counts.get(SEEN):
         warn(
             f"{model} was trained on {job.counts[SEEN]:,} of these questions, and may have memorized their answers; "
-            "train-generator --folds and --holdout expand them with generators that were not"
+            "train-generator --set folds and --holdout expand them with generators that were not"
         )
 
 

@@ -32,7 +32,7 @@ QueryVectors = Annotated[
     typer.Option("--query-vectors", metavar="DIR", help="Index: ask it with a folder of drtk encode --role query."),
 ]
 MinedVectors = Annotated[
-    str | None, typer.Option("--vectors", metavar="DIR", help="Vectors of the passages, for --max-cosine, --report.")
+    str | None, typer.Option("--vectors", metavar="DIR", help="Vectors of the passages, for `max_cosine` and --report.")
 ]
 IndexModel = Annotated[
     str | None,

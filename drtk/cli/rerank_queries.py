@@ -268,7 +268,7 @@ def rerank_queries__apply(
     if over := counts.get("above Lucene's limit"):
         warn(
             f"{over:,} queries have more than {LUCENE_CLAUSES:,} distinct words: drtk search takes them, Lucene by default "
-            f"does not; --max-clauses {LUCENE_CLAUSES} cuts them"
+            f"does not; --set max_clauses={LUCENE_CLAUSES} cuts them"
         )
     job.counts |= {name: number for name, number in counts.items() if number and name not in ("in", "out")}
     job.counts |= {"questions": len(questions), "without a candidate": without}

@@ -197,7 +197,7 @@ def train_generator(
     """Train a model that writes queries for passages, or expansions for questions.
 
     Makes a model folder that doc2query or expand-queries, and transformers load; its log.jsonl has the loss, and ROUGE on
-    held-out pairs. With --folds, a folder of such folders.
+    held-out pairs. With `folds`, a folder of such folders.
     """
     if dev is not None and settings.dev_share is not None:
         raise UsageError("`dev` and `dev_share`: choose one")

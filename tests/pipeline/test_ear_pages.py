@@ -21,9 +21,9 @@ DOCS = Path(__file__).resolve().parents[2] / "docs"
 SMALLER = {
     "index": "--type bm25s",
     "expand-queries": "--max-new-tokens 6",
-    "train-generator": "--max-steps 40 --batch-size 4 --learning-rate 1e-2 --schedule constant --dev-limit 4",  # enough to write something greedily
-    "rerank-queries train": "--max-steps 4 --batch-size 4 --warmup 2 --max-length 48 --eval-steps 2",
-    "train-reranker": "--max-steps 2 --batch-size 4 --warmup 0 --max-length 48",
+    "train-generator": "--max-steps 40 --batch-size 4 --learning-rate 1e-2 --set schedule=constant --set dev_limit=4",  # enough to write something greedily
+    "rerank-queries train": "--max-steps 4 --batch-size 4 --set warmup=2 --max-length 48 --eval-steps 2",
+    "train-reranker": "--max-steps 2 --batch-size 4 --set warmup=0 --max-length 48",
     "rerank": "--depth 5",
     "read": "--depth 5 --max-new-tokens 4",
 }
@@ -137,7 +137,7 @@ def test_the_grid_of_table_b_1_makes_eight_models_and_orders_them_by_mean_rank(p
     (place / "microsoft").mkdir()
     save_tiny_encoder(place / "microsoft" / "deberta-v3-base")
     (grid,) = [block for block in blocks("methods/ear.md") if "grid/" in block]
-    output = run(place, grid, MORE="--max-steps 1 --max-length 24 --warmup 1 -q")
+    output = run(place, grid, MORE="--max-steps 1 --max-length 24 --set warmup=1 -q")
     settings = [json.loads(path.read_text())["settings"] for path in (place / "grid").glob("*/meta.json")]
     tried = {(each["max_rank"], each["batch_size"], each["max_lr"]) for each in settings}
     assert tried == {(rank, batch, lr) for rank in (101, 250) for batch in (4, 8) for lr in (2e-3, 5e-3)}

@@ -47,8 +47,8 @@ def test_training_beats_the_untrained_encoder_and_reloads_to_the_same_vectors(tm
         "1",
         "--learning-rate",
         "4e-3",
-        "--temperature",
-        "0.05",
+        "--set",
+        "temperature=0.05",
     ]
     named = ["--corpus", corpus, "--queries", queries, "--model", str(tmp_path / "start")]
     run("train-retriever", examples, *named, "-o", str(tmp_path / "trained"), *more)

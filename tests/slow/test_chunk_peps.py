@@ -65,7 +65,7 @@ def test_every_policy_keeps_every_word_of_every_document(name, policy):
 def test_no_passage_is_longer_than_the_model_reads(name, tokenizer):
     from transformers import AutoTokenizer
 
-    rows = chunked(name, "--tokenizer", tokenizer, "--max-tokens", 128, "--reserve-special")
+    rows = chunked(name, "--tokenizer", tokenizer, "--max-tokens", 128, "--set", "reserve_special=true")
     counted = AutoTokenizer.from_pretrained(tokenizer)([row["text"] for row in rows], truncation=False)["input_ids"]
     assert max(map(len, counted)) <= 128
     full = sum(len(ids) > 64 for ids in counted)
@@ -80,7 +80,7 @@ def test_no_passage_is_longer_than_the_model_reads(name, tokenizer):
 
 @pytest.mark.parametrize("keep", [False, True])
 def test_paragraphs_bound_sentences_in_the_text_as_it_is(keep):
-    rows = chunked("peps", "--paragraphs", *(["--keep-whitespace"] if keep else []))
+    rows = chunked("peps", "--paragraphs", *(["--set", "keep_whitespace=true"] if keep else []))
     for row in rows:
         sentences = [row["text"][begin:end] for begin, end in row["metadata"]["sentences"]]
         assert all(sentence == sentence.strip() and "\n\n" not in sentence for sentence in sentences)

@@ -29,12 +29,12 @@ SCHEDULE = [
     "24",
     "--learning-rate",
     "1e-3",
-    "--warmup",
-    "0",
-    "--log-steps",
-    "1",
+    "--set",
+    "warmup=0",
+    "--set",
+    "log_steps=1",
 ]
-SCHEDULE += ["--held-out", "8", "--eval-steps", "6", "--device", "cuda", "-q"]
+SCHEDULE += ["--set", "held_out=8", "--eval-steps", "6", "--device", "cuda", "-q"]
 STILL = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}  # so that ways of computing can be compared
 
 
@@ -75,7 +75,7 @@ EVERY = ["mlm", "cocondenser", "cotmae", "master", "retromae", "simcse", "simlm"
 @pytest.mark.parametrize("preset", [*EVERY, "qac-cotmae-released"])
 def test_a_gpu_in_32_bits_trains_what_a_cpu_does(preset: str, world: PretrainingFiles, tmp_path: Path) -> None:
     generator = ["--generator", str(world.generator)] if preset in ("simlm", "simlm-rtd", "diffcse-sts-bert") else []
-    exact = ["--precision", "float32", "--trainer", "tf32=false", *generator]
+    exact = ["--precision", "float32", "--set", "trainer=tf32=false", *generator]
     on_gpu = losses(pretrain(world, tmp_path / "gpu", preset, *exact))
     on_cpu = losses(pretrain(world, tmp_path / "cpu", preset, *exact, "--device", "cpu"))
     assert on_gpu == pytest.approx(on_cpu, rel=2e-3)
@@ -97,26 +97,28 @@ def test_bfloat16_is_the_default_and_keeps_losses_and_weights_in_32_bits(
 
 @pytest.mark.parametrize("preset", ["mlm", "cotmae", "condenser", "cocondenser"])
 def test_compiled_layers_compute_what_others_do(preset: str, world: PretrainingFiles, tmp_path: Path) -> None:
-    exact = ["--precision", "float32", "--trainer", "tf32=false"]
-    compiled = losses(pretrain(world, tmp_path / "compiled", preset, *exact, "--compile", "--micro-batch-size", "4"))
+    exact = ["--precision", "float32", "--set", "trainer=tf32=false"]
+    compiled = losses(
+        pretrain(world, tmp_path / "compiled", preset, *exact, "--set", "compile=true", "--micro-batch-size", "4")
+    )
     eager = losses(pretrain(world, tmp_path / "eager", preset, *exact, "--micro-batch-size", "4"))
     assert compiled == pytest.approx(eager, rel=1e-3)
-    pretrain(world, tmp_path / "both", preset, "--compile")  # with 16 bits too
+    pretrain(world, tmp_path / "both", preset, "--set", "compile=true")  # with 16 bits too
     from transformers import AutoModel
 
     AutoModel.from_pretrained(tmp_path / "both")  # names are those of layers that were not compiled
 
 
 def test_fused_adamw_takes_the_steps_of_plain_adamw(world: PretrainingFiles, tmp_path: Path) -> None:
-    exact = ["--precision", "float32", "--trainer", "tf32=false"]
+    exact = ["--precision", "float32", "--set", "trainer=tf32=false"]
     pretrain(world, tmp_path / "fused", "simlm-mlm", *exact)
-    pretrain(world, tmp_path / "plain", "simlm-mlm", *exact, "--no-fused")
+    pretrain(world, tmp_path / "plain", "simlm-mlm", *exact, "--set", "fused=false")
     assert apart(tmp_path / "fused", tmp_path / "plain") < 1e-4  # of steps of up to 1e-3 each
 
 
 def test_activations_that_are_computed_again_change_nothing(world: PretrainingFiles, tmp_path: Path) -> None:
-    exact = ["--precision", "float32", "--trainer", "tf32=false"]
-    one = losses(pretrain(world, tmp_path / "again", "cotmae", *exact, "--gradient-checkpointing"))
+    exact = ["--precision", "float32", "--set", "trainer=tf32=false"]
+    one = losses(pretrain(world, tmp_path / "again", "cotmae", *exact, "--set", "gradient_checkpointing=true"))
     assert one == pytest.approx(losses(pretrain(world, tmp_path / "kept", "cotmae", *exact)), rel=1e-4)
 
 
@@ -175,8 +177,8 @@ def test_flash_attention_gives_the_states_of_sdpa_and_never_looks_at_padding(fam
 def test_flash_attention_trains_as_sdpa_does(preset: str, world: PretrainingFiles, tmp_path: Path) -> None:
     pytest.importorskip("flash_attn")
     generator = ["--generator", str(world.generator)] if preset in ("simlm", "simlm-rtd", "diffcse-sts-bert") else []
-    flash = losses(pretrain(world, tmp_path / "flash", preset, *generator, "--attention", "flash_attention_2"))
-    usual = losses(pretrain(world, tmp_path / "sdpa", preset, *generator, "--attention", "sdpa"))
+    flash = losses(pretrain(world, tmp_path / "flash", preset, *generator, "--set", "attention=flash_attention_2"))
+    usual = losses(pretrain(world, tmp_path / "sdpa", preset, *generator, "--set", "attention=sdpa"))
     auto = losses(pretrain(world, tmp_path / "auto", preset, *generator))
     assert flash == pytest.approx(usual, rel=0.03)
     assert auto == pytest.approx(flash, rel=1e-3)  # what is installed is what auto takes

@@ -26,14 +26,25 @@ SCHEDULE = [
     "24",
     "--learning-rate",
     "1e-3",
-    "--warmup",
-    "0",
-    "--log-steps",
-    "1",
+    "--set",
+    "warmup=0",
+    "--set",
+    "log_steps=1",
 ]
 # Adam makes a step of full size of any gradient, be it rounding alone; with this it does not.
-SCHEDULE += ["--trainer", "adam_epsilon=1e-4"]
-SCHEDULE += ["--held-out", "8", "--eval-steps", "5", "--save-steps", "2", "--export-steps", "3", "--device", "cpu"]
+SCHEDULE += ["--set", "trainer=adam_epsilon=1e-4"]
+SCHEDULE += [
+    "--set",
+    "held_out=8",
+    "--eval-steps",
+    "5",
+    "--set",
+    "save_steps=2",
+    "--export-steps",
+    "3",
+    "--device",
+    "cpu",
+]
 # Token means, a contrast of cached gradients, a generator with a contrast through a batch norm, and one that is trained.
 RUNS = {
     "mlm": ["--micro-batch-size", "3"],
