@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 from typing import ClassVar, Literal
 
-from drtk.config import HARDWARE, TRAINING, NoEffect, option, redeclare
+from drtk.config import HARDWARE, METHOD, TRAINING, NoEffect, option, redeclare
 from drtk.errors import UsageError
 from drtk.models.config import NOT_BEAM, NOT_SAMPLING, GenerationSettings, ScoringSettings
 from drtk.records import describe_kind_problem
@@ -29,6 +29,7 @@ class ExpansionSettings(GenerationSettings):
         None,
         "Kind of expansion: answer, sentence, title or another word. [default: as trained; run: all]",
         metavar="NAME",
+        panel=METHOD,
     )
     n: int = option(50, "Texts to generate per question, before deduplication.", at_least=1, flag="--n")
     decode: Literal["sample", "greedy", "beam", "greedy+sample"] | None = option(  # type: ignore[assignment]
@@ -51,7 +52,9 @@ class ExpansionSettings(GenerationSettings):
         None, "Prompt of a pre-trained model; … is replaced by the question.", no_effect=_TRAINED
     )
     title: ClassVar[None] = None  # type: ignore[misc]
-    holdout: bool = option(False, "Cross-fitting: expand each question with the generator of another fold.")
+    holdout: bool = option(
+        False, "Cross-fitting: expand each question with the generator of another fold.", panel=METHOD
+    )
     outside: Literal["refuse", "draw"] = option(
         "refuse",
         "holdout: questions of no fold: an error, or a random generator.",
