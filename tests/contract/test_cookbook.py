@@ -181,6 +181,11 @@ def value(words: list[str], option: str) -> str | None:
     return words[words.index(option) + 1] if option in words else None
 
 
+def setting(words: list[str], name: str) -> str | None:
+    """Return the value of --set NAME=VALUE."""
+    return next((word.partition("=")[2] for word in words if word.startswith(f"{name}=")), None)
+
+
 @pytest.mark.slow
 def test_fine_tuning_on_both_collections_has_sizes_for_each_and_variables_change_them(tmp_path: Path) -> None:
     calls = reproduced(tmp_path)
@@ -192,7 +197,7 @@ def test_fine_tuning_on_both_collections_has_sizes_for_each_and_variables_change
     assert all("title=segment" in words for words in calls["pretrain"])  # as the presets of fine-tuning read titles
     assert {value(words, "--model") for words in calls["train-reranker"]} == {"MODEL"}
     # Judgments of the sample name documents: passages are mined, searched and reranked, and documents are compared.
-    assert [value(words, "--set positives") for words in calls["mine-negatives"]] == ["passage"] * 4 + ["source"] * 4
+    assert [setting(words, "positives") for words in calls["mine-negatives"]] == ["passage"] * 4 + ["source"] * 4
     assert [value(words, "--by") for words in calls["compare"]] == ["passage", "source"]
     squad = tmp_path / "runs" / "fine-tuning" / "squad"
     # The last 3,000 of 5,000, c2000 to c4999, to learn from; of dev's 5,001 lines the first, and each 35th.
@@ -210,9 +215,9 @@ def test_fine_tuning_on_both_collections_has_sizes_for_each_and_variables_change
     }
     calls = reproduced(tmp_path, "squad", **given, SEED="3")
     assert [value(words, "--epochs") for words in calls["train-retriever"]] == [None, "2", None]
-    assert [(value(words, "--depth"), "--set min_negatives" in words) for words in calls["mine-negatives"]] == [
-        ("200", False)
-    ] * 3
+    assert [
+        (value(words, "--depth"), setting(words, "min_negatives") is not None) for words in calls["mine-negatives"]
+    ] == [("200", False)] * 3
     for name in ("pretrain", "mine-negatives", "train-retriever", "train-reranker"):
         assert {value(words, "--seed") for words in calls[name]} == {"3"}, name
     assert [len((squad / name).read_text().splitlines()) for name in ("corpus.jsonl", "test.tsv")] == [5000, 5001]

@@ -87,8 +87,8 @@ def test_the_oracle_is_never_worse_than_any_selection(place: Path, tmp_path: Pat
     best = ranks(call(place, tmp_path / "oracle", "--select", "oracle"))
     others = [call(place, tmp_path / "first", "--select", "first")]
     others.append(call(place, tmp_path / "scorer", "--model", str(place / "planted")))
-    few = ["--select", "oracle", "--set max_candidates"]
-    others += [call(place, tmp_path / f"m{at}", *few, str(at)) for at in (1, 2, 3, 4)]
+    few = ["--select", "oracle", "--set"]
+    others += [call(place, tmp_path / f"m{at}", *few, f"max_candidates={at}") for at in (1, 2, 3, 4)]
     for other in others:
         assert all(mine <= theirs for mine, theirs in zip(best, ranks(other), strict=True)), other
     assert sum(best) < sum(ranks(others[0]))

@@ -270,8 +270,13 @@ def test_words_after_the_longest_input_weigh_nothing(here: Path, tiny: Path, cap
     corpus(here / "c", [words, "other words"])
     call = ["c", *arguments("bprop", tiny), "--max-length", "5"]
     run_command(capfd, "termweight", *call, "--collect", "-o", "s")
-    scores = ["--collection", "s", "--set min_words"]
-    for more in (["--set", "emit=attention"], [*scores, "0"], [*scores, "0", "--set", "emit=softmax"], [*scores, "99"]):
+    scores = ["--collection", "s", "--set"]
+    for more in (
+        ["--set", "emit=attention"],
+        [*scores, "min_words=0"],
+        [*scores, "min_words=0", "--set", "emit=softmax"],
+        [*scores, "min_words=99"],
+    ):
         weights = rows(capfd, *call, *more)[0]["weights"]
         assert weights[0] > 0
         assert weights[-1] == 0

@@ -196,7 +196,7 @@ def test_an_index_gives_what_its_run_gives_where_judgements_name_documents(
     # A score 100 above the positive's would go, and all where no score of a positive is known: it lies below the depth.
     for options in ([], ["--set", "batch_size=1"], ["--margin", "-100", "--corpus", "corpus.jsonl"]):
         asked = run_command(capfd, "mine-negatives", "-q", "x=bm25", "--queries", "queries.jsonl", *BY_SOURCE, *options)
-        of_run = [] if "--set batch_size" in options else options
+        of_run = [] if "batch_size=1" in options else options
         assert asked == run_command(capfd, "mine-negatives", "-q", "x=bm25.run", *BY_SOURCE, *of_run)
         first, second = map(json.loads, asked.splitlines())
         assert first["positives"] == ["doc#0"]

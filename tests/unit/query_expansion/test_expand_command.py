@@ -208,14 +208,14 @@ def test_a_long_question_is_cut_and_never_the_prompt(
         "answer",
         "--prompt",
         "market winters",
-        "--set max_length",
+        "--set",
     ]
-    rows(capfd, *call, "20")
+    rows(capfd, *call, "max_length=20")
     (text,) = read[0]
     assert text.endswith("market winters")
     assert 1 < text.count("rivers") < 20
     with pytest.raises(UsageError, match="`prompt` leaves nothing of the 3 tokens of an input for a question"):
-        rows(capfd, *call, "3")
+        rows(capfd, *call, "max_length=3")
 
 
 def test_a_language_model_needs_a_prompt(asked: QuestionFiles, models: Path, capfd: pytest.CaptureFixture[str]) -> None:
