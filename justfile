@@ -26,8 +26,9 @@ fmt:
     ruff format .
     ruff check --fix .
 
-# check style, types and generated docs
+# check spelling, style, types and generated docs
 lint: docs-check
+    codespell README.md docs bin
     ruff check .
     ruff format --check .
     mypy

@@ -116,7 +116,7 @@ def main() -> None:
                 before = best.get(name, (np.inf, np.inf))
                 best[name] = min(before[0], wall), min(before[1], processor)
         mine, theirs = scores.values()
-        lengths = work._scorer.prepare(task.pairs).tokens.lengths
+        lengths = work._scorer.tokenize(task.pairs).tokens.lengths
         report = {
             "benchmark": "rerank",
             "model": chosen.model if len(Path(chosen.model).parts) < 4 else Path(chosen.model).parent.name,

@@ -163,7 +163,7 @@ class PretrainingSetup:
             "trainer": (),
         }
         config, schedule = replace(settings, **plain), Schedule(settings.batch_size, data.steps, 1)
-        arguments = build_training_arguments(config, schedule, folder, seed=data.seed, device="cpu", save_every=1000)
+        arguments = build_training_arguments(config, schedule, folder, seed=data.seed, device="cpu")
         return Pretrainer(
             log=folder / "log.jsonl",
             steps_per_epoch=1,

@@ -36,7 +36,7 @@ if [ ! -s "$out/squad/queries.jsonl" ]; then
   rm "$out/corpus.part"
   grep '"_id": *"dev-' "$out/queries.part" | awk 'NR % 21 == 0' > "$out/squad/queries.jsonl"
   sed 's/.*"_id": *"\([^"]*\)".*/\1/' "$out/squad/queries.jsonl" |
-    awk -F '\t' 'NR == FNR { asked[$1]; next } FNR == 1 || $1 in asked' - "$data/squad/qrels/dev.tsv" > "$out/squad/qrels/dev.tsv"
+    awk -F '\t' 'NR == FNR { ids[$1]; next } FNR == 1 || $1 in ids' - "$data/squad/qrels/dev.tsv" > "$out/squad/qrels/dev.tsv"
 fi
 drtk sample "$out/sample" --limit 2000 $made
 cut -f 1 "$out/sample/qrels/test.tsv" | sed 's/.*/"_id":"&"/' | grep -F -f - "$out/sample/queries.jsonl" > "$out/sample.test.jsonl"

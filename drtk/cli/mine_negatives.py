@@ -1,4 +1,4 @@
-"""drtk mine-negatives: training examples from runs, indexes or examples, and judgements."""
+"""drtk mine-negatives: training examples from runs, indexes or examples, and judgments."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def mine_negatives(
     settings: MineSettings,
     job: FilterJob,
 ) -> None:
-    """Mine hard negatives from runs, indexes or training examples.
+    """Make training examples out of what was retrieved, and judgments.
 
     Writes a training example per judged query: its relevant passages as positives, and other retrieved passages, filtered
     and sampled, as negatives. Examples contain ids only.

@@ -14,7 +14,7 @@ from drtk.cli.options import format_default
 from drtk.config import Preset, flag_of, get_default, load_preset, merge, plain_type, preset_names
 from drtk.errors import UsageError
 
-_CALLED = {"documents": "neighbours"}  # what documents are read for, and what the pages call it
+_CALLED = {"documents": "neighbors"}  # what documents are read for, and what the pages call it
 
 
 @plain_command

@@ -61,7 +61,7 @@ def rerank_queries__label(
     job.tracker.inputs += texts.inputs
     job.lookups = (texts.corpus,)
     job.window = settings.batch_size
-    job.no_input = "no candidate came in, so nothing is labelled"
+    job.no_input = "no candidate came in, so nothing is labeled"
     labeler = Labeler(texts, settings)
     candidates = iter_expansion_lines(source, questions, job.tracker, check=AnswerCheck(settings.match))
     job.find_problem = lambda _: describe_missing_texts(job.counts, texts.corpus)
@@ -75,8 +75,8 @@ def rerank_queries__label(
 @with_settings(QueryRerankerConfig, preset=True)
 @folder_maker("model", resume=True, may_differ=(*OF_TRAINING, "max_lr", "micro_batch_size"))
 def rerank_queries__train(
-    labelled: Annotated[
-        str, typer.Argument(metavar="LABELLED", help="Candidates of drtk rerank-queries label; - is stdin.")
+    labeled: Annotated[
+        str, typer.Argument(metavar="LABELED", help="Candidates of drtk rerank-queries label; - is stdin.")
     ],
     output: Folder,
     queries: Queries,
@@ -93,7 +93,8 @@ def rerank_queries__train(
             "--dev",
             rich_help_panel=EVALUATION,
             metavar="[KIND=]FILE",
-            help="Development labels, for all kinds or one; keep the best weights; repeatable.",
+            help="Evaluate with these labeled candidates, or with those of one kind; keep the best weights, "
+            "or those for each kind; KIND=FILE is repeatable.",
             show_default=False,
         ),
     ] = None,
@@ -140,7 +141,7 @@ def rerank_queries__train(
     from drtk.models.model_folder import locate
     from drtk.training.preflight import check_training_inputs
 
-    check_training_inputs(settings.trainer, device, labelled, queries, *devs.values(), dev_queries)
+    check_training_inputs(settings.trainer, device, labeled, queries, *devs.values(), dev_queries)
     locate(model)
     from drtk.query_expansion.candidates import load_queries
     from drtk.query_expansion.config import READ
@@ -165,13 +166,13 @@ def rerank_queries__train(
             tracker=job.tracker,
         )
 
-    examples = load(labelled, queries, kind, training=True)
+    examples = load(labeled, queries, kind, training=True)
     if examples.tied:
         log(f"{examples.tied:,} lists (a question's candidates of a kind) have one rank only and are dropped")
     held = {of: load(file, dev_queries or queries, of or dev_kind or kind, training=False) for of, file in devs.items()}
     for file in dict.fromkeys(devs.values()):
         digests = set().union(*(held[kind].digests for kind in devs if devs[kind] == file))
-        warn_of_overlap(digests, examples.digests, "questions", file=file, source=name_of(labelled))
+        warn_of_overlap(digests, examples.digests, "questions", file=file, source=name_of(labeled))
     plan(len(examples), settings)
     reading = InputFormat(settings.variant, settings.style, settings.max_length or READ[settings.variant])
     start = start_query_reranker(model, reading, max_length=settings.max_length, seed=seed)

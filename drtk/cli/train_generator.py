@@ -65,7 +65,7 @@ def _read_questions(
             run=run,
             corpus=given["corpus"],
             settings=settings,
-            format=lambda question: start.reading.text(Passage("", " ".join(question.split()))),
+            format=lambda question: start.input_format.format(Passage("", " ".join(question.split()))),
             tracker=job.tracker,
         )
 
@@ -88,7 +88,7 @@ def _read_passages(
 
     files = [file for file in (source, given["dev"]) if file is not None]
     pairs, *held = read_pairs(
-        files, corpus=given["corpus"], queries=given["queries"], source=start.reading.text, tracker=job.tracker
+        files, corpus=given["corpus"], queries=given["queries"], source=start.input_format.format, tracker=job.tracker
     )
     if not held:
         return pairs, None
@@ -157,7 +157,7 @@ def _record(pairs: QuestionPairs, folds: dict[str, int] | None, folder: Path, re
 def _describe(start: StartModel, settings: GeneratorConfig) -> dict[str, Any]:
     from drtk.models.generator_input import INPUT_ENTRY
 
-    about: dict[str, Any] = {INPUT_ENTRY: start.reading.to_dict(), "architecture": start.architecture}
+    about: dict[str, Any] = {INPUT_ENTRY: start.input_format.to_dict(), "architecture": start.architecture}
     return about | ({} if settings.kind is None else {EXPANDS: settings.kind, "target_length": settings.target_length})
 
 
@@ -228,10 +228,10 @@ def train_generator(
 
     check_training_inputs(settings.trainer, device, source, queries, dev, run, dev_run, kept=[corpus])
     locate(model)
-    from drtk.evaluation.answers import need_rouge, rouge
+    from drtk.evaluation.answers import compute_rouge, require_rouge
 
     if measured and settings.best_by != "loss":
-        need_rouge()
+        require_rouge()
     from drtk.query_expansion.train_generator import split_pairs
     from drtk.runtime.manifest import find_inputs
     from drtk.training import generator
@@ -249,7 +249,7 @@ def train_generator(
     if settings.dev_share is not None and not evaluated:
         raise DrtkError(f"{source}: no pairs to evaluate with at this `dev_share`")
     job.tracker.inputs += find_inputs({"corpus": corpus, "model": str(locate(model))})
-    training: dict[str, Any] = {"score": rouge, "seed": seed, "device": device}
+    training: dict[str, Any] = {"score": compute_rouge, "seed": seed, "device": device}
     if questions is not None and settings.folds is not None:
         _train_folds(questions, held_questions, model, settings, training, job)
         return

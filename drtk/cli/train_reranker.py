@@ -55,8 +55,7 @@ def train_reranker(
         typer.Option("--dev-run", rich_help_panel=EVALUATION, metavar="RUN", help="Run to rerank, for --dev."),
     ] = None,
     dev_split: Annotated[
-        str,
-        typer.Option("--dev-split", rich_help_panel=EVALUATION, metavar="NAME", help="Split of --dev, qrels/NAME.tsv."),
+        str, typer.Option("--dev-split", metavar="NAME", help="--dev: its judgments, qrels/NAME.tsv.")
     ] = "dev",
     dev_vectors: Annotated[
         str | None,
@@ -273,7 +272,7 @@ def _train_on_lists(
     job.counts |= {
         "lists": len(data.lists),
         "without a positive": data.without,
-        "without a judgement": data.unjudged,
+        "without a judgment": data.unjudged,
         **facts,
     }
     job.finish(scorer=opened.scorer, best=best)

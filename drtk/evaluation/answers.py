@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
+from statistics import fmean
 from typing import NamedTuple
 
 from drtk.data.checks import PASSAGES, TEXTLESS, describe_missing_texts, warn_of_missing_texts
@@ -30,8 +31,8 @@ ROUGE_MEASURES = ("rouge1", "rouge2", "rougeL")
 PREDICTION_MEASURES = ("EM", "F1")
 ANSWER_MEASURES = "Answer@1 Answer@5 Answer@20 Answer@100"
 _WORD = re.compile(r"[^\W_]+")
-_BATCH = 32  # questions a worker gets at once
-_MIN_PARALLEL = 20_000  # passages to read; below, starting processes takes longer than the work
+_BATCH = 32  # questions per task of a worker
+_MIN_PARALLEL = 20_000  # passages; with fewer, starting processes takes longer than the work
 
 Answers = Mapping[str, tuple[str, ...]]  # by question
 Question = tuple[str, tuple[str, ...], list[str]]  # id, answers, ids of passages to read
@@ -44,7 +45,7 @@ class _AllScripts:
         return _WORD.findall(text.lower())
 
 
-def need_rouge() -> None:
+def require_rouge() -> None:
     """Raise MissingDependency if rouge-score is not installed."""
     try:
         import rouge_score.rouge_scorer  # noqa: F401
@@ -52,29 +53,28 @@ def need_rouge() -> None:
         raise MissingDependency("rouge-score", "ROUGE", format_pip_command("rouge-score")) from error
 
 
-def rouge(texts: Sequence[str], references: Sequence[str]) -> dict[str, float]:
+def compute_rouge(texts: Sequence[str], references: Sequence[str]) -> dict[str, float]:
     """Return mean F1 over words, word pairs and the longest common subsequence (Lin 2004), without stemming; 0 for no texts.
 
     Raises MissingDependency if rouge-score is not installed.
     """
-    need_rouge()
+    require_rouge()
     from rouge_score.rouge_scorer import RougeScorer
 
     scorer = RougeScorer(list(ROUGE_MEASURES), tokenizer=_AllScripts())
     scores = [scorer.score(reference, text) for text, reference in zip(texts, references, strict=True)]
-    return {name: sum(float(each[name].fmeasure) for each in scores) / max(1, len(scores)) for name in ROUGE_MEASURES}
+    return {name: sum(float(score[name].fmeasure) for score in scores) / max(1, len(scores)) for name in ROUGE_MEASURES}
 
 
 def evaluate_predictions(
     runs: Sequence[NamedRun], questions: str, settings: EvalSettings, tracker: InputTracker
 ) -> Iterator[str]:
-    """Return the lines of a table with a file of predictions per row. Raises UsageError for measures other than EM and F1."""
+    """Evaluate files of predictions by exact match and F1; return the lines of a table with a file per row."""
     names = list(dict.fromkeys(settings.measures.upper().replace(",", " ").split())) or list(PREDICTION_MEASURES)
     if unknown := [name for name in names if name not in PREDICTION_MEASURES]:
-        raise UsageError(
-            f"`measures`: {unknown[0]} is not for predictions; choose from {', '.join(PREDICTION_MEASURES)}"
-        )
+        raise UsageError(f"`measures`: {unknown[0]} needs a run; choose from {', '.join(PREDICTION_MEASURES)}")
     answers = read_answers(questions, "tokens", tracker)
+    only = settings.retrieved_only
     results = []
     for run in runs:
         predictions = read_best_predictions(run.source, tracker)
@@ -88,18 +88,16 @@ def evaluate_predictions(
             )
         if extra := len(predictions) - len(known):
             log_detail(f"{run.name}: {extra:,} predictions for questions without answers left out")
-        only = settings.retrieved_only
-        log_missing(
-            run.name, len(known), len(answers), retrieved_only=only, judged_by="answers", where="among the predictions"
-        )
+        where = "among the predictions"
+        log_missing(run.name, len(known), len(answers), retrieved_only=only, judged_by="answers", where=where)
         results.append(_score_predictions(run.name, known, answers, names, only))
     return format_results(results, [Measure(name, "own", name) for name in names], settings)
 
 
 def read_best_predictions(source: str, tracker: InputTracker) -> dict[str, str]:
-    """Return the prediction for each question with the highest score, the first of equal ones.
+    """Return the prediction with the highest score for each question, the first of equal ones.
 
-    Raises RecordError (file:line) if a question has several and one of them has no score.
+    Raises RecordError (file:line) if a question has several predictions and one of them has no score.
     """
     best: dict[str, Prediction] = {}
     for prediction in read_predictions(source, tracker=tracker):
@@ -107,10 +105,8 @@ def read_best_predictions(source: str, tracker: InputTracker) -> dict[str, str]:
         if known is prediction:
             continue
         if known.score is None or prediction.score is None:
-            raise RecordError(
-                f"{name_of(source)}:{tracker.line}",
-                f"question '{prediction.query_id}' has several predictions, and not all have scores",
-            )
+            problem = f"question '{prediction.query_id}' has several predictions, and not all have scores"
+            raise RecordError(f"{name_of(source)}:{tracker.line}", problem)
         if prediction.score > known.score:
             best[prediction.query_id] = prediction
     return {id: prediction.answer for id, prediction in best.items()}
@@ -120,24 +116,22 @@ def _score_predictions(
     name: str, predictions: Mapping[str, str], answers: Answers, measures: Sequence[str], retrieved_only: bool
 ) -> Evaluation:
     """Evaluate predictions; a question without one counts as 0, or is left out if `retrieved_only`."""
-    compute = {"EM": lambda text, right: float(is_exact_match(text, right)), "F1": compute_token_f1}
-    per_query: dict[str, dict[str, Value]] = {}
-    for id, right in answers.items():
-        if id in predictions:
-            per_query[id] = {measure: compute[measure](predictions[id], right) for measure in measures}
-        elif not retrieved_only:
-            per_query[id] = dict.fromkeys(measures, 0.0)
+    compute = {"EM": lambda text, gold: float(is_exact_match(text, gold)), "F1": compute_token_f1}
+    per_query: dict[str, dict[str, Value]] = {
+        id: {m: compute[m](predictions[id], gold) if id in predictions else 0.0 for m in measures}
+        for id, gold in answers.items()
+        if id in predictions or not retrieved_only
+    }
     if not per_query:
-        raise DrtkError(f"{name}: nothing to score")
-    count = len(per_query)
-    overall: dict[str, Value] = {m: sum(float(v[m]) for v in per_query.values()) / count for m in measures}
+        raise DrtkError(f"{name}: no question has a prediction")
+    overall: dict[str, Value] = {m: fmean(float(values[m]) for values in per_query.values()) for m in measures}
     return Evaluation(name, per_query, overall)
 
 
 def evaluate_by_answers(
     runs: Sequence[NamedRun], questions: str, corpus: str, settings: EvalSettings, tracker: InputTracker
 ) -> Iterator[str]:
-    """Return the lines of a table with a run per row. Raises as `AnswerJudge`."""
+    """Evaluate runs by answers; return the lines of a table with a run per row. Raises as `AnswerJudge`."""
     judge = AnswerJudge(questions, corpus, settings, tracker, workers=settings.num_workers)
     results = []
     for run in runs:
@@ -154,13 +148,13 @@ def evaluate_by_answers(
 
 
 def parse_answer_measures(text: str) -> list[Measure]:
-    """Parse measures that need only the first right passage. Raises UsageError for others."""
+    """Parse measures that need only the first passage with an answer. Raises UsageError for others."""
     measures = parse_measures(text, answers=True)
     for measure in measures:
         is_first_only = measure.key == "Answer" or measure.key.startswith(("recip_rank", "success_"))
         if not is_first_only or measure.judged_only or measure.rel != 1:
             raise UsageError(
-                f"`measures`: {measure.name} needs judgements; answers tell the first right passage: Answer@k, Success@k, RR"
+                f"`measures`: {measure.name} needs judgements; with answers choose from Answer@k, Success@k and RR"
             )
     return measures
 
@@ -171,30 +165,30 @@ def read_answers(source: str, match: str, tracker: InputTracker) -> dict[str, tu
     Raises DrtkError if no question has an answer.
     """
     answers: dict[str, tuple[str, ...]] = {}
-    without = 0
+    num_without = 0
     for query in read_queries(source, tracker=tracker):
-        matching = MATCHERS[match](query.answers or ())
-        invalid = getattr(matching, "invalid", ())
+        matcher = MATCHERS[match](query.answers or ())
+        invalid = getattr(matcher, "invalid", ())
         for pattern in invalid:
-            warn(f"{name_of(source)}:{tracker.line}: '{pattern}' is no regular expression and matches nothing")
-        if query.answers and (matching or invalid):  # a question whose patterns are all invalid counts as wrong
+            warn(f"{name_of(source)}:{tracker.line}: '{pattern}' is not a valid regular expression and matches nothing")
+        if query.answers and (matcher or invalid):  # a question whose patterns are all invalid counts as wrong
             answers[query.id] = query.answers
         else:
-            without += 1
+            num_without += 1
     if not answers:
         raise DrtkError(f"{name_of(source)}: no question has an answer")
-    if without:
-        warn(f"{name_of(source)}: {without:,} of {without + len(answers):,} questions have no answer and are left out")
+    if num_without:
+        total = num_without + len(answers)
+        warn(f"{name_of(source)}: {num_without:,} of {total:,} questions have no answer and are left out")
     return answers
 
 
 class AnswerJudge:
-    """Judge the first right passage of runs for each question, which suffices for `parse_answer_measures`.
+    """Find the first passage with an answer in each ranking; `judgements` has these passages of all runs so far.
 
-    The first right passage of another run contains an answer too, so it cannot be ranked above a run's own.
-    judgements: by question, of all runs so far
-    Raises UsageError for measures that need to know every relevant passage, MismatchError (file:line) for a passage that
-    the corpus does not have.
+    They suffice for `parse_answer_measures`: such a passage of another run cannot be ranked above a run's own first one.
+    Raises UsageError for measures that need every relevant passage, MismatchError (file:line) for a passage that is not in
+    the corpus.
     """
 
     def __init__(
@@ -207,17 +201,17 @@ class AnswerJudge:
         workers: int | None = None,
     ) -> None:
         if settings.by == "source" or settings.rel != 1:
-            raise UsageError("`by` source and `rel` go with `qrels`; with `answers` a passage is right or not")
+            raise UsageError("`by` source and `rel` need `qrels`; omit them with `answers`")
         self.measures = parse_answer_measures(settings.measures or ANSWER_MEASURES)
         self.answers = read_answers(questions, settings.match, tracker)
         self.judgements: Judgements = {id: {} for id in self.answers}
         self._corpus, self._settings, self._tracker, self._workers = corpus, settings, tracker, workers
         self._counts: Counter[str] = Counter()
-        with closing(CorpusStore.open(corpus)) as store:  # built here once, not by every worker
+        with closing(CorpusStore.open(corpus)) as store:  # built once here, not by every worker
             self.corpus_size = len(store)
 
     def __call__(self, run: NamedRun) -> JudgedRankings:
-        """Read a run and judge the first right passage of each ranking, down to the largest cut-off."""
+        """Read a run and judge each ranking, down to the largest cut-off."""
         rankings = read_rankings(
             run, self.judgements, RankingView.of(self._settings), self._tracker, judged_by="answers"
         )
@@ -227,18 +221,18 @@ class AnswerJudge:
         size = sum(len(ids) for _, _, ids in work)
         count = self._workers or (count_cores() if size >= _MIN_PARALLEL else 1)
         batches = [work[at : at + _BATCH] for at in range(0, len(work), _BATCH)]
-        matching = self._corpus, self._settings.match, self._settings.match_title
+        arguments = self._corpus, self._settings.match, self._settings.match_title
         with (
-            Workers(AnswerFinder, *matching, count=count) as workers,
+            Workers(AnswerFinder, *arguments, count=count) as workers,
             Progress("eval", unit="questions", total=len(work)) as progress,
         ):
             for batch in workers.map(batches):
                 for match in batch:
                     if match.absent is not None:
-                        place = _find_line(run.source, match.query_id, match.absent)
+                        place = _locate_passage(run.source, match.query_id, match.absent)
                         raise MismatchError(f"{place}: passage '{match.absent}' is not in the corpus {self._corpus}")
-                    if match.right is not None:
-                        self.judgements[match.query_id][match.right] = 1
+                    if match.relevant is not None:
+                        self.judgements[match.query_id][match.relevant] = 1
                     self._counts.update(match.counts)
                 progress.add(len(batch))
         return rankings
@@ -251,10 +245,10 @@ class AnswerJudge:
 
 
 class AnswerMatch(NamedTuple):
-    """The first right passage of a question, or one that the corpus lacks, and counts of the passages read."""
+    """The first passage with an answer, or one that is absent from the corpus, and counts of the passages read."""
 
     query_id: str
-    right: str | None
+    relevant: str | None
     absent: str | None
     counts: dict[str, int]
 
@@ -265,7 +259,7 @@ class AnswerFinder:
     title: search title and text (GAR) instead of the text alone (DPR)
     """
 
-    def __init__(self, corpus: str, match: str, title: bool) -> None:  # positional: they are sent to other processes
+    def __init__(self, corpus: str, match: str, title: bool) -> None:  # sent to workers
         self._store, self._match, self._title = CorpusStore.open(corpus), MATCHERS[match], title
 
     def __call__(self, questions: Sequence[Question]) -> list[AnswerMatch]:
@@ -286,8 +280,8 @@ class AnswerFinder:
         return AnswerMatch(query_id, None, None, counts)
 
 
-def _find_line(source: str, query: str, passage: str) -> str:
-    """Return file:line of a passage in a run, or the file's name if it cannot be read a second time."""
+def _locate_passage(source: str, query: str, passage: str) -> str:
+    """Return file:line of a passage in a run; the name of the file if it cannot be read again."""
     try:
         for hits in iter_query_hits(source):
             if hits.query_id == query and passage in hits.doc_ids:

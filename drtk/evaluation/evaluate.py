@@ -15,23 +15,24 @@ from drtk.errors import UsageError
 from drtk.evaluation import METRICS
 from drtk.evaluation.config import ScoringSettings
 from drtk.evaluation.measures import Measure
-from drtk.evaluation.metrics import JudgedRanks, rank_measure
+from drtk.evaluation.metrics import JudgedRanks, find_rank_measure
 from drtk.runtime import progress
 
 SourceOf = Callable[[str], str]
 Value = float | int | str  # of a measure; counts are integers
 Rankings = Mapping[str, Sequence[str]]  # document ids by query, best first
-_LEAST_AP = 1e-5  # trec_eval's floor for values of a geometric mean
+_MIN_AP = 1e-5  # trec_eval's floor for values of a geometric mean
 _BATCH = 500  # queries handed to pytrec_eval at once
 _MAX_NAMED = 3  # runs, or measures, named in a warning before the others are counted
 
 
 @dataclass(frozen=True)
 class RankingView:
-    """How a run's hits become the ranking that is scored.
+    """How the hits of a query become the ranking that is scored.
 
-    order: by scores or by the rank column. by: document of a passage, to score documents by their best passage (MaxP).
-    drop_same_id: remove a query's own document, before the cut. depth: number of ranks that are scored.
+    order: sort by score, or trust the rank column
+    by: maps a passage id to its document id, to score documents by their best passage (MaxP)
+    drop_same_id: remove the document with the query's id, before the cut; depth: number of ranks that are scored
     """
 
     order: Order = "score"
@@ -41,7 +42,7 @@ class RankingView:
 
     @classmethod
     def of(cls, settings: ScoringSettings, *, document_of: SourceOf = parse_document_id) -> RankingView:
-        """Return the view that the settings describe; document_of: maps a passage to its document."""
+        """Return the view that the settings describe; document_of: maps a passage id to its document id."""
         by = document_of if settings.by == "source" else None
         return cls(settings.order, by, bool(settings.drop_same_id), settings.depth)
 
@@ -65,7 +66,7 @@ class RankingView:
         return len(hits.doc_ids) if self.by is None else len({self.by(id) for id in hits.doc_ids})
 
     def top_passage(self, hits: QueryHits) -> str:
-        """Return the passage that put the first of `self(hits)` there. Raises ValueError for an empty ranking."""
+        """Return the highest passage of the first document of `self(hits)`. Raises ValueError for an empty ranking."""
         for id in hits.to_ranked_ids(self.order):
             if not self.drop_same_id or (self.by(id) if self.by else id) != hits.query_id:
                 return id
@@ -75,10 +76,10 @@ class RankingView:
 def warn_shallow(
     depths: Mapping[str, int], measures: Sequence[Measure], *, judged_by: str = "judgements", size: int | None = None
 ) -> None:
-    """Log which runs hold fewer documents than a measure's cut-off, in one line for all runs of the same depth.
+    """Log which runs are shallower than a measure's cut-off, one line per depth.
 
-    depths: by run, documents of the longest ranking of a query that counts; 0 is ignored
-    judged_by: what makes a query count. size: documents of the collection if known: no run can hold more.
+    depths: by run, number of documents of its longest ranking of a judged query; 0 is ignored
+    size: number of documents of the collection if known; no run can be deeper
     """
     by_depth: dict[int, list[str]] = {}
     for name, depth in depths.items():
@@ -102,7 +103,7 @@ def _join_names(names: Sequence[str]) -> str:
 class Evaluation:
     """Values of one run: `per_query[query][measure]` and `overall[measure]`.
 
-    deepest: documents of the run's longest ranking of a judged query; 0 if unknown
+    deepest: number of documents of the longest ranking of a judged query; 0 if unknown
     """
 
     name: str
@@ -116,25 +117,20 @@ class Evaluation:
 
 
 class Evaluator:
-    """Evaluate any number of runs by the same judgements and measures."""
+    """Evaluate runs by the same judgements and measures."""
 
     def __init__(self, judgements: Judgements, measures: Iterable[Measure]) -> None:
         self.judgements = judgements
         self.measures = list(measures)
         self._own = [(measure, METRICS.load(measure.key)) for measure in self.measures if measure.engine == "own"]
-        self._by_ranks, self._by_pytrec = [], []
-        for measure in self.measures:
-            if measure.engine == "trec_eval":
-                compute = rank_measure(measure.key, measure.params)
-                if compute is not None:
-                    self._by_ranks.append((measure, compute))
-                else:
-                    self._by_pytrec.append(measure)
+        trec = [(m, find_rank_measure(m.key, m.params)) for m in self.measures if m.engine == "trec_eval"]
+        self._by_ranks = [(measure, compute) for measure, compute in trec if compute is not None]
+        self._by_pytrec = [measure for measure, compute in trec if compute is None]
         self._by_ir_measures = [measure for measure in self.measures if measure.engine == "ir_measures"]
 
     @property
     def needs_rankings(self) -> bool:
-        """Whether a measure needs the ids of unjudged documents, not only their number."""
+        """Whether a measure needs the ids of unjudged documents too."""
         return bool(self._by_pytrec or self._by_ir_measures)
 
     def __call__(self, name: str, rankings: Rankings, *, retrieved_only: bool = False, tag: str = "") -> Evaluation:
@@ -144,14 +140,14 @@ class Evaluator:
         tag: the tag of the run
         """
         judged = {}
-        for query, known in self.judgements.items():
+        for query, grades in self.judgements.items():
             if query in rankings:
-                ranking = rankings[query]
-                ranks = [rank for rank, id in enumerate(ranking, start=1) if id in known]
-                judged[query] = JudgedRanks(ranks, [known[ranking[rank - 1]] for rank in ranks], len(ranking))
+                pairs = [(rank, grades[id]) for rank, id in enumerate(rankings[query], start=1) if id in grades]
+                ranks, known_grades = zip(*pairs, strict=True) if pairs else ((), ())
+                judged[query] = JudgedRanks(ranks, known_grades, len(rankings[query]))
         result = self._evaluate_ranks(name, judged, retrieved_only)
-        stream = iter(result.per_query)
-        while self.needs_rankings and (batch := list(islice(stream, _BATCH))):
+        queries = iter(result.per_query)
+        while self.needs_rankings and (batch := list(islice(queries, _BATCH))):
             part = {query: rankings.get(query, ()) for query in batch}
             for query, values in (*self._pytrec_values(part), *self._ir_measures_values(part)):
                 result.per_query[query] |= values
@@ -160,28 +156,24 @@ class Evaluator:
     def from_ranks(
         self, name: str, judged: Mapping[str, JudgedRanks], *, retrieved_only: bool = False, tag: str = ""
     ) -> Evaluation:
-        """Evaluate ranks of judged documents, which suffice unless `needs_rankings`."""
+        """Evaluate from ranks of judged documents, which suffice unless `needs_rankings`."""
         return self._aggregate(self._evaluate_ranks(name, judged, retrieved_only), tag)
 
     def _evaluate_ranks(self, name: str, judged: Mapping[str, JudgedRanks], retrieved_only: bool) -> Evaluation:
-        nothing = JudgedRanks((), (), 0)
+        empty = JudgedRanks((), (), 0)
         queries = [query for query in self.judgements if query in judged or not retrieved_only]
-        values = {q: self._values(judged.get(q, nothing), list(self.judgements[q].values())) for q in queries}
+        values = {q: self._compute(judged.get(q, empty), list(self.judgements[q].values())) for q in queries}
         return Evaluation(name, values)
 
-    def _values(self, judged: JudgedRanks, known: list[int]) -> dict[str, Value]:
+    def _compute(self, ranking: JudgedRanks, judged: list[int]) -> dict[str, Value]:
         values: dict[str, Value] = {}
+        grades = ranking.to_grades() if self._own else []
         for measure, compute in self._by_ranks:
-            ranks = judged.drop_unjudged() if measure.judged_only else judged
-            values[measure.name] = compute(ranks, known, rel=measure.rel, **measure.params)
-        grades = judged.by_rank() if self._own else []
+            ranks = ranking.drop_unjudged() if measure.judged_only else ranking
+            values[measure.name] = compute(ranks, judged, rel=measure.rel, **measure.params)
         for measure, compute in self._own:
-            values[measure.name] = compute(
-                judged.drop_unjudged().by_rank() if measure.judged_only else grades,
-                known,
-                rel=measure.rel,
-                **measure.params,
-            )
+            by_rank = ranking.drop_unjudged().to_grades() if measure.judged_only else grades
+            values[measure.name] = compute(by_rank, judged, rel=measure.rel, **measure.params)
         return values
 
     def _pytrec_values(self, rankings: Rankings) -> Iterator[tuple[str, dict[str, Value]]]:
@@ -194,14 +186,16 @@ class Evaluator:
             # pytrec_eval has one relevance level per call, and returns every F measure as set_F whatever its beta
             beta = measure.key if measure.key.startswith("set_F_") else ""
             groups[measure.rel, measure.judged_only, beta].append(measure)
-        known = {query: self.judgements[query] for query in rankings}
-        for query, grades in known.items():
-            if all(grade < 0 for grade in grades.values()):  # pytrec_eval would loop for ever
-                known[query] = {**grades, " ": 0}  # an id that no run can hold
-        run = {query: _falling_scores(ranking) for query, ranking in rankings.items() if ranking}
+        judged = {query: self.judgements[query] for query in rankings}
+        for query, grades in judged.items():
+            if all(grade < 0 for grade in grades.values()):  # pytrec_eval would loop forever
+                judged[query] = {**grades, " ": 0}  # an id that no run can contain
+        run = {query: _make_scores(ranking) for query, ranking in rankings.items() if ranking}
         for (rel, judged_only, beta), measures in groups.items():
             keys = {measure.key for measure in measures}
-            engine = pytrec_eval.RelevanceEvaluator(known, keys, relevance_level=rel, judged_docs_only_flag=judged_only)
+            engine = pytrec_eval.RelevanceEvaluator(
+                judged, keys, relevance_level=rel, judged_docs_only_flag=judged_only
+            )
             computed = engine.evaluate(run)
             for query in rankings:
                 values = computed.get(query, {})
@@ -213,12 +207,12 @@ class Evaluator:
         import ir_measures
 
         names = {ir_measures.parse_measure(measure.key): measure.name for measure in self._by_ir_measures}
-        known = {query: dict(self.judgements[query]) for query in rankings}
-        run = {query: _falling_scores(ranking) for query, ranking in rankings.items() if ranking}
+        judged = {query: dict(self.judgements[query]) for query in rankings}
+        run = {query: _make_scores(ranking) for query, ranking in rankings.items() if ranking}
         for query in rankings:
             yield query, dict.fromkeys(names.values(), 0.0)
         try:
-            for metric in ir_measures.iter_calc(list(names), known, run):
+            for metric in ir_measures.iter_calc(list(names), judged, run):
                 if metric.query_id in rankings:
                     yield metric.query_id, {names[metric.measure]: float(metric.value)}
         except (RuntimeError, OSError, ValueError, SubprocessError) as error:
@@ -226,10 +220,9 @@ class Evaluator:
             raise UsageError(f"`measures`: ir_measures could not compute {listed}: {error}") from error
 
     def _aggregate(self, result: Evaluation, tag: str) -> Evaluation:
-        """Add overall values, and order the values of each query as the measures are."""
+        """Add overall values, and sort the values of each query by the order of the measures."""
         for measure in self.measures:
-            overall = self._overall(measure, result, tag)
-            if overall is not None:
+            if (overall := self._average(measure, result, tag)) is not None:
                 result.overall[measure.name] = overall
         for query, values in result.per_query.items():
             result.per_query[query] = {
@@ -239,7 +232,7 @@ class Evaluator:
             }
         return result
 
-    def _overall(self, measure: Measure, result: Evaluation, tag: str) -> Value | None:
+    def _average(self, measure: Measure, result: Evaluation, tag: str) -> Value | None:
         if measure.engine == "run":
             return tag if measure.key == "runid" else result.queries
         if measure.aggregate == "none":
@@ -254,10 +247,10 @@ class Evaluator:
         if not values:
             return 0.0
         if measure.aggregate == "geometric":
-            return exp(sum(log(max(value, _LEAST_AP)) for value in values) / len(values))
+            return exp(sum(log(max(value, _MIN_AP)) for value in values) / len(values))
         return sum(values) / len(values)
 
 
-def _falling_scores(ranking: Sequence[str]) -> dict[str, float]:
-    """Return scores that keep the order of a ranking in every library."""
+def _make_scores(ranking: Sequence[str]) -> dict[str, float]:
+    """Return distinct falling scores, which every library sorts in the same order."""
     return {id: float(len(ranking) - at) for at, id in enumerate(ranking)}

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 MEASURES = "nDCG@10 RR@10 R@10 R@100 Success@10"
 RelevanceSource = Literal["judgements", "answers"]  # what decides which passages are relevant, as named in messages
-LARGE = 1 << 20  # bytes of a file; smaller ones are read line by line, which is faster than loading numpy
+MIN_BLOCK_BYTES = 1 << 20  # bytes of a file; smaller ones are read line by line, which is faster than loading numpy
 
 
 def read_judgements(
@@ -38,12 +38,11 @@ def read_judgements(
     """
     judgements = load_qrels(source, tracker=tracker)
     if not judgements:
-        raise DrtkError(f"{name_of(source)}: holds no judgements")
+        raise DrtkError(f"{name_of(source)}: no judgements found")
     if known is not None:
         is_known = known.has_document if by_source else known.__contains__
         judged = {id for grades in judgements.values() for id in grades}
-        absent = sorted(id for id in judged if not is_known(id))
-        if absent:
+        if absent := sorted(id for id in judged if not is_known(id)):
             warn(
                 f"{name_of(source)}: {len(absent):,} of {len(judged):,} judged {'documents' if by_source else 'passages'} "
                 f"are not in the corpus, for example '{absent[0]}'"
@@ -52,26 +51,20 @@ def read_judgements(
 
 
 def load_judgements(
-    qrels: str,
-    corpus: str | None,
-    settings: ScoringSettings,
-    tracker: InputTracker,
+    qrels: str, corpus: str | None, settings: ScoringSettings, tracker: InputTracker
 ) -> tuple[Judgements, RankingView, int | None]:
-    """Return judgements, the view of runs that the settings describe, and the number of passages of the corpus if given."""
+    """Return judgements, how the settings turn runs into rankings, and the size of the corpus if one is given."""
     known = None if corpus is None else CorpusIds.read(corpus, tracker)
     judgements = read_judgements(qrels, tracker, known=known, by_source=settings.by == "source")
-    return (
-        judgements,
-        RankingView.of(settings, document_of=known or parse_document_id),
-        None if known is None else len(known),
-    )
+    view = RankingView.of(settings, document_of=known or parse_document_id)
+    return judgements, view, None if known is None else len(known)
 
 
 @dataclass(frozen=True)
 class JudgedRankings:
-    """Rankings of a run's judged queries (document ids), the first passage of each, and the run's tag.
+    """A run's rankings of judged queries (document ids), the first passage of each, and the run's tag.
 
-    deepest: documents of the longest ranking before any cut
+    deepest: number of documents of the longest ranking before any cut
     """
 
     ids: dict[str, list[str]]
@@ -100,33 +93,33 @@ def read_rankings(
     *,
     judged_by: RelevanceSource = "judgements",
 ) -> JudgedRankings:
-    """Read a run's rankings of judged queries. Raises MismatchError for a run with queries of which none is judged."""
+    """Read a run's rankings of judged queries. Raises MismatchError for a run without a judged query."""
     queries = _JudgedQueries(judgements)
-    hits = load_hits(run.source, tracker=tracker, only=queries)
+    hits_by_query = load_hits(run.source, tracker=tracker, only=queries)
     if not queries.looked_up:
         warn(f"{run.name}: the run is empty")
-    elif not hits:
+    elif not hits_by_query:
         raise MismatchError(
             f"{name_of(run.source)}: no query has {judged_by}; it has '{next(iter(queries.looked_up))}', the "
             f"{'questions' if judged_by == 'answers' else judged_by} have '{next(iter(judgements))}'"
         )
-    _log_unjudged(run.name, len(queries.looked_up) - len(hits), judged_by)
-    tag = next((found.tags[0] for found in hits.values()), "")
+    _log_unjudged(run.name, len(queries.looked_up) - len(hits_by_query), judged_by)
+    tag = next((hits.tags[0] for hits in hits_by_query.values()), "")
     if judged_by == "judgements":
         judged = JudgedHits(run.name, judgements, of=view.by)
-        if not any(judged.add(query, found.doc_ids) for query, found in hits.items()):
+        if not any(judged.add(query, hits.doc_ids) for query, hits in hits_by_query.items()):
             judged.warn()
     ids, top_passages, deepest = {}, {}, 0
-    for query in list(hits):
-        found = hits.pop(query)
-        ids[query] = view(found)
-        deepest = max(deepest, view.length(found))
+    for query in list(hits_by_query):
+        hits = hits_by_query.pop(query)  # frees memory
+        ids[query] = view(hits)
+        deepest = max(deepest, view.length(hits))
         if ids[query]:
-            top_passages[query] = view.top_passage(found)
+            top_passages[query] = view.top_passage(hits)
     return JudgedRankings(ids, top_passages, tag, deepest)
 
 
-def evaluate_run(
+def evaluate_with_rankings(
     run: NamedRun, evaluator: Evaluator, view: RankingView, tracker: InputTracker, *, retrieved_only: bool = False
 ) -> tuple[Evaluation, JudgedRankings]:
     """Evaluate a run; also return its rankings."""
@@ -137,19 +130,21 @@ def evaluate_run(
     return result, rankings
 
 
-def score_run(
+def evaluate_run(
     run: NamedRun, evaluator: Evaluator, view: RankingView, tracker: InputTracker, *, retrieved_only: bool = False
 ) -> Evaluation:
-    """Evaluate a run as `evaluate_run` does; read large files in blocks if ranks of judged documents suffice."""
-    is_large = run.source != STANDARD and Path(run.source).is_file() and Path(run.source).stat().st_size >= LARGE
+    """Evaluate a run; read a large file in blocks if the ranks of judged documents suffice."""
+    is_large = (
+        run.source != STANDARD and Path(run.source).is_file() and Path(run.source).stat().st_size >= MIN_BLOCK_BYTES
+    )
     if is_large and not evaluator.needs_rankings and view.by is None and view.order == "score" and not tracker.skip_bad:
         from drtk.data.run_blocks import UnsupportedRunError
 
         try:
-            return _score_in_blocks(run, evaluator, view, tracker, retrieved_only)
-        except (UnsupportedRunError, RecordError):
+            return _evaluate_in_blocks(run, evaluator, view, tracker, retrieved_only)
+        except (UnsupportedRunError, RecordError):  # read line by line, which reports the line of an error
             log_detail(f"{run.name}: is read line by line")
-    return evaluate_run(run, evaluator, view, tracker, retrieved_only=retrieved_only)[0]
+    return evaluate_with_rankings(run, evaluator, view, tracker, retrieved_only=retrieved_only)[0]
 
 
 def evaluate_runs(
@@ -159,64 +154,63 @@ def evaluate_runs(
     settings: EvalSettings | None = None,
     tracker: InputTracker | None = None,
 ) -> Iterator[str]:
-    """Return the lines of a table with a run per row; without `settings`, of the default measures."""
+    """Evaluate runs against a file of judgements; return the lines of a table with a run per row."""
     settings, tracker = settings or EvalSettings(), tracker or InputTracker()
     measures = parse_measures(settings.measures or MEASURES, rel=settings.rel)
     judgements, view, size = load_judgements(qrels, corpus, settings, tracker)
     evaluator = Evaluator(judgements, measures)
-    results = [score_run(run, evaluator, view, tracker, retrieved_only=settings.retrieved_only) for run in runs]
+    results = [evaluate_run(run, evaluator, view, tracker, retrieved_only=settings.retrieved_only) for run in runs]
     warn_shallow({result.name: result.deepest for result in results}, measures, size=size)
     return format_results(results, measures, settings)
 
 
-def _score_in_blocks(
+def _evaluate_in_blocks(
     run: NamedRun, evaluator: Evaluator, view: RankingView, tracker: InputTracker, retrieved_only: bool
 ) -> Evaluation:
-    """Raises UnsupportedRunError for a run that must be read line by line, if only to report what is wrong with it."""
+    """Evaluate from ranks of judged documents. Raises UnsupportedRunError for a run that must be read line by line."""
     from drtk.data.run_blocks import QueryCounts, UnsupportedRunError, iter_judged_documents
 
-    seen, judged, tag, deepest = QueryCounts(), {}, "", 0
-    for places in iter_judged_documents(run.source, evaluator.judgements, tracker, seen):
-        judged[places.query_id] = _find_judged_ranks(places, evaluator.judgements[places.query_id], view)
-        tag, deepest = tag or places.tag, max(deepest, places.length)
-    if not any(ranks.ranks for ranks in judged.values()):
+    counts, ranks, tag, deepest = QueryCounts(), {}, "", 0
+    for documents in iter_judged_documents(run.source, evaluator.judgements, tracker, counts):
+        ranks[documents.query_id] = _find_judged_ranks(documents, evaluator.judgements[documents.query_id], view)
+        tag, deepest = tag or documents.tag, max(deepest, documents.length)
+    if not any(judged.ranks for judged in ranks.values()):
         raise UnsupportedRunError
-    _log_unjudged(run.name, seen.unjudged)
-    log_missing(run.name, len(judged), len(evaluator.judgements), retrieved_only=retrieved_only)
-    result = evaluator.from_ranks(run.name, judged, retrieved_only=retrieved_only, tag=tag)
+    _log_unjudged(run.name, counts.unjudged)
+    log_missing(run.name, len(ranks), len(evaluator.judgements), retrieved_only=retrieved_only)
+    result = evaluator.from_ranks(run.name, ranks, retrieved_only=retrieved_only, tag=tag)
     result.deepest = deepest
     return result
 
 
-def _find_judged_ranks(places: JudgedDocuments, judged: Mapping[str, int], view: RankingView) -> JudgedRanks:
-    pairs = list(zip(places.ranks, places.doc_ids, strict=True))
-    own = next((rank for rank, id in pairs if id == places.query_id), None)
-    known = [(rank, judged[id]) for rank, id in pairs if id in judged]
-    ranks = JudgedRanks([rank for rank, _ in known], [grade for _, grade in known], places.length)
-    if view.drop_same_id and own is not None:
-        ranks = ranks.without(own)
+def _find_judged_ranks(documents: JudgedDocuments, grades: Mapping[str, int], view: RankingView) -> JudgedRanks:
+    rank_of = dict(zip(documents.doc_ids, documents.ranks, strict=True))
+    judged = [id for id in rank_of if id in grades]
+    ranks = JudgedRanks([rank_of[id] for id in judged], [grades[id] for id in judged], documents.length)
+    if view.drop_same_id and documents.query_id in rank_of:
+        ranks = ranks.remove(rank_of[documents.query_id])
     return ranks.cut(view.depth)
 
 
 def _log_unjudged(name: str, count: int, judged_by: RelevanceSource = "judgements") -> None:
     if count:
-        log_detail(f"{name}: {_queries(count)} of the run without {judged_by} left out")
+        log_detail(f"{name}: {_count_queries(count)} of the run without {judged_by} left out")
 
 
 def log_missing(
     name: str,
-    found: int,
-    wanted: int,
+    num_present: int,
+    num_judged: int,
     *,
     retrieved_only: bool,
     judged_by: RelevanceSource = "judgements",
     where: str = "in the run",
 ) -> None:
-    """Log how many queries that count are not in a run (or in what `where` names), and whether they count as 0."""
-    if missing := wanted - found:
+    """Log how many judged queries are not in a run (or `where`), and whether they count as 0."""
+    if missing := num_judged - num_present:
         fate = "left out" if retrieved_only else "counted as 0"
-        log(f"{name}: {_queries(missing)} of {wanted:,} with {judged_by} not {where}, {fate}")
+        log(f"{name}: {_count_queries(missing)} of {num_judged:,} with {judged_by} not {where}, {fate}")
 
 
-def _queries(count: int) -> str:
+def _count_queries(count: int) -> str:
     return f"{count:,} {'query' if count == 1 else 'queries'}"

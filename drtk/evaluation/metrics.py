@@ -13,21 +13,21 @@ RECALL_LEVELS = tuple(level / 10 for level in range(11))
 
 @dataclass(frozen=True)
 class JudgedRanks:
-    """Ranks of the judged documents of a ranking in ascending order, from 1, their grades, and the length of the ranking."""
+    """Ranks (from 1, ascending) and grades of the judged documents of a ranking, and the length of the ranking."""
 
     ranks: Sequence[int]
     grades: Sequence[int]
     length: int
 
     def cut(self, depth: int | None) -> JudgedRanks:
-        """Return the first `depth` ranks."""
+        """Return the ranking cut to its first `depth` ranks."""
         if depth is None or self.length <= depth:
             return self
-        kept = sum(rank <= depth for rank in self.ranks)
-        return JudgedRanks(self.ranks[:kept], self.grades[:kept], depth)
+        count = sum(rank <= depth for rank in self.ranks)
+        return JudgedRanks(self.ranks[:count], self.grades[:count], depth)
 
-    def without(self, rank: int) -> JudgedRanks:
-        """Return the ranking without one document; those below it move up."""
+    def remove(self, rank: int) -> JudgedRanks:
+        """Return the ranking without the document at `rank`; documents below it move up."""
         pairs = [(r - (r > rank), g) for r, g in zip(self.ranks, self.grades, strict=True) if r != rank]
         return JudgedRanks([r for r, _ in pairs], [g for _, g in pairs], self.length - 1)
 
@@ -36,61 +36,61 @@ class JudgedRanks:
         grades = [grade for grade in self.grades if grade >= 0]
         return JudgedRanks(range(1, len(grades) + 1), grades, len(grades))
 
-    def by_rank(self) -> list[int | None]:
-        """Return a grade or None for every rank."""
+    def to_grades(self) -> list[int | None]:
+        """Return the grade of every rank; None for unjudged documents."""
         grades: list[int | None] = [None] * self.length
         for rank, grade in zip(self.ranks, self.grades, strict=True):
             grades[rank - 1] = grade
         return grades
 
-    def relevant(self, rel: int, cutoff: int | None = None) -> list[int]:
+    def relevant_ranks(self, rel: int, cutoff: int | None = None) -> list[int]:
         """Return the ranks of relevant documents among the first `cutoff`."""
         last = self.length if cutoff is None else cutoff
         return [rank for rank, grade in zip(self.ranks, self.grades, strict=True) if grade >= rel and rank <= last]
 
 
-# Functions of RANK_MEASURES get the judged ranks, the grades of all judged documents of the query (`known`), the grade from
-# which on a document is relevant (`rel`) and the number of ranks that count (`cutoff`, None for all).
+# Arguments of the functions of RANK_MEASURES: the ranks of judged documents (`ranking`), the grades of all judged documents
+# of the query (`judged`), the lowest relevant grade (`rel`) and the number of ranks that count (`cutoff`, None for all).
 
 
-def reciprocal_rank(found: JudgedRanks, known: Sequence[int], *, rel: int = 1, cutoff: int | None = None) -> float:
+def reciprocal_rank(ranking: JudgedRanks, judged: Sequence[int], *, rel: int = 1, cutoff: int | None = None) -> float:
     """Return 1 / rank of the first relevant document, 0 if the first `cutoff` have none: RR@10, MRR@10, recip_rank."""
-    ranks = found.relevant(rel, cutoff)
+    ranks = ranking.relevant_ranks(rel, cutoff)
     return 1 / ranks[0] if ranks else 0.0
 
 
-def recall(found: JudgedRanks, known: Sequence[int], *, rel: int = 1, cutoff: int | None = None) -> float:
+def recall(ranking: JudgedRanks, judged: Sequence[int], *, rel: int = 1, cutoff: int | None = None) -> float:
     """Return the share of relevant documents among the first `cutoff`."""
-    total = count_relevant((), known, rel=rel)
-    return len(found.relevant(rel, cutoff)) / total if total else 0.0
+    total = count_relevant((), judged, rel=rel)
+    return len(ranking.relevant_ranks(rel, cutoff)) / total if total else 0.0
 
 
-def precision(found: JudgedRanks, known: Sequence[int], *, rel: int = 1, cutoff: int) -> float:
+def precision(ranking: JudgedRanks, judged: Sequence[int], *, rel: int = 1, cutoff: int) -> float:
     """Return the number of relevant documents among the first `cutoff`, divided by `cutoff`."""
-    return len(found.relevant(rel, cutoff)) / cutoff
+    return len(ranking.relevant_ranks(rel, cutoff)) / cutoff
 
 
-def success(found: JudgedRanks, known: Sequence[int], *, rel: int = 1, cutoff: int) -> float:
+def success(ranking: JudgedRanks, judged: Sequence[int], *, rel: int = 1, cutoff: int) -> float:
     """Return 1 if a relevant document is among the first `cutoff`, else 0 (hit rate)."""
-    return float(bool(found.relevant(rel, cutoff)))
+    return float(bool(ranking.relevant_ranks(rel, cutoff)))
 
 
-def average_precision(found: JudgedRanks, known: Sequence[int], *, rel: int = 1, cutoff: int | None = None) -> float:
+def average_precision(ranking: JudgedRanks, judged: Sequence[int], *, rel: int = 1, cutoff: int | None = None) -> float:
     """Return the sum of precisions at the ranks of relevant documents, divided by the number of relevant documents."""
-    total = count_relevant((), known, rel=rel)
-    ranks = found.relevant(rel, cutoff)
+    total = count_relevant((), judged, rel=rel)
+    ranks = ranking.relevant_ranks(rel, cutoff)
     return sum(number / rank for number, rank in enumerate(ranks, start=1)) / total if total else 0.0
 
 
-def r_precision(found: JudgedRanks, known: Sequence[int], *, rel: int = 1) -> float:
+def r_precision(ranking: JudgedRanks, judged: Sequence[int], *, rel: int = 1) -> float:
     """Return precision at R, the number of relevant documents."""
-    total = int(count_relevant((), known, rel=rel))
-    return len(found.relevant(rel, total)) / total if total else 0.0
+    total = int(count_relevant((), judged, rel=rel))
+    return len(ranking.relevant_ranks(rel, total)) / total if total else 0.0
 
 
 def ndcg(
-    found: JudgedRanks,
-    known: Sequence[int],
+    ranking: JudgedRanks,
+    judged: Sequence[int],
     *,
     rel: int = 1,
     cutoff: int | None = None,
@@ -109,10 +109,10 @@ def ndcg(
             return 0.0
         return special.get(grade, 2.0**grade - 1 if exponential else float(grade))
 
-    ideal_gains = sorted(map(gain, known), reverse=True)[:cutoff]
+    ideal_gains = sorted(map(gain, judged), reverse=True)[:cutoff]
     ideal = sum(value / log2(rank + 1) for rank, value in enumerate(ideal_gains, start=1))
-    last = found.length if cutoff is None else cutoff
-    pairs = zip(found.ranks, found.grades, strict=True)
+    last = ranking.length if cutoff is None else cutoff
+    pairs = zip(ranking.ranks, ranking.grades, strict=True)
     return sum(gain(grade) / log2(rank + 1) for rank, grade in pairs if rank <= last) / ideal if ideal > 0 else 0.0
 
 
@@ -126,90 +126,84 @@ RANK_MEASURES: dict[str, Callable[..., float]] = {  # by trec_eval's name, witho
     "Rprec": r_precision,
     "ndcg": ndcg,
     "ndcg_cut": ndcg,
-    "num_ret": lambda found, known, rel: float(found.length),
-    "num_rel_ret": lambda found, known, rel: float(len(found.relevant(rel))),
+    "num_ret": lambda ranking, judged, rel: float(ranking.length),
+    "num_rel_ret": lambda ranking, judged, rel: float(len(ranking.relevant_ranks(rel))),
 }
 
 
-def rank_measure(key: str, params: Mapping[str, Any]) -> Callable[..., float] | None:
+def find_rank_measure(key: str, params: Mapping[str, Any]) -> Callable[..., float] | None:
     """Return the function for trec_eval's measure `key`, such as ndcg_cut_10; None if judged ranks do not suffice."""
     return RANK_MEASURES.get(key.removesuffix(f"_{params['cutoff']}") if "cutoff" in params else key)
 
 
-# Functions of the registry METRICS get the grades by rank instead.
+# The functions of the registry METRICS get the grade of every rank (`grades`) in place of `ranking`.
 
 
-def has_answer(grades: Grades, known: Sequence[int], *, rel: int = 1, cutoff: int) -> float:
-    """Return 1 if one of the first `cutoff` passages contains an answer (top-k answer accuracy), else 0."""
+def has_answer(grades: Grades, judged: Sequence[int], *, rel: int = 1, cutoff: int) -> float:
+    """Return 1 if one of the first `cutoff` passages contains an answer (top-k accuracy), else 0."""
     return float(any(grade is not None and grade >= rel for grade in grades[:cutoff]))
 
 
-def share_unjudged(grades: Grades, known: Sequence[int], *, rel: int = 1, cutoff: int) -> float:
+def share_unjudged(grades: Grades, judged: Sequence[int], *, rel: int = 1, cutoff: int) -> float:
     """Return the share of the first `cutoff` ranks with an unjudged document (trec_eval's unj); missing ranks count as judged."""
     return sum(grade is None or grade < 0 for grade in grades[:cutoff]) / cutoff
 
 
-def count_relevant(grades: Grades, known: Sequence[int], *, rel: int = 1) -> float:
+def count_relevant(grades: Grades, judged: Sequence[int], *, rel: int = 1) -> float:
     """Return the number of relevant documents."""
-    return float(sum(grade >= rel for grade in known))
+    return float(sum(grade >= rel for grade in judged))
 
 
-def precision_at_recall(grades: Grades, known: Sequence[int], *, rel: int = 1, recall: float) -> float:
-    """Return the highest precision at any rank where at least `recall` of the relevant documents has been found.
+def precision_at_recall(grades: Grades, judged: Sequence[int], *, rel: int = 1, recall: float) -> float:
+    """Return the highest precision at a rank where at least the share `recall` of relevant documents is retrieved.
 
     The number of documents, recall * R, is rounded half up, as in trec_eval 10 (trec_eval 9 rounds up).
     """
-    needed = int(recall * sum(grade >= rel for grade in known) + 0.5)
-    best, found = 0.0, 0
-    for rank, grade in enumerate(grades, start=1):
-        if grade is not None and grade >= rel:
-            found += 1
-            if found >= needed:
-                best = max(best, found / rank)
-    return best
+    needed = int(recall * sum(grade >= rel for grade in judged) + 0.5)
+    ranks = [rank for rank, grade in enumerate(grades, start=1) if grade is not None and grade >= rel]
+    return max((count / rank for count, rank in enumerate(ranks, start=1) if count >= needed), default=0.0)
 
 
 def eleven_point_average(
-    grades: Grades, known: Sequence[int], *, rel: int = 1, levels: Sequence[float] = RECALL_LEVELS
+    grades: Grades, judged: Sequence[int], *, rel: int = 1, levels: Sequence[float] = RECALL_LEVELS
 ) -> float:
     """Return interpolated precision averaged over recall levels."""
-    return sum(precision_at_recall(grades, known, rel=rel, recall=level) for level in levels) / len(levels)
+    return sum(precision_at_recall(grades, judged, rel=rel, recall=level) for level in levels) / len(levels)
 
 
-def rank_biased_precision(grades: Grades, known: Sequence[int], *, rel: int = 1, p: float = 0.9) -> float:
+def rank_biased_precision(grades: Grades, judged: Sequence[int], *, rel: int = 1, p: float = 0.9) -> float:
     """Return (1 - p) times the sum of gain * p^(rank - 1) (Moffat and Zobel 2008), as trec_eval does; `rel` is ignored.
 
     Gains are grades, divided by the query's highest grade if that is above 1.
     """
-    scale = max(1, *known) if known else 1
+    scale = max(1, *judged) if judged else 1
     return (1 - p) * sum(grade / scale * p**at for at, grade in enumerate(grades) if grade is not None and grade > 0)
 
 
-def rank_biased_residual(grades: Grades, known: Sequence[int], *, rel: int = 1, p: float = 0.9) -> float:
-    """Return what rank-biased precision would gain if all unjudged documents were relevant; 0 if none is unjudged."""
-    places = [at for at, grade in enumerate(grades) if grade is None or grade < 0]
-    return p ** len(grades) + (1 - p) * sum(p**at for at in places) if places else 0.0
+def rank_biased_residual(grades: Grades, judged: Sequence[int], *, rel: int = 1, p: float = 0.9) -> float:
+    """Return the increase of rank-biased precision if all unjudged documents were relevant; 0 if none is unjudged."""
+    unjudged = [at for at, grade in enumerate(grades) if grade is None or grade < 0]
+    return p ** len(grades) + (1 - p) * sum(p**at for at in unjudged) if unjudged else 0.0
 
 
 def utility(
     grades: Grades,
-    known: Sequence[int],
+    judged: Sequence[int],
     *,
     rel: int = 1,
     weights: tuple[float, float, float, float] = (1.0, -1.0, 0.0, 0.0),
 ) -> float:
-    """Return weighted counts of relevant and other documents found, and of relevant and other documents missed.
+    """Return weighted counts: retrieved relevant, retrieved other, missed relevant and missed other documents.
 
-    The last needs the size of the collection, which is 0 as in trec_eval.
+    The last count needs the size of the collection, which is 0 as in trec_eval.
     """
-    found = sum(grade is not None and grade >= rel for grade in grades)
-    wanted = sum(grade >= rel for grade in known)
-    other = len(grades) - found
-    a, b, c, d = weights
-    return a * found + b * other + c * (wanted - found) + d * (found - len(grades) - wanted)
+    retrieved = sum(grade is not None and grade >= rel for grade in grades)
+    missed = sum(grade >= rel for grade in judged) - retrieved
+    counts = retrieved, len(grades) - retrieved, missed, -len(grades) - missed
+    return sum(weight * count for weight, count in zip(weights, counts, strict=True))
 
 
-def relevance_string(grades: Grades, known: Sequence[int], *, rel: int = 1, cutoff: int = 10) -> str:
+def relevance_string(grades: Grades, judged: Sequence[int], *, rel: int = 1, cutoff: int = 10) -> str:
     """Return a character per rank: the grade, '>' above 9, '-' not in the pool, '.' in the pool but not judged."""
 
     def sign(grade: int | None) -> str:

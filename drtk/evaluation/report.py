@@ -18,7 +18,7 @@ from drtk.evaluation.compare_report import format_p, passage_in_markdown, wrap_s
 from drtk.evaluation.config import CompareSettings, EvalSettings, ReportSettings
 from drtk.evaluation.curves import Curve, choose_depths, describe_loss, read_curve, recall_curve
 from drtk.evaluation.evaluate import Evaluation, Evaluator, Rankings, warn_shallow
-from drtk.evaluation.judged_runs import JudgedRankings, evaluate_run, load_judgements
+from drtk.evaluation.judged_runs import JudgedRankings, evaluate_with_rankings, load_judgements
 from drtk.evaluation.measures import Measure, parse_measures
 from drtk.evaluation.plots.runs import draw_report
 from drtk.evaluation.result_table import format_results
@@ -322,7 +322,7 @@ def build_report(
     results: list[Evaluation] = []
     retrieved: dict[str, JudgedRankings] = {}
     for run in named:
-        result, retrieved[run.name] = evaluate_run(run, evaluator, view, tracker)
+        result, retrieved[run.name] = evaluate_with_rankings(run, evaluator, view, tracker)
         results.append(result)
     warn_shallow({result.name: result.deepest for result in results}, measures, size=size)
     rankings = {name: each.ids for name, each in retrieved.items()}

@@ -17,15 +17,16 @@ MAX_COLUMNS = 8  # with more measures, each measure gets a row
 
 @dataclass(frozen=True)
 class RowLabels:
-    """What an evaluation averages over: the heading of its column, the key and count in JSON lines, the name of the average.
+    """Labels of what an evaluation averages over: queries, or BEIR datasets.
 
-    is_ranked: mark the best of each part, with systems side by side
+    name: heading of the column; field, count: keys in JSON lines; average: label of the average
+    is_ranked: mark the best system of each row, with systems side by side
     """
 
     name: str = "query"
     field: str = "query_id"
     count: str = "queries"
-    all: str = "all"
+    average: str = "all"
     is_ranked: bool = False
 
 
@@ -33,63 +34,65 @@ QUERIES = RowLabels()
 
 
 def format_results(
-    results: Sequence[Evaluation], measures: Sequence[Measure], settings: EvalSettings, parts: RowLabels = QUERIES
+    results: Sequence[Evaluation], measures: Sequence[Measure], settings: EvalSettings, labels: RowLabels = QUERIES
 ) -> Iterator[str]:
-    """Yield the lines of a table in the format of the settings; JSON lines and CSV have values in full."""
-    per_part = settings.per_query or parts is not QUERIES
+    """Yield the lines of a table in the format of the settings; JSON lines and CSV have values in full precision."""
+    per_query = settings.per_query or labels is not QUERIES
     if settings.format == "jsonl":
         for result in results:
-            for part, values in result.per_query.items() if per_part else ():
-                yield orjson.dumps({"run": result.name, parts.field: part, **values}).decode()
-            yield orjson.dumps({"run": result.name, parts.count: result.queries, **result.overall}).decode()
+            for query, values in result.per_query.items() if per_query else ():
+                yield orjson.dumps({"run": result.name, labels.field: query, **values}).decode()
+            yield orjson.dumps({"run": result.name, labels.count: result.queries, **result.overall}).decode()
     elif settings.format == "trec":
         for result in results:
-            for query, values in (*(result.per_query.items() if per_part else ()), ("all", result.overall)):
+            for query, values in (*(result.per_query.items() if per_query else ()), ("all", result.overall)):
                 for measure in measures:
                     if measure.name in values:
                         yield f"{measure.name:<22}\t{query}\t{format_value(values[measure.name], 4)}"
     else:
-        table = _build_table(results, measures, parts, per_part=per_part)
+        table = _build_table(results, measures, labels, per_query=per_query)
         yield from format_table(*table, settings.format, digits=settings.digits)
 
 
 def _build_table(
-    results: Sequence[Evaluation], measures: Sequence[Measure], parts: RowLabels, *, per_part: bool
+    results: Sequence[Evaluation], measures: Sequence[Measure], labels: RowLabels, *, per_query: bool
 ) -> tuple[list[str], list[Row]]:
-    """Return header and rows: a row per run and part, or with many measures or ranked parts one per measure and part.
+    """Return header and rows: one row per run and query, or for many measures or ranked rows one per measure and query.
 
-    The highest of several averages is marked, and with ranked parts the highest of each part.
+    The highest of several averages is marked, and with `is_ranked` the highest of every row. The query None is the average.
     """
 
-    def value(result: Evaluation, part: str | None, measure: Measure) -> Value | None:
-        return (result.overall if part is None else result.per_query.get(part, {})).get(measure.name)
+    def get(result: Evaluation, query: str | None, measure: Measure) -> Value | None:
+        return (result.overall if query is None else result.per_query.get(query, {})).get(measure.name)
 
-    def cell(result: Evaluation, part: str | None, measure: Measure) -> Cell:
-        own = value(result, part, measure)
-        is_ranked = part is None or parts.is_ranked
-        if own is None or len(results) < 2 or not is_ranked or measure.aggregate not in ("mean", "geometric"):
-            return Cell(own)
-        values = (value(other, part, measure) for other in results)
-        return Cell(own, float(own) == max(float(each) for each in values if each is not None))
+    def cell(result: Evaluation, query: str | None, measure: Measure) -> Cell:
+        value = get(result, query, measure)
+        is_marked = (query is None or labels.is_ranked) and measure.aggregate in ("mean", "geometric")
+        if value is None or len(results) < 2 or not is_marked:
+            return Cell(value)
+        values = [get(other, query, measure) for other in results]
+        return Cell(value, float(value) == max(float(other) for other in values if other is not None))
 
-    def label(name: str, part: str | None) -> list[Cell]:
-        return [Cell(name), *([Cell(parts.all if part is None else part)] if per_part else [])]
+    def label(name: str, query: str | None) -> list[Cell]:
+        return [Cell(name), *([Cell(labels.average if query is None else query)] if per_query else [])]
 
-    of_run = {result.name: [*(result.per_query if per_part else ()), None] for result in results}
-    names = [parts.name] if per_part else []
-    if len(measures) <= MAX_COLUMNS and not (parts.is_ranked and len(results) > 1):
+    queries_of = {result.name: [*(result.per_query if per_query else ()), None] for result in results}
+    header = [labels.name] if per_query else []
+    if len(measures) <= MAX_COLUMNS and not (labels.is_ranked and len(results) > 1):
         rows = [
-            [*label(result.name, part), *(cell(result, part, measure) for measure in measures)]
+            [*label(result.name, query), *(cell(result, query, measure) for measure in measures)]
             for result in results
-            for part in of_run[result.name]
+            for query in queries_of[result.name]
         ]
-        return ["run", *names, *(measure.name for measure in measures)], rows
-    has_overall = {measure.name for measure in measures if any(measure.name in result.overall for result in results)}
-    all_parts = sorted(dict.fromkeys(part for each in of_run.values() for part in each), key=lambda part: part is None)
+        return ["run", *header, *(measure.name for measure in measures)], rows
+    has_average = {measure.name for measure in measures if any(measure.name in result.overall for result in results)}
+    every = sorted(
+        dict.fromkeys(q for queries in queries_of.values() for q in queries), key=lambda query: query is None
+    )
     rows = [
-        [*label(measure.name, part), *(cell(result, part, measure) for result in results)]
+        [*label(measure.name, query), *(cell(result, query, measure) for result in results)]
         for measure in measures
-        for part in all_parts
-        if part is not None or measure.name in has_overall
+        for query in every
+        if query is not None or measure.name in has_average
     ]
-    return ["measure", *names, *(result.name for result in results)], rows
+    return ["measure", *header, *(result.name for result in results)], rows

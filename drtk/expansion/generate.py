@@ -50,7 +50,9 @@ class PassageExpander(BatchFunction):
 
     def prepare(self, records: list[Passage]) -> PassageBatch:
         """Tokenize the passages."""
-        return PassageBatch(records, self._writer.tokens([self._writer.reading.text(passage) for passage in records]))
+        return PassageBatch(
+            records, self._writer.tokenize([self._writer.input_format.format(passage) for passage in records])
+        )
 
     def __call__(self, prepared: PassageBatch) -> WindowResult:
         """Return the passages, in order, as JSON lines."""

@@ -87,7 +87,7 @@ class QueryScorer:
         from drtk.models.generator_input import format_passage
 
         texts = [format_passage(passage, self._title) for passage in passages]
-        return self._scorer.prepare([(query, text) for text, own in zip(texts, queries, strict=True) for query in own])
+        return self._scorer.tokenize([(query, text) for text, own in zip(texts, queries, strict=True) for query in own])
 
     def scores(self, pairs: Pairs) -> list[float]:
         """Return the scores of all queries in order, with as many digits as distinguish float32 numbers."""

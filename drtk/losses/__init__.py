@@ -1,33 +1,34 @@
-"""Losses as pure functions of tensors, and the registry of those that train a retriever."""
+"""Loss functions of tensors, and the registry of retriever losses."""
 
 from __future__ import annotations
 
 from drtk.registry import Registry
 
-# (queries, passages, *, similarity, temperature, mask) -> scalar; see drtk/losses/contrastive.py for the shapes.
-# A loss that learns from a teacher takes `teacher` and `teacher_temperature` instead of `mask`: drtk/losses/distillation.py.
+# A contrastive loss is a function (queries, passages, *, similarity, temperature, mask) -> scalar; for the shapes see
+# drtk/losses/contrastive.py. A distillation loss takes `teacher` and `teacher_temperature` instead of `mask`; see
+# drtk/losses/distillation.py.
 RETRIEVER_LOSSES = Registry(
     "retriever loss",
     {
         "infonce": (
             "drtk.losses.contrastive:infonce",
-            "cross-entropy of a query's positive against every other passage of the batch (DPR, coCondenser)",
+            "cross-entropy of the positive with all other passages of the batch as negatives (DPR, coCondenser)",
         ),
         "simlm-paper": (
             "drtk.losses.contrastive:simlm_paper",
-            "the same, and the positive against every other passage as well (SimLM, Eq. 3)",
+            "infonce, with passage-passage similarities as additional negatives (SimLM, Eq. 3)",
         ),
         "simlm-full": (
             "drtk.losses.contrastive:simlm_full",
-            "queries against passages and queries, positives against queries and positives (SimLM's released code)",
+            "infonce, with query-query, passage-query and passage-passage negatives (SimLM's released code)",
         ),
         "kl": (
             "drtk.losses.distillation:kl_divergence",
-            "divergence from a teacher's distribution over a query's own candidates (SimLM's distillation)",
+            "KL divergence from the teacher's distribution over each query's candidates (SimLM)",
         ),
         "margin-mse": (
             "drtk.losses.distillation:margin_mse",
-            "squared error of a teacher's margins between positive and negatives (Hofstätter 2020)",
+            "squared error of the margins between positive and negatives, compared with the teacher (Hofstätter 2020)",
         ),
     },
 )

@@ -1,6 +1,9 @@
-"""Losses that learn from a teacher's scores of each query's own candidates (docs/methods/distillation.md), in float32.
+"""Distillation losses over each query's own candidates, in float32 (docs/methods/distillation.md).
 
-queries: (B, H); passages: (B * n, H) in blocks of n, the positive first; teacher: (B, n). All return a scalar, ().
+queries: (B, H)
+passages: (B * n, H), n per query with the positive first
+teacher: (B, n), the teacher's scores of the same candidates
+Every loss returns a scalar.
 """
 
 from __future__ import annotations
@@ -11,7 +14,7 @@ from torch import Tensor
 
 
 def score_candidates(queries: Tensor, passages: Tensor, *, similarity: str, temperature: float) -> Tensor:
-    """Return the cosine or inner product of each query with its own candidates, divided by the temperature, (B, n)."""
+    """Return the scores of each query's own candidates, (B, n): cosine or dot product, divided by the temperature."""
     queries, passages = queries.float(), passages.float()
     if similarity == "cosine":
         queries, passages = F.normalize(queries, dim=-1), F.normalize(passages, dim=-1)
@@ -28,7 +31,7 @@ def kl_divergence(
     temperature: float,
     teacher_temperature: float = 1.0,
 ) -> Tensor:
-    """Return KL(teacher || student) over each query's candidates, averaged over queries."""
+    """Return KL(teacher || student) over each query's candidates, averaged over queries, ()."""
     student = score_candidates(queries, passages, similarity=similarity, temperature=temperature)
     log_q = F.log_softmax(student, dim=-1)
     log_p = F.log_softmax(teacher.float() / teacher_temperature, dim=-1)
@@ -44,7 +47,10 @@ def margin_mse(
     temperature: float,
     teacher_temperature: float = 1.0,
 ) -> Tensor:
-    """Return the mean squared error of the margins between positive and negatives (Hofstätter 2020, Eq. 6); 0 without negatives."""
+    """Return Margin-MSE, (): the mean squared error of the margins between positive and negatives; 0 without negatives.
+
+    Source: Hofstätter et al. 2020, Eq. 6.
+    """
     student = score_candidates(queries, passages, similarity=similarity, temperature=temperature)
     teacher = teacher.float() / teacher_temperature
     errors = (student[:, :1] - student[:, 1:]) - (teacher[:, :1] - teacher[:, 1:])  # (B, n - 1)

@@ -1,4 +1,4 @@
-"""Cross-entropy over a vocabulary, without the logits of all tokens at once."""
+"""Cross-entropy over a vocabulary, with and without all logits in memory."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 IGNORE_INDEX = -100
-_CHUNK_VALUES = 1 << 24  # logits of a chunk: 64 MiB in float32, 549 tokens of BERT's vocabulary
+_CHUNK_LOGITS = 1 << 24  # logits in memory at once: 64 MiB in float32, or 549 tokens with BERT's vocabulary
 
 
 def cross_entropy_sum(logits: Tensor, labels: Tensor, *, smoothing: float = 0.0) -> Tensor:
-    """Return -log p(label), summed over all labeled positions, (), in float32.
+    """Return the sum of the cross-entropies of all labeled tokens, (), in float32.
 
-    logits: (texts, tokens, vocabulary); labels: (texts, tokens), IGNORE_INDEX on padding
-    smoothing: share e of a label's probability that is spread over the V words of the vocabulary:
-    (1 - e) * -log p(label) + e / V * sum over words of -log p(word) (Szegedy 2016, section 7)
+    logits: (texts, tokens, vocabulary)    labels: (texts, tokens), IGNORE_INDEX at padding
+    smoothing: label smoothing e in [0, 1): (1 - e) * -log p(label) + e / V * sum over words of -log p(word), where V is
+        the size of the vocabulary (Szegedy et al. 2016, section 7)
     """
     return F.cross_entropy(
         logits.float().flatten(0, 1),  # (texts * tokens, vocabulary)
@@ -33,28 +33,28 @@ def cross_entropy_sum(logits: Tensor, labels: Tensor, *, smoothing: float = 0.0)
 def linear_cross_entropy(
     features: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, *, chunk: int | None = None
 ) -> Tensor:
-    """Return the sum over tokens of -log softmax(features W' + bias)[label], (), float32; 0 without tokens.
+    """Return the sum of the cross-entropies of a linear layer's logits, () float32; 0 without tokens.
 
-    Holds the logits of `chunk` tokens at a time: gradients are computed with the loss, so the backward pass keeps tensors of
-    the size of the inputs only. Matrix products use the precision of `features` or of autocast; the rest uses float32
-    (float64 for float64 features). On a GPU, liger-kernel does this if it is installed.
+    Only the logits of `chunk` tokens are in memory at a time. Gradients are computed together with the loss, so the
+    backward pass needs no logits. Matrix products use the precision of `features` or of autocast, everything else float32
+    (float64 for float64 features). On a GPU, liger-kernel is used if it is installed.
 
-    features: (n, E)    weight: (V, E)    bias: (V,)    labels: (n,), IGNORE_INDEX (-100) for tokens that do not count
+    features: (n, E)    weight: (V, E)    bias: (V,)    labels: (n,), IGNORE_INDEX for tokens without a label
     """
-    if features.is_cuda and (fused := _load_liger_loss()) is not None and len(features):
-        total: Tensor = fused(weight, features, labels, bias)
+    if features.is_cuda and (liger_loss := _load_liger_loss()) is not None and len(features):
+        total: Tensor = liger_loss(weight, features, labels, bias)
         return total
     if chunk is None:
-        chunk = max(1, _CHUNK_VALUES // len(weight))
-    kind = features.device.type
-    dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else features.dtype
-    with torch.autocast(kind, enabled=False):
+        chunk = max(1, _CHUNK_LOGITS // len(weight))
+    device = features.device.type
+    dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else features.dtype
+    with torch.autocast(device, enabled=False):
         return _LinearCrossEntropy.apply(features, weight, bias, labels, chunk, dtype, torch.is_grad_enabled())
 
 
 @cache
 def _load_liger_loss() -> Any:
-    """Return liger-kernel's loss; None if it is not installed."""
+    """Return the loss of liger-kernel; None if it is not installed."""
     try:
         from liger_kernel.transformers.fused_linear_cross_entropy import LigerFusedLinearCrossEntropyLoss
     except ImportError:
@@ -63,7 +63,7 @@ def _load_liger_loss() -> Any:
 
 
 class _LinearCrossEntropy(torch.autograd.Function):
-    """The loss and its gradients by chunks: with p = softmax(z), dL/dz = p - onehot(label)."""
+    """Compute the loss and its gradients chunk by chunk: dL/dlogits = softmax(logits) - onehot(label)."""
 
     @staticmethod
     def forward(
@@ -73,48 +73,48 @@ class _LinearCrossEntropy(torch.autograd.Function):
         bias: Tensor | None,
         labels: Tensor,
         chunk: int,
-        precision: torch.dtype,
-        recording: bool,
+        dtype: torch.dtype,
+        grad_enabled: bool,
     ) -> Tensor:
-        exact = torch.float64 if precision == torch.float64 else torch.float32
-        wanted = [recording and needed for needed in ctx.needs_input_grad[:3]]
-        of_features = torch.empty_like(features) if wanted[0] else None
-        of_weight = torch.zeros_like(weight, dtype=exact) if wanted[1] else None
-        of_bias = torch.zeros_like(bias, dtype=exact) if bias is not None and wanted[2] else None
-        table = weight.to(precision)
-        total = features.new_zeros((), dtype=exact)
+        accumulate_dtype = torch.float64 if dtype == torch.float64 else torch.float32
+        needs_grad = [grad_enabled and needed for needed in ctx.needs_input_grad[:3]]
+        grad_features = torch.empty_like(features) if needs_grad[0] else None
+        grad_weight = torch.zeros_like(weight, dtype=accumulate_dtype) if needs_grad[1] else None
+        grad_bias = torch.zeros_like(bias, dtype=accumulate_dtype) if bias is not None and needs_grad[2] else None
+        matrix = weight.to(dtype)
+        total = features.new_zeros((), dtype=accumulate_dtype)
         for begin in range(0, len(features), chunk):
-            rows = features[begin : begin + chunk].to(precision)  # (c, E)
-            logits = F.linear(rows, table).to(exact)  # (c, V)
+            rows = features[begin : begin + chunk].to(dtype)  # (c, E)
+            logits = F.linear(rows, matrix).to(accumulate_dtype)  # (c, V)
             if bias is not None:
-                logits += bias.to(exact)
-            counted = labels[begin : begin + chunk] != IGNORE_INDEX
-            right = labels[begin : begin + chunk].clamp(min=0).unsqueeze(1)  # (c, 1)
-            spread = logits.logsumexp(dim=1, keepdim=True)
-            total += ((spread - logits.gather(1, right)).squeeze(1) * counted).sum()
-            if not any(wanted):
+                logits += bias.to(accumulate_dtype)
+            is_labeled = labels[begin : begin + chunk] != IGNORE_INDEX
+            targets = labels[begin : begin + chunk].clamp(min=0).unsqueeze(1)  # (c, 1)
+            log_normalizer = logits.logsumexp(dim=1, keepdim=True)
+            total += ((log_normalizer - logits.gather(1, targets)).squeeze(1) * is_labeled).sum()
+            if not any(needs_grad):
                 continue
-            slope = logits.sub_(spread).exp_()  # (c, V), in place
-            slope.scatter_add_(1, right, slope.new_full((1, 1), -1.0).expand_as(right))
-            slope *= counted.unsqueeze(1)
-            if of_bias is not None:
-                of_bias += slope.sum(dim=0)
-            slope = slope.to(precision)
-            if of_features is not None:
-                of_features[begin : begin + chunk] = slope @ table
-            if of_weight is not None and of_weight.dtype == precision:
-                of_weight.addmm_(slope.T, rows)
-            elif of_weight is not None:
-                of_weight += slope.T @ rows
-        ctx.save_for_backward(of_features, of_weight, of_bias)
+            grad_logits = logits.sub_(log_normalizer).exp_()  # (c, V), in place
+            grad_logits.scatter_add_(1, targets, grad_logits.new_full((1, 1), -1.0).expand_as(targets))
+            grad_logits *= is_labeled.unsqueeze(1)
+            if grad_bias is not None:
+                grad_bias += grad_logits.sum(dim=0)
+            grad_logits = grad_logits.to(dtype)
+            if grad_features is not None:
+                grad_features[begin : begin + chunk] = grad_logits @ matrix
+            if grad_weight is not None and grad_weight.dtype == dtype:
+                grad_weight.addmm_(grad_logits.T, rows)
+            elif grad_weight is not None:
+                grad_weight += grad_logits.T @ rows
+        ctx.save_for_backward(grad_features, grad_weight, grad_bias)
         ctx.dtypes = (features.dtype, weight.dtype, bias.dtype if bias is not None else None)
         return total
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         gradients = [
-            None if gradient is None else (gradient * slope).to(dtype)
+            None if gradient is None else (gradient * grad_output).to(dtype)
             for gradient, dtype in zip(ctx.saved_tensors, ctx.dtypes, strict=True)
         ]
         return (*gradients, None, None, None, None)

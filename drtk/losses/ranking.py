@@ -1,6 +1,6 @@
-"""Losses of re-rankers over the passages of one query, of query re-rankers and of term weights, in float32.
+"""Losses of passage re-rankers, query re-rankers and term weighting models, in float32.
 
-logits: (queries, n), the positive in column 0 unless there are labels; other queries' passages are no negatives
+logits: (queries, n), the scores of each query's own passages; the positive is in column 0 unless there are labels
 """
 
 from __future__ import annotations
@@ -13,15 +13,18 @@ from torch import Tensor
 
 
 def listwise_cross_entropy(logits: Tensor) -> Tensor:
-    """Return -log softmax of the positive among its query's passages, averaged over queries, () (docs/methods/re-ranker.md)."""
+    """Return the cross-entropy of the positive among its query's passages, averaged over queries, ().
+
+    Source: docs/methods/re-ranker.md.
+    """
     return -F.log_softmax(logits.float(), dim=-1)[:, 0].mean()
 
 
 def r_drop_losses(first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the cross-entropy of two passes with different dropout, and their divergence (R-Drop, Liang 2021).
+    """Return the cross-entropy of two forward passes with different dropout, and their divergence, () each.
 
-    With p = softmax(first), q = softmax(second): 0.5 CE(p) + 0.5 CE(q), and 0.5 (KL(p || q) + KL(q || p)); both averaged
-    over queries, (). SimLM's loss is their sum.
+    With p = softmax(first), q = softmax(second): 0.5 CE(p) + 0.5 CE(q), and 0.5 (KL(p || q) + KL(q || p)), averaged over
+    queries. SimLM minimizes their sum. Source: R-Drop (Liang et al. 2021).
     """
     log_p, log_q = F.log_softmax(first.float(), dim=-1), F.log_softmax(second.float(), dim=-1)
     cross_entropy = -0.5 * (log_p[:, 0] + log_q[:, 0]).mean()
@@ -30,9 +33,9 @@ def r_drop_losses(first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def select_hardest(logits: Tensor, keep: int) -> Tensor:
-    """Return the columns of the positive and of the best scored negatives of each query, (queries, min(keep, n)), best first.
+    """Return the columns of the positive and of the highest-scored negatives, (queries, min(keep, n)).
 
-    keep: at least 1
+    The positive comes first, then the negatives in descending order of their scores. keep: passages per query, at least 1
     """
     keep = min(keep, logits.shape[1])
     best = logits[:, 1:].topk(keep - 1, dim=-1).indices + 1
@@ -40,17 +43,18 @@ def select_hardest(logits: Tensor, keep: int) -> Tensor:
 
 
 def binary_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
-    """Return the binary cross-entropy of relevance, averaged over pairs, () (docs/methods/passage-reranking.md).
+    """Return the binary cross-entropy, averaged over query-passage pairs, (); source: docs/methods/passage-reranking.md.
 
-    logits: (pairs,)    labels: (pairs,), 1 or 0
+    logits: (pairs,)    labels: (pairs,), 1 for relevant, 0 otherwise
     """
     return F.binary_cross_entropy_with_logits(logits.float(), labels.float())
 
 
 def multi_positive_cross_entropy(logits: Tensor, labels: Tensor, present: Tensor) -> Tensor:
-    """Return the cross-entropy with several positives, -sum y / sum(y) log softmax, averaged over queries, () (docs/methods/hlatr.md).
+    """Return the cross-entropy with several positives, -sum of y / sum(y) * log softmax, averaged over queries, ().
 
-    labels: (queries, n)    present: (queries, n), False at padding, which leaves the softmax
+    labels: (queries, n), the relevance y    present: (queries, n), False at padding, which is excluded from the softmax
+    Source: docs/methods/hlatr.md.
     """
     log_p = F.log_softmax(logits.float().masked_fill(~present, float("-inf")), dim=-1)
     share = labels.float() / labels.float().sum(dim=-1, keepdim=True)
@@ -66,48 +70,50 @@ def pairwise_margin_loss(
     weight: Literal["offset", "sum"] = "offset",
     skip_ties: bool = True,
 ) -> Tensor:
-    """Return the hinge loss of all pairs of a question's expansions, averaged over questions, (); 0 without pairs (docs/methods/ear.md).
+    """Return the pairwise hinge loss over each question's expansions, averaged over questions, (); 0 without pairs.
 
-    With expansions sorted by rank, stably, pair i < j has the hinge max(0, M_i - M_j + alpha (r_j - r_i)): LOWER scores are
-    better, by a margin that grows with the difference of ranks (EAR: Chuang's thesis, section 3.3.1).
-    scores: (questions, n)    ranks: (questions, n), from 1    present: (questions, n), False at padding
-    weight: "sum" of the hinges (as printed), or "offset": their mean for each j - i that has a pair, then the mean of these
-            means (as released)
-    skip_ties: leave out pairs of equal rank, whose order is arbitrary (the released code keeps them)
+    Expansions are sorted by rank. For i < j the hinge is max(0, M_i - M_j + alpha (r_j - r_i)), so the better-ranked
+    expansion i must have the LOWER score, by a margin that grows with the rank difference.
+    scores: (questions, n), M    ranks: (questions, n), r, from 1    present: (questions, n), False at padding
+    weight: "sum" adds all hinges (as in the paper); "offset" averages them for each j - i, then averages these means (as in
+        the released code)
+    skip_ties: ignore pairs of equal rank, whose order is arbitrary (the released code uses them)
+    Source: EAR (Chuang's thesis, section 3.3.1); docs/methods/ear.md.
     """
     last = torch.iinfo(torch.long).max
     order = ranks.long().masked_fill(~present, last).argsort(dim=-1, stable=True)  # (questions, n), padding last
-    score, rank, there = scores.float().gather(-1, order), ranks.gather(-1, order), present.gather(-1, order)
+    score, rank, is_present = scores.float().gather(-1, order), ranks.gather(-1, order), present.gather(-1, order)
     n = score.shape[-1]
-    apart = (rank.unsqueeze(-2) - rank.unsqueeze(-1)).float()  # (questions, i, j): r_j - r_i
-    hinge = (score.unsqueeze(-1) - score.unsqueeze(-2) + alpha * apart).clamp_min(0)  # (questions, i, j)
-    places = torch.arange(n, device=score.device)
-    offset = places.unsqueeze(0) - places.unsqueeze(1)  # (i, j): j - i
-    counted = there.unsqueeze(-1) & there.unsqueeze(-2) & (offset > 0)
+    rank_difference = (rank.unsqueeze(-2) - rank.unsqueeze(-1)).float()  # (questions, i, j): r_j - r_i
+    hinge = (score.unsqueeze(-1) - score.unsqueeze(-2) + alpha * rank_difference).clamp_min(0)  # (questions, i, j)
+    positions = torch.arange(n, device=score.device)
+    offset = positions.unsqueeze(0) - positions.unsqueeze(1)  # (i, j): j - i
+    is_pair = is_present.unsqueeze(-1) & is_present.unsqueeze(-2) & (offset > 0)
     if skip_ties:
-        counted = counted & (apart > 0)
-    hinge = hinge * counted
+        is_pair = is_pair & (rank_difference > 0)
+    hinge = hinge * is_pair
     if weight == "sum":
         return hinge.sum(dim=(-1, -2)).mean()
     bins = offset.clamp_min(0).flatten().expand(len(score), -1)  # (questions, n * n)
-    empty = torch.zeros_like(score)
-    sums = empty.scatter_add(-1, bins, hinge.flatten(1))  # (questions, n), by offset
-    pairs = empty.scatter_add(-1, bins, counted.flatten(1).float())
-    means = sums / pairs.clamp_min(1)
-    return (means.sum(dim=-1) / (pairs > 0).sum(dim=-1).clamp_min(1)).mean()
+    zeros = torch.zeros_like(score)
+    sums = zeros.scatter_add(-1, bins, hinge.flatten(1))  # (questions, n), by offset
+    num_pairs = zeros.scatter_add(-1, bins, is_pair.flatten(1).float())
+    means = sums / num_pairs.clamp_min(1)
+    return (means.sum(dim=-1) / (num_pairs > 0).sum(dim=-1).clamp_min(1)).mean()
 
 
 def term_recall_loss(weights: Tensor, recall: Tensor, first: Tensor) -> Tensor:
-    """Return the mean squared error over the first pieces of words, (); 0 without any (DeepCT).
+    """Return DeepCT's mean squared error over words, (); 0 without words.
 
-    weights, recall: (passages, tokens), the prediction, and the share of the passage's queries that contain the word
-    first: (passages, tokens), 1 at the first piece of a word, 0 elsewhere
+    weights: (passages, tokens), the predictions
+    recall: (passages, tokens), the share of the passage's queries that contain the word
+    first: (passages, tokens), 1 at the first word piece of a word, 0 elsewhere
     """
     first = first.float()
     return ((weights.float() - recall.float()).square() * first).sum() / first.sum().clamp(min=1)
 
 
 def pairwise_softmax_loss(positive: Tensor, negative: Tensor) -> Tensor:
-    """Return -log softmax of the positive of each pair, averaged over pairs, () (DeepImpact). Both: (pairs,)"""
+    """Return DeepImpact's cross-entropy of the positive in each pair of scores, averaged over pairs, (). Both: (pairs,)"""
     scores = torch.stack([positive.float(), negative.float()], dim=1)  # (pairs, 2)
     return F.cross_entropy(scores, torch.zeros(len(scores), dtype=torch.long, device=scores.device))

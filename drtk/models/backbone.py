@@ -1,4 +1,4 @@
-"""One interface to the parts of BERT-like encoders: embeddings, layers, masks, and new layers of the same kind."""
+"""A common interface to the embeddings, layers and attention masks of BERT-like encoders."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ FAMILIES = ("bert", "roberta", "xlm-roberta", "electra", "distilbert", "modernbe
 
 
 def build_token_type_inputs(backbone: Any, types: Tensor | None) -> dict[str, Tensor]:
-    """Return {"token_type_ids": types} for a model with several token types, otherwise {}."""
+    """Return the keyword argument {"token_type_ids": types} if the model has several token types, otherwise {}."""
     has_types = getattr(backbone.config, "type_vocab_size", 0) > 1
     return {"token_type_ids": types} if has_types and types is not None else {}
 
 
 class BackboneAdapter:
-    """Run an encoder layer by layer.
+    """Run an encoder layer by layer, and create new layers of the same type.
 
-    It has no parameters and is no module, so that a module with an adapter does not own the encoder.
-    Raises MismatchError for a family that is not in FAMILIES.
+    It is not an nn.Module, so a module that holds an adapter does not register the encoder's parameters.
+    Raises MismatchError for a model type that is not in FAMILIES.
     """
 
     def __init__(self, backbone: nn.Module) -> None:
@@ -36,11 +36,11 @@ class BackboneAdapter:
         if self.family not in FAMILIES:
             raise MismatchError(f"cannot pre-train an encoder of type {self.family}; supported: {', '.join(FAMILIES)}")
         self.hidden_size = int(config.hidden_size)
-        self.has_positions = self.family != "modernbert"  # which rotates queries and keys instead of adding vectors
+        self.has_positions = self.family != "modernbert"  # ModernBERT uses rotary embeddings
 
     @property
     def layers(self) -> nn.ModuleList:
-        """The encoder's own layers, first to last."""
+        """The encoder's layers, first to last."""
         path = {"distilbert": "transformer.layer", "modernbert": "layers"}.get(self.family, "encoder.layer")
         layers: nn.ModuleList = self.backbone.get_submodule(path)
         return layers
@@ -51,76 +51,77 @@ class BackboneAdapter:
         return len(self.layers)
 
     def embed(self, ids: Tensor, types: Tensor | None = None) -> Tensor:
-        """Return the input of the first layer, (B, L, H). ids, types: (B, L); without types all are 0"""
+        """Return the input of the first layer, (B, L, H). ids, types: (B, L); None: all token types are 0"""
         return self._project(self.backbone.embeddings(input_ids=ids, **build_token_type_inputs(self.backbone, types)))
 
     def embed_words(self, ids: Tensor) -> Tensor:
-        """Return the word embeddings of ids (B, L) without positions, (B, L, H)."""
+        """Return the word embeddings without positions, (B, L, H). ids: (B, L)"""
         return self._project(self.backbone.get_input_embeddings()(ids), bias=False)
 
     def embed_positions(self, length: int) -> Tensor:
-        """Return the embeddings of the first `length` positions, (length, H).
+        """Return the position embeddings of the first `length` positions, (length, H).
 
-        Raises MismatchError if there are fewer, or none.
+        Raises MismatchError if the encoder has fewer, or no position embeddings.
         """
         if not self.has_positions:
-            raise MismatchError(f"an encoder of type {self.family} has no position vectors")
+            raise MismatchError(f"an encoder of type {self.family} has no position embeddings")
         table = self.backbone.embeddings.position_embeddings.weight
-        # RoBERTa numbers positions from the one after the id of its padding token.
+        # RoBERTa's first position is the one after the id of its padding token
         begin = self.config.pad_token_id + 1 if self.family in ("roberta", "xlm-roberta") else 0
         if begin + length > len(table):
             raise MismatchError(f"the encoder has {len(table) - begin} positions; {length} were requested")
         return self._project(table[begin : begin + length], bias=False)
 
     def _project(self, vectors: Tensor, *, bias: bool = True) -> Tensor:
-        """Project ELECTRA's embeddings to the hidden size; other families need no projection."""
+        """Project embeddings to the hidden size, which only ELECTRA needs."""
         projection = getattr(self.backbone, "embeddings_project", None)
         if projection is None:
             return vectors
         return projection(vectors) if bias else F.linear(vectors, projection.weight)
 
     def build_attention_mask(self, attention: Tensor) -> Any:
-        """Return the attention mask that the layers take.
+        """Return the attention mask in the form that the layers expect.
 
-        attention: (B, L), 1 at tokens and 0 at padding; or (B, L, L), True if the row attends to the column. Each row must
-        attend to a position. Raises MismatchError if the attention implementation does not support a mask per row.
+        attention: (B, L), 1 at tokens and 0 at padding; or (B, L, L) bool, True if the row's token attends to the column's.
+            Each token must attend to at least one position.
+        Raises MismatchError if the attention implementation does not support a (B, L, L) mask.
         """
         if attention.dim() == 3:
             return self._build_row_mask(attention.bool())
         from transformers.masking_utils import create_bidirectional_mask, create_bidirectional_sliding_window_mask
 
         like = torch.empty((*attention.shape, 0), dtype=self.backbone.dtype, device=attention.device)
-        given: dict[str, Any] = {"config": self.config, "inputs_embeds": like, "attention_mask": attention}
+        arguments: dict[str, Any] = {"config": self.config, "inputs_embeds": like, "attention_mask": attention}
         if self.family != "modernbert":
-            return create_bidirectional_mask(**given)
+            return create_bidirectional_mask(**arguments)
         return {
-            "full_attention": create_bidirectional_mask(**given),
-            "sliding_attention": create_bidirectional_sliding_window_mask(**given),
+            "full_attention": create_bidirectional_mask(**arguments),
+            "sliding_attention": create_bidirectional_sliding_window_mask(**arguments),
         }
 
-    def _build_row_mask(self, seen: Tensor) -> Any:
-        """(B, L, L) to (B, 1, L, L): booleans for sdpa, numbers added to the scores for eager attention."""
-        kind = self.config._attn_implementation
-        if kind not in ("sdpa", "eager"):
-            raise MismatchError(f"{kind} attention has no mask per row; load the encoder with sdpa")
+    def _build_row_mask(self, visible: Tensor) -> Any:
+        """Convert (B, L, L) bool to (B, 1, L, L): bool for sdpa, additive scores for eager attention."""
+        implementation = self.config._attn_implementation
+        if implementation not in ("sdpa", "eager"):
+            raise MismatchError(f"{implementation} attention has no mask per row; load the encoder with sdpa")
 
-        def convert(seen: Tensor) -> Tensor:
-            if kind == "sdpa":
-                return seen
+        def convert(visible: Tensor) -> Tensor:
+            if implementation == "sdpa":
+                return visible
             lowest = torch.finfo(self.backbone.dtype).min
-            return torch.zeros_like(seen, dtype=self.backbone.dtype).masked_fill(~seen, lowest)
+            return torch.zeros_like(visible, dtype=self.backbone.dtype).masked_fill(~visible, lowest)
 
-        seen = seen.unsqueeze(1)
+        visible = visible.unsqueeze(1)
         if self.family != "modernbert":
-            return convert(seen)
-        position = torch.arange(seen.shape[-1], device=seen.device)
-        near = (position.unsqueeze(0) - position.unsqueeze(1)).abs() <= self.config.sliding_window
-        return {"full_attention": convert(seen), "sliding_attention": convert(seen & near)}
+            return convert(visible)
+        position = torch.arange(visible.shape[-1], device=visible.device)
+        in_window = (position.unsqueeze(0) - position.unsqueeze(1)).abs() <= self.config.sliding_window
+        return {"full_attention": convert(visible), "sliding_attention": convert(visible & in_window)}
 
     def run_layers(self, layers: Iterable[nn.Module], hidden: Tensor, mask: Any) -> list[Tensor]:
-        """Return the states after each of `layers`, which are of this encoder's kind, (B, L, H) each.
+        """Return the hidden states after each of the layers, (B, L, H) each.
 
-        hidden: (B, L, H)    mask: from `build_attention_mask`
+        layers: of this encoder's type    hidden: (B, L, H), the input    mask: from `build_attention_mask`
         """
         states = []
         rotations: dict[str, tuple[Tensor, Tensor]] = {}
@@ -137,13 +138,13 @@ class BackboneAdapter:
         return states
 
     def apply_final_norm(self, hidden: Tensor) -> Tensor:
-        """Apply the encoder's final norm, if it has one, to the last states, (B, L, H)."""
+        """Return the last hidden states after the encoder's final norm, if it has one, (B, L, H)."""
         return self.backbone.final_norm(hidden) if self.family == "modernbert" else hidden
 
     def encode(self, ids: Tensor, attention: Tensor, types: Tensor | None = None) -> list[Tensor]:
-        """Return the embeddings and the states after each layer, 1 + depth tensors (B, L, H), as `output_hidden_states` does.
+        """Return the embeddings and the hidden states after each layer, 1 + depth tensors of (B, L, H).
 
-        ids, attention, types: (B, L)
+        The same as `output_hidden_states=True` of transformers. ids, attention, types: (B, L)
         """
         hidden = self.embed(ids, types)
         states = [hidden, *self.run_layers(self.layers, hidden, self.build_attention_mask(attention))]
@@ -151,9 +152,9 @@ class BackboneAdapter:
         return states
 
     def create_layers(self, count: int, init: str = "random") -> nn.ModuleList:
-        """Return new layers of this encoder's kind.
+        """Return `count` new layers of this encoder's type.
 
-        init: "random", initialized as the configuration says (normal, .02) with torch's generator, or "copy" of the last layers
+        init: "random" (the initialization of the model class) or "copy" (copies of the encoder's last layers)
         Raises MismatchError if there are fewer layers to copy.
         """
         if init == "copy":
@@ -167,13 +168,13 @@ class BackboneAdapter:
         return layers.to(self.backbone.dtype)
 
     def _create_layer(self) -> nn.Module:
-        kind: Any = type(self.layers[-1])
+        layer_class: Any = type(self.layers[-1])
         if self.family == "distilbert":
-            return kind(self.config)
+            return layer_class(self.config)
         if self.family != "modernbert":
-            return kind(self.config, layer_idx=0)
-        # ModernBERT's layer 0 has no norm before attention, so this one is layer 1; it uses full attention.
+            return layer_class(self.config, layer_idx=0)
+        # ModernBERT's layer 0 has no norm before attention, so create layer 1, with full attention
         config = deepcopy(self.config)
-        wide = "full_attention" if "full_attention" in config.layer_types else config.layer_types[-1]
-        config.layer_types = [wide] * self.depth
-        return kind(config, layer_idx=min(1, self.depth - 1))
+        attention = "full_attention" if "full_attention" in config.layer_types else config.layer_types[-1]
+        config.layer_types = [attention] * self.depth
+        return layer_class(config, layer_idx=min(1, self.depth - 1))

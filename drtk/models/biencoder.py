@@ -14,16 +14,16 @@ from torch import Tensor, nn
 from drtk.errors import MismatchError
 from drtk.models.checkpoint import TextEncoder, load_encoder, save_encoder
 from drtk.models.encoder import Encoder, run_by_length
-from drtk.models.model_folder import locate, resolve_tower_folder, write_pair_layout
+from drtk.models.model_folder import locate, resolve_tower_folder, write_untied_layout
 from drtk.text.batching import group_by_length
 
 
 class BiEncoder(nn.Module):
-    """Encode queries and passages; with `query` None both use one encoder.
+    """Encode queries and passages with two encoders, or with one if `query` is None.
 
-    prompt_lengths: tokens of queries and of passages that pooling leaves out
-    group_overhead: encode texts in groups of similar length to save padding; the cost of another group, in tokens. None: all at
-                    once
+    prompt_lengths: number of prompt tokens of (queries, passages) that pooling excludes
+    group_overhead: encode texts in groups of similar length to save padding; the cost of one more group, in tokens.
+        None: encode all texts together
     """
 
     def __init__(
@@ -48,14 +48,17 @@ class BiEncoder(nn.Module):
         query_token_type_ids: Tensor | None = None,
         passage_token_type_ids: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """Return the vectors of the queries and of the passages, (texts, dimension), float32. Each input: (texts, tokens)"""
+        """Return the vectors of the queries and of the passages, (texts, dimension) float32. Each input: (texts, tokens)"""
         return (
             self.encode("query", query_input_ids, query_attention_mask, query_token_type_ids),
             self.encode("passage", passage_input_ids, passage_attention_mask, passage_token_type_ids),
         )
 
     def encode(self, role: str, ids: Tensor, mask: Tensor, types: Tensor | None = None) -> Tensor:
-        """Return the vectors of the texts of a role, (texts, dimension), float32. Each input: (texts, tokens)"""
+        """Return the vectors of texts, (texts, dimension) float32.
+
+        role: "query" or "passage"    ids, mask, types: (texts, tokens)
+        """
         is_query = role == "query"
         encoder = self.query if is_query and self.query is not None else self.passage
         inputs = {"input_ids": ids, "attention_mask": mask} | ({} if types is None else {"token_type_ids": types})
@@ -70,10 +73,10 @@ class BiEncoder(nn.Module):
 
 
 def load_towers(model: str, *, overrides: Mapping[str, Any], untied: bool) -> dict[str, TextEncoder]:
-    """Load the encoders to start training from: {"passage"}, or with `untied` {"query", "passage"}.
+    """Load the encoders to start training from, by role: {"passage"} if shared, otherwise {"query", "passage"}.
 
-    A folder with one encoder is used for both roles, copied if `untied`; one with two stays untied.
-    Raises MismatchError if the vectors of two encoders differ in width.
+    untied: train two encoders; a single encoder is copied. A folder with two encoders is always untied.
+    Raises MismatchError if the vectors of the two encoders have different dimensions.
     """
     folder = locate(model)
     paths = {role: resolve_tower_folder(folder, role) for role in ("query", "passage")}
@@ -82,7 +85,7 @@ def load_towers(model: str, *, overrides: Mapping[str, Any], untied: bool) -> di
         query = load_encoder(paths["query"], overrides=overrides, strict=False)
         if query.encoder.dimension != passage.encoder.dimension:
             raise MismatchError(
-                f"{folder}: its towers differ in width: {query.encoder.dimension} and {passage.encoder.dimension}"
+                f"{folder}: its query and passage vectors have different dimensions: {query.encoder.dimension} and {passage.encoder.dimension}"
             )
         return {"query": query, "passage": passage}
     if not untied:
@@ -92,10 +95,13 @@ def load_towers(model: str, *, overrides: Mapping[str, Any], untied: bool) -> di
 
 
 def save_towers(towers: Mapping[str, TextEncoder], folder: Path) -> None:
-    """Write one model folder, or one with subfolders `query` and `passage`; sentence-transformers loads both kinds."""
+    """Write a model folder; untied encoders go into its subfolders `query` and `passage`.
+
+    SentenceTransformer loads either.
+    """
     if len(towers) == 1:
         save_encoder(next(iter(towers.values())), folder)
         return
     for role, model in towers.items():
         save_encoder(model, folder / role)
-    write_pair_layout(folder, towers["passage"].encoding)
+    write_untied_layout(folder, towers["passage"].encoding)

@@ -38,34 +38,34 @@ _TOKENIZER_FILES = [
     "merges.txt",
     "*.model",
 ]
-DEFAULT_MAX_LENGTH = 512  # tokens, if neither the folder nor its tokenizer says
+DEFAULT_MAX_LENGTH = 512  # tokens, for models and tokenizers without a limit
 _BATCH_TOKENS = 1 << 14
 
 
 @dataclass
 class TextEncoder:
-    """An encoder with its tokenizer and its encoding."""
+    """An encoder with its tokenizer and encoding configuration."""
 
     encoder: Encoder
     tokenizer: Any
     encoding: EncodingConfig
 
     def get_tokenizer(self, role: Role) -> TextTokenizer:
-        """Return the tokenization of texts of `role`."""
+        """Return the tokenizer for the texts of a role, with its prompt and maximum length."""
         return TextTokenizer(
             self.tokenizer,
-            prompt=self.encoding.prompt(role),
-            max_length=self.encoding.length(role),
+            prompt=self.encoding.get_prompt(role),
+            max_length=self.encoding.get_max_length(role),
             title=self.encoding.title,
             with_types="token_type_ids" in self.tokenizer.model_input_names,
         )
 
     def prompt_length(self, role: Role) -> int:
-        """Return the tokens that pooling leaves out: the prompt and special tokens before it, if the encoding excludes them."""
-        prompt = self.encoding.prompt(role)
+        """Return the number of tokens that pooling excludes: the prompt with the special tokens before it, or 0."""
+        prompt = self.encoding.get_prompt(role)
         if self.encoding.include_prompt or not prompt:
             return 0
-        ids = self.tokenizer(prompt, truncation=True, max_length=self.encoding.length(role))["input_ids"]
+        ids = self.tokenizer(prompt, truncation=True, max_length=self.encoding.get_max_length(role))["input_ids"]
         return len(ids) - (ids[-1] in self.tokenizer.all_special_ids)
 
 
@@ -74,9 +74,10 @@ def load_encoder(
 ) -> TextEncoder:
     """Load the text encoder of a model folder in float32 on the CPU, in evaluation mode.
 
-    overrides: entries of the encoding to replace; with `strict`, those that contradict a model trained by drtk are rejected
-    weights: False builds the backbone without weights (on the meta device)
-    Raises MismatchError for a folder that is no encoder or contradicts an override, DrtkError for a damaged one.
+    overrides: fields of its EncodingConfig to replace; None values are ignored
+    strict: reject overrides that contradict a model trained by drtk
+    weights: False builds the backbone without weights, on the meta device
+    Raises MismatchError for a folder without an encoder or a contradicting override, DrtkError for a damaged folder.
     """
     from transformers import AutoModel, AutoModelForTextEncoding
 
@@ -91,43 +92,46 @@ def load_encoder(
                 backbone = loader.from_config(config, dtype=torch.float32)
         tokenizer = load_tokenizer(layout.backbone, config)
         dense = [_load_dense(path) for path in layout.dense]
-    longest = get_max_length(tokenizer, config)
+    max_length = get_max_length(tokenizer, config)
     encoding = replace(
         layout.encoding,
-        query_length=layout.encoding.query_length or longest,
-        passage_length=layout.encoding.passage_length or longest,
+        query_length=layout.encoding.query_length or max_length,
+        passage_length=layout.encoding.passage_length or max_length,
     ).override(overrides or {}, strict=strict and layout.strict, folder=str(folder))
     encoding.check_pooling(POOLINGS)
     positions = getattr(config, "max_position_embeddings", None) or 0
-    absolute = config.model_type in ("bert", "roberta", "xlm-roberta", "mpnet", "electra", "distilbert")
-    if absolute and 0 < positions < (length := max(encoding.query_length, encoding.passage_length)):
+    has_absolute_positions = config.model_type in ("bert", "roberta", "xlm-roberta", "mpnet", "electra", "distilbert")
+    if has_absolute_positions and 0 < positions < (length := max(encoding.query_length, encoding.passage_length)):
         raise MismatchError(f"{folder}: reads at most {positions} tokens; {length} were requested")
     if encoding.title == "sep" and not tokenizer.sep_token:
-        raise MismatchError(f"{folder}: its tokenizer has no separator token to put after a title")
+        raise MismatchError(f"{folder}: its tokenizer has no separator token, which `title` sep needs")
     if encoding.lowercase:
         add_lowercasing(tokenizer)
     encoder = Encoder(
         backbone, pooling=encoding.pooling, dense=dense, normalize=encoding.normalize, truncate=encoding.truncate
     )
-    if dense and dense[0].linear.in_features != encoder.hidden * len(encoding.pooling):
+    if dense and dense[0].linear.in_features != encoder.hidden_size * len(encoding.pooling):
         raise MismatchError(f"{folder}: its Dense module does not fit the pooling {'+'.join(encoding.pooling)}")
     return TextEncoder(encoder.eval(), tokenizer, encoding)
 
 
 def get_max_length(tokenizer: Any, config: Any) -> int:
-    """Return the longest input in tokens, as sentence-transformers does: the tokenizer's limit, at most the positions."""
-    longest = tokenizer.model_max_length
-    if not isinstance(longest, int | float):
+    """Return the maximum input length in tokens: the tokenizer's limit, at most the number of positions.
+
+    The same as in sentence-transformers.
+    """
+    max_length = tokenizer.model_max_length
+    if not isinstance(max_length, int | float):
         raise MismatchError(
             f"{tokenizer.name_or_path}/tokenizer_config.json: 'model_max_length' must be a number; restore the file"
         )
     positions = getattr(config, "max_position_embeddings", None)
-    longest = min(longest, positions) if positions and positions > 0 else longest
-    return int(longest) if longest < 10**9 else DEFAULT_MAX_LENGTH
+    max_length = min(max_length, positions) if positions and positions > 0 else max_length
+    return int(max_length) if max_length < 10**9 else DEFAULT_MAX_LENGTH
 
 
 def add_lowercasing(tokenizer: Any) -> None:
-    """Make a tokenizer lowercase texts first."""
+    """Make a tokenizer lowercase its input."""
     from tokenizers.normalizers import Lowercase, Sequence
 
     backend = tokenizer.backend_tokenizer
@@ -143,7 +147,9 @@ def _load_dense(path: Path) -> Dense:
     config = read_object(path / "config.json", in_features=int, out_features=int, activation_function=str | None)
     for name in ("module_input_name", "module_output_name"):
         if config.get(name) not in (None, "sentence_embedding"):
-            raise MismatchError(f"{path}: a Dense module over {config[name]} does not compute one vector per text")
+            raise MismatchError(
+                f"{path}: a Dense module over {config[name]} is not supported; only sentence embeddings are"
+            )
     layer = Dense(config, build_activation(path, config.get("activation_function", "torch.nn.modules.activation.Tanh")))
     file = path / "model.safetensors"
     legacy = path / "pytorch_model.bin"
@@ -154,17 +160,17 @@ def _load_dense(path: Path) -> Dense:
 
 
 def build_activation(path: Path, name: str) -> nn.Module:
-    """Return the activation function that the folder `path` names. Raises MismatchError if it is not in torch.nn."""
-    kind = getattr(nn, name.rpartition(".")[2], None) if name.startswith("torch.nn.") else None
-    if not (isinstance(kind, type) and issubclass(kind, nn.Module)):
+    """Return the activation function called `name` in a module folder. Raises MismatchError if it is not in torch.nn."""
+    activation = getattr(nn, name.rpartition(".")[2], None) if name.startswith("torch.nn.") else None
+    if not (isinstance(activation, type) and issubclass(activation, nn.Module)):
         raise MismatchError(f"{path}: the activation {name} is not in torch.nn")
-    return kind()
+    return activation()
 
 
 def save_encoder(model: TextEncoder, folder: Path) -> None:
-    """Write the folder of an encoder: float32 weights as safetensors, tokenizer, and the files of `write_layout`.
+    """Write a model folder that AutoModel and SentenceTransformer load: float32 safetensors, tokenizer, configuration.
 
-    AutoModel and SentenceTransformer load it; drtk reads the encoding from `meta.json`, which the caller writes.
+    The caller writes `meta.json`, which contains the EncodingConfig.
     """
     encoder = model.encoder
     folder.mkdir(parents=True, exist_ok=True)
@@ -172,7 +178,7 @@ def save_encoder(model: TextEncoder, folder: Path) -> None:
     with silence_transformers(), report_write_errors(folder):
         encoder.backbone.save_pretrained(folder)
         save_tokenizer(model.tokenizer, folder)
-    write_layout(folder, model.encoding, hidden=encoder.hidden, dense=len(encoder.dense))
+    write_layout(folder, model.encoding, hidden=encoder.hidden_size, dense=len(encoder.dense))
     for number, layer in enumerate(encoder.dense):
         path = folder / f"{number + 2}_Dense"
         write_json(path / "config.json", layer.config)
@@ -180,7 +186,7 @@ def save_encoder(model: TextEncoder, folder: Path) -> None:
 
 
 def save_module(module: nn.Module, path: Path) -> None:
-    """Write the weights of a module as safetensors, in their present precision."""
+    """Write the weights of a module as safetensors in their current dtype."""
     from safetensors.torch import save_file
 
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -190,9 +196,9 @@ def save_module(module: nn.Module, path: Path) -> None:
 
 @contextmanager
 def report_write_errors(folder: Path) -> Iterator[None]:
-    """Turn the exceptions of safetensors and torch for a full disk into a DrtkError that names the folder.
+    """Convert the exceptions of safetensors and torch for a full disk to a DrtkError that names the folder.
 
-    Also give weights the permissions of other files, which safetensors does not do.
+    Also set the permissions of weight files by the umask, which safetensors ignores.
     """
     from safetensors import SafetensorError
 
@@ -204,16 +210,16 @@ def report_write_errors(folder: Path) -> Iterator[None]:
         if not any(name in str(error) for name in ("PytorchStreamWriter", "inline_container", "iostream error")):
             raise
         raise DrtkError(f"{folder}: cannot be written; the disk may be full") from error
-    umask = os.umask(0o077)  # it can only be read by setting it
+    umask = os.umask(0o077)  # the umask can only be read by setting it
     os.umask(umask)
     for path in folder.glob("*.safetensors"):
         path.chmod(0o666 & ~umask)
 
 
 def digest_weights(folder: Path) -> str:
-    """Return a digest of what determines the vectors of a folder: weights of backbone and Dense modules, and pooling.
+    """Return a digest of a model's weights and pooling settings.
 
-    It excludes lengths, prompts and titles, which may differ between queries and passages of one model.
+    It excludes lengths, prompts and title formats, which may differ between queries and passages of one model.
     """
     layout = read_layout(folder)
     encoding = layout.encoding
@@ -225,34 +231,34 @@ def digest_weights(folder: Path) -> str:
 
 
 def list_weight_files(path: Path) -> list[Path]:
-    """Return the files with a module's weights: safetensors, or those of older checkpoints."""
+    """Return the weight files in a folder: safetensors, or PyTorch files of older checkpoints."""
     return sorted(path.glob("*.safetensors")) or sorted(path.glob("pytorch_model*.bin"))
 
 
 def digest_config(backbone: Path) -> str:
-    """Return a digest of the configuration beside a backbone's weights."""
+    """Return a digest of the config.json in a backbone's folder."""
     return digest_file(backbone / "config.json")
 
 
 def digest_tokenizer(backbone: Path) -> str:
-    """Return a digest of the tokenizer files beside a backbone's weights."""
+    """Return a digest of the tokenizer files in a backbone's folder."""
     files = sorted(file for pattern in _TOKENIZER_FILES for file in backbone.glob(pattern))
     return hashlib.blake2b("".join(map(digest_file, files)).encode(), digest_size=16).hexdigest()
 
 
 @torch.inference_mode()
 def embed_texts(model: TextEncoder, items: Sequence[Any], *, role: Role) -> np.ndarray:
-    """Return the vectors of passages, queries or plain texts in order, (items, dimension) float32, in evaluation mode."""
+    """Return the vectors of passages, queries or strings, (items, dimension) float32, computed in evaluation mode."""
     encoder = model.encoder
     device = next(encoder.parameters()).device
     training = encoder.training
     encoder.eval()
     try:
-        tokenizing = model.get_tokenizer(role)
-        tokens = tokenizing(items)
+        tokenizer = model.get_tokenizer(role)
+        tokens = tokenizer(items)
         vectors = np.empty((len(tokens), encoder.dimension), dtype=np.float32)
         for rows in iter_batches_by_length(tokens.lengths, budget=_BATCH_TOKENS):
-            batch = tokens.pad(rows, pad=tokenizing.pad, left=tokenizing.left)
+            batch = tokens.pad(rows, pad=tokenizer.pad, left=tokenizer.left)
             inputs = {name: torch.from_numpy(values).to(device) for name, values in batch.items()}
             vectors[rows] = encoder(**inputs, prompt_length=model.prompt_length(role)).float().cpu().numpy()
     finally:
@@ -261,7 +267,7 @@ def embed_texts(model: TextEncoder, items: Sequence[Any], *, role: Role) -> np.n
 
 
 def embed_for_scoring(towers: Mapping[str, TextEncoder], items: Sequence[Any], role: Role) -> np.ndarray:
-    """Return `embed_texts` by the encoder of a role, with length 1 for a cosine model, so that inner products are scores."""
+    """Return vectors whose dot products are the model's scores, (items, dimension): normalized for a cosine model."""
     tower = towers.get(role, towers["passage"])
     vectors = embed_texts(tower, items, role=role)
     if tower.encoding.similarity == "cosine":

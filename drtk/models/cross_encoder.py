@@ -50,20 +50,21 @@ from drtk.runtime.progress import silence_transformers, warn
 from drtk.runtime.workers import read_ahead
 from drtk.text.batching import PairTokenizer, TokenizedTexts, iter_batches_by_length
 
-Pair = tuple[str, str]
 WINDOW = 16384  # pairs that `Scorer.__call__` tokenizes together
-PAIRING = "pairing"  # entry of meta.json: how a passage is formatted
+PAIRING = "pairing"  # entry of meta.json: the format of passages
 IDENTITY = "torch.nn.modules.linear.Identity"
 _CPU_TOKENS, _GPU_TOKENS = 2048, 65536
 _BOUNDS: tuple[tuple[type[nn.Module], tuple[float, float]], ...] = ((nn.Sigmoid, (0, 1)), (nn.Tanh, (-1, 1)))
-_AFTER_PADDING = ("roberta", "xlm-roberta", "camembert")  # positions begin after the id of padding
+_AFTER_PADDING = ("roberta", "xlm-roberta", "camembert")  # their first position is the one after the padding id
 
 
 @dataclass
 class CrossEncoder:
-    """A classifier with one label, its tokenizer, and the activation function of its logit.
+    """A sequence classifier with one label, its tokenizer and its activation function.
 
-    prompt: put before the first text of every pair
+    max_length: maximum length of a pair, in tokens
+    activation: applied to the logit
+    prompt: text before the first text of every pair
     """
 
     model: nn.Module
@@ -74,10 +75,10 @@ class CrossEncoder:
 
 
 def load_cross_encoder(folder: Path) -> CrossEncoder:
-    """Load a cross-encoder of sentence-transformers, old layout or new, in float32 on the CPU.
+    """Load a cross-encoder that sentence-transformers can load, in float32 on the CPU.
 
-    The activation function is a sigmoid unless the folder names another, as in sentence-transformers.
-    Raises MismatchError for a folder without the weights of a head, or with more than one label, DrtkError for a damaged one.
+    As in sentence-transformers, the activation function is a sigmoid unless the folder names another.
+    Raises MismatchError for a model without a trained head or with several labels, DrtkError for a damaged folder.
     """
     from transformers import AutoModelForSequenceClassification
 
@@ -87,13 +88,13 @@ def load_cross_encoder(folder: Path) -> CrossEncoder:
         config = load_config(path)
         names = config.architectures or ()
         if names and not any(name.endswith("ForSequenceClassification") for name in names):
-            raise MismatchError(f"{folder}: is no cross-encoder but a {names[0]}")
+            raise MismatchError(f"{folder}: is a {names[0]}; a cross-encoder is needed")
         if config.num_labels != 1:
-            raise MismatchError(f"{folder}: has {config.num_labels} labels; a model with one is needed")
+            raise MismatchError(f"{folder}: has {config.num_labels} labels; a model with one label is needed")
         model, missing = load_weights(AutoModelForSequenceClassification, path)
         if missing:  # transformers initializes them at random
             raise MismatchError(
-                f"{folder}: is no cross-encoder: it has no weights for {missing[0]}; drtk train-reranker trains one"
+                f"{folder}: is no cross-encoder: it has no weights for {missing[0]}; train one with `drtk train-reranker`"
             )
         tokenizer = load_tokenizer(path, config)
     if settings.get("do_lower_case"):
@@ -116,7 +117,7 @@ def load_cross_encoder(folder: Path) -> CrossEncoder:
 
 
 def _read_layout(folder: Path) -> tuple[Path, dict[str, Any]]:
-    """Return the folder of the weights, and the settings of sentence-transformers; {} for its old layout."""
+    """Return the folder of the weights and config_sentence_transformers.json, {} for the older layout without it."""
     if not (folder / MODULES).exists():
         if not (folder / "config.json").exists():
             raise MismatchError(f"{folder}: is no model folder: it has neither {MODULES} nor config.json")
@@ -124,14 +125,14 @@ def _read_layout(folder: Path) -> tuple[Path, dict[str, Any]]:
     shared = read_shared_config(folder)
     kind = shared.get("model_type", "SentenceTransformer")
     if kind != "CrossEncoder":
-        raise MismatchError(f"{folder}: is a {kind}; a CrossEncoder is needed; drtk train-reranker trains one")
+        raise MismatchError(f"{folder}: is a {kind}; a CrossEncoder is needed: train one with `drtk train-reranker`")
     modules = read_modules(folder)
     for module in modules[1:]:
         raise MismatchError(f"{folder / MODULES}: has a module that drtk does not support: {module['type']}")
     path = folder / modules[0]["path"]
     task = read_module_settings(path).get("transformer_task", "sequence-classification")
     if task != "sequence-classification":
-        raise MismatchError(f"{folder}: scores by {task}; a sequence classifier is needed")
+        raise MismatchError(f"{folder}: its task is {task}; a model for sequence-classification is needed")
     return path, shared
 
 
@@ -141,28 +142,29 @@ def _load_activation(path: Path, shared: dict[str, Any], config: Any) -> nn.Modu
     name = shared.get("activation_fn") or (stated.get("activation_fn") if isinstance(stated, dict) else None) or old
     try:
         return nn.Sigmoid() if name is None else build_activation(path, name)
-    except MismatchError as error:  # as sentence-transformers does for code it does not trust
-        warn(f"{error}; a sigmoid is used instead, which changes scores but not their order")
+    except MismatchError as error:  # sentence-transformers falls back to a sigmoid too
+        warn(f"{error}; using a sigmoid, which changes the scores but not their order")
         return nn.Sigmoid()
 
 
 class TokenizedPairs(NamedTuple):
-    """Tokens of each distinct pair, and for every pair the row of its tokens."""
+    """The tokens of the distinct pairs, and for every pair the row of its tokens, (pairs,)."""
 
     tokens: TokenizedTexts
     rows: np.ndarray
 
 
 class CrossEncoderScorer:
-    """Score pairs of texts with a cross-encoder; higher is better.
+    """Score pairs of texts with a cross-encoder; higher scores are better.
+
+    Equal pairs are scored once, so their scores are equal in any batch.
 
     model: a folder or hub name
-    logits: return the model's logits, without its activation function
-    batch_field: name of the setting of `settings.batch_tokens`, for the error if memory is too small
-    tokenizing: returns, given the tokenizer, a function from inputs to tokens, for models that read other inputs than pairs
-    Equal pairs are scored once, so their scores are equal whatever the batches.
-    Raises what `load_crossencoder` raises, MismatchError if `settings` exceed the longest input of the model, and for
-    a query re-ranker, whose lower scores are better.
+    logits: return logits instead of applying the activation function
+    make_tokenizer: (tokenizer of the model) -> function from inputs to Tokens, for models whose inputs are not pairs
+    batch_field: the field that sets `settings.batch_tokens`, named in the out-of-memory error
+    Raises MismatchError for a `max_length` above the model's, or a query re-ranker (its lower scores are better), and what
+    `load_cross_encoder` raises.
     """
 
     def __init__(
@@ -172,14 +174,14 @@ class CrossEncoderScorer:
         device: str = "auto",
         settings: ScoringSettings | None = None,
         logits: bool = False,
-        tokenizing: Callable[[Any], Any] | None = None,
+        make_tokenizer: Callable[[Any], Any] | None = None,
         batch_field: str = "batch_tokens",
     ) -> None:
         settings = settings or ScoringSettings()
         self.model, self._batch_field = model, batch_field
         self.device = choose_device(device)
         folder = locate(model)
-        if tokenizing is None:
+        if make_tokenizer is None:
             check_not_query_reranker(model)
         loaded = load_cross_encoder(folder)
         self._activation = nn.Identity() if logits else loaded.activation
@@ -192,64 +194,64 @@ class CrossEncoderScorer:
         self.dtype = choose_dtype(settings.precision, self.device, kind=config.model_type)
         self._model = loaded.model.to(self.device, self.dtype)
         self._budget = settings.batch_tokens or (_CPU_TOKENS if self.device.type == "cpu" else _GPU_TOKENS)
-        self._tokenizing = (
+        self._tokenizer = (
             PairTokenizer(loaded.tokenizer, max_length=self.max_length, prompt=loaded.prompt)
-            if tokenizing is None
-            else tokenizing(loaded.tokenizer)
+            if make_tokenizer is None
+            else make_tokenizer(loaded.tokenizer)
         )
 
     @property
     def bounds(self) -> tuple[float, float]:
-        """The lowest and highest possible score, given the activation function."""
+        """The lowest and highest possible score."""
         return next((bounds for kind, bounds in _BOUNDS if isinstance(self._activation, kind)), (-inf, inf))
 
     @property
     def dimension(self) -> int:
-        """Width of the vectors."""
+        """Dimension of the vectors of `scores_and_vectors`."""
         config: Any = self._model.config
         return int(config.get_text_config().hidden_size)
 
-    def __call__(self, pairs: Sequence[Pair]) -> np.ndarray:
-        """Return the scores of the pairs in order, (len(pairs),), float32."""
+    def __call__(self, pairs: Sequence[tuple[str, str]]) -> np.ndarray:
+        """Return the scores of the pairs, (pairs,) float32."""
         windows = (pairs[start : start + WINDOW] for start in range(0, len(pairs), WINDOW))
-        scores = [self.scores(tokenized) for tokenized in read_ahead(map(self.prepare, windows))]
+        scores = [self.scores(tokenized) for tokenized in read_ahead(map(self.tokenize, windows))]
         return np.concatenate(scores) if scores else np.empty(0, dtype=np.float32)
 
-    def prepare(self, pairs: Sequence[Pair]) -> TokenizedPairs:
-        """Tokenize the pairs; the longer text of a pair that is too long is truncated."""
+    def tokenize(self, pairs: Sequence[tuple[str, str]]) -> TokenizedPairs:
+        """Tokenize the pairs; the longer text of a pair that exceeds `max_length` is truncated."""
         row_of = {pair: row for row, pair in enumerate(dict.fromkeys(pairs))}
         rows = np.fromiter((row_of[pair] for pair in pairs), dtype=np.int64, count=len(pairs))
-        return TokenizedPairs(self._tokenizing(row_of), rows)
+        return TokenizedPairs(self._tokenizer(row_of), rows)
 
     def scores(self, pairs: TokenizedPairs) -> np.ndarray:
-        """Return the scores of tokenized pairs, (pairs,), float32. Raises DrtkError if one is not finite, or memory is too small."""
+        """Return the scores of tokenized pairs, (pairs,) float32. Raises DrtkError for a NaN or infinite score, or out of memory."""
         return self._run(pairs, None)
 
     def scores_and_vectors(self, pairs: TokenizedPairs) -> tuple[np.ndarray, np.ndarray]:
-        """Return the scores, (pairs,), and the last layer's vectors at the first position, (pairs, dimension), float32.
+        """Return the scores, (pairs,), and the last hidden states of the first token, (pairs, dimension), both float32.
 
-        Raises MismatchError for a model without a separate body, and what `scores` raises.
+        Raises MismatchError for a model without a base model below its head, and what `scores` raises.
         """
         if self._model.base_model is self._model:
-            raise MismatchError(f"{self.model}: has no body separate from its head, so no vectors")
+            raise MismatchError(f"{self.model}: has no base model below its head, so it has no vectors")
         vectors = torch.empty((len(pairs.tokens), self.dimension), dtype=torch.float32, device=self.device)
         return self._run(pairs, vectors), vectors.cpu().numpy()[pairs.rows]
 
     @torch.inference_mode()
     def _run(self, pairs: TokenizedPairs, vectors: Tensor | None) -> np.ndarray:
-        """Return the scores; fill `vectors` (distinct pairs, dimension) if given."""
+        """Return the scores, (pairs,); write the vectors of the distinct pairs into `vectors` if it is not None."""
         tokens, rows = pairs
         out = torch.empty(len(tokens), dtype=torch.float32, device=self.device)
         states: list[Tensor] = []
         hook = None
-        if vectors is not None:  # one pass through the model computes scores and vectors
+        if vectors is not None:  # one forward pass computes scores and vectors
             body: Any = self._model.base_model
             hook = body.register_forward_hook(lambda _module, _inputs, outputs: states.append(outputs[0]))
         try:
-            for chosen in iter_batches_by_length(tokens.lengths, budget=self._budget):
-                batch = tokens.pad(chosen, pad=self._tokenizing.pad, left=self._tokenizing.left)
+            for batch_rows in iter_batches_by_length(tokens.lengths, budget=self._budget):
+                batch = tokens.pad(batch_rows, pad=self._tokenizer.pad, left=self._tokenizer.left)
                 inputs = {name: torch.from_numpy(array).to(self.device) for name, array in batch.items()}
-                batch_rows = torch.from_numpy(chosen).to(self.device)
+                index = torch.from_numpy(batch_rows).to(self.device)
                 try:
                     logits = self._model(**inputs).logits
                 except torch.OutOfMemoryError as error:
@@ -257,11 +259,11 @@ class CrossEncoderScorer:
                         f"{self.device}: out of memory at {batch['input_ids'].size:,} tokens of pairs; "
                         f"lower `{self._batch_field}`"
                     ) from error
-                out[batch_rows] = self._activation(logits.float()).squeeze(-1)  # (batch,)
+                out[index] = self._activation(logits.float()).squeeze(-1)  # (batch,)
                 if vectors is not None:
                     hidden = states.pop()  # (batch, tokens, dimension)
                     first = inputs["attention_mask"].argmax(dim=1)  # padding may be on the left
-                    vectors[batch_rows] = hidden[torch.arange(len(hidden), device=self.device), first].float()
+                    vectors[index] = hidden[torch.arange(len(hidden), device=self.device), first].float()
         finally:
             if hook is not None:
                 hook.remove()
@@ -272,15 +274,15 @@ class CrossEncoderScorer:
 
 
 def check_not_query_reranker(model: str) -> None:
-    """Raise MismatchError for a query re-ranker: its scores are estimated ranks, lower is better."""
+    """Raise MismatchError for a query re-ranker, whose scores are estimated ranks (lower is better)."""
     if read_training_entry(locate(model), "query_reranker") is not None:
         raise MismatchError(
-            f"{model}: is a query re-ranker, whose lower scores are better; it is for drtk rerank-queries apply"
+            f"{model}: is a query re-ranker; use it with `drtk rerank-queries apply`, or a cross-encoder here"
         )
 
 
 def identify_scorer(model: str) -> dict[str, Any]:
-    """Return what identifies the cross-encoder of pair vectors: name, dimension, digests of weights, config and tokenizer."""
+    """Return the identity of a cross-encoder: name, dimension, and digests of weights, configuration and tokenizer."""
     path, _ = _read_layout(locate(model))
     digest = hashlib.blake2b(digest_size=16)
     for file in list_weight_files(path):
@@ -296,9 +298,9 @@ def identify_scorer(model: str) -> dict[str, Any]:
 
 
 class PairClassifier(nn.Module):
-    """A classifier as a function of padded pairs, for training.
+    """A sequence classifier with one label, for training.
 
-    group_tokens: score pairs in groups of similar length with at most so many tokens; None: all pairs at once
+    group_tokens: score pairs in groups of similar length of at most this many tokens, to save padding; None: all together
     """
 
     def __init__(self, classifier: nn.Module, *, group_tokens: int | None = None) -> None:
@@ -306,7 +308,7 @@ class PairClassifier(nn.Module):
         self.classifier, self.group_tokens = classifier, group_tokens
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None) -> Tensor:
-        """Return the logits, (pairs,), float32. Each input: (pairs, tokens)"""
+        """Return the logits, (pairs,) float32. Each input: (pairs, tokens)"""
         inputs = {"input_ids": input_ids, "attention_mask": attention_mask}
         inputs |= {} if token_type_ids is None else {"token_type_ids": token_type_ids}
         if self.group_tokens is None:
@@ -319,12 +321,13 @@ class PairClassifier(nn.Module):
 
 
 def init_cross_encoder(model: str, *, max_length: int | None, seed: int, default: int) -> CrossEncoder:
-    """Load the cross-encoder to start training from: an existing one, or an encoder with a new random head.
+    """Load the cross-encoder to start training from: an existing one, or an encoder with a new randomly initialized head.
 
-    model: a folder or hub name; of untied encoders, that of passages is used
-    max_length: longest pair in tokens; None: `default`, or the longest input of the model if that is less
-    Its scores are logits, and it has no prompt, whatever the folder says.
-    Raises MismatchError for a folder that is no encoder, or a length above its longest input, DrtkError for a damaged one.
+    The result has no activation function and no prompt.
+
+    model: a folder or hub name; the passage encoder of an untied bi-encoder
+    max_length: maximum length of a pair in tokens; None: `default`, or the model's maximum if that is less
+    Raises MismatchError for a folder without an encoder or a `max_length` above its maximum, DrtkError for a damaged folder.
     """
     from transformers import AutoModelForSequenceClassification
 
@@ -337,7 +340,9 @@ def init_cross_encoder(model: str, *, max_length: int | None, seed: int, default
         with report_load_errors(folder, "cannot be loaded as an encoder"), torch.random.fork_rng(devices=[]):
             settings = load_config(layout.backbone)
             if settings.is_encoder_decoder:
-                raise MismatchError(f"{folder}: is no encoder ({settings.model_type}); use a model such as BERT")
+                raise MismatchError(
+                    f"{folder}: is an encoder-decoder ({settings.model_type}); an encoder such as BERT is needed"
+                )
             torch.manual_seed(seed)
             classifier, _ = load_weights(AutoModelForSequenceClassification, layout.backbone, num_labels=1)
             tokenizer = load_tokenizer(layout.backbone, settings)
@@ -351,14 +356,14 @@ def init_cross_encoder(model: str, *, max_length: int | None, seed: int, default
     positions = max(0, int(getattr(config, "max_position_embeddings", None) or 0))
     if positions and config.model_type in _AFTER_PADDING:
         positions -= config.pad_token_id + 1
-    longest = positions or get_max_length(tokenizer, config)
-    if max_length is not None and max_length > longest:
-        raise MismatchError(f"{model}: reads at most {longest} tokens; {max_length} were requested")
-    return CrossEncoder(classifier, tokenizer, max_length or min(default, longest), nn.Identity())
+    limit = positions or get_max_length(tokenizer, config)
+    if max_length is not None and max_length > limit:
+        raise MismatchError(f"{model}: reads at most {limit} tokens; {max_length} were requested")
+    return CrossEncoder(classifier, tokenizer, max_length or min(default, limit), nn.Identity())
 
 
 def is_classifier(folder: Path) -> bool:
-    """Return whether a folder contains a classifier, whose head training keeps."""
+    """Return whether a folder contains a sequence classifier, whose head training continues with."""
     path = folder / read_modules(folder)[0]["path"] if (folder / MODULES).exists() else folder
     if not (path / "config.json").exists():
         return False
@@ -367,9 +372,9 @@ def is_classifier(folder: Path) -> bool:
 
 
 def save_cross_encoder(model: CrossEncoder, folder: Path) -> None:
-    """Write the folder of a cross-encoder, whose logits sentence-transformers' CrossEncoder computes as well.
+    """Write a model folder that sentence-transformers' CrossEncoder loads, with the logits as scores.
 
-    The caller writes how passages are formatted into `meta.json`.
+    The caller writes the format of passages into `meta.json`.
     """
     folder.mkdir(parents=True, exist_ok=True)
     classifier: Any = model.model
@@ -383,9 +388,9 @@ def save_cross_encoder(model: CrossEncoder, folder: Path) -> None:
 
 
 def resolve_title(model: str, override: str | None, *, strict: bool, default: str = "join") -> str:
-    """Return the format of passage titles of a cross-encoder: `override`, or as it was trained, or `default`.
+    """Return a cross-encoder's format of passage titles: `override`, else the format of its training, else `default`.
 
-    Raises MismatchError if `strict` and `override` contradicts the training.
+    strict: raise MismatchError if `override` contradicts the training
     """
     stated = (read_training_entry(locate(model), PAIRING) or {}).get("title")
     if strict and stated and override and override != stated:

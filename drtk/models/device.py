@@ -1,4 +1,4 @@
-"""Choose device, precision and attention implementation."""
+"""Select the device, the dtype and the attention implementation."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import torch
 
 from drtk.errors import DrtkError, MismatchError, MissingDependency, format_pip_command
 
-_HALF_OVERFLOWS = ("t5", "mt5", "umt5")  # their activations exceed the range of float16
+_FLOAT16_OVERFLOWS = ("t5", "mt5", "umt5")  # model types whose activations exceed the range of float16
 
 
 def choose_device(name: str) -> torch.device:
-    """Return the device called `name`; "auto" is the GPU if there is one. Raises DrtkError if it is not available."""
+    """Return a torch device by name; "auto" is the GPU if there is one. Raises DrtkError if it is not available."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
@@ -25,21 +25,22 @@ def choose_device(name: str) -> torch.device:
 
 
 def choose_dtype(name: str, device: torch.device, *, half: str = "float16", kind: str = "") -> torch.dtype:
-    """Return the dtype called `name`; "auto" is float32 on a CPU, `half` on a GPU.
+    """Return a torch dtype by name; "auto" is float32 on a CPU and `half` on a GPU.
 
-    kind: the type of the model; models that overflow in float16 get bfloat16
+    kind: transformers' model type; "auto" is bfloat16 for types that overflow in float16
     """
     if name == "auto":
-        name = "float32" if device.type == "cpu" else "bfloat16" if kind in _HALF_OVERFLOWS else half
+        name = "float32" if device.type == "cpu" else "bfloat16" if kind in _FLOAT16_OVERFLOWS else half
     dtype: torch.dtype = getattr(torch, name)
     return dtype
 
 
 @dataclass(frozen=True)
 class AttentionBackend:
-    """A choice of attention implementation.
+    """The attention implementation to use.
 
-    name: auto, or transformers' name of an implementation; half: whether the model computes in 16 bits
+    name: "auto", or transformers' name of an implementation
+    half: whether the model runs in a 16-bit dtype
     """
 
     name: str
@@ -47,13 +48,13 @@ class AttentionBackend:
     half: bool
 
     def check(self) -> None:
-        """Raise DrtkError if the machine or the installed packages do not support the choice."""
+        """Raise DrtkError if the device, the dtype or the installed packages do not support it."""
         if not self.name.startswith("flash"):
             return
         if self.device.type != "cuda":
-            raise DrtkError(f"`attention` {self.name}: needs a CUDA GPU; sdpa runs everywhere")
+            raise DrtkError(f"`attention` {self.name}: needs a CUDA GPU; use sdpa")
         if not self.half:
-            raise DrtkError(f"`attention` {self.name}: computes in 16 bits; use `precision` bfloat16")
+            raise DrtkError(f"`attention` {self.name}: supports 16-bit dtypes only; use `precision` bfloat16")
         if not _is_installed(self.name):
             package, command = _PACKAGES[self.name]
             raise MissingDependency(
@@ -61,16 +62,17 @@ class AttentionBackend:
             )
 
     def apply(self, backbone: Any) -> str:
-        """Set an encoder's attention implementation, before its layers are copied; return the implementation's name.
+        """Set the attention implementation of a backbone, and return its name. Call it before layers are copied.
 
-        auto: flash attention, which skips padding, if device, precision, packages and the encoder's class support it;
-        otherwise unchanged (sdpa). Raises MismatchError if the encoder does not support the choice.
+        "auto" is flash attention, which skips padding, if device, dtype, packages and model support it; otherwise the
+        implementation stays unchanged (sdpa). Raises MismatchError if the model does not support the implementation.
         """
         name = self.name
         if name == "auto":
-            quick = self.device.type == "cuda" and self.half and getattr(backbone, "_supports_flash_attn", False)
+            can_flash = self.device.type == "cuda" and self.half and getattr(backbone, "_supports_flash_attn", False)
             name = next(
-                (each for each in _PACKAGES if quick and _is_installed(each)), backbone.config._attn_implementation
+                (candidate for candidate in _PACKAGES if can_flash and _is_installed(candidate)),
+                backbone.config._attn_implementation,
             )
         try:
             backbone.set_attn_implementation(name)
@@ -78,11 +80,13 @@ class AttentionBackend:
             raise MismatchError(f"`attention` {name}: {str(error).splitlines()[0]}") from error
         actual = str(backbone.config._attn_implementation)
         if actual != name:
-            raise MismatchError(f"`attention` {name}: an encoder of type {backbone.config.model_type} has {actual}")
+            raise MismatchError(
+                f"`attention` {name}: a {backbone.config.model_type} model does not support it and uses {actual}"
+            )
         return actual
 
 
-_PACKAGES = {  # in the order of preference: the package, and how to install it if pip cannot
+_PACKAGES = {  # in order of preference: (package, how to install it if not by pip)
     "flash_attention_2": ("flash-attn", ""),
     "flash_attention_3": ("flash-attn-3", "setup.py in the folder hopper of github.com/Dao-AILab/flash-attention"),
 }

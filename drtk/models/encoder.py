@@ -10,15 +10,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-Grouping = Callable[[np.ndarray], Iterable[np.ndarray]]  # lengths (texts,) -> row numbers of groups, the longest first
+Grouping = Callable[[np.ndarray], Iterable[np.ndarray]]  # lengths (texts,) -> row indices of each group, longest first
 
 
 def run_by_length(
     run: Callable[[Mapping[str, Tensor]], Tensor], inputs: Mapping[str, Tensor], grouping: Grouping
 ) -> Tensor:
-    """Call `run` for groups of texts of similar length, to save padding; return its results, (texts, …), in order.
+    """Call `run` on groups of texts of similar length, to save padding; return the results in the original order, (texts, …).
 
-    inputs: (texts, tokens) by name, among them "attention_mask"; with padding on the left, all texts are one group
+    inputs: (texts, tokens) by name, including "attention_mask"; inputs padded on the left are not grouped
     """
     mask = inputs["attention_mask"]
     lengths = mask.sum(dim=1)
@@ -26,23 +26,23 @@ def run_by_length(
     if len(groups) < 2:
         return run(inputs)
     rows = [torch.from_numpy(group).to(mask.device) for group in groups]
-    parts = [run({name: each[chosen, : int(lengths[chosen[0]])] for name, each in inputs.items()}) for chosen in rows]
+    parts = [run({name: value[group, : int(lengths[group[0]])] for name, value in inputs.items()}) for group in rows]
     return torch.cat(parts)[torch.cat(rows).argsort()]
 
 
 def pool(hidden: Tensor, mask: Tensor, modes: tuple[str, ...], *, skip: int = 0) -> Tensor:
-    """Return one vector per text, (batch, hidden * len(modes)), float32.
+    """Pool token vectors to one vector per text, (batch, hidden size * len(modes)) float32.
 
-    hidden: (batch, tokens, hidden)    mask: (batch, tokens), 1 at tokens and 0 at padding, on either side
-    modes: names from POOLINGS, whose vectors are concatenated
-    skip: tokens at the start (a prompt) that do not count
+    hidden: (batch, tokens, hidden size)    mask: (batch, tokens), 1 at tokens, 0 at padding on either side
+    modes: names from POOLINGS; their vectors are concatenated
+    skip: number of tokens at the start (a prompt) to exclude
     """
     hidden = hidden.float()
-    counted = mask
+    included = mask
     if skip:
         position = torch.arange(mask.shape[1], device=mask.device).unsqueeze(0)
-        counted = mask * (position >= _find_first_token(mask).unsqueeze(1) + skip)
-    return torch.cat([_POOL_FUNCTIONS[mode](hidden, counted, mask) for mode in modes], dim=-1)
+        included = mask * (position >= _find_first_token(mask).unsqueeze(1) + skip)
+    return torch.cat([_POOL_FUNCTIONS[mode](hidden, included, mask) for mode in modes], dim=-1)
 
 
 def _find_first_token(mask: Tensor) -> Tensor:
@@ -53,16 +53,16 @@ def _select_tokens(hidden: Tensor, index: Tensor) -> Tensor:
     return hidden[torch.arange(len(hidden), device=hidden.device), index]
 
 
-def _pool_cls(hidden: Tensor, counted: Tensor, _: Tensor) -> Tensor:
-    return _select_tokens(hidden, _find_first_token(counted))
+def _pool_cls(hidden: Tensor, included: Tensor, _: Tensor) -> Tensor:
+    return _select_tokens(hidden, _find_first_token(included))
 
 
-def _pool_last(hidden: Tensor, counted: Tensor, _: Tensor) -> Tensor:
-    return _select_tokens(hidden, counted.shape[1] - 1 - _find_first_token(counted.flip(1)))
+def _pool_last(hidden: Tensor, included: Tensor, _: Tensor) -> Tensor:
+    return _select_tokens(hidden, included.shape[1] - 1 - _find_first_token(included.flip(1)))
 
 
-def _pool_max(hidden: Tensor, counted: Tensor, _: Tensor) -> Tensor:
-    return hidden.masked_fill(counted.unsqueeze(-1) == 0, float("-inf")).amax(dim=1)
+def _pool_max(hidden: Tensor, included: Tensor, _: Tensor) -> Tensor:
+    return hidden.masked_fill(included.unsqueeze(-1) == 0, float("-inf")).amax(dim=1)
 
 
 def _sum_tokens(hidden: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
@@ -71,20 +71,20 @@ def _sum_tokens(hidden: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
     return total, weights.sum(dim=1, keepdim=True).clamp(min=1e-9)
 
 
-def _pool_mean(hidden: Tensor, counted: Tensor, _: Tensor) -> Tensor:
-    total, count = _sum_tokens(hidden, counted)
+def _pool_mean(hidden: Tensor, included: Tensor, _: Tensor) -> Tensor:
+    total, count = _sum_tokens(hidden, included)
     return total / count
 
 
-def _pool_mean_sqrt(hidden: Tensor, counted: Tensor, _: Tensor) -> Tensor:
-    total, count = _sum_tokens(hidden, counted)
+def _pool_mean_sqrt(hidden: Tensor, included: Tensor, _: Tensor) -> Tensor:
+    total, count = _sum_tokens(hidden, included)
     return total / count.sqrt()
 
 
-def _pool_weighted_mean(hidden: Tensor, counted: Tensor, mask: Tensor) -> Tensor:
-    """Weights are 1, 2, 3 … from the first token, those of a skipped prompt included."""
+def _pool_weighted_mean(hidden: Tensor, included: Tensor, mask: Tensor) -> Tensor:
+    """Weight the tokens by their position, 1, 2, 3, …, included from the first token of the prompt."""
     position = torch.arange(1, mask.shape[1] + 1, device=mask.device) - _find_first_token(mask).unsqueeze(1)
-    return _pool_mean(hidden, counted * position, mask)
+    return _pool_mean(hidden, included * position, mask)
 
 
 _POOL_FUNCTIONS = {
@@ -99,7 +99,7 @@ POOLINGS = tuple(_POOL_FUNCTIONS)
 
 
 class Dense(nn.Module):
-    """A linear layer with an activation, as sentence-transformers stores it; `residual` adds the input (projected)."""
+    """A linear layer with an activation, in sentence-transformers' format; `use_residual` adds the input to its output."""
 
     def __init__(self, config: dict[str, Any], activation: nn.Module) -> None:
         super().__init__()
@@ -112,7 +112,7 @@ class Dense(nn.Module):
             self.residual = nn.Linear(width, out, bias=False)
 
     def forward(self, vectors: Tensor) -> Tensor:
-        """(batch, in_features) to (batch, out_features)"""
+        """Return (batch, out_features) from (batch, in_features)."""
         out = self.activation(self.linear(vectors))
         if self.use_residual:
             out = out + (self.residual(vectors) if hasattr(self, "residual") else vectors)
@@ -120,7 +120,10 @@ class Dense(nn.Module):
 
 
 class Encoder(nn.Module):
-    """Compute one vector per text; the layers after the backbone compute in float32."""
+    """Transformer, pooling, dense layers and normalization: one vector per text.
+
+    Everything after the backbone runs in float32. truncate: keep the first N dimensions of the vectors
+    """
 
     def __init__(
         self,
@@ -136,29 +139,29 @@ class Encoder(nn.Module):
         self.dense = nn.ModuleList(dense or [])
         self.pooling, self.normalize, self.truncate = pooling, normalize, truncate
         for name, parameter in backbone.named_parameters():
-            if "pooler" in name.split("."):  # the head of next-sentence prediction is kept, but not used or trained
+            if "pooler" in name.split("."):  # saved with the model, but not used
                 parameter.requires_grad_(False)
 
     @property
-    def hidden(self) -> int:
+    def hidden_size(self) -> int:
         """Width of the backbone's token vectors."""
         config: Any = self.backbone.config
         return int(config.get_text_config().hidden_size)
 
     @property
     def dimension(self) -> int:
-        """Width of the vectors."""
+        """Dimension of the output vectors."""
         last: Any = self.dense[-1] if len(self.dense) else None
-        full = self.hidden * len(self.pooling) if last is None else int(last.config["out_features"])
+        full = self.hidden_size * len(self.pooling) if last is None else int(last.config["out_features"])
         return min(full, self.truncate) if self.truncate else full
 
     def forward(
         self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None, prompt_length: int = 0
     ) -> Tensor:
-        """Return the vectors, (batch, dimension), float32.
+        """Return the vectors, (batch, dimension) float32.
 
         input_ids, attention_mask, token_type_ids: (batch, tokens)
-        prompt_length: tokens at the start that pooling leaves out
+        prompt_length: number of tokens at the start that pooling excludes
         """
         types = {} if token_type_ids is None else {"token_type_ids": token_type_ids}
         hidden = self.backbone(input_ids=input_ids, attention_mask=attention_mask, **types).last_hidden_state
@@ -167,4 +170,4 @@ class Encoder(nn.Module):
             for layer in self.dense:
                 vectors = layer(vectors)
             vectors = vectors[:, : self.truncate]
-            return F.normalize(vectors, dim=-1) if self.normalize else vectors  # truncated vectors get length 1 too
+            return F.normalize(vectors, dim=-1) if self.normalize else vectors

@@ -14,14 +14,15 @@ from torch import Tensor
 from drtk.errors import DrtkError, MismatchError
 from drtk.models.config import GenerationSettings
 from drtk.models.device import choose_device, choose_dtype
-from drtk.models.generator_input import load_generator_input, max_input_length, tokenize_texts
+from drtk.models.generator_input import load_input_format, max_input_length, tokenize_texts
 from drtk.models.model_folder import locate
 from drtk.models.seq2seq import DecodingState, GenerationModel, load_generation_model
 from drtk.runtime.progress import warn
 from drtk.text.batching import TokenizedTexts, iter_batches_by_length
 
-# Entries of generation_config.json that would change a text, with their neutral values. Excluded are those that options
-# set (lengths, top-k, beams), that only change how a text is truncated (forced_eos_token_id), or belong to other decoders.
+# Entries of generation_config.json that change the generated text, with the values that change nothing. Not listed:
+# entries that options set (lengths, top-k, beams), that only affect truncation (forced_eos_token_id), or that belong to
+# other decoding methods.
 _NEUTRAL = {
     "min_length": 0, "min_new_tokens": 0, "no_repeat_ngram_size": 0, "encoder_no_repeat_ngram_size": 0,
     "repetition_penalty": 1.0, "encoder_repetition_penalty": 1.0, "bad_words_ids": [], "suppress_tokens": [],
@@ -31,13 +32,13 @@ _NEUTRAL = {
 _NEUTRAL_SAMPLING = {"min_p": 0.0, "top_h": 1.0, "typical_p": 1.0, "epsilon_cutoff": 0.0, "eta_cutoff": 0.0}
 _NEUTRAL_BEAMS = {"length_penalty": 1.0, "early_stopping": False, "diversity_penalty": 0.0}
 _CPU_TOKENS, _GPU_TOKENS = 1 << 14, 1 << 17
-_SPARSE = 0.75  # remove finished rows from the batch once so few are unfinished
+_COMPACT_BELOW = 0.75  # remove finished rows from the batch when the share of unfinished ones is below this
 
 
 def find_ignored_settings(model: Any, decode: str) -> dict[str, Any]:
     """Return the entries of a model's generation config that decoding ignores, by name.
 
-    decode: sample, greedy, beam or greedy+sample, as in GenerationSettings
+    decode: the decoding method, as in GenerationSettings
     """
     neutral = _NEUTRAL | (_NEUTRAL_SAMPLING if "sample" in decode else _NEUTRAL_BEAMS if decode == "beam" else {})
     stated = {name: getattr(model.generation_config, name, None) for name in neutral}
@@ -46,122 +47,122 @@ def find_ignored_settings(model: Any, decode: str) -> dict[str, Any]:
 
 @contextmanager
 def use_generation_config(model: Any, **options: Any) -> Iterator[Any]:
-    """Give a model a GenerationConfig of these options only, and restore its own afterwards.
+    """Replace a model's generation config by one with these options only, and restore it at the end.
 
-    transformers would fill a config passed to `generate` from the model's own.
+    A config passed to `generate` would be completed from the model's own.
     """
     from transformers import GenerationConfig
 
-    before = model.generation_config
+    original = model.generation_config
     model.generation_config = GenerationConfig(**options)
     try:
         yield model.generation_config
     finally:
-        model.generation_config = before
+        model.generation_config = original
 
 
 def filter_logits(logits: Tensor, *, top_k: int, top_p: float, temperature: float) -> tuple[Tensor, Tensor]:
-    """Return (probabilities, tokens) of the filtered distributions, best first, (rows, top_k or vocabulary) each.
+    """Apply top-k, then top-p filtering; return (probabilities, tokens), most likely first, (rows, top_k or vocabulary) each.
 
-    First keep the `top_k` most likely tokens (0: all) and normalize; then keep the smallest set that reaches `top_p`
-    (Holtzman 2020), and normalize again. The other order keeps more (docs/methods/doc2query.md).
+    Keeps the `top_k` most likely tokens (0: all) and normalizes, then keeps the smallest set with a total probability of
+    at least `top_p` (Holtzman et al. 2020) and normalizes again (docs/methods/doc2query.md).
     logits: (rows, vocabulary)
     """
     width = logits.shape[-1] if top_k == 0 else min(top_k, logits.shape[-1])
     best, tokens = logits.float().topk(width, dim=-1)
     probabilities = torch.softmax(best / temperature, dim=-1)
     if top_p < 1:
-        before = probabilities.cumsum(dim=-1) - probabilities  # of the more likely tokens
+        before = probabilities.cumsum(dim=-1) - probabilities  # total probability of the more likely tokens
         probabilities = probabilities.masked_fill(before >= top_p, 0.0)
         probabilities = probabilities / probabilities.sum(dim=-1, keepdim=True)
     return probabilities, tokens
 
 
 def sample_tokens(probabilities: Tensor, tokens: Tensor, uniform: Tensor) -> Tensor:
-    """Return the token of each row whose interval of [0, 1) contains `uniform`, (rows,); the most likely token's is first.
+    """Sample a token per row by inverse transform sampling, (rows,); `uniform` 0 gives the most likely token.
 
-    probabilities, tokens: (rows, width); uniform: (rows,)
+    probabilities, tokens: (rows, width), most likely first    uniform: (rows,), random numbers in [0, 1)
     """
-    reached = probabilities.cumsum(dim=-1)  # (rows, width)
-    reached = reached / reached[:, -1:]  # rounding must not leave a gap below 1
-    place = (reached <= uniform[:, None]).sum(dim=-1).clamp(max=tokens.shape[-1] - 1)
+    cumulative = probabilities.cumsum(dim=-1)  # (rows, width)
+    cumulative = cumulative / cumulative[:, -1:]  # rounding must not leave a gap below 1
+    column = (cumulative <= uniform[:, None]).sum(dim=-1).clamp(max=tokens.shape[-1] - 1)
     last = (probabilities > 0).sum(dim=-1) - 1
-    return tokens.gather(1, torch.minimum(place, last)[:, None]).squeeze(1)
+    return tokens.gather(1, torch.minimum(column, last)[:, None]).squeeze(1)
 
 
 def sample_uniforms(keys: Sequence[str], *, seed: int, count: int, steps: int) -> np.ndarray:
-    """Return numbers in [0, 1) that depend on (seed, key, sample, step) only, (keys, count, steps), float64."""
-    rows = np.empty((len(keys), count, steps), dtype=np.float64)
-    for at, key in enumerate(keys):
+    """Return uniform random numbers in [0, 1), (keys, count, steps) float64; each depends on (seed, key, sample, step) only."""
+    numbers = np.empty((len(keys), count, steps), dtype=np.float64)
+    for row, key in enumerate(keys):
         for sample in range(count):
             name = f"{seed}\0{key}\0{sample}".encode(errors="surrogatepass")
             start = int.from_bytes(blake2b(name, digest_size=16).digest(), "big")
-            rows[at, sample] = np.random.Generator(np.random.Philox(key=start)).random(steps)
-    return rows
+            numbers[row, sample] = np.random.Generator(np.random.Philox(key=start)).random(steps)
+    return numbers
 
 
 @torch.inference_mode()
 def generate_tokens(
     model: GenerationModel, ids: Tensor, mask: Tensor, keys: Sequence[str], settings: GenerationSettings, *, seed: int
 ) -> list[list[list[int]]]:
-    """Return the generated tokens without the end token: [input][text][token].
+    """Generate texts; return their token ids without the end token: [input][text][token].
 
-    Sampled texts depend on (seed, key of the input, number of the text) only. Greedy: one text per input;
-    greedy+sample: the greedy text, then the samples from number 1 on.
-    ids, mask: (inputs, tokens); keys: one per input
+    Sampled texts depend on (seed, key of the input, number of the text) only. greedy+sample returns the greedy text first,
+    then samples 1, 2, …
+    ids, mask: (inputs, tokens)    keys: one per input
     """
     if settings.decode == "beam":
         return _search_beams(model, ids, mask, settings)
     count, uniform = 1, None
     if "sample" in settings.decode:
         count = settings.n
-        table = sample_uniforms(keys, seed=seed, count=count, steps=settings.max_new_tokens)
+        uniforms = sample_uniforms(keys, seed=seed, count=count, steps=settings.max_new_tokens)
         if settings.decode == "greedy+sample":
-            table[:, 0] = 0.0  # selects the most likely token, whose interval is the first
-        uniform = torch.from_numpy(table.reshape(len(keys) * count, -1)).to(ids.device)
+            uniforms[:, 0] = 0.0  # selects the most likely token
+        uniform = torch.from_numpy(uniforms.reshape(len(keys) * count, -1)).to(ids.device)
     tokens, lengths = _decode(model, DecodingState(model, ids, mask), count, uniform, settings)
-    texts = [row[: int(end)].tolist() for row, end in zip(tokens, lengths, strict=True)]
-    return [texts[at : at + count] for at in range(0, len(texts), count)]
+    texts = [row[: int(length)].tolist() for row, length in zip(tokens, lengths, strict=True)]
+    return [texts[start : start + count] for start in range(0, len(texts), count)]
 
 
 def _decode(
     model: GenerationModel, decoding: DecodingState, count: int, uniform: Tensor | None, settings: GenerationSettings
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the tokens of every text, (texts, max_new_tokens), and their number, (texts,)."""
-    decoding.repeat(count)
+    """Decode greedily or by sampling; return the tokens, (texts, max_new_tokens), and the lengths, (texts,)."""
+    decoding.repeat_rows(count)
     total, device = len(decoding.logits), decoding.logits.device
     ends = torch.tensor(model.ends, device=device)
     tokens = torch.zeros((total, settings.max_new_tokens), dtype=torch.long, device=device)
     lengths = torch.full((total,), settings.max_new_tokens, device=device)
-    rows = torch.arange(total, device=device)  # the text of each row of the batch
-    open_ = torch.ones(total, dtype=torch.bool, device=device)  # by row of the batch
+    rows = torch.arange(total, device=device)  # index of the text in each row of the batch
+    is_open = torch.ones(total, dtype=torch.bool, device=device)  # rows whose text is unfinished
     for step in range(settings.max_new_tokens):
         if uniform is None:
             chosen = decoding.logits.argmax(dim=-1)
         else:
-            kept = filter_logits(
+            candidates = filter_logits(
                 decoding.logits, top_k=settings.top_k, top_p=settings.top_p, temperature=settings.temperature
             )
-            chosen = sample_tokens(*kept, uniform[rows, step])
-        ended = torch.isin(chosen, ends)
-        lengths[rows[open_ & ended]] = step
+            chosen = sample_tokens(*candidates, uniform[rows, step])
+        is_end = torch.isin(chosen, ends)
+        lengths[rows[is_open & is_end]] = step
         tokens[rows, step] = chosen
-        open_ &= ~ended
-        left = int(open_.sum())
-        if left == 0 or step + 1 == settings.max_new_tokens:
+        is_open &= ~is_end
+        num_open = int(is_open.sum())
+        if num_open == 0 or step + 1 == settings.max_new_tokens:
             break
-        if left < _SPARSE * len(open_):
-            remaining = open_.nonzero().squeeze(1)
-            decoding.keep(remaining)
-            rows, chosen, open_ = rows[remaining], chosen[remaining], open_[remaining]
-        decoding.step(chosen)
+        if num_open < _COMPACT_BELOW * len(is_open):
+            unfinished = is_open.nonzero().squeeze(1)
+            decoding.select_rows(unfinished)
+            rows, chosen, is_open = rows[unfinished], chosen[unfinished], is_open[unfinished]
+        decoding.append(chosen)
     return tokens.cpu().numpy(), lengths.cpu().numpy()
 
 
 def _search_beams(
     model: GenerationModel, ids: Tensor, mask: Tensor, settings: GenerationSettings
 ) -> list[list[list[int]]]:
-    """Return the n best of `settings.beams` beams, by the search of transformers."""
+    """Return the n best texts of transformers' beam search."""
     network: Any = model.model
     options = {
         "do_sample": False,
@@ -175,33 +176,35 @@ def _search_beams(
         options |= {"decoder_start_token_id": model.start, "forced_bos_token_id": model.first}
     with use_generation_config(network, **options) as config:
         rows = network.generate(input_ids=ids, attention_mask=mask, generation_config=config)
-    begin = 1 if model.is_encoder_decoder else ids.shape[1]  # after the start token, or the input
+    begin = 1 if model.is_encoder_decoder else ids.shape[1]  # skip the start token, or the input
     texts = []
     for row in rows:
         tokens = row[begin:].tolist()
-        texts.append(tokens[: next((at for at, token in enumerate(tokens) if token in model.ends), len(tokens))])
-    return [texts[at : at + settings.n] for at in range(0, len(texts), settings.n)]
+        texts.append(tokens[: next((index for index, token in enumerate(tokens) if token in model.ends), len(tokens))])
+    return [texts[start : start + settings.n] for start in range(0, len(texts), settings.n)]
 
 
 class TextGenerator:
-    """Generate texts from texts; sampled ones depend on (seed, key of the text, number) only.
+    """Generate texts from input texts. Sampled texts depend on (seed, key of the input, number of the text) only.
 
-    reading: the model's input, as it was trained unless the settings override it
+    input_format: the format of the model's training, with the overrides of the settings
+    max_input_tokens: longer inputs are truncated
     """
 
     def __init__(
         self, model: str, settings: GenerationSettings, *, seed: int, device: str, needs_encoder: bool | None = None
     ) -> None:
-        """needs_encoder: require an encoder-decoder (T5), or a decoder-only model (GPT-2); None: either
+        """Load the model.
 
-        Raises UsageError if prefix or output leave no room for a text, MismatchError for a model of another kind, or one
-        trained with another input.
+        needs_encoder: True: require an encoder-decoder (T5); False: a decoder-only model (GPT-2); None: accept both
+        Raises UsageError if prefix or output leave no tokens for the input, MismatchError for a model of another type or
+        settings that contradict its training.
         """
         self._settings, self._seed = settings, seed
         self._device = choose_device(device)
         folder = locate(model)
         overrides = {"prefix": settings.prefix, "title": settings.title, "max_length": settings.max_length}
-        self.reading = load_generator_input(folder, overrides, strict=True)
+        self.input_format = load_input_format(folder, overrides, strict=True)
         self._model = load_generation_model(folder)
         if needs_encoder is not None and self.is_encoder_decoder != needs_encoder:
             raise MismatchError(
@@ -211,32 +214,32 @@ class TextGenerator:
             )
         ignored = find_ignored_settings(self._model.model, settings.decode)
         if ignored:
-            named = ", ".join(f"{name} {value}" for name, value in ignored.items())
-            warn(f"{model}: its generation_config.json has {named}; this is ignored")
+            entries = ", ".join(f"{name} {value}" for name, value in ignored.items())
+            warn(f"{model}: ignoring {entries} in its generation_config.json")
         self._model.model.to(self._device, choose_dtype(settings.precision, self._device, half="bfloat16"))
         self._budget = settings.batch_tokens or (_CPU_TOKENS if self._device.type == "cpu" else _GPU_TOKENS)
-        self.room = max_input_length(self._model, self.reading, new_tokens=settings.max_new_tokens)
+        self.max_input_tokens = max_input_length(self._model, self.input_format, new_tokens=settings.max_new_tokens)
 
     @property
     def is_encoder_decoder(self) -> bool:
         """Whether the model has an encoder (T5), rather than continuing a text (GPT-2)."""
         return self._model.is_encoder_decoder
 
-    def length(self, text: str) -> int:
-        """Return the number of tokens of a text, special tokens included, not truncated."""
+    def count_tokens(self, text: str) -> int:
+        """Return the number of tokens of a text, including special tokens, without truncation."""
         return len(self._model.tokenizer(text)["input_ids"])
 
-    def tokens(self, texts: Sequence[str]) -> TokenizedTexts:
-        """Tokenize texts, truncated to the longest input."""
-        return tokenize_texts(texts, self._model.tokenizer, room=self.room)
+    def tokenize(self, texts: Sequence[str]) -> TokenizedTexts:
+        """Tokenize texts, truncated to `max_input_tokens`."""
+        return tokenize_texts(texts, self._model.tokenizer, max_length=self.max_input_tokens)
 
     def generate(self, tokens: TokenizedTexts, keys: Sequence[str]) -> list[list[str]]:
-        """Return the texts generated for each input, without special tokens.
+        """Return the generated texts of each input, without special tokens.
 
-        keys: one per input. Raises DrtkError if memory is too small.
+        keys: one per input, which determine the random numbers. Raises DrtkError when out of memory.
         """
         texts: list[list[str]] = [[] for _ in keys]
-        cost = self._settings.n * (tokens.lengths + self._settings.max_new_tokens)  # tokens in memory at the end
+        cost = self._settings.n * (tokens.lengths + self._settings.max_new_tokens)  # tokens in memory at the last step
         for rows in iter_batches_by_length(cost, budget=self._budget):
             for row, generated in zip(rows, self._generate_batch(tokens, keys, rows), strict=True):
                 texts[row] = generated

@@ -1,4 +1,4 @@
-"""Format the input of a generator."""
+"""Format and tokenize the input of a text generator."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ INPUT_ENTRY = "writing"  # entry of meta.json
 
 
 @dataclass(frozen=True)
-class GeneratorInput:
-    """Prefix, space, title, space, text, truncated to `max_length` tokens; stored in `meta.json` of a trained model.
+class InputFormat:
+    """The input format of a generator, stored in the `meta.json` of trained models: "prefix title text".
 
-    title: "join" or "none"
+    title: "join" puts the title before the text, "none" omits it
+    max_length: maximum number of tokens
     """
 
     prefix: str = ""
@@ -28,60 +29,70 @@ class GeneratorInput:
     max_length: int = 512
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values, as `meta.json` stores them."""
+        """Return the dictionary that `meta.json` stores."""
         return asdict(self)
 
-    def text(self, passage: Passage) -> str:
-        """Return the input for a passage, not truncated."""
+    def format(self, passage: Passage) -> str:
+        """Return the input for a passage, without truncation."""
         body = format_passage(passage, self.title)
         return f"{self.prefix} {body}" if self.prefix else body
 
 
 def format_passage(passage: Passage, title: str) -> str:
-    """Return title and text ("join": `title text`, "colon": `title: text`), or the text alone ("none")."""
+    """Return "title text" (`title` is "join"), "title: text" ("colon"), or the text only ("none")."""
     if not passage.title.strip() or title == "none":
         return passage.text
     return f"{passage.title}: {passage.text}" if title == "colon" else f"{passage.title} {passage.text}"
 
 
-def load_generator_input(folder: Path, overrides: Mapping[str, Any], *, strict: bool) -> GeneratorInput:
-    """Return the input that the model of a folder was trained with, with the overrides that are not None.
+def load_input_format(folder: Path, overrides: Mapping[str, Any], *, strict: bool) -> InputFormat:
+    """Return the input format of a trained model, with the overrides that are not None.
 
-    Raises MismatchError if `strict` and an override contradicts the prefix or title of the training.
+    strict: raise MismatchError if an override contradicts the prefix or title of the training
     """
     stated = read_training_entry(folder, INPUT_ENTRY) or {}
-    known = {name: value for name, value in stated.items() if name in GeneratorInput.__dataclass_fields__}
+    known = {name: value for name, value in stated.items() if name in InputFormat.__dataclass_fields__}
     overrides = {name: value for name, value in overrides.items() if value is not None}
     for name in ("prefix", "title"):
         if strict and name in overrides and name in known and overrides[name] != known[name]:
             raise MismatchError(
                 f"{folder}: was trained with `{name}` '{known[name]}'; '{overrides[name]}' contradicts it"
             )
-    return GeneratorInput(**known | overrides)
+    return InputFormat(**known | overrides)
 
 
-def max_input_length(model: GenerationModel, reading: GeneratorInput, *, new_tokens: int = 0) -> int:
-    """Return the longest input in tokens. new_tokens: generated after the input; a decoder-only model needs room for them
+def max_input_length(model: GenerationModel, input_format: InputFormat, *, new_tokens: int = 0) -> int:
+    """Return the maximum input length in tokens.
 
-    Raises UsageError if they, or the prefix, leave no room for a passage.
+    new_tokens: tokens to generate, for which a decoder-only model needs positions too
+    Raises UsageError if the new tokens or the prefix leave no tokens for a passage.
     """
-    room = min(reading.max_length, model.longest)
+    limit = min(input_format.max_length, model.max_length)
     if not model.is_encoder_decoder:
-        room = min(reading.max_length, model.longest - new_tokens)
-        if room < 1:
-            raise UsageError(f"`max_new_tokens` {new_tokens}: the model reads {model.longest} tokens in all")
-    lead = len(model.tokenizer(reading.prefix)["input_ids"]) if reading.prefix else 0
-    if lead >= room:
-        raise UsageError(f"`prefix` is {lead} tokens long and leaves nothing of `max_length` {room} for a passage")
-    return room
+        limit = min(input_format.max_length, model.max_length - new_tokens)
+        if limit < 1:
+            raise UsageError(
+                f"`max_new_tokens` {new_tokens}: the model has {model.max_length} positions for input and output; lower it"
+            )
+    prefix_length = len(model.tokenizer(input_format.prefix)["input_ids"]) if input_format.prefix else 0
+    if prefix_length >= limit:
+        raise UsageError(
+            f"`prefix`: its {prefix_length} tokens leave none of `max_length` {limit} for a passage; shorten it"
+        )
+    return limit
 
 
-def tokenize_texts(texts: Sequence[str], tokenizer: Any, *, room: int, are_targets: bool = False) -> TokenizedTexts:
-    """Return the tokens of each text, at most `room`, special tokens included. are_targets: for tokenizers that differ"""
+def tokenize_texts(
+    texts: Sequence[str], tokenizer: Any, *, max_length: int, are_targets: bool = False
+) -> TokenizedTexts:
+    """Tokenize texts, truncated to `max_length` tokens including special ones.
+
+    are_targets: tokenize as decoder targets, which some tokenizers treat differently
+    """
     if not texts:
         return TokenizedTexts.from_lists([], None)
     name = "text_target" if are_targets else "text"
     encoding = tokenizer(
-        **{name: list(texts)}, truncation=True, max_length=room, padding=False, return_attention_mask=False
+        **{name: list(texts)}, truncation=True, max_length=max_length, padding=False, return_attention_mask=False
     )
     return TokenizedTexts.from_lists(encoding["input_ids"], None)

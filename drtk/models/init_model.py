@@ -1,4 +1,4 @@
-"""Train a WordPiece tokenizer on a corpus, and initialize a model for it: an encoder, or a generation model."""
+"""Train a WordPiece tokenizer on a corpus, and initialize an encoder or a generation model with random weights."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ SPECIALS = {
     "t5": ("<pad>", "</s>", "<unk>"),  # in the order of T5's vocabulary
     "gpt2": ("<|endoftext|>", "<unk>"),
 }
-IN_MEMORY = 1 << 28  # bytes of text kept in memory between two passes; a temporary file holds more
+IN_MEMORY = 1 << 28  # bytes of text to keep in memory between two passes; larger corpora use a temporary file
 
 
 def train_tokenizer(texts: Iterable[str], settings: InitModelSettings) -> Any:
-    """Train a tokenizer on `texts`, with the special tokens of `settings.arch`; it is deterministic.
+    """Train a WordPiece tokenizer with the special tokens of `settings.arch`. The result is deterministic.
 
     Raises DrtkError if the texts contain no words.
     """
@@ -59,32 +59,32 @@ def train_tokenizer(texts: Iterable[str], settings: InitModelSettings) -> Any:
 
 
 def _learn_pieces(texts: Iterable[str], normalizer: Any, splitter: Any, settings: InitModelSettings) -> dict[str, int]:
-    """Return the id of each word piece.
+    """Return the ids of the word pieces, by piece.
 
-    The trainer numbers pieces inside words (##a) in the random order of a hash table, and breaks ties by these numbers.
-    So it gets all of them as special tokens, which takes a first pass over the characters.
+    The trainer numbers single characters inside words (##a) in the random order of a hash table, and breaks ties by these
+    numbers. To make it deterministic, they are passed as special tokens, which needs a first pass over the characters.
     """
     from tokenizers import Tokenizer, models, trainers
 
-    seen: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     with tempfile.SpooledTemporaryFile(max_size=IN_MEMORY, mode="w+", encoding="utf-8", newline="\n") as spool:
         for text in texts:
             plain = normalizer.normalize_str(" ".join(text.split()))
-            seen.update(plain)
+            counts.update(plain)
             spool.write(plain + "\n")
-        ranked = sorted((char for char in seen if not char.isspace()), key=lambda char: (-seen[char], char))
+        ranked = sorted((char for char in counts if not char.isspace()), key=lambda char: (-counts[char], char))
         alphabet = sorted(ranked[: max(1, settings.vocab_size // 4)])
         if not alphabet:
-            raise DrtkError("the corpus contains no words")
-        inside = [
+            raise DrtkError("the corpus contains no words; check its text field")
+        continuations = [
             f"##{char}"
-            for char in alphabet  # punctuation is a word of its own
+            for char in alphabet  # but not punctuation, which is a word of its own
             if len(splitter.pre_tokenize_str(normalizer.normalize_str("a" + char))) == 1
         ]
         trainer = trainers.WordPieceTrainer(
             vocab_size=settings.vocab_size,
             min_frequency=settings.min_frequency,
-            special_tokens=[*SPECIALS[settings.arch], *inside],
+            special_tokens=[*SPECIALS[settings.arch], *continuations],
             initial_alphabet=alphabet,
             limit_alphabet=len(alphabet),
             show_progress=False,
@@ -98,9 +98,9 @@ def _learn_pieces(texts: Iterable[str], normalizer: Any, splitter: Any, settings
 
 
 def init_encoder(tokenizer: Any, settings: InitModelSettings, *, seed: int) -> TextEncoder:
-    """Return a BERT encoder with random weights; the global generator is unchanged.
+    """Return a BERT encoder with random weights; the global random state does not change.
 
-    Raises UsageError if the heads do not divide the width, or for an unknown pooling.
+    Raises UsageError if `heads` does not divide `hidden`, or for an unknown pooling.
     """
     from transformers import BertConfig, BertModel
 
@@ -130,9 +130,9 @@ def init_encoder(tokenizer: Any, settings: InitModelSettings, *, seed: int) -> T
 
 
 def init_generator(tokenizer: Any, settings: InitModelSettings, *, seed: int) -> Any:
-    """Return a T5 or GPT-2 model with random weights; the global generator is unchanged.
+    """Return a T5 or GPT-2 model with random weights; the global random state does not change.
 
-    Raises UsageError if the heads do not divide the width.
+    Raises UsageError if `heads` does not divide `hidden`.
     """
     from transformers import GPT2Config, GPT2LMHeadModel, T5Config, T5ForConditionalGeneration
 

@@ -1,4 +1,4 @@
-"""HLATR: a small transformer over the list of a query's candidates, with a cross-encoder's vectors as input (docs/methods/hlatr.md)."""
+"""HLATR: a list re-ranker, a transformer over the candidates of a query (docs/methods/hlatr.md)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ WEIGHTS = "model.safetensors"
 
 @dataclass(frozen=True)
 class ListRerankerConfig:
-    """The sizes of a list re-ranker. width: of the input vectors; depth: the longest list."""
+    """Configuration of a list re-ranker.
+
+    width: dimension of the input vectors    depth: maximum number of candidates    hidden: width of the layers
+    """
 
     width: int
     depth: int = 100
@@ -31,54 +34,55 @@ class ListRerankerConfig:
 
 
 class ListReranker(nn.Module):
-    """Compute a logit for each candidate, which depends on all candidates of its query.
+    """Compute a logit for each candidate from the cross-encoder vectors of all candidates of its query.
 
-    Item i is Linear(v_i) + P_i, with v_i the cross-encoder's vector and P_i learned for the rank in retrieval; then layer
-    norm, dropout, a bidirectional transformer, and a linear layer to one number.
+    The input of candidate i is Linear(v_i) + P_i: its cross-encoder vector and the embedding of its retrieval rank. Layer
+    norm, dropout, a bidirectional transformer and a linear layer to one logit follow.
     """
 
-    def __init__(self, shape: ListRerankerConfig) -> None:
+    def __init__(self, config: ListRerankerConfig) -> None:
         super().__init__()
-        self.shape = shape
-        self.project = nn.Linear(shape.width, shape.hidden)
-        self.ranks = nn.Embedding(shape.depth, shape.hidden)
-        nn.init.normal_(self.ranks.weight, std=0.02)  # torch's default, 1, would dominate the vectors
-        self.norm = nn.LayerNorm(shape.hidden)
-        self.dropout = nn.Dropout(shape.dropout)
+        self.settings = config
+        self.project = nn.Linear(config.width, config.hidden)
+        self.ranks = nn.Embedding(config.depth, config.hidden)
+        nn.init.normal_(self.ranks.weight, std=0.02)  # torch's default of 1 would dominate the vectors
+        self.norm = nn.LayerNorm(config.hidden)
+        self.dropout = nn.Dropout(config.dropout)
         layers = [
             nn.TransformerEncoderLayer(
-                shape.hidden, shape.heads, shape.feedforward, shape.dropout, activation="gelu", batch_first=True
+                config.hidden, config.heads, config.feedforward, config.dropout, activation="gelu", batch_first=True
             )
-            for _ in range(1 + shape.layers)
+            for _ in range(1 + config.layers)
         ]
-        self.layers = nn.TransformerEncoder(layers[0], shape.layers, enable_nested_tensor=False)
-        self.layers.layers = nn.ModuleList(layers[1:])  # torch would start with copies of one layer
-        self.head = nn.Linear(shape.hidden, 1)
+        self.layers = nn.TransformerEncoder(layers[0], config.layers, enable_nested_tensor=False)
+        self.layers.layers = nn.ModuleList(layers[1:])  # nn.TransformerEncoder would start with copies of one layer
+        self.head = nn.Linear(config.hidden, 1)
 
     def forward(self, vectors: Tensor, ranks: Tensor, present: Tensor) -> Tensor:
-        """Return the logits, (queries, n), float32; those at padding are undefined.
+        """Return the logits, (queries, n) float32; those at padding are undefined.
 
-        vectors: (queries, n, width)    ranks: (queries, n), in retrieval, from 0    present: (queries, n), False at padding
+        vectors: (queries, n, width)    ranks: (queries, n), retrieval ranks from 0
+        present: (queries, n) bool, False at padding
         """
         items = self.dropout(self.norm(self.project(vectors) + self.ranks(ranks)))  # (queries, n, hidden)
         logits: Tensor = self.head(self.layers(items, src_key_padding_mask=~present)).squeeze(-1)
         return logits.float()
 
 
-def init_list_reranker(shape: ListRerankerConfig, *, seed: int) -> ListReranker:
-    """Return a list re-ranker with random weights; the global generator is unchanged."""
+def init_list_reranker(config: ListRerankerConfig, *, seed: int) -> ListReranker:
+    """Return a list re-ranker with random weights; the global random state does not change."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return ListReranker(shape)
+        return ListReranker(config)
 
 
 def load_list_reranker(folder: Path) -> ListReranker:
-    """Load the list re-ranker of a folder, in float32 on the CPU. Raises DrtkError for a damaged folder."""
+    """Load a list re-ranker in float32 on the CPU, in evaluation mode. Raises DrtkError for a damaged folder."""
     from safetensors.torch import load_file
 
-    shape = read_list_reranker_config(folder)
+    config = read_list_reranker_config(folder)
     try:
-        model = ListReranker(shape)
+        model = ListReranker(config)
         model.load_state_dict(load_file(folder / WEIGHTS))
     except Exception as error:
         raise DrtkError(f"{folder}: cannot be loaded as a list re-ranker: {str(error).splitlines()[0]}") from error
@@ -86,14 +90,14 @@ def load_list_reranker(folder: Path) -> ListReranker:
 
 
 def read_list_reranker_config(folder: Path) -> ListRerankerConfig:
-    """Return the sizes of the list re-ranker in a folder. Raises DrtkError if its configuration is damaged."""
+    """Read the configuration of a list re-ranker. Raises DrtkError if it is damaged."""
     sizes = dict.fromkeys(("width", "depth", "hidden", "layers", "heads", "feedforward"), int)
     content = read_object(folder / LIST_RERANKER, **sizes, dropout=float)
     return ListRerankerConfig(**{name: content[name] for name in ListRerankerConfig.__dataclass_fields__})
 
 
 def save_list_reranker(model: ListReranker, folder: Path) -> None:
-    """Write its folder: sizes and weights."""
+    """Write a model folder: configuration and weights."""
     folder.mkdir(parents=True, exist_ok=True)
-    write_json(folder / LIST_RERANKER, asdict(model.shape))
+    write_json(folder / LIST_RERANKER, asdict(model.settings))
     save_module(model, folder / WEIGHTS)

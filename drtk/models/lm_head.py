@@ -1,4 +1,4 @@
-"""The head of a masked language model, separate from its encoder so that several decoders can share it."""
+"""Masked-language-model heads, kept apart from their encoder so that several decoders can share one."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ HEADS = "heads"
 
 
 def get_head_path(folder: Path, name: str) -> Path:
-    """Return the file of a head in a model folder."""
+    """Return the path of a head's weights in a model folder."""
     return folder / HEADS / f"{name}.safetensors"
 
 
 def load_head(module: nn.Module, folder: Path, name: str) -> None:
-    """Load the weights of a head in a model folder into a module of the same shape.
+    """Load the weights of a head from a model folder into `module`.
 
-    Raises MismatchError if they are missing or of another shape, DrtkError if the file is damaged.
+    Raises MismatchError if they are missing or do not fit the module, DrtkError if the file is damaged.
     """
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
     path = get_head_path(folder, name)
     if not path.exists():
-        raise MismatchError(f"{folder}: has no {HEADS}/{name}.safetensors")
+        raise MismatchError(f"{folder}: {HEADS}/{name}.safetensors is missing")
     try:
         weights = load_file(path)
     except (SafetensorError, OSError) as error:
@@ -43,14 +43,14 @@ def load_head(module: nn.Module, folder: Path, name: str) -> None:
         module.load_state_dict(weights)
     except RuntimeError as error:
         lines = [line.strip() for line in str(error).splitlines()]
-        raise MismatchError(f"{path}: does not fit: {lines[min(1, len(lines) - 1)]}") from error
+        raise MismatchError(f"{path}: does not fit the model: {lines[min(1, len(lines) - 1)]}") from error
 
 
 LM_HEAD = "lm_head"
 
 
 class _HeadModules(NamedTuple):
-    """The submodules of decoder(norm(act(dense(h)))) + bias in the classes of transformers."""
+    """The names of a head's submodules in transformers; the head computes decoder(norm(act(dense(h)))) + bias."""
 
     dense: str
     act: str
@@ -68,16 +68,18 @@ _PARTS = {
 
 
 class LMHead(nn.Module):
-    """Compute scores of all word pieces from token vectors: dense layer, activation, norm, word embeddings.
+    """A masked-LM head: dense layer, activation, norm, and the word embeddings as output layer.
 
-    The embeddings are those of the encoder and no parameters of this module, unless the checkpoint does not tie them.
-    fresh: the weights are random, not trained
+    With tied embeddings, the output layer uses the encoder's word embeddings, which are not parameters of this module.
+
+    is_untrained: whether the weights are randomly initialized
     """
 
-    def __init__(self, model: nn.Module, backbone: nn.Module, *, fresh: bool = False) -> None:
-        """model: the masked language model with the head; backbone: the encoder with the embeddings
+    def __init__(self, model: nn.Module, backbone: nn.Module, *, is_untrained: bool = False) -> None:
+        """Take the head from a masked language model.
 
-        Raises MismatchError for an unknown family.
+        model: the masked language model    backbone: the encoder whose word embeddings are used
+        Raises MismatchError for an unsupported model type.
         """
         super().__init__()
         masked: Any = model
@@ -89,12 +91,12 @@ class LMHead(nn.Module):
         self.bias: nn.Parameter | None = decoder.bias
         tied = decoder.weight is masked.get_input_embeddings().weight
         self.own_weight = None if tied else nn.Parameter(decoder.weight.detach())
-        self._encoder = (backbone,)  # in a tuple, so that the encoder is no submodule of the head
-        self.fresh = fresh
+        self._encoder = (backbone,)  # in a tuple, so that the encoder does not become a submodule
+        self.is_untrained = is_untrained
 
     @property
     def weight(self) -> Tensor:
-        """(V, E): the encoder's present word embeddings, or the head's own."""
+        """The weight of the output layer, (V, E): the encoder's word embeddings, or the head's own if untied."""
         if self.own_weight is not None:
             return self.own_weight
         encoder: Any = self._encoder[0]
@@ -102,34 +104,39 @@ class LMHead(nn.Module):
         return weight
 
     def features(self, hidden: Tensor) -> Tensor:
-        """Return the vectors that are multiplied by the word embeddings, (…, E) from (…, H)."""
+        """Return the input of the output layer, (…, E), from hidden states (…, H)."""
         features: Tensor = self.norm(self._act(self.dense(hidden)))
         return features
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """Return the scores of all word pieces, (…, V) from (…, H); for many tokens use `drtk.losses.language.linear_cross_entropy`."""
+        """Return the logits over the vocabulary, (…, V), from hidden states (…, H)."""
         return F.linear(self.features(hidden), self.weight, self.bias)
 
 
 def _get_head_modules(family: str) -> _HeadModules:
     if family not in _PARTS:
-        raise MismatchError(f"unknown language-model head of type {family}; supported: {', '.join(_PARTS)}")
+        raise MismatchError(f"masked-LM heads of type {family} are not supported; supported: {', '.join(_PARTS)}")
     return _PARTS[family]
 
 
-def load_masked_lm(folder: Path, *, announce: bool = True) -> tuple[Any, LMHead, Any]:
-    """Load encoder, head and tokenizer of a model folder, in float32 on the CPU, in evaluation mode.
+def load_masked_lm(folder: Path, *, warn_untrained: bool = True) -> tuple[Any, LMHead, Any]:
+    """Load (encoder, masked-LM head, tokenizer) of a model folder, in float32 on the CPU, in evaluation mode.
 
-    A checkpoint without a head gets one with random weights from torch's generator; announce: with a warning
-    Raises what `load_encoder` raises, and MismatchError for an unknown family.
+    A checkpoint without a head gets a randomly initialized one.
+
+    warn_untrained: log a warning in that case
+    Raises MismatchError for an unsupported model type, and what `load_encoder` raises.
     """
     loaded = load_encoder(folder)
     backbone = loaded.encoder.backbone
-    return backbone, load_lm_head(folder, backbone, announce=announce), loaded.tokenizer
+    return backbone, load_lm_head(folder, backbone, warn_untrained=warn_untrained), loaded.tokenizer
 
 
-def load_lm_head(folder: Path, backbone: nn.Module, *, announce: bool = True) -> LMHead:
-    """Load the head of the model in `folder` for its encoder `backbone`: drtk's in `heads`, or the checkpoint's."""
+def load_lm_head(folder: Path, backbone: nn.Module, *, warn_untrained: bool = True) -> LMHead:
+    """Load the masked-LM head of a model folder: the one that drtk saved in `heads`, else that of the checkpoint.
+
+    backbone: the encoder of the folder, already loaded
+    """
     if get_head_path(folder, LM_HEAD).exists():
         head = LMHead(_init_masked_lm(backbone), backbone)
         load_head(head, folder, LM_HEAD)
@@ -138,23 +145,23 @@ def load_lm_head(folder: Path, backbone: nn.Module, *, announce: bool = True) ->
 
     config: Any = backbone.config
     parts = _get_head_modules(config.model_type)
-    with report_load_errors(folder, "its language-model head cannot be loaded"):
+    with report_load_errors(folder, "its masked-LM head cannot be loaded"):
         model, missing = load_weights(AutoModelForMaskedLM, read_layout(folder).backbone)
-    fresh = {f"{parts.dense}.weight", f"{parts.norm}.weight"} <= {*missing}
-    if missing and not fresh:
-        raise MismatchError(f"{folder}: its language-model head lacks weights ({missing[0]}); restore the checkpoint")
-    if fresh and announce:
+    is_untrained = {f"{parts.dense}.weight", f"{parts.norm}.weight"} <= {*missing}
+    if missing and not is_untrained:
+        raise MismatchError(f"{folder}: its masked-LM head has no weights for {missing[0]}; restore the checkpoint")
+    if is_untrained and warn_untrained:
         warn_untrained_head(folder)
-    return LMHead(model, backbone, fresh=fresh).eval()
+    return LMHead(model, backbone, is_untrained=is_untrained).eval()
 
 
 def warn_untrained_head(folder: Path) -> None:
-    """Warn that a head starts untrained."""
-    warn(f"{folder}: has no language-model head; training starts with a random one, tied to the word embeddings")
+    """Warn that the masked-LM head is randomly initialized."""
+    warn(f"{folder}: has no masked-LM head; training starts with a random one, tied to the word embeddings")
 
 
 def _init_masked_lm(backbone: nn.Module) -> Any:
-    """Return a masked language model of the shape of `backbone` with random weights."""
+    """Return a randomly initialized masked language model with the configuration of `backbone`."""
     from transformers import AutoModelForMaskedLM
 
     with silence_transformers(), torch.random.fork_rng(devices=[]):
@@ -162,18 +169,18 @@ def _init_masked_lm(backbone: nn.Module) -> Any:
 
 
 def save_lm_head(head: LMHead, folder: Path) -> None:
-    """Write the head beside the encoder in `folder`."""
+    """Write a masked-LM head into a model folder."""
     save_module(head, get_head_path(folder, LM_HEAD))
 
 
 def load_trained_masked_lm(folder: Path) -> tuple[Any, Any]:
-    """Load encoder and head of `folder` as a masked language model of transformers; return it with its tokenizer.
+    """Load a model folder as (masked language model of transformers, tokenizer).
 
-    Raises MismatchError if the folder has no trained head.
+    Raises MismatchError if the folder has no trained masked-LM head.
     """
-    backbone, head, tokenizer = load_masked_lm(folder, announce=False)
-    if head.fresh:
-        raise MismatchError(f"{folder}: has no language-model head; `drtk pretrain` writes one")
+    backbone, head, tokenizer = load_masked_lm(folder, warn_untrained=False)
+    if head.is_untrained:
+        raise MismatchError(f"{folder}: has no trained masked-LM head; train one with `drtk pretrain`")
     model = _init_masked_lm(backbone)
     body = getattr(model, model.base_model_prefix)
     weights = backbone.state_dict()
@@ -190,7 +197,7 @@ def load_trained_masked_lm(folder: Path) -> tuple[Any, Any]:
 
 
 def save_masked_lm(model: Any, tokenizer: Any, folder: Path) -> None:
-    """Write a masked language model so that AutoModelForMaskedLM loads it."""
+    """Write a model folder that AutoModelForMaskedLM loads."""
     folder.mkdir(parents=True, exist_ok=True)
     with silence_transformers(), report_write_errors(folder):
         model.save_pretrained(folder)

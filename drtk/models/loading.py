@@ -1,4 +1,4 @@
-"""Load configurations, tokenizers and weights with transformers, and reject checkpoints that are incomplete."""
+"""Load configurations, tokenizers and weights with transformers, and reject incomplete checkpoints."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from drtk.runtime.integrity import read_json
 from drtk.runtime.progress import silence_transformers
 from drtk.text.tokenizers import open_tokenizer
 
-# Wrappers whose names training code prefixes to weight names.
+# Module names that training code may put before the names of weights
 _WRAPPERS = {
     *("_orig_mod", "auto_model", "backbone", "bert", "distilbert", "electra", "encoder", "lm", "model", "module"),
     *("mpnet", "roberta", "transformer", "0"),
@@ -29,12 +29,12 @@ _NO_WEIGHTS = {
     "token_type_ids",
     "version",
 }  # buffers that older checkpoints contain
-_SHOWN = 3  # names of weights in an error
+_MAX_NAMES = 3  # names of weights in an error message
 
 
 @contextmanager
 def report_load_errors(folder: Path, problem: str) -> Iterator[None]:
-    """Silence transformers, and turn its exceptions into a one-line DrtkError: "FOLDER: problem: reason"."""
+    """Silence transformers, and convert its exceptions to a DrtkError: "FOLDER: problem: reason"."""
     try:
         with silence_transformers():
             yield
@@ -46,10 +46,7 @@ def report_load_errors(folder: Path, problem: str) -> Iterator[None]:
 
 
 def load_config(folder: Path) -> Any:
-    """Load the configuration of a transformers model.
-
-    Raises MismatchError for a model whose code is not part of transformers.
-    """
+    """Load the configuration of a transformers model. Raises MismatchError if the model needs remote code."""
     from transformers import AutoConfig
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
@@ -64,7 +61,7 @@ def load_config(folder: Path) -> Any:
 
 
 def _find_remote_code(folder: Path) -> str:
-    """Return the class that `auto_map` in config.json names, or "" if there is none."""
+    """Return the class of remote code that `auto_map` in config.json names, "" if there is none."""
     content = read_json(folder / "config.json") if (folder / "config.json").exists() else {}
     names = content.get("auto_map") if isinstance(content, dict) else None
     if not isinstance(names, dict) or not names:
@@ -73,24 +70,25 @@ def _find_remote_code(folder: Path) -> str:
 
 
 def load_tokenizer(folder: Path, config: Any) -> Any:
-    """Load the tokenizer of a model folder, and tokenize a word; DrtkError if that fails.
+    """Load the tokenizer of a model folder, and check that it works and fits the model.
 
-    Raises MismatchError if its files are missing or truncated, or if it has more tokens than the model has embeddings.
+    Raises MismatchError if its files are missing or truncated, or its vocabulary does not fit the embeddings, DrtkError if
+    it cannot tokenize a word.
     """
     tokenizer = open_tokenizer(str(folder))
-    rows = getattr(config.get_text_config(), "vocab_size", None)
+    num_embeddings = getattr(config.get_text_config(), "vocab_size", None)
     largest = max(tokenizer.get_vocab().values(), default=-1)
     advice = "restore the tokenizer that belongs to the model"
-    if rows and largest >= rows:
+    if num_embeddings and largest >= num_embeddings:
         raise MismatchError(
-            f"{folder}: its tokenizer has token ids up to {largest:,}, but the model has embeddings for {rows:,} tokens; "
+            f"{folder}: its tokenizer has token ids up to {largest:,}, but the model has {num_embeddings:,} embeddings; "
             f"{advice}"
         )
-    if lost := _find_missing_special_tokens(tokenizer):
-        raise MismatchError(f"{folder}: its tokenizer's vocabulary lacks {', '.join(lost)}; {advice}")
-    if rows and len(tokenizer) < rows / 4:  # padded or shared vocabularies leave some rows unused
+    if missing := _find_missing_special_tokens(tokenizer):
+        raise MismatchError(f"{folder}: its tokenizer's vocabulary has no {', '.join(missing)}; {advice}")
+    if num_embeddings and len(tokenizer) < num_embeddings / 4:  # padded vocabularies leave some embeddings unused
         raise MismatchError(
-            f"{folder}: its tokenizer has {len(tokenizer):,} tokens, but the model has embeddings for {rows:,}; {advice}"
+            f"{folder}: its tokenizer has {len(tokenizer):,} tokens, but the model has {num_embeddings:,} embeddings; {advice}"
         )
     with report_load_errors(folder, "its tokenizer does not work"):
         tokenizer("a")
@@ -98,7 +96,7 @@ def load_tokenizer(folder: Path, config: Any) -> Any:
 
 
 def save_tokenizer(tokenizer: Any, folder: Path) -> None:
-    """Save a tokenizer without the truncation and padding that its last call left, which a resumed run may not have made."""
+    """Save a tokenizer without the truncation and padding settings of its last call, so that the files do not depend on it."""
     if tokenizer.is_fast:
         tokenizer.backend_tokenizer.no_truncation()
         tokenizer.backend_tokenizer.no_padding()
@@ -106,39 +104,37 @@ def save_tokenizer(tokenizer: Any, folder: Path) -> None:
 
 
 def _find_missing_special_tokens(tokenizer: Any) -> list[str]:
-    """Return the special tokens that the vocabulary of a WordPiece tokenizer lacks; transformers adds them at its end."""
+    """Return the special tokens that are not in a WordPiece vocabulary file; transformers would add them silently."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is None or type(backend.model).__name__ != "WordPiece":
         return []
     vocabulary = backend.get_vocab(with_added_tokens=False)
-    named = (tokenizer.unk_token, tokenizer.cls_token, tokenizer.sep_token)
-    return [token for token in named if token and token not in vocabulary]
+    special = (tokenizer.unk_token, tokenizer.cls_token, tokenizer.sep_token)
+    return [token for token in special if token and token not in vocabulary]
 
 
 def load_weights(
     auto_class: Any, folder: Path, *, key_mapping: Mapping[str, str] | None = None, **options: Any
 ) -> tuple[Any, list[str]]:
-    """Load a model in float32. Also return the names of head and pooler weights that the checkpoint lacks.
+    """Load a model in float32; return (model, names of the head and pooler weights missing from the checkpoint).
 
-    A prefix that wraps all weights of the backbone (`module.`, `bert.`, …) is removed.
-    Raises MismatchError for backbone weights that are missing, unexpected or of another shape than in config.json.
+    A prefix before all weights of the backbone (`module.`, `bert.`, …) is removed.
+    Raises MismatchError if backbone weights are missing, unexpected or of another shape than config.json says.
     """
-    given = dict(key_mapping or {})
-    draws = torch.get_rng_state()
-    model, found = _load_pretrained(auto_class, folder, given, options)
-    if any(_is_needed(model, name) for name in found["missing_keys"]) and (
-        prefix := _find_wrapper_prefix(model, found)
-    ):
-        torch.set_rng_state(draws)  # the weights of a new head must not depend on the prefix
-        model, found = _load_pretrained(auto_class, folder, {f"^{re.escape(prefix)}": "", **given}, options)
-    missing = sorted(name for name in found["missing_keys"] if name.split(".")[-1] not in _NO_WEIGHTS)
-    shapes = {name: f"{list(stored)}, not {list(wanted)}" for name, stored, wanted in found["mismatched_keys"]}
-    lost = [name for name in missing if _is_needed(model, name)]
-    extra = [name for name in sorted(found["unexpected_keys"]) if lost or _is_backbone(model, name)]
-    other = [f"{name}: {shapes[name]}" for name in sorted(shapes) if _is_needed(model, name)]
+    mapping = dict(key_mapping or {})
+    rng_state = torch.get_rng_state()
+    model, info = _load_pretrained(auto_class, folder, mapping, options)
+    if any(_is_needed(model, name) for name in info["missing_keys"]) and (prefix := _find_wrapper_prefix(model, info)):
+        torch.set_rng_state(rng_state)  # the weights of a new head must not depend on the prefix
+        model, info = _load_pretrained(auto_class, folder, {f"^{re.escape(prefix)}": "", **mapping}, options)
+    missing = sorted(name for name in info["missing_keys"] if name.split(".")[-1] not in _NO_WEIGHTS)
+    shapes = {name: f"{list(actual)}, not {list(expected)}" for name, actual, expected in info["mismatched_keys"]}
+    needed = [name for name in missing if _is_needed(model, name)]
+    unexpected = [name for name in sorted(info["unexpected_keys"]) if needed or _is_backbone(model, name)]
+    misshapen = [f"{name}: {shapes[name]}" for name in sorted(shapes) if _is_needed(model, name)]
     problems = [
-        f"{len(names):,} {what}: {', '.join(names[:_SHOWN])}{', …' if len(names) > _SHOWN else ''}"
-        for what, names in (("missing", lost), ("unexpected", extra), ("of another shape", other))
+        f"{len(names):,} {what}: {', '.join(names[:_MAX_NAMES])}{', …' if len(names) > _MAX_NAMES else ''}"
+        for what, names in (("missing", needed), ("unexpected", unexpected), ("of another shape", misshapen))
         if names
     ]
     if problems:
@@ -153,23 +149,26 @@ def load_weights(
 def _load_pretrained(
     auto_class: Any, folder: Path, key_mapping: dict[str, str], options: dict[str, Any]
 ) -> tuple[Any, Any]:
-    model, found = auto_class.from_pretrained(
+    model, info = auto_class.from_pretrained(
         folder,
         dtype=torch.float32,
         key_mapping=key_mapping or None,
-        ignore_mismatched_sizes=True,  # they are reported in `found`
+        ignore_mismatched_sizes=True,  # `load_weights` reports them
         output_loading_info=True,
         trust_remote_code=False,
         **options,
     )
     if key_mapping:  # otherwise transformers reverts the renaming when it saves the model
-        kept = [one for one in model._weight_conversions if not key_mapping.keys() & {*one._original_source_patterns}]
-        model._weight_conversions = kept
-    return model, found
+        model._weight_conversions = [
+            conversion
+            for conversion in model._weight_conversions
+            if not key_mapping.keys() & {*conversion._original_source_patterns}
+        ]
+    return model, info
 
 
 def _get_backbone_prefix(model: Any) -> str:
-    """Return the prefix of the backbone's weights in a model with a head; "" for a backbone alone."""
+    """Return the prefix of the backbone's weights in a model with a head; "" for a backbone without one."""
     name = model.base_model_prefix
     return f"{name}." if name and hasattr(model, name) else ""
 
@@ -179,25 +178,23 @@ def _is_needed(model: Any, name: str) -> bool:
 
 
 def _is_backbone(model: Any, name: str) -> bool:
-    """Return whether an unexpected weight would belong to the backbone."""
+    """Return whether an unexpected weight belongs to the backbone."""
     prefix, body = f"{model.base_model_prefix}.", _get_backbone_prefix(model)
     inner = name.removeprefix(prefix)
     backbone: nn.Module = model.get_submodule(body.rstrip(".")) if body else model
-    buffers = {name for name, _ in model.named_buffers()}  # older checkpoints contain them
+    buffers = {name for name, _ in model.named_buffers()}  # which older checkpoints contain
     parts = inner.split(".")
     if "pooler" in parts or parts[-1] in _NO_WEIGHTS or name in buffers or body + inner in buffers:
         return False
     return parts[0] in dict(backbone.named_children())
 
 
-def _find_wrapper_prefix(model: Any, found: Mapping[str, Any]) -> str:
-    """Return the known prefix under which the checkpoint has most of the missing weights; "" for none or a tie."""
-    inner = {
-        name.removeprefix(_get_backbone_prefix(model)) for name in found["missing_keys"] if _is_needed(model, name)
-    }
+def _find_wrapper_prefix(model: Any, info: Mapping[str, Any]) -> str:
+    """Return the prefix under which the checkpoint has most of the missing weights; "" if there is none or a tie."""
+    inner = {name.removeprefix(_get_backbone_prefix(model)) for name in info["missing_keys"] if _is_needed(model, name)}
     for needed in ({f"{model.base_model_prefix}.{name}" for name in inner}, inner):
         counts: Counter[str] = Counter()
-        for name in found["unexpected_keys"]:
+        for name in info["unexpected_keys"]:
             parts = name.split(".")
             for depth in range(1, len(parts)):
                 if ".".join(parts[depth:]) in needed and _WRAPPERS.issuperset(parts[:depth]):

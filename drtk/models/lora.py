@@ -1,4 +1,4 @@
-"""Low-rank adapters (LoRA, by peft) in an encoder's linear layers, merged into the weights after training."""
+"""LoRA adapters (by peft) in an encoder's linear layers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _KINDS = (nn.Linear, nn.Embedding)
 
 
 def import_peft() -> Any:
-    """Return the module peft. Raises MissingDependency if it is not installed."""
+    """Import peft. Raises MissingDependency if it is not installed."""
     try:
         import peft
     except ImportError as error:
@@ -33,9 +33,12 @@ def add_adapters(
     targets: Sequence[str] = (),
     seed: int = 0,
 ) -> None:
-    """Add adapters to the backbone, which do not change its vectors yet, and freeze all other weights, Dense layers too.
+    """Add LoRA adapters to the backbone and freeze all other weights, including Dense layers.
 
-    alpha: adapters are scaled by alpha / rank, by default 2; targets: names of layers, or their ends; by default all linear layers
+    New adapters do not change the vectors until they are trained.
+
+    alpha: adapters are scaled by alpha / rank; None: 2 * rank
+    targets: names of layers, or the last parts of their names; empty: all linear layers
     Raises MissingDependency without peft, MismatchError for an unknown layer.
     """
     peft = import_peft()
@@ -65,5 +68,5 @@ def add_adapters(
 
 
 def merge_adapters(encoder: Encoder) -> None:
-    """Merge the adapters into the backbone's weights and remove them."""
+    """Merge the LoRA adapters into the backbone's weights."""
     encoder.backbone = encoder.backbone.merge_and_unload()

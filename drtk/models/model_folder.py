@@ -1,4 +1,4 @@
-"""Read and write the files around a model's weights."""
+"""Model folders: find them, and read and write their configuration files."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ _UNWANTED = ["onnx/*", "openvino/*", "*.onnx", "training_args.bin", "optimizer.b
 
 
 def locate(model: str) -> Path:
-    """Return the folder of a model; download a hub name into the hub's cache if it is not there.
+    """Return the folder of a model: a local folder, or a model of the Hugging Face hub, downloaded if not in the cache.
 
-    Raises MismatchError for an unfinished or damaged folder, DrtkError if there is no such folder and the hub does not have
-    the model or cannot be reached.
+    model: a folder, or a hub name such as intfloat/simlm-base-msmarco, optionally with @revision
+    Raises MismatchError for an unfinished or damaged folder, DrtkError if the model is not found or the hub is unreachable.
     """
     path = Path(model).expanduser()
     if path.is_dir():
@@ -58,14 +58,14 @@ def locate(model: str) -> Path:
 
 
 def resolve_tower_folder(folder: Path, role: str) -> Path:
-    """Return the folder of the encoder for `role`: `folder`, or its subfolder if the encoders are untied."""
-    inner = folder / role  # modules.json beside it is for sentence-transformers
-    is_pair = not (folder / "config.json").exists() and (inner / "config.json").exists()
-    return inner if is_pair else folder
+    """Return the folder of the encoder for a role: `folder`, or its subfolder if the encoders are untied."""
+    inner = folder / role
+    is_untied = not (folder / "config.json").exists() and (inner / "config.json").exists()
+    return inner if is_untied else folder
 
 
 def read_training_entry(folder: Path, name: str) -> dict[str, Any] | None:
-    """Return the entry of meta.json that the training of a kind of model wrote; None if there is none."""
+    """Return an entry that training wrote into a folder's meta.json; None if there is none."""
     manifest = read_manifest_if_any(folder)
     entry = manifest.get(name) if is_manifest(manifest) else None
     return entry if isinstance(entry, dict) else None
@@ -76,10 +76,13 @@ Role = Literal["query", "passage"]
 
 @dataclass(frozen=True)
 class EncodingConfig:
-    """How a model encodes texts and compares vectors; `meta.json` stores it as "encoding".
+    """How a model encodes texts and compares vectors; stored in `meta.json` as "encoding".
 
+    include_prompt: whether pooling includes the prompt tokens
+    query_length, passage_length: maximum lengths in tokens
     title: "join" (title, space, text), "sep" (title, separator token, text), "segment" (a pair of title and text) or "none"
-    similarity: "cosine" or "dot"; None if the folder does not say
+    similarity: "cosine" or "dot"; None if unknown
+    truncate: keep the first N dimensions of the vectors
     """
 
     pooling: tuple[str, ...] = ("cls",)
@@ -94,46 +97,50 @@ class EncodingConfig:
     lowercase: bool = False
     truncate: int | None = None
 
-    def prompt(self, role: Role) -> str:
+    def get_prompt(self, role: Role) -> str:
         return self.query_prompt if role == "query" else self.passage_prompt
 
-    def length(self, role: Role) -> int:
+    def get_max_length(self, role: Role) -> int:
         return self.query_length if role == "query" else self.passage_length
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values, as `meta.json` stores them."""
+        """Return the dictionary that `meta.json` stores."""
         return asdict(self) | {"pooling": list(self.pooling)}
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> EncodingConfig:
-        """Return the encoding stored in a `meta.json`; ignore entries of later versions."""
+        """Return the configuration from a dictionary of `meta.json`; unknown entries are ignored."""
         known = {name: value for name, value in content.items() if name in cls.__dataclass_fields__}
         return cls(**known | {"pooling": tuple(known.get("pooling", ("cls",)))})
 
     def override(self, overrides: Mapping[str, Any], *, strict: bool, folder: str) -> EncodingConfig:
-        """Return the encoding with the overrides that are not None. Raises MismatchError if `strict` and one contradicts it."""
+        """Return a copy with the overrides that are not None.
+
+        strict: raise MismatchError, which names `folder`, if an override contradicts this configuration
+        """
         overrides = {name: value for name, value in overrides.items() if value is not None}
         if isinstance(overrides.get("pooling"), str):
             overrides["pooling"] = tuple(overrides["pooling"].split("+"))
 
-        def show(value: Any) -> str:
+        def format_value(value: Any) -> str:
             return (
                 "+".join(value) if isinstance(value, tuple) else repr(value) if isinstance(value, str) else str(value)
             )
 
         for name, value in overrides.items():
-            own = getattr(self, name)
-            if strict and own is not None and own != value:
+            trained = getattr(self, name)
+            if strict and trained is not None and trained != value:
                 raise MismatchError(
-                    f"{folder}: was made for {name.replace('_', ' ')} {show(own)}; {show(value)} contradicts it"
+                    f"{folder}: was trained with {name.replace('_', ' ')} {format_value(trained)}; "
+                    f"{format_value(value)} contradicts it"
                 )
         return replace(self, **overrides)
 
     def check_pooling(self, poolings: tuple[str, ...]) -> None:
-        """Raise UsageError for a pooling that is not in `poolings`."""
+        """Raise UsageError for a pooling mode that is not in `poolings`."""
         for mode in self.pooling:
             if mode not in poolings:
-                raise UsageError(f"unknown pooling '{mode}'; choose from {', '.join(poolings)} (several: cls+mean)")
+                raise UsageError(f"unknown pooling '{mode}'; choose from {', '.join(poolings)} (or several: cls+mean)")
 
 
 MODULES, SETTINGS, SHARED = "modules.json", "sentence_bert_config.json", "config_sentence_transformers.json"
@@ -151,10 +158,12 @@ _OLD_POOLINGS = {  # in the order in which sentence-transformers concatenates th
 
 @dataclass(frozen=True)
 class ModelLayout:
-    """The folder of the backbone, the encoding, and the folders of Dense modules between pooling and normalization.
+    """The parts of a model folder.
 
-    encoding: a length of 0 is not stated, and is the tokenizer's
-    strict: drtk trained the model with this encoding, so overrides that contradict it are errors
+    backbone: folder of the transformer
+    encoding: a length of 0 means that the folder does not set it
+    dense: folders of the Dense modules between pooling and normalization
+    strict: whether drtk trained the model, so that overrides must not contradict `encoding`
     """
 
     backbone: Path
@@ -164,9 +173,10 @@ class ModelLayout:
 
 
 def read_layout(folder: Path) -> ModelLayout:
-    """Return the layout of a model folder; a plain transformers encoder has CLS pooling without normalization.
+    """Return the layout of a folder of drtk, sentence-transformers or transformers.
 
-    Raises MismatchError for a folder that is no encoder, or has a module that drtk does not support.
+    A plain transformers encoder gets CLS pooling without normalization.
+    Raises MismatchError for a folder without a model, or with a module that drtk does not support.
     """
     if (folder / MODULES).exists():
         layout = _read_sentence_transformers(folder)
@@ -174,17 +184,17 @@ def read_layout(folder: Path) -> ModelLayout:
         layout = ModelLayout(folder, EncodingConfig(query_length=0, passage_length=0))
     else:
         raise MismatchError(f"{folder}: is no model folder: it has neither {MODULES} nor config.json")
-    stated = _read_encoding(folder)
-    return layout if stated is None else replace(layout, encoding=stated, strict=True)
+    encoding = _read_encoding(folder)
+    return layout if encoding is None else replace(layout, encoding=encoding, strict=True)
 
 
 def _read_encoding(folder: Path) -> EncodingConfig | None:
-    """Return the encoding in meta.json of a model that drtk trained; untied encoders share that of the folder above."""
+    """Return the encoding in a folder's meta.json, None if there is none; untied encoders share the parent folder's."""
     for place in (folder, folder.parent) if folder.name in ("query", "passage") else (folder,):
         if (place / FOLDER_MANIFEST).exists():
             manifest = read_object(place / FOLDER_MANIFEST, towers=list | None)
-            mine = place == folder or folder.name in (manifest.get("towers") or ())
-            if mine and isinstance(manifest.get("encoding"), dict):
+            is_ours = place == folder or folder.name in (manifest.get("towers") or ())
+            if is_ours and isinstance(manifest.get("encoding"), dict):
                 return EncodingConfig.from_dict(manifest["encoding"])
     return None
 
@@ -196,12 +206,12 @@ def _read_sentence_transformers(folder: Path) -> ModelLayout:
         if kind == "Transformer":
             backbone = path
             settings = read_module_settings(path)
-            longest = settings.get("max_seq_length") or 0
+            max_length = settings.get("max_seq_length") or 0
             encoding = replace(
                 encoding,
                 lowercase=bool(settings.get("do_lower_case", False)),
-                query_length=settings.get("query_length") or longest,
-                passage_length=settings.get("document_length") or longest,
+                query_length=settings.get("query_length") or max_length,
+                passage_length=settings.get("document_length") or max_length,
             )
         elif kind == "Pooling":
             content = read_object(path / "config.json", include_prompt=bool | None)
@@ -212,24 +222,24 @@ def _read_sentence_transformers(folder: Path) -> ModelLayout:
             dense.append(path)
         elif kind == "Normalize":
             encoding = replace(encoding, normalize=True)
-        elif kind != "Dropout":  # which is only for training
+        elif kind != "Dropout":  # which matters in training only
             raise MismatchError(f"{folder / MODULES}: has a module that drtk does not support: {module['type']}")
     if not encoding.pooling:
-        raise MismatchError(f"{folder / MODULES}: has no Pooling module")
+        raise MismatchError(f"{folder / MODULES}: has no Pooling module, so it is no text encoder")
     return ModelLayout(backbone, replace(encoding, **_read_shared_entries(folder)), tuple(dense))
 
 
 def read_modules(folder: Path) -> list[dict[str, Any]]:
-    """Return the entries of modules.json. Raises DrtkError if one is not an object with a type and a path."""
+    """Return the entries of modules.json. Raises DrtkError for a malformed file."""
     content = read_json(folder / MODULES)
     place = str(folder / MODULES)
     if not isinstance(content, list) or not content:
-        raise DrtkError(f"{place}: expected a list of modules; the file is damaged: restore a copy")
+        raise DrtkError(f"{place}: expected a list of modules; restore the file")
     return [check_object(module, place, type=str, path=str) for module in content]
 
 
 def read_shared_config(folder: Path) -> dict[str, Any]:
-    """Return the content of config_sentence_transformers.json; {} if there is no such file."""
+    """Return the content of config_sentence_transformers.json; {} if the file does not exist."""
     if not (folder / SHARED).exists():
         return {}
     keys = {"prompts": dict | None, "similarity_fn_name": str | None, "truncate_dim": int | None}
@@ -237,7 +247,7 @@ def read_shared_config(folder: Path) -> dict[str, Any]:
 
 
 def read_module_settings(path: Path) -> dict[str, Any]:
-    """Return the settings of a Transformer module of sentence-transformers; {} if there is no such file."""
+    """Return the settings of sentence-transformers' Transformer module; {} if the file does not exist."""
     for name in (SETTINGS, *_OLD_SETTINGS):
         if (path / name).exists():
             return read_object(path / name)
@@ -252,7 +262,7 @@ def _parse_poolings(content: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _read_shared_entries(folder: Path) -> dict[str, Any]:
-    """Return prompts, similarity, truncation and title; empty prompts, which recent versions write, count as none."""
+    """Return prompts, similarity, truncation and title from config_sentence_transformers.json."""
     content = read_shared_config(folder)
     prompts = {name: text for name, text in (content.get("prompts") or {}).items() if text}
     passage = next((prompts[name] for name in ("document", "passage", "corpus") if name in prompts), "")
@@ -265,9 +275,9 @@ def _read_shared_entries(folder: Path) -> dict[str, Any]:
 
 
 def write_layout(folder: Path, encoding: EncodingConfig, *, hidden: int, dense: int) -> None:
-    """Write the files with which SentenceTransformer(folder) computes the same vectors.
+    """Write the configuration files that SentenceTransformer needs to compute the same vectors.
 
-    hidden: width of the backbone's token vectors; dense: number of Dense modules, whose files the caller writes
+    hidden: width of the backbone's token vectors    dense: number of Dense modules, whose files the caller writes
     """
     kinds = ["Transformer", "Pooling", *["Dense"] * dense, *["Normalize"] * encoding.normalize]
     paths = ["" if kind == "Transformer" else f"{number}_{kind}" for number, kind in enumerate(kinds)]
@@ -276,8 +286,8 @@ def write_layout(folder: Path, encoding: EncodingConfig, *, hidden: int, dense: 
         for number, (kind, path) in enumerate(zip(kinds, paths, strict=True))
     ]
     write_json(folder / MODULES, modules)
-    longest = max(encoding.query_length, encoding.passage_length)
-    write_json(folder / SETTINGS, {"max_seq_length": longest, "do_lower_case": encoding.lowercase})
+    max_length = max(encoding.query_length, encoding.passage_length)
+    write_json(folder / SETTINGS, {"max_seq_length": max_length, "do_lower_case": encoding.lowercase})
     for path in paths[1:]:
         (folder / path).mkdir(exist_ok=True)
     chosen = {key: name in encoding.pooling for key, name in _OLD_POOLINGS.items()}
@@ -290,10 +300,10 @@ def write_layout(folder: Path, encoding: EncodingConfig, *, hidden: int, dense: 
     _write_shared(folder, encoding)
 
 
-def write_pair_layout(folder: Path, encoding: EncodingConfig) -> None:
-    """Write the files with which SentenceTransformer(folder) encodes queries with the folder `query`, other texts with `passage`.
+def write_untied_layout(folder: Path, encoding: EncodingConfig) -> None:
+    """Write the configuration files of untied encoders: a Router module of sentence-transformers 5.
 
-    Both folders exist; the single module is a Router (sentence-transformers 5) over the modules of both.
+    It encodes queries with the model in the subfolder `query` and other texts with `passage`; both must exist.
     """
     types: dict[str, str] = {}
     structure: dict[str, list[str]] = {}
@@ -325,5 +335,5 @@ LIST_RERANKER = "listreranker.json"
 
 
 def is_list_reranker(folder: Path) -> bool:
-    """Return whether a model folder contains a list re-ranker, not a cross-encoder."""
+    """Return whether a model folder contains a list re-ranker."""
     return (folder / LIST_RERANKER).exists()

@@ -1,4 +1,4 @@
-"""Generation models: encoder-decoder (T5, BART) or decoder-only (GPT-2)."""
+"""Load and run text generation models: encoder-decoder (T5, BART) or decoder-only (GPT-2)."""
 
 from __future__ import annotations
 
@@ -21,17 +21,18 @@ from drtk.models.loading import (
 from drtk.runtime.progress import silence_transformers
 
 _T5 = ("t5", "mt5", "umt5")
-# The released readers of Fusion-in-Decoder are T5 models with wrappers around the encoder and each of its layers.
+# Fusion-in-Decoder's released checkpoints are T5 models with wrappers around the encoder and each of its layers
 _WRAPPED = {r"^encoder\.encoder\.": "encoder.", r"^(encoder\.block\.\d+)\.module\.": r"\1."}
 
 
 @dataclass
 class GenerationModel:
-    """A model, its tokenizer, and the tokens with which a text starts and ends.
+    """A generation model with its tokenizer and special tokens.
 
-    is_encoder_decoder: whether an encoder reads the input (T5, BART), or the input is continued (GPT-2)
-    start: first token of the decoder, not part of the text
-    first: the token that every text must start with (published BART: <s>), if any
+    start: decoder start token, which is not part of the text
+    ends: end tokens
+    max_length: maximum number of input tokens; for a decoder-only model, of input and output together
+    first: token that every text must start with (published BART: <s>), if any
     """
 
     model: nn.Module
@@ -39,7 +40,7 @@ class GenerationModel:
     is_encoder_decoder: bool
     start: int
     ends: tuple[int, ...]
-    longest: int
+    max_length: int
     first: int | None = None
 
     @property
@@ -49,17 +50,17 @@ class GenerationModel:
         return int(self.ends[0] if pad is None else pad)
 
 
-def load_generation_model(folder: Path, *, tokenizer_at: Path | None = None) -> GenerationModel:
-    """Load the generation model of a folder, in float32 on the CPU, in evaluation mode.
+def load_generation_model(folder: Path, *, tokenizer_folder: Path | None = None) -> GenerationModel:
+    """Load a generation model in float32 on the CPU, in evaluation mode.
 
-    tokenizer_at: the folder of the tokenizer, if it is another one
-    Raises MismatchError for another kind of model or missing weights or tokenizer files, DrtkError for a damaged folder.
+    tokenizer_folder: folder of the tokenizer; None: the model's folder
+    Raises MismatchError for another type of model, missing weights or missing tokenizer files, DrtkError for a damaged folder.
     """
     from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as CAUSAL
 
     if not (folder / "config.json").exists():
-        raise MismatchError(f"{folder}: is no model folder: it has no config.json")
+        raise MismatchError(f"{folder}: is no model folder: config.json is missing")
     with report_load_errors(folder, "cannot be loaded"):
         config = load_config(folder)
         loader = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
@@ -69,28 +70,30 @@ def load_generation_model(folder: Path, *, tokenizer_at: Path | None = None) -> 
                 raise MismatchError(f"{folder}: is an encoder ({config.model_type}); a generation model is needed")
         model, missing = load_weights(loader, folder, key_mapping=_WRAPPED if config.model_type in _T5 else None)
         if missing:  # transformers initializes them at random
-            raise MismatchError(f"{folder}: lacks weights of a {config.model_type}: {missing[0]}")
-        tokenizer = load_tokenizer(tokenizer_at or folder, config)
+            raise MismatchError(
+                f"{folder}: has no weights for {missing[0]} of a {config.model_type}; restore the checkpoint"
+            )
+        tokenizer = load_tokenizer(tokenizer_folder or folder, config)
     generation = model.generation_config
     ends = generation.eos_token_id if generation.eos_token_id is not None else tokenizer.eos_token_id
     if ends is None:
-        raise MismatchError(f"{folder}: neither model nor tokenizer names an end token")
+        raise MismatchError(f"{folder}: has no end token; set eos_token_id in generation_config.json")
     start = generation.decoder_start_token_id
     positions = getattr(config, "max_position_embeddings", None) or getattr(config, "n_positions", None)
-    longest = [size for size in (tokenizer.model_max_length, positions) if size and size < 10**9]
+    limits = [size for size in (tokenizer.model_max_length, positions) if size and size < 10**9]
     return GenerationModel(
         model.eval(),
         tokenizer,
         bool(config.is_encoder_decoder),
         int(start if start is not None else (generation.bos_token_id or 0)),
         tuple(ends) if isinstance(ends, list | tuple) else (int(ends),),
-        min(longest, default=DEFAULT_MAX_LENGTH),
+        min(limits, default=DEFAULT_MAX_LENGTH),
         generation.forced_bos_token_id,
     )
 
 
 def save_generation_model(model: Any, tokenizer: Any, folder: Path) -> None:
-    """Write a folder that AutoModelForSeq2SeqLM or AutoModelForCausalLM loads: weights as safetensors, tokenizer."""
+    """Write a model folder that AutoModelForSeq2SeqLM or AutoModelForCausalLM loads."""
     folder.mkdir(parents=True, exist_ok=True)
     with silence_transformers(), report_write_errors(folder):
         model.save_pretrained(folder)
@@ -98,17 +101,19 @@ def save_generation_model(model: Any, tokenizer: Any, folder: Path) -> None:
 
 
 class DecodingState:
-    """Incremental decoding of a batch, whose rows can be repeated, removed and extended.
+    """The state of a batch during incremental decoding: key-value cache, attention mask and next-token logits.
 
-    Inputs are encoded once, and the first step is computed once, whatever the number of texts per input.
+    logits: (rows, vocabulary), of the next token
+    To generate several texts per input, call `repeat_rows` after the first step, which then runs once per input.
     """
 
     def __init__(
         self, model: GenerationModel, ids: Tensor | None, mask: Tensor, *, hidden: Tensor | None = None
     ) -> None:
-        """ids, mask: (inputs, tokens), padded on the right for an encoder-decoder, otherwise on the left
+        """Encode the inputs and compute the logits of the first token.
 
-        hidden: (inputs, positions, width), the output of the encoder instead of `ids`; `mask` is over its positions
+        ids, mask: (inputs, tokens), padded on the right for an encoder-decoder, on the left for a decoder-only model
+        hidden: (inputs, positions, width), the encoder's output, instead of `ids`; `mask` then covers its positions
         """
         from transformers import DynamicCache, EncoderDecoderCache
 
@@ -129,7 +134,7 @@ class DecodingState:
             self.logits = self._forward(ids)
 
     def _forward(self, tokens: Tensor) -> Tensor:
-        """Return the logits of the next token, (rows, vocabulary), from new tokens (rows, new)."""
+        """Run the decoder on new tokens, (rows, new); return the logits of the next token, (rows, vocabulary)."""
         network: Any = self._model.model
         common = {"attention_mask": self._mask, "past_key_values": self._cache, "use_cache": True}
         if self._model.is_encoder_decoder:
@@ -140,8 +145,8 @@ class DecodingState:
         logits: Tensor = output.logits[:, -1]
         return logits
 
-    def repeat(self, times: int) -> None:
-        """Repeat every row, copies adjacent."""
+    def repeat_rows(self, times: int) -> None:
+        """Repeat every row `times` times; copies are adjacent."""
         if times > 1:
             self._cache.batch_repeat_interleave(times)
             self._mask = self._mask.repeat_interleave(times, dim=0)
@@ -149,15 +154,15 @@ class DecodingState:
             if self._model.is_encoder_decoder:
                 self._hidden = self._hidden.repeat_interleave(times, dim=0)
 
-    def keep(self, rows: Tensor) -> None:
-        """Keep only these rows, in this order. rows: (kept,)"""
+    def select_rows(self, rows: Tensor) -> None:
+        """Keep these rows only, in this order. rows: (n,), indices. The logits are not updated until `append`."""
         self._cache.batch_select_indices(rows)
         self._mask = self._mask[rows]
         if self._model.is_encoder_decoder:
             self._hidden = self._hidden[rows]
 
-    def step(self, tokens: Tensor) -> None:
-        """Append the chosen token of each row, (rows,), and compute the logits of the next."""
+    def append(self, tokens: Tensor) -> None:
+        """Append a token to each row, (rows,), and compute the logits of the next one."""
         if not self._model.is_encoder_decoder:
             self._mask = torch.cat([self._mask, self._mask.new_ones((len(tokens), 1))], dim=1)
         self.logits = self._forward(tokens[:, None])

@@ -1,4 +1,4 @@
-"""Term weighting models: an encoder with a head that gives each token a number, the weight of the word it starts."""
+"""Term weighting models (DeepCT, DeepImpact): an encoder with a head that predicts a weight per token."""
 
 from __future__ import annotations
 
@@ -29,30 +29,30 @@ _CPU_TOKENS, _GPU_TOKENS = 4096, 131_072
 
 
 class ImpactHead(nn.Module):
-    """ReLU(w2 . Dropout(ReLU(W1 h)) + b): a number of 0 or more (DeepImpact; docs/methods/term-weights.md)."""
+    """DeepImpact's head: ReLU(w2 . Dropout(ReLU(W1 h)) + b), an impact of at least 0 (docs/methods/term-weights.md)."""
 
     def __init__(self, hidden: int, *, dropout: float = 0.1) -> None:
         super().__init__()
         self.inner = nn.Linear(hidden, hidden)
         self.dropout = nn.Dropout(dropout)
         self.outer = nn.Linear(hidden, 1)
-        nn.init.constant_(self.outer.bias, 1.0)  # a word of impact 0 has no gradient, and half of all would start there
+        nn.init.constant_(self.outer.bias, 1.0)  # ReLU has no gradient below 0, where half of the words would start
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """(..., hidden) to (..., 1)"""
+        """Return the impacts, (..., 1), of hidden states, (..., hidden)."""
         impacts: Tensor = self.outer(self.dropout(self.inner(hidden).relu())).relu()
         return impacts
 
 
 class TermWeighter(nn.Module):
-    """Compute a number for each token."""
+    """Predict a weight for each token."""
 
     def __init__(self, backbone: nn.Module, head: nn.Module) -> None:
         super().__init__()
         self.backbone, self.head = backbone, head
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-        """Return the weights, (batch, tokens), float32. Both inputs: (batch, tokens)"""
+        """Return the weights, (batch, tokens) float32. Both inputs: (batch, tokens)"""
         hidden = self.backbone(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
         with torch.autocast(hidden.device.type, enabled=False):
             weights: Tensor = self.head(hidden.float()).squeeze(-1)
@@ -61,11 +61,12 @@ class TermWeighter(nn.Module):
 
 @dataclass
 class TermWeightModel:
-    """A term weighting model with its tokenizer.
+    """A term weighting model with its encoder and tokenizer.
 
-    folder: of the tokenizer
-    facts: what the training determined, stored in meta.json: for deepimpact `expand` and `largest`
-    first, last: special tokens around a text
+    method: "deepct" or "deepimpact"
+    folder: folder of the tokenizer
+    facts: values that training stored in meta.json; for deepimpact `expand` and `largest`
+    first, last: ids of the special tokens before and after a text
     """
 
     method: str
@@ -78,65 +79,68 @@ class TermWeightModel:
         tokenizer = self.encoder.tokenizer
         content = tokenizer("a", add_special_tokens=False)["input_ids"]
         whole = tokenizer("a")["input_ids"]
-        begin = next(at for at in range(len(whole)) if whole[at : at + len(content)] == content)
+        begin = next(start for start in range(len(whole)) if whole[start : start + len(content)] == content)
         self.first, self.last = whole[:begin], whole[begin + len(content) :]
         self.pad = int(tokenizer.pad_token_id or 0)
 
-    def room(self, length: int) -> int:
-        """Return the word pieces that fit into an input of `length` tokens. Raises MismatchError above the longest input."""
-        if length > self.longest:
+    def count_content_tokens(self, max_length: int) -> int:
+        """Return how many word pieces fit into `max_length` tokens. Raises MismatchError if it exceeds the model's."""
+        if max_length > self.max_length:
             raise MismatchError(
-                f"{self.folder}: the model reads at most {self.longest} tokens; {length} were requested"
+                f"{self.folder}: the model reads at most {self.max_length} tokens; {max_length} were requested"
             )
-        return length - len(self.first) - len(self.last)
+        return max_length - len(self.first) - len(self.last)
 
     @property
-    def longest(self) -> int:
-        """Tokens of the longest input."""
+    def max_length(self) -> int:
+        """Maximum input length in tokens."""
         config = self.encoder.encoder.backbone.config
-        longest = get_max_length(self.encoder.tokenizer, config)
-        return longest if getattr(config, "max_position_embeddings", None) else min(longest, DEFAULT_MAX_LENGTH)
+        limit = get_max_length(self.encoder.tokenizer, config)
+        return limit if getattr(config, "max_position_embeddings", None) else min(limit, DEFAULT_MAX_LENGTH)
 
-    def tokens(self, texts: Sequence[Sequence[int]], *, room: int) -> TokenizedTexts:
-        """Return inputs for texts given as word pieces, each truncated to `room`, with special tokens."""
-        return TokenizedTexts.from_lists([[*self.first, *pieces[:room], *self.last] for pieces in texts], None)
+    def add_special_tokens(self, texts: Sequence[Sequence[int]], *, limit: int) -> TokenizedTexts:
+        """Return model inputs for texts given as word pieces, each truncated to `limit` pieces."""
+        return TokenizedTexts.from_lists([[*self.first, *pieces[:limit], *self.last] for pieces in texts], None)
 
 
 def _build_term_weighter(
     folder: Path, method: str, facts: dict[str, Any], *, seed: int | None = None
 ) -> TermWeightModel:
-    """Return the encoder of a folder with a new head: a linear layer (deepct), or an ImpactHead (deepimpact)."""
+    """Load an encoder and add a new head: a linear layer (deepct) or an ImpactHead (deepimpact)."""
     encoder = load_encoder(folder, strict=False)
     if seed is not None:
         torch.manual_seed(seed)
-    hidden = encoder.encoder.hidden
+    hidden = encoder.encoder.hidden_size
     head = nn.Linear(hidden, 1) if method == "deepct" else ImpactHead(hidden)
     return TermWeightModel(method, folder, encoder, TermWeighter(encoder.encoder.backbone, head), facts)
 
 
 def init_term_weighter(model: Path, method: str, *, seed: int) -> TermWeightModel:
-    """Return the encoder of a model folder with an untrained head, initialized with `seed`."""
+    """Load an encoder and add a randomly initialized head."""
     weighter = _build_term_weighter(model, method, {}, seed=seed)
-    # the saved folder reads inputs of this length
-    weighter.encoder.encoding = replace(weighter.encoder.encoding, passage_length=weighter.longest)
+    # the saved model must accept inputs of this length
+    weighter.encoder.encoding = replace(weighter.encoder.encoding, passage_length=weighter.max_length)
     return weighter
 
 
 def read_training_facts(folder: Path, method: str) -> dict[str, Any]:
-    """Return what the training determined, from meta.json of a folder.
+    """Return the values that training stored in meta.json.
 
-    Raises MismatchError for a folder without a term weighting model, or with one of another method.
+    Raises MismatchError for a folder without a term weighting model, or with a model of another method.
     """
     facts = read_training_entry(folder, "term_weights")
     if facts is None:
         raise MismatchError(f"{folder}: is no term weighting model; train one with `drtk termweight`")
     if facts.get("method") != method:
-        raise MismatchError(f"{folder}: was trained with `method` {facts.get('method')}, not {method}")
+        raise MismatchError(f"{folder}: was trained with `method` {facts.get('method')}; {method} contradicts it")
     return facts
 
 
 def load_term_weighter(folder: Path, method: str) -> TermWeightModel:
-    """Load a trained model. Raises MismatchError for a folder without one, or with one of another method."""
+    """Load a term weighting model, in evaluation mode.
+
+    Raises MismatchError for a folder without one, or with a model of another method.
+    """
     weighter = _build_term_weighter(folder, method, read_training_facts(folder, method))
     load_head(weighter.module.head, folder, method)
     weighter.module.eval()
@@ -144,15 +148,15 @@ def load_term_weighter(folder: Path, method: str) -> TermWeightModel:
 
 
 def save_term_weighter(weighter: TermWeightModel, folder: Path) -> None:
-    """Write the encoder's folder, which AutoModel loads, and the head separately. The caller writes meta.json."""
+    """Write a model folder: the encoder, which AutoModel loads, and the head. The caller writes meta.json."""
     save_encoder(weighter.encoder, folder)
     save_module(weighter.module.head, get_head_path(folder, weighter.method))
 
 
 class TermWeightPredictor:
-    """Compute a number for each word piece, in batches of similar length.
+    """Predict the weights of word pieces, in batches of texts of similar length.
 
-    max_length: tokens of an input; None: the longest input of the model
+    max_length: longer inputs are truncated, in tokens; None: the model's maximum
     """
 
     def __init__(
@@ -166,16 +170,19 @@ class TermWeightPredictor:
     ) -> None:
         self._weighter = weighter
         self._device = choose_device(device)
-        self._room = weighter.room(max_length or weighter.longest)
+        self._limit = weighter.count_content_tokens(max_length or weighter.max_length)
         self._budget = batch_tokens or (_CPU_TOKENS if self._device.type == "cpu" else _GPU_TOKENS)
         weighter.module.to(self._device).eval()
         weighter.module.backbone.to(choose_dtype(dtype, self._device, half="bfloat16"))  # the head stays float32
 
     @torch.inference_mode()
     def __call__(self, texts: Sequence[Sequence[int]]) -> list[np.ndarray]:
-        """Return a number for each word piece of each text, float32; 0 beyond the longest input."""
+        """Return the weights of the word pieces of each text, (pieces,) float32 each; 0 for truncated pieces.
+
+        texts: word piece ids. Raises DrtkError when out of memory.
+        """
         weighter = self._weighter
-        tokens = weighter.tokens(texts, room=self._room)
+        tokens = weighter.add_special_tokens(texts, limit=self._limit)
         weights = [np.zeros(len(pieces), dtype=np.float32) for pieces in texts]
         before = len(weighter.first)
         for rows in iter_batches_by_length(tokens.lengths, budget=self._budget):
@@ -186,6 +193,6 @@ class TermWeightPredictor:
                 size = batch["input_ids"].numel()
                 raise DrtkError(f"{self._device}: out of memory at {size:,} tokens; lower `batch_tokens`") from error
             for row, numbers in zip(rows, values.cpu().numpy(), strict=True):
-                read = min(len(texts[row]), self._room)
-                weights[row][:read] = numbers[before : before + read]
+                count = min(len(texts[row]), self._limit)
+                weights[row][:count] = numbers[before : before + count]
         return weights

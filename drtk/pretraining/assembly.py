@@ -77,7 +77,7 @@ def build_network(
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)  # for a head that the folder lacks
-        backbone, head, tokenizer = load_masked_lm(model, announce=False)
+        backbone, head, tokenizer = load_masked_lm(model, warn_untrained=False)
     if attention is not None:  # before layers are copied, because a copy has its own configuration
         attention.apply(backbone)
     for name, parameter in backbone.named_parameters():
@@ -108,7 +108,7 @@ def build_network(
         generator = _build_generator(composition, backbone, head, tokenizer)
     if attention is not None and generator is not None:
         attention.apply(generator.backbone)
-    if head.fresh:
+    if head.is_untrained:
         warn_untrained_head(model)
     if not any(part is head for each in recoveries.values() for part in each.modules()):
         head.requires_grad_(False)  # unused, as the pooler

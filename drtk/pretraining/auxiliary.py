@@ -59,10 +59,10 @@ def build_diffcse_network(towers: Mapping[str, TextEncoder], settings: Retriever
     plan = build_diffcse_composition(settings)
     tower = towers["passage"]
     for role, each in towers.items():
-        if each.encoder.dimension != each.encoder.hidden:
+        if each.encoder.dimension != each.encoder.hidden_size:
             raise MismatchError(
                 f"`aux` diffcse needs vectors as wide as token states: the {role} encoder's are {each.encoder.dimension} "
-                f"wide, its tokens {each.encoder.hidden}"
+                f"wide, its tokens {each.encoder.hidden_size}"
             )
         if each.tokenizer.mask_token_id is None or each.tokenizer.padding_side == "left":
             raise MismatchError("`aux` diffcse: the encoder's tokenizer has no mask token, or pads on the left")

@@ -41,10 +41,10 @@ class TokenGenerator(nn.Module):
         tokenizer: the encoder's    redrawn: take the shape only, with random weights, to be trained
         Raises MismatchError if the folder has another vocabulary, or no trained head and needs one.
         """
-        backbone, head, own = load_masked_lm(folder, announce=False)
-        if head.fresh and not redrawn:
+        backbone, head, own = load_masked_lm(folder, warn_untrained=False)
+        if head.is_untrained and not redrawn:
             raise MismatchError(
-                f"{folder}: has no trained language-model head, so it proposes no tokens; "
+                f"{folder}: has no trained masked-LM head, so it proposes no tokens; "
                 "use a masked language model, such as one of `drtk pretrain` with the preset mlm"
             )
         found, wanted = own.get_vocab(), tokenizer.get_vocab()

@@ -75,7 +75,7 @@ class Pretrainer(DrtkTrainer):
         model.train()
         network: Network = self.accelerator.unwrap_model(model)
         total = self._step(model, network, [*zip(inputs["parts"], inputs["ids"], strict=True)])
-        self._steps_of_terms += 1
+        self._num_terms_steps += 1
         return total
 
     def _step(self, model: nn.Module, network: Network, split: Sequence[tuple[Batch, Sequence[str]]]) -> Tensor:
@@ -188,7 +188,7 @@ class HeldOutEvaluator(TrainingEvaluator):
     def __init__(self, evaluate: Callable[[], dict[str, float]], *, every: int) -> None:
         self._evaluate, self.every = evaluate, every
 
-    def measure(self, step: int) -> dict[str, float]:
+    def evaluate(self, step: int) -> dict[str, float]:
         """Return the numbers for the log."""
         return self._evaluate()
 
@@ -214,9 +214,7 @@ def pretrain(
     checkpoints = folder / "checkpoints"
     share = settings.batch_size // get_world_size()
     schedule = Schedule(share, data.steps, data.steps_per_epoch)
-    arguments = build_training_arguments(
-        settings, schedule, folder, seed=data.seed, device=device, save_every=settings.save_steps
-    )
+    arguments = build_training_arguments(settings, schedule, folder, seed=data.seed, device=device)
     micro = settings.micro_batch_size or share
     if settings.micro_batch_size is None and not needs_whole_batch(network):
         if (checkpoints / MICRO_FILE).exists():  # of the run that is resumed
@@ -226,7 +224,7 @@ def pretrain(
     micro = min(micro, share)
     ways = [] if settings.gradient_checkpointing else ["`gradient_checkpointing`"]
     ways += [f"a smaller {'`batch_size` or ' * needs_whole_batch(network)}`max_length`"]
-    relief = " or ".join(ways)
+    memory_advice = " or ".join(ways)
     if settings.gradient_checkpointing:
         enable_gradient_checkpointing(network.backbone)
     if settings.compile:
@@ -235,7 +233,7 @@ def pretrain(
     if get_world_size() > 1:
         share_batch_norm(network)
     if network.generator is not None:
-        with report_out_of_memory(arguments.device, relief):
+        with report_out_of_memory(arguments.device, memory_advice):
             network.generator.to(arguments.device)
     exporter = EncoderExporter(folder, network, tokenizer, settings)
     batches = data.build_held_out_batches(BATCH_SIZE) if len(data.held_out) > 1 else []
@@ -250,7 +248,7 @@ def pretrain(
 
     evaluation: Any = None
     if probe is not None:
-        evaluation = ModelSelection(network, evaluate, checkpoints, by="probe", every=settings.eval_steps)
+        evaluation = ModelSelection(network, evaluate, checkpoints, metric="probe", every=settings.eval_steps)
     elif batches:
         evaluation = HeldOutEvaluator(evaluate, every=settings.eval_steps)
 
@@ -268,12 +266,12 @@ def pretrain(
         folder=folder,
         name="pretrain",
         save=save,
-        probe=evaluation,
-        probe_start=True,
+        evaluator=evaluation,
+        evaluate_first=True,
         micro_batch=micro,
         trainer_class=Pretrainer,
         callbacks=[EncoderExportCallback(exporter, every=settings.export_steps)] if settings.export_steps else [],
-        relief=relief,
+        memory_advice=memory_advice,
     )
     return {"micro_batch": micro} | facts
 

@@ -128,8 +128,10 @@ class QueryExpander(BatchFunction):
         for model, writer in zip(models, self._writers, strict=True):
             if not writer.is_encoder_decoder and self._prompt is None:
                 raise UsageError(f"{model}: is a language model, which needs `prompt`")
-            if self._prompt is not None and writer.length(self._read(writer, "?")) > writer.room:
-                raise UsageError(f"`prompt` leaves nothing of the {writer.room} tokens of an input for a question")
+            if self._prompt is not None and writer.count_tokens(self._read(writer, "?")) > writer.max_input_tokens:
+                raise UsageError(
+                    f"`prompt` leaves nothing of the {writer.max_input_tokens} tokens of an input for a question"
+                )
 
     def prepare(self, records: list[GeneratorQuestion]) -> QuestionBatch:
         """Tokenize the questions."""
@@ -139,7 +141,7 @@ class QueryExpander(BatchFunction):
         parts = []
         for fold, mine in sorted(numbers.items()):
             writer = self._writers[fold]
-            parts.append((fold, mine, writer.tokens([self._fit(writer, records[at].text) for at in mine])))
+            parts.append((fold, mine, writer.tokenize([self._fit(writer, records[at].text) for at in mine])))
         return QuestionBatch(records, parts)
 
     def __call__(self, prepared: QuestionBatch) -> WindowResult:
@@ -160,16 +162,16 @@ class QueryExpander(BatchFunction):
     def _fit(self, writer: TextGenerator, question: str) -> str:
         """Return the model's input. A question that is too long for its prompt loses its last words, to keep the prompt."""
         text = self._read(writer, question)
-        if self._prompt is None or writer.length(text) <= writer.room:
+        if self._prompt is None or writer.count_tokens(text) <= writer.max_input_tokens:
             return text
         words = question.split()
         low, high = 0, len(words)  # the first `low` words fit
         while high - low > 1:
             middle = (low + high) // 2
-            fits = writer.length(self._read(writer, " ".join(words[:middle]))) <= writer.room
+            fits = writer.count_tokens(self._read(writer, " ".join(words[:middle]))) <= writer.max_input_tokens
             low, high = (middle, high) if fits else (low, middle)
         return self._read(writer, " ".join(words[:low]))
 
     def _read(self, writer: TextGenerator, question: str) -> str:
         body = " ".join(question.split()) if self._prompt is None else fill_prompt(question, self._prompt)
-        return writer.reading.text(Passage("", body))
+        return writer.input_format.format(Passage("", body))

@@ -92,9 +92,9 @@ def decode_answers(writer: GenerationModel, hidden: Tensor, mask: Tensor, *, lon
             break
         if len(open_) < _SPARSE * len(rows):
             kept = torch.tensor(open_, device=tokens.device)
-            decoding.keep(kept)
+            decoding.select_rows(kept)
             rows, tokens = [rows[place] for place in open_], tokens[kept]
-        decoding.step(tokens)
+        decoding.append(tokens)
     return answers
 
 
@@ -163,7 +163,7 @@ class AnswerReader(BatchFunction):
     def __init__(self, model: str, tokenizer: str | None, settings: ReadSettings, device: str) -> None:
         self._model, self._settings, self._device = model, settings, choose_device(device)
         self._writer = load_generation_model(
-            locate(model), tokenizer_at=None if tokenizer is None else locate(tokenizer)
+            locate(model), tokenizer_folder=None if tokenizer is None else locate(tokenizer)
         )
         if not self._writer.is_encoder_decoder:
             raise MismatchError(f"{model}: is a decoder-only model; an encoder-decoder (T5) is needed")
@@ -173,7 +173,7 @@ class AnswerReader(BatchFunction):
         self._writer.model.to(self._device, self._dtype)
         self._budget = settings.batch_tokens or (_CPU_TOKENS if on_cpu else _GPU_TOKENS)
         self._encoded = min(self._budget, _CPU_ENCODED if on_cpu else _GPU_ENCODED)
-        self._room = min(settings.max_length, self._writer.longest)
+        self._room = min(settings.max_length, self._writer.max_length)
 
     def prepare(self, records: list[ReaderQuestion]) -> ReaderBatch:
         """Tokenize the questions' inputs."""

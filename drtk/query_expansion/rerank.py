@@ -112,7 +112,7 @@ class RankEstimator:
             device=device,
             settings=settings,
             logits=True,
-            tokenizing=lambda tokenizer: CandidateTokenizer(tokenizer, reading),
+            make_tokenizer=lambda tokenizer: CandidateTokenizer(tokenizer, reading),
         )
 
     def __call__(self, candidates: Sequence[CandidateTexts]) -> np.ndarray:
@@ -121,7 +121,7 @@ class RankEstimator:
 
     def prepare(self, candidates: Sequence[CandidateTexts]) -> TokenizedPairs:
         """Tokenize the candidates."""
-        return self._scorer.prepare(candidates)  # type: ignore[arg-type]  # its tokenizing takes them
+        return self._scorer.tokenize(candidates)  # type: ignore[arg-type]  # its tokenizing takes them
 
     def estimates(self, prepared: TokenizedPairs) -> np.ndarray:
         """Return the estimates of tokenized candidates, (candidates,), float32. Raises what Scorer.scores raises."""

@@ -172,7 +172,7 @@ def train_query_reranker(
         folder,
         seed=seed,
         device=device,
-        lr=settings.max_lr,
+        learning_rate=settings.max_lr,
         warmup=0 if factor else None,
         defaults=["max_grad_norm=0.0"],  # no clipping
     )
@@ -188,7 +188,9 @@ def train_query_reranker(
         numbers = [at * len(candidates) // number for at in range(number)]  # evenly spaced
         measure = MeanRank(model.to(arguments.device), candidates, numbers, tokenizing=tokenizing, kind=kind)
         often, patience = settings.eval_steps, settings.patience
-        return ModelSelection(model, measure, place, by=measure.name, every=often, patience=patience, lower=True)
+        return ModelSelection(
+            model, measure, place, metric=measure.name, every=often, patience=patience, lower_is_better=True
+        )
 
     checkpoints = folder / "checkpoints"
     selection: ModelSelection | ModelSelections | None = None
@@ -214,9 +216,9 @@ def train_query_reranker(
         folder=folder,
         name="rerank-queries train",
         save=save,
-        probe=selection,
+        evaluator=selection,
         micro_batch=settings.micro_batch_size or schedule.batch,
-        factor=factor,
+        lr_factor=factor,
     )
 
 

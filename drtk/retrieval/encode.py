@@ -116,7 +116,7 @@ class Embedder:
         digests = [digest_weights(path) for path in towers]
         backbones = [read_layout(path).backbone for path in towers]
         chosen = {"pooling": list(self.encoding.pooling), "normalized": self.normalized}
-        recipes = {role: read_layout(path).encoding for role, path in roles.items()}
+        encodings = {role: read_layout(path).encoding for role, path in roles.items()}
         return {
             # An absolute path, so that an index finds its encoder from any folder.
             "model": os.path.abspath(self.model) if os.path.isdir(self.model) else self.model,
@@ -127,10 +127,10 @@ class Embedder:
             "config": digest_records(map(digest_config, backbones)),
             "tokenizer": digest_records(map(digest_tokenizer, backbones)),
             "recipe": {
-                **{f"{role}_prompt": recipe.prompt(role) for role, recipe in recipes.items()},
-                **{f"{role}_length": recipe.length(role) for role, recipe in recipes.items()},
+                **{f"{role}_prompt": encoding.get_prompt(role) for role, encoding in encodings.items()},
+                **{f"{role}_length": encoding.get_max_length(role) for role, encoding in encodings.items()},
                 **{
-                    name: getattr(recipes["passage"], name)
+                    name: getattr(encodings["passage"], name)
                     for name in ("title", "include_prompt", "lowercase", "truncate")
                 },
             },

@@ -155,7 +155,7 @@ class _CrossEncoderFunction(BatchFunction):
         self._scorer = CrossEncoderScorer(model, device=device, settings=settings, logits=logits)
 
     def prepare(self, records: list[Any]) -> tuple[list[Any], TokenizedPairs]:
-        return records, self._scorer.prepare([(each.query, text) for each in records for text in each.texts])
+        return records, self._scorer.tokenize([(each.query, text) for each in records for text in each.texts])
 
 
 class RunReranker(_CrossEncoderFunction):
@@ -264,9 +264,9 @@ class RunListReranker(BatchFunction):
         self._name, self._device = model, choose_device(device)
         self._model = load_list_reranker(Path(model)).to(self._device)
         self._vectors, self._tag = PairVectors(vectors), tag
-        if self._vectors.dimension != self._model.shape.width:
+        if self._vectors.dimension != self._model.settings.width:
             raise MismatchError(
-                f"{vectors}: holds vectors of width {self._vectors.dimension}; {model} reads {self._model.shape.width}"
+                f"{vectors}: holds vectors of width {self._vectors.dimension}; {model} reads {self._model.settings.width}"
             )
 
     @torch.inference_mode()

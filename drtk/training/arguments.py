@@ -1,4 +1,4 @@
-"""Arguments of transformers' Trainer: what drtk decides, what it rejects, what it passes through."""
+"""Build the TrainingArguments of transformers' Trainer from drtk's configuration."""
 
 from __future__ import annotations
 
@@ -21,12 +21,15 @@ from drtk.training.config import TrainingConfig
 from drtk.training.distributed import get_world_size
 from drtk.training.preflight import check_device, check_trainer_items
 
-CHECKPOINTS = "checkpoints"  # folder in the output folder
+CHECKPOINTS = "checkpoints"  # subfolder of the output folder
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """Length of a training: examples per device and step, steps, and steps per epoch."""
+    """The length of a training.
+
+    batch: examples per device and step    steps: number of steps
+    """
 
     batch: int
     steps: int
@@ -36,12 +39,13 @@ class Schedule:
 def plan_schedule(
     count: int, config: TrainingConfig, *, what: str = "examples", source: str = "training data"
 ) -> Schedule:
-    """Return the schedule for `count` examples of `source`.
+    """Return the schedule of a training on `count` examples.
 
-    Raises DrtkError if there are none, if they do not fill a batch, or if devices cannot share a batch equally.
+    what, source: what the examples are called and where they are from, for error messages
+    Raises DrtkError if there are no examples, too few for a batch, or if the batch size does not suit the devices.
     """
     if not count:
-        raise DrtkError(f"{source}: no {what} to learn from")
+        raise DrtkError(f"{source}: there are no {what} to train on")
     batch, devices = config.batch_size, get_world_size()
     if batch % devices:
         raise DrtkError(f"`batch_size` {batch} cannot be shared equally by {devices} processes")
@@ -56,9 +60,9 @@ def plan_schedule(
 
 
 def parse_trainer_items(items: Sequence[str]) -> dict[str, Any]:
-    """Return TrainingArguments from KEY=VALUE strings; values are parsed as JSON if they are JSON.
+    """Parse KEY=VALUE strings to keyword arguments of TrainingArguments. Values are JSON, or else strings.
 
-    Raises UsageError for a key that is unknown or that drtk decides.
+    Raises UsageError for a key that TrainingArguments does not have or that drtk sets itself.
     """
     check_trainer_items(items)
     known = {item.name for item in fields(TrainingArguments) if item.init}
@@ -66,7 +70,7 @@ def parse_trainer_items(items: Sequence[str]) -> dict[str, Any]:
     for item in items:
         key, _, value = item.partition("=")
         if key not in known:
-            raise UsageError(f"`trainer`: transformers' TrainingArguments have no '{key}'")
+            raise UsageError(f"`trainer` {key}: transformers' TrainingArguments has no such argument")
         try:
             values[key] = json.loads({"True": "true", "False": "false", "None": "null"}.get(value, value))
         except json.JSONDecodeError:
@@ -75,7 +79,7 @@ def parse_trainer_items(items: Sequence[str]) -> dict[str, Any]:
 
 
 def trains_on_gpu(device: str) -> bool:
-    """Return whether `device` means a GPU. Raises UsageError for an unknown device, DrtkError if there is no GPU."""
+    """Return whether to train on a GPU. Raises UsageError for an unsupported device, DrtkError if there is no GPU."""
     check_device(device)
     on_gpu = torch.cuda.is_available() and device != "cpu"
     if device == "cuda" and not on_gpu:
@@ -84,7 +88,7 @@ def trains_on_gpu(device: str) -> bool:
 
 
 def resolve_precision(name: str, *, on_gpu: bool) -> str:
-    """Resolve "auto": bfloat16 on a GPU that has it, float32 elsewhere."""
+    """Return the precision; "auto" is bfloat16 on a GPU that supports it, float32 otherwise."""
     if name != "auto":
         return name
     return "bfloat16" if on_gpu and torch.cuda.is_bf16_supported() else "float32"
@@ -97,36 +101,36 @@ def build_training_arguments(
     *,
     seed: int,
     device: str,
-    lr: float | None = None,
+    learning_rate: float | None = None,
     warmup: float | None = None,
     lr_schedule: str = "linear",
-    save_every: int | None = None,
     defaults: Sequence[str] = (),
 ) -> TrainingArguments:
-    """Return the Trainer's arguments for a TrainingConfig or PretrainSettings, with checkpoints below `folder`.
+    """Return the TrainingArguments of a training.
 
-    lr, warmup, save_every: instead of those of the configuration
-    lr_schedule: learning rate after the warm-up, by transformers' name (constant, linear, cosine, …)
-    defaults: KEY=VALUE that the configuration's `trainer` overrides
-
-    Raises UsageError for what TrainingArguments reject, MissingDependency if a logger is not installed.
+    config: a TrainingConfig or PretrainSettings
+    folder: output folder; checkpoints are written below it
+    learning_rate, warmup: override those of the configuration
+    lr_schedule: learning-rate schedule after the warm-up, by transformers' name (constant, linear, cosine, …)
+    defaults: KEY=VALUE items, which `config.trainer` overrides
+    Raises UsageError for arguments that TrainingArguments rejects, MissingDependency for a logger that is not installed.
     """
     on_gpu, steps = trains_on_gpu(device), schedule.steps
     precision = resolve_precision(config.precision, on_gpu=on_gpu)
-    lr, warmup = config.learning_rate if lr is None else lr, config.warmup if warmup is None else warmup
-    save_every = config.save_steps if save_every is None else save_every
-    rising = round(warmup * steps) if warmup < 1 else round(warmup)
-    if rising >= steps:
+    learning_rate = config.learning_rate if learning_rate is None else learning_rate
+    warmup = config.warmup if warmup is None else warmup
+    warmup_steps = round(warmup * steps) if warmup < 1 else round(warmup)
+    if warmup_steps >= steps:
         warn(
-            f"the learning rate rises for {rising:,} steps and is at {lr * steps / rising:.1e} when training ends after "
-            f"{steps:,}; use `warmup` 0.1"
+            f"the warm-up of {warmup_steps:,} steps is not shorter than the training of {steps:,}, which ends at learning "
+            f"rate {learning_rate * steps / warmup_steps:.1e}; use `warmup` 0.1"
         )
     chosen: dict[str, Any] = {
         "output_dir": str(folder / CHECKPOINTS),
         "max_steps": steps,
         "per_device_train_batch_size": schedule.batch,
-        "learning_rate": lr,
-        "warmup_steps": rising,
+        "learning_rate": learning_rate,
+        "warmup_steps": warmup_steps,
         "weight_decay": config.weight_decay,
         "optim": "adamw_torch_fused" if getattr(config, "fused", True) else "adamw_torch",
         "lr_scheduler_type": "constant_with_warmup" if lr_schedule == "constant" and warmup else lr_schedule,
@@ -136,15 +140,15 @@ def build_training_arguments(
         "fp16": precision == "float16",
         "logging_steps": config.log_steps,
         "save_strategy": "steps",
-        # no entry of the log may span a resumption
-        "save_steps": math.ceil(save_every / config.log_steps) * config.log_steps,
-        "save_total_limit": 2,  # the newest may be incomplete after a crash, or lead to a NaN loss in the next step
+        # save at logging steps only, so that no log entry covers steps before and after a checkpoint
+        "save_steps": math.ceil(config.save_steps / config.log_steps) * config.log_steps,
+        "save_total_limit": 2,  # the newest may be incomplete, or lead to a NaN loss
         "dataloader_drop_last": True,
         "remove_unused_columns": False,
         "logging_nan_inf_filter": False,
         "disable_tqdm": True,
         "report_to": [*getattr(config, "report_to", ())] or "none",
-        "run_name": folder.name.removesuffix(".part"),  # OUT is built as OUT.part
+        "run_name": folder.name.removesuffix(".part"),  # the output folder is called OUT.part until it is complete
         "ddp_find_unused_parameters": False,
         "dataloader_num_workers": 2 if on_gpu else 0,
         "dataloader_pin_memory": on_gpu,
@@ -156,7 +160,7 @@ def build_training_arguments(
         arguments = TrainingArguments(**chosen)
     except (ValueError, TypeError, ImportError) as error:
         raise UsageError(f"`trainer`: {str(error).splitlines()[0]}") from error
-    if arguments.n_gpu > 1:  # DataParallel would split the batch within one process; torchrun is for several GPUs
+    if arguments.n_gpu > 1:  # no DataParallel; use torchrun for several GPUs
         arguments._n_gpu = 1
     return arguments
 
@@ -174,7 +178,7 @@ def check_reporting(names: Sequence[str]) -> None:
 
 
 class ResumableTensorBoardCallback(TensorBoardCallback):
-    """TensorBoard files in a folder that is not deleted with the checkpoints. A resumed run removes later steps."""
+    """Write TensorBoard files to a folder of its own; a resumed run removes the steps after its checkpoint."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__()

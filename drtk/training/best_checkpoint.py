@@ -1,4 +1,4 @@
-"""Write and find checkpoints, and keep the best weights during training."""
+"""Checkpoints of training, and selection of the best weights."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from drtk.errors import DrtkError
 from drtk.models.checkpoint import report_write_errors
 from drtk.runtime.atomic import sync, write_bytes, write_json
 from drtk.runtime.integrity import read_json
-from drtk.runtime.progress import log as say
+from drtk.runtime.progress import log as log_message
 from drtk.runtime.progress import warn
 from drtk.training.distributed import get_rank, wait_for_all
 
@@ -26,7 +26,7 @@ WEIGHTS, COMPLETE = "model.safetensors", "complete"
 
 
 def save_weights(weights: Mapping[str, Tensor], path: Path) -> None:
-    """Write a model's state as safetensors; a tensor with several names (tied embeddings) once, under the first."""
+    """Write a state dict as safetensors; a tensor with several names (tied embeddings) is written once."""
     distinct: dict[tuple[int, torch.Size, torch.device], str] = {}
     for name, value in weights.items():
         distinct.setdefault((value.data_ptr() if value.numel() else id(value), value.shape, value.device), name)
@@ -35,19 +35,19 @@ def save_weights(weights: Mapping[str, Tensor], path: Path) -> None:
 
 
 def load_weights(model: nn.Module, path: Path) -> None:
-    """Load the state that `save_weights` wrote. Raises DrtkError if it is that of another model."""
+    """Load the state that `save_weights` wrote. Raises DrtkError if it belongs to another model."""
     weights, state = load_file(path), model.state_dict()
     places = {state[name].data_ptr() for name in weights if name in state}
     differing = [name for name in weights if name not in state]
     differing += [name for name, value in state.items() if name not in weights and value.data_ptr() not in places]
     if differing:
-        raise DrtkError(f"{path}: holds the weights of another model: '{differing[0]}' is in one of them only")
+        raise DrtkError(f"{path}: contains the weights of another model: '{differing[0]}' is in one of them only")
     model.load_state_dict(weights, strict=False)
 
 
 def find_last_checkpoint(folder: Path) -> Path | None:
-    """Return the newest complete checkpoint, None if there is none. Deletes incomplete ones."""
-    wait_for_all()  # rank zero may have emptied the folder
+    """Return the newest complete checkpoint, None if there is none. Delete incomplete ones."""
+    wait_for_all()  # rank zero may just have deleted checkpoints
     complete = list_complete_checkpoints(folder)
     wait_for_all()
     if get_rank() == 0:
@@ -58,59 +58,59 @@ def find_last_checkpoint(folder: Path) -> Path | None:
 
 
 def list_complete_checkpoints(folder: Path) -> list[Path]:
-    """Return the checkpoints that were written completely, the newest first."""
+    """Return the complete checkpoints in a folder, newest first."""
     checkpoints = sorted(folder.glob("checkpoint-*"), key=parse_checkpoint_step, reverse=True)
     return [path for path in checkpoints if (path / COMPLETE).exists()]
 
 
 def parse_checkpoint_step(checkpoint: Path | None) -> int:
-    """Return the number of steps before a checkpoint; 0 for None."""
+    """Return the number of steps of a checkpoint from its name; 0 for None."""
     return 0 if checkpoint is None else int(checkpoint.name.rpartition("-")[2])
 
 
 def truncate_log(log: Path, *, step: int) -> None:
-    """Remove the entries after `step` and incomplete lines from a log; resumed training writes them again."""
-    kept = []
+    """Remove the entries after `step` and incomplete lines from a log."""
+    lines = []
     for line in log.read_text(encoding="utf-8").splitlines() if log.exists() else []:
         try:
             entry = json.loads(line)
         except json.JSONDecodeError:
             continue
         if isinstance(entry, dict) and isinstance(entry.get("step"), int) and entry["step"] <= step:
-            kept.append(line + "\n")
-    write_bytes(log, "".join(kept).encode())
+            lines.append(line + "\n")
+    write_bytes(log, "".join(lines).encode())
 
 
 _WEIGHTS, _STATE = "best.safetensors", "best.json"
 
 
 class TrainingEvaluator:
-    """An evaluation during training, whose state is part of each checkpoint; this one has none.
+    """Base class of evaluations during training; its state is part of each checkpoint.
 
-    every: steps between two evaluations; there is one after the last step too
+    every: evaluate every so many steps, and after the last step
     """
 
     every: int
 
     @property
-    def enough(self) -> bool:
+    def should_stop(self) -> bool:
         """Whether training should stop."""
         return False
 
-    def measure(self, step: int) -> dict[str, float]:
-        """Return figures for the log. All processes call it and get the same figures."""
+    def evaluate(self, step: int) -> dict[str, float]:
+        """Return the metrics for the log by name. All processes call it and get the same values."""
         raise NotImplementedError
 
     def save(self, checkpoint: Path) -> None:
-        """Add the state to the folder of a checkpoint."""
+        """Save the state into a checkpoint."""
 
     def restore(self, checkpoint: Path | None) -> None:
-        """Restore the state of a checkpoint; None: start anew."""
+        """Restore the state of a checkpoint; None: reset it."""
 
 
 @dataclass
 class BestEvaluation:
-    """The best evaluation: its step and value; `since` counts the evaluations after it."""
+    """The step and value of the best evaluation, and the number of evaluations since."""
 
     step: int
     value: float
@@ -118,9 +118,9 @@ class BestEvaluation:
 
 
 class ModelSelection(TrainingEvaluator):
-    """Evaluate periodically and keep the weights of the best evaluation, the first of equals.
+    """Evaluate periodically and keep the weights of the best evaluation; of equal ones, the first.
 
-    Each checkpoint contains the best weights up to its step, so that resumed training forgets later evaluations.
+    Each checkpoint contains the best weights up to its step, so a resumed training ignores evaluations after it.
     """
 
     def __init__(
@@ -129,55 +129,60 @@ class ModelSelection(TrainingEvaluator):
         evaluate: Callable[[], dict[str, float]],
         folder: Path,
         *,
-        by: str,
+        metric: str,
         every: int,
         patience: int | None = None,
-        lower: bool | None = None,
+        lower_is_better: bool | None = None,
     ) -> None:
-        """evaluate: returns figures by name, `by` among them; lower: whether less is better, None: if `by` is a loss
-        folder: for the weights; patience: evaluations without improvement before training stops
+        """Select the weights of `model` by a metric.
+
+        evaluate: returns metrics by name
+        folder: folder for the best weights
+        metric: name of the metric to select by
+        patience: stop after this many evaluations without improvement; None: never
+        lower_is_better: None: true for a metric whose name ends in "loss"
         """
         self.every = every
-        self._lower = by.endswith("loss") if lower is None else lower
+        self._lower_is_better = metric.endswith("loss") if lower_is_better is None else lower_is_better
         self.best: BestEvaluation | None = None
-        self.by = by
+        self.metric = metric
         self._model, self._evaluate, self._folder, self._patience = model, evaluate, folder, patience
 
     @property
-    def enough(self) -> bool:
-        """Whether training should stop."""
+    def should_stop(self) -> bool:
+        """Whether there were `patience` evaluations without improvement."""
         return self._patience is not None and self.best is not None and self.best.since >= self._patience
 
-    def measure(self, step: int) -> dict[str, float]:
-        """Evaluate, keep the weights if they are the best so far, and return the figures."""
-        figures = self._evaluate()
-        value, best = figures[self.by], self.best
-        if best is None or (value < best.value if self._lower else value > best.value):
+    def evaluate(self, step: int) -> dict[str, float]:
+        """Evaluate, keep the weights if they are the best so far, and return the metrics."""
+        metrics = self._evaluate()
+        value, best = metrics[self.metric], self.best
+        if best is None or (value < best.value if self._lower_is_better else value > best.value):
             self.best = BestEvaluation(step, value)
-            self._keep_weights()
-            say(f"step {step:,}: {self.by} {value:z.4f}, the best so far")
+            self._save_best_weights()
+            log_message(f"step {step:,}: {self.metric} {value:z.4f}, the best so far")
         else:
             best.since += 1
             how = "as good" if value == best.value else "better"
-            say(f"step {step:,}: {self.by} {value:z.4f}; that of step {best.step:,} was {how}")
-        return figures
+            log_message(f"step {step:,}: {self.metric} {value:z.4f}; that of step {best.step:,} was {how}")
+        return metrics
 
-    def _keep_weights(self) -> None:
+    def _save_best_weights(self) -> None:
         if get_rank() == 0:
             self._folder.mkdir(parents=True, exist_ok=True)
-            part = self._folder / f"{_WEIGHTS}.part"  # not in place: a checkpoint may be a link to the present file
+            part = self._folder / f"{_WEIGHTS}.part"  # not in place: a checkpoint may hard-link the current file
             save_weights(self._model.state_dict(), part)
             sync(part)
             os.replace(part, self._folder / _WEIGHTS)
 
     def save(self, checkpoint: Path) -> None:
-        """Add the state and the best weights to a checkpoint, as a hard link if possible."""
+        """Save the state and the best weights into a checkpoint, the weights as a hard link if possible."""
         if self.best is not None:
             _link(self._folder / _WEIGHTS, checkpoint / _WEIGHTS)
             write_json(checkpoint / _STATE, vars(self.best))
 
     def restore(self, checkpoint: Path | None) -> None:
-        """Restore the state and weights of a checkpoint; None: none."""
+        """Restore the state and the best weights of a checkpoint; None: reset them."""
         saved = checkpoint if checkpoint is not None and (checkpoint / _STATE).exists() else None
         self.best = None if saved is None else _read_best(saved / _STATE)
         if get_rank() == 0:
@@ -187,17 +192,17 @@ class ModelSelection(TrainingEvaluator):
                 _link(saved / _WEIGHTS, self._folder / _WEIGHTS)
         wait_for_all()
 
-    def conclude(self, model: nn.Module, save: Callable[..., None]) -> dict[str, Any]:
-        """Load the best weights into the model, `save` it, and return the step and value of the best evaluation."""
+    def save_best(self, model: nn.Module, save: Callable[..., None]) -> dict[str, Any]:
+        """Load the best weights into the model, call `save`, and return the step and value of the best evaluation."""
         assert self.best is not None, "nothing was evaluated"
         load_weights(model, self._folder / _WEIGHTS)
         if self.best.step == 0:
             warn(
-                f"no {self.by} was better than the {self.best.value:z.4f} before the first step: the weights are those of the "
-                "start model"
+                f"no evaluation improved on the initial {self.metric} of {self.best.value:z.4f}: the saved weights are those of "
+                "the start model"
             )
         save()
-        return {"step": self.best.step, self.by: self.best.value}
+        return {"step": self.best.step, self.metric: self.best.value}
 
 
 def _read_best(path: Path) -> BestEvaluation:
@@ -219,42 +224,45 @@ def _link(path: Path, other: Path) -> None:
 
 
 def get_selection_folder(folder: Path, name: str) -> Path:
-    """Return the folder, below that of the checkpoints or a checkpoint, in which a selection keeps its weights."""
+    """Return the subfolder of a checkpoint, or of the folder of checkpoints, for the weights of one selection."""
     return folder / f"best-{name}"
 
 
 class ModelSelections(TrainingEvaluator):
-    """Evaluate with several selections at the same steps; each keeps its own best weights."""
+    """Several model selections at the same steps, each with its own best weights."""
 
-    def __init__(self, each: Mapping[str, ModelSelection]) -> None:
-        """each: by name; their measures have different names, and `get_selection_folder` gives their folders"""
-        self._each = dict(each)
-        self.every = min(one.every for one in self._each.values())
+    def __init__(self, selections: Mapping[str, ModelSelection]) -> None:
+        """selections: by name; their metrics have different names, and `get_selection_folder` gives their folders"""
+        self._selections = dict(selections)
+        self.every = min(selection.every for selection in self._selections.values())
 
     @property
-    def enough(self) -> bool:
-        """Whether training should stop: the patience of all selections is exhausted."""
-        return all(one.enough for one in self._each.values())
+    def should_stop(self) -> bool:
+        """Whether all selections should stop."""
+        return all(selection.should_stop for selection in self._selections.values())
 
-    def measure(self, step: int) -> dict[str, float]:
-        """Return the figures of all evaluations."""
-        figures: dict[str, float] = {}
-        for one in self._each.values():
-            figures |= one.measure(step)
-        return figures
+    def evaluate(self, step: int) -> dict[str, float]:
+        """Evaluate with all selections and return their metrics."""
+        metrics: dict[str, float] = {}
+        for selection in self._selections.values():
+            metrics |= selection.evaluate(step)
+        return metrics
 
     def save(self, checkpoint: Path) -> None:
-        """Add the state and weights of all selections to a checkpoint."""
-        for name, one in self._each.items():
+        """Save the state and weights of all selections into a checkpoint."""
+        for name, selection in self._selections.items():
             folder = get_selection_folder(checkpoint, name)
             folder.mkdir(exist_ok=True)
-            one.save(folder)
+            selection.save(folder)
 
     def restore(self, checkpoint: Path | None) -> None:
-        """Restore the state and weights of a checkpoint; None: none."""
-        for name, one in self._each.items():
-            one.restore(None if checkpoint is None else get_selection_folder(checkpoint, name))
+        """Restore the state and weights of a checkpoint; None: reset them."""
+        for name, selection in self._selections.items():
+            selection.restore(None if checkpoint is None else get_selection_folder(checkpoint, name))
 
-    def conclude(self, model: nn.Module, save: Callable[..., None]) -> dict[str, Any]:
-        """For each name load its best weights and `save(name)`; return steps and values by name."""
-        return {name: one.conclude(model, lambda name=name: save(name)) for name, one in self._each.items()}  # type: ignore[misc]
+    def save_best(self, model: nn.Module, save: Callable[..., None]) -> dict[str, Any]:
+        """For each selection load its best weights and call `save(name)`; return steps and values by name."""
+        return {
+            name: selection.save_best(model, lambda name=name: save(name))
+            for name, selection in self._selections.items()
+        }  # type: ignore[misc]

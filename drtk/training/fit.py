@@ -1,4 +1,4 @@
-"""The training loop: `fit`, and the one subclass of transformers.Trainer with its callbacks."""
+"""The training loop: `fit`, DrtkTrainer (a transformers Trainer) and its callbacks."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from drtk.errors import DrtkError
 from drtk.models.checkpoint import report_write_errors
 from drtk.runtime.atomic import sync_tree, write_bytes
 from drtk.runtime.progress import Progress, log_detail, round_significant, silence_transformers, warn
-from drtk.runtime.progress import log as say
+from drtk.runtime.progress import log as log_message
 from drtk.training.arguments import ResumableTensorBoardCallback, Schedule
 from drtk.training.best_checkpoint import (
     COMPLETE,
@@ -41,9 +41,9 @@ from drtk.training.distributed import all_reduce_mean, get_rank, get_world_size,
 from drtk.training.sampling import derive_step_seed
 
 LOG = "log.jsonl"
-MICRO_FILE = "micro_batch"  # in the folder of checkpoints: what the micro-batch was halved to
-FIRST_PROGRESS = 10.0  # seconds until the first line of progress, if stderr is no terminal
-EXPLODED = 10.0  # a loss of this many times the first (or 1, if that was less) is beyond recovery
+MICRO_FILE = "micro_batch"  # in the folder of checkpoints: the size to which the micro-batch was reduced
+FIRST_PROGRESS = 10.0  # seconds until the first progress line if stderr is not a terminal
+EXPLODED = 10.0  # a loss above this multiple of the first loss (or of 1, if larger) has diverged
 
 Objective = Callable[[nn.Module, dict[str, Any]], dict[str, Tensor]]
 
@@ -59,52 +59,53 @@ def fit(
     folder: Path,
     name: str,
     save: Callable[..., None],
-    probe: ModelSelection | ModelSelections | None = None,
-    probe_start: bool = False,
+    evaluator: ModelSelection | ModelSelections | None = None,
+    evaluate_first: bool = False,
     micro_batch: int | None = None,
     trainer_class: Callable[..., DrtkTrainer] | None = None,
     callbacks: Sequence[TrainerCallback] = (),
-    relief: str = "`gradient_checkpointing` or a smaller `batch_size`",
-    **more: Any,
+    memory_advice: str = "`gradient_checkpointing` or a smaller `batch_size`",
+    **trainer_options: Any,
 ) -> dict[str, Any]:
     """Train a model, `save` it with its last or best weights (rank zero), and return "steps", "epochs" and "best".
 
-    Continues from the last complete checkpoint in `folder`. Steps depend on (seed, step) only, so that a resumed training
-    equals an uninterrupted one. With one process, running out of memory halves the micro-batch, if there is one.
+    Resumes from the last complete checkpoint in `folder`. Steps depend on (seed, step) only, so resumed training equals
+    uninterrupted training. With one process, the micro-batch (if any) is halved when memory runs out; the result then
+    contains "micro_batch" too, and the file MICRO_FILE in the folder of checkpoints stores it.
 
-    dataset: the items of all steps in order; collate: items of a step to its inputs
-    objective: (model, inputs) to scalar terms, whose sum is minimized; None if `trainer_class` computes them
-    folder: for log.jsonl and the checkpoints, which are deleted at the end
-    probe: evaluates during training and selects the weights; probe_start: evaluate before the first step too
-    micro_batch: items in memory at once, a divisor of the batch of a device; for losses that are means over items
-    relief: what lowers the memory beside a smaller micro-batch, for the error; more: further arguments of the trainer class
-    Returns "micro_batch" too if it was halved; the file MICRO_FILE among the checkpoints contains it.
-    Raises DrtkError if the loss or a weight is NaN or infinite, or memory does not suffice.
+    dataset: the items of all steps in order    collate: items of a step -> model inputs
+    objective: (model, inputs) -> scalar loss terms by name, whose sum is minimized; None if `trainer_class` computes them
+    folder: folder for log.jsonl and the checkpoints, which are deleted at the end
+    evaluator: evaluates during training and selects the weights    evaluate_first: evaluate before the first step too
+    micro_batch: items in memory at once; divides the batch of a device. Only for losses that are means over items
+    memory_advice: what else reduces memory, for the error message
+    trainer_options: further arguments of `trainer_class`
+    Raises DrtkError for a NaN or infinite loss or weight, or when out of memory.
     """
-    more |= {} if objective is None else {"objective": objective}
-    first_size = micro_batch
+    trainer_options |= {} if objective is None else {"objective": objective}
+    initial_micro_batch = micro_batch
     while True:
-        with report_out_of_memory(arguments.device, relief):
+        with report_out_of_memory(arguments.device, memory_advice):
             trainer = (trainer_class or DrtkTrainer)(
                 log=folder / LOG,
                 steps_per_epoch=schedule.steps_per_epoch,
-                probe=probe,
-                probe_start=probe_start,
+                evaluator=evaluator,
+                evaluate_first=evaluate_first,
                 micro_batch=micro_batch,
-                relief=relief,
+                memory_advice=memory_advice,
                 model=model,
                 args=arguments,
                 train_dataset=dataset,
                 data_collator=collate,
                 callbacks=[ProgressCallback(name, schedule.steps), *callbacks],
-                **more,
+                **trainer_options,
             )
         try:
             facts = trainer.run(save)
-            return facts if micro_batch == first_size else facts | {"micro_batch": micro_batch}
+            return facts if micro_batch == initial_micro_batch else facts | {"micro_batch": micro_batch}
         except OutOfMemoryError as error:
             smaller = trainer.halve_micro_batch()
-            if error.__cause__ is not None:  # its frames hold the failed step, and saving takes memory too
+            if error.__cause__ is not None:  # the frames hold the tensors of the failed step; saving needs memory
                 clear_frames(error.__cause__.__traceback__)
             model.zero_grad(set_to_none=True)
             if smaller is None or get_world_size() > 1 or not trainer.save_for_retry():
@@ -115,13 +116,13 @@ def fit(
         checkpoints.mkdir(parents=True, exist_ok=True)
         write_bytes(checkpoints / MICRO_FILE, b"%d\n" % smaller)
         del trainer
-        gc.collect()  # the optimizer's state and the graph of the failed step
+        gc.collect()  # frees the optimizer state and the graph of the failed step
         if arguments.device.type == "cuda":
             torch.cuda.empty_cache()
 
 
 class ProgressCallback(TrainerCallback):
-    """A bar on a terminal, elsewhere a line after 10 s and every 30 s, each with the last loss; all losses with -v."""
+    """Show progress with the last loss: a bar on a terminal, otherwise a line after 10 s and every 30 s."""
 
     def __init__(self, what: str, steps: int) -> None:
         self._what, self._steps = what, steps
@@ -134,7 +135,7 @@ class ProgressCallback(TrainerCallback):
             )
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        control.should_log |= state.global_step == state.max_steps  # the last entry may be of fewer steps
+        control.should_log |= state.global_step == state.max_steps  # the last entry may cover fewer steps
         if self._progress is not None:
             self._progress.add()
 
@@ -149,7 +150,7 @@ class ProgressCallback(TrainerCallback):
 
 
 class StepStateCallback(TrainerCallback):
-    """Whether a forward or backward pass is running: memory that ends elsewhere is not helped by a smaller micro-batch."""
+    """Track whether a forward or backward pass is running; only there a smaller micro-batch reduces memory."""
 
     is_running = False
 
@@ -161,7 +162,7 @@ class StepStateCallback(TrainerCallback):
 
 
 class EvaluationCallback(TrainerCallback):
-    """Evaluate every so many steps and after the last one; start: before the first step too."""
+    """Evaluate every `every` steps and after the last one; with `start` before the first step too."""
 
     def __init__(self, trainer: Trainer, *, every: int, start: bool) -> None:
         self._trainer, self._every, self._start = trainer, every, start
@@ -179,21 +180,21 @@ class EvaluationCallback(TrainerCallback):
 
 
 class NonFiniteLossError(DrtkError):
-    """A NaN or infinite loss: the weights it was computed with are useless."""
+    """The loss or a weight is NaN or infinite."""
 
 
 class OutOfMemoryError(DrtkError):
-    """A step did not fit into memory."""
+    """A training step ran out of memory."""
 
 
 def is_out_of_memory(error: RuntimeError) -> bool:
-    """Return whether torch ran out of memory, on a GPU or, judging by the message, on a CPU."""
+    """Return whether an error of torch means out of memory, on a GPU or a CPU."""
     return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
 
 
 @contextmanager
 def report_out_of_memory(device: torch.device | str, advice: str) -> Iterator[None]:
-    """Raise DrtkError with advice if memory does not suffice."""
+    """Convert torch's out-of-memory errors to a DrtkError with advice."""
     try:
         yield
     except RuntimeError as error:
@@ -203,8 +204,8 @@ def report_out_of_memory(device: torch.device | str, advice: str) -> Iterator[No
 
 
 def enable_gradient_checkpointing(backbone: Any) -> None:
-    """Turn gradient checkpointing on: activations are recomputed in the backward pass."""
-    backbone.config.use_cache = False  # for generation; transformers would turn it off itself, with a warning
+    """Enable gradient checkpointing, which recomputes activations in the backward pass."""
+    backbone.config.use_cache = False  # incompatible; transformers would disable it with a warning
     enable = getattr(backbone, "activation_checkpointing_enable", None)
     try:
         if enable is not None:
@@ -216,21 +217,22 @@ def enable_gradient_checkpointing(backbone: Any) -> None:
 
 
 def is_finite(model: nn.Module) -> bool:
-    """Return whether every weight and every running statistic is finite."""
+    """Return whether all weights and buffers are finite."""
     state = model.state_dict().values()
     return all(bool(torch.isfinite(value).all()) for value in state if value.is_floating_point())
 
 
 class DrtkTrainer(Trainer):
-    """A Trainer whose steps depend on (seed, step) only, so that resumed training equals uninterrupted training.
+    """A Trainer whose steps depend on (seed, step) only, so resumed training equals uninterrupted training.
 
-    The data set holds the examples of all steps in order: epochs and shuffling are its affair.
-    objective: (model, inputs) to named scalar terms, whose sum is minimized; all of them are logged
-    weights: of terms in the sum, 1 for those not listed
-    log: file that gets a line per `logging_steps`; steps_per_epoch: for the "epoch" in it
-    probe: evaluates during training, and may end it
-    factor: learning rate of step t (counted from 1), divided by that of the arguments; None: as the arguments say
-    micro_batch: items in memory at once; None: the batch of the device, and never fewer
+    The dataset contains the examples of all steps in order, so it also does the shuffling of epochs.
+
+    objective: (model, inputs) -> scalar loss terms by name; their weighted sum is minimized, and each is logged
+    weights: weights of the terms, 1 for terms not listed
+    log: log file; one line per `logging_steps`    steps_per_epoch: to compute the "epoch" in the log
+    evaluator: evaluates during training, and may stop it
+    lr_factor: (step, from 1) -> factor on the learning rate; None: the schedule of the arguments
+    micro_batch: items in memory at once; None: the whole batch of the device, which is never reduced
     """
 
     micro_batch_field = "micro_batch_size"
@@ -241,12 +243,12 @@ class DrtkTrainer(Trainer):
         objective: Objective | None,
         log: Path,
         steps_per_epoch: float,
-        probe: TrainingEvaluator | None = None,
-        probe_start: bool = False,
+        evaluator: TrainingEvaluator | None = None,
+        evaluate_first: bool = False,
         weights: Mapping[str, float] | None = None,
-        factor: Callable[[int], float] | None = None,
+        lr_factor: Callable[[int], float] | None = None,
         micro_batch: int | None = None,
-        relief: str = "",
+        memory_advice: str = "",
         **given: Any,
     ) -> None:
         if micro_batch is not None:
@@ -255,39 +257,39 @@ class DrtkTrainer(Trainer):
             arguments.per_device_train_batch_size = micro_batch
             arguments.gradient_accumulation_steps = share // micro_batch
         super().__init__(**given)
-        self._factor = factor
+        self._lr_factor = lr_factor
         self._weights = weights or {}
         self.remove_callback(PrinterCallback)
-        if any(type(each) is TensorBoardCallback for each in self.callback_handler.callbacks):
-            self.remove_callback(TensorBoardCallback)  # it would write among the checkpoints
+        if any(type(callback) is TensorBoardCallback for callback in self.callback_handler.callbacks):
+            self.remove_callback(TensorBoardCallback)  # it writes into the folder of checkpoints, which is deleted
             self.add_callback(ResumableTensorBoardCallback(log.parent / "tensorboard"))
-        self._step_watch = StepStateCallback()
-        self.add_callback(self._step_watch)
-        self.probe = probe
-        if probe is not None:
-            self.add_callback(EvaluationCallback(self, every=probe.every, start=probe_start))
+        self._step_state = StepStateCallback()
+        self.add_callback(self._step_state)
+        self.evaluator = evaluator
+        if evaluator is not None:
+            self.add_callback(EvaluationCallback(self, every=evaluator.every, start=evaluate_first))
         self.objective, self.micro_batch = objective, micro_batch
         self._log_path, self._steps_per_epoch = log, steps_per_epoch
         self._terms: dict[str, Tensor] = {}
-        self._steps_of_terms = 0
+        self._num_terms_steps = 0  # steps whose terms are summed in `_terms`
         self._first_loss: float | None = None
         self._last_loss = 0.0
-        self.relief = relief
-        self._seeded_step = -1  # the step whose seed is set
+        self.memory_advice = memory_advice
+        self._seeded_step = -1  # the last step for which the random seed was set
         self.model_accepts_loss_kwargs = False
 
     def run(self, save: Callable[..., None]) -> dict[str, Any]:
-        """Train from the last complete checkpoint to the end, let rank zero `save` the best weights, and delete the checkpoints.
+        """Train to the end, `save` the best or last weights (rank zero), and delete the checkpoints.
 
-        save: called once; with each name for Selections
-        Returns "steps", "epochs" and, if a Selection chose the weights, "best": its step and value, or those by name.
-        Raises DrtkError if memory does not suffice, or the loss or a weight is NaN or infinite.
+        save: called once; for ModelSelections once per name
+        Returns "steps", "epochs" and, with a model selection, "best": step and value of the best evaluation.
+        Raises DrtkError for a NaN or infinite loss or weight, or when out of memory.
         """
         steps = self._train_to_end()
         facts: dict[str, Any] = {"steps": steps, "epochs": round(steps / self._steps_per_epoch, 4)}
         if self.is_world_process_zero():
-            if isinstance(self.probe, ModelSelection | ModelSelections):
-                facts["best"] = self.probe.conclude(self.model, save)
+            if isinstance(self.evaluator, ModelSelection | ModelSelections):
+                facts["best"] = self.evaluator.save_best(self.model, save)
             else:
                 save()
             shutil.rmtree(self.args.output_dir, ignore_errors=True)
@@ -300,12 +302,14 @@ class DrtkTrainer(Trainer):
         if start is not None and (first := (start / COMPLETE).read_text(encoding="utf-8").strip()):
             self._first_loss = float(first)
         if self.is_world_process_zero():
-            truncate_log(self._log_path, step=step if start is not None else -1)  # a first evaluation is of step 0
+            truncate_log(
+                self._log_path, step=step if start is not None else -1
+            )  # an evaluation before training has step 0
             if start is not None:
-                say(f"resuming after step {step:,} of {self.args.max_steps:,}")
-        if self.probe is not None:
-            self.probe.restore(start)
-            if self.probe.enough:
+                log_message(f"resuming after step {step:,} of {self.args.max_steps:,}")
+        if self.evaluator is not None:
+            self.evaluator.restore(start)
+            if self.evaluator.should_stop:
                 return step
         wait_for_all()
         try:
@@ -316,77 +320,77 @@ class DrtkTrainer(Trainer):
                 )
             return steps
         except NonFiniteLossError as error:
-            raise DrtkError(f"{error}; {self._what_remains(nan=True)}") from error
+            raise DrtkError(f"{error}; {self._describe_resume_point(is_nan=True)}") from error
         except RuntimeError as error:
             if not is_out_of_memory(error):
                 raise
-            in_step = self._step_watch.is_running
+            in_step = self._step_state.is_running
             field = f"a smaller `{self.micro_batch_field}`, " if in_step and self.micro_batch not in (None, 1) else ""
             raise (OutOfMemoryError if in_step else DrtkError)(
-                f"{self.args.device}: out of memory at step {self.state.global_step + 1}; {field}{self.relief} may help; "
-                f"{self._what_remains(nan=False)}"
+                f"{self.args.device}: out of memory at step {self.state.global_step + 1}; {field}{self.memory_advice} may help; "
+                f"{self._describe_resume_point(is_nan=False)}"
             ) from error
 
     def halve_micro_batch(self) -> int | None:
-        """Return the largest divisor of the micro-batch that is smaller, None if there is none."""
+        """Return the largest proper divisor of the micro-batch, at most half of it; None if there is none."""
         if self.micro_batch is None:
             return None
         return next((size for size in range(self.micro_batch // 2, 0, -1) if self.micro_batch % size == 0), None)
 
     def save_for_retry(self) -> bool:
-        """Write a checkpoint of the steps before one that did not fit into memory; return whether there is one."""
+        """Save a checkpoint before a step that ran out of memory is retried; return whether the steps so far are saved."""
         step, folder = self.state.global_step, Path(self.args.output_dir)
         if step and not (folder / f"checkpoint-{step}" / COMPLETE).exists():
             self._save_checkpoint(self.model, None)
         return not step or bool(list_complete_checkpoints(folder))
 
-    def _what_remains(self, *, nan: bool) -> str:
-        """Return from where a resumed run continues. nan: delete a checkpoint of the present weights first"""
+    def _describe_resume_point(self, *, is_nan: bool) -> str:
+        """Say after which step a resumed run continues. is_nan: delete a checkpoint with the current weights first"""
         folder = Path(self.args.output_dir)
         newest = folder / f"checkpoint-{self.state.global_step}"
-        if nan and (newest / COMPLETE).exists():
+        if is_nan and (newest / COMPLETE).exists():
             (newest / COMPLETE).unlink()
             shutil.rmtree(newest, ignore_errors=True)
-        left = list_complete_checkpoints(folder)
+        checkpoints = list_complete_checkpoints(folder)
         return (
-            f"`resume` continues after step {parse_checkpoint_step(left[0]):,}"
-            if left
+            f"`resume` continues after step {parse_checkpoint_step(checkpoints[0]):,}"
+            if checkpoints
             else "there is no checkpoint to resume from"
         )
 
     def evaluate(self, *given: Any, **named: Any) -> dict[str, float]:
-        """Return the probe's figures, and log them; ends training if the probe has enough."""
-        if self.probe is None:
+        """Run the evaluator, log its metrics, and stop training if it says so."""
+        if self.evaluator is None:
             return {}
         step = self.state.global_step
         with self.accelerator.autocast():
-            figures = self.probe.measure(step)
-        self._write({"step": step} | figures)
-        self.callback_handler.on_log(self.args, self.state, self.control, dict(figures))
-        self.control.should_training_stop |= self.probe.enough
-        return figures
+            metrics = self.evaluator.evaluate(step)
+        self._write({"step": step} | metrics)
+        self.callback_handler.on_log(self.args, self.state, self.control, dict(metrics))
+        self.control.should_training_stop |= self.evaluator.should_stop
+        return metrics
 
     def _write(self, entry: dict[str, Any]) -> None:
         if self.is_world_process_zero():
             epoch = round(entry["step"] / self._steps_per_epoch, 4)
-            figures = {name: round_significant(value) for name, value in entry.items()}
+            entry = {name: round_significant(value) for name, value in entry.items()}
             with open(self._log_path, "a", encoding="utf-8") as file:
-                file.write(json.dumps(figures | {"epoch": epoch}) + "\n")
+                file.write(json.dumps(entry | {"epoch": epoch}) + "\n")
 
     def _get_train_sampler(self, *given: Any) -> SequentialSampler:
         return SequentialSampler(given[0] if given else self.train_dataset)
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
-        """Create the learning-rate schedule, by `factor` if there is one."""
-        factor = self._factor
+        """Create the learning-rate scheduler, from `lr_factor` if it is given."""
+        factor = self._lr_factor
         if factor is None:
             return super().create_scheduler(num_training_steps, optimizer)
-        self.lr_scheduler: Any = LambdaLR(optimizer or self.optimizer, lambda done: factor(done + 1))
+        self.lr_scheduler: Any = LambdaLR(optimizer or self.optimizer, lambda step: factor(step + 1))
         self._created_lr_scheduler = True
         return self.lr_scheduler
 
     def training_step(self, *given: Any, **named: Any) -> Tensor:
-        """Run one step or micro-batch, with random numbers (dropout) from seed, step and rank."""
+        """Run one step or micro-batch; dropout depends on (seed, step, rank) only."""
         if self._seeded_step != self.state.global_step:
             self._seeded_step = self.state.global_step
             torch.manual_seed(derive_step_seed(self.args.seed, self.state.global_step, get_rank()))
@@ -402,9 +406,9 @@ class DrtkTrainer(Trainer):
         return torch.stack([self._weights.get(name, 1.0) * value for name, value in terms.items()]).sum()
 
     def record_terms(self, terms: Mapping[str, Tensor]) -> Tensor:
-        """Keep terms for the log and return their weighted sum, (). Raises NonFiniteLossError."""
+        """Add terms to those of the next log entry and return their weighted sum, (). Raises NonFiniteLossError."""
         if len(terms) > 1:
-            self._steps_of_terms += 1
+            self._num_terms_steps += 1
             for name, value in terms.items():
                 self._terms[name] = self._terms.get(name, torch.zeros_like(value)) + value.detach()
         total = self.sum_terms(terms)
@@ -415,13 +419,13 @@ class DrtkTrainer(Trainer):
         return total
 
     def log(self, logs: dict[str, float], *given: Any, **named: Any) -> None:
-        """Add a line to the log file, except for the Trainer's closing summary."""
+        """Write an entry to the log file, except for the Trainer's final summary."""
         step = self.state.global_step
         if "loss" in logs:
             self._last_loss = logs["loss"]
-            logs |= {name: value.item() / self._steps_of_terms for name, value in self._terms.items()}
+            logs |= {name: value.item() / self._num_terms_steps for name, value in self._terms.items()}
             self._terms.clear()
-            self._steps_of_terms = 0
+            self._num_terms_steps = 0
         super().log(logs, *given, **named)
         if "loss" in logs:
             self._write({"step": step} | logs)
@@ -436,29 +440,29 @@ class DrtkTrainer(Trainer):
         load_weights(model or self.model, Path(resume_from_checkpoint) / WEIGHTS)
 
     def _save_rng_state(self, output_dir: str) -> None:
-        """Save nothing: random numbers are functions of the step."""
+        """Do nothing: the random state is set at every step."""
 
     def _load_rng_state(self, checkpoint: str | None) -> None:
-        """Load nothing: random numbers are functions of the step."""
+        """Do nothing: the random state is set at every step."""
 
     def _init_training_state(self, max_steps: int, *given: Any, **named: Any) -> Any:
-        """Restore the state, except for the intervals of logging and saving, which may differ now."""
+        """Restore the state of a checkpoint, but keep the logging and saving intervals of this run."""
         with silence_transformers():
             state = super()._init_training_state(max_steps, *given, **named)
         self.state.compute_steps(self.args, max_steps)
         return state
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
-        """Restore optimizer and schedule, except for the highest learning rate: from here on that of this run holds."""
+        """Restore optimizer and scheduler, but use the learning rate of this run."""
         scheduler: Any = self.lr_scheduler
-        wanted = [*getattr(scheduler, "base_lrs", ())]
+        base_lrs = [*getattr(scheduler, "base_lrs", ())]
         super()._load_optimizer_and_scheduler(checkpoint)
-        if checkpoint is None or wanted == [*getattr(scheduler, "base_lrs", ())]:
+        if checkpoint is None or base_lrs == [*getattr(scheduler, "base_lrs", ())]:
             return
         assert self.optimizer is not None
-        for group, highest, factor in zip(self.optimizer.param_groups, wanted, scheduler.lr_lambdas, strict=True):
-            group["initial_lr"], group["lr"] = highest, highest * factor(scheduler.last_epoch)
-        scheduler.base_lrs = wanted
+        for group, base_lr, factor in zip(self.optimizer.param_groups, base_lrs, scheduler.lr_lambdas, strict=True):
+            group["initial_lr"], group["lr"] = base_lr, base_lr * factor(scheduler.last_epoch)
+        scheduler.base_lrs = base_lrs
         scheduler._last_lr = [group["lr"] for group in self.optimizer.param_groups]
 
     def _maybe_log_save_evaluate(self, tr_loss: Tensor, *given: Any, **named: Any) -> None:
@@ -467,22 +471,22 @@ class DrtkTrainer(Trainer):
         super()._maybe_log_save_evaluate(tr_loss, *given, **named)
 
     def _save_checkpoint(self, *given: Any, **named: Any) -> None:
-        """Write a checkpoint, unless weights are not finite or the loss has exploded: resuming from it would be useless."""
+        """Write a checkpoint, unless a weight is not finite or the loss has diverged, since resuming would not help."""
         step, first = self.state.global_step, self._first_loss
         if not is_finite(self.model):
             warn(f"step {step:,}: a weight is NaN or infinite; no checkpoint is written")
             return
         if first is not None and not self._last_loss <= EXPLODED * max(first, 1.0):
             warn(
-                f"step {step:,}: the loss, {self._last_loss:.4g}, is far above the {first:.4g} of the first step; no checkpoint "
-                "is written, and a lower `learning_rate` may help"
+                f"step {step:,}: the loss has diverged from {first:.4g} to {self._last_loss:.4g}; no checkpoint is written, "
+                "and a lower `learning_rate` may help"
             )
             return
         with report_write_errors(Path(self.args.output_dir)), silence_transformers():
             super()._save_checkpoint(*given, **named)
         if self.args.should_save:
             folder = Path(self.args.output_dir) / f"checkpoint-{step}"
-            if self.probe is not None:
-                self.probe.save(folder)
+            if self.evaluator is not None:
+                self.evaluator.save(folder)
             sync_tree(folder)
             write_bytes(folder / COMPLETE, b"" if first is None else repr(first).encode())

@@ -16,7 +16,7 @@ from drtk.errors import MismatchError
 from drtk.losses.language import IGNORE_INDEX, cross_entropy_sum
 from drtk.models.config import GenerationSettings
 from drtk.models.generation import generate_tokens
-from drtk.models.generator_input import GeneratorInput, load_generator_input, max_input_length, tokenize_texts
+from drtk.models.generator_input import InputFormat, load_input_format, max_input_length, tokenize_texts
 from drtk.models.model_folder import locate
 from drtk.models.seq2seq import GenerationModel, load_generation_model, save_generation_model
 from drtk.text.batching import iter_batches_by_length
@@ -120,7 +120,7 @@ class StartModel:
     """The model that training starts from, and how its input is built."""
 
     writer: GenerationModel
-    reading: GeneratorInput
+    input_format: InputFormat
 
     @property
     def architecture(self) -> str:
@@ -136,22 +136,26 @@ def load_start_model(model: str, config: GeneratorConfig) -> StartModel:
     """
     folder = locate(model)
     overrides = {"prefix": config.prefix, "title": config.title, "max_length": config.max_length}
-    reading = load_generator_input(folder, overrides, strict=False)
+    input_format = load_input_format(folder, overrides, strict=False)
     writer = load_generation_model(folder)
-    start = StartModel(writer, reading)
+    start = StartModel(writer, input_format)
     if not writer.is_encoder_decoder:
         raise MismatchError(
             f"{model}: is a decoder-only model ({start.architecture}); use a model of encoder and decoder (T5, BART)"
         )
-    max_input_length(writer, reading)
+    max_input_length(writer, input_format)
     return start
 
 
-def collate(pairs: Sequence[TextPair], *, writer: GenerationModel, room: int, target_room: int) -> dict[str, Tensor]:
+def collate(
+    pairs: Sequence[TextPair], *, writer: GenerationModel, max_length: int, target_length: int
+) -> dict[str, Tensor]:
     """Return input_ids, attention_mask (pairs, tokens) of the sources, labels (pairs, tokens) of the targets, IGNORE_INDEX on padding."""
     rows = np.arange(len(pairs))
-    sources = tokenize_texts([pair.source for pair in pairs], writer.tokenizer, room=room)
-    targets = tokenize_texts([pair.target for pair in pairs], writer.tokenizer, room=target_room, are_targets=True)
+    sources = tokenize_texts([pair.source for pair in pairs], writer.tokenizer, max_length=max_length)
+    targets = tokenize_texts(
+        [pair.target for pair in pairs], writer.tokenizer, max_length=target_length, are_targets=True
+    )
     batch = sources.pad(rows, pad=writer.pad)
     batch["labels"] = targets.pad(rows, pad=IGNORE_INDEX)["input_ids"]
     return {name: torch.from_numpy(array) for name, array in batch.items()}
@@ -199,7 +203,9 @@ def train_generator(
         enable_gradient_checkpointing(model)
     positions = getattr(model.config, "max_position_embeddings", None) or config.target_length
     target_length = min(config.target_length, positions)
-    collating = partial(collate, writer=writer, room=max_input_length(writer, start.reading), target_room=target_length)
+    collating = partial(
+        collate, writer=writer, max_length=max_input_length(writer, start.input_format), target_length=target_length
+    )
     selection = None
     if dev:
         by_loss = config.best_by == "loss"
@@ -215,7 +221,7 @@ def train_generator(
             model,
             evaluation,
             folder / "checkpoints",
-            by="dev_loss" if by_loss else config.best_by,
+            metric="dev_loss" if by_loss else config.best_by,
             every=config.eval_steps,
             patience=config.patience,
         )
@@ -234,5 +240,5 @@ def train_generator(
         folder=folder,
         name="train-generator",
         save=save,
-        probe=selection,
+        evaluator=selection,
     )

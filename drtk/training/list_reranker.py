@@ -160,7 +160,7 @@ def train_list_reranker(
     """
     schedule = plan_list_schedule(data, config)
     arguments = build_training_arguments(config, schedule, folder, seed=seed, device=device)
-    shape = ListRerankerConfig(
+    reranker_config = ListRerankerConfig(
         width=vectors.dimension,
         depth=config.depth,
         hidden=config.hidden,
@@ -169,14 +169,14 @@ def train_list_reranker(
         feedforward=config.feedforward,
         dropout=config.dropout,
     )
-    model = init_list_reranker(shape, seed=seed).to(arguments.device)
+    model = init_list_reranker(reranker_config, seed=seed).to(arguments.device)
     selection = None
     if candidates is not None:
         selection = ModelSelection(
             model,
             ListEvaluator(model, candidates, dev_vectors or vectors),
             folder / "checkpoints",
-            by=config.dev_measure,
+            metric=config.dev_measure,
             every=config.eval_steps,
             patience=config.patience,
         )
@@ -190,6 +190,6 @@ def train_list_reranker(
         folder=folder,
         name="train-reranker",
         save=lambda: save_list_reranker(model.cpu().eval(), folder),
-        probe=selection,
-        probe_start=True,
+        evaluator=selection,
+        evaluate_first=True,
     )

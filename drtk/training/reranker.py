@@ -180,7 +180,7 @@ def train_reranker(
             model,
             evaluation(model.to(arguments.device), tokenizing),
             folder / "checkpoints",
-            by=config.dev_measure,
+            metric=config.dev_measure,
             every=config.eval_steps,
             patience=config.patience,
         )
@@ -207,7 +207,7 @@ def train_reranker(
         folder=folder,
         name="train-reranker",
         save=save,
-        probe=selection,
-        probe_start=True,
+        evaluator=selection,
+        evaluate_first=True,
         micro_batch=config.micro_batch_size or schedule.batch,
     )

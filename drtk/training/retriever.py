@@ -152,7 +152,7 @@ def train_retriever(
     selection = None
     if dev is not None:
         selection = ModelSelection(
-            model, dev, folder / "checkpoints", by=SELECT_BY, every=config.eval_steps, patience=config.patience
+            model, dev, folder / "checkpoints", metric=SELECT_BY, every=config.eval_steps, patience=config.patience
         )
 
     def save() -> None:
@@ -177,8 +177,8 @@ def train_retriever(
         folder=folder,
         name="train-retriever",
         save=save,
-        probe=selection,
-        probe_start=True,
+        evaluator=selection,
+        evaluate_first=True,
         micro_batch=config.grad_cache,
         trainer_class=RetrieverTrainer,
         loss=loss,

@@ -101,12 +101,12 @@ CALLS = {
     ),
     "rerank-queries train": Call(
         "{input} -o {output} --queries {asked.jsonl} --model {model} --max-steps 2 --max-length 16 --device cpu",
-        "labelled.jsonl",
+        "labeled.jsonl",
         collection.labelled,
         compares="*.safetensors",
     ),
     "rerank-queries apply": Call(
-        "{input} -o {output} --queries {asked.jsonl} --select oracle", "labelled.jsonl", collection.labelled
+        "{input} -o {output} --queries {asked.jsonl} --select oracle", "labeled.jsonl", collection.labelled
     ),
     "mine-negatives": Call(
         "run={input} -o {output} --qrels {many.tsv} --policy tevatron",

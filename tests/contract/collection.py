@@ -165,7 +165,7 @@ class Collection:
             "predictions.jsonl": predictions(20),
             "asked.jsonl": questions(2000),
             "expansions.jsonl": expansions(80),
-            "labelled.jsonl": labelled(80),
+            "labeled.jsonl": labelled(80),
             "sentences.jsonl": sentence_vectors(20),
             "tasks/STS-B/test.tsv": sentence_pairs(12),
             "log.jsonl": training_log(20),
@@ -204,7 +204,7 @@ class Collection:
     @cached_property
     def _query_reranker(self) -> Path:
         """A model that has seen a few steps of what expansions retrieve."""
-        call = ["rerank-queries", "train", str(self["labelled.jsonl"]), "--queries", str(self["asked.jsonl"])]
+        call = ["rerank-queries", "train", str(self["labeled.jsonl"]), "--queries", str(self["asked.jsonl"])]
         call += ["--model", str(self["model"]), "--max-length", "24", "--max-steps", "2", "--device", "cpu"]
         return self._make("query_reranker", *call)
 
@@ -244,7 +244,7 @@ class Collection:
         same = (
             "documents.jsonl queried.jsonl queries.jsonl qrels.tsv questions.jsonl predictions.jsonl expansions.jsonl "
         )
-        same += "labelled.jsonl sentences.jsonl tasks log.jsonl model writer gpt2 crossencoder"
+        same += "labeled.jsonl sentences.jsonl tasks log.jsonl model writer gpt2 crossencoder"
         files = {name: name for name in same.split()} | {
             "corpus.jsonl": "documents.jsonl",
             "passages.jsonl": "documents.jsonl",

@@ -7,12 +7,10 @@ import importlib.util
 import json
 import os
 import re
-import shlex
 import shutil
 import subprocess
 import sys
 from functools import cache
-from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
 
@@ -20,10 +18,12 @@ import pytest
 from _pytest.mark import ParameterSet
 
 from drtk.cli.main import COMMANDS
+from drtk.renamed import RENAMED
+from tests.bm25_data import skip_without_lucene
 from tests.contract.calls import FUNCTIONS
 from tests.contract.run_drtk import make_environment, run_shell, run_successfully
 from tests.contract.test_registries import ENTRIES, REGISTRIES
-from tests.tiny_models import make_collection, save_tiny_encoder, save_tiny_generator
+from tests.tiny_models import make_collection, save_tiny_encoder
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
@@ -221,49 +221,79 @@ def test_the_examples_on_the_pages_run(page: str, script: str, workplace: Path) 
     assert found.returncode == 0, f"{page}\n{script}\n{found.stderr}"
 
 
-def pipeline_of_the_readme() -> str:
-    """Return the commands of the section "A pipeline" of the README."""
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    text = text[text.index("## A pipeline") : text.index("## What there is")]
-    return "".join(re.findall(r"^```sh\n(.*?)^```", text, re.MULTILINE | re.DOTALL)).replace("\\\n", " ")
+def shell_blocks(page: Path, begin: str, end: str) -> str:
+    """Return the shell commands between two headings of a page."""
+    text = page.read_text(encoding="utf-8")
+    text = text[text.index(begin) : text.index(end)]
+    return "".join(re.findall(r"^```sh\n(.*?)^```", text, re.MULTILINE | re.DOTALL))
 
 
-def test_the_readme_pipeline_reads_only_its_own_outputs() -> None:
-    known = {"minilm", "t5"}  # the models it says where to get
-    for line in pipeline_of_the_readme().splitlines():
-        for command in re.split(r"&&|\|", line):
-            words = shlex.split(command)
-            outputs = {after for word, after in pairwise(words) if word in ("-o", "--html")}
-            files = {
-                word for word in words if re.search(r"\.(jsonl|run|tsv|zst)$", word) and not word.startswith("data/")
-            }
-            models = {after for word, after in pairwise(words) if word == "--model"}
-            assert (files | models) - outputs <= known, command
-            known |= outputs
-
-
-@pytest.mark.slow
-def test_the_readme_pipeline_runs_as_printed(workplace: Path) -> None:
-    pytest.importorskip("matplotlib")
-    pytest.importorskip("pyserini")
-    for item in workplace.iterdir():  # it makes all its files but those it names before the first command
-        shutil.rmtree(item) if item.is_dir() else item.unlink()
+@pytest.fixture
+def checkout(workplace: Path) -> Path:
+    """Return a folder that looks like a checkout after `bin/quickstart`, with a tiny collection and encoder."""
+    folder = workplace.parent / "checkout"
+    quickstart = folder / "runs" / "quickstart"
+    (quickstart / "data" / "qrels").mkdir(parents=True)
+    (folder / ".venv" / "bin").mkdir(parents=True)
+    (folder / ".venv" / "bin" / "activate").touch()
     documents, queries, _ = make_collection(100)
-    (workplace / "data" / "qrels").mkdir(parents=True)
     for name, rows in (("documents", documents), ("queries", queries)):
-        (workplace / "data" / f"{name}.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    for split, some in (("train", queries[:80]), ("test", queries[80:])):
-        lines = [f"{row['_id']}\td{row['_id'][1:]}\t1\n" for row in some]
-        (workplace / "data" / "qrels" / f"{split}.tsv").write_text("".join(["query-id\tcorpus-id\tscore\n", *lines]))
-    save_tiny_encoder(workplace / "minilm", max_length=160)
-    save_tiny_generator(workplace / "t5", "t5")
-    script = pipeline_of_the_readme()
-    found = run_shell("-eu", "-c", script, folder=workplace)
+        (quickstart / "data" / f"{name}.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    for split, part in (("train", queries[:80]), ("test", queries[80:])):
+        lines = [f"{row['_id']}\td{row['_id'][1:]}\t1\n" for row in part]
+        (quickstart / "data" / "qrels" / f"{split}.tsv").write_text("query-id\tcorpus-id\tscore\n" + "".join(lines))
+    save_tiny_encoder(quickstart / "minilm", max_length=160)
+    return folder
+
+
+def test_the_readme_pipeline_runs_as_printed(checkout: Path) -> None:
+    pytest.importorskip("matplotlib")
+    skip_without_lucene()
+    script = shell_blocks(ROOT / "README.md", "## A pipeline", "## Commands")
+    found = run_shell("-eu", "-c", script, folder=checkout)
     assert found.returncode == 0, f"{script}\n{found.stderr}"
     for warning in ("no judged document was retrieved", "not in the run"):
         assert warning not in found.stderr
-    made = ("comparison.html", "differences.png", "recall.png", "scores.png", "weights.html", "doct5query/meta.json")
-    assert all((workplace / name).exists() for name in made)
+    for name in ("comparison.html", "differences.png"):
+        assert (checkout / "runs" / "by-hand" / name).exists()
+
+
+def test_the_readme_and_the_quickstart_use_the_same_file_names() -> None:
+    readme = shell_blocks(ROOT / "README.md", "## A pipeline", "drtk compare")
+    quickstart = (ROOT / "bin" / "quickstart").read_text(encoding="utf-8")
+    names = set(re.findall(r"-o (\S+)", readme))
+    assert names == set(re.findall(r'-o "\$out/(\S+)"', quickstart)) & names
+    assert {"retriever", "trained.run", "fused.run"} < names
+    assert '"$out/data"' in quickstart
+    assert '"$out/minilm"' in quickstart
+
+
+def test_the_tutorial_runs_as_printed(checkout: Path) -> None:
+    pytest.importorskip("faiss")
+    skip_without_lucene()
+    page = DOCS / "tutorial.md"
+    found = run_shell("-eu", "-c", shell_blocks(page, "# Tutorial", "## What next"), folder=checkout)
+    assert found.returncode == 0, found.stderr
+    printed = re.findall(r"^```text printed\n(.*?)^```", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    assert len(printed) == 3
+    for block in printed:  # those that do not depend on the encoder, which is another one here
+        assert block in found.stdout
+    assert found.stdout.count("no problems found") == 2
+    assert re.search(r"^minilm .*\ntrained ", found.stdout, re.MULTILINE)  # the last table of eval
+
+
+def test_the_changelog_lists_every_renamed_option() -> None:
+    changelog = (DOCS / "changelog.md").read_text(encoding="utf-8")
+    rows = [row.split("|")[1:4] for row in changelog.splitlines() if row.startswith("| ")]
+    listed = {
+        (command.strip(), former, name)
+        for commands, old, new in rows
+        for command in commands.split(",")
+        for former, name in zip(re.findall(r"`--([\w-]+)`", old), re.findall(r"`--([\w-]+)`", new), strict=True)
+    }
+    for command in RENAMED:
+        for former, name in RENAMED[command].items():
+            assert (command or "all", former.replace("_", "-"), name.replace("_", "-")) in listed
 
 
 def test_every_command_has_an_example_that_runs() -> None:

@@ -41,14 +41,12 @@ def test_the_ten_calls_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caps
     (program,) = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
     exec(compile(program, "docs/python.md", "exec"), {})
     table = capsys.readouterr().out
-    assert [line.split()[0] for line in table.splitlines()] == ["run", "bm25", "dense", "fused"]
-    for name in ("bm25", "dense"):
-        app(
-            ["search", name, "data/queries.jsonl", "-k", "100", "-q", "-o", "again.run", "--force"],
-            standalone_mode=False,
-        )
-        assert Path("again.run").read_bytes() == Path(f"{name}.run").read_bytes()
-    call = "eval bm25.run dense.run fused.run --by source --qrels data/qrels/test.tsv -q -o table --measures"
+    assert [line.split()[0] for line in table.splitlines()] == ["run", "bm25", "trained", "fused"]
+    for index, run in (("bm25", "bm25.run"), ("index", "trained.run")):
+        call = f"search {index} data/queries.jsonl -k 100 -q -o again.run --force"
+        app(call.split(), standalone_mode=False)
+        assert Path("again.run").read_bytes() == Path(run).read_bytes()
+    call = "eval bm25.run trained.run fused.run --by source --qrels data/qrels/test.tsv -q -o table --measures"
     app([*call.split(), "nDCG@10 RR@10 R@100"], standalone_mode=False)
     assert Path("table").read_text() == table
 

@@ -1,4 +1,4 @@
-"""The tiny collection of the contract tests."""
+"""Share the tiny collection of the contract tests."""
 
 from __future__ import annotations
 

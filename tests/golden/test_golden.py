@@ -1,4 +1,4 @@
-"""Exact output of commands on a tiny collection; `just golden` rewrites it."""
+"""Exact output of commands on a tiny collection; `just golden` updates it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.contract.run_drtk import run_in_process
 HERE = Path(__file__).parent
 UPDATE = bool(os.environ.get("DRTK_UPDATE_GOLDEN"))
 
-# Name of the file -> command line in the folder of the collection. Only what is the same on every machine.
+# File name -> command line in the folder of the collection. Only output that is equal on every machine.
 CALLS = {
     "chunk-words.jsonl": "chunk documents.jsonl --policy words --no-sentences --max-words 40",
     "chunk-bare.jsonl": "chunk documents.jsonl --policy words --no-sentences --max-words 40 --overlap 5 --bare",
@@ -40,19 +40,19 @@ def _in_the_collection(collection: Collection, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("COLUMNS", "100")
 
 
-def compare(name: str, found: bytes) -> None:
+def compare(name: str, output: bytes) -> None:
     """Compare `found` with the file `name`, or write the file if DRTK_UPDATE_GOLDEN is set."""
     path = HERE / name
     if UPDATE:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(found)
+        path.write_bytes(output)
     assert path.exists(), "run: just golden"
-    assert found.decode().splitlines() == path.read_bytes().decode().splitlines()
-    assert found == path.read_bytes()
+    assert output.decode().splitlines() == path.read_bytes().decode().splitlines()
+    assert output == path.read_bytes()
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_a_command_prints_what_it_printed_before(name: str) -> None:
+def test_output_is_unchanged(name: str) -> None:
     outcome = run_in_process(*CALLS[name].split(), "--quiet")
     assert outcome.status == 0, outcome.err
     assert outcome.err == ""

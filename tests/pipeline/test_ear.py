@@ -1,4 +1,4 @@
-"""docs/cookbook/ear.sh in miniature: the whole chain from questions to tables; a second run does nothing."""
+"""docs/cookbook/ear.sh with small data and models: from questions to tables; a second run skips everything."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.run_commands import write_text
 from tests.tiny_models import TOPICS, make_topic_words, save_tiny_encoder, save_tiny_generator
 
 SCRIPT = Path(__file__).resolve().parents[2] / "docs" / "cookbook" / "ear.sh"
-SMALL = {
+SMALL_SETTINGS = {
     "TRAIN": "12", "DEV": "4", "TEST": "10", "CANDIDATES": "3", "SWEEP": "2", "KINDS": "sentence", "RI_EPOCHS": "1",
     "RD_EPOCHS": "1", "RD_LENGTH": "64", "RERANK_EPOCHS": "1", "RERANK_LENGTH": "64", "RERANK_DEPTH": "5", "ENGINE": "bm25s",
     "EVERY": "3", "GENERATOR_STEPS": "4", "GENERATOR_BATCH": "4", "SAMPLES": "3",
@@ -27,8 +27,8 @@ SYSTEMS = ["bm25", "reranked", "passages.first", "passages.concat", "passages.or
 SYSTEMS += ["passages.rd+reranked", "passages.rd+dense", "dense", "hnsw"]
 
 
-def made_up(folder: Path) -> Path:
-    """Articles of three passages, and questions whose answer is a name in one of them, in BEIR layout."""
+def write_articles(folder: Path) -> Path:
+    """Write articles of three passages, and questions whose answer is a name in one passage, in BEIR layout."""
     draw = random.Random(3)
     corpus, queries, qrels = [], [], {"train": ["query-id\tcorpus-id\tscore"], "dev": ["query-id\tcorpus-id\tscore"]}
     for article in range(30):
@@ -52,75 +52,78 @@ def made_up(folder: Path) -> Path:
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Path:
-    """A folder with the data, the models, and `drtk` as quick processes."""
+def folder(tmp_path: Path) -> Path:
+    """Write data, models and a `drtk` that runs in forked processes to a folder."""
     server = shared_forkserver()
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "drtk").write_text(server.client)
     (tmp_path / "bin" / "drtk").chmod(0o755)
-    made_up(tmp_path / "data")
+    write_articles(tmp_path / "data")
     save_tiny_encoder(tmp_path / "model")
     return tmp_path
 
 
-def chain(place: Path, **knobs: str) -> subprocess.CompletedProcess[str]:
-    path = f"{place / 'bin'}{os.pathsep}{os.environ['PATH']}"
+def run_script(folder: Path, **options: str) -> subprocess.CompletedProcess[str]:
+    path = f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}"
     settings = (
-        make_environment() | SMALL | {"EAR_DATA": str(place / "data"), "PATH": path, "CUDA_VISIBLE_DEVICES": ""} | knobs
+        make_environment()
+        | SMALL_SETTINGS
+        | {"EAR_DATA": str(folder / "data"), "PATH": path, "CUDA_VISIBLE_DEVICES": ""}
+        | options
     )
     call = ["sh", str(SCRIPT), "runs/ear", "model"]
-    (place / "runs").mkdir(exist_ok=True)
-    return subprocess.run(call, cwd=place, env=settings, capture_output=True, text=True, check=False)
+    (folder / "runs").mkdir(exist_ok=True)
+    return subprocess.run(call, cwd=folder, env=settings, capture_output=True, text=True, check=False)
 
 
-def accuracies(folder: Path) -> dict[str, dict[str, float]]:
+def read_accuracy(folder: Path) -> dict[str, dict[str, float]]:
     rows = map(json.loads, (folder / "accuracy.jsonl").read_text().splitlines())
     return {row["run"]: row for row in rows}
 
 
-def texts(path: Path) -> dict[str, str]:
+def read_texts(path: Path) -> dict[str, str]:
     return {row["_id"]: row["text"] for row in map(json.loads, path.read_text().splitlines())}
 
 
-def check(out: Path, *kinds: str) -> None:
-    """What holds for every run of the chain, whatever its models learn."""
-    parts = {name: set(texts(out / f"{name}.jsonl")) for name in ("train", "dev", "test")}
+def check_outputs(out: Path, *kinds: str) -> None:
+    """Check what holds for every run of the script, for any trained model."""
+    parts = {name: set(read_texts(out / f"{name}.jsonl")) for name in ("train", "dev", "test")}
     assert [len(parts[name]) for name in ("train", "dev", "test")] == [12, 4, 10]
     articles = {name: {id.split("-")[1] for id in ids} for name, ids in parts.items()}
     assert not articles["train"] & articles["dev"]
     assert articles["dev"] <= {"a009", "a019"}  # every tenth
     assert not (articles["train"] | articles["dev"]) & articles["test"]
 
-    found = accuracies(out)
-    for system, row in found.items():
+    accuracy = read_accuracy(out)
+    for system, row in accuracy.items():
         assert 0 <= row["Answer@1"] <= row["Answer@5"] <= row["Answer@20"] <= row["Answer@100"] <= 1, system
-    assert found["reranked"]["Answer@100"] == found["bm25"]["Answer@100"]  # only the first five are reordered
-    assert found["passages.rd+reranked"]["Answer@100"] == found["passages.rd"]["Answer@100"]
+    assert accuracy["reranked"]["Answer@100"] == accuracy["bm25"]["Answer@100"]  # only the first five are reordered
+    assert accuracy["passages.rd+reranked"]["Answer@100"] == accuracy["passages.rd"]["Answer@100"]
 
-    # Of each kind, the oracle chooses a candidate whose answer comes no later than that of any other choice.
+    # For each kind, no choice has an answer at a better rank than the oracle's.
     labels = [json.loads(line) for line in (out / "passages.test.labeled.jsonl").read_text().splitlines()]
-    questions = texts(out / "test.jsonl")
+    questions = read_texts(out / "test.jsonl")
     ranks = {
         (row["query_id"], row["kind"], expand_query(questions[row["query_id"]], row["text"])): row["rank"]
         for row in labels
     }
     for kind in kinds:
-        best = texts(out / f"passages.oracle.queries/{kind}.jsonl")
+        best = read_texts(out / f"passages.oracle.queries/{kind}.jsonl")
         expanded = {row["query_id"] for row in labels if row["kind"] == kind}  # the others are searched unexpanded
         assert len(expanded) >= 8
         for way in ("first", "ri", "rd"):
-            chosen = texts(out / f"passages.{way}.queries/{kind}.jsonl")
+            chosen = read_texts(out / f"passages.{way}.queries/{kind}.jsonl")
             assert chosen.keys() == best.keys() == parts["test"]
             assert {id for id, text in chosen.items() if (id, kind, text) in ranks} == expanded
             assert all(ranks[id, kind, best[id]] <= ranks[id, kind, chosen[id]] for id in expanded)
 
 
-def test_the_whole_chain_runs_in_miniature(place: Path) -> None:
-    done = chain(place)
+def test_the_script_runs(folder: Path) -> None:
+    done = run_script(folder)
     assert done.returncode == 0, done.stderr[-3000:]
-    out = place / "runs" / "ear"
-    assert list(accuracies(out)) == SYSTEMS
-    check(out, "sentence")
+    out = folder / "runs" / "ear"
+    assert list(read_accuracy(out)) == SYSTEMS
+    check_outputs(out, "sentence")
     for baseline in ("bm25", "passages.first", "passages.ri", "reranked"):
         table = (out / f"against.{baseline}.txt").read_text()
         assert all(system in table for system in SYSTEMS), baseline
@@ -134,32 +137,37 @@ def test_the_whole_chain_runs_in_miniature(place: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_chain_with_generators_of_its_own_does_nothing_the_second_time(place: Path) -> None:
-    save_tiny_generator(place / "writer", "t5")
+def test_a_second_run_with_generators_skips_everything(folder: Path) -> None:
+    save_tiny_generator(folder / "writer", "t5")
     options = {"GENERATOR": "writer", "ENGINE": "bm25", "PER_KIND": "yes", "KINDS": "sentence title"}
-    made: list[dict[Path, int]] = []
+    modified: list[dict[Path, int]] = []
     for _ in range(2):
-        done = chain(place, **options)
+        done = run_script(folder, **options)
         assert done.returncode == 0, done.stderr[-3000:]
-        files = (path for path in (place / "runs").rglob("*") if path.is_file() and path.name not in TABLES)
-        made.append({path: path.stat().st_mtime_ns for path in files})
-    assert len(made[0]) > 100
-    assert made[0] == made[1]
-    check_generators(place / "runs" / "ear")
+        files = (path for path in (folder / "runs").rglob("*") if path.is_file() and path.name not in TABLES)
+        modified.append({path: path.stat().st_mtime_ns for path in files})
+    assert len(modified[0]) > 100
+    assert modified[0] == modified[1]
+    check_generators(folder / "runs" / "ear")
 
 
 def check_generators(out: Path) -> None:
-    """What holds in addition for a run with its own generators, Lucene, and weights for each kind."""
-    found = list(accuracies(out))
-    assert found == ["bm25", "rm3", *SYSTEMS[1:], *(f"gar.{way}" for way in ("first", "concat", "oracle", "ri", "rd"))]
-    check(out, "sentence", "title")
+    """Check a run with trained generators, Lucene, and a checkpoint for each kind."""
+    systems = list(read_accuracy(out))
+    assert systems == [
+        "bm25",
+        "rm3",
+        *SYSTEMS[1:],
+        *(f"gar.{way}" for way in ("first", "concat", "oracle", "ri", "rd")),
+    ]
+    check_outputs(out, "sentence", "title")
     costs = (out / "costs.txt").read_text()
     assert "\nBM25 + RM3 " in costs
     assert costs.count(" MB") == 4
     for kind in ("sentence", "answer", "title"):
         meta = json.loads((out / f"gar-{kind}" / "meta.json").read_text())
         assert "rouge1" in meta["best"], kind
-    # The best weights for each kind of --from-run; the generator's answers use those of the first.
+    # Each kind of --from-run has its own checkpoint; the generator's answers use that of the first kind.
     for scorer in ("ri", "rd"):
         assert json.loads((out / scorer / "meta.json").read_text())["kinds"] == ["sentence", "title"]
         used = json.loads((out / f"gar.{scorer}.queries" / "meta.json").read_text())["settings"]["model"]

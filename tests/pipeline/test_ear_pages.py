@@ -1,4 +1,4 @@
-"""The shell blocks of docs/cookbook/ear-nq.md and docs/methods/ear.md in miniature: same lines, small files and models."""
+"""The shell blocks of docs/cookbook/ear-nq.md and docs/methods/ear.md run unchanged with small files and models."""
 
 from __future__ import annotations
 
@@ -13,30 +13,30 @@ import pytest
 from tests.contract.forkserver import shared_forkserver
 from tests.contract.run_drtk import make_environment
 from tests.expansion_collection import label_expansions, read_rows, write_collection, write_rows
-from tests.pipeline.test_ear import made_up
+from tests.pipeline.test_ear import write_articles
 from tests.tiny_models import save_tiny_encoder, save_tiny_generator
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
-# Options appended to a page's lines; of an option given twice, the last one counts.
+# Options appended to the commands of a page; of a repeated option the last one counts.
 SMALLER = {
     "index": "--type bm25s",
     "expand-queries": "--max-new-tokens 6",
-    "train-generator": "--max-steps 40 --batch-size 4 --learning-rate 1e-2 --set schedule=constant --set dev_limit=4",  # enough to write something greedily
-    "rerank-queries train": "--max-steps 4 --batch-size 4 --set warmup=2 --max-length 48 --eval-steps 2",
-    "train-reranker": "--max-steps 2 --batch-size 4 --set warmup=0 --max-length 48",
+    "train-generator": "--max-steps 40 --batch-size 4 --learning-rate 1e-2 --schedule constant --dev-limit 4",  # enough for non-empty greedy texts
+    "rerank-queries train": "--max-steps 4 --batch-size 4 --warmup 2 --max-length 48 --eval-steps 2",
+    "train-reranker": "--max-steps 2 --batch-size 4 --warmup 0 --max-length 48",
     "rerank": "--depth 5",
     "read": "--depth 5 --max-new-tokens 4",
 }
 
 
-def blocks(page: str) -> list[str]:
+def read_shell_blocks(page: str) -> list[str]:
     """Return the shell blocks of a page of docs."""
     return re.findall(r"^```sh\n(.*?)^```", (DOCS / page).read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Path:
-    """An empty folder; beside it `drtk` with the options of SMALLER."""
+def folder(tmp_path: Path) -> Path:
+    """Return an empty folder, with a `drtk` that appends the options of SMALLER."""
     server = shared_forkserver()
     folder = tmp_path / "bin"
     folder.mkdir()
@@ -53,12 +53,12 @@ def place(tmp_path: Path) -> Path:
     return tmp_path / "work"
 
 
-def run(place: Path, script: str, **settings: str) -> str:
-    path = f"{place.parent / 'bin'}{os.pathsep}{os.environ['PATH']}"
+def run(folder: Path, script: str, **settings: str) -> str:
+    path = f"{folder.parent / 'bin'}{os.pathsep}{os.environ['PATH']}"
     env = make_environment() | {"PATH": path, "CUDA_VISIBLE_DEVICES": "", "MORE": ""} | settings
     done = subprocess.run(
         ["sh", "-euc", script],
-        cwd=place,
+        cwd=folder,
         env=env,
         capture_output=True,
         text=True,
@@ -71,13 +71,13 @@ def run(place: Path, script: str, **settings: str) -> str:
 
 def write_downloads(folder: Path) -> None:
     """Write the files that the page names in their published formats, with few questions."""
-    made_up(folder / "data")
-    passages, asked = read_rows(folder / "data" / "corpus.jsonl"), read_rows(folder / "data" / "queries.jsonl")
-    for row in passages:  # names alone are letters that the tokenizer of the tiny models does not know
+    write_articles(folder / "data")
+    passages, queries = read_rows(folder / "data" / "corpus.jsonl"), read_rows(folder / "data" / "queries.jsonl")
+    for row in passages:  # the tokenizer of the tiny models does not know the letters of names
         row["text"] = re.sub(r" is (\w+) ", r" is markets \1 ", row["text"])
     lines = [f'{at}\t"{row["text"]}"\t{row["title"]}\n' for at, row in enumerate(passages, start=1)]
     (folder / "psgs_w100.tsv").write_text("id\ttext\ttitle\n" + "".join(lines))
-    found = [(row["text"].removesuffix("?"), [f"markets {row['metadata']['answers'][0]}"]) for row in asked]
+    found = [(row["text"].removesuffix("?"), [f"markets {row['metadata']['answers'][0]}"]) for row in queries]
     gold = [
         {"question": text, "answers": answers, "positive_ctxs": [{"title": row["title"], "text": row["text"], "passage_id": str(at)}],
          "negative_ctxs": [], "hard_negative_ctxs": []}
@@ -103,47 +103,47 @@ def write_downloads(folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_page_of_natural_questions_runs_from_top_to_bottom(place: Path) -> None:
-    write_downloads(place)
-    script = "\n".join(blocks("cookbook/ear-nq.md")).replace("--n 50", "--n 3")
+def test_the_page_on_natural_questions_runs(folder: Path) -> None:
+    write_downloads(folder)
+    script = "\n".join(read_shell_blocks("cookbook/ear-nq.md")).replace("--n 50", "--n 3")
     assert script.count("--n 3") == 3
-    # The dense run is another page's: here it is BM25's.
-    (place / "runs").mkdir()
+    # The dense run is from another page; use BM25's instead.
+    (folder / "runs").mkdir()
     script = script.replace(
         "drtk fuse nq.test.run runs/dpr.run", "cp nq.test.run runs/dpr.run\ndrtk fuse nq.test.run runs/dpr.run", 1
     )
-    output = run(place, script)
+    output = run(folder, script)
     rows = [line.split()[0] for line in output.splitlines() if line.strip()]
     own = ("nq.greedy", "nq.ri", "nq.rd", "nq.oracle", "nq.concat", "nq.greedy+pr", "nq.rd+pr", "nq.rd+dpr")
     assert {"nq.test", "dpr", *own} <= set(rows)
-    # A kind's queries come from that kind's candidates, chosen by the scorer's weights for it.
+    # The queries of a kind are chosen by the scorer's checkpoint for that kind.
     for kind in ("sentence", "answer", "title"):
-        meta = json.loads((place / f"nq.rd.{kind}.queries" / "meta.json").read_text())
+        meta = json.loads((folder / f"nq.rd.{kind}.queries" / "meta.json").read_text())
         assert meta["settings"]["model"] == [f"nq.rd/{kind}"]
-        assert len((place / f"nq.greedy.{kind}.queries" / f"{kind}.jsonl").read_text().splitlines()) == 6
-    assert len(read_rows(place / "entity.test.jsonl")) == 6
-    assert all((place / f"{name}.rd.run").exists() for name in ("webq", "trec", "entity"))
+        assert len((folder / f"nq.greedy.{kind}.queries" / f"{kind}.jsonl").read_text().splitlines()) == 6
+    assert len(read_rows(folder / "entity.test.jsonl")) == 6
+    assert all((folder / f"{name}.rd.run").exists() for name in ("webq", "trec", "entity"))
 
 
 @pytest.mark.slow
-def test_the_grid_of_table_b_1_makes_eight_models_and_orders_them_by_mean_rank(place: Path) -> None:
-    write_collection(place, 12)
-    labels = [row for row in read_rows(label_expansions(place)) if row["kind"] == "answer"]
-    questions = read_rows(place / "queries.jsonl")
+def test_the_grid_of_table_b_1_trains_eight_models_and_sorts_them_by_mean_rank(folder: Path) -> None:
+    write_collection(folder, 12)
+    labels = [row for row in read_rows(label_expansions(folder)) if row["kind"] == "answer"]
+    questions = read_rows(folder / "queries.jsonl")
     for part, some in {"train": questions[:9], "dev": questions[9:]}.items():
         ids = {row["_id"] for row in some}
-        write_rows(place / f"{part}.jsonl", some)
-        write_rows(place / f"answer.{part}.labels.jsonl", [row for row in labels if row["query_id"] in ids])
-    (place / "microsoft").mkdir()
-    save_tiny_encoder(place / "microsoft" / "deberta-v3-base")
-    (grid,) = [block for block in blocks("methods/ear.md") if "grid/" in block]
-    output = run(place, grid, MORE="--max-steps 1 --max-length 24 --set warmup=1 -q")
-    settings = [json.loads(path.read_text())["settings"] for path in (place / "grid").glob("*/meta.json")]
-    tried = {(each["max_rank"], each["batch_size"], each["max_lr"]) for each in settings}
-    assert tried == {(rank, batch, lr) for rank in (101, 250) for batch in (4, 8) for lr in (2e-3, 5e-3)}
+        write_rows(folder / f"{part}.jsonl", some)
+        write_rows(folder / f"answer.{part}.labels.jsonl", [row for row in labels if row["query_id"] in ids])
+    (folder / "microsoft").mkdir()
+    save_tiny_encoder(folder / "microsoft" / "deberta-v3-base")
+    (grid,) = [block for block in read_shell_blocks("methods/ear.md") if "grid/" in block]
+    output = run(folder, grid, MORE="--max-steps 1 --max-length 24 --warmup 1 -q")
+    settings = [json.loads(path.read_text())["settings"] for path in (folder / "grid").glob("*/meta.json")]
+    combinations = {(setting["max_rank"], setting["batch_size"], setting["max_lr"]) for setting in settings}
+    assert combinations == {(rank, batch, lr) for rank in (101, 250) for batch in (4, 8) for lr in (2e-3, 5e-3)}
     best = [float(line.rpartition(":")[2].strip(" ,}")) for line in output.splitlines()]
     assert len(best) == 3
-    everything = sorted(
-        json.loads(path.read_text())["best"]["mean rank"] for path in (place / "grid").glob("*/meta.json")
+    mean_ranks = sorted(
+        json.loads(path.read_text())["best"]["mean rank"] for path in (folder / "grid").glob("*/meta.json")
     )
-    assert best == everything[:3]
+    assert best == mean_ranks[:3]

@@ -1,4 +1,4 @@
-"""From a random model to a trained retriever: it learns, and reloads to the same vectors."""
+"""Training a randomly initialized retriever improves it, and the saved model gives the same vectors."""
 
 from __future__ import annotations
 
@@ -18,38 +18,27 @@ def run(*given: str) -> None:
     app([*given, "-q"], standalone_mode=False)
 
 
-def vectors(folder: Path) -> tuple[list[str], np.ndarray]:
+def load_vectors(folder: Path) -> tuple[list[str], np.ndarray]:
     shards = read_shards(folder)
     return [id for shard in shards for id in shard.ids], np.concatenate([shard.vectors for shard in shards])
 
 
-def reciprocal_rank(model: Path, corpus: str, queries: str, place: Path) -> float:
-    """Mean over the queries of 1 / rank of the own passage (q7 -> d7) by cosine."""
+def compute_mrr(model: Path, corpus: str, queries: str, folder: Path) -> float:
+    """Return the mean reciprocal rank of each query's passage (q7 -> d7) by cosine."""
     for role, source in (("passage", corpus), ("query", queries)):
-        run("encode", source, "--model", str(model), "--role", role, "-o", str(place / role))
-    (ids, found), (query_ids, asked) = vectors(place / "passage"), vectors(place / "query")
+        run("encode", source, "--model", str(model), "--role", role, "-o", str(folder / role))
+    (ids, found), (query_ids, asked) = load_vectors(folder / "passage"), load_vectors(folder / "query")
     found, asked = (rows / np.linalg.norm(rows, axis=1, keepdims=True) for rows in (found, asked))
     scores = asked @ found.T
-    own = scores[np.arange(len(query_ids)), [ids.index("d" + id[1:]) for id in query_ids]]
-    return float(np.mean(1 / (scores > own[:, None]).sum(1).__add__(1)))
+    positive_scores = scores[np.arange(len(query_ids)), [ids.index("d" + id[1:]) for id in query_ids]]
+    return float(np.mean(1 / (scores > positive_scores[:, None]).sum(1).__add__(1)))
 
 
-def test_training_beats_the_untrained_encoder_and_reloads_to_the_same_vectors(tmp_path: Path):
+def test_training_improves_the_encoder_and_the_saved_model_gives_the_same_vectors(tmp_path: Path):
     corpus, queries, examples = write_collection(tmp_path, 160)
     size = ["--layers", "2", "--hidden", "48", "--heads", "4", "--max-length", "64", "--vocab-size", "400"]
     run("init-model", corpus, "-o", str(tmp_path / "start"), *size, "--pooling", "mean")
-    more = [
-        "--max-steps",
-        "60",
-        "--batch-size",
-        "16",
-        "--negatives",
-        "1",
-        "--learning-rate",
-        "4e-3",
-        "--set",
-        "temperature=0.05",
-    ]
+    more = "--max-steps 60 --batch-size 16 --negatives 1 --learning-rate 4e-3 --temperature 0.05".split()
     named = ["--corpus", corpus, "--queries", queries, "--model", str(tmp_path / "start")]
     run("train-retriever", examples, *named, "-o", str(tmp_path / "trained"), *more)
 
@@ -57,8 +46,8 @@ def test_training_beats_the_untrained_encoder_and_reloads_to_the_same_vectors(tm
     assert len(losses) == 6
     assert losses[-1] < 0.6 * losses[0]
 
-    before = reciprocal_rank(tmp_path / "start", corpus, queries, tmp_path / "before")
-    after = reciprocal_rank(tmp_path / "trained", corpus, queries, tmp_path / "after")
+    before = compute_mrr(tmp_path / "start", corpus, queries, tmp_path / "before")
+    after = compute_mrr(tmp_path / "trained", corpus, queries, tmp_path / "after")
     assert after > before + 0.1
 
     texts = ["rivers riverer", "planeted gardens", ""]

@@ -1,4 +1,4 @@
-"""What is written in a format is read back as it was, as far as the format has a place for it."""
+"""Records written in a format are read back unchanged, except for fields that the format does not have."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ EXTRA = st.dictionaries(
     st.sampled_from(["colour", "weights"]), st.integers(-(2**63), 2**64 - 1) | st.lists(st.floats(0, 1)), max_size=2
 )
 METADATA = st.none() | st.dictionaries(st.sampled_from(["year", "url"]), TEXTS, min_size=1)
-FULL = settings(max_examples=60, deadline=None)
+SETTINGS = settings(max_examples=60, deadline=None)
 
 
-def unique(records: st.SearchStrategy[Any]) -> st.SearchStrategy[list[Any]]:
+def unique_records(records: st.SearchStrategy[Any]) -> st.SearchStrategy[list[Any]]:
     return st.lists(records, max_size=5, unique_by=lambda record: record.id)
 
 
 @contextlib.contextmanager
-def written(kind: str, name: str, records: list[Any]) -> Iterator[str]:
+def write_records(kind: str, name: str, records: list[Any]) -> Iterator[str]:
     form = FORMATS[kind].load(name)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "file"
@@ -45,69 +45,69 @@ def written(kind: str, name: str, records: list[Any]) -> Iterator[str]:
         yield str(path)
 
 
-@FULL
-@given(unique(st.builds(Passage, IDS, TEXTS, TEXTS, METADATA, EXTRA)), st.sampled_from(["beir", "tevatron"]))
-def test_passages_as_json_come_back_whole(passages: list[Passage], name: str) -> None:
-    with written("passages", name, passages) as path:
+@SETTINGS
+@given(unique_records(st.builds(Passage, IDS, TEXTS, TEXTS, METADATA, EXTRA)), st.sampled_from(["beir", "tevatron"]))
+def test_passages_in_json_formats_round_trip(passages: list[Passage], name: str) -> None:
+    with write_records("passages", name, passages) as path:
         assert list(read_passages(path)) == passages
 
 
-@FULL
-@given(unique(st.builds(Passage, IDS, TEXTS, LINES, METADATA, EXTRA)))
-def test_passages_for_pyserini_come_back_whole_where_titles_are_one_line(passages: list[Passage]) -> None:
-    with written("passages", "pyserini", passages) as path:
+@SETTINGS
+@given(unique_records(st.builds(Passage, IDS, TEXTS, LINES, METADATA, EXTRA)))
+def test_passages_for_pyserini_round_trip_if_titles_are_one_line(passages: list[Passage]) -> None:
+    with write_records("passages", "pyserini", passages) as path:
         assert list(read_passages(path)) == passages
 
 
-@FULL
-@given(unique(st.builds(Passage, IDS, TEXTS, TEXTS)))
-def test_passages_for_dpr_come_back_with_their_quotes_tabs_and_line_ends(passages: list[Passage]) -> None:
-    with written("passages", "dpr", passages) as path:
+@SETTINGS
+@given(unique_records(st.builds(Passage, IDS, TEXTS, TEXTS)))
+def test_passages_for_dpr_round_trip_with_quotes_tabs_and_line_ends(passages: list[Passage]) -> None:
+    with write_records("passages", "dpr", passages) as path:
         assert list(read_passages(path)) == passages
 
 
-@FULL
-@given(unique(st.builds(Passage, IDS, LINES, LINES, st.fixed_dictionaries({"url": LINES}))))
-def test_passages_for_ms_marco_come_back_where_they_have_no_tabs(passages: list[Passage]) -> None:
-    with written("passages", "msmarco-docs", passages) as path:
+@SETTINGS
+@given(unique_records(st.builds(Passage, IDS, LINES, LINES, st.fixed_dictionaries({"url": LINES}))))
+def test_passages_for_ms_marco_round_trip_without_tabs(passages: list[Passage]) -> None:
+    with write_records("passages", "msmarco-docs", passages) as path:
         assert list(read_passages(path)) == passages
-    with written("passages", "msmarco", passages) as path:
+    with write_records("passages", "msmarco", passages) as path:
         assert list(read_passages(path)) == [Passage(passage.id, passage.text) for passage in passages]
 
 
-@FULL
+@SETTINGS
 @given(
-    unique(st.builds(Query, IDS, TEXTS, st.none() | st.lists(TEXTS, max_size=2).map(tuple), st.none(), EXTRA)),
+    unique_records(st.builds(Query, IDS, TEXTS, st.none() | st.lists(TEXTS, max_size=2).map(tuple), st.none(), EXTRA)),
     st.sampled_from(["beir", "tevatron"]),
 )
-def test_queries_as_json_come_back_whole(queries: list[Query], name: str) -> None:
-    with written("queries", name, queries) as path:
+def test_queries_in_json_formats_round_trip(queries: list[Query], name: str) -> None:
+    with write_records("queries", name, queries) as path:
         assert list(read_queries(path)) == queries
 
 
-@FULL
+@SETTINGS
 @given(
     st.lists(st.tuples(LINES.filter(str.strip), st.lists(TEXTS, max_size=3)), max_size=4),
     st.sampled_from(["dpr-qa", "nq-open"]),
 )
 @example([("{", [])], "dpr-qa")
 @example([('{"', ["a"])], "dpr-qa")
-def test_questions_and_answers_come_back_without_their_ids(pairs: list[tuple[str, list[str]]], name: str) -> None:
+def test_questions_and_answers_round_trip_without_ids(pairs: list[tuple[str, list[str]]], name: str) -> None:
     queries = [Query(f"q{number}", text, tuple(answers)) for number, (text, answers) in enumerate(pairs)]
-    with written("queries", name, queries) as path:
+    with write_records("queries", name, queries) as path:
         assert [(query.text, query.answers) for query in read_queries(path)] == [
             (query.text, query.answers) for query in queries
         ]
 
 
-@FULL
+@SETTINGS
 @given(st.lists(st.builds(Qrel, IDS, IDS, st.integers(-2, 4)), max_size=5), st.sampled_from(["beir", "trec"]))
-def test_judgements_come_back(qrels: list[Qrel], name: str) -> None:
-    with written("qrels", name, qrels) as path:
+def test_judgments_round_trip(qrels: list[Qrel], name: str) -> None:
+    with write_records("qrels", name, qrels) as path:
         assert [record for _, record in formats.iter_judgements(path, InputTracker())] == qrels
 
 
-@FULL
+@SETTINGS
 @given(
     st.lists(
         st.builds(Hit, IDS, IDS, st.integers(1, 1000), st.floats(allow_nan=False, allow_infinity=False), IDS),
@@ -115,19 +115,19 @@ def test_judgements_come_back(qrels: list[Qrel], name: str) -> None:
         unique_by=lambda hit: (hit.query_id, hit.doc_id),
     )
 )
-def test_runs_come_back_with_every_bit_of_their_scores(hits: list[Hit]) -> None:
-    with written("run", "trec", hits) as path:
+def test_runs_round_trip_with_exact_scores(hits: list[Hit]) -> None:
+    with write_records("run", "trec", hits) as path:
         assert [record for _, record in formats.iter_hits(path, InputTracker())] == hits
-    with written("run", "msmarco", hits) as path:
-        back = [record for _, record in formats.iter_hits(path, InputTracker()) if isinstance(record, Hit)]
-        assert [(hit.query_id, hit.doc_id, hit.rank) for hit in back] == [
+    with write_records("run", "msmarco", hits) as path:
+        read_examples = [record for _, record in formats.iter_hits(path, InputTracker()) if isinstance(record, Hit)]
+        assert [(hit.query_id, hit.doc_id, hit.rank) for hit in read_examples] == [
             (hit.query_id, hit.doc_id, hit.rank) for hit in hits
         ]
 
 
 @st.composite
-def texted(draw: st.DrawFn) -> ParsedExample:
-    """An example with its texts; ids are unique within it."""
+def examples_with_texts(draw: st.DrawFn) -> ParsedExample:
+    """Draw an example with its texts and unique ids."""
     passages = draw(st.lists(st.builds(Passage, IDS, TEXTS, TEXTS), min_size=1, max_size=5, unique_by=lambda p: p.id))
     ids = tuple(passage.id for passage in passages)
     cut = draw(st.integers(1, len(ids)))
@@ -138,39 +138,39 @@ def texted(draw: st.DrawFn) -> ParsedExample:
     return ParsedExample(Example(query.id, ids[:cut], ids[cut:], scores), query, tuple(passages))
 
 
-def back(path: str) -> list[ParsedExample]:
+def read_examples(path: str) -> list[ParsedExample]:
     records = [record for _, record in formats.iter_examples(path, InputTracker())]
     assert all(isinstance(record, ParsedExample) for record in records), records
     return records  # type: ignore[return-value]
 
 
-def without(example: Example, *fields: str) -> Example:
+def drop_fields(example: Example, *fields: str) -> Example:
     values = {name: getattr(example, name) for name in ("scores", "sources", "extra") if name not in fields}
     return Example(example.query_id, example.positives, example.negatives, **values)
 
 
-@FULL
-@given(st.lists(texted(), max_size=4))
-def test_examples_come_back_from_every_shape(examples: list[ParsedExample]) -> None:
+@SETTINGS
+@given(st.lists(examples_with_texts(), max_size=4))
+def test_examples_round_trip_in_every_format(examples: list[ParsedExample]) -> None:
     expected = [found.example for found in examples]
     for name in ("drtk", "simlm"):
-        with written("examples", name, examples) as path:
-            assert [found.example for found in back(path)] == expected
+        with write_records("examples", name, examples) as path:
+            assert [found.example for found in read_examples(path)] == expected
     for name in ("tevatron", "dpr-json", "sbert"):
-        with written("examples", name, examples) as path:
-            found = back(path)
-            assert [without(one.example, "scores", "sources") for one in found] == [
-                without(example, "scores") for example in expected
+        with write_records("examples", name, examples) as path:
+            found = read_examples(path)
+            assert [drop_fields(one.example, "scores", "sources") for one in found] == [
+                drop_fields(example, "scores") for example in expected
             ]
             if name != "sbert":
                 assert [(one.query, one.passages) for one in found] == [(one.query, one.passages) for one in examples]
 
 
-@FULL
-@given(st.lists(texted(), max_size=4))
-def test_texts_come_back_from_flag_embedding(examples: list[ParsedExample]) -> None:
-    with written("examples", "flag", examples) as path:
-        for one, found in zip(examples, back(path), strict=True):
+@SETTINGS
+@given(st.lists(examples_with_texts(), max_size=4))
+def test_flag_embedding_texts_round_trip(examples: list[ParsedExample]) -> None:
+    with write_records("examples", "flag", examples) as path:
+        for one, found in zip(examples, read_examples(path), strict=True):
             texts = [f"{passage.title} {passage.text}" if passage.title else passage.text for passage in one.passages]
             assert [passage.text for passage in found.passages] == texts
             assert found.example.scores == one.example.scores
@@ -183,14 +183,14 @@ JSON = st.recursive(
 )
 
 
-@FULL
+@SETTINGS
 @given(
     st.lists(st.dictionaries(st.text(max_size=4), JSON, max_size=3), max_size=5),
     st.sampled_from([None, 1, 4]),
     st.integers(1, 40),
     st.booleans(),
 )
-def test_an_array_reads_the_same_in_blocks_of_any_size(
+def test_a_json_array_is_parsed_equally_in_blocks_of_any_size(
     rows: list[Any], indent: int | None, size: int, plain: bool
 ) -> None:
     text = json.dumps(rows, indent=indent, ensure_ascii=plain).encode()
@@ -204,9 +204,9 @@ def test_an_array_reads_the_same_in_blocks_of_any_size(
         assert [line for line, _ in found] == starts
 
 
-@FULL
+@SETTINGS
 @given(st.lists(st.dictionaries(st.text(max_size=4), JSON, max_size=3), min_size=1, max_size=4), st.data())
-def test_an_array_cut_anywhere_gives_its_whole_elements_and_then_a_fault(rows: list[Any], data: st.DataObject) -> None:
+def test_a_truncated_json_array_gives_complete_elements_and_then_an_error(rows: list[Any], data: st.DataObject) -> None:
     text = orjson.dumps(rows)
     cut = text[: data.draw(st.integers(1, len(text) - 1))]
     *whole, last = [row for _, row in iter_array_rows([cut])]
@@ -214,9 +214,9 @@ def test_an_array_cut_anywhere_gives_its_whole_elements_and_then_a_fault(rows: l
     assert isinstance(last, ValueError)
 
 
-@FULL
+@SETTINGS
 @given(st.lists(st.tuples(st.sampled_from("abcdef"), st.integers(0, 99).map(str)), max_size=40), st.integers(1, 50))
-def test_grouping_finds_what_comes_again_in_memory_and_on_disk_alike(pairs: list[tuple[str, str]], held: int) -> None:
+def test_duplicates_are_found_in_memory_and_on_disk(pairs: list[tuple[str, str]], held: int) -> None:
     expected: dict[str, list[str]] = {}
     for key, value in pairs:
         expected.setdefault(key, []).append(value)

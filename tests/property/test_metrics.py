@@ -1,4 +1,4 @@
-"""Measures whatever the ranking: bounds, what can only help, and agreement with a plain restatement."""
+"""Measures of random rankings: bounds, monotonicity, and agreement with a plain implementation."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MEASURES = parse_measures(
 )
 
 
-def values(ranking: list[str], grades: dict[str, int]) -> dict[str, float]:
+def evaluate(ranking: list[str], grades: dict[str, int]) -> dict[str, float]:
     result = Evaluator({"q": grades}, MEASURES)("run", {"q": ranking})
     return {name: float(value) for name, value in result.overall.items()}
 
@@ -31,19 +31,21 @@ def values(ranking: list[str], grades: dict[str, int]) -> dict[str, float]:
 @settings(max_examples=60, deadline=None)
 @given(ranking=rankings, grades=judgements)
 def test_measures_stay_between_zero_and_one(ranking: list[str], grades: dict[str, int]) -> None:
-    for name, value in values(ranking, grades).items():
+    for name, value in evaluate(ranking, grades).items():
         assert -1e-12 <= value <= 1 + 1e-9, name
 
 
 @settings(max_examples=60, deadline=None)
 @given(ranking=rankings, grades=judgements, at=st.integers(0, 10))
-def test_moving_a_better_document_up_never_hurts(ranking: list[str], grades: dict[str, int], at: int) -> None:
+def test_swapping_in_a_better_document_never_lowers_a_measure(
+    ranking: list[str], grades: dict[str, int], at: int
+) -> None:
     if at + 1 >= len(ranking) or grades.get(ranking[at], 0) >= grades.get(ranking[at + 1], 0):
         return
     better = [*ranking[:at], ranking[at + 1], ranking[at], *ranking[at + 2 :]]
-    before, after = values(ranking, grades), values(better, grades)
+    before, after = evaluate(ranking, grades), evaluate(better, grades)
     for name in before:
-        if name not in ("rbp_resid", "unj_5", "Bpref"):  # these count the unjudged, or only the judged
+        if name not in ("rbp_resid", "unj_5", "Bpref"):  # these count unjudged documents, or judged ones only
             assert after[name] >= before[name] - 1e-9, name
 
 
@@ -66,14 +68,14 @@ def test_interpolated_precision_never_rises_with_recall(grades: list[int], more:
 
 @given(
     scored=st.dictionaries(st.text("abc", min_size=1), st.floats(-1e30, 1e30, allow_subnormal=False), max_size=20).map(
-        lambda found: list(found.items())
+        lambda scores: list(scores.items())
     )
 )
-def test_falling_scores_keep_the_order_for_whoever_sorts_again(scored: Ranking) -> None:
+def test_scores_with_broken_ties_keep_the_order_when_sorted_again(scored: Ranking) -> None:
     from drtk.data.trec import QueryHits
 
     falling = break_ties(scored)
-    again = QueryHits("q", [id for id, _ in falling][::-1], [score for _, score in falling][::-1]).to_ranking()
-    assert again == falling
+    sorted_again = QueryHits("q", [id for id, _ in falling][::-1], [score for _, score in falling][::-1]).to_ranking()
+    assert sorted_again == falling
     before = QueryHits("q", [id for id, _ in scored], [score for _, score in scored]).to_ranked_ids()
     assert [id for id, _ in falling] == before

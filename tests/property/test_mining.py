@@ -1,4 +1,4 @@
-"""Whatever was retrieved and judged: no positive is a negative, every candidate is accounted for, and batches change nothing."""
+"""Mining from random runs and judgments: no positive is a negative, every candidate is audited, and windows change nothing."""
 
 from dataclasses import replace
 
@@ -21,8 +21,8 @@ IDS = [f"d{document}#{chunk}" for document in range(10) for chunk in range(3)]
 CORPUS = CorpusIds(Passage(id, "") for id in IDS)
 
 
-class Parity(ContentFilter):
-    """Measure the number of a chunk, and reject those beyond a limit."""
+class ChunkNumberFilter(ContentFilter):
+    """A filter that rejects chunks with a number above a limit."""
 
     name = "parity"
 
@@ -37,7 +37,7 @@ class Parity(ContentFilter):
 
 @st.composite
 def rankings(draw):
-    """Up to three sources with up to thirty passages each, and scores that fall."""
+    """Draw up to three sources with up to thirty passages each and decreasing scores."""
     found = {}
     for name in draw(st.lists(st.sampled_from("abc"), min_size=1, max_size=3, unique=True)):
         ids = draw(st.lists(st.sampled_from(IDS), max_size=30, unique=True))
@@ -69,8 +69,8 @@ POLICIES = st.builds(
 )
 
 
-def mined(queries, policy, options, most, by_source, promote, *, window: int) -> list[CandidatePool]:
-    """The pools of the queries, `window` of them at a time."""
+def mine_pools(queries, policy, options, limit, by_source, promote, *, window: int) -> list[CandidatePool]:
+    """Mine the queries in windows, and return their candidate pools."""
     grades = {f"q{at}": judged for at, (_, judged) in enumerate(queries)}
     if by_source:
         grades = {
@@ -85,19 +85,17 @@ def mined(queries, policy, options, most, by_source, promote, *, window: int) ->
     stream = QueryStream(Sources([]), InputTracker(), {}, CORPUS, grades, by_source=by_source)
     miner = Miner(stream, policy, 7, score_filters=build_score_filters(MineSettings(**options), None))
     if promote:
-        miner.answers = Parity(most)
+        miner.answers = ChunkNumberFilter(limit)
     else:
-        miner.content_filters = [Parity(most)]
+        miner.content_filters = [ChunkNumberFilter(limit)]
     mining = [MiningQuery(f"q{at}", found, Query(f"q{at}", "", ["any"])) for at, (found, _) in enumerate(queries)]
     return [pool for start in range(0, len(mining), window) for pool in miner.mine(mining[start : start + window])]
 
 
 @settings(max_examples=120, deadline=None)
 @given(QUERIES, POLICIES, OPTIONS, st.integers(-1, 2), st.booleans(), st.booleans())
-def test_no_positive_is_a_negative_and_every_candidate_is_accounted_for(
-    queries, policy, options, most, by_source, promote
-):
-    pools = mined(queries, policy, options, most, by_source, promote, window=3)
+def test_no_positive_is_a_negative_and_every_candidate_is_audited(queries, policy, options, limit, by_source, promote):
+    pools = mine_pools(queries, policy, options, limit, by_source, promote, window=3)
     rows = []
     for pool, (_, judged) in zip(pools, queries, strict=True):
         rows.append(row := build_audit_row(pool))
@@ -110,24 +108,30 @@ def test_no_positive_is_a_negative_and_every_candidate_is_accounted_for(
         assert len(set(negatives)) == len(negatives)
         assert not set(negatives) & (pool.rejected.keys() | set(pool.promoted))
         assert not set(pool.promoted) & pool.rejected.keys()
-        assert all(int(id[-1]) <= most for id in negatives)  # the random ones too
+        assert all(int(id[-1]) <= limit for id in negatives)  # the random ones too
         if not pool.skipped:
-            mine = [one for one in pool.negatives if one.source != RANDOM]
-            assert pool.num_candidates == len(mine) + len(pool.rejected) + len(pool.promoted) + row["not_drawn"]
+            mined = [one for one in pool.negatives if one.source != RANDOM]
+            assert pool.num_candidates == len(mined) + len(pool.rejected) + len(pool.promoted) + row["not_drawn"]
             assert row["not_drawn"] >= 0
-            assert len(pool.negatives) <= max(len(mine), policy.floor)
+            assert len(pool.negatives) <= max(len(mined), policy.floor)
             retrieved = {id for one in pool.query.hits.values() for id in one.ids[: policy.depth]}
             random = {one.id for one in pool.negatives if one.source == RANDOM}
             assert not random & retrieved
             assert all("rank" not in one and "gap" not in one for one in row["kept"] if one["id"] in random)
-            # What a query may be filled with: what is neither retrieved nor positive, and what the check lets pass.
-            free = {id for id in IDS if id not in retrieved | relevant | set(pool.positives) and int(id[-1]) <= most}
+            # Random passages are neither retrieved nor positive, and pass the filter.
+            eligible = {
+                id for id in IDS if id not in retrieved | relevant | set(pool.positives) and int(id[-1]) <= limit
+            }
             if by_source:
-                free = {id for id in free if parse_document_id(id) not in {parse_document_id(one) for one in relevant}}
-            wanted = min(len(free), max(0, policy.floor - len(mine)))
-            assert random <= free
-            assert len(random) <= wanted
-            assert len(random) == wanted or most < 2  # where some are refused, the rounds may end before all were found
+                eligible = {
+                    id for id in eligible if parse_document_id(id) not in {parse_document_id(one) for one in relevant}
+                }
+            num_expected = min(len(eligible), max(0, policy.floor - len(mined)))
+            assert random <= eligible
+            assert len(random) <= num_expected
+            assert (
+                len(random) == num_expected or limit < 2
+            )  # if the filter rejects some, sampling may stop before all are found
     summary = summarize(rows)
     assert summary.sources[RANDOM] == sum(one.rank == 0 for pool in pools if not pool.skipped for one in pool.negatives)
     assert summary.num_negatives == sum(len(pool.negatives) for pool in pools if not pool.skipped)
@@ -137,7 +141,7 @@ def test_no_positive_is_a_negative_and_every_candidate_is_accounted_for(
 
 @settings(max_examples=60, deadline=None)
 @given(QUERIES, POLICIES, OPTIONS, st.integers(0, 2), st.integers(1, 6))
-def test_windows_change_nothing(queries, policy, options, most, window):
-    parts = mined(queries, policy, options, most, False, False, window=window)
-    whole = mined(queries, policy, options, most, False, False, window=len(queries))
+def test_the_window_size_does_not_change_results(queries, policy, options, limit, window):
+    parts = mine_pools(queries, policy, options, limit, False, False, window=window)
+    whole = mine_pools(queries, policy, options, limit, False, False, window=len(queries))
     assert [build_audit_row(pool) for pool in parts] == [build_audit_row(pool) for pool in whole]

@@ -1,4 +1,4 @@
-"""Reading a run by blocks gives what reading it line by line gives: the same ranks, and never a figure for a faulty file."""
+"""Reading a run in blocks gives the ranks and errors of reading it line by line."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ FAULTS = st.sampled_from(
 )  # fmt: skip
 
 
-def written(folder: Path, lines: list[tuple[str, str, str, str]], *, together: bool, end: str = "\n") -> Path:
+def write_run(folder: Path, lines: list[tuple[str, str, str, str]], *, together: bool, end: str = "\n") -> Path:
     rows = sorted(lines, key=lambda row: QUERIES.index(row[0])) if together else lines
     text = "\n".join(gap.join([q, "Q0", d, str(n), s, "tag"]) for n, (q, d, s, gap) in enumerate(rows, start=1)) + end
     path = folder / "x.run"
@@ -58,7 +58,7 @@ def written(folder: Path, lines: list[tuple[str, str, str, str]], *, together: b
     return path
 
 
-def by_lines(path: Path) -> dict[str, tuple[list[tuple[int, str]], int]]:
+def read_by_lines(path: Path) -> dict[str, tuple[list[tuple[int, str]], int]]:
     found = {}
     for query, hits in load_hits(str(path), only=JUDGEMENTS).items():
         ids = hits.to_ranked_ids()
@@ -67,7 +67,7 @@ def by_lines(path: Path) -> dict[str, tuple[list[tuple[int, str]], int]]:
     return found
 
 
-def by_blocks(path: Path) -> dict[str, tuple[list[tuple[int, str]], int]]:
+def read_by_blocks(path: Path) -> dict[str, tuple[list[tuple[int, str]], int]]:
     places = iter_judged_documents(str(path), JUDGEMENTS, InputTracker(), QueryCounts())
     return {p.query_id: (list(zip(p.ranks, p.doc_ids, strict=True)), p.length) for p in places}
 
@@ -77,43 +77,45 @@ COMMON = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], d
 
 @COMMON
 @given(LINES, st.sampled_from(["\n", ""]), st.sampled_from([64, 200, 1 << 22]))
-def test_the_same_ranks(tmp_path: Path, lines: list[tuple[str, str, str, str]], end: str, size: int) -> None:
-    path = written(tmp_path, lines, together=True, end=end)
+def test_blocks_give_the_ranks_of_lines(
+    tmp_path: Path, lines: list[tuple[str, str, str, str]], end: str, size: int
+) -> None:
+    path = write_run(tmp_path, lines, together=True, end=end)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(run_blocks, "BLOCK", size)
-        assert by_blocks(path) == by_lines(path)
+        assert read_by_blocks(path) == read_by_lines(path)
 
 
 @COMMON
 @given(LINES)
-def test_queries_that_come_back_are_noticed(tmp_path: Path, lines: list[tuple[str, str, str, str]]) -> None:
-    path = written(tmp_path, lines, together=False)
+def test_queries_with_separated_lines_are_rejected(tmp_path: Path, lines: list[tuple[str, str, str, str]]) -> None:
+    path = write_run(tmp_path, lines, together=False)
     order = [q for at, (q, *_) in enumerate(lines) if at == 0 or lines[at - 1][0] != q]
     if len(order) == len(set(order)):
-        assert by_blocks(path) == by_lines(path)
+        assert read_by_blocks(path) == read_by_lines(path)
     else:
         with pytest.raises(UnsupportedRunError):
-            by_blocks(path)
+            read_by_blocks(path)
 
 
 @COMMON
 @given(LINES, FAULTS, st.integers(0, 24), st.booleans())
-def test_a_command_says_and_gives_the_same_either_way(
-    tmp_path: Path, lines: list[tuple[str, str, str, str]], fault: str, at: int, packed: bool
+def test_values_and_errors_are_equal_for_blocks_and_lines(
+    tmp_path: Path, lines: list[tuple[str, str, str, str]], fault: str, at: int, compressed: bool
 ) -> None:
-    path = written(tmp_path, lines, together=True)
+    path = write_run(tmp_path, lines, together=True)
     rows = path.read_text(encoding="utf-8").splitlines(keepends=True)
     rows.insert(min(at, len(rows)), fault)
     data = "".join(rows).encode()
-    path.write_bytes(gzip.compress(data) if packed else data)
+    path.write_bytes(gzip.compress(data) if compressed else data)
     measures = parse_measures("nDCG@10 RR@2 R@3 Success@1 P_5 map num_ret recip_rank unj_5")
     evaluator, view = Evaluator(JUDGEMENTS, measures), RankingView(drop_same_id=True, depth=7)
 
     def outcome(large: int) -> object:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(runs, "LARGE", large)
+            patch.setattr(runs, "MIN_BLOCK_BYTES", large)
             try:
-                found = runs.score_run(NamedRun("x", str(path)), evaluator, view, InputTracker())
+                found = runs.evaluate_run(NamedRun("x", str(path)), evaluator, view, InputTracker())
             except DrtkError as error:
                 return type(error), str(error)
             return found.per_query, found.overall
@@ -121,37 +123,37 @@ def test_a_command_says_and_gives_the_same_either_way(
     assert outcome(0) == outcome(1 << 40)
 
 
-def test_the_same_document_twice_is_left_to_the_careful_reader(tmp_path: Path) -> None:
+def test_a_repeated_document_is_left_to_the_line_reader(tmp_path: Path) -> None:
     path = tmp_path / "x.run"
     path.write_text("1 Q0 d1 1 2 t\n1 Q0 d1 2 1 t\n")
     with pytest.raises(UnsupportedRunError):
-        by_blocks(path)
+        read_by_blocks(path)
     with pytest.raises(RecordError, match=r"x\.run:2: document 'd1' is given to query '1' a second time"):
-        by_lines(path)
+        read_by_lines(path)
 
 
-def test_two_ids_of_one_hash_cost_time_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hash_collision_falls_back_to_the_line_reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "x.run"
     path.write_text("1 Q0 d1 1 2 t\n1 Q0 d2 2 1 t\n")
     monkeypatch.setattr(
         run_blocks.ByteWords, "compute_hashes", lambda self, starts, ends: (ends - starts).astype("uint64")
     )
     with pytest.raises(UnsupportedRunError):
-        by_blocks(path)
+        read_by_blocks(path)
 
 
 RANKINGS = st.lists(st.tuples(st.integers(0, 9), st.integers(-1, 4)), max_size=8, unique_by=lambda item: item[0])
 
 
 @given(RANKINGS, st.integers(0, 14), st.integers(1, 3), st.integers(1, 12), st.lists(st.integers(-1, 4), max_size=4))
-def test_values_are_those_of_pytrec_eval(
+def test_values_equal_those_of_pytrec_eval(
     judged: list[tuple[int, int]], length: int, rel: int, cutoff: int, missed: list[int]
 ) -> None:
     import pytrec_eval
 
     known = {f"d{place}": grade for place, grade in judged} | {f"m{n}": grade for n, grade in enumerate(missed)}
     if not any(grade >= 0 for grade in known.values()):
-        return  # pytrec_eval never comes back from these
+        return  # pytrec_eval does not terminate for these
     docs = [f"d{place}" if place < 10 else f"u{place}" for place in range(length)]
     keys = [f"{family}_{cutoff}" for family in ("ndcg_cut", "recall", "P", "success", "map_cut")]
     keys += ["ndcg", "map", "recip_rank", "Rprec", "num_ret", "num_rel_ret"]
@@ -166,10 +168,10 @@ def test_values_are_those_of_pytrec_eval(
     assert ours == {key: pytest.approx(theirs[key], abs=1e-12) for key in keys}
 
 
-def test_a_ranking_cut_or_without_one_document() -> None:
+def test_cut_a_ranking_or_remove_a_document() -> None:
     found = JudgedRanks([2, 5, 9], [1, 0, 3], 12)
     assert found.cut(5) == JudgedRanks([2, 5], [1, 0], 5)
     assert found.cut(20) is found
-    assert found.without(5) == JudgedRanks([2, 8], [1, 3], 11)
-    assert found.without(1) == JudgedRanks([1, 4, 8], [1, 0, 3], 11)
-    assert JudgedRanks([2], [1], 3).by_rank() == [None, 1, None]
+    assert found.remove(5) == JudgedRanks([2, 8], [1, 3], 11)
+    assert found.remove(1) == JudgedRanks([1, 4, 8], [1, 0, 3], 11)
+    assert JudgedRanks([2], [1], 3).to_grades() == [None, 1, None]

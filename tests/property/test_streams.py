@@ -1,4 +1,4 @@
-"""Round trips of streams, whatever the lines, the compression, the frames and the interruptions."""
+"""Round trips of streams with random lines, compression, frames and interruptions."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ lines = st.lists(st.binary(max_size=60).map(lambda line: line.replace(b"\n", b""
 
 
 @given(lines=lines, suffix=suffixes, frame=st.integers(1, 10))
-def test_lines_written_are_the_lines_read(lines: list[bytes], suffix: str, frame: int) -> None:
+def test_lines_round_trip(lines: list[bytes], suffix: str, frame: int) -> None:
     if lines and lines[0].startswith(b"\xef\xbb\xbf"):
-        lines[0] = lines[0].removeprefix(b"\xef\xbb\xbf") or b"x"  # taken for a byte order mark, as it should be
+        lines[0] = lines[0].removeprefix(b"\xef\xbb\xbf") or b"x"  # would be read as a byte order mark
     if lines and not suffix and lines[0].startswith((GZIP, ZSTD)):
-        lines[0] = b"x" + lines[0]  # compression is recognised by content: plain lines cannot begin so
+        lines[0] = b"x" + lines[0]  # would be detected as compressed
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / f"out{suffix}"
         with Output(str(path)) as output:
@@ -48,16 +48,16 @@ def test_lines_written_are_the_lines_read(lines: list[bytes], suffix: str, frame
     suffix=st.sampled_from([".gz", ".zst"]),
     cut=st.floats(0, 1, exclude_max=True),
 )
-def test_a_cut_compressed_file_never_reads_as_a_whole_one(data: bytes, suffix: str, cut: float) -> None:
+def test_a_truncated_compressed_file_is_an_error(data: bytes, suffix: str, cut: float) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / f"out{suffix}"
         with Output(str(path)) as output:
             output.write(data)
         whole = path.read_bytes()
-        kept = int(len(whole) * cut)
-        if kept < 4:  # not enough to be told for compressed data: then it is no text either, or nothing at all
+        length = int(len(whole) * cut)
+        if length < 4:  # too short to be detected as compressed
             return
-        path.write_bytes(whole[:kept])
+        path.write_bytes(whole[:length])
         with pytest.raises(RecordError):
             list(read_lines(open_input(str(path))[0], "out"))
 
@@ -70,7 +70,7 @@ def test_a_cut_compressed_file_never_reads_as_a_whole_one(data: bytes, suffix: s
     stops=st.lists(st.integers(0, 60), max_size=4),
     suffix=suffixes,
 )
-def test_any_interruptions_and_resumptions_give_the_uninterrupted_output(
+def test_interrupted_and_resumed_runs_give_the_uninterrupted_output(
     count: int, window: int, copies: int, stops: list[int], suffix: str
 ) -> None:
     records = [{"_id": f"d{number}"} for number in range(count)]

@@ -1,4 +1,4 @@
-"""Exact search against a full sort, for any numbers, ties and cuts."""
+"""Exact search equals a full sort for random scores, ties and depths."""
 
 from itertools import pairwise
 from pathlib import Path
@@ -22,11 +22,9 @@ ID = st.text(st.characters(exclude_categories=["Cs", "Cc", "Z"]), min_size=1, ma
 
 @st.composite
 def collections(draw):
-    """(ids, vectors, queries): whole numbers of few values, so that scores are exact and ties are many."""
+    """Draw ids, vectors and queries with few integer values, so that scores are exact and ties frequent."""
     ids = draw(
-        st.lists(ID, min_size=1, max_size=150, unique=True).filter(
-            lambda found: all(id.split() == [id] for id in found)
-        )
+        st.lists(ID, min_size=1, max_size=150, unique=True).filter(lambda ids: all(id.split() == [id] for id in ids))
     )
     random = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     largest, dimension = draw(st.integers(0, 3)), draw(st.integers(1, 5))
@@ -43,19 +41,19 @@ def test_exact_search_equals_a_full_sort(collection, k, block):
         folder.mkdir()
         rows = Vectors(read_shards(write_embeddings(Path(name, "v"), vectors, ids, shard_size=37)))
         ExactIndex.build(rows, folder, DenseIndexSettings())
-        found = ExactIndex.open(folder, DenseSearchSettings(block=block)).search(queries, k)
-    assert found == [sort_hits(ids, scores, k) for scores in (queries @ vectors.T).tolist()]
+        hits = ExactIndex.open(folder, DenseSearchSettings(block=block)).search(queries, k)
+    assert hits == [sort_hits(ids, scores, k) for scores in (queries @ vectors.T).tolist()]
 
 
 @given(st.lists(st.tuples(SINGLE, st.integers(0, 2**32 - 1)), min_size=2, max_size=50))
-def test_keys_sort_as_pairs_of_score_and_rank_do(pairs):
+def test_keys_sort_like_pairs_of_score_and_rank(pairs):
     keys = make_keys(torch.tensor([score for score, _ in pairs]), torch.tensor([rank for _, rank in pairs]))
     by_key = [pairs[place] for place in keys.argsort(stable=True)]
     assert [(score, rank) for score, rank in by_key] == sorted(pairs)
 
 
 @given(st.lists(st.tuples(ID, SINGLE), unique_by=lambda pair: pair[0]), st.integers(0, 20))
-def test_the_best_first_are_a_prefix_of_all_and_none_left_out_is_better(pairs, k):
+def test_the_top_k_are_a_prefix_of_the_full_ranking(pairs, k):
     ids, scores = [id for id, _ in pairs], [score for _, score in pairs]
     ranking = sort_hits(ids, scores)
     assert sorted(ranking) == sorted(pairs)

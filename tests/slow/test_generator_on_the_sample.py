@@ -1,4 +1,4 @@
-"""A generator trained from nothing on the sample collection: do its queries fit their passages, and do they help BM25?"""
+"""A generator trained from scratch on the sample collection: do its queries match their passages, and do they help BM25?"""
 
 from __future__ import annotations
 
@@ -42,106 +42,110 @@ TRAINING = [
         "500",
     ),
 ]
-WRITTEN = ["--max-new-tokens", "16"]
+DECODING = ["--max-new-tokens", "16"]
 
 
 def run(*given: str | Path) -> None:
     app([*map(str, given), "--quiet"], standalone_mode=False)
 
 
-def rows(path: Path) -> list[dict]:
+def read_rows(path: Path) -> list[dict]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
-def judged(place: Path, split: str) -> dict[str, str]:
-    """The passage of each query of a split."""
+def read_positives(place: Path, split: str) -> dict[str, str]:
+    """Return the passage of each query of a split."""
     lines = (place / "sample" / "qrels" / f"{split}.tsv").read_text().splitlines()[1:]
     return {line.split("\t")[0]: line.split("\t")[1] for line in lines}
 
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The sample, a generator trained on its training split, and the corpus with five sampled queries a passage."""
+    """Write the sample, a generator trained on its training split, and the corpus with five sampled queries per passage."""
     folder = tmp_path_factory.mktemp("generator")
     run("sample", folder / "sample")
     corpus, queries = folder / "sample" / "documents.jsonl", folder / "sample" / "queries.jsonl"
     examples = [
-        {"query_id": query, "positives": [id], "negatives": []} for query, id in judged(folder, "train").items()
+        {"query_id": query, "positives": [id], "negatives": []} for query, id in read_positives(folder, "train").items()
     ]
     (folder / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in examples))
     run("init-model", corpus, "--arch", "t5", *SIZE, "-o", folder / "start")
     named = ["--corpus", corpus, "--queries", queries, "--model", folder / "start"]
     run("train-generator", folder / "train.jsonl", *named, *TRAINING, "-o", folder / "trained")
-    run("doc2query", corpus, "--model", folder / "trained", *WRITTEN, "-o", folder / "corpus.jsonl")
+    run("doc2query", corpus, "--model", folder / "trained", *DECODING, "-o", folder / "corpus.jsonl")
     return folder
 
 
-def overlap(one: str, other: str) -> float:
-    """F1 of the words of two texts: 2 * common / (words of one + words of the other)."""
+def compute_word_f1(one: str, other: str) -> float:
+    """Return the F1 of the words of two texts: 2 * common / (words of one + words of the other)."""
     first, second = Counter(one.lower().split()), Counter(other.lower().split())
     return 2 * (first & second).total() / max(1, first.total() + second.total())
 
 
-def test_written_queries_fit_their_own_passage_better_than_another(place: Path, capfd: pytest.CaptureFixture[str]):
-    held_out = judged(place, "test")
-    texts = {row["_id"]: row["text"] for row in rows(place / "sample" / "queries.jsonl")}
-    wanted = {held_out[query]: texts[query] for query in held_out}
-    passages = [row for row in rows(place / "sample" / "documents.jsonl") if row["_id"] in wanted]
+def test_generated_queries_match_their_passage_better_than_another(place: Path, capfd: pytest.CaptureFixture[str]):
+    held_out = read_positives(place, "test")
+    texts = {row["_id"]: row["text"] for row in read_rows(place / "sample" / "queries.jsonl")}
+    gold = {held_out[query]: texts[query] for query in held_out}
+    passages = [row for row in read_rows(place / "sample" / "documents.jsonl") if row["_id"] in gold]
     source = place / "unseen.jsonl"
     source.write_text("".join(json.dumps(row) + "\n" for row in passages))
-    given = ["--model", place / "trained", "--decode", "greedy", *WRITTEN, "--bare"]
+    given = ["--model", place / "trained", "--decode", "greedy", *DECODING, "--bare"]
     run("doc2query", source, *given, "-o", place / "written.jsonl")
-    written = {row["_id"]: row["queries"][0] for row in rows(place / "written.jsonl")}
-    ids = sorted(wanted)
+    generated = {row["_id"]: row["queries"][0] for row in read_rows(place / "written.jsonl")}
+    ids = sorted(gold)
     order = np.random.default_rng(1).permutation(len(ids))
     other = {
         ids[order[at]]: ids[order[at - 1]] for at in range(len(ids))
-    }  # a ring in random order: nobody keeps its own
-    own = np.array([overlap(written[id], wanted[id]) for id in ids])
-    permuted = np.array([overlap(written[other[id]], wanted[id]) for id in ids])
+    }  # a cyclic shift of a random order: no passage keeps its query
+    own = np.array([compute_word_f1(generated[id], gold[id]) for id in ids])
+    permuted = np.array([compute_word_f1(generated[other[id]], gold[id]) for id in ids])
     t, p = student_t_test(own - permuted), randomization_test(own - permuted, permutations=10_000, seed=1)
     best = read_json(place / "trained" / "meta.json")["best"]
     with capfd.disabled():
-        print(f"\n{len(ids)} passages never seen, {len(set(written.values()))} different queries, best {best}")
-        print(f"F1 with the own query {own.mean():.4f}, with a query written for another passage {permuted.mean():.4f}")
-        print(f"t({t.df}) = {t.t:.2f}, p = {t.p:.3g}; randomisation p = {p:.3g}")
+        print(f"\n{len(ids)} held-out passages, {len(set(generated.values()))} different queries, best {best}")
+        print(
+            f"F1 with the passage's query {own.mean():.4f}, with a query generated for another passage {permuted.mean():.4f}"
+        )
+        print(f"t({t.df}) = {t.t:.2f}, p = {t.p:.3g}; randomization p = {p:.3g}")
         for id in ids[:5]:
-            print(f"  {id}: {written[id]!r} for {wanted[id]!r}")
+            print(f"  {id}: {generated[id]!r} for {gold[id]!r}")
     assert own.mean() > permuted.mean()
     assert t.p < 0.01
     assert p < 0.01
 
 
-def searched(index: Path, queries: Path, held_out: dict[str, str]) -> tuple[dict[str, list[str]], float, float]:
-    """(passages found for each query, best first; R@100; RR@10) over queries with a single relevant passage."""
+def search(index: Path, queries: Path, held_out: dict[str, str]) -> tuple[dict[str, list[str]], float, float]:
+    """Return the hits of each query, R@100 and RR@10, for queries with one relevant passage."""
     run_file = index.with_suffix(".run")
     run("search", index, queries, "-k", "100", "-o", run_file)
     found: dict[str, list[str]] = {query: [] for query in held_out}
     for line in run_file.read_text().splitlines():
         query, _, passage, *_ = line.split()
         found[query].append(passage)
-    ranks = [found[query].index(right) + 1 if right in found[query] else None for query, right in held_out.items()]
+    ranks = [
+        found[query].index(positive) + 1 if positive in found[query] else None for query, positive in held_out.items()
+    ]
     recall = sum(rank is not None for rank in ranks) / len(ranks)
     return found, recall, sum(1 / rank for rank in ranks if rank is not None and rank <= 10) / len(ranks)
 
 
 @pytest.mark.parametrize("engine", ["bm25", "bm25s"])
-def test_the_change_of_recall_by_expansion_is_told(place: Path, engine: str, capfd: pytest.CaptureFixture[str]):
+def test_print_the_effect_of_expansion_on_recall(place: Path, engine: str, capfd: pytest.CaptureFixture[str]):
     if engine == "bm25":
         skip_without_lucene()
-    held_out = judged(place, "test")
-    questions = [row for row in rows(place / "sample" / "queries.jsonl") if row["_id"] in held_out]
+    held_out = read_positives(place, "test")
+    questions = [row for row in read_rows(place / "sample" / "queries.jsonl") if row["_id"] in held_out]
     queries = place / "test-queries.jsonl"
     queries.write_text("".join(json.dumps(row) + "\n" for row in questions))
     found = {}
     for name, more in (("plain", []), ("expanded", ["--expand", "queries"])):
         run("index", place / "corpus.jsonl", "--type", engine, *more, "-o", place / f"{engine}-{name}")
-        found[name] = searched(place / f"{engine}-{name}", queries, held_out)
-    moved = sum(found["plain"][0][query] != found["expanded"][0][query] for query in held_out)
+        found[name] = search(place / f"{engine}-{name}", queries, held_out)
+    num_changed = sum(found["plain"][0][query] != found["expanded"][0][query] for query in held_out)
     with capfd.disabled():
-        print(f"\n{engine}, {len(held_out)} held-out queries; expansion changes the ranking of {moved}")
+        print(f"\n{engine}, {len(held_out)} held-out queries; expansion changes the ranking of {num_changed}")
         for name, (_, recall, rr) in found.items():
             print(f"  {name}: R@100 {recall:.4f}, RR@10 {rr:.4f}")
-    # Whatever the sign of the change: a model of 0.9 million parameters taught by 5,257 pairs is no docT5query.
+    # The sign is not tested: a model of 0.9 million parameters trained on 5,257 pairs is no docT5query.
     assert all(0 < value <= 1 for _, *values in found.values() for value in values)
-    assert moved > len(held_out) / 2
+    assert num_changed > len(held_out) / 2

@@ -1,4 +1,4 @@
-"""Every command, preset and row of the master table has a command line in inventory.toml, and each of them runs."""
+"""Every command, preset and row of the master table of methods has a step in inventory.toml, and every step runs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from drtk.cli.main import load_functions
 from tests.shared_data import BESIDE
-from tests.slow.inventory import ROWS, STEPS, Checkout, prepare, running, with_needs
+from tests.slow.inventory import ROWS, STEPS, Checkout, add_requirements, prepare_data, start_checkout
 from tests.tiny_models import find_minilm
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -19,31 +19,31 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the data, in which each step runs once."""
+    """Return a folder with the data, in which each step runs once."""
     folder = tmp_path_factory.mktemp("inventory")
-    prepare(folder, find_minilm())
+    prepare_data(folder, find_minilm())
     return folder
 
 
 @pytest.fixture(scope="module")
 def checkout(work: Path) -> Iterator[Checkout]:
-    with running(ROOT, work) as started:
+    with start_checkout(ROOT, work) as started:
         yield started
 
 
 @pytest.mark.parametrize("name", STEPS)
-def test_the_step_runs(name: str, work: Path, checkout: Checkout) -> None:
-    for step in with_needs([name]):
+def test_each_step_runs(name: str, work: Path, checkout: Checkout) -> None:
+    for step in add_requirements([name]):
         if not (work / step.name / "stdout").exists():
             checkout.run(step)
 
 
-def test_every_command_occurs() -> None:
+def test_every_command_has_a_step() -> None:
     scripts = "\n".join(step.run for step in STEPS.values())
     assert [name for name in load_functions() if not re.search(rf"\bdrtk {name}(?![\w-])", scripts)] == []
 
 
-def test_every_preset_occurs() -> None:
+def test_every_preset_has_a_step() -> None:
     files = {path.stem for path in (ROOT / "drtk").rglob("*.toml") if "presets" in path.parts}
     assert {step.preset for step in STEPS.values()} - {None} == files
 

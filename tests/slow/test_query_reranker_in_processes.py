@@ -1,4 +1,4 @@
-"""Two processes train a query re-ranker as one does, and keep the same weights."""
+"""Training a query re-ranker with two processes equals training with one, and keeps the same checkpoint."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from tests.tiny_models import save_tiny_cross_encoder
     ],
     ids=["ri", "rd measured"],
 )
-def test_two_processes_train_as_one(tmp_path: Path, more: list[str]) -> None:
+def test_two_processes_equal_one_for_a_query_reranker(tmp_path: Path, more: list[str]) -> None:
     label_expansions(write_collection(tmp_path))
     save_tiny_cross_encoder(tmp_path / "model", hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
     call = ["rerank-queries", "train", "labelled.jsonl", "--queries", "queries.jsonl", "--model", "model"]
@@ -60,7 +60,7 @@ def test_two_processes_train_as_one(tmp_path: Path, more: list[str]) -> None:
         subprocess.run(command, cwd=tmp_path, env=make_environment(), check=True)
     one, two, start = (load_file(tmp_path / name / "model.safetensors") for name in ("one", "two", "model"))
     assert max(float((one[name] - two[name]).abs().max()) for name in one) < 1e-5
-    # The head of the start is turned round: its body tells whether anything was learned.
+    # The initial head is negated, because lower scores are better; so check the encoder for changes.
     assert max(float((one[name] - start[name]).abs().max()) for name in one if name.startswith("bert.")) > 1e-4
     logs = [
         [json.loads(line) for line in (tmp_path / name / "log.jsonl").read_text().splitlines()]

@@ -1,4 +1,4 @@
-"""Two processes train a re-ranker as one does."""
+"""Training a re-ranker with two processes equals training with one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""drtk pretrain under torchrun: two processes make the encoder that one makes."""
+"""drtk pretrain under torchrun: two processes train the same encoder as one."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from safetensors.torch import load_file
 from tests.pretraining_setup import PretrainingFiles, write_corpus_with_gaps
 
 pytestmark = pytest.mark.slow
-# Dropout draws by process and part, so that it would differ; the models below have none.
-QUIET = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+# Dropout depends on process and micro-batch, so the models below have none.
+NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 STEPS = 5
 SCHEDULE = [
     "--max-steps",
@@ -31,21 +31,10 @@ SCHEDULE = [
     "--set",
     "log_steps=1",
 ]
-# Adam makes a step of full size of any gradient, be it rounding alone; with this it does not.
-SCHEDULE += ["--set", "trainer=adam_epsilon=1e-4"]
-SCHEDULE += [
-    "--set",
-    "held_out=8",
-    "--eval-steps",
-    "5",
-    "--set",
-    "save_steps=2",
-    "--export-steps",
-    "3",
-    "--device",
-    "cpu",
-]
-# Token means, a contrast of cached gradients, a generator with a contrast through a batch norm, and one that is trained.
+# By default Adam takes full-size steps even for gradients that are only rounding errors; a larger epsilon prevents that.
+SCHEDULE += ["--trainer", "adam_epsilon=1e-4"]
+SCHEDULE += ["--held-out", "8", "--eval-steps", "5", "--save-steps", "2", "--export-steps", "3", "--device", "cpu"]
+# Token means; contrastive loss with gradient caching; five decoders; contrastive loss with batch norm and a generator; a trained generator.
 RUNS = {
     "mlm": ["--micro-batch-size", "3"],
     "cocondenser": ["--micro-batch-size", "2"],
@@ -57,17 +46,17 @@ RUNS = {
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> PretrainingFiles:
-    made = PretrainingFiles.made(tmp_path_factory.mktemp("world"))
-    for folder in (made.model, made.generator):
+    files = PretrainingFiles.made(tmp_path_factory.mktemp("world"))
+    for folder in (files.model, files.generator):
         config = json.loads((folder / "config.json").read_text())
-        (folder / "config.json").write_text(json.dumps(config | QUIET))
-    write_corpus_with_gaps(made.corpus, made.model, documents=30)
-    return made
+        (folder / "config.json").write_text(json.dumps(config | NO_DROPOUT))
+    write_corpus_with_gaps(files.corpus, files.model, documents=30)
+    return files
 
 
 def run(world: PretrainingFiles, output: Path, preset: str, more: list[str], *, processes: int) -> None:
     start = [sys.executable, "-m"]
-    if processes > 1:  # what the command torchrun is
+    if processes > 1:  # equals the command torchrun
         start += ["torch.distributed.run", "--standalone", "--nproc-per-node", str(processes), "-m"]
     named = ["--preset", preset, "--model", str(world.model), "-o", str(output), *SCHEDULE, *more]
     done = subprocess.run(
@@ -81,37 +70,39 @@ def run(world: PretrainingFiles, output: Path, preset: str, more: list[str], *, 
     assert done.returncode == 0, done.stderr[-3000:]
 
 
-def logged(folder: Path) -> list[dict]:
+def read_log(folder: Path) -> list[dict]:
     return [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
 
 
 @pytest.mark.parametrize("preset", RUNS)
-def test_two_processes_make_the_encoder_that_one_makes(preset: str, world: PretrainingFiles, tmp_path: Path) -> None:
+def test_two_processes_train_the_same_encoder_as_one(preset: str, world: PretrainingFiles, tmp_path: Path) -> None:
     more = [str(world.generator) if each == "GENERATOR" else each for each in RUNS[preset]]
     run(world, tmp_path / "one", preset, more, processes=1)
     run(world, tmp_path / "two", preset, more, processes=2)
-    apart = []
+    max_differences = []
     for file in sorted((tmp_path / "one").rglob("*.safetensors")):
-        mine, theirs = load_file(file), load_file(tmp_path / "two" / file.relative_to(tmp_path / "one"))
-        assert mine.keys() == theirs.keys()
-        apart += [float((mine[name].float() - theirs[name].float()).abs().max()) for name in mine]
+        ours, theirs = load_file(file), load_file(tmp_path / "two" / file.relative_to(tmp_path / "one"))
+        assert ours.keys() == theirs.keys()
+        max_differences += [float((ours[name].float() - theirs[name].float()).abs().max()) for name in ours]
     before = load_file(world.model / "model.safetensors")
     after = load_file(tmp_path / "one" / "model.safetensors")
-    moved = max(float((after[name] - before[name]).abs().max()) for name in after if name in before)
-    assert moved > 1e-3  # five steps of up to 1e-3, falling to 0
+    max_change = max(float((after[name] - before[name]).abs().max()) for name in after if name in before)
+    assert max_change > 1e-3  # five steps of up to 1e-3, falling to 0
     # A rounding error of 3e-6 in a gradient, divided by 1e-4, at rates that add up to 3e-3, makes 1e-4.
-    assert max(apart) < 1e-4
-    one, two = logged(tmp_path / "one"), logged(tmp_path / "two")
+    assert max(max_differences) < 1e-4
+    one, two = read_log(tmp_path / "one"), read_log(tmp_path / "two")
     assert [row["step"] for row in two] == [row["step"] for row in one]
-    for mine, theirs in zip(one, two, strict=True):
-        assert mine.keys() == theirs.keys()
-        for name in mine:
-            assert theirs[name] == pytest.approx(mine[name], rel=1e-4, abs=1e-5), (name, mine["step"])
+    for ours, theirs in zip(one, two, strict=True):
+        assert ours.keys() == theirs.keys()
+        for name in ours:
+            assert theirs[name] == pytest.approx(ours[name], rel=1e-4, abs=1e-5), (name, ours["step"])
     assert (tmp_path / "two" / "step-3" / "model.safetensors").exists()
     assert not (tmp_path / "two" / "checkpoints").exists()
 
 
-def test_a_batch_that_two_processes_cannot_share_is_told_in_one_line(world: PretrainingFiles, tmp_path: Path) -> None:
+def test_a_batch_size_not_divisible_by_the_processes_is_a_one_line_error(
+    world: PretrainingFiles, tmp_path: Path
+) -> None:
     start = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "drtk"]
     named = ["pretrain", str(world.corpus), "--preset", "mlm", "--model", str(world.model), "-o", str(tmp_path / "m")]
     done = subprocess.run(

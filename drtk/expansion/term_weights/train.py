@@ -89,7 +89,7 @@ class _PassageCollator:
         self._before = len(weigher.first)  # special tokens
 
     def _inputs(self, places: Sequence[WordPositions]) -> dict[str, np.ndarray]:
-        tokens = self._weigher.tokens([each.ids for each in places], room=self._room)
+        tokens = self._weigher.add_special_tokens([each.ids for each in places], limit=self._room)
         return tokens.pad(np.arange(len(places)), pad=self._weigher.pad)
 
 
@@ -195,12 +195,12 @@ def train_weigher(
     """
     method = weigher.method
     schedule = plan(data.examples, method, training, source=data.source)
-    length = settings.max_length or min(MAX_LENGTH[method], weigher.longest)
+    length = settings.max_length or min(MAX_LENGTH[method], weigher.max_length)
     title = settings.title or "join"
     clip = [f"max_grad_norm={MAX_GRADIENT[method]}"]
     arguments = build_training_arguments(training, schedule, folder, seed=seed, device=device, defaults=clip)
     tokenizer = WordPieceTokenizer(str(weigher.folder))
-    reading: dict[str, Any] = {"room": weigher.room(length), "title": title, "expand": settings.expand}
+    reading: dict[str, Any] = {"room": weigher.count_content_tokens(length), "title": title, "expand": settings.expand}
     texts: dict[str, Any] = {"queries": data.queries, "corpus": data.corpus}
     steps: dict[str, Any] = {"batch": training.batch_size, "steps": schedule.steps, "seed": seed}
     dataset: EpochDataset[Any]

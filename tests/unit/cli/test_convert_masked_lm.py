@@ -52,7 +52,7 @@ def test_transformers_reads_it_and_scores_as_the_encoder_with_its_head(
 def test_an_encoder_without_a_trained_head_is_rejected_and_nothing_is_left(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(MismatchError, match="has no language-model head; `drtk pretrain` writes one"):
+    with pytest.raises(MismatchError, match="has no trained masked-LM head; train one with `drtk pretrain`"):
         run_command(capfd, "convert", "--masked-lm", save_tiny_encoder(tmp_path / "model"), "-o", tmp_path / "lm")
     assert not (tmp_path / "lm").exists()
 

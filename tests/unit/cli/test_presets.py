@@ -34,7 +34,7 @@ def checked(capsys, name: str | None) -> str:
 def test_all_shipped_presets_pass_their_check_and_say_what_they_need(capsys):
     lines = dict(line.split(": ", 1) for line in checked(capsys, None).splitlines())
     assert list(lines) == preset_names()
-    assert lines["master"] == "good, 8 slots, 8 terms; passages need continuations, neighbours, queries, weights"
+    assert lines["master"] == "good, 8 slots, 8 terms; passages need continuations, neighbors, queries, weights"
     assert lines["simlm"] == "good, 2 slots, 2 terms, a generator; any passages do"
     assert lines["quickstart"] == "good, for drtk train-retriever"
 

@@ -459,7 +459,7 @@ def test_a_generator_with_another_vocabulary_or_without_a_head_is_rejected(
 ):
     other = save_tiny_encoder(tmp_path / "other", vocab_size=120)
     message = rejected(world, tmp_path, "simlm", "--generator", other, "--model", other)
-    assert "has no trained language-model head, so it proposes no tokens" in message
+    assert "has no trained masked-LM head, so it proposes no tokens" in message
     assert "untrained" not in capsys.readouterr().err
     pretrain(world, tmp_path / "warm", "mlm", "--max-steps", "1", "--model", other)
     assert capsys.readouterr().err.count("training starts with a random one") == 1

@@ -270,7 +270,7 @@ def test_vectors_of_the_pairs_are_written_beside_the_run(here: Path) -> None:
     scorer = CrossEncoderScorer("model")
     passages, queries, _ = make_collection(60)
     pair = (queries[20]["text"], f"{passages[31]['title']} {passages[31]['text']}")  # 20 * 7 + 11 = 151 = 31 of 60
-    [expected] = scorer.scores_and_vectors(scorer.prepare([pair]))[1]
+    [expected] = scorer.scores_and_vectors(scorer.tokenize([pair]))[1]
     np.testing.assert_allclose(found.load_vectors(found.find_rows("q20", ["d31"]))[0], expected, atol=5e-5)
     with pytest.raises(MismatchError, match="v: holds vectors of pairs; an index is made of passages"):
         run("index", "v", "--type", "exact", "-o", "index")
@@ -381,7 +381,7 @@ def test_the_presets_list_re_ranker_minds_which_vector_has_which_rank(here: Path
     call = ["train-reranker", "run", "--vectors", "v", "--qrels", "qrels.tsv", "--preset", "hlatr", "--device", "cpu"]
     run(*call, "--batch-size", "20", "--max-steps", "2", "-o", "h")
     model, vectors = load_list_reranker(here / "h"), PairVectors("v")
-    assert model.shape == ListRerankerConfig(
+    assert model.settings == ListRerankerConfig(
         width=32, depth=100, hidden=128, layers=4, heads=2, feedforward=768, dropout=0.1
     )
     order = [7, 0, 11, 4, 2, 9, 1, 10, 3, 8, 6, 5]
@@ -438,7 +438,7 @@ def test_queries_without_a_positive_are_counted_and_none_at_all_is_a_fault(
     (here / "some.tsv").write_text("".join(judged[:41]))  # a header, and 40 of 60 queries, of which 16 rank 4 or 5
     assert "left out 20 of 60 queries without a judgment" in warnings_of(capfd, *call, "--qrels", "some.tsv", "-o", "s")
     counts = read_json(here / "s" / "meta.json")["counts"]
-    assert [counts[name] for name in ("lists", "without a positive", "without a judgement")] == [24, 16, 20]
+    assert [counts[name] for name in ("lists", "without a positive", "without a judgment")] == [24, 16, 20]
     # measured are all 60, of which 36 are learned from
     (here / "dev" / "qrels").mkdir(parents=True)
     (here / "dev" / "qrels" / "dev.tsv").symlink_to(here / "qrels.tsv")
@@ -446,7 +446,9 @@ def test_queries_without_a_positive_are_counted_and_none_at_all_is_a_fault(
     said = warnings_of(capfd, *call, "--qrels", "qrels.tsv", *measured)
     assert "dev: 36 of its 60 evaluation queries are in run too, so the best weights overfit them" in said
     (here / "none.tsv").write_text("query-id\tcorpus-id\tscore\nq0\tz\t1\n")
-    with pytest.raises(DrtkError, match="run: no lists with a positive among the first 3 documents to learn from"):
+    with pytest.raises(
+        DrtkError, match="run: there are no lists with a positive among the first 3 documents to train on"
+    ):
         run(*call, "--qrels", "none.tsv", "-o", "g")
 
 

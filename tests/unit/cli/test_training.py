@@ -304,7 +304,7 @@ def test_faulty_examples_are_named_and_skipped_if_allowed(
     assert fault([*good, '{"query_id": "q1", "positives": [], "negatives": []}']).startswith("9: 'positives' is empty")
     unit = "examples" if needs_negatives else "pairs"
     assert fault(good, "--batch-size 12") == f"8 {unit} do not fill one batch of 12"
-    assert fault([]).endswith(f"no {unit} to learn from")
+    assert fault([]).endswith(f"there are no {unit} to train on")
     if needs_negatives:
         rows = [*good[:4], *map(json.dumps, BAD), *good[4:]]
         assert fault(rows, "--skip-bad 3") == "8: the corpus has no 'd99'"

@@ -12,7 +12,7 @@ import pytest
 from drtk.cli.main import app
 from drtk.data.corpus_store import CorpusStore
 from drtk.errors import DrtkError, MismatchError, MissingDependency, RecordError, UsageError
-from drtk.evaluation.answers import rouge
+from drtk.evaluation.answers import compute_rouge
 from drtk.query_expansion.read import iter_reader_questions
 from drtk.runtime.inputs import InputTracker
 from tests.expansion_collection import write_rows
@@ -178,7 +178,7 @@ def test_titles_and_patterns_match_only_on_request(here: Path, capfd: pytest.Cap
         assert values(capfd, *call)["Answer@1"] == 0
         assert values(capfd, *call, *option)["Answer@1"] == 1
     app(["eval", *call, "--match", "regex"], standalone_mode=False)
-    assert "q.jsonl:1: '(' is no regular expression and matches nothing" in capfd.readouterr().err
+    assert "q.jsonl:1: '(' is not a valid regular expression and matches nothing" in capfd.readouterr().err
 
 
 def test_wrong_usage_and_files_are_rejected(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -300,14 +300,14 @@ def test_a_reader_is_shown_the_first_of_a_fused_list(here: Path, capfd: pytest.C
 def test_a_value_worked_by_hand() -> None:
     # 4 of 5 words written are among the 6 wanted: P 4/5, R 4/6, F 8/11; pairs: "the cat", of 4 and 5: F 2/9
     # longest common subsequence the cat on mat, 4: F 8/11
-    found = rouge(["The cat on a mat!"], ["the cat sat on the mat"])
+    found = compute_rouge(["The cat on a mat!"], ["the cat sat on the mat"])
     assert found == pytest.approx({"rouge1": 8 / 11, "rouge2": 2 / 9, "rougeL": 8 / 11})
 
 
 def test_the_mean_over_texts_and_none_of_them() -> None:
-    found = rouge(["a b", "c", ""], ["a b", "d", "e"])
+    found = compute_rouge(["a b", "c", ""], ["a b", "d", "e"])
     assert found == pytest.approx({"rouge1": 1 / 3, "rouge2": 1 / 3, "rougeL": 1 / 3})
-    assert rouge([], []) == {"rouge1": 0.0, "rouge2": 0.0, "rougeL": 0.0}
+    assert compute_rouge([], []) == {"rouge1": 0.0, "rouge2": 0.0, "rougeL": 0.0}
 
 
 def test_words_of_ascii_texts_are_those_of_the_library_and_other_scripts_count() -> None:
@@ -315,12 +315,12 @@ def test_words_of_ascii_texts_are_those_of_the_library_and_other_scripts_count()
 
     written, wanted = "Re-trains `x_y` (v2.0), it's 3D", "it retrains x_y v2 0; 3d's"
     theirs = RougeScorer(["rouge1", "rouge2", "rougeL"]).score(wanted, written)
-    assert rouge([written], [wanted]) == pytest.approx({name: each.fmeasure for name, each in theirs.items()})
-    assert rouge(["что такое крыло"], ["Крыло"])["rouge1"] == pytest.approx(2 * (1 / 3) / (1 / 3 + 1))
+    assert compute_rouge([written], [wanted]) == pytest.approx({name: each.fmeasure for name, each in theirs.items()})
+    assert compute_rouge(["что такое крыло"], ["Крыло"])["rouge1"] == pytest.approx(2 * (1 / 3) / (1 / 3 + 1))
 
 
 def test_without_the_library_the_command_that_installs_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "rouge_score", None)
     monkeypatch.setitem(sys.modules, "rouge_score.rouge_scorer", None)
     with pytest.raises(MissingDependency, match=r"ROUGE needs rouge-score.*pip install rouge-score"):
-        rouge(["a"], ["a"])
+        compute_rouge(["a"], ["a"])

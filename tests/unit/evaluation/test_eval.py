@@ -174,7 +174,7 @@ def test_files_that_cannot_be_read_are_named(world: Path, capfd: pytest.CaptureF
             MismatchError,
             r"^x\.run: no query has judgements; it has 'x', the judgements have 'q1'$",
         ),
-        (RUN, "", DrtkError, r"^x\.qrels: holds no judgements$"),
+        (RUN, "", DrtkError, r"^x\.qrels: no judgements found$"),
         (RUN + "q3 Q0 d7 4 nan a\n", QRELS, RecordError, r"^x\.run:10: score 'nan' is not finite"),
         (
             RUN + "q3 Q0 d4 4 1 a\n",
@@ -251,6 +251,6 @@ def test_runs_of_one_depth_are_reported_in_one_line(caplog: pytest.LogCaptureFix
 def test_large_runs_are_read_in_blocks(
     shallow: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(judged_runs, "LARGE", 1)
-    monkeypatch.setattr(judged_runs, "evaluate_run", None)  # not read line by line
+    monkeypatch.setattr(judged_runs, "MIN_BLOCK_BYTES", 1)
+    monkeypatch.setattr(judged_runs, "evaluate_with_rankings", None)  # not read line by line
     assert depth_lines(capfd, "eval", "alike.run", "--qrels", "qrels") == [f"drtk: alike: {SHALLOW}"]

@@ -103,8 +103,12 @@ def test_loss_is_read_from_a_log_and_its_ends_are_averaged(tmp_path: Path) -> No
     assert (curve.steps[-1], curve.first, curve.last) == (19, 18.0, 3.0)  # of five entries each
     assert Curve([1], [3.0]).first == Curve([1], [3.0]).last == 3.0
     for text, fault, problem in (
-        ('{"step": "one", "loss": 1}\n', RecordError, r"log\.jsonl:1: expected a whole 'step' and a number as 'loss'"),
-        ("{}\n", DrtkError, "holds no loss"),
+        (
+            '{"step": "one", "loss": 1}\n',
+            RecordError,
+            r"log\.jsonl:1: expected an integer 'step' and a number as 'loss'",
+        ),
+        ("{}\n", DrtkError, "no field loss"),
         ("nonsense\n", RecordError, r"log\.jsonl:1: expected a JSON object"),
     ):
         with pytest.raises(fault, match=problem):
@@ -112,7 +116,7 @@ def test_loss_is_read_from_a_log_and_its_ends_are_averaged(tmp_path: Path) -> No
     steps = list(range(1, 11))
     assert describe_loss(Curve(steps, [2.0] * 5 + [1.0] * 5)) == "The training loss fell from 2 to 1 in 10 steps."
     assert "did not fall: from 1 to 2" in describe_loss(Curve(steps, [1.0] * 5 + [2.0] * 5))
-    assert "holds 3 losses of 12 steps: too few" in describe_loss(Curve([5, 10, 12], [0.4, 0.4, 0.7]))
+    assert "has 3 losses in 12 steps, too few" in describe_loss(Curve([5, 10, 12], [0.4, 0.4, 0.7]))
 
 
 def test_example_queries_show_both_sides() -> None:

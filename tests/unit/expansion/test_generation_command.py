@@ -115,8 +115,8 @@ def test_the_passage_is_cut_and_never_the_prefix(
     begin = tokenizer("text query:", add_special_tokens=False)["input_ids"]
     assert all(batch.shape[1] <= 9 for batch in seen)
     assert all(row[: len(begin)].tolist() == begin for batch in seen for row in batch)
-    with pytest.raises(UsageError, match=r"`prefix` is \d+ tokens long and leaves nothing of `max_length` 3"):
-        rows(capfd, *call, "--set", "max_length=3")
+    with pytest.raises(UsageError, match=r"`prefix`: its \d+ tokens leave none of `max_length` 3"):
+        rows(capfd, *call, "--max-length", "3")
 
 
 def test_titles_are_read_unless_told_otherwise(here: Path, models: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -170,7 +170,7 @@ def test_settings_of_a_checkpoint_that_have_no_effect_are_logged_once(
         app([*call, "--model", "wishing", "--set", "batch_tokens=60", "-o", "x"], standalone_mode=False)
         logged = capfd.readouterr().err
         assert logged.count("generation_config.json") == 1
-        assert f"generation_config.json has {names};" in logged
+        assert f"ignoring {names} in its generation_config.json" in logged
         assert rows(capfd, *call, "--model", models / "t5") == [
             json.loads(line) for line in (here / "x").read_text().splitlines()
         ]
@@ -186,7 +186,7 @@ def test_models_of_another_kind_are_rejected(here: Path, models: Path, capfd: py
     ):
         with pytest.raises(error, match=message):
             run_command(capfd, name, "c.jsonl", "--model", model)
-    with pytest.raises(UsageError, match="64: the model reads 64 tokens in all"):
+    with pytest.raises(UsageError, match="64: the model has 64 positions for input and output"):
         run_command(capfd, "continue-text", "c.jsonl", "--model", models / "gpt2", "--max-new-tokens", "64")
 
 

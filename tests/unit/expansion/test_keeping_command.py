@@ -39,7 +39,7 @@ class Planted:
 
     def __init__(self, model: str, **_: object) -> None: ...
 
-    def prepare(self, pairs: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    def tokenize(self, pairs: list[tuple[str, str]]) -> list[tuple[str, str]]:
         return pairs
 
     def scores(self, pairs: list[tuple[str, str]]) -> np.ndarray:

@@ -112,7 +112,7 @@ def test_what_a_backbone_lacks_is_rejected() -> None:
     for adapter, length, message in (
         (bert, 65, "has 64 positions"),
         (roberta, 63, "has 62 positions"),
-        (modern, 3, "no position vectors"),
+        (modern, 3, "no position embeddings"),
     ):
         with pytest.raises(MismatchError, match=message):
             adapter.embed_positions(length)
@@ -212,7 +212,7 @@ def test_attention_that_is_not_available_is_rejected(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(device_module, "_is_installed", lambda name: False)
     for device, half, kind, message in (
         (CPU, True, DrtkError, "`attention` flash_attention_2: needs a CUDA GPU"),
-        (GPU, False, DrtkError, "computes in 16 bits; use `precision` bfloat16"),
+        (GPU, False, DrtkError, "supports 16-bit dtypes only; use `precision` bfloat16"),
         (GPU, True, MissingDependency, "`attention` flash_attention_2 needs flash-attn, which is not installed"),
     ):
         with pytest.raises(kind, match=message):

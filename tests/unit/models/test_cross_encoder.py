@@ -121,7 +121,7 @@ def test_scores_do_not_depend_on_batches(folder: Path, scores: np.ndarray, monke
     assert np.allclose(scorer(pairs()), scores, atol=3e-5)
     assert scorer([]).shape == (0,)
     # equal pairs are scored once
-    tokenized = scorer.prepare([*pairs(5), *pairs(5)[::-1]])
+    tokenized = scorer.tokenize([*pairs(5), *pairs(5)[::-1]])
     assert len(tokenized.tokens) == len(set(pairs(5)))
     found = scorer.scores(tokenized)
     assert (found[: len(found) // 2] == found[len(found) // 2 :][::-1]).all()
@@ -129,7 +129,7 @@ def test_scores_do_not_depend_on_batches(folder: Path, scores: np.ndarray, monke
 
 def test_length_and_precision_of_the_settings(folder: Path, scores: np.ndarray) -> None:
     scorer = CrossEncoderScorer(str(folder), settings=ScoringSettings(max_length=9))
-    assert scorer.prepare(pairs()).tokens.lengths.max() == 9
+    assert scorer.tokenize(pairs()).tokens.lengths.max() == 9
     with pytest.raises(MismatchError, match="reads at most 64 tokens; 65 were requested"):
         CrossEncoderScorer(str(folder), settings=ScoringSettings(max_length=65))
     half = CrossEncoderScorer(str(folder), settings=ScoringSettings(precision="bfloat16"))(pairs())
@@ -142,7 +142,7 @@ def test_an_unknown_activation_becomes_a_sigmoid(
 ) -> None:
     strange = save_tiny_cross_encoder(tmp_path / "strange", sbert_ce_default_activation_function="my.module.Scale")
     assert (CrossEncoderScorer(str(strange))(pairs()) == scores).all()
-    assert "the activation my.module.Scale is not in torch.nn; a sigmoid is used" in caplog.text
+    assert "the activation my.module.Scale is not in torch.nn; using a sigmoid" in caplog.text
 
 
 def test_other_models_are_rejected(tmp_path: Path, folder: Path, encoder: Path) -> None:
@@ -156,16 +156,16 @@ def test_other_models_are_rejected(tmp_path: Path, folder: Path, encoder: Path) 
     (tmp_path / "damaged" / "model.safetensors").write_bytes(b"not weights")
     for name, error, message in (
         ("empty", MismatchError, "is no model folder: it has neither modules.json nor config.json"),
-        ("nli", MismatchError, "has 3 labels; a model with one is needed"),
+        ("nli", MismatchError, "has 3 labels; a model with one label is needed"),
         ("encoder", MismatchError, "is a SentenceTransformer; a CrossEncoder is needed"),
-        ("writer", MismatchError, "is no cross-encoder but a T5ForConditionalGeneration"),
+        ("writer", MismatchError, "is a T5ForConditionalGeneration; a cross-encoder is needed"),
         ("plain", MismatchError, r"is no cross-encoder: it has no weights for classifier\.bias"),
         ("damaged", DrtkError, "cannot be loaded as a cross-encoder: "),
     ):
         with pytest.raises(error, match=f"{name}: {message}"):
             load_cross_encoder(tmp_path / name)
     for name, message in (
-        ("writer", r"is no encoder \(t5\)"),
+        ("writer", r"is an encoder-decoder \(t5\)"),
         ("nli", "has 3 labels"),
         ("empty", "is no model folder"),
     ):
@@ -180,7 +180,7 @@ def test_other_models_are_rejected(tmp_path: Path, folder: Path, encoder: Path) 
         load_cross_encoder(tmp_path / "x")
     write_json(tmp_path / "x" / "modules.json", modules)
     write_json(tmp_path / "x" / "sentence_bert_config.json", {"transformer_task": "text-generation"})
-    with pytest.raises(MismatchError, match="x: scores by text-generation"):
+    with pytest.raises(MismatchError, match="x: its task is text-generation"):
         load_cross_encoder(tmp_path / "x")
 
 
@@ -248,7 +248,7 @@ def test_a_saved_folder_gives_its_logits_in_sentence_transformers(tmp_path: Path
 
 def test_vectors_are_the_last_layers_at_the_first_position(folder: Path) -> None:
     mine = CrossEncoderScorer(str(folder))
-    tokenized = mine.prepare([*pairs(), pairs()[0]])
+    tokenized = mine.tokenize([*pairs(), pairs()[0]])
     found, vectors = mine.scores_and_vectors(tokenized)
     assert vectors.shape == (len(pairs()) + 1, 32)
     np.testing.assert_allclose(found, mine.scores(tokenized), atol=1e-5)
@@ -268,8 +268,8 @@ def test_the_first_position_is_after_padding_on_the_left(folder: Path, tmp_path:
     mine = CrossEncoderScorer(str(tmp_path / "left"))
     table = mine._model.bert.embeddings.position_embeddings
     nn.init.zeros_(table.weight)  # so that positions do not matter
-    alone = [mine.scores_and_vectors(mine.prepare([pair]))[1][0] for pair in pairs()[:6]]
-    together = mine.scores_and_vectors(mine.prepare(pairs()[:6]))[1]
+    alone = [mine.scores_and_vectors(mine.tokenize([pair]))[1][0] for pair in pairs()[:6]]
+    together = mine.scores_and_vectors(mine.tokenize(pairs()[:6]))[1]
     np.testing.assert_allclose(together, np.stack(alone), atol=5e-5)
 
 

@@ -33,10 +33,10 @@ def test_a_recipe_survives_its_plain_form():
 def test_own_models_keep_lengths_titles_and_prompts_by_role(tmp_path: Path):
     folder = own(tmp_path / "m", query_length=8, passage_length=20, title="none", query_prompt="rivers ")
     query, passage = Embedder(str(folder), role="query"), Embedder(str(folder), role="passage")
-    assert query.encoding.length("query") == 8
-    assert passage.encoding.length("passage") == 20
-    assert query.encoding.prompt("query") == "rivers "
-    assert passage.encoding.prompt("passage") == ""
+    assert query.encoding.get_max_length("query") == 8
+    assert passage.encoding.get_max_length("passage") == 20
+    assert query.encoding.get_prompt("query") == "rivers "
+    assert passage.encoding.get_prompt("passage") == ""
     assert query.identity == passage.identity
 
 
@@ -50,7 +50,7 @@ def test_settings_that_contradict_a_trained_model_are_rejected(tmp_path: Path):
         ({"prompt": "x"}, "passage prompt ''; 'x'"),
         ({"similarity": "dot"}, "similarity 'cosine'; 'dot'"),
     ):
-        with pytest.raises(MismatchError, match="was made for " + message):
+        with pytest.raises(MismatchError, match="was trained with " + message):
             Embedder(str(folder), role="passage", settings=EncodeSettings(**setting))
     Embedder(str(folder), role="passage", settings=EncodeSettings(pooling="mean", max_length=20, title="join"))
     with pytest.raises(UsageError, match="unknown pooling 'median'"):

@@ -132,13 +132,13 @@ def test_first_tokens_are_drawn_as_often_as_they_are_likely() -> None:
 def test_finished_rows_leave_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     writer = tiny("bart")
     widths: list[int] = []
-    step = DecodingState.step
+    step = DecodingState.append
 
     def watched(self: DecodingState, tokens: torch.Tensor) -> None:
         widths.append(len(tokens))
         step(self, tokens)
 
-    monkeypatch.setattr(DecodingState, "step", watched)
+    monkeypatch.setattr(DecodingState, "append", watched)
     settings = GenerationSettings(n=20, max_new_tokens=40, top_k=0, top_p=1.0)
     generate_tokens(writer, *batch(writer, [0, 1]), ["a", "b"], settings, seed=1)
     assert widths[0] == 40

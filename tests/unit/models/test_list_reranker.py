@@ -17,12 +17,12 @@ from drtk.models.list_reranker import (
 )
 from drtk.models.model_folder import is_list_reranker
 
-SHAPE = ListRerankerConfig(width=12, depth=8, hidden=16, layers=2, heads=2, feedforward=32)
+CONFIG = ListRerankerConfig(width=12, depth=8, hidden=16, layers=2, heads=2, feedforward=32)
 
 
 @pytest.fixture
 def model() -> ListReranker:
-    return init_list_reranker(SHAPE, seed=1).eval()
+    return init_list_reranker(CONFIG, seed=1).eval()
 
 
 def lists(queries: int = 3, n: int = 6) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -56,7 +56,7 @@ def test_padding_changes_nothing(model: ListReranker) -> None:
 
 
 def test_layers_begin_with_weights_of_their_own() -> None:
-    one, same, other = (init_list_reranker(SHAPE, seed=seed).state_dict() for seed in (3, 3, 4))
+    one, same, other = (init_list_reranker(CONFIG, seed=seed).state_dict() for seed in (3, 3, 4))
     assert all(bool((one[name] == same[name]).all()) for name in one)
     assert bool((one["project.weight"] != other["project.weight"]).any())
     matrices = [name for name in one if name.startswith("layers.layers.0.") and one[name].dim() == 2]
@@ -70,7 +70,7 @@ def test_a_folder_gives_the_same_logits_unless_it_is_damaged(model: ListReranker
     assert is_list_reranker(tmp_path / "h")
     assert not is_list_reranker(tmp_path)
     again = load_list_reranker(tmp_path / "h")
-    assert again.shape == SHAPE
+    assert again.settings == CONFIG
     with torch.no_grad():
         assert bool((again(*lists()) == model(*lists())).all())
     (tmp_path / "h" / "model.safetensors").write_bytes(b"not weights")

@@ -39,7 +39,7 @@ def test_scores_are_those_of_transformers(family: str, tmp_path: Path) -> None:
     assert features.shape[-1] == head.weight.shape[1] == (16 if family == "electra" else 32)
     torch.testing.assert_close(features @ head.weight.T + head.bias, expected)
     assert len(tokenizer) == head.weight.shape[0]
-    assert not head.fresh
+    assert not head.is_untrained
 
 
 def test_the_head_takes_the_embeddings_of_the_encoder_and_owns_none() -> None:
@@ -71,8 +71,8 @@ def test_an_encoder_without_a_head_gets_one_and_that_is_said(
     with caplog.at_level("WARNING", logger="drtk"):
         torch.manual_seed(1)
         backbone, head, _ = load_masked_lm(folder)
-    assert head.fresh
-    assert f"{folder}: has no language-model head; training starts with a random one" in caplog.text
+    assert head.is_untrained
+    assert f"{folder}: has no masked-LM head; training starts with a random one" in caplog.text
     assert head.weight is backbone.embeddings.word_embeddings.weight
     assert head.dense.weight.std().item() == pytest.approx(0.02, rel=0.05)
     torch.manual_seed(1)
@@ -117,12 +117,12 @@ def test_heads_that_are_missing_damaged_or_of_another_model_are_rejected(tmp_pat
     from transformers import MPNetConfig, MPNetModel
 
     folder = save_tiny_encoder(tmp_path / "m")
-    with pytest.raises(MismatchError, match="has no language-model head; `drtk pretrain` writes one"):
+    with pytest.raises(MismatchError, match="has no trained masked-LM head; train one with `drtk pretrain`"):
         load_trained_masked_lm(folder)
     backbone = load_encoder(folder).encoder.backbone
     narrow = create_masked_lm("bert", hidden_size=16)
     save_lm_head(LMHead(narrow, narrow.bert), folder)
-    with pytest.raises(MismatchError, match=r"heads/lm_head\.safetensors: does not fit: size mismatch for"):
+    with pytest.raises(MismatchError, match=r"heads/lm_head\.safetensors: does not fit the model: size mismatch for"):
         load_lm_head(folder, backbone)
     get_head_path(folder, "lm_head").write_bytes(b"no weights")
     with pytest.raises(DrtkError, match=r"heads/lm_head\.safetensors: cannot be read"):
@@ -130,5 +130,5 @@ def test_heads_that_are_missing_damaged_or_of_another_model_are_rejected(tmp_pat
     get_head_path(folder, "lm_head").unlink()
     config = MPNetConfig(vocab_size=400, hidden_size=16, num_hidden_layers=1, num_attention_heads=2)
     MPNetModel(config).save_pretrained(folder)
-    with pytest.raises(MismatchError, match="unknown language-model head of type mpnet"):
+    with pytest.raises(MismatchError, match="masked-LM heads of type mpnet are not supported"):
         load_masked_lm(folder)

@@ -120,7 +120,7 @@ def test_prefixes_of_wrappers_are_removed(folders: dict[str, Path], tmp_path: Pa
     )
     mine, theirs = LOADERS[kind](folders[kind]), LOADERS[kind](wrapped)
     if kind == "masked LM":
-        assert not theirs[1].fresh
+        assert not theirs[1].is_untrained
     for one, other in zip(modules(mine), modules(theirs), strict=True):
         weights = [{name: w for name, w in each.state_dict().items() if "pooler" not in name} for each in (one, other)]
         torch.testing.assert_close(*weights, rtol=0, atol=0)
@@ -174,7 +174,7 @@ def test_half_a_language_model_head_is_rejected(folders: dict[str, Path], tmp_pa
     half = copy_with_weights(
         folders["masked LM"], tmp_path / "m", lambda given: {n: w for n, w in given.items() if n != name}
     )
-    with pytest.raises(MismatchError, match=rf"m: its language-model head lacks weights \({name}\)"):
+    with pytest.raises(MismatchError, match=rf"m: its masked-LM head has no weights for {name}"):
         load_masked_lm(half)
 
 
@@ -215,8 +215,8 @@ def test_a_vocabulary_file_is_enough(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("kept", "problem"),
     [
-        (1, r"'s vocabulary lacks \[UNK\], \[CLS\], \[SEP\]"),
-        (30, r" has 30 tokens, but the model has embeddings for \d+"),
+        (1, r"'s vocabulary has no \[UNK\], \[CLS\], \[SEP\]"),
+        (30, r" has 30 tokens, but the model has \d+ embeddings"),
     ],
 )
 def test_a_truncated_vocabulary_is_rejected(folders: dict[str, Path], tmp_path: Path, kept: int, problem: str) -> None:
@@ -249,7 +249,7 @@ def test_a_vocabulary_larger_than_the_embeddings_is_rejected(
     tokenizer.add_tokens(["anewword"])
     tokenizer.save_pretrained(tmp_path / "m")
     with pytest.raises(
-        MismatchError, match=f"m: its tokenizer has token ids up to {rows}, but the model has embeddings"
+        MismatchError, match=rf"m: its tokenizer has token ids up to {rows}, but the model has \d+ embeddings"
     ):
         LOADERS[kind](tmp_path / "m")
 

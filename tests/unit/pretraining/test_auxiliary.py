@@ -130,7 +130,7 @@ def test_unsuitable_encoders_and_generators_are_rejected(place: Path, tmp_path: 
     with pytest.raises(MismatchError, match="the passage encoder's are 64 wide, its tokens 32"):
         build_diffcse_network(load_start_towers(str(place / "model"), settings), settings, seed=1)
     other = save_tiny_encoder(tmp_path / "other")
-    with pytest.raises(MismatchError, match="has no language-model head"):
+    with pytest.raises(MismatchError, match="has no trained masked-LM head"):
         stage_of(place, aux_generator=str(other))
 
 

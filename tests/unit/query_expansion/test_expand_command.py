@@ -265,13 +265,13 @@ def test_no_question_is_expanded_by_a_generator_that_saw_it(
     generators, questions, learnt = held_out
     assert len(learnt) == 3
     read: dict[int, set[str]] = {}
-    write = text_writer.TextGenerator.tokens
+    write = text_writer.TextGenerator.tokenize
 
     def watched(self: Any, texts: Sequence[str]) -> Any:
         read.setdefault(id(self), set()).update(texts)
         return write(self, texts)
 
-    monkeypatch.setattr(text_writer.TextGenerator, "tokens", watched)
+    monkeypatch.setattr(text_writer.TextGenerator, "tokenize", watched)
     # the same questions under other ids, in other letters, and in another order
     lines = [json.loads(line) for line in questions.read_text().splitlines()]
     renamed = [{"_id": "x" + row["_id"], "text": row["text"].removesuffix("?").upper()} for row in lines[::-1]]

@@ -116,7 +116,7 @@ def test_logits_are_those_of_passages_encoded_alone_and_joined_by_hand(kind: str
             expected = torch.stack([slow_logits(writer, each, before) for each in passages])
             torch.testing.assert_close(decoding.logits, expected, atol=1e-8, rtol=1e-8)
             before.append(token)
-            decoding.step(torch.full((len(passages),), token))
+            decoding.append(torch.full((len(passages),), token))
 
 
 def test_passages_padded_each_as_the_public_code_pads_them_give_the_same_logits() -> None:

@@ -23,35 +23,35 @@ from drtk.training.best_checkpoint import (
 class Scripted:
     """A selection with given values, over a model whose single weight is the step."""
 
-    def __init__(self, folder: Path, values: list[float], *, by: str = "rougeL", patience: int | None = None) -> None:
+    def __init__(self, folder: Path, values: list[float], *, metric: str = "rougeL", patience: int | None = None) -> None:
         self.model = torch.nn.Linear(1, 1, bias=False)
         figures = iter(values)
         self.selection = ModelSelection(
-            self.model, lambda: {by: next(figures)}, folder, by=by, every=10, patience=patience
+            self.model, lambda: {metric: next(figures)}, folder, metric=metric, every=10, patience=patience
         )
 
     def at(self, step: int) -> bool:
         torch.nn.init.constant_(self.model.weight, float(step))
-        self.selection.measure(step)
-        return self.selection.enough
+        self.selection.evaluate(step)
+        return self.selection.should_stop
 
     def best(self) -> tuple[int, float]:
-        facts = self.selection.conclude(self.model, lambda: None)
+        facts = self.selection.save_best(self.model, lambda: None)
         assert facts["step"] == self.model.weight.item()
-        return facts["step"], facts[self.selection.by]
+        return facts["step"], facts[self.selection.metric]
 
 
-@pytest.mark.parametrize(("by", "best"), [("rougeL", (20, 0.6)), ("dev_loss", (30, 0.1))])
+@pytest.mark.parametrize(("metric", "best"), [("rougeL", (20, 0.6)), ("dev_loss", (30, 0.1))])
 def test_the_best_weights_are_kept_the_first_of_equals(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by: str, best: tuple[int, float]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, metric: str, best: tuple[int, float]
 ):
     messages: list[str] = []
-    monkeypatch.setattr("drtk.training.best_checkpoint.say", messages.append)
-    script = Scripted(tmp_path, [0.2, 0.6, 0.1, 0.6], by=by)
+    monkeypatch.setattr("drtk.training.best_checkpoint.log_message", messages.append)
+    script = Scripted(tmp_path, [0.2, 0.6, 0.1, 0.6], metric=metric)
     for number in (10, 20, 30, 40):
         script.at(number)
     assert script.best() == best
-    if by == "rougeL":
+    if metric == "rougeL":
         assert [message.partition(": ")[2] for message in messages] == [
             "rougeL 0.2000, the best so far",
             "rougeL 0.6000, the best so far",
@@ -98,21 +98,21 @@ def test_several_selections_keep_their_own_weights_through_a_crash(tmp_path: Pat
         def evaluate(name: str) -> Callable[[], dict[str, float]]:
             return lambda: {name: RANKS[name][round(model.weight.item()) // 10 - 1]}
 
-        options = {"every": 10, "patience": patience, "lower": True}
+        options = {"every": 10, "patience": patience, "lower_is_better": True}
         return ModelSelections(
             {
-                name: ModelSelection(model, evaluate(name), get_selection_folder(folder, name), by=name, **options)
+                name: ModelSelection(model, evaluate(name), get_selection_folder(folder, name), metric=name, **options)
                 for name in RANKS
             }
         )
 
     def at(step: int, each: ModelSelections) -> dict[str, float]:
         torch.nn.init.constant_(model.weight, float(step))
-        return each.measure(step)
+        return each.evaluate(step)
 
     def best(each: ModelSelections) -> dict[str, float]:
         saved: dict[str, float] = {}
-        facts = each.conclude(model, lambda name: saved.update({name: model.weight.item()}))
+        facts = each.save_best(model, lambda name: saved.update({name: model.weight.item()}))
         assert {name: float(fact["step"]) for name, fact in facts.items()} == saved
         return saved
 
@@ -129,7 +129,7 @@ def test_several_selections_keep_their_own_weights_through_a_crash(tmp_path: Pat
     enough = []
     for step in (20, 30, 40):
         at(step, second)
-        enough.append(second.enough)
+        enough.append(second.should_stop)
     assert enough == [False, True, False]  # at 20 only b has no improvement; at 40 a improves again
     assert best(second) == {"a": 40.0, "b": 10.0}
     second.restore(None)
@@ -149,7 +149,7 @@ def test_tied_weights_are_written_once_and_loaded_again(tmp_path: Path):
     assert size < path.stat().st_size < size + 1000  # the header
     load_weights(other, path)
     assert all(torch.equal(value, other.state_dict()[name]) for name, value in model.state_dict().items())
-    with pytest.raises(DrtkError, match="holds the weights of another model"):
+    with pytest.raises(DrtkError, match="contains the weights of another model"):
         load_weights(torch.nn.Linear(2, 2), path)
 
 

@@ -12,7 +12,7 @@ import torch
 
 from drtk.errors import DrtkError
 from drtk.losses.language import IGNORE_INDEX, cross_entropy_sum
-from drtk.models.generator_input import GeneratorInput, load_generator_input
+from drtk.models.generator_input import InputFormat, load_input_format
 from drtk.models.seq2seq import load_generation_model
 from drtk.records import Example, Passage
 from drtk.training.examples import PackedExamples
@@ -69,7 +69,7 @@ def test_two_words_at_known_odds():
 @pytest.mark.parametrize("smoothing", [0.0, 0.2])
 def test_the_loss_is_that_of_a_loop_over_tokens_and_padding_does_not_count(folder: Path, smoothing: float):
     writer = load_generation_model(folder)
-    batch = collate(TEXTS, writer=writer, room=20, target_room=8)
+    batch = collate(TEXTS, writer=writer, max_length=20, target_length=8)
     lengths = [len(writer.tokenizer(pair.target)["input_ids"]) for pair in TEXTS]
     assert (batch["labels"] != IGNORE_INDEX).sum(
         dim=1
@@ -86,7 +86,7 @@ def test_the_loss_is_that_of_a_loop_over_tokens_and_padding_does_not_count(folde
     # the same pairs one by one, without any padding: the mean over tokens, not over pairs
     alone = [
         compute_generator_terms(
-            writer.model, collate([pair], writer=writer, room=20, target_room=8), smoothing=smoothing
+            writer.model, collate([pair], writer=writer, max_length=20, target_length=8), smoothing=smoothing
         )
         for pair in TEXTS
     ]
@@ -98,7 +98,7 @@ def test_the_loss_is_that_of_a_loop_over_tokens_and_padding_does_not_count(folde
 def test_sources_and_targets_are_cut_to_their_lengths(folder: Path):
     writer = load_generation_model(folder)
     long = TextPair("rivers " * 30, "engines " * 30)
-    batch = collate([long], writer=writer, room=12, target_room=5)
+    batch = collate([long], writer=writer, max_length=12, target_length=5)
     assert (batch["input_ids"].shape, batch["labels"].shape) == ((1, 12), (1, 5))
     assert batch["labels"][0, -1] == writer.tokenizer.eos_token_id
 
@@ -113,7 +113,7 @@ def test_what_is_measured_is_the_loss_over_all_tokens_and_the_texts_written(fold
         return {"rougeL": 0.25}
 
     def collating(pairs: list[TextPair]) -> dict[str, torch.Tensor]:
-        return collate(pairs, writer=writer, room=20, target_room=8)
+        return collate(pairs, writer=writer, max_length=20, target_length=8)
 
     pairs = [*TEXTS, TextPair(TEXTS[0].source, "rivered")]  # a source with two targets is written for once
     found = GenerationEvaluator(writer, pairs, collate=collating, score=score, rows=2, longest=4)()
@@ -137,7 +137,7 @@ def pairs_of_examples() -> ExamplePairs:
     queries = {"q1": "what is a wing", "q2": "lift", "q3": " "}
     corpus = Corpus(Passage("d1", "text one", "Wing"), Passage("d2", "text two"))
     return ExamplePairs(
-        PackedExamples(examples), queries=queries, corpus=corpus, source=GeneratorInput(prefix="ask:").text
+        PackedExamples(examples), queries=queries, corpus=corpus, source=InputFormat(prefix="ask:").format
     )
 
 
@@ -155,14 +155,14 @@ def test_passages_bring_their_queries():
     first = Passage("d1", "one", "Wing", extra={"queries": ["a", "", "b"]})
     third = Passage("d3", "three", extra={"queries": ["c"]})
     passages = [first, Passage("d2", "two"), third]
-    pairs = EnrichedPairs(passages, corpus=Corpus(*passages), source=GeneratorInput(title="none").text)
+    pairs = EnrichedPairs(passages, corpus=Corpus(*passages), source=InputFormat(title="none").format)
     assert [pairs[number] for number in range(len(pairs))] == [
         TextPair("one", "a"),
         TextPair("one", "b"),
         TextPair("three", "c"),
     ]
     with pytest.raises(ValueError, match="'queries' must be a list of strings"):
-        EnrichedPairs([Passage("d4", "", extra={"queries": [1]})], corpus=Corpus(), source=GeneratorInput().text)
+        EnrichedPairs([Passage("d4", "", extra={"queries": [1]})], corpus=Corpus(), source=InputFormat().format)
 
 
 def many_pairs(count: int, each: int = 2) -> EnrichedPairs:
@@ -170,7 +170,7 @@ def many_pairs(count: int, each: int = 2) -> EnrichedPairs:
         Passage(f"d{number}", "x", extra={"queries": [f"{number}.{slot}" for slot in range(each)]})
         for number in range(count)
     ]
-    return EnrichedPairs(passages, corpus=Corpus(*passages), source=GeneratorInput().text)
+    return EnrichedPairs(passages, corpus=Corpus(*passages), source=InputFormat().format)
 
 
 def test_passages_are_held_out_whole_by_their_id_alone():
@@ -211,12 +211,12 @@ def test_each_epoch_sees_every_pair_that_fits_in_an_order_of_its_own():
 
 
 def test_a_model_says_how_it_was_trained_to_read(tmp_path: Path):
-    assert load_generator_input(tmp_path, {"prefix": "a"}, strict=True) == GeneratorInput(prefix="a")
+    assert load_input_format(tmp_path, {"prefix": "a"}, strict=True) == InputFormat(prefix="a")
     stated = {"prefix": "ask:", "title": "none", "max_length": 99, "of a later version": 1}
     manifest = {"command": "drtk x", "settings": {}, "inputs": [], "writing": stated}
     (tmp_path / "meta.json").write_text(json.dumps(manifest))
     wishes = {"prefix": None, "title": "none", "max_length": 30}
-    assert load_generator_input(tmp_path, wishes, strict=True) == GeneratorInput("ask:", "none", 30)
+    assert load_input_format(tmp_path, wishes, strict=True) == InputFormat("ask:", "none", 30)
     with pytest.raises(DrtkError, match="was trained with `prefix` 'ask:'; '' contradicts it"):
-        load_generator_input(tmp_path, {"prefix": ""}, strict=True)
-    assert load_generator_input(tmp_path, {"prefix": ""}, strict=False) == GeneratorInput("", "none", 99)
+        load_input_format(tmp_path, {"prefix": ""}, strict=True)
+    assert load_input_format(tmp_path, {"prefix": ""}, strict=False) == InputFormat("", "none", 99)

@@ -227,7 +227,7 @@ def test_runs_that_teach_a_list_re_ranker_nothing_are_told_apart(tmp_path: Path)
         return str(fault.value)
 
     two = "q1 Q0 a 1 2.0 t\nq2 Q0 c 1 3.0 t\n"
-    none = f"{run}: no lists with a positive among the first 2 documents to learn from"
+    none = f"{run}: there are no lists with a positive among the first 2 documents to train on"
     assert told("", {"q1": {"a": 1}}) == none
     assert told(two, {"q9": {"a": 1}}) == f"{run}: none of its 2 queries is judged"
     assert told(two, {"q1": {"b": 1}, "q2": {"c": 0}}) == none
