@@ -41,9 +41,12 @@ def compare(
 ) -> None:
     """Test whether systems differ significantly, and show the queries that changed most.
 
-    Reads TREC runs and judgments; writes averages, paired t-tests and randomization tests against a baseline, and the
-    queries that moved most with the passages that changed place. With --answers FILE, a passage is relevant where it
-    contains an answer to the question.
+    Writes mean values, paired t-tests and randomization tests against a baseline. Several runs of one NAME are repetitions
+    of one system with different seeds.
+
+    Examples:
+    drtk compare bm25=bm25.run dense=dense.run --qrels qrels.tsv
+    drtk compare bm25.run dense.run --qrels qrels.tsv --queries queries.jsonl --format html -o comparison.html
     """
     if qrels is not None and answers is not None:
         raise UsageError("--qrels and --answers: a passage is judged by one of them")

@@ -71,7 +71,7 @@ def mine_negatives(
     settings: MineSettings,
     job: FilterJob,
 ) -> None:
-    """Make training examples out of what was retrieved, and judgments.
+    """Mine hard negatives from runs, indexes or training examples.
 
     Writes a training example per judged query: its relevant passages as positives, and other retrieved passages, filtered
     and sampled, as negatives. Examples contain ids only.

@@ -93,8 +93,7 @@ def rerank_queries__train(
             "--dev",
             rich_help_panel=EVALUATION,
             metavar="[KIND=]FILE",
-            help="Evaluate with these labeled candidates, or with those of one kind; keep the best weights, "
-            "or those for each kind; KIND=FILE is repeatable.",
+            help="Development labels, for all kinds or one; keep the best weights; repeatable.",
             show_default=False,
         ),
     ] = None,

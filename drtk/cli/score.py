@@ -42,8 +42,11 @@ def score(
 ) -> None:
     """Score the passages of training examples with a cross-encoder.
 
-    Reads training examples and writes them again with "scores": {"positives": [...], "negatives": [...]}, a teacher's
-    judgment for train-retriever to be distilled from.
+    Adds "scores": {"positives": [...], "negatives": [...]} to each example, for distillation with train-retriever.
+
+    Examples:
+    drtk score examples.jsonl --model crossencoder --corpus corpus.jsonl --queries queries.jsonl -o scored.jsonl
+    drtk score examples.jsonl --model crossencoder --corpus corpus.jsonl --queries queries.jsonl --sample 10000 -o scored.jsonl
     """
     from drtk.data.checks import check_examples, check_same_corpus, warn_if_swapped
     from drtk.data.corpus_store import CorpusStore

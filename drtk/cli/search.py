@@ -68,7 +68,7 @@ def search(
     ] = False,
     qrels: Annotated[
         str | None,
-        typer.Option("--qrels", metavar="FILE", help="Judgments: only judged queries are searched; --tune needs them."),
+        typer.Option("--qrels", metavar="FILE", help="Search judged queries only; judgments for --tune."),
     ] = None,
     *,
     settings: SearchSettings,

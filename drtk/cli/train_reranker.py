@@ -55,7 +55,8 @@ def train_reranker(
         typer.Option("--dev-run", rich_help_panel=EVALUATION, metavar="RUN", help="Run to rerank, for --dev."),
     ] = None,
     dev_split: Annotated[
-        str, typer.Option("--dev-split", metavar="NAME", help="--dev: its judgments, qrels/NAME.tsv.")
+        str,
+        typer.Option("--dev-split", rich_help_panel=EVALUATION, metavar="NAME", help="Split of --dev, qrels/NAME.tsv."),
     ] = "dev",
     dev_vectors: Annotated[
         str | None,

@@ -11,7 +11,7 @@ from drtk.errors import DrtkError
 @with_settings(ValidationSettings)
 @plain_command
 def validate(source: Source = "-", *, settings: ValidationSettings) -> None:
-    """Report all problems of a file of passages, queries, judgments, hits, training examples, expansions or predictions.
+    """Report all problems of a file of records, or of a folder that drtk made.
 
     The files of a folder (index, embeddings, model) are compared with the digests in its meta.json. The exit status is 1 if
     there are errors.

@@ -43,17 +43,10 @@ FileKind = Literal["passages", "queries", "qrels", "run", "examples", "expansion
 class ValidationSettings:
     """drtk validate."""
 
-    kind: FileKind | None = option(
-        None,
-        "What the file contains. [default: recognized, except queries, passages without titles, and judgments or MS MARCO runs "
-        "of three columns]",
-        flag="--as",
-    )
-    corpus: str | None = option(None, "Corpus that must contain all document ids.")
-    queries: str | None = option(None, "Queries that must contain all query ids.")
-    qrels: str | None = option(None, "Judgments to compare runs, queries and examples with.")
-    leak: str | None = option(
-        None, "Another file, such as the test set: texts in both files, apart from case and white space, are errors."
-    )
-    show: int = option(10, "Number of problems of each kind to show with their place; all are counted.", at_least=0)
-    json: bool = option(False, "Write the findings as one JSON object.")
+    kind: FileKind | None = option(None, "Kind of records in the file. [default: detected]", flag="--as", panel=INPUT)
+    corpus: str | None = option(None, "Corpus that must contain all passage ids.", metavar="FILE", panel=INPUT)
+    queries: str | None = option(None, "Queries that must contain all query ids.", metavar="FILE", panel=INPUT)
+    qrels: str | None = option(None, "Judgments to compare with.", metavar="FILE", panel=INPUT)
+    leak: str | None = option(None, "Test set; report texts that are in both files.", metavar="FILE", panel=INPUT)
+    show: int = option(10, "Problems of each kind to print.", at_least=0)
+    json: bool = option(False, "Print the findings as JSON.")

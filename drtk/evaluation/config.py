@@ -43,9 +43,7 @@ class EvalSettings(ScoringSettings):
     retrieved_only: bool = option(
         False, "Ignore judged queries without a ranking, instead of counting them as 0.", advanced=True
     )
-    split: str = option("test", "Which judgments of BEIR collections: NAME/qrels/SPLIT.tsv.")
-    retrieved_only: bool = option(False, "Leave out judged queries the run lacks, instead of counting them as 0.")
-    per_query: bool = option(False, "Show the values of each query too.")
+    per_query: bool = option(False, "Also print the values per query.")
     format: Literal["table", "jsonl", "markdown", "latex", "csv", "trec"] = option(
         "table", "Output format; trec is that of trec_eval."
     )

@@ -113,7 +113,7 @@ class MineSettings(MinedIndexSettings, MinedFilterSettings):  # help lists the l
         advanced=True,
     )
     positives: Literal["passage", "source"] = option(
-        "passage", "What judgments name: passage, or source: a document, whose best-ranked passage is the positive."
+        "passage", "What is judged: passages, or source documents, whose best passage is the positive.", advanced=True
     )
     rel: int = option(1, "Minimum relevance grade of a positive.")
     source_name: str = option(

@@ -31,9 +31,7 @@ class PretrainSettings:
     weight_decay: float = option(0.01, "Weight decay, except for biases and norms.", at_least=0, advanced=True)
     max_length: int = option(144, "Maximum text length in tokens, special tokens included.", at_least=5)
     held_out: int = option(
-        0,
-        "Passages kept out of training, on which the losses are measured; whole documents of them where neighbors are read.",
-        at_least=0,
+        0, "Passages held out of training to measure the losses on.", at_least=0, panel=EVALUATION, advanced=True
     )
     eval_steps: int = option(1000, "Steps between evaluations.", at_least=1, panel=EVALUATION)
     precision: Literal["auto", "float32", "float16", "bfloat16"] = option(

@@ -85,9 +85,9 @@ def test_the_selected_figure_decides_which_weights_are_kept(
         return {"rouge1": first, "rouge2": second, "rougeL": 0.0}
 
     monkeypatch.setattr("drtk.evaluation.answers.compute_rouge", rouge)
-    dev = ["--max-steps", "3", "--eval-steps", "1", "--dev", str(place / "examples.jsonl"), "--dev-limit", "8"]
-    best = train(place, tmp_path / "first", *dev, "--dev-measure", "rouge1")["best"]
-    train(place, tmp_path / "second", *dev, "--dev-measure", "rouge2")
+    dev = ["--max-steps", "3", "--eval-steps", "1", "--dev", str(place / "examples.jsonl"), "--set", "dev_limit=8"]
+    best = train(place, tmp_path / "first", *dev, "--set", "dev_measure=rouge1")["best"]
+    train(place, tmp_path / "second", *dev, "--set", "dev_measure=rouge2")
     train(place, tmp_path / "two", "--max-steps", "2")
     assert best == {"step": 2, "rouge1": 0.9}
     assert equal(tmp_path / "first", tmp_path / "two")
@@ -173,7 +173,7 @@ def test_models_and_shares_that_cannot_be_used_are_rejected(place: Path, tmp_pat
         with pytest.raises(MismatchError, match=message):
             train(place, tmp_path / "m", "--model", str(model))
     with pytest.raises(UsageError, match=r"`prefix`: its .* tokens leave none of `max_length` 24"):
-        train(place, tmp_path / "m", "--prefix", "river," * 30)
+        train(place, tmp_path / "m", "--set", "prefix=" + "river," * 30)
     with pytest.raises(DrtkError, match=r"examples.jsonl: no pairs to evaluate with at this `dev_share`"):
         train(place, tmp_path / "m", "--dev-share", "0")
 

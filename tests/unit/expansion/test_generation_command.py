@@ -116,7 +116,7 @@ def test_the_passage_is_cut_and_never_the_prefix(
     assert all(batch.shape[1] <= 9 for batch in seen)
     assert all(row[: len(begin)].tolist() == begin for batch in seen for row in batch)
     with pytest.raises(UsageError, match=r"`prefix`: its \d+ tokens leave none of `max_length` 3"):
-        rows(capfd, *call, "--max-length", "3")
+        rows(capfd, *call, "--set", "max_length=3")
 
 
 def test_titles_are_read_unless_told_otherwise(here: Path, models: Path, capfd: pytest.CaptureFixture[str]) -> None:
