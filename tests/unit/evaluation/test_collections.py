@@ -121,9 +121,9 @@ def test_averages_over_different_collections_are_not_compared(beir: Path, capfd:
 def test_a_collection_with_another_split_is_taken_with_it(beir: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (beir / "beir" / "scifact" / "qrels" / "test.tsv").rename(beir / "beir" / "scifact" / "qrels" / "dev.tsv")
     _, said = evaluated(capfd, "runs")
-    assert "has no split 'test'; taking its only one, 'dev'" in said
+    assert "has no split 'test'; using its only split, 'dev'" in said
     write_text(beir / "beir" / "scifact" / "qrels" / "train.tsv", QRELS)
-    with pytest.raises(DrtkError, match="`split` chooses from dev, train"):
+    with pytest.raises(DrtkError, match="set `split` to one of dev, train"):
         evaluated(capfd, "runs")
 
 
