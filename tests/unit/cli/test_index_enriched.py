@@ -265,8 +265,8 @@ def test_what_is_no_impact_is_told_with_line_and_id(place: Path, capfd) -> None:
         (["--type", "exact", "--term-weights"], "`term_weights`: only supported by indexes of type bm25 and bm25s"),
         (["--type", "bm25s", "--term-weights", "--expand", "queries"], "added words have no weights"),
         (["--type", "bm25s", "--expand", "queries,"], "the name of a field is empty"),
-        (["--type", "bm25s", "--weight-scale", "sqrt"], "--weight-scale goes with --term-weights"),
-        (["--type", "bm25s", "--tokenizer", "m"], "--tokenizer goes with --term-weights"),
+        (["--type", "bm25s", "--set", "weight_scale=sqrt"], "--set weight_scale needs --term-weights"),
+        (["--type", "bm25s", "--set", "tokenizer=m"], "--set tokenizer needs --term-weights"),
     ],
 )
 def test_what_does_not_go_together_is_wrong_usage(arguments: list[str], complaint: str, place: Path, capfd) -> None:
@@ -280,7 +280,7 @@ def test_weights_whose_tokenizer_has_moved_are_read_with_the_one_that_is_named(p
     save_tiny_encoder(place / "there")
     save_tiny_encoder(place / "other", vocab_size=100)
     rows(place / "c", [{"_id": "p1", "text": "rivers castles"}, {"_id": "p2", "text": "planets"}])
-    run_command(capfd, "termweight", "c", "--method", "idf", "--set", "tokenizer=there", "-o", "w")
+    run_command(capfd, "termweight", "c", "--method", "idf", "--tokenizer", "there", "-o", "w")
     index = ("index", "w", "--type", "bm25s", "--term-weights")
     run_command(capfd, *index, "-o", "before")
     shown = run_command(capfd, "show", "--term-weights", "w")

@@ -530,7 +530,7 @@ def test_passages_without_a_text_are_told(here: Path, capfd: pytest.CaptureFixtu
     pairs = {"rerank": 60 * 5, "score": 60 * 4}[call[0]]
     for name, change in (("bare", {"text": " ", "title": ""}), ("titles", {"text": ""})):
         write_rows(name, (row | change for row in passages))
-    model = ["--queries", "queries.jsonl", "--model", "model", "--title", "join"]
+    model = ["--queries", "queries.jsonl", "--model", "model", "--set", "title=join"]
     told = f"the passages of all {pairs} pairs have no text; check that this is the right corpus"
     with pytest.raises(DrtkError) as fault:
         run(*call, "--corpus", "bare", *model, "-o", "out")

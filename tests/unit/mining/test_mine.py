@@ -298,9 +298,9 @@ def test_the_activation_says_what_scores_can_be(tmp_path: Path) -> None:
 
 
 REJECTED = {  # options added to a call with a run and judgements, and the error
-    "--min-negatives 5": "`min_negatives` adds random passages; `corpus` is required",
-    "--max-overlap 0.9": "`max_overlap` compares texts; `corpus` is required",
-    "--max-cosine 0.9": "`max_cosine` compares vectors; `vectors`",
+    "--set min_negatives=5": "`min_negatives` adds random passages; `corpus` is required",
+    "--set max_overlap=0.9": "`max_overlap` compares texts; `corpus` is required",
+    "--set max_cosine=0.9": "`max_cosine` compares vectors; `vectors`",
     "--scorer x": "`scorer` reads texts; `queries` and `corpus` are required",
     "--policy nq": "`policy` nq matches answers; `queries` and `corpus` are required",
     "--policy sbert": "`ce_margin`, `ce_max` and `policy` sbert compare cross-encoder scores",
