@@ -74,7 +74,7 @@ def test_questions_without_ranking_or_answer_are_logged(folder: Path, capfd: pyt
     write_text(folder / "a.run", "q1 Q0 d 1 1 t\nq9 Q0 d 1 1 t\n")
     arguments = ["a.run", "--answers", "q.jsonl", "--corpus", "c.jsonl", "--measures", "Answer@1"]
     assert run_command(capfd, "eval", "-q", *arguments).split()[-1] == "0.5000"
-    assert run_command(capfd, "eval", "-q", *arguments, "--retrieved-only").split()[-1] == "1.0000"
+    assert run_command(capfd, "eval", "-q", *arguments, "--set", "retrieved_only=true").split()[-1] == "1.0000"
     capfd.readouterr()
     app(["eval", *arguments, "-v"], standalone_mode=False)
     messages = capfd.readouterr().err
@@ -146,7 +146,7 @@ def test_the_paragraph_of_a_squad_question_contains_its_answer(folder: Path, cap
     judged = (folder / "qrels" / "dev.tsv").read_text().splitlines()[1:201]
     write_text(folder / "a.run", "".join(f"{q} Q0 {d} 1 1 t\n" for q, d, _ in (line.split("\t") for line in judged)))
     arguments = ["--answers", str(folder / "queries.jsonl.gz"), "--corpus", str(folder / "corpus.jsonl.gz")]
-    result = run_eval(capfd, "a.run", *arguments, "--measures", "Answer@1", "--retrieved-only")
+    result = run_eval(capfd, "a.run", *arguments, "--measures", "Answer@1", "--set", "retrieved_only=true")
     assert result["queries"] == 200
     assert 0.98 < result["Answer@1"] <= 1
 
@@ -164,7 +164,7 @@ def test_empty_passages_warn_and_a_corpus_without_texts_is_rejected(
         DrtkError, match=r"^bare.jsonl: none of the 80 passages that were read has a text; check that it is the"
     ):
         run_eval(capfd, *call, "--num-workers", "2")  # 40 questions of 2 passages each
-    assert run_eval(capfd, *call, "--match-title")["Answer@5"] == 1  # titles are looked into
+    assert run_eval(capfd, *call, "--set", "match_title=true")["Answer@5"] == 1  # titles are looked into
     assert "text" not in capfd.readouterr().err
     with pytest.raises(DrtkError, match=r"^bare.jsonl: none of the 160 passages that were read has a text"):
         run_command(capfd, "compare", "a.run", write_text(folder / "b.run", (folder / "a.run").read_text()), *call[1:])
@@ -178,7 +178,7 @@ def test_titles_and_regular_expressions_match_if_enabled(folder: Path, capfd: py
     write_text(folder / "c.jsonl", to_jsonl({"_id": "d", "title": "Paris", "text": "born in 1984"}))
     write_text(folder / "a.run", "q Q0 d 1 1 t\n")
     call = ["a.run", "--answers", "q.jsonl", "--corpus", "c.jsonl", "--measures", "Answer@1"]
-    for answers, option in ((["Paris"], ["--match-title"]), ([r"19\d\d", "("], ["--match", "regex"])):
+    for answers, option in ((["Paris"], ["--set", "match_title=true"]), ([r"19\d\d", "("], ["--match", "regex"])):
         write_text(folder / "q.jsonl", to_jsonl({"id": "q", "question": "?", "answers": answers}))
         assert run_eval(capfd, *call)["Answer@1"] == 0
         assert run_eval(capfd, *call, *option)["Answer@1"] == 1

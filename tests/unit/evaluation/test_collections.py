@@ -108,7 +108,7 @@ def test_systems_must_have_runs_of_the_same_collections(beir: Path, capfd: pytes
     write_text(beir / "other" / "nfcorpus.run", make_run(1))
     with pytest.raises(MismatchError, match=r"other: has no run for 3 of 4 collections \(cqadupstack/android, "):
         run_eval(capfd, "a=runs", "b=other")
-    rows, messages = run_eval(capfd, "a=runs", "b=other", "--measures", "RR@10", "--retrieved-only")
+    rows, messages = run_eval(capfd, "a=runs", "b=other", "--measures", "RR@10", "--set", "retrieved_only=true")
     assert rows[1:] == [["RR@10", "arguana", "1.0000*", "1.0000*"], ["RR@10", "average", "1.0000*", "1.0000*"]]
     assert "left out because a run is missing: cqadupstack/android, cqadupstack/unix, scifact" in messages
     assert "1 files belong to no collection, for example nfcorpus.run" in messages

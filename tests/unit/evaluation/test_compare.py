@@ -39,7 +39,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def compare_as_json(capfd: pytest.CaptureFixture[str], *arguments: str) -> dict[str, list[dict[str, Any]]]:
     """JSON lines by their kind."""
     result: dict[str, list[dict[str, Any]]] = {}
-    options = ["--qrels", "qrels", "--measures", "RR@10", "--format", "jsonl", "--permutations", "1000"]
+    options = ["--qrels", "qrels", "--measures", "RR@10", "--format", "jsonl", "--set", "permutations=1000"]
     for line in run_command(capfd, "compare", "-q", *arguments, *options).splitlines():
         row = json.loads(line)
         result.setdefault(row.pop("kind"), []).append(row)
@@ -72,7 +72,18 @@ def write_answers(folder: Path) -> list[str]:
     write_text(folder / "c.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
     rows = [{"_id": f"q{n}", "text": "where?", "answers": ["paris", ""]} for n in range(1, 6)]
     write_text(folder / "q.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
-    return ["compare", "-q", "a.run", "b.run", "--answers", "q.jsonl", "--corpus", "c.jsonl", "--permutations", "1000"]
+    return [
+        "compare",
+        "-q",
+        "a.run",
+        "b.run",
+        "--answers",
+        "q.jsonl",
+        "--corpus",
+        "c.jsonl",
+        "--set",
+        "permutations=1000",
+    ]
 
 
 def test_answers_and_judgements_give_the_same_tests(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -88,7 +99,7 @@ def test_answers_and_judgements_give_the_same_tests(folder: Path, capfd: pytest.
     means = {(row["system"], row["measure"]): row["mean"] for row in result if row["kind"] == "system"}
     for system, expected in (("a", [0.2, 0.8, 0.8, 0.8]), ("b", [0.2, 0.6, 1.0, 1.0])):
         assert [means[system, f"Answer@{k}"] for k in (1, 5, 20, 100)] == pytest.approx(expected)
-    with_titles = [json.loads(line) for line in run_command(capfd, *call, "--match-title").splitlines()]
+    with_titles = [json.loads(line) for line in run_command(capfd, *call, "--set", "match_title=true").splitlines()]
     assert {row["mean"] for row in with_titles if row["kind"] == "system"} == {1.0}  # every title is Paris
 
 
@@ -125,7 +136,7 @@ def test_holm_correction_is_per_measure(folder: Path, capfd: pytest.CaptureFixtu
     result = compare_as_json(capfd, "a.run", "b.run", "c.run")["contrast"]
     raw = [row["t_p"] for row in result]
     assert [row["t_p_corrected"] for row in result] == pytest.approx([max(raw[0], 2 * raw[1]), min(1, 2 * raw[1])])
-    plain = compare_as_json(capfd, "a.run", "b.run", "c.run", "--correction", "none")["contrast"]
+    plain = compare_as_json(capfd, "a.run", "b.run", "c.run", "--set", "correction=none")["contrast"]
     assert [row["t_p_corrected"] for row in plain] == raw
     pairs = compare_as_json(capfd, "a.run", "b.run", "c.run", "--all-pairs")["contrast"]
     assert [(row["baseline"], row["system"]) for row in pairs] == [("a", "b"), ("a", "c"), ("b", "c")]
@@ -144,7 +155,7 @@ def test_runs_of_different_queries_are_rejected_by_default(folder: Path, capfd: 
     assert contrast["difference"] == pytest.approx(-0.05)
     assert contrast["df"] == 2
     # with 0 for q2 and q5: (-.15 - 1 - .25)/5 = -.28
-    (contrast,) = compare_as_json(capfd, "a.run", "b.run", "--missing-as-zero")["contrast"]
+    (contrast,) = compare_as_json(capfd, "a.run", "b.run", "--set", "missing_as_zero=true")["contrast"]
     assert contrast["difference"] == pytest.approx(-0.28)
 
 
@@ -204,7 +215,7 @@ def test_significance_marks_keep_digits_aligned(tmp_path: Path, capfd: pytest.Ca
         result = [f"q{n} Q0 {id} {at} {9 - at} t\n" for n in range(20) for at, id in enumerate(documents.split(), 1)]
         write_text(tmp_path / f"{name}.run", "".join(result))
     call = ["compare", "-q", *(str(tmp_path / f"{name}.run") for name in "yz"), "--qrels", str(tmp_path / "qrels")]
-    call += ["--measures", "RR P@1", "--permutations", "100000"]
+    call += ["--measures", "RR P@1", "--set", "permutations=100000"]
     table = run_command(capfd, *call).splitlines()
     assert table[3:6] == ["system      RR      P@1", "y       1.0000*  1.0000*", "z       0.5000†  0.0000†"]
     page = run_command(capfd, *call, "--format", "html")
@@ -236,7 +247,10 @@ def test_wrong_usage_is_rejected(folder: Path, capfd: pytest.CaptureFixture[str]
         (["x=a.run", "x=b.run", *qrels], "needs two systems"),
         (["a.run", "b.run"], "`qrels` or `answers`"),
         (["a.run", "b.run", "--baseline", "c", *qrels], "`baseline`: no system is called 'c'; choose from a, b"),
-        (["a.run", "b.run", "--intersect", "--missing-as-zero", *qrels], "`intersect` and `missing_as_zero`"),
+        (
+            ["a.run", "b.run", "--intersect", "--set", "missing_as_zero=true", *qrels],
+            "`intersect` and `missing_as_zero`",
+        ),
         (["a.run", "b.run", "--measures", "num_ret", *qrels], "num_ret is not a mean"),
         (["x=a.run", "x=a.run", "b.run", *qrels], "is given twice"),
         ([*by_answers, *qrels], "--qrels and --answers"),
@@ -249,7 +263,7 @@ def test_wrong_usage_is_rejected(folder: Path, capfd: pytest.CaptureFixture[str]
             run_command(capfd, "compare", *arguments)
     write_text(folder / "b.run", "q1 Q0 nowhere 1 1.0 t\n")
     with pytest.raises(MismatchError, match=r"b\.run:1: passage 'nowhere' is not in the corpus"):
-        run_command(capfd, "compare", *by_answers, "--missing-as-zero")
+        run_command(capfd, "compare", *by_answers, "--set", "missing_as_zero=true")
     write_text(folder / "b.run", make_run((1,)) + "q1 Q0 d0 1 20 t\n")
     with pytest.raises(RecordError, match=r"^b\.run:12: .*a second time"):
         run_command(capfd, "compare", "a.run", "b.run", *qrels)

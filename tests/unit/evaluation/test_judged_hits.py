@@ -60,7 +60,7 @@ def test_tuning_with_judgements_of_other_ids_warns(folder: Path, capfd: pytest.C
     write_text(folder / "other.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
     write_text(folder / "queries.jsonl", '{"_id": "q1", "text": "wing"}\n')
     app(["index", "other.jsonl", "--type", "bm25s", "-o", "a"], standalone_mode=False)
-    call = ["search", "a", "queries.jsonl", "--tune", "--grid", "k1=0.9 b=0.4", "--qrels"]
+    call = ["search", "a", "queries.jsonl", "--tune", "--set", "grid=k1=0.9 b=0.4", "--qrels"]
     assert run_and_get_warnings(capfd, *call, "qrels") == [f"drtk: {PROBLEM}"]
     write_text(folder / "right", "q1 0 D29 1\n")
     assert run_and_get_warnings(capfd, *call, "right") == []

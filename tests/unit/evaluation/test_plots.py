@@ -278,7 +278,7 @@ def test_plots_are_reproducible(folder: Path, capfd: pytest.CaptureFixture[str])
     run_command(capfd, *call, "-o", "again.svg")
     assert (folder / "cosine.svg").read_bytes() == (folder / "again.svg").read_bytes()
     run_command(capfd, *call, "-o", "x.png", "--heading", "Mine & yours")
-    run_command(capfd, *call, "-o", "x.pdf", "--width", "5", "--height", "4")
+    run_command(capfd, *call, "-o", "x.pdf", "--set", "width=5", "--set", "height=4")
     png = (folder / "x.png").read_bytes()
     assert png[:8] == b"\x89PNG\r\n\x1a\n"
     assert int.from_bytes(png[16:20], "big") >= 600  # pixels across
