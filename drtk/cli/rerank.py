@@ -202,7 +202,7 @@ class _VectorFolder:
             for each in scored:
                 if not self._is_whole:
                     self._pairs.write(each.ids, each.vectors, before=int(self._filter.counts.get("pairs", 0)))
-                yield each.done
+                yield each.result
         if not self._is_whole:
             self._filter.tracker.inputs.remove(self._entry)
             if self._filter.find_problem is None or self._filter.find_problem(1) is None:

@@ -114,7 +114,7 @@ def _dev_figures(
         tracker=job.tracker,
         queries=settings.dev_queries,
         pool=settings.dev_pool,
-        lot=partial(sample_uniform, seed, "dev"),
+        sample_key=partial(sample_uniform, seed, "dev"),
     )
     warn_of_overlap(
         [digest_question(query.text) for query in probe.queries],
@@ -125,7 +125,7 @@ def _dev_figures(
     )
 
     def figures() -> dict[str, float]:
-        found = probe.figures(partial(embed_for_scoring, towers), batch=settings.batch_size)
+        found = probe.compute(partial(embed_for_scoring, towers), batch=settings.batch_size)
         return {f"dev_{name}": round_significant(value) for name, value in found.items()}
 
     return figures

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Any
 
 from drtk.data.jsonl import read_records
@@ -13,12 +14,12 @@ from drtk.errors import DrtkError
 from drtk.runtime.inputs import InputTracker
 from drtk.runtime.streams import name_of
 
-MIN_TREND = 6  # entries of a log needed to speak of a trend
+MIN_TREND = 6  # values needed for a trend
 DEPTHS = (1, 2, 3, 5, 10, 20, 30, 50, 100, 200, 300, 500, 1000)
 
 
 def choose_depths(rankings: Sequence[Mapping[str, Sequence[str]]]) -> tuple[int, ...]:
-    """Return the depths up to 100, and deeper ones that some ranking reaches."""
+    """Return the depths up to 100, and deeper ones up to the longest ranking."""
     longest = max((len(ranking) for run in rankings for ranking in run.values()), default=0)
     return tuple(depth for depth in DEPTHS if depth <= max(100, longest))
 
@@ -36,9 +37,9 @@ def recall_curve(
     for query, grades in judgements.items():
         relevant = {id for id, grade in grades.items() if grade >= rel}
         ranks = [rank for rank, id in enumerate(rankings.get(query, ()), start=1) if id in relevant]
-        for at, depth in enumerate(depths):
-            found = sum(rank <= depth for rank in ranks)
-            sums[at] += (found > 0 if hit_rate else found / len(relevant)) if relevant else 0.0
+        for at, depth in enumerate(depths if relevant else ()):
+            hits = sum(rank <= depth for rank in ranks)
+            sums[at] += hits > 0 if hit_rate else hits / len(relevant)
     return [total / len(judgements) for total in sums]
 
 
@@ -52,26 +53,19 @@ class Curve:
     @property
     def first(self) -> float:
         """The mean of the first quarter of the values, at least one: single values are noisy."""
-        part = self.values[: max(1, len(self.values) // 4)]
-        return sum(part) / len(part)
+        return fmean(self.values[: max(1, len(self.values) // 4)])
 
     @property
     def last(self) -> float:
         """The mean of the last quarter of the values, at least one."""
-        part = self.values[-max(1, len(self.values) // 4) :]
-        return sum(part) / len(part)
-
-    @property
-    def has_trend(self) -> bool:
-        """Whether there are enough values to speak of a trend."""
-        return len(self.values) >= MIN_TREND
+        return fmean(self.values[-max(1, len(self.values) // 4) :])
 
 
 def describe_loss(loss: Curve) -> str:
     """Return a sentence on how the training loss changed."""
     steps = f"{loss.steps[-1]:,} steps"
-    if not loss.has_trend:
-        return f"The training log holds {len(loss.values)} losses of {steps}: too few to tell a trend."
+    if len(loss.values) < MIN_TREND:
+        return f"The training log has {len(loss.values)} losses in {steps}, too few for a trend."
     verb = "fell" if loss.last < loss.first else "did not fall:"
     return f"The training loss {verb} from {loss.first:.4g} to {loss.last:.4g} in {steps}."
 
@@ -79,8 +73,8 @@ def describe_loss(loss: Curve) -> str:
 def read_curves(source: str, *, field: str | None = None, tracker: InputTracker | None = None) -> dict[str, Curve]:
     """Read the numbers of a log of JSON lines with `step`, by name, in order of their first appearance.
 
-    field: one that must be there as a number, so that the log is rejected otherwise.
-    Raises RecordError (file:line) for a line without a whole `step`, or whose loss or `field` is not a number; DrtkError
+    field: a required number; by default any
+    Raises RecordError (file:line) for a line without an integer `step`, or whose loss or `field` is not a number; DrtkError
     for a log without numbers, or without `field`.
     """
     needed = field or "loss"
@@ -94,7 +88,7 @@ def read_curves(source: str, *, field: str | None = None, tracker: InputTracker 
         }
         has_step = isinstance(step, int) and not isinstance(step, bool)
         if (needed in row or field is None) and not (has_step and (needed in numbers or needed not in row)):
-            raise ValueError(f"expected a whole 'step' and a number as '{needed}'")
+            raise ValueError(f"expected an integer 'step' and a number as '{needed}'")
         return (step, numbers) if has_step else (0, {})
 
     curves: dict[str, Curve] = {}
@@ -104,10 +98,10 @@ def read_curves(source: str, *, field: str | None = None, tracker: InputTracker 
             curve.steps.append(step)
             curve.values.append(value)
     if not curves and field is None:
-        raise DrtkError(f"{name_of(source)}: holds no numbers")
+        raise DrtkError(f"{name_of(source)}: no numbers found")
     if field is not None and field not in curves:
         others = f"; there are {', '.join(curves)}" if curves else ""
-        raise DrtkError(f"{name_of(source)}: holds no {field}{others}")
+        raise DrtkError(f"{name_of(source)}: no field {field}{others}")
     return curves
 
 

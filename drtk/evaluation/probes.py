@@ -23,16 +23,14 @@ from drtk.runtime.inputs import InputTracker
 from drtk.runtime.sharding import sample_evenly
 
 DEPTH = 10
-Encode = Callable[
-    [Sequence[Any], Literal["query", "passage"]], np.ndarray
-]  # records or texts of a role -> (n, d) float32
+Encode = Callable[[Sequence[Any], Literal["query", "passage"]], np.ndarray]  # records of a role -> (n, d) float32
+SampleKey = Callable[[str], float]  # a number per id; the ids with the smallest are sampled
 
 
 class RankingProbe:
     """nDCG@10 by inner products over a collection in BEIR's layout.
 
-    queries: largest number of judged queries. pool: largest number of passages, all relevant ones included.
-    lot: random number of an id; those with the smallest are sampled.
+    queries: maximum number of judged queries; pool: maximum number of passages, all relevant ones included
     Raises MismatchError if no judged query is among the queries, DrtkError for missing files.
     """
 
@@ -46,92 +44,85 @@ class RankingProbe:
         tracker: InputTracker,
         queries: int | None = None,
         pool: int | None = None,
-        lot: Callable[[str], float] | None = None,
+        sample_key: SampleKey | None = None,
     ) -> None:
         judgements = load_qrels(str(find_qrels(folder, split)), tracker=tracker)
         corpus = require_file(folder, "corpus.jsonl")
-        found = [q for q in read_queries(require_file(folder, "queries.jsonl"), tracker=tracker) if q.id in judgements]
-        if queries is not None and lot is not None and queries < len(found):
-            chosen = set(sorted((query.id for query in found), key=lambda each: (lot(each), each))[:queries])
-            found = [query for query in found if query.id in chosen]
-        self._queries = found
-        if not self._queries:
+        judged = [q for q in read_queries(require_file(folder, "queries.jsonl"), tracker=tracker) if q.id in judgements]
+        if queries is not None and sample_key is not None:
+            sample = set(nsmallest(queries, ((sample_key(query.id), query.id) for query in judged)))
+            judged = [query for query in judged if (sample_key(query.id), query.id) in sample]
+        if not judged:
             raise MismatchError(f"{folder}: no query of {split} has a judgement")
-        relevant = {id for query in found for id, grade in judgements[query.id].items() if grade > 0}
+        self.queries: list[Query] = judged
+        relevant = {id for query in judged for id, grade in judgements[query.id].items() if grade > 0}
         passages = read_passages(corpus, tracker=tracker)
         self._passages = (
-            list(passages) if pool is None or lot is None else sample_passages(passages, relevant, count=pool, lot=lot)
+            list(passages)
+            if pool is None or sample_key is None
+            else sample_passages(passages, relevant, count=pool, sample_key=sample_key)
         )
-        self._relevant = {query.id: _best_document(judgements[query.id]) for query in found}
-        kept = {query.id: judgements[query.id] for query in self._queries}
-        self._evaluator = Evaluator(kept, parse_measures(self.name))
-
-    @property
-    def queries(self) -> list[Query]:
-        """The queries that are ranked for."""
-        return self._queries
+        self._relevant = {query.id: _find_best_document(judgements[query.id]) for query in judged}
+        self._evaluator = Evaluator({q.id: judgements[q.id] for q in judged}, parse_measures(self.name))
 
     def __call__(self, encode: Encode) -> float:
         """Return mean nDCG@10."""
-        return self._compute_ndcg(encode(self._passages, "passage"), encode(self._queries, "query"))
+        return self._compute_ndcg(encode(self._passages, "passage"), encode(self.queries, "query"))
 
-    def figures(self, encode: Encode, *, batch: int) -> dict[str, float]:
-        """Return nDCG@10 and accuracy: the share of queries whose positive beats those of the other queries of a batch."""
-        passages, queries = encode(self._passages, "passage"), encode(self._queries, "query")
+    def compute(self, encode: Encode, *, batch: int) -> dict[str, float]:
+        """Return nDCG@10 and in-batch accuracy: how often a query's positive beats those of the other queries of a batch."""
+        passages, queries = encode(self._passages, "passage"), encode(self.queries, "query")
         rows = {passage.id: row for row, passage in enumerate(self._passages)}
-        asked = [
-            (at, rows[self._relevant[query.id]])
-            for at, query in enumerate(self._queries)
-            if self._relevant[query.id] in rows
-        ]
-        right = 0
-        for start in range(0, len(asked), batch):
-            ours, theirs = (np.array(part) for part in zip(*asked[start : start + batch], strict=True))
-            scores = queries[ours] @ passages[theirs].T  # (b, b)
-            own = scores.diagonal()
-            # A tie is no win, so that equal vectors have accuracy 0. A passage that is the positive of two queries does not
-            # compete with itself.
-            wins = (scores < own[:, None]) | (theirs[:, None] == theirs)
-            right += int((wins.all(axis=1) & np.isfinite(own)).sum())
-        return {self.name: self._compute_ndcg(passages, queries), "accuracy": right / len(asked) if asked else 0.0}
+        pairs = [(at, rows[id]) for at, query in enumerate(self.queries) if (id := self._relevant[query.id]) in rows]
+        num_correct = 0
+        for start in range(0, len(pairs), batch):
+            query_rows, positives = (np.array(part) for part in zip(*pairs[start : start + batch], strict=True))
+            scores = queries[query_rows] @ passages[positives].T  # (b, b)
+            positive_scores = scores.diagonal()
+            # A tie does not win, so that equal vectors have accuracy 0. A passage that is the positive of two queries does
+            # not compete with itself.
+            wins = (scores < positive_scores[:, None]) | (positives[:, None] == positives)
+            num_correct += int((wins.all(axis=1) & np.isfinite(positive_scores)).sum())
+        return {self.name: self._compute_ndcg(passages, queries), "accuracy": num_correct / max(1, len(pairs))}
 
     def _compute_ndcg(self, passages: np.ndarray, queries: np.ndarray) -> float:
         scores = queries @ passages.T  # (queries, passages)
         count = min(DEPTH, scores.shape[1])
         rankings = {}
-        for query, row in zip(self._queries, scores, strict=True):
-            best = np.argpartition(-row, count - 1)[:count]
-            ranked = sorted(((float(row[at]), self._passages[at].id) for at in best), reverse=True)
-            rankings[query.id] = [id for _, id in ranked]
+        for query, row in zip(self.queries, scores, strict=True):
+            top = np.argpartition(-row, count - 1)[:count]
+            rankings[query.id] = [
+                id for _, id in sorted(((float(row[at]), self._passages[at].id) for at in top), reverse=True)
+            ]
         return float(self._evaluator("probe", rankings).overall[self.name])
 
 
 class RerankingProbe:
     """RR@10 and nDCG@10 of a run whose first documents are reranked by scores.
 
-    candidates: id of each evaluated query with the ids of its first documents, in the order of the run
-    limit: number of evaluated queries, spread evenly over the judged queries of the run
+    candidates: (query id, ids of its first documents in the order of the run) for each evaluated query
+    limit: maximum number of evaluated queries, spread evenly over the judged queries of the run
     Raises MismatchError if no query is judged.
     """
 
     names = ("RR@10", "nDCG@10")
 
     def __init__(self, run: str, judgements: Judgements, *, depth: int, limit: int, tracker: InputTracker) -> None:
-        found = [item for item in load_run(run, tracker=tracker).items() if item[0] in judgements]
-        if not found:
-            raise MismatchError(f"{run}: no query of it has a judgement")
-        chosen = list(sample_evenly(found, limit, of=len(found)))
-        self.candidates = [(query, [id for id, _ in ranking[:depth]]) for query, ranking in chosen]
-        kept = {query: judgements[query] for query, _ in chosen}
-        self._evaluator = Evaluator(kept, parse_measures(" ".join(self.names)))
+        judged = [item for item in load_run(run, tracker=tracker).items() if item[0] in judgements]
+        if not judged:
+            raise MismatchError(f"{run}: no query has a judgement")
+        sample = sample_evenly(judged, limit, of=len(judged))
+        self.candidates = [(query, [id for id, _ in ranking[:depth]]) for query, ranking in sample]
+        measures = parse_measures(" ".join(self.names))
+        self._evaluator = Evaluator({query: judgements[query] for query, _ in self.candidates}, measures)
 
     def __call__(self, scores: np.ndarray) -> dict[str, float]:
-        """Return the means over queries. scores: of all candidates, query by query, (candidates,)"""
+        """Return the means over queries. scores: of all candidates, query by query: (candidates,)"""
         rankings, at = {}, 0
         for query, ids in self.candidates:
-            own = scores[at : at + len(ids)].tolist()
+            pairs = zip(scores[at : at + len(ids)].tolist(), ids, strict=True)
+            rankings[query] = [id for _, id in sorted(pairs, reverse=True)]
             at += len(ids)
-            rankings[query] = [id for _, id in sorted(zip(own, ids, strict=True), reverse=True)]
         overall = self._evaluator("probe", rankings).overall
         return {name: float(overall[name]) for name in self.names}
 
@@ -144,7 +135,7 @@ class RatingProbe:
     def __init__(self, source: str, *, tracker: InputTracker) -> None:
         self._source, self._pairs = source, read_pairs(source, tracker).pairs
         if len(self._pairs) < 2:
-            raise DrtkError(f"{source}: fewer than two rated pairs")
+            raise DrtkError(f"{source}: a correlation needs two rated pairs")
 
     def __call__(self, encode: Encode) -> float:
         """Return the correlation."""
@@ -153,33 +144,33 @@ class RatingProbe:
         try:
             return float(spearman(pair_cosines(first, second), [pair.score for pair in self._pairs]))
         except DrtkError as error:
-            raise DrtkError(f"{self._source}: the encoder cannot be measured on it: {error}") from error
+            raise DrtkError(f"{self._source}: {error}") from error
 
 
 def sample_passages(
-    passages: Iterable[Passage], wanted: set[str], *, count: int, lot: Callable[[str], float]
+    passages: Iterable[Passage], relevant: set[str], *, count: int, sample_key: SampleKey
 ) -> list[Passage]:
-    """Return all wanted passages and a sample of the others, `count` in all, in their order.
+    """Return all relevant passages and a sample of the others, `count` in all, in file order.
 
     Only the result is held in memory.
     """
-    kept: dict[int, Passage] = {}
+    selected: dict[int, Passage] = {}
 
     def iter_others() -> Iterator[tuple[float, str, int, Passage]]:
-        for place, passage in enumerate(passages):
-            if passage.id in wanted:
-                kept[place] = passage
+        for number, passage in enumerate(passages):
+            if passage.id in relevant:
+                selected[number] = passage
             else:
-                yield lot(passage.id), passage.id, place, passage
+                yield sample_key(passage.id), passage.id, number, passage
 
     others = iter_others()
-    sample = nsmallest(max(0, count - len(wanted)), others)
-    deque(others, maxlen=0)  # reads on where the sample is empty
-    kept |= {place: passage for _, _, place, passage in sample}
-    return [kept[place] for place in sorted(kept)]
+    sample = nsmallest(max(0, count - len(relevant)), others)
+    deque(others, maxlen=0)  # nsmallest(0, …) reads nothing, but the relevant passages must be found
+    selected |= {number: passage for _, _, number, passage in sample}
+    return [selected[number] for number in sorted(selected)]
 
 
-def _best_document(judged: dict[str, int]) -> str:
+def _find_best_document(judged: dict[str, int]) -> str:
     """Return the first id with the highest grade; "" if none is relevant."""
-    grade = max(judged.values(), default=0)
-    return next((id for id, value in judged.items() if value == grade), "") if grade > 0 else ""
+    best = max(judged.items(), key=lambda item: item[1], default=("", 0))
+    return best[0] if best[1] > 0 else ""

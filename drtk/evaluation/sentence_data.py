@@ -22,8 +22,10 @@ STS = (*STS_YEARS, "STS-B", "SICK-R")
 GEOMETRY = ("alignment", "uniformity", "retrieval")  # of the sentences of STS-B
 TRANSFER = ("MR", "CR", "SUBJ", "MPQA", "SST2", "TREC", "MRPC")
 TASKS = (*STS, *GEOMETRY, *TRANSFER)
+SPLITS = {"SST2": ("train", "dev", "test"), **dict.fromkeys(("TREC", "MRPC"), ("train", "test")),
+          **dict.fromkeys(("MR", "CR", "SUBJ", "MPQA"), ("all",))}  # fmt: skip
 SUFFIXES = (".tsv", ".tsv.gz", ".tsv.zst")
-_OTHER_NAMES = {"stsbenchmark": "stsb", "sickrelatedness": "sickr", "sick": "sickr", "sst": "sst2"}
+_ALIASES = {"stsbenchmark": "stsb", "sickrelatedness": "sickr", "sick": "sickr", "sst": "sst2"}
 
 
 class RatedPair(NamedTuple):
@@ -38,7 +40,6 @@ class RatedPair(NamedTuple):
 class RatedPairs:
     """The rated pairs of a file, and the number of pairs without a rating."""
 
-    name: str
     pairs: list[RatedPair]
     unrated: int = 0
 
@@ -49,56 +50,56 @@ class RatedPairs:
 
 
 class LabeledText(NamedTuple):
-    """A text, or two of them, and their class."""
+    """One text or a pair of texts, and its class."""
 
     texts: tuple[str, ...]
     label: str
 
 
 def read_pairs(source: str, tracker: InputTracker) -> RatedPairs:
-    """Read a table whose header names sentence1, sentence2 and score; pairs with an empty score are counted, not kept.
+    """Read a table with the columns sentence1, sentence2 and score; skip and count pairs with an empty score.
 
     Raises RecordError (file:line) for a row of another width, or a score that is not a number.
     """
-    found = RatedPairs(Path(source).name.split(".")[0], [])
+    rated = RatedPairs([])
     for number, row in _iter_rows(source, ("sentence1", "sentence2", "score"), tracker):
         first, second, score = row
         if not score.strip():
-            found.unrated += 1
+            rated.unrated += 1
             continue
         try:
-            value = float(score.replace("_", "?"))
+            value = float(score.replace("_", "?"))  # float accepts 1_000
         except ValueError:
             value = float("nan")
         if not isfinite(value):
             tracker.skip_or_raise(RecordError(f"{name_of(source)}:{number}", f"score '{score}' is not a number"))
             continue
-        found.pairs.append(RatedPair(first, second, value))
-    if not found.pairs:
-        raise DrtkError(f"{name_of(source)}: holds no rated pair")
-    return found
+        rated.pairs.append(RatedPair(first, second, value))
+    if not rated.pairs:
+        raise DrtkError(f"{name_of(source)}: no rated pair found")
+    return rated
 
 
 def read_labeled_texts(source: str, tracker: InputTracker, *, pairs: bool = False) -> list[LabeledText]:
-    """Read a table whose header names text and label, or with `pairs` sentence1, sentence2 and label.
+    """Read a table with the columns text and label, or with `pairs` sentence1, sentence2 and label.
 
     Raises RecordError (file:line) for a row of another width or without a label, DrtkError for a table without rows.
     """
     columns = ("sentence1", "sentence2", "label") if pairs else ("text", "label")
-    found = []
+    examples = []
     for number, (*texts, label) in _iter_rows(source, columns, tracker):
         if not label.strip():
             tracker.skip_or_raise(RecordError(f"{name_of(source)}:{number}", "has no label"))
             continue
-        found.append(LabeledText(tuple(texts), label.strip()))
-    if not found:
-        raise DrtkError(f"{name_of(source)}: holds no labelled text")
-    return found
+        examples.append(LabeledText(tuple(texts), label.strip()))
+    if not examples:
+        raise DrtkError(f"{name_of(source)}: no labeled text found")
+    return examples
 
 
 def _iter_rows(source: str, columns: Sequence[str], tracker: InputTracker) -> Iterator[tuple[int, list[str]]]:
     """Yield (line number, values of `columns`) of a tab-separated table with a header and without quoting."""
-    places: list[int] = []
+    indices: list[int] = []
     width = 0
     for number, line in tracker.iter_lines(source):
         if not line.strip():
@@ -109,17 +110,17 @@ def _iter_rows(source: str, columns: Sequence[str], tracker: InputTracker) -> It
         except UnicodeDecodeError as error:
             tracker.skip_or_raise(RecordError(place, f"not UTF-8 at byte {error.start + 1}"))
             continue
-        if not places:
+        if not indices:
             names = [name.strip().lower() for name in fields]
             if missing := [name for name in columns if name not in names]:
                 raise RecordError(place, f"the header lacks '{missing[0]}'; expected {', '.join(columns)}")
-            places, width = [names.index(name) for name in columns], len(names)
+            indices, width = [names.index(name) for name in columns], len(names)
             continue
         if len(fields) != width or b"\0" in line:
-            problem = "contains a NUL byte" if b"\0" in line else f"expected {width} columns, found {len(fields)}"
+            problem = "contains a NUL byte" if b"\0" in line else f"expected {width} columns, got {len(fields)}"
             tracker.skip_or_raise(RecordError(place, problem))
             continue
-        yield number, [fields[at] for at in places]
+        yield number, [fields[at] for at in indices]
 
 
 @dataclass(frozen=True)
@@ -130,84 +131,75 @@ class Task:
     files: dict[str, Path]
 
 
-def find_tasks(folder: Path, wanted: Sequence[str], *, split: str) -> list[Task]:
-    """Return the tasks of a folder in the order of TASKS: those `wanted`, or all.
+def find_tasks(folder: Path, names: Sequence[str], *, split: str) -> list[Task]:
+    """Return the named tasks of a folder, or all, in the order of TASKS.
 
     Folders are DIR/TASK; case and punctuation are ignored (stsb is STS-B).
-    Raises UsageError for an unknown task, DrtkError for a task that is missing, or a folder without tasks.
+    Raises UsageError for an unknown task, DrtkError for a missing task, or a folder without tasks.
     """
     if not folder.is_dir():
-        raise DrtkError(
-            f"{folder}: {'is a file; expected a folder' if folder.exists() else 'No such file or directory'}"
-        )
+        problem = "is a file; expected a folder" if folder.exists() else "No such file or directory"
+        raise DrtkError(f"{folder}: {problem}")
     known = {_normalize_name(name): name for name in TASKS}
-    chosen = []
-    for name in wanted:
+    selected = []
+    for name in names:
         if _normalize_name(name) not in known:
             raise UsageError(f"`tasks`: '{name}' is not a task; choose from {', '.join(TASKS)}")
-        chosen.append(known[_normalize_name(name)])
-    there: dict[str, Path] = {}
+        selected.append(known[_normalize_name(name)])
+    folders: dict[str, Path] = {}
     for path in sorted(item for item in folder.iterdir() if item.is_dir()):
-        if (plain := _normalize_name(path.name)) in known and plain not in map(_normalize_name, GEOMETRY):
-            there.setdefault(known[plain], path)
-    if not there:
-        raise DrtkError(f"{folder}: holds no task: expected a folder such as STS-B/{split}.tsv")
-    found = []
+        task = known.get(_normalize_name(path.name))
+        if task is not None and task not in GEOMETRY:
+            folders.setdefault(task, path)
+    if not folders:
+        raise DrtkError(f"{folder}: contains no task; expected a folder such as STS-B/{split}.tsv")
+    tasks = []
     for name in TASKS:
-        place = there.get("STS-B" if name in GEOMETRY else name)
-        if place is not None and (not chosen or name in chosen):
-            found.append(Task(name, _find_files(name, place, split)))
-        elif name in chosen:
+        path_of_task = folders.get("STS-B" if name in GEOMETRY else name)
+        if path_of_task is not None and (not selected or name in selected):
+            tasks.append(Task(name, _find_files(name, path_of_task, split)))
+        elif name in selected:
             raise DrtkError(f"{folder}: has no folder for {name}")
-    return found
+    return tasks
 
 
 def _normalize_name(name: str) -> str:
     plain = re.sub(r"[\W_]+", "", name).lower()
-    return _OTHER_NAMES.get(plain, plain)
+    return _ALIASES.get(plain, plain)
 
 
-def _find_files(task: str, place: Path, split: str) -> dict[str, Path]:
-    tables = {path.name.split(".")[0]: path for path in sorted(place.iterdir()) if path.name.endswith(SUFFIXES)}
+def _find_files(task: str, folder: Path, split: str) -> dict[str, Path]:
+    tables = {path.name.split(".")[0]: path for path in sorted(folder.iterdir()) if path.name.endswith(SUFFIXES)}
     if task in STS_YEARS:
         if not tables:
-            raise DrtkError(f"{place}: holds no .tsv; each file is a subset")
+            raise DrtkError(f"{folder}: contains no .tsv; expected one per subset")
         return tables
-    if task not in TRANSFER:
-        return {split: _find_split(tables, split, place)}
-    if task in ("MR", "CR", "SUBJ", "MPQA"):
-        return {"all": _find_split(tables, "all", place)}
-    splits = ("train", "dev", "test") if task == "SST2" else ("train", "test")
-    return {name: _find_split(tables, name, place) for name in splits}
-
-
-def _find_split(tables: dict[str, Path], name: str, place: Path) -> Path:
-    if name not in tables:
-        raise DrtkError(f"{place / name}.tsv: No such file; there are {', '.join(tables) or 'none'}")
-    return tables[name]
+    splits = SPLITS.get(task, (split,))
+    if missing := [name for name in splits if name not in tables]:
+        raise DrtkError(f"{folder / missing[0]}.tsv: No such file; there are {', '.join(tables) or 'none'}")
+    return {name: tables[name] for name in splits}
 
 
 def load_vectors(source: str, tracker: InputTracker) -> Callable[[list[str]], np.ndarray]:
-    """Return a function that looks sentences up in a file of {"text", "vector"}; it raises DrtkError for a missing one.
+    """Return a function that looks up sentences in a file of {"text", "vector"}; it raises DrtkError for a missing one.
 
     Raises RecordError (file:line) for a row without a vector of numbers, or of another length than the first.
     """
-    found: dict[str, np.ndarray] = {}
+    vectors: dict[str, np.ndarray] = {}
     dimension = 0
     for text, vector in read_records(source, _parse_vector, tracker=tracker):
         dimension = dimension or len(vector)
         if len(vector) != dimension:
-            place = f"{name_of(source)}:{tracker.line}"
-            raise RecordError(place, f"a vector of {len(vector)} numbers; those before have {dimension}")
-        found[text] = vector
-    if not found:
-        raise DrtkError(f"{name_of(source)}: holds no vectors")
+            problem = f"expected a vector of {dimension} numbers, got {len(vector)}"
+            raise RecordError(f"{name_of(source)}:{tracker.line}", problem)
+        vectors[text] = vector
+    if not vectors:
+        raise DrtkError(f"{name_of(source)}: no vectors found")
 
     def look_up(texts: list[str]) -> np.ndarray:
-        for text in texts:
-            if text not in found:
-                raise DrtkError(f"{name_of(source)}: has no vector for the sentence '{text}'")
-        return np.stack([found[text] for text in texts])
+        if missing := [text for text in texts if text not in vectors]:
+            raise DrtkError(f"{name_of(source)}: has no vector for the sentence '{missing[0]}'")
+        return np.stack([vectors[text] for text in texts])
 
     return look_up
 

@@ -36,7 +36,7 @@ _BLOCK = 1024  # sentences compared with all others at once
 
 
 def unit(vectors: np.ndarray) -> np.ndarray:
-    """Return the vectors at length 1 in float64; zeros stay zeros. (n, d) -> (n, d)"""
+    """Return the vectors normalized to length 1 in float64; zeros stay zeros. (n, d) -> (n, d)"""
     wide = np.asarray(vectors, dtype=np.float64)
     _, exponents = np.frexp(np.abs(wide).max(axis=1, keepdims=True, initial=0))
     wide = np.ldexp(wide, -exponents)  # exact, so that squares of tiny numbers keep their digits
@@ -49,53 +49,53 @@ def pair_cosines(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     return np.einsum("nd,nd->n", unit(first), unit(second))
 
 
-def spearman(predicted: Sequence[float] | np.ndarray, rated: Sequence[float] | np.ndarray) -> float:
+def spearman(cosines: Sequence[float] | np.ndarray, ratings: Sequence[float] | np.ndarray) -> float:
     """Return Spearman's rank correlation; equal values share the mean of their ranks.
 
     Raises DrtkError if undefined: fewer than two pairs, or all values of one side equal.
     """
-    return _correlation(predicted, rated, "spearmanr")
+    return _correlate(cosines, ratings, "spearmanr")
 
 
-def pearson(predicted: Sequence[float] | np.ndarray, rated: Sequence[float] | np.ndarray) -> float:
+def pearson(cosines: Sequence[float] | np.ndarray, ratings: Sequence[float] | np.ndarray) -> float:
     """Return Pearson's correlation. Raises DrtkError as `spearman` does."""
-    return _correlation(predicted, rated, "pearsonr")
+    return _correlate(cosines, ratings, "pearsonr")
 
 
-def _correlation(predicted: Sequence[float] | np.ndarray, rated: Sequence[float] | np.ndarray, kind: str) -> float:
+def _correlate(cosines: Sequence[float] | np.ndarray, ratings: Sequence[float] | np.ndarray, kind: str) -> float:
     from scipy import stats
 
-    if len(predicted) < 2:
-        raise DrtkError(f"a correlation needs two pairs; there are {len(predicted)}")
-    for what, values in (("cosines", predicted), ("ratings", rated)):
+    if len(cosines) < 2:
+        raise DrtkError(f"a correlation needs two pairs, got {len(cosines)}")
+    for name, values in (("cosines", cosines), ("ratings", ratings)):
         if np.ptp(np.asarray(values, dtype=np.float64)) == 0:
-            raise DrtkError(f"a correlation needs differences; all {what} are the same")
-    return float(getattr(stats, kind)(predicted, rated).statistic)
+            raise DrtkError(f"the correlation is undefined: all {name} are the same")
+    return float(getattr(stats, kind)(cosines, ratings).statistic)
 
 
 def alignment(first: np.ndarray, second: np.ndarray) -> float:
-    """Return the mean squared distance of positive pairs on the unit sphere (Wang and Isola 2020, alpha 2): low is near.
+    """Return the mean squared distance of positive pairs on the unit sphere (Wang and Isola 2020, alpha 2).
 
-    (n, d), (n, d); raises DrtkError without a pair
+    Low values mean near pairs. first, second: (n, d). Raises DrtkError without a pair.
     """
     if len(first) == 0:
-        raise DrtkError("alignment needs positive pairs; there is none")
+        raise DrtkError("alignment needs a positive pair, got none")
     return float(np.mean(2 - 2 * pair_cosines(first, second)))
 
 
 def uniformity(vectors: np.ndarray) -> float:
-    """Return the log of the mean of exp(-2 squared distance) over pairs of rows, each once (Wang and Isola 2020, t 2).
+    """Return the log of the mean of exp(-2 squared distance) over all pairs of rows (Wang and Isola 2020, t 2).
 
-    Low is evenly spread. (n, d); raises DrtkError for fewer than two vectors
+    Low values mean evenly spread vectors. vectors: (n, d). Raises DrtkError for fewer than two.
     """
     points = unit(vectors)
     count = len(points)
     if count < 2:
-        raise DrtkError(f"uniformity needs two sentences; there are {count}")
+        raise DrtkError(f"uniformity needs two sentences, got {count}")
     total = 0.0
     for start in range(0, count, _BLOCK):
         block = points[start : start + _BLOCK]
-        near = np.exp(-4 + 4 * (block @ points[start:].T))  # (block, rest): squared distance is 2 - 2 cosine
+        near = np.exp(-4 + 4 * (block @ points[start:].T))  # (block, n - start): squared distance is 2 - 2 cosine
         total += float(np.triu(near, k=1).sum())
     return float(np.log(total / (count * (count - 1) / 2)))
 
@@ -103,21 +103,21 @@ def uniformity(vectors: np.ndarray) -> float:
 def partner_ranks(
     vectors: np.ndarray, texts: Sequence[int], queries: Sequence[int], partners: Sequence[int]
 ) -> np.ndarray:
-    """Return the rank of each query's partner among all sentences by cosine; the partner comes first among equal ones.
+    """Return the rank of each query's partner among all sentences by cosine, from 1; the partner wins ties: (queries,).
 
-    The query and all other copies of its text are excluded, unless the partner is one.
-    vectors: (sentences, d); texts: a number a sentence, the same for the same text
-    queries, partners: (queries,), places of sentences; returns: (queries,), from 1
+    The query and copies of its text are excluded, unless the partner is one.
+    vectors: (sentences, d); texts: (sentences,), a number that is the same for the same text
+    queries, partners: (queries,), rows of `vectors`
     """
     points, text = unit(vectors), np.asarray(texts)
     ranks = np.empty(len(queries), dtype=np.int64)
     for start in range(0, len(queries), _BLOCK):
-        asked = np.asarray(queries[start : start + _BLOCK])
-        wanted = np.asarray(partners[start : start + _BLOCK])
-        cosines = points[asked] @ points.T  # (block, sentences)
-        own = cosines[np.arange(len(asked)), wanted][:, None]
-        nearer = (cosines > own + 1e-12) & (text[None, :] != text[asked][:, None])
-        ranks[start : start + len(asked)] = 1 + nearer.sum(axis=1)
+        rows = np.asarray(queries[start : start + _BLOCK])
+        targets = np.asarray(partners[start : start + _BLOCK])
+        cosines = points[rows] @ points.T  # (block, sentences)
+        target_cosines = cosines[np.arange(len(rows)), targets][:, None]
+        nearer = (cosines > target_cosines + 1e-12) & (text[None, :] != text[rows][:, None])
+        ranks[start : start + len(rows)] = 1 + nearer.sum(axis=1)
     return ranks
 
 
@@ -127,11 +127,11 @@ RECALL_AT = (1, 5, 10)
 
 @dataclass(frozen=True)
 class TaskData:
-    """A task with the content of its files: rated pairs by subset, or labelled texts by split."""
+    """A task with the content of its files: rated pairs by subset, or labeled texts by split."""
 
     task: Task
     rated: dict[str, RatedPairs] = field(default_factory=dict)
-    labelled: dict[str, list[LabeledText]] = field(default_factory=dict)
+    labeled: dict[str, list[LabeledText]] = field(default_factory=dict)
 
     @property
     def pairs(self) -> list[RatedPair]:
@@ -142,14 +142,14 @@ class TaskData:
         """Yield every sentence of the task."""
         for pair in self.pairs:
             yield from (pair.first, pair.second)
-        for split in self.labelled.values():
+        for split in self.labeled.values():
             for item in split:
                 yield from item.texts
 
 
 @dataclass(frozen=True)
 class TaskResult:
-    """A task's numbers: `values` are columns of a table, `details` are in JSON lines only."""
+    """The results of a task: `values` are columns of the table, `details` are in JSON lines only."""
 
     task: str
     values: dict[str, float]
@@ -157,20 +157,17 @@ class TaskResult:
 
 
 def load_tasks(tasks: Iterable[Task], tracker: InputTracker) -> list[TaskData]:
-    """Read the files of tasks; a file that several of them use is read once."""
+    """Read the files of tasks, each file once."""
     rated: dict[str, RatedPairs] = {}
     loaded = []
     for task in tasks:
         files = {name: str(path) for name, path in task.files.items()}
         if task.name in TRANSFER:
-            splits = {
-                name: read_labeled_texts(path, tracker, pairs=task.name == "MRPC") for name, path in files.items()
-            }
-            loaded.append(TaskData(task, labelled=splits))
+            is_pairs = task.name == "MRPC"
+            splits = {name: read_labeled_texts(path, tracker, pairs=is_pairs) for name, path in files.items()}
+            loaded.append(TaskData(task, labeled=splits))
         else:
-            for path in files.values():
-                if path not in rated:
-                    rated[path] = read_pairs(path, tracker)
+            rated |= {path: read_pairs(path, tracker) for path in files.values() if path not in rated}
             loaded.append(TaskData(task, rated={name: rated[path] for name, path in files.items()}))
     return loaded
 
@@ -183,16 +180,20 @@ class SentenceVectors:
         self._vectors = encode(list(self._rows))  # (distinct, d)
 
     def __call__(self, texts: Iterable[str]) -> np.ndarray:
-        """Return (n, d), in the order of the texts."""
+        """Return the vectors of texts: (n, d)."""
         return self._vectors[self.rows(texts)]
 
     def rows(self, texts: Iterable[str]) -> list[int]:
-        """Return a number per text, the same for the same text."""
+        """Return a number per text that is the same for the same text."""
         return [self._rows[text] for text in texts]
+
+    def cosines(self, pairs: Sequence[RatedPair]) -> np.ndarray:
+        """Return the cosine of each pair: (pairs,)."""
+        return pair_cosines(self(pair.first for pair in pairs), self(pair.second for pair in pairs))
 
 
 def open_encoder(source: str, device: str, tracker: InputTracker) -> Encode:
-    """Return the encoder of a model, or what looks vectors up in a file of {"text", "vector"}."""
+    """Return the encoder of a model, or a lookup of vectors in a file of {"text", "vector"}."""
     if is_stream(source) or Path(source).is_file():
         return load_vectors(source, tracker)
     from drtk.models.model_folder import locate
@@ -237,132 +238,122 @@ def evaluate_tasks(
     results = []
     for data in loaded:
         name = data.task.name
-        evaluate = _evaluate_transfer if name in TRANSFER else _GEOMETRIES.get(name, _evaluate_sts)
+        evaluate = _evaluate_transfer if name in TRANSFER else _GEOMETRY.get(name, _evaluate_sts)
         try:
-            results.append(evaluate(data, vectors, settings))
+            values, details = evaluate(data, vectors, settings)
         except DrtkError as error:
             files = ", ".join(str(path) for path in data.task.files.values())
             raise DrtkError(f"{name} ({files}): {error}") from error
+        results.append(TaskResult(name, values, details))
     return results
 
 
-def subset_cosines(data: TaskData, vectors: SentenceVectors) -> dict[str, np.ndarray]:
-    """Return the cosines of the rated pairs of each subset."""
-    return {
-        name: pair_cosines(vectors(pair.first for pair in subset.pairs), vectors(pair.second for pair in subset.pairs))
-        for name, subset in data.rated.items()
-    }
+Values = dict[str, float]
+Details = dict[str, Any]
 
 
-def _evaluate_sts(data: TaskData, vectors: SentenceVectors, settings: SentenceSettings) -> TaskResult:
-    cosines = subset_cosines(data, vectors)
+def _evaluate_sts(data: TaskData, vectors: SentenceVectors, settings: SentenceSettings) -> tuple[Values, Details]:
+    cosines = {name: vectors.cosines(subset.pairs) for name, subset in data.rated.items()}
     all_cosines = np.concatenate(list(cosines.values()))
     ratings = [pair.score for pair in data.pairs]
     value = spearman(all_cosines, ratings)
-    details: dict[str, Any] = {
+    details: Details = {
         "spearman": value,
         "pearson": pearson(all_cosines, ratings),
         "pairs": len(ratings),
-        "unrated": sum(part.unrated for part in data.rated.values()),
+        "unrated": sum(subset.unrated for subset in data.rated.values()),
     }
     if len(cosines) > 1:
-        subsets = {name: spearman(found, data.rated[name].scores) for name, found in cosines.items()}
+        subsets = {name: spearman(values, data.rated[name].scores) for name, values in cosines.items()}
         mean = float(np.mean(list(subsets.values())))
         details |= {"mean of subsets": mean, "subsets": subsets}
         value = mean if settings.setting == "mean" else value
-    return TaskResult(data.task.name, {data.task.name: value}, details)
+    return {data.task.name: value}, details
 
 
-def _evaluate_alignment(data: TaskData, vectors: SentenceVectors, settings: SentenceSettings) -> TaskResult:
+def _evaluate_alignment(data: TaskData, vectors: SentenceVectors, settings: SentenceSettings) -> tuple[Values, Details]:
     pairs = [pair for pair in data.pairs if pair.score > settings.positive]
     value = alignment(vectors(pair.first for pair in pairs), vectors(pair.second for pair in pairs))
-    return TaskResult("alignment", {"alignment": value}, {"pairs": len(pairs), "rated above": settings.positive})
+    return {"alignment": value}, {"pairs": len(pairs), "rated above": settings.positive}
 
 
-def _evaluate_uniformity(data: TaskData, vectors: SentenceVectors, settings: SentenceSettings) -> TaskResult:
-    texts = _list_sentences(data)
-    return TaskResult("uniformity", {"uniformity": uniformity(vectors(texts))}, {"sentences": len(texts)})
+def _evaluate_uniformity(data: TaskData, vectors: SentenceVectors, _: SentenceSettings) -> tuple[Values, Details]:
+    texts = list(data.texts())
+    return {"uniformity": uniformity(vectors(texts))}, {"sentences": len(texts)}
 
 
-def _evaluate_retrieval(data: TaskData, vectors: SentenceVectors, settings: SentenceSettings) -> TaskResult:
-    texts = _list_sentences(data)
-    half = len(data.pairs)
-    chosen = [at for at, pair in enumerate(data.pairs) if pair.score == settings.same]
-    if not chosen:
-        raise DrtkError(f"retrieval needs pairs rated {settings.same:g}; there is none")
-    partners = [at + half for at in chosen]
-    ranks = partner_ranks(vectors(texts), vectors.rows(texts), chosen + partners, partners + chosen)
+def _evaluate_retrieval(data: TaskData, vectors: SentenceVectors, settings: SentenceSettings) -> tuple[Values, Details]:
+    texts = list(data.texts())  # sentence 2 i and 2 i + 1 are a pair
+    first = [2 * at for at, pair in enumerate(data.pairs) if pair.score == settings.same]
+    second = [row + 1 for row in first]
+    if not first:
+        raise DrtkError(f"retrieval needs a pair rated {settings.same:g}, got none")
+    ranks = partner_ranks(vectors(texts), vectors.rows(texts), first + second, second + first)
 
-    def recall(part: np.ndarray) -> dict[str, float]:
+    def recall(part: np.ndarray) -> Values:
         return {f"R@{k}": float((part <= k).mean()) for k in RECALL_AT}
 
-    details = {
+    return recall(ranks), {
         "sentences": len(texts),
         "queries": len(ranks),
-        "first to second": recall(ranks[: len(chosen)]),
-        "second to first": recall(ranks[len(chosen) :]),
+        "first to second": recall(ranks[: len(first)]),
+        "second to first": recall(ranks[len(first) :]),
     }
-    return TaskResult("retrieval", recall(ranks), details)
 
 
-_GEOMETRIES = {"alignment": _evaluate_alignment, "uniformity": _evaluate_uniformity, "retrieval": _evaluate_retrieval}
+_GEOMETRY = {"alignment": _evaluate_alignment, "uniformity": _evaluate_uniformity, "retrieval": _evaluate_retrieval}
 
 
-def _list_sentences(data: TaskData) -> list[str]:
-    return [pair.first for pair in data.pairs] + [pair.second for pair in data.pairs]
-
-
-def _evaluate_transfer(data: TaskData, vectors: SentenceVectors, settings: SentenceSettings) -> TaskResult:
-    name, splits = data.task.name, data.labelled
+def _evaluate_transfer(data: TaskData, vectors: SentenceVectors, settings: SentenceSettings) -> tuple[Values, Details]:
+    name, splits = data.task.name, data.labeled
     classes = transfer.number_classes([[example.label for example in split] for split in splits.values()])
     parts = {
-        split: transfer.LabeledVectors(_features(examples, vectors), numbers)
+        split: transfer.LabeledVectors(_make_features(examples, vectors), numbers)
         for (split, examples), numbers in zip(splits.items(), classes, strict=True)
     }
     if "all" in parts:
         with Progress(f"eval-sentences: {name}", unit="folds", total=transfer.FOLDS) as progress:
-            outcome = transfer.cross_validate(parts["all"], seed=settings.seed, on_fold=progress.add)
+            scores = transfer.cross_validate(parts["all"], seed=settings.seed, on_fold=progress.add)
     elif "dev" in parts:
-        outcome = transfer.evaluate_with_dev(parts["train"], parts["dev"], parts["test"], seed=settings.seed)
+        scores = transfer.evaluate_with_dev(parts["train"], parts["dev"], parts["test"], seed=settings.seed)
     else:
-        outcome = transfer.evaluate_with_folds(parts["train"], parts["test"], seed=settings.seed)
-    details: dict[str, Any] = {"dev": outcome.dev, "examples": {split: len(part) for split, part in parts.items()}}
-    if name == "MRPC" and outcome.f1 is not None:
-        details["f1"] = outcome.f1
-    return TaskResult(name, {name: outcome.accuracy}, details)
+        scores = transfer.evaluate_with_folds(parts["train"], parts["test"], seed=settings.seed)
+    details: Details = {"dev": scores.dev, "examples": {split: len(part) for split, part in parts.items()}}
+    if name == "MRPC" and scores.f1 is not None:
+        details["f1"] = scores.f1
+    return {name: scores.accuracy}, details
 
 
-def _features(examples: Sequence[LabeledText], vectors: SentenceVectors) -> np.ndarray:
+def _make_features(examples: Sequence[LabeledText], vectors: SentenceVectors) -> np.ndarray:
     sides = [vectors(example.texts[at] for example in examples) for at in range(len(examples[0].texts))]
     features = sides[0] if len(sides) == 1 else transfer.pair_features(*sides)
     return np.ascontiguousarray(features, dtype=np.float32)
 
 
-LOW_IS_GOOD = ("alignment", "uniformity")
+LOWER_IS_BETTER = ("alignment", "uniformity")
 
 
 def format_sentence_results(results: Mapping[str, Sequence[TaskResult]], format: str, *, digits: int) -> Iterator[str]:
-    """Yield lines without line ends: a system per row, or a system and task per JSON line."""
+    """Yield the lines of a table with a system per row, or of JSON lines with a system and task each."""
+    averages = {system: _compute_averages(tasks) for system, tasks in results.items()}
     if format == "jsonl":
-        for system, own in results.items():
-            for result in own:
+        for system, tasks in results.items():
+            for result in tasks:
                 row = {"system": system, "task": result.task, "values": result.values} | result.details
                 yield orjson.dumps(row).decode()
-            for name, (_, value) in _compute_averages(own).items():
+            for name, (_, value) in averages[system].items():
                 yield orjson.dumps({"system": system, "task": name, "values": {name: value}}).decode()
         return
     rows: dict[str, dict[str, float]] = {}
-    for system, own in results.items():
-        averages = _compute_averages(own)
+    for system, tasks in results.items():
         row = rows[system] = {}
-        for name, value in ((name, value) for result in own for name, value in result.values.items()):
+        for name, value in ((name, value) for result in tasks for name, value in result.values.items()):
             row[name] = value
-            row |= {average: mean for average, (last, mean) in averages.items() if last == name}
+            row |= {average: mean for average, (last, mean) in averages[system].items() if last == name}
     header = list(next(iter(rows.values())))
-    best = {name: (min if name in LOW_IS_GOOD else max)(row[name] for row in rows.values()) for name in header}
-    several = len(rows) > 1
+    best = {name: (min if name in LOWER_IS_BETTER else max)(row[name] for row in rows.values()) for name in header}
     cells: list[Row] = [
-        [Cell(system), *(Cell(value, several and value == best[name]) for name, value in row.items())]
+        [Cell(system), *(Cell(value, len(rows) > 1 and value == best[name]) for name, value in row.items())]
         for system, row in rows.items()
     ]
     yield from format_table(["system", *header], cells, format, digits=digits)
@@ -379,24 +370,17 @@ def _compute_averages(results: Sequence[TaskResult]) -> dict[str, tuple[str, flo
         ("transfer dev average", TRANSFER, dev),
     )
     return {
-        name: (members[-1], sum(found[member] for member in members) / len(members))
-        for name, members, found in kinds
-        if all(member in found for member in members)
+        name: (tasks[-1], sum(scores[task] for task in tasks) / len(tasks))
+        for name, tasks, scores in kinds
+        if all(task in scores for task in tasks)
     }
 
 
 def format_pairs(system: str, loaded: Sequence[TaskData], vectors: SentenceVectors) -> Iterator[bytes]:
     """Yield every rated pair with its cosine as a JSON line."""
     for data in loaded:
-        for subset, cosines in subset_cosines(data, vectors).items():
-            for pair, cosine in zip(data.rated[subset].pairs, cosines.tolist(), strict=True):
-                row = {
-                    "system": system,
-                    "task": data.task.name,
-                    "subset": subset,
-                    "sentence1": pair.first,
-                    "sentence2": pair.second,
-                    "score": pair.score,
-                    "cosine": cosine,
-                }
+        for subset, rated in data.rated.items():
+            for pair, cosine in zip(rated.pairs, vectors.cosines(rated.pairs).tolist(), strict=True):
+                row: dict[str, object] = {"system": system, "task": data.task.name, "subset": subset}
+                row |= {"sentence1": pair.first, "sentence2": pair.second, "score": pair.score, "cosine": cosine}
                 yield orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE)

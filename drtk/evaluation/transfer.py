@@ -17,13 +17,13 @@ from drtk.errors import DrtkError
 
 PENALTIES = (1e-5, 1e-4, 1e-3, 1e-2)
 FOLDS, BATCH, PATIENCE, EPOCHS_PER_EVALUATION, MAX_EPOCHS = 10, 64, 5, 4, 200
-HELD_OUT = 0.05  # of the training data, to stop the last fit by
-SEED = 1111  # SentEval's own
+HELD_OUT = 0.05  # share of the training data for early stopping of the last fit
+SEED = 1111  # SentEval's
 
 
 @dataclass(frozen=True)
 class LabeledVectors:
-    """Vectors and classes. vectors: (n, d) float32; classes: (n,) int64"""
+    """Vectors and their classes. vectors: (n, d) float32; classes: (n,) int64"""
 
     vectors: np.ndarray
     classes: np.ndarray
@@ -31,14 +31,14 @@ class LabeledVectors:
     def __len__(self) -> int:
         return len(self.classes)
 
-    def at(self, rows: np.ndarray) -> LabeledVectors:
+    def select(self, rows: np.ndarray) -> LabeledVectors:
         """Return the examples of some rows."""
         return LabeledVectors(self.vectors[rows], self.classes[rows])
 
 
 @dataclass(frozen=True)
 class TransferScores:
-    """Accuracy on test data, F1 of class 1 if there are two classes, and accuracy on the data that chose the penalty."""
+    """Test accuracy, F1 of class 1 if there are two classes, and dev accuracy of the selected penalty."""
 
     accuracy: float
     f1: float | None
@@ -53,10 +53,10 @@ def pair_features(first: np.ndarray, second: np.ndarray) -> np.ndarray:
 def cross_validate(
     examples: LabeledVectors, *, seed: int = SEED, on_fold: Callable[[], None] = lambda: None
 ) -> TransferScores:
-    """Evaluate MR, CR, SUBJ, MPQA: test on ten folds, and choose the penalty over ten folds of the rest of each."""
+    """Evaluate MR, CR, SUBJ, MPQA: test on ten folds, each with the penalty selected over ten folds of its training data."""
     tests, devs = [], []
     for train, test in split_folds(examples.classes, FOLDS, seed):
-        outcome = evaluate_with_folds(examples.at(train), examples.at(test), seed=seed)
+        outcome = evaluate_with_folds(examples.select(train), examples.select(test), seed=seed)
         tests.append(outcome.accuracy)
         devs.append(outcome.dev)
         on_fold()
@@ -64,29 +64,25 @@ def cross_validate(
 
 
 def evaluate_with_folds(train: LabeledVectors, test: LabeledVectors, *, seed: int = SEED) -> TransferScores:
-    """Evaluate TREC, MRPC: choose the penalty over ten folds of the training data, then fit all of it."""
+    """Evaluate TREC, MRPC: select the penalty over ten folds of the training data, then fit all of it."""
     splits = list(split_folds(train.classes, FOLDS, seed))
+    count = _num_classes(train, test)
 
-    def held_out(penalty: float) -> float:
-        fits = [
-            fit(train.at(a), train.at(b), penalty=penalty, classes=_num_classes(train, test), seed=seed)
-            for a, b in splits
-        ]
+    def score(penalty: float) -> float:
+        fits = [fit(train.select(a), train.select(b), penalty=penalty, classes=count, seed=seed) for a, b in splits]
         return float(np.mean([best for _, best in fits]))
 
-    penalty, dev = _choose_penalty(held_out)
+    penalty, dev = _choose_penalty(score)
     order = np.random.default_rng(seed).permutation(len(train))
     held = max(1, int(HELD_OUT * len(train)))
-    model, _ = fit(
-        train.at(order[held:]), train.at(order[:held]), penalty=penalty, classes=_num_classes(train, test), seed=seed
-    )
-    return _evaluate(model, test, dev)
+    parts = train.select(order[held:]), train.select(order[:held])
+    return _evaluate(fit(*parts, penalty=penalty, classes=count, seed=seed)[0], test, dev)
 
 
 def evaluate_with_dev(
     train: LabeledVectors, dev: LabeledVectors, test: LabeledVectors, *, seed: int = SEED
 ) -> TransferScores:
-    """Evaluate SST2: choose the penalty on the development data, which also stops the fit."""
+    """Evaluate SST2: select the penalty on the development data, which also stops the fit."""
     count = _num_classes(train, test)
     penalty, score = _choose_penalty(lambda value: fit(train, dev, penalty=value, classes=count, seed=seed)[1])
     return _evaluate(fit(train, dev, penalty=penalty, classes=count, seed=seed)[0], test, score)
@@ -108,20 +104,20 @@ def split_folds(classes: np.ndarray, count: int, seed: int) -> Iterator[tuple[np
     Raises DrtkError if a class has fewer examples than there are folds.
     """
     rng = np.random.default_rng(seed)
-    place = np.empty(len(classes), dtype=np.int64)
-    dealt = 0
+    folds = np.empty(len(classes), dtype=np.int64)
+    assigned = 0
     for label in np.unique(classes):
         rows = np.flatnonzero(classes == label)
         if len(rows) < count:
-            raise DrtkError(f"{count} folds need {count} examples of each class; one has {len(rows)}")
-        place[rng.permutation(rows)] = (dealt + np.arange(len(rows))) % count
-        dealt += len(rows)  # the next class continues here, so that folds have the same size
+            raise DrtkError(f"{count} folds need {count} examples of each class, got {len(rows)}")
+        folds[rng.permutation(rows)] = (assigned + np.arange(len(rows))) % count
+        assigned += len(rows)  # the next class continues here, so that folds have the same size
     for number in range(count):
-        yield np.flatnonzero(place != number), np.flatnonzero(place == number)
+        yield np.flatnonzero(folds != number), np.flatnonzero(folds == number)
 
 
 def fit(train: LabeledVectors, dev: LabeledVectors, *, penalty: float, classes: int, seed: int) -> tuple[Any, float]:
-    """Fit a linear classifier; return its best epoch by accuracy on `dev`, and that accuracy."""
+    """Fit a linear classifier; return the best checkpoint by accuracy on `dev`, and that accuracy."""
     import torch
 
     with torch.random.fork_rng(devices=[]):
@@ -130,8 +126,8 @@ def fit(train: LabeledVectors, dev: LabeledVectors, *, penalty: float, classes: 
         vectors, labels = torch.from_numpy(train.vectors), torch.from_numpy(train.classes)
         model = torch.nn.Linear(train.vectors.shape[1], classes)
         optimizer = torch.optim.Adam(model.parameters(), weight_decay=penalty)
-        kept, best, since, epochs = model, -1.0, 0, 0
-        while since <= PATIENCE and epochs <= MAX_EPOCHS:
+        best_model, best, without_gain, epochs = model, -1.0, 0, 0
+        while without_gain <= PATIENCE and epochs <= MAX_EPOCHS:
             for _ in range(EPOCHS_PER_EVALUATION):
                 order = torch.from_numpy(rng.permutation(len(labels)))
                 for rows in order.split(BATCH):
@@ -142,10 +138,10 @@ def fit(train: LabeledVectors, dev: LabeledVectors, *, penalty: float, classes: 
             epochs += EPOCHS_PER_EVALUATION
             accuracy = float((predict(model, dev.vectors) == dev.classes).mean())
             if accuracy > best:
-                kept, best = copy.deepcopy(model), accuracy
+                best_model, best = copy.deepcopy(model), accuracy
             else:
-                since += 1
-    return kept, best
+                without_gain += 1
+    return best_model, best
 
 
 def predict(model: Any, vectors: np.ndarray) -> np.ndarray:
@@ -153,30 +149,30 @@ def predict(model: Any, vectors: np.ndarray) -> np.ndarray:
     import torch
 
     with torch.inference_mode():
-        found: np.ndarray = model(torch.from_numpy(vectors)).argmax(dim=1).numpy()
-    return found
+        classes: np.ndarray = model(torch.from_numpy(vectors)).argmax(dim=1).numpy()
+    return classes
 
 
 def _evaluate(model: Any, test: LabeledVectors, dev: float) -> TransferScores:
-    guesses = predict(model, test.vectors)
-    accuracy = float((guesses == test.classes).mean())
+    predicted = predict(model, test.vectors)
+    accuracy = float((predicted == test.classes).mean())
     return TransferScores(
-        accuracy, compute_f1(guesses, test.classes) if set(np.unique(test.classes)) <= {0, 1} else None, dev
+        accuracy, compute_f1(predicted, test.classes) if set(np.unique(test.classes)) <= {0, 1} else None, dev
     )
 
 
-def compute_f1(guesses: np.ndarray, classes: np.ndarray) -> float:
+def compute_f1(predicted: np.ndarray, classes: np.ndarray) -> float:
     """Return F1 of class 1: (n,), (n,)."""
-    right = int(((guesses == 1) & (classes == 1)).sum())
-    named = int((guesses == 1).sum()) + int((classes == 1).sum())
-    return 2 * right / named if named else 0.0
+    true_positives = int(((predicted == 1) & (classes == 1)).sum())
+    total = int((predicted == 1).sum()) + int((classes == 1).sum())
+    return 2 * true_positives / total if total else 0.0
 
 
 def number_classes(labels: Sequence[Sequence[str]]) -> list[np.ndarray]:
-    """Return classes as integers, the same in all splits. Raises DrtkError for a single class."""
+    """Return the labels of each split as integers. Raises DrtkError for a single class."""
     names = sorted({label for split in labels for label in split}, key=_sort_key)
     if len(names) < 2:
-        raise DrtkError("a classification needs two classes; there is one")
+        raise DrtkError("a classification needs two classes, got one")
     number = {name: at for at, name in enumerate(names)}
     return [np.array([number[label] for label in split], dtype=np.int64) for split in labels]
 

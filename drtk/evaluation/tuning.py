@@ -1,4 +1,4 @@
-"""Grid search: try settings of a search, measure each, and find the best (`search --tune`, `fuse --sweep`)."""
+"""Grid search over BM25 parameters (`drtk search`) and fusion weights (`drtk fuse`)."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ Point = TypeVar("Point")
 
 
 class RankingScorer:
-    """Compute one measure of rankings.
+    """Compute the mean of one measure over the judged queries.
 
-    by: maps a passage id to its document id, if documents are to be scored by their best passage
+    by: maps a passage id to its document id, to score documents by their best passage
     Raises UsageError unless `measure` names exactly one measure.
     """
 
@@ -41,7 +41,7 @@ class RankingScorer:
         self._evaluator, self._view = Evaluator(judgements, measures), RankingView(by=by)
 
     def __call__(self, rankings: Mapping[str, Ranking]) -> float:
-        """Return the mean over the judged queries of rankings by query id."""
+        """Return the mean. rankings: by query id"""
         ids = {
             query: self._view(QueryHits(query, [id for id, _ in ranking], [score for _, score in ranking]))
             for query, ranking in rankings.items()
@@ -59,12 +59,12 @@ def grid_search(
 
     rank: returns the rankings by query id at a point; report: called after each point
     """
-    tried = []
+    scores = []
     for point in points:
         value = score(rank(point))
         report(point, value)
-        tried.append((point, value))
-    return sorted(tried, key=lambda pair: -pair[1])
+        scores.append((point, value))
+    return sorted(scores, key=lambda pair: -pair[1])
 
 
 def parse_grid(text: str) -> list[tuple[float, float]]:
@@ -88,7 +88,7 @@ def parse_grid(text: str) -> list[tuple[float, float]]:
     return list(product(axes["k1"], axes["b"]))
 
 
-def weight_grid(runs: int, step: float) -> Iterator[tuple[float, ...]]:
+def iter_weights(runs: int, step: float) -> Iterator[tuple[float, ...]]:
     """Yield all weights of `runs` runs that are multiples of 1 / round(1 / `step`) and sum to 1."""
     steps = max(1, round(1 / step))
 
@@ -97,8 +97,8 @@ def weight_grid(runs: int, step: float) -> Iterator[tuple[float, ...]]:
             yield (total,)
             return
         for first in range(total + 1):
-            for rest in split(total - first, parts - 1):
-                yield (first, *rest)
+            for others in split(total - first, parts - 1):
+                yield (first, *others)
 
     for counts in split(steps, runs):
         yield tuple(count / steps for count in counts)
@@ -135,14 +135,14 @@ def find_fusion_weights(
 
     def rank(weights: tuple[float, ...]) -> dict[str, Ranking]:
         return {
-            query: fuse([run.get(query, []) for run in runs], weights, settings, method, scored=scored)
+            query: fuse([run.get(query, []) for run in runs], weights, settings, method, scored_depths=scored)
             for query in queries
         }
 
     def report(weights: tuple[float, ...], value: float) -> None:
         log(f"fuse: weights {','.join(f'{weight:g}' for weight in weights)}: {score.name} {value:.4f}")
 
-    best, value = grid_search(sorted(weight_grid(len(runs), settings.step), key=max), rank, score, report)[0]
+    best, value = grid_search(sorted(iter_weights(len(runs), settings.step), key=max), rank, score, report)[0]
     log(f"fuse: best weights {','.join(f'{weight:g}' for weight in best)}: {score.name} {value:.4f}")
     return best, value
 

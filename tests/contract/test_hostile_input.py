@@ -275,7 +275,7 @@ def test_names_of_runs_cannot_break_a_table(format: str) -> None:
     name = "a|b *c* `d` <script> [x](y) _e_ f_g \\ & &amp; ^~\x1b[31m"
     call = ["--qrels", "qrels", "--format", format, "--measures", "RR"]
     shown = run_successfully("eval", f"{name}=run", *call).out.decode()
-    row = shown.splitlines()[2 if format == "markdown" else 1 if format == "table" else 4]
+    row = shown.splitlines()[2 if format == "markdown" else 1 if format == "table" else 5]
     assert row.startswith(
         {
             "table": "a|b *c* `d` <script> [x](y) _e_ f_g \\ & &amp; ^~\\x1b[31m  ",

@@ -10,15 +10,25 @@ import numpy as np
 
 from drtk.errors import DrtkError
 from drtk.evaluation.config import PLOT_OPTIONS, PlotSettings
-from drtk.evaluation.curves import Curve, read_curve, read_curves
-from drtk.evaluation.plots.base import COLORS, GRAY, MAX_LINES, Numbers, Plot, PlotInputs, shorten, style_axis
+from drtk.evaluation.curves import Curve, read_curves
+from drtk.evaluation.plots.base import (
+    COLORS,
+    GRAY,
+    MAX_LINES,
+    Numbers,
+    Plot,
+    PlotInputs,
+    add_legend,
+    shorten,
+    style_axis,
+)
 
 HELD_OUT, GAIN = "held_out_", "gain_"
-_MEASURED = (GAIN, "uniformity", "alignment")  # measurements on held-out passages besides their losses
+_MEASURED = (GAIN, "uniformity", "alignment")  # other measurements on held-out passages
 _DASHED = {"linestyle": "--", "marker": "o", "markersize": 4, "linewidth": 1.4}
-_MAX_DOTS = 12  # entries up to which each has a dot
-_COLUMNS, _PANEL = 3, (4.6, 3.2)  # panels in a row, and inches of one
-_NO_TERMS = {"loss", "epoch", "learning_rate", "grad_norm", "waiting"}
+_MAX_DOTS = 12  # with up to this many entries, each has a dot
+_COLUMNS, _PANEL = 3, (4.6, 3.2)  # panels per row, and width and height of one in inches
+_NOT_TERMS = {"loss", "epoch", "learning_rate", "grad_norm", "waiting"}
 _SHARES = ("_replaced", "_stop_words")
 
 
@@ -34,24 +44,21 @@ class TrainingCurves(Plot):
         every gain, and every other measurement.
         """
         inputs.check_count(1, MAX_LINES)
-        fields = inputs.settings.field
-        if fields is not None and len(fields) == 1:
-            (field,) = fields
-            curves = {log.name: read_curve(log.source, field, tracker=inputs.tracker) for log in inputs.inputs}
-            return {"field": field, "curves": {name: _to_json(curve) for name, curve in curves.items()}}
-        logs = {log.name: read_curves(log.source, tracker=inputs.tracker) for log in inputs.inputs}
-        chosen = list(fields or ()) or choose_fields(list(logs.values()))
-        if chosen == ["loss"]:
+        fields = list(inputs.settings.field or ())
+        required = fields[0] if len(fields) == 1 else None
+        logs = {log.name: read_curves(log.source, field=required, tracker=inputs.tracker) for log in inputs.inputs}
+        fields = fields or choose_fields(list(logs.values()))
+        if required is not None or fields == ["loss"]:
             for name, log in logs.items():
-                if "loss" not in log:
-                    raise DrtkError(f"{name}: holds no loss; there are {', '.join(log)}")
-            return {"field": "loss", "curves": _select(logs, "loss")}
+                if fields[0] not in log:
+                    raise DrtkError(f"{name}: no field {fields[0]}; there are {', '.join(log)}")
+            return {"field": fields[0], "curves": _select(logs, fields[0])}
         panels = []
-        for field in chosen:
+        for field in fields:
             panel = {"field": field, "curves": _select(logs, field), "held_out": _select(logs, HELD_OUT + field)}
             if not panel["curves"] and not panel["held_out"]:
                 names = dict.fromkeys(name for log in logs.values() for name in log)
-                raise DrtkError(f"no log holds {field}; there are {', '.join(names)}")
+                raise DrtkError(f"no log has the field {field}; there are {', '.join(names)}")
             panels.append(panel)
         return {"panels": panels}
 
@@ -62,7 +69,7 @@ class TrainingCurves(Plot):
         return _PANEL[0] * min(count, _COLUMNS), _PANEL[1] * ceil(count / _COLUMNS) + 0.6
 
     def draw(self, figure: Any, numbers: Numbers, settings: PlotSettings) -> None:
-        """Draw a panel per field: logged values, faint, and their moving average; held-out measurements dashed."""
+        """Draw a panel per field; measurements on held-out passages are dashed."""
         panels = numbers.get("panels") or [numbers | {"held_out": {}}]
         columns = min(len(panels), _COLUMNS)
         axes = figure.subplots(ceil(len(panels) / columns), columns, squeeze=False).ravel()
@@ -87,18 +94,17 @@ class TrainingCurves(Plot):
         lines = {name: axes[0].plot([], [], color=colors[name], linewidth=2.2)[0] for name in names}
         if has_dashed:
             (lines["on held-out passages"],) = axes[0].plot([], [], color=GRAY, **_DASHED)
-        labels = [shorten(name) for name in lines]
-        figure.legend(lines.values(), labels, loc="outside lower center", ncols=min(4, len(lines)), frameon=False)
+        add_legend(figure, list(lines.values()), list(map(shorten, lines)))
         figure.suptitle(settings.heading or "Training by step", fontsize=14, x=0.02, ha="left")
 
 
 def choose_fields(logs: Sequence[Mapping[str, Curve]]) -> list[str]:
-    """Return the fields of logs that get a panel by default: terms, then gains, then other measurements."""
+    """Return the fields that get a panel by default: loss terms, then gains, then other measurements."""
     names = list(dict.fromkeys(name for log in logs for name in log))
     with_loss = {
         name for log in logs for name, curve in log.items() if "loss" in log and curve.steps == log["loss"].steps
     }
-    terms = [name for name in names if name in with_loss - _NO_TERMS and not name.endswith(_SHARES)]
+    terms = [name for name in names if name in with_loss - _NOT_TERMS and not name.endswith(_SHARES)]
     held_out = [name.removeprefix(HELD_OUT) for name in names if name.startswith(HELD_OUT)]
     gains = [name for name in names if name.startswith(GAIN)]
     if len(terms) < 2 and not held_out and not gains and "probe" not in names:
@@ -106,17 +112,15 @@ def choose_fields(logs: Sequence[Mapping[str, Curve]]) -> list[str]:
     terms = list(dict.fromkeys([*terms, *held_out]))
     has_loss_only = any("loss" in log and not log.keys() & {*terms} for log in logs)
     first = ["loss"] if len(terms) > 1 or has_loss_only else []
-    known = {*terms, *gains, *with_loss, *_NO_TERMS}
+    known = {*terms, *gains, *with_loss, *_NOT_TERMS}
     others = [name for name in names if name not in known and not name.startswith(HELD_OUT)]
     return [*first, *terms, *gains, *others]
 
 
-def _to_json(curve: Curve) -> Numbers:
-    return {"steps": curve.steps, "values": curve.values}
-
-
 def _select(logs: Mapping[str, Mapping[str, Curve]], field: str) -> Numbers:
-    return {name: _to_json(log[field]) for name, log in logs.items() if field in log}
+    return {
+        name: {"steps": log[field].steps, "values": log[field].values} for name, log in logs.items() if field in log
+    }
 
 
 def draw_steps(axis: Any, steps: Sequence[int], values: Sequence[float], color: str) -> None:

@@ -134,7 +134,7 @@ def test_parts_encoded_with_other_options_are_not_indexed_together(
     parts = [tmp_path / "1", tmp_path / "2"]
     for part, more in zip(parts, ([], options), strict=True):
         run("encode", place / "corpus.jsonl", "--model", model, "-o", part, "--shard", f"{part.name}/2", *more)
-    with pytest.raises(MismatchError, match=rf"with other options \(different {names}\)"):
+    with pytest.raises(MismatchError, match=rf"with other settings \(different {names}\)"):
         run("index", *parts, "--type", "flat", "-o", tmp_path / "i")
 
 
@@ -198,5 +198,5 @@ def test_vectors_may_be_cut_and_questions_are_cut_as_they_are(place: Path, tmp_p
     rows = [line.split() for line in (tmp_path / "run").read_text().splitlines()]
     first = [float(row[4]) for row in rows if row[3] == "1"]
     np.testing.assert_allclose(first, best, atol=1e-5)
-    with pytest.raises(MismatchError, match=r"`dimensions` 500: .* gives vectors of 32 numbers"):
+    with pytest.raises(MismatchError, match=r"`dimensions` 500: vectors of .* have only 32 dimensions"):
         run("encode", place / "corpus.jsonl", "--model", place / "model", "-o", tmp_path / "x", "--dimensions", "500")

@@ -467,7 +467,7 @@ def test_a_probe_with_test_queries_only_is_rejected(world: PretrainingFiles, tmp
     (tmp_path / "probe" / "qrels").mkdir(parents=True)
     (tmp_path / "probe" / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\nq1\tab\t1\n")
     message = rejected(world, tmp_path, "mlm", "--dev", tmp_path / "probe")
-    assert message.endswith("has no qrels/dev.tsv or qrels/train.tsv to choose an encoder by, only test")
+    assert message.endswith("has no qrels/dev.tsv or qrels/train.tsv to choose a checkpoint by, only test")
 
 
 REJECTED: list[tuple[str, Sequence[str], str]] = [

@@ -174,7 +174,7 @@ def faulty_calls() -> list[tuple[str, str, str]]:
         found.append((name, f"{call} --trainer max_steps=3", "--trainer max_steps: use --max-steps"))
         found.append((name, f"{call} --device tpu", "--device tpu: training supports auto, cpu and cuda"))
         if name in ("train-retriever", "train-reranker"):
-            message = "bm25.run: seems to hold hits of a TREC run; expected training examples"
+            message = "bm25.run: looks like hits of a TREC run; expected training examples"
             found.append((name, call.replace("examples.jsonl", "bm25.run"), message))
         if name != "termweight":
             preset = call.replace("--preset cotmae", "") + " --preset nothing"

@@ -201,11 +201,11 @@ def test_unknown_ids_are_told_with_file_line_and_number(here: Path) -> None:
         ("rerank run --corpus corpus.jsonl --model model", UsageError, "--queries: a cross-encoder reads texts"),
         ("rerank run TEXTS --tag a\tb", UsageError, "--tag: .* must be one word"),
         ("rerank run TEXTS --max-length 65", MismatchError, "model: reads at most 64 tokens; 65 were requested"),
-        ("score run TEXTS", MismatchError, "run: seems to hold hits of a TREC run; expected training examples, which"),
+        ("score run TEXTS", MismatchError, "run: looks like hits of a TREC run; expected training examples, which"),
         (
             "rerank examples.jsonl TEXTS",
             MismatchError,
-            "examples.jsonl: seems to hold training examples; expected a TREC",
+            "examples.jsonl: looks like training examples; expected a TREC",
         ),
     ],
 )
@@ -223,7 +223,7 @@ def test_a_hint_at_swapped_queries_and_corpus(here: Path, capfd: pytest.CaptureF
         capfd.readouterr()
         with pytest.raises(DrtkError):
             run(*call, "--corpus", "bare.jsonl", "--queries", "corpus.jsonl", *TEXTS[4:], "-o", "x")
-        assert "were --queries and --corpus swapped?" in capfd.readouterr().err
+        assert "are --queries and --corpus swapped?" in capfd.readouterr().err
 
 
 def test_another_corpus_or_model_makes_an_output_outdated(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -272,7 +272,7 @@ def test_vectors_of_the_pairs_are_written_beside_the_run(here: Path) -> None:
     pair = (queries[20]["text"], f"{passages[31]['title']} {passages[31]['text']}")  # 20 * 7 + 11 = 151 = 31 of 60
     [expected] = scorer.scores_and_vectors(scorer.tokenize([pair]))[1]
     np.testing.assert_allclose(found.load_vectors(found.find_rows("q20", ["d31"]))[0], expected, atol=5e-5)
-    with pytest.raises(MismatchError, match="v: holds vectors of pairs; an index is made of passages"):
+    with pytest.raises(MismatchError, match="v: contains vectors of pairs; expected vectors of passages"):
         run("index", "v", "--type", "exact", "-o", "index")
 
 
@@ -355,7 +355,9 @@ def test_a_list_re_ranker_is_trained_and_used_from_vectors_alone(here: Path, cap
     with pytest.raises(RecordError, match="deeper:2: v has no vector of 'd59' for 'q0'"):
         run("rerank", "deeper", "--vectors", "v", "--model", "h", "-o", "x")
     run("rerank", "run", *TEXTS[:4], "--model", "other", "--depth", "10", "--vectors", "w", "-o", "second")
-    with pytest.raises(MismatchError, match=r"w: holds vectors of .*other; .*h was trained on those of .*model"):
+    with pytest.raises(
+        MismatchError, match=r"w: contains vectors of .*other, but .*h was trained on vectors of .*model"
+    ):
         run("rerank", "run", "--vectors", "w", "--model", "h", "-o", "x")
 
 
@@ -368,7 +370,7 @@ def test_pair_vectors_of_a_model_with_another_config_or_tokenizer_are_rejected(
     path = tmp_path / "m" / file
     path.write_text(json.dumps(json.loads(path.read_text()) | {"note": 1}))
     made = identify_scorer(str(tmp_path / "m"))
-    with pytest.raises(MismatchError, match=rf"v: holds vectors of .*m \(different {named}\)$"):
+    with pytest.raises(MismatchError, match=rf"v: contains vectors of .*m \(different {named}\)"):
         check_same_scorer("h", trained, "v", made)
     earlier = {name: trained[name] for name in ("model", "digest", "dimension")}
     check_same_scorer("h", earlier, "v", made)  # earlier versions recorded weights only
@@ -505,7 +507,7 @@ def test_an_ensemble_goes_by_what_was_scored_however_long_the_run(
         said = warnings_of(
             capfd, "fuse", f"{source}-model", f"{source}-other", "--method", "zscore", "-o", f"{source}-both"
         )
-        assert f"{source}-other is scored to rank 4 (its manifest): its scale is that of those ranks" in said
+        assert f"{source}-other was reranked to depth 4: only these scores are normalized" in said
     assert read_json(here / "run-both.meta.json")["counts"]["scored_depths"] == [5, 4]
     whole, part = rankings("run-both"), rankings("short-both")
     for query, found in part.items():
@@ -515,10 +517,10 @@ def test_an_ensemble_goes_by_what_was_scored_however_long_the_run(
         assert [id for id, _ in whole[query][5:]] == [id for id, _ in rankings("run")[query][5:]]
         assert rest <= {id for id, _ in whole[query][5:]}
     # ranks know no scale, and a run that was changed since says nothing of its own
-    assert "is scored to rank" not in warnings_of(capfd, "fuse", "run-model", "run-other", "-o", "ranks")
+    assert "was reranked to depth" not in warnings_of(capfd, "fuse", "run-model", "run-other", "-o", "ranks")
     (here / "run-other").write_text((here / "run-other").read_text() + "q0 Q0 x 13 -99 t\n")
     said = warnings_of(capfd, "fuse", "run-model", "run-other", "--method", "zscore", "-o", "changed")
-    assert said.count("is scored to rank") == 1
+    assert said.count("was reranked to depth") == 1
 
 
 @pytest.mark.parametrize("call", [["rerank", "run", "--depth", "5"], ["score", "examples.jsonl"]])
@@ -528,7 +530,7 @@ def test_passages_without_a_text_are_told(here: Path, capfd: pytest.CaptureFixtu
     for name, change in (("bare", {"text": " ", "title": ""}), ("titles", {"text": ""})):
         write_rows(name, (row | change for row in passages))
     model = ["--queries", "queries.jsonl", "--model", "model", "--title", "join"]
-    told = f"in none of the {pairs} pairs has the passage a text: is it the right file?"
+    told = f"the passages of all {pairs} pairs have no text; check that this is the right corpus"
     with pytest.raises(DrtkError) as fault:
         run(*call, "--corpus", "bare", *model, "-o", "out")
     assert str(fault.value) == f"bare: {told}"
@@ -542,4 +544,4 @@ def test_passages_without_a_text_are_told(here: Path, capfd: pytest.CaptureFixtu
     passages[3]["text"] = ""  # in few pairs, or many: each is counted
     write_rows("one", passages)
     run(*call, "--corpus", "one", *model, "-o", "out", "--force")
-    assert re.search(rf"drtk: one: in \d+ of the {pairs} pairs the passage has no text\n", capfd.readouterr().err)
+    assert re.search(rf"drtk: one: the passages of \d+ of the {pairs} pairs have no text\n", capfd.readouterr().err)

@@ -300,14 +300,14 @@ def test_a_model_for_each_kind_and_an_index_where_first_passages_are_missing(
     passages = read_rows(place / "corpus.jsonl")
     blank = write_rows(tmp_path / "blank.jsonl", [row | {"text": ""} for row in passages])
     index = ["--index", str(place / "bm25s"), "--corpus"]
-    told = r"blank.jsonl: none of the 48 passages looked up there has a text: is it the right file\?"
+    told = r"blank.jsonl: none of the 48 passages that were read has a text; check that it is the right file"
     with pytest.raises(DrtkError, match=told):
         call(place, tmp_path / "none", *named, *index, str(blank), source=source)
     assert not (tmp_path / "none").exists()
     half = write_rows(tmp_path / "half.jsonl", [row | {"text": row["text"] * (row["_id"] != "d0")} for row in passages])
     capfd.readouterr()
     call(place, tmp_path / "half", *named, *index, str(half), source=source)
-    assert capfd.readouterr().err == f"drtk: {half}: 1 of the 48 passages looked up there have no text\n"
+    assert capfd.readouterr().err == f"drtk: {half}: 1 of the 48 passages that were read have no text\n"
 
 
 @pytest.mark.parametrize("at", ["choosing", "writing", "finishing"])

@@ -189,7 +189,7 @@ def test_a_corpus_whose_passages_have_no_text_finds_no_answers_and_is_told(
     # The same ids, so that nothing is missing; yet no answer could ever be found.
     passages = read_rows(place / "corpus.jsonl")
     bare = write_rows(tmp_path / "bare.jsonl", [row | {"text": " "} for row in passages])
-    told = r"bare\.jsonl: none of the \d+ passages looked up there has a text: is it the right file\?"
+    told = r"bare\.jsonl: none of the \d+ passages that were read has a text; check that it is the right file"
     with pytest.raises(DrtkError, match=told):
         label(place, tmp_path / "out", "--corpus", str(bare))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["bare.jsonl"]
@@ -198,7 +198,7 @@ def test_a_corpus_whose_passages_have_no_text_finds_no_answers_and_is_told(
     source = write_rows(tmp_path / "in", [{"_id": "e", "query_id": "q0", "kind": "answer", "text": "key0"}])
     rows = label(place, tmp_path / "other", "--corpus", str(some), source=source)
     assert rows[0]["rank"] == 2  # x0 and d0 have the word: both are looked into
-    assert "some.jsonl: 1 of the 2 passages looked up there have no text" in capfd.readouterr().err
+    assert "some.jsonl: 1 of the 2 passages that were read have no text" in capfd.readouterr().err
 
 
 def test_a_max_rank_that_is_a_real_rank_is_rejected(place: Path, tmp_path: Path) -> None:
@@ -222,5 +222,5 @@ def test_a_java_that_does_not_start_is_reported_on_one_line(lucene: Path, place:
     assert (done.returncode, done.stdout) == (1, "")
     assert line.startswith("drtk: Java ")
     assert "does not start: Error occurred during initialization of VM: Too small maximum heap" in line
-    assert line.endswith("; see $DRTK_JAVA_OPTIONS; drtk doctor tells more")
+    assert line.endswith("; check $DRTK_JAVA_OPTIONS and run drtk doctor")
     assert not list(tmp_path.iterdir())

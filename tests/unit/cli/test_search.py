@@ -254,7 +254,7 @@ def test_an_index_that_cannot_be_made_does_not_replace_the_old_one(place, bm25, 
     for arguments, error, problem in (
         ("v --type bm26", UsageError, "unknown index type 'bm26'"),
         ("v --type PQ3", UsageError, "multiple of the number"),
-        ("- --type exact", UsageError, "reads folders of embeddings"),
+        ("- --type exact", UsageError, "reads embeddings folders"),
         ("v --type exact --with corpus.jsonl", UsageError, "reads vectors"),
         ("corpus.jsonl --type exact", MismatchError, "is a file; expected a folder"),
         ("corpus.jsonl queries.jsonl --type bm25s", UsageError, "one corpus"),

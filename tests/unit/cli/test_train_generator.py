@@ -267,7 +267,7 @@ def test_passages_without_a_text_are_counted(
     edit_rows(asked.corpus, lambda rows: [row.update(text="") for row in rows if row["_id"] == "d5"])
     train_gar(asked, place, tmp_path / "m", task="gar-sentence")
     # The answer is in the second of three hits: 23 * 2 + 3. d5 is the first of q4's, the second of q5's, the third of q3's.
-    assert "passages.jsonl: 2 of the 49 passages looked up there have no text" in caplog.text
+    assert "passages.jsonl: 2 of the 49 passages that were read have no text" in caplog.text
     caplog.clear()
     train_gar(asked, place, tmp_path / "n", "--match-title", task="gar-title")
     assert (len(targets["m"]), len(targets["n"])) == (23, 24)
@@ -386,4 +386,6 @@ def test_data_that_cannot_be_trained_on_is_rejected_in_a_line(
     fail(DrtkError, "pairs do not fill one batch", "--folds", "2", "--batch-size", "24", task="gar-answer")
     fail(DrtkError, r"no pairs to evaluate with at this `dev_share`", "--dev-share", "0", task="gar-answer")
     edit_rows(asked.corpus, lambda rows: [row.update(text="") for row in rows])
-    fail(DrtkError, r"passages.jsonl: none of the 72 passages looked up there has a text: is it the right file\?")
+    fail(
+        DrtkError, r"passages.jsonl: none of the 72 passages that were read has a text; check that it is the right file"
+    )

@@ -157,16 +157,18 @@ def test_passages_without_a_text_are_told_and_refused_where_none_has_one(
     write_text(here / "a.run", "".join(f"q{n} Q0 d{at} {at} {9 - at} t\n" for n in range(40) for at in (1, 2)))
     write_text(here / "bare.jsonl", rows(*({"_id": f"d{at}", "title": "Paris", "text": " "} for at in (1, 2))))
     call = ["a.run", "--answers", "q.jsonl", "--corpus", "bare.jsonl", "--measures", "Answer@5"]
-    with pytest.raises(DrtkError, match=r"^bare.jsonl: none of the 80 passages looked up there has a text: is it the"):
+    with pytest.raises(
+        DrtkError, match=r"^bare.jsonl: none of the 80 passages that were read has a text; check that it is the"
+    ):
         values(capfd, *call, "--num-workers", "2")  # 40 questions of 2 passages each
     assert values(capfd, *call, "--match-title")["Answer@5"] == 1  # titles are looked into
     assert "text" not in capfd.readouterr().err
-    with pytest.raises(DrtkError, match=r"^bare.jsonl: none of the 160 passages looked up there has a text"):
+    with pytest.raises(DrtkError, match=r"^bare.jsonl: none of the 160 passages that were read has a text"):
         run_command(capfd, "compare", "a.run", write_text(here / "b.run", (here / "a.run").read_text()), *call[1:])
     write_text(here / "some.jsonl", rows({"_id": "d1", "text": ""}, {"_id": "d2", "text": "It is Paris."}))
     assert values(capfd, *call[:3], "--corpus", "some.jsonl", "--measures", "Answer@1 Answer@5")["Answer@5"] == 1
     app(["eval", *call[:3], "--corpus", "some.jsonl", "-q"], standalone_mode=False)
-    assert capfd.readouterr().err == "drtk: some.jsonl: 40 of the 80 passages looked up there have no text\n"
+    assert capfd.readouterr().err == "drtk: some.jsonl: 40 of the 80 passages that were read have no text\n"
 
 
 def test_titles_and_patterns_match_only_on_request(here: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from drtk.cli.main import app
 from drtk.errors import DrtkError, MismatchError, UsageError
-from drtk.evaluation.collections import BeirDataset, average_sets
+from drtk.evaluation.collections import BeirDataset, average_groups
 from drtk.evaluation.measures import parse_measures
 from tests.run_commands import run_command, write_text
 
@@ -35,7 +35,7 @@ def test_published_averages_follow_from_the_published_values() -> None:
     for system, (text, average) in PUBLISHED.items():
         values = {f"set{number}": {"nDCG@10": int(value) / 1000} for number, value in enumerate(text.split())}
         collections = [BeirDataset(name, Path()) for name in values]
-        made = average_sets(system, collections, values, parse_measures("nDCG@10"))
+        made = average_groups(system, collections, values, parse_measures("nDCG@10"))
         assert made.overall["nDCG@10"] == pytest.approx(average, abs=2e-4)
 
 
@@ -72,7 +72,7 @@ def test_a_set_is_averaged_first_and_counts_once(beir: Path, capfd: pytest.Captu
         ["runs", "scifact", "0.5000"],
         ["runs", "average", "0.6667"],
     ]
-    assert "averages are over 3 sets (4 collections)" in said
+    assert "averages are over 3 collections (4 before groups are averaged)" in said
     printed = run_command(capfd, "eval", "-q", "runs", "--qrels", "beir", "--measures", "RR@10", "--format", "jsonl")
     lines = [json.loads(line) for line in printed.splitlines()]
     assert lines[0] == {"run": "runs", "collection": "arguana", "RR@10": 1.0}
@@ -114,16 +114,16 @@ def test_averages_over_different_collections_are_not_compared(beir: Path, capfd:
         evaluated(capfd, "a=runs", "b=other")
     rows, said = evaluated(capfd, "a=runs", "b=other", "--measures", "RR@10", "--retrieved-only")
     assert rows[1:] == [["RR@10", "arguana", "1.0000*", "1.0000*"], ["RR@10", "average", "1.0000*", "1.0000*"]]
-    assert "left out, for want of a run: cqadupstack/android, cqadupstack/unix, scifact" in said
-    assert "1 of its files are runs of no collection here, for example nfcorpus.run" in said
+    assert "left out because a run is missing: cqadupstack/android, cqadupstack/unix, scifact" in said
+    assert "1 files belong to no collection, for example nfcorpus.run" in said
 
 
 def test_a_collection_with_another_split_is_taken_with_it(beir: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (beir / "beir" / "scifact" / "qrels" / "test.tsv").rename(beir / "beir" / "scifact" / "qrels" / "dev.tsv")
     _, said = evaluated(capfd, "runs")
-    assert "has no split 'test'; taking its only one, 'dev'" in said
+    assert "has no split 'test'; using its only split, 'dev'" in said
     write_text(beir / "beir" / "scifact" / "qrels" / "train.tsv", QRELS)
-    with pytest.raises(DrtkError, match="`split` chooses from dev, train"):
+    with pytest.raises(DrtkError, match="set `split` to one of dev, train"):
         evaluated(capfd, "runs")
 
 
@@ -135,14 +135,14 @@ def test_one_collections_own_folder_stands_for_its_judgements(beir: Path, capfd:
 
 def test_wrong_usage_is_rejected(beir: Path, capfd: pytest.CaptureFixture[str]) -> None:
     for arguments, problem in (
-        (["runs", "--per-query"], "`per_query` is for one collection"),
-        (["runs", "--format", "trec"], "`format` trec is for one collection"),
+        (["runs", "--per-query"], "`per_query` needs a single collection"),
+        (["runs", "--format", "trec"], "`format` trec needs a single collection"),
         (["runs", "--measures", "num_ret"], "num_ret cannot be averaged"),
-        (["runs/scifact.run"], "a system is a folder of runs"),
-        (["-"], "a system is a folder of runs"),
+        (["runs/scifact.run"], "a system is a folder of NAME.run"),
+        (["-"], "a system is a folder of NAME.run"),
         (["runs", "--corpus", "c.jsonl"], "--corpus is for one collection"),
     ):
         with pytest.raises(UsageError, match=problem):
             evaluated(capfd, *arguments)
-    with pytest.raises(DrtkError, match=r"runs: is a folder that holds no collection: expected NAME/qrels/test\.tsv"):
+    with pytest.raises(DrtkError, match=r"runs: contains no collection; expected NAME/qrels/test\.tsv"):
         run_command(capfd, "eval", "runs", "--qrels", "runs")

@@ -111,7 +111,7 @@ def test_documents_are_scored_by_their_best_passage(world: Path, capfd: pytest.C
 
 
 def test_runs_need_names_of_their_own(world: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(UsageError, match="two runs are called 'x'"):
+    with pytest.raises(UsageError, match="two runs are named 'x'"):
         run_command(capfd, "eval", "x=a.run", "x=b.run", "--qrels", "test.tsv")
 
 

@@ -60,7 +60,7 @@ def test_a_number_of_the_log_by_step(here: Path, capfd: pytest.CaptureFixture[st
     assert found == {"field": "loss", "curves": {"one": {"steps": [10, 20, 30], "values": [2.0, 1.0, 0.5]}}}
     found = numbers(capfd, "training", "one=log.jsonl", "--field", "nDCG@10")
     assert found["curves"]["one"] == {"steps": [20], "values": [0.3]}
-    with pytest.raises(DrtkError, match=r"log\.jsonl: holds no accuracy; there are loss, nDCG@10"):
+    with pytest.raises(DrtkError, match=r"log\.jsonl: no field accuracy; there are loss, nDCG@10"):
         numbers(capfd, "training", "log.jsonl", "--field", "accuracy")
 
 
@@ -98,7 +98,7 @@ def test_logs_of_pre_training_are_drawn_term_by_term_with_what_was_measured(
         ("probe", ["warm"]),
         ("passage_stop_words", ["simlm"]),
     ]
-    with pytest.raises(DrtkError, match="no log holds gain_mlm; there are held_out_mlm, "):
+    with pytest.raises(DrtkError, match="no log has the field gain_mlm; there are held_out_mlm, "):
         numbers(capfd, "training", "simlm.jsonl", "--field", "loss", "--field", "gain_mlm")
     write_text(pretrained / "loss.jsonl", '{"step": 1, "loss": 4.0}\n')  # beside it, the loss gets a panel
     panels = numbers(capfd, "training", "warm.jsonl", "loss.jsonl")["panels"]
@@ -314,12 +314,12 @@ def test_wrong_usage_and_files_are_rejected(here: Path, capfd: pytest.CaptureFix
         (["training", "log.jsonl", *judged], UsageError, "`qrels` has no effect on drtk plot training"),
         (["recall", "a.run", *judged, "--field", "x"], UsageError, "`field` has no effect on drtk plot recall"),
         (["cosine", "nowhere"], UsageError, "a model needs sentences: `pairs`"),
-        (["cosine", "pairs.jsonl", "--pairs", "x"], UsageError, "have their cosines already"),
+        (["cosine", "pairs.jsonl", "--pairs", "x"], UsageError, "has no effect on a file of pairs with cosines"),
         (["scores", "a.run", "pairs.jsonl"], UsageError, "cannot be in one plot"),
-        (["training", "bad.jsonl"], RecordError, r"bad\.jsonl:2: expected a whole 'step' and a number as 'loss'"),
+        (["training", "bad.jsonl"], RecordError, r"bad\.jsonl:2: expected an integer 'step' and a number as 'loss'"),
         (["cosine", "cut.jsonl"], RecordError, r"cut\.jsonl:2: expected a number as 'cosine'"),
-        (["scores", "x.run", *judged], DrtkError, "x: there is no score of anything relevant"),
-        (["recall", "empty.run", *judged], DrtkError, "nothing to draw: the runs are empty"),
+        (["scores", "x.run", *judged], DrtkError, "x: no relevant document has a score"),
+        (["recall", "empty.run", *judged], DrtkError, "there is nothing to draw"),
     ]
     for arguments, fault, problem in faults:
         with pytest.raises(fault, match=problem):

@@ -44,35 +44,36 @@ def test_ranking_is_nDCG_of_the_inner_products(tmp_path: Path) -> None:
 def test_accuracy_is_among_the_positives_of_a_batch(tmp_path: Path) -> None:
     # q1 "a" wants ab, q2 "b" wants b. ab . a = 1 > b . a = 0: right; b . b = 1 = ab . b: a tie is no win
     probe = RankingProbe(collection(tmp_path / "c"), split="dev", tracker=InputTracker())
-    assert probe.figures(encode, batch=2) == {"nDCG@10": pytest.approx((0.6309298 + 1) / 2), "accuracy": 0.5}
-    assert probe.figures(lambda items, role: np.ones((len(items), 4)), batch=2)["accuracy"] == 0.0  # all alike
-    assert probe.figures(lambda items, role: np.full((len(items), 4), np.nan), batch=2)["accuracy"] == 0.0
+    assert probe.compute(encode, batch=2) == {"nDCG@10": pytest.approx((0.6309298 + 1) / 2), "accuracy": 0.5}
+    assert probe.compute(lambda items, role: np.ones((len(items), 4)), batch=2)["accuracy"] == 0.0  # all alike
+    assert probe.compute(lambda items, role: np.full((len(items), 4), np.nan), batch=2)["accuracy"] == 0.0
     write_text(
         tmp_path / "c" / "qrels" / "dev.tsv", "query-id\tcorpus-id\tscore\nq1\tb\t1\nq1\taa\t0\nq2\taa\t2\nq2\tb\t1\n"
     )
     wrong = RankingProbe(tmp_path / "c", split="dev", tracker=InputTracker())
     # q1 wants b: aa . a = 2 > b . a = 0; q2's best grade is aa: b . b = 1 > aa . b = 0. Alone, each is first
-    assert wrong.figures(encode, batch=2)["accuracy"] == 0.0
-    assert wrong.figures(encode, batch=1)["accuracy"] == 1.0
+    assert wrong.compute(encode, batch=2)["accuracy"] == 0.0
+    assert wrong.compute(encode, batch=1)["accuracy"] == 1.0
 
 
 def test_a_pool_holds_what_is_relevant_and_others_by_lot(tmp_path: Path) -> None:
     folder = collection(tmp_path / "c")
     lots = {"q1": 0.9, "q2": 0.1, "aa": 0.5, "b": 0.9, "ab": 0.1, "c": 0.2}
-    probe = RankingProbe(folder, split="dev", tracker=InputTracker(), queries=1, pool=2, lot=lots.__getitem__)
-    assert [query.id for query in probe._queries] == ["q2"]
+    probe = RankingProbe(folder, split="dev", tracker=InputTracker(), queries=1, pool=2, sample_key=lots.__getitem__)
+    assert [query.id for query in probe.queries] == ["q2"]
     assert [passage.id for passage in probe._passages] == [
         "b",
         "ab",
     ]  # relevant; and the smallest lot, in the file's order
     assert probe(encode) == 1.0
+
+    def sample_key(id: str) -> int:
+        return int(id) * 37 % 100
+
     texts = [Passage(str(number), "") for number in range(100)]
-    found = sample_passages(texts, {"7", "93"}, count=10, lot=lambda each: (int(each) * 37) % 100)
-    by_lot = sorted(
-        (id for id in map(str, range(100)) if id not in ("7", "93")), key=lambda each: (int(each) * 37) % 100
-    )
-    assert {passage.id for passage in found} == {"7", "93", *by_lot[:8]}
-    assert [int(passage.id) for passage in found] == sorted(int(passage.id) for passage in found)
+    sample = sample_passages(texts, {"7", "93"}, count=10, sample_key=sample_key)
+    others = sorted((id for id in map(str, range(100)) if id not in ("7", "93")), key=sample_key)
+    assert [passage.id for passage in sample] == sorted(["7", "93", *others[:8]], key=int)
 
 
 def test_as_many_queries_of_a_run_are_measured_as_are_asked_for(tmp_path: Path) -> None:

@@ -23,14 +23,14 @@ def test_one_correlation_over_all_subsets_is_not_the_mean_of_theirs() -> None:
 
 def test_an_undefined_correlation_is_rejected() -> None:
     for predicted, rated in (([0.5], [1.0]), ([0.5, 0.5], [1, 2]), ([0.1, 0.2], [3, 3])):
-        with pytest.raises(DrtkError, match="a correlation needs"):
+        with pytest.raises(DrtkError, match=r"a correlation needs|the correlation is undefined"):
             spearman(predicted, rated)
 
 
 def test_alignment_is_the_mean_squared_distance_of_pairs() -> None:
     # (1, 0) and (.8, .6): .2^2 + .6^2 = .4; lengths do not matter
     assert alignment(THREE[:1], 3 * THREE[1:2]) == pytest.approx(0.4, abs=2e-6)
-    with pytest.raises(DrtkError, match="positive pairs"):
+    with pytest.raises(DrtkError, match="a positive pair"):
         alignment(THREE[:0], THREE[:0])
 
 
@@ -77,7 +77,7 @@ def test_folds_hold_every_example_once_and_classes_evenly() -> None:
     assert [len(test) for test in tests] == [8] * 5
     for train, test in transfer.split_folds(classes, 5, seed=1):
         assert set(train) & set(test) == set()
-    with pytest.raises(DrtkError, match="one has 3"):
+    with pytest.raises(DrtkError, match="got 3"):
         list(transfer.split_folds(np.array([0] * 9 + [1] * 3), 5, seed=1))
 
 

@@ -213,11 +213,11 @@ def test_files_and_tasks_that_cannot_be_used_are_named(here: Path, capfd: pytest
     tables: list[tuple[str, type[DrtkError], str]] = [
         (head + "a\tb\thigh\n", RecordError, r"test\.tsv:2: score 'high' is not a number"),
         (head + "a\tb\tnan\n", RecordError, r"test\.tsv:2: score 'nan' is not a number"),
-        (head + "a\tb\n", RecordError, r"test\.tsv:2: expected 3 columns, found 2"),
+        (head + "a\tb\n", RecordError, r"test\.tsv:2: expected 3 columns, got 2"),
         (head + "a\tb\0\t1\n", RecordError, r"test\.tsv:2: contains a NUL byte"),
         ("sentence1\tsentence2\na\tb\n", RecordError, r"test\.tsv:1: the header lacks 'score'"),
-        (head + "a\tb\t\n", DrtkError, "holds no rated pair"),
-        (head + "a\tb\t1\n", DrtkError, "a correlation needs two pairs; there are 1"),
+        (head + "a\tb\t\n", DrtkError, "no rated pair found"),
+        (head + "a\tb\t1\n", DrtkError, "a correlation needs two pairs, got 1"),
         (head + "a\tb\t1\nb\tc\t1\n", DrtkError, "all ratings are the same"),
         (head + "a\tb\t1\na\tz\t2\n", DrtkError, "has no vector for the sentence 'z'"),
     ]
@@ -231,7 +231,7 @@ def test_files_and_tasks_that_cannot_be_used_are_named(here: Path, capfd: pytest
         (["--tasks", "mr"], "has no folder for MR"),
         (["--tasks", "STS99"], "'STS99' is not a task; choose from STS12"),
         (["--split", "dev"], r"dev\.tsv: No such file; there are test"),
-        (["--data", "data/STS-B"], "holds no task"),
+        (["--data", "data/STS-B"], "contains no task"),
         (["--data", "nowhere"], "nowhere: No such file"),
     ):
         with pytest.raises(DrtkError, match=problem):
@@ -239,7 +239,7 @@ def test_files_and_tasks_that_cannot_be_used_are_named(here: Path, capfd: pytest
     for vectors, problem in (
         (
             '{"text": "a", "vector": [1, 0]}\n{"text": "b", "vector": [1]}\n',
-            r"v\.jsonl:2: a vector of 1 numbers; those before have 2",
+            r"v\.jsonl:2: expected a vector of 2 numbers, got 1",
         ),
         ('{"text": "a"}\n', r"v\.jsonl:1: 'vector' is missing"),
     ):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from drtk.errors import UsageError
-from drtk.evaluation.tuning import RankingScorer, grid_search, parse_grid, weight_grid
+from drtk.evaluation.tuning import RankingScorer, grid_search, iter_weights, parse_grid
 from drtk.indexing.config import SearchSettings
 from tests.run_commands import run_command, write_text
 
@@ -54,8 +54,8 @@ def test_a_malformed_grid_is_rejected(text: str) -> None:
 
 
 def test_a_grid_of_weights_holds_all_that_sum_to_one() -> None:
-    assert list(weight_grid(2, 0.5)) == [(0.0, 1.0), (0.5, 0.5), (1.0, 0.0)]
-    assert len(list(weight_grid(3, 0.1))) == 66  # 12 choose 2
+    assert list(iter_weights(2, 0.5)) == [(0.0, 1.0), (0.5, 0.5), (1.0, 0.0)]
+    assert len(list(iter_weights(3, 0.1))) == 66  # 12 choose 2
 
 
 def test_bm25_of_four_documents(

@@ -38,7 +38,7 @@ def counts_of(output: Path) -> dict[str, Any]:
     return json.loads(Path(f"{output}.meta.json").read_text())["counts"]
 
 
-EVERYTHING = Policy(keep=1000)
+EVERYTHING = Policy(negatives=1000)
 
 
 def mine(
@@ -296,7 +296,7 @@ def test_the_activation_says_what_scores_can_be(tmp_path: Path) -> None:
 
 
 REJECTED = {  # options added to a call with a run and judgements, and the error
-    "--min-negatives 5": "`floor` adds random passages; `corpus` is required",
+    "--min-negatives 5": "`min_negatives` adds random passages; `corpus` is required",
     "--max-overlap 0.9": "`max_overlap` compares texts; `corpus` is required",
     "--max-cosine 0.9": "`max_cosine` compares vectors; `vectors`",
     "--scorer x": "`scorer` reads texts; `queries` and `corpus` are required",
@@ -440,7 +440,7 @@ def test_a_corpus_without_texts_is_reported(nq: Path, capfd: pytest.CaptureFixtu
     write_text(nq / "corpus.jsonl", "".join(json.dumps(row | {"text": " "}) + "\n" for row in rows))
     # of q1, q2 and q3, as q4 has no answers to look for; d0 is no candidate of q1 if it is judged
     for more, number in (([], 18), (["--qrels", "gold.tsv"], 17)):
-        with pytest.raises(DrtkError, match=rf"corpus.jsonl: none of the {number} passages looked up there has a text"):
+        with pytest.raises(DrtkError, match=rf"corpus.jsonl: none of the {number} passages that were read has a text"):
             run_command(capfd, *NQ_CALL, *more)
 
 

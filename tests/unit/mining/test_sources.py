@@ -79,9 +79,9 @@ REJECTED = [
     ("examples.jsonl --margin 1", "`margin` compares retrieval scores, which examples lack"),
     ("examples.jsonl --from-rank 2", "`from_rank` needs ranks; the negatives of query 'q1' are shuffled"),
     ("examples.jsonl exact.run --margin examples=1", "`margin`: there is no source 'examples' among exact"),
-    ("queries.jsonl", "queries.jsonl: seems to hold queries or passages; expected a TREC run .*`queries`"),
-    ("corpus.jsonl", "corpus.jsonl: seems to hold passages; .*passages: `corpus`"),
-    ("qrels.tsv", "qrels.tsv: seems to hold judgements, or .*judgements: `qrels`"),
+    ("queries.jsonl", "queries.jsonl: looks like queries or passages; expected a TREC run .*`queries`"),
+    ("corpus.jsonl", "corpus.jsonl: looks like passages; .*passages: `corpus`"),
+    ("qrels.tsv", "qrels.tsv: looks like judgements, or .*judgements: `qrels`"),
     ("texts.jsonl", "texts.jsonl: contains texts, not ids"),
     ("nan.run", r"nan\.run:2: score 'nan' is not finite"),
 ]

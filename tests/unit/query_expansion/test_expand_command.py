@@ -446,7 +446,7 @@ def test_candidates_that_are_missing_are_told_with_their_kind_and_the_corpus(
     without_texts(asked, text=" ")
     capfd.readouterr()
     app([*call, "-o", "titles.jsonl"], standalone_mode=False)  # 24 questions with 3 hits each
-    told = "passages.jsonl: none of the 72 passages looked up there has a text: is it the right file?"
+    told = "passages.jsonl: none of the 72 passages that were read has a text; check that it is the right file"
     left = "24 of 24 questions are left without a candidate of kind 'sentence'"
     assert capfd.readouterr().err == f"drtk: {told}\ndrtk: {left}\n"
     with pytest.raises(DrtkError) as fault:
@@ -456,5 +456,5 @@ def test_candidates_that_are_missing_are_told_with_their_kind_and_the_corpus(
     app([*call, "--kind", "title", "-o", "t.jsonl"], standalone_mode=False)
     assert capfd.readouterr().err == ""  # which needs no texts
     without_texts(asked, title="")
-    with pytest.raises(DrtkError, match="none of the 72 passages looked up there has a text"):
+    with pytest.raises(DrtkError, match="none of the 72 passages that were read has a text"):
         app([*call, "-o", "all.jsonl"], standalone_mode=False)

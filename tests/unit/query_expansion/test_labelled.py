@@ -181,7 +181,7 @@ def test_joined_labels_keep_the_depth_of_each_kind(
     ("change", "message"),
     [
         ({"rank": None}, "in:9: 'q0#title#00' has no rank; drtk rerank-queries label adds it"),
-        ({"rank": 0}, "in:9: 'rank' must be a whole number from 1"),
+        ({"rank": 0}, "in:9: 'rank' must be an integer of at least 1"),
         ({"query_id": "q99"}, "in:9: the queries have no 'q99'"),
         ({"top1": None}, "in:9: 'q0#title#00' has no 'top1', which rd scorers read"),
         ({"query_id": "q5"}, "candidates of 'q[05]' for '.*' occur earlier, too"),

@@ -276,9 +276,9 @@ def test_passages_without_a_text_are_told_and_nothing_is_made_of_such_alone(
     rows = [row | {"text": "" if row["_id"] == "d2" else row["text"]} for row in passages]
     write_text(here / "other.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
     app(["read", "run", *files, *SHORT, "-o", "p"], standalone_mode=False)
-    assert "other.jsonl: 2 of the 3 passages looked up there have no text" in capfd.readouterr().err
+    assert "other.jsonl: 2 of the 3 passages that were read have no text" in capfd.readouterr().err
     write_text(here / "other.jsonl", "".join(json.dumps(row | {"text": "\t"}) + "\n" for row in passages))
-    with pytest.raises(DrtkError, match=r"other\.jsonl: none of the 3 passages looked up there has a text"):
+    with pytest.raises(DrtkError, match=r"other\.jsonl: none of the 3 passages that were read has a text"):
         app(["read", "run", *files, *SHORT, "-o", "made"], standalone_mode=False)
     assert not list(here.glob("made*"))
 

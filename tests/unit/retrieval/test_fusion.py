@@ -69,13 +69,13 @@ def test_what_follows_below_a_re_ranked_head_does_not_change_an_ensemble(options
     for length in (0, 1, 7, 400):
         rest = [f"t{at}" for at in range(length)]
         runs = [append_unscored(one, rest), append_unscored(two, reversed(rest))]
-        found = fuse(runs, [1.0, 1.0], settings, method, scored=[3, 3])
+        found = fuse(runs, [1.0, 1.0], settings, method, scored_depths=[3, 3])
         assert found[:3] == alone
         assert [id for id, _ in found[3:]] == rest
         assert all(before > after for (_, before), (_, after) in itertools.pairwise(found))
     assert fuse(runs, [1.0, 1.0], settings, method)[0][0] == "a"  # what is to be avoided
     # scored to rank 1 and 3: b and c count as if the first run lacked them, with the least of what it has scored, a's own
-    assert [id for id, _ in fuse([one, two], [1.0, 1.0], settings, method, scored=[1, None])] == ["b", "c", "a"]
+    assert [id for id, _ in fuse([one, two], [1.0, 1.0], settings, method, scored_depths=[1, None])] == ["b", "c", "a"]
 
 
 def test_round_robin_visits_the_lists_in_their_order() -> None:
@@ -182,6 +182,6 @@ def test_wrong_usage_is_rejected(runs: Path, capfd: pytest.CaptureFixture[str], 
 def test_runs_without_a_query_are_reported(runs: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (runs / "empty.run").write_text("")
     app(["fuse", "empty.run", "empty.run", "-q"], standalone_mode=False)
-    assert capfd.readouterr() == ("", "drtk: fuse: no query came in, so nothing is fused\n")
+    assert capfd.readouterr() == ("", "drtk: fuse: there are no queries to fuse\n")
     app(["fuse", "empty.run", "bm25.run", "-q"], standalone_mode=False)
     assert capfd.readouterr().err == ""
