@@ -61,7 +61,7 @@ def check_training_inputs(
     check_device(device)
     for file in local_files:
         if file is not None and is_of_hub(file):
-            raise UsageError(f"{file}: is read repeatedly, so it must be a local file; write one with `drtk convert`")
+            raise UsageError(f"{file}: is read repeatedly, so it must be a file; write one with `drtk convert`")
     for file in (*files, *local_files):
         if file is not None and file != STANDARD and not is_of_hub(file):
             os.stat(file)
