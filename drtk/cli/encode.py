@@ -37,7 +37,7 @@ def encode(
     Reads a corpus (or, with --role query, queries) and makes a folder of embeddings: 00000.npy, 00000.ids, … meta.json.
     """
     from drtk.retrieval.encode import encode_corpus
-    from drtk.runtime.sharding import parse_part
+    from drtk.runtime.sharding import parse_shard
 
-    part = parse_part(shard)
+    part = parse_shard(shard)
     encode_corpus(source, model, settings, job, role=role, part=part, device=device, running=running)
