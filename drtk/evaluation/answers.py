@@ -91,7 +91,7 @@ def evaluate_predictions(
         where = "among the predictions"
         log_missing(run.name, len(known), len(answers), retrieved_only=only, judged_by="answers", where=where)
         results.append(_score_predictions(run.name, known, answers, names, only))
-    return format_results(results, [Measure(name, "own", name) for name in names], settings)
+    return format_results(results, [Measure(name, "builtin", name) for name in names], settings)
 
 
 def read_best_predictions(source: str, tracker: InputTracker) -> dict[str, str]:

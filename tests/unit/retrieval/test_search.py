@@ -173,9 +173,9 @@ def test_an_index_is_made_of_passages_of_one_encoder_and_of_no_part_twice(tmp_pa
     again = write_embeddings(tmp_path / "again", [[1.0]], ["b"], part=(1, 2))
     other = write_embeddings(tmp_path / "other", [[1.0]], ["c"], encoder=ENCODER | {"digest": "2" * 32})
     queries = write_embeddings(tmp_path / "q", [[1.0]], role="query")
-    with pytest.raises(MismatchError, match="is part 1 of 2, as"):
+    with pytest.raises(MismatchError, match="is part 1 of 2, like"):
         open_embeddings([one, again])
-    with pytest.raises(MismatchError, match="another encoder"):
+    with pytest.raises(MismatchError, match="another model"):
         open_embeddings([one, other])
     with pytest.raises(MismatchError, match="vectors of queries"):
         open_embeddings([queries])
