@@ -96,8 +96,8 @@ def test_a_text_that_is_nowhere_is_asked_for(split: Path) -> None:
     [
         ([], "`as` is required"),
         (["--as", "passages", "--to", "trec"], "unknown format of passages 'trec'; choose from beir"),
-        (["--as", "passages", "--corpus", "x"], "--corpus goes with --as examples"),
-        (["--as", "queries", "--corpus-out", "x"], "--corpus-out goes with --as examples"),
+        (["--as", "passages", "--corpus", "x"], "--corpus needs --as examples"),
+        (["--as", "queries", "--corpus-out", "x"], "--corpus-out needs --as examples"),
         (["--as", "examples", "--corpus-out", "x", "--queries-out", "x"], "use different names"),
     ],
 )

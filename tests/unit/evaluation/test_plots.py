@@ -280,7 +280,7 @@ def test_pictures_are_written_and_do_not_change_from_one_run_to_the_next(
     run_command(capfd, *call, "-o", "again.svg")
     assert (here / "cosine.svg").read_bytes() == (here / "again.svg").read_bytes()
     run_command(capfd, *call, "-o", "x.png", "--heading", "Mine & yours")
-    run_command(capfd, *call, "-o", "x.pdf", "--width", "5", "--height", "4")
+    run_command(capfd, *call, "-o", "x.pdf", "--set", "width=5", "--set", "height=4")
     png = (here / "x.png").read_bytes()
     assert png[:8] == b"\x89PNG\r\n\x1a\n"
     assert int.from_bytes(png[16:20], "big") >= 600  # pixels across

@@ -51,7 +51,7 @@ def all_ranks(lists: LabelledCandidates) -> list[list[int]]:
 
 def relabelled(place: Path, output: Path, depth: int, max_rank: int) -> Path:
     call = ["rerank-queries", "label", place / "expansions.jsonl", "--queries", place / "queries.jsonl"]
-    call += ["--index", place / "bm25s", "--depth", depth, "--max-rank", max_rank, "-o", output, "-q"]
+    call += ["--index", place / "bm25s", "--depth", depth, "--set", f"max_rank={max_rank}", "-o", output, "-q"]
     app([str(each) for each in call], standalone_mode=False)
     return output
 
