@@ -70,7 +70,7 @@ def main() -> None:
         "benchmark": "encode",
         "model": chosen.model,
         "texts": len(texts),
-        "tokens": int(exact.tokens(texts).lengths.sum()),
+        "tokens": int(exact.tokenize(texts).lengths.sum()),
         "device": torch.cuda.get_device_name() if on_gpu else f"cpu, {torch.get_num_threads()} threads",
         "systems": {
             name: {

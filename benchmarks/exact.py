@@ -28,7 +28,7 @@ import torch
 
 from drtk.indexing.base import RankedIds
 from drtk.indexing.config import DenseSearchSettings
-from drtk.indexing.exact import EMPTY, ExactIndex, extract_ranks, extract_scores, keep_best
+from drtk.indexing.exact import EMPTY, ExactIndex, extract_ranks, extract_scores, merge_top_k
 from drtk.indexing.vectors import VECTORS
 
 BLOCK = DenseSearchSettings().block
@@ -70,7 +70,7 @@ def parts(passages: np.ndarray, queries: np.ndarray, k: int, rounds: int) -> dic
     def candidates() -> torch.Tensor:
         keys = torch.full((len(asked), k), EMPTY, dtype=torch.int64)
         for at, scores in enumerate(scored):
-            keys = keep_best(keys, scores, ranks[at * BLOCK : at * BLOCK + scores.shape[1]])
+            keys = merge_top_k(keys, scores, ranks[at * BLOCK : at * BLOCK + scores.shape[1]])
         return keys
 
     found = {
@@ -90,7 +90,7 @@ def parts(passages: np.ndarray, queries: np.ndarray, k: int, rounds: int) -> dic
         ids = index.ids
         found["lists of ids and scores"] = quickest(
             lambda: [
-                ids.ranking(ids.rows(ranks.numpy()), scores.numpy())
+                ids.make_ranking(ids.find_rows(ranks.numpy()), scores.numpy())
                 for ranks, scores in zip(extract_ranks(best), extract_scores(best), strict=True)
             ],
             rounds,

@@ -67,15 +67,15 @@ def timed(way: str, folder: Path, depth: int, threads: int) -> dict[str, Any]:
 
     set_verbosity(quiet=True, verbose=False)
     if way == "anserini":
-        from drtk.indexing.lucene.jvm import java
-        from drtk.indexing.lucene.search import java_list
+        from drtk.indexing.lucene.jvm import load_class
+        from drtk.indexing.lucene.search import make_java_list
 
         texts = queries(folder)
-        searcher = java("io.anserini.search.SimpleSearcher")(str(folder / "index" / "lucene"))
+        searcher = load_class("io.anserini.search.SimpleSearcher")(str(folder / "index" / "lucene"))
         searcher.set_bm25(0.9, 0.4)
         names = [f"q{number}" for number in range(len(texts))]
-        searcher.batch_search(java_list(texts[:WARM]), java_list(names[:WARM]), depth, threads)
-        given = java_list(texts), java_list(names)
+        searcher.batch_search(make_java_list(texts[:WARM]), make_java_list(names[:WARM]), depth, threads)
+        given = make_java_list(texts), make_java_list(names)
         start = time.perf_counter()
         found = searcher.batch_search(*given, depth, threads)
         seconds = time.perf_counter() - start

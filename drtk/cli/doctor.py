@@ -129,9 +129,9 @@ def _lucene() -> Iterator[Finding]:
 
 def _started() -> Finding:
     """Start a JVM, since an installed Java may fail to."""
-    from drtk.indexing.lucene.jvm import find_jvm_problem, java_variables
+    from drtk.indexing.lucene.jvm import find_java_variables, find_jvm_problem
 
-    variables = ", ".join(java_variables())
+    variables = ", ".join(find_java_variables())
     fault = find_jvm_problem()
     if fault is None:
         return Finding("java start", "ok", f"Java starts{f' with {variables}' if variables else ''}")
@@ -171,8 +171,8 @@ def _extras() -> Iterator[Finding]:
         ("rouge-score", "train-generator's choice of the best model"),
         ("peft", "LoRA in train-retriever"),
         ("liger-kernel", "a faster language-model loss on a GPU"),
-        ("tensorboard", "--report-to tensorboard"),
-        ("wandb", "--report-to wandb"),
+        ("tensorboard", "--set report_to=tensorboard"),
+        ("wandb", "--set report_to=wandb"),
         ("sentence-transformers", "only the tests compare with it"),
     ):
         yield _package(package, needed=False, use=use)

@@ -33,7 +33,7 @@ WINDOW_OF_LISTS = 512
 @record_filter("run", parts=True, writes=("vectors",))
 def rerank(
     model: Annotated[
-        str, typer.Option("--model", metavar="MODEL", help="Folder or hub name of a cross-encoder, or an HLATR folder.")
+        str, typer.Option("--model", metavar="MODEL", help="Cross-encoder or HLATR model, a folder or hub name.")
     ],
     source: Annotated[str, typer.Argument(metavar="RUN", help="TREC run; - is stdin.", show_default=False)] = "-",
     output: Output = "-",
@@ -45,9 +45,7 @@ def rerank(
     ] = None,
     vectors: Annotated[
         str | None,
-        typer.Option(
-            "--vectors", metavar="DIR", help="Write the vector of each scored pair to DIR; an HLATR model reads it."
-        ),
+        typer.Option("--vectors", metavar="DIR", help="Write the vector of each scored pair, for HLATR."),
     ] = None,
     skip_corpus_check: SkipCorpusCheck = False,
     device: Device = "auto",
@@ -56,9 +54,13 @@ def rerank(
     running: RunnerSettings,
     job: FilterJob,
 ) -> None:
-    """Rerank the first documents of each query by a model's scores.
+    """Rerank the top documents of each query with a cross-encoder or HLATR model.
 
-    Reads a TREC run and writes one: the scored documents, best first, then the others in their order.
+    Writes the scored documents, best first, then the others in their order.
+
+    Examples:
+    drtk rerank bm25.run --model crossencoder --corpus corpus.jsonl --queries queries.jsonl -o reranked.run
+    drtk rerank bm25.run --model crossencoder --depth 100 --corpus corpus.jsonl --queries queries.jsonl --vectors vectors
     """
     from drtk.data.checks import check_run, check_same_corpus, warn_if_swapped
     from drtk.models.model_folder import is_list_reranker, locate
@@ -202,7 +204,7 @@ class _VectorFolder:
             for each in scored:
                 if not self._is_whole:
                     self._pairs.write(each.ids, each.vectors, before=int(self._filter.counts.get("pairs", 0)))
-                yield each.done
+                yield each.result
         if not self._is_whole:
             self._filter.tracker.inputs.remove(self._entry)
             if self._filter.find_problem is None or self._filter.find_problem(1) is None:

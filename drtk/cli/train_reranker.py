@@ -9,6 +9,7 @@ import typer
 
 from drtk.cli.decorators import OF_TRAINING, folder_maker
 from drtk.cli.options import Device, Folder, Seed, SkipCorpusCheck, with_settings
+from drtk.config import EVALUATION
 from drtk.errors import UsageError
 from drtk.runtime.folder_job import FolderJob
 from drtk.training.config import RerankerConfig
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 @folder_maker("model", resume=True, may_differ=(*OF_TRAINING, "micro_batch_size"))
 def train_reranker(
     examples: Annotated[
-        str, typer.Argument(metavar="EXAMPLES", help="Training examples, or for hlatr a TREC run; - is stdin.")
+        str, typer.Argument(metavar="EXAMPLES", help="Training examples, or a TREC run (hlatr); - is stdin.")
     ],
     output: Folder,
     corpus: Annotated[
@@ -32,27 +33,39 @@ def train_reranker(
     ] = None,
     model: Annotated[
         str | None,
-        typer.Option("--model", metavar="MODEL", help="Encoder or cross-encoder to start from: a folder, or hub name."),
+        typer.Option("--model", metavar="MODEL", help="Model to start from, a folder or hub name."),
     ] = None,
     vectors: Annotated[
-        str | None, typer.Option("--vectors", metavar="DIR", help="hlatr: vectors of the run's pairs, by drtk rerank.")
+        str | None, typer.Option("--vectors", metavar="DIR", help="hlatr: pair vectors of the run, by drtk rerank.")
     ] = None,
     qrels: Annotated[
         str | None, typer.Option("--qrels", metavar="FILE", help="hlatr: judgments, BEIR TSV or TREC qrels.")
     ] = None,
     dev: Annotated[
         str | None,
-        typer.Option("--dev", metavar="DIR", help="Measure with this BEIR folder, and keep the best weights."),
+        typer.Option(
+            "--dev",
+            rich_help_panel=EVALUATION,
+            metavar="DIR",
+            help="Development data, a BEIR folder; keep the best weights.",
+        ),
     ] = None,
     dev_run: Annotated[
-        str | None, typer.Option("--dev-run", metavar="RUN", help="--dev: the run whose head is put into order.")
+        str | None,
+        typer.Option("--dev-run", rich_help_panel=EVALUATION, metavar="RUN", help="Run to rerank, for --dev."),
     ] = None,
     dev_split: Annotated[
-        str, typer.Option("--dev-split", metavar="NAME", help="--dev: its judgments, qrels/NAME.tsv.")
+        str,
+        typer.Option("--dev-split", rich_help_panel=EVALUATION, metavar="NAME", help="Split of --dev, qrels/NAME.tsv."),
     ] = "dev",
     dev_vectors: Annotated[
         str | None,
-        typer.Option("--dev-vectors", metavar="DIR", help="hlatr: vectors of the dev run, if not --vectors."),
+        typer.Option(
+            "--dev-vectors",
+            rich_help_panel=EVALUATION,
+            metavar="DIR",
+            help="hlatr: pair vectors of --dev-run. [default: --vectors]",
+        ),
     ] = None,
     skip_corpus_check: SkipCorpusCheck = False,
     seed: Seed = 42,
@@ -61,9 +74,13 @@ def train_reranker(
     settings: RerankerConfig,
     job: FolderJob,
 ) -> None:
-    """Train a re-ranker from queries, their passages and hard negatives.
+    """Train a re-ranker from queries, positives and hard negatives.
 
-    Makes a folder that rerank, score and sentence-transformers' CrossEncoder load; log.jsonl in it is the loss.
+    Makes a model folder that rerank, score and sentence-transformers' CrossEncoder load. Its log.jsonl has the loss.
+
+    Examples:
+    drtk train-reranker examples.jsonl --corpus corpus.jsonl --queries queries.jsonl --model bert-base-uncased -o reranker
+    drtk train-reranker train.run --preset hlatr --vectors vectors --qrels train.tsv -o hlatr
     """
     hlatr = settings.kind == "hlatr"
     texts = {"corpus": corpus, "queries": queries, "model": model}

@@ -8,6 +8,7 @@ import typer
 
 from drtk.cli.decorators import OF_TRAINING, folder_maker
 from drtk.cli.options import Corpus, Device, Folder, Queries, Seed, SkipCorpusCheck, with_settings
+from drtk.config import EVALUATION
 from drtk.runtime.folder_job import FolderJob
 from drtk.training.config import RetrieverConfig
 
@@ -26,13 +27,16 @@ def train_retriever(
     corpus: Corpus,
     queries: Queries,
     model: Annotated[
-        str, typer.Option("--model", metavar="MODEL", help="Model to start from: a folder, or hub name[@revision].")
+        str, typer.Option("--model", metavar="MODEL", help="Model to start from, a folder or hub name[@revision].")
     ],
     output: Folder,
     dev: Annotated[
         str | None,
         typer.Option(
-            "--dev", metavar="DIR", help="Keep the weights with the best nDCG@10 on a BEIR folder with qrels/dev.tsv."
+            "--dev",
+            rich_help_panel=EVALUATION,
+            metavar="DIR",
+            help="Development data, a BEIR folder with qrels/dev.tsv; keep the best weights.",
         ),
     ] = None,
     skip_corpus_check: SkipCorpusCheck = False,
@@ -42,9 +46,13 @@ def train_retriever(
     settings: RetrieverConfig,
     job: FolderJob,
 ) -> None:
-    """Train a retriever from queries, their passages and hard negatives.
+    """Train a dense retriever from queries, positives and hard negatives.
 
-    Makes a model folder that encode, search, transformers and sentence-transformers load; log.jsonl in it is the loss.
+    Makes a model folder that encode, transformers and sentence-transformers load. Its log.jsonl has the loss.
+
+    Examples:
+    drtk train-retriever examples.jsonl --corpus corpus.jsonl --queries queries.jsonl --model bert-base-uncased -o retriever
+    drtk train-retriever scored.jsonl --loss kl --corpus corpus.jsonl --queries queries.jsonl --model simlm --dev dev -o distilled
     """
     from drtk.losses import RETRIEVER_LOSSES
 

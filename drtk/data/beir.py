@@ -1,4 +1,4 @@
-"""The files of a BEIR collection: corpus.jsonl, queries.jsonl, qrels/SPLIT.tsv, each perhaps compressed."""
+"""Find the files of a BEIR collection (corpus.jsonl, queries.jsonl, qrels/SPLIT.tsv), compressed or not."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PACKED = ("", *SUFFIXES)
 
 
 def find_file(folder: Path, name: str) -> Path | None:
-    """Return the path of a file with or without the suffix of a compression; None if there is none."""
+    """Return the path of a file, which may have the suffix .gz or .zst; None if there is none."""
     return next((path for path in (folder / f"{name}{suffix}" for suffix in PACKED) if path.is_file()), None)
 
 
@@ -25,41 +25,43 @@ def require_file(folder: Path, name: str) -> str:
 
 
 def list_splits(folder: Path) -> list[str]:
-    """Return the sorted names of the splits that have judgements."""
+    """Return the names of the splits that have judgements, sorted."""
     return sorted(
         {path.name.removesuffix(f".tsv{suffix}") for suffix in PACKED for path in folder.glob(f"qrels/*.tsv{suffix}")}
     )
 
 
 def find_qrels(folder: Path, split: str) -> Path:
-    """Return the path of the judgements of `split`, or of the only split of the collection, which is logged.
+    """Return the path of the judgements of `split`. If the collection has a single other split, log and use that one.
 
-    Raises DrtkError if there are several others.
+    Raises DrtkError if it has several others.
     """
     if path := find_file(folder / "qrels", f"{split}.tsv"):
         return path
     others = list_splits(folder)
     if len(others) == 1 and (only := find_file(folder / "qrels", f"{others[0]}.tsv")):
-        log(f"{folder}: has no split '{split}'; taking its only one, '{others[0]}'")
+        log(f"{folder}: has no split '{split}'; using its only split, '{others[0]}'")
         return only
-    wanted = folder / "qrels" / f"{split}.tsv"
-    raise DrtkError(f"{wanted}: No such file; `split` chooses from {', '.join(others) or 'nothing'}")
+    raise DrtkError(
+        f"{folder / 'qrels' / f'{split}.tsv'}: No such file; "
+        + (f"set `split` to one of {', '.join(others)}" if others else "the collection has no judgements")
+    )
 
 
 def choose_dev_split(folder: str | Path) -> str:
-    """Return the split for choosing an encoder: dev, or else train, which is logged.
+    """Return the split for choosing a checkpoint: dev, or else train.
 
-    Raises DrtkError if there is neither: test queries must not be used to choose.
+    Raises DrtkError if there is neither, since test queries must not be used for that.
     """
     if not Path(folder).is_dir():
         raise DrtkError(
-            f"{folder}: no such folder; a probe is a BEIR folder: corpus.jsonl, queries.jsonl, qrels/dev.tsv"
+            f"{folder}: no such folder; expected a BEIR folder with corpus.jsonl, queries.jsonl and qrels/dev.tsv"
         )
-    there = list_splits(Path(folder))
+    splits = list_splits(Path(folder))
     for split in ("dev", "train"):
-        if split in there:
+        if split in splits:
             if split != "dev":
-                log(f"{folder}: has no qrels/dev.tsv; choosing by qrels/{split}.tsv")
+                log(f"{folder}: has no qrels/dev.tsv; using qrels/{split}.tsv")
             return split
-    found = f", only {', '.join(there)}" if there else ""
-    raise DrtkError(f"{folder}: has no qrels/dev.tsv or qrels/train.tsv to choose an encoder by{found}")
+    others = f", only {', '.join(splits)}" if splits else ""
+    raise DrtkError(f"{folder}: has no qrels/dev.tsv or qrels/train.tsv to choose a checkpoint by{others}")

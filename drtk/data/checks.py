@@ -1,4 +1,4 @@
-"""Check inputs for plausible mistakes: unknown ids, swapped files, empty texts, another corpus."""
+"""Detect common mistakes in inputs: unknown ids, swapped files, missing texts, another corpus."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from drtk.runtime.progress import warn
 from drtk.runtime.streams import digest_file, is_stream, name_of, open_input
 
 Item = TypeVar("Item")
-WithErrors = tuple[Item | None, list[RecordError]]  # a record, if any is left of it, and the errors of its ids
+WithErrors = tuple[Item | None, list[RecordError]]  # a record, or None if it is invalid, and the errors of its ids
 
 
 class PassageLookup(Protocol):
-    """A collection of passages by id, such as `CorpusStore`."""
+    """Passages by id, such as `CorpusStore`."""
 
     def get_many(self, ids: Sequence[str]) -> list[Passage]: ...
 
@@ -33,11 +33,11 @@ class PassageLookup(Protocol):
 
 
 class JudgedHits:
-    """Detect a run that retrieved none of the judged documents, probably one of another collection.
+    """Detect a run without any judged document among its hits, probably because it is of another collection.
 
     Call `add` for each query. `found` counts the queries with a judged document among their hits.
     of: maps a passage id to its document id, if the judgements are of documents
-    by_source: the option for judgements of documents, as the hint names it
+    by_source: advice for judgements of documents, part of the message
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class JudgedHits:
         return False
 
     def describe_problem(self) -> str | None:
-        """Return the problem, with an example id of each side; None if there is none."""
+        """Return the error message, with an example from run and judgements; None if a judged document was retrieved."""
         if self.found or self._example is None:
             return None
         query, retrieved, judged = self._example
@@ -81,7 +81,7 @@ class JudgedHits:
         )
 
     def warn(self) -> None:
-        """Warn of the problem, if there is one."""
+        """Log a warning if no judged document was retrieved."""
         if (problem := self.describe_problem()) is not None:
             warn(problem)
 
@@ -95,36 +95,37 @@ def iter_known_hits(
     tracker: InputTracker,
     order: Order = "score",
 ) -> Iterator[WithErrors[QueryHits]]:
-    """Yield the hits of each query of a run without those of its `depth` best that the corpus lacks, with their errors.
+    """Yield the hits of each query of a run that the corpus has, and the errors of those that it lacks.
 
     queries: the known query ids
+    depth: number of best hits per query to look up
     """
     for hits in iter_grouped_hits(run, tracker=tracker):
         if hits.query_id not in queries:
             place = f"{name_of(run)}:{hits.lines[0]}"
             yield None, [RecordError(place, f"the queries have no '{hits.query_id}'")]
             continue
-        faults: list[RecordError] = []
-        while absent := set(corpus.find_missing(hits.to_ranked_ids(order)[:depth])):  # again: others move into the top
-            faults += [
+        errors: list[RecordError] = []
+        while absent := set(corpus.find_missing(hits.to_ranked_ids(order)[:depth])):  # repeat: other hits move up
+            errors += [
                 RecordError(f"{name_of(run)}:{line}", f"the corpus has no '{id}'")
                 for id, line in zip(hits.doc_ids, hits.lines, strict=True)
                 if id in absent
             ]
             hits.keep([at for at, id in enumerate(hits.doc_ids) if id not in absent])
-        yield (hits if hits.doc_ids else None), faults
+        yield (hits if hits.doc_ids else None), errors
 
 
-def skip_faulty(found: Iterator[WithErrors[Item]], source: str, tracker: InputTracker) -> Iterator[Item]:
-    """Yield the records; pass their errors to `tracker`. The first error it raises gets the number of further ones."""
-    for item, faults in found:
-        for at, fault in enumerate(faults):
+def skip_unknown_ids(records: Iterator[WithErrors[Item]], source: str, tracker: InputTracker) -> Iterator[Item]:
+    """Yield the valid records; errors go to `tracker`. The error that it raises says how many more ids are unknown."""
+    for item, errors in records:
+        for at, unknown in enumerate(errors):
             try:
-                tracker.skip_or_raise(fault)
+                tracker.skip_or_raise(unknown)
             except RecordError as error:
-                more = len(faults) - at - 1
+                more = len(errors) - at - 1
                 with suppress(RecordError):  # a later line that is not a record
-                    more += 0 if is_stream(source) else sum(len(others) for _, others in found)
+                    more += 0 if is_stream(source) else sum(len(others) for _, others in records)
                 problem = f"{error.problem} ({more:,} more ids are unknown)" if more else error.problem
                 raise RecordError(error.place, problem) from None
         if item is not None:
@@ -135,7 +136,7 @@ _OTHERS = (sniff.JUDGEMENTS, sniff.RANKED, sniff.CANDIDATES, sniff.PASSAGES)
 
 
 def _sniff_file(path: str) -> str | None:
-    """Return the kind of a file, as `sniff.kind_of` does; None for streams and tables."""
+    """Return the kind of a file (see `sniff.sniff_kind`); None for streams and tables."""
     if is_stream(path) or is_table(path):
         return None
     stream, _ = open_input(path)
@@ -147,32 +148,32 @@ def _sniff_file(path: str) -> str | None:
 
 
 def check_examples(source: str) -> None:
-    """Raise MismatchError for a file that seems to hold something other than training examples."""
+    """Raise MismatchError for a file whose first lines are not training examples."""
     if (kind := _sniff_file(source)) in (*_OTHERS, sniff.RUN, sniff.PREDICTIONS, sniff.EXPANSIONS):
         raise MismatchError(
-            f"{source}: seems to hold {kind}; expected training examples, which drtk mine-negatives makes"
+            f"{source}: looks like {kind}; expected training examples, which drtk mine-negatives writes"
         )
 
 
 def check_run(source: str) -> None:
-    """Raise MismatchError for a file that seems to hold something other than a run."""
+    """Raise MismatchError for a file whose first lines are not those of a run."""
     if (kind := _sniff_file(source)) in (*_OTHERS, sniff.EXAMPLES, sniff.QUERIES, sniff.EITHER):
-        raise MismatchError(f"{source}: seems to hold {kind}; expected a TREC run, which drtk search makes")
+        raise MismatchError(f"{source}: looks like {kind}; expected a TREC run, which drtk search writes")
 
 
 def warn_if_swapped(corpus: str, queries: str) -> None:
-    """Warn if the queries seem to be passages and the corpus does not."""
+    """Log a warning if `queries` looks like passages and `corpus` like queries."""
     if _sniff_file(queries) == sniff.PASSAGES and _sniff_file(corpus) in (sniff.QUERIES, sniff.EITHER):
-        warn(f"{queries} seems to hold passages, and {corpus} queries: were `queries` and `corpus` swapped?")
+        warn(f"{queries} looks like passages and {corpus} like queries; are `queries` and `corpus` swapped?")
 
 
-PASSAGES, TEXTLESS = "passages", "without a text"  # counts: passages that were looked up, and those without a text
+PASSAGES, WITHOUT_TEXT = "passages", "without a text"  # names of counts
 
 
 class EmptyTextCounter:
-    """Count records, and those whose text is empty.
+    """Count records and those with an empty text.
 
-    read: returns the text that is encoded for a record
+    read: returns the text of a record that is encoded
     """
 
     def __init__(self, read: Callable[[Any], str]) -> None:
@@ -180,37 +181,37 @@ class EmptyTextCounter:
         self._all = self._empty = 0
 
     def count(self, records: Iterable[Item]) -> Iterator[Item]:
-        """Yield the records and count them."""
+        """Yield the records unchanged, and count them."""
         for record in records:
             self._all += 1
             self._empty += not self._read(record).strip()
             yield record
 
     def warn(self, source: str, unit: str) -> None:
-        """Warn if there were empty texts."""
+        """Log a warning if any text was empty."""
         if self._empty:
             warn(f"{source}: {self._empty:,} of {self._all:,} {unit} have no text; their vectors are meaningless")
 
 
 def count_texts(passages: Iterable[Passage]) -> dict[str, int]:
-    """Return the counts of passages and of those without a text, without zeros."""
+    """Return the number of passages and of passages without a text; counts of 0 are omitted."""
     empty = [not passage.text.strip() for passage in passages]
-    return {name: number for name, number in ((PASSAGES, len(empty)), (TEXTLESS, sum(empty))) if number}
+    return {name: number for name, number in ((PASSAGES, len(empty)), (WITHOUT_TEXT, sum(empty))) if number}
 
 
 def describe_missing_texts(counts: Mapping[str, Any], corpus: str) -> str | None:
-    """Return the error if all passages of `counts` lack a text; None otherwise."""
-    if not counts.get(PASSAGES) or counts.get(TEXTLESS, 0) < counts[PASSAGES]:
+    """Return the error message if all counted passages lack a text; None otherwise."""
+    if not counts.get(PASSAGES) or counts.get(WITHOUT_TEXT, 0) < counts[PASSAGES]:
         return None
-    return f"{corpus}: none of the {counts[PASSAGES]:,} passages looked up there has a text: is it the right file?"
+    return f"{corpus}: none of the {counts[PASSAGES]:,} passages that were read has a text; check that it is the right file"
 
 
 def warn_of_missing_texts(counts: Mapping[str, Any], corpus: str) -> None:
-    """Warn if some or all passages of `counts` lack a text."""
+    """Log a warning if any of the counted passages lack a text."""
     if problem := describe_missing_texts(counts, corpus):
         warn(problem)
-    elif counts.get(TEXTLESS):
-        warn(f"{corpus}: {counts[TEXTLESS]:,} of the {counts[PASSAGES]:,} passages looked up there have no text")
+    elif counts.get(WITHOUT_TEXT):
+        warn(f"{corpus}: {counts[WITHOUT_TEXT]:,} of the {counts[PASSAGES]:,} passages that were read have no text")
 
 
 _MAKERS = ("encode", "index")  # commands whose `source` is a corpus, or was made from one
@@ -225,14 +226,14 @@ _COPIERS = {
 
 
 class CorpusOrigin(NamedTuple):
-    """The corpus from which an output was made: its path then, and its digest."""
+    """The corpus from which an output was made: its path at that time, and its digest."""
 
     path: str
     digest: str
 
 
 def find_origins(path: str) -> list[CorpusOrigin]:
-    """Return the corpora that a run, examples, an index or embeddings were made from, as far as manifests tell."""
+    """Return the corpora that a run, examples, an index or embeddings were made from, according to their manifests."""
     manifest = _read_manifest(path)
     # A model is not bound to the corpus it was trained with; vectors of queries have none.
     if manifest is None or manifest.get("kind") == "model" or manifest["settings"].get("role") == "query":
@@ -243,13 +244,16 @@ def find_origins(path: str) -> list[CorpusOrigin]:
         copied = []  # all ids were looked up in the corpus
     entries = {entry["path"]: entry for entry in manifest["inputs"]}
     origins = [
-        origin for each in copied if each in entries and is_unchanged(entries[each]) for origin in find_origins(each)
+        origin
+        for source in copied
+        if source in entries and is_unchanged(entries[source])
+        for origin in find_origins(source)
     ]
     return origins or _find_corpus(manifest)
 
 
 def _find_corpus(manifest: Mapping[str, Any]) -> list[CorpusOrigin]:
-    """Return the corpus among the settings of a manifest, or else the origin of its first input folder that has one."""
+    """Return the corpus that the settings of a manifest name, or else the origin of the first input folder that has one."""
     corpus = manifest["settings"].get("corpus")
     if not corpus and manifest.get("program") in _MAKERS:
         corpus = next(iter(_get_setting_paths(manifest, SOURCES)), None)
@@ -265,7 +269,7 @@ def _find_corpus(manifest: Mapping[str, Any]) -> list[CorpusOrigin]:
 
 
 def _get_setting_paths(manifest: Mapping[str, Any], settings: Sequence[str]) -> list[str]:
-    """Return the paths that settings name; of NAME=PATH the path."""
+    """Return the paths in these settings; a value is PATH or NAME=PATH."""
     values = [manifest["settings"].get(name) or [] for name in settings]
     paths = [path for value in values for path in (value if isinstance(value, list) else [value])]
     return [path.partition("=")[2] if is_named(path) else path for path in paths]
@@ -281,17 +285,20 @@ def _read_manifest(path: str) -> dict[str, Any] | None:
 
 
 def check_origin(path: str, corpus: CorpusOrigin) -> None:
-    """Raise MismatchError if `path` was made from another corpus."""
+    """Raise MismatchError if `path` was made from a corpus with another digest."""
     for origin in find_origins(path):
         if origin.digest != corpus.digest:
             raise MismatchError(
                 f"{path}: was made from another corpus ({origin.path}, digest {origin.digest[:8]}) than {corpus.path} "
-                f"(digest {corpus.digest[:8]}); if ids mean the same in both: `skip_corpus_check`"
+                f"(digest {corpus.digest[:8]}); if the ids of both are the same, set `skip_corpus_check`"
             )
 
 
 def check_same_corpus(path: str, corpus: str, *, another: bool) -> None:
-    """Raise MismatchError if `path` was made from another corpus than the file `corpus`, unless `another` is set."""
+    """Raise MismatchError if `path` was made from another corpus than the file `corpus`, unless `another` is set.
+
+    Streams and folders are not checked.
+    """
     if another or is_stream(path) or is_stream(corpus) or not Path(corpus).is_file() or not find_origins(path):
         return
     check_origin(path, CorpusOrigin(corpus, digest_file(corpus)))

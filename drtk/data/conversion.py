@@ -29,22 +29,22 @@ _OPENING, _CLOSING = "opening", "closing"
 
 
 def convert_records(sources: Sequence[str], settings: ConversionSettings, job: FilterJob) -> None:
-    """Write the records of the sources in another format, and if asked the texts they contain.
+    """Convert the records of the sources to another format; write the texts of examples to `corpus_out` and `queries_out`.
 
-    Raises UsageError for settings that do not fit, MismatchError for an id that `corpus` or `queries` lacks.
+    Raises UsageError for contradictory settings, MismatchError for an id that `corpus` or `queries` lacks.
     """
     check_effects(settings)
     if settings.kind is None:
-        raise UsageError(f"`as` is needed: one of {', '.join(FORMATS)}")
+        raise UsageError(f"`as` is required: one of {', '.join(FORMATS)}")
     kind = settings.kind
     name = FORMATS[kind].check(settings.to or next(iter(FORMATS[kind])))
     if job.side_files and kind != "passages":
-        raise UsageError("`with` adds fields to passages: `as` passages")
+        raise UsageError("`with` adds fields to passages and needs `as` passages")
     job.kind = "corpus" if kind == "passages" else kind
     source = sources[0]
     if len(sources) > 1 and (kind != "examples" or name in TABLES or settings.corpus_out or settings.queries_out):
         raise UsageError(
-            "several inputs are for `as` examples, and not for tables, `corpus_out` and `queries_out`, which read twice"
+            "several inputs need `as` examples, and cannot be combined with tables, `corpus_out` and `queries_out`"
         )
     sides = _create_text_jobs(settings, job)
     if sides or name in TABLES:
@@ -59,29 +59,31 @@ def convert_records(sources: Sequence[str], settings: ConversionSettings, job: F
     complete = None
     if kind == "examples":
         complete = _TextLookup(form.needs, settings, job.tracker)
-        job.window = WINDOW  # each may have a hundred texts
-    every = chain.from_iterable(iter_records(each, kind, job.tracker, job.side_files) for each in sources)
-    _write(every, form, job, complete)
-    if kind == "examples" and not form.needs and not sides and job.counts.get(_MINTED):
-        log("ids were made from texts, which are not in the output: `corpus_out` and `queries_out` write them")
+        job.window = WINDOW  # an example may have a hundred texts
+    stream = chain.from_iterable(iter_records(name, kind, job.tracker, job.side_files) for name in sources)
+    _write(stream, form, job, complete)
+    if kind == "examples" and not form.needs and not sides and job.counts.get(_GENERATED_IDS):
+        log(
+            "ids were generated from texts that are not in the output; `corpus_out` and `queries_out` write these texts"
+        )
 
 
 def iter_records(source: str, kind: str, tracker: InputTracker, side_files: Sequence[str] = ()) -> Iterator[Any]:
-    """Return the records of a source, read as `kind`; errors of records are passed to `tracker`."""
+    """Yield the records of a source as `kind` (passages, queries, …); errors of records go to `tracker`."""
     if kind == "passages":
         return read_passages(source, tracker=tracker, side_files=side_files)
     if kind == "queries":
         return read_queries(source, tracker=tracker)
-    found = {"qrels": formats.iter_judgements, "run": formats.iter_hits, "examples": formats.iter_examples}[kind]
+    read = {"qrels": formats.iter_judgements, "run": formats.iter_hits, "examples": formats.iter_examples}[kind]
     if kind == "examples" and formats.is_triples(source, tracker):
-        found = formats.iter_triples
-    return iter_valid(found(source, tracker), source, tracker)  # type: ignore[operator]
+        read = formats.iter_triples
+    return iter_valid(read(source, tracker), source, tracker)  # type: ignore[operator]
 
 
 def _create_text_jobs(
     settings: ConversionSettings, job: FilterJob
 ) -> list[tuple[FilterJob, Callable[..., Iterator[Any]]]]:
-    """Return the jobs that write the texts of examples. Each reads the source itself, so each is atomic and resumable."""
+    """Return the jobs that write the texts of examples. Each reads the source itself, so that each can be resumed."""
     jobs: list[tuple[FilterJob, Callable[..., Iterator[Any]]]] = []
     for output, kind, read in (
         (settings.corpus_out, "corpus", read_passages),
@@ -101,71 +103,71 @@ def _create_text_jobs(
 
 
 class _TextLookup:
-    """Add to examples the texts that a format needs and that they lack, from the files `queries` and `corpus`."""
+    """Add missing texts that a format needs to examples, from the files `queries` and `corpus`."""
 
     def __init__(self, needs: tuple[str, ...], settings: ConversionSettings, tracker: InputTracker) -> None:
         self._needs, self._settings, self._tracker = needs, settings, tracker
 
     def __call__(self, window: list[ParsedExample]) -> list[ParsedExample]:
         if "query" in self._needs:
-            window = [found if found.query is not None else self._add_query(found) for found in window]
-        lacking = [found for found in window if not found.passages] if "passages" in self._needs else []
-        ids = list(dict.fromkeys(id for found in lacking for id in _list_ids(found)))
+            window = [parsed if parsed.query is not None else self._add_query(parsed) for parsed in window]
+        incomplete = [parsed for parsed in window if not parsed.passages] if "passages" in self._needs else []
+        ids = list(dict.fromkeys(id for parsed in incomplete for id in _list_ids(parsed)))
         texts = dict(zip(ids, self._store.get_many(ids), strict=True)) if ids else {}
         if not texts:
             return window
         return [
-            found if found.passages else replace(found, passages=tuple(texts[id] for id in _list_ids(found)))
-            for found in window
+            parsed if parsed.passages else replace(parsed, passages=tuple(texts[id] for id in _list_ids(parsed)))
+            for parsed in window
         ]
 
-    def _add_query(self, found: ParsedExample) -> ParsedExample:
-        query = self._queries.get(found.example.query_id)
+    def _add_query(self, parsed: ParsedExample) -> ParsedExample:
+        query = self._queries.get(parsed.example.query_id)
         if query is None:
-            raise MismatchError(f"{self._settings.queries}: has no query '{found.example.query_id}'")
-        return replace(found, query=query)
+            raise MismatchError(f"{self._settings.queries}: has no query '{parsed.example.query_id}'")
+        return replace(parsed, query=query)
 
     @cached_property
     def _queries(self) -> dict[str, Query]:
         if self._settings.queries is None:
-            raise UsageError("this format holds texts of queries, the input only their ids: `queries` FILE")
+            raise UsageError("the format contains texts of queries, but the input has only ids; `queries` is required")
         return {query.id: query for query in read_queries(self._settings.queries, tracker=self._tracker)}
 
     @cached_property
     def _store(self) -> CorpusStore:
         if self._settings.corpus is None:
-            raise UsageError("this format holds texts of passages, the input only their ids: `corpus` FILE")
+            raise UsageError("the format contains texts of passages, but the input has only ids; `corpus` is required")
         from drtk.data.corpus_store import CorpusStore
 
         self._tracker.inputs += find_inputs({"corpus": self._settings.corpus})
         return CorpusStore.open(self._settings.corpus)
 
 
-def _list_ids(found: ParsedExample) -> tuple[str, ...]:
-    return found.example.positives + found.example.negatives
+def _list_ids(parsed: ParsedExample) -> tuple[str, ...]:
+    return parsed.example.positives + parsed.example.negatives
 
 
-_MINTED = "examples with ids made from texts"
+_GENERATED_IDS = "examples with ids made from texts"
 
 
 def _write(stream: Iterator[Any], form: Format[Any], job: FilterJob, complete: _TextLookup | None) -> None:
     framed = bool(form.header or form.footer)
 
     def work(window: list[Any]) -> Iterator[bytes]:
-        found = [record for record in window if record is not _OPENING and record is not _CLOSING]
+        records = [record for record in window if record is not _OPENING and record is not _CLOSING]
         if complete is not None:
-            found = complete(found)
-            minted = sum(record.has_new_ids for record in found)
-            if minted:
-                job.counts[_MINTED] = job.counts.get(_MINTED, 0) + minted
+            records = complete(records)
+            generated = sum(record.has_new_ids for record in records)
+            if generated:
+                job.counts[_GENERATED_IDS] = job.counts.get(_GENERATED_IDS, 0) + generated
         if window[0] is _OPENING:
             yield form.header
         written = job.counts.get("out", 0)
-        for record in found:
+        for record in records:
             line = form.write(record, job.counts)
             yield form.between + line if written else line
             written += 1
-        if framed:  # header and footer are no records
+        if framed:  # do not count the header and footer
             job.counts["in"] = job.counts["out"] = written
         if window[-1] is _CLOSING:
             yield form.footer

@@ -1,8 +1,8 @@
-"""Look up passages by id in corpora larger than memory, with an index of offsets that is built once.
+"""Look up passages by id in corpora larger than memory, with an index of line offsets that is built once.
 
-The index has sorted 64-bit hashes of the ids and the offsets of their lines; a look-up is a binary search and one read.
-The id of the line is compared, as hashes may collide. A corpus that is compressed or not JSONL is first written as
-JSONL beside its index. The index is in $DRTK_CACHE (default ~/.cache/drtk), under the digest of the corpus.
+The index has the sorted 64-bit hashes of the ids and the offsets of their lines. A look-up is a binary search and one
+read; the id of the line is compared, since hashes may collide. A corpus that is compressed or not JSONL is first written
+as JSONL beside its index. The index is in $DRTK_CACHE (default ~/.cache/drtk), under the digest of the corpus.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ META = "meta.json"
 
 
 class CorpusStore:
-    """Passages by id, with an open file. Created by `CorpusStore.open`."""
+    """A corpus with random access to passages by id. Use `CorpusStore.open` to create one."""
 
     def __init__(self, text: Path, folder: Path, *, source: Path | None = None) -> None:
         self._hashes = read_array(folder / "hashes.npy", mmap="r")  # (passages,), ascending
@@ -60,7 +60,9 @@ class CorpusStore:
         Raises RecordError (file:line) for an invalid corpus or a repeated id.
         """
         if is_stream(str(source)):
-            raise DrtkError(f"{name_of(str(source))}: a corpus to look texts up in must be a file, not a stream")
+            raise DrtkError(
+                f"{name_of(str(source))}: the corpus must be a file, because its passages are looked up by id"
+            )
         path = Path(source)
         if not path.exists():
             raise DrtkError(f"{path}: No such file or directory")
@@ -85,10 +87,10 @@ class CorpusStore:
         return passage
 
     def get(self, id: str) -> Passage | None:
-        """Return the passage `id`, or None."""
-        wanted = hash_id(id)
-        position = int(self._hashes.searchsorted(np.uint64(wanted)))
-        while position < len(self._hashes) and int(self._hashes[position]) == wanted:
+        """Return the passage with this id; None if there is none."""
+        hash = hash_id(id)
+        position = int(self._hashes.searchsorted(np.uint64(hash)))
+        while position < len(self._hashes) and int(self._hashes[position]) == hash:
             passage = self._read(position)
             if passage.id == id:
                 return passage
@@ -96,20 +98,20 @@ class CorpusStore:
         return None
 
     def get_many(self, ids: Sequence[str]) -> list[Passage]:
-        """Return the passages `ids`, in that order. Raises MismatchError for an unknown id."""
-        wanted = np.fromiter((hash_id(id) for id in ids), dtype=np.uint64, count=len(ids))
-        positions = self._hashes.searchsorted(wanted)
+        """Return the passages with these ids, in their order. Raises MismatchError for an unknown id."""
+        hashes = np.fromiter((hash_id(id) for id in ids), dtype=np.uint64, count=len(ids))
+        positions = self._hashes.searchsorted(hashes)
         offsets = self._offsets[np.minimum(positions, len(self) - 1)] if len(self) else positions
-        found: list[Passage | None] = [None] * len(ids)
+        passages: list[Passage | None] = [None] * len(ids)
         for index in np.argsort(offsets, kind="stable"):
             position = int(positions[index])
-            if position < len(self) and self._hashes[position] == wanted[index]:
+            if position < len(self) and self._hashes[position] == hashes[index]:
                 passage = self._read(position)
-                found[index] = passage if passage.id == ids[index] else self.get(ids[index])
-        return [passage if passage is not None else self[id] for id, passage in zip(ids, found, strict=True)]
+                passages[index] = passage if passage.id == ids[index] else self.get(ids[index])
+        return [passage if passage is not None else self[id] for id, passage in zip(ids, passages, strict=True)]
 
     def locate(self, id: str) -> str:
-        """Return the place of a passage for messages: `file:line`, or only the file if the store has a copy of it."""
+        """Return `file:line` of a passage, for messages; only the file if the corpus was copied to the cache."""
         if self._source != self.path:
             return str(self._source)
         for position in np.flatnonzero(self._hashes == np.uint64(hash_id(id))):
@@ -121,16 +123,12 @@ class CorpusStore:
         return str(self.path)
 
     def find_missing(self, ids: Iterable[str]) -> Iterator[str]:
-        """Yield the ids that the corpus lacks, by their hashes, without reading texts."""
+        """Yield the ids that the corpus lacks. Only hashes are compared, so no texts are read."""
         for id in ids:
-            wanted = np.uint64(hash_id(id))
-            position = int(self._hashes.searchsorted(wanted))
-            if position == len(self._hashes) or self._hashes[position] != wanted:
+            hash = np.uint64(hash_id(id))
+            position = int(self._hashes.searchsorted(hash))
+            if position == len(self._hashes) or self._hashes[position] != hash:
                 yield id
-
-    def ids(self) -> Iterator[str]:
-        """Return all ids in file order."""
-        return (passage.id for passage in self)
 
     def __iter__(self) -> Iterator[Passage]:
         for position in np.argsort(self._offsets, kind="stable"):
@@ -154,11 +152,11 @@ def _build(path: Path, folder: Path) -> None:
     """Build the index of a corpus in a temporary folder and rename it to `folder`."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     making = Path(tempfile.mkdtemp(dir=folder.parent, prefix="making-"))
-    log(f"indexing {path} for look-ups by id (once)")
+    log(f"{path}: building an index of its ids (once)")
     try:
         hashes, offsets, lengths = array("Q"), array("Q"), array("I")
-        located = _iter_lines(path) if _is_plain_jsonl(path) else _write_jsonl(path, making / "corpus.jsonl")
-        for id, offset, length in track(located, "index corpus", unit="passages"):
+        lines = _iter_lines(path) if _is_plain_jsonl(path) else _write_jsonl(path, making / "corpus.jsonl")
+        for id, offset, length in track(lines, "index corpus", unit="passages"):
             hashes.append(hash_id(id))
             offsets.append(offset)
             lengths.append(length)
@@ -188,7 +186,7 @@ def _is_plain_jsonl(path: Path) -> bool:
         try:
             parse_passage(parse_row(file.readline(get_max_line_bytes())))
         except ValueError:
-            return False  # perhaps training data with passages
+            return False  # perhaps training data that contains passages
         return True
 
 

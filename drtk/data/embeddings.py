@@ -1,4 +1,4 @@
-"""Read and write embedding shards, and vectors of (query, document) pairs."""
+"""Read and write embeddings folders: shards of vectors of texts, or of (query, document) pairs."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ PAIR = "pair"  # the role of a folder that holds vectors of pairs of a query and
 
 @dataclass(frozen=True)
 class Shard:
-    """A file of vectors in an embeddings folder; ids and vectors are loaded on first use.
+    """A shard of an embeddings folder. Ids and vectors are loaded on first use.
 
-    pairs: each id is a query id and a document id, separated by a tab
+    pairs: whether an id is a query id and a document id, separated by a tab
     """
 
     folder: Path
@@ -47,40 +47,40 @@ class Shard:
 
     @cached_property
     def ids(self) -> list[str]:
-        """The ids of the rows. Raises DrtkError if their number is not that of the vectors, or if an id is not one word."""
+        """The ids of the rows. Raises DrtkError if there are more or fewer than vectors, or if an id contains white space."""
         path = self.folder / f"{self.name}.ids"
         try:
-            found = path.read_text(encoding="utf-8").splitlines()
+            ids = path.read_text(encoding="utf-8").splitlines()
         except (OSError, UnicodeDecodeError) as error:
             raise DrtkError(f"{path}: cannot be read: {error}") from error
-        if len(found) != self.rows:
-            raise MismatchError(f"{path}: holds {len(found):,} ids; expected {self.rows:,}")
-        for row, id in enumerate(found, start=1):
+        if len(ids) != self.rows:
+            raise MismatchError(f"{path}: has {len(ids):,} ids; expected {self.rows:,}")
+        for row, id in enumerate(ids, start=1):
             if id.split() != (id.split("\t", 1) if self.pairs else [id]):
                 problem = f"id {id!r} contains white space" if id.strip() else "the id is blank"
                 raise RecordError(f"{path}:{row}", f"{problem}; an id must be one word")
-        return found
+        return ids
 
     @cached_property
     def vectors(self) -> np.ndarray:
-        """Memory-mapped vectors, (rows, dimension), float32 or float16. Raises DrtkError for a damaged file."""
+        """The memory-mapped vectors, (rows, dimension), float32 or float16. Raises DrtkError for a damaged file."""
         path = self.folder / f"{self.name}.npy"
-        found = read_array(path, dimensions=2, mmap="r")
-        if found.shape != (self.rows, self.dimension):
-            raise MismatchError(f"{path}: has the shape {found.shape}; expected {(self.rows, self.dimension)}")
-        return found
+        vectors = read_array(path, dimensions=2, mmap="r")
+        if vectors.shape != (self.rows, self.dimension):
+            raise MismatchError(f"{path}: has the shape {vectors.shape}; expected {(self.rows, self.dimension)}")
+        return vectors
 
 
 def check_finite(shard: Shard, vectors: np.ndarray, rows: np.ndarray | Sequence[int]) -> None:
-    """Raise DrtkError for the first of `vectors`, (rows, dimension), that has NaN or infinite numbers.
+    """Raise DrtkError if any of `vectors`, (n, dimension), contains NaN or infinity; the message names the first one.
 
-    rows: the row of each vector in the shard
+    rows: row of each vector in the shard, (n,)
     """
     finite = np.isfinite(vectors).all(axis=1)
     if not finite.all():
         row = int(rows[int(np.argmin(finite))])
         raise DrtkError(
-            f"{shard.folder}/{shard.name}.npy: row {row}: the vector of '{shard.ids[row]}' has NaN or infinite numbers; "
+            f"{shard.folder}/{shard.name}.npy: row {row}: the vector of '{shard.ids[row]}' contains NaN or infinity; "
             "encode it again"
         )
 
@@ -102,9 +102,9 @@ def read_shards(folder: str | Path) -> list[Shard]:
 
 
 class ShardWriter:
-    """Write shards in order. Each is complete or absent; a journal records the digest of the records of each.
+    """Write shards in order. After a crash a shard is complete or absent; a journal records the digests of its records.
 
-    model: named in errors
+    model: name of the model, for errors
     """
 
     def __init__(self, folder: Path, *, dimension: int, dtype: str, model: str = "the model") -> None:
@@ -117,7 +117,7 @@ class ShardWriter:
 
     @property
     def entries(self) -> list[dict[str, Any]]:
-        """The {"rows", "digest"} of each finished shard, as in meta.json."""
+        """One {"rows", "digest"} per finished shard, as in meta.json."""
         return list(self._entries)
 
     @property
@@ -125,7 +125,10 @@ class ShardWriter:
         return sum(entry["rows"] for entry in self._entries)
 
     def is_finished(self, number: int, digest: str) -> bool:
-        """Return whether an interrupted run has written shard `number`. Raises MismatchError if its records differ."""
+        """Return whether an interrupted run has written this shard. Raises MismatchError if it was made from other records.
+
+        digest: digest of the records of the shard (see `digest_records`)
+        """
         if number >= len(self._entries):
             return False
         if self._entries[number]["digest"] != digest:
@@ -133,9 +136,11 @@ class ShardWriter:
         return True
 
     def write(self, ids: Sequence[str], vectors: np.ndarray, *, digest: str) -> None:
-        """Write the next shard: vectors (len(ids), dimension), stored in the writer's dtype.
+        """Write the next shard; the vectors are stored in the writer's dtype.
 
-        Raises DrtkError for a full disk, NaN, and numbers too large for the dtype.
+        vectors: (len(ids), dimension)
+        digest: digest of the records of the shard (see `digest_records`)
+        Raises DrtkError for a full disk, NaN, and values too large for the dtype.
         """
         if vectors.shape != (len(ids), self.dimension):
             raise ValueError(f"vectors of shape {vectors.shape} for {len(ids)} ids of dimension {self.dimension}")
@@ -144,7 +149,7 @@ class ShardWriter:
         if not np.isfinite(stored).all():
             row = int(np.flatnonzero(~np.isfinite(stored).all(axis=1))[0])
             raise DrtkError(
-                f"{self.model}: computes a vector of '{ids[row]}' with numbers that are NaN, infinite or too large for {self.dtype}"
+                f"{self.model}: the vector of '{ids[row]}' contains NaN, infinity or a value too large for {self.dtype}"
             )
         name = f"{len(self._entries):05d}"
         self._write_file(f"{name}.ids", lambda file: file.writelines(f"{id}\n".encode() for id in ids))
@@ -152,13 +157,13 @@ class ShardWriter:
         self._entries.append({"rows": len(ids), "digest": digest})
         write_json(self._journal, self._entries)
 
-    def _write_file(self, name: str, fill: Callable[[IO[bytes]], object]) -> None:
-        """Write a file that is complete or absent after a crash."""
+    def _write_file(self, name: str, write: Callable[[IO[bytes]], object]) -> None:
+        """Write a file so that it is complete or absent after a crash."""
         final = self.folder / name
         part = self.folder / f"{name}.part"
         try:
             with open(part, "wb") as file:
-                fill(file)
+                write(file)
                 file.flush()
                 os.fsync(file.fileno())
             commit(part, final)
@@ -167,7 +172,7 @@ class ShardWriter:
             raise DrtkError(f"{final}: {error.strerror}") from error
 
     def close(self) -> None:
-        """Remove the journal of a folder that is finished without a FolderJob, which removes it itself."""
+        """Remove the journal. A FolderJob does this itself when it finishes."""
         self._journal.unlink(missing_ok=True)
 
 
@@ -183,11 +188,11 @@ def digest_records(records: Iterable[Any]) -> str:
     return digest.hexdigest()
 
 
-_KEPT = 4  # shards whose ids are kept in memory; the queries of a run are in order
+_CACHED_SHARDS = 4  # shards whose ids are kept in memory; few are enough, since the queries of a run are in order
 
 
 def make_pair_id(query_id: str, doc_id: str) -> str:
-    """Return the id of the vector of a pair; ids contain no white space."""
+    """Return the id of a (query, document) pair. Ids contain no white space."""
     return f"{query_id}\t{doc_id}"
 
 
@@ -196,17 +201,17 @@ def _get_query_id(pair: str) -> str:
 
 
 class PairVectors:
-    """The vectors of a finished folder, by query and document. Memory grows with the number of queries, not of pairs.
+    """The vectors of (query, document) pairs in a finished folder. Memory grows with the number of queries, not of pairs.
 
-    scorer: the entry of meta.json about the cross-encoder that made them
-    Raises MismatchError for a folder of another kind, or one in which a query has several places.
+    scorer: the entry of meta.json on the cross-encoder that computed the vectors
+    Raises MismatchError for a folder of another kind, or if the pairs of a query are not consecutive.
     """
 
     def __init__(self, folder: str) -> None:
         manifest = read_manifest(folder, kind=KIND, dimension=int)
         if manifest.get("role") != PAIR:
             raise MismatchError(
-                f"{folder}: holds vectors of texts; those of pairs are needed: drtk rerank RUN --vectors DIR"
+                f"{folder}: contains vectors of texts; expected vectors of pairs, which drtk rerank writes with `vectors`"
             )
         self.folder = folder
         self.scorer: dict[str, Any] = manifest.get("scorer") or {}
@@ -217,14 +222,14 @@ class PairVectors:
         self._places: dict[str, tuple[int, int, int]] = {}  # shard, first row in it, rows
         self._starts = np.cumsum([0, *(shard.rows for shard in self._shards)])
         for number, shard in enumerate(self._shards):
-            at = 0
+            start = 0
             for query, rows in groupby(self._ids(shard), key=_get_query_id):
                 count = sum(1 for _ in rows)
                 if query in self._places:
-                    raise MismatchError(f"{folder}: holds query '{query}' at two places")
-                self._places[query] = (number, at, count)
-                at += count
-        self._kept: dict[int, list[str]] = {}
+                    raise MismatchError(f"{folder}: the pairs of query '{query}' are not consecutive")
+                self._places[query] = (number, start, count)
+                start += count
+        self._cached_ids: dict[int, list[str]] = {}
 
     @staticmethod
     def _ids(shard: Shard) -> list[str]:
@@ -232,56 +237,57 @@ class PairVectors:
 
     @property
     def run(self) -> str:
-        """The name of the run of these pairs."""
+        """The run from which the pairs were made, for messages."""
         named = {value for value in self._manifest.get("settings", {}).values() if isinstance(value, str)}
         return next(
-            (name_of(each["path"]) for each in self._manifest.get("inputs", []) if each["path"] not in named), "a run"
+            (name_of(entry["path"]) for entry in self._manifest.get("inputs", []) if entry["path"] not in named),
+            "a run",
         )
 
     def warn_of_another_order(self, run: str) -> None:
-        """Warn if queries had their documents in another order than in the run of the vectors.
+        """Log a warning if documents were ranked in another order than in the run of the vectors.
 
-        A list re-ranker reads the retrieval rank of each candidate, which a re-ranked run does not have.
+        A list re-ranker uses the retrieval rank of each candidate, which a re-ranked run does not have.
         """
         if self._reordered:
             warn(
-                f"{run}: {self._reordered:,} of {self._queries:,} queries have their documents in another order than in "
-                f"{self.run}, whose pairs {self.folder} holds: a list re-ranker reads ranks of retrieval"
+                f"{run}: {self._reordered:,} of {self._queries:,} queries rank their documents in another order than "
+                f"{self.run}, from which {self.folder} was made; a list re-ranker uses the ranks of retrieval"
             )
         self._queries = self._reordered = 0
 
     def find_rows(self, query_id: str, doc_ids: Iterable[str]) -> np.ndarray:
-        """Return the row of each pair, (documents,) int64; -1 without a vector."""
+        """Return the row of the vector of each pair, (documents,) int64; -1 if there is none."""
         number, first, count = self._places.get(query_id, (-1, 0, 0))
         if number < 0:
             return np.array([-1 for _ in doc_ids], dtype=np.int64)
-        if number not in self._kept:
-            while len(self._kept) >= _KEPT:
-                self._kept.pop(next(iter(self._kept)))
-            self._kept[number] = self._ids(self._shards[number])
-        own = self._kept[number][first : first + count]
+        if number not in self._cached_ids:
+            while len(self._cached_ids) >= _CACHED_SHARDS:
+                self._cached_ids.pop(next(iter(self._cached_ids)))
+            self._cached_ids[number] = self._ids(self._shards[number])
+        pair_ids = self._cached_ids[number][first : first + count]
         start = int(self._starts[number]) + first
-        places = {id.partition("\t")[2]: start + row for row, id in enumerate(own)}
+        places = {id.partition("\t")[2]: start + row for row, id in enumerate(pair_ids)}
         rows = np.array([places.get(id, -1) for id in doc_ids], dtype=np.int64)
         self._queries += 1
         self._reordered += bool((np.diff(rows[rows >= 0]) < 0).any())
         return rows
 
     def load_vectors(self, rows: Sequence[int] | array[int] | np.ndarray) -> np.ndarray:
-        """Return the vectors of rows, (len(rows), dimension), float32."""
-        wanted = np.asarray(rows, dtype=np.int64)
-        out = np.empty((len(wanted), self.dimension), dtype=np.float32)
-        numbers = np.searchsorted(self._starts, wanted, side="right") - 1
+        """Return the vectors at these rows, (len(rows), dimension), float32. Raises DrtkError for NaN or infinity."""
+        rows = np.asarray(rows, dtype=np.int64)
+        vectors = np.empty((len(rows), self.dimension), dtype=np.float32)
+        numbers = np.searchsorted(self._starts, rows, side="right") - 1
         for number in np.unique(numbers):
-            chosen = numbers == number
-            shard, rows_in = self._shards[number], wanted[chosen] - self._starts[number]
-            out[chosen] = shard.vectors[rows_in]
-            check_finite(shard, out[chosen], rows_in)
-        return out
+            is_in_shard = numbers == number
+            shard, shard_rows = self._shards[number], rows[is_in_shard] - self._starts[number]
+            vectors[is_in_shard] = shard.vectors[shard_rows]
+            check_finite(shard, vectors[is_in_shard], shard_rows)
+        return vectors
 
 
 class PairWriter:
-    """Write the vectors of a run, one shard per window, beside an output that can be resumed."""
+    """Write the vectors of pairs, one shard per window, beside an output that can be resumed."""
 
     def __init__(self, writer: ShardWriter) -> None:
         self._writer = writer
@@ -289,8 +295,8 @@ class PairWriter:
     def write(self, ids: Sequence[str], vectors: np.ndarray, *, before: int) -> None:
         """Write the pairs of a window, unless they were written before a crash.
 
-        before: number of pairs of the finished windows
-        Raises MismatchError if the folder does not hold exactly these.
+        before: number of pairs in the windows before
+        Raises MismatchError if the folder contains other pairs at this position.
         """
         if not len(ids):
             return
@@ -303,6 +309,6 @@ class PairWriter:
                 return
             rows += entry["rows"]
         raise MismatchError(
-            f"{self._writer.folder}: holds {self._writer.rows:,} vectors, but the output has {before:,} pairs; "
+            f"{self._writer.folder}: has {self._writer.rows:,} vectors, but the output has {before:,} pairs; "
             "`force` without `resume` begins again"
         )

@@ -1,4 +1,4 @@
-"""Parse training data in the formats of the field: examples of ids, and the texts that they contain."""
+"""Parse training examples in the common formats, with the texts that they contain."""
 
 from __future__ import annotations
 
@@ -21,18 +21,19 @@ from drtk.data.rows import (
 )
 from drtk.records import Example, Passage, Query
 
-# Names of a negative's source where the file itself gives none.
+# Sources of negatives in DPR's data.
 DPR_HARD, DPR_OTHER = "hard", "other"
 _QUERY_FIELDS = ("query_id", "qid", "query", "question", "query_text", "answers", "answer")
-_MARKS = ("positives", "positive_passages", "positive_document_ids", "positive_ctxs", "ctxs", "pos")
+_EXAMPLE_FIELDS = ("positives", "positive_passages", "positive_document_ids", "positive_ctxs", "ctxs", "pos")
 
 
 @dataclass(frozen=True, slots=True)
 class ParsedExample:
-    """An example, which may lack positives, and the texts that came with it, in the order of its ids.
+    """A training example and the texts in its row. It may have no positives.
 
-    has_new_ids: some passage had no id and got one made from its text, so ids alone do not lead to a corpus.
-    systems: what each system found, with scores where they are known, where the file lists several (sentence-transformers).
+    passages: texts of positives and negatives, in the order of their ids; () if the row has ids only
+    has_new_ids: whether a passage had no id and got one generated from its text
+    systems: the negatives of each system with their scores, if known (sentence-transformers' format)
     """
 
     example: Example
@@ -43,21 +44,21 @@ class ParsedExample:
 
 
 def is_example(row: Row) -> bool:
-    """Return whether a row is training data or DPR's retrieval results."""
-    return "_id" not in row and any(name in row for name in _MARKS)
+    """Return whether a row is a training example or one of DPR's retrieval results."""
+    return "_id" not in row and any(name in row for name in _EXAMPLE_FIELDS)
 
 
 def parse_example_row(row: Row) -> ParsedExample:
-    """Return the example of a row in any known format. Raises ValueError with the problem."""
+    """Parse a row in any known format. Raises ValueError with the problem."""
     row = row.copy()
-    for mark, parse in _SHAPES:
-        if mark in row:
+    for field, parse in _PARSERS:
+        if field in row:
             return parse(row)
-    raise ValueError(f"no training example: none of {', '.join(_MARKS)} is there")
+    raise ValueError(f"not a training example: has none of {', '.join(_EXAMPLE_FIELDS)}")
 
 
 def parse_query_id(row: Row) -> str:
-    """Return the query id of a row in any known format, if possible without parsing its passages."""
+    """Return the query id of a row in any known format. The passages are parsed only if the row has no id field."""
     named = [name for name in ("query_id", "qid") if name in row]
     if len(named) != 1:
         return parse_example_row(row).example.query_id
@@ -107,15 +108,15 @@ def _parse_dpr(row: Row) -> ParsedExample:
 
 
 def _parse_dpr_results(row: Row) -> ParsedExample:
-    """Parse DPR's retrieval results: passages with an answer are positives, the others negatives."""
+    """Parse a row of DPR's retrieval results: passages with an answer become positives, the others negatives."""
     query = _take_query(row)
     contexts = _check_list(row.pop("ctxs"), "ctxs")
     texts = _parse_contexts(contexts, "ctxs")
-    right = [isinstance(context, dict) and bool(context.get("has_answer")) for context in contexts]
-    positives = [text for text, is_right in zip(texts, right, strict=True) if is_right]
-    negatives = [text for text, is_right in zip(texts, right, strict=True) if not is_right]
-    found = _make_example(query, positives, negatives, row)
-    return ParsedExample(found.example, query, tuple(passage for passage, _ in texts), found.has_new_ids)
+    has_answer = [isinstance(context, dict) and bool(context.get("has_answer")) for context in contexts]
+    positives = [text for text, is_positive in zip(texts, has_answer, strict=True) if is_positive]
+    negatives = [text for text, is_positive in zip(texts, has_answer, strict=True) if not is_positive]
+    parsed = _make_example(query, positives, negatives, row)
+    return ParsedExample(parsed.example, query, tuple(passage for passage, _ in texts), parsed.has_new_ids)
 
 
 def parse_result_hits(row: Row) -> tuple[Query, list[tuple[str, float]]]:
@@ -179,21 +180,21 @@ def _parse_sbert(row: Row) -> ParsedExample:
 
 
 def _parse_scored_ids(items: Any, field: str) -> dict[str, float | None]:
-    """Return scores by id of a list of ids, or of objects with `pid` and perhaps `ce-score`."""
-    found: dict[str, float | None] = {}
+    """Return {id: score or None} of a list of ids, or of objects with `pid` and perhaps `ce-score`."""
+    scores: dict[str, float | None] = {}
     for item in _check_list(items, field):
         if isinstance(item, dict):
             score = item.get("ce-score")
-            found[parse_id(take(item, "pid", "_id", "id"), field)] = (
+            scores[parse_id(take(item, "pid", "_id", "id"), field)] = (
                 None if score is None else _parse_numbers([score], f"{field}.ce-score", 1)[0]
             )
         else:
-            found[parse_id(item, field)] = None
-    return found
+            scores[parse_id(item, field)] = None
+    return scores
 
 
 def _take_query(row: Row) -> Query:
-    """Remove and return the query of a row; without an id, it gets one made from its text."""
+    """Remove and return the query of a row. Without an id, it gets one generated from its text."""
     fields: Row = {name: row.pop(name) for name in _QUERY_FIELDS if name in row}
     if "query_text" in fields:
         fields.setdefault("query", fields.pop("query_text"))
@@ -203,7 +204,7 @@ def _take_query(row: Row) -> Query:
 
 
 def _parse_contexts(value: Any, field: str) -> list[tuple[Passage, bool]]:
-    """Return (passage, whether its id was made from its text) for each of a list of objects with title and text."""
+    """Parse a list of objects with title and text; return (passage, whether its id was generated from its text)."""
     return [_parse_context(item, field) for item in _check_list(value, field)]
 
 
@@ -230,7 +231,7 @@ def _make_example(
     ids = [tuple(passage.id for passage, _ in side) for side in (positives, negatives)]
     example = Example(query.id, ids[0], ids[1], scores or None, sources, extra)
     both = positives + negatives
-    return ParsedExample(example, query, tuple(passage for passage, _ in both), any(made for _, made in both))
+    return ParsedExample(example, query, tuple(passage for passage, _ in both), any(is_new for _, is_new in both))
 
 
 def _check_list(value: Any, field: str) -> list[Any]:
@@ -245,11 +246,11 @@ def _parse_numbers(value: Any, field: str, count: int) -> list[float]:
     if len(value) != count:
         raise ValueError(f"'{field}' has {len(value)} entries for {count} ids")
     if not all(map(isfinite, value)):  # possible in tables
-        raise ValueError(f"'{field}' holds a number that is not finite")
+        raise ValueError(f"'{field}' contains a number that is not finite")
     return [float(item) for item in value]
 
 
-_SHAPES: tuple[tuple[str, Callable[[Row], ParsedExample]], ...] = (
+_PARSERS: tuple[tuple[str, Callable[[Row], ParsedExample]], ...] = (
     ("positives", _parse_drtk_or_simlm),
     ("positive_passages", _parse_tevatron),
     ("positive_document_ids", _parse_tevatron_ids),

@@ -1,4 +1,4 @@
-"""The findings of `validate`: problems of a file by kind, in bounded memory."""
+"""Collect the problems that `validate` finds in a file, in bounded memory."""
 
 from __future__ import annotations
 
@@ -10,54 +10,55 @@ from pathlib import Path
 from typing import Any
 from zlib import crc32
 
-HELD = 500_000  # pairs in memory, about 250 bytes each; more are written to disk
-PARTS = 512  # files on disk, of which one at a time is read
+MAX_PAIRS = 500_000  # pairs in memory, about 250 bytes each; more are written to disk
+NUM_FILES = 512  # files on disk; one at a time is read
 
 
 class DuplicateFinder:
-    """Collect (key, value) pairs, in a temporary folder above `held` pairs, and find the keys that are repeated.
+    """Collect (key, value) pairs and find the keys that occur more than once.
 
-    Keys must not contain tabs or line ends, values no line ends.
+    Above `max_pairs` pairs they are written to `num_files` temporary files. Keys must not contain tabs or line ends,
+    values no line ends.
     """
 
-    def __init__(self, *, held: int = HELD, parts: int = PARTS) -> None:
-        self._limit, self._parts = held, parts
-        self._held: list[tuple[str, str]] = []
+    def __init__(self, *, max_pairs: int = MAX_PAIRS, num_files: int = NUM_FILES) -> None:
+        self._max_pairs, self._num_files = max_pairs, num_files
+        self._pairs: list[tuple[str, str]] = []
         self._folder: tempfile.TemporaryDirectory[str] | None = None
 
     def add(self, key: str, value: str) -> None:
         """Add a pair."""
-        self._held.append((key, value))
-        if len(self._held) >= self._limit:
+        self._pairs.append((key, value))
+        if len(self._pairs) >= self._max_pairs:
             self._spill()
 
     def iter_duplicates(self) -> Iterator[tuple[str, list[str]]]:
-        """Yield (key, values in the order they were added) for each key that was added more than once."""
+        """Yield (key, its values in the order of `add`) for each key that was added more than once."""
         if self._folder is None:
-            yield from _find_repeated(self._held)
+            yield from _iter_duplicates(self._pairs)
             return
         self._spill()
-        for number in range(self._parts):
+        for number in range(self._num_files):
             path = Path(self._folder.name) / str(number)
             if path.exists():
                 with open(path, encoding="utf-8", newline="\n") as file:
                     pairs = (line[:-1].partition("\t") for line in file)
-                    yield from _find_repeated((key, value) for key, _, value in pairs)
+                    yield from _iter_duplicates((key, value) for key, _, value in pairs)
 
     def _spill(self) -> None:
         if self._folder is None:
             self._folder = tempfile.TemporaryDirectory(prefix="drtk-")
-        lines: list[list[str]] = [[] for _ in range(self._parts)]
-        for key, value in self._held:
-            lines[crc32(key.encode()) % self._parts].append(f"{key}\t{value}\n")
-        for number, some in enumerate(lines):
-            if some:
+        lines: list[list[str]] = [[] for _ in range(self._num_files)]
+        for key, value in self._pairs:
+            lines[crc32(key.encode()) % self._num_files].append(f"{key}\t{value}\n")
+        for number, file_lines in enumerate(lines):
+            if file_lines:
                 with open(Path(self._folder.name) / str(number), "a", encoding="utf-8", newline="\n") as file:
-                    file.writelines(some)
-        self._held.clear()
+                    file.writelines(file_lines)
+        self._pairs.clear()
 
 
-def _find_repeated(pairs: Iterable[tuple[str, str]]) -> Iterator[tuple[str, list[str]]]:
+def _iter_duplicates(pairs: Iterable[tuple[str, str]]) -> Iterator[tuple[str, list[str]]]:
     first: dict[str, str] = {}
     groups: dict[str, list[str]] = {}
     for key, value in pairs:
@@ -70,39 +71,39 @@ def _find_repeated(pairs: Iterable[tuple[str, str]]) -> Iterator[tuple[str, list
     yield from groups.items()
 
 
-# Name of a problem: whether it is an error (otherwise a warning), and its description.
+# Name of a check -> (whether it is an error; otherwise a warning, description).
 CHECKS: dict[str, tuple[bool, str]] = {
     "unreadable": (True, "lines that drtk cannot read"),
-    "duplicate": (True, "ids, or pairs of query and document, that are repeated"),
-    "unknown-passage": (True, "ids of documents that the corpus does not have"),
-    "unknown-query": (True, "ids of queries that the queries do not have"),
+    "duplicate": (True, "repeated ids, or repeated pairs of query and document"),
+    "unknown-passage": (True, "ids of documents that are not in the corpus"),
+    "unknown-query": (True, "ids of queries that are not among the queries"),
     "positive-and-negative": (True, "passages that are both a positive and a negative of an example"),
     "judged-relevant": (True, "negatives that are judged relevant"),
-    "rank-order": (True, "ranks that do not rise from line to line"),
-    "score-order": (True, "scores above that of the rank before: ranks and scores disagree"),
-    "split-query": (True, "queries that come back after another one"),
-    "mixed-depth": (True, "candidates with another depth than others of their query and kind"),
-    "no-score": (True, "predictions without a score, of queries with several predictions"),
-    "damaged-file": (True, "files that are missing, or were changed after drtk wrote them"),
-    "leak": (True, "texts that are also in the other file"),
-    "empty-text": (False, "texts that are empty"),
-    "same-text": (False, "texts that are repeated under another id"),
-    "repeated-positive": (False, "positives that are repeated within an example"),
-    "repeated-negative": (False, "negatives that are repeated within an example"),
+    "rank-order": (True, "ranks that do not increase from line to line"),
+    "score-order": (True, "scores above the score of the rank before: ranks and scores disagree"),
+    "split-query": (True, "queries whose lines are not consecutive"),
+    "mixed-depth": (True, "candidates with another depth than others of the same query and kind"),
+    "no-score": (True, "predictions without a score, for queries with several predictions"),
+    "damaged-file": (True, "files that are missing or were changed after drtk wrote them"),
+    "leak": (True, "texts that also occur in the other file"),
+    "empty-text": (False, "empty texts"),
+    "same-text": (False, "texts that occur again under another id"),
+    "repeated-positive": (False, "positives that occur twice in an example"),
+    "repeated-negative": (False, "negatives that occur twice in an example"),
     "repeated-query": (False, "queries with more than one example"),
-    "repeated-prediction": (False, "questions with more than one prediction, of which the highest score counts"),
+    "repeated-prediction": (False, "queries with several predictions; the one with the highest score counts"),
     "no-negatives": (False, "examples without a negative"),
     "not-relevant": (False, "positives that are not judged relevant"),
     "negative-grade": (False, "grades below 0"),
     "no-relevant": (False, "queries without a relevant document"),
     "no-answers": (False, "empty lists of answers"),
-    "no-hits": (False, "queries that the run lacks"),
+    "no-hits": (False, "queries without hits in the run"),
     "no-candidates": (False, "queries without a candidate expansion"),
     "no-prediction": (False, "queries without a prediction"),
     "not-judged": (False, "queries without any judgement"),
-    "rank-gap": (False, "queries whose ranks do not count 1, 2, 3, …"),
-    "not-compared": (False, "folders whose meta.json has no sizes and digests of files"),
-    "tie": (False, "scores equal to that of the rank before: their order is decided by id"),
+    "rank-gap": (False, "queries whose ranks are not 1, 2, 3, …"),
+    "not-compared": (False, "folders whose meta.json records no sizes and digests of files"),
+    "tie": (False, "scores equal to the score of the rank before; such ties are ordered by id"),
 }
 
 
@@ -116,9 +117,9 @@ def format_count(number: int, noun: str) -> str:
 
 @dataclass
 class Findings:
-    """The problems of one file, with the places of the first `show` of each kind.
+    """The problems of a file: the number of each check, and the places of the first `show` of each.
 
-    compared: says what was compared with another file
+    compared: a line that says what was compared with another file
     """
 
     file: str
@@ -130,15 +131,18 @@ class Findings:
     _kept: dict[str, list[tuple[int, str]]] = field(default_factory=dict)
 
     def add(self, check: str, line: int, message: str) -> None:
-        """Add a problem of the kind `check` at `line` (0: the whole file)."""
+        """Add a problem.
+
+        check: a name in CHECKS; line: its line number, or 0 for the whole file
+        """
         assert check in CHECKS
         self.counts[check] = self.counts.get(check, 0) + 1
-        kept = self._kept.setdefault(check, [])
-        if len(kept) < self.show:
-            kept.append((-line, message))
-            kept.sort()  # a heap whose root is the last place
+        places = self._kept.setdefault(check, [])
+        if len(places) < self.show:
+            places.append((-line, message))
+            places.sort()  # a heap whose first entry is the last place in the file
         elif self.show:
-            heappushpop(kept, (-line, message))
+            heappushpop(places, (-line, message))
 
     @property
     def errors(self) -> int:
@@ -151,12 +155,12 @@ class Findings:
         return sum(self.counts.values()) - self.errors
 
     def list_places(self, check: str) -> list[tuple[str, str]]:
-        """Return (place, message) of the first problems of a kind, in file order."""
-        kept = sorted((-line, message) for line, message in self._kept.get(check, []))
-        return [(f"{self.file}:{line}" if line else self.file, message) for line, message in kept]
+        """Return (place, message) of the first problems of a check, in file order."""
+        places = sorted((-line, message) for line, message in self._kept.get(check, []))
+        return [(f"{self.file}:{line}" if line else self.file, message) for line, message in places]
 
     def to_row(self) -> dict[str, Any]:
-        """Return all findings as one JSON object."""
+        """Return the findings as a JSON object."""
         checks = [
             {
                 "check": check,
@@ -173,7 +177,7 @@ class Findings:
         return row | ({"compared": self.compared} if self.compared else {})
 
     def format_lines(self) -> Iterator[str]:
-        """Yield all findings as lines of text."""
+        """Yield the findings as lines of text."""
         yield f"{self.file}: {self.records:,} {_NOUNS.get(self.kind, self.kind)} read"
         if self.compared:
             yield self.compared

@@ -1,6 +1,6 @@
-"""Read passages, queries, judgements, runs and examples in the formats of the field, detected from the content.
+"""Read passages, queries, judgements, runs and examples in the common formats, which are detected from the content.
 
-Readers yield (line, record), with a ValueError in place of an invalid record.
+Readers yield (line number, record), with a ValueError in place of an invalid record.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ ParsedRecords = Iterator[tuple[int, Record | ValueError]]
 
 
 def iter_passages(source: str, tracker: InputTracker) -> ParsedRecords[Passage]:
-    """Yield the passages of a corpus, or the passages within training data, each once."""
+    """Yield the passages of a corpus, or the distinct passages in training data."""
     return _read(source, tracker, parse_passage_lines, parse_passage, _iter_example_passages)
 
 
 def iter_queries(source: str, tracker: InputTracker) -> ParsedRecords[Query]:
-    """Yield the queries of a file, or those within training data, each once. A repeated generated id gets the suffix -2."""
-    found: ParsedRecords[Query] = _read(source, tracker, parse_query_lines, parse_query, _iter_example_queries)
+    """Yield the queries of a file, or the distinct queries in training data. A repeated generated id gets the suffix -2."""
+    rows: ParsedRecords[Query] = _read(source, tracker, parse_query_lines, parse_query, _iter_example_queries)
     uses: dict[str, int] = {}
-    for number, query in found:
+    for number, query in rows:
         if isinstance(query, Query) and query.id[:1] == "q" and query.id == make_id("q", query.text):
             uses[query.id] = uses.get(query.id, 0) + 1
             if uses[query.id] > 1:
@@ -43,31 +43,31 @@ def iter_queries(source: str, tracker: InputTracker) -> ParsedRecords[Query]:
 
 
 def iter_examples(source: str, tracker: InputTracker) -> ParsedRecords[ParsedExample]:
-    """Yield training examples; an example without positives is an error."""
-    for number, found in parse_rows(iter_json_rows(source, tracker), parse_example_row):
-        if isinstance(found, ParsedExample) and not found.example.positives:
+    """Yield training examples. An example without positives is an error."""
+    for number, parsed in parse_rows(iter_json_rows(source, tracker), parse_example_row):
+        if isinstance(parsed, ParsedExample) and not parsed.example.positives:
             yield number, ValueError("has no positives")
         else:
-            yield number, found
+            yield number, parsed
 
 
 def iter_judgements(source: str, tracker: InputTracker) -> ParsedRecords[Qrel]:
-    """Yield judgements of BEIR TSV or TREC qrels, or with grade 1 each positive of training data."""
+    """Yield judgements in BEIR's TSV or TREC's format, or the positives of training data with grade 1."""
     from drtk.data.trec import read_qrels
 
     if not _is_json(source, tracker):
         yield from read_qrels(source, tracker=tracker)
         return
-    for number, found in iter_examples(source, tracker):
-        if isinstance(found, ValueError):
-            yield number, found
+    for number, parsed in iter_examples(source, tracker):
+        if isinstance(parsed, ValueError):
+            yield number, parsed
         else:
-            for id in dict.fromkeys(found.example.positives):
-                yield number, Qrel(found.example.query_id, id, 1)
+            for id in dict.fromkeys(parsed.example.positives):
+                yield number, Qrel(parsed.example.query_id, id, 1)
 
 
 def iter_hits(source: str, tracker: InputTracker) -> ParsedRecords[Hit]:
-    """Yield the hits of a TREC run, MS MARCO's ranked pairs or top-1000 candidates (score 1/rank), or DPR's results."""
+    """Yield the hits of a TREC run, of MS MARCO's ranked pairs or top-1000 candidates (score 1/rank), or of DPR's results."""
     from drtk.data.trec import iter_query_hits
 
     if _is_json(source, tracker):
@@ -84,7 +84,7 @@ def iter_hits(source: str, tracker: InputTracker) -> ParsedRecords[Hit]:
 
 
 def iter_json_rows(source: str, tracker: InputTracker) -> Iterator[ParsedRow]:
-    """Yield (line, JSON object) of JSONL, a JSON array, a Parquet file or a data set."""
+    """Yield the JSON objects of JSONL, a JSON array, a Parquet file or a data set."""
     layout = _detect_layout(source, tracker)
     if layout == "table":
         return iter_table_rows(source, tracker)
@@ -94,9 +94,9 @@ def iter_json_rows(source: str, tracker: InputTracker) -> Iterator[ParsedRow]:
 
 
 def is_triples(source: str, tracker: InputTracker) -> bool:
-    """Return whether a file holds MS MARCO's `qid<TAB>positive<TAB>negative`: numbers, by its first ten lines.
+    """Return whether the first ten lines are MS MARCO's triples of ids, `qid<TAB>positive<TAB>negative`.
 
-    Grades and ranks are numbers too, so most third columns must have four digits or more.
+    Judgements and ranked pairs have small numbers in the third column, so it must have four digits in most lines.
     """
     if _is_json(source, tracker):
         return False
@@ -106,7 +106,7 @@ def is_triples(source: str, tracker: InputTracker) -> bool:
 
 
 def iter_triples(source: str, tracker: InputTracker) -> ParsedRecords[ParsedExample]:
-    """Yield one example per group of consecutive triples of a query, with the line number of the first."""
+    """Yield one example per group of consecutive triples of a query, with the number of its first line."""
     query, start = "", 0
     positives: dict[str, None] = {}
     negatives: dict[str, None] = {}
@@ -144,18 +144,18 @@ def _read(
     tracker: InputTracker,
     tsv: Callable[[Iterator[tuple[int, bytes]]], Iterator[ParsedRow]],
     parse: Callable[[Row], Record],
-    of_examples: Callable[[Iterator[ParsedRow]], ParsedRecords[Record]],
+    read_examples: Callable[[Iterator[ParsedRow]], ParsedRecords[Record]],
 ) -> ParsedRecords[Record]:
     if _detect_layout(source, tracker) == "lines":
         rows = _parse_lines(tracker.iter_lines(source), tsv)
     else:
         rows = iter_json_rows(source, tracker)
     skipped: list[tuple[int, Row | ValueError]] = []
-    for number, row in rows:  # the first valid row tells whether this is training data
+    for number, row in rows:  # the first valid row decides whether this is training data
         skipped.append((number, row))
         if not isinstance(row, ValueError):
             rows = chain(skipped, rows)
-            yield from of_examples(rows) if is_example(row) else parse_rows(rows, parse)
+            yield from read_examples(rows) if is_example(row) else parse_rows(rows, parse)
             return
         if len(skipped) > 100:
             break
@@ -163,7 +163,7 @@ def _read(
 
 
 def parse_rows(rows: Iterator[ParsedRow], parse: Callable[[Row], Record]) -> ParsedRecords[Record]:
-    """Yield the records that `parse` returns for rows, or its ValueError."""
+    """Yield (line number, `parse(row)`) for rows; a ValueError of `parse` takes the place of the record."""
     for number, row in rows:
         if type(row) is dict:
             try:
@@ -187,7 +187,7 @@ def _parse_lines(
 
 
 def _is_json_line(line: bytes) -> bool:
-    """Return whether a first line is JSON, perhaps damaged, and not tab-separated."""
+    """Return whether the first line of a file is JSON, perhaps damaged, rather than tab-separated."""
     if b"\t" not in line:
         return True
     if line.lstrip()[:1] != b"{":
@@ -219,46 +219,52 @@ def _parse_jsonl(lines: Iterator[tuple[int, bytes]]) -> Iterator[ParsedRow]:
 
 def _iter_example_passages(rows: Iterator[ParsedRow]) -> ParsedRecords[Passage]:
     seen: dict[int, tuple[int, int]] = {}  # hash of id -> hash of text, line: about 200 bytes a passage
-    for number, found in parse_rows(rows, parse_example_row):
-        if isinstance(found, ValueError):
-            yield number, found
+    for number, parsed in parse_rows(rows, parse_example_row):
+        if isinstance(parsed, ValueError):
+            yield number, parsed
             continue
-        if not found.passages and (found.example.positives or found.example.negatives):
-            yield number, ValueError("this training data holds ids, not texts: it is no corpus")
-        for passage in found.passages:
+        if not parsed.passages and (parsed.example.positives or parsed.example.negatives):
+            yield (
+                number,
+                ValueError("the training data has ids without texts; expected a corpus, or examples with texts"),
+            )
+        for passage in parsed.passages:
             yield from _drop_repeated(number, passage, passage.id, (passage.title, passage.text), seen)
 
 
 def _iter_example_queries(rows: Iterator[ParsedRow]) -> ParsedRecords[Query]:
     seen: dict[int, tuple[int, int]] = {}
-    for number, found in parse_rows(rows, parse_example_row):
-        if isinstance(found, ValueError):
-            yield number, found
-        elif found.query is None:
-            yield number, ValueError("this training data holds ids, not texts: it has no queries")
+    for number, parsed in parse_rows(rows, parse_example_row):
+        if isinstance(parsed, ValueError):
+            yield number, parsed
+        elif parsed.query is None:
+            yield (
+                number,
+                ValueError("the training data has ids without texts; expected queries, or examples with texts"),
+            )
         else:
-            yield from _drop_repeated(number, found.query, found.query.id, found.query.text, seen)
+            yield from _drop_repeated(number, parsed.query, parsed.query.id, parsed.query.text, seen)
 
 
 def _drop_repeated(
     number: int, record: Record, id: str, text: Hashable, seen: dict[int, tuple[int, int]]
 ) -> Iterator[tuple[int, Record | ValueError]]:
-    """Yield the record if its id is new, an error if the id had another text before."""
+    """Yield the record if its id is new, an error if the id had another text before, nothing if it is a copy."""
     digest = hash(text)
     known, line = seen.setdefault(hash(id), (digest, -1))
     if line == -1:
         seen[hash(id)] = (digest, number)
         yield number, record
     elif known != digest:
-        yield number, ValueError(f"id '{id}' comes again with another text (first in line {line})")
+        yield number, ValueError(f"id '{id}' is repeated with another text (first in line {line})")
 
 
 def _iter_result_hits(source: str, tracker: InputTracker) -> ParsedRecords[Hit]:
-    for number, found in parse_rows(iter_json_rows(source, tracker), parse_result_hits):
-        if isinstance(found, ValueError):
-            yield number, found
+    for number, parsed in parse_rows(iter_json_rows(source, tracker), parse_result_hits):
+        if isinstance(parsed, ValueError):
+            yield number, parsed
             continue
-        query, ranking = found
+        query, ranking = parsed
         for rank, (doc_id, score) in enumerate(ranking, start=1):
             yield number, Hit(query.id, doc_id, rank, score)
 
@@ -275,7 +281,7 @@ def _iter_ranked_pairs(source: str, tracker: InputTracker) -> ParsedRecords[Hit]
 
 
 def _iter_candidates(source: str, tracker: InputTracker) -> ParsedRecords[Hit]:
-    """Yield hits ranked by the order of the query's lines; the file need not be grouped by query."""
+    """Yield hits, ranked in the order of each query's lines. The lines of a query need not be consecutive."""
     ranks: dict[str, int] = {}
     for number, columns in _iter_columns(source, tracker, "qid pid query passage", separator="\t"):
         if isinstance(columns, ValueError):
@@ -294,7 +300,7 @@ def _iter_columns(
 ) -> Iterator[tuple[int, list[str] | ValueError]]:
     """Yield (line number, columns) of a file, split at white space or `separator`.
 
-    Yields a ValueError for a line that has not as many columns as `names`.
+    A line without exactly the columns `names` yields a ValueError.
     """
     count = len(names.split())
     for number, line in tracker.iter_lines(source):

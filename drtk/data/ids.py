@@ -1,4 +1,4 @@
-"""Ids of a corpus, and documents of its passages."""
+"""The ids of a corpus and the documents of its passages."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from drtk.runtime.inputs import InputTracker
 
 
 def parse_document_id(passage_id: str) -> str:
-    """Return the document id of a chunk id: the part before the last '#', or the id itself."""
+    """Return the document id in a passage id: the part before the last '#', or the whole id."""
     return passage_id.rpartition("#")[0] or passage_id
 
 
 def get_document_id(passage: Passage) -> str:
-    """Return the document id of a passage: its `metadata.source_id`, or else the one in its id."""
-    named = (passage.metadata or {}).get("source_id")
-    return parse_document_id(passage.id) if named is None else str(named)
+    """Return the document id of a passage: `metadata.source_id`, or else the one in its id."""
+    source_id = (passage.metadata or {}).get("source_id")
+    return parse_document_id(passage.id) if source_id is None else str(source_id)
 
 
 class CorpusIds:
-    """The ids of a corpus in its order; called with a passage id, it returns the document id.
+    """The ids of a corpus, in file order. Calling it with a passage id returns the document id.
 
-    Takes about 250 bytes per passage.
+    Memory: about 250 bytes per passage.
     """
 
     def __init__(self, passages: Iterable[Passage]) -> None:
         self.ids: list[str] = []
-        self._documents: dict[str, str | None] = {}  # its only passage; None if it has several
-        self._other: dict[str, str] = {}  # documents that are not in the passage id
+        self._documents: dict[str, str | None] = {}  # document -> its only passage; None if it has several
+        self._other: dict[str, str] = {}  # passage -> document, where the passage id does not contain it
         for passage in passages:
             document = get_document_id(passage)
             if document != parse_document_id(passage.id):
@@ -53,9 +53,9 @@ class CorpusIds:
         return self._other.get(passage_id) or parse_document_id(passage_id)
 
     def has_document(self, document_id: str) -> bool:
-        """Return whether any passage is part of the document."""
+        """Return whether the corpus has a passage of the document."""
         return document_id in self._documents
 
-    def only_passage(self, document_id: str) -> str | None:
-        """Return the passage of a document with a single one; None otherwise."""
+    def get_only_passage(self, document_id: str) -> str | None:
+        """Return the id of the only passage of a document; None if it has several or none."""
         return self._documents.get(document_id)

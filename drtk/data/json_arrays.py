@@ -14,25 +14,25 @@ _BETWEEN = re.compile(rb"[\s,]*")
 
 
 def is_array(head: bytes) -> bool:
-    """Return whether a file that begins with `head` holds a JSON array of objects, perhaps an empty one."""
+    """Return whether a file that begins with `head` is a JSON array of objects or an empty one."""
     return re.match(rb"(\xef\xbb\xbf)?\s*\[\s*(\{|\]|\Z)", head) is not None
 
 
 def iter_array_rows(blocks: Iterable[bytes]) -> Iterator[tuple[int, Row | ValueError]]:
-    """Yield (line of its first character, object) for each element of an array; a ValueError instead of an invalid one.
+    """Yield (line of its first character, object) for each element of a JSON array, or a ValueError for an invalid element.
 
     blocks: the bytes of the file, in blocks of any size
-    A file that ends within the array, and an element longer than `get_max_line_bytes`, yield a last error.
+    If the array is not closed, or an element is longer than `get_max_line_bytes`, the last item is a ValueError.
     """
     for count, (line, text) in enumerate(_iter_elements(blocks), start=1):
         if isinstance(text, ValueError):
             yield line, text
             return
         if text is None:
-            yield line, ValueError(f"the array breaks off in or after element {count - 1:,}, as if cut short")
+            yield line, ValueError(f"the array ends in or after element {count - 1:,}; the file seems to be truncated")
             return
         if not text:
-            yield line, ValueError(f"something that is not an object stands where element {count:,} should")
+            yield line, ValueError(f"element {count:,} is not an object")
             return
         try:
             yield line, parse_row(text)
@@ -43,7 +43,7 @@ def iter_array_rows(blocks: Iterable[bytes]) -> Iterator[tuple[int, Row | ValueE
 def _iter_elements(blocks: Iterable[bytes]) -> Iterator[tuple[int, bytes | ValueError | None]]:
     """Yield (line, bytes of an element).
 
-    Yields a ValueError for an element that is too long, None if the file ends early, b"" for anything but an object.
+    Instead of the bytes, the last item may be a ValueError (too long), None (the file ends early) or b"" (not an object).
     """
     pieces = iter(blocks)
     text = next(pieces, b"").removeprefix(b"\xef\xbb\xbf")
@@ -82,7 +82,7 @@ def _iter_elements(blocks: Iterable[bytes]) -> Iterator[tuple[int, bytes | Value
 
 
 def _read_object(text: bytes, start: int, pieces: Iterator[bytes]) -> tuple[bytes, int, int]:
-    """Read on until the object at `start` is complete; return the text, and where the object begins and ends (-1: never)."""
+    """Read until the object at `start` is complete; return the text and the object's begin and end (-1: the file ends)."""
     depth, at = 0, start
     while True:
         for token in _TOKEN.finditer(text, at):
@@ -102,10 +102,10 @@ def _read_object(text: bytes, start: int, pieces: Iterator[bytes]) -> tuple[byte
         if len(text) - start > get_max_line_bytes():
             raise ValueError(describe_too_long("element"))
         # Double the text, so that an object of any size is scanned a bounded number of times.
-        more, wanted = [], min(len(text) - start, get_max_line_bytes() + 1 - len(text) + start)
-        while wanted > 0 and (piece := next(pieces, b"")):
+        more, missing = [], min(len(text) - start, get_max_line_bytes() + 1 - len(text) + start)
+        while missing > 0 and (piece := next(pieces, b"")):
             more.append(piece)
-            wanted -= len(piece)
+            missing -= len(piece)
         if not more:
             return text, start, -1
         text, at, start = text[start:] + b"".join(more), at - start, 0

@@ -1,4 +1,4 @@
-"""Read corpora, queries and examples as streams of records, with errors that name file:line; write JSON lines."""
+"""Read corpora, queries and examples record by record, with errors that name file:line; write JSON lines."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ from drtk.runtime.progress import warn
 from drtk.runtime.streams import name_of
 
 Record = TypeVar("Record")
-REMEMBERED_IDS = 10_000_000  # ids kept to find duplicates, about 70 bytes each
+MAX_CHECKED_IDS = 10_000_000  # ids in memory to find duplicates, about 70 bytes each
 
 
-_ID: Callable[[Any], str] = attrgetter("id")
+_get_id: Callable[[Any], str] = attrgetter("id")
 
 
 def read_records(
@@ -52,66 +52,73 @@ def read_records(
 def read_passages(
     source: str, *, tracker: InputTracker | None = None, side_files: Sequence[str] = ()
 ) -> Iterator[Passage]:
-    """Yield the passages of a corpus in any format, joined by id with `side_files` (written with --bare)."""
+    """Yield the passages of a corpus in any format.
+
+    side_files: files with further fields of the passages, written with `bare`; they are joined by id, line by line
+    """
     tracker = tracker or InputTracker()
-    passages = iter_valid(formats.iter_passages(source, tracker), source, tracker, _ID)
+    passages = iter_valid(formats.iter_passages(source, tracker), source, tracker, _get_id)
     return join_side_files(passages, source, side_files, tracker) if side_files else passages
 
 
 def read_queries(source: str, *, tracker: InputTracker | None = None) -> Iterator[Query]:
     """Yield the queries of a file in any format."""
     tracker = tracker or InputTracker()
-    return iter_valid(formats.iter_queries(source, tracker), source, tracker, _ID)
+    return iter_valid(formats.iter_queries(source, tracker), source, tracker, _get_id)
 
 
 def read_examples(source: str, *, tracker: InputTracker | None = None) -> Iterator[Example]:
-    """Yield the training examples of a file in any format with ids.
+    """Yield the training examples of a file in any format that has ids of passages.
 
-    Raises DrtkError for data with texts that have no ids, which `drtk convert` can convert.
+    Raises DrtkError for a format with texts only, which `drtk convert` can convert.
     """
     tracker = tracker or InputTracker()
     for found in iter_valid(formats.iter_examples(source, tracker), source, tracker):
         if found.has_new_ids:
             raise DrtkError(
-                f"{name_of(source)}: holds texts, not ids; make a corpus and queries of them first: "
-                f"drtk convert {source} --as examples --corpus-out FILE --queries-out FILE -o FILE"
+                f"{name_of(source)}: has texts without ids; convert it first, with `as` examples, `corpus_out` and `queries_out` "
+                "of drtk convert"
             )
         yield found.example
 
 
 def read_predictions(source: str, *, tracker: InputTracker | None = None) -> Iterator[Prediction]:
-    """Yield a reader's answers, `{"query_id", "answer", "score"?}`; a query may have several."""
+    """Yield the predicted answers of a JSONL file. A query may have several."""
     return read_records(source, parse_prediction, tracker=tracker)
 
 
 def read_expansions(source: str, *, tracker: InputTracker | None = None) -> Iterator[Expansion]:
-    """Yield candidate expansions of queries, as drtk expand-queries and rerank-queries write them."""
-    return read_records(source, parse_expansion, tracker=tracker, id_of=_ID)
+    """Yield the query expansions of a JSONL file, as drtk expand-queries and rerank-queries write it."""
+    return read_records(source, parse_expansion, tracker=tracker, id_of=_get_id)
 
 
 def iter_valid(
-    found: Iterable[tuple[int, Record | ValueError]],
+    records: Iterable[tuple[int, Record | ValueError]],
     source: str,
     tracker: InputTracker,
     id_of: Callable[[Record], str] | None = None,
 ) -> Iterator[Record]:
-    """Yield the valid records; pass errors and repeated ids to `tracker`."""
+    """Yield the valid records; errors and repeated ids go to `tracker`.
+
+    records: (line number, record or error)
+    id_of: returns the id of a record; None if ids may be repeated
+    """
     seen: set[int] | None = None if id_of is None else set()
-    for number, record in found:
+    for number, record in records:
         if isinstance(record, ValueError):
             tracker.skip_or_raise(RecordError(f"{name_of(source)}:{number}", str(record)))
             continue
         if seen is not None and id_of is not None:
-            known = len(seen)
+            count = len(seen)
             seen.add(hash(id_of(record)))
-            if len(seen) == known:
+            if len(seen) == count:
                 tracker.skip_or_raise(RecordError(f"{name_of(source)}:{number}", f"duplicate id '{id_of(record)}'"))
                 continue
-            if known + 1 == REMEMBERED_IDS:
+            if count + 1 == MAX_CHECKED_IDS:
                 seen = None
                 warn(
-                    f"{name_of(source)}: more than {REMEMBERED_IDS:,} records; "
-                    "repeated ids are not noticed from here on; drtk validate finds them"
+                    f"{name_of(source)}: more than {MAX_CHECKED_IDS:,} records; "
+                    "repeated ids are not detected from here on; drtk validate finds them"
                 )
         tracker.line = number
         yield record
@@ -120,9 +127,9 @@ def iter_valid(
 def join_side_files(
     passages: Iterable[Passage], source: str, side_files: Sequence[str], tracker: InputTracker
 ) -> Iterator[Passage]:
-    """Yield passages with the fields of side files added, line by line.
+    """Add the fields of side files to passages, line by line.
 
-    Raises MismatchError, with both places, if a side file differs in order or length.
+    Raises MismatchError, with both places, if a side file has other ids or another length.
     """
     sides = [(name, _iter_side_rows(name, tracker)) for name in side_files]
     count = 0
@@ -170,6 +177,6 @@ _ROW_OF: dict[type, Callable[[Any], Row]] = {
 
 
 def dump(record: Any) -> bytes:
-    """Return a record or a row as a JSON line with its line end."""
+    """Serialize a record or a row as a JSON line, with its line end."""
     to_row = _ROW_OF.get(type(record))
     return orjson.dumps(record if to_row is None else to_row(record), option=orjson.OPT_APPEND_NEWLINE)

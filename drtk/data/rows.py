@@ -1,4 +1,4 @@
-"""Convert JSON objects to records and back. All field names of docs/formats.md are read."""
+"""Convert JSON objects (rows) to records and back. Field names are those of docs/formats.md."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _new = Passage.__new__
 _set_id, _set_text, _set_title, _set_metadata, _set_extra = (
     getattr(Passage, name).__set__ for name in ("id", "text", "title", "metadata", "extra")
 )
-_ADDED = frozenset({"weights", "impacts", "queries", "continuations"})  # what --bare writes without texts
+_SIDE_FIELDS = frozenset({"weights", "impacts", "queries", "continuations"})  # written without texts by `bare`
 QUERY_IDS = ("_id", "id", "query_id", "qid")
-# TriviaQA's own files write names in capitals, the hub's copy does not.
-_OF_TRIVIAQA = (("_id", "QuestionId"), ("_id", "question_id"), ("question", "Question"), ("answer", "Answer"))
+# (our name, TriviaQA's name): capitalized in the original files, lower case in the copy on the hub.
+_TRIVIAQA_NAMES = (("_id", "QuestionId"), ("_id", "question_id"), ("question", "Question"), ("answer", "Answer"))
 
 
 def parse_row(line: bytes) -> Row:
@@ -38,8 +38,8 @@ def parse_row(line: bytes) -> Row:
 
 
 def is_too_deep(line: bytes, row: Row) -> bool:
-    """Return whether a JSON object is nested more than MAX_DEPTH levels deep, so that it could not be written again."""
-    if line.count(b"[") + line.count(b"{") <= MAX_DEPTH:  # nearly every line: skip the check of its values
+    """Return whether a JSON object is nested more than MAX_DEPTH levels deep and could not be written again."""
+    if line.count(b"[") + line.count(b"{") <= MAX_DEPTH:  # fast path for nearly every line
         return False
     level: list[Any] = [row]
     for _ in range(MAX_DEPTH):
@@ -53,36 +53,39 @@ def is_too_deep(line: bytes, row: Row) -> bool:
 
 
 def describe_json_error(text: bytes, error: orjson.JSONDecodeError) -> str:
-    """Return what is wrong with bytes that are not JSON."""
+    """Return the error message for bytes that are not JSON."""
     try:
         text.decode()
     except UnicodeDecodeError as fault:
         hint = " (UTF-16?)" if text[:2] in (b"\xff\xfe", b"\xfe\xff") or text[1:2] == b"\0" else ""
         return f"not UTF-8 at byte {fault.start + 1}{hint}"
     if not text.strip():
-        return "not JSON: nothing there"
+        return "not JSON: the line is empty"
     if error.msg.startswith("depth limit"):
         return TOO_DEEP
     if error.msg.startswith("unexpected end"):
-        return f"not JSON: it breaks off after {len(text):,} bytes, as if cut short"
+        return f"not JSON: ends after {len(text):,} bytes; the file seems to be truncated"
     if error.msg.startswith("unexpected content after"):
-        return f"not JSON: something follows the object at column {error.colno}; one object a line is expected"
+        return f"not JSON: unexpected text after the object at column {error.colno}; expected one object per line"
     rest = text.decode()[error.pos :]
     for word in ("NaN", "Infinity", "-Infinity"):
         if rest.startswith((word, word[1:])):
-            return f"not JSON: {word} at column {error.colno} is no JSON number"
+            return f"not JSON: {word} at column {error.colno} is not a JSON number"
     if not text.lstrip().startswith((b"{", b"[")):
         return "expected a JSON object, found other text"
     return f"not JSON: {error.msg} at column {error.colno}"
 
 
 def _describe_type(value: Any) -> str:
-    names = {list: "a list", str: "a string", bool: "a truth value", dict: "an object", type(None): "null"}
+    names = {list: "a list", str: "a string", bool: "a boolean", dict: "an object", type(None): "null"}
     return names.get(type(value), "a number")
 
 
 def parse_id(value: Any, field: str) -> str:
-    """Return an id as a string. Raises ValueError unless it is an integer or a string without white space."""
+    """Return an id as a string. Raises ValueError if it is neither an integer nor a string without white space.
+
+    field: name of the field, for errors
+    """
     if type(value) is int:
         return str(value)
     if not isinstance(value, str):
@@ -95,7 +98,7 @@ def parse_id(value: Any, field: str) -> str:
 
 
 def take(row: Row, *names: str) -> Any:
-    """Remove and return the first of `names` in a row. Raises ValueError if there is none."""
+    """Remove the first of the fields `names` from a row and return its value. Raises ValueError if it has none of them."""
     for name in names:
         if name in row:
             return row.pop(name)
@@ -110,6 +113,7 @@ def parse_text(value: Any, field: str) -> str:
 
 
 def take_metadata(row: Row) -> Row | None:
+    """Remove and return the field `metadata` of a row. Raises ValueError if it is not an object."""
     value = row.pop("metadata", None)
     if value is not None and not isinstance(value, dict):
         raise ValueError(f"'metadata' must be an object, found {_describe_type(value)}")
@@ -117,15 +121,18 @@ def take_metadata(row: Row) -> Row | None:
 
 
 def make_id(prefix: str, *texts: str) -> str:
-    """Return an id made from texts without one; the same texts always give the same id."""
+    """Return an id for texts without one: `prefix` and a digest of the texts."""
     return prefix + hashlib.blake2b("\0".join(texts).encode(), digest_size=10).hexdigest()
 
 
 def parse_passage(row: Row) -> Passage:
-    """Return the passage of a BEIR, Tevatron (`docid`) or Pyserini (`contents`) row, with other fields in `extra`."""
+    """Return the passage of a row in BEIR's, Tevatron's (`docid`) or Pyserini's (`contents`) format.
+
+    Other fields go to `extra`. Raises ValueError for an invalid row.
+    """
     row = row.copy()
     id = row.pop("_id") if "_id" in row else take(row, *PASSAGE_IDS)
-    if type(id) is not str or id.split() != [id] or "\0" in id:  # inline: the innermost loop of every reader
+    if type(id) is not str or id.split() != [id] or "\0" in id:  # inlined, because every reader spends its time here
         id = parse_id(id, "_id")
     title = row.pop("title", None)
     if "text" in row:
@@ -135,15 +142,15 @@ def parse_passage(row: Row) -> Passage:
         if title is None and isinstance(text, str) and "\n" in text:  # Pyserini joins title and text by a line end
             title, _, text = text.partition("\n")
     else:
-        side = not _ADDED.isdisjoint(row)
+        has_side_fields = not _SIDE_FIELDS.isdisjoint(row)
         raise ValueError(
-            "'text' is missing" + "; fields alone (--bare) are joined to their corpus: CORPUS --with FILE" * side
+            "'text' is missing" + "; a file written with `bare` is joined to its corpus by `with`" * has_side_fields
         )
     if type(text) is not str:
         text = parse_text(text, "text")
     if type(title) is not str:
         title = "" if title is None else parse_text(title, "title")
-    # Same as Passage(...), in half the time.
+    # Equal to Passage(...), but takes half the time.
     passage = _new(Passage)
     _set_id(passage, id)
     _set_text(passage, text)
@@ -154,19 +161,19 @@ def parse_passage(row: Row) -> Passage:
 
 
 def parse_query(row: Row) -> Query:
-    """Return the query of a BEIR row, or of one with `question` or `query`; answers may be in `metadata.answers`.
+    """Return the query of a row in BEIR's format, or of a row with `question` or `query`.
 
-    A row with `question` or `query` and no id (NQ-open) gets an id made from its text. TriviaQA's answer is an object;
-    its value comes before its aliases.
+    Answers may be in `metadata.answers`. A question without an id (NQ-open) gets one generated from its text. Of
+    TriviaQA's answer, an object, the value comes before the aliases. Raises ValueError for an invalid row.
     """
     row = row.copy()
-    for ours, theirs in _OF_TRIVIAQA:
+    for ours, theirs in _TRIVIAQA_NAMES:
         if theirs in row and ours not in row:
             row[ours] = row.pop(theirs)
-    named = any(name in row for name in QUERY_IDS)
-    if not named and ("text" in row or not ("question" in row or "query" in row)):
+    has_id = any(name in row for name in QUERY_IDS)
+    if not has_id and ("text" in row or not ("question" in row or "query" in row)):
         raise ValueError("'_id' is missing")
-    id = parse_id(take(row, *QUERY_IDS), "_id") if named else ""
+    id = parse_id(take(row, *QUERY_IDS), "_id") if has_id else ""
     text = parse_text(take(row, "text", "question", "query", "query_text"), "text")
     metadata = take_metadata(row)
     answers = take(row, "answers", "answer") if "answers" in row or "answer" in row else None
@@ -177,7 +184,9 @@ def parse_query(row: Row) -> Query:
     if isinstance(answers, dict):
         value, aliases = (answers.get(name, answers.get(name.lower())) for name in ("Value", "Aliases"))
         if not isinstance(value, str) or not isinstance(aliases or [], list):
-            raise ValueError("'answer' is an object without 'value', as a string, and 'aliases', as a list")
+            raise ValueError(
+                "'answer' must be a string, a list, or an object with the string 'value' and the list 'aliases'"
+            )
         answers = [value, *(alias for alias in aliases or () if alias != value)]
     return Query(
         id or make_id("q", text), text, None if answers is None else parse_strings(answers, "answers"), metadata, row
@@ -199,7 +208,7 @@ def parse_ids(value: Any, field: str) -> tuple[str, ...]:
 
 
 def parse_example(row: Row) -> Example:
-    """Return the training example of a row in drtk's own format."""
+    """Return the training example of a row in drtk's format. Raises ValueError for an invalid row."""
     row = row.copy()
     query_id = parse_id(take(row, "query_id"), "query_id")
     positives = parse_ids(take(row, "positives"), "positives")
@@ -224,7 +233,7 @@ def parse_example(row: Row) -> Example:
 
 
 def parse_expansion(row: Row) -> Expansion:
-    """Return the candidate expansion of a row. An empty text is an error: the query alone is no candidate."""
+    """Return the query expansion of a row. Raises ValueError for an invalid row or an empty text."""
     row = row.copy()
     id = parse_id(take(row, "_id", "id"), "_id")
     query_id = parse_id(take(row, "query_id", "qid"), "query_id")
@@ -238,7 +247,7 @@ def parse_expansion(row: Row) -> Expansion:
     rank, top1, fold, depth = (row.pop(field, None) for field in ("rank", "top1", "fold", "depth"))
     for field, value, least in (("rank", rank, 1), ("fold", fold, 0), ("depth", depth, 1)):
         if value is not None and (type(value) is not int or value < least):
-            raise ValueError(f"'{field}' must be a whole number from {least}")
+            raise ValueError(f"'{field}' must be an integer of at least {least}")
     if top1 is not None:
         if not isinstance(top1, dict):
             raise ValueError("'top1' must be an object")
@@ -256,7 +265,7 @@ def _take_score(row: Row) -> float | None:
 
 
 def parse_prediction(row: Row) -> Prediction:
-    """Return the predicted answer of a row."""
+    """Return the predicted answer of a row. Raises ValueError for an invalid row."""
     row = row.copy()
     query_id = parse_id(take(row, "query_id", "qid", "_id", "id"), "query_id")
     answer = parse_text(take(row, "answer", "prediction"), "answer")
@@ -264,7 +273,7 @@ def parse_prediction(row: Row) -> Prediction:
 
 
 def build_passage_row(passage: Passage) -> Row:
-    """Return the BEIR row of a passage, with its other fields."""
+    """Return the row of a passage in BEIR's format, with its other fields."""
     row: Row = {"_id": passage.id, "title": passage.title, "text": passage.text}
     if passage.metadata is not None:
         row["metadata"] = passage.metadata
@@ -272,7 +281,7 @@ def build_passage_row(passage: Passage) -> Row:
 
 
 def build_query_row(query: Query) -> Row:
-    """Return the BEIR row of a query, with its answers and other fields."""
+    """Return the row of a query in BEIR's format, with its answers and other fields."""
     row: Row = {"_id": query.id, "text": query.text}
     if query.answers is not None and (query.metadata is None or "answers" not in query.metadata):
         row["answers"] = list(query.answers)
@@ -282,6 +291,7 @@ def build_query_row(query: Query) -> Row:
 
 
 def build_example_row(example: Example) -> Row:
+    """Return the row of a training example in drtk\'s format."""
     row: Row = {"query_id": example.query_id}
     row |= {"positives": list(example.positives), "negatives": list(example.negatives)}
     if example.scores is not None:
@@ -292,6 +302,7 @@ def build_example_row(example: Example) -> Row:
 
 
 def build_expansion_row(expansion: Expansion) -> Row:
+    """Return the row of a query expansion in drtk\'s format."""
     row: Row = {"_id": expansion.id, "query_id": expansion.query_id, "kind": expansion.kind, "text": expansion.text}
     for field in ("score", "rank", "depth", "top1", "fold"):
         if getattr(expansion, field) is not None:
@@ -300,6 +311,7 @@ def build_expansion_row(expansion: Expansion) -> Row:
 
 
 def build_prediction_row(prediction: Prediction) -> Row:
+    """Return the row of a predicted answer in drtk\'s format."""
     row: Row = {"query_id": prediction.query_id, "answer": prediction.answer}
     if prediction.score is not None:
         row["score"] = prediction.score

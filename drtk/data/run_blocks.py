@@ -1,4 +1,4 @@
-"""Read a run block by block and keep the ranks of its judged documents only."""
+"""Read only the ranks of judged documents from a run, block by block, with numpy."""
 
 from __future__ import annotations
 
@@ -17,43 +17,46 @@ _MASKS = np.array([(1 << (8 * size)) - 1 for size in range(_WORD)] + [(1 << 64) 
 
 
 class ByteWords:
-    """Read bytes as 64-bit words that begin at any position."""
+    """Read bytes as 64-bit words at any position.
+
+    A field is a range of bytes, given by its start and its end or length; all methods take arrays of fields.
+    """
 
     def __init__(self, data: bytes) -> None:
         padded = bytes(_BEFORE) + data + bytes(_WORD)
         self._words = np.ndarray(len(padded) - _WORD + 1, dtype="<u8", buffer=padded, strides=(1,))
 
     def get_words(self, starts: np.ndarray, lengths: np.ndarray, number: int) -> np.ndarray:
-        """Return the word `number` of each field, with zeros after its end, (fields,) uint64."""
+        """Return word `number` of each field, padded with zeros after its end, (fields,) uint64."""
         left = np.clip(lengths - _WORD * number, 0, _WORD)
         places = np.minimum(starts + (_WORD * number + _BEFORE), len(self._words) - 1)
-        found = self._words[places]  # take() would copy all unaligned words
-        found &= _MASKS[left]
-        return found
+        words = self._words[places]  # take() would copy all unaligned words
+        words &= _MASKS[left]
+        return words
 
     def get_last_bytes(self, starts: np.ndarray, ends: np.ndarray, words: int) -> np.ndarray:
-        """Return the last bytes of each field, with zeros before its beginning, (8 * words, fields) uint8."""
-        found = np.empty((len(ends), words), dtype="<u8")
+        """Return the last `8 * words` bytes of each field, padded with zeros before its start, (8 * words, fields) uint8."""
+        last_words = np.empty((len(ends), words), dtype="<u8")
         for number in range(words):
             over = _WORD * (words - 1 - number)  # bytes after this word
             missing = np.clip(_WORD - (ends - starts - over), 0, _WORD)
             word = self._words[ends + (_BEFORE - _WORD - over)]
-            found[:, number] = word & ~_MASKS[missing]
-        return np.ascontiguousarray(found.view(np.uint8).T)
+            last_words[:, number] = word & ~_MASKS[missing]
+        return np.ascontiguousarray(last_words.view(np.uint8).T)
 
     def compute_hashes(self, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
         """Return a hash of the bytes of each field, (fields,) uint64."""
         lengths = ends - starts
-        found = lengths.astype(np.uint64)
+        hashes = lengths.astype(np.uint64)
         shortest = int(lengths.min()) if len(lengths) else 0
         for number in range(-(-int(lengths.max(initial=0)) // _WORD)):
-            mixed = (found ^ self.get_words(starts, lengths, number)) * MULTIPLIER
+            mixed = (hashes ^ self.get_words(starts, lengths, number)) * MULTIPLIER
             mixed ^= mixed >> np.uint64(29)
-            found = mixed if shortest > _WORD * number else np.where(lengths > _WORD * number, mixed, found)
-        return found
+            hashes = mixed if shortest > _WORD * number else np.where(lengths > _WORD * number, mixed, hashes)
+        return hashes
 
     def find_changes(self, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
-        """Return the rows that differ from the row before, (changes,)."""
+        """Return the positions of the fields that differ from the field before, (changes,)."""
         lengths = ends - starts
         differs = lengths[1:] != lengths[:-1]
         for number in range(-(-int(lengths.max(initial=0)) // _WORD)):
@@ -70,11 +73,11 @@ _POWERS = 10.0 ** np.arange(23)
 
 
 class UnsupportedRunError(Exception):
-    """The run needs the line reader (`drtk.data.trec`)."""
+    """The run cannot be read in blocks; read it line by line with `drtk.data.trec`."""
 
 
 class JudgedDocuments(NamedTuple):
-    """The judged documents of a ranking and their ascending ranks from 1; `length` is that of the ranking."""
+    """The judged documents of a ranking and their ranks, from 1 and ascending; `length` is the length of the ranking."""
 
     query_id: str
     doc_ids: list[str]
@@ -85,7 +88,7 @@ class JudgedDocuments(NamedTuple):
 
 @dataclass
 class QueryCounts:
-    """The number of queries of a run with and without judgements, and the first without."""
+    """The numbers of queries of a run with and without judgements; `example` is the first query without."""
 
     judged: int = 0
     unjudged: int = 0
@@ -95,18 +98,18 @@ class QueryCounts:
 def iter_judged_documents(
     source: str, judgements: Judgements, tracker: InputTracker, counts: QueryCounts
 ) -> Iterator[JudgedDocuments]:
-    """Yield the judged queries of a run in file order, with ranks as in `QueryHits.ranking`.
+    """Yield the judged documents of each judged query of a run, in file order, with ranks as in `QueryHits.to_ranking`.
 
-    A document with the id of the query counts as judged, so that it can be excluded.
-    Raises UnsupportedRunError if the run needs the line reader, or if the lines of a query are not consecutive.
+    A document with the id of the query counts as judged, so that the caller can exclude it.
+    Raises UnsupportedRunError if the run must be read line by line.
     """
-    wanted = _JudgedFilter(judgements)
-    met: set[str] = set()
+    judged_filter = _JudgedFilter(judgements)
+    seen: set[str] = set()
     for data in _iter_whole_queries(source, tracker):
-        for group in _iter_query_lines(data, wanted):
-            if group.query_id in met:
+        for group in _iter_query_lines(data, judged_filter):
+            if group.query_id in seen:
                 raise UnsupportedRunError
-            met.add(group.query_id)
+            seen.add(group.query_id)
             if group.query_id not in judgements:
                 counts.unjudged += 1
                 counts.example = counts.example or group.query_id
@@ -116,28 +119,28 @@ def iter_judged_documents(
 
 
 def _iter_whole_queries(source: str, tracker: InputTracker) -> Iterator[bytes]:
-    """Yield the run in blocks that end at the end of a query."""
-    rest = b""
+    """Yield the run in blocks. No query is split between blocks."""
+    remainder = b""
     for block in tracker.iter_blocks(source, BLOCK):
-        data = rest + block
+        data = remainder + block
         if len(data) > _LARGEST_QUERY:
             raise UnsupportedRunError  # read line by line, where the length of a line is limited
         end = data.rfind(b"\n") + 1
         last = data.rfind(b"\n", 0, max(end - 1, 0)) + 1  # where the last whole line begins
         query = data[last:end].split(None, 1)[:1]
         if not query:
-            rest = data
+            remainder = data
             continue
-        cut = _find_begin(data, query[0], end)
+        cut = _find_query_start(data, query[0], end)
         if cut > 0:
             yield data[:cut]
-        rest = data[cut:]
-    if rest:
-        yield rest if rest.endswith(b"\n") else rest + b"\n"
+        remainder = data[cut:]
+    if remainder:
+        yield remainder if remainder.endswith(b"\n") else remainder + b"\n"
 
 
-def _find_begin(data: bytes, query: bytes, end: int) -> int:
-    """Return where the lines of `query` before `end` begin."""
+def _find_query_start(data: bytes, query: bytes, end: int) -> int:
+    """Return the start of the consecutive lines of `query` that end at `end`."""
     step = 1 << 14
     low = end
     while low > 0:
@@ -160,7 +163,7 @@ def _find_begin(data: bytes, query: bytes, end: int) -> int:
 
 
 class _JudgedFilter:
-    """A hash table that excludes most unjudged documents with one look-up."""
+    """Exclude most unjudged documents with one look-up in a table of hashes of (query, document)."""
 
     def __init__(self, judgements: Judgements) -> None:
         self.queries = {query: at for at, query in enumerate(judgements)}
@@ -174,7 +177,7 @@ class _JudgedFilter:
         self._table[_compute_slots(hashes, np.array([at for at, _ in rows], dtype=np.uint64))] = True
 
     def find_candidates(self, hashes: np.ndarray, queries: np.ndarray) -> np.ndarray:
-        """Return the rows that may be judged documents of their query, with all that are."""
+        """Return the rows that may be judged for their query: all judged ones, and a few others with the same hash."""
         return np.flatnonzero(self._table[_compute_slots(hashes, queries)])
 
 
@@ -184,7 +187,10 @@ def _compute_slots(hashes: np.ndarray, queries: np.ndarray) -> np.ndarray:
 
 
 class _QueryLines(NamedTuple):
-    """The lines of one query in a block, and its rows that may be judged."""
+    """The lines `first` to `last` of a query in a block.
+
+    likely: rows that may be judged; falling: whether the scores decrease strictly
+    """
 
     query_id: str
     block: _RunBlock
@@ -194,13 +200,13 @@ class _QueryLines(NamedTuple):
     falling: bool
 
     def find_judged_ranks(self, judged: Mapping[str, int]) -> JudgedDocuments:
-        """Return the judged documents and their ranks."""
-        text, tag = self.block.get_text, self.block.get_text(5, self.first)
+        """Return the judged documents of the query and their ranks."""
+        get_text, tag = self.block.get_text, self.block.get_text(5, self.first)
         length = self.last - self.first
         if not self.falling:
             return self._sort_and_find(judged, tag)
-        found = [(int(row) - self.first + 1, text(2, int(row))) for row in self.likely]
-        known = [(rank, id) for rank, id in found if id in judged or id == self.query_id]
+        candidates = [(int(row) - self.first + 1, get_text(2, int(row))) for row in self.likely]
+        known = [(rank, id) for rank, id in candidates if id in judged or id == self.query_id]
         return JudgedDocuments(self.query_id, [id for _, id in known], [rank for rank, _ in known], length, tag)
 
     def _sort_and_find(self, judged: Mapping[str, int], tag: str) -> JudgedDocuments:
@@ -213,7 +219,10 @@ class _QueryLines(NamedTuple):
 
 
 class _RunBlock:
-    """A block of lines of six columns: the beginning and end of each column, and the scores."""
+    """A block of lines of six columns: the start and end of each field, (lines, 6), and the scores.
+
+    Raises UnsupportedRunError for any other layout.
+    """
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -241,7 +250,7 @@ class _RunBlock:
         return self._data[self.starts[row, column] : self.ends[row, column]].decode()
 
     def get_column(self, number: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the beginning and end of a column's fields, (lines,) each."""
+        """Return the starts and ends of the fields in a column, (lines,) each."""
         return self.starts[:, number], self.ends[:, number]
 
     def _check_ranks(self) -> None:
@@ -252,7 +261,7 @@ class _RunBlock:
             raise UnsupportedRunError
 
     def _read_scores(self) -> np.ndarray:
-        """Return the scores, (lines,) float64, exactly as written."""
+        """Return the scores, (lines,) float64, equal to `float` of the text."""
         starts, ends = self.get_column(4)
         width = int((ends - starts).max())
         if width > _LONGEST_SCORE:
@@ -281,22 +290,23 @@ class _RunBlock:
         if any(b"_" in field for field in fields):
             raise UnsupportedRunError
         try:
-            found = np.array(list(map(float, fields)))
+            scores = np.array(list(map(float, fields)))
         except ValueError:
             raise UnsupportedRunError from None
-        if not np.isfinite(found).all():
+        if not np.isfinite(scores).all():
             raise UnsupportedRunError
-        return found
+        return scores
 
 
-def _iter_query_lines(data: bytes, wanted: _JudgedFilter) -> Iterator[_QueryLines]:
-    """Yield the queries of a block. Raises UnsupportedRunError if a document may be repeated for a query."""
+def _iter_query_lines(data: bytes, judged_filter: _JudgedFilter) -> Iterator[_QueryLines]:
+    """Yield the queries of a block. Raises UnsupportedRunError if a query may have the same document twice."""
     block = _RunBlock(data)
     firsts = np.concatenate([[0], block.words.find_changes(*block.get_column(0))]).astype(np.int64)
     lasts = np.append(firsts[1:], len(block))
     names = [block.get_text(0, row) for row in firsts.tolist()]
     numbers = np.array(
-        [wanted.queries.get(name, len(wanted.queries) + at) for at, name in enumerate(names)], dtype=np.uint64
+        [judged_filter.queries.get(name, len(judged_filter.queries) + at) for at, name in enumerate(names)],
+        dtype=np.uint64,
     )
     of_row = np.repeat(numbers, lasts - firsts)
     hashes = block.words.compute_hashes(*block.get_column(2))
@@ -308,8 +318,8 @@ def _iter_query_lines(data: bytes, wanted: _JudgedFilter) -> Iterator[_QueryLine
     rises = np.flatnonzero(single[1:] >= single[:-1]) + 1
     unsorted = np.zeros(len(firsts), dtype=bool)
     at = np.searchsorted(firsts, rises, side="right") - 1
-    unsorted[at[firsts[at] != rises]] = True  # the score may rise between queries
-    likely = wanted.find_candidates(hashes, of_row)
+    unsorted[at[firsts[at] != rises]] = True  # the score may rise from one query to the next
+    likely = judged_filter.find_candidates(hashes, of_row)
     bounds = np.searchsorted(likely, np.append(firsts, len(block)))
     for number, name in enumerate(names):
         rows = likely[bounds[number] : bounds[number + 1]]

@@ -1,4 +1,4 @@
-"""Names of runs (NAME=FILE), their manifests, and iteration over several runs by query."""
+"""Parse names of runs (NAME=FILE), read their manifests, and iterate over several runs by query."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from drtk.runtime.streams import STANDARD, is_stream
 
 SCORED = "scored"  # count in a manifest: {"depth": last rank that was scored by a model}
 _ENDINGS = (".gz", ".zst", ".txt", ".tsv", ".run", ".trec", ".jsonl")
-Found = TypeVar("Found")
+Entry = TypeVar("Entry")
 
 
 @dataclass(frozen=True)
@@ -26,41 +26,41 @@ class NamedRun:
 
 
 def parse_runs(arguments: Sequence[str], *, name: str = "") -> list[NamedRun]:
-    """Parse NAME=FILE or FILE; without a name, use that of the file, with its folder if it is ambiguous.
+    """Parse arguments NAME=FILE or FILE. Without a name, use the file name, with its folder if two files have the same.
 
     name: the name of a single run
     Raises UsageError for a repeated name, and for stdin given twice.
     """
     if name and len(arguments) > 1:
-        raise UsageError("one name for several runs; name each of them: NAME=FILE")
+        raise UsageError("one name is given for several runs; name each run: NAME=FILE")
     if name and not is_named(arguments[0]):
         return [NamedRun(name, arguments[0])]
     plain = [argument for argument in arguments if not is_named(argument)]
     stems = [_get_stem(argument) for argument in plain]
-    own = {
+    file_names = {
         source: str(Path(source).parent / stem) if stems.count(stem) > 1 else stem
         for source, stem in zip(plain, stems, strict=True)
     }
-    return _name_runs(arguments, own)
+    return _name_runs(arguments, file_names)
 
 
 def parse_logs(arguments: Sequence[str]) -> list[NamedRun]:
-    """Parse training logs, NAME=FILE or FILE; runs/mlm/log.jsonl is named mlm, or runs/mlm if that is ambiguous.
+    """Parse arguments NAME=FILE or FILE for training logs; runs/mlm/log.jsonl is named mlm, or runs/mlm if two have it.
 
     Raises UsageError as `parse_runs` does.
     """
     plain = [argument for argument in arguments if not is_named(argument)]
-    own = dict(zip(plain, _find_unique_suffixes([_split_log_path(argument) for argument in plain]), strict=True))
-    return _name_runs(arguments, own)
+    file_names = dict(zip(plain, _find_unique_suffixes([_split_log_path(argument) for argument in plain]), strict=True))
+    return _name_runs(arguments, file_names)
 
 
-def _name_runs(arguments: Sequence[str], own: Mapping[str, str]) -> list[NamedRun]:
-    """Return NAME=FILE as runs, and files with their own names.
+def _name_runs(arguments: Sequence[str], file_names: Mapping[str, str]) -> list[NamedRun]:
+    """Return the runs of arguments; `file_names` has the names of arguments without one.
 
     Raises UsageError for a repeated name, and for stdin given twice.
     """
     runs = [
-        NamedRun(own[argument], argument) if argument in own else NamedRun(*argument.split("=", 1))
+        NamedRun(file_names[argument], argument) if argument in file_names else NamedRun(*argument.split("=", 1))
         for argument in arguments
     ]
     if sum(run.source == STANDARD for run in runs) > 1:
@@ -68,25 +68,25 @@ def _name_runs(arguments: Sequence[str], own: Mapping[str, str]) -> list[NamedRu
     names = [run.name for run in runs]
     for name in names:
         if names.count(name) > 1:
-            raise UsageError(f"two runs are called '{name}'; name them: NAME=FILE")
+            raise UsageError(f"two runs are named '{name}'; give them other names: NAME=FILE")
     return runs
 
 
 def _split_log_path(source: str) -> tuple[str, ...]:
-    """Return the folders of a log and its name, without the name `log`."""
+    """Return the parts of the path of a log, without suffix and without the file name `log`."""
     folders = Path(source).parent.parts
-    own = _get_stem(source)
-    return folders if own == "log" and folders and folders[-1] not in ("..", "/") else (*folders, own)
+    stem = _get_stem(source)
+    return folders if stem == "log" and folders and folders[-1] not in ("..", "/") else (*folders, stem)
 
 
-def _find_unique_suffixes(ways: Sequence[tuple[str, ...]]) -> list[str]:
-    """Return the shortest suffix of each path that differs from the others."""
-    lengths = [1] * len(ways)
+def _find_unique_suffixes(paths: Sequence[tuple[str, ...]]) -> list[str]:
+    """Return the shortest suffix of each path that no other path has."""
+    lengths = [1] * len(paths)
     while True:
-        names = [str(Path(*way[-length:])) for way, length in zip(ways, lengths, strict=True)]
+        names = [str(Path(*path[-length:])) for path, length in zip(paths, lengths, strict=True)]
         longer = [
-            min(len(way), length + (names.count(name) > 1))
-            for way, length, name in zip(ways, lengths, names, strict=True)
+            min(len(path), length + (names.count(name) > 1))
+            for path, length, name in zip(paths, lengths, names, strict=True)
         ]
         if longer == lengths:
             return names
@@ -94,25 +94,27 @@ def _find_unique_suffixes(ways: Sequence[tuple[str, ...]]) -> list[str]:
 
 
 def group_runs(arguments: Sequence[str]) -> dict[str, list[NamedRun]]:
-    """Return the runs by system: files with the same name (`dense=1.run dense=2.run`) are runs of one system.
+    """Group runs by system: files with the same name (`dense=1.run dense=2.run`) are runs of one system.
 
-    Raises UsageError for a repeated file, and for a name that is also that of a file without a name.
+    Raises UsageError for a repeated file, and for a name that is also the name of a file without one.
     """
     named = [tuple(argument.partition("=")[::2]) for argument in arguments if is_named(argument)]
-    own = {run.source: run.name for run in parse_runs([argument for argument in arguments if not is_named(argument)])}
+    file_names = {
+        run.source: run.name for run in parse_runs([argument for argument in arguments if not is_named(argument)])
+    }
     for name, _ in named:
-        if name in own.values():
-            raise UsageError(f"'{name}' is the name of a system and of a file; name that too: NAME=FILE")
-    found: dict[str, list[NamedRun]] = {}
-    taken: set[str] = set()
+        if name in file_names.values():
+            raise UsageError(f"'{name}' is the name of a system and of a file; name the file: NAME=FILE")
+    systems: dict[str, list[NamedRun]] = {}
+    sources: set[str] = set()
     for argument in arguments:
-        name, source = (own[argument], argument) if argument in own else argument.partition("=")[::2]
-        if source in taken:
+        name, source = (file_names[argument], argument) if argument in file_names else argument.partition("=")[::2]
+        if source in sources:
             raise UsageError("stdin can be only one of the runs" if source == STANDARD else f"{source} is given twice")
-        taken.add(source)
-        runs = found.setdefault(name, [])
+        sources.add(source)
+        runs = systems.setdefault(name, [])
         runs.append(NamedRun(name if not runs else f"{name}, run {len(runs) + 1}", source))
-    return found
+    return systems
 
 
 def is_named(argument: str) -> bool:
@@ -122,19 +124,19 @@ def is_named(argument: str) -> bool:
 
 
 def read_scored_depth(source: str) -> int | None:
-    """Return the last rank that `drtk rerank` scored, from the manifest of the run; None if unknown."""
+    """Return the number of hits per query that `drtk rerank` scored, from the manifest of the run; None if unknown."""
     depth = (_read_run_manifest(source).get("counts") or {}).get(SCORED, {}).get("depth")
     return depth if isinstance(depth, int) else None
 
 
 def read_fused_runs(source: str) -> list[str]:
-    """Return the inputs of a run made by `drtk fuse`, from its manifest; [] for any other run."""
+    """Return the runs from which `drtk fuse` made a run, according to its manifest; [] for other runs."""
     manifest = _read_run_manifest(source)
     return list(manifest["settings"].get("runs") or []) if manifest.get("program") == "fuse" else []
 
 
 def _read_run_manifest(source: str) -> Manifest:
-    """Return the manifest beside a run; {} for a stream, or if it is missing, damaged or of another file."""
+    """Return the manifest of a run; {} for a stream, or if the manifest is missing, damaged or of another file."""
     if is_stream(source) or not get_manifest_path(source).exists():
         return {}
     try:
@@ -155,13 +157,13 @@ def _get_stem(source: str) -> str:
 
 
 def iter_aligned(
-    first: Iterator[tuple[str, Found]], others: Sequence[dict[str, Found]]
-) -> Iterator[tuple[str, list[Found | None]]]:
-    """Yield (query, its entry in each run), in the order of the first run; then for queries of the others only.
+    first: Iterator[tuple[str, Entry]], others: Sequence[dict[str, Entry]]
+) -> Iterator[tuple[str, list[Entry | None]]]:
+    """Yield (query, its entry in each run, or None): the queries of the first run in order, then those of the others only.
 
-    Empties `others`.
+    `others` is emptied, to save memory.
     """
-    for query_id, found in first:
-        yield query_id, [found, *(run.pop(query_id, None) for run in others)]
+    for query_id, entry in first:
+        yield query_id, [entry, *(run.pop(query_id, None) for run in others)]
     for query_id in dict.fromkeys(query_id for run in others for query_id in run):
         yield query_id, [None, *(run.pop(query_id, None) for run in others)]

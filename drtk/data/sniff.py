@@ -12,7 +12,7 @@ from drtk.data.json_arrays import is_array, iter_array_rows
 from drtk.data.rows import PASSAGE_IDS, QUERY_IDS, Row
 
 _QUESTIONS = ("text", "question", "query", "query_text")
-MAX_LINES = 10  # first lines that are examined; a damaged one does not decide
+MAX_LINES = 10  # number of first lines that are read
 
 EXAMPLES, RUN, JUDGEMENTS = "training examples", "hits of a TREC run", "judgements"
 RANKED = "judgements, or MS MARCO's ranked pairs or triples"  # q1 p1 1: a grade, a rank, or a negative
@@ -22,7 +22,10 @@ PREDICTIONS, EXPANSIONS = "predicted answers", "expansions of questions"
 
 
 def sniff_columns(head: bytes) -> Literal["run", "qrels"] | None:
-    """Return "run" or "qrels" if most of the first lines have the columns of one; some may be damaged."""
+    """Return "run" or "qrels" if most of the first lines have its columns; None otherwise.
+
+    head: the first decompressed bytes of a file
+    """
     lines = [line for line in _split_whole_lines(head) if line.strip() and not line.startswith(b"#")][:MAX_LINES]
     kinds = [RUN if line.split()[1:2] == [b"Q0"] else _sniff_line(line) for line in lines]
     if kinds.count(RUN) * 2 > len(kinds):
@@ -32,25 +35,28 @@ def sniff_columns(head: bytes) -> Literal["run", "qrels"] | None:
 
 
 def sniff_kind(head: bytes) -> str | None:
-    """Return the kind of a file by its first decompressed bytes, in words; None if its lines do not tell or differ."""
+    """Return the kind of a file (a constant of this module); None if it is unclear or lines are of different kinds.
+
+    head: the first decompressed bytes of the file
+    """
     head = head.removeprefix(b"\xef\xbb\xbf")
     if is_array(head[:64]):
         kinds = [
             None if isinstance(row, ValueError) else sniff_row(row) for _, row in islice(iter_array_rows([head]), 1)
         ]
     else:
-        shown = [line for line in _split_whole_lines(head) if line.strip() and not line.startswith(b"#")]
-        kinds = [_sniff_line(line) for line in shown[:MAX_LINES]]
-    found = set(kinds)
-    if found == {JUDGEMENTS, RANKED} and kinds[0] == JUDGEMENTS:  # BEIR's header, and its lines
+        lines = [line for line in _split_whole_lines(head) if line.strip() and not line.startswith(b"#")]
+        kinds = [_sniff_line(line) for line in lines[:MAX_LINES]]
+    unique_kinds = set(kinds)
+    if unique_kinds == {JUDGEMENTS, RANKED} and kinds[0] == JUDGEMENTS:  # BEIR's header, and its lines
         return JUDGEMENTS
-    if found in ({QUERIES, EITHER}, {PASSAGES, EITHER}):  # some without answers, or without a title
-        found.discard(EITHER)
-    return found.pop() if len(found) == 1 else None
+    if unique_kinds in ({QUERIES, EITHER}, {PASSAGES, EITHER}):  # some without answers, or without a title
+        unique_kinds.discard(EITHER)
+    return unique_kinds.pop() if len(unique_kinds) == 1 else None
 
 
 def is_candidate(line: bytes) -> bool:
-    """Return whether a line is MS MARCO's `qid<TAB>pid<TAB>query<TAB>passage`; with a number last it is a judgement."""
+    """Return whether a line is MS MARCO's `qid<TAB>pid<TAB>query<TAB>passage`, and not a judgement with a number last."""
     columns = line.split(b"\t")
     return len(columns) == 4 and columns[0].isdigit() and columns[1].isdigit() and not columns[3].strip().isdigit()
 
@@ -74,19 +80,19 @@ def _sniff_line(line: bytes) -> str | None:
         columns = line.decode().split()
     except UnicodeDecodeError:
         return None
-    if len(columns) >= 6 and _is_whole(columns[3]) and _is_number(columns[4]):
+    if len(columns) >= 6 and _is_integer(columns[3]) and _is_number(columns[4]):
         return RUN
-    if len(columns) == 4 and _is_whole(columns[1]) and _is_whole(columns[3]):
+    if len(columns) == 4 and _is_integer(columns[1]) and _is_integer(columns[3]):
         return JUDGEMENTS
     if len(columns) == 3 and columns[2] == "score":
         return JUDGEMENTS
-    if len(columns) == 3 and _is_whole(columns[2]):
+    if len(columns) == 3 and _is_integer(columns[2]):
         return RANKED
     return EITHER if line.count(b"\t") in (1, 2) else None  # id and text, and a title or answers
 
 
 def sniff_row(row: Row) -> str | None:
-    """Return the kind of a JSON record, in words; None if its fields do not tell."""
+    """Return the kind of a JSON record (a constant of this module); None if it is unclear."""
     if is_example(row):
         return EXAMPLES
     if ("query_id" in row or "qid" in row) and "kind" in row and "text" in row:
@@ -101,12 +107,12 @@ def sniff_row(row: Row) -> str | None:
 
 
 def is_surely_passage(row: Row) -> bool:
-    """Return whether a JSON record has a text, and an id and a field that only passages have."""
-    named = any(name in row for name in PASSAGE_IDS) and not any(name in row for name in ("query_id", "qid"))
-    return sniff_row(row) == PASSAGES and named and isinstance(row.get("text", row.get("contents")), str)
+    """Return whether a JSON record has a text, an id, and a field that only passages have."""
+    has_id = any(name in row for name in PASSAGE_IDS) and not any(name in row for name in ("query_id", "qid"))
+    return sniff_row(row) == PASSAGES and has_id and isinstance(row.get("text", row.get("contents")), str)
 
 
-def _is_whole(text: str) -> bool:
+def _is_integer(text: str) -> bool:
     return text.removeprefix("-").isdecimal()
 
 

@@ -23,15 +23,15 @@ _BATCH = 1024  # rows turned into Python objects at once
 
 
 def is_of_hub(source: str) -> bool:
-    """Return whether `source` names a data set of the hub."""
+    """Return whether `source` is `hf:NAME`, a data set of the Hugging Face hub."""
     return source.startswith(HUB)
 
 
 def is_table(source: str) -> bool:
-    """Return whether `source` is a Parquet file, a folder of them, a saved data set, or `hf:NAME`."""
+    """Return whether `source` is a Parquet file, a folder of Parquet files, a saved data set, or `hf:NAME`."""
     if is_of_hub(source):
         return True
-    if is_stream(source):  # its beginning can be read only once
+    if is_stream(source):  # its first bytes could not be read again
         return False
     path = Path(source)
     if path.is_dir():
@@ -44,7 +44,7 @@ def is_table(source: str) -> bool:
 
 
 def iter_table_rows(source: str, tracker: InputTracker) -> Iterator[tuple[int, Row | ValueError]]:
-    """Yield (row number from 1, row without empty fields) of a table; add the table to the tracker's inputs.
+    """Yield (row number from 1, row without null fields) of a table, and add the table to the inputs of `tracker`.
 
     Raises MissingDependency without pyarrow or datasets, DrtkError for a table that cannot be read.
     """
@@ -92,48 +92,48 @@ def _iter_parquet_rows(paths: list[Path]) -> Iterator[Row]:
                 for batch in file.iter_batches(batch_size=_BATCH):
                     yield from batch.to_pylist()
         except (OSError, ValueError) as error:  # pyarrow's errors are subclasses
-            raise DrtkError(f"{path}: not readable as Parquet: {' '.join(str(error).split())}") from error
+            raise DrtkError(f"{path}: cannot be read as Parquet: {' '.join(str(error).split())}") from error
 
 
 def _iter_saved_rows(path: Path) -> Iterator[Row]:
-    found = require_datasets("reading a saved data set").load_from_disk(str(path))
-    if isinstance(found, dict):
-        if len(found) != 1:
+    dataset = require_datasets("reading a saved data set").load_from_disk(str(path))
+    if isinstance(dataset, dict):
+        if len(dataset) != 1:
             raise DrtkError(
-                f"{path}: holds the splits {', '.join(found)}; name one: {path / next(iter(found), 'SPLIT')}"
+                f"{path}: has the splits {', '.join(dataset)}; name one: {path / next(iter(dataset), 'SPLIT')}"
             )
-        found = next(iter(found.values()))
-    yield from found
+        dataset = next(iter(dataset.values()))
+    yield from dataset
 
 
 def _iter_hub_rows(name: str) -> Iterator[Row]:
-    """Stream the rows of `NAME[@REVISION]`, followed by `:SPLIT` or `:CONFIG:SPLIT`."""
+    """Stream the rows of a data set of the hub, `NAME[@REVISION][:SPLIT]` or `NAME[@REVISION]:CONFIG:SPLIT`."""
     datasets = require_datasets("reading a data set of the hub")
     name, *parts = name.split(":")
     name, _, revision = name.partition("@")
     config, split = parts[:2] if len(parts) > 1 else ("", parts[0] if parts else "")
     try:
-        found = datasets.load_dataset(
+        dataset = datasets.load_dataset(
             name, config or None, split=split or None, revision=revision or None, streaming=True
         )
     except Exception as error:  # many kinds, also of the network
         raise DrtkError(f"{HUB}{name}: cannot be loaded: {str(error).splitlines()[0]}") from error
-    if isinstance(found, dict):
-        if len(found) != 1:
-            raise DrtkError(f"{HUB}{name}: holds the splits {', '.join(found)}; name one: {HUB}{name}:SPLIT")
-        found = next(iter(found.values()))
-    yield from found
+    if isinstance(dataset, dict):
+        if len(dataset) != 1:
+            raise DrtkError(f"{HUB}{name}: has the splits {', '.join(dataset)}; name one: {HUB}{name}:SPLIT")
+        dataset = next(iter(dataset.values()))
+    yield from dataset
 
 
 def _drop_nulls(value: Any) -> Any:
-    """Return a value without the null fields of objects, which tables have for missing fields."""
+    """Remove null fields from nested objects; tables have them in place of missing fields."""
     if isinstance(value, dict):
         return {name: _drop_nulls(item) for name, item in value.items() if item is not None}
     if isinstance(value, list):
         return [_drop_nulls(item) for item in value]
     if value is None or isinstance(value, (str, int, float)):
         return value
-    raise ValueError(f"holds a value of type {type(value).__name__}, which JSON cannot hold")
+    raise ValueError(f"has a value of type {type(value).__name__}, which JSON cannot represent")
 
 
 def require_pyarrow(purpose: str) -> Any:
@@ -160,14 +160,15 @@ GROUP = 10_000  # rows in memory at once, and in a row group
 _ROW_OF: dict[str, Callable[[Any], Row]] = {
     "passages": build_passage_row,
     "queries": build_query_row,
-    "examples": lambda found: build_example_row(found.example),
+    "examples": lambda parsed: build_example_row(parsed.example),
 }
 
 
 def write_parquet(read: Read, kind: str, job: FilterJob) -> None:
-    """Write the records of `read` to a Parquet file. They are read twice, first for the types of the columns.
+    """Write records to a Parquet file. They are read twice, the first time to infer the types of the columns.
 
-    Raises UsageError without a named output, DrtkError if the type of a field changes.
+    read: returns an iterator over the records; kind: "passages", "queries" or "examples"
+    Raises UsageError without a named output, DrtkError if records differ in the type of a field.
     """
     _check_job(job)
     clock, part = Clock(), Path(job.output + ".part")
@@ -184,7 +185,7 @@ def write_parquet(read: Read, kind: str, job: FilterJob) -> None:
 
 
 def write_data_set(read: Read, kind: str, job: FilterJob) -> None:
-    """Write the records to a folder for `datasets.load_from_disk`. Raises as `write_parquet` does."""
+    """Write records to a folder for `datasets.load_from_disk`. Arguments and errors are those of `write_parquet`."""
     _check_job(job)
     datasets = require_datasets("writing a data set")
     datasets.disable_progress_bars()
@@ -196,9 +197,9 @@ def write_data_set(read: Read, kind: str, job: FilterJob) -> None:
         part.mkdir(parents=True)
         count = _write(read(job.tracker), kind, schema, rows)
         features = datasets.Features.from_arrow_schema(schema)
-        found = datasets.Dataset.from_parquet(str(rows), features=features, cache_dir=str(part / "cache"))
-        found.save_to_disk(str(part / "data"), max_shard_size="1GB")
-        del found
+        dataset = datasets.Dataset.from_parquet(str(rows), features=features, cache_dir=str(part / "cache"))
+        dataset.save_to_disk(str(part / "data"), max_shard_size="1GB")
+        del dataset
         write_json(part / "data" / FOLDER_MANIFEST, _build_manifest(job, count, clock))
         sync_tree(part / "data")
         os.replace(part / "data", job.output)
@@ -214,7 +215,7 @@ def _check_job(job: FilterJob) -> None:
     if job.output == STANDARD:
         raise UsageError("a table needs a named output: -o NAME")
     if job.resume:
-        raise UsageError("a table is written in one go: `resume` does not apply")
+        raise UsageError("writing a table cannot be resumed; leave out `resume`")
 
 
 def _iter_row_groups(records: Iterable[Any], kind: str) -> Iterator[list[Row]]:
@@ -225,7 +226,7 @@ def _iter_row_groups(records: Iterable[Any], kind: str) -> Iterator[list[Row]]:
 
 
 def _infer_schema(read: Read, kind: str, tracker: InputTracker) -> Any:
-    """Return the columns of all records; numbers are widened and objects merged."""
+    """Return the Arrow schema of all records; number types are widened and fields of objects merged."""
     pa = require_pyarrow("writing Parquet")
     schema, count = pa.schema([]), 0
     for rows in _iter_row_groups(read(InputTracker(tracker.skip_bad, stand_ins=tracker.stand_ins)), kind):
@@ -235,27 +236,27 @@ def _infer_schema(read: Read, kind: str, tracker: InputTracker) -> Any:
             )
         except (TypeError, ValueError) as error:
             raise DrtkError(
-                f"a column of a table has one type, but records {count + 1:,} to {count + len(rows):,} differ: {error}"
+                f"records {count + 1:,} to {count + len(rows):,}: a field has another type than before: {error}"
             ) from error
         count += len(rows)
-    # An empty column has no type.
-    return pa.schema([field.with_type(_fill_type(pa, field.type)) for field in schema])
+    # A column without values has no type yet.
+    return pa.schema([field.with_type(_replace_null_types(pa, field.type)) for field in schema])
 
 
 def _add_all_fields(rows: list[Row]) -> list[Row]:
-    """Return the rows with all fields in the first one, from which from_pylist takes the columns."""
+    """Add all fields to the first row, from which `from_pylist` takes the columns."""
     names = dict.fromkeys(name for row in rows for name in row)
     return [{name: rows[0].get(name) for name in names}, *rows[1:]] if rows else rows
 
 
-def _fill_type(pa: Any, kind: Any) -> Any:
+def _replace_null_types(pa: Any, kind: Any) -> Any:
     if pa.types.is_null(kind):
         return pa.string()
     if pa.types.is_list(kind):
-        return pa.list_(_fill_type(pa, kind.value_type))
+        return pa.list_(_replace_null_types(pa, kind.value_type))
     if pa.types.is_struct(kind):
         fields = [kind.field(index) for index in range(kind.num_fields)]
-        return pa.struct([field.with_type(_fill_type(pa, field.type)) for field in fields])
+        return pa.struct([field.with_type(_replace_null_types(pa, field.type)) for field in fields])
     return kind
 
 

@@ -29,7 +29,7 @@ _BLOCK = 20_000  # lines split in one call, for speed
 
 @dataclass(slots=True)
 class QueryHits:
-    """The columns of consecutive lines of one query in a run; `lines` are their line numbers."""
+    """The hits of one query in a run, as columns; `lines` are their line numbers."""
 
     query_id: str
     doc_ids: list[str] = field(default_factory=list)
@@ -39,47 +39,49 @@ class QueryHits:
     lines: list[int] = field(default_factory=list)
 
     def extend(self, more: QueryHits) -> None:
-        """Append the lines of `more`, of the same query."""
+        """Append further hits of the same query."""
         for name in _COLUMNS:
             getattr(self, name).extend(getattr(more, name))
 
-    def keep(self, wanted: list[int]) -> None:
-        """Keep only the lines at these positions."""
+    def keep(self, positions: list[int]) -> None:
+        """Keep only the hits at these positions."""
         for name in _COLUMNS:
             column = getattr(self, name)
-            setattr(self, name, [column[position] for position in wanted])
+            setattr(self, name, [column[position] for position in positions])
 
     def to_ranking(self, order: Order = "score") -> Ranking:
-        """Return (id, score) pairs, best first: by score and then by descending id as in trec_eval, or by the rank column.
+        """Return (document id, score) pairs, best first.
 
-        Scores are compared in single precision, as in trec_eval.
+        order: "score" sorts by score in single precision and then by descending id, as trec_eval does; "rank" sorts by the
+            rank column
         """
-        best = self._best(order)
+        best = self._sort_positions(order)
         if best is None:
             return list(zip(self.doc_ids, self.scores, strict=True))
         return [(self.doc_ids[at], self.scores[at]) for at in best]
 
     def to_ranked_ids(self, order: Order = "score") -> list[str]:
-        """Return the ids of `ranking`."""
-        best = self._best(order)
+        """Return the document ids of `to_ranking`."""
+        best = self._sort_positions(order)
         return list(self.doc_ids) if best is None else [self.doc_ids[at] for at in best]
 
-    def _best(self, order: Order) -> list[int] | None:
-        """Return the positions, best first; None if they are in order."""
+    def _sort_positions(self, order: Order) -> list[int] | None:
+        """Return the positions of the hits, best first; None if the hits are sorted already."""
         if order == "rank":
             return sorted(range(len(self.ranks)), key=self.ranks.__getitem__)
         single = array("f", self.scores)
-        if all(map(gt, single, islice(single, 1, None))):  # sorted, as in nearly every file
+        if all(map(gt, single, islice(single, 1, None))):  # sorted already, as in nearly every file
             return None
         by_score = sorted(zip(single, self.doc_ids, range(len(single)), strict=True), reverse=True)
         return [at for _, _, at in by_score]
 
 
 def iter_query_hits(source: str, *, tracker: InputTracker | None = None) -> Iterator[QueryHits]:
-    """Yield the consecutive lines of each query of a run, in file order. Columns after the sixth are ignored.
+    """Yield the hits of consecutive lines of a query, in file order. Columns after the sixth are ignored.
 
-    Raises RecordError (file:line) for an invalid line, a score that is not finite, or a document that is repeated for
-    a query, unless `tracker` skips it.
+    A query whose lines are not consecutive is yielded several times.
+    Raises RecordError (file:line) for an invalid line, a score that is not finite, or a repeated document, unless
+    `tracker` skips it.
     """
     tracker = tracker or InputTracker()
     current: QueryHits | None = None
@@ -96,12 +98,14 @@ def iter_query_hits(source: str, *, tracker: InputTracker | None = None) -> Iter
 
 
 def iter_grouped_hits(source: str, *, tracker: InputTracker | None = None) -> Iterator[QueryHits]:
-    """Yield the lines of each query, in file order. Raises RecordError if the lines of a query are not consecutive."""
+    """Yield the hits of each query, in file order. Raises RecordError if the lines of a query are not consecutive."""
     seen: set[str] = set()
     for hits in iter_query_hits(source, tracker=tracker):
         if hits.query_id in seen:
             place = f"{name_of(source)}:{hits.lines[0]}"
-            raise RecordError(place, f"query '{hits.query_id}' comes back; bring its lines together: sort -s -k1,1")
+            raise RecordError(
+                place, f"the lines of query '{hits.query_id}' are not consecutive; sort the run: sort -s -k1,1"
+            )
         seen.add(hits.query_id)
         yield hits
 
@@ -109,7 +113,7 @@ def iter_grouped_hits(source: str, *, tracker: InputTracker | None = None) -> It
 def iter_rankings(
     source: str, *, tracker: InputTracker | None = None, order: Order = "score"
 ) -> Iterator[tuple[str, Ranking]]:
-    """Yield (query id, ranking) in file order. Raises RecordError as `iter_grouped_hits` does."""
+    """Yield (query id, ranking) in file order (see `QueryHits.to_ranking`). Raises RecordError as `iter_grouped_hits` does."""
     for hits in iter_grouped_hits(source, tracker=tracker):
         yield hits.query_id, hits.to_ranking(order)
 
@@ -117,49 +121,52 @@ def iter_rankings(
 def load_hits(
     source: str, *, tracker: InputTracker | None = None, only: Container[str] | None = None
 ) -> dict[str, QueryHits]:
-    """Return the lines of a run by query, in any order; `only` selects queries."""
+    """Load a run: {query id: hits}. The lines of a query need not be consecutive.
+
+    only: the queries to load; by default all
+    """
     tracker = tracker or InputTracker()
-    found: dict[str, QueryHits] = {}
+    run: dict[str, QueryHits] = {}
     scattered: set[str] = set()
     for hits in iter_query_hits(source, tracker=tracker):
         if only is not None and hits.query_id not in only:
             continue
-        if hits.query_id in found:
-            found[hits.query_id].extend(hits)
+        if hits.query_id in run:
+            run[hits.query_id].extend(hits)
             scattered.add(hits.query_id)
         else:
-            found[hits.query_id] = hits
+            run[hits.query_id] = hits
     for query_id in scattered:
-        _drop_duplicates(found[query_id], source, tracker)
-    return found
+        _drop_duplicates(run[query_id], source, tracker)
+    return run
 
 
 def load_run(source: str, *, tracker: InputTracker | None = None, order: Order = "score") -> dict[str, Ranking]:
-    """Return rankings by query, as `QueryHits.ranking` does; the lines may be in any order."""
+    """Load a run: {query id: ranking} (see `QueryHits.to_ranking`). The lines of a query need not be consecutive."""
     hits = load_hits(source, tracker=tracker)
-    collecting = gc.isenabled()
-    gc.disable()  # searching millions of pairs for cycles takes longer than making them
+    was_enabled = gc.isenabled()
+    gc.disable()  # garbage collection of millions of pairs takes longer than creating them
     try:
         return {query_id: hits.pop(query_id).to_ranking(order) for query_id in list(hits)}
     finally:
-        if collecting:
+        if was_enabled:
             gc.enable()
 
 
 def _iter_pieces(source: str, tracker: InputTracker) -> Iterator[QueryHits]:
     lines = tracker.iter_lines(source)
     while block := list(islice(lines, _BLOCK)):
-        yield from _split(block) or _split_carefully(block, source, tracker)
+        yield from _parse_block(block) or _parse_lines(block, source, tracker)
 
 
-def _split(block: list[tuple[int, bytes]]) -> list[QueryHits] | None:
-    """Split many lines in one call; return None if any needs `_split_carefully`."""
+def _parse_block(block: list[tuple[int, bytes]]) -> list[QueryHits] | None:
+    """Parse many lines at once; return None if any line needs `_parse_lines`."""
     try:
         text = b"\n".join([line for _, line in block]).decode()
     except UnicodeDecodeError:
         return None
     tokens = text.split()
-    # If a short line made up for a long one, the second column would differ.
+    # A short and a long line may have 6 columns on average, but their second columns would differ.
     if len(tokens) != 6 * len(block) or "\0" in text or len(set(tokens[1::6])) != 1:
         return None
     try:
@@ -181,7 +188,7 @@ def _split(block: list[tuple[int, bytes]]) -> list[QueryHits] | None:
     return pieces
 
 
-def _split_carefully(block: Iterable[tuple[int, bytes]], source: str, tracker: InputTracker) -> Iterator[QueryHits]:
+def _parse_lines(block: Iterable[tuple[int, bytes]], source: str, tracker: InputTracker) -> Iterator[QueryHits]:
     for number, line in block:
         if not line.strip():
             continue
@@ -214,7 +221,7 @@ def _parse_int(text: str, what: str) -> int:
             raise ValueError
         number = int(text)
     except ValueError:
-        raise ValueError(f"{what} '{text}' is not a whole number") from None
+        raise ValueError(f"{what} '{text}' is not an integer") from None
     if not -_MAX_NUMBER <= number <= _MAX_NUMBER:
         raise ValueError(f"{what} '{text}' does not fit into 64 bits")
     return number
@@ -248,16 +255,16 @@ def _drop_duplicates(hits: QueryHits, source: str, tracker: InputTracker) -> Que
 
 
 def format_run_lines(query_id: str, ranking: Iterable[tuple[str, float]], tag: str = "drtk") -> Iterator[bytes]:
-    """Yield the lines of a run for one query, with ranks from 1 and scores that read back as the same numbers."""
+    """Yield the lines of a run for one query, with ranks from 1. Scores are written with all their digits."""
     for rank, (doc_id, score) in enumerate(ranking, start=1):
         yield f"{query_id} Q0 {doc_id} {rank} {float(score)!r} {tag}\n".encode()
 
 
 def load_qrels(source: str, *, tracker: InputTracker | None = None) -> Judgements:
-    """Return grades by query and document, of BEIR TSV (with or without header) or TREC qrels; '#' begins a comment.
+    """Load judgements, {query id: {document id: grade}}, in BEIR's TSV (with or without header) or TREC's format.
 
-    Raises RecordError (file:line) for wrong columns, a grade that is not an integer, or a repeated pair, unless
-    `tracker` skips it.
+    Lines that begin with '#' are comments. Raises RecordError (file:line) for wrong columns, a grade that is not an
+    integer, or a repeated pair, unless `tracker` skips it.
     """
     tracker = tracker or InputTracker()
     judgements: Judgements = {}
@@ -294,13 +301,13 @@ def read_qrels(source: str, *, tracker: InputTracker | None = None) -> Iterator[
 
 
 def _describe(error: ValueError, line: bytes, number: int, expected: str) -> str:
-    """Return the problem of a line; if the first line is of another kind of file, say so."""
+    """Return the error message for a line; for the first line, add the kind of file it seems to be."""
     if line.lstrip().startswith((b"{", b"[")):
         return f"looks like JSON; expected {expected}"
     kind = sniff_kind(line) if number == 1 else None
     if kind is not None and expected.removeprefix("a ") in kind:
         return str(error)
-    return f"{error}; this seems to be a file of {kind}" if kind else str(error)
+    return f"{error}; the file looks like {kind}" if kind else str(error)
 
 
 def _parse_qrel(columns: list[str], count: int) -> Qrel:

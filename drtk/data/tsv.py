@@ -13,11 +13,11 @@ Line = tuple[int, bytes]
 ParsedRow = tuple[int, Row | ValueError]
 Shape = Callable[[list[str]], Row]
 DPR_HEADER = ["id", "text", "title"]
-LONGEST_FIELD = 1_000  # lines of a quoted field; limits the effect of a quote that is not closed
+MAX_FIELD_LINES = 1_000  # lines of a quoted field; limits the effect of a quote that is not closed
 
 
 def parse_passage_lines(lines: Iterator[Line]) -> Iterator[ParsedRow]:
-    """Yield the rows of a corpus; its first line tells the format: DPR, MS MARCO passages or documents."""
+    """Yield the rows of a corpus in the format of its first line: DPR, MS MARCO passages or documents."""
     first = next(lines)
     columns = first[1].decode(errors="replace").split("\t")
     if [column.strip() for column in columns] == DPR_HEADER:
@@ -95,14 +95,14 @@ def _parse_question(columns: list[str]) -> Row:
 
 
 def _unquote(field: str) -> str:
-    """Return a field without its quotes, as csv reads it."""
+    """Remove the quotes of a field, as csv does."""
     if len(field) >= 2 and field[0] == field[-1] == '"':
         return field[1:-1].replace('""', '"')
     return field
 
 
 def _parse_quoted(lines: Iterator[Line]) -> Iterator[ParsedRow]:
-    """Yield the rows of DPR's TSV. A quoted field may have tabs and several lines; its line number is the first."""
+    """Yield (line number, row) of DPR's TSV. A quoted field may contain tabs and several lines; the first one counts."""
     waiting: deque[Line] = deque()
     while (first := waiting.popleft() if waiting else next(lines, None)) is not None:
         number, line = first
@@ -111,9 +111,12 @@ def _parse_quoted(lines: Iterator[Line]) -> Iterator[ParsedRow]:
         columns = split_quoted(line)
         if columns is None:
             columns, more = _read_continuation(line, waiting, lines)
-            if len(columns) != 3:  # a wrong quote; the lines after it may be valid
+            if len(columns) != 3:  # a misplaced quote; the next lines may be valid
                 waiting.extendleft(reversed(more))
-                yield number, ValueError("a quote opens a field and is not closed before the next tab or line end")
+                yield (
+                    number,
+                    ValueError("a quoted field is not closed; expected a quote before the next tab or line end"),
+                )
                 continue
         try:
             id, text, title = _check_columns([_decode(column) for column in columns], 3)
@@ -124,9 +127,9 @@ def _parse_quoted(lines: Iterator[Line]) -> Iterator[ParsedRow]:
 
 
 def _read_continuation(line: bytes, waiting: deque[Line], lines: Iterator[Line]) -> tuple[list[bytes], list[Line]]:
-    """Return the fields of a line that continues, and the lines of the continuation; no fields if it does not end."""
+    """Return the fields of a row that continues on the next lines, and these lines; no fields if the row does not end."""
     more: list[Line] = []
-    while len(more) < LONGEST_FIELD:
+    while len(more) < MAX_FIELD_LINES:
         following = waiting.popleft() if waiting else next(lines, None)
         if following is None:
             break
@@ -139,42 +142,42 @@ def _read_continuation(line: bytes, waiting: deque[Line], lines: Iterator[Line])
 
 
 def split_quoted(line: bytes, *, strict: bool = False) -> list[bytes] | None:
-    """Return the fields of a line that is quoted as by Python's csv; None if a quoted field is not closed.
+    """Split a line at tabs, with quotes as in Python's csv; return None if a quoted field is not closed.
 
-    Characters after a closing quote belong to the field, as in csv; with `strict`, there are then no fields.
+    strict: return [] if characters follow a closing quote; otherwise they belong to the field, as in csv
     """
     if b'\t"' not in line and line[:1] != b'"':
         return line.split(b"\t")
-    fields, rest = [], line
+    fields, remainder = [], line
     while True:
-        if rest[:1] == b'"':
+        if remainder[:1] == b'"':
             end = 1
-            while (end := rest.find(b'"', end)) >= 0 and rest[end + 1 : end + 2] == b'"':
+            while (end := remainder.find(b'"', end)) >= 0 and remainder[end + 1 : end + 2] == b'"':
                 end += 2
             if end < 0:
                 return None
-            tab = rest.find(b"\t", end)
-            after = rest[end + 1 :] if tab < 0 else rest[end + 1 : tab]
+            tab = remainder.find(b"\t", end)
+            after = remainder[end + 1 :] if tab < 0 else remainder[end + 1 : tab]
             if strict and after:
                 return []
-            fields.append(rest[1:end].replace(b'""', b'"') + after)
+            fields.append(remainder[1:end].replace(b'""', b'"') + after)
         else:
-            tab = rest.find(b"\t")
-            fields.append(rest if tab < 0 else rest[:tab])
+            tab = remainder.find(b"\t")
+            fields.append(remainder if tab < 0 else remainder[:tab])
         if tab < 0:
             return fields
-        rest = rest[tab + 1 :]
+        remainder = remainder[tab + 1 :]
 
 
 def quote_field(field: str) -> str:
-    """Return a field as csv writes it, quoted if it has a tab, a quote or a line end."""
+    """Quote a field as csv does, if it contains a tab, a quote or a line end."""
     if any(mark in field for mark in '\t"\n\r'):
         return '"' + field.replace('"', '""') + '"'
     return field
 
 
 def flatten_whitespace(text: str) -> str:
-    """Return a text with spaces for tabs, line ends and NULs."""
+    """Replace tabs, line ends and NUL characters by spaces."""
     return text.translate(_TO_SPACE)
 
 

@@ -1,4 +1,4 @@
-"""Validate a file in one pass and bounded memory."""
+"""Validate files of records and folders made by drtk, in bounded memory."""
 
 from __future__ import annotations
 
@@ -28,26 +28,24 @@ from drtk.runtime.streams import STANDARD, is_stream, name_of
 if TYPE_CHECKING:
     from drtk.data.corpus_store import CorpusStore
 
-KNOWN = 1_000_000  # ids known to be in the corpus, in memory
-VECTORS = 10_000  # vectors checked at once
+MAX_KNOWN_IDS = 1_000_000  # ids in memory that are known to be in the corpus
+VECTOR_BATCH = 10_000  # vectors that are checked at once
 
 
 def validate_file(source: str, settings: ValidationSettings) -> Findings:
-    """Return the findings about a file of records.
+    """Check a file of records and return the findings.
 
-    Raises UsageError for settings that do not fit, DrtkError if a file to compare with cannot be read.
+    Raises UsageError for contradictory settings, DrtkError if a file to compare with cannot be read.
     """
     tracker = FindingsTracker()
     kind = settings.kind or detect_kind(source, tracker)
     if kind is None:
-        raise UsageError(
-            f"`as` is needed: one of {', '.join(_CHECKERS)}; {name_of(source)}: its first records do not tell its kind"
-        )
+        raise UsageError(f"{name_of(source)}: its kind is unclear; set `as` to one of {', '.join(_CHECKERS)}")
     references = ReferenceFiles(settings, kind)
     findings = tracker.findings = Findings(name_of(source), kind, settings.show)
     try:
         _CHECKERS[kind](source, tracker, findings, references)
-    except RecordError as error:  # damaged so that the rest cannot be read
+    except RecordError as error:  # damaged data; the following lines cannot be read
         tracker.skip_or_raise(RecordError(error.place, f"{error.problem}; nothing after it was read"))
     if settings.leak is not None:
         note_leaks(source, settings.leak, kind, findings, references.queries or {})
@@ -55,16 +53,16 @@ def validate_file(source: str, settings: ValidationSettings) -> Findings:
 
 
 def validate_folder(folder: str, settings: ValidationSettings) -> Findings:
-    """Compare all files of a finished folder with the sizes and digests in its meta.json.
+    """Compare the files of a folder made by drtk with the sizes and digests in its meta.json; return the findings.
 
-    Raises UsageError for options that apply to record files only, DrtkError for a folder that is unfinished or that
+    Raises UsageError for settings that apply to files of records only, DrtkError for an unfinished folder or one that
     drtk did not make.
     """
     manifest = read_manifest(folder)
     for name in ("kind", "corpus", "queries", "qrels", "leak"):
         if getattr(settings, name) is not None:
             field = "as" if name == "kind" else name
-            raise UsageError(f"`{field}` applies to record files only; {folder} is a folder made by drtk")
+            raise UsageError(f"`{field}` applies to files of records only; {folder} is a folder made by drtk")
     findings = Findings(folder, "files", settings.show)
     if isinstance(manifest.get("files"), dict):
         findings.records = len(manifest["files"])
@@ -83,8 +81,8 @@ def _check_vectors(folder: str, findings: Findings) -> None:
     for shard in read_shards(folder):
         try:
             _ = shard.ids  # raises for an id that is not one word
-            for begin in range(0, shard.rows, VECTORS):
-                rows = range(begin, min(begin + VECTORS, shard.rows))
+            for begin in range(0, shard.rows, VECTOR_BATCH):
+                rows = range(begin, min(begin + VECTOR_BATCH, shard.rows))
                 check_finite(shard, shard.vectors[rows.start : rows.stop], rows)
         except DrtkError as error:
             findings.add("damaged-file", 0, str(error))
@@ -92,12 +90,12 @@ def _check_vectors(folder: str, findings: Findings) -> None:
 
 @dataclass
 class FindingsTracker(InputTracker):
-    """A tracker that accepts any number of bad records and adds them to the findings."""
+    """An `InputTracker` that accepts any number of bad records and adds them to the findings."""
 
     findings: Findings | None = None
 
     def skip_or_raise(self, error: DrtkError) -> None:
-        """Add the error of a record to the findings; raise any other error."""
+        """Add a RecordError to the findings; raise any other error."""
         assert self.findings is not None
         if not isinstance(error, RecordError):
             raise error
@@ -107,7 +105,7 @@ class FindingsTracker(InputTracker):
 
 
 class ReferenceFiles:
-    """The files with which a file is compared."""
+    """The corpus, queries and judgements with which a file is compared."""
 
     def __init__(self, settings: ValidationSettings, kind: str) -> None:
         for value, field, kinds in (
@@ -132,22 +130,22 @@ class ReferenceFiles:
             self.corpus = CorpusStore.open(settings.corpus)
 
     def check_query(self, id: str, line: int, findings: Findings) -> None:
-        """Add a query that is not among the queries."""
+        """Add a finding if the query is not among the queries."""
         if self.queries is not None and id not in self.queries:
             findings.add("unknown-query", line, f"query '{id}' is not among the queries")
 
     def check_passages(self, ids: list[str], line: int, findings: Findings) -> None:
-        """Add passages that are not in the corpus."""
+        """Add a finding for each passage that is not in the corpus."""
         if self.corpus is None:
             return
-        wanted = [id for id in dict.fromkeys(ids) if id not in self._known]
-        missing = set(self.corpus.find_missing(wanted))
-        for id in wanted:
+        unchecked = [id for id in dict.fromkeys(ids) if id not in self._known]
+        missing = set(self.corpus.find_missing(unchecked))
+        for id in unchecked:
             if id in missing:
                 findings.add("unknown-passage", line, f"document '{id}' is not in the corpus")
-        if len(self._known) > KNOWN:
+        if len(self._known) > MAX_KNOWN_IDS:
             self._known.clear()
-        self._known.update(id for id in wanted if id not in missing)
+        self._known.update(id for id in unchecked if id not in missing)
 
 
 def _check_passages(source: str, tracker: FindingsTracker, findings: Findings, _: ReferenceFiles) -> None:
@@ -155,7 +153,7 @@ def _check_passages(source: str, tracker: FindingsTracker, findings: Findings, _
     for line, passage in _count_valid(formats.iter_passages(source, tracker), findings):
         ids.add(passage.id, str(line))
         if passage.text.strip():
-            texts.add(digest(f"{passage.title}\n{passage.text}"), str(line))
+            texts.add(digest_text(f"{passage.title}\n{passage.text}"), str(line))
         else:
             findings.add("empty-text", line, f"'{passage.id}' has no text{', only a title' if passage.title else ''}")
     _note_repeated_records(ids, texts, findings)
@@ -166,7 +164,7 @@ def _check_queries(source: str, tracker: FindingsTracker, findings: Findings, re
     for line, query in _count_valid(formats.iter_queries(source, tracker), findings):
         ids.add(query.id, str(line))
         if query.text.strip():
-            texts.add(digest(query.text), str(line))
+            texts.add(digest_text(query.text), str(line))
         else:
             findings.add("empty-text", line, f"'{query.id}' has no text")
         if query.answers is not None and not query.answers:
@@ -194,12 +192,12 @@ def _check_qrels(source: str, tracker: FindingsTracker, findings: Findings, refe
         query_id, doc_id = pair.split()
         for place in places[1:]:
             line_now, grade_now = place.split()
-            differs = "" if grade == grade_now else f", and with grade {grade}, not {grade_now}"
-            message = f"document '{doc_id}' of query '{query_id}' is judged in line {before} already{differs}"
+            differs = "" if grade == grade_now else f" with grade {grade}, not {grade_now}"
+            message = f"document '{doc_id}' of query '{query_id}' was judged in line {before}{differs}"
             findings.add("duplicate", int(line_now), message)
     for query_id, line in first.items():
         if query_id not in relevant:
-            findings.add("no-relevant", line, f"query '{query_id}' has no document of a grade above 0")
+            findings.add("no-relevant", line, f"query '{query_id}' has no document with a grade above 0")
 
 
 def _check_run(source: str, tracker: FindingsTracker, findings: Findings, references: ReferenceFiles) -> None:
@@ -209,7 +207,9 @@ def _check_run(source: str, tracker: FindingsTracker, findings: Findings, refere
         ranked = list(block)
         line = ranked[0][0]
         if query_id in seen:
-            findings.add("split-query", line, f"query '{query_id}' comes back; sort -s -k1,1 brings its lines together")
+            findings.add(
+                "split-query", line, f"the lines of query '{query_id}' are not consecutive; sort the run: sort -s -k1,1"
+            )
         else:
             references.check_query(query_id, line, findings)
             if references.qrels is not None and query_id not in references.qrels:
@@ -224,7 +224,7 @@ def _check_run(source: str, tracker: FindingsTracker, findings: Findings, refere
 
 
 def _check_ranking(ranked: list[tuple[int, Hit]], findings: Findings) -> None:
-    """Add problems of the order of one query's hits: of ranks by line, of scores by rank."""
+    """Check the hits of a query: ranks must increase by line, and scores must decrease by rank."""
     query_id, documents = ranked[0][1].query_id, set[str]()
     for line, hit in ranked:
         if hit.doc_id in documents:
@@ -241,13 +241,13 @@ def _check_ranking(ranked: list[tuple[int, Hit]], findings: Findings) -> None:
         elif hit.score == above.score:
             findings.add("tie", line, f"ranks {above.rank} and {hit.rank} of query '{query_id}' score {hit.score:g}")
     if [hit.rank for _, hit in ranked] != list(range(1, len(ranked) + 1)):
-        findings.add("rank-gap", ranked[0][0], f"ranks of query '{query_id}' do not count 1, 2, 3, …")
+        findings.add("rank-gap", ranked[0][0], f"ranks of query '{query_id}' are not 1, 2, 3, …")
 
 
 def _check_examples(source: str, tracker: FindingsTracker, findings: Findings, references: ReferenceFiles) -> None:
     queries = DuplicateFinder()
-    for line, found in _count_valid(formats.iter_examples(source, tracker), findings):
-        example = found.example
+    for line, parsed in _count_valid(formats.iter_examples(source, tracker), findings):
+        example = parsed.example
         queries.add(example.query_id, str(line))
         positives, negatives = set(example.positives), set(example.negatives)
         for id in positives & negatives:
@@ -255,17 +255,17 @@ def _check_examples(source: str, tracker: FindingsTracker, findings: Findings, r
         for side, ids in (("positive", example.positives), ("negative", example.negatives)):
             for id, count in Counter(ids).items():
                 for _ in range(count - 1):
-                    findings.add(f"repeated-{side}", line, f"'{id}' comes again among the {side}s")
+                    findings.add(f"repeated-{side}", line, f"'{id}' is repeated among the {side}s")
         if not negatives:
             findings.add("no-negatives", line, f"the example of query '{example.query_id}' has no negatives")
-        for passage in found.passages:
+        for passage in parsed.passages:
             if not passage.text.strip():
                 findings.add("empty-text", line, f"passage '{passage.id}' has no text")
-        if found.query is None:
+        if parsed.query is None:
             references.check_query(example.query_id, line, findings)
-        elif not found.query.text.strip():
+        elif not parsed.query.text.strip():
             findings.add("empty-text", line, f"query '{example.query_id}' has no text")
-        if not found.passages:
+        if not parsed.passages:
             references.check_passages([*example.positives, *example.negatives], line, findings)
         if references.qrels is not None:
             grades = references.qrels.get(example.query_id, {})
@@ -278,15 +278,15 @@ def _check_examples(source: str, tracker: FindingsTracker, findings: Findings, r
                 if grades.get(id, 0) <= 0:
                     findings.add("not-relevant", line, f"positive '{id}' is not judged relevant")
     note_repeated(
-        queries, "repeated-query", findings, lambda key, line: f"query '{key}' has an example in line {line} already"
+        queries, "repeated-query", findings, lambda key, line: f"query '{key}' has another example in line {line}"
     )
 
 
 def _count_valid(
-    found: formats.ParsedRecords[formats.Record], findings: Findings
+    records: formats.ParsedRecords[formats.Record], findings: Findings
 ) -> Iterator[tuple[int, formats.Record]]:
     """Yield and count the valid records; add the others to the findings."""
-    for line, record in found:
+    for line, record in records:
         if isinstance(record, ValueError):
             findings.add("unreadable", line, str(record))
         else:
@@ -298,23 +298,23 @@ _KINDS = {sniff.EXAMPLES: "examples", sniff.EXPANSIONS: "expansions", sniff.PRED
 
 
 def detect_kind(source: str, tracker: InputTracker) -> str | None:
-    """Return the kind of a file; None if its first records do not tell.
+    """Return the kind of a file from its first records; None if it is unclear.
 
-    Runs and judgements are recognized by the columns of their first lines, passages by a title in one of the first ten.
+    Runs and judgements are detected by their columns, passages by a title in one of the first ten records.
     """
     if (columns := sniff.sniff_columns(tracker.peek(source))) is not None:
         return columns
     if is_stream(source):
         rows = list(_peek_rows(tracker.peek(source)))
     else:
-        first = islice(formats.iter_json_rows(source, InputTracker()), MAX_LINES)
-        rows = [row for _, row in first if isinstance(row, dict)]
+        records = islice(formats.iter_json_rows(source, InputTracker()), MAX_LINES)
+        rows = [row for _, row in records if isinstance(row, dict)]
     if not rows:
         return None
     if (kind := _KINDS.get(str(sniff_row(rows[0])))) is not None:
         return kind
-    alike = {sniff_row(row) for row in rows} <= {sniff.PASSAGES, sniff.EITHER}
-    return "passages" if alike and any(map(is_surely_passage, rows)) else None
+    may_be_passages = {sniff_row(row) for row in rows} <= {sniff.PASSAGES, sniff.EITHER}
+    return "passages" if may_be_passages and any(map(is_surely_passage, rows)) else None
 
 
 def _peek_rows(beginning: bytes) -> Iterator[Row]:
@@ -327,24 +327,24 @@ def _peek_rows(beginning: bytes) -> Iterator[Row]:
 
 
 def _check_expansions(source: str, tracker: FindingsTracker, findings: Findings, references: ReferenceFiles) -> None:
-    found = _count_valid(formats.parse_rows(formats.iter_json_rows(source, tracker), parse_expansion), findings)
+    expansions = _count_valid(formats.parse_rows(formats.iter_json_rows(source, tracker), parse_expansion), findings)
     ids, texts, lists = DuplicateFinder(), DuplicateFinder(), DuplicateFinder()
     seen: set[str] = set()
-    for query_id, block in groupby(found, key=lambda item: item[1].query_id):
-        begun: set[str] = set()
+    for query_id, block in groupby(expansions, key=lambda item: item[1].query_id):
+        kinds: set[str] = set()
         depths: dict[str, int] = {}
-        for line, each in block:
+        for line, expansion in block:
             if query_id not in seen:
                 references.check_query(query_id, line, findings)
             seen.add(query_id)
-            if each.kind not in begun:
-                lists.add(f"{query_id} {each.kind}", str(line))
-            begun.add(each.kind)
-            ids.add(each.id, str(line))
-            texts.add(digest("\n".join((query_id, each.kind, " ".join(each.text.split())))), str(line))
-            depth = depths.setdefault(each.kind, each.depth) if each.depth is not None else None
-            if depth != each.depth:
-                problem = f"'{each.id}' was looked at to depth {each.depth}, those before it to depth {depth}"
+            if expansion.kind not in kinds:
+                lists.add(f"{query_id} {expansion.kind}", str(line))
+            kinds.add(expansion.kind)
+            ids.add(expansion.id, str(line))
+            texts.add(digest_text("\n".join((query_id, expansion.kind, " ".join(expansion.text.split())))), str(line))
+            depth = depths.setdefault(expansion.kind, expansion.depth) if expansion.depth is not None else None
+            if depth != expansion.depth:
+                problem = f"'{expansion.id}' has depth {expansion.depth}, but those before it have depth {depth}"
                 findings.add("mixed-depth", line, problem)
     _note_repeated_records(ids, texts, findings)
 
@@ -357,20 +357,20 @@ def _check_expansions(source: str, tracker: FindingsTracker, findings: Findings,
 
 
 def _check_predictions(source: str, tracker: FindingsTracker, findings: Findings, references: ReferenceFiles) -> None:
-    found = _count_valid(formats.parse_rows(formats.iter_json_rows(source, tracker), parse_prediction), findings)
+    predictions = _count_valid(formats.parse_rows(formats.iter_json_rows(source, tracker), parse_prediction), findings)
     places = DuplicateFinder()
     seen: set[str] = set()
-    for line, each in found:
-        if each.query_id not in seen:
-            references.check_query(each.query_id, line, findings)
-        seen.add(each.query_id)
-        places.add(each.query_id, f"{line} {'' if each.score is None else 'scored'}")
-        if not each.answer.strip():
-            findings.add("empty-text", line, f"the answer to question '{each.query_id}' is empty")
+    for line, prediction in predictions:
+        if prediction.query_id not in seen:
+            references.check_query(prediction.query_id, line, findings)
+        seen.add(prediction.query_id)
+        places.add(prediction.query_id, f"{line} {'' if prediction.score is None else 'scored'}")
+        if not prediction.answer.strip():
+            findings.add("empty-text", line, f"the answer to question '{prediction.query_id}' is empty")
     for query_id, values in places.iter_duplicates():
         first, *others = (value.split() for value in values)
         for line_now, *_ in others:
-            problem = f"question '{query_id}' has a prediction in line {first[0]} already"
+            problem = f"question '{query_id}' has another prediction in line {first[0]}"
             findings.add("repeated-prediction", int(line_now), problem)
         for line_now, *scored in (first, *others):
             if not scored:
@@ -389,33 +389,33 @@ def _note_missing(
 def note_repeated(
     grouping: DuplicateFinder, check: str, findings: Findings, describe: Callable[[str, str], str]
 ) -> None:
-    """Add the second and further lines of each key; `describe` returns the message for a key and its first line."""
+    """Add a finding for each further line of a repeated key; `describe` returns the message for a key and its first line."""
     for key, lines in grouping.iter_duplicates():
         for line in lines[1:]:
             findings.add(check, int(line), describe(key, lines[0]))
 
 
 def _note_repeated_records(ids: DuplicateFinder, texts: DuplicateFinder, findings: Findings) -> None:
-    note_repeated(ids, "duplicate", findings, lambda key, line: f"id '{key}' is taken by line {line}")
-    note_repeated(texts, "same-text", findings, lambda _, line: f"is the same text as line {line}")
+    note_repeated(ids, "duplicate", findings, lambda key, line: f"id '{key}' is already used in line {line}")
+    note_repeated(texts, "same-text", findings, lambda _, line: f"has the same text as line {line}")
 
 
 def note_leaks(source: str, other: str, kind: str, findings: Findings, queries: Mapping[str, str]) -> None:
-    """Add the texts of `source` that `other` contains, too, to the findings.
+    """Add a finding for each text of `source` that also occurs in `other`.
 
-    Texts of passages are compared without titles; of training data, the texts of the queries.
-    queries: texts of queries that training data names by id
+    Passages are compared without titles, training examples by the texts of their queries.
+    queries: texts of queries by id, for training examples without texts
     Raises UsageError for stdin, DrtkError if the text of a query is unknown.
     """
     if STANDARD in (source, other):
-        raise UsageError("`leak` cannot be used with stdin: name both files")
+        raise UsageError("`leak` cannot be used with stdin; name both files")
     shared = DuplicateFinder()
     for side, name in (("here", source), ("there", other)):
         for line, id, text in _iter_texts(name, kind, queries):
             if text := " ".join(text.casefold().split()):
-                shared.add(digest(text), f"{side} {line} {id}")
-    what = "texts of passages, without titles," if kind == "passages" else "texts of queries"
-    findings.compared = f"{what} compared with those of {other}, case and white space aside"
+                shared.add(digest_text(text), f"{side} {line} {id}")
+    texts = "texts of passages, without titles," if kind == "passages" else "texts of queries"
+    findings.compared = f"{texts} compared with those of {other}, ignoring case and white space"
     for _, places in shared.iter_duplicates():
         parts = [place.split() for place in places]
         there = next((part for part in parts if part[0] == "there"), None)
@@ -425,7 +425,7 @@ def note_leaks(source: str, other: str, kind: str, findings: Findings, queries: 
 
 
 def _iter_texts(source: str, kind: str, queries: Mapping[str, str]) -> Iterator[tuple[int, str, str]]:
-    """Yield (line, id, text) of the valid records of a file; of training data, the queries."""
+    """Yield (line, id, text) of the valid records of a file; of training examples, those of the query."""
     tracker = InputTracker(skip_bad=2**62)
     record: Passage | Query | ParsedExample | ValueError
     if kind == "passages":
@@ -445,13 +445,13 @@ def _iter_texts(source: str, kind: str, queries: Mapping[str, str]) -> Iterator[
                 text = record.query.text if record.query is not None else queries.get(id)
                 if text is None:
                     raise DrtkError(
-                        f"{source}:{line}: only the id of query '{id}' is known: `queries` FILE gives its text"
+                        f"{source}:{line}: the example has only the id of query '{id}'; `queries` with its text is required"
                     )
                 yield line, id, text
 
 
-def digest(text: str) -> str:
-    """Return a key of fixed length for a text."""
+def digest_text(text: str) -> str:
+    """Return the digest (blake2b, 16 bytes, hexadecimal) of a text."""
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 

@@ -1,4 +1,4 @@
-"""Write records and training examples in the formats of the field."""
+"""Write records and training examples in the common formats."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from drtk.records import Hit, Passage, Qrel, Query
 from drtk.registry import Registry
 
 Record = TypeVar("Record")
-LossCounts = dict[str, Any]  # what a format cannot hold: number of records that lost it
+LossCounts = dict[str, Any]  # data that a format cannot represent -> number of records that lost it
 
 
 @dataclass(frozen=True, slots=True)
 class Format(Generic[Record]):
-    """How records are written to a file.
+    """A file format.
 
-    write: returns the bytes of a record; counts in `losses` what the format cannot hold
+    write: returns the bytes of a record, and counts in `losses` the data that the format cannot represent
     header, between, footer: bytes before, between and after the records
-    needs: the texts that a training example must have ("query", "passages")
+    needs: texts that a training example must have: "query", "passages"
     """
 
     write: Callable[[Record, LossCounts], bytes]
@@ -46,7 +46,7 @@ FORMATS: dict[str, Registry] = {
     "passages": Registry(
         "format of passages",
         {
-            "beir": ("drtk.data.writers:BEIR", "JSONL: _id, title, text, metadata and whatever else a passage carries"),
+            "beir": ("drtk.data.writers:BEIR", "JSONL: _id, title, text, metadata and other fields"),
             "msmarco": ("drtk.data.writers:MSMARCO", "TSV without header: pid, text"),
             "msmarco-docs": ("drtk.data.writers:MSMARCO_DOCS", "TSV without header: docid, url, title, body"),
             "dpr": ("drtk.data.writers:DPR", "TSV with header, quoted as csv does: id, text, title"),
@@ -58,7 +58,7 @@ FORMATS: dict[str, Registry] = {
     "queries": Registry(
         "format of queries",
         {
-            "beir": ("drtk.data.writers:BEIR", "JSONL: _id, text, answers, metadata and whatever else a query carries"),
+            "beir": ("drtk.data.writers:BEIR", "JSONL: _id, text, answers, metadata and other fields"),
             "tsv": ("drtk.data.writers:QUERY_TSV", "TSV without header: qid, text"),
             "dpr-qa": ("drtk.data.writers:DPR_QA", "TSV without header: question, list of answers"),
             "nq-open": ("drtk.data.writers:NQ_OPEN", "JSONL: question, answer (a list)"),
@@ -99,7 +99,10 @@ FORMATS: dict[str, Registry] = {
 
 
 def count_loss(losses: LossCounts, what: str) -> None:
-    """Count a record that loses `what`."""
+    """Count a record that loses data.
+
+    what: the data, as it is named in the manifest
+    """
     losses[what] = losses.get(what, 0) + 1
 
 
@@ -108,14 +111,14 @@ def _format_json_line(row: Any) -> bytes:
 
 
 def _flatten_text(text: str, losses: LossCounts) -> str:
-    """Return a text for a file without quoting."""
+    """Return a text on one line without tabs, for a file without quoting; count it if it changed."""
     line = flatten_whitespace(text)
     if line != text:
         count_loss(losses, "texts with tabs or line ends made spaces")
     return line
 
 
-def _note_fields(passage: Passage, losses: LossCounts, *, but: tuple[str, ...] = ()) -> None:
+def _count_lost_fields(passage: Passage, losses: LossCounts, *, but: tuple[str, ...] = ()) -> None:
     if passage.extra or any(name not in but for name in passage.metadata or ()):
         count_loss(losses, "with other fields left out")
 
@@ -123,13 +126,13 @@ def _note_fields(passage: Passage, losses: LossCounts, *, but: tuple[str, ...] =
 def _format_msmarco(passage: Passage, losses: LossCounts) -> bytes:
     if passage.title:
         count_loss(losses, "titles left out")
-    _note_fields(passage, losses)
+    _count_lost_fields(passage, losses)
     return f"{passage.id}\t{_flatten_text(passage.text, losses)}\n".encode()
 
 
 def _format_msmarco_docs(passage: Passage, losses: LossCounts) -> bytes:
     url = flatten_whitespace(str((passage.metadata or {}).get("url", "")))
-    _note_fields(passage, losses, but=("url",))
+    _count_lost_fields(passage, losses, but=("url",))
     return (
         f"{passage.id}\t{url}\t{_flatten_text(passage.title, losses)}\t{_flatten_text(passage.text, losses)}\n".encode()
     )
@@ -137,7 +140,7 @@ def _format_msmarco_docs(passage: Passage, losses: LossCounts) -> bytes:
 
 def _format_dpr(passage: Passage, losses: LossCounts) -> bytes:
     text, title = passage.text, passage.title
-    _note_fields(passage, losses)
+    _count_lost_fields(passage, losses)
     if "\0" in text or "\0" in title:
         count_loss(losses, "texts with NUL characters made spaces")
         text, title = text.replace("\0", " "), title.replace("\0", " ")
@@ -206,58 +209,58 @@ RUN_TREC: Format[Hit] = Format(
 RUN_MSMARCO = Format(_format_msmarco_hit)
 
 
-BOTH = ("query", "passages")
+ALL_TEXTS = ("query", "passages")
 
 
-def _build_query_fields(found: ParsedExample) -> Row:
-    assert found.query is not None  # see Format.needs
-    row: Row = {"query_id": found.query.id, "query": found.query.text}
-    if found.query.answers is not None:
-        row["answers"] = list(found.query.answers)
+def _build_query_fields(parsed: ParsedExample) -> Row:
+    assert parsed.query is not None  # see Format.needs
+    row: Row = {"query_id": parsed.query.id, "query": parsed.query.text}
+    if parsed.query.answers is not None:
+        row["answers"] = list(parsed.query.answers)
     return row
 
 
-def _get_scores(found: ParsedExample, side: str) -> list[float]:
-    return (found.example.scores or {}).get(side, [])
+def _get_scores(parsed: ParsedExample, side: str) -> list[float]:
+    return (parsed.example.scores or {}).get(side, [])
 
 
-def _get_sources(found: ParsedExample, default: str) -> list[str]:
-    return (found.example.sources or {}).get("negatives") or [default] * len(found.example.negatives)
+def _get_sources(parsed: ParsedExample, default: str) -> list[str]:
+    return (parsed.example.sources or {}).get("negatives") or [default] * len(parsed.example.negatives)
 
 
-def _get_passages(found: ParsedExample) -> tuple[list[Passage], list[Passage]]:
-    texts = {passage.id: passage for passage in found.passages}
-    example = found.example
+def _get_passages(parsed: ParsedExample) -> tuple[list[Passage], list[Passage]]:
+    texts = {passage.id: passage for passage in parsed.passages}
+    example = parsed.example
     return [texts[id] for id in example.positives], [texts[id] for id in example.negatives]
 
 
-def _format_simlm(found: ParsedExample, losses: LossCounts) -> bytes:
-    example = found.example
+def _format_simlm(parsed: ParsedExample, losses: LossCounts) -> bytes:
+    example = parsed.example
     if example.sources:
         count_loss(losses, "sources left out")
-    row = _build_query_fields(found)
+    row = _build_query_fields(parsed)
     for side, ids in (("positives", example.positives), ("negatives", example.negatives)):
-        row[side] = {"doc_id": list(ids), "score": _get_scores(found, side)}
+        row[side] = {"doc_id": list(ids), "score": _get_scores(parsed, side)}
     return _format_json_line(row | example.extra)
 
 
-def _format_tevatron_example(found: ParsedExample, losses: LossCounts) -> bytes:
-    example = found.example
+def _format_tevatron_example(parsed: ParsedExample, losses: LossCounts) -> bytes:
+    example = parsed.example
     if example.scores or example.sources:
         count_loss(losses, "scores or sources left out")
-    row = _build_query_fields(found)
-    for name, passages in zip(("positive_passages", "negative_passages"), _get_passages(found), strict=True):
+    row = _build_query_fields(parsed)
+    for name, passages in zip(("positive_passages", "negative_passages"), _get_passages(parsed), strict=True):
         row[name] = [{"docid": passage.id, "title": passage.title, "text": passage.text} for passage in passages]
     return _format_json_line(row | example.extra)
 
 
-def _format_dpr_json(found: ParsedExample, losses: LossCounts) -> bytes:
-    query, example = found.query, found.example
+def _format_dpr_json(parsed: ParsedExample, losses: LossCounts) -> bytes:
+    query, example = parsed.query, parsed.example
     assert query is not None
     if example.scores:
         count_loss(losses, "scores left out")
-    positives, negatives = _get_passages(found)
-    sources = _get_sources(found, "")
+    positives, negatives = _get_passages(parsed)
+    sources = _get_sources(parsed, "")
     hard = [passage for passage, source in zip(negatives, sources, strict=True) if source != DPR_OTHER]
     other = [passage for passage, source in zip(negatives, sources, strict=True) if source == DPR_OTHER]
     # DPR ignores the id; drtk reads back the same example with it.
@@ -267,34 +270,34 @@ def _format_dpr_json(found: ParsedExample, losses: LossCounts) -> bytes:
     return orjson.dumps(row | example.extra)
 
 
-def _format_sbert(found: ParsedExample, losses: LossCounts) -> bytes:
-    example = found.example
+def _format_sbert(parsed: ParsedExample, losses: LossCounts) -> bytes:
+    example = parsed.example
     if example.scores:
         count_loss(losses, "scores left out")
     systems: dict[str, list[str]] = {}
-    for id, source in zip(example.negatives, _get_sources(found, "negatives"), strict=True):
+    for id, source in zip(example.negatives, _get_sources(parsed, "negatives"), strict=True):
         systems.setdefault(source, []).append(id)
     row: Row = {"qid": example.query_id, "pos": list(example.positives), "neg": systems}
     return _format_json_line(row | example.extra)
 
 
-def _format_flag(found: ParsedExample, losses: LossCounts) -> bytes:
-    example = found.example
+def _format_flag(parsed: ParsedExample, losses: LossCounts) -> bytes:
+    example = parsed.example
     if example.sources:
         count_loss(losses, "sources left out")
-    row = _build_query_fields(found)
+    row = _build_query_fields(parsed)
     row.pop("answers", None)
-    for name, passages in zip(("pos", "neg"), _get_passages(found), strict=True):
+    for name, passages in zip(("pos", "neg"), _get_passages(parsed), strict=True):
         row[name] = [f"{passage.title} {passage.text}" if passage.title else passage.text for passage in passages]
     for name, side in (("pos_scores", "positives"), ("neg_scores", "negatives")):
-        if _get_scores(found, side):
-            row[name] = _get_scores(found, side)
+        if _get_scores(parsed, side):
+            row[name] = _get_scores(parsed, side)
     return _format_json_line(row | example.extra)
 
 
-DRTK: Format[ParsedExample] = Format(lambda found, _: dump(found.example))
+DRTK: Format[ParsedExample] = Format(lambda parsed, _: dump(parsed.example))
 SIMLM = Format(_format_simlm, needs=("query",))
-TEVATRON_EXAMPLES = Format(_format_tevatron_example, needs=BOTH)
-DPR_JSON = Format(_format_dpr_json, header=b"[\n", between=b",\n", footer=b"\n]\n", needs=BOTH)
+TEVATRON_EXAMPLES = Format(_format_tevatron_example, needs=ALL_TEXTS)
+DPR_JSON = Format(_format_dpr_json, header=b"[\n", between=b",\n", footer=b"\n]\n", needs=ALL_TEXTS)
 SBERT = Format(_format_sbert)
-FLAG = Format(_format_flag, needs=BOTH)
+FLAG = Format(_format_flag, needs=ALL_TEXTS)

@@ -9,7 +9,7 @@ from contextlib import closing
 from statistics import fmean
 from typing import NamedTuple
 
-from drtk.data.checks import PASSAGES, TEXTLESS, describe_missing_texts, warn_of_missing_texts
+from drtk.data.checks import PASSAGES, WITHOUT_TEXT, describe_missing_texts, warn_of_missing_texts
 from drtk.data.corpus_store import CorpusStore
 from drtk.data.jsonl import read_predictions, read_queries
 from drtk.data.runs import NamedRun
@@ -91,7 +91,7 @@ def evaluate_predictions(
         where = "among the predictions"
         log_missing(run.name, len(known), len(answers), retrieved_only=only, judged_by="answers", where=where)
         results.append(_score_predictions(run.name, known, answers, names, only))
-    return format_results(results, [Measure(name, "own", name) for name in names], settings)
+    return format_results(results, [Measure(name, "builtin", name) for name in names], settings)
 
 
 def read_best_predictions(source: str, tracker: InputTracker) -> dict[str, str]:
@@ -267,14 +267,14 @@ class AnswerFinder:
 
     def _find(self, query_id: str, answers: tuple[str, ...], ids: Sequence[str]) -> AnswerMatch:
         contains = self._match(answers)
-        counts = {PASSAGES: 0, TEXTLESS: 0}
+        counts = {PASSAGES: 0, WITHOUT_TEXT: 0}
         for id in ids:
             passage = self._store.get(id)
             if passage is None:
                 return AnswerMatch(query_id, None, id, counts)
             text = f"{passage.title} {passage.text}" if self._title and passage.title else passage.text
             counts[PASSAGES] += 1
-            counts[TEXTLESS] += not text.strip()
+            counts[WITHOUT_TEXT] += not text.strip()
             if contains(text):
                 return AnswerMatch(query_id, id, None, counts)
         return AnswerMatch(query_id, None, None, counts)

@@ -1,4 +1,4 @@
-"""Grid search: try settings of a search, measure each, and find the best (`search --tune`, `fuse --sweep`)."""
+"""Grid search over BM25 parameters (`drtk search`) and fusion weights (`drtk fuse`)."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def find_fusion_weights(
 
     def rank(weights: tuple[float, ...]) -> dict[str, Ranking]:
         return {
-            query: fuse([run.get(query, []) for run in runs], weights, settings, method, scored=scored)
+            query: fuse([run.get(query, []) for run in runs], weights, settings, method, scored_depths=scored)
             for query in queries
         }
 

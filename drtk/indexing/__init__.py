@@ -9,17 +9,17 @@ INDEXES = Registry(
     {
         "bm25": (
             "drtk.indexing.lucene.index:LuceneIndex",
-            "BM25 by Lucene: an inverted index over the words of passages",
+            "BM25 by Lucene",
         ),
-        "bm25s": ("drtk.indexing.bm25s:Bm25sIndex", "BM25 by the bm25s library: no Java"),
-        "impact": ("drtk.indexing.lucene.index:ImpactIndex", "learned impacts of words, summed by Lucene"),
-        "exact": ("drtk.indexing.exact:ExactIndex", "all inner products, in torch on CPU or CUDA"),
-        "flat": ("drtk.indexing.faiss_index:FaissIndex", "all inner products, by faiss"),
-        "hnsw": ("drtk.indexing.faiss_index:FaissIndex", "a graph of nearest neighbors, by faiss"),
+        "bm25s": ("drtk.indexing.bm25s:Bm25sIndex", "BM25 by the bm25s library, without Java"),
+        "impact": ("drtk.indexing.lucene.index:ImpactIndex", "learned term impacts, summed by Lucene (DeepImpact)"),
+        "exact": ("drtk.indexing.exact:ExactIndex", "exact inner products, by torch on CPU or CUDA"),
+        "flat": ("drtk.indexing.faiss_index:FaissIndex", "exact inner products, by faiss"),
+        "hnsw": ("drtk.indexing.faiss_index:FaissIndex", "HNSW graph, by faiss"),
         "ivf": (
             "drtk.indexing.faiss_index:FaissIndex",
-            "vectors in clusters, of which a few are searched, by faiss",
+            "inverted file (clusters, of which a few are searched), by faiss",
         ),
     },
 )
-FACTORY = "drtk.indexing.faiss_index:FaissIndex"  # builds all other faiss factory strings
+FACTORY = "drtk.indexing.faiss_index:FaissIndex"  # for any other faiss factory string

@@ -1,4 +1,4 @@
-"""What index types share: the interface of indexes of words, the order of hits, and the table of passage ids."""
+"""Interface of word indexes, order of hits, and tables of passage ids."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Ranking = list[tuple[str, float]]  # (passage id, score), best first; ids are un
 
 
 class SparseIndex(Protocol):
-    """An index over the words of passages."""
+    """Interface of indexes over the words of passages."""
 
     reads: ClassVar[Literal["passages"]]
     tunable: ClassVar[bool]  # whether k1 and b affect its scores
@@ -37,16 +37,16 @@ class SparseIndex(Protocol):
         """Open the index in `folder`."""
 
     def search(self, texts: Sequence[str], k: int) -> list[Ranking]:
-        """Return up to `k` passages for each text, by score, then by descending id; none for an empty text."""
+        """Return the top `k` passages for each text, by score, then by descending id; [] for a text without a term."""
 
     def __len__(self) -> int:
         """Return the number of passages indexed."""
 
 
 def get_index_class(kind: str) -> Any:
-    """Return the class of an index type: a type of drtk or a faiss factory string.
+    """Return the class of an index type: an entry of `INDEXES` or a faiss factory string.
 
-    Raises UsageError for a type that is neither.
+    Raises UsageError for any other type.
     """
     if kind in INDEXES:
         return INDEXES.load(kind)
@@ -57,13 +57,13 @@ def get_index_class(kind: str) -> Any:
 
 
 def sort_hits(ids: Sequence[str], scores: Sequence[float], k: int | None = None) -> Ranking:
-    """Return the `k` best (id, score) pairs, by score, then by descending id; all if `k` is None."""
+    """Return the top `k` (id, score) pairs, by score, then by descending id; all if `k` is None."""
     pairs = sorted(zip(map(float, scores), ids, strict=True), reverse=True)
     return [(id, score) for score, id in pairs[:k]]
 
 
 class IdTable:
-    """Ids by number, memory-mapped from a file with one id per line.
+    """Passage ids by row, memory-mapped from a file with one id per line.
 
     Raises MismatchError if the file is missing or truncated.
     """
@@ -73,24 +73,23 @@ class IdTable:
             with path.open("rb") as file:
                 self._text = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         except (OSError, ValueError) as error:  # ValueError: an empty file cannot be mapped
-            raise MismatchError(f"{path}: missing or empty; rebuild the index") from error
+            raise MismatchError(f"{path}: is missing or empty; rebuild the index") from error
         if self._text[-1:] != b"\n":
-            raise MismatchError(f"{path}: truncated; rebuild the index")
+            raise MismatchError(f"{path}: is truncated; rebuild the index")
         self._ends = np.flatnonzero(np.frombuffer(self._text, dtype=np.uint8) == ord("\n")).astype(np.int64)
 
     def __len__(self) -> int:
         return len(self._ends)
 
-    def take(self, numbers: Iterable[int]) -> list[str]:
-        """Return the ids of these numbers."""
-        rows = np.fromiter(numbers, dtype=np.int64)
-        starts = np.where(rows > 0, self._ends[rows - 1] + 1, 0)
-        text = self._text
-        return [text[start:end].decode() for start, end in zip(starts.tolist(), self._ends[rows].tolist(), strict=True)]
+    def take(self, rows: Iterable[int]) -> list[str]:
+        """Return the ids in these rows."""
+        numbers = np.fromiter(rows, dtype=np.int64)
+        starts, ends = np.where(numbers > 0, self._ends[numbers - 1] + 1, 0), self._ends[numbers]
+        return [self._text[start:end].decode() for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
 
 
 def write_ids(path: Path, ids: Iterable[str]) -> None:
-    """Write one id per line."""
+    """Write the file of an `IdTable`."""
     with path.open("w", encoding="utf-8", newline="\n") as file:
         file.writelines(f"{id}\n" for id in ids)
 
@@ -99,51 +98,53 @@ IDS, RANKS = "ids.txt", "ranks.npy"
 
 
 class RankedIds:
-    """Ids by row, and their ranks: `ranks` (rows,) holds each id's place in ascending order, to break ties by id."""
+    """Passage ids by row, and `ranks` (rows,): the position of each id in sorted order, to break ties by id."""
 
     @staticmethod
     def write(ids: Iterable[str], folder: Path) -> None:
-        """Write ids and ranks into `folder`; all ids are held in memory. Raises MismatchError for a duplicate id."""
-        listed = list(ids)
-        order = sorted(range(len(listed)), key=listed.__getitem__)
-        for before, after in pairwise(order):
-            if listed[before] == listed[after]:
-                raise MismatchError(f"id '{listed[before]}' is given to two passages")
-        ranks = np.empty(len(listed), dtype=np.uint32)
-        ranks[order] = np.arange(len(listed), dtype=np.uint32)
-        write_ids(folder / IDS, listed)
+        """Write ids and ranks into `folder`; all ids must fit into memory. Raises MismatchError for a duplicate id."""
+        all_ids = list(ids)
+        order = sorted(range(len(all_ids)), key=all_ids.__getitem__)
+        for row, next_row in pairwise(order):
+            if all_ids[row] == all_ids[next_row]:
+                raise MismatchError(f"two passages have the id '{all_ids[row]}'")
+        ranks = np.empty(len(all_ids), dtype=np.uint32)
+        ranks[order] = np.arange(len(all_ids), dtype=np.uint32)
+        write_ids(folder / IDS, all_ids)
         np.save(folder / RANKS, ranks)
 
     def __init__(self, folder: Path) -> None:
         self._folder, self._ids = folder, IdTable(folder / IDS)
         self.ranks = read_array(folder / RANKS)
         if len(self.ranks) != len(self):
-            raise DrtkError(f"{folder}: the index is damaged: {len(self.ranks):,} ranks for {len(self):,} ids")
-        self._rows: np.ndarray | None = None
+            raise DrtkError(
+                f"{folder}: the index is damaged: {len(self.ranks):,} ranks for {len(self):,} ids; rebuild it"
+            )
+        self._row_of_rank: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(self._ids)
 
-    def rows(self, ranks: np.ndarray) -> np.ndarray:
+    def find_rows(self, ranks: np.ndarray) -> np.ndarray:
         """Return the rows of the ids with these ranks."""
-        if self._rows is None:
-            self._rows = np.empty(len(self), dtype=np.uint32)
-            self._rows[self.ranks] = np.arange(len(self), dtype=np.uint32)
-        rows: np.ndarray = self._rows[ranks].astype(np.int64)
+        if self._row_of_rank is None:
+            self._row_of_rank = np.empty(len(self), dtype=np.uint32)
+            self._row_of_rank[self.ranks] = np.arange(len(self), dtype=np.uint32)
+        rows: np.ndarray = self._row_of_rank[ranks].astype(np.int64)
         return rows
 
-    def ranking(self, rows: np.ndarray, scores: np.ndarray, k: int | None = None) -> Ranking:
-        """Return the `k` best of `rows` (hits,) by float32 `scores` (hits,), best first; all if `k` is None.
+    def make_ranking(self, rows: np.ndarray, scores: np.ndarray, k: int | None = None) -> Ranking:
+        """Return the top `k` of `rows` (hits,) by float32 `scores` (hits,), then by descending id; all if `k` is None.
 
         Raises DrtkError for a score that is NaN or infinite.
         """
         if not (finite := np.isfinite(scores)).all():
-            raise self.score_error(int(rows[int(np.argmin(finite))]))
+            raise self.make_score_error(int(rows[int(np.argmin(finite))]))
         scores = scores.astype(np.float32) + np.float32(0)  # -0.0 becomes 0.0
-        best = np.lexsort((self.ranks[rows], scores))[::-1][:k]
-        return list(zip(self._ids.take(rows[best].tolist()), scores[best].tolist(), strict=True))
+        top = np.lexsort((self.ranks[rows], scores))[::-1][:k]
+        return list(zip(self._ids.take(rows[top].tolist()), scores[top].tolist(), strict=True))
 
-    def score_error(self, row: int) -> DrtkError:
+    def make_score_error(self, row: int) -> DrtkError:
         """Return the error for a row whose score is NaN or infinite."""
         (id,) = self._ids.take([row])
         return DrtkError(

@@ -1,4 +1,4 @@
-"""BM25 by the bm25s library."""
+"""BM25 index by the bm25s library."""
 
 from __future__ import annotations
 
@@ -24,12 +24,13 @@ if TYPE_CHECKING:
     import bm25s
 
 _ANALYSIS, _COUNTS, _LENGTHS = "words.json", "counts.npy", "lengths.npy"
+_POSTINGS_AT_A_TIME = 10_000_000
 
 
 class Bm25sIndex:
-    """The bm25s library's files, memory-mapped; its scores are for k1 0.9 and b 0.4.
+    """BM25 index of the bm25s library, memory-mapped, with scores precomputed for k1 0.9 and b 0.4.
 
-    Scores for other k1 and b are computed when the index is opened, from the term counts and the passages' lengths.
+    Scores for other k1 and b are computed when the index is opened, from term counts and passage lengths.
     """
 
     reads: ClassVar[Literal["passages"]] = "passages"
@@ -42,26 +43,26 @@ class Bm25sIndex:
     def build(
         cls, passages: Iterable[Passage], folder: Path, settings: BM25IndexSettings, *, progress: Progress | None = None
     ) -> int:
-        """Index title and text of every passage, empty ones too; return their number.
+        """Index title and text of every passage, including empty ones; return their number.
 
-        The numbers of all words are held in memory. Raises DrtkError if no passage has a word, MismatchError for a
-        duplicate id, UsageError for settings that only Lucene has.
+        The term numbers of all passages must fit into memory. Raises DrtkError if no passage has a term, MismatchError for
+        a duplicate id, UsageError for settings that only Lucene supports.
         """
         import bm25s
 
         analysis = _choose_analysis(settings)
         analyze = make_analyzer(analysis)
         ids: list[str] = []
-        texts: list[list[int]] = []
+        texts: list[list[int]] = []  # term numbers
         vocabulary: dict[str, int] = {}
         for passage in passages:
             ids.append(passage.id)
-            words = analyze(f"{passage.title} {passage.text}")
-            texts.append([vocabulary.setdefault(word, len(vocabulary)) for word in words])
+            terms = analyze(f"{passage.title} {passage.text}")
+            texts.append([vocabulary.setdefault(term, len(vocabulary)) for term in terms])
             if progress is not None:
                 progress.add()
         if not vocabulary:
-            raise DrtkError("nothing to index: no passage with a word")
+            raise DrtkError("there is nothing to index: no passage contains a word; check the corpus")
         k1, b = BM25SearchSettings().parameters()
         library = bm25s.BM25(k1=k1, b=b, method="lucene")
         library.index((texts, vocabulary), create_empty_token=False, show_progress=False)
@@ -79,17 +80,17 @@ class Bm25sIndex:
     def open(cls, folder: Path, settings: BM25SearchSettings) -> Bm25sIndex:
         """Open the index in `folder`.
 
-        Raises MismatchError for a missing or damaged part, UsageError for RM3, which only Lucene has.
+        Raises MismatchError for a missing or damaged file, UsageError for RM3, which only Lucene supports.
         """
         import bm25s
 
         if settings.rm3:
-            raise UsageError("`rm3`: only indexes of type bm25 can do that")
+            raise UsageError("`rm3`: only supported by indexes of type bm25")
         try:
             analyze = make_analyzer(read_object(folder / _ANALYSIS, language=str, stemmer=str, stopwords=list))
             library = bm25s.BM25.load(folder, mmap=True, show_progress=False)
             if np.dtype(library.dtype).kind != "f" or np.dtype(library.int_dtype).kind not in "iu":
-                raise ValueError("its number types are damaged")
+                raise ValueError("its data types are damaged")
             if not all(type(number) is int for number in library.vocab_dict.values()):
                 raise ValueError("its vocabulary is damaged")
             k1, b = settings.parameters()
@@ -103,14 +104,16 @@ class Bm25sIndex:
             raise MismatchError(f"{folder}: the bm25s index is incomplete or damaged: {reason}; rebuild it") from error
         ids = RankedIds(folder)
         if len(ids) != library.scores["num_docs"]:
-            raise MismatchError(f"{folder}: the index is damaged: its ids and its scores do not belong together")
+            raise MismatchError(
+                f"{folder}: the index is damaged: its ids and scores do not belong together; rebuild it"
+            )
         return cls(library, ids, analyze)
 
     def __len__(self) -> int:
         return len(self._ids)
 
     def search(self, texts: Sequence[str], k: int) -> list[Ranking]:
-        """Return up to `k` passages for each text, by score, then by descending id. A repeated word counts each time."""
+        """Return the top `k` passages for each text, by score, then by descending id. Repeated words count each time."""
         return [self._search(text, k) for text in texts]
 
     def _search(self, text: str, k: int) -> Ranking:
@@ -121,21 +124,21 @@ class Bm25sIndex:
         rows = np.flatnonzero(scores > 0)
         scores = scores[rows]
         if len(rows) > k:
-            worst = np.partition(scores, len(rows) - k)[len(rows) - k]
-            kept = scores >= worst  # with all that tie with the k-th, for the tie rule
-            rows, scores = rows[kept], scores[kept]
-        return self._ids.ranking(rows, scores, k)
+            kth_score = np.partition(scores, len(rows) - k)[len(rows) - k]
+            is_candidate = scores >= kth_score  # includes ties with the k-th, which `make_ranking` orders by id
+            rows, scores = rows[is_candidate], scores[is_candidate]
+        return self._ids.make_ranking(rows, scores, k)
 
 
 def _choose_analysis(settings: BM25IndexSettings) -> dict[str, Any]:
-    """Return how texts are split into words; it is stored with the index, so that queries are analyzed alike."""
+    """Return the analyzer's settings, which are stored with the index, so that queries are analyzed like passages."""
     if settings.term_vectors:
-        raise UsageError("`term_vectors`: only for index type bm25")
+        raise UsageError("`term_vectors`: only supported by indexes of type bm25")
     language = settings.language.lower()
     stopwords: list[str] = []
     if settings.stopwords == "lucene":
         if language != "en":
-            raise UsageError("`stopwords`: lucene's list is English; name a file with one word a line")
+            raise UsageError("`stopwords`: the list of lucene is English; give a file with one word per line")
         stopwords = sorted(LUCENE_STOPWORDS)
     elif settings.stopwords not in ("default", "none"):
         stopwords = read_stopwords(settings.stopwords)
@@ -144,14 +147,14 @@ def _choose_analysis(settings: BM25IndexSettings) -> dict[str, Any]:
 
 
 def make_analyzer(analysis: dict[str, Any]) -> Callable[[str], list[str]]:
-    """Return the function from a text to its words. Raises UsageError for a stemmer that the language does not have."""
+    """Return a function that splits a text into terms. Raises UsageError if the language has no such stemmer."""
     stem, stopwords = load_stemmer(analysis["stemmer"], analysis["language"]), set(analysis["stopwords"])
     is_english = analysis["language"] == "en"
     return lambda text: [stem(word) for word in split_words(text, latin=is_english) if word not in stopwords]
 
 
 def load_stemmer(name: str, language: str) -> Callable[[str], str]:
-    """Return a stemmer; "porter" is Porter's own revision, which Lucene has too, not that of NLTK."""
+    """Return a stemmer by name; English "porter" is Porter's revised algorithm, as in Lucene, not NLTK's variant."""
     if name == "porter" and language == "en":
         from nltk.stem.porter import PorterStemmer
 
@@ -160,28 +163,27 @@ def load_stemmer(name: str, language: str) -> Callable[[str], str]:
 
 
 def _count_terms(texts: list[list[int]]) -> np.ndarray:
-    """Return each word's count in each passage, ordered by word, then by passage, as the library's postings are."""
+    """Return the count of each term in each passage, ordered by term, then by passage, like the library's postings."""
     lengths = np.array([len(text) for text in texts], dtype=np.int64)
-    flat = np.fromiter(chain.from_iterable(texts), dtype=np.int64, count=int(lengths.sum()))
-    pairs = (flat << 32) | np.repeat(np.arange(len(texts), dtype=np.int64), lengths)
+    terms = np.fromiter(chain.from_iterable(texts), dtype=np.int64, count=int(lengths.sum()))
+    pairs = (terms << 32) | np.repeat(np.arange(len(texts), dtype=np.int64), lengths)
     counts = np.unique(pairs, return_counts=True)[1]
     return counts.astype(np.uint16 if counts.max() < 2**16 else np.uint32)
 
 
 def _compute_scores(postings: dict[str, np.ndarray], folder: Path, *, k1: float, b: float) -> np.ndarray:
-    """Return BM25 scores of all postings, float32, for any k1 and b (docs/commands/index.md)."""
+    """Return the BM25 scores of all postings, float32, with the formula of docs/commands/index.md."""
     counts = read_array(folder / _COUNTS, mmap="r")
     lengths = read_array(folder / _LENGTHS)
     if len(counts) != len(postings["indices"]):
-        raise MismatchError(f"{folder / _COUNTS}: does not belong to the index")
+        raise MismatchError(f"{folder / _COUNTS}: does not belong to the index; rebuild it")
     frequencies = np.diff(postings["indptr"])
     idf = np.log(1 + (len(lengths) - frequencies + 0.5) / (frequencies + 0.5)).astype(np.float32)
-    damping = k1 * (1 - b + b * lengths / lengths.mean())
+    length_norms = k1 * (1 - b + b * lengths / lengths.mean())
     scores = np.empty(len(counts), dtype=np.float32)
-    step = 10_000_000
-    weights = np.repeat(idf, frequencies)
-    for start in range(0, len(counts), step):
-        part = slice(start, start + step)
-        count = counts[part].astype(np.float64)
-        scores[part] = weights[part] * (count / (count + damping[postings["indices"][part]]))
+    idf_of_posting = np.repeat(idf, frequencies)
+    for start in range(0, len(counts), _POSTINGS_AT_A_TIME):
+        block = slice(start, start + _POSTINGS_AT_A_TIME)
+        count = counts[block].astype(np.float64)
+        scores[block] = idf_of_posting[block] * (count / (count + length_norms[postings["indices"][block]]))
     return scores

@@ -1,4 +1,4 @@
-"""Build an index of a corpus or of vectors in a new folder."""
+"""Build an index of a corpus or of embeddings."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from drtk.errors import DrtkError, UsageError
 from drtk.indexing.base import get_index_class
 from drtk.indexing.config import IndexSettings
 from drtk.indexing.indexed_text import IndexedText
-from drtk.indexing.vectors import absolute_path, open_embeddings
+from drtk.indexing.vectors import open_embeddings, resolve_path
 from drtk.runtime.folder_job import FolderJob
 from drtk.runtime.manifest import describe_folder
 from drtk.runtime.progress import Progress
@@ -19,17 +19,17 @@ from drtk.runtime.streams import name_of
 
 
 def build_index(sources: Sequence[str], kind: str, settings: IndexSettings, job: FolderJob) -> None:
-    """Build an index of type `kind` in the folder of `job`.
+    """Build an index in the folder of `job`.
 
+    sources: one corpus for an index of words ("-" is stdin), otherwise embeddings folders
     kind: an entry of `INDEXES`, or a faiss factory string
-    sources: one corpus for an index of words ("-" is stdin), otherwise folders of embeddings
     Raises UsageError for sources or settings that do not fit the type, DrtkError for a corpus without passages.
     """
     job.record(settings, kind=kind, sources=list(sources))
     engine = get_index_class(kind)
     for name in ("expand", "term_weights"):
         if getattr(settings, name) and kind not in ("bm25", "bm25s"):
-            raise UsageError(f"`{name}`: only for indexes of type bm25 and bm25s")
+            raise UsageError(f"`{name}`: only supported by indexes of type bm25 and bm25s")
     build = _index_passages if engine.reads == "passages" else _index_vectors
     job.finish(type=kind, **build(engine, sources, kind, settings, job))
 
@@ -38,29 +38,31 @@ def _index_passages(
     engine: Any, sources: Sequence[str], kind: str, settings: IndexSettings, job: FolderJob
 ) -> dict[str, Any]:
     if len(sources) > 1:
-        raise UsageError("this index type reads one corpus; join files first: cat a.jsonl b.jsonl | drtk index - …")
+        raise UsageError(
+            f"an index of type {kind} reads one corpus; concatenate the files: cat a.jsonl b.jsonl | drtk index - …"
+        )
     text = IndexedText(settings, kind, sources[0], job.tracker)
     passages = text(read_passages(sources[0], tracker=job.tracker, side_files=job.side_files))
-    first = next(passages, None)  # before the folder is touched: an unreadable source must not replace an index
+    first = next(passages, None)  # before `job.begin`, so that an unreadable source does not replace an existing index
     if first is None:
-        raise DrtkError(f"{name_of(sources[0])}: there are no passages to index")
+        raise DrtkError(f"{name_of(sources[0])}: contains no passages to index")
     with Progress("index", unit="passages") as progress:
         count = engine.build(chain([first], passages), job.begin(), settings, progress=progress)
     job.counts |= {"passages": count, **text.counts}
     software = getattr(engine, "software", None)
     facts = {"software": software()} if software else {}
-    return {"encoder": None, "corpus": absolute_path(sources[0]), **text.facts, **facts}
+    return {"encoder": None, "corpus": resolve_path(sources[0]), **text.facts, **facts}
 
 
 def _index_vectors(
     engine: Any, sources: Sequence[str], kind: str, settings: IndexSettings, job: FolderJob
 ) -> dict[str, Any]:
     if "-" in sources:
-        raise UsageError(f"an index of type {kind} reads folders of embeddings (drtk encode makes them), not a stream")
+        raise UsageError(f"an index of type {kind} reads embeddings folders of drtk encode, not a stream")
     if job.side_files:
-        raise UsageError(f"`with` adds fields to passages; an index of type {kind} reads vectors")
+        raise UsageError(f"`with` adds fields to passages, but an index of type {kind} reads vectors; omit it")
     vectors, facts = open_embeddings(sources)
-    engine.check(vectors, settings, kind=kind)  # before the folder is touched
+    engine.check(vectors, settings, kind=kind)  # before `job.begin`, so that an existing index is not replaced
     job.tracker.inputs += [describe_folder(source) for source in sources]
     with Progress("index", total=len(vectors), unit="vectors") as progress:
         facts |= engine.build(vectors, job.begin(), settings, kind=kind, progress=progress)

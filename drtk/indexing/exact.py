@@ -1,4 +1,4 @@
-"""Exact search: all inner products in torch, block by block, of vectors that stay on disk; the reference for faiss."""
+"""Exact search with torch: inner products of queries with all vectors, read block by block from disk."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from drtk.runtime.progress import Progress, log_detail
 from drtk.runtime.workers import read_ahead
 
 QUERIES_AT_A_TIME = 1024
-# Matrix products are computed in whole tiles padded with zeros: at odd edges, libraries sum in another order, so that
-# scores of equal vectors would differ in the last bit and not tie.
+# Matrices are padded with zeros to whole tiles. Libraries sum partial tiles in another order, so scores of equal vectors
+# would differ in the last bit instead of being tied.
 QUERY_TILE, PASSAGE_TILE = 32, 64
-CROWDED = 4  # candidates per result above which the block is first reduced to its own best
+MAX_CANDIDATES = 4  # per result; with more, the block is first reduced to its own top k
 EMPTY = -9187343239835811840  # the key of -inf with rank 0, below that of every finite score
 
 
 class ExactIndex:
-    """All vectors of a collection on disk, as float32, float16 or int8 with a scale per dimension."""
+    """Exact index: all vectors in one file, as float32, float16 or int8 with a scale per dimension."""
 
     reads: ClassVar[Literal["vectors"]] = "vectors"
 
     @classmethod
     def check(cls, vectors: Vectors, settings: DenseIndexSettings, *, kind: str = "exact") -> None:
-        """Accept any vectors."""
+        """Do nothing: any vectors can be indexed."""
 
     @classmethod
     def build(
@@ -46,7 +46,7 @@ class ExactIndex:
         kind: str = "exact",
         progress: Progress | None = None,
     ) -> dict[str, Any]:
-        """Copy the vectors into `folder`; return {"dtype", "full"}."""
+        """Copy the vectors into `folder`; return {"dtype": their type, "full": whether exact copies are stored too}."""
         stored = vectors.dtype
         dtype = settings.vector_dtype or str(stored)
         RankedIds.write(vectors.ids(), folder)
@@ -74,16 +74,14 @@ class ExactIndex:
         self._device = choose_device(settings.device)
         if settings.threads:
             torch.set_num_threads(settings.threads)
-        self._resident: Tensor | None = None
+        self._on_gpu: Tensor | None = None
         if self._device.type == "cuda":
             torch.backends.cuda.matmul.allow_tf32 = False  # would round scores
             free, _ = torch.cuda.mem_get_info(self._device)
             if self._vectors.nbytes < 0.6 * free:
-                self._resident = torch.from_numpy(self._vectors).to(self._device)
+                self._on_gpu = torch.from_numpy(self._vectors).to(self._device)
             else:
-                log_detail(
-                    f"{folder}: {self._vectors.nbytes:,} bytes stay on disk and are copied to {self._device} in blocks"
-                )
+                log_detail(f"{folder}: {self._vectors.nbytes:,} bytes are copied from disk to {self._device} in blocks")
 
     @property
     def dimension(self) -> int:
@@ -94,7 +92,7 @@ class ExactIndex:
 
     @torch.inference_mode()
     def search(self, vectors: np.ndarray, k: int) -> list[Ranking]:
-        """Return the `k` best passages for each of (queries, dimension)."""
+        """Return the top `k` passages for each row of (queries, dimension), by score, then by descending id."""
         rankings: list[Ranking] = []
         for start in range(0, len(vectors), QUERIES_AT_A_TIME):
             rankings += self._search(vectors[start : start + QUERIES_AT_A_TIME].astype(np.float32), min(k, len(self)))
@@ -103,28 +101,28 @@ class ExactIndex:
     def _search(self, vectors: np.ndarray, k: int) -> list[Ranking]:
         depth = k if self._full is None else min(len(self), k * self._settings.rescore)
         scaled = vectors if self._scale is None else vectors * self._scale
-        tiles = -(-len(scaled) // QUERY_TILE) * QUERY_TILE
-        queries = torch.from_numpy(np.pad(scaled, ((0, tiles - len(scaled)), (0, 0)))).to(self._device)
+        padded = -(-len(scaled) // QUERY_TILE) * QUERY_TILE
+        queries = torch.from_numpy(np.pad(scaled, ((0, padded - len(scaled)), (0, 0)))).to(self._device)
         keys = torch.full((len(scaled), depth), EMPTY, dtype=torch.int64, device=self._device)
         scores: Tensor | None = None
         for block, ranks in read_ahead(self._blocks()):
-            if scores is None:  # allocated once: fresh memory costs up to a quarter of the product
-                scores = torch.empty((tiles, len(block)), device=self._device)
+            if scores is None:  # allocated once: new memory for each block costs up to a quarter of the time
+                scores = torch.empty((padded, len(block)), device=self._device)
             torch.mm(queries, block.T, out=scores)
             # A NaN or infinite number in a passage vector makes its score for any query NaN or infinite.
             if not bool((finite := scores[0, : len(ranks)].isfinite()).all()):
-                raise self.ids.score_error(int(self.ids.rows(ranks[~finite].cpu().numpy())[0]))
-            keys = keep_best(keys, scores[: len(scaled), : len(ranks)], ranks)
+                raise self.ids.make_score_error(int(self.ids.find_rows(ranks[~finite].cpu().numpy())[0]))
+            keys = merge_top_k(keys, scores[: len(scaled), : len(ranks)], ranks)
         keys = keys.cpu()
-        rows = [self.ids.rows(ranks) for ranks in extract_ranks(keys).numpy()]
+        rows = [self.ids.find_rows(ranks) for ranks in extract_ranks(keys).numpy()]
         if self._full is None:
-            return [self.ids.ranking(*hits) for hits in zip(rows, extract_scores(keys).numpy(), strict=True)]
+            return [self.ids.make_ranking(*hits) for hits in zip(rows, extract_scores(keys).numpy(), strict=True)]
         return rescore(self.ids, self._full, rows, vectors, k, threads=self._settings.threads)
 
     def _blocks(self) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield vectors (block, dimension) float32, padded to whole tiles, and ranks (rows,) int64."""
         rows = -(-min(self._settings.block, len(self)) // PASSAGE_TILE) * PASSAGE_TILE
-        source = torch.from_numpy(self._vectors) if self._resident is None else self._resident
+        source = torch.from_numpy(self._vectors) if self._on_gpu is None else self._on_gpu
         for start in range(0, len(self), rows):
             block = source[start : start + rows].to(self._device).float()
             if len(block) < rows:
@@ -133,21 +131,21 @@ class ExactIndex:
             yield block, torch.from_numpy(ranks).to(self._device)
 
 
-def keep_best(keys: Tensor, scores: Tensor, ranks: Tensor) -> Tensor:
-    """Return the best `depth` keys of `keys` and of a block's scores, in no particular order.
+def merge_top_k(keys: Tensor, scores: Tensor, ranks: Tensor) -> Tensor:
+    """Return the `depth` largest keys of `keys` and of a block's scores, (queries, depth), in any order.
 
-    keys: (queries, depth) int64, padded with EMPTY · scores: (queries, block) float32 · ranks: (block,) int64
-    returns: (queries, depth)
-
-    Candidates are all scores not below the worst one in `keys`, so that ties at the cut are broken by rank too.
+    keys: (queries, depth) int64, padded with EMPTY
+    scores: (queries, block) float32
+    ranks: (block,) int64
+    Scores equal to the lowest one in `keys` are candidates too, so that ties at the cut are broken by rank.
     """
     depth = keys.shape[1]
     floor = extract_scores(keys.amin(dim=1))
-    may_tighten = scores.shape[1] > depth
-    if may_tighten and bool((floor == -torch.inf).any()):
-        floor, may_tighten = torch.maximum(floor, _find_kth_scores(scores, depth)), False
+    can_raise_floor = scores.shape[1] > depth
+    if can_raise_floor and bool((floor == -torch.inf).any()):
+        floor, can_raise_floor = torch.maximum(floor, _find_kth_scores(scores, depth)), False
     rows, columns = (scores >= floor[:, None]).nonzero(as_tuple=True)
-    if may_tighten and len(rows) > CROWDED * depth * len(keys):
+    if can_raise_floor and len(rows) > MAX_CANDIDATES * depth * len(keys):
         floor = torch.maximum(floor, _find_kth_scores(scores, depth))
         rows, columns = (scores >= floor[:, None]).nonzero(as_tuple=True)
     if not len(rows):
@@ -160,23 +158,23 @@ def keep_best(keys: Tensor, scores: Tensor, ranks: Tensor) -> Tensor:
 
 
 def _find_kth_scores(scores: Tensor, depth: int) -> Tensor:
-    """Return the `depth`-th largest score of each row of (queries, block); returns: (queries,)"""
+    """Return the `depth`-th largest score of each query, (queries,), from scores (queries, block)."""
     return scores.topk(depth, dim=1, sorted=False).values.amin(dim=1)
 
 
 def make_keys(scores: Tensor, ranks: Tensor) -> Tensor:
-    """Return int64 keys that order by float32 score, then by rank (below 2**32); larger is better."""
+    """Return int64 keys that sort by float32 score, then by rank (below 2**32)."""
     bits = (scores + 0.0).view(torch.int32)  # adding zero makes -0.0 equal 0.0
-    sortable = bits ^ ((bits >> 31) & 0x7FFFFFFF)  # negative floats run backwards in two's complement
+    sortable = bits ^ ((bits >> 31) & 0x7FFFFFFF)  # the bits of negative floats sort in reverse
     return (sortable.long() << 32) | ranks
 
 
 def extract_scores(keys: Tensor) -> Tensor:
-    """Return the float32 scores in keys."""
+    """Return the float32 scores of keys made by `make_keys`."""
     sortable = (keys >> 32).int()
     return (sortable ^ ((sortable >> 31) & 0x7FFFFFFF)).view(torch.float32)
 
 
 def extract_ranks(keys: Tensor) -> Tensor:
-    """Return the ranks in keys."""
+    """Return the ranks of keys made by `make_keys`."""
     return keys & 0xFFFFFFFF

@@ -1,8 +1,8 @@
-"""Search by faiss: flat, HNSW, IVF, quantized, or any factory string; on GPUs if faiss supports them.
+"""faiss indexes: flat, HNSW, IVF, quantized, or any factory string; on GPUs if faiss supports them.
 
-Hits are ordered by score, then by descending id. If faiss compares every vector (flat, scalar or product quantized), it
-is searched deeper while a tie crosses the cut, so that the tie rule holds there too. A graph or clusters return an
-arbitrary one of several equal passages.
+Hits are ordered by score, then by descending id. Indexes that compare every vector (flat, scalar or product quantized)
+are searched deeper while a tie crosses the cut, so the order of ties holds at the cut too. HNSW and IVF indexes return
+any of several passages with equal scores.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ STORES = {"float32": "Flat", "float16": "SQfp16", "int8": "SQ8"}
 
 
 class FaissIndex:
-    """A faiss index in inner product, with the ids of its rows and, if it is lossy, the exact vectors."""
+    """A faiss index of inner products with the ids of its rows, and exact vectors for rescoring if it is lossy."""
 
     reads: ClassVar[Literal["vectors"]] = "vectors"
 
@@ -57,12 +57,14 @@ class FaissIndex:
 
     @classmethod
     def check(cls, vectors: Vectors, settings: DenseIndexSettings, *, kind: str = "flat") -> None:
-        """Raise UsageError for a type that faiss does not know or cannot make of these vectors, or a missing device."""
+        """Raise UsageError for a type that faiss cannot build from these vectors, or for a missing device."""
         index = _make_index(make_factory_string(kind, settings, len(vectors)), vectors.dimension)
         clusters = faiss.try_extract_index_ivf(index)
         count = min(len(vectors), settings.train_sample)
         if clusters is not None and clusters.nlist > count:
-            raise UsageError(f"index type {kind}: {clusters.nlist:,} clusters cannot be trained on {count:,} vectors")
+            raise UsageError(
+                f"index type {kind}: {clusters.nlist:,} clusters cannot be trained on {count:,} vectors; use fewer clusters"
+            )
         _copy_to_gpu(index, settings.device)
 
     @classmethod
@@ -75,9 +77,10 @@ class FaissIndex:
         kind: str = "flat",
         progress: Progress | None = None,
     ) -> dict[str, Any]:
-        """Train if needed, add all vectors, and write the index; return {"factory", "full"}.
+        """Train the index if needed, add all vectors, and write it.
 
         The index must fit into memory; vectors are read in blocks.
+        Returns {"factory": faiss's factory string, "full": whether exact copies of the vectors are stored too}.
         """
         factory = make_factory_string(kind, settings, len(vectors))
         index = _make_index(factory, vectors.dimension)
@@ -140,7 +143,7 @@ class FaissIndex:
         return int(self._index.ntotal)
 
     def search(self, vectors: np.ndarray, k: int) -> list[Ranking]:
-        """Return up to `k` passages for each of (queries, dimension); a graph or clusters may return fewer."""
+        """Return the top `k` passages for each row of (queries, dimension); HNSW and IVF may return fewer."""
         rankings: list[Ranking] = []
         for start in range(0, len(vectors), QUERIES_AT_A_TIME):
             part = np.ascontiguousarray(vectors[start : start + QUERIES_AT_A_TIME], dtype=np.float32)
@@ -161,12 +164,12 @@ class FaissIndex:
                 is_tied = scores[:, -1] == scores[:, k - 1]
             for query in np.flatnonzero(~is_tied):
                 is_hit = rows[query] >= 0
-                rankings[pending[query]] = self.ids.ranking(rows[query][is_hit], scores[query][is_hit], k)
+                rankings[pending[query]] = self.ids.make_ranking(rows[query][is_hit], scores[query][is_hit], k)
             pending, depth = pending[is_tied], min(len(self), depth * 2)
         return rankings
 
     def _search_faiss(self, vectors: np.ndarray, depth: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return faiss's scores and rows, both (queries, depth); rows are -1 if there are fewer hits.
+        """Return faiss's scores and rows, both (queries, depth); missing hits have row -1.
 
         faiss omits scores that are NaN or -inf. Raises DrtkError if a query has too few hits for this reason.
         """
@@ -184,17 +187,22 @@ class FaissIndex:
             largest = np.abs(vectors[int(np.argmax(is_faulty))]).max()
             raise DrtkError(
                 f"{self._folder}: a query has scores that are NaN or infinite: its vector (largest number {largest:.3g}) "
-                "or one of the index is damaged or too large"
+                "or one of the index is damaged or too large; encode again"
             )
         return scores, rows
 
 
-def make_factory_string(kind: str, settings: DenseIndexSettings, rows: int) -> str:
-    """Return faiss's factory string for flat, hnsw, ivf, hnsw48, ivf1024 …; other types are factory strings already."""
+def make_factory_string(kind: str, settings: DenseIndexSettings, num_vectors: int) -> str:
+    """Return faiss's factory string of an index type, such as flat, hnsw48 or ivf; factory strings are returned unchanged.
+
+    num_vectors: decides the default number of clusters
+    """
     named = _NAMED.fullmatch(kind)
     if named is None:
         if settings.vector_dtype is not None:
-            raise UsageError(f"`vector_dtype`: the factory string '{kind}' says itself how vectors are stored")
+            raise UsageError(
+                f"`vector_dtype`: the factory string '{kind}' already states how vectors are stored; omit it"
+            )
         return kind
     name, number = named[1], named[2]
     store = STORES[settings.vector_dtype or "float32"]
@@ -202,7 +210,8 @@ def make_factory_string(kind: str, settings: DenseIndexSettings, rows: int) -> s
         return store
     if name == "hnsw":
         return f"HNSW{number or settings.hnsw_m},{store}"
-    clusters = number or settings.nlist or max(1, min(int(4 * rows**0.5), rows // MIN_VECTORS_PER_CENTROID))
+    default = max(1, min(int(4 * num_vectors**0.5), num_vectors // MIN_VECTORS_PER_CENTROID))
+    clusters = number or settings.nlist or default
     return f"IVF{clusters},{store}"
 
 
@@ -217,7 +226,7 @@ def _make_index(factory: str, dimension: int) -> Any:
         if "could not parse" in str(error):
             raise _make_type_error(factory) from error
         raise UsageError(
-            f"index type {factory}: faiss cannot make it for vectors of dimension {dimension}: {_shorten_message(error)}"
+            f"index type {factory}: faiss cannot build it for dimension {dimension}: {_shorten_message(error)}"
         ) from error
 
 
@@ -227,51 +236,55 @@ def _train(index: Any, vectors: Vectors, settings: DenseIndexSettings, factory: 
     clusters = faiss.try_extract_index_ivf(index)
     quantizer = getattr(faiss.downcast_index(index if clusters is None else clusters), "pq", None)
     centroids = max(clusters.nlist if clusters is not None else 0, quantizer.ksub if quantizer is not None else 0)
-    for trained in filter(None, (clusters, quantizer)):
-        trained.cp.min_points_per_centroid = 1  # faiss would warn once per part of a vector
+    for part in filter(None, (clusters, quantizer)):
+        part.cp.min_points_per_centroid = 1  # the warning below replaces faiss's, one per subquantizer
     if len(sample) < MIN_VECTORS_PER_CENTROID * centroids:
-        better = f"{MIN_VECTORS_PER_CENTROID} for each would be better"
-        warn(f"{factory}: {len(sample):,} vectors to train {centroids:,} centroids; {better}")
+        warn(
+            f"{factory}: {len(sample):,} vectors are few to train {centroids:,} centroids; "
+            f"faiss recommends {MIN_VECTORS_PER_CENTROID} per centroid"
+        )
     try:
         index.train(sample)
     except RuntimeError as error:
-        raise DrtkError(f"{factory} cannot be trained on {len(sample):,} vectors: {_shorten_message(error)}") from error
+        raise DrtkError(
+            f"index type {factory}: cannot be trained on {len(sample):,} vectors: {_shorten_message(error)}"
+        ) from error
 
 
 def _as_hnsw(index: Any) -> Any:
-    """Return the index as an HNSW index, or None if it is none."""
-    plain = faiss.downcast_index(index)
-    return plain if isinstance(plain, faiss.IndexHNSW) else None
+    """Return the index as faiss.IndexHNSW; None for other indexes."""
+    concrete = faiss.downcast_index(index)
+    return concrete if isinstance(concrete, faiss.IndexHNSW) else None
 
 
 def _copy_to_gpu(index: Any, device: str) -> Any:
-    """Copy `index` to one GPU or shard it over all; return None if it stays on the CPU.
+    """Copy an index to one GPU, or shard it over all GPUs; return None if it stays on the CPU.
 
-    Raises UsageError for a GPU that faiss does not have.
+    Raises UsageError for a GPU that faiss cannot use.
     """
     count = faiss.get_num_gpus()
     if device == "cpu" or (device == "auto" and (not count or _as_hnsw(index) is not None)):
         return None
     if _as_hnsw(index) is not None:
-        raise UsageError(f"`device` {device}: hnsw runs on the CPU")
-    name = re.fullmatch(r"auto|cuda(?::(\d+))?", device)
-    if name is None or not count or int(name[1] or 0) >= count:
+        raise UsageError(f"`device` {device}: faiss searches HNSW on the CPU only; use cpu")
+    match = re.fullmatch(r"auto|cuda(?::(\d+))?", device)
+    if match is None or not count or int(match[1] or 0) >= count:
         raise UsageError(f"`device` {device}: this faiss has {count} GPUs")
     try:
-        if name[1] is not None or count == 1:
-            return faiss.index_cpu_to_gpu(faiss.StandardGpuResources(), int(name[1] or 0), index)
+        if match[1] is not None or count == 1:
+            return faiss.index_cpu_to_gpu(faiss.StandardGpuResources(), int(match[1] or 0), index)
         options = faiss.GpuMultipleClonerOptions()
         options.shard = True  # the index may be larger than one GPU
         return faiss.index_cpu_to_all_gpus(index, co=options)
     except RuntimeError as error:
         if device != "auto":
             raise UsageError(
-                f"`device` {device}: faiss has no such index on GPUs: {_shorten_message(error)}"
+                f"`device` {device}: faiss does not support this index on GPUs: {_shorten_message(error)}"
             ) from error
         log_detail(f"faiss stays on the CPU: {_shorten_message(error)}")
         return None
 
 
 def _shorten_message(error: Exception) -> str:
-    """Return faiss's message without the place in its source."""
+    """Return the message of a faiss exception without the location in its source code."""
     return re.sub(r"^.*?(?:\.(?:cpp|h|cu):\d+: )(?:Error: '.*?' failed: )?", "", str(error), flags=re.DOTALL).strip()

@@ -1,4 +1,4 @@
-"""The text of a passage that is indexed: expansions, term weights as frequencies, impacts."""
+"""Convert passages to the text that is indexed: with expansions, with term weights as frequencies, or impacts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from drtk.text.expanded_text import get_added_texts
 from drtk.text.word_pieces import RecordedTokenizers, WordPieces, read_weights_tokenizer
 
 Scale = Literal["linear", "sqrt"]
-# BM25 parameters for frequencies from weights, which reach 100 where those of texts seldom reach 5.
+# BM25 parameters for frequencies made from weights: these reach 100, those of texts seldom 5.
 PARAMETERS: dict[Scale, dict[str, float]] = {"linear": {"k1": 10.0, "b": 0.9}, "sqrt": {"k1": 18.0, "b": 0.7}}
 MAX_FREQUENCY = 65_535
 _BATCH = 256
@@ -26,21 +26,21 @@ NumberedPassage = tuple[Passage, int]  # a passage and its line number, 0 if it 
 
 
 class IndexedText:
-    """Convert passages to what an index of words of type `kind` indexes.
+    """Convert passages to the text that an index of type `kind` indexes.
 
-    tracker: receives bad passages with their line numbers
-    counts: how many passages lacked a field, complete once the passages are read
-    facts: entries for meta.json
-    Raises UsageError for settings that do not go together.
+    tracker: receives invalid passages with their line numbers
+    counts: numbers of passages without a field, complete when all passages are read
+    facts: entries for the manifest of the index
+    Raises UsageError for contradicting settings.
     """
 
     def __init__(self, settings: IndexSettings, kind: str, source: str, tracker: InputTracker) -> None:
         self._settings, self._kind, self._source, self._tracker = settings, kind, source, tracker
         self._fields = list(dict.fromkeys(name.strip() for item in settings.expand for name in item.split(",")))
         if "" in self._fields:
-            raise UsageError("`expand`: a field's name is empty")
+            raise UsageError("`expand`: the name of a field is empty; write names separated by commas")
         if self._fields and settings.term_weights:
-            raise UsageError("`expand` and `term_weights`: added words have no weights; choose one")
+            raise UsageError("`expand` and `term_weights` cannot be combined: added words have no weights; choose one")
         self.counts: dict[str, int] = {}
         self.facts: dict[str, Any] = {"bm25": PARAMETERS[settings.weight_scale]} if settings.term_weights else {}
 
@@ -64,7 +64,7 @@ class IndexedText:
         settings = self._settings
         yield from repeat_by_weight(iter_numbered(), settings.weight_scale, self._reject, tokenizer=settings.tokenizer)
         if unweighted_titles:
-            warn(f"{unweighted_titles:,} passages have no 'title_weights': their titles are not indexed")
+            warn(f"{unweighted_titles:,} passages have no 'title_weights', so their titles are not indexed")
             self.counts["titles without weights"] = unweighted_titles
 
     def _expand(self, passages: Iterable[Passage]) -> Iterator[Passage]:
@@ -72,18 +72,18 @@ class IndexedText:
         count = 0
         for count, passage in enumerate(passages, start=1):  # noqa: B007 (read after the loop)
             try:
-                added = [text for name in self._fields for text in get_added_texts(passage, name)]
+                added_texts = [text for name in self._fields for text in get_added_texts(passage, name)]
             except ValueError as error:
                 self._reject((passage, self._tracker.line), str(error))
                 continue
             for name in self._fields:
                 missing[name] += name not in passage.extra
-            yield replace(passage, text=" ".join([passage.text, *added])) if added else passage
+            yield replace(passage, text=" ".join([passage.text, *added_texts])) if added_texts else passage
         for name, number in missing.items():
             if number == count and count:
-                raise DrtkError(f"`expand` {name}: none of {count:,} passages has a field '{name}'")
+                raise DrtkError(f"`expand` {name}: none of {count:,} passages has a field '{name}'; check its name")
             if number:
-                warn(f"{number:,} of {count:,} passages have no '{name}'; they are indexed without")
+                warn(f"{number:,} of {count:,} passages have no '{name}' and are indexed without expansion")
                 self.counts[f"without {name}"] = number
 
     def _read_impacts(self, passages: Iterable[Passage]) -> Iterator[Passage]:
@@ -100,7 +100,7 @@ class IndexedText:
 
 
 def compute_frequency(weight: float, scale: Scale = "linear") -> int:
-    """Return round(100 max(weight, 0)), or of its square root; 0 if the word is not indexed."""
+    """Return round(100 * max(weight, 0)), or with scale "sqrt" that of the square root; words of frequency 0 are not indexed."""
     positive = max(weight, 0.0)
     return round(100 * (sqrt(positive) if scale == "sqrt" else positive))
 
@@ -108,17 +108,18 @@ def compute_frequency(weight: float, scale: Scale = "linear") -> int:
 def compute_word_frequencies(
     text: str, pieces: WordPieces, weights: Sequence[float], *, scale: Scale = "linear"
 ) -> dict[str, int]:
-    """Return the lower-cased words of a text with their frequencies; those below 1 are left out.
+    """Return the frequency of each lowercase word of a text, without words of frequency 0 and punctuation.
 
-    weights: one per piece. A word has the weight of its first piece, and of its occurrences the largest.
+    weights: one per word piece. The weight of a word is that of its first piece, the largest over its occurrences.
     """
     frequencies: dict[str, int] = {}
-    for _, group in groupby(range(len(pieces.ids)), key=lambda place: pieces.words[place]):
-        places = list(group)
-        word = text[pieces.offsets[places[0]][0] : pieces.offsets[places[-1]][1]].strip().lower()
-        count = compute_frequency(weights[places[0]], scale)
-        if count > frequencies.get(word, 0) and any(map(str.isalnum, word)):
-            frequencies[word] = count
+    for _, group in groupby(range(len(pieces.ids)), key=lambda piece: pieces.words[piece]):
+        first, *others = group
+        last = others[-1] if others else first
+        word = text[pieces.offsets[first][0] : pieces.offsets[last][1]].strip().lower()
+        frequency = compute_frequency(weights[first], scale)
+        if frequency > frequencies.get(word, 0) and any(map(str.isalnum, word)):
+            frequencies[word] = frequency
     return frequencies
 
 
@@ -129,11 +130,12 @@ def repeat_by_weight(
     *,
     tokenizer: str = "",
 ) -> Iterator[Passage]:
-    """Yield passages without title whose text repeats every word as often as its frequency.
+    """Yield passages whose text repeats each word of title and text as often as its frequency; their title is empty.
 
-    Title and text are tokenized with the tokenizer that `metadata.weights_tokenizer` names, or `tokenizer`; a word's
-    largest frequency of both counts, and a title without `title_weights` is left out.
-    reject: called with each unreadable passage and its problem. Raises what `RecordedTokenizers` raises.
+    A word in both has the larger of its frequencies. Titles without `title_weights` are not indexed.
+    reject: called with each invalid passage and the problem
+    tokenizer: used instead of the one that `metadata.weights_tokenizer` names
+    Raises what `RecordedTokenizers` raises.
     """
     stream = iter(passages)
     tokenizers = RecordedTokenizers(tokenizer)
@@ -144,7 +146,7 @@ def repeat_by_weight(
             if "weights" not in item[0].extra:
                 reject(item, "has no 'weights'; drtk termweight writes them")
             elif not name and tokenizers.replacement is None:
-                reject(item, "does not say in 'metadata.weights_tokenizer' which tokenizer its weights are for")
+                reject(item, "has no 'metadata.weights_tokenizer', the tokenizer of its weights; give `tokenizer`")
             else:
                 readable.append((item, name))
         for name, group in groupby(readable, key=lambda pair: pair[1]):
@@ -166,7 +168,7 @@ def _repeat_words(passage: Passage, text: WordPieces, title: WordPieces, scale: 
             frequencies[word] = max(count, frequencies.get(word, 0))
     for word, count in frequencies.items():
         if count > MAX_FREQUENCY:
-            raise ValueError(f"the weight of '{word}' would be a frequency of {count:,}; weights lie around 0 to 1")
+            raise ValueError(f"the weight of '{word}' is too large: its frequency is {count:,}; expected about 0 to 1")
     return Passage(passage.id, " ".join(" ".join([word] * count) for word, count in frequencies.items()))
 
 
@@ -184,23 +186,21 @@ _MAX_WORD_LENGTH = 255  # Lucene splits longer words
 
 
 def read_impacts(passage: Passage) -> dict[str, int]:
-    """Return the words of a passage with an impact above 0 and at most 255 characters.
+    """Return the impacts of a passage's words that are above 0, without words longer than 255 characters.
 
-    Raises ValueError for a passage without impacts and for one that is no whole number up to 65,535.
+    Raises ValueError if impacts are missing, or not integers up to 65,535.
     """
     if IMPACTS not in passage.extra:
         raise ValueError(f"has no '{IMPACTS}'; drtk termweight with `method` deepimpact writes them")
     impacts: Any = passage.extra[IMPACTS]
     if not isinstance(impacts, dict):
-        raise ValueError(f"'{IMPACTS}' must be an object of words and whole numbers")
+        raise ValueError(f"'{IMPACTS}' must be an object that maps words to whole numbers")
     for word, impact in impacts.items():
         if type(impact) is not int:
             value = f"{impact:g}" if isinstance(impact, float) else type(impact).__name__
-            raise ValueError(f"the impact of '{word}' must be a whole number, found {value}")
+            raise ValueError(f"the impact of '{word}' must be a whole number, got {value}")
         if impact > MAX_FREQUENCY:
-            raise ValueError(
-                f"the impact of '{word}' is {impact:,}; {MAX_FREQUENCY:,} is the largest that can be indexed"
-            )
+            raise ValueError(f"the impact of '{word}' is {impact:,}, but the maximum is {MAX_FREQUENCY:,}")
         if word.split() != [word]:
-            raise ValueError(f"the word {word!r} of its '{IMPACTS}' is empty or contains white space")
+            raise ValueError(f"the word {word!r} in '{IMPACTS}' is empty or contains white space")
     return {word: impact for word, impact in impacts.items() if impact > 0 and len(word) <= _MAX_WORD_LENGTH}

@@ -1,4 +1,4 @@
-"""The interface of dense indexes and the vectors they are made of: embeddings folders, encoders, exact rescoring."""
+"""Interface of dense indexes, the vectors of embeddings folders, checks that encoders match, and exact rescoring."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ ROWS_AT_A_TIME = 16_384
 
 
 class DenseIndex(Protocol):
-    """An index over vectors; scores are inner products."""
+    """Interface of indexes over vectors; scores are inner products."""
 
     reads: ClassVar[Literal["vectors"]]
     dimension: int
 
     @classmethod
     def check(cls, vectors: Vectors, settings: Any, *, kind: str) -> None:
-        """Raise UsageError if an index of type `kind` cannot be made of these vectors."""
+        """Raise UsageError if an index of type `kind` cannot be built from these vectors."""
 
     @classmethod
     def build(
         cls, vectors: Vectors, folder: Path, settings: Any, *, kind: str, progress: Progress | None = None
     ) -> dict[str, Any]:
-        """Write an index of type `kind` into an existing folder; return entries for its meta.json.
+        """Write an index of type `kind` into an existing folder; return entries for its manifest.
 
         Raises DrtkError for a vector with NaN or infinite numbers, MismatchError for duplicate ids.
         """
@@ -46,7 +46,7 @@ class DenseIndex(Protocol):
         """Open the index in `folder`."""
 
     def search(self, vectors: np.ndarray, k: int) -> list[Ranking]:
-        """Return up to `k` passages for each row of (queries, dimension) float32, by score, then by descending id."""
+        """Return the top `k` passages for each row of (queries, dimension) float32, by score, then by descending id."""
 
     def __len__(self) -> int:
         """Return the number of passages indexed."""
@@ -54,10 +54,10 @@ class DenseIndex(Protocol):
 
 @dataclass(frozen=True)
 class Vectors:
-    """The rows of embeddings shards, read from disk in blocks.
+    """All vectors of several embeddings shards, read from disk in blocks.
 
-    unit: scale each vector to length 1, for cosine similarity if the encoder does not
-    Raises MismatchError for shards of different dimensions, DrtkError if there are no rows.
+    unit: scale each vector to length 1, for encoders that use cosine similarity but do not normalize
+    Raises MismatchError for shards of different dimensions, DrtkError if there are no vectors.
     """
 
     shards: Sequence[Shard]
@@ -65,11 +65,12 @@ class Vectors:
 
     def __post_init__(self) -> None:
         if not len(self):
-            raise DrtkError("there are no vectors to index")
+            raise DrtkError("there are no vectors to index; encode the passages first")
         for shard in self.shards:
             if shard.dimension != self.dimension:
                 raise MismatchError(
-                    f"{shard.folder}: has vectors of dimension {shard.dimension}; {self.shards[0].folder} of {self.dimension}"
+                    f"{shard.folder}: has vectors of dimension {shard.dimension}, but {self.shards[0].folder} has dimension "
+                    f"{self.dimension}"
                 )
 
     def __len__(self) -> int:
@@ -81,11 +82,11 @@ class Vectors:
 
     @property
     def dtype(self) -> np.dtype:
-        """Return the widest type that shards are stored in."""
+        """The widest dtype of the shards."""
         return np.result_type(*(shard.vectors.dtype for shard in self.shards))
 
     def ids(self) -> Iterator[str]:
-        """Yield ids row by row; no shard's list stays in memory."""
+        """Yield the ids in row order, without keeping them in memory."""
         for shard in self.shards:
             yield from Shard(shard.folder, shard.number, shard.rows, shard.dimension).ids
 
@@ -100,7 +101,7 @@ class Vectors:
             first += shard.rows
 
     def sample(self, count: int, *, seed: int) -> np.ndarray:
-        """Return (min(count, rows), dimension) float32: rows sampled without replacement, in their order."""
+        """Sample vectors without replacement, in row order; returns (min(count, rows), dimension) float32."""
         rows = np.sort(np.random.default_rng(seed).choice(len(self), size=min(count, len(self)), replace=False))
         sample = np.empty((len(rows), self.dimension), dtype=np.float32)
         for first, block in self.blocks():
@@ -109,10 +110,10 @@ class Vectors:
         return sample
 
     def store(self, path: Path, dtype: str, *, progress: Progress | None = None) -> None:
-        """Write all rows to one .npy file of `dtype`.
+        """Write all vectors to one .npy file of `dtype`.
 
-        int8: vector = int8 * scale; each dimension has its own scale (largest magnitude / 127, written to scale.npy),
-        because encoders have a few dimensions that are many times larger than the rest.
+        int8: vector = int8 * scale. Each dimension has its own scale, its largest magnitude / 127, written to scale.npy,
+        because a few dimensions of encoders are many times larger than the others.
         Raises DrtkError for a number too large for float16.
         """
         scale = None
@@ -124,7 +125,7 @@ class Vectors:
             np.save(path.with_name(SCALE), scale)
         header = {"descr": np.dtype(dtype).str, "fortran_order": False, "shape": (len(self), self.dimension)}
         try:
-            # Written, not memory-mapped: a full disk is an exception then, not a fatal signal.
+            # Not memory-mapped: with a full disk, writing raises an exception, but a memory map gets a fatal signal.
             with open(path, "wb") as file:
                 np.lib.format.write_array_header_1_0(file, header)
                 for _, block in self.blocks():
@@ -146,32 +147,34 @@ def _convert(block: np.ndarray, dtype: str, scale: np.ndarray | None) -> np.ndar
 
 
 def scale_to_unit_length(vectors: np.ndarray) -> np.ndarray:
-    """Divide each row of (rows, dimension) float32 by its length; rows of zeros stay."""
-    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-    scaled: np.ndarray = vectors / np.where(lengths > 0, lengths, 1)
+    """Divide each row of (rows, dimension) float32 by its L2 norm; zero vectors are unchanged."""
+    norms = np.linalg.norm(vectors, axis=1, keepdims=True)
+    scaled: np.ndarray = vectors / np.where(norms > 0, norms, 1)
     return scaled
 
 
 def rescore(
     ids: RankedIds, full: np.ndarray, rows: Sequence[np.ndarray], vectors: np.ndarray, k: int, *, threads: int = 0
 ) -> list[Ranking]:
-    """Return up to `k` passages for each query, by float32 inner products with the exact vectors.
+    """Return the top `k` of each query's candidates by float32 inner products with the exact vectors.
 
-    full: (passages, dimension), on disk · rows: for each query (candidates,) · vectors: (queries, dimension)
-    Each product is summed by itself, so that equal vectors get equal scores.
+    full: exact vectors (passages, dimension), on disk
+    rows: candidates of each query, (candidates,)
+    vectors: (queries, dimension)
+    Scores are computed one by one, not as a matrix product, so that equal vectors get equal scores.
     """
 
     def rank(item: tuple[np.ndarray, np.ndarray]) -> Ranking:
         candidates, vector = np.sort(item[0]), item[1]  # in the order on disk
         scores = (full[candidates].astype(np.float32) * vector).sum(axis=1, dtype=np.float32)
-        return ids.ranking(candidates, scores, k)
+        return ids.make_ranking(candidates, scores, k)
 
     with ThreadPoolExecutor(max_workers=threads or os.cpu_count()) as pool:
         return list(pool.map(rank, zip(rows, vectors, strict=True)))
 
 
 def open_embeddings(folders: Sequence[str]) -> tuple[Vectors, dict[str, Any]]:
-    """Return the vectors of embeddings folders (parts of one encoding) and their entries for an index's meta.json.
+    """Open embeddings folders of passages; return their vectors, and entries for the manifest of an index.
 
     Raises MismatchError for folders that are unfinished, of another kind, of queries, or of different encoders.
     """
@@ -181,71 +184,71 @@ def open_embeddings(folders: Sequence[str]) -> tuple[Vectors, dict[str, Any]]:
     ]
     for folder, manifest in zip(folders, manifests, strict=True):
         if manifest.get("role", "passage") != "passage":
-            content = {"pair": "pairs"}.get(manifest["role"], "queries")
-            raise MismatchError(f"{folder}: holds vectors of {content}; an index is made of passages")
+            content = "pairs" if manifest["role"] == "pair" else "queries"
+            raise MismatchError(f"{folder}: contains vectors of {content}; expected vectors of passages")
         if differences := _find_passage_differences(manifest, manifests[0]):
             raise MismatchError(
-                f"{folder}: was made by another encoder than {folders[0]}, or with other options (different "
-                f"{', '.join(differences)}); encode both alike"
+                f"{folder}: was encoded by another model than {folders[0]}, or with other settings (different "
+                f"{', '.join(differences)}); encode both in the same way"
             )
     _check_parts(folders, manifests)
     encoder = manifests[0].get("encoder")
     shards = [shard for folder in folders for shard in read_shards(folder) if shard.rows]
     vectors = Vectors(shards, unit=needs_unit_length(encoder))
     sources = {manifest.get("settings", {}).get("source") for manifest in manifests}
-    corpus = absolute_path(sources.pop()) if len(sources) == 1 else None
+    corpus = resolve_path(sources.pop()) if len(sources) == 1 else None
     return vectors, {"encoder": encoder, "corpus": corpus, "dimension": vectors.dimension, "metric": "inner product"}
 
 
-def find_encoder_differences(one: Manifest, other: Manifest) -> list[str]:
-    """Return the names of the differences between the encoders of two folders; [] if their vectors are comparable.
+def find_encoder_differences(first: Manifest, second: Manifest) -> list[str]:
+    """Return the names of differences between the encoders of two manifests; [] if their vectors are comparable.
 
-    Entries that only one manifest has (earlier versions recorded fewer) are not compared.
+    Entries that only one manifest has are not compared, because earlier versions recorded fewer.
     """
-    mine, theirs = one.get("encoder"), other.get("encoder")
-    if not mine or not theirs:
-        return []  # vectors made elsewhere: only their dimension can be checked
-    if mine.get("digest", mine) != theirs.get("digest", theirs):
+    one, other = first.get("encoder"), second.get("encoder")
+    if not one or not other:
+        return []  # vectors of another program: only their dimension can be checked
+    if one.get("digest", one) != other.get("digest", other):
         return ["weights or pooling"]
-    names = [name for name in ("config", "tokenizer") if mine.get(name) and theirs.get(name) not in (None, mine[name])]
-    recipes = [each.get("recipe") or {} for each in (mine, theirs)]
+    names = [name for name in ("config", "tokenizer") if one.get(name) and other.get(name) not in (None, one[name])]
+    recipes = [encoder.get("recipe") or {} for encoder in (one, other)]
     if not all(isinstance(recipe, dict) for recipe in recipes):
         return [*names, "recipe"]
     shared = recipes[0].keys() & recipes[1].keys()
     return names + sorted(name.replace("_", " ") for name in shared if recipes[0][name] != recipes[1][name])
 
 
-def _find_passage_differences(one: Manifest, other: Manifest) -> list[str]:
-    """Return how two embeddings folders of passages differ: `find_encoder_differences`, and the options of encode.
+def _find_passage_differences(first: Manifest, second: Manifest) -> list[str]:
+    """Return the names of differences between two embeddings folders of passages.
 
-    Prompt, length and title are compared as they were used, not as the model folder recommends them.
+    These are the differences of their encoders, but prompt, length and title are compared as they were used.
     """
-    used = [each.get("encoding") or {} for each in (one, other)]
+    used = [manifest.get("encoding") or {} for manifest in (first, second)]
     shared = {"passage_prompt", "passage_length", "title"} & used[0].keys() & used[1].keys()
-    names = [name for name in find_encoder_differences(one, other) if name.replace(" ", "_") not in shared]
+    names = [name for name in find_encoder_differences(first, second) if name.replace(" ", "_") not in shared]
     return names + sorted(name.replace("_", " ") for name in shared if used[0][name] != used[1][name])
 
 
 def needs_unit_length(encoder: dict[str, Any] | None) -> bool:
-    """Return whether an encoder's vectors must be scaled to length 1 before inner products are taken (cosine)."""
+    """Return whether an encoder uses cosine similarity, but its vectors are not normalized."""
     return encoder is not None and encoder.get("similarity") == "cosine" and not encoder.get("normalized", False)
 
 
 def _check_parts(folders: Sequence[str], manifests: Sequence[Manifest]) -> None:
-    """Raise MismatchError for a part of an encoding that is given twice; warn if a part is missing."""
+    """Raise MismatchError if two folders are the same part of an encoding; warn if a part is missing."""
     parts = [manifest.get("part") or {"number": 1, "of": 1} for manifest in manifests]
-    of = max(part["of"] for part in parts)
+    num_parts = max(part["of"] for part in parts)
     seen: dict[tuple[int, int], str] = {}
     for folder, part in zip(folders, parts, strict=True):
         if part["of"] > 1 and seen.setdefault((part["number"], part["of"]), folder) != folder:
             raise MismatchError(
-                f"{folder}: is part {part['number']} of {part['of']}, as {seen[part['number'], part['of']]} is"
+                f"{folder}: is part {part['number']} of {part['of']}, like {seen[part['number'], part['of']]}; give each once"
             )
-    if len(folders) > 1 and len(folders) < of:
-        warn(f"{len(folders)} of {of} parts of an encoding are indexed")
+    if 1 < len(folders) < num_parts:
+        warn(f"{len(folders)} of {num_parts} parts of an encoding are indexed")
 
 
-def absolute_path(source: str | None) -> str | None:
+def resolve_path(source: str | None) -> str | None:
     """Return the absolute path of an existing file; None for stdin, pipes and missing files."""
     if not source or is_stream(source) or not Path(source).exists():
         return None

@@ -10,7 +10,7 @@ from zlib import crc32
 
 import numpy as np
 
-from drtk.data.checks import PASSAGES, TEXTLESS
+from drtk.data.checks import PASSAGES, WITHOUT_TEXT
 from drtk.data.corpus_store import CorpusStore
 from drtk.data.embeddings import KIND, Shard, check_finite, read_shards
 from drtk.errors import DrtkError, MismatchError
@@ -57,7 +57,7 @@ class AnswerFilter(ContentFilter):
 
     def measure(self, pools: Sequence[CandidatePool], ids: Sequence[Sequence[str]]) -> None:
         self._texts.load(id for pool_ids in ids for id in pool_ids)
-        counts = self._counts.setdefault(LOOKED_UP, {PASSAGES: 0, TEXTLESS: 0})
+        counts = self._counts.setdefault(LOOKED_UP, {PASSAGES: 0, WITHOUT_TEXT: 0})
         for pool, pool_ids in zip(pools, ids, strict=True):
             query = pool.query.query
             contains_answer = self._match((query.answers if query else None) or ())
@@ -66,7 +66,7 @@ class AnswerFilter(ContentFilter):
                     passage = self._texts[id]
                     text = f"{passage.title} {passage.text}" if self._title and passage.title else passage.text
                     pool.set_value(id, self.name, float(contains_answer(text)))
-                    counts[TEXTLESS] += not text.strip()
+                    counts[WITHOUT_TEXT] += not text.strip()
                 counts[PASSAGES] += len(pool_ids)
 
 

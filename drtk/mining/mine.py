@@ -86,8 +86,10 @@ def mine_negatives(
         warn(problem)
     passages = job.counts.get("passages", {})
     if num_random := passages.get("random"):
-        total, floor = num_random + passages["kept"], miner.policy.floor
-        log(f"random passages: {num_random:,} of the {total:,} negatives, to fill lists up to `min_negatives` {floor}")
+        total, minimum = num_random + passages["kept"], miner.policy.min_negatives
+        log(
+            f"random passages: {num_random:,} of the {total:,} negatives, to fill lists up to `min_negatives` {minimum}"
+        )
     if dropped := job.counts.get("dropped"):
         log("dropped: " + ", ".join(f"{count:,} by {name}" for name, count in dropped.items()))
 
@@ -101,12 +103,7 @@ def open_miner(
     Raises UsageError for a missing input or a setting without effect.
     """
     policy: Policy = MINING.load(settings.policy)
-    overrides: dict[str, Any] = {
-        "keep": settings.negatives,
-        "floor": settings.min_negatives,
-        "depth": settings.depth,
-        "ce_margin": settings.ce_margin,
-    }
+    overrides = {name: getattr(settings, name) for name in ("negatives", "min_negatives", "depth", "ce_margin")}
     policy = replace(policy, **{name: value for name, value in overrides.items() if value is not None})
     sources = parse_sources(inputs.sources, job.tracker, name=settings.source_name)
     _check_inputs(inputs, settings, policy, sources, has_report=has_report)
@@ -129,8 +126,8 @@ def open_miner(
             reason = "has no effect unless a dense index is searched with `queries`, not `query_vectors`"
             _check_no_effect(settings, ENCODER_OPTIONS, reason, model=inputs.model)
     job.tracker.inputs += [describe_folder(folder) for folder in (inputs.vectors, inputs.query_vectors) if folder]
-    if policy.floor and settings.min_negatives is None and corpus is None:
-        log(f"mine-negatives: without `corpus`, lists are not filled up to {policy.floor} negatives")
+    if policy.min_negatives and settings.min_negatives is None and corpus is None:
+        log(f"mine-negatives: without `corpus`, lists are not filled up to {policy.min_negatives} negatives")
     miner = Miner(queries, policy, seed, settings.rel, job.counts, not settings.scorer, score_filters)
     _add_content_filters(miner, inputs, settings, job, has_report=has_report)
     from_index = queries.indexes is not None and queries.indexes.needs_text
@@ -166,7 +163,7 @@ def _check_inputs(
         (settings.max_overlap is not None and inputs.corpus is None, "`max_overlap` compares texts; `corpus` is required"),
         (settings.max_cosine is not None and inputs.vectors is None,
          "`max_cosine` compares vectors; `vectors`, a folder of drtk encode, is required"),
-        (by_ce and not settings.scorer and (not only_examples or policy.floor),
+        (by_ce and not settings.scorer and (not only_examples or policy.min_negatives),
          "`ce_margin`, `ce_max` and `policy` sbert compare cross-encoder scores, which only examples contain; `scorer` is required"),
         (inputs.corpus is not None and is_stream(inputs.corpus) and reads_texts,
          "`corpus` must be a file, not a stream, because its texts are looked up by id"),

@@ -67,7 +67,7 @@ class Miner:
         self.reject_candidates(active)
         for pool in active:
             rng = Random(f"{self.seed}\0{pool.query_id}")
-            pool.negatives = self.policy.sample(pool.candidates, self.policy.keep, rng)
+            pool.negatives = self.policy.sample(pool.candidates, self.policy.negatives, rng)
         self.add_random_passages(active)
         for measure in self.measures:
             measure.measure(active, [[negative.id for negative in pool.negatives] for pool in active])
@@ -117,7 +117,7 @@ class Miner:
                 best.setdefault(document, id)
         positives, corpus = [], self.queries.corpus
         for document in documents:
-            passage = best.get(document) or (None if corpus is None else corpus.only_passage(document))
+            passage = best.get(document) or (None if corpus is None else corpus.get_only_passage(document))
             if passage is None:
                 self._add_count("positives_not_found")
             else:
@@ -147,7 +147,7 @@ class Miner:
                 pool.reject(content_filter.find_rejections(pool, passages))
 
     def add_random_passages(self, pools: Sequence[CandidatePool]) -> None:
-        """Add random passages up to the policy's floor; passages that a content filter rejects are sampled again."""
+        """Add random passages up to the policy's `min_negatives`; passages that a content filter rejects are sampled again."""
         filters = [*([self.answers] if self.answers else []), *self.content_filters]
         for attempt in range(MAX_ATTEMPTS if filters else 1):
             samples = [(pool, passages) for pool in pools if (passages := self.sample_random(pool, attempt))]
@@ -167,12 +167,12 @@ class Miner:
                 break
 
     def sample_random(self, pool: CandidatePool, attempt: int = 0) -> list[Candidate]:
-        """Sample as many random passages as the pool lacks to the policy's floor; fewer if the corpus has no more.
+        """Sample as many random passages as the pool lacks to `min_negatives`; fewer if the corpus has no more.
 
         Positives, rejected passages and candidates are excluded. A candidate would lose its rank and score here, by which
         the audit judges whether it may be a false negative.
         """
-        corpus, missing = self.queries.corpus, self.policy.floor - len(pool.negatives)
+        corpus, missing = self.queries.corpus, self.policy.min_negatives - len(pool.negatives)
         if missing <= 0 or corpus is None:
             return []
         positives = {*self.find_relevant(pool.query_id), *pool.positives}
@@ -208,7 +208,7 @@ class Miner:
         """Count kept, rejected and unused candidates of queries that reached the filters."""
         if pool.skipped not in ("", WITHOUT_NEGATIVES):
             return
-        if self.queries.corpus is not None and not pool.skipped and len(pool.negatives) < self.policy.floor:
+        if self.queries.corpus is not None and not pool.skipped and len(pool.negatives) < self.policy.min_negatives:
             self._add_count("below_floor")
         dropped = self.counts.setdefault("dropped", {})
         for rejection in pool.rejected.values():

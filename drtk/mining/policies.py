@@ -13,8 +13,8 @@ BySource = Mapping[str, Sequence[Candidate]]  # best first; a passage may be in 
 Sample = Callable[[BySource, int | None, Random], list[Candidate]]
 
 
-def sample_shuffled(candidates: BySource, keep: int | None, rng: Random) -> list[Candidate]:
-    """Sample `keep` candidates of all sources together, without replacement; None returns all, shuffled.
+def sample_shuffled(candidates: BySource, count: int | None, rng: Random) -> list[Candidate]:
+    """Sample `count` candidates of all sources together, without replacement; None returns all, shuffled.
 
     A passage of several sources is returned with the first of them.
     """
@@ -24,15 +24,15 @@ def sample_shuffled(candidates: BySource, keep: int | None, rng: Random) -> list
             unique.setdefault(candidate.id, candidate)
     shuffled = list(unique.values())
     rng.shuffle(shuffled)
-    return shuffled[:keep]
+    return shuffled[:count]
 
 
-def take_top_of_each(candidates: BySource, keep: int | None, _: Random) -> list[Candidate]:
-    """Return the top `keep` candidates of each source that no earlier source gave; None returns all."""
+def take_top_of_each(candidates: BySource, count: int | None, _: Random) -> list[Candidate]:
+    """Return the top `count` candidates of each source that are not of an earlier source; None returns all."""
     selected: dict[str, Candidate] = {}
     for source_candidates in candidates.values():
         new = [candidate for candidate in source_candidates if candidate.id not in selected]
-        selected |= {candidate.id: candidate for candidate in new[:keep]}
+        selected |= {candidate.id: candidate for candidate in new[:count]}
     return list(selected.values())
 
 
@@ -66,23 +66,23 @@ def sample_random_ids(
 class Policy:
     """Settings of a published recipe; fields of `MineSettings` override them.
 
-    keep: negatives per query, or per source with `take_top_of_each`; None keeps all
-    floor: lists with fewer negatives are filled up to this number with random passages
+    negatives: number per query, or per source with `take_top_of_each`; None keeps all candidates
+    min_negatives: shorter lists are filled up to this number with random passages
     depth: candidates are the hits of each source up to this rank; None uses all
     sample: samples the negatives from the candidates
     answers: candidates that contain an answer become positives
     ce_margin: a negative scores at least this much below the positives by cross-encoder
     """
 
-    keep: int | None
-    floor: int = 0
+    negatives: int | None
+    min_negatives: int = 0
     depth: int | None = 200
     sample: Sample = sample_shuffled
     answers: bool = False
     ce_margin: float | None = None
 
 
-MSMARCO = Policy(keep=200, floor=210)
-TEVATRON = Policy(keep=128)
-NQ = Policy(keep=None, depth=100, answers=True)
-SBERT = Policy(keep=5, depth=None, sample=take_top_of_each, ce_margin=3.0)
+MSMARCO = Policy(negatives=200, min_negatives=210)
+TEVATRON = Policy(negatives=128)
+NQ = Policy(negatives=None, depth=100, answers=True)
+SBERT = Policy(negatives=5, depth=None, sample=take_top_of_each, ce_margin=3.0)

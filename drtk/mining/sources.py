@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from drtk.data import sniff
-from drtk.data.checks import WithErrors, skip_faulty
+from drtk.data.checks import WithErrors, skip_unknown_ids
 from drtk.data.examples import ParsedExample, parse_example_row, parse_query_id
 from drtk.data.formats import iter_json_rows
 from drtk.data.ids import CorpusIds, parse_document_id
@@ -80,7 +80,7 @@ def parse_sources(arguments: Sequence[str], tracker: InputTracker, *, name: str 
             kind = sniff.sniff_kind(head)
             if kind not in (None, sniff.RUN, sniff.EXAMPLES):
                 raise MismatchError(
-                    f"{name_of(paths[0])}: seems to hold {kind}; expected a TREC run (drtk search), an index folder or "
+                    f"{name_of(paths[0])}: looks like {kind}; expected a TREC run (drtk search), an index folder or "
                     f"training examples{_HINTS.get(kind, '')}"
                 )
             is_json = head.removeprefix(b"\xef\xbb\xbf").lstrip()[:1] in (b"{", b"[")
@@ -112,7 +112,7 @@ def read_judgements(qrels: str, *, corpus: CorpusIds | None, by_source: bool, tr
             else:
                 grades[qrel.doc_id] = qrel.grade
 
-    for _ in skip_faulty(iter_checked(), qrels, tracker):
+    for _ in skip_unknown_ids(iter_checked(), qrels, tracker):
         pass
     if not judgements:
         raise DrtkError(f"{name_of(qrels)}: contains no judgments")
@@ -222,7 +222,7 @@ class QueryStream:
         readers = {name: (self._iter_run, path) for name, path in self.sources.runs.items()}
         readers |= {name: (self._iter_examples, path) for name, path in self.sources.examples.items()}
         streams = [
-            skip_faulty(read(name, path), path, self.tracker)
+            skip_unknown_ids(read(name, path), path, self.tracker)
             for name, (read, path) in ((name, readers[name]) for name in self.sources.names if name in readers)
         ]
         only = None if self.allow_unjudged or self.sources.examples else self.judgements

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import count
 
-from drtk.data.checks import count_texts, iter_known_hits, skip_faulty
+from drtk.data.checks import count_texts, iter_known_hits, skip_unknown_ids
 from drtk.data.corpus_store import CorpusStore
 from drtk.query_expansion.candidates import CandidateWriter
 from drtk.query_expansion.config import PASSAGE_KINDS, ExpansionSettings
@@ -37,7 +37,7 @@ def iter_question_passages(
     Raises RecordError (file:line, and how many more) for ids that queries or corpus lack, unless `tracker` skips them.
     """
     known = iter_known_hits(run, queries=queries, corpus=corpus, depth=depth, tracker=tracker)
-    for hits in skip_faulty(known, run, tracker):
+    for hits in skip_unknown_ids(known, run, tracker):
         passages = [Passage(each.id, each.text, each.title) for each in corpus.get_many(hits.to_ranked_ids()[:depth])]
         yield QuestionPassages(hits.query_id, queries[hits.query_id].text, passages)
 

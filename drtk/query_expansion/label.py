@@ -9,7 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
-from drtk.data.checks import PASSAGES, TEXTLESS
+from drtk.data.checks import PASSAGES, WITHOUT_TEXT
 from drtk.data.jsonl import dump
 from drtk.indexing.base import Ranking
 from drtk.query_expansion.candidates import ExpansionLine
@@ -121,5 +121,5 @@ class _AnswerMatcher:
             self._answered[id] = bool(self._contains(text))
             self._counts[PASSAGES] += 1
             if not text.strip():
-                self._counts[TEXTLESS] += 1
+                self._counts[WITHOUT_TEXT] += 1
         return self._answered[id]

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from drtk.data.checks import PASSAGES, TEXTLESS, PassageLookup, iter_known_hits, skip_faulty
+from drtk.data.checks import PASSAGES, WITHOUT_TEXT, PassageLookup, iter_known_hits, skip_unknown_ids
 from drtk.data.jsonl import dump
 from drtk.data.trec import Order
 from drtk.errors import DrtkError, MismatchError
@@ -130,7 +130,7 @@ def iter_reader_questions(
     """
     warned = False
     known = iter_known_hits(run, queries=queries, corpus=corpus, depth=depth, tracker=tracker, order=order)
-    for hits in skip_faulty(known, run, tracker):
+    for hits in skip_unknown_ids(known, run, tracker):
         ids = hits.to_ranked_ids(order)[:depth]
         if not warned and hits.to_ranked_ids("rank")[:depth] != hits.to_ranked_ids("score")[:depth]:
             warned = True
@@ -199,7 +199,7 @@ class AnswerReader(BatchFunction):
             dump({"query_id": each.query_id, "answer": " ".join(text.split()), "score": round(answers[row].score, 6)})
             for row, (each, text) in enumerate(zip(questions, written, strict=True))
         ]
-        counts = {PASSAGES: len(tokens), TEXTLESS: sum(question.textless for question in questions)}
+        counts = {PASSAGES: len(tokens), WITHOUT_TEXT: sum(question.textless for question in questions)}
         return WindowResult(lines, {name: count for name, count in counts.items() if count})
 
     def _answers(self, tokens: TokenizedTexts, groups: list[np.ndarray]) -> list[Answer]:

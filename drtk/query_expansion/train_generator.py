@@ -11,10 +11,10 @@ from typing import Any, Literal
 
 from drtk.data.checks import (
     PASSAGES,
-    TEXTLESS,
+    WITHOUT_TEXT,
     describe_missing_texts,
     iter_known_hits,
-    skip_faulty,
+    skip_unknown_ids,
     warn_of_missing_texts,
 )
 from drtk.data.corpus_store import CorpusStore
@@ -167,7 +167,7 @@ def _iter_targets(
         run, queries={query.id for query in read}, corpus=store, depth=settings.depth, tracker=tracker
     )
     invalid = 0
-    for each in track(skip_faulty(hits, run, tracker), "targets", total=len(read), unit="questions"):
+    for each in track(skip_unknown_ids(hits, run, tracker), "targets", total=len(read), unit="questions"):
         if each.query_id not in answers:
             continue
         contains = MATCHERS[settings.match](answers[each.query_id])
@@ -188,7 +188,7 @@ def _count(passages: Iterator[Passage], looked: Counter[str], settings: Generato
     with_titles = settings.task == "gar-title" and settings.match_title
     for passage in passages:
         looked[PASSAGES] += 1
-        looked[TEXTLESS] += not (passage.text.strip() or (with_titles and passage.title.strip()))
+        looked[WITHOUT_TEXT] += not (passage.text.strip() or (with_titles and passage.title.strip()))
         yield passage
 
 

@@ -39,15 +39,14 @@ _CPU_TOKENS, _GPU_TOKENS = 2048, 65536
 
 
 class Embedder:
-    """Encode texts with one model, for one role.
+    """Encode texts with one model, as queries or as passages.
 
-    dimension:  width of the vectors
-    similarity: "cosine" or "dot": how the vectors are compared. If it is "cosine" and `normalized` is False, an index of
-                inner products must scale the vectors to length 1
-    identity:   the model as `meta.json` of embeddings and indexes stores it; equal digests mean comparable vectors
-    weights:    whether to load the weights now, not at the first use. A pickled embedder consists of its arguments: the
-                process that receives it loads the weights itself
-    Raises MismatchError if `settings` contradict a model folder of drtk's own.
+    dimension: of the vectors
+    similarity: "cosine" or "dot"; with "cosine" and `normalized` False, an index of inner products must normalize vectors
+    identity: entry of the model in manifests of embeddings and indexes; vectors with equal digests are comparable
+    weights: load the weights now, not at the first use. A pickled embedder contains its arguments only; the process that
+            receives it loads the weights
+    Raises MismatchError if `settings` contradict the encoding that a model folder of drtk records.
     """
 
     def __init__(
@@ -76,7 +75,7 @@ class Embedder:
             self._set_encoder(loaded.encoder)
 
     def load(self) -> Embedder:
-        """Load the weights onto the device, unless they are loaded; return self."""
+        """Load the weights onto the device if needed; return self."""
         if self._encoder is None:
             self.device = choose_device(self._device_name)
             self._set_encoder(self._load_model(weights=True).encoder)
@@ -107,23 +106,23 @@ class Embedder:
 
     @property
     def identity(self) -> dict[str, Any]:
-        """Return what determines the vectors: model, digests of weights, configuration and tokenizer, pooling, recipe.
+        """Everything that determines the vectors: digests of weights, configuration and tokenizer, pooling, encoding.
 
-        Both roles of a model have the same identity, independent of a prompt or length chosen for one of them.
+        Both roles of a model have the same identity, whatever prompt and length `settings` choose for one of them.
         """
         roles: dict[Role, Path] = {role: resolve_tower_folder(self.folder, role) for role in ("query", "passage")}
         towers = sorted({*roles.values()})
         digests = [digest_weights(path) for path in towers]
         backbones = [read_layout(path).backbone for path in towers]
-        chosen = {"pooling": list(self.encoding.pooling), "normalized": self.normalized}
+        pooling = {"pooling": list(self.encoding.pooling), "normalized": self.normalized}
         encodings = {role: read_layout(path).encoding for role, path in roles.items()}
         return {
             # An absolute path, so that an index finds its encoder from any folder.
             "model": os.path.abspath(self.model) if os.path.isdir(self.model) else self.model,
-            "digest": digest_records([digests, chosen]),
+            "digest": digest_records([digests, pooling]),
             "dimension": self.dimension,
             "similarity": self.similarity,
-            **chosen,
+            **pooling,
             "config": digest_records(map(digest_config, backbones)),
             "tokenizer": digest_records(map(digest_tokenizer, backbones)),
             "recipe": {
@@ -137,19 +136,20 @@ class Embedder:
         }
 
     def __call__(self, items: Sequence[Passage] | Sequence[Query] | Sequence[str]) -> np.ndarray:
-        """Return the vectors of the items in their order, (len(items), dimension), float32."""
-        windows = (self.tokens(items[start : start + WINDOW]) for start in range(0, len(items), WINDOW))
-        vectors = [self.vectors(tokens) for tokens in read_ahead(windows)]
+        """Return the vectors of the items, (len(items), dimension), float32."""
+        windows = (self.tokenize(items[start : start + WINDOW]) for start in range(0, len(items), WINDOW))
+        vectors = [self.encode_tokens(tokens) for tokens in read_ahead(windows)]
         return np.concatenate(vectors) if vectors else np.empty((0, self.dimension), dtype=np.float32)
 
-    def tokens(self, items: Sequence[Any]) -> TokenizedTexts:
-        """Tokenize items as the model reads them."""
+    def tokenize(self, items: Sequence[Any]) -> TokenizedTexts:
+        """Tokenize items as the model reads them: with prompts, titles and special tokens."""
         return self._tokenize(items)
 
     @torch.inference_mode()
-    def vectors(self, tokens: TokenizedTexts, report: Callable[[int], None] | None = None) -> np.ndarray:
-        """Return the vectors of n tokenized texts, (n, dimension), float32; `report` gets the size of each batch.
+    def encode_tokens(self, tokens: TokenizedTexts, report: Callable[[int], None] | None = None) -> np.ndarray:
+        """Return the vectors of n tokenized texts, (n, dimension), float32.
 
+        report: called with the size of each batch
         Raises DrtkError if the device is out of memory.
         """
         encoder = self.load()._encoder
@@ -181,18 +181,18 @@ def encode_corpus(
     device: str = "auto",
     running: RunnerSettings | None = None,
 ) -> None:
-    """Write the vectors of a corpus, or with role query of a file of queries, to the folder of `job`.
+    """Encode a corpus, or with role "query" a file of queries, and write the vectors to the folder of `job`.
 
     part: (number, of) to encode one part of several
-    Raises MismatchError for more `dimensions` than the model has.
+    Raises MismatchError if `dimensions` exceeds that of the model.
     """
     job.record(settings, source=source, model=model, role=role, shard="{}/{}".format(*part), device=device)
     running = running or RunnerSettings()
-    entry = describe_folder(locate(model))  # before it is loaded
+    entry = describe_folder(locate(model))  # before loading, so that a later change of the folder is noticed
     embedder = Embedder(model, role=role, settings=settings, device=device, weights=running.runner == "local")
     if settings.dimensions is not None and settings.dimensions > embedder.dimension:
         raise MismatchError(
-            f"`dimensions` {settings.dimensions}: {model} gives vectors of {embedder.dimension} numbers"
+            f"`dimensions` {settings.dimensions}: vectors of {model} have only {embedder.dimension} dimensions"
         )
     identity, title = embedder.identity, embedder.encoding.title
     records: Iterable[Passage] | Iterable[Query]
@@ -229,10 +229,10 @@ class WindowEncoder(BatchFunction):
         self._embedder = embedder.load()
 
     def prepare(self, records: list[Any]) -> TokenizedTexts:
-        return self._embedder.tokens(records)
+        return self._embedder.tokenize(records)
 
     def __call__(self, prepared: TokenizedTexts) -> np.ndarray:
-        return self._embedder.vectors(prepared, self.report)
+        return self._embedder.encode_tokens(prepared, self.report)
 
 
 def encode_records(
@@ -245,19 +245,20 @@ def encode_records(
     unit: str = "passages",
     empty_texts: EmptyTextCounter | None = None,
 ) -> None:
-    """Write the vectors of records, or of one part of them, as shards of `embedder.settings.shard_size` records.
+    """Encode records, or one part of them, and write the vectors as shards of `embedder.settings.shard_size` records.
 
-    Of n parts, each takes every n-th shard of the input. Shards that `writer` has already are not encoded again.
-    empty_texts: counts the records of this part. Raises MismatchError for existing shards of other records.
+    With n parts, each takes every n-th shard. Shards that are already written are not encoded again.
+    empty_texts: counts the records of this part and those without text
+    Raises MismatchError for existing shards of other records.
     """
     size = embedder.settings.shard_size
     stream: Iterator[Any] = select_part(records, part, window=size)
     if empty_texts is not None:
         stream = empty_texts.count(stream)
-    pending: deque[tuple[list[str], str]] = deque()  # ids and digests of the windows in work
+    pending: deque[tuple[list[str], str]] = deque()  # ids and digests of the windows being encoded
     reported = 0  # records of the current window
 
-    def missing_windows() -> Iterator[list[Any]]:
+    def iter_missing_windows() -> Iterator[list[Any]]:
         number = 0
         while window := list(islice(stream, size)):
             digest = digest_records(window)
@@ -273,7 +274,9 @@ def encode_records(
 
     with (
         Progress("encode", unit=unit, initial=writer.rows) as progress,
-        closing(map_windows(missing_windows(), WindowEncoder, embedder, running=running, report=report)) as encoded,
+        closing(
+            map_windows(iter_missing_windows(), WindowEncoder, embedder, running=running, report=report)
+        ) as encoded,
     ):
         for vectors in encoded:
             ids, digest = pending.popleft()

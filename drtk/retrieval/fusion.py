@@ -1,6 +1,6 @@
-"""Fuse several rankings into one with strictly falling scores.
+"""Fuse several runs into one ranking per query.
 
-A method takes the rankings of one query, one of each run (empty if a run has none), and returns pairs (id, score).
+A fusion method takes the rankings of one query, one per run ([] if a run lacks the query), and returns (id, score) pairs.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from drtk.runtime.filter_job import FilterJob
 from drtk.runtime.progress import log
 from drtk.runtime.streams import STANDARD
 
-WINDOW = 50  # queries written at once: each may have thousands of hits in every run
+WINDOW = 50  # queries; each may have thousands of hits in every run
 
 FUSIONS = Registry(
     "fusion method",
@@ -30,26 +30,26 @@ FUSIONS = Registry(
         "rrf": ("drtk.retrieval.fusion:fuse_reciprocal_ranks", "sum of 1 / (k + rank) over the runs (Cormack 2009)"),
         "weighted": (
             "drtk.retrieval.fusion:sum_normalized_scores",
-            "weighted sum of scores, a missing one being the least",
+            "weighted sum of normalized scores; a missing score counts as the run's lowest",
         ),
-        "linear": ("drtk.retrieval.fusion:sum_raw_scores", "weighted sum of scores as they are (DPR: weights 1, 1.1)"),
+        "linear": ("drtk.retrieval.fusion:sum_raw_scores", "weighted sum of raw scores (DPR: weights 1, 1.1)"),
         "zscore": (
             "drtk.retrieval.fusion:sum_zscores",
-            "weighted sum of scores in standard deviations from their mean",
+            "weighted sum of z-scores",
         ),
-        "round-robin": ("drtk.retrieval.fusion:interleave", "one of each run in turn, in the order of the runs (GAR)"),
+        "round-robin": ("drtk.retrieval.fusion:interleave", "documents of each run in turn (GAR)"),
     },
 )
 
 
 class Fusion(Protocol):
-    """A fusion method, as registered in FUSIONS."""
+    """Interface of the fusion methods in FUSIONS."""
 
     def __call__(self, rankings: Sequence[Ranking], weights: Sequence[float], *, settings: FuseSettings) -> Ranking: ...
 
 
 def fuse_reciprocal_ranks(rankings: Sequence[Ranking], weights: Sequence[float], *, settings: FuseSettings) -> Ranking:
-    """Return the sum over the runs of weight / (k + rank), rank from 1; a run that lacks a document adds nothing."""
+    """Fuse by the sum of weight / (k + rank) over the runs that retrieved a document; ranks start at 1."""
     scores: dict[str, float] = {}
     for ranking, weight in zip(rankings, weights, strict=True):
         for rank, (id, _) in enumerate(ranking, start=1):
@@ -58,50 +58,50 @@ def fuse_reciprocal_ranks(rankings: Sequence[Ranking], weights: Sequence[float],
 
 
 def sum_normalized_scores(rankings: Sequence[Ranking], weights: Sequence[float], *, settings: FuseSettings) -> Ranking:
-    """Return the weighted sum of normalized scores over the union of the runs; a missing score is the run's lowest."""
+    """Fuse by the weighted sum of normalized scores; a document missing in a run gets that run's lowest score."""
     normalize = _NORMALIZE[settings.norm]
     union = dict.fromkeys(id for ranking in rankings for id, _ in ranking)
     scores = dict.fromkeys(union, 0.0)
     for ranking, weight in zip(rankings, weights, strict=True):
         if not ranking:
             continue
-        normal = dict(zip((id for id, _ in ranking), normalize([score for _, score in ranking]), strict=True))
-        least = min(normal.values())
+        normalized = dict(zip((id for id, _ in ranking), normalize([score for _, score in ranking]), strict=True))
+        lowest = min(normalized.values())
         for id in scores:
-            scores[id] += weight * normal.get(id, least)
+            scores[id] += weight * normalized.get(id, lowest)
     return list(scores.items())
 
 
 def sum_raw_scores(rankings: Sequence[Ranking], weights: Sequence[float], *, settings: FuseSettings) -> Ranking:
-    """Return the weighted sum of unnormalized scores; weights 1 and 1.1 are DPR's for BM25 and dense scores (docs/methods/ear.md)."""
+    """Fuse by the weighted sum of raw scores; DPR uses weights 1 and 1.1 for BM25 and dense scores (docs/methods/ear.md)."""
     return sum_normalized_scores(rankings, weights, settings=replace(settings, norm="none"))
 
 
 def sum_zscores(rankings: Sequence[Ranking], weights: Sequence[float], *, settings: FuseSettings) -> Ranking:
-    """Return the weighted sum of z-scores, as for ensembles of re-rankers (docs/methods/hlatr.md)."""
+    """Fuse by the weighted sum of z-scores, used for ensembles of re-rankers (docs/methods/hlatr.md)."""
     return sum_normalized_scores(rankings, weights, settings=replace(settings, norm="zscore"))
 
 
 def interleave(rankings: Sequence[Ranking], weights: Sequence[float], *, settings: FuseSettings) -> Ranking:
-    """Take documents rank by rank from each run in turn, each once; the score is 1 / rank. Weights are ignored."""
-    taken: dict[str, None] = {}
+    """Take the next document of each run in turn (round-robin), each once; scores are 1 / rank. Weights have no effect."""
+    fused: dict[str, None] = {}
     for rank in range(max(map(len, rankings), default=0)):
         for ranking in rankings:
             if rank < len(ranking):
-                taken.setdefault(ranking[rank][0])
-    return [(id, 1 / rank) for rank, id in enumerate(taken, start=1)]
+                fused.setdefault(ranking[rank][0])
+    return [(id, 1 / rank) for rank, id in enumerate(fused, start=1)]
 
 
 def _scale_minmax(scores: Sequence[float]) -> list[float]:
-    """Scale scores to 0 to 1; equal scores all become 1, above a missing document's."""
+    """Scale scores to 0 to 1; if all are equal, they become 1, so that they count more than a missing document."""
     low, high = min(scores), max(scores)
     return [(score - low) / (high - low) if high > low else 1.0 for score in scores]
 
 
 def _compute_zscores(scores: Sequence[float]) -> list[float]:
-    """Return z-scores with the population standard deviation; equal scores all become 0."""
-    mean, spread = fmean(scores), pstdev(scores)
-    return [(score - mean) / spread if spread > 0 else 0.0 for score in scores]
+    """Return z-scores with the population standard deviation; if all scores are equal, they become 0."""
+    mean, deviation = fmean(scores), pstdev(scores)
+    return [(score - mean) / deviation if deviation > 0 else 0.0 for score in scores]
 
 
 _NORMALIZE: dict[str, Callable[[Sequence[float]], Sequence[float]]] = {
@@ -111,18 +111,18 @@ _NORMALIZE: dict[str, Callable[[Sequence[float]], Sequence[float]]] = {
 }
 
 
-def parse_weights(text: str, runs: int) -> list[float]:
+def parse_weights(text: str, num_runs: int) -> list[float]:
     """Parse weights such as `1,1.1`; an empty text gives 1 for each run. Raises UsageError unless there is one per run."""
     if not text:
-        return [1.0] * runs
+        return [1.0] * num_runs
     try:
         weights = [float(part) for part in text.split(",")]
     except ValueError:
-        raise UsageError(f"`weights`: '{text}' is not a list of numbers") from None
-    if len(weights) != runs:
-        raise UsageError(f"`weights`: {len(weights)} weights for {runs} runs")
+        raise UsageError(f"`weights`: '{text}' is not a list of numbers, such as 1,1.1") from None
+    if len(weights) != num_runs:
+        raise UsageError(f"`weights`: {len(weights)} weights for {num_runs} runs; give one for each run")
     if not all(-inf < weight < inf for weight in weights):
-        raise UsageError(f"`weights`: '{text}' is not finite")
+        raise UsageError(f"`weights`: '{text}' contains NaN or infinity; give finite numbers")
     return weights
 
 
@@ -132,21 +132,21 @@ def fuse(
     settings: FuseSettings,
     method: Fusion,
     *,
-    scored: Sequence[int | None] | None = None,
+    scored_depths: Sequence[int | None] | None = None,
 ) -> Ranking:
-    """Return the fused ranking of one query, cut to `settings.top`, with strictly falling scores.
+    """Return the fused ranking of one query: the top `settings.top` documents, with strictly decreasing scores.
 
-    scored: number of hits of each ranking that a model scored (None: all). Hits below are fused as if the ranking lacked
-            them; documents that no model scored follow at the end, in the order of the first ranking that has them.
+    scored_depths: number of hits of each ranking that a re-ranker scored; None if all. Only these are fused. Documents
+            without any such score follow at the end, in the order of the first ranking that contains them.
     """
-    cut = [ranking[: settings.depth] for ranking in rankings]
-    if scored is None:
-        return break_ties(method(cut, weights, settings=settings))[: settings.top]
-    heads = [ranking[:depth] for ranking, depth in zip(cut, scored, strict=True)]
+    rankings = [ranking[: settings.depth] for ranking in rankings]
+    if scored_depths is None:
+        return break_ties(method(rankings, weights, settings=settings))[: settings.top]
+    heads = [ranking[:depth] for ranking, depth in zip(rankings, scored_depths, strict=True)]
     fused = break_ties(method(heads, weights, settings=settings))
-    known = {id for id, _ in fused}
-    rest = dict.fromkeys(id for ranking in cut for id, _ in ranking if id not in known)
-    return append_unscored(fused, rest)[: settings.top]
+    scored = {id for id, _ in fused}
+    unscored = dict.fromkeys(id for ranking in rankings for id, _ in ranking if id not in scored)
+    return append_unscored(fused, unscored)[: settings.top]
 
 
 FindWeights = Callable[[Sequence[Mapping[str, Ranking]], "Sequence[int | None] | None"], Sequence[float]]
@@ -155,83 +155,81 @@ FindWeights = Callable[[Sequence[Mapping[str, Ranking]], "Sequence[int | None] |
 def fuse_runs(
     runs: Sequence[str], settings: FuseSettings, job: FilterJob, *, find_weights: FindWeights | None = None
 ) -> None:
-    """Write the fusion of TREC runs. The first run is read query by query, the others are held in memory.
+    """Fuse TREC runs and write the fused run. The first run is streamed, the others are loaded into memory.
 
-    find_weights: returns the weights for all runs in memory and their scored depths; None to take `settings.weights`
+    find_weights: computes the weights from all runs, loaded into memory, and their scored depths; None uses
+            `settings.weights`
     """
     job.record(settings, runs=list(runs))
     method = FUSIONS.load(settings.method)
     if runs.count(STANDARD) > 1:
-        raise UsageError("stdin can be only one of the runs")
-    # Below the scored ranks `drtk rerank` only counts down: such scores would distort the mean and the deviation.
-    scored: list[int | None] | None = None
+        raise UsageError("only one of the runs can be read from stdin (-)")
+    # Below the depth that it scored, `drtk rerank` writes decreasing placeholders, which would distort normalization.
+    scored_depths: list[int | None] | None = None
     if settings.method == "zscore" or (settings.method == "weighted" and settings.norm != "none"):
-        scored = [read_scored_depth(run) for run in runs]
-        for run, depth in zip(runs, scored, strict=True):
+        scored_depths = [read_scored_depth(run) for run in runs]
+        for run, depth in zip(runs, scored_depths, strict=True):
             if depth is not None:
-                log(f"fuse: {run} is scored to rank {depth:,} (its manifest): its scale is that of those ranks")
-        scored = scored if any(scored) else None
+                log(f"fuse: {run} was reranked to depth {depth:,}: only these scores are normalized")
+        scored_depths = scored_depths if any(scored_depths) else None
     others = [load_run(run, tracker=job.tracker) for run in runs[1:]]
     weights: Sequence[float]
     if find_weights is not None:
         first = load_run(runs[0], tracker=job.tracker)
-        weights = find_weights([first, *others], scored)
+        weights = find_weights([first, *others], scored_depths)
         stream: Iterator[tuple[str, Ranking]] = iter(first.items())
     else:
         weights = parse_weights(settings.weights, len(runs))
         stream = iter_rankings(runs[0], tracker=job.tracker)
     job.counts["weights"] = list(weights)
-    if scored is not None:
-        job.counts["scored_depths"] = scored
+    if scored_depths is not None:
+        job.counts["scored_depths"] = scored_depths
 
-    def rankings_by_query() -> Iterator[tuple[str, list[Ranking]]]:
-        incomplete = 0
+    def iter_all_rankings() -> Iterator[tuple[str, list[Ranking]]]:
+        num_incomplete = 0
         for query_id, rankings in iter_aligned(stream, others):
-            incomplete += not all(rankings)
+            num_incomplete += not all(rankings)
             yield query_id, [ranking or [] for ranking in rankings]
-        if incomplete:
-            log(f"fuse: {incomplete:,} {'query is' if incomplete == 1 else 'queries are'} not in every run")
+        if num_incomplete:
+            log(f"fuse: {num_incomplete:,} {'query is' if num_incomplete == 1 else 'queries are'} not in every run")
 
     def write_window(window: list[tuple[str, list[Ranking]]]) -> Iterator[bytes]:
         for query_id, rankings in window:
-            fused = fuse(rankings, weights, settings, method, scored=scored)
+            fused = fuse(rankings, weights, settings, method, scored_depths=scored_depths)
             yield from format_run_lines(query_id, fused, settings.tag)
 
-    job.window, job.no_input = WINDOW, "no query came in, so nothing is fused"
-    job.run(rankings_by_query(), write_window, unit="queries")
+    job.window, job.no_input = WINDOW, "there are no queries to fuse"
+    job.run(iter_all_rankings(), write_window, unit="queries")
 
 
-def append_unscored(head: Ranking, rest: Iterable[str]) -> Ranking:
-    """Append documents without a score to a ranking; each gets a score 1 below the one before it.
+def append_unscored(ranking: Ranking, ids: Iterable[str]) -> Ranking:
+    """Append documents without a score to a ranking, each with a score 1 below the previous one."""
+    lowest = ranking[-1][1] if ranking else 0.0
+    tail = [(id, lowest - position) for position, id in enumerate(ids, start=1)]
+    return break_ties(ranking + tail) if tail else ranking
 
-    Scores fall strictly, in single precision too.
+
+def break_ties(hits: Ranking) -> Ranking:
+    """Sort by score, then by descending id; lower tied scores as little as possible, so that scores strictly decrease.
+
+    Scores decrease strictly in single precision too, in which trec_eval sorts runs.
     """
-    floor = head[-1][1] if head else 0.0
-    tail = [(id, floor - place) for place, id in enumerate(rest, start=1)]
-    return break_ties(head + tail) if tail else head
-
-
-def break_ties(scored: Ranking) -> Ranking:
-    """Sort by score, then by descending id, and break ties by the smallest difference in single precision.
-
-    Sorting the result again, as trec_eval does in single precision, gives the same order.
-    """
-    single = array("f", [score for _, score in scored])
-    order = sorted(range(len(scored)), key=lambda at: (single[at], scored[at][0]), reverse=True)
+    single = array("f", [score for _, score in hits])
+    order = sorted(range(len(hits)), key=lambda hit: (single[hit], hits[hit][0]), reverse=True)
     ranking: Ranking = []
-    last = inf
-    for at in order:
-        id, score = scored[at]
-        if single[at] < last:
-            last = single[at]
+    previous = inf
+    for hit in order:
+        id, score = hits[hit]
+        if single[hit] < previous:
+            previous = single[hit]
         else:
-            last = score = _next_lower_float(last)
+            previous = score = _next_lower_float(previous)
         ranking.append((id, score))
     return ranking
 
 
 def _next_lower_float(number: float) -> float:
-    """Return the next lower number in single precision."""
+    """Return the largest single-precision number below `number`."""
     (bits,) = struct.unpack("<i", struct.pack("<f", number))
     if number == 0:
         return -float(struct.unpack("<f", struct.pack("<i", 1))[0])

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from drtk.data.checks import TEXTLESS, PassageLookup, WithErrors, iter_known_hits, skip_faulty
+from drtk.data.checks import WITHOUT_TEXT, PassageLookup, WithErrors, iter_known_hits, skip_unknown_ids
 from drtk.data.embeddings import PairVectors, make_pair_id
 from drtk.data.jsonl import dump
 from drtk.data.trec import Ranking, format_run_lines, iter_grouped_hits
@@ -29,14 +29,14 @@ from drtk.runtime.progress import warn
 from drtk.runtime.runners import BatchFunction
 from drtk.runtime.streams import name_of
 
-PAIRS, UNREADABLE = "pairs", "with nothing to read"  # names of counts
+PAIRS, UNREADABLE = "pairs", "with nothing to read"  # keys of counts
 
 
 @dataclass(frozen=True, slots=True)
 class RankingTexts:
-    """A query with its ranking, best first, and the texts of the documents at its head that are scored.
+    """A query with its ranking, best first, and the texts of its top documents, which are reranked.
 
-    textless: number of these that have no text; they may have a title
+    textless: number of texts that are empty or only a title
     """
 
     query_id: str
@@ -48,7 +48,10 @@ class RankingTexts:
 
 @dataclass(frozen=True, slots=True)
 class ExampleTexts:
-    """An example with its query and the texts of its positives, then its negatives; textless: as in `RankingTexts`."""
+    """A training example with its query, and the texts of its positives, then its negatives.
+
+    textless: number of texts that are empty or only a title
+    """
 
     example: Example
     query: str
@@ -59,11 +62,13 @@ class ExampleTexts:
 def read_ranking_texts(
     run: str, *, queries: Mapping[str, str], corpus: PassageLookup, depth: int, title: str, tracker: InputTracker
 ) -> Iterator[RankingTexts]:
-    """Yield the queries of a run with the texts of their first `depth` documents.
+    """Yield the rankings of a run with the texts of their top `depth` documents.
 
-    queries: texts by id. Raises RecordError (file:line) for unknown ids, unless `tracker` skips them.
+    queries: texts by id
+    title: how titles are read, as in `format_passage`
+    Raises RecordError (file:line) for unknown ids, unless `tracker` skips them.
     """
-    for hits in skip_faulty(
+    for hits in skip_unknown_ids(
         iter_known_hits(run, queries=queries, corpus=corpus, depth=depth, tracker=tracker), run, tracker
     ):
         ranking = hits.to_ranking()
@@ -92,76 +97,76 @@ def read_example_texts(
             errors += [RecordError(place, f"the corpus has no '{id}'") for id in missing]
             yield (None if errors else example), errors
 
-    for example in skip_faulty(check_ids(), source, tracker):
+    for example in skip_unknown_ids(check_ids(), source, tracker):
         texts, textless = _look_up(corpus, [*example.positives, *example.negatives], title)
         yield ExampleTexts(example, queries[example.query_id], texts, textless)
 
 
 def _look_up(corpus: PassageLookup, ids: Sequence[str], title: str) -> tuple[list[str], int]:
-    """Return the texts of passages as a cross-encoder reads them, and the number of passages without a text."""
+    """Return the texts of passages as a cross-encoder reads them, and the number of passages without text."""
     passages = corpus.get_many(ids)
     return [format_passage(passage, title) for passage in passages], sum(
         not passage.text.strip() for passage in passages
     )
 
 
-def _count_pairs(records: Sequence[RankingTexts | ExampleTexts], pairs: int) -> dict[str, int]:
-    """Count the pairs, those whose passage has no text, and those with neither text nor title."""
-    unreadable = sum(not text.strip() for each in records for text in each.texts)
-    counts = {PAIRS: pairs, TEXTLESS: sum(each.textless for each in records), UNREADABLE: unreadable}
-    return {name: number for name, number in counts.items() if number or name == PAIRS}
+def _count_pairs(records: Sequence[RankingTexts | ExampleTexts], num_pairs: int) -> dict[str, int]:
+    """Return the numbers of pairs, of pairs without text, and of pairs with neither text nor title."""
+    unreadable = sum(not text.strip() for record in records for text in record.texts)
+    counts = {PAIRS: num_pairs, WITHOUT_TEXT: sum(record.textless for record in records), UNREADABLE: unreadable}
+    return {name: count for name, count in counts.items() if count or name == PAIRS}
 
 
 def find_text_problem(counts: Mapping[str, Any], corpus: str) -> str | None:
-    """Return the error if pairs were scored and none had a text or title to read; None otherwise."""
+    """Return an error if all pairs had neither text nor title; None otherwise."""
     pairs = counts.get(PAIRS, 0)
-    return _no_texts(pairs, corpus) if pairs and counts.get(UNREADABLE, 0) == pairs else None
+    return _describe_missing_texts(pairs, corpus) if pairs and counts.get(UNREADABLE, 0) == pairs else None
 
 
 def warn_of_missing_texts(counts: Mapping[str, Any], corpus: str) -> None:
     """Warn if the passages of some pairs have no text."""
-    pairs, textless = counts.get(PAIRS, 0), counts.get(TEXTLESS, 0)
+    pairs, textless = counts.get(PAIRS, 0), counts.get(WITHOUT_TEXT, 0)
     if textless:
-        some = f"{corpus}: in {textless:,} of the {pairs:,} pairs the passage has no text"
-        warn(_no_texts(pairs, corpus) if textless == pairs else some)
+        some = f"{corpus}: the passages of {textless:,} of the {pairs:,} pairs have no text"
+        warn(_describe_missing_texts(pairs, corpus) if textless == pairs else some)
 
 
-def _no_texts(pairs: int, corpus: str) -> str:
-    return f"{corpus}: in none of the {pairs:,} pairs has the passage a text: is it the right file?"
+def _describe_missing_texts(pairs: int, corpus: str) -> str:
+    return f"{corpus}: the passages of all {pairs:,} pairs have no text; check that this is the right corpus"
 
 
 def reorder(ranking: Ranking, scores: Sequence[float]) -> Ranking:
-    """Sort the first len(scores) documents of a ranking by their scores; the others follow in their order.
+    """Sort the top documents of a ranking by new scores; the other documents follow in their order.
 
-    Ties are broken by descending id. Scores fall strictly, also in single precision: the others count down by 1 from
-    the lowest of the scores.
+    scores: of the first documents. The others get scores that decrease by 1 from the lowest of these.
+    Ties are broken by descending id, and scores strictly decrease, as `break_ties` does.
     """
     head = break_ties([(id, score) for (id, _), score in zip(ranking, scores, strict=False)])
     return append_unscored(head, (id for id, _ in ranking[len(scores) :]))
 
 
 class RerankedWindow(NamedTuple):
-    """The lines of a window of a run, and the vectors of its pairs, (pairs, dimension), with their ids."""
+    """The result of a window of a run, and the vectors of its pairs, (pairs, dimension), with their ids."""
 
-    done: WindowResult
+    result: WindowResult
     ids: list[str]
     vectors: np.ndarray
 
 
 class _CrossEncoderFunction(BatchFunction):
-    """Score the pairs of a query and each text of its record with a cross-encoder."""
+    """Base of batch functions that score the pairs of a record's query with each of its texts."""
 
     def __init__(self, model: str, settings: ScoringSettings, device: str, logits: bool) -> None:
         self._scorer = CrossEncoderScorer(model, device=device, settings=settings, logits=logits)
 
     def prepare(self, records: list[Any]) -> tuple[list[Any], TokenizedPairs]:
-        return records, self._scorer.tokenize([(each.query, text) for each in records for text in each.texts])
+        return records, self._scorer.tokenize([(record.query, text) for record in records for text in record.texts])
 
 
 class RunReranker(_CrossEncoderFunction):
-    """Convert `RankingTexts` to lines of a run: the scored documents by score, the others below them.
+    """Rerank windows of `RankingTexts` by the scores of a cross-encoder; results are the lines of a run.
 
-    vectors: return `RerankedWindow`, not `WindowResult`
+    vectors: also compute the vectors of the pairs, and return `RerankedWindow` instead of `WindowResult`
     """
 
     def __init__(
@@ -179,40 +184,41 @@ class RunReranker(_CrossEncoderFunction):
             scores = self._scorer.scores(pairs)
         lines: list[bytes] = []
         start = 0
-        for each in records:
-            end = start + len(each.texts)
-            lines += format_run_lines(each.query_id, reorder(each.ranking, _to_decimals(scores[start:end])), self._tag)
+        for record in records:
+            end = start + len(record.texts)
+            ranking = reorder(record.ranking, _to_decimals(scores[start:end]))
+            lines += format_run_lines(record.query_id, ranking, self._tag)
             start = end
-        done = WindowResult(lines, _count_pairs(records, len(scores)))
+        result = WindowResult(lines, _count_pairs(records, len(scores)))
         if not self._vectors:
-            return done
-        ids = [make_pair_id(each.query_id, id) for each in records for id, _ in each.ranking[: len(each.texts)]]
-        return RerankedWindow(done, ids, vectors)
+            return result
+        ids = [make_pair_id(record.query_id, id) for record in records for id, _ in record.ranking[: len(record.texts)]]
+        return RerankedWindow(result, ids, vectors)
 
 
 class ExampleScorer(_CrossEncoderFunction):
-    """Convert `ExampleTexts` to JSON lines of the examples with a score for each positive and negative."""
+    """Score windows of `ExampleTexts`; results are JSON lines of the examples with scores."""
 
     def __call__(self, prepared: tuple[list[ExampleTexts], TokenizedPairs]) -> WindowResult:
         records, pairs = prepared
         scores = _to_decimals(self._scorer.scores(pairs))
         lines, start = [], 0
-        for each in records:
-            split, end = start + len(each.example.positives), start + len(each.texts)
-            made: dict[str, Any] = {"positives": scores[start:split], "negatives": scores[split:end]}
-            lines.append(dump(replace(each.example, scores=made)))
+        for record in records:
+            split, end = start + len(record.example.positives), start + len(record.texts)
+            by_side: dict[str, Any] = {"positives": scores[start:split], "negatives": scores[split:end]}
+            lines.append(dump(replace(record.example, scores=by_side)))
             start = end
         return WindowResult(lines, _count_pairs(records, len(scores)))
 
 
 def _to_decimals(scores: np.ndarray) -> list[float]:
-    """Return float32 numbers as the shortest decimals that identify them."""
+    """Convert float32 numbers to the shortest decimals that identify them."""
     return [float(str(score)) for score in scores]
 
 
 @dataclass(frozen=True, slots=True)
 class RankingRows:
-    """A query with its ranking, best first, and the rows of the pair vectors of the documents at its head."""
+    """A query with its ranking, best first, and the rows of its top documents in the pair vectors."""
 
     query_id: str
     ranking: Ranking
@@ -220,16 +226,19 @@ class RankingRows:
 
 
 def check_same_scorer(model: str, trained: dict[str, Any], vectors: str, made: dict[str, Any]) -> None:
-    """Raise MismatchError for pair vectors of another cross-encoder than a list re-ranker was trained on."""
+    """Raise MismatchError if pair vectors are of another cross-encoder than those that a list re-ranker was trained on.
+
+    trained, made: identities of the cross-encoders
+    """
     if differences := find_encoder_differences({"encoder": trained}, {"encoder": made}):
         raise MismatchError(
-            f"{vectors}: holds vectors of {made.get('model')}; {model} was trained on those of {trained.get('model')} "
-            f"(different {', '.join(differences)})"
+            f"{vectors}: contains vectors of {made.get('model')}, but {model} was trained on vectors of "
+            f"{trained.get('model')} (different {', '.join(differences)}); rerank with that model"
         )
 
 
 def read_ranking_rows(run: str, *, vectors: PairVectors, depth: int, tracker: InputTracker) -> Iterator[RankingRows]:
-    """Yield the queries of a run with the rows of the vectors of their first `depth` documents.
+    """Yield the rankings of a run with the rows of their top `depth` documents in the pair vectors.
 
     Raises RecordError (file:line) for pairs without a vector, unless `tracker` skips them.
     """
@@ -238,26 +247,27 @@ def read_ranking_rows(run: str, *, vectors: PairVectors, depth: int, tracker: In
         for hits in iter_grouped_hits(run, tracker=tracker):
             ranking = hits.to_ranking()
             rows = vectors.find_rows(hits.query_id, [id for id, _ in ranking[:depth]])
-            missing = {ranking[at][0] for at in np.flatnonzero(rows < 0)}
+            missing = {ranking[position][0] for position in np.flatnonzero(rows < 0)}
             errors = [
                 RecordError(
                     f"{name_of(run)}:{line}",
-                    f"{vectors.folder} has no vector of '{id}' for '{hits.query_id}'; it holds those of {vectors.run}, and "
-                    "`depth` reads less of each query",
+                    f"{vectors.folder} has no vector of '{id}' for '{hits.query_id}': its vectors are of the run "
+                    f"{vectors.run}; lower `depth`",
                 )
                 for id, line in zip(hits.doc_ids, hits.lines, strict=True)
                 if id in missing
             ]
-            kept = [(id, score) for id, score in ranking if id not in missing]
-            yield (RankingRows(hits.query_id, kept, rows[rows >= 0].tolist()) if kept else None), errors
+            with_vectors = [(id, score) for id, score in ranking if id not in missing]
+            record = RankingRows(hits.query_id, with_vectors, rows[rows >= 0].tolist()) if with_vectors else None
+            yield record, errors
 
-    return skip_faulty(check_vectors(), run, tracker)
+    return skip_unknown_ids(check_vectors(), run, tracker)
 
 
 class RunListReranker(BatchFunction):
-    """Convert `RankingRows` to lines of a run, sorted by the logits of a list re-ranker.
+    """Rerank `RankingRows` by the logits of a list re-ranker; results are the lines of a run.
 
-    Raises MismatchError for vectors of another width than the model reads.
+    Raises MismatchError for pair vectors of another dimension than the model reads.
     """
 
     def __init__(self, model: str, vectors: str, device: str, tag: str) -> None:
@@ -266,21 +276,21 @@ class RunListReranker(BatchFunction):
         self._vectors, self._tag = PairVectors(vectors), tag
         if self._vectors.dimension != self._model.settings.width:
             raise MismatchError(
-                f"{vectors}: holds vectors of width {self._vectors.dimension}; {model} reads {self._model.settings.width}"
+                f"{vectors}: contains vectors of dimension {self._vectors.dimension}, but {model} reads dimension "
+                f"{self._model.settings.width}"
             )
 
     @torch.inference_mode()
     def __call__(self, prepared: list[RankingRows]) -> WindowResult:
         lines: list[bytes] = []
-        for each in prepared:  # one list at a time: logits must not depend on the padding of other lists
-            vectors = torch.from_numpy(self._vectors.load_vectors(each.rows)).unsqueeze(0).to(self._device)
-            ranks = torch.arange(len(each.rows), device=self._device).unsqueeze(0)
+        for record in prepared:  # one list at a time: logits must not depend on padding to the length of other lists
+            vectors = torch.from_numpy(self._vectors.load_vectors(record.rows)).unsqueeze(0).to(self._device)
+            ranks = torch.arange(len(record.rows), device=self._device).unsqueeze(0)
             logits = self._model(vectors, ranks, torch.ones_like(ranks, dtype=torch.bool))[0]  # (candidates,)
             if not bool(logits.isfinite().all()):
                 raise DrtkError(
-                    f"{self._name}: the score of query '{each.query_id}' is NaN or infinite; check the model's weights"
+                    f"{self._name}: the score of query '{record.query_id}' is NaN or infinite; check the model's weights"
                 )
-            lines += format_run_lines(
-                each.query_id, reorder(each.ranking, _to_decimals(logits.cpu().numpy())), self._tag
-            )
-        return WindowResult(lines, {"pairs": sum(len(each.rows) for each in prepared)})
+            ranking = reorder(record.ranking, _to_decimals(logits.cpu().numpy()))
+            lines += format_run_lines(record.query_id, ranking, self._tag)
+        return WindowResult(lines, {"pairs": sum(len(record.rows) for record in prepared)})

@@ -62,7 +62,7 @@ def search(
     """
     if isinstance(batch, np.ndarray) and not (finite := np.isfinite(batch).all(axis=1)).all():
         raise DrtkError(
-            f"query '{query_ids[int(np.argmin(finite))]}': its vector has NaN or infinite numbers; encode it again"
+            f"query '{query_ids[int(np.argmin(finite))]}': its vector contains NaN or infinity; encode it again"
         )
     results: list[Ranking] = [[] for _ in query_ids]
     pending = list(range(len(query_ids)))

@@ -14,7 +14,7 @@ from drtk.runtime.progress import escape_control_characters
 from drtk.text.words import load_stop_words, make_stemmer
 
 SNIPPET_WORDS = 50
-LEAD_WORDS = 12  # at most so many words before the first match
+MAX_LEAD_WORDS = 12  # before the first match
 _WORD = re.compile(r"\w+")
 _INDENT = " " * 4
 
@@ -22,49 +22,49 @@ Highlight = Callable[[str], str]
 
 
 def stem_query_words(query: str) -> frozenset[str]:
-    """Return the stems of a query's words without stop words; of all words if there are only stop words."""
+    """Return the stems of a query's words, without stop words unless there are no other words."""
     words = [word.lower() for word in _WORD.findall(query)]
     return frozenset(map(_load_stemmer(), [word for word in words if word not in load_stop_words()] or words))
 
 
 def extract_snippet(text: str, stems: frozenset[str], *, words: int = SNIPPET_WORDS, mark: Highlight = str) -> str:
-    """Return the `words` consecutive words of `text` with the most different `stems`, on one line.
+    """Return on one line the passage of `words` words that contains the most distinct `stems`, with ellipses where cut.
 
-    mark: applied to matching words. An ellipsis marks text left out. Without a match, the text's beginning is returned.
+    Without a match, it is the beginning of the text. mark: applied to matching words
     """
     spans = [(match.start(), match.end()) for match in _WORD.finditer(text)]
     word_stems = [_load_stemmer()(text[start:end].lower()) for start, end in spans]
-    hits = {place: stem for place, stem in enumerate(word_stems) if stem in stems}
-    first = _find_snippet_start(text, spans, _find_densest_match(hits, words)) if len(spans) > words else 0
+    matches = {number: stem for number, stem in enumerate(word_stems) if stem in stems}  # by number of the word
+    first = _find_snippet_start(text, spans, _find_densest_match(matches, words)) if len(spans) > words else 0
     last = min(first + words, len(spans))
-    begin = spans[first][0] if first else 0
+    position = spans[first][0] if first else 0
     end = spans[last - 1][1] if last < len(spans) else len(text)
-    pieces, at = [], begin
-    for place in hits:
-        if first <= place < last:
-            start, stop = spans[place]
-            pieces += [text[at:start], mark(text[start:stop])]
-            at = stop
-    line = " ".join("".join([*pieces, text[at:end]]).split())
+    pieces = []
+    for number in matches:
+        if first <= number < last:
+            start, stop = spans[number]
+            pieces += [text[position:start], mark(text[start:stop])]
+            position = stop
+    line = " ".join("".join([*pieces, text[position:end]]).split())
     return ("… " if first else "") + line + (" …" if last < len(spans) else "")
 
 
-def _find_densest_match(hits: Mapping[int, str], words: int) -> int:
-    """Return the matching word whose following window has the most different stems, then the most matches."""
+def _find_densest_match(matches: Mapping[int, str], words: int) -> int:
+    """Return the number of the match that is followed by the most distinct stems, then by the most matches."""
     best, start = (0, 0), 0
-    for place in hits:
-        inside = [hits[other] for other in range(place, place + words - LEAD_WORDS) if other in hits]
-        if (len(set(inside)), len(inside)) > best:
-            best, start = (len(set(inside)), len(inside)), place
+    for number in matches:
+        window = [matches[other] for other in range(number, number + words - MAX_LEAD_WORDS) if other in matches]
+        if (len(set(window)), len(window)) > best:
+            best, start = (len(set(window)), len(window)), number
     return start
 
 
-def _find_snippet_start(text: str, spans: Sequence[tuple[int, int]], hit: int) -> int:
-    """Return the first word of the hit's sentence if it is at most LEAD_WORDS before the hit, else the word so far before."""
-    earliest = max(0, hit - LEAD_WORDS)
-    for place in range(hit, earliest, -1):
-        if re.search(r"[.!?\n]\s*\W*$", text[spans[place - 1][1] : spans[place][0]]):
-            return place
+def _find_snippet_start(text: str, spans: Sequence[tuple[int, int]], match: int) -> int:
+    """Return the number of the first word of the match's sentence, at most MAX_LEAD_WORDS before the match."""
+    earliest = max(0, match - MAX_LEAD_WORDS)
+    for number in range(match, earliest, -1):
+        if re.search(r"[.!?\n]\s*\W*$", text[spans[number - 1][1] : spans[number][0]]):
+            return number
     return earliest
 
 
@@ -74,9 +74,11 @@ def _load_stemmer() -> Callable[[str], str]:
 
 
 class PassageSnippets:
-    """Return (title, snippet) of a passage for a question; both are empty if the passage is unknown.
+    """Look up passages by id, and return (title, snippet) for a question; ("", "") if the passage is unknown.
 
-    corpus: None if no passage is known. mark: applied to matching words
+    corpus: file of the passages; None if there is none
+    words: length of a snippet
+    mark: applied to matching words
     """
 
     def __init__(self, corpus: str | None, *, words: int, mark: Highlight = str) -> None:
@@ -95,7 +97,10 @@ class PassageSnippets:
 def format_passages(
     query: str, ranking: Ranking, passages: Iterable[Passage | None], *, width: int, highlight: Highlight = str
 ) -> Iterator[str]:
-    """Yield lines of at most `width` columns: rank, score and title; id; snippet. A passage may be None: no text."""
+    """Yield the lines of a ranking, of at most `width` columns: rank, score and title, then id and snippet.
+
+    passages: in the order of the ranking; None for unknown ones, of which only the id is printed
+    """
     stems = stem_query_words(query)
     for rank, ((id, score), passage) in enumerate(zip(ranking, passages, strict=True), start=1):
         id = escape_control_characters(id)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, Protocol, TypeVar
 
-from drtk.config import option
+from drtk.config import HARDWARE, option
 from drtk.registry import Registry
 from drtk.runtime.filter_job import FilterJob, SecondPass, WindowResult
 from drtk.runtime.workers import read_ahead
@@ -29,13 +29,11 @@ Report = Callable[[int], None]
 class RunnerSettings:
     """Where a batch function runs."""
 
-    runner: Literal["local", "ray"] = option(
-        "local", "local (this process) or ray (Ray Data: several GPUs or machines)."
-    )
+    runner: Literal["local", "ray"] = option("local", "Run in this process, or on Ray.", panel=HARDWARE)
     ray_workers: int | None = option(
-        None, "Ray: number of workers. [default: one per GPU, or one per core without GPUs]", at_least=1
+        None, "Ray workers. [default: one per GPU, or per core without GPUs]", at_least=1, advanced=True
     )
-    ray_address: str = option("", "Ray: address of a cluster. [default: this machine's, or a new local one]")
+    ray_address: str = option("", "Ray cluster address. [default: a local cluster]", advanced=True)
 
 
 class BatchFunction:

@@ -56,7 +56,7 @@ class PassageFields(NamedTuple):
     position: int | None
 
     @property
-    def generated_texts(self) -> Iterator[str]:
+    def expansion_texts(self) -> Iterator[str]:
         """All queries and continuations."""
         return chain.from_iterable(self.lists.values())
 
@@ -176,7 +176,7 @@ class TokenCorpusWriter:
     def _add(self, batch: list[PassageFields]) -> None:
         texts = [fields.passage.text for fields in batch]
         titles = {title: at for at, title in enumerate(dict.fromkeys(fields.passage.title for fields in batch))}
-        generated = [text for fields in batch for text in fields.generated_texts]
+        generated = [text for fields in batch for text in fields.expansion_texts]
         encoded = self._tokenizer.encode([*texts, *titles, *generated])
         packed = self._pack(encoded)
         packed_titles = packed[len(texts) :]
@@ -310,7 +310,7 @@ def _split_batches(passages: Iterable[PassageFields]) -> Iterator[list[PassageFi
     size = 0
     for fields in passages:
         batch.append(fields)
-        size += len(fields.passage.text) + sum(map(len, fields.generated_texts))
+        size += len(fields.passage.text) + sum(map(len, fields.expansion_texts))
         if len(batch) >= _BATCH or size >= _CHARACTERS:
             yield batch
             batch, size = [], 0

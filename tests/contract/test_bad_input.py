@@ -108,7 +108,7 @@ COLUMNS = {
     "a score that is no number": (RUN + b"q0 Q0 d1 2 high t\n", QRELS, "run:2: score 'high' is not a number"),
     "a NaN score": (RUN + b"q0 Q0 d1 2 NaN t\n", QRELS, "run:2: score 'NaN' is not finite"),
     "an infinite score": (RUN + b"q0 Q0 d1 2 -inf t\n", QRELS, "run:2: score '-inf' is not finite"),
-    "a rank that is no number": (RUN + b"q0 Q0 d1 two 2.0 t\n", QRELS, "run:2: rank 'two' is not a whole number"),
+    "a rank that is no number": (RUN + b"q0 Q0 d1 two 2.0 t\n", QRELS, "run:2: rank 'two' is not an integer"),
     "a NUL byte in a run": (RUN + b"q0 Q0 d\x001 2 2.0 t\n", QRELS, "run:2: contains a NUL byte"),
     "a run that is not UTF-8": (RUN + b"q0 Q0 d\xff 2 2.0 t\n", QRELS, "run:2: not UTF-8"),
     "a document twice": (
@@ -118,8 +118,8 @@ COLUMNS = {
     ),
     "two columns of judgements": (RUN, QRELS + b"q0\td1\n", "qrels:3: expected 3 columns"),
     "five columns of judgements": (RUN, b"q0 0 d0 1\nq0 0 d1 1 x\n", "qrels:2: expected 4 columns"),
-    "a grade that is no number": (RUN, QRELS + b"q0\td1\thigh\n", "qrels:3: grade 'high' is not a whole number"),
-    "a NaN grade": (RUN, QRELS + b"q0\td1\tnan\n", "qrels:3: grade 'nan' is not a whole number"),
+    "a grade that is no number": (RUN, QRELS + b"q0\td1\thigh\n", "qrels:3: grade 'high' is not an integer"),
+    "a NaN grade": (RUN, QRELS + b"q0\td1\tnan\n", "qrels:3: grade 'nan' is not an integer"),
     "a judgement twice": (RUN, QRELS + b"q0\td0\t0\n", "qrels:3: document 'd0' is judged a second time"),
     "a NUL byte in judgements": (RUN, QRELS + b"q0\td\x00\t1\n", "qrels:3: contains a NUL byte"),
 }

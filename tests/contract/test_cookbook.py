@@ -21,7 +21,7 @@ from drtk.runtime.streams import digest_file
 from tests.contract.run_drtk import run_shell
 
 COOKBOOK = Path(__file__).resolve().parents[2] / "docs" / "cookbook"
-STEPS = "--max-steps 2 --batch-size 4 --warmup 0 --log-steps 1"
+STEPS = "--max-steps 2 --batch-size 4 --set warmup=0 --set log_steps=1"
 LENGTHS = "--query-length 12 --passage-length 24"
 SMALL = {
     "BM25": "bm25s",
@@ -30,13 +30,13 @@ SMALL = {
     "K": "20",
     "RERANK": "5",
     "BASELINES": "start pretrained",
-    "MINE": "--min-negatives 0",
-    "SCORED": "--min-negatives 0 --negatives 3",
+    "MINE": "--set min_negatives=0",
+    "SCORED": "--set min_negatives=0 --negatives 3",
     "SCORED_QUERIES": "8",
     "UNION": "yes",
     "MEASURES": "RR@10 R@20",
     "WARM": f"{STEPS} --max-length 24",
-    "PRETRAIN": f"{STEPS} --max-length 24 --held-out 4 --set objective.decoder.reader.layers=1",
+    "PRETRAIN": f"{STEPS} --max-length 24 --set held_out=4 --set objective.decoder.reader.layers=1",
     "R1": f"{STEPS} {LENGTHS} --negatives 1",
     "R2": f"{STEPS} {LENGTHS} --negatives 1",
     "RERANKER": f"{STEPS} --max-length 40 --negatives 2",
@@ -184,6 +184,11 @@ def get_option(words: list[str], option: str) -> str | None:
     return words[words.index(option) + 1] if option in words else None
 
 
+def get_setting(words: list[str], name: str) -> str | None:
+    """Return the value of --set NAME=VALUE."""
+    return next((word.partition("=")[2] for word in words if word.startswith(f"{name}=")), None)
+
+
 @pytest.mark.slow
 def test_fine_tuning_has_sizes_for_each_collection_and_variables(tmp_path: Path) -> None:
     calls = record_calls(tmp_path)
@@ -195,7 +200,7 @@ def test_fine_tuning_has_sizes_for_each_collection_and_variables(tmp_path: Path)
     assert all("title=segment" in words for words in calls["pretrain"])  # the title format of the fine-tuning presets
     assert {get_option(words, "--model") for words in calls["train-reranker"]} == {"MODEL"}
     # The sample has judgments for documents: passages are mined, searched and re-ranked, documents are compared.
-    assert [get_option(words, "--positives") for words in calls["mine-negatives"]] == ["passage"] * 4 + ["source"] * 4
+    assert [get_setting(words, "positives") for words in calls["mine-negatives"]] == ["passage"] * 4 + ["source"] * 4
     assert [get_option(words, "--by") for words in calls["compare"]] == ["passage", "source"]
     squad = tmp_path / "runs" / "fine-tuning" / "squad"
     # The corpus is the last 3,000 of 5,000, c2000 to c4999; the test queries are every 35th of dev's 5,001 lines, with the header.
@@ -213,9 +218,9 @@ def test_fine_tuning_has_sizes_for_each_collection_and_variables(tmp_path: Path)
     }
     calls = record_calls(tmp_path, "squad", **variables, SEED="3")
     assert [get_option(words, "--epochs") for words in calls["train-retriever"]] == [None, "2", None]
-    assert [(get_option(words, "--depth"), "--min-negatives" in words) for words in calls["mine-negatives"]] == [
-        ("200", False)
-    ] * 3
+    assert [
+        (get_option(words, "--depth"), get_setting(words, "min_negatives")) for words in calls["mine-negatives"]
+    ] == [("200", None)] * 3
     for name in ("pretrain", "mine-negatives", "train-retriever", "train-reranker"):
         assert {get_option(words, "--seed") for words in calls[name]} == {"3"}, name
     assert [len((squad / name).read_text().splitlines()) for name in ("corpus.jsonl", "test.tsv")] == [5000, 5001]
@@ -306,7 +311,7 @@ def test_mine_from_official_triples_and_candidates(workplace: Path) -> None:
         (workplace / name).write_text("".join(f'{{"_id": "{id}", "text": "text {id}"}}\n' for id in ids))
     (workplace / "train.tsv").write_text("query-id\tcorpus-id\tscore\n1\t1010\t1\n2\t1020\t1\n2\t1021\t1\n")
     (workplace / "msmarco").mkdir()
-    inputs = "--queries q.jsonl --qrels train.tsv --corpus c.jsonl --positives passage --min-negatives 0 --depth 1000"
+    inputs = "--queries q.jsonl --qrels train.tsv --corpus c.jsonl --set positives=passage --set min_negatives=0 --depth 1000"
     names = ("triples.jsonl.zst", "top1000.run")
     mining = [f"drtk mine-negatives msmarco/{name} {inputs} -o {name}.mined" for name in names]
     (workplace / "mine.sh").write_text("set -e\n" + "\n".join([triples, *candidates, *mining]) + "\n")
@@ -351,7 +356,7 @@ def test_train_on_published_hard_negatives(workplace: Path) -> None:
     script = workplace / "mine.sh"
     script.write_text(
         "set -e\ndrtk mine-negatives hard.jsonl.gz --policy sbert --corpus corpus.jsonl --report sbert.html -o sbert.jsonl\n"
-        "drtk train-retriever sbert.jsonl --corpus corpus.jsonl --queries queries.jsonl --model model --preset qac-r1 --negative-sampling shuffle -o zero-shot "
+        "drtk train-retriever sbert.jsonl --corpus corpus.jsonl --queries queries.jsonl --model model --preset qac-r1 --set negative_sampling=shuffle -o zero-shot "
         f"{STEPS} {LENGTHS} --negatives 3\n"
     )
     done = run_shell(str(script), folder=workplace)

@@ -21,9 +21,9 @@ DOCS = Path(__file__).resolve().parents[2] / "docs"
 SMALLER = {
     "index": "--type bm25s",
     "expand-queries": "--max-new-tokens 6",
-    "train-generator": "--max-steps 40 --batch-size 4 --learning-rate 1e-2 --schedule constant --dev-limit 4",  # enough for non-empty greedy texts
-    "rerank-queries train": "--max-steps 4 --batch-size 4 --warmup 2 --max-length 48 --eval-steps 2",
-    "train-reranker": "--max-steps 2 --batch-size 4 --warmup 0 --max-length 48",
+    "train-generator": "--max-steps 40 --batch-size 4 --learning-rate 1e-2 --set schedule=constant --set dev_limit=4",  # enough for non-empty greedy texts
+    "rerank-queries train": "--max-steps 4 --batch-size 4 --set warmup=2 --max-length 48 --eval-steps 2",
+    "train-reranker": "--max-steps 2 --batch-size 4 --set warmup=0 --max-length 48",
     "rerank": "--depth 5",
     "read": "--depth 5 --max-new-tokens 4",
 }
@@ -137,7 +137,7 @@ def test_the_grid_of_table_b_1_trains_eight_models_and_sorts_them_by_mean_rank(f
     (folder / "microsoft").mkdir()
     save_tiny_encoder(folder / "microsoft" / "deberta-v3-base")
     (grid,) = [block for block in read_shell_blocks("methods/ear.md") if "grid/" in block]
-    output = run(folder, grid, MORE="--max-steps 1 --max-length 24 --warmup 1 -q")
+    output = run(folder, grid, MORE="--max-steps 1 --max-length 24 --set warmup=1 -q")
     settings = [json.loads(path.read_text())["settings"] for path in (folder / "grid").glob("*/meta.json")]
     combinations = {(setting["max_rank"], setting["batch_size"], setting["max_lr"]) for setting in settings}
     assert combinations == {(rank, batch, lr) for rank in (101, 250) for batch in (4, 8) for lr in (2e-3, 5e-3)}

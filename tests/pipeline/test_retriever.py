@@ -38,7 +38,7 @@ def test_training_improves_the_encoder_and_the_saved_model_gives_the_same_vector
     corpus, queries, examples = write_collection(tmp_path, 160)
     size = ["--layers", "2", "--hidden", "48", "--heads", "4", "--max-length", "64", "--vocab-size", "400"]
     run("init-model", corpus, "-o", str(tmp_path / "start"), *size, "--pooling", "mean")
-    more = "--max-steps 60 --batch-size 16 --negatives 1 --learning-rate 4e-3 --temperature 0.05".split()
+    more = "--max-steps 60 --batch-size 16 --negatives 1 --learning-rate 4e-3 --set temperature=0.05".split()
     named = ["--corpus", corpus, "--queries", queries, "--model", str(tmp_path / "start")]
     run("train-retriever", examples, *named, "-o", str(tmp_path / "trained"), *more)
 

@@ -220,7 +220,7 @@ def test_duplicates_are_found_in_memory_and_on_disk(pairs: list[tuple[str, str]]
     expected: dict[str, list[str]] = {}
     for key, value in pairs:
         expected.setdefault(key, []).append(value)
-    grouping = DuplicateFinder(held=held, parts=3)
+    grouping = DuplicateFinder(max_pairs=held, num_files=3)
     for key, value in pairs:
         grouping.add(key, value)
     assert dict(grouping.iter_duplicates()) == {key: values for key, values in expected.items() if len(values) > 1}

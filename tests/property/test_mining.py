@@ -61,7 +61,7 @@ OPTIONS = st.fixed_dictionaries(
     },
 )
 POLICIES = st.builds(
-    lambda policy, keep, floor, depth: replace(policy, keep=keep, floor=floor, depth=depth),
+    lambda policy, keep, floor, depth: replace(policy, negatives=keep, min_negatives=floor, depth=depth),
     st.sampled_from([MSMARCO, TEVATRON, SBERT]),
     st.none() | st.integers(0, 12),
     st.integers(0, 40),
@@ -113,7 +113,7 @@ def test_no_positive_is_a_negative_and_every_candidate_is_audited(queries, polic
             mined = [one for one in pool.negatives if one.source != RANDOM]
             assert pool.num_candidates == len(mined) + len(pool.rejected) + len(pool.promoted) + row["not_drawn"]
             assert row["not_drawn"] >= 0
-            assert len(pool.negatives) <= max(len(mined), policy.floor)
+            assert len(pool.negatives) <= max(len(mined), policy.min_negatives)
             retrieved = {id for one in pool.query.hits.values() for id in one.ids[: policy.depth]}
             random = {one.id for one in pool.negatives if one.source == RANDOM}
             assert not random & retrieved
@@ -126,7 +126,7 @@ def test_no_positive_is_a_negative_and_every_candidate_is_audited(queries, polic
                 eligible = {
                     id for id in eligible if parse_document_id(id) not in {parse_document_id(one) for one in relevant}
                 }
-            num_expected = min(len(eligible), max(0, policy.floor - len(mined)))
+            num_expected = min(len(eligible), max(0, policy.min_negatives - len(mined)))
             assert random <= eligible
             assert len(random) <= num_expected
             assert (

@@ -94,16 +94,16 @@ def test_lucene_reaches_the_reference_figures(index_of, collection, split, k1, b
 
 @pytest.mark.parametrize("rm3", [False, True])
 def test_lucene_scores_equal_those_of_anserinis_searcher(index_of, rm3: bool) -> None:
-    from drtk.indexing.lucene.jvm import java
-    from drtk.indexing.lucene.search import java_list
+    from drtk.indexing.lucene.jvm import load_class
+    from drtk.indexing.lucene.search import make_java_list
 
     folder = index_of("lucene", "cranfield")
     queries = read_queries(find_shared_data("cranfield"), read_judgements(find_shared_data("cranfield"), "test"))
-    searcher = java("io.anserini.search.SimpleSearcher")(str(folder / "lucene"))
+    searcher = load_class("io.anserini.search.SimpleSearcher")(str(folder / "lucene"))
     searcher.set_bm25(0.9, 0.4)
     if rm3:
         searcher.set_rm3(10, 10, 0.5)
-    theirs = searcher.batch_search(java_list(queries.values()), java_list(queries), 50, 2)
+    theirs = searcher.batch_search(make_java_list(queries.values()), make_java_list(queries), 50, 2)
     mine = LuceneIndex.open(folder, BM25SearchSettings(rm3=rm3)).search(list(queries.values()), 50)
     plain = LuceneIndex.open(folder, BM25SearchSettings()).search(list(queries.values()), 11)
     num_compared = 0
@@ -121,17 +121,17 @@ def test_lucene_scores_equal_those_of_anserinis_searcher(index_of, rm3: bool) ->
 
 def test_both_engines_stem_every_word_of_squad_alike() -> None:
     skip_without_lucene()
-    from drtk.indexing.lucene.jvm import java
-    from drtk.indexing.lucene.search import JavaMap, find_static_method, java_list
+    from drtk.indexing.lucene.jvm import load_class
+    from drtk.indexing.lucene.search import JavaMap, find_static_method, make_java_list
 
     words = {word for passage in read_corpus(find_shared_data("squad")) for word in split_words(passage.text)}
     words = sorted(word for word in words if word.isalpha() and word.isascii())
     assert len(words) > 50_000
-    analyzer = java("io.anserini.analysis.DefaultEnglishAnalyzer").fromArguments("porter", True, None)
+    analyzer = load_class("io.anserini.analysis.DefaultEnglishAnalyzer").fromArguments("porter", True, None)
     takes = ("org.apache.lucene.analysis.Analyzer", "java.lang.String")
     analyze = find_static_method("io.anserini.analysis.AnalyzerUtils", "analyze", "java.util.List", *takes)
     stem = load_stemmer("porter", "en")
-    theirs = JavaMap(analyze.bindTo(analyzer))(java_list(words))
+    theirs = JavaMap(analyze.bindTo(analyzer))(make_java_list(words))
     assert {word: stems for word, stems in zip(words, theirs, strict=True) if stems != [stem(word)]} == {}
 
 

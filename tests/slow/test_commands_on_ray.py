@@ -31,7 +31,7 @@ from tests.tiny_models import (
 )
 
 pytestmark = pytest.mark.slow
-RAY = ["--runner", "ray", "--ray-workers", "2", "-q"]
+RAY = ["--runner", "ray", "--set", "ray_workers=2", "-q"]
 
 
 class KillingFunction(BatchFunction):
@@ -62,7 +62,7 @@ def test_encode_on_ray_writes_each_shard_once_and_loads_no_weights_in_the_driver
 ) -> None:
     save_tiny_encoder(folder / "model")
     (folder / "c.jsonl").write_bytes(b"".join(map(dump, make_passages(120))))
-    call = ["encode", "c.jsonl", "--model", "model", "--shard-size", "16"]
+    call = ["encode", "c.jsonl", "--model", "model", "--set", "shard_size=16"]
     run_command(capfd, *call, "-o", "local", "-q")
     monkeypatch.setattr(embeddings, "WindowEncoder", partial(KillingFunction, WindowEncoder, "d61", folder / "killed"))
     monkeypatch.setattr(Embedder, "load", lambda _: pytest.fail("the driver needs no weights"))
@@ -84,11 +84,11 @@ def test_a_local_chunk_run_resumes_on_ray_with_the_same_sentence_model(
     monkeypatch.setattr(chunking, "WINDOW", 20)
     whole = documents(300)
     (folder / "whole.jsonl").write_bytes(whole)
-    call = ["--max-words", "20", "--save-punkt", "punkt.json"]
+    call = ["--max-words", "20", "--set", "save_punkt=punkt.json"]
     run_command(capfd, "chunk", "whole.jsonl", "-o", "expected", *call, "-q")
     lines = whole.splitlines(keepends=True)
     (folder / "c.jsonl").write_bytes(b"".join(lines[:130]) + b"torn\n")
-    call = ["chunk", "c.jsonl", "-o", "made", *call[:2], "--punkt-model", "punkt.json"]
+    call = ["chunk", "c.jsonl", "-o", "made", *call[:2], "--set", "punkt_model=punkt.json"]
     with pytest.raises(RecordError, match=r"c\.jsonl:131"):
         run_command(capfd, *call, "-q")
     assert not (folder / "made").exists()

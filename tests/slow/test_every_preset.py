@@ -28,12 +28,12 @@ SCHEDULE = [
     "16",
     "--max-length",
     str(LENGTH),
-    "--warmup",
-    "0.1",
-    "--log-steps",
-    "1",
+    "--set",
+    "warmup=0.1",
+    "--set",
+    "log_steps=1",
 ]
-SCHEDULE += ["--held-out", "96", "--eval-steps", "100"]
+SCHEDULE += ["--set", "held_out=96", "--eval-steps", "100"]
 WITHOUT_BOTTLENECK = {"mlm", "simlm-table7-mlm", "rom", "corom", "simcse", "simcse-roberta", "crop", "ict"}
 ENDS = 10  # log entries to average at the start and end
 LR = "3e-4"  # SimLM's, for all presets not in RATES

@@ -41,11 +41,11 @@ BEYOND = "; dotted: beyond the depth of the run"
 
 def draw_curve(axis: Any, depths: Sequence[int], values: Sequence[float], deepest: int, **look: Any) -> None:
     """Draw a line by depth, dotted beyond the longest ranking, where recall is unknown."""
-    known = max(1, sum(depth <= deepest for depth in depths))
-    (line,) = axis.plot(depths[:known], values[:known], **look)
-    if known < len(depths):
+    count = max(1, sum(depth <= deepest for depth in depths))
+    (line,) = axis.plot(depths[:count], values[:count], **look)
+    if count < len(depths):
         style = {"color": line.get_color(), "linewidth": line.get_linewidth()}
-        axis.plot(depths[known - 1 :], values[known - 1 :], linestyle=":", **style)
+        axis.plot(depths[count - 1 :], values[count - 1 :], linestyle=":", **style)
 
 
 def draw_recall(axis: Any, numbers: Numbers) -> None:
@@ -79,14 +79,14 @@ class RecallCurves(Plot):
         judgements = inputs.judgements()
         runs = {run.name: inputs.rankings(run, judgements) for run in inputs.inputs}
         if not any(runs.values()):
-            raise DrtkError("nothing to draw: the runs are empty")
+            raise DrtkError("the runs have no judged query, so there is nothing to draw")
         depths = [depth for depth in choose_depths(list(runs.values())) if depth <= (inputs.settings.depth or depth)]
         hit_rate = bool(inputs.settings.hit_rate)
         curves = {
             name: recall_curve(rankings, judgements, depths, rel=inputs.rel, hit_rate=hit_rate)
             for name, rankings in runs.items()
         }
-        deepest = {name: max(map(len, found.values()), default=0) for name, found in runs.items()}
+        deepest = {name: max(map(len, rankings.values()), default=0) for name, rankings in runs.items()}
         measure = "Success" if hit_rate else "R"
         return {"measure": measure, "k": depths, "curves": curves, "deepest": deepest, "queries": len(judgements)}
 
@@ -95,12 +95,8 @@ class RecallCurves(Plot):
         axis = figure.subplots()
         draw_recall(axis, numbers)
         is_hit_rate = numbers["measure"] == "Success"
-        axis.set_ylabel(
-            "hit rate: share of queries with a relevant document found"
-            if is_hit_rate
-            else "recall: share of relevant documents found",
-            fontsize=11.5,
-        )
+        label = "hit rate: share of queries with a hit" if is_hit_rate else "recall: share of relevant documents found"
+        axis.set_ylabel(label, fontsize=11.5)
         axis.legend(frameon=False, loc="lower right")
         title = f"{'Hit rate' if is_hit_rate else 'Recall'} at k, {numbers['queries']:,} queries"
         style_axis(axis, settings.heading or title, grid="both")
@@ -225,7 +221,7 @@ class ScoreDistributions(Plot):
 
 
 def summarize_scores(good: np.ndarray, other: np.ndarray, name: str) -> Numbers:
-    """Return counts in bins over the common range, and how often a good score is the higher one (AUC; ties count half).
+    """Return counts per bin of the common range, means, and the AUC: how often a good score is higher; ties count half.
 
     good, other: (n,), (m,). Raises DrtkError if one is empty.
     """
@@ -233,7 +229,7 @@ def summarize_scores(good: np.ndarray, other: np.ndarray, name: str) -> Numbers:
 
     for what, values in (("relevant", good), ("other", other)):
         if len(values) == 0:
-            raise DrtkError(f"{name}: there is no score of anything {what}")
+            raise DrtkError(f"{name}: no {what} document has a score")
     both = np.concatenate([good, other])
     edges = np.histogram_bin_edges(both, bins=BINS)
     ranks = rankdata(both)[: len(good)]

@@ -196,7 +196,7 @@ def _sample_rows(ids: Sequence[str], count: int | None) -> list[int]:
     return sorted(sorted(range(len(ids)), key=lambda row: (hashes[row], row))[: count or POINTS])
 
 
-MAX_SYSTEMS = 4
+MAX_SYSTEMS, MAX_EDGES = 4, 12
 
 
 class CosineByRating(Plot):
@@ -206,26 +206,26 @@ class CosineByRating(Plot):
 
     def numbers(self, inputs: PlotInputs) -> Numbers:
         """Return {"bins": [[low, high], …], "systems": {name: {"spearman", "pairs", "cosines": [[…] per bin]}}}."""
-        found: dict[str, tuple[np.ndarray, np.ndarray]] = {}
+        data: dict[str, tuple[np.ndarray, np.ndarray]] = {}
         for item in inputs.inputs:
-            if inputs.tracker.peek(item.source)[:1] == b"{" if _is_file(item.source) else False:
-                found |= _read_cosines(item.source, inputs)
+            if _is_file(item.source) and inputs.tracker.peek(item.source)[:1] == b"{":
+                data |= _read_cosines(item.source, inputs)
             else:
-                found[item.name] = _compute_cosines(item.source, inputs)
-        if not 1 <= len(found) <= MAX_SYSTEMS:
-            raise UsageError(f"this picture is of 1 to {MAX_SYSTEMS} systems; there are {len(found)}")
-        top = max(float(ratings.max()) for _, ratings in found.values())
-        low = int(np.floor(min(float(ratings.min()) for _, ratings in found.values())))
-        edges = list(range(low, max(int(np.ceil(top)), low + 1) + 1))
-        if len(edges) > 12:
-            raise DrtkError(f"ratings from {low} to {top:g} are too many to draw one by one")
+                data[item.name] = _compute_cosines(item.source, inputs)
+        if not 1 <= len(data) <= MAX_SYSTEMS:
+            raise UsageError(f"this plot needs 1 to {MAX_SYSTEMS} systems, got {len(data)}")
+        high = max(float(ratings.max()) for _, ratings in data.values())
+        low = int(np.floor(min(float(ratings.min()) for _, ratings in data.values())))
+        edges = list(range(low, max(int(np.ceil(high)), low + 1) + 1))
+        if len(edges) > MAX_EDGES:
+            raise DrtkError(f"ratings from {low} to {high:g} need more than {MAX_EDGES - 1} bins; rescale them")
         systems = {}
-        for name, (cosines, ratings) in found.items():
-            place = np.clip(np.searchsorted(edges, ratings, side="right") - 1, 0, len(edges) - 2)
+        for name, (cosines, ratings) in data.items():
+            bins = np.clip(np.searchsorted(edges, ratings, side="right") - 1, 0, len(edges) - 2)
             systems[name] = {
                 "spearman": spearman(cosines, ratings),
                 "pairs": len(ratings),
-                "cosines": [np.sort(cosines[place == at]).tolist() for at in range(len(edges) - 1)],
+                "cosines": [np.sort(cosines[bins == number]).tolist() for number in range(len(edges) - 1)],
             }
         return {"bins": [[a, b] for a, b in pairwise(edges)], "systems": systems}
 
@@ -235,19 +235,12 @@ class CosineByRating(Plot):
         systems, bins = numbers["systems"], numbers["bins"]
         width = 0.82 / len(systems)
         for at, (name, system) in enumerate(systems.items()):
-            for place, cosines in enumerate(system["cosines"]):
-                if not cosines:
-                    continue
-                x = place + (at - (len(systems) - 1) / 2) * width
-                _violin(axis, np.array(cosines), x, width * 0.92, COLORS[at])
-            axis.plot(
-                [],
-                [],
-                color=COLORS[at],
-                linewidth=8,
-                alpha=0.5,
-                label=f"{shorten(name)}: Spearman {system['spearman']:z.4f}",
-            )
+            for number, cosines in enumerate(system["cosines"]):
+                if cosines:
+                    x = number + (at - (len(systems) - 1) / 2) * width
+                    _draw_violin(axis, np.array(cosines), x, width * 0.92, COLORS[at])
+            label = f"{shorten(name)}: Spearman {system['spearman']:z.4f}"
+            axis.plot([], [], color=COLORS[at], linewidth=8, alpha=0.5, label=label)
         last = len(bins) - 1
         axis.set_xticks(
             range(len(bins)), [f"{a} to {b}" if at == last else f"{a} to <{b}" for at, (a, b) in enumerate(bins)]
@@ -260,14 +253,14 @@ class CosineByRating(Plot):
         style_axis(axis, settings.heading or f"Cosine by human rating, {pairs:,} pairs")
 
 
-def _violin(axis: Any, cosines: np.ndarray, x: float, width: float, color: str) -> None:
+def _draw_violin(axis: Any, cosines: np.ndarray, x: float, width: float, color: str) -> None:
     if len(cosines) > 2 and np.ptp(cosines) > 0:
         parts = axis.violinplot([cosines], [x], widths=width, showextrema=False)
         for body in parts["bodies"]:
             body.set(facecolor=color, alpha=0.4, edgecolor=color, linewidth=1)
-    quarter, middle, upper = np.percentile(cosines, [25, 50, 75])
-    axis.plot([x, x], [quarter, upper], color=color, linewidth=4, solid_capstyle="round")
-    axis.plot([x], [middle], marker="o", color="white", markeredgecolor=color, markersize=5.5, markeredgewidth=1.5)
+    lower, median, upper = np.percentile(cosines, [25, 50, 75])
+    axis.plot([x, x], [lower, upper], color=color, linewidth=4, solid_capstyle="round")
+    axis.plot([x], [median], marker="o", color="white", markeredgecolor=color, markersize=5.5, markeredgewidth=1.5)
 
 
 def _is_file(source: str) -> bool:
@@ -277,18 +270,18 @@ def _is_file(source: str) -> bool:
 def _read_cosines(source: str, inputs: PlotInputs) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     """Read the pairs written by drtk eval-sentences --pairs-out, by system."""
     if inputs.pairs is not None:
-        raise UsageError("`pairs` does not go with pairs that have their cosines already")
-    found: dict[str, list[tuple[float, float]]] = {}
+        raise UsageError("`pairs` has no effect on a file of pairs with cosines; omit it")
+    pairs: dict[str, list[tuple[float, float]]] = {}
     rows = read_records(
         source,
         lambda row: (row.get("system"), _take_number(row, "cosine"), _take_number(row, "score")),
         tracker=inputs.tracker,
     )
     for system, cosine, rating in rows:
-        found.setdefault(str(system or source), []).append((cosine, rating))
-    if not found:
-        raise DrtkError(f"{name_of(source)}: holds no pairs")
-    return {name: tuple(np.array(pairs).T) for name, pairs in found.items()}
+        pairs.setdefault(str(system or source), []).append((cosine, rating))
+    if not pairs:
+        raise DrtkError(f"{name_of(source)}: no pairs found")
+    return {name: tuple(np.array(values).T) for name, values in pairs.items()}
 
 
 def _take_number(row: Row, field: str) -> float:

@@ -1,4 +1,4 @@
-"""BM25 and impact indexes by Lucene."""
+"""BM25 and impact indexes of Lucene."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from drtk.indexing.base import Ranking
 from drtk.indexing.config import BM25IndexSettings, BM25SearchSettings
 from drtk.indexing.indexed_text import read_impacts
 from drtk.indexing.lucene.build import write_index
-from drtk.indexing.lucene.jvm import anserini_version, find_jar, find_java, java
+from drtk.indexing.lucene.jvm import find_jar, find_java, load_class, parse_anserini_version
 from drtk.indexing.lucene.search import LuceneSearcher, replace_surrogates
 from drtk.records import Passage
 from drtk.runtime.integrity import read_object
@@ -22,10 +22,10 @@ from drtk.runtime.progress import Progress
 from drtk.text.words import LUCENE_STOPWORDS, extract_question_words, load_function_words, read_stopwords
 
 ANALYSIS_FILE, STOPWORDS_FILE, WORDS_FILE = "analysis.json", "stopwords.txt", "words.json"
-_WHITE_SPACE = "".join(map(chr, range(33)))  # for Java's trim, by which Anserini decides that a text is empty
+_WHITE_SPACE = "".join(map(chr, range(33)))  # what Java's trim removes: Anserini skips texts that are empty then
 _LUCENE = "org.apache.lucene.analysis."
 _ANALYZERS = "io.anserini.analysis.AnalyzerMap"
-# Languages that Lucene has an analyzer for and Anserini's table lacks.
+# Lucene's analyzers for languages that are missing in Anserini's table.
 _MORE_ANALYZERS = {
     "any": "standard.StandardAnalyzer",
     "bg": "bg.BulgarianAnalyzer",
@@ -49,9 +49,9 @@ _MORE_ANALYZERS = {
 
 @dataclass(frozen=True, slots=True)
 class Analysis:
-    """How texts are split into terms; stored with the index, so that queries are analyzed like passages.
+    """Settings of the analyzer, which are stored with the index, so that queries are analyzed like passages.
 
-    stopwords: "lucene", "none", "default" or "file" (stored in the index folder)
+    stopwords: "lucene", "none", "default" or "file" (stop words in the index folder)
     """
 
     language: str
@@ -60,21 +60,21 @@ class Analysis:
     term_vectors: bool
 
     @classmethod
-    def choose(cls, settings: BM25IndexSettings, folder: Path) -> Analysis:
-        """Return the analysis for `settings`; a file of stop words is copied into the index folder.
+    def from_settings(cls, settings: BM25IndexSettings, folder: Path) -> Analysis:
+        """Return the analysis that `settings` select; a file of stop words is copied into the index folder.
 
-        Raises UsageError for an unknown language, and for a stemmer or stop words of a language other than English.
+        Raises UsageError for an unknown language, and if a stemmer or stop words are set for a language other than English.
         """
         language = settings.language.lower()
-        if language not in (known := languages()):
-            raise UsageError(f"`language`: Lucene has no analyzer for '{language}'; choose from {', '.join(known)}")
+        if language not in (languages := find_languages()):
+            raise UsageError(f"`language`: Lucene has no analyzer for '{language}'; choose from {', '.join(languages)}")
         if language != "en":
             for field in ("stemmer", "stopwords"):
                 if getattr(settings, field) != "default":
                     raise UsageError(f"`{field}`: only for English; Lucene's analyzer for '{language}' has its own")
             return cls(language, "default", "default", settings.term_vectors)
         if settings.stemmer == "snowball":
-            raise UsageError("`stemmer`: Lucene's English analyzer has porter, krovetz or none")
+            raise UsageError("`stemmer` snowball: Lucene's English analyzer has none; choose porter, krovetz or none")
         stemmer = "porter" if settings.stemmer == "default" else settings.stemmer
         stopwords = "lucene" if settings.stopwords == "default" else settings.stopwords
         if stopwords not in ("lucene", "none"):
@@ -91,29 +91,29 @@ class Analysis:
         return cls(**{key: content[key] for key in keys})
 
     def make_analyzer(self, folder: Path) -> Any:
-        """Return the Lucene analyzer; `folder` contains the file of stop words."""
+        """Return the Lucene analyzer. folder: of the index, with its file of stop words"""
         if self.language != "en":
-            return java(_ANALYZERS).getLanguageSpecificAnalyzer(self.language)
+            return load_class(_ANALYZERS).getLanguageSpecificAnalyzer(self.language)
         words = str(folder / STOPWORDS_FILE) if self.stopwords == "file" else None
-        english = java("io.anserini.analysis.DefaultEnglishAnalyzer")
+        english = load_class("io.anserini.analysis.DefaultEnglishAnalyzer")
         return english.fromArguments(self.stemmer, self.stopwords == "none", words)
 
 
-def languages() -> list[str]:
-    """Return the languages that the jar has an analyzer for, sorted."""
-    table = java(_ANALYZERS).analyzerMap
+def find_languages() -> list[str]:
+    """Return the sorted codes of languages with an analyzer in the jar."""
+    table = load_class(_ANALYZERS).analyzerMap
     for language, name in _MORE_ANALYZERS.items():
         table.putIfAbsent(language, _LUCENE + name)
-    loader = java("java.lang.ClassLoader").getSystemClassLoader()
+    loader = load_class("java.lang.ClassLoader").getSystemClassLoader()
     paths = {language: table.get(language).replace(".", "/") + ".class" for language in table.keySet().toArray()}
     return sorted({"en"} | {language for language, path in paths.items() if loader.getResource(path) is not None})
 
 
 class LuceneIndex(LuceneSearcher):
-    """BM25 in a Lucene index: the files of Lucene, `analysis.json`, and `ids.txt` in Lucene's numbering.
+    """BM25 index of Lucene: its files, `analysis.json`, and `ids.txt` with passage ids by document number.
 
-    Scores are Lucene's own, unrounded; it stores lengths of passages above 40 words coarsely (one byte each). A repeated
-    word of a query counts each time. Queries may have any number of words.
+    Scores are Lucene's, unrounded; Lucene rounds passage lengths above 40 terms, to store them in one byte. Repeated words
+    of a query count each time. Queries may have any number of words.
     """
 
     reads: ClassVar[Literal["passages"]] = "passages"
@@ -123,11 +123,11 @@ class LuceneIndex(LuceneSearcher):
     def build(
         cls, passages: Iterable[Passage], folder: Path, settings: BM25IndexSettings, *, progress: Progress | None = None
     ) -> int:
-        """Index title and text of every passage; return the number of passages in the index.
+        """Index title and text of every passage with words; return their number.
 
-        Raises UsageError for settings that contradict each other, and what `write_index` raises.
+        Raises UsageError for contradicting settings, and what `write_index` raises.
         """
-        analysis = Analysis.choose(settings, folder)
+        analysis = Analysis.from_settings(settings, folder)
 
         def configure(arguments: Any) -> None:
             arguments.collectionClass = "JsonCollection"
@@ -147,11 +147,11 @@ class LuceneIndex(LuceneSearcher):
         """Open the index in `folder`. Raises MismatchError for RM3 on an index without term vectors."""
         analysis = Analysis.load(folder)
         if settings.rm3 and not analysis.term_vectors:
-            raise MismatchError(f"{folder}: `rm3` needs an index made with `term_vectors`")
+            raise MismatchError(f"{folder}: `rm3` needs term vectors; rebuild the index with `term_vectors`")
         k1, b = settings.parameters()
         return cls(
             folder,
-            lambda: java("org.apache.lucene.search.similarities.BM25Similarity")(k1, b),
+            lambda: load_class("org.apache.lucene.search.similarities.BM25Similarity")(k1, b),
             lambda: analysis.make_analyzer(folder),
             rm3=settings if settings.rm3 else None,
             is_english=analysis.language == "en",
@@ -160,8 +160,8 @@ class LuceneIndex(LuceneSearcher):
 
     @staticmethod
     def software() -> dict[str, str]:
-        """Return the versions of Java and of Anserini, which decide who can read the index."""
-        return {"anserini": anserini_version(find_jar()), "java": str(find_java().version)}
+        """Return the versions of Anserini and Java, for the manifest."""
+        return {"anserini": parse_anserini_version(find_jar()), "java": str(find_java().version)}
 
 
 def _text_row(passage: Passage) -> dict[str, Any] | None:
@@ -170,10 +170,10 @@ def _text_row(passage: Passage) -> dict[str, Any] | None:
 
 
 class ImpactIndex(LuceneSearcher):
-    """Impacts in a Lucene index: the files of Lucene, `ids.txt`, and `words.json` with the stop words of queries.
+    """Impact index of Lucene: its files, `ids.txt`, and `words.json` with the stop words of queries.
 
-    Queries are split like BERT's basic tokenizer does, lower-cased; a repeated word counts once (docs/methods/term-weights.md).
-    Scores are whole numbers.
+    Queries are lowercased and split by BERT's basic tokenizer; repeated words count once (docs/methods/term-weights.md).
+    Scores are sums of impacts, whole numbers.
     """
 
     reads: ClassVar[Literal["passages"]] = "passages"
@@ -185,10 +185,10 @@ class ImpactIndex(LuceneSearcher):
     def build(
         cls, passages: Iterable[Passage], folder: Path, settings: BM25IndexSettings, *, progress: Progress | None = None
     ) -> int:
-        """Index the `impacts` of every passage; return the number of passages in the index.
+        """Index the `impacts` of every passage; return the number of passages with impacts.
 
-        Raises UsageError for settings of other indexes, RecordError for a passage without valid impacts, and what
-        `write_index` raises.
+        Raises UsageError for settings that only other types support, RecordError for a passage without valid impacts, and
+        what `write_index` raises.
         """
         stopwords = _choose_stopwords(settings)
 
@@ -204,28 +204,28 @@ class ImpactIndex(LuceneSearcher):
 
     @classmethod
     def open(cls, folder: Path, settings: BM25SearchSettings) -> ImpactIndex:
-        """Open the index in `folder`. Raises DrtkError if there is none, UsageError for k1, b and RM3."""
+        """Open the index in `folder`. Raises DrtkError if there is none, UsageError for k1, b or RM3."""
         for field, value in (("k1", settings.k1), ("b", settings.b), ("rm3", settings.rm3 or None)):
             if value is not None:
                 raise UsageError(f"`{field}`: {folder} is an index of impacts, whose scores are plain sums")
         stopwords = read_object(folder / WORDS_FILE, stopwords=list)["stopwords"]
         index = cls(
             folder,
-            lambda: java("io.anserini.search.similarity.ImpactSimilarity")(),
-            lambda: java("org.apache.lucene.analysis.core.WhitespaceAnalyzer")(),
+            lambda: load_class("io.anserini.search.similarity.ImpactSimilarity")(),
+            lambda: load_class("org.apache.lucene.analysis.core.WhitespaceAnalyzer")(),
             threads=settings.threads,
         )
         index._stopwords = frozenset(map(str, stopwords))
         return index
 
     def search(self, texts: Sequence[str], k: int) -> list[Ranking]:
-        """Return up to `k` passages with a word of each text, by score, then by descending id."""
-        words = [extract_question_words(replace_surrogates(text), stopped=self._stopwords) for text in texts]
-        return super().search([" ".join(each) for each in words], k)
+        """Return the top `k` passages for each text, by score, then by descending id."""
+        terms = [extract_question_words(replace_surrogates(text), stopped=self._stopwords) for text in texts]
+        return super().search([" ".join(query_terms) for query_terms in terms], k)
 
 
 def _impact_row(passage: Passage) -> dict[str, Any] | None:
-    """Return a row of Anserini's JsonVectorCollection; a word's impact is its frequency."""
+    """Return the row of Anserini's JsonVectorCollection, which indexes impacts as term frequencies."""
     try:
         impacts = read_impacts(passage)
     except ValueError as error:
@@ -234,11 +234,11 @@ def _impact_row(passage: Passage) -> dict[str, Any] | None:
 
 
 def _choose_stopwords(settings: BM25IndexSettings) -> list[str]:
-    """Return the sorted stop words of queries: drtk's own list unless another is named."""
+    """Return the sorted stop words of queries; the default is drtk's list of function words."""
     if settings.stemmer not in ("default", "none"):
-        raise UsageError("`stemmer`: impacts belong to whole words")
+        raise UsageError("`stemmer`: impact indexes do not stem; omit it")
     if settings.term_vectors:
-        raise UsageError("`term_vectors`: only for index type bm25")
+        raise UsageError("`term_vectors`: only supported by indexes of type bm25")
     if settings.stopwords == "lucene":
         return sorted(LUCENE_STOPWORDS)
     if settings.stopwords == "none" or (settings.stopwords == "default" and settings.language.lower() != "en"):

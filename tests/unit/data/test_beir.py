@@ -33,9 +33,9 @@ def test_the_only_split_is_taken_and_this_is_said(tmp_path: Path, caplog: pytest
     pack(folder / "qrels" / "dev.tsv")
     caplog.set_level("INFO", logger="drtk")
     assert find_qrels(folder, "test") == folder / "qrels" / "dev.tsv.gz"
-    assert caplog.messages == [f"{folder}: has no split 'test'; taking its only one, 'dev'"]
+    assert caplog.messages == [f"{folder}: has no split 'test'; using its only split, 'dev'"]
     write_text(folder / "qrels" / "train.tsv", "query-id\tcorpus-id\tscore\nq1\tab\t1\n")
-    with pytest.raises(DrtkError, match=r"test\.tsv: No such file; `split` chooses from dev, train$"):
+    with pytest.raises(DrtkError, match=r"test\.tsv: No such file; set `split` to one of dev, train$"):
         find_qrels(folder, "test")
 
 
@@ -50,7 +50,7 @@ def test_what_chooses_is_dev_or_else_train_and_never_test(tmp_path: Path) -> Non
     with pytest.raises(DrtkError) as caught:
         choose_dev_split(folder)
     assert str(caught.value) == (
-        f"{folder}: has no qrels/dev.tsv or qrels/train.tsv to choose an encoder by, only test"
+        f"{folder}: has no qrels/dev.tsv or qrels/train.tsv to choose a checkpoint by, only test"
     )
-    with pytest.raises(DrtkError, match=r"no qrels/dev\.tsv or qrels/train\.tsv to choose an encoder by$"):
+    with pytest.raises(DrtkError, match=r"no qrels/dev\.tsv or qrels/train\.tsv to choose a checkpoint by$"):
         choose_dev_split(tmp_path)

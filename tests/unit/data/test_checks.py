@@ -71,13 +71,13 @@ def test_files_of_another_kind_are_rejected(check, accepted, rejected, tmp_path:
     for name in accepted:
         check(files[name])
     for name in rejected:
-        with pytest.raises(MismatchError, match=f"{name}: seems to hold .*; expected "):
+        with pytest.raises(MismatchError, match=f"{name}: looks like .*; expected "):
             check(files[name])
 
 
 def test_compressed_files_are_checked_and_pipes_are_not_read(tmp_path: Path) -> None:
     (tmp_path / "run.gz").write_bytes(gzip.compress(FILES["run"].encode()))
-    with pytest.raises(MismatchError, match=r"run\.gz: seems to hold hits of a TREC run"):
+    with pytest.raises(MismatchError, match=r"run\.gz: looks like hits of a TREC run"):
         checks.check_examples(str(tmp_path / "run.gz"))
     with open_pipe(FILES["run"].encode()) as name:
         checks.check_examples(name)
@@ -91,7 +91,7 @@ def test_swapped_corpus_and_queries(tmp_path: Path, caplog: pytest.LogCaptureFix
     checks.warn_if_swapped(queries, queries)  # passages may lack titles
     assert caplog.messages == []
     checks.warn_if_swapped(queries, passages)
-    assert [line.endswith("were `queries` and `corpus` swapped?") for line in caplog.messages] == [True]
+    assert [line.endswith("are `queries` and `corpus` swapped?") for line in caplog.messages] == [True]
 
 
 def drtk(*lines: str) -> None:
@@ -128,7 +128,7 @@ def outputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
             f"{mine} --corpus corpus.jsonl -o examples.jsonl",
             f"{mine} -o others.jsonl",
             "mine-negatives one=a.run b.run --qrels qrels.tsv -o mixed.jsonl",
-            f"{mine} --corpus new.jsonl --skip-corpus-check --min-negatives 0 -o looked-up.jsonl",
+            f"{mine} --corpus new.jsonl --skip-corpus-check --set min_negatives=0 -o looked-up.jsonl",
             "fuse a.run b.run -o fused.run",
             "encode corpus.jsonl --model model -o vectors",
             "encode queries.jsonl --role query --model model -o query-vectors",

@@ -80,9 +80,9 @@ def test_texts_are_looked_up_for_formats_that_hold_them(split: Path, to: str) ->
 
 def test_a_text_that_is_nowhere_is_asked_for(split: Path) -> None:
     train, corpus = str(split / "train.jsonl"), str(split / "corpus.jsonl")
-    with pytest.raises(UsageError, match="`queries` FILE"):
+    with pytest.raises(UsageError, match="`queries` is required"):
         run(train, "--as", "examples", "--to", "tevatron", "--corpus", corpus)
-    with pytest.raises(UsageError, match="`corpus` FILE"):
+    with pytest.raises(UsageError, match="`corpus` is required"):
         run(train, "--as", "examples", "--to", "tevatron", "--queries", str(split / "queries.jsonl"))
     few = lines(split / "few.jsonl", rows(split / "corpus.jsonl")[:1])
     with pytest.raises(MismatchError, match="has no passage"):
@@ -94,10 +94,10 @@ def test_a_text_that_is_nowhere_is_asked_for(split: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        ([], "`as` is needed"),
+        ([], "`as` is required"),
         (["--as", "passages", "--to", "trec"], "unknown format of passages 'trec'; choose from beir"),
-        (["--as", "passages", "--corpus", "x"], "--corpus goes with --as examples"),
-        (["--as", "queries", "--corpus-out", "x"], "--corpus-out goes with --as examples"),
+        (["--as", "passages", "--corpus", "x"], "--corpus needs --as examples"),
+        (["--as", "queries", "--corpus-out", "x"], "--corpus-out needs --as examples"),
         (["--as", "examples", "--corpus-out", "x", "--queries-out", "x"], "use different names"),
     ],
 )
@@ -231,5 +231,5 @@ def test_several_files_of_examples_become_one(tmp_path: Path) -> None:
         ["--as", "examples", "--corpus-out", "c"],
         ["--as", "examples", "--to", "parquet"],
     ):
-        with pytest.raises(UsageError, match="several inputs are for `as` examples, and not for tables"):
+        with pytest.raises(UsageError, match="several inputs need `as` examples"):
             run(first, second, *more)

@@ -58,7 +58,7 @@ def test_a_shard_without_its_journal_entry_is_written_again(tmp_path: Path):
 
 def test_numbers_that_the_store_cannot_hold_are_refused(tmp_path: Path):
     writer = ShardWriter(tmp_path, dimension=2, dtype="float16", model="encoder")
-    with pytest.raises(DrtkError, match=r"^encoder: computes a vector of 'b' with .* too large for float16$"):
+    with pytest.raises(DrtkError, match=r"^encoder: the vector of 'b' contains .* too large for float16$"):
         writer.write(["a", "b"], np.array([[1, 2], [3, 1e6]], dtype=np.float32), digest="x")  # float16 ends at 65504
     assert not list(tmp_path.iterdir())
 
@@ -73,7 +73,7 @@ def folder(tmp_path: Path) -> Path:
 
 def test_damaged_shards_are_rejected(folder: Path):
     (folder / "00000.ids").write_text("a\n")
-    with pytest.raises(MismatchError, match="holds 1 ids; expected 2"):
+    with pytest.raises(MismatchError, match="has 1 ids; expected 2"):
         _ = read_shards(folder)[0].ids
     for line, problem in (
         ("", "the id is blank"),
@@ -145,7 +145,7 @@ def test_non_finite_pair_vectors_are_reported(tmp_path: Path) -> None:
     rows = np.load(folder / "00000.npy")
     rows[1] = np.inf
     np.save(folder / "00000.npy", rows)
-    with pytest.raises(DrtkError, match=r"v/00000\.npy: row 1: the vector of 'q1\tb' has NaN or infinite numbers"):
+    with pytest.raises(DrtkError, match=r"v/00000\.npy: row 1: the vector of 'q1\tb' contains NaN or infinity"):
         PairVectors(str(folder)).load_vectors([0, 1])
 
 
@@ -157,11 +157,13 @@ def test_many_shards_are_looked_up_in_any_order(tmp_path: Path) -> None:
 
 
 def test_vectors_of_texts_and_scattered_queries_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(MismatchError, match="texts: holds vectors of texts; those of pairs are needed: drtk rerank"):
+    with pytest.raises(
+        MismatchError, match="texts: contains vectors of texts; expected vectors of pairs, which drtk rerank writes"
+    ):
         PairVectors(str(pair_folder(tmp_path / "texts", {"q1": ["a"]}, role="passage")))
     folder = pair_folder(tmp_path / "v", {"q1": ["a"], "q2": ["a"], "q3": ["a"]})
     (folder / "00001.ids").write_text("q1\ta\n")
-    with pytest.raises(MismatchError, match="v: holds query 'q1' at two places"):
+    with pytest.raises(MismatchError, match="v: the pairs of query 'q1' are not consecutive"):
         PairVectors(str(folder))
 
 
@@ -172,7 +174,7 @@ def test_a_window_that_a_crash_repeats_is_written_once_and_a_hole_is_noticed(tmp
     pairs.write(["q\ta", "q\tb"], np.ones((2, 2), np.float32), before=0)  # killed before the output had its lines
     pairs.write([], np.empty((0, 2), np.float32), before=2)
     assert writer.rows == 2
-    with pytest.raises(MismatchError, match="holds 2 vectors, but the output has 3 pairs; `force` without `resume`"):
+    with pytest.raises(MismatchError, match="has 2 vectors, but the output has 3 pairs; `force` without `resume`"):
         pairs.write(["r\ta"], np.ones((1, 2), np.float32), before=3)
-    with pytest.raises(MismatchError, match="holds 2 vectors, but the output has 0 pairs"):
+    with pytest.raises(MismatchError, match="has 2 vectors, but the output has 0 pairs"):
         pairs.write(["q\tx", "q\ty"], np.ones((2, 2), np.float32), before=0)

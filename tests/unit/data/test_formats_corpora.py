@@ -93,7 +93,7 @@ def test_triviaqas_value_comes_first_and_once_from_its_own_files_as_from_the_hub
     wanted = [Query("tc_1", "Which band?", ("THE BEATLES", "Fab 4"))]
     assert queries(tmp_path, own) == wanted == queries(tmp_path, hub)
     alone = b'{"question":"Which band?","answer":{"aliases":["Fab 4"]}}\n'
-    with pytest.raises(RecordError, match=r":1: 'answer' is an object without 'value'"):
+    with pytest.raises(RecordError, match=r":1: 'answer' must be a string, a list, or an object"):
         queries(tmp_path, alone)
 
 
@@ -105,18 +105,18 @@ def test_a_question_asked_twice_without_ids_keeps_both_records(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("content", "line", "problem"),
     [
-        (BEIR + b'{"_id": "8", "te', 2, "not JSON: it breaks off after 16 bytes, as if cut short"),
+        (BEIR + b'{"_id": "8", "te', 2, "not JSON: ends after 16 bytes; the file seems to be truncated"),
         (BEIR + b"[1, 2]\n", 2, "expected a JSON object, found a list"),
         (BEIR + b'"text"\n', 2, "expected a JSON object, found a string"),
-        (BEIR + b'{"_id":"8","text":"a"} {"_id":"9"}\n', 2, "not JSON: something follows the object at column 24"),
-        (BEIR + b'{"_id":"8","text":NaN}\n', 2, "not JSON: NaN at column 19 is no JSON number"),
+        (BEIR + b'{"_id":"8","text":"a"} {"_id":"9"}\n', 2, "not JSON: unexpected text after the object at column 24"),
+        (BEIR + b'{"_id":"8","text":NaN}\n', 2, "not JSON: NaN at column 19 is not a JSON number"),
         (BEIR + b'{"_id":"8","text":"\xff"}\n', 2, "not UTF-8 at byte 20"),
         (BEIR + b'{"text":"a"}\n', 2, "'_id' is missing"),
         (BEIR + b'{"_id":"","text":"a"}\n', 2, "'_id' is empty"),
         (BEIR + b'{"_id":"8 9","text":"a"}\n', 2, "'_id' '8 9' contains white space"),
         (BEIR + b'{"_id":"8\\t","text":"a"}\n', 2, "contains white space"),
         (BEIR + b'{"_id":"8\\u0000","text":"a"}\n', 2, "contains a NUL character"),
-        (BEIR + b'{"_id":true,"text":"a"}\n', 2, "'_id' must be a string, found a truth value"),
+        (BEIR + b'{"_id":true,"text":"a"}\n', 2, "'_id' must be a string, found a boolean"),
         (BEIR + b'{"_id":"8"}\n', 2, "'text' is missing"),
         (BEIR + b'{"_id":"8","text":null}\n', 2, "'text' must be a string, found null"),
         (BEIR + b'{"_id":"8","text":"a","metadata":[]}\n', 2, "'metadata' must be an object, found a list"),
@@ -128,10 +128,10 @@ def test_a_question_asked_twice_without_ids_keeps_both_records(tmp_path: Path) -
         (b"1\ta\n2\t\xff\n", 2, "not UTF-8 at byte 3"),
         (b"1\ta\n1 2\tb\n", 2, "'_id' '1 2' contains white space"),
         (b"a\tb\tc\td\te\n", 1, "found 5"),
-        (b'id\ttext\ttitle\n1\t"open\tt\n2\tb\tt\n', 2, "a quote opens a field and is not closed"),
-        (b'[{"_id":"1","text":"a"},\n{"_id":"2","te', 2, "the array breaks off in or after element 1"),
-        (b'[{"_id":"1","text":"a"}\n', 2, "the array breaks off in or after element 1"),
-        (b'[{"_id":"1","text":"a"},\n 5]', 2, "something that is not an object stands where element 2 should"),
+        (b'id\ttext\ttitle\n1\t"open\tt\n2\tb\tt\n', 2, "a quoted field is not closed"),
+        (b'[{"_id":"1","text":"a"},\n{"_id":"2","te', 2, "the array ends in or after element 1"),
+        (b'[{"_id":"1","text":"a"}\n', 2, "the array ends in or after element 1"),
+        (b'[{"_id":"1","text":"a"},\n 5]', 2, "element 2 is not an object"),
         (b'[{"_id":"1","text":"a"},\n {"_id" "2"}]', 2, "element 2: not JSON"),
     ],
 )

@@ -117,7 +117,7 @@ def test_texts_without_ids_get_ids_that_depend_on_the_text_alone(tmp_path: Path)
     path = str(tmp_path / "train.jsonl")
     assert [passage.text for passage in read_passages(path)] == ["yes", "no", "maybe"]  # each once
     assert [query.text for query in read_queries(path)] == ["who?", "what?"]
-    with pytest.raises(DrtkError, match=r"holds texts, not ids.*--corpus-out"):
+    with pytest.raises(DrtkError, match=r"has texts without ids; convert it first"):
         list(read_examples(path))
 
 
@@ -175,7 +175,7 @@ def test_runs_of_ms_marco_get_scores_that_keep_their_order(tmp_path: Path) -> No
         ({"question": "q", "positive_ctxs": []}, "has no positives"),
         ({"qid": "1", "pos": 5, "neg": []}, "'pos' must be a list"),
         ({"query": "q", "pos": ["a"], "neg": [1]}, "'neg' must be a list of strings"),
-        ({"_id": "1", "text": "a passage"}, "no training example"),
+        ({"_id": "1", "text": "a passage"}, "not a training example"),
     ],
 )
 def test_a_faulty_example_is_told_with_its_place(tmp_path: Path, row: dict[str, Any], problem: str) -> None:
@@ -193,5 +193,5 @@ def test_an_id_that_comes_again_with_another_text_is_a_fault(tmp_path: Path) -> 
         {"query": "who?", "positive_passages": [{"docid": "a", "text": "yes"}]},
         {"query": "what?", "positive_passages": [{"docid": "a", "text": "no"}]},
     )
-    with pytest.raises(RecordError, match=r"train.jsonl:2: id 'a' comes again with another text \(first in line 1\)"):
+    with pytest.raises(RecordError, match=r"train.jsonl:2: id 'a' is repeated with another text \(first in line 1\)"):
         list(read_passages(str(tmp_path / "train.jsonl")))

@@ -29,8 +29,8 @@ def test_a_log_is_called_by_as_much_of_its_place_as_tells_it_from_others(given: 
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        (["mlm=a.jsonl", "o/mlm/log.jsonl"], "two runs are called 'mlm'; name them: NAME=FILE"),
-        (["o/mlm/log.jsonl", "o/mlm/log.jsonl"], "two runs are called"),
+        (["mlm=a.jsonl", "o/mlm/log.jsonl"], "two runs are named 'mlm'; give them other names: NAME=FILE"),
+        (["o/mlm/log.jsonl", "o/mlm/log.jsonl"], "two runs are named"),
         (["-", "-"], "stdin can be only one of the runs"),
     ],
 )

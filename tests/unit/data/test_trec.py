@@ -52,7 +52,7 @@ def test_every_usual_way_of_writing_a_run_reads_the_same(tmp_path: Path, text: s
         ("q1 Q0 d3 3 nan t", "score 'nan' is not finite"),
         ("q1 Q0 d3 3 inf t", "score 'inf' is not finite"),
         ("q1 Q0 d3 3 1_0 t", "score '1_0' is not a number"),
-        ("q1 Q0 d3 third 9 t", "rank 'third' is not a whole number"),
+        ("q1 Q0 d3 third 9 t", "rank 'third' is not an integer"),
         ("q1 Q0 d\0 3 9 t", "contains a NUL byte"),
         ("q1 Q0 d1 3 9 t", "document 'd1' is given to query 'q1' a second time (first in line 1)"),
     ],
@@ -96,7 +96,7 @@ def test_scattered_lines_are_brought_together_except_where_one_query_at_a_time_i
         ("q2", [2]),
         ("q1", [3]),
     ]
-    with pytest.raises(RecordError, match=r"a\.run:3: query 'q1' comes back"):
+    with pytest.raises(RecordError, match=r"a\.run:3: the lines of query 'q1' are not consecutive"):
         list(iter_rankings(str(run)))
 
 
@@ -128,8 +128,8 @@ def test_judgements_are_told_apart_by_content(tmp_path: Path, text: str) -> None
     ("line", "problem"),
     [
         ("q1 0 d2", "expected 4 columns 'qid 0 docid grade', found 3"),
-        ("q1 0 d2 1.5", "grade '1.5' is not a whole number"),
-        ("q1 0 d2 1_0", "grade '1_0' is not a whole number"),
+        ("q1 0 d2 1.5", "grade '1.5' is not an integer"),
+        ("q1 0 d2 1_0", "grade '1_0' is not an integer"),
         ("q1 0 d1 0", "document 'd1' is judged a second time for query 'q1'"),
         ("q1 0 d\0 1", "contains a NUL byte"),
     ],

@@ -209,7 +209,7 @@ def test_leaks_are_found_between_training_data_and_questions(tmp_path: Path) -> 
     ids = file(tmp_path, [{"query_id": "1", "positives": ["a"], "negatives": ["b"]}], "ids")
     queries = file(tmp_path, QUERIES, "queries")
     assert findings(ids, "examples", leak=test, queries=queries).counts == {"leak": 1}
-    with pytest.raises(DrtkError, match="ids:1: only the id of query '1' is known: `queries` FILE"):
+    with pytest.raises(DrtkError, match="ids:1: the example has only the id of query '1'"):
         findings(ids, "examples", leak=test)
 
 
@@ -263,9 +263,7 @@ def test_what_a_file_holds_is_recognised_where_it_can_be(tmp_path: Path, content
     if kind is not None:
         assert findings(source, None).to_row()["kind"] == kind  # type: ignore[arg-type]
         return
-    with pytest.raises(
-        UsageError, match=r"`as` is needed: one of passages, queries, .*file: its first records do not tell"
-    ):
+    with pytest.raises(UsageError, match=r"file: its kind is unclear; set `as` to one of passages"):
         findings(source, None)  # type: ignore[arg-type]
 
 
@@ -274,7 +272,7 @@ def test_a_pipe_is_recognised_and_read_from_its_beginning(tmp_path: Path) -> Non
     result = CliRunner().invoke(app, ["validate"], input=content)
     assert result.exit_code == 0
     assert result.stdout.startswith("<stdin>: 3 predictions read\n")
-    assert "<stdin>:3: question '1' has a prediction in line 2 already" in result.stdout
+    assert "<stdin>:3: question '1' has another prediction in line 2" in result.stdout
 
 
 def test_only_the_first_problems_are_shown_and_all_are_counted(tmp_path: Path) -> None:
@@ -286,11 +284,13 @@ def test_only_the_first_problems_are_shown_and_all_are_counted(tmp_path: Path) -
 
 
 def test_duplicates_far_apart_are_found_on_disk_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("drtk.data.findings.DuplicateFinder.__init__.__kwdefaults__", {"held": 100, "parts": 7})
+    monkeypatch.setattr(
+        "drtk.data.findings.DuplicateFinder.__init__.__kwdefaults__", {"max_pairs": 100, "num_files": 7}
+    )
     rows = [{"_id": f"d{number % 990}", "text": f"text {number}"} for number in range(1_000)]
     found = findings(file(tmp_path, rows), "passages", show=20)
     assert places(found) == {"duplicate": list(range(991, 1_001))}  # d0 to d9 again, from line 991 on
-    assert found.list_places("duplicate")[0][1] == "id 'd0' is taken by line 1"
+    assert found.list_places("duplicate")[0][1] == "id 'd0' is already used in line 1"
 
 
 def test_damaged_compression_ends_the_reading_and_is_a_finding(tmp_path: Path) -> None:
@@ -318,11 +318,11 @@ def test_the_command_prints_its_findings_and_ends_with_1_only_for_errors(tmp_pat
     result = CliRunner().invoke(app, ["validate", bad, "--as", "passages"])
     assert isinstance(result.exception, DrtkError)
     assert str(result.exception) == f"{bad}: 1 error"
-    assert f"  {bad}:4: id 'a' is taken by line 1" in result.stdout
+    assert f"  {bad}:4: id 'a' is already used in line 1" in result.stdout
     result = CliRunner().invoke(app, ["validate", bad, "--as", "passages", "--json"])
     row = orjson.loads(result.stdout)
     assert (row["records"], row["errors"], row["warnings"]) == (4, 1, 1)
-    assert row["checks"][0]["shown"] == [{"place": f"{bad}:4", "message": "id 'a' is taken by line 1"}]
+    assert row["checks"][0]["shown"] == [{"place": f"{bad}:4", "message": "id 'a' is already used in line 1"}]
 
 
 @pytest.mark.parametrize(

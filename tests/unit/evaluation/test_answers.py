@@ -72,7 +72,7 @@ def test_questions_that_lack_a_ranking_or_an_answer_are_told(here: Path, capfd: 
     write_text(here / "a.run", "q1 Q0 d 1 1 t\nq9 Q0 d 1 1 t\n")
     arguments = ["a.run", "--answers", "q.jsonl", "--corpus", "c.jsonl", "--measures", "Answer@1"]
     assert run_command(capfd, "eval", "-q", *arguments).split()[-1] == "0.5000"
-    assert run_command(capfd, "eval", "-q", *arguments, "--retrieved-only").split()[-1] == "1.0000"
+    assert run_command(capfd, "eval", "-q", *arguments, "--set", "retrieved_only=true").split()[-1] == "1.0000"
     capfd.readouterr()
     app(["eval", *arguments, "-v"], standalone_mode=False)
     told = capfd.readouterr().err
@@ -145,7 +145,7 @@ def test_the_paragraph_of_a_squad_question_contains_its_answer(here: Path, capfd
     judged = (folder / "qrels" / "dev.tsv").read_text().splitlines()[1:201]
     write_text(here / "a.run", "".join(f"{q} Q0 {d} 1 1 t\n" for q, d, _ in (line.split("\t") for line in judged)))
     arguments = ["--answers", str(folder / "queries.jsonl.gz"), "--corpus", str(folder / "corpus.jsonl.gz")]
-    found = values(capfd, "a.run", *arguments, "--measures", "Answer@1", "--retrieved-only")
+    found = values(capfd, "a.run", *arguments, "--measures", "Answer@1", "--set", "retrieved_only=true")
     assert found["queries"] == 200
     assert 0.98 < found["Answer@1"] <= 1
 
@@ -157,23 +157,25 @@ def test_passages_without_a_text_are_told_and_refused_where_none_has_one(
     write_text(here / "a.run", "".join(f"q{n} Q0 d{at} {at} {9 - at} t\n" for n in range(40) for at in (1, 2)))
     write_text(here / "bare.jsonl", rows(*({"_id": f"d{at}", "title": "Paris", "text": " "} for at in (1, 2))))
     call = ["a.run", "--answers", "q.jsonl", "--corpus", "bare.jsonl", "--measures", "Answer@5"]
-    with pytest.raises(DrtkError, match=r"^bare.jsonl: none of the 80 passages looked up there has a text: is it the"):
+    with pytest.raises(
+        DrtkError, match=r"^bare.jsonl: none of the 80 passages that were read has a text; check that it is the"
+    ):
         values(capfd, *call, "--num-workers", "2")  # 40 questions of 2 passages each
-    assert values(capfd, *call, "--match-title")["Answer@5"] == 1  # titles are looked into
+    assert values(capfd, *call, "--set", "match_title=true")["Answer@5"] == 1  # titles are looked into
     assert "text" not in capfd.readouterr().err
-    with pytest.raises(DrtkError, match=r"^bare.jsonl: none of the 160 passages looked up there has a text"):
+    with pytest.raises(DrtkError, match=r"^bare.jsonl: none of the 160 passages that were read has a text"):
         run_command(capfd, "compare", "a.run", write_text(here / "b.run", (here / "a.run").read_text()), *call[1:])
     write_text(here / "some.jsonl", rows({"_id": "d1", "text": ""}, {"_id": "d2", "text": "It is Paris."}))
     assert values(capfd, *call[:3], "--corpus", "some.jsonl", "--measures", "Answer@1 Answer@5")["Answer@5"] == 1
     app(["eval", *call[:3], "--corpus", "some.jsonl", "-q"], standalone_mode=False)
-    assert capfd.readouterr().err == "drtk: some.jsonl: 40 of the 80 passages looked up there have no text\n"
+    assert capfd.readouterr().err == "drtk: some.jsonl: 40 of the 80 passages that were read have no text\n"
 
 
 def test_titles_and_patterns_match_only_on_request(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
     write_text(here / "c.jsonl", rows({"_id": "d", "title": "Paris", "text": "born in 1984"}))
     write_text(here / "a.run", "q Q0 d 1 1 t\n")
     call = ["a.run", "--answers", "q.jsonl", "--corpus", "c.jsonl", "--measures", "Answer@1"]
-    for answers, option in ((["Paris"], ["--match-title"]), ([r"19\d\d", "("], ["--match", "regex"])):
+    for answers, option in ((["Paris"], ["--set", "match_title=true"]), ([r"19\d\d", "("], ["--match", "regex"])):
         write_text(here / "q.jsonl", rows({"id": "q", "question": "?", "answers": answers}))
         assert values(capfd, *call)["Answer@1"] == 0
         assert values(capfd, *call, *option)["Answer@1"] == 1

@@ -112,7 +112,7 @@ def test_averages_over_different_collections_are_not_compared(beir: Path, capfd:
     write_text(beir / "other" / "nfcorpus.run", ranked(1))
     with pytest.raises(MismatchError, match=r"other: has no run for 3 of 4 collections \(cqadupstack/android, "):
         evaluated(capfd, "a=runs", "b=other")
-    rows, said = evaluated(capfd, "a=runs", "b=other", "--measures", "RR@10", "--retrieved-only")
+    rows, said = evaluated(capfd, "a=runs", "b=other", "--measures", "RR@10", "--set", "retrieved_only=true")
     assert rows[1:] == [["RR@10", "arguana", "1.0000*", "1.0000*"], ["RR@10", "average", "1.0000*", "1.0000*"]]
     assert "left out because a run is missing: cqadupstack/android, cqadupstack/unix, scifact" in said
     assert "1 files belong to no collection, for example nfcorpus.run" in said
@@ -121,9 +121,9 @@ def test_averages_over_different_collections_are_not_compared(beir: Path, capfd:
 def test_a_collection_with_another_split_is_taken_with_it(beir: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (beir / "beir" / "scifact" / "qrels" / "test.tsv").rename(beir / "beir" / "scifact" / "qrels" / "dev.tsv")
     _, said = evaluated(capfd, "runs")
-    assert "has no split 'test'; taking its only one, 'dev'" in said
+    assert "has no split 'test'; using its only split, 'dev'" in said
     write_text(beir / "beir" / "scifact" / "qrels" / "train.tsv", QRELS)
-    with pytest.raises(DrtkError, match="`split` chooses from dev, train"):
+    with pytest.raises(DrtkError, match="set `split` to one of dev, train"):
         evaluated(capfd, "runs")
 
 

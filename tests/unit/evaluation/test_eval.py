@@ -44,11 +44,11 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_the_known_answer_comes_out_of_the_command(world: Path, capfd: pytest.CaptureFixture[str]) -> None:
     # RR@10 (1/2 + 1/3)/4, R@3 .5, R@2 .125, hit@2 .25: q4 is not in the run and counts
     arguments = ["a.run", "--qrels", "test.tsv", "--measures", "MRR@10 recall_3 R@2 success_2"]
-    assert run_command(capfd, "eval", "-q", *arguments, "--digits", "6").splitlines() == [
+    assert run_command(capfd, "eval", "-q", *arguments, "--set", "digits=6").splitlines() == [
         "run    MRR@10  recall_3       R@2  success_2",
         "a    0.208333  0.500000  0.125000   0.250000",
     ]
-    assert run_command(capfd, "eval", "-q", *arguments, "--retrieved-only").split()[-4] == "0.2778"
+    assert run_command(capfd, "eval", "-q", *arguments, "--set", "retrieved_only=true").split()[-4] == "0.2778"
 
 
 def test_csv_and_json_hold_values_in_full(world: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -111,7 +111,7 @@ def test_documents_are_scored_by_their_best_passage(world: Path, capfd: pytest.C
 
 
 def test_runs_need_names_of_their_own(world: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(UsageError, match="two runs are called 'x'"):
+    with pytest.raises(UsageError, match="two runs are named 'x'"):
         run_command(capfd, "eval", "x=a.run", "x=b.run", "--qrels", "test.tsv")
 
 
@@ -145,7 +145,7 @@ def test_which_queries_and_documents_count(world: Path, capfd: pytest.CaptureFix
     value, said = rr(capfd, run=run, qrels=more)
     assert value == 0.5
     assert "x: 1 query of 3 with judgements not in the run, counted as 0" in said
-    assert rr(capfd, "--retrieved-only", run=run, qrels=more)[0] == 0.75
+    assert rr(capfd, "--set", "retrieved_only=true", run=run, qrels=more)[0] == 0.75
     value, said = rr(capfd, "-v", run=run + "q9 Q0 a 1 1 t\n", qrels=qrels)
     assert value == 0.75
     assert "x: 1 query of the run without judgements left out" in said
@@ -160,7 +160,7 @@ def test_ties_ranks_and_own_documents(world: Path, capfd: pytest.CaptureFixture[
     # q1: a and b with 2 both, b first; trusting ranks, a is first
     tie = "q1 Q0 a 1 2 t\nq1 Q0 b 2 2 t\n"
     assert rr(capfd, run=tie, qrels="q1 0 b 1\n")[0] == 1.0
-    assert rr(capfd, "--order", "rank", run=tie, qrels="q1 0 b 1\n")[0] == 0.5
+    assert rr(capfd, "--set", "order=rank", run=tie, qrels="q1 0 b 1\n")[0] == 0.5
     own = {"run": "q Q0 q 1 4 a\nq Q0 d 2 3 a\n", "qrels": "q\td\t1\n"}
     assert rr(capfd, "--depth", "1", **own)[0] == 0.0
     assert rr(capfd, "--depth", "1", "--drop-same-id", **own)[0] == 1.0

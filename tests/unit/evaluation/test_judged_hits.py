@@ -62,7 +62,7 @@ def test_tuning_by_judgements_of_other_ids_warns(world: Path, capfd: pytest.Capt
     write_text(world / "other.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
     write_text(world / "queries.jsonl", '{"_id": "q1", "text": "wing"}\n')
     app(["index", "other.jsonl", "--type", "bm25s", "-o", "a"], standalone_mode=False)
-    call = ["search", "a", "queries.jsonl", "--tune", "--grid", "k1=0.9 b=0.4", "--qrels"]
+    call = ["search", "a", "queries.jsonl", "--tune", "--set", "grid=k1=0.9 b=0.4", "--qrels"]
     assert warnings(capfd, *call, "qrels") == [f"drtk: {PROBLEM}"]
     write_text(world / "right", "q1 0 D29 1\n")
     assert warnings(capfd, *call, "right") == []

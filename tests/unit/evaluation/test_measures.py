@@ -80,7 +80,7 @@ def test_a_measure_of_ones_own_is_found_by_its_registered_name(monkeypatch: pyte
 
     monkeypatch.setitem(METRICS._entries, "Retrieved", ("drtk.evaluation.metrics:share_unjudged", "a stand-in"))
     (measure,) = parse_measures("Retrieved@7", rel=2)
-    assert (measure.engine, measure.key, measure.rel, measure.params) == ("own", "Retrieved", 2, {"cutoff": 7})
+    assert (measure.engine, measure.key, measure.rel, measure.params) == ("builtin", "Retrieved", 2, {"cutoff": 7})
     with pytest.raises(UsageError, match="at least 1"):
         parse_measures("Retrieved@x")
 

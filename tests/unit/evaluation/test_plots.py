@@ -280,7 +280,7 @@ def test_pictures_are_written_and_do_not_change_from_one_run_to_the_next(
     run_command(capfd, *call, "-o", "again.svg")
     assert (here / "cosine.svg").read_bytes() == (here / "again.svg").read_bytes()
     run_command(capfd, *call, "-o", "x.png", "--heading", "Mine & yours")
-    run_command(capfd, *call, "-o", "x.pdf", "--width", "5", "--height", "4")
+    run_command(capfd, *call, "-o", "x.pdf", "--set", "width=5", "--set", "height=4")
     png = (here / "x.png").read_bytes()
     assert png[:8] == b"\x89PNG\r\n\x1a\n"
     assert int.from_bytes(png[16:20], "big") >= 600  # pixels across
@@ -314,12 +314,12 @@ def test_wrong_usage_and_files_are_rejected(here: Path, capfd: pytest.CaptureFix
         (["training", "log.jsonl", *judged], UsageError, "`qrels` has no effect on drtk plot training"),
         (["recall", "a.run", *judged, "--field", "x"], UsageError, "`field` has no effect on drtk plot recall"),
         (["cosine", "nowhere"], UsageError, "a model needs sentences: `pairs`"),
-        (["cosine", "pairs.jsonl", "--pairs", "x"], UsageError, "have their cosines already"),
+        (["cosine", "pairs.jsonl", "--pairs", "x"], UsageError, "has no effect on a file of pairs with cosines"),
         (["scores", "a.run", "pairs.jsonl"], UsageError, "cannot be in one plot"),
         (["training", "bad.jsonl"], RecordError, r"bad\.jsonl:2: expected an integer 'step' and a number as 'loss'"),
         (["cosine", "cut.jsonl"], RecordError, r"cut\.jsonl:2: expected a number as 'cosine'"),
-        (["scores", "x.run", *judged], DrtkError, "x: there is no score of anything relevant"),
-        (["recall", "empty.run", *judged], DrtkError, "nothing to draw: the runs are empty"),
+        (["scores", "x.run", *judged], DrtkError, "x: no relevant document has a score"),
+        (["recall", "empty.run", *judged], DrtkError, "there is nothing to draw"),
     ]
     for arguments, fault, problem in faults:
         with pytest.raises(fault, match=problem):

@@ -80,10 +80,7 @@ def test_overlap_counts_where_relevant_documents_are_and_what_fusion_keeps() -> 
     assert found.relevant == {"both": 1, "first": 1, "second": 1, "neither": 1}
     assert found.kept == {"both": 1, "first": 0, "second": 1, "neither": 0}
     assert found.shared == 1 / 2
-    assert (
-        "keeps 1 of the 2 that one run alone finds, and 1 of those that both find: 1 fall below rank 2"
-        in found.describe()
-    )
+    assert "keeps 1 of the 2 found by one run and 1 of those found by both; 1 fall below rank 2" in found.describe()
 
 
 def test_recall_is_averaged_over_all_judged_queries() -> None:
@@ -187,7 +184,7 @@ def test_json_markdown_terminal_and_picture_agree(world: Path, capfd: pytest.Cap
     assert (bm25["id"], bm25["title"], bm25["relevant"], bm25["rank"]) == ("d4#1", "Title 4", False, 3)
     assert (trained["id"], trained["relevant"], trained["rank"]) == ("d3#1", True, 1)
     assert "which document is 3? (trained is better)" in printed
-    assert "Title 4 (the right one is at rank 3)" in printed
+    assert "Title 4 (first relevant document at rank 3)" in printed
     assert "words of document 3, part 1" in printed
     picture = (world / "out" / "report.png").read_bytes()
     width, height = (int.from_bytes(picture[at : at + 4], "big") for at in (16, 20))
@@ -217,7 +214,7 @@ def test_a_fusion_is_explained_by_the_overlap_of_its_runs(world: Path, capfd: py
     assert verdict["overlap"]["kept"]["both"] == 4
     compared = [(each["system"], each["baseline"]) for each in verdict["comparisons"] if each["measure"] == "nDCG@10"]
     assert compared == [("trained", "bm25"), ("fused", "bm25")]
-    assert "Of 4 relevant documents, 4 are among the first 100 of both" in " ".join(printed.split())
+    assert "Of 4 relevant documents, 4 are in the top 100 of both" in " ".join(printed.split())
 
 
 def test_wrong_usage_is_rejected(world: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -225,7 +222,7 @@ def test_wrong_usage_is_rejected(world: Path, capfd: pytest.CaptureFixture[str])
     picture = (world / "out" / "report.png").read_bytes()
     assert int.from_bytes(picture[16:20], "big") == 1296  # no loss, no panel
     assert json.loads((world / "out" / "report.json").read_text())["examples"] == []
-    with pytest.raises(UsageError, match="no system is called 'x'; there are bm25, trained"):
+    with pytest.raises(UsageError, match="no system is called 'x'; choose from bm25, trained"):
         run_command(capfd, *REPORT, *TEXTS, "--show", "x", "--force")
-    with pytest.raises(UsageError, match="num_ret is not something to compare systems by"):
+    with pytest.raises(UsageError, match="num_ret is not a mean over queries"):
         run_command(capfd, *REPORT, "--measures", "num_ret", "--force")

@@ -65,7 +65,9 @@ def test_all_and_mean_over_subsets_through_the_command(here: Path, capfd: pytest
     assert found["values"]["STS12"] == pytest.approx(0.347863, abs=2e-6)
     assert found["mean of subsets"] == pytest.approx(1)
     assert found["subsets"] == {"A": pytest.approx(1), "B": pytest.approx(1)}
-    assert rows(capfd, "v.jsonl", "--data", "data", "--setting", "mean")["STS12"]["values"]["STS12"] == pytest.approx(1)
+    assert rows(capfd, "v.jsonl", "--data", "data", "--set", "setting=mean")["STS12"]["values"][
+        "STS12"
+    ] == pytest.approx(1)
     table = run_command(capfd, "eval-sentences", "-q", "mine=v.jsonl", "--data", "data").splitlines()
     assert table == ["system   STS12", "mine    0.3479"]
 

@@ -83,7 +83,7 @@ def test_every_value_of_the_reference_output_is_ours(reference: Reference) -> No
 @pytest.mark.parametrize(
     ("output", "arguments"),
     [
-        ("out.test.aq", ["results.test", "--qrels", "qrels.test", "--retrieved-only"]),
+        ("out.test.aq", ["results.test", "--qrels", "qrels.test", "--set", "retrieved_only=true"]),
         ("out.test.aqcM", ["results.trunc", "--qrels", "qrels.test", "--depth", "100"]),
         ("dl20-passage/out.all_trec.q.l2", ["dl20-passage/run.txt", "--qrels", "dl20-passage/qrels.txt", "--rel", "2"]),
     ],

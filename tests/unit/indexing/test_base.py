@@ -20,13 +20,15 @@ def test_ranks_are_places_in_ascending_order_of_ids(tmp_path):
     RankedIds.write(["b", "10", "9", "a"], tmp_path)
     table = RankedIds(tmp_path)
     assert table.ranks.tolist() == [3, 0, 1, 2]  # 10 < 9 < a < b
-    assert table.rows(np.array([3, 0, 1, 2])).tolist() == [0, 1, 2, 3]
-    assert table.ranking(np.array([0, 1, 2]), np.float32([1, 2, 2]), 2) == [("9", 2.0), ("10", 2.0)]
-    assert str(table.ranking(np.array([1, 0]), np.float32([0, -0.0]))) == "[('b', 0.0), ('10', 0.0)]"  # without -0.0
+    assert table.find_rows(np.array([3, 0, 1, 2])).tolist() == [0, 1, 2, 3]
+    assert table.make_ranking(np.array([0, 1, 2]), np.float32([1, 2, 2]), 2) == [("9", 2.0), ("10", 2.0)]
+    assert (
+        str(table.make_ranking(np.array([1, 0]), np.float32([0, -0.0]))) == "[('b', 0.0), ('10', 0.0)]"
+    )  # without -0.0
 
 
 def test_duplicate_ids_and_ranks_of_other_ids_are_rejected(tmp_path):
-    with pytest.raises(MismatchError, match="'x' is given to two"):
+    with pytest.raises(MismatchError, match="two passages have the id 'x'"):
         RankedIds.write(["x", "y", "x"], tmp_path)
     RankedIds.write(["x", "y"], tmp_path)
     with (tmp_path / "ids.txt").open("a") as file:

@@ -8,7 +8,7 @@ from drtk.data.embeddings import read_shards
 from drtk.errors import DrtkError, MismatchError
 from drtk.indexing.base import sort_hits
 from drtk.indexing.config import DenseIndexSettings, DenseSearchSettings
-from drtk.indexing.exact import EMPTY, ExactIndex, extract_ranks, extract_scores, keep_best, make_keys
+from drtk.indexing.exact import EMPTY, ExactIndex, extract_ranks, extract_scores, make_keys, merge_top_k
 from drtk.indexing.vectors import Vectors
 from tests.embedding_folders import rewrite_manifest, write_embeddings
 
@@ -58,7 +58,7 @@ def test_a_query_scores_the_same_alone_and_among_others(tmp_path):
 def test_half_precision_is_rescored_exactly(tmp_path):
     # 1 and 1 + 2**-12 are the same float16, so only the exact vectors tell them apart.
     vectors = [[1.0], [1 + 2**-12], [0.5]]
-    settings = DenseIndexSettings(precision="float16")
+    settings = DenseIndexSettings(vector_dtype="float16")
     index, facts = build(tmp_path, vectors, ["z", "a", "m"], index=settings)
     assert facts == {"dtype": "float16", "full": True}
     assert index.search(np.float32([[1]]), 2) == [[("a", 1 + 2**-12), ("z", 1.0)]]
@@ -68,7 +68,7 @@ def test_half_precision_is_rescored_exactly(tmp_path):
 
 def test_int8_has_a_scale_for_each_dimension(tmp_path):
     # Steps are 127/127 = 1 and 0.127/127 = 0.001: the small dimension keeps its two digits beside the large one.
-    settings = DenseIndexSettings(precision="int8", full=False)
+    settings = DenseIndexSettings(vector_dtype="int8", full=False)
     index, facts = build(tmp_path, [[127, 0.05], [100, -0.127], [-3, 0.0]], index=settings)
     assert facts == {"dtype": "int8", "full": False}
     ((best, middle, worst),) = index.search(np.float32([[0, 1000]]), 3)
@@ -113,7 +113,7 @@ def test_different_dimensions_and_no_vectors_are_rejected(tmp_path):
     with pytest.raises(DrtkError, match="no vectors"):
         Vectors([])
     with pytest.raises(DrtkError, match="too large for float16"):
-        build(tmp_path, [[1e6]], index=DenseIndexSettings(precision="float16"))
+        build(tmp_path, [[1e6]], index=DenseIndexSettings(vector_dtype="float16"))
 
 
 def test_keys_order_by_score_then_by_rank():
@@ -132,7 +132,7 @@ def test_keys_order_by_score_then_by_rank():
 def test_keep_best_breaks_ties_at_its_cut_by_rank():
     # Kept: score 5 of rank 3; the block has 5 of rank 9, 7 of rank 0, and 5 of rank 1. The best two: 7, then 5 of rank 9.
     keys = torch.tensor([[int(make_keys(torch.tensor(5.0), torch.tensor(3))), EMPTY]])
-    kept = keep_best(keys, torch.tensor([[5.0, 7.0, 5.0]]), torch.tensor([9, 0, 1]))
+    kept = merge_top_k(keys, torch.tensor([[5.0, 7.0, 5.0]]), torch.tensor([9, 0, 1]))
     assert extract_ranks(kept.sort(descending=True).values).tolist() == [[0, 9]]
 
 
@@ -150,7 +150,7 @@ def test_the_largest_ids_win_whatever_the_number_of_ties(tmp_path):
 def test_a_gpu_gives_the_ranking_of_the_cpu_ties_included(tmp_path, dtype):
     random = np.random.default_rng(8)
     vectors, queries = random.integers(-3, 4, (5000, 24)), random.integers(-3, 4, (50, 24)).astype(np.float32)
-    settings = DenseIndexSettings(precision=dtype)
+    settings = DenseIndexSettings(vector_dtype=dtype)
     cpu, _ = build(tmp_path, vectors, index=settings, device="cpu")
     gpu = ExactIndex.open(tmp_path / "index", DenseSearchSettings(device="cuda", block=512))
     assert gpu.search(queries, 100) == cpu.search(queries, 100)

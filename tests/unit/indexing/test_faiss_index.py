@@ -90,17 +90,17 @@ def test_k_larger_than_the_collection_gives_all_of_it(tmp_path):
 
 
 def test_names_become_factory_strings():
-    default, half = DenseIndexSettings(), DenseIndexSettings(precision="float16", hnsw_m=48)
+    default, half = DenseIndexSettings(), DenseIndexSettings(vector_dtype="float16", hnsw_m=48)
     assert make_factory_string("flat", default, 10) == "Flat"
     assert make_factory_string("flat", half, 10) == "SQfp16"
     assert make_factory_string("hnsw", half, 10) == "HNSW48,SQfp16"
     assert make_factory_string("hnsw16", default, 10) == "HNSW16,Flat"
     assert make_factory_string("ivf", default, 1_000_000) == "IVF4000,Flat"  # 4 * sqrt(1,000,000)
     assert make_factory_string("ivf", default, 390) == "IVF10,Flat"  # 39 vectors for each of 10
-    assert make_factory_string("ivf", DenseIndexSettings(nlist=7, precision="int8"), 390) == "IVF7,SQ8"
+    assert make_factory_string("ivf", DenseIndexSettings(nlist=7, vector_dtype="int8"), 390) == "IVF7,SQ8"
     assert make_factory_string("ivf64", default, 390) == "IVF64,Flat"
     assert make_factory_string("OPQ16,IVF64,PQ16", default, 390) == "OPQ16,IVF64,PQ16"
-    with pytest.raises(UsageError, match="says itself how vectors are stored"):
+    with pytest.raises(UsageError, match="already states how vectors are stored"):
         make_factory_string("IVF64,PQ16", half, 390)
 
 
@@ -115,7 +115,7 @@ def test_what_cannot_be_made_is_rejected(tmp_path):
             FaissIndex.check(vectors, DenseIndexSettings(), kind=kind)
     with pytest.raises(UsageError, match="`device` cuda:9: this faiss has"):
         build(tmp_path, VECTORS, "flat", device="cuda:9")
-    with pytest.raises(UsageError, match="hnsw runs on the CPU"):
+    with pytest.raises(UsageError, match="HNSW on the CPU only"):
         build(tmp_path, VECTORS, "hnsw", device="cuda")
 
 

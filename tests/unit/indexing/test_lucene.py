@@ -159,13 +159,13 @@ def test_rm3_finds_passages_by_words_of_the_best_passages(tmp_path: Path) -> Non
 
 
 def test_rm3_scores_are_anserinis(tmp_path: Path) -> None:
-    from drtk.indexing.lucene.jvm import java
+    from drtk.indexing.lucene.jvm import load_class
 
     draw = random.Random(2)
     vocabulary = [f"{first}{second}" for first in "bcdfglmnprst" for second in ("ab", "eg", "oth", "uck")]
     texts = {f"p{n:03}": " ".join(draw.choices(vocabulary, k=draw.randint(3, 20))) for n in range(400)}
     folder = built(tmp_path, texts, term_vectors=True)
-    searcher = java("io.anserini.search.SimpleSearcher")(str(folder / "lucene"))
+    searcher = load_class("io.anserini.search.SimpleSearcher")(str(folder / "lucene"))
     searcher.set_bm25(0.9, 0.4)
     searcher.set_rm3(7, 5, 0.3)
     index = opened(folder, rm3=True, fb_terms=7, fb_docs=5, fb_weight=0.3)

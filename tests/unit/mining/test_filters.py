@@ -42,7 +42,7 @@ Scored = Sequence[tuple[str, float]]
 
 def build_pool(hits: Mapping[str, Hits], *positives: str) -> CandidatePool:
     queries = QueryStream(Sources([]), InputTracker(), judgements={"q": dict.fromkeys(positives, 1)})
-    return Miner(queries, Policy(keep=None), 1).build_pool(MiningQuery("q", dict(hits), Query("q", "what")))
+    return Miner(queries, Policy(negatives=None), 1).build_pool(MiningQuery("q", dict(hits), Query("q", "what")))
 
 
 def filtered(
@@ -161,7 +161,7 @@ def test_non_finite_vectors_are_reported(tmp_path: Path) -> None:
     found = VectorsById(write_embeddings(tmp_path / "v", [[1, 0], [0, 1], [1, 1]], ["a", "b", "c"], shard_size=2))
     np.save(tmp_path / "v" / "00000.npy", np.float32([[1, 0], [np.nan, 1]]))
     assert found.take(["c"]).shape == (1, 2)
-    with pytest.raises(DrtkError, match=r"v/00000\.npy: row 1: the vector of 'b' has NaN or infinite numbers"):
+    with pytest.raises(DrtkError, match=r"v/00000\.npy: row 1: the vector of 'b' contains NaN or infinity"):
         found.take(["c", "b", "a"])
 
 

@@ -21,10 +21,10 @@ from drtk.mining.policies import (
 
 
 def test_the_numbers_of_the_recipes() -> None:
-    assert (MSMARCO.depth, MSMARCO.keep, MSMARCO.floor) == (200, 200, 210)
-    assert (TEVATRON.depth, TEVATRON.keep, TEVATRON.floor) == (200, 128, 0)
-    assert (NQ.depth, NQ.keep, NQ.answers) == (100, None, True)
-    assert (SBERT.depth, SBERT.keep, SBERT.ce_margin) == (None, 5, 3.0)
+    assert (MSMARCO.depth, MSMARCO.negatives, MSMARCO.min_negatives) == (200, 200, 210)
+    assert (TEVATRON.depth, TEVATRON.negatives, TEVATRON.min_negatives) == (200, 128, 0)
+    assert (NQ.depth, NQ.negatives, NQ.answers) == (100, None, True)
+    assert (SBERT.depth, SBERT.negatives, SBERT.ce_margin) == (None, 5, 3.0)
     assert all(isinstance(MINING.load(name), Policy) for name in MINING)
 
 

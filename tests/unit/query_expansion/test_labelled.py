@@ -51,7 +51,7 @@ def all_ranks(lists: LabelledCandidates) -> list[list[int]]:
 
 def relabelled(place: Path, output: Path, depth: int, max_rank: int) -> Path:
     call = ["rerank-queries", "label", place / "expansions.jsonl", "--queries", place / "queries.jsonl"]
-    call += ["--index", place / "bm25s", "--depth", depth, "--max-rank", max_rank, "-o", output, "-q"]
+    call += ["--index", place / "bm25s", "--depth", depth, "--set", f"max_rank={max_rank}", "-o", output, "-q"]
     app([str(each) for each in call], standalone_mode=False)
     return output
 
@@ -181,7 +181,7 @@ def test_joined_labels_keep_the_depth_of_each_kind(
     ("change", "message"),
     [
         ({"rank": None}, "in:9: 'q0#title#00' has no rank; drtk rerank-queries label adds it"),
-        ({"rank": 0}, "in:9: 'rank' must be a whole number from 1"),
+        ({"rank": 0}, "in:9: 'rank' must be an integer of at least 1"),
         ({"query_id": "q99"}, "in:9: the queries have no 'q99'"),
         ({"top1": None}, "in:9: 'q0#title#00' has no 'top1', which rd scorers read"),
         ({"query_id": "q5"}, "candidates of 'q[05]' for '.*' occur earlier, too"),

@@ -97,7 +97,7 @@ def test_batches_windows_and_neighbours_change_no_answer(
     here: Path, model: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = predictions(capfd, "run", *FILES, "--model", model)
-    one_by_one = predictions(capfd, "run", *FILES, "--model", model, "--batch-tokens", "1")
+    one_by_one = predictions(capfd, "run", *FILES, "--model", model, "--set", "batch_tokens=1")
     monkeypatch.setattr("drtk.cli.read.WINDOW", 3)
     in_windows = predictions(capfd, "run", *FILES, "--model", model)
     for other in (one_by_one, in_windows):
@@ -152,7 +152,7 @@ def test_the_first_ten_of_a_fused_run_are_its_first_ten_by_rank(
 
     of_ten = predictions(capfd, "ten", *FILES, "--model", model, "--depth", "10")
     assert predictions(capfd, "fused", *FILES, "--model", model, "--depth", "10") == of_ten
-    assert predictions(capfd, "fused", *FILES, "--model", model, "--depth", "10", "--order", "score") != of_ten
+    assert predictions(capfd, "fused", *FILES, "--model", model, "--depth", "10", "--set", "order=score") != of_ten
 
 
 def test_ranks_and_scores_that_disagree_are_told_once(
@@ -276,9 +276,9 @@ def test_passages_without_a_text_are_told_and_nothing_is_made_of_such_alone(
     rows = [row | {"text": "" if row["_id"] == "d2" else row["text"]} for row in passages]
     write_text(here / "other.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
     app(["read", "run", *files, *SHORT, "-o", "p"], standalone_mode=False)
-    assert "other.jsonl: 2 of the 3 passages looked up there have no text" in capfd.readouterr().err
+    assert "other.jsonl: 2 of the 3 passages that were read have no text" in capfd.readouterr().err
     write_text(here / "other.jsonl", "".join(json.dumps(row | {"text": "\t"}) + "\n" for row in passages))
-    with pytest.raises(DrtkError, match=r"other\.jsonl: none of the 3 passages looked up there has a text"):
+    with pytest.raises(DrtkError, match=r"other\.jsonl: none of the 3 passages that were read has a text"):
         app(["read", "run", *files, *SHORT, "-o", "made"], standalone_mode=False)
     assert not list(here.glob("made*"))
 

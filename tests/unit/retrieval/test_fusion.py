@@ -69,13 +69,13 @@ def test_what_follows_below_a_re_ranked_head_does_not_change_an_ensemble(options
     for length in (0, 1, 7, 400):
         rest = [f"t{at}" for at in range(length)]
         runs = [append_unscored(one, rest), append_unscored(two, reversed(rest))]
-        found = fuse(runs, [1.0, 1.0], settings, method, scored=[3, 3])
+        found = fuse(runs, [1.0, 1.0], settings, method, scored_depths=[3, 3])
         assert found[:3] == alone
         assert [id for id, _ in found[3:]] == rest
         assert all(before > after for (_, before), (_, after) in itertools.pairwise(found))
     assert fuse(runs, [1.0, 1.0], settings, method)[0][0] == "a"  # what is to be avoided
     # scored to rank 1 and 3: b and c count as if the first run lacked them, with the least of what it has scored, a's own
-    assert [id for id, _ in fuse([one, two], [1.0, 1.0], settings, method, scored=[1, None])] == ["b", "c", "a"]
+    assert [id for id, _ in fuse([one, two], [1.0, 1.0], settings, method, scored_depths=[1, None])] == ["b", "c", "a"]
 
 
 def test_round_robin_visits_the_lists_in_their_order() -> None:
@@ -142,7 +142,7 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_the_command_writes_a_run_of_all_queries(runs: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    printed = run_command(capfd, "fuse", "-q", "bm25.run", "dense.run", "--tag", "both")
+    printed = run_command(capfd, "fuse", "-q", "bm25.run", "dense.run", "--set", "tag=both")
     assert [line.split()[0] for line in printed.splitlines()] == ["q"] * 4 + ["b"] * 3 + ["d"] * 3
     first = printed.splitlines()[0].split()
     assert (first[1:4], first[5]) == (["Q0", "p1", "1"], "both")
@@ -151,7 +151,7 @@ def test_the_command_writes_a_run_of_all_queries(runs: Path, capfd: pytest.Captu
 
 def test_a_sweep_finds_and_reports_the_best_weights(runs: Path, capfd: pytest.CaptureFixture[str]) -> None:
     # only with most weight on the dense run is p3 first: minmax p1 w + (1 - w)/3, p3 1 - w; p3 leads where w < 2/5
-    options = ["--method", "weighted", "--sweep", "--qrels", "dev.tsv", "--step", "0.25", "--measure", "RR"]
+    options = ["--method", "weighted", "--sweep", "--qrels", "dev.tsv", "--set", "step=0.25", "--measure", "RR"]
     app(["fuse", "bm25.run", "dense.run", *options, "-o", "out.run"], standalone_mode=False)
     assert "best weights 0.25,0.75: RR 1.0000" in capfd.readouterr().err
     assert load_run("out.run")["q"][0][0] == "p3"
@@ -165,10 +165,10 @@ def test_a_sweep_finds_and_reports_the_best_weights(runs: Path, capfd: pytest.Ca
         (["round-robin", "--weights", "1,2"], "--weights has no effect with --method round-robin"),
         (["linear", "--rrf-k", "5"], "--rrf-k has no effect with --method linear"),
         (["linear", "--norm", "zscore"], "--norm has no effect with --method linear"),
-        (["rrf", "--measure", "RR@10"], "--measure goes with --sweep"),
+        (["rrf", "--measure", "RR@10"], "--measure needs --sweep"),
         (["rrf", "--qrels", "dev.tsv"], "--qrels goes with --sweep"),
-        (["rrf", "--tag", ""], "--tag: '' must be one word"),
-        (["rrf", "--tag", "a b"], "--tag: 'a b' must be one word"),
+        (["rrf", "--set", "tag="], "--set tag: '' must be one word"),
+        (["rrf", "--set", "tag=a b"], "--set tag: 'a b' must be one word"),
         (["rrf", "--sweep"], "needs --qrels"),
         (["rrf", "--sweep", "--qrels", "other.tsv"], r"judgements in other\.tsv \(runs: 'q', judgements: 'x'\); pass"),
     ],
@@ -182,6 +182,6 @@ def test_wrong_usage_is_rejected(runs: Path, capfd: pytest.CaptureFixture[str], 
 def test_runs_without_a_query_are_reported(runs: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (runs / "empty.run").write_text("")
     app(["fuse", "empty.run", "empty.run", "-q"], standalone_mode=False)
-    assert capfd.readouterr() == ("", "drtk: fuse: no query came in, so nothing is fused\n")
+    assert capfd.readouterr() == ("", "drtk: fuse: there are no queries to fuse\n")
     app(["fuse", "empty.run", "bm25.run", "-q"], standalone_mode=False)
     assert capfd.readouterr().err == ""

@@ -119,5 +119,5 @@ def test_a_run_is_out_of_date_after_its_encoder_was_replaced(place, tmp_path, ca
 
 def test_a_query_with_a_non_finite_vector_is_reported(index, monkeypatch, place, capfd):
     monkeypatch.setattr(Embedder, "__call__", lambda self, items: np.full((len(items), 32), np.nan, dtype=np.float32))
-    with pytest.raises(DrtkError, match=r"^query 'q0': its vector has NaN or infinite numbers; encode it again$"):
+    with pytest.raises(DrtkError, match=r"^query 'q0': its vector contains NaN or infinity; encode it again$"):
         run_command(capfd, "search", index, place / "queries.jsonl")

@@ -83,5 +83,5 @@ def test_a_closed_or_missing_stderr_is_no_fault(monkeypatch: pytest.MonkeyPatch)
 
 def test_fields_in_backquotes_are_printed_as_options() -> None:
     assert name_options("`max_rank` 5: above `depth`; see `drtk doctor`") == (
-        "--max-rank 5: above --depth; see `drtk doctor`"
+        "--set max_rank=5: above --depth; see `drtk doctor`"
     )

@@ -23,7 +23,9 @@ from drtk.training.best_checkpoint import (
 class Scripted:
     """A selection with given values, over a model whose single weight is the step."""
 
-    def __init__(self, folder: Path, values: list[float], *, metric: str = "rougeL", patience: int | None = None) -> None:
+    def __init__(
+        self, folder: Path, values: list[float], *, metric: str = "rougeL", patience: int | None = None
+    ) -> None:
         self.model = torch.nn.Linear(1, 1, bias=False)
         figures = iter(values)
         self.selection = ModelSelection(

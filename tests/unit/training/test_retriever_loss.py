@@ -160,7 +160,7 @@ def test_matryoshka_goes_by_the_vectors_as_they_will_be_used():
     settings = load_settings("dpr-nq", matryoshka=(2,), normalize=True)
     goal = RetrieverLoss.of(settings, similarity="dot", normalize=True)
     found = goal.terms(queries, passages, {"passage_numbers": torch.arange(2)})
-    # cut: .36 .288 and .512 .48; cut, then made of length 1 as encode --dimensions does: .6839 .6247 and .7295 .7809
+    # cut: .36 .288 and .512 .48; cut, then made of length 1 as encode --set dimensions=does: .6839 .6247 and .7295 .7809
     lengths = math.hypot(0.6, 0.64), math.hypot(0.48, 0.6)
     first = math.log(1 + math.exp(0.48 / lengths[1] - 0.6 / lengths[0]))
     second = math.log(1 + math.exp(0.64 / lengths[0] - 0.6 / lengths[1]))
