@@ -167,7 +167,7 @@ def _train(
     from drtk.training.preflight import check_training_inputs
 
     training = training.resolve(method)
-    check_training_inputs(training.trainer, device, examples, queries, kept=[corpus])
+    check_training_inputs(training.trainer, device, examples, queries, local_files=[corpus])
     locate(model)
     from drtk.expansion.term_weights.train import check_added_texts, plan, train_weigher
     from drtk.models.term_weighter import init_term_weighter

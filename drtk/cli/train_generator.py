@@ -226,7 +226,7 @@ def train_generator(
     from drtk.models.model_folder import locate
     from drtk.training.preflight import check_training_inputs
 
-    check_training_inputs(settings.trainer, device, source, queries, dev, run, dev_run, kept=[corpus])
+    check_training_inputs(settings.trainer, device, source, queries, dev, run, dev_run, local_files=[corpus])
     locate(model)
     from drtk.evaluation.answers import compute_rouge, require_rouge
 

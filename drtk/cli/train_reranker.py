@@ -103,7 +103,7 @@ def train_reranker(
     from drtk.training.preflight import check_training_inputs
 
     files = (examples, queries, vectors, qrels, dev, dev_run, dev_vectors)
-    check_training_inputs(settings.trainer, device, *files, kept=[corpus])
+    check_training_inputs(settings.trainer, device, *files, local_files=[corpus])
     if hlatr:
         check_run(examples)
     else:
@@ -148,7 +148,7 @@ def _train_on_pairs(
     from drtk.runtime.manifest import find_inputs
     from drtk.training.examples import load_examples
     from drtk.training.folds import digest_question
-    from drtk.training.reranker import LENGTH, PairEvaluator, plan_reranker_schedule, train_reranker
+    from drtk.training.reranker import MAX_LENGTH, PairEvaluator, plan_reranker_schedule, train_reranker
     from drtk.training.text_pairs import warn_of_overlap
 
     check_not_query_reranker(model)
@@ -162,8 +162,8 @@ def _train_on_pairs(
     )
     plan_reranker_schedule(data.examples, settings, source=data.source)
     title = resolve_title(model, settings.title, strict=False, default="colon")
-    start = init_cross_encoder(model, max_length=settings.max_length, seed=seed, default=LENGTH)
-    evaluation = None
+    start = init_cross_encoder(model, max_length=settings.max_length, seed=seed, default=MAX_LENGTH)
+    build_evaluator = None
     if probe is not None and dev is not None:
         dev_queries, passages = _dev_texts(dev, probe, corpus, job)
         warn_of_overlap(
@@ -174,9 +174,9 @@ def _train_on_pairs(
             source=data.source,
         )
 
-        def evaluation(scorer: Any, tokenizing: Any) -> PairEvaluator:
-            options = {"queries": dev_queries, "corpus": passages, "tokenizing": tokenizing, "title": title}
-            return PairEvaluator(scorer, probe, **options)
+        def build_evaluator(classifier: Any, tokenizer: Any) -> PairEvaluator:
+            options = {"queries": dev_queries, "corpus": passages, "tokenizer": tokenizer, "title": title}
+            return PairEvaluator(classifier, probe, **options)
 
     facts = train_reranker(
         data,
@@ -184,7 +184,7 @@ def _train_on_pairs(
         start=start,
         title=title,
         config=settings,
-        evaluation=evaluation,
+        build_evaluator=build_evaluator,
         seed=seed,
         device=device,
     )

@@ -68,7 +68,7 @@ REJECTED = {  # additional options and the error message of each command
         "--set patience=2": f"--set patience {DEV}",
         "--set dev_measure=nDCG@10": f"--set dev_measure {DEV}",
         "--corpus hf:x": "hf:x: is read repeatedly, so it must be a file",
-        "--set trainer=gradient_accumulation_steps=2": "gradient_accumulation_steps: cannot be chosen",
+        "--set trainer=gradient_accumulation_steps=2": "gradient_accumulation_steps: cannot be set",
     },
     "train-reranker hlatr": {
         "--skip-corpus-check": "--skip-corpus-check: is not for --kind hlatr",
@@ -112,7 +112,7 @@ REJECTED = {  # additional options and the error message of each command
         "--dev none.jsonl": "none.jsonl: No such file or directory",
         "--dev examples.jsonl --dev-share 0.1": "--dev and --dev-share: choose one",
         "--set patience=2": "--set patience needs --dev or --dev-share",
-        "--set trainer=label_smoothing_factor=0.1": "label_smoothing_factor: cannot be chosen",
+        "--set trainer=label_smoothing_factor=0.1": "label_smoothing_factor: cannot be set",
         "--run bm25.run": "--run: only with --task gar-sentence or gar-title",
         "--set folds=5": "--set folds only with --task gar-answer or gar-sentence or gar-title",
         "--task gar-answer": "--queries: with --task gar-answer, INPUT holds the questions",
@@ -172,7 +172,7 @@ def faulty_calls() -> list[tuple[str, str, str]]:
             found.append((name, call.replace("--model model", "--model ./none"), "./none: no such folder"))
         found.append((name, call.replace("-o out", "-o done"), "done: exists already; --force replaces it"))
         found.append((name, f"{call} --set trainer=max_steps=3", "--set trainer max_steps: use --max-steps"))
-        found.append((name, f"{call} --device tpu", "--device tpu: training takes auto, cpu or cuda"))
+        found.append((name, f"{call} --device tpu", "--device tpu: training supports auto, cpu and cuda"))
         if name in ("train-retriever", "train-reranker"):
             message = "bm25.run: looks like hits of a TREC run; expected training examples"
             found.append((name, call.replace("examples.jsonl", "bm25.run"), message))

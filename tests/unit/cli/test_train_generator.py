@@ -141,7 +141,7 @@ def test_passages_with_queries_train_like_their_examples(place: Path, tmp_path: 
     train_on("\n".join(lines) + "\n")
     train(place, tmp_path / "looked-up", "--max-steps", "3")
     assert equal(tmp_path / "direct", tmp_path / "looked-up")
-    with pytest.raises(DrtkError, match='no passage has "queries"; for training examples give `corpus`'):
+    with pytest.raises(DrtkError, match='no passage has "queries"; to train on examples, set `corpus`'):
         train_on((place / "corpus.jsonl").read_text(), "--force")
     with pytest.raises(DrtkError, match=r"enriched.jsonl:2: 'queries' must be a list of strings"):
         train_on('{"_id": "a", "text": "b"}\n{"_id": "c", "text": "d", "queries": "e"}\n', "--force")
