@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from drtk.cli.main import app
-from drtk.evaluation.significance import randomization_test, student_t_test
+from drtk.evaluation.significance import run_randomization_test, run_t_test
 from drtk.runtime.integrity import read_json
 from tests.bm25_data import skip_without_lucene
 
@@ -99,7 +99,7 @@ def test_generated_queries_match_their_passage_better_than_another(place: Path, 
     }  # a cyclic shift of a random order: no passage keeps its query
     own = np.array([compute_word_f1(generated[id], gold[id]) for id in ids])
     permuted = np.array([compute_word_f1(generated[other[id]], gold[id]) for id in ids])
-    t, p = student_t_test(own - permuted), randomization_test(own - permuted, permutations=10_000, seed=1)
+    t, p = run_t_test(own - permuted), run_randomization_test(own - permuted, permutations=10_000, seed=1)
     best = read_json(place / "trained" / "meta.json")["best"]
     with capfd.disabled():
         print(f"\n{len(ids)} held-out passages, {len(set(generated.values()))} different queries, best {best}")
