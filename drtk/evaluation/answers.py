@@ -213,7 +213,7 @@ class AnswerJudge:
     def __call__(self, run: NamedRun) -> JudgedRankings:
         """Read a run and judge each ranking, down to the largest cut-off."""
         rankings = read_rankings(
-            run, self.judgements, RankingView.of(self._settings), self._tracker, judged_by="answers"
+            run, self.judgements, RankingView.from_settings(self._settings), self._tracker, judged_by="answers"
         )
         cutoffs = [measure.cutoff for measure in self.measures]
         depth = None if None in cutoffs else max(cutoff for cutoff in cutoffs if cutoff is not None)

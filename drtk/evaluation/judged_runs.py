@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 MEASURES = "nDCG@10 RR@10 R@10 R@100 Success@10"
 RelevanceSource = Literal["judgements", "answers"]  # what decides which passages are relevant, as named in messages
-MIN_BLOCK_BYTES = 1 << 20  # bytes of a file; smaller ones are read line by line, which is faster than loading numpy
+MIN_BLOCK_BYTES = 1 << 20  # smaller files are read line by line, which is faster than loading numpy
 
 
 def read_judgements(
@@ -38,7 +38,7 @@ def read_judgements(
     """
     judgements = load_qrels(source, tracker=tracker)
     if not judgements:
-        raise DrtkError(f"{name_of(source)}: no judgements found")
+        raise DrtkError(f"{name_of(source)}: no judgements found; expected BEIR TSV or TREC qrels")
     if known is not None:
         is_known = known.has_document if by_source else known.__contains__
         judged = {id for grades in judgements.values() for id in grades}
@@ -56,7 +56,7 @@ def load_judgements(
     """Return judgements, how the settings turn runs into rankings, and the size of the corpus if one is given."""
     known = None if corpus is None else CorpusIds.read(corpus, tracker)
     judgements = read_judgements(qrels, tracker, known=known, by_source=settings.by == "source")
-    view = RankingView.of(settings, document_of=known or parse_document_id)
+    view = RankingView.from_settings(settings, document_of=known or parse_document_id)
     return judgements, view, None if known is None else len(known)
 
 

@@ -59,7 +59,7 @@ _ALIASES = {
     "reciprocal_rank": "RR", "recip_rank": "RR", "average_precision": "AP", "map_cut": "AP", "ndcg_cut": "nDCG",
 }  # fmt: skip
 _CUTOFF = re.compile(r"@(\d+)$")
-# A comma separates names, but also parameters of one name: P.5,10
+# A comma separates names, but also parameters of one name: P.5,10 or Answer@1,5
 _NAME = re.compile(r"(?:[^\s(),]|\([^)]*\)|,(?=[-.\d])(?!11pt))+")
 
 Engine = Literal["trec_eval", "builtin", "ir_measures", "run"]
@@ -114,6 +114,9 @@ def parse_measures(text: str, *, rel: int = 1, answers: bool = False) -> list[Me
 def _parse_name(name: str, rel: int) -> list[Measure]:
     if name in _SETS:
         return [measure for member in _SETS[name] for measure in _parse_name(member, rel)]
+    base, at, cutoffs = name.rpartition("@")
+    if at and re.fullmatch(r"\d+(,\d+)+", cutoffs):
+        return [measure for cutoff in cutoffs.split(",") for measure in _parse_name(f"{base}@{cutoff}", rel)]
     lower = name.lower()
     if "@" not in name and "(" not in name:
         for family in sorted(_NAMES, key=len, reverse=True):
@@ -121,19 +124,19 @@ def _parse_name(name: str, rel: int) -> list[Measure]:
                 return _parse_trec(family, name, rel)
     typed = re.split("[@(]", name)[0]
     known = _load_names()
-    base = known.get(typed) or known.get(typed.lower())
-    if base is None:
+    standard = known.get(typed) or known.get(typed.lower())
+    if standard is None:
         raise UsageError(f"`measures`: unknown measure '{name}'; {_suggest(name, typed)}")
     rest = name[len(typed) :]
-    is_builtin = base in METRICS
+    is_builtin = standard in METRICS
     has_cutoff = (
-        base == "Answer" or (is_builtin and rest) or ("@" in rest and base != "IPrec")
+        standard == "Answer" or (is_builtin and rest) or ("@" in rest and standard != "IPrec")
     )  # IPrec@0.1: recall level
     if has_cutoff and not re.fullmatch("@0*[1-9][0-9]*" if is_builtin else r"(\(.*\))?@0*[1-9][0-9]*", rest):
         raise UsageError(f"`measures`: '{name}' needs a cut-off of at least 1, such as {typed}@10")
     if not is_builtin:
-        return [_parse_ir(name, base + rest, rel)]
-    return [Measure(name, "builtin", base, rel, params={"cutoff": int(rest[1:])} if rest else {})]
+        return [_parse_ir(name, standard + rest, rel)]
+    return [Measure(name, "builtin", standard, rel, params={"cutoff": int(rest[1:])} if rest else {})]
 
 
 def _load_names() -> Mapping[str, str]:

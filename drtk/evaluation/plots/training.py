@@ -33,7 +33,7 @@ _SHARES = ("_replaced", "_stop_words")
 
 
 class TrainingCurves(Plot):
-    """drtk plot training."""
+    """Fields of training logs by step (drtk plot training)."""
 
     takes: ClassVar[frozenset[str]] = PLOT_OPTIONS | {"field"}
 
@@ -132,7 +132,7 @@ def draw_steps(axis: Any, steps: Sequence[int], values: Sequence[float], color: 
 
 
 def set_steps(axis: Any, last: int) -> None:
-    """Label an axis of steps, from 0 to the last step with whole ticks."""
+    """Set the range and integer ticks of an axis of steps, from 0 to the last step."""
     from matplotlib.ticker import MaxNLocator
 
     margin = 0.03 * max(last, 1)
