@@ -178,9 +178,7 @@ def test_where_the_greedy_text_was_blank_the_question_is_asked_alone(
 
 def test_a_kind_that_would_overwrite_what_was_chosen_is_refused(place: Path, tmp_path: Path) -> None:
     rows = [{"_id": "e", "query_id": "q0", "kind": "choices", "text": "t"}]
-    with pytest.raises(
-        RecordError, match=r"in:1: 'kind' 'choices' is the name of another file that rerank-queries apply"
-    ):
+    with pytest.raises(RecordError, match=r"in:1: 'kind' 'choices' is reserved: rerank-queries apply"):
         call(place, tmp_path / "out", "--select", "first", source=write_rows(tmp_path / "in", rows))
 
 
