@@ -59,7 +59,7 @@ def write_real_passages(folder: Path, *, paragraphs: int) -> RealCorpus:
     corpus = _write_rows(folder / "passages.jsonl", passages)
     model = shrink_vocabulary(corpus, start, folder / "minilm")
     found = RealCorpus(corpus, *(folder / f"{each}.jsonl" for each in ("bprop", "inv-freq", "tfidf")), model)
-    weigh = ["termweight", corpus, "--title", "none", "--bare"]
+    weigh = ["termweight", corpus, "--set", "title=none", "--bare"]
     run_command(*weigh, "--method", "bprop", "--model", model, "-o", found.bprop)
     run_command(*weigh, "--method", "inv-freq", "--tokenizer", model, "-o", found.inv_freq)
     run_command(*weigh, "--method", "tfidf", "--tokenizer", model, "-o", found.tfidf)

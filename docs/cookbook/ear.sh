@@ -78,7 +78,7 @@ label() { # NAME PART
   drtk rerank-queries label "$out/$1.$2.jsonl" --queries "$out/$2.jsonl" --index "$out/bm25" --corpus "$corpus" -o "$out/$1.$2.labeled.jsonl" $again
 }
 for name in train dev test; do
-  drtk expand-queries "$out/$name.jsonl" --from-run "$out/$name.run" --corpus "$corpus" --candidates "${CANDIDATES:-10}" -o "$out/passages.$name.jsonl" $again
+  drtk expand-queries "$out/$name.jsonl" --from-run "$out/$name.run" --corpus "$corpus" --set "candidates=${CANDIDATES:-10}" -o "$out/passages.$name.jsonl" $again
   label passages $name
 done
 train_scorer() { # SCORER EPOCHS LENGTH
@@ -88,8 +88,8 @@ train_scorer() { # SCORER EPOCHS LENGTH
     for kind in $kinds; do devs="$devs --dev $kind=$out/passages.dev.labeled.jsonl"; done
   fi
   drtk rerank-queries train "$out/passages.train.labeled.jsonl" --queries "$out/train.jsonl" --model "$model" --preset "ear-$1" \
-    $devs --dev-queries "$out/dev.jsonl" --candidates "${CANDIDATES:-10}" --epochs "$2" --max-length "$3" \
-    --batch-size "${BATCH:-4}" --max-lr "${MAX_LR:-5e-4}" --warmup "${WARMUP:-100}" --eval-steps "${EVERY:-250}" --save-steps "${EVERY:-250}" -o "$out/$1" $again
+    $devs --dev-queries "$out/dev.jsonl" --set "candidates=${CANDIDATES:-10}" --epochs "$2" --max-length "$3" \
+    --batch-size "${BATCH:-4}" --set "max_lr=${MAX_LR:-5e-4}" --set "warmup=${WARMUP:-100}" --eval-steps "${EVERY:-250}" --set "save_steps=${EVERY:-250}" -o "$out/$1" $again
 }
 train_scorer ri "${RI_EPOCHS:-3}" 64
 train_scorer rd "${RD_EPOCHS:-2}" "${RD_LENGTH:-128}"
@@ -106,7 +106,7 @@ passage_reranker=${PASSAGE_RERANKER:-$out/passage-reranker}
 if [ -z "${PASSAGE_RERANKER:-}" ]; then
   drtk mine-negatives "bm25=$out/train.run" --policy nq --depth 10 --corpus "$corpus" --queries "$out/train.jsonl" -o "$out/pairs.jsonl" $again
   drtk train-reranker "$out/pairs.jsonl" --corpus "$corpus" --queries "$out/train.jsonl" --model "$model" --preset bert-passage-reranker \
-    --batch-size 32 --epochs "${RERANK_EPOCHS:-2}" --warmup 0.1 --max-length "${RERANK_LENGTH:-192}" -o "$passage_reranker" $again
+    --batch-size 32 --epochs "${RERANK_EPOCHS:-2}" --set warmup=0.1 --max-length "${RERANK_LENGTH:-192}" -o "$passage_reranker" $again
 fi
 rerank() { # RUN NAME
   drtk rerank "$1" --corpus "$corpus" --queries "$out/test.jsonl" --model "$passage_reranker" --depth "${RERANK_DEPTH:-25}" -o "$out/$2.run" $again
@@ -168,7 +168,7 @@ drtk eval $systems --answers "$out/test.jsonl" --corpus "$corpus" --measures "$m
 cat "$out/accuracy.txt"
 drtk eval $systems --answers "$out/test.jsonl" --corpus "$corpus" --measures "$measures" --format jsonl -o "$out/accuracy.jsonl" $made
 for baseline in bm25 passages.first passages.ri reranked; do
-  drtk compare $systems --baseline $baseline --answers "$out/test.jsonl" --corpus "$corpus" --measures "$measures" --missing-as-zero --moved 0 \
+  drtk compare $systems --baseline $baseline --answers "$out/test.jsonl" --corpus "$corpus" --measures "$measures" --set missing_as_zero=true --moved 0 \
     -o "$out/against.$baseline.txt" $made
   cat "$out/against.$baseline.txt"
 done
@@ -177,7 +177,7 @@ done
 few=""
 for count in ${SWEEP:-1 2 5 10}; do
   for scorer in ri rd; do
-    choose passages.test "$scorer.of-$count" "$kinds" --select scorer $(scorer_options $scorer) --max-candidates "$count"
+    choose passages.test "$scorer.of-$count" "$kinds" --select scorer $(scorer_options $scorer) --set "max_candidates=$count"
     few="$few $scorer.of-$count=$out/passages.$scorer.of-$count.run"
   done
 done

@@ -28,9 +28,9 @@ export MINE="${MINE---min-negatives 0}" SCORED="${SCORED---min-negatives 0 --neg
 
 # set_sizes WARM PRETRAIN RETRIEVER RERANKER SCORED RERANK: steps of the four trainings, queries that the teacher scores, documents to re-rank
 set_sizes() {
-  pretraining="--set pooling=mean --batch-size 32 --max-length 64 --learning-rate 5e-5 --warmup 0.1 --held-out 256"
-  tuning="--learning-rate 2e-5 --warmup 0.1 --passage-length 128 --log-steps 5 --batch-size 16 --negatives 3 --max-steps ${RETRIEVER_STEPS:-$3}"
-  pairs="--learning-rate 1e-4 --warmup 0.1 --batch-size 4 --negatives 3 --max-length 160 --max-steps ${RERANKER_STEPS:-$4} --log-steps 10"
+  pretraining="--set pooling=mean --batch-size 32 --max-length 64 --learning-rate 5e-5 --set warmup=0.1 --set held_out=256"
+  tuning="--learning-rate 2e-5 --set warmup=0.1 --passage-length 128 --set log_steps=5 --batch-size 16 --negatives 3 --max-steps ${RETRIEVER_STEPS:-$3}"
+  pairs="--learning-rate 1e-4 --set warmup=0.1 --batch-size 4 --negatives 3 --max-length 160 --max-steps ${RERANKER_STEPS:-$4} --set log_steps=10"
   export WARM="${WARM-$pretraining --max-steps ${WARM_STEPS:-$1}}"
   export PRETRAIN="${PRETRAIN-$pretraining --max-steps ${PRETRAIN_STEPS:-$2} --eval-steps 100}"
   export R1="${R1-$tuning}" R2="${R2-$tuning}" DISTILL="${DISTILL-$tuning}" RERANKER="${RERANKER-$pairs}"

@@ -48,7 +48,7 @@ awk 'NR > 1 { split($1, part, "-"); if (part[2] % 40 == 0) printf "{\"query_id\"
 # The common start: masked language modeling, which also trains a language-model head. It is SimLM's generator too.
 # All runs share learning rate, warm-up, weight decay and titles, in which the presets differ.
 pretrain() {
-  drtk pretrain "$out/weighted.jsonl" --batch-size "$batch" --max-length "$length" --learning-rate 1e-4 --warmup 0.1 --weight-decay 0.01 --held-out 256 --set "title=${TITLE:-join}" "$@" $again
+  drtk pretrain "$out/weighted.jsonl" --batch-size "$batch" --max-length "$length" --learning-rate 1e-4 --set warmup=0.1 --set weight_decay=0.01 --set held_out=256 --set "title=${TITLE:-join}" "$@" $again
 }
 pretrain --preset mlm --model "$model" --max-steps "$warm" --eval-steps "$warm" --seed 0 -o "$out/start"
 
@@ -64,7 +64,7 @@ run_arm() { # ARM SEED
     pretrain --preset "$arm" --model "$out/start" $more --max-steps "$steps" --eval-steps "$steps" --seed "$seed" -o "$encoder"
   fi
   drtk train-retriever "$out/train.jsonl" --corpus "$data/squad/corpus.jsonl.gz" --queries "$out/questions.jsonl" --model "$encoder" \
-    --negatives 0 --batch-size 16 --max-steps 60 --temperature 0.05 --query-length 32 --passage-length "$length" --seed "$seed" -o "$out/$name.retriever" $again
+    --negatives 0 --batch-size 16 --max-steps 60 --set temperature=0.05 --query-length 32 --passage-length "$length" --seed "$seed" -o "$out/$name.retriever" $again
   for pool in squad cranfield sample; do
     set_collection $pool
     drtk encode "$corpus" --model "$out/$name.retriever" -o "$out/$name.$pool.vectors" $again

@@ -20,9 +20,13 @@ def chunk(
     running: RunnerSettings,
     job: FilterJob,
 ) -> None:
-    """Split long documents into passages.
+    """Split documents into passages.
 
-    Reads a corpus and writes a corpus whose ids are DOC#0, DOC#1, … A passage is a run of whole sentences, as many as fit.
+    Reads a corpus and writes one with ids DOC#0, DOC#1 … Passages consist of whole sentences, except with --policy words.
+
+    Examples:
+    drtk chunk documents.jsonl --max-words 100 -o passages.jsonl
+    drtk chunk documents.jsonl --tokenizer bert-base-uncased --max-tokens 128 -o passages.jsonl
     """
     from drtk.data.jsonl import read_passages
     from drtk.text.chunking import chunk_corpus

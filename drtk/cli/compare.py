@@ -16,16 +16,14 @@ ComparedRuns = Annotated[
     list[str],
     typer.Argument(
         metavar="[NAME=]RUN…",
-        help="TREC runs; those of one NAME are runs of one system, with different seeds; - is stdin.",
+        help="TREC runs; runs of the same NAME are repetitions; - is stdin.",
     ),
 ]
 ShownCorpus = Annotated[
     str | None,
-    typer.Option("--corpus", metavar="FILE", help="Passages: texts of what moved, and documents for --by source."),
+    typer.Option("--corpus", metavar="FILE", help="Passages, for texts and for --by source."),
 ]
-ShownQueries = Annotated[
-    str | None, typer.Option("--queries", metavar="FILE", help="Queries: texts of those that moved.")
-]
+ShownQueries = Annotated[str | None, typer.Option("--queries", metavar="FILE", help="Queries, for texts.")]
 
 
 @with_settings(CompareSettings)
@@ -41,11 +39,14 @@ def compare(
     settings: CompareSettings,
     job: FilterJob,
 ) -> None:
-    """Say whether systems differ, by how much, and on which queries.
+    """Test whether systems differ significantly, and show the queries that changed most.
 
-    Reads TREC runs and judgments; writes averages, paired t-tests and randomization tests against a baseline, and the
-    queries that moved most with the passages that changed place. With --answers FILE, a passage is relevant where it
-    contains an answer to the question.
+    Writes mean values, paired t-tests and randomization tests against a baseline. Several runs of one NAME are repetitions
+    of one system with different seeds.
+
+    Examples:
+    drtk compare bm25=bm25.run dense=dense.run --qrels qrels.tsv
+    drtk compare bm25.run dense.run --qrels qrels.tsv --queries queries.jsonl --format html -o comparison.html
     """
     if qrels is not None and answers is not None:
         raise UsageError("--qrels and --answers: a passage is judged by one of them")

@@ -20,7 +20,7 @@ def convert(
         list[str] | None,
         typer.Argument(
             metavar="[INPUT]…",
-            help="File to read; - is stdin. Several files of examples are concatenated.",
+            help="Files to read; - is stdin. Files of examples are concatenated.",
             show_default=False,
         ),
     ] = None,
@@ -30,7 +30,7 @@ def convert(
         typer.Option(
             "--masked-lm",
             metavar="MODEL",
-            help="Write this encoder and its language-model head as a masked language model, a folder.",
+            help="Export this encoder and its language-model head as a masked language model.",
         ),
     ] = None,
     *,
@@ -39,7 +39,11 @@ def convert(
 ) -> None:
     """Convert passages, queries, judgments, runs or training examples to another format.
 
-    The format of the input is detected from its content. The output has drtk's own format unless --to names another.
+    The format of the input is detected. Without --to, the output is in drtk's format.
+
+    Examples:
+    drtk convert collection.tsv --as passages -o corpus.jsonl
+    drtk convert examples.jsonl --as examples --to tevatron --corpus corpus.jsonl --queries queries.jsonl -o train.jsonl
     """
     if isinstance(job, FolderJob):
         assert masked_lm is not None

@@ -8,6 +8,7 @@ import typer
 
 from drtk.cli.decorators import record_filter
 from drtk.cli.options import Device, Output, Seed, Source, with_settings
+from drtk.config import GENERATION
 from drtk.expansion.config import KeepSettings
 from drtk.models.config import GenerationSettings
 from drtk.runtime.filter_job import FilterJob
@@ -15,12 +16,10 @@ from drtk.runtime.runners import RunnerSettings
 
 WINDOW = 256  # passages between two points to resume from
 
-WritingModel = Annotated[
-    str, typer.Option("--model", metavar="MODEL", help="Folder or hub name of a T5 or BART model.")
-]
+WritingModel = Annotated[str, typer.Option("--model", metavar="MODEL", help="T5 or BART model, a folder or hub name.")]
 
 
-@with_settings(GenerationSettings)
+@with_settings(GenerationSettings, panel=GENERATION)
 @with_settings(KeepSettings, name="keeping")
 @with_settings(RunnerSettings, name="running")
 @record_filter("corpus", passages=True, bare=True, parts=True)
@@ -38,8 +37,12 @@ def doc2query(
 ) -> None:
     """Add generated queries to each passage.
 
-    Reads a corpus and writes it again, each passage with "queries": [...]. Sampling depends only on the seed and the
-    passage id. With --scorer and --keep or --min-score, queries that do not fit their passage are dropped.
+    Writes each passage with "queries": [...]. With --scorer and --keep or --min-score, drops queries that do not fit their
+    passage (Doc2Query--). Sampling depends only on the seed and the passage id.
+
+    Examples:
+    drtk doc2query corpus.jsonl --model castorini/doc2query-t5-base-msmarco -o queried.jsonl
+    drtk doc2query corpus.jsonl --model t5 --n 20 --scorer crossencoder --keep 0.7 -o queried.jsonl
     """
     from drtk.data.jsonl import read_passages
     from drtk.errors import UsageError
@@ -51,7 +54,7 @@ def doc2query(
 
     settings.check()
     keeping.check(generates=True)
-    if keeping.keep is not None and job.part != WHOLE:
+    if keeping.keep is not None and job.shard != WHOLE:
         raise UsageError(
             "--keep takes a share of all queries, which a part does not know: "
             "--scores in the parts, then drtk keep-queries --keep on all of them"

@@ -171,8 +171,8 @@ def _extras() -> Iterator[Finding]:
         ("rouge-score", "train-generator's choice of the best model"),
         ("peft", "LoRA in train-retriever"),
         ("liger-kernel", "a faster language-model loss on a GPU"),
-        ("tensorboard", "--report-to tensorboard"),
-        ("wandb", "--report-to wandb"),
+        ("tensorboard", "--set report_to=tensorboard"),
+        ("wandb", "--set report_to=wandb"),
         ("sentence-transformers", "only the tests compare with it"),
     ):
         yield _package(package, needed=False, use=use)

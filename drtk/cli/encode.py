@@ -8,6 +8,7 @@ import typer
 
 from drtk.cli.decorators import folder_maker
 from drtk.cli.options import Device, Folder, Source, with_settings
+from drtk.config import CONTROL
 from drtk.models.config import EncodeSettings
 from drtk.runtime.folder_job import FolderJob
 from drtk.runtime.runners import RunnerSettings
@@ -17,14 +18,14 @@ from drtk.runtime.runners import RunnerSettings
 @with_settings(RunnerSettings, name="running")
 @folder_maker("embeddings", resume=True, passages=True)
 def encode(
-    model: Annotated[str, typer.Option("--model", metavar="MODEL", help="Model folder, or hub name[@revision].")],
+    model: Annotated[str, typer.Option("--model", metavar="MODEL", help="Encoder, a folder or hub name[@revision].")],
     output: Folder,
     source: Source = "-",
     role: Annotated[
-        Literal["passage", "query"], typer.Option("--role", help="Whether the input holds passages or queries.")
+        Literal["passage", "query"], typer.Option("--role", metavar="passage|query", help="Role of the input texts.")
     ] = "passage",
     shard: Annotated[
-        str, typer.Option("--shard", metavar="N/OF", help="Encode one of several shards, on several machines or GPUs.")
+        str, typer.Option("--shard", rich_help_panel=CONTROL, metavar="N/OF", help="Encode only shard N of OF.")
     ] = "1/1",
     device: Device = "auto",
     *,
@@ -32,12 +33,16 @@ def encode(
     running: RunnerSettings,
     job: FolderJob,
 ) -> None:
-    """Turn passages or queries into vectors.
+    """Encode passages or queries as vectors.
 
-    Reads a corpus (or, with --role query, queries) and makes a folder of embeddings: 00000.npy, 00000.ids, … meta.json.
+    Makes a folder of embeddings that index and search read. An interrupted run continues with --resume.
+
+    Examples:
+    drtk encode corpus.jsonl --model sentence-transformers/all-MiniLM-L6-v2 -o vectors
+    drtk encode queries.jsonl --model model --role query -o query-vectors
     """
     from drtk.retrieval.encode import encode_corpus
-    from drtk.runtime.sharding import parse_part
+    from drtk.runtime.sharding import parse_shard
 
-    part = parse_part(shard)
+    part = parse_shard(shard)
     encode_corpus(source, model, settings, job, role=role, part=part, device=device, running=running)

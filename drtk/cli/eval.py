@@ -17,7 +17,7 @@ Runs = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="[NAME=]RUN…",
-        help="TREC runs, several side by side; - is stdin. Folders of runs, where --qrels is a folder of collections.",
+        help="TREC runs, or folders of runs of several collections; - is stdin.",
         show_default=False,
     ),
 ]
@@ -26,7 +26,7 @@ Judged = Annotated[
     typer.Option(
         "--qrels",
         metavar="FILE",
-        help="Judgments: BEIR TSV or TREC qrels; the folder of a BEIR collection, or a folder of several.",
+        help="Judgments: BEIR TSV, TREC qrels, or a folder of BEIR collections.",
     ),
 ]
 KnownCorpus = Annotated[
@@ -34,7 +34,7 @@ KnownCorpus = Annotated[
     typer.Option(
         "--corpus",
         metavar="FILE",
-        help="Passages: checks judged ids, tells documents for --by source, and holds the texts for --answers.",
+        help="Passages, for --answers and --by source.",
     ),
 ]
 
@@ -51,11 +51,14 @@ def eval_(
     settings: EvalSettings,
     job: FilterJob,
 ) -> None:
-    """Score runs against judgments or answers.
+    """Evaluate runs with judgments or answers.
 
-    Reads TREC runs and judgments (BEIR TSV or TREC qrels) and writes a table, one run a row.
-    Values are those of trec_eval; judged queries that a run lacks count as 0.
-    With --answers FILE, a passage is relevant where it contains an answer to the question.
+    Writes a table with a row per run; values are those of trec_eval. Judged queries that a run lacks count as 0. With
+    --answers, a passage is relevant if it contains an answer to the question.
+
+    Examples:
+    drtk eval bm25=bm25.run dense=dense.run --qrels qrels.tsv
+    drtk eval dense.run --qrels qrels.tsv --measures "nDCG@10 recall@100" --per-query --format jsonl
     """
     from drtk.data.runs import parse_runs
 

@@ -16,15 +16,13 @@ from drtk.runtime.filter_job import FilterJob
 
 Systems = Annotated[
     list[str],
-    typer.Argument(
-        metavar="[NAME=]MODEL…", help='Model folders, hub names, or files of {"text", "vector"} made elsewhere.'
-    ),
+    typer.Argument(metavar="[NAME=]MODEL…", help="Model folders, hub names, or files of texts with vectors."),
 ]
 Tasks = Annotated[
     str, typer.Option("--data", metavar="DIR", help="Folder of tasks: DIR/STS12/*.tsv, DIR/STS-B/test.tsv …")
 ]
 PairsOut = Annotated[
-    str | None, typer.Option("--pairs-out", metavar="FILE", help="Write every rated pair with its cosine, as JSONL.")
+    str | None, typer.Option("--pairs-out", metavar="FILE", help="Write every rated pair with its cosine as JSONL.")
 ]
 
 
@@ -40,10 +38,13 @@ def eval_sentences(
     settings: SentenceSettings,
     job: FilterJob,
 ) -> None:
-    """Score sentence vectors: STS, alignment, uniformity, retrieval, transfer.
+    """Evaluate sentence vectors: STS, alignment, uniformity, retrieval, transfer.
 
-    Reads models, or vectors made elsewhere, and a folder of tasks; writes a table, a system a row. Correlations are
-    Spearman's, from -1 to 1 (papers print them times 100).
+    Writes a table with a row per model. Correlations are Spearman's, from -1 to 1.
+
+    Examples:
+    drtk eval-sentences model --data sts
+    drtk eval-sentences ours=model bert=bert-base-uncased --data sts --tasks "STS12 STS-B" --format markdown
     """
     from drtk.evaluation.sentences import evaluate_sentences
     from drtk.runtime import streams

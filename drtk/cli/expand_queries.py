@@ -8,6 +8,7 @@ import typer
 
 from drtk.cli.decorators import record_filter
 from drtk.cli.options import Device, Output, Seed, Source, with_settings
+from drtk.config import GENERATION
 from drtk.errors import UsageError
 from drtk.query_expansion.config import ExpansionSettings
 from drtk.runtime.filter_job import FilterJob
@@ -16,7 +17,7 @@ from drtk.runtime.runners import RunnerSettings
 WINDOW = 64  # questions between two points to resume from
 
 
-@with_settings(ExpansionSettings)
+@with_settings(ExpansionSettings, panel=GENERATION)
 @with_settings(RunnerSettings, name="running")
 @record_filter("expansions", parts=True)
 def expand_queries(
@@ -24,15 +25,13 @@ def expand_queries(
     output: Output = "-",
     model: Annotated[
         str | None,
-        typer.Option("--model", metavar="MODEL", help="Generator: a folder of train-generator, or a hub name."),
+        typer.Option("--model", metavar="MODEL", help="Generator, a folder or hub name."),
     ] = None,
     from_run: Annotated[
         str | None,
-        typer.Option(
-            "--from-run", metavar="RUN", help="Candidates from the passages of this run, without a generator."
-        ),
+        typer.Option("--from-run", metavar="RUN", help="Take candidates from the passages of this run instead."),
     ] = None,
-    corpus: Annotated[str | None, typer.Option("--corpus", metavar="FILE", help="from-run: its passages.")] = None,
+    corpus: Annotated[str | None, typer.Option("--corpus", metavar="FILE", help="from-run: passages.")] = None,
     seed: Seed = 42,
     device: Device = "auto",
     *,
@@ -40,10 +39,13 @@ def expand_queries(
     running: RunnerSettings,
     job: FilterJob,
 ) -> None:
-    """Write candidate expansions of questions.
+    """Generate candidate expansions of questions, or take them from retrieved passages.
 
-    Reads questions and writes a record for each distinct candidate, for drtk rerank-queries. Sampling depends only on the
-    seed and the question id. Logs the number of candidates per question, and their lengths in words.
+    Writes a record per distinct candidate, for drtk rerank-queries. Sampling depends only on the seed and the question id.
+
+    Examples:
+    drtk expand-queries questions.jsonl --model gar-answer --n 20 -o candidates.jsonl
+    drtk expand-queries questions.jsonl --from-run bm25.run --corpus corpus.jsonl -o candidates.jsonl
     """
     from drtk.query_expansion.candidates import format_summary
     from drtk.runtime.progress import log, warn
@@ -99,7 +101,7 @@ def _generate(
     if job.counts.get(SEEN):
         warn(
             f"{model} was trained on {job.counts[SEEN]:,} of these questions, and may have memorized their answers; "
-            "train-generator --folds and --holdout expand them with generators that were not"
+            "train-generator --set folds and --holdout expand them with generators that were not"
         )
 
 
@@ -128,5 +130,5 @@ def _extract(
     )  # fmt: skip
     warn_of_missing_texts(job.counts, corpus)
     missing = len(queries) - max((sums["questions"] for sums in job.counts.get("words", {}).values()), default=0)
-    if job.part == WHOLE and missing:
+    if job.shard == WHOLE and missing:
         warn(f"{missing:,} of {len(queries):,} questions have no hits in {run}, and so no candidates")

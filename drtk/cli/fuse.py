@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from drtk.data.trec import Ranking
 
 FusedRuns = Annotated[
-    list[str], typer.Argument(metavar="RUN…", help="TREC runs, in order; one may be - for stdin.", show_default=False)
+    list[str], typer.Argument(metavar="RUN…", help="TREC runs; one may be - for stdin.", show_default=False)
 ]
 SweepQrels = Annotated[
-    str | None, typer.Option("--qrels", metavar="FILE", help="Judgments for --sweep: BEIR TSV or TREC qrels.")
+    str | None, typer.Option("--qrels", metavar="FILE", help="sweep: judgments, BEIR TSV or TREC qrels.")
 ]
 
 
@@ -29,10 +29,13 @@ SweepQrels = Annotated[
 def fuse(
     runs: FusedRuns, output: Output = "-", *, qrels: SweepQrels = None, settings: FuseSettings, job: FilterJob
 ) -> None:
-    """Make one run out of several.
+    """Fuse runs into one.
 
-    Reads TREC runs and writes one whose scores fall strictly, so that every tool sees the same order.
-    The first run is read query by query, the others are held in memory.
+    Scores of the fused run decrease strictly, so all tools read the same order.
+
+    Examples:
+    drtk fuse bm25.run dense.run -o fused.run
+    drtk fuse bm25.run dense.run --method weighted --sweep --qrels dev.tsv -o fused.run
     """
     from drtk.retrieval.fusion import fuse_runs
 

@@ -8,6 +8,7 @@ import typer
 
 from drtk.cli.decorators import folder_maker
 from drtk.cli.options import Folder, with_settings
+from drtk.config import METHOD
 from drtk.indexing import INDEXES
 from drtk.indexing.config import IndexSettings
 from drtk.runtime.folder_job import FolderJob
@@ -19,13 +20,15 @@ def index(
     output: Folder,
     kind: Annotated[
         str,
-        typer.Option("--type", metavar="TYPE", help=f"{', '.join(INDEXES)}, or a faiss factory string (IVF4096,PQ64)."),
+        typer.Option(
+            "--type", rich_help_panel=METHOD, metavar="TYPE", help=f"{', '.join(INDEXES)}, or a faiss factory string."
+        ),
     ],
     sources: Annotated[
         list[str] | None,
         typer.Argument(
             metavar="SOURCE",
-            help="bm25, bm25s, impact: a corpus (- is stdin). Others: folders of drtk encode.",
+            help="Corpus (bm25, bm25s, impact; - is stdin) or embeddings folders.",
             show_default=False,
         ),
     ] = None,
@@ -33,9 +36,13 @@ def index(
     settings: IndexSettings,
     job: FolderJob,
 ) -> None:
-    """Make an index to search.
+    """Build a search index of passages or vectors.
 
-    bm25, bm25s and impact read a corpus; all other types read folders of embeddings (the parts of drtk encode --shard too).
+    bm25, bm25s and impact index the texts of a corpus, all other types the vectors of drtk encode.
+
+    Examples:
+    drtk index corpus.jsonl --type bm25 -o bm25
+    drtk index vectors --type hnsw -o hnsw
     """
     from drtk.indexing.build import build_index
 

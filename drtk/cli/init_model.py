@@ -13,9 +13,13 @@ from drtk.runtime.folder_job import FolderJob
 def init_model(
     output: Folder, source: Source = "-", seed: Seed = 42, *, settings: InitModelSettings, job: FolderJob
 ) -> None:
-    """Make an untrained model with a tokenizer learnt from a corpus.
+    """Initialize an untrained model with a tokenizer learned from a corpus.
 
-    For other languages, for tests, and for places without a model hub. Reads a corpus and makes a model folder.
+    For other languages, for tests, and for machines without a model hub.
+
+    Examples:
+    drtk init-model corpus.jsonl -o encoder
+    drtk init-model corpus.jsonl --arch t5 --layers 4 --hidden 256 --heads 4 -o t5
     """
     from drtk.data.jsonl import read_passages
     from drtk.models.checkpoint import save_encoder

@@ -21,10 +21,13 @@ def keep_queries(
     running: RunnerSettings,
     job: FilterJob,
 ) -> None:
-    """Drop generated queries that do not fit their passage.
+    """Drop generated queries that do not fit their passage (Doc2Query--).
 
-    Reads passages with "queries": [...] and writes them with the queries that are kept. Scores are those in
-    "query_scores", or with --scorer those of a cross-encoder.
+    Reads passages with "queries", and uses their "query_scores" or the scores of a cross-encoder.
+
+    Examples:
+    drtk keep-queries queried.jsonl --scorer crossencoder --keep 0.7 -o kept.jsonl
+    drtk keep-queries scored.jsonl --min-score 0 -o kept.jsonl
     """
     from drtk.data.jsonl import read_passages
     from drtk.expansion.keep_queries import QueryFilter, TopShareFilter, iter_with_queries

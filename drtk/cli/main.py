@@ -56,7 +56,7 @@ def parsing_fault(error: Exception) -> str | None:
     if tell is None or not hasattr(error, "exit_code"):
         return None
     message = " ".join(str(tell()).split()).rstrip(".").replace(". Did you mean", "; did you mean")
-    possible = getattr(error, "possibilities", None)
+    possible = [name for name in getattr(error, "possibilities", None) or () if name != "--set"]
     option: Any = getattr(error, "option_name", None)
     context: Any = getattr(error, "ctx", None)
     is_unknown = type(error).__name__ == "NoSuchOption" and context is not None

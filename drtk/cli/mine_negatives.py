@@ -15,39 +15,39 @@ MinedSources = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="[NAME=]SOURCE…",
-        help="TREC runs of training queries, index folders, or examples to mine anew; - is stdin.",
+        help="TREC runs, index folders, or training examples; - is stdin.",
         show_default=False,
     ),
 ]
 MinedCorpus = Annotated[
     str | None,
-    typer.Option("--corpus", metavar="FILE", help="Passages: random negatives, texts; checks every id."),
+    typer.Option("--corpus", metavar="FILE", help="Passages, for random negatives and text filters."),
 ]
 MinedQueries = Annotated[
     str | None,
-    typer.Option("--queries", metavar="FILE", help="Training queries: for indexes, --policy nq, --scorer, --report."),
+    typer.Option("--queries", metavar="FILE", help="Training queries, for indexes and text filters."),
 ]
 QueryVectors = Annotated[
     str | None,
-    typer.Option("--query-vectors", metavar="DIR", help="Index: ask it with a folder of drtk encode --role query."),
+    typer.Option("--query-vectors", metavar="DIR", help="Index: encoded queries, a folder of drtk encode."),
 ]
 MinedVectors = Annotated[
-    str | None, typer.Option("--vectors", metavar="DIR", help="Vectors of the passages, for --max-cosine, --report.")
+    str | None, typer.Option("--vectors", metavar="DIR", help="Passage vectors, for max_cosine and --report.")
 ]
 IndexModel = Annotated[
     str | None,
-    typer.Option("--model", metavar="MODEL", help="Index: where the encoder is; by default as the index says."),
+    typer.Option("--model", metavar="MODEL", help="Index: encoder. [default: as the index records]"),
 ]
 AuditFile = Annotated[
     str | None,
-    typer.Option("--audit", metavar="FILE", help="Write what became of each candidate, and why: a JSON line a query."),
+    typer.Option("--audit", metavar="FILE", help="Write the reason for each candidate, a JSON line per query."),
 ]
 ReportFile = Annotated[
     str | None,
     typer.Option(
         "--report",
         metavar="FILE",
-        help="How many, how hard, how suspicious: a page (FILE.html) with examples, or text; - is stdout.",
+        help="Write statistics to FILE.html or text; - is stdout.",
     ),
 ]
 
@@ -71,10 +71,14 @@ def mine_negatives(
     settings: MineSettings,
     job: FilterJob,
 ) -> None:
-    """Make training examples out of what was retrieved, and judgments.
+    """Mine hard negatives from runs, indexes or training examples.
 
-    Writes an example for each training query: its judged passages as positives, and what was retrieved besides them,
-    filtered and shuffled, as negatives. Ids only; texts are looked up.
+    Writes a training example per judged query: its relevant passages as positives, and other retrieved passages, filtered
+    and sampled, as negatives. Examples contain ids only.
+
+    Examples:
+    drtk mine-negatives bm25.run --qrels train.tsv --corpus corpus.jsonl -o examples.jsonl
+    drtk mine-negatives dense --queries queries.jsonl --qrels train.tsv --policy tevatron --margin 0.05 -o examples.jsonl
     """
     from drtk.mining.mine import mine_negatives
 

@@ -64,15 +64,6 @@ Qrels = Annotated[str, typer.Option("--qrels", metavar="FILE", help="Judgments: 
 Device = Annotated[
     str, typer.Option("--device", metavar="NAME", help="auto, cpu, cuda, cuda:1 …", rich_help_panel=HARDWARE)
 ]
-Changes = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--set",
-        metavar="NAME=VALUE",
-        help="Set a setting without an option (drtk presets --fields COMMAND); repeatable.",
-        rich_help_panel=METHOD,
-    ),
-]
 _PRESET = typer.Option(
     "--preset",
     metavar="NAME",
@@ -164,7 +155,9 @@ def with_settings(
             added.insert(0, _keyword("preset", Annotated[str | None, _PRESET], None))
             wrapper.preset_settings = settings  # type: ignore[attr-defined]
         if len(options) < len(declared) and "changes" not in inner:
-            added.append(_keyword("changes", Changes, None))
+            help = f"Set another setting (drtk presets --fields '{command_name(function)}' lists them); repeatable."
+            change = typer.Option("--set", metavar="NAME=VALUE", help=help, rich_help_panel=METHOD)
+            added.append(_keyword("changes", Annotated[list[str] | None, change], None))
         last = [parameters.pop(flag) for flag in getattr(function, "common_flags", ())]  # that all commands share
         return set_signature(wrapper, [*parameters.values(), *added, *last])
 

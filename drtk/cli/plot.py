@@ -19,11 +19,11 @@ Kind = Annotated[
 ]
 Inputs = Annotated[
     list[str],
-    typer.Argument(metavar="[NAME=]INPUT…", help="Runs, training logs, models or embeddings, as KIND needs them."),
+    typer.Argument(metavar="[NAME=]INPUT…", help="Runs, training logs, models or embeddings, depending on KIND."),
 ]
 RatedPairs = Annotated[
     str | None,
-    typer.Option("--pairs", metavar="FILE", help="space, cosine: a table of sentence1, sentence2, score, for models."),
+    typer.Option("--pairs", metavar="FILE", help="space, cosine: TSV of sentence1, sentence2, score."),
 ]
 
 
@@ -40,11 +40,14 @@ def plot(
     settings: PlotSettings,
     job: FilterJob,
 ) -> None:
-    """Draw runs, training and vectors.
+    """Plot runs, training logs and vectors.
 
-    recall: recall by depth. training: loss or a measure by step. differences: two runs, query by query. scores: of
-    relevant and other documents. space: alignment, uniformity and a plane. cosine: by human rating. Writes PNG, SVG, PDF,
-    or the numbers that are drawn as JSON.
+    recall: recall by depth; training: loss or measures by step; differences: two runs per query; scores: of relevant and
+    other documents; space: alignment, uniformity and principal components; cosine: cosine by human rating.
+
+    Examples:
+    drtk plot recall bm25=bm25.run dense=dense.run --qrels qrels.tsv -o recall.png
+    drtk plot training model/log.jsonl -o loss.pdf
     """
     from drtk.evaluation.plots.base import FORMATS, draw_plot
 

@@ -21,10 +21,10 @@ _CALLED = {"documents": "neighbors"}  # what documents are read for, and what th
 def presets(
     name: Annotated[
         str | None,
-        typer.Argument(metavar="NAME", help="Preset to print: a name, or a .toml file.", show_default=False),
+        typer.Argument(metavar="NAME", help="Preset to print, a name or .toml file.", show_default=False),
     ] = None,
     check: Annotated[
-        bool, typer.Option("--check", help="Check NAME, or all presets, and print which passage fields they need.")
+        bool, typer.Option("--check", help="Check NAME or all presets; print the passage fields they need.")
     ] = False,
     command: Annotated[
         str | None,
@@ -34,6 +34,10 @@ def presets(
     """List, print or check presets, and list the settings of a command.
 
     A preset is a TOML file of settings for one command. Print one, edit it, and pass the file instead of the name.
+
+    Examples:
+    drtk presets simlm-r1 > mine.toml
+    drtk presets --fields train-retriever
     """
     if command is not None:
         sys.stdout.writelines(f"{line}\n" for line in _describe_fields(command))

@@ -8,6 +8,7 @@ import typer
 
 from drtk.cli.decorators import OF_TRAINING, folder_maker
 from drtk.cli.options import Device, Seed, with_settings
+from drtk.config import CONTROL, EVALUATION, METHOD, TRAINING
 from drtk.pretraining.config import PretrainSettings
 from drtk.runtime.folder_job import FolderJob
 
@@ -15,11 +16,21 @@ MAY_DIFFER = (*OF_TRAINING, "micro_batch_size", "attention", "compile", "report_
 MAX_HELD_OUT = 0.1  # share of the corpus, if the preset sets `held_out`: presets are made for millions of passages
 Changes = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="PATH=VALUE", help="Change the preset: slots.encoder.rate=0.4; repeatable."),
+    typer.Option(
+        "--set",
+        rich_help_panel=METHOD,
+        metavar="PATH=VALUE",
+        help="Change the preset: NAME=VALUE, slots.encoder.rate=0.4; repeatable.",
+    ),
 ]
 Dropped = Annotated[
     list[str] | None,
-    typer.Option("--drop", metavar="NAME", help="Leave out an objective, or all of a group; repeatable."),
+    typer.Option(
+        "--drop",
+        rich_help_panel=METHOD,
+        metavar="NAME",
+        help="Remove an objective or a group of objectives; repeatable.",
+    ),
 ]
 
 
@@ -28,18 +39,20 @@ def _title_types(settings: dict[str, Any]) -> dict[str, Any]:
     return {"title_types": True} if "segment" in repr([settings["recipe"], settings["changes"]]) else {}
 
 
-@with_settings(PretrainSettings, preset=True, recipe="recipe")
+@with_settings(PretrainSettings, preset=True, recipe="recipe", panel=TRAINING)
 @folder_maker("model", resume=True, passages=True, may_differ=MAY_DIFFER, also=_title_types)
 def pretrain(
     passages: Annotated[
         list[str], typer.Argument(metavar="PASSAGES", help="Files of passages, in any format drtk reads.")
     ],
     model: Annotated[
-        str, typer.Option("--model", metavar="MODEL", help="Encoder to start from: a folder, or hub name[@revision].")
+        str, typer.Option("--model", metavar="MODEL", help="Encoder to start from, a folder or hub name[@revision].")
     ],
     output: Annotated[
         str,
-        typer.Option("--output", "-o", metavar="DIR", help="Folder to make; --dry-run needs none.", show_default=False),
+        typer.Option(
+            "--output", "-o", metavar="DIR", help="Folder to make; not needed with --dry-run.", show_default=False
+        ),
     ] = "",
     generator: Annotated[
         str | None, typer.Option("--generator", metavar="MODEL", help="Masked language model that proposes tokens.")
@@ -50,16 +63,25 @@ def pretrain(
         str | None,
         typer.Option(
             "--dev",
+            rich_help_panel=EVALUATION,
             metavar="DIR",
-            help="Keep the encoder with the best nDCG@10 on a small BEIR folder with qrels/dev.tsv.",
+            help="Keep the best encoder by nDCG@10 on a BEIR folder with qrels/dev.tsv.",
         ),
     ] = None,
     dev_sts: Annotated[
         str | None,
-        typer.Option("--dev-sts", metavar="FILE", help="Keep that with the best Spearman on rated sentence pairs."),
+        typer.Option(
+            "--dev-sts",
+            rich_help_panel=EVALUATION,
+            metavar="FILE",
+            help="Keep the best encoder by Spearman correlation on rated sentence pairs.",
+        ),
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print terms, slots, parameters and tokens per step; train nothing.")
+        bool,
+        typer.Option(
+            "--dry-run", rich_help_panel=CONTROL, help="Print objectives, slots, parameters and tokens per step only."
+        ),
     ] = False,
     seed: Seed = 42,
     device: Device = "auto",
@@ -68,9 +90,13 @@ def pretrain(
     recipe: dict[str, Any],
     job: FolderJob,
 ) -> None:
-    """Pre-train an encoder: SimLM, MASTER, ROM, CoT-MAE, coCondenser, DiffCSE, or a mixture of your own.
+    """Pre-train an encoder: SimLM, MASTER, ROM, CoT-MAE, coCondenser, DiffCSE, or a composition of your own.
 
-    Makes a model folder that train-retriever, transformers and sentence-transformers load; log.jsonl in it has every loss.
+    Makes a model folder that train-retriever, transformers and sentence-transformers load. Its log.jsonl has every loss.
+
+    Examples:
+    drtk pretrain passages.jsonl --preset simlm --model bert-base-uncased -o simlm
+    drtk pretrain passages.jsonl --preset cotmae --model bert-base-uncased --set slots.encoder.rate=0.4 --dry-run
     """
     from drtk.data.beir import choose_dev_split
     from drtk.errors import UsageError
@@ -94,7 +120,7 @@ def pretrain(
             raise UsageError('--generator: generator.init = "copy" starts from the encoder; leave one of them out')
     if dev is not None and dev_sts is not None:
         raise UsageError("--dev and --dev-sts each choose the best encoder; give one of them")
-    check_training_inputs(settings.trainer, device, dev_sts, kept=[*passages, *job.side_files])
+    check_training_inputs(settings.trainer, device, dev_sts, local_files=[*passages, *job.side_files])
     folder = locate(model)
     split = choose_dev_split(dev) if dev is not None else ""
     from drtk.models.device import AttentionBackend, choose_device

@@ -8,6 +8,7 @@ import typer
 
 from drtk.cli.decorators import record_filter
 from drtk.cli.options import Corpus, Device, Output, Queries, with_settings
+from drtk.config import GENERATION
 from drtk.query_expansion.config import ReadSettings
 from drtk.runtime.filter_job import FilterJob
 from drtk.runtime.runners import RunnerSettings
@@ -15,13 +16,13 @@ from drtk.runtime.runners import RunnerSettings
 WINDOW = 32  # questions between two points to resume from
 
 
-@with_settings(ReadSettings)
+@with_settings(ReadSettings, panel=GENERATION)
 @with_settings(RunnerSettings, name="running")
 @record_filter("predictions", parts=True)
 def read(
     model: Annotated[
         str,
-        typer.Option("--model", metavar="MODEL", help="Folder or hub name of a reader: T5, or a released FiD folder."),
+        typer.Option("--model", metavar="MODEL", help="FiD reader, a folder or hub name."),
     ],
     corpus: Corpus,
     queries: Queries,
@@ -29,7 +30,7 @@ def read(
     output: Output = "-",
     tokenizer: Annotated[
         str | None,
-        typer.Option("--tokenizer", metavar="MODEL", help="Tokenizer of a folder that has none (FiD's: t5-base)."),
+        typer.Option("--tokenizer", metavar="MODEL", help="Tokenizer, if the model folder has none (FiD: t5-base)."),
     ] = None,
     device: Device = "auto",
     *,
@@ -39,8 +40,12 @@ def read(
 ) -> None:
     """Answer questions from their retrieved passages (Fusion-in-Decoder).
 
-    Reads a TREC run and writes a prediction for each of its questions, {"query_id", "answer", "score"}, which drtk eval
-    --exact-match reads. The score is the answer's log-probability.
+    Writes a prediction per question, {"query_id", "answer", "score"}, for drtk eval --exact-match. The score is the log-
+    probability of the answer.
+
+    Examples:
+    drtk read bm25.run --model reader --corpus corpus.jsonl --queries questions.jsonl -o predictions.jsonl
+    drtk read dense.run --model nq_reader_base --tokenizer t5-base --depth 10 --corpus corpus.jsonl --queries questions.jsonl
     """
     from drtk.data.checks import describe_missing_texts, warn_of_missing_texts
     from drtk.data.corpus_store import CorpusStore

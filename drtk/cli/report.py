@@ -11,15 +11,13 @@ from drtk.cli.options import Folder, Qrels, with_settings
 from drtk.evaluation.config import ReportSettings
 from drtk.runtime.folder_job import FolderJob
 
-ReportedRuns = Annotated[
-    list[str], typer.Argument(metavar="[NAME=]RUN…", help="TREC runs, named as the report shall name them.")
-]
+ReportedRuns = Annotated[list[str], typer.Argument(metavar="[NAME=]RUN…", help="TREC runs.")]
 ReportCorpus = Annotated[
-    str | None, typer.Option("--corpus", metavar="FILE", help="Passages: texts of the examples, names of documents.")
+    str | None, typer.Option("--corpus", metavar="FILE", help="Passages, for texts and for --by source.")
 ]
-ReportQueries = Annotated[str | None, typer.Option("--queries", metavar="FILE", help="Queries: texts of the examples.")]
+ReportQueries = Annotated[str | None, typer.Option("--queries", metavar="FILE", help="Queries, for texts of examples.")]
 Log = Annotated[
-    str | None, typer.Option("--log", metavar="FILE", help="log.jsonl of a training run: its loss is drawn.")
+    str | None, typer.Option("--log", metavar="FILE", help="log.jsonl of a training run, to plot its loss.")
 ]
 
 
@@ -36,10 +34,14 @@ def report(
     settings: ReportSettings,
     job: FolderJob,
 ) -> None:
-    """Compare systems in numbers, words and a picture.
+    """Compare runs in a report with measures, significance tests and a figure.
 
-    Makes a folder of report.json, report.md and report.png, and prints the table, what it says, and example queries.
-    Compare every run with the first one on the first of --measures, with the tests of drtk compare.
+    Makes report.json, report.md and report.png, and prints the table and example queries. Every run is compared with the
+    first.
+
+    Examples:
+    drtk report bm25=bm25.run dense=dense.run --qrels qrels.tsv -o report
+    drtk report bm25.run dense.run --qrels qrels.tsv --corpus corpus.jsonl --queries queries.jsonl -o report
     """
     import shutil
 

@@ -33,7 +33,7 @@ WINDOW_OF_LISTS = 512
 @record_filter("run", parts=True, writes=("vectors",))
 def rerank(
     model: Annotated[
-        str, typer.Option("--model", metavar="MODEL", help="Folder or hub name of a cross-encoder, or an HLATR folder.")
+        str, typer.Option("--model", metavar="MODEL", help="Cross-encoder or HLATR model, a folder or hub name.")
     ],
     source: Annotated[str, typer.Argument(metavar="RUN", help="TREC run; - is stdin.", show_default=False)] = "-",
     output: Output = "-",
@@ -45,9 +45,7 @@ def rerank(
     ] = None,
     vectors: Annotated[
         str | None,
-        typer.Option(
-            "--vectors", metavar="DIR", help="Write the vector of each scored pair to DIR; an HLATR model reads it."
-        ),
+        typer.Option("--vectors", metavar="DIR", help="Write the vector of each scored pair, for HLATR."),
     ] = None,
     skip_corpus_check: SkipCorpusCheck = False,
     device: Device = "auto",
@@ -56,9 +54,13 @@ def rerank(
     running: RunnerSettings,
     job: FilterJob,
 ) -> None:
-    """Rerank the first documents of each query by a model's scores.
+    """Rerank the top documents of each query with a cross-encoder or HLATR model.
 
-    Reads a TREC run and writes one: the scored documents, best first, then the others in their order.
+    Writes the scored documents, best first, then the others in their order.
+
+    Examples:
+    drtk rerank bm25.run --model crossencoder --corpus corpus.jsonl --queries queries.jsonl -o reranked.run
+    drtk rerank bm25.run --model crossencoder --depth 100 --corpus corpus.jsonl --queries queries.jsonl --vectors vectors
     """
     from drtk.data.checks import check_run, check_same_corpus, warn_if_swapped
     from drtk.models.model_folder import is_list_reranker, locate
@@ -118,7 +120,7 @@ def _rerank_pairs(
         job.run_windows(records, score_windows, unit="queries")
     except BaseException:
         if writer is not None:
-            writer.job.abandon()
+            writer.job.discard()
             writer.job.release()
         raise
     warn_of_missing_texts(job.counts, corpus)

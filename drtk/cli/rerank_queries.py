@@ -10,6 +10,7 @@ import typer
 from drtk.cli.decorators import OF_TRAINING, folder_maker, record_filter
 from drtk.cli.help import Command, Group
 from drtk.cli.options import Device, Folder, Output, Queries, Seed, with_settings
+from drtk.config import EVALUATION
 from drtk.errors import UsageError
 from drtk.query_expansion.config import ChooseSettings, LabelSettings, QueryRerankerConfig
 from drtk.runtime.filter_job import FilterJob
@@ -21,7 +22,7 @@ Expansions = Annotated[
     typer.Argument(metavar="EXPANSIONS", help="Candidates of drtk expand-queries; - is stdin.", show_default=False),
 ]
 IndexCorpus = Annotated[
-    str | None, typer.Option("--corpus", metavar="FILE", help="The index's passages. [default: as the index records]")
+    str | None, typer.Option("--corpus", metavar="FILE", help="Passages of the index. [default: as the index records]")
 ]
 
 
@@ -37,10 +38,14 @@ def rerank_queries__label(
     settings: LabelSettings,
     job: FilterJob,
 ) -> None:
-    """Label expansions of questions with the rank at which they retrieve an answer.
+    """Label expansions with the rank at which they retrieve an answer.
 
-    Searches every expanded question, and writes each candidate again with "rank", that of the first passage that contains
-    an answer, and "top1", title and text of its first passage.
+    Writes each candidate with "rank", that of the first passage with an answer, and "top1", title and text of its first
+    passage.
+
+    Examples:
+    drtk rerank-queries label candidates.jsonl --queries questions.jsonl --index bm25 -o labels.jsonl
+    drtk rerank-queries label candidates.jsonl --queries questions.jsonl --index bm25 --match regex -o labels.jsonl
     """
     from drtk.data.checks import describe_missing_texts, warn_of_missing_texts
     from drtk.indexing.config import SearchSettings
@@ -82,25 +87,31 @@ def rerank_queries__train(
     ],
     kind: Annotated[
         str | None,
-        typer.Option("--kind", metavar="NAME", help="Train on candidates of this kind only (answer, title …)."),
+        typer.Option("--kind", metavar="NAME", help="Train on candidates of this kind only."),
     ] = None,
     dev: Annotated[
         list[str] | None,
         typer.Option(
             "--dev",
+            rich_help_panel=EVALUATION,
             metavar="[KIND=]FILE",
-            help="Evaluate with these labeled candidates, or with those of one kind; keep the best weights, "
-            "or those for each kind; KIND=FILE is repeatable.",
+            help="Development labels, for all kinds or one; keep the best weights; repeatable.",
             show_default=False,
         ),
     ] = None,
     dev_queries: Annotated[
-        str | None, typer.Option("--dev-queries", metavar="FILE", help="--dev: its questions, if not in --queries.")
+        str | None,
+        typer.Option(
+            "--dev-queries", rich_help_panel=EVALUATION, metavar="FILE", help="Questions of --dev. [default: --queries]"
+        ),
     ] = None,
     dev_kind: Annotated[
         str | None,
         typer.Option(
-            "--dev-kind", metavar="NAME", help="--dev: evaluate with candidates of this kind only. [default: --kind]"
+            "--dev-kind",
+            rich_help_panel=EVALUATION,
+            metavar="NAME",
+            help="Kind of candidates to evaluate on. [default: --kind]",
         ),
     ] = None,
     seed: Seed = 42,
@@ -109,10 +120,13 @@ def rerank_queries__train(
     settings: QueryRerankerConfig,
     job: FolderJob,
 ) -> None:
-    """Train a model to rank expansions of a question by what they retrieve.
+    """Train a model that ranks expansions by what they retrieve.
 
-    Makes a folder that rerank-queries apply loads, and sentence-transformers' CrossEncoder; LOWER scores are better.
-    With --dev KIND=FILE, a folder of such folders, one for each kind.
+    Makes a model folder; with --dev KIND=FILE, a folder of such folders, one per kind.
+
+    Examples:
+    drtk rerank-queries train labels.jsonl --queries questions.jsonl --preset ear-ri --model deberta-v3-base -o scorer
+    drtk rerank-queries train labels.jsonl --queries questions.jsonl --model bert-base-uncased --dev dev.jsonl -o scorer
     """
     settings.check()
     devs = _parse_by_kind("--dev", dev or [])
@@ -229,9 +243,13 @@ def rerank_queries__apply(
     running: RunnerSettings,
     job: FolderJob,
 ) -> None:
-    """Choose the best expansion of each question and kind.
+    """Select the best expansion of each question and kind.
 
-    Makes a folder with a file of queries for each kind, KIND.jsonl, that drtk search reads.
+    Makes a folder with a file of queries per kind, KIND.jsonl, for drtk search.
+
+    Examples:
+    drtk rerank-queries apply candidates.jsonl --queries questions.jsonl --model scorer -o selected
+    drtk rerank-queries apply labels.jsonl --queries questions.jsonl --select oracle -o oracle
     """
     from drtk.query_expansion.candidates import load_queries
     from drtk.query_expansion.rerank import LUCENE_CLAUSES, select_queries
@@ -270,7 +288,7 @@ def rerank_queries__apply(
     if over := counts.get("above Lucene's limit"):
         warn(
             f"{over:,} queries have more than {LUCENE_CLAUSES:,} distinct words: drtk search takes them, Lucene by default "
-            f"does not; --max-clauses {LUCENE_CLAUSES} cuts them"
+            f"does not; --set max_clauses={LUCENE_CLAUSES} cuts them"
         )
     job.counts |= {name: number for name, number in counts.items() if number and name not in ("in", "out")}
     job.counts |= {"questions": len(questions), "without a candidate": without}

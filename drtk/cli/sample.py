@@ -20,9 +20,13 @@ def sample(
     settings: SampleSettings,
     job: FolderJob,
 ) -> None:
-    """Build a retrieval collection from the docstrings of installed Python packages.
+    """Build a retrieval collection from docstrings of installed Python packages.
 
-    The summary line of a docstring is a query, and the rest of it the relevant document. Sources are parsed, not executed.
+    The summary line of a docstring is a query, and the rest its relevant document. Sources are parsed, not executed.
+
+    Examples:
+    drtk sample collection
+    drtk sample collection --packages numpy --packages torch --limit 2000
     """
     from drtk.text.sample_collection import make_sample
 

@@ -23,7 +23,7 @@ def score(
     corpus: Corpus,
     queries: Queries,
     model: Annotated[
-        str, typer.Option("--model", metavar="MODEL", help="Folder or hub name of a cross-encoder with one label.")
+        str, typer.Option("--model", metavar="MODEL", help="Cross-encoder with one label, a folder or hub name.")
     ],
     source: Annotated[
         str, typer.Argument(metavar="EXAMPLES", help="Training examples; - is stdin.", show_default=False)
@@ -31,7 +31,7 @@ def score(
     output: Output = "-",
     sample: Annotated[
         int | None,
-        typer.Option("--sample", metavar="N", min=1, help="Score and write so many examples, evenly spread over all."),
+        typer.Option("--sample", metavar="N", min=1, help="Score only N examples, evenly spaced."),
     ] = None,
     skip_corpus_check: SkipCorpusCheck = False,
     device: Device = "auto",
@@ -40,10 +40,13 @@ def score(
     running: RunnerSettings,
     job: FilterJob,
 ) -> None:
-    """Score the positives and negatives of examples with a cross-encoder.
+    """Score the passages of training examples with a cross-encoder.
 
-    Reads training examples and writes them again with "scores": {"positives": [...], "negatives": [...]}, a teacher's
-    judgment for train-retriever to be distilled from.
+    Adds "scores": {"positives": [...], "negatives": [...]} to each example, for distillation with train-retriever.
+
+    Examples:
+    drtk score examples.jsonl --model crossencoder --corpus corpus.jsonl --queries queries.jsonl -o scored.jsonl
+    drtk score examples.jsonl --model crossencoder --corpus corpus.jsonl --queries queries.jsonl --sample 10000 -o scored.jsonl
     """
     from drtk.data.checks import check_examples, check_same_corpus, warn_if_swapped
     from drtk.data.corpus_store import CorpusStore

@@ -9,6 +9,7 @@ import typer
 
 from drtk.cli.decorators import record_filter
 from drtk.cli.options import Output, with_settings
+from drtk.config import SEARCH
 from drtk.errors import DrtkError, MismatchError, RecordError, UsageError
 from drtk.indexing.config import RUN_DEPTH, SearchSettings
 from drtk.runtime.filter_job import FilterJob
@@ -21,14 +22,14 @@ if TYPE_CHECKING:
 TERMINAL_DEPTH = 5  # passages printed for a typed query
 
 
-@with_settings(SearchSettings)
+@with_settings(SearchSettings, panel=SEARCH)
 @record_filter("run")
 def search(
     paths: Annotated[
         list[str],
         typer.Argument(
             metavar="PATH",
-            help="Folders of drtk index; and one file of queries (default: -, stdin) or folder of drtk encode --role query.",
+            help="Index folders, and one file of queries or folder of query vectors.",
             show_default=False,
         ),
     ],
@@ -36,38 +37,51 @@ def search(
     question: Annotated[
         str | None,
         typer.Option(
-            "--query", metavar="TEXT", help="Print the passages for one typed query; -: for each line of stdin."
+            "--query", metavar="TEXT", help="Print the passages for a typed query; -: for each line of stdin."
         ),
     ] = None,
     model: Annotated[
-        str | None, typer.Option("--model", metavar="MODEL", help="Encoder. [default: the index's]")
+        str | None, typer.Option("--model", metavar="MODEL", help="Encoder. [default: as the index records]")
     ] = None,
     by: Annotated[
         Literal["passage", "source"],
-        typer.Option("--by", help="Unit that is ranked: passage, or source (a document by its best passage, MaxP)."),
+        typer.Option(
+            "--by",
+            metavar="passage|source",
+            rich_help_panel=SEARCH,
+            help="Rank passages, or source documents by their best passage (MaxP).",
+        ),
     ] = "passage",
     drop_same_id: Annotated[
-        bool, typer.Option("--drop-same-id", help="Exclude the document whose id is the query's id.")
+        bool,
+        typer.Option("--drop-same-id", rich_help_panel=SEARCH, help="Exclude the document whose id is the query's id."),
     ] = False,
     corpus: Annotated[
         str | None,
-        typer.Option("--corpus", metavar="FILE", help="Passages: texts for --query, document ids for --by source."),
+        typer.Option("--corpus", metavar="FILE", help="Passages: texts for --query, documents for --by source."),
     ] = None,
     tune: Annotated[
-        bool, typer.Option("--tune", help="Evaluate a grid of k1 and b on --qrels; write a table, best first.")
+        bool,
+        typer.Option(
+            "--tune", rich_help_panel=SEARCH, help="Evaluate a grid of k1 and b on --qrels and print a table."
+        ),
     ] = False,
     qrels: Annotated[
         str | None,
-        typer.Option("--qrels", metavar="FILE", help="Judgments: only judged queries are searched; --tune needs them."),
+        typer.Option("--qrels", metavar="FILE", help="Search judged queries only; judgments for --tune."),
     ] = None,
     *,
     settings: SearchSettings,
     job: FilterJob,
 ) -> None:
-    """Find passages for queries.
+    """Search indexes for passages.
 
-    Writes a TREC run: qid Q0 docid rank score tag, best first; equal scores by descending id, as trec_eval orders them.
-    Several index folders are searched as parts of one collection.
+    Writes a TREC run, best first; ties are ordered by descending id, as in trec_eval. Several indexes are searched as one
+    collection.
+
+    Examples:
+    drtk search bm25 queries.jsonl -k 100 -o bm25.run
+    drtk search dense --query "how do penguins stay warm"
     """
     from drtk.retrieval.search import IndexGroup, QueryEncoder, RankingOptions, write_run
 

@@ -240,50 +240,54 @@ def show(
     path: Annotated[
         str, typer.Argument(metavar="PATH", help="A file or folder that drtk made, or a file it can read.")
     ],
-    count: Annotated[int, typer.Option("--count", "-n", metavar="N", min=0, help="Records of a file to show.")] = 3,
-    json: Annotated[bool, typer.Option("--json", help="Print the manifest as JSON, and nothing else.")] = False,
-    weights: Annotated[
-        bool, typer.Option("--term-weights", help="Show passages with their words shaded by weight (drtk termweight).")
-    ] = False,
+    count: Annotated[int, typer.Option("--count", "-n", metavar="N", min=0, help="Records to show.")] = 3,
+    json: Annotated[bool, typer.Option("--json", help="Print the manifest as JSON.")] = False,
+    weights: Annotated[bool, typer.Option("--term-weights", help="Shade words of passages by term weight.")] = False,
     top: Annotated[
-        int, typer.Option("--top", metavar="N", min=0, help="weights: heaviest words named under a passage.")
+        int, typer.Option("--top", metavar="N", min=0, help="term-weights: heaviest words to list per passage.")
     ] = TOP,
     tokenizer: Annotated[
         str | None,
         typer.Option(
             "--tokenizer",
             metavar="NAME",
-            help="weights: whose word pieces they are, where that is no longer found by the name that the passages hold.",
+            help="term-weights: tokenizer. [default: as the passages record]",
         ),
     ] = None,
     html: Annotated[
         str | None,
-        typer.Option("--html", metavar="FILE", help="Write weighted passages as a page; with --count, so many."),
+        typer.Option("--html", metavar="FILE", help="Write weighted passages to an HTML page."),
     ] = None,
     with_files: Annotated[
         list[str] | None,
-        typer.Option("--with", metavar="FILE", help="Join a file of added fields by id, line by line; repeatable."),
+        typer.Option("--with", metavar="FILE", help="Join a file of added fields by id; repeatable."),
     ] = None,
     preset: Annotated[
         str | None,
-        typer.Option("--preset", metavar="NAME", help="Show what pre-training by this recipe hides and labels."),
+        typer.Option("--preset", metavar="NAME", help="Show the inputs and labels of a pre-training preset."),
     ] = None,
     model: Annotated[
-        str | None, typer.Option("--model", metavar="MODEL", help="--preset: the model whose tokenizer is taken.")
+        str | None, typer.Option("--model", metavar="MODEL", help="preset: model whose tokenizer is used.")
     ] = None,
     generator: Annotated[
         str | None,
-        typer.Option("--generator", metavar="MODEL", help="--preset: masked language model that proposes tokens."),
+        typer.Option("--generator", metavar="MODEL", help="preset: masked language model that proposes tokens."),
     ] = None,
     changes: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="PATH=VALUE", help="--preset: change it: slots.encoder.rate=0.4; repeatable."),
+        typer.Option(
+            "--set", metavar="PATH=VALUE", help="preset: change it, such as slots.encoder.rate=0.4; repeatable."
+        ),
     ] = None,
-    seed: Annotated[int, typer.Option("--seed", metavar="N", help="--preset: seed of what is drawn.")] = 42,
+    seed: Annotated[int, typer.Option("--seed", metavar="N", help="Random seed.")] = 42,
 ) -> None:
-    """Show what a file or folder is, what made it, from what, and its first records.
+    """Show what a file or folder contains and how it was made.
 
-    The manifest (meta.json of a folder, NAME.meta.json beside a file) says what made it.
+    The manifest (meta.json of a folder, NAME.meta.json beside a file) records how it was made.
+
+    Examples:
+    drtk show model
+    drtk show corpus.jsonl --preset simlm --model bert-base-uncased --count 2
     """
     if html is not None and not html.endswith((".html", ".htm")):
         raise UsageError(f"--html {html}: name a file that ends in .html")

@@ -11,7 +11,7 @@ import typer
 
 from drtk.cli.decorators import record_filter
 from drtk.cli.options import Device, Output, Seed, Source, with_settings
-from drtk.config import get_default
+from drtk.config import METHOD, get_default
 from drtk.expansion.config import WeightingSettings, WeightTrainingConfig
 from drtk.expansion.term_weights import TERM_WEIGHTS
 from drtk.runtime.filter_job import FilterJob
@@ -43,38 +43,48 @@ _PURPOSES = {
 @with_settings(WeightTrainingConfig, name="training")
 @record_filter("corpus", passages=True, bare=True, parts=True, trains="train")
 def termweight(
-    method: Annotated[str, typer.Option("--method", metavar="METHOD", help=f"One of {', '.join(TERM_WEIGHTS)}.")],
+    method: Annotated[
+        str, typer.Option("--method", rich_help_panel=METHOD, metavar="METHOD", help=f"{', '.join(TERM_WEIGHTS)}.")
+    ],
     source: Source = "-",
     output: Output = "-",
     model: Annotated[
         str | None,
-        typer.Option("--model", metavar="MODEL", help="Folder or hub name of the model that reads passages."),
+        typer.Option("--model", metavar="MODEL", help="Model that reads passages, a folder or hub name."),
     ] = None,
     tokenizer: Annotated[
         str | None,
-        typer.Option("--tokenizer", metavar="NAME", help="Tokenizer of the word pieces: a model folder or hub name."),
+        typer.Option("--tokenizer", metavar="NAME", help="Tokenizer of the word pieces, a folder or hub name."),
     ] = None,
     collection: Annotated[
         list[str] | None,
-        typer.Option("--collection", metavar="FILE", help="Statistics of the collection; repeatable, parts add up."),
+        typer.Option("--collection", metavar="FILE", help="Collection statistics; repeatable, counts add up."),
     ] = None,
-    collect: Annotated[bool, typer.Option("--collect", help="Write statistics of the input, not weights.")] = False,
-    merge: Annotated[bool, typer.Option("--merge", help="Join the files of --collection; reads no input.")] = False,
+    collect: Annotated[
+        bool, typer.Option("--collect", rich_help_panel=METHOD, help="Write collection statistics instead of weights.")
+    ] = False,
+    merge: Annotated[
+        bool, typer.Option("--merge", rich_help_panel=METHOD, help="Merge the files of --collection; reads no input.")
+    ] = False,
     stopword_share: Annotated[
         bool,
         typer.Option(
-            "--stopword-share", help="Log the share of stop words among the pieces that masking by weight would hide."
+            "--stopword-share",
+            rich_help_panel=METHOD,
+            help="Log the fraction of stop words that masking by weight hides.",
         ),
     ] = False,
     train: Annotated[
         str | None,
-        typer.Option("--train", metavar="EXAMPLES", help="deepct, deepimpact: train --model on these; -o is a folder."),
+        typer.Option(
+            "--train", metavar="EXAMPLES", help="Train --model on these examples (deepct, deepimpact); -o is a folder."
+        ),
     ] = None,
     corpus: Annotated[
-        str | None, typer.Option("--corpus", metavar="FILE", help="train: the examples' passages.")
+        str | None, typer.Option("--corpus", metavar="FILE", help="train: passages of the examples.")
     ] = None,
     queries: Annotated[
-        str | None, typer.Option("--queries", metavar="FILE", help="train: the examples' queries.")
+        str | None, typer.Option("--queries", metavar="FILE", help="train: queries of the examples.")
     ] = None,
     seed: Seed = 42,
     device: Device = "auto",
@@ -84,9 +94,13 @@ def termweight(
     training: WeightTrainingConfig,
     job: FilterJob | FolderJob,
 ) -> None:
-    """Add a weight to each word piece of a passage.
+    """Add term weights to each passage.
 
-    Reads a corpus and writes it again, each passage with "weights": [...], one per word piece of its text.
+    Writes each passage with "weights": [...], one per word piece of its text.
+
+    Examples:
+    drtk termweight corpus.jsonl --method bprop --model bert-base-uncased -o weighted.jsonl
+    drtk termweight corpus.jsonl --method idf --tokenizer bert-base-uncased -o weighted.jsonl
     """
     from drtk.errors import UsageError
 
@@ -103,7 +117,7 @@ def termweight(
         "stopword_share": stopword_share,
     }
     if isinstance(job, FilterJob):
-        given |= {"bare": job.bare, "with": job.side_files, "shard": job.part != WHOLE}
+        given |= {"bare": job.bare, "with": job.side_files, "shard": job.shard != WHOLE}
     names = [*_changed(settings), *_changed(running), *(name for name, value in given.items() if value)]
     for name in names if work in _EFFECTS else ():
         if name not in _EFFECTS[work]:
@@ -153,7 +167,7 @@ def _train(
     from drtk.training.preflight import check_training_inputs
 
     training = training.resolve(method)
-    check_training_inputs(training.trainer, device, examples, queries, kept=[corpus])
+    check_training_inputs(training.trainer, device, examples, queries, local_files=[corpus])
     locate(model)
     from drtk.expansion.term_weights.train import check_added_texts, plan, train_weigher
     from drtk.models.term_weighter import init_term_weighter

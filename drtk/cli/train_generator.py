@@ -9,6 +9,7 @@ import typer
 
 from drtk.cli.decorators import OF_TRAINING, folder_maker
 from drtk.cli.options import Device, Folder, Seed, with_settings
+from drtk.config import EVALUATION
 from drtk.errors import DrtkError, MismatchError, UsageError
 from drtk.runtime.folder_job import FolderJob
 from drtk.training.config import GeneratorConfig
@@ -113,7 +114,7 @@ def _train_folds(
     numbers = range(settings.folds or 0)
     folds = assign_folds(pairs.all_questions, len(numbers), seed=training["seed"])
     check_folds(pairs, folds, dev, settings)
-    resuming = job.resuming
+    resuming = job.is_resuming
     folder = job.begin()
     _record(pairs, folds, folder, resuming)
     done = [fold for fold in numbers if resuming and (get_fold_folder(folder, fold) / FOLDER_MANIFEST).exists()]
@@ -167,26 +168,38 @@ def train_generator(
         str,
         typer.Argument(
             metavar="INPUT",
-            help="Training examples; or, without --corpus, passages with queries; for GAR questions with answers.",
+            help="Examples, passages with queries, or questions with answers (GAR).",
         ),
     ],
     model: Annotated[
-        str, typer.Option("--model", metavar="MODEL", help="T5 or BART model to start from: a folder, or hub name.")
+        str, typer.Option("--model", metavar="MODEL", help="T5 or BART model to start from, a folder or hub name.")
     ],
     output: Folder,
     corpus: Annotated[
-        str | None, typer.Option("--corpus", metavar="FILE", help="Passages of the examples, or of the run.")
+        str | None, typer.Option("--corpus", metavar="FILE", help="Passages of the examples or of --run.")
     ] = None,
     queries: Annotated[str | None, typer.Option("--queries", metavar="FILE", help="Queries of the examples.")] = None,
     dev: Annotated[
-        str | None, typer.Option("--dev", metavar="FILE", help="What to measure with; the same kind of file as INPUT.")
+        str | None,
+        typer.Option(
+            "--dev",
+            rich_help_panel=EVALUATION,
+            metavar="FILE",
+            help="Development data in the format of INPUT; keep the best weights.",
+        ),
     ] = None,
     run: Annotated[
         str | None,
-        typer.Option("--run", metavar="FILE", help="GAR sentences and titles: BM25's hits for the questions."),
+        typer.Option("--run", metavar="FILE", help="GAR sentences and titles: hits for the questions."),
     ] = None,
     dev_run: Annotated[
-        str | None, typer.Option("--dev-run", metavar="FILE", help="The same for the questions of --dev.")
+        str | None,
+        typer.Option(
+            "--dev-run",
+            rich_help_panel=EVALUATION,
+            metavar="FILE",
+            help="GAR sentences and titles: hits for the questions of --dev.",
+        ),
     ] = None,
     seed: Seed = 42,
     device: Device = "auto",
@@ -194,10 +207,14 @@ def train_generator(
     settings: GeneratorConfig,
     job: FolderJob,
 ) -> None:
-    """Train a model that writes queries for passages, or expansions for questions.
+    """Train a model that generates queries for passages, or expansions for questions.
 
-    Makes a model folder that doc2query or expand-queries, and transformers load; its log.jsonl has the loss, and ROUGE on
-    held-out pairs. With --folds, a folder of such folders.
+    Makes a model folder that doc2query or expand-queries, and transformers load. Its log.jsonl has the loss and, for
+    held-out pairs, ROUGE.
+
+    Examples:
+    drtk train-generator examples.jsonl --corpus corpus.jsonl --queries queries.jsonl --model t5-base -o doc2query
+    drtk train-generator questions.jsonl --preset gar-answer --model facebook/bart-large --dev dev.jsonl -o gar-answer
     """
     if dev is not None and settings.dev_share is not None:
         raise UsageError("`dev` and `dev_share`: choose one")
@@ -209,7 +226,7 @@ def train_generator(
     from drtk.models.model_folder import locate
     from drtk.training.preflight import check_training_inputs
 
-    check_training_inputs(settings.trainer, device, source, queries, dev, run, dev_run, kept=[corpus])
+    check_training_inputs(settings.trainer, device, source, queries, dev, run, dev_run, local_files=[corpus])
     locate(model)
     from drtk.evaluation.answers import compute_rouge, require_rouge
 
@@ -237,7 +254,7 @@ def train_generator(
         _train_folds(questions, held_questions, model, settings, training, job)
         return
     plan_schedule(len(trained), settings, what="pairs", source=source)
-    resuming = job.resuming
+    resuming = job.is_resuming
     folder = job.begin()
     if questions is not None:
         _record(questions, None, folder, resuming)

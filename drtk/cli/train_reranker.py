@@ -9,6 +9,7 @@ import typer
 
 from drtk.cli.decorators import OF_TRAINING, folder_maker
 from drtk.cli.options import Device, Folder, Seed, SkipCorpusCheck, with_settings
+from drtk.config import EVALUATION
 from drtk.errors import UsageError
 from drtk.runtime.folder_job import FolderJob
 from drtk.training.config import RerankerConfig
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 @folder_maker("model", resume=True, may_differ=(*OF_TRAINING, "micro_batch_size"))
 def train_reranker(
     examples: Annotated[
-        str, typer.Argument(metavar="EXAMPLES", help="Training examples, or for hlatr a TREC run; - is stdin.")
+        str, typer.Argument(metavar="EXAMPLES", help="Training examples, or a TREC run (hlatr); - is stdin.")
     ],
     output: Folder,
     corpus: Annotated[
@@ -32,27 +33,39 @@ def train_reranker(
     ] = None,
     model: Annotated[
         str | None,
-        typer.Option("--model", metavar="MODEL", help="Encoder or cross-encoder to start from: a folder, or hub name."),
+        typer.Option("--model", metavar="MODEL", help="Model to start from, a folder or hub name."),
     ] = None,
     vectors: Annotated[
-        str | None, typer.Option("--vectors", metavar="DIR", help="hlatr: vectors of the run's pairs, by drtk rerank.")
+        str | None, typer.Option("--vectors", metavar="DIR", help="hlatr: pair vectors of the run, by drtk rerank.")
     ] = None,
     qrels: Annotated[
         str | None, typer.Option("--qrels", metavar="FILE", help="hlatr: judgments, BEIR TSV or TREC qrels.")
     ] = None,
     dev: Annotated[
         str | None,
-        typer.Option("--dev", metavar="DIR", help="Measure with this BEIR folder, and keep the best weights."),
+        typer.Option(
+            "--dev",
+            rich_help_panel=EVALUATION,
+            metavar="DIR",
+            help="Development data, a BEIR folder; keep the best weights.",
+        ),
     ] = None,
     dev_run: Annotated[
-        str | None, typer.Option("--dev-run", metavar="RUN", help="--dev: the run whose head is put into order.")
+        str | None,
+        typer.Option("--dev-run", rich_help_panel=EVALUATION, metavar="RUN", help="Run to rerank, for --dev."),
     ] = None,
     dev_split: Annotated[
-        str, typer.Option("--dev-split", metavar="NAME", help="--dev: its judgments, qrels/NAME.tsv.")
+        str,
+        typer.Option("--dev-split", rich_help_panel=EVALUATION, metavar="NAME", help="Split of --dev, qrels/NAME.tsv."),
     ] = "dev",
     dev_vectors: Annotated[
         str | None,
-        typer.Option("--dev-vectors", metavar="DIR", help="hlatr: vectors of the dev run, if not --vectors."),
+        typer.Option(
+            "--dev-vectors",
+            rich_help_panel=EVALUATION,
+            metavar="DIR",
+            help="hlatr: pair vectors of --dev-run. [default: --vectors]",
+        ),
     ] = None,
     skip_corpus_check: SkipCorpusCheck = False,
     seed: Seed = 42,
@@ -61,9 +74,13 @@ def train_reranker(
     settings: RerankerConfig,
     job: FolderJob,
 ) -> None:
-    """Train a re-ranker from queries, their passages and hard negatives.
+    """Train a re-ranker from queries, positives and hard negatives.
 
-    Makes a folder that rerank, score and sentence-transformers' CrossEncoder load; log.jsonl in it is the loss.
+    Makes a model folder that rerank, score and sentence-transformers' CrossEncoder load. Its log.jsonl has the loss.
+
+    Examples:
+    drtk train-reranker examples.jsonl --corpus corpus.jsonl --queries queries.jsonl --model bert-base-uncased -o reranker
+    drtk train-reranker train.run --preset hlatr --vectors vectors --qrels train.tsv -o hlatr
     """
     hlatr = settings.kind == "hlatr"
     texts = {"corpus": corpus, "queries": queries, "model": model}
@@ -86,7 +103,7 @@ def train_reranker(
     from drtk.training.preflight import check_training_inputs
 
     files = (examples, queries, vectors, qrels, dev, dev_run, dev_vectors)
-    check_training_inputs(settings.trainer, device, *files, kept=[corpus])
+    check_training_inputs(settings.trainer, device, *files, local_files=[corpus])
     if hlatr:
         check_run(examples)
     else:
@@ -131,7 +148,7 @@ def _train_on_pairs(
     from drtk.runtime.manifest import find_inputs
     from drtk.training.examples import load_examples
     from drtk.training.folds import digest_question
-    from drtk.training.reranker import LENGTH, PairEvaluator, plan_reranker_schedule, train_reranker
+    from drtk.training.reranker import MAX_LENGTH, PairEvaluator, plan_reranker_schedule, train_reranker
     from drtk.training.text_pairs import warn_of_overlap
 
     check_not_query_reranker(model)
@@ -145,8 +162,8 @@ def _train_on_pairs(
     )
     plan_reranker_schedule(data.examples, settings, source=data.source)
     title = resolve_title(model, settings.title, strict=False, default="colon")
-    start = init_cross_encoder(model, max_length=settings.max_length, seed=seed, default=LENGTH)
-    evaluation = None
+    start = init_cross_encoder(model, max_length=settings.max_length, seed=seed, default=MAX_LENGTH)
+    build_evaluator = None
     if probe is not None and dev is not None:
         dev_queries, passages = _dev_texts(dev, probe, corpus, job)
         warn_of_overlap(
@@ -157,9 +174,9 @@ def _train_on_pairs(
             source=data.source,
         )
 
-        def evaluation(scorer: Any, tokenizing: Any) -> PairEvaluator:
-            options = {"queries": dev_queries, "corpus": passages, "tokenizing": tokenizing, "title": title}
-            return PairEvaluator(scorer, probe, **options)
+        def build_evaluator(classifier: Any, tokenizer: Any) -> PairEvaluator:
+            options = {"queries": dev_queries, "corpus": passages, "tokenizer": tokenizer, "title": title}
+            return PairEvaluator(classifier, probe, **options)
 
     facts = train_reranker(
         data,
@@ -167,7 +184,7 @@ def _train_on_pairs(
         start=start,
         title=title,
         config=settings,
-        evaluation=evaluation,
+        build_evaluator=build_evaluator,
         seed=seed,
         device=device,
     )
@@ -195,7 +212,7 @@ def _dev_texts(dev: str, probe: RerankingProbe, corpus: str, job: FolderJob) -> 
     place = str(find_file(folder, "corpus.jsonl") or corpus)
     store = CorpusStore.open(place)
     named = list(dict.fromkeys(id for _, ids in probe.candidates for id in ids))
-    absent = list(store.find_missing_label(named))
+    absent = list(store.find_missing(named))
     if absent:
         more = _count_missing(len(absent), len(named))
         raise MismatchError(f"{place}: has no '{absent[0]}', which the dev run names{more}")

@@ -8,6 +8,7 @@ import typer
 
 from drtk.cli.decorators import OF_TRAINING, folder_maker
 from drtk.cli.options import Corpus, Device, Folder, Queries, Seed, SkipCorpusCheck, with_settings
+from drtk.config import EVALUATION
 from drtk.runtime.folder_job import FolderJob
 from drtk.training.config import RetrieverConfig
 
@@ -26,13 +27,16 @@ def train_retriever(
     corpus: Corpus,
     queries: Queries,
     model: Annotated[
-        str, typer.Option("--model", metavar="MODEL", help="Model to start from: a folder, or hub name[@revision].")
+        str, typer.Option("--model", metavar="MODEL", help="Model to start from, a folder or hub name[@revision].")
     ],
     output: Folder,
     dev: Annotated[
         str | None,
         typer.Option(
-            "--dev", metavar="DIR", help="Keep the weights with the best nDCG@10 on a BEIR folder with qrels/dev.tsv."
+            "--dev",
+            rich_help_panel=EVALUATION,
+            metavar="DIR",
+            help="Development data, a BEIR folder with qrels/dev.tsv; keep the best weights.",
         ),
     ] = None,
     skip_corpus_check: SkipCorpusCheck = False,
@@ -42,9 +46,13 @@ def train_retriever(
     settings: RetrieverConfig,
     job: FolderJob,
 ) -> None:
-    """Train a retriever from queries, their passages and hard negatives.
+    """Train a dense retriever from queries, positives and hard negatives.
 
-    Makes a model folder that encode, search, transformers and sentence-transformers load; log.jsonl in it is the loss.
+    Makes a model folder that encode, transformers and sentence-transformers load. Its log.jsonl has the loss.
+
+    Examples:
+    drtk train-retriever examples.jsonl --corpus corpus.jsonl --queries queries.jsonl --model bert-base-uncased -o retriever
+    drtk train-retriever scored.jsonl --loss kl --corpus corpus.jsonl --queries queries.jsonl --model simlm --dev dev -o distilled
     """
     from drtk.losses import RETRIEVER_LOSSES
 
@@ -56,7 +64,7 @@ def train_retriever(
     from drtk.models.model_folder import locate
     from drtk.training.preflight import check_training_inputs
 
-    check_training_inputs(settings.trainer, device, examples, queries, kept=[corpus])
+    check_training_inputs(settings.trainer, device, examples, queries, local_files=[corpus])
     check_examples(examples)
     warn_if_swapped(corpus, queries)
     locate(model)
@@ -66,10 +74,10 @@ def train_retriever(
     check_same_corpus(examples, corpus, another=skip_corpus_check)
     from drtk.training.retriever import train_from_files
 
-    def measure_dev(towers: dict[str, TextEncoder], data: TrainingData) -> Callable[[], dict[str, float]]:
+    def build_dev(towers: dict[str, TextEncoder], data: TrainingData) -> Callable[[], dict[str, float]]:
         return _dev_figures(str(dev), split, towers, data, settings, seed, job)
 
-    def add_auxiliary(towers: dict[str, TextEncoder]) -> AuxiliaryTask:
+    def build_auxiliary(towers: dict[str, TextEncoder]) -> AuxiliaryTask:
         from drtk.pretraining.auxiliary import DiffCSE
 
         return DiffCSE(towers, settings, seed=seed)
@@ -83,8 +91,8 @@ def train_retriever(
         job,
         seed=seed,
         device=device,
-        measure_dev=None if dev is None else measure_dev,
-        add_auxiliary=add_auxiliary if settings.aux == "diffcse" else None,
+        build_dev=None if dev is None else build_dev,
+        build_auxiliary=build_auxiliary if settings.aux == "diffcse" else None,
     )
 
 

@@ -11,11 +11,14 @@ from drtk.errors import DrtkError
 @with_settings(ValidationSettings)
 @plain_command
 def validate(source: Source = "-", *, settings: ValidationSettings) -> None:
-    """Report all problems of a file of passages, queries, judgments, hits, training examples, expansions or predictions.
+    """Report all problems of a file of records, or of a folder that drtk made.
 
-    For a folder made by drtk (index, embeddings, model), compare all files with the digests in its meta.json.
+    The files of a folder (index, embeddings, model) are compared with the digests in its meta.json. The exit status is 1 if
+    there are errors.
 
-    The exit status is 1 if there are errors, and 0 if there are only warnings.
+    Examples:
+    drtk validate corpus.jsonl
+    drtk validate test.run --as run --qrels qrels.tsv --corpus corpus.jsonl
     """
     from pathlib import Path
 

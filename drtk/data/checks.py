@@ -29,7 +29,7 @@ class PassageLookup(Protocol):
 
     def get_many(self, ids: Sequence[str]) -> list[Passage]: ...
 
-    def find_missing_label(self, ids: Iterable[str]) -> Iterator[str]: ...
+    def find_missing(self, ids: Iterable[str]) -> Iterator[str]: ...
 
 
 class JudgedHits:
@@ -106,7 +106,7 @@ def iter_known_hits(
             yield None, [RecordError(place, f"the queries have no '{hits.query_id}'")]
             continue
         errors: list[RecordError] = []
-        while absent := set(corpus.find_missing_label(hits.to_ranked_ids(order)[:depth])):  # repeat: other hits move up
+        while absent := set(corpus.find_missing(hits.to_ranked_ids(order)[:depth])):  # repeat: other hits move up
             errors += [
                 RecordError(f"{name_of(run)}:{line}", f"the corpus has no '{id}'")
                 for id, line in zip(hits.doc_ids, hits.lines, strict=True)

@@ -122,7 +122,7 @@ class CorpusStore:
                 return f"{self.path}:{line}"
         return str(self.path)
 
-    def find_missing_label(self, ids: Iterable[str]) -> Iterator[str]:
+    def find_missing(self, ids: Iterable[str]) -> Iterator[str]:
         """Yield the ids that the corpus lacks. Only hashes are compared, so no texts are read."""
         for id in ids:
             hash = np.uint64(hash_id(id))

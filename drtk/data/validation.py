@@ -139,7 +139,7 @@ class ReferenceFiles:
         if self.corpus is None:
             return
         unchecked = [id for id in dict.fromkeys(ids) if id not in self._known]
-        missing = set(self.corpus.find_missing_label(unchecked))
+        missing = set(self.corpus.find_missing(unchecked))
         for id in unchecked:
             if id in missing:
                 findings.add("unknown-passage", line, f"document '{id}' is not in the corpus")

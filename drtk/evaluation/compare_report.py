@@ -31,7 +31,7 @@ from drtk.runtime.tables import Cell, Row, escape_markdown, format_markdown_code
 WIDTH = 100
 SNIPPET_WORDS = 30
 _TEXT_COLUMNS = ("comparison", "system", "against")
-_MOVED_MOST = "Queries that moved most"
+_CHANGED_MOST = "Queries that changed most"
 
 
 def compare_files(
@@ -64,19 +64,19 @@ def format_comparison(comparison: Comparison, changed: Sequence[ChangedQuery]) -
     """Yield the lines of a comparison in the format of its settings."""
     format, digits = comparison.settings.format, comparison.settings.digits
     if format == "html":
-        parts = _page_parts(comparison, changed, digits)
-        yield from pages.render_page(comparison.settings.heading, parts, subtitle=_scope(comparison))
+        parts = _iter_page_parts(comparison, changed, digits)
+        yield from pages.render_page(comparison.settings.heading, parts, subtitle=_describe_scope(comparison))
     elif format == "jsonl":
-        yield from _json_lines(comparison, changed)
+        yield from _iter_json_lines(comparison, changed)
     elif format == "csv":
-        yield from format_table(*_full_table(comparison), "csv")
+        yield from format_table(*_build_full_table(comparison), "csv")
     elif format == "latex":
-        yield from (f"% {line}" for line in _notes(comparison))
-        for table in (_average_table(comparison), _test_table(comparison)):
+        yield from (f"% {line}" for line in _list_notes(comparison))
+        for table in (_build_average_table(comparison), _build_test_table(comparison)):
             yield ""
             yield from format_table(*table, "latex", digits=digits)
     else:
-        yield from map(escape_control_characters, _text_lines(comparison, changed, markdown=format == "markdown"))
+        yield from map(escape_control_characters, _iter_text_lines(comparison, changed, markdown=format == "markdown"))
 
 
 def format_p(p: float) -> str:
@@ -86,40 +86,40 @@ def format_p(p: float) -> str:
     return f"{p:.4f}" if p < 0.1 else f"{p:.3f}"
 
 
-def _scope(comparison: Comparison) -> str:
+def _describe_scope(comparison: Comparison) -> str:
     count = len(comparison.queries)
     return f"{len(comparison.systems)} systems, {'1 query' if count == 1 else f'{count:,} queries'}."
 
 
-def _notes(comparison: Comparison) -> list[str]:
-    """Return what marks and columns mean."""
+def _list_notes(comparison: Comparison) -> list[str]:
+    """Return notes that explain marks and columns."""
     settings = comparison.settings
     family = len(comparison.pairs)
     corrected = (
-        f"Holm's correction over the {family} comparisons of a measure" if family > 1 else "one comparison a measure"
+        f"Holm's correction over the {family} comparisons of a measure" if family > 1 else "one comparison per measure"
     )
     if settings.correction == "none":
         corrected = "not corrected"
-    effect = "d: the same in standard deviations of the differences (Cohen's d for pairs)"
+    effect = "d: difference divided by the standard deviation of the differences (Cohen's d)"
     notes = [
         f"† differs significantly: both tests have a p below {settings.alpha:g} ({corrected}).",
-        f"difference: mean over queries, with its {settings.confidence:.0%} interval; {effect}.",
-        f"p(t): paired two-sided t-test; p(rand): two-sided randomisation test, {settings.permutations:,} sign assignments.",
+        f"difference: mean over queries, with its {settings.confidence:.0%} confidence interval; {effect}.",
+        f"p(t): paired two-sided t-test; p(rand): two-sided randomization test, {settings.permutations:,} sign assignments.",
     ]
     if any(len(system.runs) > 1 for system in comparison.systems.values()):
         notes.append(
-            "± is the standard deviation over the runs of a system; tests are of its values averaged over them."
+            "± is the standard deviation over the runs of a system; the tests use its values averaged over them."
         )
     if len(comparison.queries) == 1:
-        notes.append("One query tells nothing about others: no test can be made.")
+        notes.append("A single query cannot be tested.")
     return notes
 
 
-def _average_table(comparison: Comparison) -> tuple[list[str], list[Row]]:
-    """Return a row per system: the mean of each measure, the best marked, a dagger if it differs from the baseline."""
+def _build_average_table(comparison: Comparison) -> tuple[list[str], list[Row]]:
+    """Return a row per system with the mean of each measure; mark the best, and significant differences by a dagger."""
     settings = comparison.settings
     marked = {(c.system, c.measure) for c in comparison.tests if not settings.all_pairs and c.significant}
-    averages = comparison.averages()
+    averages = comparison.compute_averages()
     best = [max(average.mean for average in column) for column in zip(*averages, strict=True)]
 
     def cell(average: SystemAverage, highest: float) -> Cell:
@@ -131,7 +131,7 @@ def _average_table(comparison: Comparison) -> tuple[list[str], list[Row]]:
     return ["system", *(measure.name for measure in comparison.measures)], rows
 
 
-def _full_table(comparison: Comparison) -> tuple[list[str], list[Row]]:
+def _build_full_table(comparison: Comparison) -> tuple[list[str], list[Row]]:
     """Return a row per test with all its numbers."""
     corrected = comparison.settings.correction != "none" and len(comparison.pairs) > 1
     tests = ["p(t)", "corrected", "p(rand)", "corrected"] if corrected else ["p(t)", "p(rand)"]
@@ -144,7 +144,7 @@ def _full_table(comparison: Comparison) -> tuple[list[str], list[Row]]:
     return header, rows
 
 
-def _test_table(comparison: Comparison) -> tuple[list[str], list[Row]]:
+def _build_test_table(comparison: Comparison) -> tuple[list[str], list[Row]]:
     """Return a row per test for reading: signed differences, the interval in one column, short p values."""
     digits = comparison.settings.digits
     several = len(comparison.pairs) > 1
@@ -163,37 +163,37 @@ def _test_table(comparison: Comparison) -> tuple[list[str], list[Row]]:
     return [*header, "better", "equal", "worse"], rows
 
 
-def _text_lines(comparison: Comparison, changed: Sequence[ChangedQuery], *, markdown: bool) -> Iterator[str]:
+def _iter_text_lines(comparison: Comparison, changed: Sequence[ChangedQuery], *, markdown: bool) -> Iterator[str]:
     format, digits = "markdown" if markdown else "table", comparison.settings.digits
     pair = "" if len(comparison.pairs) > 1 else " minus ".join(reversed(comparison.pairs[0]))
     yield f"# {escape_markdown(comparison.settings.heading)}" if markdown else comparison.settings.heading
     yield from [""] * markdown
-    yield _scope(comparison)
+    yield _describe_scope(comparison)
     yield ""
-    yield from format_table(*_average_table(comparison), format, digits=digits)
+    yield from format_table(*_build_average_table(comparison), format, digits=digits)
     yield ""
     yield from [f"## {escape_markdown(pair) or 'Differences'}", ""] if markdown else [f"{pair}:"] if pair else []
-    yield from format_table(*_test_table(comparison), format, digits=digits)
+    yield from format_table(*_build_test_table(comparison), format, digits=digits)
     yield ""
-    for note in _notes(comparison):
+    for note in _list_notes(comparison):
         yield from [note, ""] if markdown else textwrap.wrap(note, WIDTH, subsequent_indent="  ")
     last = None
     for query in changed:
         if last != (query.baseline, query.system):
             last = query.baseline, query.system
-            title = f"{_MOVED_MOST}, {query.system} against {query.baseline}"
+            title = f"{_CHANGED_MOST}, {query.system} against {query.baseline}"
             yield from [f"## {escape_markdown(title)}", ""] if markdown else ["", f"{title}:"]
         yield from [] if markdown else [""]
-        yield from _query_in_markdown(query, digits) if markdown else _query_in_text(query, digits)
+        yield from _format_query_markdown(query, digits) if markdown else _format_query_text(query, digits)
 
 
-def _headline(query: ChangedQuery, digits: int) -> str:
+def _format_headline(query: ChangedQuery, digits: int) -> str:
     before, after = f"{query.before:.{digits}f} ({query.baseline})", f"{query.after:.{digits}f} ({query.system})"
     return f"{query.measure} {before} → {after}, {query.after - query.before:+z.{digits}f}"
 
 
-def _passages(query: ChangedQuery) -> Iterator[tuple[str, RankedPassage]]:
-    """Yield relevant passages whose rank differs, then irrelevant first ones, each with what it is."""
+def _iter_passages(query: ChangedQuery) -> Iterator[tuple[str, RankedPassage]]:
+    """Yield (label, passage): relevant passages whose rank differs, then first passages that are not relevant."""
     for passage in query.relevant:
         before, after = (
             "not retrieved" if rank is None else f"rank {rank}" for rank in (passage.before, passage.after)
@@ -207,12 +207,12 @@ def _passages(query: ChangedQuery) -> Iterator[tuple[str, RankedPassage]]:
             yield f"first in {name}, {'not judged' if top.grade is None else f'grade {top.grade}'}", top
 
 
-def _query_in_text(query: ChangedQuery, digits: int) -> Iterator[str]:
+def _format_query_text(query: ChangedQuery, digits: int) -> Iterator[str]:
     title = f"{query.query_id}  {' '.join(query.text.split())}".rstrip()
     yield from textwrap.wrap(title, WIDTH, subsequent_indent="  ")
-    yield f"  {_headline(query, digits)}"
-    for what, passage in _passages(query):
-        head = f"- {what}: {passage.id}  {passage.title}"
+    yield f"  {_format_headline(query, digits)}"
+    for label, passage in _iter_passages(query):
+        head = f"- {label}: {passage.id}  {passage.title}"
         yield "  " + textwrap.shorten(head, WIDTH - 2, placeholder=" …")
         yield from wrap_snippet(passage.snippet, WIDTH, indent=4)
 
@@ -223,56 +223,59 @@ def wrap_snippet(snippet: str, width: int, *, indent: int) -> list[str]:
     return textwrap.wrap(snippet, width, initial_indent=space, subsequent_indent=space, max_lines=2, placeholder=" …")
 
 
-def _query_in_markdown(query: ChangedQuery, digits: int) -> Iterator[str]:
+def _format_query_markdown(query: ChangedQuery, digits: int) -> Iterator[str]:
     name = escape_markdown(query.text or query.query_id)
-    yield f"**{name}** ({format_markdown_code(query.query_id)}): {escape_markdown(_headline(query, digits))}"
+    yield f"**{name}** ({format_markdown_code(query.query_id)}): {escape_markdown(_format_headline(query, digits))}"
     yield ""
-    for what, passage in _passages(query):
-        yield passage_in_markdown(what, passage.id, passage.title, passage.snippet)
+    for label, passage in _iter_passages(query):
+        yield format_passage_markdown(label, passage.id, passage.title, passage.snippet)
     yield ""
 
 
-def passage_in_markdown(what: str, id: str, title: str, snippet: str) -> str:
+def format_passage_markdown(label: str, id: str, title: str, snippet: str) -> str:
     """Return a list item of a Markdown page."""
     name = f"**{escape_markdown(title or id)}** ({format_markdown_code(id)})"
-    return f"- {escape_markdown(what)}: {name} {escape_markdown(snippet)}".rstrip()
+    return f"- {escape_markdown(label)}: {name} {escape_markdown(snippet)}".rstrip()
 
 
-def _page_parts(comparison: Comparison, changed: Sequence[ChangedQuery], digits: int) -> Iterator[Markup]:
-    yield pages.render_table(*_average_table(comparison), digits=digits, left=_TEXT_COLUMNS)
+def _iter_page_parts(comparison: Comparison, changed: Sequence[ChangedQuery], digits: int) -> Iterator[Markup]:
+    yield pages.render_table(*_build_average_table(comparison), digits=digits, left=_TEXT_COLUMNS)
     yield pages.render_heading("Differences")
     if len(comparison.pairs) == 1:
         yield pages.render_paragraph(" minus ".join(reversed(comparison.pairs[0])))
-    yield pages.render_table(*_test_table(comparison), digits=digits, left=_TEXT_COLUMNS)
-    yield from (pages.render_paragraph(note, kind="dim") for note in _notes(comparison))
+    yield pages.render_table(*_build_test_table(comparison), digits=digits, left=_TEXT_COLUMNS)
+    yield from (pages.render_paragraph(note, kind="dim") for note in _list_notes(comparison))
     measure = comparison.measures[0].name
     for baseline, system in comparison.pairs:
         yield pages.render_heading(f"{system} minus {baseline}, query by query")
-        differences = np.sort(comparison.differences(baseline, system, measure))[::-1].tolist()
+        differences = np.sort(comparison.compute_differences(baseline, system, measure))[::-1].tolist()
         yield pages.render_difference_bars(differences, name=measure, unit="query", zero=ZERO)
         queries = [query for query in changed if (query.baseline, query.system) == (baseline, system)]
         if queries:
-            yield pages.render_heading(_MOVED_MOST)
-        yield from (_query_in_page(query, digits) for query in queries)
+            yield pages.render_heading(_CHANGED_MOST)
+        yield from (_format_query_html(query, digits) for query in queries)
     yield pages.render_heading("All figures")
-    yield pages.render_table(*_full_table(comparison), digits=digits, left=_TEXT_COLUMNS, small=True)
+    yield pages.render_table(*_build_full_table(comparison), digits=digits, left=_TEXT_COLUMNS, small=True)
 
 
-def _query_in_page(query: ChangedQuery, digits: int) -> Markup:
+def _format_query_html(query: ChangedQuery, digits: int) -> Markup:
     kind = "gain" if query.after > query.before else "loss"
     summary = Markup('{} <code>{}</code><br><span class="{}">{}</span>').format(
-        query.text or query.query_id, query.query_id, kind, _headline(query, digits)
+        query.text or query.query_id, query.query_id, kind, _format_headline(query, digits)
     )
-    items = [pages.render_passage_item(what, each.id, each.title, each.snippet) for what, each in _passages(query)]
+    items = [
+        pages.render_passage_item(label, passage.id, passage.title, passage.snippet)
+        for label, passage in _iter_passages(query)
+    ]
     return pages.render_details(summary, items)
 
 
-def _json_lines(comparison: Comparison, changed: Sequence[ChangedQuery]) -> Iterator[str]:
+def _iter_json_lines(comparison: Comparison, changed: Sequence[ChangedQuery]) -> Iterator[str]:
     settings = comparison.settings
     rows: list[dict[str, object]] = [
         {"kind": "comparison", "queries": len(comparison.queries), "settings": asdict(settings)}
     ]
-    rows += [{"kind": "system"} | asdict(average) for row in comparison.averages() for average in row]
+    rows += [{"kind": "system"} | asdict(average) for row in comparison.compute_averages() for average in row]
     rows += [{"kind": "contrast"} | test.to_json() for test in comparison.tests]
     rows += [{"kind": "move"} | asdict(query) for query in changed]
     yield from (orjson.dumps(row).decode() for row in rows)

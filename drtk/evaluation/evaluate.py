@@ -41,8 +41,8 @@ class RankingView:
     depth: int | None = None
 
     @classmethod
-    def of(cls, settings: ScoringSettings, *, document_of: SourceOf = parse_document_id) -> RankingView:
-        """Return the view that the settings describe; document_of: maps a passage id to its document id."""
+    def from_settings(cls, settings: ScoringSettings, *, document_of: SourceOf = parse_document_id) -> RankingView:
+        """Return the view of the settings; document_of: maps a passage id to its document id."""
         by = document_of if settings.by == "source" else None
         return cls(settings.order, by, bool(settings.drop_same_id), settings.depth)
 
@@ -122,7 +122,9 @@ class Evaluator:
     def __init__(self, judgements: Judgements, measures: Iterable[Measure]) -> None:
         self.judgements = judgements
         self.measures = list(measures)
-        self._own = [(measure, METRICS.load(measure.key)) for measure in self.measures if measure.engine == "own"]
+        self._builtin = [
+            (measure, METRICS.load(measure.key)) for measure in self.measures if measure.engine == "builtin"
+        ]
         trec = [(m, find_rank_measure(m.key, m.params)) for m in self.measures if m.engine == "trec_eval"]
         self._by_ranks = [(measure, compute) for measure, compute in trec if compute is not None]
         self._by_pytrec = [measure for measure, compute in trec if compute is None]
@@ -167,11 +169,11 @@ class Evaluator:
 
     def _compute(self, ranking: JudgedRanks, judged: list[int]) -> dict[str, Value]:
         values: dict[str, Value] = {}
-        grades = ranking.to_grades() if self._own else []
+        grades = ranking.to_grades() if self._builtin else []
         for measure, compute in self._by_ranks:
             ranks = ranking.drop_unjudged() if measure.judged_only else ranking
             values[measure.name] = compute(ranks, judged, rel=measure.rel, **measure.params)
-        for measure, compute in self._own:
+        for measure, compute in self._builtin:
             by_rank = ranking.drop_unjudged().to_grades() if measure.judged_only else grades
             values[measure.name] = compute(by_rank, judged, rel=measure.rel, **measure.params)
         return values

@@ -22,7 +22,7 @@ _NAMES = [
     "set_recall", "set_map", "set_F", "num_nonrel_judged_ret", "rbp", "rbp_resid", "unj",
 ]  # fmt: skip
 _CUTOFFS = "5,10,15,20,30,100,200,500,1000"
-_PARAMETERS = {  # measure -> (kind of its parameters, those used if none are given); others have none
+_PARAMETERS = {  # measure -> (kind of its parameters, default); other measures have none
     "iprec_at_recall": ("levels", "0.0,0.1,0.2,0.3,0.4,0.5,0.6,0.7,0.8,0.9,1.0"),
     "Rprec_mult": ("levels", "0.2,0.4,0.6,0.8,1.0,1.2,1.4,1.6,1.8,2.0"),
     "P": ("cutoffs", _CUTOFFS),
@@ -59,10 +59,10 @@ _ALIASES = {
     "reciprocal_rank": "RR", "recip_rank": "RR", "average_precision": "AP", "map_cut": "AP", "ndcg_cut": "nDCG",
 }  # fmt: skip
 _CUTOFF = re.compile(r"@(\d+)$")
-# A comma separates names, but also parameters of one name: P.5,10
+# A comma separates names, but also parameters of one name: P.5,10 or Answer@1,5
 _NAME = re.compile(r"(?:[^\s(),]|\([^)]*\)|,(?=[-.\d])(?!11pt))+")
 
-Engine = Literal["trec_eval", "own", "ir_measures", "run"]
+Engine = Literal["trec_eval", "builtin", "ir_measures", "run"]
 Aggregate = Literal["mean", "sum", "geometric", "none"]
 
 
@@ -70,9 +70,8 @@ Aggregate = Literal["mean", "sum", "geometric", "none"]
 class Measure:
     """A column of a table: its heading, how it is computed, and how values of queries are aggregated.
 
-    engine: trec_eval (`key` is its name there; `rank_measure` computes the common ones, pytrec_eval the others), own (`key`
-    is in METRICS), ir_measures (`key` is in its grammar), or run
-    (a property of the run: its tag or number of queries)
+    engine: trec_eval (`key` is its name there), builtin (`key` is in METRICS), ir_measures (`key` is in its grammar), or
+    run (a property of the run: its tag or number of queries)
     """
 
     name: str
@@ -85,7 +84,7 @@ class Measure:
 
     @property
     def cutoff(self) -> int | None:
-        """The number of ranks that count; None for all."""
+        """The cut-off; None if all ranks count."""
         if self.engine == "ir_measures":
             match = _CUTOFF.search(self.key)
             return None if match is None else int(match[1])
@@ -115,27 +114,31 @@ def parse_measures(text: str, *, rel: int = 1, answers: bool = False) -> list[Me
 def _parse_name(name: str, rel: int) -> list[Measure]:
     if name in _SETS:
         return [measure for member in _SETS[name] for measure in _parse_name(member, rel)]
+    base, at, cutoffs = name.rpartition("@")
+    if at and re.fullmatch(r"\d+(,\d+)+", cutoffs):
+        return [measure for cutoff in cutoffs.split(",") for measure in _parse_name(f"{base}@{cutoff}", rel)]
     lower = name.lower()
     if "@" not in name and "(" not in name:
         for family in sorted(_NAMES, key=len, reverse=True):
             if lower == family.lower() or lower.startswith((family.lower() + ".", family.lower() + "_")):
                 return _parse_trec(family, name, rel)
     typed = re.split("[@(]", name)[0]
-    known = _known_names()
-    base = known.get(typed) or known.get(typed.lower())
-    if base is None:
+    standard_names = _load_names()
+    standard = standard_names.get(typed) or standard_names.get(typed.lower())
+    if standard is None:
         raise UsageError(f"`measures`: unknown measure '{name}'; {_suggest(name, typed)}")
-    rest = name[len(typed) :]
-    is_own = base in METRICS
-    has_cutoff = base == "Answer" or (is_own and rest) or ("@" in rest and base != "IPrec")  # IPrec@0.1: recall level
-    if has_cutoff and not re.fullmatch("@0*[1-9][0-9]*" if is_own else r"(\(.*\))?@0*[1-9][0-9]*", rest):
+    parameters = name[len(typed) :]
+    is_builtin = standard in METRICS
+    # IPrec@0.1 is at a recall level.
+    has_cutoff = standard == "Answer" or (is_builtin and parameters) or ("@" in parameters and standard != "IPrec")
+    if has_cutoff and not re.fullmatch("@0*[1-9][0-9]*" if is_builtin else r"(\(.*\))?@0*[1-9][0-9]*", parameters):
         raise UsageError(f"`measures`: '{name}' needs a cut-off of at least 1, such as {typed}@10")
-    if not is_own:
-        return [_parse_ir(name, base + rest, rel)]
-    return [Measure(name, "own", base, rel, params={"cutoff": int(rest[1:])} if rest else {})]
+    if not is_builtin:
+        return [_parse_ir(name, standard + parameters, rel)]
+    return [Measure(name, "builtin", standard, rel, params={"cutoff": int(parameters[1:])} if parameters else {})]
 
 
-def _known_names() -> Mapping[str, str]:
+def _load_names() -> Mapping[str, str]:
     """Return the names of ir_measures and METRICS by their own and their lower-case spelling, and aliases."""
     from ir_measures.measures import registry
 
@@ -147,8 +150,8 @@ def _suggest(name: str, typed: str) -> str:
     cutoff = re.search(r"[@_.]?(\d+)$", name)
     stem = typed[: cutoff.start()].lower() if cutoff and "@" not in name else typed.lower()
     suffix = f"@{cutoff[1]}" if cutoff else ""
-    known = _known_names()
-    near = dict.fromkeys(known[close] + suffix for close in get_close_matches(stem, known, n=2))
+    standard_names = _load_names()
+    near = dict.fromkeys(standard_names[close] + suffix for close in get_close_matches(stem, standard_names, n=2))
     return f"did you mean {' or '.join(near)}?" if near else "for example nDCG@10, RR@10, R@100, AP, P@10, Success@5"
 
 
@@ -164,7 +167,7 @@ def _parse_trec(family: str, name: str, rel: int) -> list[Measure]:
 
 
 def _parse_parameters(kind: str, given: str, default: str) -> list[tuple[str, dict[str, Any]]]:
-    """Return (suffix of the printed name, parameters) of each measure. Raises ValueError for invalid parameters."""
+    """Return (suffix of the name, parameters) of each measure. Raises ValueError for invalid parameters."""
     if kind == "cutoffs":
         cutoffs = [int(float(text)) for text in (given or default).split(",")]
         if min(cutoffs) < 1:
@@ -202,7 +205,7 @@ def _trec_measure(name: str, family: str, suffix: str, params: dict[str, Any], r
         return Measure(name, "trec_eval", family.removeprefix("gm_"), rel, aggregate="geometric")
     aggregate: Aggregate = "none" if family == "relstring" else "sum" if family.startswith("num_") else "mean"
     if family in METRICS:
-        return Measure(name, "own", family, rel, params=params, aggregate=aggregate)
+        return Measure(name, "builtin", family, rel, params=params, aggregate=aggregate)
     key = f"set_F_{params['beta']}" if "beta" in params else family if "gains" in params else family + suffix
     return Measure(name, "trec_eval", key, rel, params=params, aggregate=aggregate)
 
@@ -231,7 +234,7 @@ def _parse_ir(name: str, standard_name: str, default_rel: int) -> Measure:
 
     def trec(key: str, **params: Any) -> Measure:
         aggregate: Aggregate = "sum" if key.startswith("num_") else "mean"
-        engine: Engine = "own" if key in METRICS else "trec_eval"
+        engine: Engine = "builtin" if key in METRICS else "trec_eval"
         return Measure(name, engine, key, rel, judged_only, params, aggregate)
 
     if kind == "nDCG" and params:

@@ -6,7 +6,9 @@ import hashlib
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import zip_longest
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from drtk.data.jsonl import read_queries
@@ -14,9 +16,9 @@ from drtk.data.runs import NamedRun, parse_runs, read_fused_runs
 from drtk.data.trec import Judgements
 from drtk.errors import MissingDependency, UsageError
 from drtk.evaluation.compare import PairedTest, compare_with_first
-from drtk.evaluation.compare_report import format_p, passage_in_markdown, wrap_snippet
+from drtk.evaluation.compare_report import format_p, format_passage_markdown, wrap_snippet
 from drtk.evaluation.config import CompareSettings, EvalSettings, ReportSettings
-from drtk.evaluation.curves import Curve, choose_depths, describe_loss, read_curve, recall_curve
+from drtk.evaluation.curves import Curve, choose_depths, compute_recall_curve, describe_loss, read_curve
 from drtk.evaluation.evaluate import Evaluation, Evaluator, Rankings, warn_shallow
 from drtk.evaluation.judged_runs import JudgedRankings, evaluate_with_rankings, load_judgements
 from drtk.evaluation.measures import Measure, parse_measures
@@ -35,10 +37,10 @@ SNIPPET_WORDS = 40
 
 @dataclass(frozen=True)
 class Overlap:
-    """Relevant documents of all queries among the first `depth` of two runs and of their fusion.
+    """Relevant documents of all queries in the top `depth` of two runs and of their fusion.
 
-    relevant: how many both runs hold, only the first, only the second, neither. kept: how many of each are in the fusion.
-    shared: documents in both runs, relevant or not, divided by the length of the shorter list, averaged over queries
+    relevant: number in both runs, only the first, only the second, neither; kept: how many of them the fusion has
+    shared: documents in both runs, relevant or not, divided by the length of the shorter list; mean over queries
     """
 
     runs: tuple[str, str]
@@ -49,16 +51,15 @@ class Overlap:
     shared: float
 
     def describe(self) -> str:
-        """Return why fusion helps as much as it does."""
+        """Return a paragraph that explains the effect of the fusion."""
         (a, b), relevant, kept = self.runs, self.relevant, self.kept
         one, kept_one = relevant["first"] + relevant["second"], kept["first"] + kept["second"]
         lost = one - kept_one + relevant["both"] - kept["both"]
         return (
-            f"Of {sum(relevant.values()):,} relevant documents, {relevant['both']:,} are among the first {self.depth} of "
-            f"both {a} and {b}, {relevant['first']:,} of {a} alone, {relevant['second']:,} of {b} alone, "
-            f"{relevant['neither']:,} of neither. {self.fused} keeps {kept_one:,} of the {one:,} that one run alone finds, "
-            f"and {kept['both']:,} of those that both find: {lost:,} fall below rank {self.depth}. "
-            f"The two share {self.shared:.0%} of what they retrieve."
+            f"Of {sum(relevant.values()):,} relevant documents, {relevant['both']:,} are in the top {self.depth} of both {a} "
+            f"and {b}, {relevant['first']:,} of {a} only, {relevant['second']:,} of {b} only, {relevant['neither']:,} of "
+            f"neither. {self.fused} keeps {kept_one:,} of the {one:,} found by one run and {kept['both']:,} of those found by "
+            f"both; {lost:,} fall below rank {self.depth}. The runs share {self.shared:.0%} of the documents they retrieve."
         )
 
 
@@ -71,20 +72,20 @@ def measure_overlap(
     depth: int = 100,
     rel: int = 1,
 ) -> Overlap:
-    """Count the relevant documents of the runs `names` and of their fusion; `rankings` by system, then by query."""
+    """Count the relevant documents of two runs and of their fusion. rankings: by system, then by query"""
     relevant = dict.fromkeys(("both", "first", "second", "neither"), 0)
     kept = dict(relevant)
     shares = []
     for query, grades in judgements.items():
-        a, b, f = (set(rankings[name].get(query, ())[:depth]) for name in (*names, fused))
+        a, b, fusion = (set(rankings[name].get(query, ())[:depth]) for name in (*names, fused))
         if a and b:
             shares.append(len(a & b) / min(len(a), len(b)))
         for id, grade in grades.items():
             if grade >= rel:
                 where = ("both" if id in b else "first") if id in a else "second" if id in b else "neither"
                 relevant[where] += 1
-                kept[where] += id in f
-    return Overlap(names, fused, depth, relevant, kept, sum(shares) / len(shares) if shares else 0.0)
+                kept[where] += id in fusion
+    return Overlap(names, fused, depth, relevant, kept, fmean(shares) if shares else 0.0)
 
 
 def describe_test(test: PairedTest, values: tuple[float, float]) -> str:
@@ -107,7 +108,7 @@ def find_leaders(results: Sequence[Evaluation], measures: Sequence[str]) -> list
         ranked = sorted(results, key=lambda result: float(result.overall[measure]), reverse=True)
         if float(ranked[0].overall[measure]) > float(ranked[1].overall[measure]):
             best.setdefault(ranked[0].name, []).append(measure)
-    return [f"{name} is best on {', '.join(on)}." for name, on in best.items()]
+    return [f"{name} is best on {', '.join(names)}." for name, names in best.items()]
 
 
 @dataclass(frozen=True)
@@ -123,8 +124,8 @@ class TopHit:
 
     def describe(self) -> str:
         if self.relevant:
-            return "right"
-        return "the right one is not retrieved" if self.rank is None else f"the right one is at rank {self.rank}"
+            return "relevant"
+        return "no relevant document retrieved" if self.rank is None else f"first relevant document at rank {self.rank}"
 
 
 @dataclass(frozen=True)
@@ -141,7 +142,7 @@ class ExampleQuery:
         return {"second": f"{second} is better", "first": f"{first} is better", "alike": "both alike"}[self.why]
 
 
-def first_relevant_rank(ranking: Sequence[str], grades: Mapping[str, int], rel: int) -> int | None:
+def find_first_relevant(ranking: Sequence[str], grades: Mapping[str, int], rel: int) -> int | None:
     """Return the rank of the first relevant document, or None."""
     return next((rank for rank, id in enumerate(ranking, start=1) if grades.get(id, rel - 1) >= rel), None)
 
@@ -149,30 +150,25 @@ def first_relevant_rank(ranking: Sequence[str], grades: Mapping[str, int], rel: 
 def choose_queries(
     first: Rankings, second: Rankings, judgements: Judgements, count: int, *, rel: int = 1
 ) -> list[tuple[str, str]]:
-    """Return (query, why) of `count` queries: in turn one where the second system is better, the first is, both are alike.
+    """Return (query, why) of `count` queries: in turn one where the second system is better, the first, or both are alike.
 
-    Within a kind, the largest difference of reciprocal ranks comes first; equal ones are ordered by a hash of the id, so
-    the choice does not depend on the order of the files.
+    Within a kind, the largest difference of reciprocal ranks comes first; ties are ordered by a hash of the id, so the
+    choice does not depend on the order of the files.
     """
     kinds: dict[str, list[tuple[float, bytes, str]]] = {"second": [], "first": [], "alike": []}
     for query, grades in judgements.items():
-        ranks = [first_relevant_rank(run.get(query, ()), grades, rel) for run in (first, second)]
+        ranks = [find_first_relevant(run.get(query, ()), grades, rel) for run in (first, second)]
         a, b = (0.0 if rank is None else 1 / rank for rank in ranks)
         kind = "second" if b > a else "first" if a > b else "alike"
         kinds[kind].append((-abs(a - b), hashlib.blake2b(query.encode(), digest_size=8).digest(), query))
-    for queries in kinds.values():
-        queries.sort(reverse=True)
-    chosen: list[tuple[str, str]] = []
-    while len(chosen) < count and any(kinds.values()):
-        for kind, queries in kinds.items():
-            if queries and len(chosen) < count:
-                chosen.append((queries.pop()[2], kind))
-    return chosen
+    columns = [[(query, kind) for *_, query in sorted(queries)] for kind, queries in kinds.items()]
+    in_turn = [pair for row in zip_longest(*columns) for pair in row if pair is not None]
+    return in_turn[:count]
 
 
 @dataclass
 class Report:
-    """Content of a report. has_plot: whether report.png was written beside it."""
+    """Content of a report. has_plot: whether report.png is in its folder"""
 
     title: str
     results: list[Evaluation]
@@ -204,7 +200,7 @@ class Report:
             "verdict": {
                 "comparisons": [test.to_json() for test in self.tests],
                 "overlap": None if self.overlap is None else asdict(self.overlap),
-                "text": self.findings(),
+                "text": self.list_findings(),
             },
             "loss": None
             if loss is None
@@ -212,17 +208,13 @@ class Report:
             "examples": [asdict(example) for example in self.examples],
         }
 
-    def findings(self) -> list[str]:
-        """Return what the numbers show, a sentence or two each."""
+    def list_findings(self) -> list[str]:
+        """Return the conclusions, one or two sentences each."""
         means = {result.name: float(result.overall[self.names[0]]) for result in self.results}
-        main = [each for each in self.tests if each.measure == self.names[0]]
-        sentences = [describe_test(each, (means[each.system], means[each.baseline])) for each in main]
-        if main:
-            corrected = (
-                f", with Holm's correction over the {len(main)} comparisons with {main[0].baseline}"
-                if len(main) > 1
-                else ""
-            )
+        tests = [test for test in self.tests if test.measure == self.names[0]]
+        sentences = [describe_test(test, (means[test.system], means[test.baseline])) for test in tests]
+        if tests:
+            corrected = f", with Holm's correction over {len(tests)} comparisons" * (len(tests) > 1)
             sentences.append(
                 f"p(t) is from a paired t-test, p(rand) from a randomization test{corrected}; a difference is significant "
                 f"if both are below {self.alpha:g}."
@@ -237,12 +229,12 @@ class Report:
 
     def to_markdown(self) -> Iterator[str]:
         """Yield the lines of report.md."""
-        yield from (f"# {escape_markdown(self.title)}", "", self._scope(), "")
+        yield from (f"# {escape_markdown(self.title)}", "", self._describe_scope(), "")
         yield from format_results(self.results, self.measures, EvalSettings(format="markdown"))
         if self.has_plot:
             yield from ("", f"![{', '.join(self.names)} by system, recall by depth, loss by step]({PLOT})")
         yield from ("", "## Findings", "")
-        yield from (f"- {escape_markdown(line)}" for line in self.findings())
+        yield from (f"- {escape_markdown(line)}" for line in self.list_findings())
         if self.examples:
             yield from ("", "## Examples", "")
         for example in self.examples:
@@ -250,20 +242,17 @@ class Report:
             yield f"**{escape_markdown(example.query)}** ({format_markdown_code(example.query_id)}; {why})"
             yield ""
             for hit in example.hits:
-                what = f"{hit.system}, {hit.describe()}"
-                yield (
-                    passage_in_markdown(what, hit.id, hit.title, hit.snippet)
-                    if hit.id
-                    else f"- {escape_markdown(what)}"
-                )
+                label = f"{hit.system}, {hit.describe()}"
+                passage = format_passage_markdown(label, hit.id, hit.title, hit.snippet) if hit.id else None
+                yield passage or f"- {escape_markdown(label)}"
             yield ""
 
     def to_text(self, width: int) -> Iterator[str]:
         """Yield lines for a terminal of `width` columns."""
-        yield from (self.title, self._scope(), "")
+        yield from (self.title, self._describe_scope(), "")
         yield from format_results(self.results, self.measures, EvalSettings())
         yield ""
-        for line in self.findings():
+        for line in self.list_findings():
             yield from textwrap.wrap(line, width, initial_indent="- ", subsequent_indent="  ")
         for number, example in enumerate(self.examples, start=1):
             yield ""
@@ -272,7 +261,7 @@ class Report:
             label = max(len(hit.system) for hit in example.hits)
             for hit in example.hits:
                 head = f"   {hit.system.ljust(label)}  "
-                title = f"{hit.title or hit.id or 'nothing found'} ({hit.describe()})"
+                title = f"{hit.title or hit.id or 'no hit'} ({hit.describe()})"
                 yield head + textwrap.shorten(title, max(40, width - len(head)), placeholder=" …")
                 yield from wrap_snippet(hit.snippet, width, indent=len(head))
 
@@ -287,11 +276,11 @@ class Report:
             draw_report(folder / PLOT, self.title, self.results, self.names, recall, self.loss)
             self.has_plot = True
         except MissingDependency as missing:
-            warn(f"report: without its picture: {missing}")
+            warn(f"report.png was not drawn: {missing}")
         write_json(folder / "report.json", self.to_json())
         (folder / "report.md").write_text("\n".join(self.to_markdown()) + "\n", encoding="utf-8")
 
-    def _scope(self) -> str:
+    def _describe_scope(self) -> str:
         systems = "1 system" if len(self.results) == 1 else f"{len(self.results)} systems"
         return f"{systems}, {self.results[0].queries:,} queries, {self.num_relevant:,} relevant documents."
 
@@ -315,9 +304,9 @@ def build_report(
     measures = parse_measures(settings.measures, rel=settings.rel)
     for measure in measures:
         if measure.aggregate not in ("mean", "geometric"):
-            raise UsageError(f"`measures`: {measure.name} is not something to compare systems by")
-    reading = EvalSettings(by=settings.by, drop_same_id=settings.drop_same_id)
-    judgements, view, size = load_judgements(qrels, corpus, reading, tracker)
+            raise UsageError(f"`measures`: {measure.name} is not a mean over queries; omit it")
+    scoring = EvalSettings(by=settings.by, drop_same_id=settings.drop_same_id)
+    judgements, view, size = load_judgements(qrels, corpus, scoring, tracker)
     evaluator = Evaluator(judgements, measures)
     results: list[Evaluation] = []
     retrieved: dict[str, JudgedRankings] = {}
@@ -325,7 +314,7 @@ def build_report(
         result, retrieved[run.name] = evaluate_with_rankings(run, evaluator, view, tracker)
         results.append(result)
     warn_shallow({result.name: result.deepest for result in results}, measures, size=size)
-    rankings = {name: each.ids for name, each in retrieved.items()}
+    rankings = {name: judged.ids for name, judged in retrieved.items()}
     depths = choose_depths(list(rankings.values()))
     compare_settings = CompareSettings()
     report = Report(
@@ -334,7 +323,9 @@ def build_report(
         measures=measures,
         num_relevant=sum(grade >= settings.rel for grades in judgements.values() for grade in grades.values()),
         depths=depths,
-        recall={name: recall_curve(of, judgements, depths, rel=settings.rel) for name, of in rankings.items()},
+        recall={
+            name: compute_recall_curve(ids, judgements, depths, rel=settings.rel) for name, ids in rankings.items()
+        },
         tests=compare_with_first(results, measures, judgements, compare_settings),
         alpha=compare_settings.alpha,
         overlap=_find_overlap(named, rankings, judgements, settings.rel),
@@ -346,7 +337,7 @@ def build_report(
         pair = retrieved[results[0].name], retrieved[second]
         report.examples = _build_examples((results[0].name, second), pair, judgements, texts, corpus, settings)
     elif settings.examples:
-        log("report: no examples: they need `corpus` and `queries`")
+        log("report: no examples, because they need `corpus` and `queries`")
     return report
 
 
@@ -362,12 +353,12 @@ def _find_overlap(
     return None
 
 
-def _choose_system(results: Sequence[Evaluation], wanted: str, measure: str) -> str:
-    """Return the system that examples compare with the first one."""
+def _choose_system(results: Sequence[Evaluation], name: str, measure: str) -> str:
+    """Return the system that examples compare with the first one: the named one, or the best of the others."""
     names = [result.name for result in results]
-    if wanted and wanted not in names:
-        raise UsageError(f"`show`: no system is called '{wanted}'; there are {', '.join(names)}")
-    return wanted or max(results[1:] or results, key=lambda result: float(result.overall[measure])).name
+    if name and name not in names:
+        raise UsageError(f"`show`: no system is called '{name}'; choose from {', '.join(names)}")
+    return name or max(results[1:] or results, key=lambda result: float(result.overall[measure])).name
 
 
 def _build_examples(
@@ -378,18 +369,18 @@ def _build_examples(
     corpus: str,
     settings: ReportSettings,
 ) -> list[ExampleQuery]:
-    readable = {query: grades for query, grades in judgements.items() if query in texts}
-    if len(readable) < len(judgements):
-        log(f"report: {len(judgements) - len(readable):,} judged queries have no text in the file of queries")
+    with_text = {query: grades for query, grades in judgements.items() if query in texts}
+    if len(with_text) < len(judgements):
+        log(f"report: {len(judgements) - len(with_text):,} judged queries have no text in the file of queries")
     show = PassageSnippets(corpus, words=SNIPPET_WORDS)
 
     def top_hit(name: str, rankings: JudgedRankings, query: str) -> TopHit:
-        rank = first_relevant_rank(rankings.ids.get(query, []), judgements[query], settings.rel)
+        rank = find_first_relevant(rankings.ids.get(query, []), judgements[query], settings.rel)
         id = rankings.top_passages.get(query)
         return TopHit(name, id, *show(texts[query], id), rank == 1, rank)
 
-    chosen = choose_queries(pair[0].ids, pair[1].ids, readable, settings.examples, rel=settings.rel)
+    queries = choose_queries(pair[0].ids, pair[1].ids, with_text, settings.examples, rel=settings.rel)
     return [
         ExampleQuery(query, texts[query], why, (top_hit(names[0], pair[0], query), top_hit(names[1], pair[1], query)))
-        for query, why in chosen
+        for query, why in queries
     ]

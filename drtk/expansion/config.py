@@ -5,43 +5,44 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
-from drtk.config import NoEffect, option
+from drtk.config import HARDWARE, TRAINING, NoEffect, option
 from drtk.errors import UsageError
 from drtk.expansion.term_weights import TERM_WEIGHTS
 from drtk.models.config import PairTitle
-from drtk.training.config import TrainingConfig
+from drtk.training.config import Precision, TrainingConfig
 
-_NO_SCORER = (NoEffect("only with --scorer", {"scorer": ("",)}),)
+_NO_SCORER = (NoEffect("needs --scorer", {"scorer": ("",)}),)
 
 
 @dataclass(frozen=True)
 class KeepSettings:
     """Score queries against their passage and drop the lowest (doc2query--): drtk keep-queries, and part of doc2query."""
 
-    scorer: str = option("", "Cross-encoder that scores each query against its passage: a folder or hub name.")
-    keep: float | None = option(
-        None, "Share of all queries to keep, the best by score: 0.7 drops the lowest 30%.", at_least=1e-6, at_most=1
-    )
-    min_score: float | None = option(None, "Keep the queries with at least this score.")
+    scorer: str = option("", "Cross-encoder that scores each query against its passage.", metavar="MODEL")
+    keep: float | None = option(None, "Fraction of all queries to keep, by score.", at_least=1e-6, at_most=1)
+    min_score: float | None = option(None, "Minimum score of a query to keep.", metavar="X")
     scores: bool = option(False, 'Write "query_scores" beside "queries".')
     scorer_title: PairTitle | None = option(
         None,
-        "scorer: passage titles: colon (title: text), join (title text) or none. [default: as trained, or join]",
+        "scorer: titles as title: text, title text, or none. [default: as trained, or join]",
         no_effect=_NO_SCORER,
+        advanced=True,
     )
     scorer_logits: bool = option(
-        False,
-        "scorer: scores before the activation function (often a sigmoid) that its folder names.",
-        no_effect=_NO_SCORER,
+        False, "scorer: use logits, without the activation function.", no_effect=_NO_SCORER, advanced=True
     )
     scorer_batch_tokens: int | None = option(
         None,
-        "scorer: tokens per batch, padding included. [default: 2,048 on a CPU, 65,536 on a GPU]",
+        "scorer: tokens per batch. [default: CPU 2048, GPU 65536]",
         at_least=1,
         no_effect=_NO_SCORER,
+        advanced=True,
     )
     scorer_precision: Literal["auto", "float32", "float16", "bfloat16"] = option(
-        "auto", "scorer: compute dtype; auto is float32 on a CPU, half precision on a GPU.", no_effect=_NO_SCORER
+        "auto",
+        "scorer: compute dtype; auto: float32 on a CPU, half precision on a GPU.",
+        no_effect=_NO_SCORER,
+        advanced=True,
     )
 
     def check(self, *, generates: bool) -> None:
@@ -65,8 +66,8 @@ def _only_for(*methods: str) -> tuple[NoEffect, ...]:
 _ONLY_COUNTING = _only_for("bprop", "tfidf", "inv-freq", "idf", "bm25")
 _ONLY_MODEL = _only_for("bprop", "deepct", "deepimpact")
 _ONLY_BPROP, _ONLY_BM25, _ONLY_DEEPIMPACT = _only_for("bprop"), _only_for("bm25"), _only_for("deepimpact")
-_ONLY_CONTRAST = (*_ONLY_BPROP, NoEffect("has no effect on --emit attention", {"emit": ("attention",)}))
-_ONLY_SOFTMAX = (*_ONLY_BPROP, NoEffect("goes with --emit softmax", {"emit": ("score", "attention")}))
+_ONLY_CONTRAST = (*_ONLY_BPROP, NoEffect("has no effect with `emit=attention`", {"emit": ("attention",)}))
+_ONLY_SOFTMAX = (*_ONLY_BPROP, NoEffect("needs `emit=softmax`", {"emit": ("score", "attention")}))
 
 
 @dataclass(frozen=True)
@@ -75,83 +76,86 @@ class WeightingSettings:
 
     words: Literal["treebank", "pieces", "plain"] | None = option(
         None,
-        "Word splitting: treebank (nltk's), pieces (what the tokenizer merges) or plain (letters and digits). "
+        "Word tokenizer: nltk's, word pieces merged, or letters and digits. "
         "[default: bprop treebank; idf, bm25 plain; others pieces]",
         no_effect=_ONLY_COUNTING,
+        advanced=True,
     )
-    stemmer: Literal["none", "porter", "snowball"] = option(
-        "none", "Count words of one stem as one word.", no_effect=_ONLY_COUNTING
-    )
+    stemmer: Literal["none", "porter", "snowball"] = option("none", "Stemmer.", no_effect=_ONLY_COUNTING, advanced=True)
     stopwords: str = option(
-        "none", "Words of weight 0 that are not counted: none, lucene, or a file of them.", no_effect=_ONLY_COUNTING
+        "none", "Stop words, which get weight 0: none, lucene, or a file.", no_effect=_ONLY_COUNTING, advanced=True
     )
     title: Literal["join", "none"] | None = option(
-        None,
-        "Passage titles: join (read with the text, and weighted) or none. [default: as a model was trained, or join]",
+        None, "Read and weight titles with texts, or not. [default: as trained, or join]", advanced=True
     )
-    spread: Literal["copy", "first"] = option("copy", "Pieces that get a word's weight: all (copy), or the first.")
+    spread: Literal["copy", "first"] = option(
+        "copy", "Word pieces that get the word's weight: all, or the first.", advanced=True
+    )
     weight_norm: Literal["none", "sum", "max"] = option(
-        "none", "Divide by the sum, or by the maximum, of the passage's weights."
+        "none", "Divide weights by the passage's sum or maximum.", advanced=True
     )
-    k1: float = option(0.9, "bm25: k1, term-frequency saturation.", at_least=0, no_effect=_ONLY_BM25)
-    b: float = option(0.4, "bm25: b, length normalization, 0 to 1.", at_least=0, at_most=1, no_effect=_ONLY_BM25)
+    k1: float = option(0.9, "bm25: k1, term-frequency saturation.", at_least=0, no_effect=_ONLY_BM25, advanced=True)
+    b: float = option(
+        0.4, "bm25: b, length normalization, 0 to 1.", at_least=0, at_most=1, no_effect=_ONLY_BM25, advanced=True
+    )
     emit: Literal["score", "softmax", "attention"] = option(
         "score",
-        "bprop: the contrast of passage and collection, its softmax, or the attention alone.",
+        "bprop: weight: contrast of passage and collection, its softmax, or attention.",
         no_effect=_ONLY_BPROP,
+        advanced=True,
     )
     sub2word: Literal["sum", "first"] = option(
-        "sum",
-        "bprop: a word has the attention of all its pieces, or of the first while the others are masked.",
-        no_effect=_ONLY_BPROP,
+        "sum", "bprop: attention of a word: sum over its pieces, or its first.", no_effect=_ONLY_BPROP, advanced=True
     )
     gather: Literal["sum", "max"] = option(
-        "sum", "bprop: sum, or maximum, over the occurrences of a word.", no_effect=_ONLY_BPROP
+        "sum", "bprop: aggregation over occurrences of a word.", no_effect=_ONLY_BPROP, advanced=True
     )
     saturation: Literal["ratio", "sqrt", "sigmoid"] = option(
         "ratio",
-        "bprop: attention v becomes v / (v + .01), its square root, or a sigmoid around .02.",
+        "bprop: saturation of attention v: v / (v + .01), square root, or sigmoid around .02.",
         no_effect=_ONLY_BPROP,
+        advanced=True,
     )
     contrast: Literal["cross-entropy", "difference"] = option(
         "cross-entropy",
-        "bprop: P(w|d) * -log2 P(w|C), or P(w|d) - P(w|C) where that is above 0.",
+        "bprop: contrast: P(w|d) * -log2 P(w|C), or max(0, P(w|d) - P(w|C)).",
         no_effect=_ONLY_CONTRAST,
+        advanced=True,
     )
     softmax_temperature: float | None = option(
         None,
-        "bprop: temperature of --emit softmax. [default: 1; difference .1]",
+        "bprop: softmax temperature. [default: 1; difference .1]",
         at_least=1e-6,
         no_effect=_ONLY_SOFTMAX,
+        advanced=True,
     )
     min_words: int = option(
-        10,
-        "bprop: passages of fewer words of letters get equal weights.",
-        at_least=0,
-        no_effect=_ONLY_CONTRAST,
+        10, "bprop: shorter passages get uniform weights.", at_least=0, no_effect=_ONLY_CONTRAST, advanced=True
     )
     max_length: int | None = option(
-        None,
-        "Longest input of a model, in tokens; later words weigh nothing. [default: the model's]",
-        at_least=3,
-        no_effect=_ONLY_MODEL,
+        None, "Maximum input length in tokens. [default: the model's]", at_least=3, no_effect=_ONLY_MODEL
     )
     batch_tokens: int | None = option(
-        None, "Tokens per batch. [default: 2,048 on a CPU, 65,536 on a GPU]", at_least=1, no_effect=_ONLY_MODEL
+        None, "Tokens per batch. [default: CPU 2048, GPU 65536]", at_least=1, no_effect=_ONLY_MODEL, advanced=True
     )
-    precision: Literal["auto", "float32", "float16", "bfloat16"] = option(
-        "auto", "Compute dtype of a model; auto is float32 on a CPU, half precision on a GPU.", no_effect=_ONLY_MODEL
+    precision: Precision = option(
+        "auto",
+        "Compute dtype; auto: float32 on a CPU, half precision on a GPU.",
+        no_effect=_ONLY_MODEL,
+        panel=HARDWARE,
     )
     expand: tuple[str, ...] = option(
         (),
-        "deepimpact: read the texts in this field too (queries); repeatable. [default: as trained]",
+        "deepimpact: also read the texts in this field, such as queries; repeatable.",
         no_effect=_ONLY_DEEPIMPACT,
+        advanced=True,
     )
     impact_max: float | None = option(
         None,
-        "deepimpact: the impact that becomes 255 in an index. [default: the largest in the training passages]",
+        "deepimpact: impact that is quantized to 255. [default: the training maximum]",
         at_least=1e-6,
         no_effect=_ONLY_DEEPIMPACT,
+        advanced=True,
     )
 
 
@@ -165,10 +169,10 @@ class WeightTrainingConfig(TrainingConfig):
     """drtk termweight --train (docs/methods/term-weights.md). None depends on the method."""
 
     batch_size: int | None = option(  # type: ignore[assignment]
-        None, "train: passages (deepct) or examples per step. [default: deepct 16, deepimpact 32]", at_least=1
+        None, "Passages (deepct) or examples per step. [default: deepct 16, deepimpact 32]", at_least=1, advanced=True
     )
     learning_rate: float | None = option(  # type: ignore[assignment]
-        None, "train: highest learning rate. [default: deepct 2e-5, deepimpact 3e-6]", at_least=0
+        None, "Peak learning rate. [default: deepct 2e-5, deepimpact 3e-6]", at_least=0, panel=TRAINING
     )
     eval_steps: ClassVar[int] = 0  # type: ignore[misc]
     patience: ClassVar[None] = None  # type: ignore[misc]

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Literal
 
-from drtk.config import NoEffect, option
+from drtk.config import NoEffect, option, redeclare
 from drtk.indexing.config import BM25SearchSettings, DenseSearchSettings, SearchSettings
 from drtk.models.config import PairTitle
 
 ENCODER_OPTIONS = ("prompt", "max_length")
 SCORE_LIMITS = ("max_score", "min_score", "margin", "max_share")
-_NEEDS_SCORER = (NoEffect("goes with --scorer MODEL", {"scorer": ("",)}),)
-_NEEDS_LIMIT = (NoEffect("goes with --margin or --max-share", {"margin": ((),), "max_share": ((),)}),)
+_NEEDS_SCORER = (NoEffect("needs --scorer MODEL", {"scorer": ("",)}),)
+_NEEDS_LIMIT = (NoEffect("needs --margin or --max-share", {"margin": ((),), "max_share": ((),)}),)
 
 
 @dataclass(frozen=True)
@@ -34,15 +34,18 @@ class MiningInputs:
     skip_corpus_check: bool = False
 
 
+@redeclare(
+    *("k1", "b", "rm3", "fb_docs", "fb_terms", "fb_weight", "threads", "rescore", "ef_search", "nprobe"), advanced=True
+)
 @dataclass(frozen=True)
 class MinedIndexSettings(DenseSearchSettings, BM25SearchSettings):
     """Options of the search, if an index is a source."""
 
-    batch_size: int = option(1000, "Index: queries searched together.", at_least=1)
-    prompt: str | None = option(None, "Index: text put before each query; by default the model's.")
-    max_length: int | None = option(None, "Index: longest query, in tokens; by default the model's.", at_least=3)
-    threads: int = option(0, "CPU threads to use; 0 takes every core.", at_least=0)
-    device: str = option("auto", "Index and scorer: auto, cpu, cuda, cuda:1 …")
+    batch_size: int = option(1000, "Index: queries per batch.", at_least=1, advanced=True)
+    prompt: str | None = option(None, "Index: prefix of each query. [default: the model's]", advanced=True)
+    max_length: int | None = option(
+        None, "Index: maximum query length in tokens. [default: the model's]", at_least=3, advanced=True
+    )
 
     def search_settings(self) -> SearchSettings:
         """Return these options as those of a search."""
@@ -59,36 +62,38 @@ INDEX_OPTIONS = [item.name for item in fields(MinedIndexSettings) if item.name n
 class MinedFilterSettings:
     """Options of the filters, which reject candidates that may be unjudged positives."""
 
-    from_rank: int = option(1, "Leave out the ranks before this one in each source.", at_least=1)
+    from_rank: int = option(1, "First rank of each source to use.", at_least=1, advanced=True)
     max_score: tuple[str, ...] = option(
-        (), "Drop what has more than this score: X, or of one source NAME=X; repeatable."
+        (), "Drop candidates above this score, X or NAME=X for one source; repeatable.", metavar="X", advanced=True
     )
     min_score: tuple[str, ...] = option(
-        (), "Drop what has less than this score: X, or of one source NAME=X; repeatable."
+        (), "Drop candidates below this score, X or NAME=X for one source; repeatable.", metavar="X", advanced=True
     )
     margin: tuple[str, ...] = option(
-        (), "Drop what does not score at least this much below the positive: X, or of one source NAME=X; repeatable."
+        (), "Drop candidates less than X below the positive's score; NAME=X: one source; repeatable.", metavar="X"
     )
     max_share: tuple[str, ...] = option(
-        (), "Drop what has more than this share of the positive's score (0.95: 95%): X or NAME=X; repeatable."
+        (), "Drop candidates above X times the positive's score, such as 0.95; repeatable.", metavar="X"
     )
     unretrieved: Literal["drop", "keep"] = option(
         "drop",
-        "margin, max-share: what to do where a source has not found the positive, and all it has stands above it.",
+        "margin, max_share: candidates of a source that did not retrieve the positive.",
         no_effect=_NEEDS_LIMIT,
+        advanced=True,
     )
     ce_margin: float | None = option(
-        None, "Drop what a cross-encoder does not score at least this much below the positive; sbert: 3."
+        None, "Drop candidates less than X below the positive by cross-encoder. [default: sbert 3]", metavar="X"
     )
-    ce_max: float | None = option(None, "Drop what a cross-encoder gives more than this score.")
+    ce_max: float | None = option(None, "Drop candidates above this cross-encoder score.", advanced=True)
     max_overlap: float | None = option(
         None,
-        "Drop what shares this part (0 to 1) or more of its runs of three words with a positive; 1: the same words alone.",
+        "Drop candidates that share this fraction of word trigrams with a positive.",
         at_least=0,
         at_most=1,
+        advanced=True,
     )
     max_cosine: float | None = option(
-        None, "Drop what has this cosine or more with a positive, by --vectors.", at_least=-1, at_most=1
+        None, "Drop candidates with this cosine to a positive, by --vectors.", at_least=-1, at_most=1, advanced=True
     )
 
 
@@ -96,52 +101,48 @@ class MinedFilterSettings:
 class MineSettings(MinedIndexSettings, MinedFilterSettings):  # help lists the last base first
     """All options of mine-negatives."""
 
-    policy: str = option(
-        "msmarco",
-        "msmarco: keep 200 and fill up to 210 with random passages; tevatron: keep 128, fill nothing; nq: all of 100 without "
-        "an answer, those with one are positives; sbert: 5 of each system, 3 below the positives by cross-encoder.",
-    )
+    policy: str = option("msmarco", "Mining recipe: msmarco, tevatron, nq or sbert; see the page.", metavar="NAME")
     depth: int | None = option(
-        None, "Ranks of each source that are looked at; by default the policy's: 200, nq 100, sbert all.", at_least=1
+        None, "Candidates per query and source. [default: the policy's: 200, nq 100, sbert all]", at_least=1
     )
-    negatives: int | None = option(
-        None, "Mined negatives kept for a query (sbert: of each source); by default the policy's.", at_least=0
-    )
+    negatives: int | None = option(None, "Negatives per query (sbert: per source). [default: the policy's]", at_least=0)
     min_negatives: int | None = option(
-        None, "Fewest negatives of a query; random passages of --corpus make up for those that lack.", at_least=0
+        None,
+        "Fill up to N negatives per query with random passages. [default: the policy's]",
+        at_least=0,
+        advanced=True,
     )
     positives: Literal["passage", "source"] = option(
-        "passage", "What judgments name: passage, or source: a document, whose best-ranked passage is the positive."
+        "passage", "What is judged: passages, or source documents, whose best passage is the positive.", advanced=True
     )
-    rel: int = option(1, "The grade from which on a judged document is a positive.")
+    rel: int = option(1, "Minimum relevance grade of a positive.")
     source_name: str = option(
-        "", "What the negatives of a single source are called in `sources`; by default the file's or folder's name."
+        "", "Name of a single source in `sources`. [default: the file's or folder's]", advanced=True
     )
     match: Literal["tokens", "regex"] = option(
-        "tokens", "nq: how answers are looked for: tokens (DPR's matching), or regex (answers are patterns)."
+        "tokens", "nq: answer matching by tokens (DPR) or regular expressions.", advanced=True
     )
-    match_title: bool = option(False, "nq: look for answers in titles too, not in texts alone.")
-    scorer: str = option(
-        "", "Folder or hub name of a cross-encoder that scores positives and candidates; scores are kept."
-    )
+    match_title: bool = option(False, "nq: also search titles for answers.", advanced=True)
+    scorer: str = option("", "Cross-encoder that scores positives and candidates.", metavar="MODEL")
     scorer_title: PairTitle | None = option(
         None,
-        "scorer: titles: colon (title: text), join (title text) or none. [default: as trained, or join]",
+        "scorer: titles as title: text, title text, or none. [default: as trained, or join]",
         no_effect=_NEEDS_SCORER,
+        advanced=True,
     )
     scorer_logits: bool = option(
-        False,
-        "scorer: scores before the activation function (often a sigmoid) that its folder names.",
-        no_effect=_NEEDS_SCORER,
+        False, "scorer: use logits, without the activation function.", no_effect=_NEEDS_SCORER, advanced=True
     )
     scorer_batch_tokens: int | None = option(
         None,
-        "Tokens of pairs at once, padding included. [default: 2,048 on a CPU, 65,536 on a GPU]",
+        "scorer: tokens per batch. [default: CPU 2048, GPU 65536]",
         at_least=1,
         no_effect=_NEEDS_SCORER,
+        advanced=True,
     )
     scorer_precision: Literal["auto", "float32", "float16", "bfloat16"] = option(
         "auto",
-        "Numbers the scorer computes with: auto is float32 on a CPU, half precision on a GPU.",
+        "scorer: compute dtype; auto: float32 on a CPU, half precision on a GPU.",
         no_effect=_NEEDS_SCORER,
+        advanced=True,
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from drtk.config import NoEffect, check_effects, option
+from drtk.config import HARDWARE, NoEffect, check_effects, option
 from drtk.errors import UsageError
 
 Similarity = Literal["cosine", "dot"]
@@ -18,34 +18,28 @@ class EncodeSettings:
     """drtk encode; None means as in the model folder."""
 
     pooling: str | None = option(
-        None, "cls, mean, max, mean_sqrt_len_tokens, weightedmean or lasttoken; by default the model's own, or cls."
-    )
-    normalize: bool | None = option(None, "Scale vectors to length 1; by default as the model folder says.")
-    similarity: Similarity | None = option(None, "How vectors are compared; by default as the model folder says.")
-    max_length: int | None = option(None, "Longest input, in tokens; by default the model's.", at_least=3)
-    prompt: str | None = option(None, "Text put before each input; by default the model's for this role.")
-    title: Title | None = option(
         None,
-        "Passage titles: join (title, space, text), sep (a separator token between them), segment (a pair) or none; "
-        "by default the model's, or join.",
+        "cls, mean, max, mean_sqrt_len_tokens, weightedmean or lasttoken. [default: the model's, or cls]",
+        metavar="NAME",
     )
-    dimensions: int | None = option(
-        None,
-        "Keep the first N numbers of each vector, for a model trained so (train-retriever --matryoshka).",
-        at_least=1,
-    )
+    normalize: bool | None = option(None, "Scale vectors to length 1. [default: the model's]")
+    similarity: Similarity | None = option(None, "Similarity of vectors. [default: the model's]", advanced=True)
+    max_length: int | None = option(None, "Maximum input length in tokens. [default: the model's]", at_least=3)
+    prompt: str | None = option(None, "Prefix of each input. [default: the model's for this role]")
+    title: Title | None = option(None, "How titles are joined to texts. [default: the model's, or join]", advanced=True)
+    dimensions: int | None = option(None, "Keep the first N dimensions (Matryoshka models).", at_least=1, advanced=True)
     precision: Literal["auto", "float32", "float16", "bfloat16"] = option(
-        "auto", "Compute dtype; auto is float32 on a CPU, half precision on a GPU."
+        "auto", "Compute dtype; auto: float32 on a CPU, half precision on a GPU.", panel=HARDWARE
     )
-    vector_dtype: Literal["float32", "float16"] = option("float32", "Stored dtype.")
+    vector_dtype: Literal["float32", "float16"] = option("float32", "Data type of the stored vectors.")
     batch_tokens: int | None = option(
-        None, "Tokens in one batch, padding included; by default 2048 on a CPU, 65536 on a GPU.", at_least=1
+        None, "Tokens per batch. [default: CPU 2048, GPU 65536]", at_least=1, advanced=True
     )
-    shard_size: int = option(16384, "Texts in a shard, the unit of sorting by length and of resuming.", at_least=1)
+    shard_size: int = option(16384, "Texts per shard, the unit of resuming.", at_least=1, advanced=True)
 
 
-NOT_SAMPLING = (NoEffect("only with --decode sample", {"decode": ("greedy", "beam")}),)
-NOT_BEAM = (NoEffect("only with --decode beam", {"decode": (None, "sample", "greedy", "greedy+sample")}),)
+NOT_SAMPLING = (NoEffect("needs --decode sample", {"decode": ("greedy", "beam")}),)
+NOT_BEAM = (NoEffect("needs --decode beam", {"decode": (None, "sample", "greedy", "greedy+sample")}),)
 
 
 @dataclass(frozen=True)
@@ -54,38 +48,27 @@ class GenerationSettings:
 
     n: int = option(5, "Texts to generate per passage.", at_least=1, flag="--n")
     decode: Literal["sample", "greedy", "beam", "greedy+sample"] = option(
-        "sample",
-        "Decoding: sample, greedy (one text), beam (the n best), or greedy+sample (one greedy text, then samples).",
+        "sample", "Decoding; greedy generates one text, beam the n best."
     )
-    top_k: int = option(25, "Sample from the K most likely tokens; 0: from all.", at_least=0, no_effect=NOT_SAMPLING)
+    top_k: int = option(25, "Sample from the K most likely tokens; 0: all.", at_least=0, no_effect=NOT_SAMPLING)
     top_p: float = option(
-        0.95,
-        "Of these, sample from the most likely with this total probability.",
-        at_least=1e-6,
-        at_most=1,
-        no_effect=NOT_SAMPLING,
+        0.95, "Sample from the nucleus of this probability.", at_least=1e-6, at_most=1, no_effect=NOT_SAMPLING
     )
-    temperature: float = option(1.0, "Sampling temperature.", at_least=1e-6, no_effect=NOT_SAMPLING)
-    beams: int = option(4, "Beams of --decode beam; at least --n.", at_least=1, no_effect=NOT_BEAM)
-    max_new_tokens: int = option(64, "Longest text to generate, in tokens.", at_least=1)
+    temperature: float = option(1.0, "Sampling temperature.", at_least=1e-6, no_effect=NOT_SAMPLING, advanced=True)
+    beams: int = option(4, "Beam size, at least --n.", at_least=1, no_effect=NOT_BEAM, advanced=True)
+    max_new_tokens: int = option(64, "Maximum output length in tokens.", at_least=1)
     title: Literal["join", "none"] | None = option(
-        None, "Passage titles: join (before the text) or none. [default: as the model was trained, or join]"
+        None, "Put titles before texts, or omit them. [default: as trained, or join]", advanced=True
     )
-    prefix: str | None = option(
-        None,
-        "Text before every input, followed by a space (all-with_prefix-t5-base-v1: text2query:). "
-        "[default: as the model was trained, or nothing]",
-    )
+    prefix: str | None = option(None, "Prefix of every input. [default: as trained, or none]")
     max_length: int | None = option(
-        None,
-        "Longest input in tokens; the text is cut, never the prefix. [default: as the model was trained, or 512]",
-        at_least=2,
+        None, "Maximum input length in tokens. [default: as trained, or 512]", at_least=2, advanced=True
     )
     batch_tokens: int | None = option(
-        None, "Tokens of input and output per batch. [default: 16,384 on a CPU, 131,072 on a GPU]", at_least=1
+        None, "Input and output tokens per batch. [default: CPU 16384, GPU 131072]", at_least=1, advanced=True
     )
     precision: Literal["auto", "float32", "float16", "bfloat16"] = option(
-        "auto", "Compute dtype; auto is float32 on a CPU, bfloat16 on a GPU."
+        "auto", "Compute dtype; auto: float32 on a CPU, bfloat16 on a GPU.", panel=HARDWARE
     )
 
     def check(self) -> None:
@@ -99,21 +82,21 @@ class GenerationSettings:
 class ContinuationSettings(GenerationSettings):
     """drtk continue-text; MASTER's paper gives no values, these are those of docs/methods/master.md."""
 
-    n: int = option(1, "Continuations to generate per passage.", at_least=1, flag="--n")
-    top_k: int = option(50, "Sample from the K most likely tokens; 0: from all.", at_least=0, no_effect=NOT_SAMPLING)
-    max_new_tokens: int = option(128, "Longest continuation, in tokens.", at_least=1)
+    n: int = option(1, "Continuations per passage.", at_least=1, flag="--n")
+    top_k: int = option(50, "Sample from the K most likely tokens; 0: all.", at_least=0, no_effect=NOT_SAMPLING)
+    max_new_tokens: int = option(128, "Maximum continuation length in tokens.", at_least=1)
 
 
 @dataclass(frozen=True)
 class ScoringSettings:
     """Options of a cross-encoder; None means as in the model folder."""
 
-    max_length: int | None = option(None, "Longest pair, in tokens; by default the model's.", at_least=4)
+    max_length: int | None = option(None, "Maximum pair length in tokens. [default: the model's]", at_least=4)
     batch_tokens: int | None = option(
-        None, "Tokens in one batch, padding included; by default 2048 on a CPU, 65536 on a GPU.", at_least=1
+        None, "Tokens per batch. [default: CPU 2048, GPU 65536]", at_least=1, advanced=True
     )
     precision: Literal["auto", "float32", "float16", "bfloat16"] = option(
-        "auto", "Compute dtype; auto is float32 on a CPU, half precision on a GPU."
+        "auto", "Compute dtype; auto: float32 on a CPU, half precision on a GPU.", panel=HARDWARE
     )
 
 
@@ -121,24 +104,19 @@ class ScoringSettings:
 class InitModelSettings:
     """drtk init-model. The default size is that of MiniLM-L6."""
 
-    arch: Literal["bert", "t5", "gpt2"] = option(
-        "bert",
-        "Architecture: bert (encoder), t5 (encoder-decoder) or gpt2 (decoder-only).",
-    )
-    vocab_size: int = option(30522, "Word pieces at most; a small corpus has fewer.", at_least=10)
-    lowercase: bool = option(True, "Lowercase texts and remove accents.")
-    min_frequency: int = option(2, "Least occurrences of a word piece.", at_least=1)
-    layers: int = option(6, "Layers.", at_least=1)
-    hidden: int = option(384, "Width of the token vectors.", at_least=1)
-    heads: int = option(12, "Attention heads; must divide --hidden.", at_least=1)
-    intermediate: int | None = option(
-        None, "Width of the feed-forward layers; by default four times --hidden.", at_least=1
-    )
-    max_length: int = option(512, "Longest input, in tokens.", at_least=8)
-    pooling: str = option("cls", "cls, mean, max, mean_sqrt_len_tokens, weightedmean or lasttoken.")
+    arch: Literal["bert", "t5", "gpt2"] = option("bert", "Architecture: encoder, encoder-decoder or decoder.")
+    vocab_size: int = option(30522, "Maximum vocabulary size.", at_least=10)
+    lowercase: bool = option(True, "Lowercase texts and strip accents.")
+    min_frequency: int = option(2, "Minimum frequency of a word piece.", at_least=1, advanced=True)
+    layers: int = option(6, "Number of layers.", at_least=1)
+    hidden: int = option(384, "Hidden size.", at_least=1)
+    heads: int = option(12, "Attention heads; must divide the hidden size.", at_least=1)
+    intermediate: int | None = option(None, "Feed-forward size. [default: 4 x hidden size]", at_least=1, advanced=True)
+    max_length: int = option(512, "Maximum input length in tokens.", at_least=8)
+    pooling: str = option("cls", "cls, mean, max, mean_sqrt_len_tokens, weightedmean or lasttoken.", metavar="NAME")
     normalize: bool = option(False, "Scale vectors to length 1.")
-    similarity: Similarity = option("cosine", "How vectors are compared.")
-    language: Literal["any", "chinese"] = option("any", "chinese makes every Chinese character a token.")
+    similarity: Similarity = option("cosine", "Similarity of vectors.")
+    language: Literal["any", "chinese"] = option("any", "chinese: every Chinese character is a token.")
 
     def check(self) -> None:
         """Raise UsageError if the heads do not divide the width."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
-from drtk.config import option
+from drtk.config import EVALUATION, HARDWARE, option
 from drtk.errors import MismatchError, UsageError
 
 Share = Annotated[float, 0.0, 1.0]  # types of options with their bounds
@@ -20,45 +20,39 @@ Count = Annotated[int, 1, float("inf")]
 class PretrainSettings:
     """drtk pretrain; presets hold the figures of their papers."""
 
-    batch_size: int = option(2048, "Examples in one step, over all devices together.", at_least=1)
+    batch_size: int = option(2048, "Examples per step, over all devices.", at_least=1)
     micro_batch_size: int | None = option(
-        None,
-        "Examples in memory at once on one device; by default its share of the batch, halved whenever it is out of memory.",
-        at_least=1,
+        None, "Examples in memory at once per device. [default: halved while out of memory]", at_least=1, panel=HARDWARE
     )
-    max_steps: int | None = option(None, "Steps to train for, in place of --epochs.", at_least=1, replaces="epochs")
+    max_steps: int | None = option(None, "Training steps, instead of --epochs.", at_least=1, replaces="epochs")
     epochs: float = option(8.0, "Passes over the passages.", at_least=1e-6)
-    learning_rate: float = option(1e-4, "Highest learning rate.", at_least=0)
-    warmup: float = option(0.1, "Steps in which the learning rate rises; below 1, a share of all steps.", at_least=0)
-    weight_decay: float = option(0.01, "Weight decay, biases and norms left out.", at_least=0)
-    max_length: int = option(
-        144, "Longest text of a slot that names no length, in tokens, special ones too.", at_least=5
-    )
+    learning_rate: float = option(1e-4, "Peak learning rate.", at_least=0)
+    warmup: float = option(0.1, "Warm-up steps; below 1, a fraction of all steps.", at_least=0, advanced=True)
+    weight_decay: float = option(0.01, "Weight decay, except for biases and norms.", at_least=0, advanced=True)
+    max_length: int = option(144, "Maximum text length in tokens, special tokens included.", at_least=5)
     held_out: int = option(
-        0,
-        "Passages kept out of training, on which the losses are measured; whole documents of them where neighbors are read.",
-        at_least=0,
+        0, "Passages held out of training to measure the losses on.", at_least=0, panel=EVALUATION, advanced=True
     )
-    eval_steps: int = option(1000, "Steps between measurements on what was held out, and of a probe.", at_least=1)
+    eval_steps: int = option(1000, "Steps between evaluations.", at_least=1, panel=EVALUATION)
     precision: Literal["auto", "float32", "float16", "bfloat16"] = option(
-        "auto", "Numbers of the forward pass; auto is bfloat16 on a GPU that has it, float32 elsewhere."
+        "auto", "Compute dtype; auto: bfloat16 on a GPU that has it, else float32.", panel=HARDWARE
     )
-    gradient_checkpointing: bool = option(False, "Compute activations twice and keep fewer of them in memory.")
-    compile: bool = option(False, "Compile the encoder's layers with torch.compile.")
+    gradient_checkpointing: bool = option(
+        False, "Recompute activations in the backward pass to save memory.", advanced=True
+    )
+    compile: bool = option(False, "Compile the encoder's layers with torch.compile.", advanced=True)
     attention: Literal["auto", "eager", "sdpa", "flash_attention_2", "flash_attention_3"] = option(
         "auto",
-        "Implementation of attention, by transformers' name; auto is flash attention, which skips padding, on a GPU with "
-        "16-bit numbers where it is installed, sdpa elsewhere.",
+        "Attention implementation; auto: flash attention where installed and in 16 bits, else sdpa.",
+        advanced=True,
     )
-    fused: bool = option(True, "AdamW as one kernel, where torch has it for the device (CPU, CUDA).")
-    log_steps: int = option(10, "Steps between entries of log.jsonl.", at_least=1)
-    export_steps: int = option(0, "Steps between encoders kept as OUT/step-N; 0: the last one alone.", at_least=0)
-    report_to: tuple[str, ...] = option(
-        (), "Whom to tell what log.jsonl holds: tensorboard (files in OUT/tensorboard), wandb, …; repeatable."
-    )
-    save_steps: int = option(500, "Steps between checkpoints that --resume can go on from.", at_least=1)
+    fused: bool = option(True, "Use torch's fused AdamW where it exists.", advanced=True)
+    log_steps: int = option(10, "Steps between entries of log.jsonl.", at_least=1, advanced=True)
+    export_steps: int = option(0, "Steps between encoders kept as DIR/step-N; 0: only the last.", at_least=0)
+    report_to: tuple[str, ...] = option((), "Experiment tracker: tensorboard, wandb …; repeatable.", advanced=True)
+    save_steps: int = option(500, "Steps between checkpoints for --resume.", at_least=1, advanced=True)
     trainer: tuple[str, ...] = option(
-        (), "KEY=VALUE for an argument of transformers' TrainingArguments without an option here; repeatable."
+        (), "KEY=VALUE, an argument of transformers' TrainingArguments; repeatable.", advanced=True
     )
 
 

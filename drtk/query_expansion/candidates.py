@@ -48,7 +48,7 @@ def find_missing_label(expansion: Expansion, *, rank: bool, top1: bool) -> str |
     if rank and expansion.rank is None:
         return f"'{expansion.id}' has no rank; drtk rerank-queries label adds it"
     if top1 and expansion.top1 is None:
-        return f"'{expansion.id}' has no 'top1', which `variant` rd reads; drtk rerank-queries label adds it"
+        return f"'{expansion.id}' has no 'top1', which `variant=rd` reads; drtk rerank-queries label adds it"
     return None
 
 

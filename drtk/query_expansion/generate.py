@@ -71,7 +71,7 @@ def find_generators(model: str, folder: Path, *, holdout: bool) -> Generators:
         )
     models = [model] if count is None else [str(get_fold_folder(folder, fold)) for fold in range(count)]
     first_manifest = manifest if count is None else read_manifest_if_any(Path(models[0]))
-    seen = TrainedQuestions.of_folder(folder, count=count)
+    seen = TrainedQuestions.read(folder, count=count)
     if count is not None and seen is None:
         raise MismatchError(f"{model}: lacks the record of which generator was trained on which questions; train again")
     return Generators(models, first_manifest.get("expands"), first_manifest.get("target_length"), seen)
@@ -89,7 +89,7 @@ def iter_questions(
         try:
             if not query.text.strip():
                 raise MismatchError(f"'{query.id}' has no text")
-            fold = seen.fold(query, draw=draw) if seen is not None and seen.count is not None else None
+            fold = seen.choose_fold(query, allow_unknown=draw) if seen is not None and seen.count is not None else None
         except MismatchError as error:
             tracker.skip_or_raise(RecordError(f"{name_of(source)}:{tracker.line}", str(error)))
             continue

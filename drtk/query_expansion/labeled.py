@@ -70,7 +70,7 @@ class DepthCheck:
             self._checked.add(depth)
             if self._settings.depth not in (None, depth):
                 raise UsageError(
-                    f"`depth` {self._settings.depth}: {name_of(self._source)} was labeled with `depth` {depth}"
+                    f"`depth={self._settings.depth}`: {name_of(self._source)} was labeled with `depth={depth}`"
                 )
             self._settings.check_depth(depth)
 

@@ -144,7 +144,7 @@ def iter_reader_questions(
             other = "score" if order == "rank" else "rank"
             warn(
                 f"{name_of(run)}:{hits.lines[0]}: ranks and scores of query '{hits.query_id}' give different orders; "
-                f"passages are read in the order of {order}s (`order` {other} changes that)"
+                f"passages are read in the order of {order}s (`order={other}` changes that)"
             )
         question = queries[hits.query_id]
         passages = corpus.get_many(ids)
@@ -221,6 +221,6 @@ class AnswerReader(BatchFunction):
             ) from error
         if not all(isfinite(answer.score) for answer in answers):  # T5 overflows in float16
             raise DrtkError(
-                f"{self._model}: a score is NaN or infinite in {self._dtype}; use `precision` float32 or check its weights"
+                f"{self._model}: a score is NaN or infinite in {self._dtype}; use `precision=float32` or check its weights"
             )
         return answers

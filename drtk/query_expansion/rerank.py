@@ -290,8 +290,8 @@ def select_queries(
     counts: dict[str, Any] = read_json(get_manifest_path(path))["counts"]
     if not counts["chosen"]:  # only possible with `select` greedy
         raise DrtkError(
-            f'{name_of(source)}: no candidate has "decode": "{GREEDY}", which drtk expand-queries writes with `decode` greedy; '
-            "use `select` first for the first candidate"
+            f'{name_of(source)}: no candidate has "decode": "{GREEDY}", which drtk expand-queries writes with `decode=greedy`; '
+            "use `select=first` for the first candidate"
         )
     warn_of_missing_texts(counts, corpus_name)
     files, num_without = write_queries(folder, queries, settings.n_best)
@@ -306,7 +306,7 @@ def _make_check(select: str, models: Mapping[str, str], index: str | None) -> Ca
     def check(expansion: Expansion, _: Query) -> str | None:
         input_format = input_formats.get(expansion.kind, input_formats.get(ANY))
         if models and input_format is None:
-            return f"there is no model for kind '{expansion.kind}'; give `model` {expansion.kind}=DIR, or one for all kinds"
+            return f"there is no model for kind '{expansion.kind}'; give `model={expansion.kind}=DIR`, or one for all kinds"
         needs_top1 = input_format is not None and input_format.scorer == "rd" and index is None
         missing = find_missing_label(expansion, rank=select == "oracle", top1=needs_top1)
         return f"{missing}, or give `index`" if missing and needs_top1 else missing

@@ -225,7 +225,7 @@ def check_folds(pairs: TextPairs, folds: Mapping[str, int], dev: TextPairs | Non
         plan_schedule(len(train_pairs), settings, what="pairs")
         if settings.dev_share is not None and not dev_pairs:
             raise DrtkError(
-                f"without fold {fold}, `dev_share` {settings.dev_share} leaves no questions to evaluate with; increase it"
+                f"without fold {fold}, `dev_share={settings.dev_share}` leaves no questions to evaluate with; increase it"
             )
 
 

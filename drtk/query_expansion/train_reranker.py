@@ -245,5 +245,5 @@ def _log_learning_rate(settings: QueryRerankerConfig, steps: int) -> None:
     if peak > HIGH_LEARNING_RATE:
         warn(
             f"a learning rate of {peak:.2g} destroys a pre-trained encoder; lower `max_lr`, which is the peak rate itself "
-            "with `schedule` linear"
+            "with `schedule=linear`"
         )

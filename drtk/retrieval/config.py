@@ -14,29 +14,27 @@ class ScoreSettings(ScoringSettings):
     """drtk score."""
 
     title: PairTitle | None = option(
-        None, "Passage titles: colon (title: text), join (title text) or none. [default: as trained, or join]"
+        None, "Titles as title: text, title text, or none. [default: as trained, or join]", advanced=True
     )
-    logits: bool = option(
-        False, "Scores before the activation function (often a sigmoid) that the model's folder names."
-    )
+    logits: bool = option(False, "Write logits, without the activation function.", advanced=True)
 
 
 @dataclass(frozen=True)
 class RerankSettings(ScoreSettings):
     """drtk rerank (docs/methods/re-ranker.md, docs/methods/hlatr.md)."""
 
-    depth: int | None = option(
-        None, "Documents of each query that are scored. [default: 200, or as many as a list model reads]", at_least=1
+    depth: int | None = option(None, "Documents per query to score. [default: 200, HLATR: as trained]", at_least=1)
+    vector_dtype: Literal["float32", "float16"] = option(
+        "float16", "vectors: data type of the stored vectors.", advanced=True
     )
-    vector_dtype: Literal["float32", "float16"] = option("float16", "--vectors: numbers to store.")
-    tag: str = option("drtk", "Last column of the run.", one_word=True)
+    tag: str = option("drtk", "Run name, the last column.", one_word=True, advanced=True)
 
 
 def _not_with(*methods: str) -> tuple[NoEffect, ...]:
     return tuple(NoEffect(f"has no effect with --method {method}", {"method": (method,)}) for method in methods)
 
 
-_WITH_SWEEP = (NoEffect("goes with --sweep", {"sweep": (False,)}),)
+_WITH_SWEEP = (NoEffect("needs --sweep", {"sweep": (False,)}),)
 
 
 @dataclass(frozen=True)
@@ -45,13 +43,11 @@ class FuseSettings:
 
     method: str = option(
         "rrf",
-        "rrf: sum of reciprocal ranks; weighted: weighted sum of normalized scores; linear: of raw scores (DPR); "
-        "zscore: of z-scores; round-robin: one document of each run in turn.",
+        "rrf, weighted (normalized scores), linear (raw scores), zscore or round-robin.",
+        metavar="NAME",
     )
     weights: str = option(
-        "",
-        "rrf, weighted, linear, zscore: weights of the runs in order, such as 1,1.1. [default: all 1]",
-        no_effect=_not_with("round-robin"),
+        "", "Weights of the runs, such as 1,1.1. [default: all 1]", no_effect=_not_with("round-robin"), metavar="X,X…"
     )
     rrf_k: int = option(
         60,
@@ -61,21 +57,15 @@ class FuseSettings:
     )
     norm: Literal["none", "minmax", "zscore"] = option(
         "minmax",
-        "weighted: how scores of each run are normalized per query.",
+        "weighted: normalization of each run's scores per query.",
         no_effect=_not_with("rrf", "linear", "zscore", "round-robin"),
     )
-    depth: int | None = option(
-        None,
-        "Documents of each ranking that are fused.",
-        at_least=1,
-    )
-    top: int = option(1000, "Documents written per query.", at_least=1)
+    depth: int | None = option(None, "Documents per query to read of each run. [default: all]", at_least=1)
+    top: int = option(1000, "Documents per query to write.", at_least=1)
     sweep: bool = option(False, "Fuse with the weights that are best on --qrels.")
-    step: float = option(0.1, "Step between the weights of --sweep.", at_least=0.001, at_most=1, no_effect=_WITH_SWEEP)
-    measure: str = option("nDCG@10", "Measure that --sweep maximizes, as in drtk eval.", no_effect=_WITH_SWEEP)
-    by: By = option(
-        "passage",
-        "Unit that --sweep scores: passage, or source (a document by its best passage).",
-        no_effect=_WITH_SWEEP,
+    step: float = option(
+        0.1, "sweep: step between weights, 0.001 to 1.", at_least=0.001, at_most=1, no_effect=_WITH_SWEEP, advanced=True
     )
-    tag: str = option("drtk", "Last column of the run.", one_word=True)
+    measure: str = option("nDCG@10", "sweep: measure to maximize.", no_effect=_WITH_SWEEP, metavar="NAME")
+    by: By = option("passage", "sweep: score passages, or source documents (MaxP).", no_effect=_WITH_SWEEP)
+    tag: str = option("drtk", "Run name, the last column.", one_word=True, advanced=True)

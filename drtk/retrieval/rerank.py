@@ -93,7 +93,7 @@ def read_example_texts(
             errors = [RecordError(place, f"the queries have no '{example.query_id}'")] * (
                 example.query_id not in queries
             )
-            missing = corpus.find_missing_label((*example.positives, *example.negatives))
+            missing = corpus.find_missing((*example.positives, *example.negatives))
             errors += [RecordError(place, f"the corpus has no '{id}'") for id in missing]
             yield (None if errors else example), errors
 

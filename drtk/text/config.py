@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from drtk.config import NoEffect, option
+from drtk.config import CONTROL, HARDWARE, NoEffect, option
 
 _WORDS = (NoEffect("has no effect with --policy words", {"policy": ("words",)}),)
-_NO_TOKENIZER = (NoEffect("needs a --tokenizer; the cap in words is --max-words", {"tokenizer": (None,)}),)
-_NO_OVERLAP = (NoEffect("goes with --policy greedy or words", {"policy": ("condenser", "cotmae")}),)
+_NO_TOKENIZER = (NoEffect("needs --tokenizer; use --max-words", {"tokenizer": (None,)}),)
+_NO_OVERLAP = (NoEffect("needs --policy greedy or words", {"policy": ("condenser", "cotmae")}),)
 
 
 @dataclass(frozen=True)
@@ -17,55 +17,41 @@ class ChunkSettings:
     """drtk chunk (docs/commands/chunk.md)."""
 
     policy: Literal["greedy", "condenser", "cotmae", "words"] = option(
-        "greedy",
-        "How to group sentences: greedy never exceeds the cap; condenser and cotmae exceed it as their released code does; "
-        "words cuts blocks of words at any place in a sentence.",
+        "greedy", "Grouping of sentences; words cuts anywhere."
     )
     tokenizer: str | None = option(
-        None, "Count word pieces of this tokenizer: a model folder, or a hub name[@revision].", no_effect=_WORDS
+        None, "Count tokens of this model instead of words.", no_effect=_WORDS, metavar="MODEL"
     )
     max_tokens: int | None = option(
-        None,
-        "Longest passage in word pieces, without special tokens. [default: 144 with --tokenizer]",
-        at_least=1,
-        no_effect=_NO_TOKENIZER,
+        None, "Maximum passage length in tokens. [default: 144]", at_least=1, no_effect=_NO_TOKENIZER
     )
-    max_words: int | None = option(None, "Longest passage in words. [default: 100 without --tokenizer]", at_least=1)
+    max_words: int | None = option(None, "Maximum passage length in words. [default: 100]", at_least=1)
     reserve_special: bool = option(
-        False, "Subtract the special tokens of the model (two for BERT) from --max-tokens.", no_effect=_NO_TOKENIZER
+        False, "Reserve room for the model's special tokens.", no_effect=_NO_TOKENIZER, advanced=True
     )
-    overlap: int = option(
-        0,
-        "Sentences (with --policy words: words) at the end of a passage that are repeated at the start of the next.",
-        at_least=0,
-        no_effect=_NO_OVERLAP,
-    )
+    overlap: int = option(0, "Overlap of passages in sentences (words: in words).", at_least=0, no_effect=_NO_OVERLAP)
     short_prob: float = option(
         0.0,
-        "Probability that a passage gets a random shorter cap (0.1 in condenser, 0.15 in cotmae).",
+        "Probability of a random shorter passage (condenser 0.1, cotmae 0.15).",
         at_least=0,
         at_most=1,
         no_effect=_WORDS,
+        advanced=True,
     )
     short_min: int | None = option(
-        None, "Smallest random cap of --short-prob. [default: 2 with --policy cotmae, otherwise 1]", at_least=1
+        None, "Minimum length of a random shorter passage. [default: cotmae 2, else 1]", at_least=1, advanced=True
     )
-    paragraphs: bool = option(
-        False, "End a sentence at each blank line, so that headings, lists and code do not run on.", no_effect=_WORDS
-    )
-    keep_whitespace: bool = option(False, "Keep white space unchanged, instead of one space for every run of it.")
-    sentences: bool = option(True, "Write the spans of the sentences of a passage to metadata.sentences.")
-    language: str = option("english", "Language of nltk's Punkt sentence model, if it is installed.")
-    punkt_model: str | None = option(None, "Sentence model to use: a file made by --save-punkt.")
+    paragraphs: bool = option(False, "End sentences at blank lines, for lists and code.", no_effect=_WORDS)
+    keep_whitespace: bool = option(False, "Keep white space unchanged.", advanced=True)
+    sentences: bool = option(True, "Write sentence spans to metadata.sentences.")
+    language: str = option("english", "Language of nltk's sentence model.", metavar="NAME")
+    punkt_model: str | None = option(None, "Sentence model, a file of save_punkt.", advanced=True)
     punkt_mb: float = option(
-        2.0,
-        "Megabytes at the start of the input that train a sentence model if none is installed.",
-        at_least=0.001,
-        at_most=1e6,
+        2.0, "Megabytes of input to train a sentence model on.", at_least=0.001, at_most=1e6, advanced=True
     )
-    save_punkt: str | None = option(None, "Write the trained sentence model to this file, for --punkt-model.")
-    num_workers: int = option(0, "Number of worker processes; 0: one for each core.", at_least=0)
-    seed: int = option(0, "Random seed of --short-prob.")
+    save_punkt: str | None = option(None, "File to save the sentence model to.", advanced=True)
+    num_workers: int = option(0, "Worker processes; 0: one per core.", at_least=0, panel=HARDWARE)
+    seed: int = option(42, "Random seed.", panel=CONTROL)
 
 
 @dataclass(frozen=True)
@@ -74,13 +60,10 @@ class SampleSettings:
 
     packages: tuple[str, ...] = option(
         ("stdlib", "numpy", "torch", "transformers", "nltk"),
-        "Package whose documentation is read; repeatable. stdlib is Python's own library.",
+        "Python package to read, or stdlib; repeatable.",
+        metavar="NAME",
     )
-    limit: int | None = option(
-        None, "Write only this many pairs; a smaller sample is part of a larger one.", at_least=2
-    )
-    test_percent: int = option(
-        20, "Percentage of the queries that are judged in test.tsv, by a hash of the name.", at_least=1, at_most=99
-    )
-    min_words: int = option(20, "Shortest document, in words.", at_least=1)
-    num_workers: int = option(0, "Number of worker processes; 0: one for each core.", at_least=0)
+    limit: int | None = option(None, "Number of pairs; smaller samples are subsets of larger ones.", at_least=2)
+    test_percent: int = option(20, "Percentage of queries in the test split.", at_least=1, at_most=99)
+    min_words: int = option(20, "Minimum document length in words.", at_least=1)
+    num_workers: int = option(0, "Worker processes; 0: one per core.", at_least=0, panel=HARDWARE)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from drtk.config import NoEffect, option
+from drtk.config import EVALUATION, HARDWARE, TRAINING, NoEffect, option, redeclare
 from drtk.errors import UsageError
 from drtk.models.config import PairTitle, Similarity, Title
 
 Precision = Literal["auto", "float32", "float16", "bfloat16"]
-NOT_MEASURED = NoEffect("goes with --dev, by which the best weights are kept", {"dev": (None,)})
+NOT_MEASURED = NoEffect("needs --dev", {"dev": (None,)})
 
 
 @dataclass(frozen=True)
@@ -20,49 +20,55 @@ class TrainingConfig:
     A trainer without one of them declares its name as a ClassVar.
     """
 
-    batch_size: int = option(64, "Examples in one step, over all devices together.", at_least=1)
-    epochs: float = option(3.0, "Passes over the examples.", at_least=1e-6)
-    max_steps: int | None = option(None, "Steps to train for, in place of --epochs.", at_least=1, replaces="epochs")
-    learning_rate: float = option(2e-5, "Highest learning rate.", at_least=0)
-    warmup: float = option(0.1, "Steps in which the learning rate rises; below 1, a share of all steps.", at_least=0)
-    weight_decay: float = option(0.01, "Weight decay; biases and norms are left out.", at_least=0)
-    eval_steps: int = option(500, "Steps between evaluations on --dev.", at_least=1, no_effect=(NOT_MEASURED,))
+    batch_size: int = option(64, "Examples per step, over all devices.", at_least=1, panel=TRAINING)
+    epochs: float = option(3.0, "Passes over the examples.", at_least=1e-6, panel=TRAINING)
+    max_steps: int | None = option(
+        None, "Training steps, instead of --epochs.", at_least=1, replaces="epochs", panel=TRAINING
+    )
+    learning_rate: float = option(2e-5, "Peak learning rate.", at_least=0, panel=TRAINING)
+    warmup: float = option(0.1, "Warm-up steps; below 1, a fraction of all steps.", at_least=0, advanced=True)
+    weight_decay: float = option(0.01, "Weight decay, except for biases and norms.", at_least=0, advanced=True)
+    eval_steps: int = option(
+        500, "Steps between evaluations on --dev.", at_least=1, no_effect=(NOT_MEASURED,), panel=EVALUATION
+    )
     patience: int | None = option(
-        None, "Stop after so many evaluations without improvement.", at_least=1, no_effect=(NOT_MEASURED,)
+        None,
+        "Stop after N evaluations without improvement.",
+        at_least=1,
+        no_effect=(NOT_MEASURED,),
+        advanced=True,
     )
     precision: Precision = option(
-        "auto", "Precision of the forward pass; auto is bfloat16 on a GPU that has it, float32 elsewhere."
+        "auto", "Compute dtype; auto: bfloat16 on a GPU that has it, else float32.", panel=HARDWARE
     )
-    gradient_checkpointing: bool = option(False, "Recompute activations in the backward pass to save memory.")
-    log_steps: int = option(10, "Steps between entries of log.jsonl.", at_least=1)
-    save_steps: int = option(500, "Steps between checkpoints that --resume can continue from.", at_least=1)
+    gradient_checkpointing: bool = option(
+        False, "Recompute activations in the backward pass to save memory.", advanced=True
+    )
+    log_steps: int = option(10, "Steps between entries of log.jsonl.", at_least=1, advanced=True)
+    save_steps: int = option(500, "Steps between checkpoints for --resume.", at_least=1, advanced=True)
     trainer: tuple[str, ...] = option(
-        (), "KEY=VALUE for an argument of transformers' TrainingArguments without an option here; repeatable."
+        (), "KEY=VALUE, an argument of transformers' TrainingArguments; repeatable.", advanced=True
     )
 
 
 # A registered loss of the user's is not listed: whether it learns from a teacher is known once it is loaded.
 _NO_TEACHER = NoEffect(
-    "goes with --loss kl or margin-mse, which learn from a teacher",
-    {"loss": ("infonce", "simlm-paper", "simlm-full")},
-)
-_NO_SECOND_LOSS = NoEffect(
-    "weighs the contrastive loss beside kl or margin-mse; choose one of them with --loss", _NO_TEACHER.when
+    "needs --loss kl or margin-mse, which learn from a teacher", {"loss": ("infonce", "simlm-paper", "simlm-full")}
 )
 _NO_CONTRAST = (
     NoEffect(
-        "is for the contrastive loss, which --loss margin-mse has beside it where --contrastive-weight is given",
+        "is for the contrastive loss, which --loss margin-mse adds only with `contrastive_weight`",
         {"loss": ("margin-mse",), "contrastive_weight": (None, 0.0)},
     ),
     NoEffect(
-        "is for the contrastive loss, which --contrastive-weight 0 leaves out",
+        "is for the contrastive loss, which `contrastive_weight=0` removes",
         {"loss": ("kl",), "contrastive_weight": (0.0,)},
     ),
 )
-_NO_LORA = (NoEffect("goes with --lora, the rank of the adapters", {"lora": (None,)}),)
-_NO_AUX = (NoEffect("goes with --aux diffcse", {"aux": ("none",)}),)
-_NO_WARMUP = (NoEffect("lasts as long as the learning rate rises, and --warmup is 0", {"warmup": (0,)}),)
-_NO_NEGATIVES = (NoEffect("is about hard negatives, of which --negatives 0 takes none", {"negatives": (0,)}),)
+_NO_LORA = (NoEffect("needs `lora`, the rank of the adapters", {"lora": (None,)}),)
+_NO_AUX = (NoEffect("needs `aux=diffcse`", {"aux": ("none",)}),)
+_NO_WARMUP = (NoEffect("needs a warm-up, but `warmup` is 0", {"warmup": (0,)}),)
+_NO_NEGATIVES = (NoEffect("needs hard negatives, but --negatives is 0", {"negatives": (0,)}),)
 
 
 @dataclass(frozen=True)
@@ -71,113 +77,125 @@ class RetrieverConfig(TrainingConfig):
 
     loss: str = option(
         "infonce",
-        "Loss: infonce, simlm-paper or simlm-full; kl or margin-mse learn from the scores in the examples.",
+        "infonce, simlm-paper, simlm-full, kl or margin-mse (distillation from scores).",
+        metavar="NAME",
     )
     contrastive: str = option(
-        "infonce", "The contrastive loss beside kl or margin-mse.", no_effect=(_NO_TEACHER, *_NO_CONTRAST)
+        "infonce",
+        "Contrastive loss added to kl or margin-mse.",
+        no_effect=(_NO_TEACHER, *_NO_CONTRAST),
+        advanced=True,
     )
     contrastive_weight: float | None = option(
         None,
-        "Weight of the contrastive loss beside kl (by default 0.2) or margin-mse (by default 0).",
+        "Weight of the contrastive loss beside kl or margin-mse. [default: kl 0.2, margin-mse 0]",
         at_least=0,
-        no_effect=(_NO_SECOND_LOSS,),
+        no_effect=(_NO_TEACHER,),
+        advanced=True,
     )
     similarity: Similarity | None = option(
-        None, "Similarity of vectors; by default that of the start model, or cosine."
+        None, "Similarity of vectors. [default: the start model's, or cosine]", advanced=True
     )
     temperature: float | None = option(
-        None,
-        "Scores are divided by this before the softmax; by default 0.02 for cosines, 1 for inner products.",
-        at_least=1e-6,
+        None, "Softmax temperature. [default: cosine 0.02, dot 1]", at_least=1e-6, advanced=True
     )
     temperature_warmup: bool = option(
         False,
-        "Start at temperature 1; its inverse rises linearly during the learning-rate warm-up.",
+        "Start at temperature 1; its inverse grows linearly during warm-up.",
         no_effect=_NO_WARMUP,
+        advanced=True,
     )
     teacher_temperature: float = option(
-        1.0, "The teacher's scores are divided by this.", at_least=1e-6, no_effect=(_NO_TEACHER,)
+        1.0, "Softmax temperature of the teacher's scores.", at_least=1e-6, no_effect=(_NO_TEACHER,), advanced=True
     )
-    negatives: int = option(15, "Hard negatives per query; the rest of the batch is added to them.", at_least=0)
+    negatives: int = option(15, "Hard negatives per query, beside in-batch negatives.", at_least=0)
     negative_sampling: Literal["window", "replacement", "shuffle"] = option(
         "window",
-        "How an epoch takes negatives from a list: a window that slides and wraps; the same, but with replacement "
-        "from lists that are too short; or the list shuffled.",
+        "Negatives per epoch: sliding window, window that refills short lists with replacement, or shuffled.",
         no_effect=_NO_NEGATIVES,
+        advanced=True,
     )
     positive_sampling: Literal["rotate", "first"] = option(
-        "rotate", "The positive of an epoch: they take turns, or the first."
+        "rotate", "Positive per epoch: each in turn, or always the first.", advanced=True
     )
     grad_cache: int | None = option(
-        None, "Texts in memory at once (gradient caching): memory no longer grows with the batch.", at_least=1
+        None, "GradCache: texts in memory at once, for batches that do not fit.", at_least=1, panel=HARDWARE
     )
     train_fraction: float = option(
-        1.0, "Train on this share of the queries; a smaller share is part of a larger one.", at_least=0, at_most=1
+        1.0,
+        "Fraction of the queries to train on; smaller samples are subsets of larger ones.",
+        at_least=0,
+        at_most=1,
+        advanced=True,
     )
     query_length: int | None = option(
-        None, "Longest query, in tokens; by default 32, or what the model can read.", at_least=3
+        None, "Maximum query length in tokens. [default: 32, or the model's maximum]", at_least=3, panel=TRAINING
     )
     passage_length: int | None = option(
-        None, "Longest passage, in tokens; by default 144, or what the model can read.", at_least=3
+        None, "Maximum passage length in tokens. [default: 144, or the model's maximum]", at_least=3, panel=TRAINING
     )
-    query_prompt: str | None = option(None, "Text put before each query; by default that of the start model.")
-    passage_prompt: str | None = option(None, "Text put before each passage; by default that of the start model.")
+    query_prompt: str | None = option(None, "Prefix of each query. [default: the start model's]", advanced=True)
+    passage_prompt: str | None = option(None, "Prefix of each passage. [default: the start model's]", advanced=True)
     title: Title | None = option(
         None,
-        "Passage titles: join (title, space, text), sep (a separator token between them), segment (a pair) or none; "
-        "by default as the start model.",
+        "How titles are joined to texts: space, separator token, segment pair, or not. [default: the start model's]",
+        advanced=True,
     )
-    pooling: str | None = option(None, "Pooling of the trained model; by default that of the start model.")
-    normalize: bool | None = option(
-        None, "Whether the trained model gives vectors of length 1; by default as the start model."
-    )
-    untied: bool = option(
-        False, "Train an encoder each for queries and passages: two model folders, OUT/query and OUT/passage."
-    )
+    pooling: str | None = option(None, "Pooling. [default: the start model's]", advanced=True)
+    normalize: bool | None = option(None, "Scale vectors to length 1. [default: the start model's]", advanced=True)
+    untied: bool = option(False, "Train separate query and passage encoders, DIR/query and DIR/passage.", advanced=True)
     mask_duplicate_positives: bool = option(
         False,
-        "Exclude a query's own positive from its negatives if another example of the batch has it too.",
+        "Do not use copies of a query's positive as its in-batch negatives.",
         no_effect=_NO_CONTRAST,
+        advanced=True,
     )
     mask_false_negatives: bool = option(
-        False,
-        "Exclude every passage labeled as a positive of a query from its negatives, by id.",
-        no_effect=_NO_CONTRAST,
+        False, "Do not use any labeled positive of a query as its negative.", no_effect=_NO_CONTRAST, advanced=True
     )
     matryoshka: tuple[int, ...] = option(
-        (), "Also train the first N dimensions of the vectors to be used alone; repeatable.", at_least=1
+        (), "Also train the first N dimensions as vectors of their own; repeatable.", at_least=1, advanced=True
     )
-    lora: int | None = option(None, "Train adapters of this rank only (LoRA); they are merged at the end.", at_least=1)
-    lora_alpha: float | None = option(
-        None, "Scale of the adapters, divided by their rank; by default twice the rank.", no_effect=_NO_LORA
-    )
-    lora_dropout: float = option(0.0, "Dropout before the adapters.", at_least=0, at_most=1, no_effect=_NO_LORA)
+    lora: int | None = option(None, "Train LoRA adapters of this rank and merge them.", at_least=1, advanced=True)
+    lora_alpha: float | None = option(None, "LoRA alpha. [default: twice the rank]", no_effect=_NO_LORA, advanced=True)
+    lora_dropout: float = option(0.0, "LoRA dropout, 0 to 1.", at_least=0, at_most=1, no_effect=_NO_LORA, advanced=True)
     lora_target: tuple[str, ...] = option(
-        (), "Layers with adapters, by name; by default all linear ones; repeatable.", no_effect=_NO_LORA
+        (), "Names of layers with adapters; repeatable. [default: all linear layers]", no_effect=_NO_LORA, advanced=True
     )
     aux: Literal["none", "diffcse"] = option(
-        "none", "Auxiliary task: diffcse has a discriminator detect replaced tokens, given the text's vector."
+        "none", "Auxiliary loss: diffcse detects replaced tokens given the vector.", advanced=True
     )
     aux_weight: float = option(
-        0.005, "Weight of --aux, once for queries and once for passages.", at_least=0, no_effect=_NO_AUX
+        0.005,
+        "Weight of the auxiliary loss, for queries and for passages.",
+        at_least=0,
+        no_effect=_NO_AUX,
+        advanced=True,
     )
-    aux_rate: float = option(0.3, "Share of tokens masked for --aux.", at_least=0, at_most=1, no_effect=_NO_AUX)
-    aux_generator: str = option("", "Masked language model that proposes tokens for --aux.", no_effect=_NO_AUX)
-    aux_decode: Literal["sample", "argmax"] = option("argmax", "How the generator of --aux chooses.", no_effect=_NO_AUX)
+    aux_rate: float = option(
+        0.3, "Auxiliary loss: masking rate, 0 to 1.", at_least=0, at_most=1, no_effect=_NO_AUX, advanced=True
+    )
+    aux_generator: str = option(
+        "", "Auxiliary loss: masked language model that replaces tokens.", no_effect=_NO_AUX, advanced=True
+    )
+    aux_decode: Literal["sample", "argmax"] = option(
+        "argmax", "Auxiliary loss: decoding of the generator.", no_effect=_NO_AUX, advanced=True
+    )
     aux_scope: Literal["masked", "all"] = option(
-        "all", "Which tokens the generator of --aux replaces.", no_effect=_NO_AUX
+        "all", "Auxiliary loss: positions that the generator replaces.", no_effect=_NO_AUX, advanced=True
     )
     aux_reduction: Literal["mean", "mean_all", "sum"] = option(
-        "mean_all", "Loss of --aux: mean over tokens, mean over padding too, or sum.", no_effect=_NO_AUX
+        "mean_all", "Auxiliary loss: mean over tokens, mean with padding, or sum.", no_effect=_NO_AUX, advanced=True
     )
     dev_queries: int = option(
-        300, "Judged queries of --dev to evaluate with, sampled at random.", at_least=1, no_effect=(NOT_MEASURED,)
+        300, "Judged queries of --dev, sampled at random.", at_least=1, no_effect=(NOT_MEASURED,), advanced=True
     )
     dev_pool: int = option(
         3000,
-        "Passages of --dev to rank: all relevant ones, others sampled at random.",
+        "Passages of --dev: all relevant ones, others sampled at random.",
         at_least=1,
         no_effect=(NOT_MEASURED,),
+        advanced=True,
     )
 
     def check(self) -> None:
@@ -196,74 +214,76 @@ class RetrieverConfig(TrainingConfig):
 
 
 _PAIRS = (NoEffect("is for --kind crossencoder", {"kind": ("hlatr",)}),)
-_LISTWISE = (*_PAIRS, NoEffect("is for --loss listwise; bce takes each pair by itself", {"loss": ("bce",)}))
+_LISTWISE = (*_PAIRS, NoEffect("is for --loss listwise", {"loss": ("bce",)}))
 _LISTS = (NoEffect("is for --kind hlatr", {"kind": ("crossencoder",)}),)
 NEGATIVES = 63  # per query (docs/methods/fine-tuning.md)
 
 
+@redeclare("gradient_checkpointing", no_effect=_PAIRS)
 @dataclass(frozen=True)
 class RerankerConfig(TrainingConfig):
     """drtk train-reranker (docs/methods/re-ranker.md). The defaults are those of SimLM's Table 12."""
 
-    batch_size: int = option(64, "Queries in one step (bce: pairs), over all devices together.", at_least=1)
-    learning_rate: float = option(3e-5, "Highest learning rate.", at_least=0)
-    gradient_checkpointing: bool = option(
-        False, "Recompute activations in the backward pass to save memory.", no_effect=_PAIRS
-    )
+    batch_size: int = option(64, "Queries (bce: pairs) per step, over all devices.", at_least=1, panel=TRAINING)
+    learning_rate: float = option(3e-5, "Peak learning rate.", at_least=0, panel=TRAINING)
     kind: Literal["crossencoder", "hlatr"] = option(
-        "crossencoder", "Model: crossencoder (reads query and passage), hlatr (reads lists of --vectors)."
+        "crossencoder", "crossencoder reads query and passage, hlatr lists of --vectors."
     )
     loss: Literal["listwise", "bce"] = option(
-        "listwise",
-        "listwise: the positive against its query's negatives; bce: each pair by itself, relevant or not.",
-        no_effect=_PAIRS,
+        "listwise", "listwise: softmax over a query's passages; bce: binary, per pair.", no_effect=_PAIRS
     )
     negatives: int | None = option(
-        None,
-        "listwise: negatives per query and step. [default: 63; bce takes all]",
-        at_least=1,
-        no_effect=_LISTWISE,
+        None, "listwise: negatives per query. [default: 63]", at_least=1, no_effect=_LISTWISE
     )
     first_positive: bool = option(
-        False, "Train with the first positive of each query only, the gold one.", no_effect=_PAIRS
+        False, "Train on the first positive of each query only.", no_effect=_PAIRS, advanced=True
     )
     r_drop: bool = option(
-        False,
-        "listwise: pass each batch twice and add the divergence of both distributions (R-Drop).",
-        no_effect=_LISTWISE,
+        False, "listwise: add R-Drop, the divergence of two forward passes.", no_effect=_LISTWISE, advanced=True
     )
     backward: int | None = option(
         None,
-        "listwise: score all passages without gradients, then train on this many: the positive and the best negatives.",
+        "listwise: passages per query with gradients, the positive and the best-scored negatives.",
         at_least=2,
         no_effect=_LISTWISE,
+        advanced=True,
     )
     max_length: int | None = option(
-        None, "Longest pair, in tokens. [default: 192, or what the model can read]", at_least=4, no_effect=_PAIRS
+        None,
+        "Maximum pair length in tokens. [default: 192, or the model's maximum]",
+        at_least=4,
+        no_effect=_PAIRS,
+        panel=TRAINING,
     )
     title: PairTitle | None = option(
         None,
-        "Passage titles: colon (title: text), join (title text) or none. [default: as the start model, or colon]",
+        "How titles are joined to texts: title: text, title text, or not. [default: the start model's, or colon]",
         no_effect=_PAIRS,
+        advanced=True,
     )
     micro_batch_size: int | None = option(
         None,
-        "Queries (bce: pairs) in memory at once on a device; the step stays the same.",
+        "Queries (bce: pairs) in memory at once per device; results do not change.",
         at_least=1,
         no_effect=_PAIRS,
+        panel=HARDWARE,
     )
-    depth: int = option(100, "hlatr: candidates per query, in the order of the run.", at_least=2, no_effect=_LISTS)
-    layers: int = option(4, "hlatr: layers over the list.", at_least=1, no_effect=_LISTS)
-    hidden: int = option(128, "hlatr: width of the layers.", at_least=1, no_effect=_LISTS)
-    heads: int = option(2, "hlatr: attention heads per layer.", at_least=1, no_effect=_LISTS)
-    feedforward: int = option(768, "hlatr: width of the feed-forward layers.", at_least=1, no_effect=_LISTS)
-    dropout: float = option(0.1, "hlatr: dropout.", at_least=0, at_most=0.99, no_effect=_LISTS)
+    depth: int = option(
+        100, "hlatr: candidates per query, in the order of the run.", at_least=2, no_effect=_LISTS, advanced=True
+    )
+    layers: int = option(4, "hlatr: number of layers.", at_least=1, no_effect=_LISTS, advanced=True)
+    hidden: int = option(128, "hlatr: hidden size.", at_least=1, no_effect=_LISTS, advanced=True)
+    heads: int = option(2, "hlatr: attention heads per layer.", at_least=1, no_effect=_LISTS, advanced=True)
+    feedforward: int = option(768, "hlatr: feed-forward size.", at_least=1, no_effect=_LISTS, advanced=True)
+    dropout: float = option(0.1, "hlatr: dropout.", at_least=0, at_most=0.99, no_effect=_LISTS, advanced=True)
     dev_queries: int = option(
-        200, "Queries of --dev to evaluate with, evenly spread.", at_least=1, no_effect=(NOT_MEASURED,)
+        200, "Queries of --dev-run, evenly spaced.", at_least=1, no_effect=(NOT_MEASURED,), advanced=True
     )
-    dev_depth: int = option(50, "Candidates per query of --dev to score.", at_least=2, no_effect=(NOT_MEASURED,))
+    dev_depth: int = option(
+        50, "Candidates per query of --dev-run.", at_least=2, no_effect=(NOT_MEASURED,), advanced=True
+    )
     dev_measure: Literal["RR@10", "nDCG@10"] = option(
-        "RR@10", "Measure on --dev that selects the best weights.", no_effect=(NOT_MEASURED,)
+        "RR@10", "Measure on --dev that selects the best weights.", no_effect=(NOT_MEASURED,), advanced=True
     )
 
     @property
@@ -289,82 +309,78 @@ def _only_with(*tasks: str) -> tuple[NoEffect, ...]:
     return (NoEffect(f"only with --task {' or '.join(tasks)}", {"task": others}),)
 
 
+@redeclare("eval_steps", "patience", no_effect=())
 @dataclass(frozen=True)
 class GeneratorConfig(TrainingConfig):
     """drtk train-generator. Lengths and learning rate are those of docs/methods/doc2query.md (T5, passage to query)."""
 
-    batch_size: int = option(64, "Pairs in one step, over all devices together.", at_least=1)
-    epochs: float = option(2.0, "Passes over the pairs.", at_least=1e-6)
-    learning_rate: float = option(1e-3, "Highest learning rate; 1e-3 is for T5, BART needs about 3e-5.", at_least=0)
-    warmup: float = option(0.0, "Steps in which the learning rate rises; below 1, a share of all steps.", at_least=0)
-    weight_decay: float = option(0.0, "Weight decay; biases and norms are left out.", at_least=0)
-    eval_steps: int = option(500, "Steps between evaluations on the held-out pairs.", at_least=1)
-    patience: int | None = option(None, "Stop after so many evaluations without improvement.", at_least=1)
+    batch_size: int = option(64, "Pairs per step, over all devices.", at_least=1, panel=TRAINING)
+    epochs: float = option(2.0, "Passes over the pairs.", at_least=1e-6, panel=TRAINING)
+    learning_rate: float = option(1e-3, "Peak learning rate; BART needs about 3e-5.", at_least=0, panel=TRAINING)
+    warmup: float = option(0.0, "Warm-up steps; below 1, a fraction of all steps.", at_least=0, advanced=True)
+    weight_decay: float = option(0.0, "Weight decay, except for biases and norms.", at_least=0, advanced=True)
     task: Literal["doc2query", "gar-answer", "gar-sentence", "gar-title"] = option(
-        "doc2query",
-        "What to learn: doc2query (passage to query), or GAR (question to answer, to the sentence with it, or to titles).",
+        "doc2query", "doc2query: passage to query; gar-…: question to answer, sentence or titles."
     )
     depth: int = option(
-        100, "GAR: hits per question in --run to search for answers.", at_least=1, no_effect=_only_with(*_TASKS[2:])
+        100,
+        "GAR: hits per question to search for answers.",
+        at_least=1,
+        no_effect=_only_with(*_TASKS[2:]),
+        advanced=True,
     )
     answer_case: Literal["kept", "initial"] = option(
         "kept",
-        "GAR: answers in capitals unchanged, or with initial capitals (TriviaQA).",
+        "GAR: case of answers in capitals: unchanged, or initial capitals (TriviaQA).",
         no_effect=_only_with("gar-answer"),
+        advanced=True,
     )
     title_mode: Literal["all", "first"] = option(
         "all",
-        "GAR titles: of all answer-bearing passages among the hits, or of the first.",
+        "GAR titles: of all hits with an answer, or of the first.",
         no_effect=_only_with("gar-title"),
+        advanced=True,
     )
-    separator: str = option(", ", "GAR titles: text between two titles.", no_effect=_only_with("gar-title"))
+    separator: str = option(
+        ", ", "GAR titles: text between two titles.", no_effect=_only_with("gar-title"), advanced=True
+    )
     match: Literal["tokens", "regex"] = option(
         "tokens",
-        "GAR: how answers are matched: tokens (DPR's matching), or regex (answers are patterns: CuratedTREC).",
+        "GAR: answer matching by tokens (DPR) or regular expressions.",
         no_effect=_only_with(*_TASKS[2:]),
+        advanced=True,
     )
     match_title: bool = option(
-        False,
-        "GAR titles: search titles for answers too (as GAR's scripts do), not only texts.",
-        no_effect=_only_with("gar-title"),
+        False, "GAR titles: also search titles for answers.", no_effect=_only_with("gar-title"), advanced=True
     )
     folds: int | None = option(
         None,
-        "GAR: train so many generators, each without one fold of the questions, for expand-queries --holdout.",
+        "GAR: train N generators, each without one fold, for expand-queries.",
         at_least=2,
         no_effect=_only_with(*_TASKS[1:]),
+        advanced=True,
     )
     schedule: Literal["constant", "linear", "cosine"] = option(
-        "constant", "Learning-rate schedule after the warm-up: constant, or falling to 0 at the last step."
+        "constant", "Learning-rate schedule after warm-up.", advanced=True
     )
-    label_smoothing: float = option(
-        0.0, "Share of each target's probability spread over all words.", at_least=0, at_most=0.999
-    )
+    label_smoothing: float = option(0.0, "Label smoothing, 0 to 1.", at_least=0, at_most=0.999, advanced=True)
     title: Literal["join", "none"] | None = option(
         None,
-        "Passage titles: join (before the text) or none; by default as the start model, or join.",
+        "Put titles before texts, or omit them. [default: the start model's, or join]",
         no_effect=_only_with("doc2query"),
+        advanced=True,
     )
-    prefix: str | None = option(
-        None, "Text before every input, followed by a space; by default that of the start model, or nothing."
-    )
+    prefix: str | None = option(None, "Prefix of every input. [default: the start model's, or none]", advanced=True)
     max_length: int | None = option(
-        None,
-        "Longest input in tokens; the passage is cut, never the prefix; by default that of the start model, or 512.",
-        at_least=2,
+        None, "Maximum input length in tokens. [default: the start model's, or 512]", at_least=2, panel=TRAINING
     )
-    target_length: int = option(64, "Longest target, in tokens, end token included.", at_least=2)
+    target_length: int = option(64, "Maximum target length in tokens.", at_least=2, panel=TRAINING)
     dev_share: float | None = option(
-        None,
-        "Share of the passages, by a hash of their ids, held out of training to evaluate with.",
-        at_least=0,
-        at_most=1,
+        None, "Fraction of the pairs to hold out, instead of --dev.", at_least=0, at_most=1, panel=EVALUATION
     )
-    dev_limit: int = option(1000, "Held-out pairs to evaluate with, at most.", at_least=1)
+    dev_limit: int = option(1000, "Maximum number of held-out pairs.", at_least=1, advanced=True)
     dev_measure: Literal["rouge1", "rouge2", "rougeL", "loss"] | None = option(
-        None,
-        "Measure on the held-out pairs that selects the best weights; loss generates nothing and is quick. "
-        "[default: rougeL; GAR rouge1]",
+        None, "Measure that selects the best weights. [default: rougeL, GAR: rouge1]", advanced=True
     )
 
     @property

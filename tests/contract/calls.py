@@ -81,7 +81,7 @@ CALLS = {
     ),
     "fuse": Call("{input} {second.run} -o {output}", "first.run", collection.run, torn=b"q1 Q0 d1 one\n"),
     "expand-queries": Call(
-        "{many.jsonl} -o {output} --from-run {input} --corpus {documents.jsonl} --kind title --candidates 3 --depth 3",
+        "{many.jsonl} -o {output} --from-run {input} --corpus {documents.jsonl} --kind title --set candidates=3 --set depth=3",
         "first.run",
         collection.run,
         torn=b"q1 Q0 d1 one\n",
@@ -156,7 +156,7 @@ CALLS = {
         streams=False,
     ),
     "compare": Call(
-        "a={input} b={second.run} -o {output} --qrels {many.tsv} --permutations 100 --missing-as-zero",
+        "a={input} b={second.run} -o {output} --qrels {many.tsv} --set permutations=100 --set missing_as_zero=true",
         "first.run",
         collection.run,
         torn=b"q1 Q0 d1 one\n",

@@ -36,8 +36,8 @@ def test_damaged_caches_are_rebuilt(collection: Collection, tmp_path: Path) -> N
     corpus.write_bytes(gzip.compress(collection["queried.jsonl"].read_bytes()))
 
     def tokens() -> list[list[int]]:
-        found = TokenCorpus.open(str(corpus), tokenizer)
-        return [[*found.text(row).ids] for row in range(len(found))]
+        token_corpus = TokenCorpus.open(str(corpus), tokenizer)
+        return [[*token_corpus.get_text(row).ids] for row in range(len(token_corpus))]
 
     def passages() -> list[Passage]:
         return [*CorpusStore.open(corpus)]

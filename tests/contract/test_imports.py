@@ -31,7 +31,6 @@ RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 LIGHT = (
     "errors",
     "renamed",
-    "renamed",
     "records",
     "registry",
     "config",

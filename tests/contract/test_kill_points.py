@@ -18,7 +18,7 @@ from tests.contract.forkserver import DIE_AT, Forkserver
 from tests.run_commands import read_files
 
 SIGKILLED = 128 + 9
-REJECTED = re.compile(r"exists already; (--force|`force`) replaces it|holds an interrupted run; (--|`)")
+REJECTED = re.compile(r"exists already; (--force|`force`) replaces it|contains an interrupted run; (--|`)")
 FINISHED = re.compile(r"\.part(\.new)?[./]meta\.json$")  # the manifest of a finished part
 RESUMABLE = re.compile(r"^out\.part(\.json|/meta\.json\.part)$")  # of the main output
 
@@ -39,11 +39,11 @@ class Killed:
 
 
 KILLED = {
-    "filter": Killed("chunk in --max-words 30 --punkt-mb 0.01 -o out", "--max-words 20"),
+    "filter": Killed("chunk in --max-words 30 --set punkt_mb=0.01 -o out", "--max-words 20"),
     "two passes": Killed("keep-queries {queried.jsonl} --keep 0.5 -o out", "--keep 0.9"),
     "vectors": Killed("index {vectors} --type flat -o out", "--type exact", resumes=False),
     "words": Killed("index in --type bm25s -o out", "--stemmer none", resumes=False),
-    "encode": Killed("encode in --model {model} --shard-size 30 -o out", "--shard-size 40"),
+    "encode": Killed("encode in --model {model} --set shard_size=30 -o out", "--set shard_size=40"),
     "rerank": Killed(
         "rerank {first.run} --corpus {documents.jsonl} --queries {queries.jsonl} --model {crossencoder} --max-length 16 "
         "--depth 2 --vectors vectors -o out",
@@ -51,7 +51,7 @@ KILLED = {
     ),
     "train": Killed(
         "train-retriever {examples.jsonl} --corpus {documents.jsonl} --queries {queries.jsonl} --model {model} --max-steps 2 "
-        "--save-steps 1 --batch-size 4 --negatives 1 --device cpu -o out",
+        "--set save_steps=1 --batch-size 4 --negatives 1 --device cpu -o out",
         "--seed 2",
         every=10,
     ),

@@ -44,15 +44,15 @@ class Killed:
     beside: tuple[str, ...] = ()
 
 
-MINED = "--qrels {many.tsv} --corpus {documents.jsonl} --negatives 5 --min-negatives 9"
+MINED = "--qrels {many.tsv} --corpus {documents.jsonl} --negatives 5 --set min_negatives=9"
 TEXTS = "--corpus {documents.jsonl} --queries {many.jsonl} --model {crossencoder} --max-length 16"
 KILLED = {
-    "chunk": Killed("--max-words 12 --punkt-mb 0.05 --num-workers 2", 9000),
+    "chunk": Killed("--max-words 12 --set punkt_mb=0.05 --num-workers 2", 9000),
     "doc2query": Killed("--model {writer} --n 1 --max-new-tokens 4", 2000),
     "doc2query --keep": Killed("--model {writer} --n 2 --max-new-tokens 4 --scorer {crossencoder} --keep 0.5", 1200),
     "keep-queries": Killed("--keep 0.5", 60_000, input=queried),
     "continue-text": Killed("--model {gpt2} --max-new-tokens 4", 2000),
-    "termweight": Killed("--method bprop --model {model} --min-words 0", 3000),
+    "termweight": Killed("--method bprop --model {model} --set min_words=0", 3000),
     "mine-negatives": Killed(MINED, 8000, input=run),
     "mine-negatives --audit": Killed(
         f"{MINED} --audit {{output}}.rows --report {{output}}.txt", 2000, input=run, beside=(".rows", ".txt")
@@ -67,7 +67,7 @@ KILLED = {
         input=expansions,
     ),
     "expand-queries --from-run": Killed(
-        "--from-run {many.run} --corpus {documents.jsonl} --candidates 9", 1200, input=queries
+        "--from-run {many.run} --corpus {documents.jsonl} --set candidates=9", 1200, input=queries
     ),
     "expand-queries --model": Killed("--model {writer} --kind answer --n 2 --max-new-tokens 4", 1200, input=queries),
     "search": Killed("{bm25s} in -k 20", 6000, input=queries),
@@ -77,7 +77,7 @@ KILLED = {
         1000,
         input=run,
     ),
-    "encode": Killed("--model {model} --shard-size 100", 3000, journal=".part/shards.json.part"),
+    "encode": Killed("--model {model} --set shard_size=100", 3000, journal=".part/shards.json.part"),
 }
 
 

@@ -21,9 +21,9 @@ DOCS = Path(__file__).resolve().parents[2] / "docs"
 SMALLER = {
     "index": "--type bm25s",
     "expand-queries": "--max-new-tokens 6",
-    "train-generator": "--max-steps 40 --batch-size 4 --learning-rate 1e-2 --schedule constant --dev-limit 4",  # enough for non-empty greedy texts
-    "rerank-queries train": "--max-steps 4 --batch-size 4 --warmup 2 --max-length 48 --eval-steps 2",
-    "train-reranker": "--max-steps 2 --batch-size 4 --warmup 0 --max-length 48",
+    "train-generator": "--max-steps 40 --batch-size 4 --learning-rate 1e-2 --set schedule=constant --set dev_limit=4",  # enough for non-empty greedy texts
+    "rerank-queries train": "--max-steps 4 --batch-size 4 --set warmup=2 --max-length 48 --eval-steps 2",
+    "train-reranker": "--max-steps 2 --batch-size 4 --set warmup=0 --max-length 48",
     "rerank": "--depth 5",
     "read": "--depth 5 --max-new-tokens 4",
 }
@@ -77,21 +77,21 @@ def write_downloads(folder: Path) -> None:
         row["text"] = re.sub(r" is (\w+) ", r" is markets \1 ", row["text"])
     lines = [f'{at}\t"{row["text"]}"\t{row["title"]}\n' for at, row in enumerate(passages, start=1)]
     (folder / "psgs_w100.tsv").write_text("id\ttext\ttitle\n" + "".join(lines))
-    found = [(row["text"].removesuffix("?"), [f"markets {row['metadata']['answers'][0]}"]) for row in queries]
+    questions = [(row["text"].removesuffix("?"), [f"markets {row['metadata']['answers'][0]}"]) for row in queries]
     gold = [
         {"question": text, "answers": answers, "positive_ctxs": [{"title": row["title"], "text": row["text"], "passage_id": str(at)}],
          "negative_ctxs": [], "hard_negative_ctxs": []}
-        for at, ((text, answers), row) in enumerate(zip(found, passages, strict=True), start=1)
+        for at, ((text, answers), row) in enumerate(zip(questions, passages, strict=True), start=1)
     ]  # fmt: skip
     (folder / "biencoder-nq-train.json").write_text(json.dumps(gold[:30]))
-    for name, some in {
-        "nq-dev": found[30:36], "nq-test": found[66:72], "webquestions-test": found[72:75],
-        "curatedtrec-test": [(text, [f"{answers[0][:-1]}.+"]) for text, answers in found[75:78]],
+    for name, part in {
+        "nq-dev": questions[30:36], "nq-test": questions[66:72], "webquestions-test": questions[72:75],
+        "curatedtrec-test": [(text, [f"{answers[0][:-1]}.+"]) for text, answers in questions[75:78]],
     }.items():  # fmt: skip
-        (folder / f"{name}.qa.csv").write_text("".join(f"{text}\t{answers}\n" for text, answers in some))
+        (folder / f"{name}.qa.csv").write_text("".join(f"{text}\t{answers}\n" for text, answers in part))
     relations = folder / "EntityQuestions" / "dataset" / "test"
     relations.mkdir(parents=True)
-    rows = [{"question": text, "answers": answers} for text, answers in found[78:84]]
+    rows = [{"question": text, "answers": answers} for text, answers in questions[78:84]]
     (relations / "P17.test.json").write_text(json.dumps(rows[:3]))
     write_rows(relations / "P19.test.jsonl", rows[3:])
     for name in ("facebook/bart-large", "bigscience/T0_3B", "nq_reader_large", "t5-large"):
@@ -137,7 +137,7 @@ def test_the_grid_of_table_b_1_trains_eight_models_and_sorts_them_by_mean_rank(f
     (folder / "microsoft").mkdir()
     save_tiny_encoder(folder / "microsoft" / "deberta-v3-base")
     (grid,) = [block for block in read_shell_blocks("methods/ear.md") if "grid/" in block]
-    output = run(folder, grid, MORE="--max-steps 1 --max-length 24 --warmup 1 -q")
+    output = run(folder, grid, MORE="--max-steps 1 --max-length 24 --set warmup=1 -q")
     settings = [json.loads(path.read_text())["settings"] for path in (folder / "grid").glob("*/meta.json")]
     combinations = {(setting["max_rank"], setting["batch_size"], setting["max_lr"]) for setting in settings}
     assert combinations == {(rank, batch, lr) for rank in (101, 250) for batch in (4, 8) for lr in (2e-3, 5e-3)}

@@ -27,9 +27,14 @@ def compute_mrr(model: Path, corpus: str, queries: str, folder: Path) -> float:
     """Return the mean reciprocal rank of each query's passage (q7 -> d7) by cosine."""
     for role, source in (("passage", corpus), ("query", queries)):
         run("encode", source, "--model", str(model), "--role", role, "-o", str(folder / role))
-    (ids, found), (query_ids, asked) = load_vectors(folder / "passage"), load_vectors(folder / "query")
-    found, asked = (rows / np.linalg.norm(rows, axis=1, keepdims=True) for rows in (found, asked))
-    scores = asked @ found.T
+    (ids, passage_vectors), (query_ids, query_vectors) = (
+        load_vectors(folder / "passage"),
+        load_vectors(folder / "query"),
+    )
+    passage_vectors, query_vectors = (
+        rows / np.linalg.norm(rows, axis=1, keepdims=True) for rows in (passage_vectors, query_vectors)
+    )
+    scores = query_vectors @ passage_vectors.T
     positive_scores = scores[np.arange(len(query_ids)), [ids.index("d" + id[1:]) for id in query_ids]]
     return float(np.mean(1 / (scores > positive_scores[:, None]).sum(1).__add__(1)))
 
@@ -38,7 +43,7 @@ def test_training_improves_the_encoder_and_the_saved_model_gives_the_same_vector
     corpus, queries, examples = write_collection(tmp_path, 160)
     size = ["--layers", "2", "--hidden", "48", "--heads", "4", "--max-length", "64", "--vocab-size", "400"]
     run("init-model", corpus, "-o", str(tmp_path / "start"), *size, "--pooling", "mean")
-    more = "--max-steps 60 --batch-size 16 --negatives 1 --learning-rate 4e-3 --temperature 0.05".split()
+    more = "--max-steps 60 --batch-size 16 --negatives 1 --learning-rate 4e-3 --set temperature=0.05".split()
     named = ["--corpus", corpus, "--queries", queries, "--model", str(tmp_path / "start")]
     run("train-retriever", examples, *named, "-o", str(tmp_path / "trained"), *more)
 

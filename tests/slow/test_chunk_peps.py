@@ -65,7 +65,7 @@ def test_every_policy_keeps_every_word_of_every_document(name, policy):
 def test_no_passage_exceeds_the_models_maximum_length(name, tokenizer):
     from transformers import AutoTokenizer
 
-    rows = chunk(name, "--tokenizer", tokenizer, "--max-tokens", 128, "--reserve-special")
+    rows = chunk(name, "--tokenizer", tokenizer, "--max-tokens", 128, "--set", "reserve_special=true")
     encoded = AutoTokenizer.from_pretrained(tokenizer)([row["text"] for row in rows], truncation=False)["input_ids"]
     assert max(map(len, encoded)) <= 128
     num_long = sum(len(ids) > 64 for ids in encoded)
@@ -80,7 +80,7 @@ def test_no_passage_exceeds_the_models_maximum_length(name, tokenizer):
 
 @pytest.mark.parametrize("keep", [False, True])
 def test_sentences_do_not_cross_paragraphs(keep):
-    rows = chunk("peps", "--paragraphs", *(["--keep-whitespace"] if keep else []))
+    rows = chunk("peps", "--paragraphs", *(["--set", "keep_whitespace=true"] if keep else []))
     for row in rows:
         sentences = [row["text"][begin:end] for begin, end in row["metadata"]["sentences"]]
         assert all(sentence == sentence.strip() and "\n\n" not in sentence for sentence in sentences)

@@ -31,7 +31,7 @@ from tests.tiny_models import (
 )
 
 pytestmark = pytest.mark.slow
-RAY = ["--runner", "ray", "--ray-workers", "2", "-q"]
+RAY = ["--runner", "ray", "--set", "ray_workers=2", "-q"]
 
 
 class KillingFunction(BatchFunction):
@@ -62,15 +62,15 @@ def test_encode_on_ray_writes_each_shard_once_and_loads_no_weights_in_the_driver
 ) -> None:
     save_tiny_encoder(folder / "model")
     (folder / "c.jsonl").write_bytes(b"".join(map(dump, make_passages(120))))
-    call = ["encode", "c.jsonl", "--model", "model", "--shard-size", "16"]
+    call = ["encode", "c.jsonl", "--model", "model", "--set", "shard_size=16"]
     run_command(capfd, *call, "-o", "local", "-q")
     monkeypatch.setattr(embeddings, "WindowEncoder", partial(KillingFunction, WindowEncoder, "d61", folder / "killed"))
     monkeypatch.setattr(Embedder, "load", lambda _: pytest.fail("the driver needs no weights"))
     run_command(capfd, *call, "-o", "ray", *RAY)
     assert (folder / "killed").exists()
-    expected, found = read_shards("local"), read_shards("ray")
-    assert [shard.rows for shard in found] == [16] * 7 + [8]
-    for one, other in zip(expected, found, strict=True):
+    local_shards, ray_shards = read_shards("local"), read_shards("ray")
+    assert [shard.rows for shard in ray_shards] == [16] * 7 + [8]
+    for one, other in zip(local_shards, ray_shards, strict=True):
         assert one.ids == other.ids
         np.testing.assert_allclose(one.vectors, other.vectors, atol=1e-5)  # several cores may sum in another order
     manifests = [read_json(folder / name / "meta.json") for name in ("local", "ray")]
@@ -84,11 +84,11 @@ def test_a_local_chunk_run_resumes_on_ray_with_the_same_sentence_model(
     monkeypatch.setattr(chunking, "WINDOW", 20)
     whole = documents(300)
     (folder / "whole.jsonl").write_bytes(whole)
-    call = ["--max-words", "20", "--save-punkt", "punkt.json"]
+    call = ["--max-words", "20", "--set", "save_punkt=punkt.json"]
     run_command(capfd, "chunk", "whole.jsonl", "-o", "expected", *call, "-q")
     lines = whole.splitlines(keepends=True)
     (folder / "c.jsonl").write_bytes(b"".join(lines[:130]) + b"torn\n")
-    call = ["chunk", "c.jsonl", "-o", "made", *call[:2], "--punkt-model", "punkt.json"]
+    call = ["chunk", "c.jsonl", "-o", "made", *call[:2], "--set", "punkt_model=punkt.json"]
     with pytest.raises(RecordError, match=r"c\.jsonl:131"):
         run_command(capfd, *call, "-q")
     assert not (folder / "made").exists()
@@ -140,9 +140,13 @@ def test_rerank_and_score_on_ray_equal_local_runs(
     call = "rerank run --corpus corpus.jsonl --queries queries.jsonl --model model --depth 4".split()
     run_command(capfd, *call, "-o", "local", "--vectors", "v", "-q")
     run_command(capfd, *call, "-o", "ray", "--vectors", "w", *RAY)
-    mine, theirs = ([line.split() for line in (tmp_path / name).read_text().splitlines()] for name in ("local", "ray"))
-    assert [line[:4] for line in mine] == [line[:4] for line in theirs]
-    np.testing.assert_allclose([float(line[4]) for line in mine], [float(line[4]) for line in theirs], atol=5e-5)
+    local_lines, ray_lines = (
+        [line.split() for line in (tmp_path / name).read_text().splitlines()] for name in ("local", "ray")
+    )
+    assert [line[:4] for line in local_lines] == [line[:4] for line in ray_lines]
+    np.testing.assert_allclose(
+        [float(line[4]) for line in local_lines], [float(line[4]) for line in ray_lines], atol=5e-5
+    )
     for one, other in zip(read_shards("v"), read_shards("w"), strict=True):
         assert one.ids == other.ids
         np.testing.assert_allclose(one.vectors, other.vectors, atol=2e-3)  # stored as float16

@@ -28,12 +28,12 @@ SCHEDULE = [
     "16",
     "--max-length",
     str(LENGTH),
-    "--warmup",
-    "0.1",
-    "--log-steps",
-    "1",
+    "--set",
+    "warmup=0.1",
+    "--set",
+    "log_steps=1",
 ]
-SCHEDULE += ["--held-out", "96", "--eval-steps", "100"]
+SCHEDULE += ["--set", "held_out=96", "--eval-steps", "100"]
 WITHOUT_BOTTLENECK = {"mlm", "simlm-table7-mlm", "rom", "corom", "simcse", "simcse-roberta", "crop", "ict"}
 ENDS = 10  # log entries to average at the start and end
 LR = "3e-4"  # SimLM's, for all presets not in RATES
@@ -107,7 +107,7 @@ def test_all_losses_decrease_and_the_bottleneck_is_used(
     gains = {name: after[name] for name in after if name.startswith("gain_")}
     with capfd.disabled():
         print(f"\n{preset}: {format_losses(ends, before, after)}")
-    assert {f"gain_{each['name']}" for each in content["objective"] if "source" in each} <= gains.keys()
+    assert {f"gain_{objective['name']}" for objective in content["objective"] if "source" in objective} <= gains.keys()
     assert bool(gains) == (preset not in WITHOUT_BOTTLENECK)
     for term, (first, last) in ends.items():
         assert last < first, f"{term} did not decrease"

@@ -20,8 +20,8 @@ from tests.pretraining_setup import PretrainingFiles, write_corpus_with_gaps
 
 pytestmark = [pytest.mark.slow, pytest.mark.gpu]
 GPU = torch.device("cuda")
-SCHEDULE = "--max-steps 6 --batch-size 8 --max-length 24 --learning-rate 1e-3 --warmup 0 --log-steps 1".split()
-SCHEDULE += ["--held-out", "8", "--eval-steps", "6", "--device", "cuda", "-q"]
+SCHEDULE = "--max-steps 6 --batch-size 8 --max-length 24 --learning-rate 1e-3 --set warmup=0 --set log_steps=1".split()
+SCHEDULE += ["--set", "held_out=8", "--eval-steps", "6", "--device", "cuda", "-q"]
 NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}  # implementations can be compared
 
 
@@ -62,7 +62,7 @@ PRESETS = ["mlm", "cocondenser", "cotmae", "master", "retromae", "simcse", "siml
 @pytest.mark.parametrize("preset", [*PRESETS, "qac-cotmae-released"])
 def test_float32_losses_on_a_gpu_equal_those_on_a_cpu(preset: str, world: PretrainingFiles, tmp_path: Path) -> None:
     generator = ["--generator", str(world.generator)] if preset in ("simlm", "simlm-rtd", "diffcse-sts-bert") else []
-    exact = ["--precision", "float32", "--trainer", "tf32=false", *generator]
+    exact = ["--precision", "float32", "--set", "trainer=tf32=false", *generator]
     on_gpu = get_losses(pretrain(world, tmp_path / "gpu", preset, *exact))
     on_cpu = get_losses(pretrain(world, tmp_path / "cpu", preset, *exact, "--device", "cpu"))
     assert on_gpu == pytest.approx(on_cpu, rel=2e-3)
@@ -84,28 +84,28 @@ def test_bfloat16_is_the_default_with_float32_losses_and_weights(
 
 @pytest.mark.parametrize("preset", ["mlm", "cotmae", "condenser", "cocondenser"])
 def test_compiled_layers_give_the_same_losses(preset: str, world: PretrainingFiles, tmp_path: Path) -> None:
-    exact = ["--precision", "float32", "--trainer", "tf32=false"]
+    exact = ["--precision", "float32", "--set", "trainer=tf32=false"]
     compiled = get_losses(
-        pretrain(world, tmp_path / "compiled", preset, *exact, "--compile", "--micro-batch-size", "4")
+        pretrain(world, tmp_path / "compiled", preset, *exact, "--set", "compile=true", "--micro-batch-size", "4")
     )
     eager = get_losses(pretrain(world, tmp_path / "eager", preset, *exact, "--micro-batch-size", "4"))
     assert compiled == pytest.approx(eager, rel=1e-3)
-    pretrain(world, tmp_path / "both", preset, "--compile")  # with bfloat16 too
+    pretrain(world, tmp_path / "both", preset, "--set", "compile=true")  # with bfloat16 too
     from transformers import AutoModel
 
     AutoModel.from_pretrained(tmp_path / "both")  # parameter names are those of uncompiled layers
 
 
 def test_fused_adamw_equals_plain_adamw(world: PretrainingFiles, tmp_path: Path) -> None:
-    exact = ["--precision", "float32", "--trainer", "tf32=false"]
+    exact = ["--precision", "float32", "--set", "trainer=tf32=false"]
     pretrain(world, tmp_path / "fused", "simlm-mlm", *exact)
-    pretrain(world, tmp_path / "plain", "simlm-mlm", *exact, "--no-fused")
+    pretrain(world, tmp_path / "plain", "simlm-mlm", *exact, "--set", "fused=false")
     assert compute_max_difference(tmp_path / "fused", tmp_path / "plain") < 1e-4  # of steps of up to 1e-3 each
 
 
 def test_gradient_checkpointing_gives_the_same_losses(world: PretrainingFiles, tmp_path: Path) -> None:
-    exact = ["--precision", "float32", "--trainer", "tf32=false"]
-    one = get_losses(pretrain(world, tmp_path / "again", "cotmae", *exact, "--gradient-checkpointing"))
+    exact = ["--precision", "float32", "--set", "trainer=tf32=false"]
+    one = get_losses(pretrain(world, tmp_path / "again", "cotmae", *exact, "--set", "gradient_checkpointing=true"))
     assert one == pytest.approx(get_losses(pretrain(world, tmp_path / "kept", "cotmae", *exact)), rel=1e-4)
 
 
@@ -115,9 +115,9 @@ def test_liger_kernels_loss_equals_drtks(monkeypatch: pytest.MonkeyPatch) -> Non
     tensors = [torch.randn(*shape, generator=draw) for shape in ((500, 64), (3000, 64), (3000,))]
     labels = torch.randint(3000, (500,), generator=draw)
     labels[::7] = -100
-    found = {}
+    results = {}
     for name in ("liger", "ours", "plain"):
-        leaves = [each.to(GPU).requires_grad_() for each in tensors]
+        leaves = [tensor.to(GPU).requires_grad_() for tensor in tensors]
         on_gpu = labels.to(GPU)
         if name == "plain":
             loss = F.cross_entropy(F.linear(leaves[0], leaves[1], leaves[2]), on_gpu, reduction="sum")
@@ -128,9 +128,9 @@ def test_liger_kernels_loss_equals_drtks(monkeypatch: pytest.MonkeyPatch) -> Non
                 else:
                     assert language._load_liger_loss() is not None
                 loss = linear_cross_entropy(*leaves, on_gpu)
-        found[name] = [loss.detach(), *torch.autograd.grad(loss / 400, leaves)]
+        results[name] = [loss.detach(), *torch.autograd.grad(loss / 400, leaves)]
     for name in ("liger", "ours"):
-        for value, expected in zip(found[name], found["plain"], strict=True):
+        for value, expected in zip(results[name], results["plain"], strict=True):
             torch.testing.assert_close(value, expected, rtol=1e-3, atol=1e-4)
 
 
@@ -147,8 +147,8 @@ def test_training_with_liger_kernels_loss_gives_the_same_losses(
 def test_flash_attention_gives_the_states_of_sdpa_and_ignores_padding(family: str) -> None:
     pytest.importorskip("flash_attn")
     model = create_masked_lm(family).base_model.to(GPU, torch.bfloat16)
-    ids, attention = (each.to(GPU) for each in create_padded_batch(model))
-    found = {}
+    ids, attention = (tensor.to(GPU) for tensor in create_padded_batch(model))
+    results = {}
     for name in ("sdpa", "flash_attention_2"):
         assert AttentionBackend(name, GPU, half=True).apply(model) == name
         with torch.no_grad():
@@ -156,16 +156,16 @@ def test_flash_attention_gives_the_states_of_sdpa_and_ignores_padding(family: st
             longer = model(input_ids=F.pad(ids, (0, 7)), attention_mask=F.pad(attention, (0, 7))).last_hidden_state
         there = attention.bool()
         torch.testing.assert_close(longer[:, : ids.shape[1]][there], states[there], rtol=2e-2, atol=2e-2)
-        found[name] = states[there].float()
-    assert float(F.cosine_similarity(found["sdpa"], found["flash_attention_2"], dim=-1).min()) > 0.999
+        results[name] = states[there].float()
+    assert float(F.cosine_similarity(results["sdpa"], results["flash_attention_2"], dim=-1).min()) > 0.999
 
 
 @pytest.mark.parametrize("preset", PRESETS)
 def test_flash_attention_gives_the_losses_of_sdpa(preset: str, world: PretrainingFiles, tmp_path: Path) -> None:
     pytest.importorskip("flash_attn")
     generator = ["--generator", str(world.generator)] if preset in ("simlm", "simlm-rtd", "diffcse-sts-bert") else []
-    flash = get_losses(pretrain(world, tmp_path / "flash", preset, *generator, "--attention", "flash_attention_2"))
-    usual = get_losses(pretrain(world, tmp_path / "sdpa", preset, *generator, "--attention", "sdpa"))
+    flash = get_losses(pretrain(world, tmp_path / "flash", preset, *generator, "--set", "attention=flash_attention_2"))
+    usual = get_losses(pretrain(world, tmp_path / "sdpa", preset, *generator, "--set", "attention=sdpa"))
     auto = get_losses(pretrain(world, tmp_path / "auto", preset, *generator))
     assert flash == pytest.approx(usual, rel=0.03)
     assert auto == pytest.approx(flash, rel=1e-3)  # auto chooses flash attention if it is installed

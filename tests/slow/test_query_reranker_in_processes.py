@@ -24,8 +24,8 @@ from tests.tiny_models import save_tiny_cross_encoder
         [
             "--variant",
             "rd",
-            "--micro-batch-size",
-            "2",
+            "--set",
+            "micro_batch_size=2",
             "--dev",
             "labelled.jsonl",
             "--dev-kind",
@@ -45,8 +45,8 @@ def test_two_processes_equal_one_for_a_query_reranker(tmp_path: Path, more: list
         "8",
         "--max-steps",
         "6",
-        "--log-steps",
-        "1",
+        "--set",
+        "log_steps=1",
         "--max-length",
         "32",
         "--device",
@@ -54,7 +54,7 @@ def test_two_processes_equal_one_for_a_query_reranker(tmp_path: Path, more: list
         "-q",
         *more,
     ]
-    call += ["--schedule", "linear", "--max-lr", "0.01", "--warmup", "0", "--trainer", "optim=sgd"]
+    call += ["--set", "schedule=linear", "--set", "max_lr=0.01", "--set", "warmup=0", "--set", "trainer=optim=sgd"]
     for name, launcher in (("one", []), ("two", ["torch.distributed.run", "--nproc-per-node", "2", "-m"])):
         command = [sys.executable, "-m", *launcher, "drtk", *call, "-o", name]
         subprocess.run(command, cwd=tmp_path, env=make_environment(), check=True)

@@ -16,14 +16,15 @@ from tests.tiny_models import save_tiny_cross_encoder, write_collection
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "loss", [["--negatives", "3", "--r-drop", "--backward", "3", "--micro-batch-size", "2"], ["--loss", "bce"]]
+    "loss",
+    [["--negatives", "3", "--set", "r_drop=true", "--set", "backward=3", "--micro-batch-size", "2"], ["--loss", "bce"]],
 )
 def test_two_processes_train_as_one(tmp_path: Path, loss: list[str]) -> None:
     write_collection(tmp_path, 60)
     save_tiny_cross_encoder(tmp_path / "model", hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
     call = ["train-reranker", "examples.jsonl", "--corpus", "corpus.jsonl", "--queries", "queries.jsonl"]
-    call += "--model model --batch-size 8 --max-steps 4 --log-steps 1 --max-length 32 --warmup 0".split()
-    call += ["--learning-rate", "0.01", "--trainer", "optim=sgd", "--device", "cpu", "-q", *loss]
+    call += "--model model --batch-size 8 --max-steps 4 --set log_steps=1 --max-length 32 --set warmup=0".split()
+    call += ["--learning-rate", "0.01", "--set", "trainer=optim=sgd", "--device", "cpu", "-q", *loss]
     for name, launcher in (("one", []), ("two", ["torch.distributed.run", "--nproc-per-node", "2", "-m"])):
         command = [sys.executable, "-m", *launcher, "drtk", *call, "-o", name]
         subprocess.run(command, cwd=tmp_path, env=make_environment(), check=True)

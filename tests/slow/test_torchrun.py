@@ -26,14 +26,25 @@ SCHEDULE = [
     "24",
     "--learning-rate",
     "1e-3",
-    "--warmup",
-    "0",
-    "--log-steps",
-    "1",
+    "--set",
+    "warmup=0",
+    "--set",
+    "log_steps=1",
 ]
 # By default Adam takes full-size steps even for gradients that are only rounding errors; a larger epsilon prevents that.
-SCHEDULE += ["--trainer", "adam_epsilon=1e-4"]
-SCHEDULE += ["--held-out", "8", "--eval-steps", "5", "--save-steps", "2", "--export-steps", "3", "--device", "cpu"]
+SCHEDULE += ["--set", "trainer=adam_epsilon=1e-4"]
+SCHEDULE += [
+    "--set",
+    "held_out=8",
+    "--eval-steps",
+    "5",
+    "--set",
+    "save_steps=2",
+    "--export-steps",
+    "3",
+    "--device",
+    "cpu",
+]
 # Token means; contrastive loss with gradient caching; five decoders; contrastive loss with batch norm and a generator; a trained generator.
 RUNS = {
     "mlm": ["--micro-batch-size", "3"],
@@ -76,7 +87,7 @@ def read_log(folder: Path) -> list[dict]:
 
 @pytest.mark.parametrize("preset", RUNS)
 def test_two_processes_train_the_same_encoder_as_one(preset: str, world: PretrainingFiles, tmp_path: Path) -> None:
-    more = [str(world.generator) if each == "GENERATOR" else each for each in RUNS[preset]]
+    more = [str(world.generator) if word == "GENERATOR" else word for word in RUNS[preset]]
     run(world, tmp_path / "one", preset, more, processes=1)
     run(world, tmp_path / "two", preset, more, processes=2)
     max_differences = []

@@ -32,7 +32,14 @@ from drtk.evaluation.plots.base import (
     style_axis,
 )
 from drtk.evaluation.sentence_data import read_pairs
-from drtk.evaluation.sentences import alignment, open_encoder, pair_cosines, spearman, uniformity, unit
+from drtk.evaluation.sentences import (
+    compute_alignment,
+    compute_pair_cosines,
+    compute_spearman,
+    compute_uniformity,
+    normalize_vectors,
+    open_encoder,
+)
 from drtk.runtime.manifest import describe_folder
 from drtk.runtime.streams import is_stream, name_of
 
@@ -41,7 +48,7 @@ MAX_MODELS, BINS = 4, 60
 
 
 class VectorSpace(Plot):
-    """drtk plot space."""
+    """Cosines of matching and random pairs, alignment and uniformity (drtk plot space)."""
 
     takes: ClassVar[frozenset[str]] = PLOT_OPTIONS | {"pairs", "qrels", "rel", "positive", "points"}
 
@@ -124,10 +131,10 @@ def _compare_models(inputs: PlotInputs) -> tuple[Cosines, Geometry]:
     sample = _sample_rows(texts, inputs.settings.points)
     cosines, geometry = {}, {}
     for item in inputs.inputs:
-        vectors = unit(open_encoder(item.source, inputs.device, inputs.tracker)(texts))
+        vectors = normalize_vectors(open_encoder(item.source, inputs.device, inputs.tracker)(texts))
         first, second = vectors[positives], vectors[[at + len(pairs) for at in positives]]
-        geometry[item.name] = {"alignment": alignment(first, second), "uniformity": uniformity(vectors)}
-        cosines[item.name] = pair_cosines(first, second), _random_cosines(vectors[sample])
+        geometry[item.name] = {"alignment": compute_alignment(first, second), "uniformity": compute_uniformity(vectors)}
+        cosines[item.name] = compute_pair_cosines(first, second), _compute_random_cosines(vectors[sample])
     return cosines, geometry
 
 
@@ -144,9 +151,9 @@ def _compare_embeddings(inputs: PlotInputs) -> tuple[Cosines, Geometry]:
             f"the dimensions differ ({', '.join(map(str, sorted(sizes)))}); encode all texts with one model"
         )
     samples = {name: vectors[_sample_rows(ids, settings.points)] for name, (ids, vectors) in groups.items()}
-    geometry = {name: {"uniformity": uniformity(vectors)} for name, vectors in samples.items()}
+    geometry = {name: {"uniformity": compute_uniformity(vectors)} for name, vectors in samples.items()}
     if inputs.qrels is None:
-        return {name: (np.empty(0), _random_cosines(vectors)) for name, vectors in samples.items()}, geometry
+        return {name: (np.empty(0), _compute_random_cosines(vectors)) for name, vectors in samples.items()}, geometry
     judged = [
         (query, id)
         for query, grades in inputs.judgements().items()
@@ -156,20 +163,20 @@ def _compare_embeddings(inputs: PlotInputs) -> tuple[Cosines, Geometry]:
     # A query and a passage may have the same id: queries are in the first folder that has the id, passages in the last.
     by_id = [dict(zip(ids, vectors, strict=True)) for ids, vectors in groups.values()]
     queries, passages = ChainMap(*by_id), ChainMap(*reversed(by_id))
-    known = [(query, id) for query, id in judged if query in queries and id in passages]
-    if not known:
+    pairs = [(query, id) for query, id in judged if query in queries and id in passages]
+    if not pairs:
         raise MismatchError(
             f"no judged pair is among the vectors; the judgements begin with '{(*judged, ('', ''))[0][0]}'"
         )
-    first, second = np.stack([queries[id] for id, _ in known]), np.stack([passages[id] for _, id in known])
-    geometry["judged pairs"] = {"alignment": alignment(first, second)}
-    sample = _sample_rows(["\t".join(pair) for pair in known], settings.points)
-    ids = np.array([known[row][0] for row in sample])
+    first, second = np.stack([queries[id] for id, _ in pairs]), np.stack([passages[id] for _, id in pairs])
+    geometry["judged pairs"] = {"alignment": compute_alignment(first, second)}
+    sample = _sample_rows(["\t".join(pair) for pair in pairs], settings.points)
+    ids = np.array([pairs[row][0] for row in sample])
     random = (first[sample] @ second[sample].T)[ids[:, None] != ids]  # passages judged for another query
-    return {"judged pairs": (pair_cosines(first, second), random)}, geometry
+    return {"judged pairs": (compute_pair_cosines(first, second), random)}, geometry
 
 
-def _random_cosines(vectors: np.ndarray) -> np.ndarray:
+def _compute_random_cosines(vectors: np.ndarray) -> np.ndarray:
     """Return the cosines of all pairs of different rows."""
     cosines: np.ndarray = (vectors @ vectors.T)[np.triu_indices(len(vectors), k=1)]
     return cosines
@@ -187,7 +194,7 @@ def _load_vectors(item: NamedRun, inputs: PlotInputs) -> tuple[list[str], np.nda
     ids = [id for shard in shards for id in shard.ids]
     if len(ids) < 2:
         raise DrtkError(f"{item.source}: a plot needs two vectors, got {len(ids)}")
-    return ids, unit(np.concatenate([np.asarray(shard.vectors) for shard in shards]))
+    return ids, normalize_vectors(np.concatenate([np.asarray(shard.vectors) for shard in shards]))
 
 
 def _sample_rows(ids: Sequence[str], count: int | None) -> list[int]:
@@ -196,36 +203,36 @@ def _sample_rows(ids: Sequence[str], count: int | None) -> list[int]:
     return sorted(sorted(range(len(ids)), key=lambda row: (hashes[row], row))[: count or POINTS])
 
 
-MAX_SYSTEMS = 4
+MAX_SYSTEMS, MAX_EDGES = 4, 12
 
 
 class CosineByRating(Plot):
-    """drtk plot cosine."""
+    """Cosines of sentence pairs by human rating (drtk plot cosine)."""
 
     takes: ClassVar[frozenset[str]] = PLOT_OPTIONS | {"pairs"}
 
     def numbers(self, inputs: PlotInputs) -> Numbers:
         """Return {"bins": [[low, high], …], "systems": {name: {"spearman", "pairs", "cosines": [[…] per bin]}}}."""
-        found: dict[str, tuple[np.ndarray, np.ndarray]] = {}
+        data: dict[str, tuple[np.ndarray, np.ndarray]] = {}
         for item in inputs.inputs:
-            if inputs.tracker.peek(item.source)[:1] == b"{" if _is_file(item.source) else False:
-                found |= _read_cosines(item.source, inputs)
+            if _is_file(item.source) and inputs.tracker.peek(item.source)[:1] == b"{":
+                data |= _read_cosines(item.source, inputs)
             else:
-                found[item.name] = _compute_cosines(item.source, inputs)
-        if not 1 <= len(found) <= MAX_SYSTEMS:
-            raise UsageError(f"this picture is of 1 to {MAX_SYSTEMS} systems; there are {len(found)}")
-        top = max(float(ratings.max()) for _, ratings in found.values())
-        low = int(np.floor(min(float(ratings.min()) for _, ratings in found.values())))
-        edges = list(range(low, max(int(np.ceil(top)), low + 1) + 1))
-        if len(edges) > 12:
-            raise DrtkError(f"ratings from {low} to {top:g} are too many to draw one by one")
+                data[item.name] = _compute_cosines(item.source, inputs)
+        if not 1 <= len(data) <= MAX_SYSTEMS:
+            raise UsageError(f"this plot needs 1 to {MAX_SYSTEMS} systems, got {len(data)}")
+        high = max(float(ratings.max()) for _, ratings in data.values())
+        low = int(np.floor(min(float(ratings.min()) for _, ratings in data.values())))
+        edges = list(range(low, max(int(np.ceil(high)), low + 1) + 1))
+        if len(edges) > MAX_EDGES:
+            raise DrtkError(f"ratings from {low} to {high:g} need more than {MAX_EDGES - 1} bins; rescale them")
         systems = {}
-        for name, (cosines, ratings) in found.items():
-            place = np.clip(np.searchsorted(edges, ratings, side="right") - 1, 0, len(edges) - 2)
+        for name, (cosines, ratings) in data.items():
+            bins = np.clip(np.searchsorted(edges, ratings, side="right") - 1, 0, len(edges) - 2)
             systems[name] = {
-                "spearman": spearman(cosines, ratings),
+                "spearman": compute_spearman(cosines, ratings),
                 "pairs": len(ratings),
-                "cosines": [np.sort(cosines[place == at]).tolist() for at in range(len(edges) - 1)],
+                "cosines": [np.sort(cosines[bins == number]).tolist() for number in range(len(edges) - 1)],
             }
         return {"bins": [[a, b] for a, b in pairwise(edges)], "systems": systems}
 
@@ -235,19 +242,12 @@ class CosineByRating(Plot):
         systems, bins = numbers["systems"], numbers["bins"]
         width = 0.82 / len(systems)
         for at, (name, system) in enumerate(systems.items()):
-            for place, cosines in enumerate(system["cosines"]):
-                if not cosines:
-                    continue
-                x = place + (at - (len(systems) - 1) / 2) * width
-                _violin(axis, np.array(cosines), x, width * 0.92, COLORS[at])
-            axis.plot(
-                [],
-                [],
-                color=COLORS[at],
-                linewidth=8,
-                alpha=0.5,
-                label=f"{shorten(name)}: Spearman {system['spearman']:z.4f}",
-            )
+            for number, cosines in enumerate(system["cosines"]):
+                if cosines:
+                    x = number + (at - (len(systems) - 1) / 2) * width
+                    _draw_violin(axis, np.array(cosines), x, width * 0.92, COLORS[at])
+            label = f"{shorten(name)}: Spearman {system['spearman']:z.4f}"
+            axis.plot([], [], color=COLORS[at], linewidth=8, alpha=0.5, label=label)
         last = len(bins) - 1
         axis.set_xticks(
             range(len(bins)), [f"{a} to {b}" if at == last else f"{a} to <{b}" for at, (a, b) in enumerate(bins)]
@@ -260,14 +260,14 @@ class CosineByRating(Plot):
         style_axis(axis, settings.heading or f"Cosine by human rating, {pairs:,} pairs")
 
 
-def _violin(axis: Any, cosines: np.ndarray, x: float, width: float, color: str) -> None:
+def _draw_violin(axis: Any, cosines: np.ndarray, x: float, width: float, color: str) -> None:
     if len(cosines) > 2 and np.ptp(cosines) > 0:
         parts = axis.violinplot([cosines], [x], widths=width, showextrema=False)
         for body in parts["bodies"]:
             body.set(facecolor=color, alpha=0.4, edgecolor=color, linewidth=1)
-    quarter, middle, upper = np.percentile(cosines, [25, 50, 75])
-    axis.plot([x, x], [quarter, upper], color=color, linewidth=4, solid_capstyle="round")
-    axis.plot([x], [middle], marker="o", color="white", markeredgecolor=color, markersize=5.5, markeredgewidth=1.5)
+    lower, median, upper = np.percentile(cosines, [25, 50, 75])
+    axis.plot([x, x], [lower, upper], color=color, linewidth=4, solid_capstyle="round")
+    axis.plot([x], [median], marker="o", color="white", markeredgecolor=color, markersize=5.5, markeredgewidth=1.5)
 
 
 def _is_file(source: str) -> bool:
@@ -277,18 +277,18 @@ def _is_file(source: str) -> bool:
 def _read_cosines(source: str, inputs: PlotInputs) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     """Read the pairs written by drtk eval-sentences --pairs-out, by system."""
     if inputs.pairs is not None:
-        raise UsageError("`pairs` does not go with pairs that have their cosines already")
-    found: dict[str, list[tuple[float, float]]] = {}
+        raise UsageError("`pairs` has no effect on a file of pairs with cosines; omit it")
+    pairs: dict[str, list[tuple[float, float]]] = {}
     rows = read_records(
         source,
         lambda row: (row.get("system"), _take_number(row, "cosine"), _take_number(row, "score")),
         tracker=inputs.tracker,
     )
     for system, cosine, rating in rows:
-        found.setdefault(str(system or source), []).append((cosine, rating))
-    if not found:
-        raise DrtkError(f"{name_of(source)}: holds no pairs")
-    return {name: tuple(np.array(pairs).T) for name, pairs in found.items()}
+        pairs.setdefault(str(system or source), []).append((cosine, rating))
+    if not pairs:
+        raise DrtkError(f"{name_of(source)}: no pairs found; drtk eval-sentences writes such files")
+    return {name: tuple(np.array(values).T) for name, values in pairs.items()}
 
 
 def _take_number(row: Row, field: str) -> float:
@@ -305,4 +305,4 @@ def _compute_cosines(source: str, inputs: PlotInputs) -> tuple[np.ndarray, np.nd
     encode = open_encoder(source, inputs.device, inputs.tracker)
     texts = [pair.first for pair in pairs.pairs] + [pair.second for pair in pairs.pairs]
     vectors = encode(texts)
-    return pair_cosines(vectors[: len(pairs.pairs)], vectors[len(pairs.pairs) :]), np.array(pairs.scores)
+    return compute_pair_cosines(vectors[: len(pairs.pairs)], vectors[len(pairs.pairs) :]), np.array(pairs.scores)

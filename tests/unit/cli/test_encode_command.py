@@ -46,7 +46,7 @@ def vectors(folder: Path) -> dict[str, np.ndarray]:
 
 
 def test_a_killed_run_resumes_to_the_uninterrupted_result(place: Path, tmp_path: Path):
-    output, size = tmp_path / "killed", ["--shard-size", "30", "--batch-tokens", "256"]
+    output, size = tmp_path / "killed", ["--set", "shard_size=30", "--set", "batch_tokens=256"]
     call = ["encode", str(place / "corpus.jsonl"), "--model", str(place / "model")]
     part = Path(f"{output}.part")
     kill_at(part / "00005.npy", *call, "-o", str(output), *size)
@@ -55,7 +55,7 @@ def test_a_killed_run_resumes_to_the_uninterrupted_result(place: Path, tmp_path:
     with pytest.raises(DrtkError, match="interrupted run; `resume`"):
         encode(place, output, *size)
     with pytest.raises(MismatchError, match="other settings"):
-        encode(place, output, "--resume", "--shard-size", "3")
+        encode(place, output, "--resume", "--set", "shard_size=3")
     encode(place, output, "--resume", *size)
     encode(place, tmp_path / "whole", *size)
     names = sorted(path.name for path in (tmp_path / "whole").iterdir())
@@ -72,7 +72,7 @@ def test_a_run_is_not_resumed_after_files_of_the_model_changed(
     other = save_tiny_encoder(tmp_path / "other", seed=2)
     for name in ("model.safetensors", "tokenizer.json", "config.json"):
         model = shutil.copytree(place / "model", tmp_path / f"model-{name}")
-        given = ["encode", place / "corpus.jsonl", "--model", model, "-o", tmp_path / name, "--shard-size", "100"]
+        given = ["encode", place / "corpus.jsonl", "--model", model, "-o", tmp_path / name, "--set", "shard_size=100"]
         with monkeypatch.context() as patch:
             patch.setattr(ShardWriter, "write", write_one)
             with pytest.raises(DrtkError, match="stopped here"):
@@ -97,7 +97,7 @@ def write_one(writer: ShardWriter, *given: Any, **options: Any) -> None:
 
 
 def test_the_manifest_tells_how_the_vectors_were_made(place: Path, tmp_path: Path):
-    encode(place, tmp_path / "v", "--vector-dtype", "float16", "--shard-size", "128")
+    encode(place, tmp_path / "v", "--vector-dtype", "float16", "--set", "shard_size=128")
     manifest = read_json(tmp_path / "v" / "meta.json")
     assert (manifest["kind"], manifest["dimension"], manifest["dtype"]) == ("embeddings", 32, "float16")
     assert manifest["counts"] == {"passages": 300}
@@ -110,10 +110,10 @@ def test_the_manifest_tells_how_the_vectors_were_made(place: Path, tmp_path: Pat
 
 def test_queries_compressed_input_and_parts(place: Path, tmp_path: Path):
     (place / "queries.jsonl.gz").write_bytes(gzip.compress((place / "queries.jsonl").read_bytes()))
-    encode(place, tmp_path / "plain", "--role", "query", "--shard-size", "100", source="queries.jsonl")
+    encode(place, tmp_path / "plain", "--role", "query", "--set", "shard_size=100", source="queries.jsonl")
     merged: dict[str, np.ndarray] = {}
     for part in (1, 2):
-        more = ("--role", "query", "--shard-size", "100", "--shard", f"{part}/2")
+        more = ("--role", "query", "--set", "shard_size=100", "--shard", f"{part}/2")
         encode(place, tmp_path / f"{part}", *more, source="queries.jsonl.gz")
         merged |= vectors(tmp_path / f"{part}")
     plain = vectors(tmp_path / "plain")
@@ -125,7 +125,7 @@ def test_queries_compressed_input_and_parts(place: Path, tmp_path: Path):
 
 @pytest.mark.parametrize(
     ("options", "names"),
-    [(["--prompt", "B: "], "passage prompt"), (["--title", "none", "--max-length", "8"], "passage length, title")],
+    [(["--prompt", "B: "], "passage prompt"), (["--set", "title=none", "--max-length", "8"], "passage length, title")],
 )
 def test_parts_encoded_with_other_options_are_not_indexed_together(
     place: Path, tmp_path: Path, options: list[str], names: str
@@ -185,7 +185,7 @@ def test_what_cannot_be_meant_is_refused_before_work(place: Path, tmp_path: Path
 
 
 def test_vectors_may_be_cut_and_questions_are_cut_as_they_are(place: Path, tmp_path: Path) -> None:
-    for name, more in (("whole", []), ("cut", ["--dimensions", "5"])):
+    for name, more in (("whole", []), ("cut", ["--set", "dimensions=5"])):
         run("encode", place / "corpus.jsonl", "--model", place / "model", "-o", tmp_path / name, *more)
     whole, cut = (np.load(tmp_path / name / "00000.npy") for name in ("whole", "cut"))
     np.testing.assert_allclose(cut, whole[:, :5], atol=1e-5)
@@ -198,5 +198,14 @@ def test_vectors_may_be_cut_and_questions_are_cut_as_they_are(place: Path, tmp_p
     rows = [line.split() for line in (tmp_path / "run").read_text().splitlines()]
     first = [float(row[4]) for row in rows if row[3] == "1"]
     np.testing.assert_allclose(first, best, atol=1e-5)
-    with pytest.raises(MismatchError, match=r"`dimensions` 500: vectors of .* have only 32 dimensions"):
-        run("encode", place / "corpus.jsonl", "--model", place / "model", "-o", tmp_path / "x", "--dimensions", "500")
+    with pytest.raises(MismatchError, match=r"`dimensions=500`: vectors of .* have only 32 dimensions"):
+        run(
+            "encode",
+            place / "corpus.jsonl",
+            "--model",
+            place / "model",
+            "-o",
+            tmp_path / "x",
+            "--set",
+            "dimensions=500",
+        )

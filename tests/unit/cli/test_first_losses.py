@@ -39,7 +39,7 @@ TOP1 = {"title": "A title", "text": "and a passage"}
 def first_loss(place: Path, output: Path, command: str, source: str, *more: str) -> float:
     """What is logged of the first step, before it changed any weight."""
     named = ["--queries", str(place / "queries.jsonl"), "--model", str(place / "zero"), "--max-length", "24"]
-    once = ["--batch-size", "8", "--max-steps", "1", "--log-steps", "1", "--device", "cpu", "-o", str(output), "-q"]
+    once = ["--batch-size", "8", "--max-steps", "1", "--set", "log_steps=1", "--device", "cpu", "-o", str(output), "-q"]
     app([*command.split(), str(place / source), *named, *once, *more], standalone_mode=False)
     return float(json.loads((output / "log.jsonl").read_text().splitlines()[0])["loss"])
 
@@ -52,9 +52,15 @@ def first_loss(place: Path, output: Path, command: str, source: str, *more: str)
         # without the tie; two apart: (1.00 + .86) / 2; three apart: 1.00. (.50 + .93 + 1.00) / 3
         ((), 0.81),
         # With the tie, neighbours are three: (.14 + .86 + 0) / 3. (.333333 + .93 + 1.00) / 3
-        (("--no-skip-ties",), 0.754444),
+        (
+            (
+                "--set",
+                "skip_ties=false",
+            ),
+            0.754444,
+        ),
         # .14 + 1.00 + 1.00 + .86 + .86
-        (("--pair-weight", "sum"), 3.86),
+        (("--set", "pair_weight=sum"), 3.86),
     ],
 )
 def test_a_query_re_ranker_begins_with_the_losses_of_methods_7_5(

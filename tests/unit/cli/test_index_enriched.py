@@ -167,7 +167,7 @@ def test_weights_are_frequencies_and_the_index_advises_how_to_search_them(engine
 
 def test_the_square_root_scale_advises_its_own_parameters(weights: Path, capfd) -> None:
     # sqrt: rivers 100 * .2 = 20, engines 10; p2: engines 17 (17.3), rivers 7. Lengths 30, 24: average 27, both words common
-    run_command(capfd, "index", weights, "--type", "bm25s", "--term-weights", "--weight-scale", "sqrt", "-o", "i")
+    run_command(capfd, "index", weights, "--type", "bm25s", "--term-weights", "--set", "weight_scale=sqrt", "-o", "i")
     assert meta("i")["bm25"] == {"k1": 18.0, "b": 0.7}
     found = columns(run_command(capfd, "search", "i", "queries.jsonl"))
     common = math.log(1.2)
@@ -265,8 +265,8 @@ def test_what_is_no_impact_is_told_with_line_and_id(place: Path, capfd) -> None:
         (["--type", "exact", "--term-weights"], "`term_weights`: only supported by indexes of type bm25 and bm25s"),
         (["--type", "bm25s", "--term-weights", "--expand", "queries"], "added words have no weights"),
         (["--type", "bm25s", "--expand", "queries,"], "the name of a field is empty"),
-        (["--type", "bm25s", "--weight-scale", "sqrt"], "--weight-scale goes with --term-weights"),
-        (["--type", "bm25s", "--tokenizer", "m"], "--tokenizer goes with --term-weights"),
+        (["--type", "bm25s", "--set", "weight_scale=sqrt"], "--set weight_scale needs --term-weights"),
+        (["--type", "bm25s", "--set", "tokenizer=m"], "--set tokenizer needs --term-weights"),
     ],
 )
 def test_what_does_not_go_together_is_wrong_usage(arguments: list[str], complaint: str, place: Path, capfd) -> None:
@@ -287,18 +287,18 @@ def test_weights_whose_tokenizer_has_moved_are_read_with_the_one_that_is_named(p
     with pytest.raises(
         MismatchError, match=r"the weights are for the word pieces of .*there, which differ from those of other"
     ):
-        run_command(capfd, *index, "--tokenizer", "other", "-o", "i")
+        run_command(capfd, *index, "--set", "tokenizer=other", "-o", "i")
     with pytest.raises(MismatchError, match="differ from those of other"):
-        run_command(capfd, "show", "--term-weights", "w", "--tokenizer", "other")
+        run_command(capfd, "show", "--term-weights", "w", "--set", "tokenizer=other")
     (place / "there").rename(place / "moved")
     for call in ((*index, "-o", "i"), ("show", "--term-weights", "w")):
         with pytest.raises(DrtkError, match="there: no such folder; if it was moved, name it with `tokenizer`"):
             run_command(capfd, *call)
-    assert run_command(capfd, "show", "--term-weights", "w", "--tokenizer", "moved") == shown
-    run_command(capfd, *index, "--tokenizer", "moved", "-o", "after")
+    assert run_command(capfd, "show", "--term-weights", "w", "--set", "tokenizer=moved") == shown
+    run_command(capfd, *index, "--set", "tokenizer=moved", "-o", "after")
     rows(place / "q", [{"_id": "q1", "text": "rivers planets"}])
     found = [run_command(capfd, "search", folder, "q") for folder in ("before", "after")]
     assert len(columns(found[0])) == 2
     assert found[0] == found[1]
     with pytest.raises(RecordError, match=r"w:1: passage 'p1': has \d+ 'weights' for \d+ word pieces"):
-        run_command(capfd, *index, "--tokenizer", "other", "-o", "i")
+        run_command(capfd, *index, "--set", "tokenizer=other", "-o", "i")

@@ -29,8 +29,8 @@ from tests.run_commands import run_command
 from tests.tiny_models import save_tiny_encoder
 
 JOINT = ["--set", "generator.mode=joint", "--set", "generator.slot=encoder"]
-QUICK = ["--batch-size", "6", "--max-length", "24", "--warmup", "0", "--log-steps", "1"]
-SCHEDULE = ["--max-steps", "8", "--save-steps", "2", "--learning-rate", "1e-3"]
+QUICK = ["--batch-size", "6", "--max-length", "24", "--set", "warmup=0", "--set", "log_steps=1"]
+SCHEDULE = ["--max-steps", "8", "--set", "save_steps=2", "--learning-rate", "1e-3"]
 
 
 def arguments(
@@ -110,8 +110,11 @@ def checkpoints(folder: Path) -> list[str]:
 @pytest.mark.parametrize(
     ("preset", "more"),
     [
-        ("mixture-example", ["--held-out", "6", "--eval-steps", "4", "--export-steps", "6", "--micro-batch-size", "4"]),
-        ("simlm", ["--generator", "GENERATOR", *JOINT, "--trainer", "lr_scheduler_type=cosine"]),
+        (
+            "mixture-example",
+            ["--set", "held_out=6", "--eval-steps", "4", "--export-steps", "6", "--micro-batch-size", "4"],
+        ),
+        ("simlm", ["--generator", "GENERATOR", *JOINT, "--set", "trainer=lr_scheduler_type=cosine"]),
     ],
 )
 def test_a_resumed_run_ends_in_the_weights_of_an_uninterrupted_one(
@@ -122,7 +125,7 @@ def test_a_resumed_run_ends_in_the_weights_of_an_uninterrupted_one(
     fail(world, output, 6, cut_off, *more, preset=preset)
     with pytest.raises(MismatchError, match=r"other settings .*\(weight_decay\)"):
         pretrain(
-            world, output, preset, *SCHEDULE, *more, "--resume", "--weight-decay", "0.5", "--learning-rate", "2e-3"
+            world, output, preset, *SCHEDULE, *more, "--resume", "--set", "weight_decay=0.5", "--learning-rate", "2e-3"
         )
     with open(Path(f"{output}.part") / "log.jsonl", "a") as log:
         log.write('{"step": 36')  # as a crash while writing leaves it
@@ -141,25 +144,26 @@ def test_out_of_memory_names_what_to_lower_and_resume_takes_it(
     world: PretrainingFiles, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     assert fail(world, tmp_path / "m", 6, full) == (
-        "cpu: out of memory at step 6; --gradient-checkpointing or a smaller --max-length may help; "
+        "cpu: out of memory at step 6; --set gradient_checkpointing or a smaller --max-length may help; "
         "--resume continues after step 5"
     )
     assert checkpoints(tmp_path / "m") == ["checkpoint-5", "checkpoint-4"]
-    for more in (["--batch-size", "3"], ["--warmup", "2"], ["--max-length", "20"], ["--seed", "3"]):
+    for more in (["--batch-size", "3"], ["--set", "warmup=2"], ["--max-length", "20"], ["--seed", "3"]):
         with pytest.raises(MismatchError, match=rf"other settings or files \({more[0][2:].replace('-', '_')}\)"):
             pretrain(world, tmp_path / "m", "mlm", *SCHEDULE, "--resume", "--micro-batch-size", "2", *more)
     more = [
         "--resume",
         "--micro-batch-size",
         "2",
-        "--gradient-checkpointing",
+        "--set",
+        "gradient_checkpointing=true",
         "--precision",
         "bfloat16",
         "--learning-rate",
         "1e-4",
     ]
     app(arguments(world, tmp_path / "m", "mlm", *SCHEDULE, *more), standalone_mode=False)
-    assert "micro_batch_size 2, which was not given" in capsys.readouterr().err
+    assert "micro_batch_size 2 (was not given)" in capsys.readouterr().err
     (change,) = read_json(tmp_path / "m" / "meta.json")["changes"]
     assert change["settings"] == {
         "precision": ["auto", "bfloat16"],
@@ -279,7 +283,7 @@ def test_a_preset_holds_out_a_tenth_at_most_and_an_option_half(
     world: PretrainingFiles, capfd: pytest.CaptureFixture[str]
 ):
     rows = len(world.corpus.read_text().splitlines())
-    for more, share in (([], 0.1), (["--held-out", "4000"], 0.5)):
+    for more, share in (([], 0.1), (["--set", "held_out=4000"], 0.5)):
         out = int(share * rows)
         lines = dry_run(world, capfd, "simlm-mlm", "--max-steps", "1", *more)
         assert f"{rows - out} passages to train on, {out} held out" in lines
@@ -509,7 +513,7 @@ def test_a_dry_run_prints_terms_slots_parameters_and_tokens(world: PretrainingFi
     rows = len(world.corpus.read_text().splitlines())
     lines = [
         re.sub(r" +", " ", line.strip())
-        for line in dry_run(world, capfd, "simlm-mlm", "--max-steps", "40", "--held-out", "4").splitlines()
+        for line in dry_run(world, capfd, "simlm-mlm", "--max-steps", "40", "--set", "held_out=4").splitlines()
     ]
     encoder, decoder = world.stage("simlm-mlm").network.parameters(), "decoder (layers 2, init copy) predicts"
     count = sum(each.numel() for each in encoder)

@@ -46,11 +46,13 @@ def test_the_rank_is_that_of_the_first_passage_with_an_answer(place: Path, tmp_p
 
 
 def test_depth_and_max_rank_say_what_counts_as_not_found(place: Path, tmp_path: Path) -> None:
-    rows = label(place, tmp_path / "out", "--depth", "1", "--max-rank", "250", "--no-top1")
+    rows = label(place, tmp_path / "out", "--depth", "1", "--set", "max_rank=250", "--set", "top1=false")
     wanted = {"good": 1, "middling": 250, "bad": 250, "nothing": 250}
     assert [row["rank"] for row in rows] == [wanted[row["made"]] for row in make_collection()[2]]
     assert {row["depth"] for row in rows} == {1}
-    again = label(place, tmp_path / "again", "--no-top1", source=tmp_path / "out")  # what was said before is replaced
+    again = label(
+        place, tmp_path / "again", "--set", "top1=false", source=tmp_path / "out"
+    )  # what was said before is replaced
     assert {(row["depth"], row["made"], row["rank"]) for row in again} == {(100, *each) for each in RANKS.items()}
     assert not any("top1" in row for row in rows)
 
@@ -61,7 +63,7 @@ def test_titles_are_looked_into_on_request_alone(place: Path, tmp_path: Path) ->
     source = write_rows(tmp_path / "in", [{"_id": "e", "query_id": "q0", "kind": "answer", "text": "key0"}])
     named = ("--queries", str(tmp_path / "asked"))
     assert label(place, tmp_path / "text", *named, source=source)[0]["rank"] == 101
-    assert label(place, tmp_path / "title", *named, "--match-title", source=source)[0]["rank"] == 1
+    assert label(place, tmp_path / "title", *named, "--set", "match_title=true", source=source)[0]["rank"] == 1
 
 
 def test_answers_may_be_patterns(place: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -158,7 +160,7 @@ def test_invalid_patterns_alone_are_no_answers(place: Path, tmp_path: Path) -> N
         ({"query_id": "q1", "kind": "answer", "text": " "}, "in:1: 'text' is empty"),
         (
             {"query_id": "q1", "kind": "a/b", "text": "a"},
-            "in:1: 'kind' 'a/b' must be one word that can stand in a file name",
+            "in:1: 'kind' 'a/b' must be one word, usable as a file name",
         ),
         ({"query_id": "q1", "text": "a"}, "in:1: 'kind' is missing"),
     ],
@@ -193,7 +195,9 @@ def test_a_corpus_whose_passages_have_no_text_finds_no_answers_and_is_told(
     with pytest.raises(DrtkError, match=told):
         label(place, tmp_path / "out", "--corpus", str(bare))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["bare.jsonl"]
-    assert len(label(place, tmp_path / "out", "--corpus", str(bare), "--match-title")) == 288  # titles are looked into
+    assert (
+        len(label(place, tmp_path / "out", "--corpus", str(bare), "--set", "match_title=true")) == 288
+    )  # titles are looked into
     some = write_rows(tmp_path / "some.jsonl", [row | {"text": row["text"] * (row["_id"] != "x0")} for row in passages])
     source = write_rows(tmp_path / "in", [{"_id": "e", "query_id": "q0", "kind": "answer", "text": "key0"}])
     rows = label(place, tmp_path / "other", "--corpus", str(some), source=source)
@@ -203,7 +207,7 @@ def test_a_corpus_whose_passages_have_no_text_finds_no_answers_and_is_told(
 
 def test_a_max_rank_that_is_a_real_rank_is_rejected(place: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="`max_rank` 100: must be above `depth`, 100"):
-        label(place, tmp_path / "out", "--max-rank", "100")
+        label(place, tmp_path / "out", "--set", "max_rank=100")
     with pytest.raises(DrtkError, match="nowhere"):
         label(place, tmp_path / "out", "--index", str(tmp_path / "nowhere"))
 

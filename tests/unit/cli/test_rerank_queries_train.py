@@ -19,7 +19,7 @@ from drtk.training.fit import DrtkTrainer
 from tests.expansion_collection import label_expansions, read_rows, write_collection, write_rows
 from tests.tiny_models import save_tiny_cross_encoder, save_tiny_encoder
 
-QUICK = ["--batch-size", "4", "--max-length", "24", "--device", "cpu", "--max-lr", "2e-2", "--warmup", "20"]
+QUICK = ["--batch-size", "4", "--max-length", "24", "--device", "cpu", "--set", "max_lr=2e-2", "--set", "warmup=20"]
 
 
 @pytest.fixture(scope="module")
@@ -61,8 +61,19 @@ def distance(mine: dict, theirs: dict) -> float:
 def test_a_killed_training_resumes_to_the_weights_of_an_uninterrupted_one(
     place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    more = ["--max-steps", "12", "--log-steps", "3", "--save-steps", "3", "--variant", "rd", "--eval-steps", "3"]
-    more += ["--micro-batch-size", "2"]
+    more = [
+        "--max-steps",
+        "12",
+        "--set",
+        "log_steps=3",
+        "--set",
+        "save_steps=3",
+        "--variant",
+        "rd",
+        "--eval-steps",
+        "3",
+    ]
+    more += ["--set", "micro_batch_size=2"]
     for kind in ("title", "answer"):  # the best weights for each kind are part of the checkpoints
         more += ["--dev", f"{kind}={place / 'labelled.jsonl'}"]
     output = tmp_path / "killed"
@@ -79,7 +90,7 @@ def test_a_killed_training_resumes_to_the_weights_of_an_uninterrupted_one(
             run(place, output, *more)
     assert not (output / "meta.json").exists()
     with pytest.raises(MismatchError, match=r"other settings .*\(rank_margin\)"):
-        run(place, output, *more, "--resume", "--rank-margin", "0.5")
+        run(place, output, *more, "--resume", "--set", "rank_margin=0.5")
     run(place, output, *more, "--resume")
     run(place, tmp_path / "whole", *more)
     for kind in ("title", "answer"):
@@ -90,7 +101,7 @@ def test_a_killed_training_resumes_to_the_weights_of_an_uninterrupted_one(
 
 
 def test_the_folder_records_its_input_and_that_lower_is_better(place: Path, tmp_path: Path) -> None:
-    train(place, tmp_path / "rd", "--max-steps", "1", "--variant", "rd", "--style", "thesis")
+    train(place, tmp_path / "rd", "--max-steps", "1", "--variant", "rd", "--set", "style=thesis")
     manifests = [read_json(folder / "meta.json") for folder in (place / "ri", tmp_path / "rd")]
     assert [each["kind"] for each in manifests] == ["model", "model"]
     assert [each["query_reranker"] for each in manifests] == [
@@ -123,7 +134,7 @@ def test_commands_that_expect_higher_scores_reject_the_folder(place: Path, tmp_p
         ["score", str(tmp_path / "examples.jsonl")],
         ["train-reranker", str(tmp_path / "examples.jsonl")],
     ):
-        with pytest.raises(MismatchError, match="ri: is a query re-ranker, whose lower scores are better"):
+        with pytest.raises(MismatchError, match="ri: is a query re-ranker; use it with"):
             app([*call, *files, *model], standalone_mode=False)
 
 
@@ -218,7 +229,9 @@ def test_a_model_of_one_kind_is_evaluated_with_that_kind(place: Path, tmp_path: 
 
 
 def test_the_learning_rate_follows_the_inverse_square_root(place: Path, tmp_path: Path) -> None:
-    train(place, tmp_path / "m", "--max-steps", "8", "--log-steps", "1", "--max-lr", "2e-3", "--warmup", "4")
+    train(
+        place, tmp_path / "m", "--max-steps", "8", "--set", "log_steps=1", "--set", "max_lr=2e-3", "--set", "warmup=4"
+    )
     rates = {entry["step"]: entry["learning_rate"] for entry in entries(tmp_path / "m")}
     assert sorted(rates) == [*range(1, 9)]
     for step, rate in rates.items():  # 2e-3 min(t^-.5, t 4^-1.5), whose peak, 1e-3, is that of step 4
@@ -229,11 +242,11 @@ def test_the_learning_rate_follows_the_inverse_square_root(place: Path, tmp_path
 def test_a_preset_of_the_thesis_peaks_at_2e_5(place: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     call = ["rerank-queries", "train", str(place / "labelled.jsonl"), "--queries", str(place / "queries.jsonl")]
     call += ["--model", str(place / "model"), "--device", "cpu", "--preset", "ear-ri", "--max-length", "24"]
-    app([*call, "--max-steps", "3", "--log-steps", "1", "-o", str(tmp_path / "m")], standalone_mode=False)
+    app([*call, "--max-steps", "3", "--set", "log_steps=1", "-o", str(tmp_path / "m")], standalone_mode=False)
     rates = [entry["learning_rate"] for entry in entries(tmp_path / "m")]
     assert rates == pytest.approx([2e-9, 4e-9, 6e-9])  # 2e-3 * t * 1e-6
     said = capfd.readouterr().err
-    assert "training ends after 3 of 10,000 steps of `warmup`" in said.replace("--warmup", "`warmup`")
+    assert "training ends after 3 of 10,000 steps of --set warmup" in said
     settings = read_json(tmp_path / "m" / "meta.json")["settings"]
     assert (settings["max_lr"], settings["rank_margin"], settings["max_rank"], settings["skip_ties"]) == (
         2e-3,
@@ -246,7 +259,18 @@ def test_a_preset_of_the_thesis_peaks_at_2e_5(place: Path, tmp_path: Path, capfd
 def test_a_factor_taken_for_a_rate_is_warned_about(
     place: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    train(place, tmp_path / "m", "--max-steps", "1", "--schedule", "linear", "--max-lr", "2e-3", "--warmup", "0")
+    train(
+        place,
+        tmp_path / "m",
+        "--max-steps",
+        "1",
+        "--set",
+        "schedule=linear",
+        "--set",
+        "max_lr=2e-3",
+        "--set",
+        "warmup=0",
+    )
     assert "a learning rate of 0.002 destroys a pre-trained encoder" in capfd.readouterr().err
 
 
@@ -256,7 +280,7 @@ def test_the_head_of_a_cross_encoder_changes_its_sign(
     from drtk.models.cross_encoder import CrossEncoderScorer
 
     save_tiny_cross_encoder(tmp_path / "other")
-    named = ("--max-steps", "1", "--model", str(tmp_path / "other"), "--max-lr", "0", "--warmup", "1")
+    named = ("--max-steps", "1", "--model", str(tmp_path / "other"), "--set", "max_lr=0", "--set", "warmup=1")
     app(arguments(place, tmp_path / "m", *named), standalone_mode=False)
     assert "the head is negated" in capfd.readouterr().err
     theirs = CrossEncoderScorer(str(tmp_path / "other"), device="cpu", logits=True)([("which gardens", "rivers")])
@@ -274,8 +298,8 @@ def test_the_head_of_a_cross_encoder_changes_its_sign(
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        (["--depth", "99"], "`depth` 99: .*labelled.jsonl was labeled with `depth` 100"),
-        (["--micro-batch-size", "3"], "`micro_batch_size` 3: does not divide the 4 of a device"),
+        (["--set", "depth=99"], "`depth=99`: .*labelled.jsonl was labeled with `depth=100`"),
+        (["--set", "micro_batch_size=3"], "`micro_batch_size` 3: does not divide the 4 of a device"),
     ],
 )
 def test_options_that_contradict_the_data_are_rejected(

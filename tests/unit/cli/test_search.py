@@ -49,7 +49,7 @@ def columns(run):
 
 
 def test_a_run_lists_each_querys_passages_best_first(bm25, capfd):
-    run = run_command(capfd, "search", "bm25", "queries.jsonl", "--tag", "mine")
+    run = run_command(capfd, "search", "bm25", "queries.jsonl", "--set", "tag=mine")
     assert columns(run)[:2] == [("q1", "wing#1"), ("q1", "wing#0")]  # wing#1 has the word twice
     assert ("q2", "tail#0") in columns(run)
     assert not any(query == "q3" for query, _ in columns(run))
@@ -174,7 +174,7 @@ def test_options_that_contradict_each_other_are_rejected(bm25, capfd):
         (["--query", "tail", "-o", "x"], "and -o"),
         (["--query", "tail", "--by", "source"], "--by source"),
         (["--query", "  "], "the query is empty"),
-        (["queries.jsonl", "--tag", "a\x1bb"], r"--tag: 'a\\x1bb' must be one word"),
+        (["queries.jsonl", "--set", "tag=a\x1bb"], r"--set tag: 'a\\x1bb' must be one word"),
         (["--query", "tail", "--qrels", "x"], "query files, not with --query"),
         (["queries.jsonl", "--tune"], "--tune needs --qrels"),
     ):
@@ -186,7 +186,7 @@ def test_tuning_writes_every_point_of_the_grid_the_best_first(bm25, place, capfd
     # q1 "wing", judged wing#0 of 8 words, the word once; wing#1 has it twice among 23; on average 11.25 words.
     # b = 1: 1/(1 + .1 * 8/11.25) = .934 leads 2/(2 + .1 * 23/11.25) = .907; b = 0: 2/2.1 = .952 leads 1/1.1 = .909.
     write_text(place / "qrels.tsv", "query-id\tcorpus-id\tscore\nq1\twing#0\t1\n")
-    arguments = ("search", "bm25", "queries.jsonl", "--tune", "--qrels", "qrels.tsv", "--grid", "k1=0.1 b=0,1")
+    arguments = ("search", "bm25", "queries.jsonl", "--tune", "--qrels", "qrels.tsv", "--set", "grid=k1=0.1 b=0,1")
     assert run_command(capfd, *arguments) == "k1\tb\tRR@10\n0.1\t1\t1.0000\n0.1\t0\t0.5000\n"
     write_text(place / "docs.tsv", "query-id\tcorpus-id\tscore\nq1\twing\t1\n")
     page = run_command(capfd, *arguments[:5], "docs.tsv", *arguments[6:], "--by", "source", "-o", "table.tsv")
@@ -197,7 +197,7 @@ def test_tuning_writes_every_point_of_the_grid_the_best_first(bm25, place, capfd
 def test_tuning_by_judgements_of_another_collection_warns_once(bm25, place, capfd):
     write_text(place / "qrels.tsv", "query-id\tcorpus-id\tscore\nq1\t29\t1\n")
     capfd.readouterr()
-    tune = ["search", "bm25", "queries.jsonl", "--tune", "--qrels", "qrels.tsv", "--grid", "k1=0.1,0.2 b=0"]
+    tune = ["search", "bm25", "queries.jsonl", "--tune", "--qrels", "qrels.tsv", "--set", "grid=k1=0.1,0.2 b=0"]
     app([*tune, "-q"], standalone_mode=False)
     out, err = capfd.readouterr()
     assert out == "k1\tb\tRR@10\n0.1\t0\t0.0000\n0.2\t0\t0.0000\n"

@@ -57,10 +57,10 @@ def test_a_generator_writes_the_queries_it_memorized(
         "60",
         "--batch-size",
         "20",
-        "--log-steps",
-        "20",
-        "--warmup",
-        "0",
+        "--set",
+        "log_steps=20",
+        "--set",
+        "warmup=0",
         "--learning-rate",
         "6e-3",
     )
@@ -85,9 +85,9 @@ def test_the_selected_figure_decides_which_weights_are_kept(
         return {"rouge1": first, "rouge2": second, "rougeL": 0.0}
 
     monkeypatch.setattr("drtk.evaluation.answers.compute_rouge", rouge)
-    dev = ["--max-steps", "3", "--eval-steps", "1", "--dev", str(place / "examples.jsonl"), "--dev-limit", "8"]
-    best = train(place, tmp_path / "first", *dev, "--dev-measure", "rouge1")["best"]
-    train(place, tmp_path / "second", *dev, "--dev-measure", "rouge2")
+    dev = ["--max-steps", "3", "--eval-steps", "1", "--dev", str(place / "examples.jsonl"), "--set", "dev_limit=8"]
+    best = train(place, tmp_path / "first", *dev, "--set", "dev_measure=rouge1")["best"]
+    train(place, tmp_path / "second", *dev, "--set", "dev_measure=rouge2")
     train(place, tmp_path / "two", "--max-steps", "2")
     assert best == {"step": 2, "rouge1": 0.9}
     assert equal(tmp_path / "first", tmp_path / "two")
@@ -98,7 +98,7 @@ def test_the_selected_figure_decides_which_weights_are_kept(
 
 
 def test_the_folder_says_how_its_input_is_built(place: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    manifest = train(place, tmp_path / "m", "--max-steps", "2", "--prefix", "ask:", "--title", "none")
+    manifest = train(place, tmp_path / "m", "--max-steps", "2", "--set", "prefix=ask:", "--set", "title=none")
     assert (manifest["kind"], manifest["architecture"]) == ("model", "t5")
     assert manifest["writing"] == {"prefix": "ask:", "title": "none", "max_length": 24}
     assert manifest["counts"] | {"epochs": 0} == {"pairs": 60, "dev pairs": 0, "steps": 2, "epochs": 0}
@@ -109,9 +109,9 @@ def test_the_folder_says_how_its_input_is_built(place: Path, tmp_path: Path, cap
         call = [place / "corpus.jsonl", "--model", tmp_path / "m", "--n", "1", "--max-new-tokens", "6", "--bare", "-q"]
         return run_command(capfd, "doc2query", *call, *more)
 
-    assert generate() == generate("--prefix", "ask:", "--title", "none", "--max-length", "24")
+    assert generate() == generate("--set", "prefix=ask:", "--set", "title=none", "--max-length", "24")
     with pytest.raises(MismatchError, match="was trained with `title` 'none'; 'join' contradicts it"):
-        generate("--title", "join")
+        generate("--set", "title=join")
     call = f"{place}/examples.jsonl --corpus {place}/corpus.jsonl --queries {place}/queries.jsonl --model {tmp_path}/m"
     app(["train-generator", *call.split(), "-o", str(tmp_path / "n"), "--max-steps", "1", "--batch-size", "8", "-q"],
         standalone_mode=False)  # fmt: skip
@@ -141,7 +141,7 @@ def test_passages_with_queries_train_like_their_examples(place: Path, tmp_path: 
     train_on("\n".join(lines) + "\n")
     train(place, tmp_path / "looked-up", "--max-steps", "3")
     assert equal(tmp_path / "direct", tmp_path / "looked-up")
-    with pytest.raises(DrtkError, match='no passage has "queries"; for training examples give `corpus`'):
+    with pytest.raises(DrtkError, match='no passage has "queries"; to train on examples, set `corpus`'):
         train_on((place / "corpus.jsonl").read_text(), "--force")
     with pytest.raises(DrtkError, match=r"enriched.jsonl:2: 'queries' must be a list of strings"):
         train_on('{"_id": "a", "text": "b"}\n{"_id": "c", "text": "d", "queries": "e"}\n', "--force")
@@ -157,7 +157,7 @@ def test_a_bart_model_trains_too(place: Path, tmp_path: Path) -> None:
     tokens = {"pad_token_id": pad, "bos_token_id": end, "eos_token_id": end, "decoder_start_token_id": end}
     config = BartConfig(vocab_size=len(tokenizer), d_model=32, max_position_embeddings=64, **sizes, **tokens)
     save_generation_model(BartForConditionalGeneration(config), tokenizer, tmp_path / "bart")
-    more = "--max-steps 24 --log-steps 4 --dev-share 0.3 --dev-measure loss --target-length 99"
+    more = "--max-steps 24 --set log_steps=4 --dev-share 0.3 --set dev_measure=loss --target-length 99"
     manifest = train(place, tmp_path / "m", "--model", str(tmp_path / "bart"), *more.split())
     losses = [entry["loss"] for entry in entries(tmp_path / "m", "loss")]
     assert losses[-1] < 0.9 * losses[0]
@@ -173,7 +173,7 @@ def test_models_and_shares_that_cannot_be_used_are_rejected(place: Path, tmp_pat
         with pytest.raises(MismatchError, match=message):
             train(place, tmp_path / "m", "--model", str(model))
     with pytest.raises(UsageError, match=r"`prefix`: its .* tokens leave none of `max_length` 24"):
-        train(place, tmp_path / "m", "--prefix", "river," * 30)
+        train(place, tmp_path / "m", "--set", "prefix=" + "river," * 30)
     with pytest.raises(DrtkError, match=r"examples.jsonl: no pairs to evaluate with at this `dev_share`"):
         train(place, tmp_path / "m", "--dev-share", "0")
 
@@ -234,9 +234,9 @@ def test_titles_of_all_answer_bearing_hits_are_joined_and_first_takes_one(
     edit_rows(asked.corpus, lambda rows: rows[2].update(text=f"{rows[2]['text']} And {asked.answers['q0']}."))
     titles = [asked.answers[id].capitalize() for id in ("q0", "q2")]
     for name, more in (
-        ("all", ["--separator", " | "]),
-        ("first", ["--title-mode", "first"]),
-        ("two", ["--depth", "2"]),
+        ("all", ["--set", "separator= | "]),
+        ("first", ["--set", "title_mode=first"]),
+        ("two", ["--set", "depth=2"]),
     ):
         train_gar(asked, place, tmp_path / name, *more, task="gar-title")
     question = asked.texts["q0"]
@@ -269,7 +269,7 @@ def test_passages_without_a_text_are_counted(
     # The answer is in the second of three hits: 23 * 2 + 3. d5 is the first of q4's, the second of q5's, the third of q3's.
     assert "passages.jsonl: 2 of the 49 passages that were read have no text" in caplog.text
     caplog.clear()
-    train_gar(asked, place, tmp_path / "n", "--match-title", task="gar-title")
+    train_gar(asked, place, tmp_path / "n", "--set", "match_title=true", task="gar-title")
     assert (len(targets["m"]), len(targets["n"])) == (23, 24)
     assert "have no text" not in caplog.text  # titles are searched too
 
@@ -303,7 +303,7 @@ def test_presets_hold_the_published_figures() -> None:
 def test_no_generator_learns_from_its_own_fold_and_all_learn_from_the_others(
     asked: QuestionFiles, place: Path, tmp_path: Path, targets: Targets
 ) -> None:
-    whole = train_gar(asked, place, tmp_path / "m", "--folds", "3")
+    whole = train_gar(asked, place, tmp_path / "m", "--set", "folds=3")
     record = {row["_id"]: row for row in map(json.loads, (tmp_path / "m" / "questions.jsonl").open())}
     assert record.keys() == asked.texts.keys()
     for fold in range(3):
@@ -313,14 +313,25 @@ def test_no_generator_learns_from_its_own_fold_and_all_learn_from_the_others(
         assert (manifest["kind"], manifest["fold"], manifest["counts"]["pairs"]) == ("model", fold, len(seen))
     assert (whole["kind"], whole["folds"], whole["expands"]) == ("generators", 3, "answer")
     asked.questions.write_text("".join(asked.questions.read_text().splitlines(keepends=True)[::-1]))
-    train_gar(asked, place, tmp_path / "back", "--folds", "3")
+    train_gar(asked, place, tmp_path / "back", "--set", "folds=3")
     assert {row["_id"]: row for row in map(json.loads, (tmp_path / "back" / "questions.jsonl").open())} == record
 
 
 def test_folds_hold_out_their_own_pairs_and_resume_where_they_stopped(
     asked: QuestionFiles, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    more = ("--folds", "2", "--dev-share", "0.3", "--eval-steps", "3", "--save-steps", "2", "--log-steps", "2")
+    more = (
+        "--set",
+        "folds=2",
+        "--dev-share",
+        "0.3",
+        "--eval-steps",
+        "3",
+        "--set",
+        "save_steps=2",
+        "--set",
+        "log_steps=2",
+    )
     step = DrtkTrainer.training_step
 
     def fail(self: Any, *given: Any, **named: Any) -> Any:
@@ -360,7 +371,7 @@ def test_evaluating_with_questions_that_are_trained_on_is_warned_of(
     again[0]["answers"] = []  # cannot be evaluated
     dev = tmp_path / "dev.jsonl"
     dev.write_text("".join(json.dumps(row) + "\n" for row in (*again, {"_id": "new", "text": "new", "answers": ["x"]})))
-    train_gar(asked, place, tmp_path / "m", "--dev", str(dev), "--max-steps", "1", "--dev-measure", "loss")
+    train_gar(asked, place, tmp_path / "m", "--dev", str(dev), "--max-steps", "1", "--set", "dev_measure=loss")
     assert f"{dev}: 4 of its 5 questions are in {asked.questions} too" in caplog.text
 
 
@@ -383,7 +394,7 @@ def test_data_that_cannot_be_trained_on_is_rejected_in_a_line(
     asked.questions.write_text(plain.replace('"answers": ["', '"answers": ["no '))
     fail(DrtkError, r"no question has an answer in its hits in .*bm25.run", task="gar-sentence")
     asked.questions.write_text(plain)
-    fail(DrtkError, "pairs do not fill one batch", "--folds", "2", "--batch-size", "24", task="gar-answer")
+    fail(DrtkError, "pairs do not fill one batch", "--set", "folds=2", "--batch-size", "24", task="gar-answer")
     fail(DrtkError, r"no pairs to evaluate with at this `dev_share`", "--dev-share", "0", task="gar-answer")
     edit_rows(asked.corpus, lambda rows: [row.update(text="") for row in rows])
     fail(

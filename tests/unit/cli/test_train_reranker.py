@@ -34,8 +34,8 @@ def distance(mine: dict, theirs: dict) -> float:
 def test_an_encoder_learns_to_rerank_and_worse_weights_are_not_kept(
     place: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    dev = " --dev {0}/dev --dev-run {0}/run --dev-queries 60"
-    encoder = f"--model {save_tiny_encoder(tmp_path / 'encoder')} --max-steps 100 --learning-rate 4e-3 --log-steps 20 --eval-steps 50"
+    dev = " --dev {0}/dev --dev-run {0}/run --set dev_queries=60"
+    encoder = f"--model {save_tiny_encoder(tmp_path / 'encoder')} --max-steps 100 --learning-rate 4e-3 --set log_steps=20 --eval-steps 50"
     learned = train(place, tmp_path / "m", encoder + dev)
     log = [json.loads(line) for line in (tmp_path / "m" / "log.jsonl").read_text().splitlines()]
     losses = [entry["loss"] for entry in log if "loss" in entry]
@@ -61,7 +61,7 @@ def test_micro_batches_take_the_same_steps(place: Path, tmp_path: Path) -> None:
     config |= {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
     (tmp_path / "dry" / "config.json").write_text(json.dumps(config))
     # Plain gradient descent: Adam would turn a difference by rounding into a full step.
-    more = f"--max-steps 2 --learning-rate 0.01 --model {tmp_path}/dry --warmup 0 --trainer optim=sgd"
+    more = f"--max-steps 2 --learning-rate 0.01 --model {tmp_path}/dry --set warmup=0 --set trainer=optim=sgd"
     whole = train(place, tmp_path / "whole", more)
     assert distance(whole, train(place, tmp_path / "parts", more + " --micro-batch-size 2")) < 2e-5
     assert distance(whole, load_file(tmp_path / "dry" / "model.safetensors")) > 1e-4
@@ -98,7 +98,7 @@ def test_pairs_by_themselves_and_the_first_positive_only(place: Path, tmp_path: 
     two.write_text("".join(json.dumps(row) + "\n" for row in rows))
     with pytest.raises(MismatchError, match=r"two\.jsonl:1: the corpus has no 'd999'"):
         train(place, tmp_path / "n", "--max-steps 1", examples=two)
-    train(place, tmp_path / "n", "--max-steps 1 --first-positive", examples=two)
+    train(place, tmp_path / "n", "--max-steps 1 --set first_positive=true", examples=two)
 
 
 @pytest.mark.parametrize(

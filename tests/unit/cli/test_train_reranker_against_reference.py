@@ -151,8 +151,8 @@ def test_simlms_re_ranker_as_released(place: Path, tmp_path: Path, length: int):
         "3",
         "--max-steps",
         "2",
-        "--log-steps",
-        "1",
+        "--set",
+        "log_steps=1",
         "--learning-rate",
         "1e-9",
     )
@@ -177,7 +177,7 @@ def test_simlms_re_ranker_as_released(place: Path, tmp_path: Path, length: int):
 def test_the_passage_re_ranker_of_questions(place: Path, tmp_path: Path):
     # 4 questions with 1, 2, 1 and 2 positives and 5 negatives each: 26 pairs, all of which are one batch
     call = ("train-reranker", place / "few.jsonl", *texts(place), "--model", place / "bert", "-o", tmp_path / "m")
-    more = ("--batch-size", "26", "--max-steps", "2", "--log-steps", "1", "--learning-rate", "1e-9")
+    more = ("--batch-size", "26", "--max-steps", "2", "--set", "log_steps=1", "--learning-rate", "1e-9")
     drtk(*call, "--preset", "bert-passage-reranker", *more)
     plain = Plain(tmp_path / "m", length=192, title=None)
     losses = [
@@ -194,16 +194,16 @@ def test_lists_of_unequal_lengths(place: Path, tmp_path: Path):
     # six queries have something right among their first eight; the seventh is left out
     made = tmp_path / "vectors"
     rerank = ("rerank", place / "run", *texts(place), "--model", place / "crossencoder", "-o", tmp_path / "reranked")
-    drtk(*rerank, "--vectors", made, "--vector-dtype", "float32", "--title", "colon")
+    drtk(*rerank, "--vectors", made, "--set", "vector_dtype=float32", "--set", "title=colon")
     call = ("train-reranker", place / "run", "--vectors", made, "--qrels", place / "qrels", "-o", tmp_path / "m")
     right = labels(first_stage())
     lists = {query: names[:8] for query, names in first_stage().items()}
     learnt = [query for query, names in lists.items() if any(right[query][name] for name in names)]
     more = (
-        "--depth",
-        "8",
-        "--dropout",
-        "0",
+        "--set",
+        "depth=8",
+        "--set",
+        "dropout=0",
         "--batch-size",
         str(len(learnt)),
         "--max-steps",

@@ -25,7 +25,7 @@ SHORT = ("--query-length", "16", "--passage-length", "40")
 def train(place: Path, output: Path, *more: str, examples: str | Path = "examples.jsonl") -> dict[str, Any]:
     call = ["train-retriever", str(place / examples), "--corpus", f"{place}/corpus.jsonl", "-o", str(output), "-q"]
     call += ["--queries", f"{place}/queries.jsonl", "--model", f"{place}/encoder", "--device", "cpu"]
-    call += ["--batch-size", "8", "--negatives", "2", "--learning-rate", "1e-3", "--temperature", "0.1", *more]
+    call += ["--batch-size", "8", "--negatives", "2", "--learning-rate", "1e-3", "--set", "temperature=0.1", *more]
     app(call, standalone_mode=False)
     return read_json(output / "meta.json")
 
@@ -54,12 +54,12 @@ def test_the_folder_says_how_to_encode_and_holds_no_pickle(place: Path, tmp_path
         "12",
         "--passage-length",
         "30",
-        "--title",
-        "none",
-        "--similarity",
-        "dot",
+        "--set",
+        "title=none",
+        "--set",
+        "similarity=dot",
     )
-    manifest = train(place, tmp_path / "m", *more, "--passage-prompt", "castled ", "--train-fraction", "0.2")
+    manifest = train(place, tmp_path / "m", *more, "--set", "passage_prompt=castled ", "--set", "train_fraction=0.2")
     encoding = manifest["encoding"]
     assert (manifest["kind"], manifest["counts"]["steps"], manifest["counts"]["examples"]) == ("model", 3, 12)
     assert (encoding["query_length"], encoding["passage_length"], encoding["title"]) == (12, 30, "none")
@@ -77,15 +77,17 @@ def test_examples_and_queries_may_be_data_sets_of_the_hub(place: Path, tmp_path:
     named = ["--corpus", f"{place}/corpus.jsonl", "--model", f"{place}/encoder", "-o", str(tmp_path / "m"), "-q"]
     call = ["train-retriever", "hf:examples:of:train", "--queries", "hf:queries:of:train", "--batch-size", "8"]
     app([*call, *named, "--max-steps", "1", "--negatives", "0"], standalone_mode=False)
-    with pytest.raises(UsageError, match=r"^hf:corpus:of:train: is read repeatedly, so it must be a file; drtk conv"):
+    with pytest.raises(
+        UsageError, match=r"^hf:corpus:of:train: is read repeatedly, so it must be a file; write one with `drtk conv"
+    ):
         train(place, tmp_path / "o", "--corpus", "hf:corpus:of:train")
 
 
 def test_two_encoders_load_in_sentence_transformers_alone_and_together(place: Path, tmp_path: Path):
     st = pytest.importorskip("sentence_transformers")
     folder = tmp_path / "m"
-    prompts = ("--query-prompt", "castled ", "--passage-prompt", "marketed ")
-    manifest = train(place, folder, "--max-steps", "4", "--untied", *prompts)
+    prompts = ("--set", "query_prompt=castled ", "--set", "passage_prompt=marketed ")
+    manifest = train(place, folder, "--max-steps", "4", "--set", "untied=true", *prompts)
     assert manifest["towers"] == ["passage", "query"]
     texts = ["rivers engineer", "violins gardens", "copper sailor"]
     together = st.SentenceTransformer(str(folder), device="cpu")
@@ -103,7 +105,7 @@ def test_two_encoders_load_in_sentence_transformers_alone_and_together(place: Pa
 
 
 def test_a_separator_between_title_and_text_is_read_back_by_encode(place: Path, tmp_path: Path):
-    assert train(place, tmp_path / "m", "--max-steps", "1", "--title", "sep")["encoding"]["title"] == "sep"
+    assert train(place, tmp_path / "m", "--max-steps", "1", "--set", "title=sep")["encoding"]["title"] == "sep"
     ours = Embedder(str(tmp_path / "m"), role="passage")
     titled, joined = Passage("a", "rivers engineer", "violins"), Passage("b", "violins [SEP] rivers engineer")
     np.testing.assert_allclose(*ours([titled, joined]), atol=1e-5)
@@ -112,8 +114,10 @@ def test_a_separator_between_title_and_text_is_read_back_by_encode(place: Path, 
 
 
 def test_training_lowers_the_loss_and_raises_the_figure_on_dev(place: Path, tmp_path: Path):
-    dev = ["--dev", f"{place}/dev", "--dev-queries", "20", "--dev-pool", "50", "--eval-steps", "10"]
-    manifest = train(place, tmp_path / "m", "--max-steps", "20", "--log-steps", "10", "--learning-rate", "5e-3", *dev)
+    dev = ["--dev", f"{place}/dev", "--set", "dev_queries=20", "--set", "dev_pool=50", "--eval-steps", "10"]
+    manifest = train(
+        place, tmp_path / "m", "--max-steps", "20", "--set", "log_steps=10", "--learning-rate", "5e-3", *dev
+    )
     log = entries(tmp_path / "m")
     figures = {entry["step"]: entry["dev_nDCG@10"] for entry in log if "dev_nDCG@10" in entry}
     losses = [entry["loss"] for entry in log if "loss" in entry]
@@ -134,12 +138,12 @@ def test_a_student_learns_from_its_teacher(place: Path, tmp_path: Path):
             wrong = [2.0 - number for number in range(len(row["negatives"]))]
             row["scores"] = {"positives": [4.0], "negatives": wrong}
 
-    more = ("--preset", "simlm-distill", "--max-steps", "20", "--warmup", "0", "--log-steps", "5", *SHORT)
+    more = ("--preset", "simlm-distill", "--max-steps", "20", "--set", "warmup=0", "--set", "log_steps=5", *SHORT)
     train(place, tmp_path / "m", *more, examples=rewrite(place, tmp_path / "scored.jsonl", add_scores))
     log = entries(tmp_path / "m")
     assert log[0]["loss"] == pytest.approx(log[0]["distillation"] + 0.2 * log[0]["contrastive"], rel=1e-3)
     assert log[-1]["distillation"] < 0.8 * log[0]["distillation"]
-    with pytest.raises(DrtkError, match=r"examples.jsonl:1: 'q0' has no score for 'd0'; drtk score EXAMPLES adds"):
+    with pytest.raises(DrtkError, match=r"examples.jsonl:1: 'q0' has no score for 'd0'; add teacher scores"):
         train(place, tmp_path / "n", "--loss", "margin-mse")
     row = (
         '{"query_id": "q1", "positives": ["d1"], "negatives": ["d2"], "scores": {"positives": [NaN], "negatives": [1]}}'
@@ -159,16 +163,18 @@ def test_few_negatives_and_positives_among_negatives_are_warned_of(
 
     examples = rewrite(place, tmp_path / "few.jsonl", change)
     train(place, tmp_path / "m", "--max-steps", "1", examples=examples)
-    assert "7 examples have fewer than 2 negatives; theirs repeat" in caplog.text
+    assert "7 examples have fewer than 2 negatives; their negatives are repeated" in caplog.text
     assert "few.jsonl: removed 1 positives from their own negatives" in caplog.text
     caplog.clear()
-    train(place, tmp_path / "n", "--max-steps", "1", "--negative-sampling", "replacement", examples=examples)
+    train(place, tmp_path / "n", "--max-steps", "1", "--set", "negative_sampling=replacement", examples=examples)
     assert "fewer than" not in caplog.text
 
 
 def test_adapters_are_merged_into_a_folder_like_any_other(place: Path, tmp_path: Path):
     pytest.importorskip("peft")
-    train(place, tmp_path / "m", "--max-steps", "3", "--lora", "2", "--lora-target", "query", "--warmup", "0")
+    train(
+        place, tmp_path / "m", "--max-steps", "3", "--set", "lora=2", "--set", "lora_target=query", "--set", "warmup=0"
+    )
     mine, start = weights(tmp_path / "m"), weights(place / "encoder")
     assert mine.keys() == start.keys()
     changed = {name for name in mine if bool((mine[name] != start[name]).any())}
@@ -180,8 +186,8 @@ def test_diffcse_is_trained_beside_the_retriever_and_is_not_saved(place: Path, t
 
     generator = save_tiny_encoder(tmp_path / "g", seed=4, layers=1)
     save_lm_head(load_masked_lm(generator)[1], generator)
-    more = ("--preset", "dpr-nq-roberta-shared", "--aux", "diffcse", "--aux-generator", str(generator))
-    train(place, tmp_path / "m", *more, *SHORT, "--max-steps", "2", "--log-steps", "1")
+    more = ("--preset", "dpr-nq-roberta-shared", "--set", "aux=diffcse", "--set", f"aux_generator={generator}")
+    train(place, tmp_path / "m", *more, *SHORT, "--max-steps", "2", "--set", "log_steps=1")
     for entry in entries(tmp_path / "m"):
         parts = entry["diffcse_query"] + entry["diffcse_passage"]
         assert entry["loss"] == pytest.approx(entry["contrastive"] + 0.005 * parts, rel=1e-4)

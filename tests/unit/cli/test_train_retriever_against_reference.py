@@ -106,8 +106,8 @@ def logged(place: Path, output: Path, *more: str, model: str = "one", data: str 
         str(count),
         "--max-steps",
         str(EPOCHS),
-        "--log-steps",
-        "1",
+        "--set",
+        "log_steps=1",
         "--learning-rate",
         "1e-9",
         *more,
@@ -180,10 +180,16 @@ def dot(batch: list[Asked]) -> float:
     ("options", "loss"),
     [
         ((), simlm),
-        (("--mask-duplicate-positives",), lambda batch: simlm(batch, masking="duplicates")),
-        (("--mask-false-negatives", "--grad-cache", "5"), lambda batch: simlm(batch, masking="answers")),
+        (
+            (
+                "--set",
+                "mask_duplicate_positives=true",
+            ),
+            lambda batch: simlm(batch, masking="duplicates"),
+        ),
+        (("--set", "mask_false_negatives=true", "--grad-cache", "5"), lambda batch: simlm(batch, masking="answers")),
         (("--loss", "simlm-paper"), lambda batch: slow.mean(slow.simlm_paper(batch, **COSINE))),
-        (("--matryoshka", "8", "--matryoshka", "16"), lambda batch: slow.matryoshka(batch, (8, 16), simlm)),
+        (("--set", "matryoshka=8", "--set", "matryoshka=16"), lambda batch: slow.matryoshka(batch, (8, 16), simlm)),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
@@ -198,7 +204,7 @@ def test_simlms_first_retriever(place: Path, tmp_path: Path, options: tuple[str,
 def test_simlm_on_nq_as_released_warms_its_temperature_up_and_keeps_to_the_gold_passage(place: Path, tmp_path: Path):
     # after 0, 1 and 2 of 4 steps the scale is at least 1, 50 / 4 and 50 / 2: temperatures 1, .08 and .04
     plain = Plain(place / "one", length=192, title="segment")
-    lines = logged(place, tmp_path / "m", "--preset", "simlm-nq-r1-official", "--warmup", "4")
+    lines = logged(place, tmp_path / "m", "--preset", "simlm-nq-r1-official", "--set", "warmup=4")
     for step, batch in enumerate(batches(plain, plain, negatives=15, rotate=False)):
         warm = slow.warmed_temperature(step, temperature=0.02, warmup=4)
         assert lines[step]["loss"] == close(slow.mean(slow.simlm_full(batch, temperature=warm)))
@@ -215,7 +221,7 @@ def test_simlms_distillation(place: Path, tmp_path: Path):
 
 def test_simlms_distillation_on_nq_as_released_warms_its_temperature_up_too(place: Path, tmp_path: Path):
     plain = Plain(place / "one", length=192, title="segment")
-    lines = logged(place, tmp_path / "m", "--preset", "simlm-nq-distill-official", "--warmup", "4")
+    lines = logged(place, tmp_path / "m", "--preset", "simlm-nq-distill-official", "--set", "warmup=4")
     for step, batch in enumerate(batches(plain, plain, negatives=15, rotate=False)):
         warm: dict[str, Any] = {"temperature": slow.warmed_temperature(step, temperature=0.02, warmup=4)}
         divergence = slow.mean(slow.distillation(batch, similarity="cosine", **warm))

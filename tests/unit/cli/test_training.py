@@ -26,22 +26,22 @@ from tests.run_commands import kill_at
 TEXTS = "--corpus {0}/corpus.jsonl --queries {0}/queries.jsonl"
 RUN = "--dev {0}/dev --dev-run {0}/run"
 CALLS = {
-    "retriever": "train-retriever {0}/examples.jsonl --model {0}/encoder --batch-size 8 --negatives 2 --temperature 0.1 "
+    "retriever": "train-retriever {0}/examples.jsonl --model {0}/encoder --batch-size 8 --negatives 2 --set temperature=0.1 "
     + TEXTS,
     "reranker": "train-reranker {0}/examples.jsonl --model {0}/crossencoder --batch-size 8 --negatives 3 --max-length 32 "
     + TEXTS,
-    "lists": "train-reranker {0}/run --kind hlatr --vectors {0}/vectors --qrels {0}/qrels.tsv --depth 10 --batch-size 8 --layers 1",
+    "lists": "train-reranker {0}/run --kind hlatr --vectors {0}/vectors --qrels {0}/qrels.tsv --set depth=10 --batch-size 8 --set layers=1",
     "generator": "train-generator {0}/examples.jsonl --model {0}/t5 --batch-size 8 --max-length 24 --target-length 8 "
     + TEXTS,
 }
 DEV = {
-    "retriever": "--dev {0}/dev --dev-queries 20 --dev-pool 50",
-    "reranker": RUN + " --dev-queries 20",
+    "retriever": "--dev {0}/dev --set dev_queries=20 --set dev_pool=50",
+    "reranker": RUN + " --set dev_queries=20",
     "lists": RUN,
     "generator": "--dev-share 0.3",
 }
 MEASURE = {"retriever": "dev_nDCG@10", "reranker": "RR@10", "lists": "RR@10", "generator": "rougeL"}
-STEPS = "--max-steps 6 --log-steps 1 --save-steps 2 --learning-rate 1e-3 --device cpu -q"
+STEPS = "--max-steps 6 --set log_steps=1 --set save_steps=2 --learning-rate 1e-3 --device cpu -q"
 
 
 @pytest.fixture(scope="session")
@@ -93,10 +93,10 @@ def failing_at(step: int, error: Exception, *, only: str = "") -> Iterator[None]
 
 FULL = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB.\nGPU 0 has a total capacity")
 RESUMED = {
-    "retriever": "--grad-cache 5 --temperature-warmup --mask-false-negatives",
-    "reranker": "--r-drop --backward 3 --micro-batch-size 4",
+    "retriever": "--grad-cache 5 --set temperature_warmup=true --set mask_false_negatives=true",
+    "reranker": "--set r_drop=true --set backward=3 --micro-batch-size 4",
     "lists": "",
-    "generator": "--schedule cosine",
+    "generator": "--set schedule=cosine",
 }
 
 
@@ -124,7 +124,7 @@ def test_a_killed_training_resumes(place: Path, tmp_path: Path) -> None:
     kill_at(part / "checkpoints" / "checkpoint-4" / "complete", *arguments(place, "retriever", output))
     assert not output.exists()
     with pytest.raises(MismatchError, match=r"other settings .*\(temperature\)"):  # lr may differ
-        train(place, "retriever", output, "--resume --temperature 0.2 --learning-rate 2e-3")
+        train(place, "retriever", output, "--resume --set temperature=0.2 --learning-rate 2e-3")
     with open(part / "log.jsonl", "a") as log:
         log.write('{"step": 11')  # as a crash while writing leaves it
     resumed = train(place, "retriever", output, "--resume")
@@ -177,12 +177,18 @@ def test_a_full_disk_at_a_checkpoint_is_one_line_and_the_previous_checkpoint_is_
 
 @pytest.mark.parametrize("name", ["retriever", "reranker"])
 def test_a_nan_loss_ends_training_and_another_preset_does_not_resume_it(place: Path, tmp_path: Path, name: str) -> None:
-    diverging = "--learning-rate 1e38 --warmup 0 --trainer max_grad_norm=0"
+    diverging = "--learning-rate 1e38 --set warmup=0 --set trainer=max_grad_norm=0"
     with pytest.raises(DrtkError, match=r"the loss is nan at step \d+; a lower `learning_rate`"):
         train(place, name, tmp_path / "m", diverging)
     assert not (tmp_path / "m").exists()
     with pytest.raises(MismatchError, match=r"was begun with other settings or files \("):
-        train(place, name, tmp_path / "m", "--resume", {"retriever": "--loss simlm-full", "reranker": "--r-drop"}[name])
+        train(
+            place,
+            name,
+            tmp_path / "m",
+            "--resume",
+            {"retriever": "--loss simlm-full", "reranker": "--set r_drop=true"}[name],
+        )
 
 
 @pytest.mark.parametrize(
@@ -193,7 +199,7 @@ def test_a_step_that_does_not_fit_into_memory_is_repeated_in_smaller_parts(
 ) -> None:
     # 8 queries with 3 passages each are 32 texts: 16 fit. 8 lists: 2 fit, 4 do not.
     with failing_at(3, FULL, only=fits):
-        train(place, name, tmp_path / "m", "--trainer optim=sgd")
+        train(place, name, tmp_path / "m", "--set trainer=optim=sgd")
     assert f"cpu: out of memory at step 3; continuing with {field}" in caplog.text.replace(" (", "; (")
     assert [entry["step"] for entry in entries(tmp_path / "m")] == [1, 2, 3, 4, 5, 6]
 
@@ -210,7 +216,7 @@ def test_memory_that_never_suffices_is_one_line_and_the_run_resumes(
 ) -> None:
     with failing_at(3, FULL), pytest.raises(DrtkError, match=f"cpu: out of memory at step 3; {advice}; .* step 2$"):
         train(place, name, tmp_path / "m", more)
-    train(place, name, tmp_path / "m", more, "--resume --gradient-checkpointing")
+    train(place, name, tmp_path / "m", more, "--resume --set gradient_checkpointing=true")
     changes = read_json(tmp_path / "m" / "meta.json")["changes"][0]["settings"]
     assert changes == {"gradient_checkpointing": [False, True]}
 
@@ -230,7 +236,7 @@ def test_memory_that_ends_outside_of_a_step_does_not_halve_the_micro_batch(
 
 @pytest.mark.parametrize("name", ["retriever", "generator"])
 def test_training_ends_without_improvement(made: Path, tmp_path: Path, name: str) -> None:
-    train(made, name, tmp_path / "m", "--max-steps 40 --learning-rate 0 --eval-steps 1 --patience 2", DEV[name])
+    train(made, name, tmp_path / "m", "--max-steps 40 --learning-rate 0 --eval-steps 1 --set patience=2", DEV[name])
     manifest = read_json(tmp_path / "m" / "meta.json")
     first = int(name == "generator")  # which is not evaluated before its first step
     assert (manifest["counts"]["steps"], manifest["best"]["step"]) == (first + 2, first)
@@ -240,9 +246,9 @@ def test_training_ends_without_improvement(made: Path, tmp_path: Path, name: str
     ("name", "more"),
     [
         ("retriever", ""),
-        ("retriever", "--grad-cache 3 --untied"),
-        ("reranker", "--backward 2 --r-drop"),
-        ("generator", "--label-smoothing 0.1"),
+        ("retriever", "--grad-cache 3 --set untied=true"),
+        ("reranker", "--set backward=2 --set r_drop=true"),
+        ("generator", "--set label_smoothing=0.1"),
     ],
 )
 def test_the_precision_is_that_of_every_forward_pass(place: Path, tmp_path: Path, name: str, more: str) -> None:
@@ -253,8 +259,10 @@ def test_the_precision_is_that_of_every_forward_pass(place: Path, tmp_path: Path
 
 @pytest.mark.parametrize("name", ["retriever", "generator"])
 def test_gradient_checkpointing_changes_no_weight(place: Path, tmp_path: Path, name: str) -> None:
-    plain = train(place, name, tmp_path / "a", "--max-steps 2 --trainer optim=sgd")
-    saving = train(place, name, tmp_path / "b", "--max-steps 2 --trainer optim=sgd --gradient-checkpointing")
+    plain = train(place, name, tmp_path / "a", "--max-steps 2 --set trainer=optim=sgd")
+    saving = train(
+        place, name, tmp_path / "b", "--max-steps 2 --set trainer=optim=sgd --set gradient_checkpointing=true"
+    )
     assert max(float((plain[each] - saving[each]).abs().max()) for each in plain) < 1e-5
     if name == "generator":
         assert read_json(tmp_path / "b" / "config.json").get("use_cache", True)
@@ -325,8 +333,8 @@ def test_evaluating_with_what_is_trained_on_is_warned_of(
     call = arguments(made, name, tmp_path / "m", "--max-steps 1 --eval-steps 1")
     if name != "lists":
         call[call.index("--queries") + 1] = str(tmp_path / "queries.jsonl")
-    options = {"retriever": [], "generator": ["--dev-measure", "loss"]}.get(name, ["--dev-run", f"{made}/run"])
-    options += ["--dev-queries", "60"] * (name != "generator")
+    options = {"retriever": [], "generator": ["--set", "dev_measure=loss"]}.get(name, ["--dev-run", f"{made}/run"])
+    options += ["--set", "dev_queries=60"] * (name != "generator")
     if name == "generator":
         call[1] = str(tmp_path / "first.jsonl")
         dev = tmp_path / "dev.jsonl"

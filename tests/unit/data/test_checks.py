@@ -128,7 +128,7 @@ def outputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
             f"{mine} --corpus corpus.jsonl -o examples.jsonl",
             f"{mine} -o others.jsonl",
             "mine-negatives one=a.run b.run --qrels qrels.tsv -o mixed.jsonl",
-            f"{mine} --corpus new.jsonl --skip-corpus-check --min-negatives 0 -o looked-up.jsonl",
+            f"{mine} --corpus new.jsonl --skip-corpus-check --set min_negatives=0 -o looked-up.jsonl",
             "fuse a.run b.run -o fused.run",
             "encode corpus.jsonl --model model -o vectors",
             "encode queries.jsonl --role query --model model -o query-vectors",

@@ -57,7 +57,7 @@ def test_queries_do_not_depend_on_batches_order_or_neighbours(
     lines = (here / "c.jsonl").read_text().splitlines(keepends=True)
     write_text(here / "back.jsonl", "".join(lines[::-1]))
     write_text(here / "part.jsonl", "".join(lines[7:12]))
-    for name, more in (("back", ["--batch-tokens", "60"]), ("part", [])):
+    for name, more in (("back", ["--set", "batch_tokens=60"]), ("part", [])):
         for row in rows(capfd, "doc2query", f"{name}.jsonl", *call, *more):
             assert row["queries"] == whole[row["_id"]]
     other = {row["_id"]: row["queries"] for row in rows(capfd, "doc2query", "part.jsonl", *call, "--seed", "43")}
@@ -100,13 +100,23 @@ def test_the_passage_is_cut_and_never_the_prefix(
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(models / "t5")
-    call = ["doc2query", "c.jsonl", "--model", models / "t5", *SHORT, "--prefix", "text query:", "--max-length", "9"]
+    call = [
+        "doc2query",
+        "c.jsonl",
+        "--model",
+        models / "t5",
+        *SHORT,
+        "--prefix",
+        "text query:",
+        "--set",
+        "max_length=9",
+    ]
     rows(capfd, *call)
     begin = tokenizer("text query:", add_special_tokens=False)["input_ids"]
     assert all(batch.shape[1] <= 9 for batch in seen)
     assert all(row[: len(begin)].tolist() == begin for batch in seen for row in batch)
     with pytest.raises(UsageError, match=r"`prefix`: its \d+ tokens leave none of `max_length` 3"):
-        rows(capfd, *call, "--max-length", "3")
+        rows(capfd, *call, "--set", "max_length=3")
 
 
 def test_titles_are_read_unless_told_otherwise(here: Path, models: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -114,7 +124,7 @@ def test_titles_are_read_unless_told_otherwise(here: Path, models: Path, capfd: 
     write_text(here / "u.jsonl", '{"_id": "d", "title": "", "text": "lift and drag"}\n')
     call = ["--model", models / "t5", *SHORT, "--bare"]
     plain = rows(capfd, "doc2query", "u.jsonl", *call)
-    assert rows(capfd, "doc2query", "t.jsonl", *call, "--title", "none") == plain
+    assert rows(capfd, "doc2query", "t.jsonl", *call, "--set", "title=none") == plain
     assert rows(capfd, "doc2query", "t.jsonl", *call) != plain
 
 
@@ -135,7 +145,7 @@ def test_continuations_go_on_and_fall_back_on_the_passage(
     [
         (["--decode", "greedy", "--n", "3"], "3: .*greedy"),
         (["--decode", "beam", "--top-p", "0.5"], "top.p.* only with .*sample"),
-        (["--beams", "2"], "beams.* only with .*beam"),
+        (["--set", "beams=2"], "beams.* only with .*beam"),
     ],
 )
 def test_options_without_effect_on_the_decoding_are_rejected(
@@ -157,7 +167,7 @@ def test_settings_of_a_checkpoint_that_have_no_effect_are_logged_once(
     for decode, names in named.items():
         call = ["doc2query", "c.jsonl", "--n", "1", "--max-new-tokens", "4", "--decode", decode, "-q"]
         capfd.readouterr()
-        app([*call, "--model", "wishing", "--batch-tokens", "60", "-o", "x"], standalone_mode=False)
+        app([*call, "--model", "wishing", "--set", "batch_tokens=60", "-o", "x"], standalone_mode=False)
         logged = capfd.readouterr().err
         assert logged.count("generation_config.json") == 1
         assert f"ignoring {names} in its generation_config.json" in logged

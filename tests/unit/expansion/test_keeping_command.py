@@ -229,7 +229,7 @@ def test_scores_are_those_of_the_cross_encoder_for_query_and_passage(
     scorer = CrossEncoderScorer(str(models / "scorer"))
     call = ["keep-queries", "written.jsonl", "--scorer", models / "scorer", "--scores", "-q"]
     for title in TEXTS:
-        scored = load(run_command(capfd, *call, "--scorer-title", title))
+        scored = load(run_command(capfd, *call, "--set", f"scorer_title={title}"))
         expected = scorer([(query, TEXTS[title](row)) for row in rows for query in rows[0]["queries"]])
         assert np.allclose([score for row in scored for score in row["query_scores"]], expected, atol=1e-5)
         assert all(row["query_scores"][0] == row["query_scores"][2] for row in scored[:-1])  # equal, not nearly
@@ -239,7 +239,7 @@ def test_scores_are_those_of_the_cross_encoder_for_query_and_passage(
             assert load(run_command(capfd, *call)) == scored  # the default of a model that records nothing
     assert expected.std() > 0.01
     assert ((expected > 0) & (expected < 1)).all()
-    logits = load(run_command(capfd, *call, "--scorer-title", "none", "--scorer-logits"))
+    logits = load(run_command(capfd, *call, "--set", "scorer_title=none", "--set", "scorer_logits=true"))
     values = np.array([score for row in logits for score in row["query_scores"]])
     assert np.allclose(1 / (1 + np.exp(-values)), expected, atol=1e-5)
 
@@ -253,10 +253,12 @@ def test_passages_are_read_as_the_re_ranker_was_trained(
     for title, text_of in TEXTS.items():
         scorer = CrossEncoderScorer(str(models / title), device="cpu", logits=True)
         for call in (["keep-queries", "written.jsonl", "-q"], generating):
-            scored = load(run_command(capfd, *call, "--scorer", models / title, "--scores", "--scorer-logits"))
+            scored = load(
+                run_command(capfd, *call, "--scorer", models / title, "--scores", "--set", "scorer_logits=true")
+            )
             expected = scorer([(query, text_of(row)) for row in scored for query in row["queries"]])
             assert [score for row in scored for score in row["query_scores"]] == pytest.approx(expected, abs=5e-5)
-    wish = ["--scorer", models / "colon", "--scorer-title", "join", "--scores", "-o", "x.jsonl"]
+    wish = ["--scorer", models / "colon", "--set", "scorer_title=join", "--scores", "-o", "x.jsonl"]
     for call in (["keep-queries", "written.jsonl", "-q"], generating):
         with pytest.raises(MismatchError, match="colon: was trained with `title` colon; join contradicts it"):
             run_command(capfd, *call, *wish)
@@ -343,9 +345,7 @@ def test_a_run_killed_in_either_pass_goes_on(
     run_to_its_death(where, number, *call, "-o", f"out{suffix}")
     assert not (here / f"out{suffix}").exists()
     assert (here / f"out{suffix}.part.new").exists() == (where == "second")
-    with pytest.raises(
-        DrtkError, match=r"holds \d+ finished records of an interrupted run; `resume` continues from there"
-    ):
+    with pytest.raises(DrtkError, match=r"contains \d+ finished records of an interrupted run; `resume` continues it"):
         run_command(capfd, *call, "-o", f"out{suffix}")
     run_command(capfd, *call, "-o", f"out{suffix}", "--resume")
     assert content(here / f"out{suffix}") == content(here / f"whole{suffix}")
@@ -451,10 +451,10 @@ GENERATE, KEEP = ["doc2query", "c.jsonl", "--model", "nowhere"], ["keep-queries"
         (GENERATE, ["--scorer", "x", "--keep", "1.2"], "--keep: must be at most 1, is 1.2"),
         (GENERATE, ["--scorer", "x", "--keep", "0.5", "--min-score", "1"], "`keep` and `min_score`: choose one"),
         (GENERATE, ["--scorer", "x", "--keep", "0.5", "--shard", "1/2"], "--keep takes a share of all queries"),
-        (GENERATE, ["--scorer-precision", "float32"], "--scorer-precision only with --scorer"),
-        (KEEP, ["--keep", "0.5", "--scorer-batch-tokens", "64"], "--scorer-batch-tokens only with --scorer"),
-        (KEEP, ["--keep", "0.5", "--scorer-logits"], "--scorer-logits only with --scorer"),
-        (KEEP, ["--keep", "0.5", "--scorer-title", "none"], "--scorer-title only with --scorer"),
+        (GENERATE, ["--set", "scorer_precision=float32"], "--set needs --scorer"),
+        (KEEP, ["--keep", "0.5", "--set", "scorer_batch_tokens=64"], "--set needs --scorer"),
+        (KEEP, ["--keep", "0.5", "--set", "scorer_logits=true"], "--set needs --scorer"),
+        (KEEP, ["--keep", "0.5", "--set", "scorer_title=none"], "--set needs --scorer"),
         (KEEP, [], "nothing to do: `keep` or `min_score` drops queries"),
         (KEEP, ["--scores"], "nothing to do: `keep` or `min_score` drops queries"),
     ],

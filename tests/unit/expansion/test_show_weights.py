@@ -141,14 +141,14 @@ def test_the_words_with_the_largest_cls_attention_are_listed(tmp_path: Path, cap
     options = [
         "--method",
         "bprop",
-        "--emit",
-        "attention",
-        "--gather",
-        "max",
-        "--words",
-        "pieces",
-        "--title",
-        "none",
+        "--set",
+        "emit=attention",
+        "--set",
+        "gather=max",
+        "--set",
+        "words=pieces",
+        "--set",
+        "title=none",
         "--model",
     ]
     run_command(capfd, "termweight", tmp_path / "in", *options, model, "-o", tmp_path / "attended")

@@ -70,13 +70,15 @@ def test_bprop_weighs_the_worked_example(
     corpus(here / "c", HEARTS)
     call = ["c", "--method", "bprop", "--model", find_minilm()]
     for emit, expected in BPROP.items():
-        short = [] if emit == "attention" else ["--min-words", "0"]  # attention alone weighs short passages like any
-        weighted = rows(capfd, *call, "--emit", emit, *short)
+        short = (
+            [] if emit == "attention" else ["--set", "min_words=0"]
+        )  # attention alone weighs short passages like any
+        weighted = rows(capfd, *call, "--set", f"emit={emit}", *short)
         assert weighted[0]["weights"] == pytest.approx(expected, abs=2e-6)
         if emit == "score":
             assert weighted[1]["weights"] == pytest.approx([0.509740, 0.778330, 0.951673, 0.387328], abs=2e-6)
             assert weighted[2]["weights"] == pytest.approx([0.577080, 0.661291, 0.548120, 0.495648], abs=2e-6)
-    by_maximum = rows(capfd, *call, "--min-words", "0", "--weight-norm", "max")[0]["weights"]
+    by_maximum = rows(capfd, *call, "--set", "min_words=0", "--set", "weight_norm=max")[0]["weights"]
     assert by_maximum == pytest.approx([0.476111, 0.775948, 1.0, 0.542662, 0.775948], abs=2e-6)
     assert rows(capfd, *call)[0]["weights"] == [0.25] * 5  # fewer than ten words: the, heart, disease, of
 
@@ -92,7 +94,7 @@ def test_shares_are_among_words_and_not_among_pieces(
     here: Path, capfd: pytest.CaptureFixture[str], method: str, cat_sat: list[float], beam: list[float]
 ) -> None:
     corpus(here / "c", CATS)
-    weighted = rows(capfd, "c", "--method", method, "--tokenizer", find_minilm(), "--weight-norm", "sum")
+    weighted = rows(capfd, "c", "--method", method, "--tokenizer", find_minilm(), "--set", "weight_norm=sum")
     assert weighted[0]["weights"] == pytest.approx(cat_sat, abs=2e-6)
     assert weighted[2]["weights"] == pytest.approx(beam, abs=2e-6)  # the, per ##ve ##ance, beam
 
@@ -102,7 +104,7 @@ def test_bm25_weights_add_up_to_the_worked_scores(here: Path, capfd: pytest.Capt
     corpus(here / "c", texts)
     call = ["c", "--tokenizer", find_minilm(), "--method"]
     scores = []
-    for text, row in zip(texts, rows(capfd, *call, "bm25", "--k1", "0.82", "--b", "0.68"), strict=True):
+    for text, row in zip(texts, rows(capfd, *call, "bm25", "--set", "k1=0.82", "--set", "b=0.68"), strict=True):
         weights = dict(zip(text.split(), row["weights"], strict=True))
         scores.append(sum(weights.get(word, 0) for word in ("b", "d")))
     assert scores == pytest.approx([0.478089, 0, 0.904166, 0.336647], abs=2e-6)
@@ -137,7 +139,7 @@ def test_there_is_a_weight_for_each_word_piece_of_text_and_title(
         assert row["metadata"]["weights_tokenizer"] == str(tiny)
     assert found[0]["colour"] == "red"
     assert sum(sum(row["weights"]) for row in found) > 0
-    without = rows(capfd, "c", *arguments(method, tiny), "--title", "none")
+    without = rows(capfd, "c", *arguments(method, tiny), "--set", "title=none")
     assert not any("title_weights" in row for row in without)
 
 
@@ -146,8 +148,8 @@ def test_all_pieces_of_a_word_weigh_alike_or_the_first_has_it_all(
 ) -> None:
     text = "riverward castleous castleous planets and gardeners"
     corpus(here / "c", [text, "other words"])
-    call = [*arguments("bprop", tiny), "--words", "plain"]
-    copied, first = (rows(capfd, "c", *call, "--spread", how)[0]["weights"] for how in ("copy", "first"))
+    call = [*arguments("bprop", tiny), "--set", "words=plain"]
+    copied, first = (rows(capfd, "c", *call, "--set", f"spread={how}")[0]["weights"] for how in ("copy", "first"))
     pieces = WordPieceTokenizer(str(tiny))([text])[0]
     assert len(set(pieces.words)) < len(pieces.words)
     head: dict[int, float] = {}
@@ -219,7 +221,7 @@ def test_pipes_are_kept_while_they_are_read_twice_and_side_files_too(
 def test_statistics_of_other_choices_are_rejected(here: Path, tiny: Path, capfd: pytest.CaptureFixture[str]) -> None:
     corpus(here / "c", CATS)
     call = arguments("idf", tiny)
-    run_command(capfd, "termweight", "c", *call, "--collect", "--stemmer", "porter", "-o", "s")
+    run_command(capfd, "termweight", "c", *call, "--collect", "--set", "stemmer=porter", "-o", "s")
     with pytest.raises(MismatchError, match="s:1: was collected with stemmer porter, not none"):
         rows(capfd, "c", *call, "--collection", "s")
     with pytest.raises(MismatchError, match=r"s:1: statistics of counts, but this method needs attention"):
@@ -230,21 +232,21 @@ def test_stems_and_stop_words(here: Path, tiny: Path, capfd: pytest.CaptureFixtu
     corpus(here / "c", ["the river and rivers", "castles"])
     plain, stemmed, stopped = (
         rows(capfd, "c", *arguments("idf", tiny), *more)[0]["weights"]
-        for more in ([], ["--stemmer", "porter"], ["--stopwords", "lucene"])
+        for more in ([], ["--set", "stemmer=porter"], ["--set", "stopwords=lucene"])
     )
     assert plain[0] == pytest.approx(0.693147, abs=2e-6)  # the: in one of two
     assert 0 not in stemmed
     assert stopped[0] == 0
     assert sum(weight > 0 for weight in stopped) < len(stopped)
     write_text(here / "stop", "river\n")
-    own = rows(capfd, "c", *arguments("idf", tiny), "--stopwords", "stop")[0]["weights"]
+    own = rows(capfd, "c", *arguments("idf", tiny), "--set", "stopwords=stop")[0]["weights"]
     assert own != plain
     assert own[0] == plain[0]
 
 
 def test_attention_alone_needs_no_collection(here: Path, tiny: Path, capfd: pytest.CaptureFixture[str]) -> None:
     corpus(here / "c", CATS)
-    call = ["c", *arguments("bprop", tiny), "--emit", "attention"]
+    call = ["c", *arguments("bprop", tiny), "--set", "emit=attention"]
     assert rows(capfd, *call)[0]["weights"]
     assert "counted first" not in capfd.readouterr().err
     for more, complaint in ((["--collect"], "collect"), (["--collection", "c"], "collection")):
@@ -256,8 +258,8 @@ def test_hidden_continuations_change_attention_but_not_its_place(
     here: Path, tiny: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     corpus(here / "c", ["riverward castleous planets and gardeners winterish violinal market"])
-    call = ["c", *arguments("bprop", tiny), "--emit", "attention", "--words", "plain"]
-    added, first = (rows(capfd, *call, "--sub2word", how)[0]["weights"] for how in ("sum", "first"))
+    call = ["c", *arguments("bprop", tiny), "--set", "emit=attention", "--set", "words=plain"]
+    added, first = (rows(capfd, *call, "--set", f"sub2word={how}")[0]["weights"] for how in ("sum", "first"))
     assert added != first
     assert len(added) == len(first)
     assert 0 not in first  # a word has its first piece's
@@ -268,8 +270,13 @@ def test_words_after_the_longest_input_weigh_nothing(here: Path, tiny: Path, cap
     corpus(here / "c", [words, "other words"])
     call = ["c", *arguments("bprop", tiny), "--max-length", "5"]
     run_command(capfd, "termweight", *call, "--collect", "-o", "s")
-    scores = ["--collection", "s", "--min-words"]
-    for more in (["--emit", "attention"], [*scores, "0"], [*scores, "0", "--emit", "softmax"], [*scores, "99"]):
+    scores = ["--collection", "s", "--set"]
+    for more in (
+        ["--set", "emit=attention"],
+        [*scores, "min_words=0"],
+        [*scores, "min_words=0", "--set", "emit=softmax"],
+        [*scores, "min_words=99"],
+    ):
         weights = rows(capfd, *call, *more)[0]["weights"]
         assert weights[0] > 0
         assert weights[-1] == 0
@@ -312,28 +319,34 @@ OF_IDF, OF_BPROP = ["--method", "idf", "--model", "{tiny}"], ["--method", "bprop
     ("more", "complaint"),
     [
         (["--method", "nonsense"], "unknown term weighting method 'nonsense'"),
-        (["--method", "tfidf"], "`method` tfidf needs `tokenizer`"),
-        (["--method", "bprop"], "`method` bprop needs `model`"),
+        (["--method", "tfidf"], "`method=tfidf` needs `tokenizer`"),
+        (["--method", "bprop"], "`method=bprop` needs `model`"),
         ([*OF_IDF, "--collect", "--merge"], "choose one"),
         (["--method", "idf", "--tokenizer", "{tiny}", "--merge"], "INPUT is for weighing; --merge joins the files"),
         ([*OF_IDF, "--learning-rate", "1"], "`learning_rate`: only with --train"),
-        ([*OF_IDF, "--trainer", "a=1"], "`trainer`: only with --train"),
-        ([*OF_IDF, "--saturation", "sqrt"], "--saturation is for --method bprop"),
-        ([*OF_IDF, "--k1", "1.2"], "--k1 is for --method bm25"),
+        ([*OF_IDF, "--set", "trainer=a=1"], "`trainer`: only with --train"),
+        ([*OF_IDF, "--set", "saturation=sqrt"], "--set saturation is for --method bprop"),
+        ([*OF_IDF, "--set", "k1=1.2"], "--set k1 is for --method bm25"),
         ([*OF_IDF, "--max-length", "9"], "--max-length is for --method bprop or deepct or deepimpact"),
-        ([*OF_IDF, "--expand", "queries"], "--expand is for --method deepimpact"),
+        ([*OF_IDF, "--set", "expand=queries"], "--set expand is for --method deepimpact"),
         (
-            ["--method", "deepct", "--model", "{tiny}", "--stemmer", "porter"],
-            "--stemmer is for --method bprop or tfidf",
+            ["--method", "deepct", "--model", "{tiny}", "--set", "stemmer=porter"],
+            "--set stemmer is for --method bprop or tfidf",
         ),
         (
-            [*OF_BPROP, "--emit", "attention", "--contrast", "difference"],
-            "--contrast has no effect on --emit attention",
+            [*OF_BPROP, "--set", "emit=attention", "--set", "contrast=difference"],
+            "--set contrast has no effect on --set emit=attention",
         ),
-        ([*OF_BPROP, "--emit", "attention", "--min-words", "2"], "--min-words has no effect on --emit attention"),
-        ([*OF_BPROP, "--softmax-temperature", "2"], "--softmax-temperature goes with --emit softmax"),
+        (
+            [*OF_BPROP, "--set", "emit=attention", "--set", "min_words=2"],
+            "--set min_words has no effect on --set emit=attention",
+        ),
+        ([*OF_BPROP, "--set", "softmax_temperature=2"], "--set softmax_temperature needs `emit=softmax`"),
         ([*OF_IDF, "--collect", "--stopword-share"], "`stopword_share` is for weighing; --collect writes statistics"),
-        ([*OF_IDF, "--collect", "--weight-norm", "sum"], "`weight_norm` is for weighing; --collect writes statistics"),
+        (
+            [*OF_IDF, "--collect", "--set", "weight_norm=sum"],
+            "`weight_norm` is for weighing; --collect writes statistics",
+        ),
         ([*OF_IDF, "--collect", "--bare"], "`bare` is for weighing; --collect writes statistics"),
         ([*OF_IDF, "--collect", "--collection", "c"], "`collection` is for weighing; --collect writes statistics"),
     ],
@@ -350,10 +363,10 @@ def test_the_options_of_counting_may_be_given_to_all_kinds_of_work(
     here: Path, tiny: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     corpus(here / "c", CATS)
-    call = [*arguments("bprop", tiny), "--saturation", "sqrt", "--stemmer", "porter"]
+    call = [*arguments("bprop", tiny), "--set", "saturation=sqrt", "--set", "stemmer=porter"]
     run_command(capfd, "termweight", "c", *call, "--collect", "-o", "s")
     run_command(capfd, "termweight", *call, "--merge", "--collection", "s", "-o", "m")
-    assert len(rows(capfd, "c", *call, "--collection", "m", "--emit", "softmax")) == 3
+    assert len(rows(capfd, "c", *call, "--collection", "m", "--set", "emit=softmax")) == 3
     with pytest.raises(UsageError, match="`merge` joins the files of `collection`"):
         run_command(capfd, "termweight", *arguments("idf", tiny), "--merge")
 

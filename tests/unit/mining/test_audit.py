@@ -71,7 +71,7 @@ def test_queries_that_make_no_example_are_in_the_audit_too(world: Path, capfd: p
     write_text(world / "qrels.tsv", "q0\td0\t0\nq1\td1\t1\nq2\td2\t1\n")
     write_text(world / "bm25.run", (world / "bm25.run").read_text() + "zz Q0 d4 1 0.5 t\n")
     write_text(world / "qrels.tsv", (world / "qrels.tsv").read_text() + "zz\td0\t1\n")
-    run_command(capfd, *CALL, "--max-score", "0.5", "--audit", "audit.jsonl", "-o", "out.jsonl")
+    run_command(capfd, *CALL, "--set", "max_score=0.5", "--audit", "audit.jsonl", "-o", "out.jsonl")
     reasons = ["without_positives", "without_negatives", "without_negatives", None]
     assert [row.get("left_out") for row in read(world / "audit.jsonl")] == reasons
     counts = json.loads((world / "out.jsonl.meta.json").read_text())["counts"]
@@ -85,7 +85,7 @@ def test_no_example_at_all_is_an_error_that_says_why(world: Path, capfd: pytest.
     call = [*CALL, "--audit", "audit.jsonl", "--report", "report.txt", "-o", "out.jsonl"]
     why = r"^there are no examples to write: 1 without positives, 119 without negatives \(of 1,071 candidates "
     with pytest.raises(DrtkError, match=why + r"1,071 dropped by max-score\)$") as fault:
-        run_command(capfd, *call, "--max-score", "0.5")
+        run_command(capfd, *call, "--set", "max_score=0.5")
     assert fault.value.status == 1
     assert sorted(path.name for path in world.glob("*out*")) == []  # no empty file, and nothing to resume
     for side in ("audit.jsonl", "report.txt"):
@@ -136,9 +136,9 @@ def test_side_files_are_not_overwritten_and_have_a_place(world: Path, capfd: pyt
             run_command(capfd, *CALL, option, "there", "-o", "out.jsonl")
         with pytest.raises(DrtkError, match="no/x: there is no folder no"):
             run_command(capfd, *CALL, option, "no/x", "-o", "out.jsonl")
-    with pytest.raises(UsageError, match="--output and --report name the same output, -;"):
+    with pytest.raises(UsageError, match="--output and --report: both are -;"):
         run_command(capfd, *CALL, "--report", "-")
-    with pytest.raises(UsageError, match=r"--output and --audit name the same output, out\.jsonl;"):
+    with pytest.raises(UsageError, match=r"--output and --audit: both are out\.jsonl;"):
         run_command(capfd, *CALL, "--audit", "out.jsonl", "-o", "out.jsonl")
     assert (world / "there").read_text() == "mine"
 

@@ -195,15 +195,15 @@ def count_near_by_cross_encoder(world: SimpleNamespace) -> int:
 
 
 DROPPED: dict[str, tuple[str, dict[str, int | Callable[[SimpleNamespace], int]]]] = {
-    "rank": ("--from-rank 4", {"rank": 2 * 40}),  # 1 and 2; 3 is the positive's
-    "max-score": ("--max-score 15.5", {"max-score": 3 * 40}),  # 19, 18, 16
-    "min-score": ("--min-score 11.5", {"min-score": 2 * 40}),  # 11, 10
+    "rank": ("--set from_rank=4", {"rank": 2 * 40}),  # 1 and 2; 3 is the positive's
+    "max-score": ("--set max_score=15.5", {"max-score": 3 * 40}),  # 19, 18, 16
+    "min-score": ("--set min_score=11.5", {"min-score": 2 * 40}),  # 11, 10
     "max-share": ("--max-share 0.75", {"max-share": 6 * 40}),  # above 12.75: 19, 18, 16, 15, 14, 13
     # above 15: 19, 18, 16; of q0, whose positive is not among the ten it finds, all ten
     "margin": ("--margin 2 --qrels other.tsv", {"unretrieved": 10, "margin": 3 * 39}),
-    "overlap": ("--max-overlap 1 --corpus corpus.jsonl", {"overlap": count_equal_texts}),
+    "overlap": ("--set max_overlap=1 --corpus corpus.jsonl", {"overlap": count_equal_texts}),
     # within .3 of the positive's angle: three of each, but for the last of the row, which have 2, 1 and none behind them
-    "cosine": ("--vectors vectors --max-cosine 0.95", {"cosine": 3 * 37 + 2 + 1}),
+    "cosine": ("--vectors vectors --set max_cosine=0.95", {"cosine": 3 * 37 + 2 + 1}),
     "ce": (f"{' '.join(TEXTS)} --scorer ce --ce-margin 0.01", {"ce": count_near_by_cross_encoder}),
 }
 
@@ -239,7 +239,7 @@ def test_random_passages_that_a_filter_rejects_and_queries_below_the_floor_are_c
     world: SimpleNamespace, capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     out, audit = tmp_path / "out.jsonl", tmp_path / "audit.jsonl"
-    more = ["--corpus", "corpus.jsonl", "--vectors", "vectors", "--max-cosine", "0.95", "--min-negatives", "38"]
+    more = ["--corpus", "corpus.jsonl", "--vectors", "vectors", "--set", "max_cosine=0.95", "--set", "min_negatives=38"]
     run_command(capfd, *CALL, *more, "--audit", audit, "--report", tmp_path / "report.txt", "-o", out)
     row = rows_of(audit.read_text())["q5"]
     assert sorted(one["id"] for one in row["dropped"]) == ["d6", "d7", "d8"]  # which the run has
@@ -260,7 +260,7 @@ def test_a_scorer_reads_as_it_was_trained_and_scores_as_score_does(
     few = write_text(tmp_path / "few.tsv", "q5\td5\t1\nq6\td6\t1\n")
     out, scored = tmp_path / "mined.jsonl", tmp_path / "scored.jsonl"
     call = ["mine-negatives", "bm25.run", "--qrels", few, "--policy", "tevatron", *TEXTS, "--scorer", model]
-    for mining, scoring in (([], []), (["--scorer-logits"], ["--logits"])):
+    for mining, scoring in (([], []), (["--set", "scorer_logits=true"], ["--set", "logits=true"])):
         run_command(capfd, *call, *mining, "-o", out, "--force")
         run_command(capfd, "score", out, *TEXTS, "--model", model, *scoring, "-o", scored, "--force")
         examples, rows = rows_of(out.read_text()), rows_of(scored.read_text())
@@ -270,11 +270,13 @@ def test_a_scorer_reads_as_it_was_trained_and_scores_as_score_does(
                 assert examples[query_id]["scores"][side] == pytest.approx(row["scores"][side], abs=5e-5)
     scores = examples["q5"]["scores"]
     margin = scores["positives"][0] - sorted(scores["negatives"])[4]
-    limited = rows_of(run_command(capfd, *call, "--scorer-logits", "-q", "--ce-margin", str(margin)))["q5"]["scores"]
+    limited = rows_of(run_command(capfd, *call, "--set", "scorer_logits=true", "-q", "--ce-margin", str(margin)))["q5"][
+        "scores"
+    ]
     assert 4 <= len(limited["negatives"]) <= 5
     assert max(limited["negatives"]) <= limited["positives"][0] - margin
     with pytest.raises(MismatchError, match="ours: was trained with `title` colon; join contradicts it"):
-        run_command(capfd, *call, "--scorer-title", "join")
+        run_command(capfd, *call, "--set", "scorer_title=join")
     # another model in the folder's place: what the old one scored is not up to date
     run_command(capfd, *call, "-o", out, "--force")
     for renewed in (False, True):
@@ -296,22 +298,22 @@ def test_the_activation_says_what_scores_can_be(tmp_path: Path) -> None:
 
 
 REJECTED = {  # options added to a call with a run and judgements, and the error
-    "--min-negatives 5": "`min_negatives` adds random passages; `corpus` is required",
-    "--max-overlap 0.9": "`max_overlap` compares texts; `corpus` is required",
-    "--max-cosine 0.9": "`max_cosine` compares vectors; `vectors`",
+    "--set min_negatives=5": "`min_negatives` adds random passages; `corpus` is required",
+    "--set max_overlap=0.9": "`max_overlap` compares texts; `corpus` is required",
+    "--set max_cosine=0.9": "`max_cosine` compares vectors; `vectors`",
     "--scorer x": "`scorer` reads texts; `queries` and `corpus` are required",
-    "--policy nq": "`policy` nq matches answers; `queries` and `corpus` are required",
-    "--policy sbert": "`ce_margin`, `ce_max` and `policy` sbert compare cross-encoder scores",
-    "--ce-max 1": "`ce_margin`, `ce_max` and `policy` sbert compare cross-encoder scores",
-    "--source-name x y.run": "one name for several runs",
-    "--scorer-logits": "--scorer-logits goes with --scorer MODEL",
-    "--unretrieved keep --max-score 3": "--unretrieved goes with --margin or --max-share",
-    "--match regex --report r.txt": "`match` has no effect unless answers are matched",
-    "--match-title": "`match_title` has no effect unless answers are matched",
+    "--policy nq": "`policy=nq` matches answers; `queries` and `corpus` are required",
+    "--policy sbert": "`ce_margin`, `ce_max` and `policy=sbert` compare cross-encoder scores",
+    "--set ce_max=1": "`ce_margin`, `ce_max` and `policy=sbert` compare cross-encoder scores",
+    "--set source_name=x y.run": "one name is given for several runs",
+    "--set scorer_logits=true": "--set scorer_logits needs --scorer MODEL",
+    "--set unretrieved=keep --set max_score=3": "--set unretrieved needs --margin or --max-share",
+    "--set match=regex --report r.txt": "`match` has no effect unless answers are matched",
+    "--set match_title=true": "`match_title` has no effect unless answers are matched",
     "--query-vectors vectors": "`query_vectors` has no effect unless a source is an index",
     "--model nosuch": "`model` has no effect unless a source is an index",
-    "--prompt x": "`prompt` has no effect unless a source is an index",
-    "--k1 1.2": "`k1` has no effect unless a source is an index",
+    "--set prompt=x": "`prompt` has no effect unless a source is an index",
+    "--set k1=1.2": "`k1` has no effect unless a source is an index",
 }
 
 
@@ -322,8 +324,8 @@ def test_options_without_an_effect_are_rejected_and_others_accepted(
         with pytest.raises(UsageError, match=f"^{problem}"):
             run_command(capfd, *CALL, *options.split())
     for accepted in (
-        ["--no-scorer-logits", "--unretrieved", "drop", "--margin", "1"],
-        ["--match", "regex", "--report"],
+        ["--set", "scorer_logits=false", "--set", "unretrieved=drop", "--margin", "1"],
+        ["--set", "match=regex", "--report"],
     ):
         parts = [*accepted, *([tmp_path / "r.txt"] if accepted[-1] == "--report" else [])]
         assert run_command(capfd, *CALL, *TEXTS, "-q", *parts, "-o", tmp_path / "out.jsonl", "--force") == ""
@@ -344,8 +346,8 @@ def test_judgements_are_checked(world: SimpleNamespace, capfd: pytest.CaptureFix
             run_command(capfd, *call)
     write_text(tmp_path / "qrels", "q1\tzz\t1\n")
     with pytest.raises(RecordError, match="qrels:1: document 'zz' is not in the corpus"):
-        run_command(capfd, *call, "--positives", "source")
-    with pytest.raises(RecordError, match=r"bm25\.run:1: expected 4 columns .* a file of hits of a TREC run"):
+        run_command(capfd, *call, "--set", "positives=source")
+    with pytest.raises(RecordError, match=r"bm25\.run:1: expected 4 columns .* the file looks like hits of a TREC run"):
         run_command(capfd, *call[:2], "--qrels", "bm25.run")
 
 
@@ -357,18 +359,18 @@ def test_judgements_of_documents_are_noticed(
     write_text(tmp_path / "a.run", "q1 Q0 d1#0 1 2 t\nq1 Q0 d2#0 2 1 t\n")
     write_text(tmp_path / "qrels.tsv", "q1\td1\t1\n")
     call = ["mine-negatives", "-q", "a.run", "--qrels", "qrels.tsv"]
-    with pytest.raises(RecordError, match=r"qrels\.tsv:1: 'd1' is a document .*; use `positives` source$"):
+    with pytest.raises(RecordError, match=r"qrels\.tsv:1: 'd1' is a document .*; use `positives=source`$"):
         run_command(capfd, *call, "--corpus", "corpus.jsonl")
-    with pytest.raises(DrtkError, match="the judgements are of documents: `positives` source"):
+    with pytest.raises(DrtkError, match="the judgements are of documents: `positives=source`"):
         run_command(capfd, *call)
     write_text(tmp_path / "a.run", "q1 Q0 d1#0 1 2 t\nq1 Q0 d1 2 1 t\n")  # one judged document is there
     app(call, standalone_mode=False)
-    assert "judgments are of documents, not passages; use --positives source" in capfd.readouterr().err
+    assert "judgments are of documents, not passages; use --set positives=source" in capfd.readouterr().err
     write_text(tmp_path / "qrels.tsv", "q1\tdoc\t1\n")
     with pytest.raises(
         DrtkError, match=r"^there are no examples to write: 1 without positives \(1 positives not found\)$"
     ):
-        run_command(capfd, *call, "--positives", "source", "-o", "out.jsonl")
+        run_command(capfd, *call, "--set", "positives=source", "-o", "out.jsonl")
 
 
 def test_counts_of_queries_and_random_passages(
@@ -379,10 +381,10 @@ def test_counts_of_queries_and_random_passages(
     write_text(tmp_path / "corpus.jsonl", "".join(json.dumps({"_id": id, "text": "t"}) + "\n" for id in ids))
     write_text(tmp_path / "a.run", "q1 Q0 book#7 1 2 t\nq1 Q0 other#3 2 1 t\nq2 Q0 book#1 1 1 t\n")
     write_text(tmp_path / "qrels.tsv", "q1\tbook\t1\nq9\tbook\t1\n")
-    options = "--qrels qrels.tsv --corpus corpus.jsonl --positives source --source-name s -o out.jsonl"
+    options = "--qrels qrels.tsv --corpus corpus.jsonl --set positives=source --set source_name=s -o out.jsonl"
     app(["mine-negatives", "a.run", *options.split()], standalone_mode=False)
     assert (
-        "drtk: random passages: 19 of the 20 negatives, to fill lists up to --min-negatives 210\n"
+        "drtk: random passages: 19 of the 20 negatives, to fill lists up to --set min_negatives=210\n"
         in capfd.readouterr().err
     )
     row = json.loads((tmp_path / "out.jsonl").read_text())
@@ -430,7 +432,7 @@ def test_answers_make_positives_the_gold_passage_first_and_the_rest_negatives(
     assert [counts[name] for name in reasons] == [1, 1, 1]
     assert counts["passages"]["became_positives"] == 2 + 6  # of q1, and all of q3
     assert json.loads(run_command(capfd, *NQ_CALL, "-q"))["positives"] == ["d4", "d1", "d0"]  # without judgements
-    first = json.loads(run_command(capfd, *NQ_CALL, "-q", "--depth", "2", "--min-negatives", "10").splitlines()[0])
+    first = json.loads(run_command(capfd, *NQ_CALL, "-q", "--depth", "2", "--set", "min_negatives=10").splitlines()[0])
     assert first["positives"] == ["d4"]
     assert sorted(first["negatives"]) == ["d2", "d3", "d5"]  # random passages contain no answer either: not d0 and d1
 

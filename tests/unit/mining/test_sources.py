@@ -61,10 +61,10 @@ def test_an_index_gives_what_its_run_gives(world: Path, capfd: pytest.CaptureFix
     assert mined(capfd, "x=bm25", *texts) == mined(capfd, "x=bm25.run")
     exact = mined(capfd, "x=exact.run")
     assert mined(capfd, "x=exact", *texts) == exact
-    assert mined(capfd, "x=exact", *vectors, "--batch-size", "7") == exact
+    assert mined(capfd, "x=exact", *vectors, "--set", "batch_size=7") == exact
     assert mined(capfd, "x=flat", *vectors).count("\n") == 40  # sums in another order: the last hits may differ
     both = mined(capfd, "bm25", "exact", *texts, *vectors)
-    assert both == mined(capfd, "bm25", "exact", *texts, "--batch-size", "7")
+    assert both == mined(capfd, "bm25", "exact", *texts, "--set", "batch_size=7")
 
 
 REJECTED = [
@@ -75,9 +75,9 @@ REJECTED = [
         "exact --query-vectors asked --model model",
         "`model` has no effect unless a dense index is searched with `queries`",
     ),
-    ("bm25 --queries queries.jsonl --max-length 9", "`max_length` has no effect unless a dense index"),
+    ("bm25 --queries queries.jsonl --set max_length=9", "`max_length` has no effect unless a dense index"),
     ("examples.jsonl --margin 1", "`margin` compares retrieval scores, which examples lack"),
-    ("examples.jsonl --from-rank 2", "`from_rank` needs ranks; the negatives of query 'q1' are shuffled"),
+    ("examples.jsonl --set from_rank=2", "`from_rank` needs ranks; the negatives of query 'q1' are shuffled"),
     ("examples.jsonl exact.run --margin examples=1", "`margin`: there is no source 'examples' among exact"),
     ("queries.jsonl", "queries.jsonl: looks like queries or passages; expected a TREC run .*`queries`"),
     ("corpus.jsonl", "corpus.jsonl: looks like passages; .*passages: `corpus`"),
@@ -186,7 +186,7 @@ def chunks(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-BY_SOURCE = ["--qrels", "qrels.tsv", "--positives", "source", "--policy", "tevatron", "--depth", "10"]
+BY_SOURCE = ["--qrels", "qrels.tsv", "--set", "positives=source", "--policy", "tevatron", "--depth", "10"]
 
 
 def test_an_index_gives_what_its_run_gives_where_judgements_name_documents(
@@ -194,9 +194,9 @@ def test_an_index_gives_what_its_run_gives_where_judgements_name_documents(
 ) -> None:
     monkeypatch.chdir(chunks)
     # A score 100 above the positive's would go, and all where no score of a positive is known: it lies below the depth.
-    for options in ([], ["--batch-size", "1"], ["--margin", "-100", "--corpus", "corpus.jsonl"]):
+    for options in ([], ["--set", "batch_size=1"], ["--margin", "-100", "--corpus", "corpus.jsonl"]):
         asked = run_command(capfd, "mine-negatives", "-q", "x=bm25", "--queries", "queries.jsonl", *BY_SOURCE, *options)
-        of_run = [] if "--batch-size" in options else options
+        of_run = [] if "batch_size=1" in options else options
         assert asked == run_command(capfd, "mine-negatives", "-q", "x=bm25.run", *BY_SOURCE, *of_run)
         first, second = map(json.loads, asked.splitlines())
         assert first["positives"] == ["doc#0"]
@@ -227,11 +227,11 @@ def test_beside_a_run_they_go_by_the_run_and_that_is_said(
     # the run puts d5 first (9), the positive second (5), d6 third (4.5), d7 last (1): rank 1 goes, and what has more than 4
     old = write_text(tmp_path / "old.jsonl", json.dumps(EXAMPLE) + "\n")
     run = write_text(tmp_path / "new.run", "q1 Q0 d5 1 9 t\nq1 Q0 d1 2 5 t\nq1 Q0 d6 3 4.5 t\nq1 Q0 d7 4 1 t\n")
-    call = ["mine-negatives", str(old), f"new={run}", "--policy", "tevatron", "--from-rank", "2", "--margin", "1"]
+    call = ["mine-negatives", str(old), f"new={run}", "--policy", "tevatron", "--set", "from_rank=2", "--margin", "1"]
     app([*call, "--audit", str(tmp_path / "audit.jsonl")], standalone_mode=False)
     out, told = capfd.readouterr()
     assert sorted(json.loads(out)["negatives"]) == ["d2", "d3", "d7"]
-    assert told.count("--from-rank, --margin apply to runs and indexes, not to examples") == 1
+    assert told.count("--set from_rank, --margin apply to runs and indexes, not to examples") == 1
     kept = json.loads((tmp_path / "audit.jsonl").read_text())["kept"]
     assert {one["id"]: one.get("rank") for one in kept} == {"d2": None, "d3": None, "d7": 4}
 
@@ -239,7 +239,7 @@ def test_beside_a_run_they_go_by_the_run_and_that_is_said(
 def test_lists_of_sentence_transformers_have_ranks(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     row = {"qid": "q1", "pos": ["d1"], "neg": {"a": ["d2", "d3"], "b": ["d4", "d5"]}}
     hard = write_text(tmp_path / "hard.jsonl", json.dumps(row) + "\n")
-    mined = run_command(capfd, "mine-negatives", "-q", hard, "--policy", "tevatron", "--from-rank", "2")
+    mined = run_command(capfd, "mine-negatives", "-q", hard, "--policy", "tevatron", "--set", "from_rank=2")
     assert sorted(json.loads(mined)["negatives"]) == ["d3", "d5"]
 
 
@@ -312,12 +312,12 @@ def test_they_do_so_beside_an_index_and_no_query_is_said_to_lack(
 
 
 def test_a_stream_is_read_as_a_file_is(union: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    whole = run_command(capfd, "mine-negatives", "-q", "union.jsonl", *TEVATRON, "--source-name", "u")
+    whole = run_command(capfd, "mine-negatives", "-q", "union.jsonl", *TEVATRON, "--set", "source_name=u")
     for content in (UNION.encode(), gzip.compress(UNION.encode())):
         with open_pipe(content) as source:
-            assert run_command(capfd, "mine-negatives", "-q", source, *TEVATRON, "--source-name", "u") == whole
+            assert run_command(capfd, "mine-negatives", "-q", source, *TEVATRON, "--set", "source_name=u") == whole
     write_text(union / "array.json", json.dumps([json.loads(row) for row in UNION.splitlines()]))
-    assert run_command(capfd, "mine-negatives", "-q", "array.json", *TEVATRON, "--source-name", "u") == whole
+    assert run_command(capfd, "mine-negatives", "-q", "array.json", *TEVATRON, "--set", "source_name=u") == whole
 
 
 def test_sources_scores_and_fields_of_all_lines_are_kept(union: Path, capfd: pytest.CaptureFixture[str]) -> None:

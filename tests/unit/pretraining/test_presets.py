@@ -373,7 +373,19 @@ def test_a_step_trains_the_encoder(flags: str, world: PretrainingFiles) -> None:
     assert all(each.grad is not None and each.grad.any() for each in first.parameters() if each.dim() == 2)
 
 
-CALL = ["--batch-size", "4", "--max-steps", "1", "--max-length", "32", "--log-steps", "1", "--warmup", "0", "-q"]
+CALL = [
+    "--batch-size",
+    "4",
+    "--max-steps",
+    "1",
+    "--max-length",
+    "32",
+    "--set",
+    "log_steps=1",
+    "--set",
+    "warmup=0",
+    "-q",
+]
 
 
 @pytest.mark.parametrize("preset", ["diffcse-sts-bert", "cocondenser"])
@@ -383,7 +395,9 @@ def test_a_preset_trains_and_logs_its_terms(
     """tests/slow/test_every_preset.py trains all of them."""
     content = load_preset(preset).content
     call = ["pretrain", world.corpus, "--preset", preset, "--model", world.model, "-o", tmp_path / "out", *CALL]
-    run_command(capfd, *call, "--held-out", "2", *(["--generator", world.generator] if "generator" in content else []))
+    run_command(
+        capfd, *call, "--set", "held_out=2", *(["--generator", world.generator] if "generator" in content else [])
+    )
     before, step, _ = (json.loads(line) for line in (tmp_path / "out" / "log.jsonl").read_text().splitlines())
     for objective in content["objective"]:
         name = objective["name"]
@@ -397,6 +411,6 @@ def test_a_preset_trains_a_roberta_with_byte_level_pieces(tmp_path: Path, capfd:
     save_random_masked_lm("roberta", tmp_path / "generator", num_hidden_layers=1)
     corpus = write_enriched_corpus(tmp_path / "corpus.jsonl", tmp_path / "model", documents=6)
     call = ["pretrain", corpus, "--preset", "simlm", "--model", tmp_path / "model", "-o", tmp_path / "out", *CALL]
-    run_command(capfd, *call, "--held-out", "0", "--generator", tmp_path / "generator")
+    run_command(capfd, *call, "--set", "held_out=0", "--generator", tmp_path / "generator")
     (line,) = (json.loads(line) for line in (tmp_path / "out" / "log.jsonl").read_text().splitlines())
     assert all(0 < line[name] < math.inf for name in ("encoder", "decoder"))

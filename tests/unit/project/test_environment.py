@@ -104,7 +104,7 @@ def test_lucene_that_cannot_be_had_is_named_with_the_command_that_mends_it(check
     done = environment(checkout, "dev", failing=" pyserini$")
     assert done.returncode == 0
     assert (
-        f"left out: Lucene (BM25 through bm25s instead); to try again: {checkout}/.venv/bin/python -m pip"
+        f"not installed: Lucene (BM25 uses bm25s instead); retry with: {checkout}/.venv/bin/python -m pip"
         in done.stderr
     )
     environment(checkout, "dev")
@@ -115,7 +115,7 @@ def test_a_gpu_without_its_faiss_gets_the_one_for_the_cpu_and_is_told(checkout: 
     done = environment(checkout, "dev", failing="gpu\\]", DRTK_ACCELERATOR="gpu")
     assert done.returncode == 0, done.stderr
     assert ["[dev,gpu]" in call or "[dev,cpu]" in call for call in calls(checkout) if " -e " in call] == [True, True]
-    assert "left out: faiss for the GPU" in done.stderr
+    assert "not installed: faiss for the GPU" in done.stderr
 
 
 def test_a_python_that_is_too_old_is_named(checkout: Path, tmp_path: Path) -> None:
@@ -136,17 +136,17 @@ def test_a_python_that_is_too_old_is_named(checkout: Path, tmp_path: Path) -> No
         text=True,
     )
     assert done.returncode == 1
-    assert "Python 3.11 or later is needed; here is Python 3.9.1" in done.stderr
+    assert "Python 3.11 or later is required, PATH has Python 3.9.1" in done.stderr
 
 
 def test_a_chosen_python_that_does_not_serve_is_named(checkout: Path) -> None:
     (checkout / ".venv" / "bin" / "python").unlink()
     done = environment(checkout, "dev", DRTK_PYTHON="/nowhere/python3")
     assert done.returncode == 1
-    assert "DRTK_PYTHON=/nowhere/python3 is not a Python of version 3.11 or later" in done.stderr
+    assert "DRTK_PYTHON=/nowhere/python3 is not Python 3.11 or later" in done.stderr
 
 
 def test_an_unknown_accelerator_is_refused(checkout: Path) -> None:
     done = environment(checkout, "dev", DRTK_ACCELERATOR="tpu")
     assert done.returncode == 1
-    assert "it must be cpu or gpu" in done.stderr
+    assert "set it to cpu or gpu" in done.stderr

@@ -137,7 +137,7 @@ def test_query_files_hold_what_the_reference_chooses(tmp_path: Path, seed: int) 
             select,
             "--n-best",
             top,
-            *([] if most is None else ["--max-candidates", most]),
+            *([] if most is None else ["--set", f"max_candidates={most}"]),
             "-o",
             output,
         ]
@@ -187,7 +187,7 @@ def test_labels_are_the_ranks_of_the_reference(tmp_path: Path) -> None:
     for depth, max_rank in ((100, 101), (3, 250), (1, 2)):
         output = tmp_path / f"{depth}"
         call = ["rerank-queries", "label", paths["e"], "--queries", paths["q"], "--index", index, "-o", output, "-q"]
-        app([str(each) for each in (*call, "--depth", depth, "--max-rank", max_rank)], standalone_mode=False)
+        app([str(each) for each in (*call, "--depth", depth, "--set", f"max_rank={max_rank}")], standalone_mode=False)
         for row in read_rows(output):
             question = asked[row["query_id"]]
             (ranking,) = texts.search([slow.expanded(question["text"], row["text"])], 100)

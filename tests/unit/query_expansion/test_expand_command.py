@@ -110,7 +110,7 @@ def test_texts_do_not_depend_on_order_batches_or_neighbours(
     Path("back.jsonl").write_text("".join(lines[::-1]))
     Path("some.jsonl").write_text("".join(lines[7:12]))
     by_id = {row["_id"]: row for row in whole}
-    assert {row["_id"]: row for row in rows(capfd, "back.jsonl", *call, "--batch-tokens", "70")} == by_id
+    assert {row["_id"]: row for row in rows(capfd, "back.jsonl", *call, "--set", "batch_tokens=70")} == by_id
     some = rows(capfd, "some.jsonl", *call)
     assert some == [row for row in whole if row["query_id"] in {f"q{number}" for number in range(7, 12)}]
     fewer = rows(
@@ -127,7 +127,7 @@ def test_greedy_beam_and_one_greedy_with_samples(
     call += ["--max-new-tokens", "4"]
     greedy = rows(capfd, *call, "--decode", "greedy")
     assert [row["query_id"] for row in greedy] == list(asked.texts)
-    beam = rows(capfd, *call, "--decode", "beam", "--n", "3", "--beams", "4")
+    beam = rows(capfd, *call, "--decode", "beam", "--n", "3", "--set", "beams=4")
     assert {row["_id"].rpartition("#")[2] for row in beam} == {"01", "02", "03"}
     both = rows(capfd, *call, "--decode", "greedy+sample", "--n", "6")
     assert [row for row in both if row["_id"].endswith("#01")] == greedy
@@ -152,8 +152,8 @@ def test_a_generator_says_what_and_how_long_it_writes(
         "4",
         "--max-steps",
         "2",
-        "--max-length",
-        "16",
+        "--set",
+        "max_length=16",
         "--target-length",
         "3",
     ]
@@ -200,13 +200,22 @@ def test_a_long_question_is_cut_and_never_the_prompt(
 ) -> None:
     Path("long.jsonl").write_text(json.dumps({"_id": "q", "text": "rivers " * 90}) + "\n")
     read = planted(monkeypatch, models / "t5", ["winters"])
-    call = ["long.jsonl", "--model", models / "t5", "--kind", "answer", "--prompt", "market winters", "--max-length"]
-    rows(capfd, *call, "20")
+    call = [
+        "long.jsonl",
+        "--model",
+        models / "t5",
+        "--kind",
+        "answer",
+        "--prompt",
+        "market winters",
+        "--set",
+    ]
+    rows(capfd, *call, "max_length=20")
     (text,) = read[0]
     assert text.endswith("market winters")
     assert 1 < text.count("rivers") < 20
     with pytest.raises(UsageError, match="`prompt` leaves no room for a question in an input of 3 tokens"):
-        rows(capfd, *call, "3")
+        rows(capfd, *call, "max_length=3")
 
 
 def test_a_language_model_needs_a_prompt(asked: QuestionFiles, models: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -217,7 +226,7 @@ def test_a_language_model_needs_a_prompt(asked: QuestionFiles, models: Path, cap
     assert {row["query_id"] for row in found} == set(asked.texts)
     assert not any(row["text"].startswith(asked.texts[row["query_id"]].split()[0] + " ") for row in found[:1])
     whole = {row["_id"]: row for row in found}
-    again = rows(capfd, *call, "--prompt", "… market winters", "--batch-tokens", "90")
+    again = rows(capfd, *call, "--prompt", "… market winters", "--set", "batch_tokens=90")
     assert {row["_id"]: row for row in again} == whole
 
 
@@ -235,7 +244,16 @@ def held_out(models: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Pa
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("drtk.query_expansion.train_generator.train_generator", noted)
-        call = ["train-generator", asked.questions, "--task", "gar-answer", "--folds", "3", "--model", models / "t5"]
+        call = [
+            "train-generator",
+            asked.questions,
+            "--task",
+            "gar-answer",
+            "--set",
+            "folds=3",
+            "--model",
+            models / "t5",
+        ]
         app([*map(str, call), "--batch-size", "4", "-o", str(folder / "gen"), "-q"], standalone_mode=False)
     return folder / "gen", asked.questions, learnt
 
@@ -333,11 +351,11 @@ def test_what_holdout_cannot_choose_is_refused(
         rows(capfd, *call)
     assert "new" not in {row["query_id"] for row in rows(capfd, *call, "--skip-bad", "1")}
     assert "new" in {
-        row["query_id"] for row in rows(capfd, *call, "--outside", "draw", "--n", "9", "--max-new-tokens", "9")
+        row["query_id"] for row in rows(capfd, *call, "--set", "outside=draw", "--n", "9", "--max-new-tokens", "9")
     }
     strange.write_text('{"_id": "q3", "text": "another one"}\n')
     with pytest.raises(RecordError, match=r"strange.jsonl:1: 'q3' is another question than the one"):
-        rows(capfd, *call, "--outside", "draw")
+        rows(capfd, *call, "--set", "outside=draw")
 
 
 def test_candidates_of_a_run_need_no_generator(asked: QuestionFiles, capfd: pytest.CaptureFixture[str]) -> None:
@@ -352,7 +370,7 @@ def test_candidates_of_a_run_need_no_generator(asked: QuestionFiles, capfd: pyte
     assert wanted[1] == asked.texts["q0"].removesuffix("?") + "."
     assert wanted[4] == asked.sentences["q0"]
     assert rows(capfd, *call, "--kind", "title") == [row for row in found if row["kind"] == "title"]
-    two = rows(capfd, *call, "--kind", "sentence", "--candidates", "2", "--depth", "1")
+    two = rows(capfd, *call, "--kind", "sentence", "--set", "candidates=2", "--set", "depth=1")
     assert [row["_id"] for row in two[:3]] == ["q0#sentence#01", "q0#sentence#02", "q1#sentence#01"]
 
 
@@ -381,15 +399,15 @@ def test_a_run_with_ids_that_lead_nowhere_is_told_in_a_line(
         (["--model", "m", "--from-run", "r", "--corpus", "c"], "--model and --from-run: choose one"),
         (["--from-run", "r"], "--corpus and --from-run go together"),
         (["--model", "m", "--corpus", "c"], "--corpus and --from-run go together"),
-        (["--model", "m", "--candidates", "3"], "--candidates goes with --from-run"),
+        (["--model", "m", "--set", "candidates=3"], "--set candidates needs --from-run"),
         (["--from-run", "r", "--corpus", "c", "--n", "3"], "`n` goes with `model`"),
         (["--from-run", "r", "--corpus", "c", "--kind", "answer"], "`from_run` makes sentence, title, terms"),
-        (["--model", "m", "--kind", "../a"], "`kind` '../a': must be one word that can stand in a file name"),
+        (["--model", "m", "--kind", "../a"], "`kind` '../a': must be one word, usable as a file name"),
         (["--model", "m", "--decode", "greedy", "--n", "3"], "`n` 3: `decode` greedy generates one text"),
-        (["--model", "m", "--decode", "beam", "--top-k", "3"], "--top-k only with --decode sample"),
-        (["--model", "m", "--beams", "3"], "--beams only with --decode beam"),
-        (["--model", "m", "--outside", "draw"], "--outside goes with --holdout"),
-        (["--model", "m", "--holdout", "--prompt", "x"], "--prompt is for a model that was not trained for this"),
+        (["--model", "m", "--decode", "beam", "--top-k", "3"], "--top-k needs --decode sample"),
+        (["--model", "m", "--set", "beams=3"], "--set beams needs --decode beam"),
+        (["--model", "m", "--set", "outside=draw"], "--set outside needs --holdout"),
+        (["--model", "m", "--holdout", "--prompt", "x"], "--prompt is for models without fine-tuning"),
     ],
 )
 def test_contradictory_options_are_rejected(

@@ -51,7 +51,7 @@ def all_ranks(lists: LabeledCandidates) -> list[list[int]]:
 
 def relabel_rows(place: Path, output: Path, depth: int, max_rank: int) -> Path:
     call = ["rerank-queries", "label", place / "expansions.jsonl", "--queries", place / "queries.jsonl"]
-    call += ["--index", place / "bm25s", "--depth", depth, "--max-rank", max_rank, "-o", output, "-q"]
+    call += ["--index", place / "bm25s", "--depth", depth, "--set", f"max_rank={max_rank}", "-o", output, "-q"]
     app([str(each) for each in call], standalone_mode=False)
     return output
 
@@ -165,7 +165,7 @@ def test_joined_labels_keep_the_depth_of_each_kind(
     assert load(place, joined).depth == [1, 100]
     assert {rank for ranks in all_ranks(load(place, joined, kind="answer")) for rank in ranks} == {1, 101}
     assert "depth" not in caplog.text
-    with pytest.raises(UsageError, match=r"`depth` 1: .*joined was labeled with `depth` 100"):
+    with pytest.raises(UsageError, match=r"`depth=1`: .*joined was labeled with `depth=100`"):
         load(place, joined, depth=1)
     with pytest.raises(UsageError, match="`max_rank` 90: must be above the depth of the labels, 100"):
         load(place, joined, max_rank=90)
@@ -183,7 +183,7 @@ def test_joined_labels_keep_the_depth_of_each_kind(
         ({"rank": None}, "in:9: 'q0#title#00' has no rank; drtk rerank-queries label adds it"),
         ({"rank": 0}, "in:9: 'rank' must be an integer of at least 1"),
         ({"query_id": "q99"}, "in:9: the queries have no 'q99'"),
-        ({"top1": None}, "in:9: 'q0#title#00' has no 'top1', which `variant` rd reads"),
+        ({"top1": None}, "in:9: 'q0#title#00' has no 'top1', which `variant=rd` reads"),
         ({"query_id": "q5"}, "candidates of query 'q[05]', kind '.*', are not adjacent"),
     ],
 )

@@ -120,7 +120,7 @@ def test_an_epoch_sees_each_question_once_in_an_order_of_its_own() -> None:
     assert np.array_equal(steps[0].ranks, [1, 2])
 
 
-@pytest.mark.parametrize(("options", "clipped"), [([], False), (["--trainer", "max_grad_norm=1.0"], True)])
+@pytest.mark.parametrize(("options", "clipped"), [([], False), (["--set", "trainer=max_grad_norm=1.0"], True)])
 def test_large_gradients_are_not_clipped(
     options: list[str], clipped: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -156,7 +156,10 @@ def test_large_gradients_are_not_clipped(
         "--batch-size",
         "4",
     ]
-    app([str(each) for each in (*call, "--max-steps", 2, "--warmup", 1, "-o", tmp_path / "m")], standalone_mode=False)
+    app(
+        [str(each) for each in (*call, "--max-steps", 2, "--set", "warmup=1", "-o", tmp_path / "m")],
+        standalone_mode=False,
+    )
     assert len(norms) == 2
     assert all(norm == pytest.approx(1.0, rel=1e-3) if clipped else norm > 10 for norm in norms)
 
@@ -202,9 +205,22 @@ def test_the_first_step_goes_as_far_as_the_first_rate(tmp_path: Path) -> None:
         "--model",
         model,
     ]
-    call += ["--device", "cpu", "--max-length", "24", "--batch-size", "4", "--max-lr", "2e-3", "--warmup", "4", "-q"]
+    call += [
+        "--device",
+        "cpu",
+        "--max-length",
+        "24",
+        "--batch-size",
+        "4",
+        "--set",
+        "max_lr=2e-3",
+        "--set",
+        "warmup=4",
+        "-q",
+    ]
     app(
-        [str(each) for each in (*call, "--max-steps", 1, "--log-steps", 1, "-o", tmp_path / "m")], standalone_mode=False
+        [str(each) for each in (*call, "--max-steps", 1, "--set", "log_steps=1", "-o", tmp_path / "m")],
+        standalone_mode=False,
     )
     before, after = load_file(model / "model.safetensors"), load_file(tmp_path / "m" / "model.safetensors")
     rate = slow.learning_rate(1, max_lr=2e-3, warmup=4)

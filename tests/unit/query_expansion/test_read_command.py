@@ -97,7 +97,7 @@ def test_batches_windows_and_neighbours_change_no_answer(
     here: Path, model: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = predictions(capfd, "run", *FILES, "--model", model)
-    one_by_one = predictions(capfd, "run", *FILES, "--model", model, "--batch-tokens", "1")
+    one_by_one = predictions(capfd, "run", *FILES, "--model", model, "--set", "batch_tokens=1")
     monkeypatch.setattr("drtk.cli.read.WINDOW", 3)
     in_windows = predictions(capfd, "run", *FILES, "--model", model)
     for other in (one_by_one, in_windows):
@@ -152,7 +152,7 @@ def test_the_first_ten_of_a_fused_run_are_its_first_ten_by_rank(
 
     of_ten = predictions(capfd, "ten", *FILES, "--model", model, "--depth", "10")
     assert predictions(capfd, "fused", *FILES, "--model", model, "--depth", "10") == of_ten
-    assert predictions(capfd, "fused", *FILES, "--model", model, "--depth", "10", "--order", "score") != of_ten
+    assert predictions(capfd, "fused", *FILES, "--model", model, "--depth", "10", "--set", "order=score") != of_ten
 
 
 def test_ranks_and_scores_that_disagree_are_told_once(
@@ -166,7 +166,7 @@ def test_ranks_and_scores_that_disagree_are_told_once(
     app(["read", "fused", *call, "-o", "p"], standalone_mode=False)
     told = capfd.readouterr().err
     assert told.count("give different orders") == 1
-    assert "fused:1: of query 'q1'" in told
+    assert "fused:1: ranks and scores of query 'q1'" in told
     app(["fuse", "fused", "run", "--method", "round-robin", "-o", "ours", "-q"], standalone_mode=False)
     app(["read", "ours", *call, "-o", "p2"], standalone_mode=False)
     assert "different orders" not in capfd.readouterr().err  # drtk's own scores fall with the ranks

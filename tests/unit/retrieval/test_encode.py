@@ -97,7 +97,7 @@ def test_passages_without_text_are_reported(
     warning = "drtk: corpus.jsonl: {} of 3 passages have no text; their vectors are meaningless\n"
     for options, said in (
         (["-o", "v"], warning.format(1)),  # a title is text to encode
-        (["--title", "none", "-o", "bare"], warning.format(2)),
+        (["--set", "title=none", "-o", "bare"], warning.format(2)),
         (["--shard", "2/2", "-o", "second"], ""),  # an empty shard
     ):
         app([*call, *options], standalone_mode=False)

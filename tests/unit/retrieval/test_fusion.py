@@ -142,7 +142,7 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_the_command_writes_a_run_of_all_queries(runs: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    printed = run_command(capfd, "fuse", "-q", "bm25.run", "dense.run", "--tag", "both")
+    printed = run_command(capfd, "fuse", "-q", "bm25.run", "dense.run", "--set", "tag=both")
     assert [line.split()[0] for line in printed.splitlines()] == ["q"] * 4 + ["b"] * 3 + ["d"] * 3
     first = printed.splitlines()[0].split()
     assert (first[1:4], first[5]) == (["Q0", "p1", "1"], "both")
@@ -151,7 +151,7 @@ def test_the_command_writes_a_run_of_all_queries(runs: Path, capfd: pytest.Captu
 
 def test_a_sweep_finds_and_reports_the_best_weights(runs: Path, capfd: pytest.CaptureFixture[str]) -> None:
     # only with most weight on the dense run is p3 first: minmax p1 w + (1 - w)/3, p3 1 - w; p3 leads where w < 2/5
-    options = ["--method", "weighted", "--sweep", "--qrels", "dev.tsv", "--step", "0.25", "--measure", "RR"]
+    options = ["--method", "weighted", "--sweep", "--qrels", "dev.tsv", "--set", "step=0.25", "--measure", "RR"]
     app(["fuse", "bm25.run", "dense.run", *options, "-o", "out.run"], standalone_mode=False)
     assert "best weights 0.25,0.75: RR 1.0000" in capfd.readouterr().err
     assert load_run("out.run")["q"][0][0] == "p3"
@@ -165,10 +165,10 @@ def test_a_sweep_finds_and_reports_the_best_weights(runs: Path, capfd: pytest.Ca
         (["round-robin", "--weights", "1,2"], "--weights has no effect with --method round-robin"),
         (["linear", "--rrf-k", "5"], "--rrf-k has no effect with --method linear"),
         (["linear", "--norm", "zscore"], "--norm has no effect with --method linear"),
-        (["rrf", "--measure", "RR@10"], "--measure goes with --sweep"),
+        (["rrf", "--measure", "RR@10"], "--measure needs --sweep"),
         (["rrf", "--qrels", "dev.tsv"], "--qrels goes with --sweep"),
-        (["rrf", "--tag", ""], "--tag: '' must be one word"),
-        (["rrf", "--tag", "a b"], "--tag: 'a b' must be one word"),
+        (["rrf", "--set", "tag="], "--set tag: '' must be one word"),
+        (["rrf", "--set", "tag=a b"], "--set tag: 'a b' must be one word"),
         (["rrf", "--sweep"], "needs --qrels"),
         (["rrf", "--sweep", "--qrels", "other.tsv"], r"judgements in other\.tsv \(runs: 'q', judgements: 'x'\); pass"),
     ],

@@ -52,12 +52,12 @@ def test_known_answers(run, tmp_path):
         "condenser": [130, 30, 150, 10, 140, 5],
         "cotmae": [160, 150, 150, 5],
     }
-    assert "with 2 special tokens a model reads 146 (--reserve-special keeps" in log
+    assert "with 2 special tokens a model reads 146 (--set reserve_special keeps" in log
     rows, _ = run([{"_id": "d", "text": "w " * 257}], "--policy", "words")
     assert [len(row["text"].split()) for row in rows] == [100, 100, 57]
     documents = [{"_id": "d", "text": " ".join(map(sentence_of, [100, 44]))}]
     assert len(run(documents, "--tokenizer", folder)[0]) == 1
-    assert len(run(documents, "--tokenizer", folder, "--reserve-special")[0]) == 2  # 144 > 144 - 2
+    assert len(run(documents, "--tokenizer", folder, "--set", "reserve_special=true")[0]) == 2  # 144 > 144 - 2
 
 
 def test_fields_bare_and_empty_documents(run, tmp_path):
@@ -75,13 +75,13 @@ def test_fields_bare_and_empty_documents(run, tmp_path):
 def test_a_saved_sentence_model_gives_the_same_passages(run, tmp_path):
     documents = [{"_id": str(n), "text": f"It was no. {n} of the abk. is here. She came. He went."} for n in range(60)]
     model = tmp_path / "punkt.json"
-    rows, log = run(documents, "--max-words", 5, "--save-punkt", model)
+    rows, log = run(documents, "--max-words", 5, "--set", f"save_punkt={model}")
     assert "trained Punkt on the first" in log
-    assert run(documents, "--max-words", 5, "--punkt-model", model)[0] == rows
+    assert run(documents, "--max-words", 5, "--set", f"punkt_model={model}")[0] == rows
     manifest = json.loads((tmp_path / "out.jsonl.meta.json").read_text())
     assert {Path(entry["path"]).name for entry in manifest["inputs"]} == {"punkt.json", "in.jsonl"}
     model.write_text("mine")
-    call = ["chunk", tmp_path / "in.jsonl", "-o", tmp_path / "new.jsonl", "--save-punkt", model]
+    call = ["chunk", tmp_path / "in.jsonl", "-o", tmp_path / "new.jsonl", "--set", f"save_punkt={model}"]
     with pytest.raises(DrtkError, match="exists already; `force`"):
         app(list(map(str, call)), standalone_mode=False)
     assert model.read_text() == "mine"
@@ -91,7 +91,7 @@ def test_only_the_beginning_trains(run, tmp_path):
     # The same first kilobyte, in bytes and not in characters, and a different rest give the same model.
     for name, text in (("a", "Mr. Smith vs. xyz. is it. " * 50), ("b", "Nothing.")):
         documents = [{"_id": "first", "text": "Ä" * 600 + " " + text}, {"_id": "rest", "text": text}]
-        run(documents, "--punkt-mb", 0.001, "--save-punkt", tmp_path / name)
+        run(documents, "--set", "punkt_mb=0.001", "--set", f"save_punkt={tmp_path / name}")
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
 
 
@@ -119,7 +119,7 @@ def test_an_installed_sentence_model_is_used(run, tmp_path, monkeypatch):
 
 def test_a_megabyte_without_a_space_is_cut_by_word_pieces(run, tmp_path):
     documents = [{"_id": "big", "text": "word-" * 200_000}]
-    rows, _ = run(documents, "--tokenizer", word_pieces(tmp_path / "tokenizer"), "--punkt-mb", 0.01)
+    rows, _ = run(documents, "--tokenizer", word_pieces(tmp_path / "tokenizer"), "--set", "punkt_mb=0.01")
     assert "".join(row["text"] for row in rows) == "word-" * 200_000
     assert max(row["text"].count("word") + row["text"].count("-") for row in rows) == 144
 
@@ -127,23 +127,27 @@ def test_a_megabyte_without_a_space_is_cut_by_word_pieces(run, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        (["--max-tokens", 9], UsageError, "--max-tokens needs a --tokenizer"),
-        (["--reserve-special"], UsageError, "--reserve-special needs a --tokenizer"),
+        (["--max-tokens", 9], UsageError, "--max-tokens needs --tokenizer"),
+        (["--set", "reserve_special=true"], UsageError, "--set reserve_special needs --tokenizer"),
         (["--max-words", 0], UsageError, "--max-words: must be at least 1"),
         (["--policy", "words", "--tokenizer", "x"], UsageError, "--tokenizer has no effect with --policy words"),
-        (["--policy", "words", "--short-prob", 0.1], UsageError, "--short-prob has no effect"),
+        (["--policy", "words", "--set", "short_prob=0.1"], UsageError, "--set short_prob has no effect"),
         (["--policy", "words", "--paragraphs"], UsageError, "--paragraphs has no effect"),
-        (["--policy", "cotmae", "--overlap", 1], UsageError, "--overlap goes with --policy greedy or words"),
+        (["--policy", "cotmae", "--overlap", 1], UsageError, "--overlap needs --policy greedy or words"),
         (["--tokenizer", "x", "--max-words", 5], UsageError, "`max_words` has no effect with `tokenizer`"),
         (
             ["--policy", "words", "--max-words", 5, "--overlap", 5],
             UsageError,
             "`overlap` 5 must be smaller than the passages",
         ),
-        (["--short-min", 101, "--short-prob", 0.1], UsageError, "`short_min` 101 exceeds the longest passage, 100"),
-        (["--save-punkt", "x", "--punkt-model", "y"], UsageError, "`save_punkt` saves a trained model"),
+        (
+            ["--set", "short_min=101", "--set", "short_prob=0.1"],
+            UsageError,
+            "`short_min` 101 exceeds the longest passage, 100",
+        ),
+        (["--set", "save_punkt=x", "--set", "punkt_model=y"], UsageError, "`save_punkt` saves a trained model"),
         (["--tokenizer", "/none/there"], DrtkError, "/none/there: no such folder"),
-        (["--punkt-model", "/none/there"], DrtkError, "/none/there: No such file"),
+        (["--set", "punkt_model=/none/there"], DrtkError, "/none/there: No such file"),
         (["--language", "../x"], DrtkError, "`language` ../x: "),
     ],
 )
@@ -156,7 +160,7 @@ def test_rejected_options(run, tmp_path, arguments, error, message):
 @pytest.mark.parametrize("signal_number", [signal.SIGKILL, signal.SIGINT])
 def test_a_stopped_run_with_workers_resumes(run, tmp_path, signal_number):
     documents = [{"_id": str(n), "text": f"He went {n} times. She came. " * (n % 60)} for n in range(600)]
-    options = ["--max-words", 20, "--short-prob", 0.3, "--punkt-mb", 0.05]
+    options = ["--max-words", 20, "--set", "short_prob=0.3", "--set", "punkt_mb=0.05"]
     rows, _ = run(documents, *options, "--num-workers", 1)
     cut = tmp_path / "cut.jsonl"
     call = ["chunk", tmp_path / "in.jsonl", *options, "--num-workers", 2, "-o", cut]
@@ -188,7 +192,7 @@ def is_alive(pid):
 def test_ten_megabytes_on_one_line_take_bounded_memory(tmp_path):
     text = "There he bought 3.5 apples. He ate the apples, every one of them, in the park there. " * 125_000
     write(tmp_path / "in.jsonl", [{"_id": "big", "text": text}])
-    call = ["drtk", "chunk", "in.jsonl", "-o", "out.jsonl", "--num-workers", "1", "--punkt-mb", "0.1"]
+    call = ["drtk", "chunk", "in.jsonl", "-o", "out.jsonl", "--num-workers", "1", "--set", "punkt_mb=0.1"]
     # The process reads its own peak: that of wait4 includes the memory of the parent before the fork.
     program = f"""
 import atexit, pathlib, sys

@@ -17,7 +17,7 @@ class Corpus:
     def __init__(self, ids: str) -> None:
         self._ids = set(ids)
 
-    def find_missing_label(self, ids: Iterable[str]) -> list[str]:
+    def find_missing(self, ids: Iterable[str]) -> list[str]:
         return [id for id in ids if id not in self._ids]
 
 
@@ -68,8 +68,8 @@ def test_scores_are_kept_beside_their_passages():
 @pytest.mark.parametrize(
     ("scores", "told"),
     [
-        (None, r"ex\.jsonl:3: 'q3' has no score for 'e'; drtk score EXAMPLES adds"),
-        ({"positives": [1.0]}, r"ex\.jsonl:3: 'q3' has no score for 'a'; drtk score"),
+        (None, r"ex\.jsonl:3: 'q3' has no score for 'e'; add teacher scores"),
+        ({"positives": [1.0]}, r"ex\.jsonl:3: 'q3' has no score for 'a'; add teacher scores"),
         ({"positives": [1.0], "negatives": [1e300]}, r"ex\.jsonl:3: 'q3': the score of 'a' is inf"),
     ],
 )

@@ -30,8 +30,19 @@ def pretrain(world: PretrainingFiles, output: Path, *more: str) -> None:
         str(output),
         "-q",
     ]
-    schedule = ["--batch-size", "6", "--max-length", "24", "--log-steps", "2", "--held-out", "6", "--eval-steps", "3"]
-    app([*call, *schedule, "--report-to", "tensorboard", *more], standalone_mode=False)
+    schedule = [
+        "--batch-size",
+        "6",
+        "--max-length",
+        "24",
+        "--set",
+        "log_steps=2",
+        "--set",
+        "held_out=6",
+        "--eval-steps",
+        "3",
+    ]
+    app([*call, *schedule, "--set", "report_to=tensorboard", *more], standalone_mode=False)
 
 
 def in_the_log(folder: Path) -> set[tuple[str, int, float]]:
@@ -90,9 +101,9 @@ def test_tensorboard_gets_the_entries_of_the_log_also_after_a_resumption(
 
     monkeypatch.setattr(Pretrainer, "training_step", cut_off)
     with pytest.raises(DrtkError, match="cut off"):
-        pretrain(world, tmp_path / "m", "--max-steps", "6", "--save-steps", "2")
+        pretrain(world, tmp_path / "m", "--max-steps", "6", "--set", "save_steps=2")
     monkeypatch.setattr(Pretrainer, "training_step", real)
-    pretrain(world, tmp_path / "m", "--max-steps", "6", "--save-steps", "2", "--resume")
+    pretrain(world, tmp_path / "m", "--max-steps", "6", "--set", "save_steps=2", "--resume")
     assert [writer.folder for writer in writers] == [str(tmp_path / "m.part" / "tensorboard")] * 2
     assert [writer.purge_step for writer in writers] == [None, 5]  # it resumes after the checkpoint of step 4
     assert {step for _, step, _ in writers[1].entries} == {6}
