@@ -174,7 +174,7 @@ def test_errors_name_file_and_line(folder: Path, capfd: pytest.CaptureFixture[st
             MismatchError,
             r"^x\.run: no query has judgements; it has 'x', the judgements have 'q1'$",
         ),
-        (RUN, "", DrtkError, r"^x\.qrels: no judgements found$"),
+        (RUN, "", DrtkError, r"^x\.qrels: no judgements found; expected BEIR TSV or TREC qrels$"),
         (RUN + "q3 Q0 d7 4 nan a\n", QRELS, RecordError, r"^x\.run:10: score 'nan' is not finite"),
         (
             RUN + "q3 Q0 d4 4 1 a\n",

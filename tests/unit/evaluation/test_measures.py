@@ -35,6 +35,7 @@ def test_names_are_case_insensitive_and_have_aliases() -> None:
 
 def test_names_are_separated_by_spaces_or_commas() -> None:
     assert names("mrr@10,ndcg@10, recall@100") == ["mrr@10", "ndcg@10", "recall@100"]
+    assert names("R(rel=2)@1,5,20,map") == ["R(rel=2)@1", "R(rel=2)@5", "R(rel=2)@20", "map"]
     assert names("P.5,7,recall.20,Compat(p=0.8, normalize=True),map,11pt_avg..25,.5") == [
         "P_5", "P_7", "recall_20", "Compat(p=0.8, normalize=True)", "map", "11pt_avg_.25,.5"
     ]  # fmt: skip

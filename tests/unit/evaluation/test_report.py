@@ -11,7 +11,7 @@ import pytest
 from drtk.errors import DrtkError, RecordError, UsageError
 from drtk.evaluation.compare import compare_with_first
 from drtk.evaluation.config import CompareSettings
-from drtk.evaluation.curves import Curve, choose_depths, describe_loss, read_curve, recall_curve
+from drtk.evaluation.curves import Curve, choose_depths, compute_recall_curve, describe_loss, read_curve
 from drtk.evaluation.evaluate import Evaluation, Evaluator
 from drtk.evaluation.measures import parse_measures
 from drtk.evaluation.report import (
@@ -94,9 +94,9 @@ def test_overlap_counts_relevant_documents_of_runs_and_fusion() -> None:
 def test_recall_is_averaged_over_all_judged_queries() -> None:
     # q0 has its two relevant at ranks 1 and 3; q1 is not in the run
     judgements = {"q0": {"a": 1, "b": 2, "c": 0}, "q1": {"a": 1}}
-    assert recall_curve({"q0": ["a", "c", "b"]}, judgements, [1, 2, 3]) == [1 / 4, 1 / 4, 1 / 2]
-    assert recall_curve({"q0": ["a", "c", "b"]}, judgements, [3], rel=2) == [1 / 2]
-    assert recall_curve({"q0": ["c", "a", "b"]}, judgements, [1, 2, 3], hit_rate=True) == [0, 1 / 2, 1 / 2]
+    assert compute_recall_curve({"q0": ["a", "c", "b"]}, judgements, [1, 2, 3]) == [1 / 4, 1 / 4, 1 / 2]
+    assert compute_recall_curve({"q0": ["a", "c", "b"]}, judgements, [3], rel=2) == [1 / 2]
+    assert compute_recall_curve({"q0": ["c", "a", "b"]}, judgements, [1, 2, 3], hit_rate=True) == [0, 1 / 2, 1 / 2]
     assert choose_depths([{"q": ["d"]}])[-1] == 100
     assert choose_depths([{"q": [str(at) for at in range(350)]}])[-1] == 300
 
@@ -207,7 +207,7 @@ def test_report_without_matplotlib_has_no_plot(
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     app([*REPORT, *TEXTS], standalone_mode=False)
     said = capfd.readouterr().err
-    assert "without its picture" in said
+    assert "report.png was not drawn" in said
     assert "pip install matplotlib" in said
     assert not (folder / "out" / "report.png").exists()
     assert "report.png" not in (folder / "out" / "report.md").read_text()

@@ -230,7 +230,7 @@ def test_invalid_files_and_tasks_are_rejected(folder: Path, capfd: pytest.Captur
         with pytest.raises(fault, match=problem):
             run_command(capfd, *call, "--tasks", "STS-B")
     for options, problem in (
-        (["--tasks", "mr"], "has no folder for MR"),
+        (["--tasks", "mr"], "has no folder for the task MR"),
         (["--tasks", "STS99"], "'STS99' is not a task; choose from STS12"),
         (["--split", "dev"], r"dev\.tsv: No such file; there are test"),
         (["--data", "data/STS-B"], "contains no task"),
