@@ -38,7 +38,7 @@ Answers = Mapping[str, tuple[str, ...]]  # by question
 Question = tuple[str, tuple[str, ...], list[str]]  # id, answers, ids of passages to read
 
 
-class _AllScripts:
+class _UnicodeTokenizer:
     """Tokenize into runs of letters and digits in lower case; rouge-score's own tokenizer drops all but ASCII."""
 
     def tokenize(self, text: str) -> list[str]:
@@ -61,7 +61,7 @@ def compute_rouge(texts: Sequence[str], references: Sequence[str]) -> dict[str, 
     require_rouge()
     from rouge_score.rouge_scorer import RougeScorer
 
-    scorer = RougeScorer(list(ROUGE_MEASURES), tokenizer=_AllScripts())
+    scorer = RougeScorer(list(ROUGE_MEASURES), tokenizer=_UnicodeTokenizer())
     scores = [scorer.score(reference, text) for text, reference in zip(texts, references, strict=True)]
     return {name: sum(float(score[name].fmeasure) for score in scores) / max(1, len(scores)) for name in ROUGE_MEASURES}
 

@@ -123,20 +123,19 @@ def _parse_name(name: str, rel: int) -> list[Measure]:
             if lower == family.lower() or lower.startswith((family.lower() + ".", family.lower() + "_")):
                 return _parse_trec(family, name, rel)
     typed = re.split("[@(]", name)[0]
-    known = _load_names()
-    standard = known.get(typed) or known.get(typed.lower())
+    standard_names = _load_names()
+    standard = standard_names.get(typed) or standard_names.get(typed.lower())
     if standard is None:
         raise UsageError(f"`measures`: unknown measure '{name}'; {_suggest(name, typed)}")
-    rest = name[len(typed) :]
+    parameters = name[len(typed) :]
     is_builtin = standard in METRICS
-    has_cutoff = (
-        standard == "Answer" or (is_builtin and rest) or ("@" in rest and standard != "IPrec")
-    )  # IPrec@0.1: recall level
-    if has_cutoff and not re.fullmatch("@0*[1-9][0-9]*" if is_builtin else r"(\(.*\))?@0*[1-9][0-9]*", rest):
+    # IPrec@0.1 is at a recall level.
+    has_cutoff = standard == "Answer" or (is_builtin and parameters) or ("@" in parameters and standard != "IPrec")
+    if has_cutoff and not re.fullmatch("@0*[1-9][0-9]*" if is_builtin else r"(\(.*\))?@0*[1-9][0-9]*", parameters):
         raise UsageError(f"`measures`: '{name}' needs a cut-off of at least 1, such as {typed}@10")
     if not is_builtin:
-        return [_parse_ir(name, standard + rest, rel)]
-    return [Measure(name, "builtin", standard, rel, params={"cutoff": int(rest[1:])} if rest else {})]
+        return [_parse_ir(name, standard + parameters, rel)]
+    return [Measure(name, "builtin", standard, rel, params={"cutoff": int(parameters[1:])} if parameters else {})]
 
 
 def _load_names() -> Mapping[str, str]:
@@ -151,8 +150,8 @@ def _suggest(name: str, typed: str) -> str:
     cutoff = re.search(r"[@_.]?(\d+)$", name)
     stem = typed[: cutoff.start()].lower() if cutoff and "@" not in name else typed.lower()
     suffix = f"@{cutoff[1]}" if cutoff else ""
-    known = _load_names()
-    near = dict.fromkeys(known[close] + suffix for close in get_close_matches(stem, known, n=2))
+    standard_names = _load_names()
+    near = dict.fromkeys(standard_names[close] + suffix for close in get_close_matches(stem, standard_names, n=2))
     return f"did you mean {' or '.join(near)}?" if near else "for example nDCG@10, RR@10, R@100, AP, P@10, Success@5"
 
 

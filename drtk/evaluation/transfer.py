@@ -74,8 +74,8 @@ def evaluate_with_folds(train: LabeledVectors, test: LabeledVectors, *, seed: in
 
     penalty, dev = _choose_penalty(score)
     order = np.random.default_rng(seed).permutation(len(train))
-    held = max(1, int(HELD_OUT * len(train)))
-    parts = train.select(order[held:]), train.select(order[:held])
+    num_held_out = max(1, int(HELD_OUT * len(train)))
+    parts = train.select(order[num_held_out:]), train.select(order[:num_held_out])
     return _evaluate(fit(*parts, penalty=penalty, classes=count, seed=seed)[0], test, dev)
 
 

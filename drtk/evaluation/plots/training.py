@@ -112,8 +112,8 @@ def choose_fields(logs: Sequence[Mapping[str, Curve]]) -> list[str]:
     terms = list(dict.fromkeys([*terms, *held_out]))
     has_loss_only = any("loss" in log and not log.keys() & {*terms} for log in logs)
     first = ["loss"] if len(terms) > 1 or has_loss_only else []
-    known = {*terms, *gains, *with_loss, *_NOT_TERMS}
-    others = [name for name in names if name not in known and not name.startswith(HELD_OUT)]
+    assigned = {*terms, *gains, *with_loss, *_NOT_TERMS}
+    others = [name for name in names if name not in assigned and not name.startswith(HELD_OUT)]
     return [*first, *terms, *gains, *others]
 
 

@@ -163,15 +163,15 @@ def _compare_embeddings(inputs: PlotInputs) -> tuple[Cosines, Geometry]:
     # A query and a passage may have the same id: queries are in the first folder that has the id, passages in the last.
     by_id = [dict(zip(ids, vectors, strict=True)) for ids, vectors in groups.values()]
     queries, passages = ChainMap(*by_id), ChainMap(*reversed(by_id))
-    known = [(query, id) for query, id in judged if query in queries and id in passages]
-    if not known:
+    pairs = [(query, id) for query, id in judged if query in queries and id in passages]
+    if not pairs:
         raise MismatchError(
             f"no judged pair is among the vectors; the judgements begin with '{(*judged, ('', ''))[0][0]}'"
         )
-    first, second = np.stack([queries[id] for id, _ in known]), np.stack([passages[id] for _, id in known])
+    first, second = np.stack([queries[id] for id, _ in pairs]), np.stack([passages[id] for _, id in pairs])
     geometry["judged pairs"] = {"alignment": compute_alignment(first, second)}
-    sample = _sample_rows(["\t".join(pair) for pair in known], settings.points)
-    ids = np.array([known[row][0] for row in sample])
+    sample = _sample_rows(["\t".join(pair) for pair in pairs], settings.points)
+    ids = np.array([pairs[row][0] for row in sample])
     random = (first[sample] @ second[sample].T)[ids[:, None] != ids]  # passages judged for another query
     return {"judged pairs": (compute_pair_cosines(first, second), random)}, geometry
 

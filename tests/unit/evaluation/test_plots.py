@@ -15,7 +15,7 @@ from drtk.evaluation.config import PlotSettings
 from drtk.evaluation.plots import PLOTS
 from drtk.evaluation.plots.base import GRAY
 from drtk.evaluation.plots.runs import Differences, draw_curve
-from drtk.evaluation.plots.training import TrainingCurves
+from drtk.evaluation.plots.training import TrainingCurves, smooth
 from tests.run_commands import run_command, write_text
 from tests.tiny_models import make_passages, save_tiny_encoder
 
@@ -109,6 +109,15 @@ def test_pretraining_logs_have_a_panel_per_term_and_measurement(
     )  # one term, no measurement
     result = plot_numbers(capfd, "training", "warm.jsonl")
     assert result == {"field": "loss", "curves": {"warm": {"steps": [1, 2], "values": [9.5, 8.5]}}}
+
+
+def test_smooth_averages_neighbors() -> None:
+    averages, deviations = smooth(
+        [0.0, 3.0, 0.0, 3.0, 0.0, 3.0, 0.0, 3.0]
+    )  # from 8 values on, one neighbor on either side
+    assert averages.tolist() == [1.5, 1, 2, 1, 2, 1, 2, 1.5]
+    assert deviations.tolist() == pytest.approx([1.5, *[2**0.5] * 6, 1.5])
+    assert [part.tolist() for part in smooth([2.0, 1.0])] == [[2, 1], [0, 0]]
 
 
 def draw_training(result: dict[str, Any]) -> Any:
