@@ -33,12 +33,10 @@ def check_files(settings: GeneratorConfig, given: Mapping[str, str | None]) -> N
             raise UsageError(f"`{name}`: only with `task` gar-sentence or gar-title")
     if task == "doc2query":
         if (given["corpus"] is None) != (given["queries"] is None):
-            raise UsageError(
-                "`corpus` and `queries` go together; without both, INPUT holds passages with their queries"
-            )
+            raise UsageError("`corpus` and `queries` go together; without both, INPUT has passages with their queries")
         return
     if given["queries"] is not None:
-        raise UsageError(f"`queries`: with `task` {task}, INPUT holds the questions")
+        raise UsageError(f"`queries`: with `task` {task}, INPUT has the questions; leave it out")
     if not needs_run and given["corpus"] is not None:
         raise UsageError("`corpus`: only with `task` gar-sentence or gar-title")
     for name in ("run", "corpus") if needs_run else ():
@@ -247,7 +245,7 @@ def train_generator(
         pairs, held = questions, held_questions = _read_questions(source, given, start, settings, job)
     trained, evaluated = split_pairs(pairs, held, settings)
     if settings.dev_share is not None and not evaluated:
-        raise DrtkError(f"{source}: no pairs to evaluate with at this `dev_share`")
+        raise DrtkError(f"{source}: no pairs are left for evaluation; raise `dev_share`")
     job.tracker.inputs += find_inputs({"corpus": corpus, "model": str(locate(model))})
     training: dict[str, Any] = {"score": compute_rouge, "seed": seed, "device": device}
     if questions is not None and settings.folds is not None:
