@@ -246,7 +246,7 @@ def test_a_preset_of_the_thesis_peaks_at_2e_5(place: Path, tmp_path: Path, capfd
     rates = [entry["learning_rate"] for entry in entries(tmp_path / "m")]
     assert rates == pytest.approx([2e-9, 4e-9, 6e-9])  # 2e-3 * t * 1e-6
     said = capfd.readouterr().err
-    assert "training ends after 3 of 10,000 steps of `warmup`" in said.replace("--set", "warmup=`warmup`")
+    assert "training ends after 3 of 10,000 steps of `warmup`" in said.replace("--set warmup", "`warmup`")
     settings = read_json(tmp_path / "m" / "meta.json")["settings"]
     assert (settings["max_lr"], settings["rank_margin"], settings["max_rank"], settings["skip_ties"]) == (
         2e-3,

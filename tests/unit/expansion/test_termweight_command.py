@@ -335,11 +335,11 @@ OF_IDF, OF_BPROP = ["--method", "idf", "--model", "{tiny}"], ["--method", "bprop
         ),
         (
             [*OF_BPROP, "--set", "emit=attention", "--set", "contrast=difference"],
-            "--set contrast has no effect on --set emit=attention",
+            "--set contrast has no effect with `emit=attention`",
         ),
         (
             [*OF_BPROP, "--set", "emit=attention", "--set", "min_words=2"],
-            "--set min_words has no effect on --set emit=attention",
+            "--set min_words has no effect with `emit=attention`",
         ),
         ([*OF_BPROP, "--set", "softmax_temperature=2"], "--set softmax_temperature needs `emit=softmax`"),
         ([*OF_IDF, "--collect", "--stopword-share"], "`stopword_share` is for weighing; --collect writes statistics"),

@@ -403,10 +403,10 @@ def test_a_run_with_ids_that_lead_nowhere_is_told_in_a_line(
         (["--from-run", "r", "--corpus", "c", "--kind", "answer"], "`from_run` makes sentence, title, terms"),
         (["--model", "m", "--kind", "../a"], "`kind` '../a': must be one word that can stand in a file name"),
         (["--model", "m", "--decode", "greedy", "--n", "3"], "`n` 3: `decode` greedy generates one text"),
-        (["--model", "m", "--decode", "beam", "--top-k", "3"], "--top-k only with --decode sample"),
-        (["--model", "m", "--set", "beams=3"], "--set beams only with --decode beam"),
+        (["--model", "m", "--decode", "beam", "--top-k", "3"], "--top-k needs --decode sample"),
+        (["--model", "m", "--set", "beams=3"], "--set beams needs --decode beam"),
         (["--model", "m", "--set", "outside=draw"], "--set outside needs --holdout"),
-        (["--model", "m", "--holdout", "--prompt", "x"], "--prompt is for a model that was not trained for this"),
+        (["--model", "m", "--holdout", "--prompt", "x"], "--prompt is for models without fine-tuning"),
     ],
 )
 def test_contradictory_options_are_rejected(
