@@ -27,7 +27,7 @@ DEV = "needs --dev"
 LISTWISE = "is for --loss listwise"
 REJECTED = {  # additional options and the error message of each command
     "train-retriever": {
-        "--dev none": "none: no such folder; a probe is a BEIR folder",
+        "--dev none": "none: no such folder; expected a BEIR folder",
         "--dev model": "model: has no qrels/dev.tsv or qrels/train.tsv",
         "--set patience=2": f"--set patience {DEV}",
         "--preset simlm-r1 --set dev_pool=10": f"--set dev_pool {DEV}",
@@ -64,7 +64,7 @@ REJECTED = {  # additional options and the error message of each command
         "--dev dev": "--dev and --dev-run go together",
         "--dev none --dev-run bm25.run": "none: No such file or directory",
         "--dev dev --dev-run none.run": "none.run: No such file or directory",
-        "--dev-split test": "--dev-split: goes with --dev",
+        "--set dev_split=test": "--set dev_split needs --dev",
         "--set patience=2": f"--set patience {DEV}",
         "--set dev_measure=nDCG@10": f"--set dev_measure {DEV}",
         "--corpus hf:x": "hf:x: is read repeatedly, so it must be a file",
@@ -76,10 +76,10 @@ REJECTED = {  # additional options and the error message of each command
         "--set heads=3": "--set heads 3 does not divide --set hidden 128",
         "--negatives 3": "--negatives is for --kind crossencoder",
         "--loss bce": "--loss is for --kind crossencoder",
-        "--dev-vectors none": "none: No such file or directory",
+        "--set dev_vectors=none": "none: No such file or directory",
     },
     "pretrain": {
-        "--dev none": "none: no such folder; a probe is a BEIR folder",
+        "--dev none": "none: no such folder; expected a BEIR folder",
         "--dev-sts none.tsv": "none.tsv: No such file or directory",
         "--dev dev --dev-sts qrels.tsv": "--dev and --dev-sts each choose the best encoder",
         "--with none.jsonl": "none.jsonl: No such file or directory",

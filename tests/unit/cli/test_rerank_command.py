@@ -339,9 +339,9 @@ def test_a_list_re_ranker_is_trained_and_used_from_vectors_alone(here: Path, cap
     with pytest.raises(UsageError, match="`skip_corpus_check`: is for a cross-encoder; h"):
         run("rerank", "run", "--vectors", "v", "--model", "h", "--skip-corpus-check", "-o", "x")
     capfd.readouterr()
-    other = "60 of 60 queries have their documents in another order than in run, whose pairs v holds: a list re-ranker"
+    other = "60 of 60 queries rank their documents in another order than run, from which v was made; a list re-ranker"
     run("rerank", "listed", "--vectors", "v", "--model", "h", "-o", "twice")  # the re-ranked one, in the other's place
-    assert f"drtk: listed: {other} reads ranks of retrieval\n" in capfd.readouterr().err
+    assert f"drtk: listed: {other} uses the ranks of retrieval\n" in capfd.readouterr().err
     run(*[*call[:1], "listed", *call[2:-1], "listed"], "--force", "-o", "h2")
     said = capfd.readouterr().err
     assert f"drtk: listed: {other}" in said

@@ -12,7 +12,7 @@ import pytest
 from drtk.cli.main import app
 from drtk.data.checks import JudgedHits
 from drtk.data.ids import parse_document_id
-from drtk.errors import DrtkError
+from drtk.errors import DrtkError, UsageError
 from drtk.mining.miner import Miner
 from tests.run_commands import write_text
 
@@ -55,6 +55,19 @@ def test_a_run_without_a_judged_document_is_reported_with_example_ids(
     ):
         assert warnings(capfd, *call.split()) == [f"drtk: {PROBLEM}"], call
     assert warnings(capfd, "eval", "b.run", "--qrels", "qrels") == []
+
+
+def test_judgements_of_documents_are_an_error_where_passages_are_scored(world: Path) -> None:
+    write_text(world / "chunks.run", "q1 Q0 29#0 1 2 t\nq2 Q0 31#4 1 1 t\n")
+    for call in (
+        "eval chunks.run --qrels qrels",
+        "compare chunks.run b.run --qrels qrels",
+        "fuse chunks.run b.run --sweep --qrels qrels",
+    ):
+        with pytest.raises(
+            UsageError, match=r"chunks.*: no judged document .* documents: `by` source scores documents"
+        ):
+            app([*call.split(), "-q"], standalone_mode=False)
 
 
 def test_tuning_by_judgements_of_other_ids_warns(world: Path, capfd: pytest.CaptureFixture[str]) -> None:
