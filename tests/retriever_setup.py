@@ -36,8 +36,8 @@ def load_settings(preset: str | None = None, **changes: Any) -> RetrieverConfig:
 
 def compute_terms(settings: RetrieverConfig, queries: Tensor, passages: Tensor, **facts: Tensor) -> dict[str, float]:
     """Every term of the loss of some settings on planted vectors, and "loss", their weighted sum."""
-    loss = RetrieverLoss.of(settings, similarity=str(settings.similarity))
-    terms = loss.terms(queries, passages, {"passage_numbers": torch.arange(len(passages))} | facts)
+    loss = RetrieverLoss.from_config(settings, similarity=str(settings.similarity))
+    terms = loss.compute_terms(queries, passages, {"passage_numbers": torch.arange(len(passages))} | facts)
     found = {name: float(value) for name, value in terms.items()}
     return found | {"loss": sum(loss.weights.get(name, 1.0) * value for name, value in found.items())}
 
@@ -92,7 +92,7 @@ class TrainingSetup:
         for part in model.modules():
             if isinstance(part, nn.Dropout) and not dropout:
                 part.p = 0.0
-        loss = RetrieverLoss.of(settings, similarity=str(passage.encoding.similarity))
+        loss = RetrieverLoss.from_config(settings, similarity=str(passage.encoding.similarity))
         draws = SampledExamples(
             PackedExamples(make_examples(count), scored=True),
             queries={row["_id"]: row["text"] for row in make_collection(count)[1]},
@@ -103,7 +103,7 @@ class TrainingSetup:
             seed=7,
             draw=settings.negative_sampling,
             positive=settings.positive_sampling,
-            with_positives=loss.masked == "positives",
+            with_positives=loss.excluded == "positives",
             with_scores=loss.distillation is not None,
         )
         return cls(model, towers, settings, draws, aux)
@@ -133,7 +133,7 @@ class TrainingSetup:
         arguments = build_training_arguments(
             replace(settings, **plain), Schedule(settings.batch_size, 4, 1), folder, seed=7, device="cpu"
         )
-        loss = RetrieverLoss.of(settings, similarity=str(self.towers["passage"].encoding.similarity))
+        loss = RetrieverLoss.from_config(settings, similarity=str(self.towers["passage"].encoding.similarity))
         weights = {**loss.weights, **(self.aux.weights if self.aux else {})}
         trainer = RetrieverTrainer(
             loss=loss,

@@ -136,7 +136,7 @@ def rerank_queries__train(
     if devs and "" not in devs and dev_kind is not None:
         raise UsageError("--dev-kind: --dev KIND=FILE names the kind already")
     if not devs and (dev_queries is not None or dev_kind is not None):
-        raise UsageError("--dev-queries and --dev-kind go with --dev")
+        raise UsageError("--dev-queries and --dev-kind need --dev")
     from drtk.models.model_folder import locate
     from drtk.training.preflight import check_training_inputs
 
@@ -209,7 +209,9 @@ def _parse_by_kind(flag: str, values: list[str]) -> dict[str, str]:
         elif not kind:
             raise UsageError(f"{flag} {value}: the kind before = is empty")
         if kind in names:
-            raise UsageError(f"{flag}: two are for {f'kind {kind}' if kind else 'all kinds'}; KIND=NAME is for one")
+            raise UsageError(
+                f"{flag}: given twice for {f'kind {kind}' if kind else 'all kinds'}; use KIND=NAME for one kind"
+            )
         names[kind] = name
     return names
 
@@ -258,7 +260,7 @@ def rerank_queries__apply(
     if (settings.select == "scorer") != bool(models):
         raise UsageError("--model and --select scorer go together")
     if not models and (index is not None or corpus is not None):
-        raise UsageError("--index and --corpus go with --model")
+        raise UsageError("--index and --corpus need --model")
     questions = load_queries(queries, job.tracker)
     if index is not None:
         from drtk.runtime.manifest import describe_folder
@@ -279,7 +281,7 @@ def rerank_queries__apply(
     if alone := files["asked alone"]:
         none = f"; {without:,} of {len(questions):,} questions have no candidate at all" if without else ""
         warn(
-            f"{alone:,} times a question has no candidate of a kind: written unexpanded to the file of that kind{none}"
+            f"{alone:,} pairs of question and kind have no candidate; these questions are written without an expansion{none}"
         )
     if counts.get("cut"):
         warn(f"{counts['cut']:,} queries were cut to {settings.max_clauses:,} distinct words")

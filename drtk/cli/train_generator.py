@@ -33,12 +33,10 @@ def check_files(settings: GeneratorConfig, given: Mapping[str, str | None]) -> N
             raise UsageError(f"`{name}`: only with `task` gar-sentence or gar-title")
     if task == "doc2query":
         if (given["corpus"] is None) != (given["queries"] is None):
-            raise UsageError(
-                "`corpus` and `queries` go together; without both, INPUT holds passages with their queries"
-            )
+            raise UsageError("`corpus` and `queries` go together; without both, INPUT has passages with their queries")
         return
     if given["queries"] is not None:
-        raise UsageError(f"`queries`: with `task` {task}, INPUT holds the questions")
+        raise UsageError(f"`queries`: with `task` {task}, INPUT has the questions; leave it out")
     if not needs_run and given["corpus"] is not None:
         raise UsageError("`corpus`: only with `task` gar-sentence or gar-title")
     for name in ("run", "corpus") if needs_run else ():
@@ -114,7 +112,7 @@ def _train_folds(
     numbers = range(settings.folds or 0)
     folds = assign_folds(pairs.read, len(numbers), seed=training["seed"])
     check_folds(pairs, folds, dev, settings)
-    resuming = job.resuming
+    resuming = job.is_resuming
     folder = job.begin()
     _record(pairs, folds, folder, resuming)
     done = [fold for fold in numbers if resuming and (get_fold_folder(folder, fold) / FOLDER_MANIFEST).exists()]
@@ -226,7 +224,7 @@ def train_generator(
     from drtk.models.model_folder import locate
     from drtk.training.preflight import check_training_inputs
 
-    check_training_inputs(settings.trainer, device, source, queries, dev, run, dev_run, kept=[corpus])
+    check_training_inputs(settings.trainer, device, source, queries, dev, run, dev_run, local_files=[corpus])
     locate(model)
     from drtk.evaluation.answers import compute_rouge, require_rouge
 
@@ -247,14 +245,14 @@ def train_generator(
         pairs, held = questions, held_questions = _read_questions(source, given, start, settings, job)
     trained, evaluated = split_pairs(pairs, held, settings)
     if settings.dev_share is not None and not evaluated:
-        raise DrtkError(f"{source}: no pairs to evaluate with at this `dev_share`")
+        raise DrtkError(f"{source}: no pairs are left for evaluation; raise `dev_share`")
     job.tracker.inputs += find_inputs({"corpus": corpus, "model": str(locate(model))})
     training: dict[str, Any] = {"score": compute_rouge, "seed": seed, "device": device}
     if questions is not None and settings.folds is not None:
         _train_folds(questions, held_questions, model, settings, training, job)
         return
     plan_schedule(len(trained), settings, what="pairs", source=source)
-    resuming = job.resuming
+    resuming = job.is_resuming
     folder = job.begin()
     if questions is not None:
         _record(questions, None, folder, resuming)

@@ -81,14 +81,16 @@ def train_reranker(
             raise UsageError(f"`{name}`: is required by `kind` {settings.kind}{more}")
     if (dev is None) != (dev_run is None):
         raise UsageError("`dev` and `dev_run` go together: judgments, and the run to rerank")
+    if dev is None and dev_split != "dev":
+        raise UsageError("`dev_split` needs `dev`")
     if hlatr and skip_corpus_check:
         raise UsageError("`skip_corpus_check`: is not for `kind` hlatr, which reads no texts")
     settings.check()
     from drtk.data.checks import check_examples, check_run, check_same_corpus, warn_if_swapped
     from drtk.training.preflight import check_training_inputs
 
-    files = (examples, queries, vectors, qrels, dev, dev_run, settings.dev_vectors)
-    check_training_inputs(settings.trainer, device, *files, kept=[corpus])
+    files = (examples, queries, vectors, qrels, dev, dev_run, dev_vectors)
+    check_training_inputs(settings.trainer, device, *files, local_files=[corpus])
     if hlatr:
         check_run(examples)
     else:
@@ -133,7 +135,7 @@ def _train_on_pairs(
     from drtk.runtime.manifest import find_inputs
     from drtk.training.examples import load_examples
     from drtk.training.folds import digest_question
-    from drtk.training.reranker import LENGTH, PairEvaluator, plan_reranker_schedule, train_reranker
+    from drtk.training.reranker import MAX_LENGTH, PairEvaluator, plan_reranker_schedule, train_reranker
     from drtk.training.text_pairs import warn_of_overlap
 
     check_not_query_reranker(model)
@@ -147,8 +149,8 @@ def _train_on_pairs(
     )
     plan_reranker_schedule(data.examples, settings, source=data.source)
     title = resolve_title(model, settings.title, strict=False, default="colon")
-    start = init_cross_encoder(model, max_length=settings.max_length, seed=seed, default=LENGTH)
-    evaluation = None
+    start = init_cross_encoder(model, max_length=settings.max_length, seed=seed, default=MAX_LENGTH)
+    build_evaluator = None
     if probe is not None and dev is not None:
         dev_queries, passages = _dev_texts(dev, probe, corpus, job)
         warn_of_overlap(
@@ -159,9 +161,9 @@ def _train_on_pairs(
             source=data.source,
         )
 
-        def evaluation(scorer: Any, tokenizing: Any) -> PairEvaluator:
-            options = {"queries": dev_queries, "corpus": passages, "tokenizing": tokenizing, "title": title}
-            return PairEvaluator(scorer, probe, **options)
+        def build_evaluator(classifier: Any, tokenizer: Any) -> PairEvaluator:
+            options = {"queries": dev_queries, "corpus": passages, "tokenizer": tokenizer, "title": title}
+            return PairEvaluator(classifier, probe, **options)
 
     facts = train_reranker(
         data,
@@ -169,7 +171,7 @@ def _train_on_pairs(
         start=start,
         title=title,
         config=settings,
-        evaluation=evaluation,
+        build_evaluator=build_evaluator,
         seed=seed,
         device=device,
     )
@@ -235,9 +237,9 @@ def _train_on_lists(
     data = read_lists(source, vectors=opened, judgements=judgements, depth=settings.depth, tracker=job.tracker)
     opened.warn_of_another_order(data.source)
     if data.without:
-        log(f"left out {data.without:,} queries without a positive among their first {settings.depth} documents")
+        log(f"excluded {data.without:,} queries without a positive among their first {settings.depth} documents")
     if data.unjudged:
-        log(f"left out {data.unjudged:,} of {data.queries:,} queries without a judgment")
+        log(f"excluded {data.unjudged:,} of {data.queries:,} queries without a judgment")
     plan_list_schedule(data, settings)
     if probe is not None and dev is not None:  # there are no texts to compare
         dev_ids = [query for query, _ in probe.candidates]

@@ -64,7 +64,7 @@ def train_retriever(
     from drtk.models.model_folder import locate
     from drtk.training.preflight import check_training_inputs
 
-    check_training_inputs(settings.trainer, device, examples, queries, kept=[corpus])
+    check_training_inputs(settings.trainer, device, examples, queries, local_files=[corpus])
     check_examples(examples)
     warn_if_swapped(corpus, queries)
     locate(model)
@@ -74,10 +74,10 @@ def train_retriever(
     check_same_corpus(examples, corpus, another=skip_corpus_check)
     from drtk.training.retriever import train_from_files
 
-    def measure_dev(towers: dict[str, TextEncoder], data: TrainingData) -> Callable[[], dict[str, float]]:
+    def build_dev(towers: dict[str, TextEncoder], data: TrainingData) -> Callable[[], dict[str, float]]:
         return _dev_figures(str(dev), split, towers, data, settings, seed, job)
 
-    def add_auxiliary(towers: dict[str, TextEncoder]) -> AuxiliaryTask:
+    def build_auxiliary(towers: dict[str, TextEncoder]) -> AuxiliaryTask:
         from drtk.pretraining.auxiliary import DiffCSE
 
         return DiffCSE(towers, settings, seed=seed)
@@ -91,8 +91,8 @@ def train_retriever(
         job,
         seed=seed,
         device=device,
-        measure_dev=None if dev is None else measure_dev,
-        add_auxiliary=add_auxiliary if settings.aux == "diffcse" else None,
+        build_dev=None if dev is None else build_dev,
+        build_auxiliary=build_auxiliary if settings.aux == "diffcse" else None,
     )
 
 

@@ -65,7 +65,7 @@ def find_generators(model: str, folder: Path, *, holdout: bool) -> Generators:
         )
     models = [model] if count is None else [str(get_fold_folder(folder, fold)) for fold in range(count)]
     own = manifest if count is None else read_manifest_if_any(Path(models[0]))
-    seen = TrainedQuestions.of_folder(folder, count=count)
+    seen = TrainedQuestions.read(folder, count=count)
     if count is not None and seen is None:
         raise MismatchError(f"{model}: its record of questions is missing, so nobody knows which generator saw which")
     return Generators(models, own.get("expands"), own.get("target_length"), seen)
@@ -83,7 +83,7 @@ def iter_questions(
         try:
             if not query.text.strip():
                 raise MismatchError(f"'{query.id}' has no text")
-            fold = seen.fold(query, draw=draw) if seen is not None and seen.count is not None else None
+            fold = seen.choose_fold(query, allow_unknown=draw) if seen is not None and seen.count is not None else None
         except MismatchError as error:
             tracker.skip_or_raise(RecordError(f"{name_of(source)}:{tracker.line}", str(error)))
             continue

@@ -1,4 +1,4 @@
-"""The items of every training step of retriever and re-rankers, and their collation."""
+"""Datasets and collation for training retrievers and re-rankers."""
 
 from __future__ import annotations
 
@@ -20,17 +20,19 @@ Key = tuple[Any, ...]
 
 
 class CorpusTexts(Protocol):
-    """Passages by id; drtk.data.corpus_store.CorpusStore is one."""
+    """Look up passages by id, as drtk.data.corpus_store.CorpusStore does."""
 
     def get_many(self, ids: Sequence[str]) -> list[Passage]: ...
 
 
 @dataclass(frozen=True)
 class SampledExample:
-    """An example as one step sees it: the query, and numbers and texts of a positive and its negatives.
+    """An example of a training step: a query, a positive and negatives.
 
-    positives: numbers of all passages labeled as positives, if needed; scores: a teacher's, in the order of `numbers`, if
-    needed; key: identifies example and epoch
+    numbers, passages: numbers and texts of the passages, the positive first
+    positives: numbers of all positives of the query, if needed
+    scores: teacher scores in the order of `numbers`, if needed
+    key: identifies example and epoch, for random numbers
     """
 
     query: str
@@ -44,8 +46,10 @@ class SampledExample:
 class SampledExamples(EpochDataset[Any]):
     """The examples of all steps, each with the positive and the negatives of its epoch.
 
-    draw: how negatives are sampled (drtk.training.sampling.sample_negatives); positive: they take turns, or the first
-    with_positives: add the numbers of all positives of a query; with_scores: add a teacher's scores
+    negatives: number of negatives per example    batch: examples per step
+    draw: how negatives are sampled (drtk.training.sampling.sample_negatives)
+    positive: "rotate": the positives take turns over the epochs; "first": always the first
+    with_positives: add the numbers of all positives of a query    with_scores: add teacher scores
     """
 
     def __init__(
@@ -69,12 +73,13 @@ class SampledExamples(EpochDataset[Any]):
         self._positives = examples.positives_by_query() if with_positives else None
 
     def load(self, number: int, epoch: int) -> SampledExample:
-        """Return an example as this epoch sees it."""
+        """Return an example with the positive and the negatives of an epoch."""
         examples, query_id = self._examples, self._examples.query_ids[number]
         positives, negatives = examples.positives(number), examples.negatives(number)
-        turns = range(len(positives))
-        right = 0 if self._positive == "first" else select_positive(turns, epoch=epoch, seed=self.seed)
-        wrong = sample_negatives(
+        positive = (
+            0 if self._positive == "first" else select_positive(range(len(positives)), epoch=epoch, seed=self.seed)
+        )
+        chosen = sample_negatives(
             range(len(negatives)),
             self._negatives,
             how=self._draw,
@@ -82,35 +87,35 @@ class SampledExamples(EpochDataset[Any]):
             seed=self.seed,
             key=f"{query_id}\0{number}",
         )
-        numbers = [positives[right], *(negatives[place] for place in wrong)]
+        numbers = [positives[positive], *(negatives[index] for index in chosen)]
         scores: list[float] = []
         if self._with_scores:
             negative_scores = examples.negative_scores(number)
-            scores = [examples.positive_scores(number)[right], *(negative_scores[place] for place in wrong)]
+            scores = [examples.positive_scores(number)[positive], *(negative_scores[index] for index in chosen)]
         return SampledExample(
             self._queries[query_id],
             numbers,
-            self._corpus.get_many([examples.passage_ids[each] for each in numbers]),
+            self._corpus.get_many([examples.passage_ids[passage] for passage in numbers]),
             positives=() if self._positives is None else self._positives[query_id],
             scores=scores,
             key=(self.seed, epoch, query_id, number),
         )
 
 
-def pad_tokens(tokens: TokenizedTexts, tokenizing: Any, rows: np.ndarray | None = None) -> dict[str, Tensor]:
-    """Return the model's inputs for tokenized texts, (texts, tokens) each; rows: some of the texts."""
+def pad_tokens(tokens: TokenizedTexts, tokenizer: Any, rows: np.ndarray | None = None) -> dict[str, Tensor]:
+    """Pad tokenized texts to model inputs, (texts, tokens) each. rows: indices of the texts to use; None: all"""
     rows = np.arange(len(tokens)) if rows is None else rows
-    padded = tokens.pad(rows, pad=tokenizing.pad, left=tokenizing.left)
+    padded = tokens.pad(rows, pad=tokenizer.pad, left=tokenizer.left)
     return {name: torch.from_numpy(array) for name, array in padded.items()}
 
 
 def collate(
     items: Sequence[SampledExample], *, query: TextTokenizer, passage: TextTokenizer, corrupt: Any = None
 ) -> dict[str, Tensor]:
-    """Return the inputs of a step: those of BiEncoder and `passage_numbers` (queries * n,).
+    """Return the inputs of a step: those of BiEncoder, and `passage_numbers` (queries * n,).
 
-    If the examples have them, `positives`: (queries, most positives), -1 for padding; `teacher`: (queries, n) scores
-    corrupt: adds inputs of an auxiliary task, given role, padded tokens and a key per text
+    If the examples have them, also `positives` (queries, max positives), padded with -1, and `teacher` (queries, n).
+    corrupt: (role, padded tokens, key per text) -> further inputs, for an auxiliary task
     """
     texts: dict[str, tuple[TextTokenizer, list[Any]]] = {
         "query": (query, [item.query for item in items]),
@@ -122,12 +127,12 @@ def collate(
         batch["positives"] = torch.tensor([[*item.positives, *[-1] * (most - len(item.positives))] for item in items])
     if any(len(item.scores) for item in items):
         batch["teacher"] = torch.tensor([list(item.scores) for item in items], dtype=torch.float32)
-    for role, (tokenizing, role_texts) in texts.items():
-        padded = pad_tokens(tokenizing(role_texts), tokenizing)
+    for role, (tokenizer, role_texts) in texts.items():
+        padded = pad_tokens(tokenizer(role_texts), tokenizer)
         batch |= {f"{role}_{name}": tensor for name, tensor in padded.items()}
         if corrupt is not None:
-            places = range(1) if role == "query" else range(len(items[0].numbers))
-            keys = [(*item.key, place) for item in items for place in places]
+            num_texts = 1 if role == "query" else len(items[0].numbers)
+            keys = [(*item.key, index) for item in items for index in range(num_texts)]
             arrays = corrupt(role, {name: tensor.numpy() for name, tensor in padded.items()}, keys)
             batch |= {f"aux_{role}_{name}": torch.from_numpy(array) for name, array in arrays.items()}
     return batch
@@ -135,7 +140,7 @@ def collate(
 
 @dataclass(frozen=True)
 class JudgedPair:
-    """A query with a passage, and whether it is a positive."""
+    """A query, a passage and whether the passage is relevant."""
 
     query: str
     passage: Passage
@@ -143,7 +148,7 @@ class JudgedPair:
 
 
 class JudgedPairs:
-    """Each positive and each negative of each example with the query, by number."""
+    """All pairs of a query with a positive or negative of its examples, by number."""
 
     def __init__(self, examples: PackedExamples, *, queries: Mapping[str, str], corpus: CorpusTexts) -> None:
         self._examples, self._queries, self._corpus = examples, queries, corpus
@@ -154,14 +159,14 @@ class JudgedPairs:
 
     def __getitem__(self, number: int) -> JudgedPair:
         example = int(self._ends.searchsorted(number, side="right"))
-        place = number - int(self._ends[example - 1] if example else 0)
+        index = number - int(self._ends[example - 1] if example else 0)
         positives = self._examples.positives(example)
-        relevant = place < len(positives)
-        passage = positives[place] if relevant else self._examples.negatives(example)[place - len(positives)]
+        relevant = index < len(positives)
+        passage = positives[index] if relevant else self._examples.negatives(example)[index - len(positives)]
         [text] = self._corpus.get_many([self._examples.passage_ids[passage]])
         return JudgedPair(self._queries[self._examples.query_ids[example]], text, relevant)
 
 
 def count_pairs(examples: PackedExamples) -> list[int]:
-    """Return the number of positives and negatives of each example."""
+    """Return the number of pairs of each example: its positives and negatives."""
     return [len(examples.positives(at)) + len(examples.negatives(at)) for at in range(len(examples))]

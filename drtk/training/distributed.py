@@ -1,4 +1,4 @@
-"""Training in several processes: gathers with gradients, sums and means, batch norm over all rows."""
+"""Training with several processes: gathering with gradients, reductions, and synchronized batch norm."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from drtk.runtime.sharding import get_world_size as get_world_size
 
 
 def is_distributed() -> bool:
-    """Return whether several processes train together."""
+    """Return whether training uses several processes."""
     return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
 
 
@@ -30,10 +30,10 @@ def _all_gather(rows: Tensor) -> Tensor:
 
 
 class _Gather(torch.autograd.Function):
-    """Rows of all processes; backward returns the slice of this process, times the number of processes.
+    """Gather the rows of all processes; backward returns this process's slice, times the number of processes.
 
-    This is the exact gradient if every process computes the same loss from the gathered rows and gradients of parameters
-    are *averaged* over processes (DDP) afterwards, as with the contrastive losses.
+    The gradient is exact if every process computes the same loss from the gathered rows (a contrastive loss) and the
+    gradients of the parameters are then *averaged* over processes (DDP).
     """
 
     @staticmethod
@@ -48,7 +48,10 @@ class _Gather(torch.autograd.Function):
 
 
 class _GatherPartial(torch.autograd.Function):
-    """Rows of all processes, if each process uses some of them: backward sums the gradients of all for its own rows."""
+    """Gather the rows of all processes; backward sums the gradients of all processes for this process's rows.
+
+    For losses where each process uses different gathered rows.
+    """
 
     @staticmethod
     def forward(context: Any, rows: Tensor) -> Tensor:
@@ -63,10 +66,10 @@ class _GatherPartial(torch.autograd.Function):
 
 
 class SharedBatchNorm(torch.nn.BatchNorm1d):
-    """Batch norm with the statistics of all processes' rows, on any device."""
+    """Batch norm over the rows of all processes, on any device (SyncBatchNorm needs a GPU)."""
 
     def forward(self, input: Tensor) -> Tensor:
-        """(n, features) of this process to the same; n must be equal in all processes."""
+        """Return the normalized rows of this process, (n, features); n must be equal in all processes."""
         if not self.training or not is_distributed():
             return super().forward(input)
         start = dist.get_rank() * len(input)
@@ -74,16 +77,16 @@ class SharedBatchNorm(torch.nn.BatchNorm1d):
 
 
 def share_batch_norm(network: torch.nn.Module) -> None:
-    """Turn every batch norm below `network` into a SharedBatchNorm; parameters and buffers stay the same tensors."""
+    """Convert every BatchNorm1d of a network to SharedBatchNorm, in place."""
     for module in network.modules():
         if type(module) is torch.nn.BatchNorm1d:
             module.__class__ = SharedBatchNorm
 
 
 def gather_rows(rows: Tensor) -> Tensor:
-    """Return the rows of all processes by rank, (processes * n, …) from (n, …); n must be equal in all processes.
+    """Gather rows, (n, …), of all processes in the order of ranks, (processes * n, …); n must be equal in all processes.
 
-    Gradients flow back to this process's rows. With one process, returns `rows` itself.
+    Gradients flow back to this process's rows. With one process, `rows` is returned unchanged.
     """
     if not is_distributed():
         return rows
@@ -92,7 +95,7 @@ def gather_rows(rows: Tensor) -> Tensor:
 
 
 def all_reduce_sum(value: Tensor) -> Tensor:
-    """Return the sum of a tensor over all processes, without gradient."""
+    """Return the sum of a tensor over all processes; it has no gradient."""
     if not is_distributed():
         return value
     total = value.detach().clone()
@@ -101,7 +104,7 @@ def all_reduce_sum(value: Tensor) -> Tensor:
 
 
 def all_reduce_min(value: int, device: torch.device) -> int:
-    """Return the minimum of a number over all processes, exchanged on `device`."""
+    """Return the minimum of a number over all processes. device: for the communication"""
     if not is_distributed():
         return value
     minimum = torch.tensor(value, device=device)
@@ -110,12 +113,12 @@ def all_reduce_min(value: int, device: torch.device) -> int:
 
 
 def all_reduce_mean(value: Tensor) -> Tensor:
-    """Return the mean of a tensor over all processes, without gradient."""
+    """Return the mean of a tensor over all processes; it has no gradient."""
     return all_reduce_sum(value) / get_world_size()
 
 
 def gather_items(items: list[Any]) -> list[Any]:
-    """Return the items of all processes in order, each of which has `items[rank::size]` of them."""
+    """Gather a list that is spread over the processes: each has every n-th item, from its rank on."""
     if not is_distributed():
         return items
     parts: list[list[Any]] = [[] for _ in range(dist.get_world_size())]

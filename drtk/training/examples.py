@@ -1,4 +1,4 @@
-"""Training examples in little memory: ids stored once, references as 32-bit numbers."""
+"""Training examples in compact form: each id is stored once and referenced by a 32-bit number."""
 
 from __future__ import annotations
 
@@ -19,15 +19,16 @@ from drtk.text.rng import sample_uniform
 
 
 class Passages(Protocol):
-    """A corpus by id; drtk.data.corpus_store.CorpusStore is one."""
+    """Find the ids that a corpus does not have, as drtk.data.corpus_store.CorpusStore does."""
 
     def find_missing(self, ids: Iterable[str]) -> Iterable[str]: ...
 
 
 class PackedExamples:
-    """Examples by number: query id, and numbers of positives and negatives, whose ids are `passage_ids`.
+    """Examples by number: a query id, and the passage numbers of its positives and negatives.
 
-    500,000 examples with 200 negatives take 400 MB and the ids themselves; tuples of strings would take 10 GB.
+    query_ids: query id of each example    passage_ids: passage ids by passage number
+    500,000 examples with 200 negatives each take 400 MB plus the ids; tuples of strings would take 10 GB.
     """
 
     def __init__(
@@ -38,11 +39,13 @@ class PackedExamples:
         scored: bool = False,
         first_positive: bool = False,
     ) -> None:
-        """line: returns the line of the last example taken; None: examples are counted
-        scored: keep a teacher's scores, another 4 bytes a reference
-        first_positive: keep only the first positive of each
+        """Pack examples.
 
-        A positive among its example's own negatives is removed from them, and counted in `contradictions`.
+        Positives among the negatives of their example are removed from the negatives; `contradictions` counts them.
+
+        line: returns the line number of the last example, for errors; None: count the examples
+        scored: keep teacher scores (4 more bytes per passage)
+        first_positive: keep the first positive of each example only
         """
         self.contradictions = 0
         self._scores = array("f") if scored else None
@@ -51,12 +54,12 @@ class PackedExamples:
         self.query_ids: list[str] = []
         self._references = array("i")
         self._starts = array("q", [0])
-        self._splits = array("q")  # where an example's negatives begin
+        self._splits = array("q")  # index of each example's first negative
         for example in examples:
             self.query_ids.append(example.query_id)
             self._lines.append(line() if line else len(self.query_ids))
-            positives, right = example.positives[: 1 if first_positive else None], set(example.positives)
-            places = [place for place, id in enumerate(example.negatives) if id not in right]
+            positives, positive_ids = example.positives[: 1 if first_positive else None], set(example.positives)
+            places = [place for place, id in enumerate(example.negatives) if id not in positive_ids]
             self.contradictions += len(example.negatives) - len(places)
             self._references.extend(map(self._number, positives))
             self._splits.append(len(self._references))
@@ -82,25 +85,25 @@ class PackedExamples:
         return self._references[self._splits[example] : self._starts[example + 1]]
 
     def positive_scores(self, example: int) -> array[float]:
-        """Return a teacher's scores of the positives. Raises ValueError if none were kept."""
+        """Return the teacher scores of an example's positives. Raises ValueError if scores were not kept."""
         if self._scores is None:
             raise ValueError("no scores were kept")
         return self._scores[self._starts[example] : self._splits[example]]
 
     def negative_scores(self, example: int) -> array[float]:
-        """Return a teacher's scores of the negatives. Raises ValueError if none were kept."""
+        """Return the teacher scores of an example's negatives. Raises ValueError if scores were not kept."""
         if self._scores is None:
             raise ValueError("no scores were kept")
         return self._scores[self._splits[example] : self._starts[example + 1]]
 
     def subsample(self, share: float, *, seed: int) -> None:
-        """Keep the examples of a random share of the queries; a smaller share is part of a larger one."""
-        draws = {id: sample_uniform(seed, "fraction", id) for id in self.query_ids}
-        kept = set(sorted(draws, key=lambda each: (draws[each], each))[: max(1, round(share * len(draws)))])
-        self._keep([number for number, id in enumerate(self.query_ids) if id in kept])
+        """Keep the examples of a random share of the queries. A smaller share is a subset of a larger one."""
+        order = {id: sample_uniform(seed, "fraction", id) for id in self.query_ids}
+        chosen = set(sorted(order, key=lambda query: (order[query], query))[: max(1, round(share * len(order)))])
+        self._keep([number for number, id in enumerate(self.query_ids) if id in chosen])
 
     def _keep(self, chosen: Sequence[int]) -> None:
-        """Remove all examples but the chosen, and passages that no other has."""
+        """Remove all examples but the chosen ones, and the passages that only they refer to."""
         numbers: dict[int, int] = {}
         references, starts, splits, scores = array("i"), array("q", [0]), array("q"), array("f")
         for example in chosen:
@@ -117,17 +120,17 @@ class PackedExamples:
         self._scores = scores if self._scores is not None else None
 
     def positives_by_query(self) -> dict[str, array[int]]:
-        """Return the numbers of all positives of a query over all its examples, by the query's id."""
+        """Return the passage numbers of all positives of each query, over all its examples, by query id."""
         numbers: dict[str, array[int]] = {}
         for number, id in enumerate(self.query_ids):
             numbers.setdefault(id, array("i")).extend(self.positives(number))
         return numbers
 
     def warn_of_few_negatives(self, count: int) -> None:
-        """Warn if examples have fewer negatives than `count`: a step repeats them."""
+        """Warn if examples have fewer than `count` negatives, which are then repeated within a step."""
         few = sum(0 < len(self.negatives(number)) < count for number in range(len(self)))
         if few:
-            warn(f"{few:,} examples have fewer than {count} negatives; theirs repeat")
+            warn(f"{few:,} examples have fewer than {count} negatives; their negatives are repeated")
 
     def check(
         self,
@@ -138,37 +141,38 @@ class PackedExamples:
         negatives: int,
         on_error: Callable[[DrtkError], None] | None = None,
     ) -> None:
-        """Check that queries and corpus have all ids, that examples have negatives if `negatives`, and scores if kept.
+        """Check that queries and corpus contain all ids, and that negatives and scores are there if needed.
 
-        on_error: called for each faulty example, which is removed; raises at one too many. None: the first fault is raised
-        Raises MismatchError for an unknown id, with the number of others, DrtkError otherwise; both begin with file:line.
+        negatives: if above 0, each example must have negatives
+        on_error: called with the error of each invalid example, which is then removed; None: raise the first error
+        Raises MismatchError for an unknown id, DrtkError for missing negatives or scores; messages begin with file:line.
         """
         if self.contradictions:
             warn(f"{source}: removed {self.contradictions:,} positives from their own negatives")
         absent, query_ids = set(corpus.find_missing(self.passage_ids)), set(self.query_ids)
-        unknown = sum(each not in queries for each in query_ids)
-        good = []
+        unknown = sum(id not in queries for id in query_ids)
+        valid = []
         for number, query_id in enumerate(self.query_ids):
             place = f"{source}:{self._lines[number]}"
-            fault: DrtkError | None = None
+            error: DrtkError | None = None
             if query_id not in queries:
-                fault = MismatchError(f"{place}: the queries have no '{query_id}'{_count_missing(unknown, query_ids)}")
+                error = MismatchError(f"{place}: the queries have no '{query_id}'{_count_missing(unknown, query_ids)}")
             elif negatives and not len(self.negatives(number)):
-                fault = DrtkError(f"{place}: '{query_id}' has no negatives")
+                error = DrtkError(f"{place}: '{query_id}' has no negatives")
             elif absent and (id := self._first_absent(number, absent)) is not None:
                 missing = _count_missing(len(absent), self.passage_ids)
-                fault = MismatchError(f"{place}: the corpus has no '{id}'{missing}")
+                error = MismatchError(f"{place}: the corpus has no '{id}'{missing}")
             elif self._scores is not None:
-                fault = self._find_bad_score(number, f"{place}: '{query_id}'")
-            if fault is None:
-                good.append(number)
+                error = self._find_bad_score(number, f"{place}: '{query_id}'")
+            if error is None:
+                valid.append(number)
             elif on_error is None:
-                raise fault
+                raise error
             else:
-                on_error(fault)
-        if len(good) < len(self):
-            self._keep(good)
-        self._numbers = {}  # only needed for packing
+                on_error(error)
+        if len(valid) < len(self):
+            self._keep(valid)
+        self._numbers = {}  # needed for packing only
 
     def _first_absent(self, number: int, absent: set[str]) -> str | None:
         references = self._references[self._starts[number] : self._starts[number + 1]]
@@ -182,8 +186,8 @@ class PackedExamples:
             return None
         at = next(at for at, score in enumerate(scores) if not isfinite(score))
         id = self.passage_ids[self._references[start + at]]
-        if scores[at] != scores[at]:  # a missing score was packed as NaN; a file of records contains none
-            return DrtkError(f"{place} has no score for '{id}'; drtk score EXAMPLES adds a teacher's")
+        if scores[at] != scores[at]:  # missing scores are packed as NaN
+            return DrtkError(f"{place} has no score for '{id}'; add teacher scores with `drtk score`")
         return DrtkError(f"{place}: the score of '{id}' is {scores[at]}, not a finite number")
 
 
@@ -193,7 +197,7 @@ def _count_missing(absent: int, ids: Sized) -> str:
 
 @dataclass(frozen=True)
 class TrainingData:
-    """Examples with the texts of their queries, by id, and the corpus of their passages."""
+    """Training examples with the texts of their queries, by id, and the corpus of their passages."""
 
     source: str
     examples: PackedExamples
@@ -213,19 +217,20 @@ def load_examples(
     share: float = 1.0,
     seed: int = 42,
 ) -> TrainingData:
-    """Read training examples, the queries they name and their corpus, and check them (`PackedExamples.check`).
+    """Read training examples with their queries and corpus, and check them (`PackedExamples.check`).
 
-    negatives: 0 if examples without negatives are fine; scored, first_positive: as in PackedExamples
-    share: of the queries to keep, chosen by `seed`
-    Raises RecordError for a bad line, MismatchError for an unknown id, unless `tracker` skips it.
+    negatives: if above 0, each example must have negatives
+    scored, first_positive: as in PackedExamples
+    share: share of the queries to keep, sampled at random by `seed`
+    Raises RecordError for an invalid line, MismatchError for an unknown id, unless `tracker` skips it.
     """
     examples = PackedExamples(
         read_examples(source, tracker=tracker), line=lambda: tracker.line, scored=scored, first_positive=first_positive
     )
     if share < 1:
         examples.subsample(share, seed=seed)
-    wanted = set(examples.query_ids)
-    texts = {query.id: query.text for query in read_queries(queries, tracker=tracker) if query.id in wanted}
+    query_ids = set(examples.query_ids)
+    texts = {query.id: query.text for query in read_queries(queries, tracker=tracker) if query.id in query_ids}
     store = CorpusStore.open(corpus)
     examples.check(name_of(source), queries=texts, corpus=store, negatives=negatives, on_error=tracker.skip_or_raise)
     return TrainingData(name_of(source), examples, texts, store)

@@ -1,6 +1,7 @@
-"""Folds of questions, and the record of the questions a generator was trained with.
+"""Folds of questions for cross-fitting, and the record of the questions that a generator was trained with.
 
-A question must be expanded by a generator that was not trained with it (docs/methods/ear.md): that one has memorized the answer.
+A generator memorizes the answers of its training questions, so a question must be expanded by a generator that was not
+trained with it (docs/methods/ear.md).
 """
 
 from __future__ import annotations
@@ -18,25 +19,25 @@ from drtk.runtime.atomic import write_bytes
 from drtk.runtime.inputs import InputTracker
 from drtk.text.rng import sample_integer
 
-QUESTIONS = "questions.jsonl"  # of a folder: {"_id", "question": digest of its text, "fold"?}
-KIND = "generators"  # kind of a folder with one generator per fold
+QUESTIONS = "questions.jsonl"  # record in a model folder: {"_id", "question": digest of its text, "fold"?}
+KIND = "generators"  # manifest kind of a folder with one generator per fold
 
 
 def get_fold_folder(folder: Path, fold: int) -> Path:
-    """Return the folder of the generator that was not trained with a fold."""
+    """Return the folder of the generator that was trained without a fold."""
     return folder / f"fold-{fold}"
 
 
 def digest_question(question: str) -> str:
-    """Return a digest of a question, 16 hex digits, that ignores case, white space and the last question mark."""
+    """Return a digest of a question, 16 hex digits; ignores case, white space and the final question mark."""
     plain = " ".join(question.split()).casefold().removesuffix("?").rstrip()
     return blake2b(plain.encode(errors="surrogatepass"), digest_size=8).hexdigest()
 
 
 def assign_folds(questions: Iterable[Query], count: int, *, seed: int) -> dict[str, int]:
-    """Return a random fold for each question by its id; it depends on seed and id only.
+    """Assign each question to a random fold; return folds by question id. The fold depends on seed and id only.
 
-    A question with several ids is in the fold of the smallest of them.
+    A question with several ids gets the fold of the smallest id.
     """
     names: dict[str, str] = {}
     digests = [(query.id, digest_question(query.text)) for query in questions]
@@ -46,20 +47,20 @@ def assign_folds(questions: Iterable[Query], count: int, *, seed: int) -> dict[s
 
 
 class TrainedQuestions:
-    """The questions that the generator, or the generators, of a folder were trained with."""
+    """The questions that the generators in a folder were trained with."""
 
     def __init__(
         self, place: str, questions: dict[str, str], folds: dict[str, int | None], *, count: int | None
     ) -> None:
-        """questions: digest by id; folds: fold by digest; count: of folds, None for a folder of one generator"""
+        """questions: digests by id    folds: folds by digest    count: number of folds; None for a single generator"""
         self.place, self.count = place, count
         self._questions, self._folds = questions, folds
 
     @classmethod
-    def of_folder(cls, folder: Path, *, count: int | None) -> TrainedQuestions | None:
-        """Read the record of a folder; None if there is none.
+    def read(cls, folder: Path, *, count: int | None) -> TrainedQuestions | None:
+        """Read the record in a folder; None if there is none.
 
-        Raises RecordError (file:line) for an unreadable record, DrtkError for a fold that does not exist.
+        Raises RecordError (file:line) for an invalid line, DrtkError for inconsistent folds.
         """
         path = folder / QUESTIONS
         if not path.exists():
@@ -69,20 +70,20 @@ class TrainedQuestions:
         tracker = InputTracker()
         for id, digest, fold in read_records(str(path), _parse_entry, tracker=tracker):
             if (fold is None) != (count is None) or (fold is not None and count is not None and fold >= count):
-                raise DrtkError(f"{path}:{tracker.line}: there is no fold {fold}")
+                raise DrtkError(f"{path}:{tracker.line}: fold {fold} is invalid; restore the file")
             if folds.setdefault(digest, fold) != fold:
-                raise DrtkError(f"{path}:{tracker.line}: the same question is in two folds")
+                raise DrtkError(f"{path}:{tracker.line}: the same question is in two folds; restore the file")
             questions[id] = digest
         return cls(str(folder), questions, folds, count=count)
 
     def __contains__(self, query: Query) -> bool:
         return digest_question(query.text) in self._folds
 
-    def fold(self, query: Query, *, draw: bool) -> int:
-        """Return the generator that was not trained with a question: that of its fold, whatever its id.
+    def choose_fold(self, query: Query, *, allow_unknown: bool) -> int:
+        """Return the fold of a question, by its text; the generator of this fold was not trained with it.
 
-        draw: assign a random one to a question of no fold, by its id. Otherwise raises MismatchError for such a question.
-        Raises MismatchError for an id that belonged to another question.
+        allow_unknown: assign a question without a fold to a random one, by its id
+        Raises MismatchError for a question without a fold, or an id that belongs to another question.
         """
         assert self.count is not None
         digest = digest_question(query.text)
@@ -91,7 +92,7 @@ class TrainedQuestions:
         fold = self._folds.get(digest)
         if fold is not None:
             return fold
-        if not draw:
+        if not allow_unknown:
             raise MismatchError(
                 f"'{query.id}' is in no fold of {self.place}; `outside` draw assigns a random generator"
             )
@@ -99,14 +100,14 @@ class TrainedQuestions:
 
 
 def format_question_record(questions: Iterable[Query], folds: dict[str, int] | None = None) -> Iterator[bytes]:
-    """Yield the record of a folder, a line per question."""
+    """Yield the lines of the record, one per question. folds: by question id"""
     for query in questions:
         row: dict[str, Any] = {"_id": query.id, "question": digest_question(query.text)}
         yield dump(row if folds is None else row | {"fold": folds[query.id]})
 
 
 def write_question_record(folder: Path, questions: Iterable[Query], folds: dict[str, int] | None = None) -> None:
-    """Write the record of a folder atomically."""
+    """Write the record into a folder, atomically. folds: by question id"""
     write_bytes(folder / QUESTIONS, b"".join(format_question_record(questions, folds)))
 
 

@@ -1,4 +1,4 @@
-"""Train generators (T5, BART) on pairs of texts and evaluate them."""
+"""Train and evaluate text generators (T5, BART) on pairs of texts."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from drtk.training.fit import enable_gradient_checkpointing, fit
 from drtk.training.sampling import EpochDataset
 from drtk.training.text_pairs import TextPair, TextPairs
 
-Score = Callable[[Sequence[str], Sequence[str]], dict[str, float]]  # (generated, targets) -> figures by name
+Score = Callable[[Sequence[str], Sequence[str]], dict[str, float]]  # (generated texts, targets) -> metrics by name
 Collate = Callable[[Sequence[TextPair]], dict[str, Tensor]]
 
 
 class GenerationEvaluator:
-    """Figures of a model on held-out pairs: "dev_loss", and those of `score` for greedily generated texts.
+    """Evaluate a generator on held-out pairs: "dev_loss", and the metrics of greedily generated texts.
 
-    Processes share the pairs, and all get the same figures. score: None generates nothing
+    The pairs are divided among the processes; all get the same metrics.
     """
 
     def __init__(
@@ -45,64 +45,71 @@ class GenerationEvaluator:
         *,
         collate: Collate,
         score: Score | None,
-        rows: int,
-        longest: int,
+        batch_size: int,
+        max_new_tokens: int,
     ) -> None:
-        """rows: pairs at once; longest: tokens to generate"""
+        """score: computes the metrics of generated texts; None: generate nothing    batch_size: pairs at once"""
         self._writer, self._collate, self._score = writer, collate, score
         self._targets = [pair.target for pair in pairs]
-        self._mine = pairs[get_rank() :: get_world_size()]
-        self._rows = rows
-        self._settings = GenerationSettings(n=1, decode="greedy", max_new_tokens=longest)
+        self._local_pairs = pairs[get_rank() :: get_world_size()]
+        self._batch_size = batch_size
+        self._settings = GenerationSettings(n=1, decode="greedy", max_new_tokens=max_new_tokens)
 
     @torch.inference_mode()
     def __call__(self) -> dict[str, float]:
-        """Return the figures now; the mode of the model is restored."""
+        """Return the metrics by name. The mode of the model does not change."""
         model = self._writer.model
         training = model.training
         model.eval()
         try:
-            figures = {"dev_loss": self._loss()}
+            metrics = {"dev_loss": self._compute_loss()}
             if self._score is not None:
-                figures |= self._score(self._generate(), self._targets)
+                metrics |= self._score(self._generate(), self._targets)
         finally:
             model.train(training)
-        return figures
+        return metrics
 
-    def _loss(self) -> float:
-        """Return the mean of -log p over the tokens of all targets, without label smoothing."""
+    def _compute_loss(self) -> float:
+        """Return the mean cross-entropy over the tokens of all targets, without label smoothing."""
         device = next(self._writer.model.parameters()).device
         total = torch.zeros(2, dtype=torch.float64, device=device)
         for rows in self._batches():
-            batch = {name: value.to(device) for name, value in self._collate([self._mine[row] for row in rows]).items()}
+            batch = {
+                name: value.to(device)
+                for name, value in self._collate([self._local_pairs[row] for row in rows]).items()
+            }
             loss = cross_entropy_sum(compute_logits(self._writer.model, batch), batch["labels"])
             total += torch.stack([loss.double(), (batch["labels"] != IGNORE_INDEX).sum().double()])
         loss, tokens = all_reduce_sum(total).tolist()
         return loss / tokens
 
     def _generate(self) -> list[str]:
-        """Return a text for each of the sources of all processes."""
+        """Return a generated text for each pair of all processes."""
         device = next(self._writer.model.parameters()).device
-        texts: dict[str, str] = {}  # by source, which may have several targets
+        texts: dict[str, str] = {}  # by source; a source may have several targets
         for rows in self._batches():
-            new = [self._mine[row] for row in rows if self._mine[row].source not in texts]
+            new = [self._local_pairs[row] for row in rows if self._local_pairs[row].source not in texts]
             if pairs := [*{pair.source: pair for pair in new}.values()]:
                 batch = self._collate(pairs)
                 ids, mask = (batch[name].to(device) for name in ("input_ids", "attention_mask"))
                 generated = generate_tokens(self._writer, ids, mask, [""] * len(pairs), self._settings, seed=0)
-                decoded = self._writer.tokenizer.batch_decode([each for (each,) in generated], skip_special_tokens=True)
+                decoded = self._writer.tokenizer.batch_decode(
+                    [tokens for (tokens,) in generated], skip_special_tokens=True
+                )
                 texts |= {pair.source: " ".join(text.split()) for pair, text in zip(pairs, decoded, strict=True)}
-        return gather_items([texts[pair.source] for pair in self._mine])
+        return gather_items([texts[pair.source] for pair in self._local_pairs])
 
     def _batches(self) -> Iterator[np.ndarray]:
-        lengths = np.array([len(pair.source) for pair in self._mine], dtype=np.int64)  # characters approximate tokens
-        return iter_batches_by_length(lengths, budget=1 << 62, most=self._rows)
+        lengths = np.array(
+            [len(pair.source) for pair in self._local_pairs], dtype=np.int64
+        )  # in characters, which approximates tokens
+        return iter_batches_by_length(lengths, budget=1 << 62, most=self._batch_size)
 
 
 def compute_logits(model: nn.Module, inputs: dict[str, Tensor]) -> Tensor:
-    """Return (texts, tokens, vocabulary): the logits of each target token given the source and the target before it.
+    """Return the logits of the target tokens by teacher forcing, (texts, target tokens, vocabulary).
 
-    inputs: input_ids and attention_mask (texts, tokens) of the sources, labels of the targets
+    inputs: `input_ids` and `attention_mask` of the sources, `labels` of the targets, (texts, tokens) each
     """
     bare: Any = getattr(model, "module", model)  # inside DistributedDataParallel
     output = model(
@@ -117,22 +124,22 @@ def compute_logits(model: nn.Module, inputs: dict[str, Tensor]) -> Tensor:
 
 @dataclass
 class StartModel:
-    """The model that training starts from, and how its input is built."""
+    """The model that training starts from, and its input format."""
 
     writer: GenerationModel
     input_format: InputFormat
 
     @property
     def architecture(self) -> str:
-        """transformers' name of the architecture: t5, bart."""
+        """transformers' model type: t5, bart."""
         config: Any = self.writer.model.config
         return str(config.model_type)
 
 
 def load_start_model(model: str, config: GeneratorConfig) -> StartModel:
-    """Load the model of a folder or hub name; its input is built as before, unless the configuration says otherwise.
+    """Load the model to start training from. Its input format is kept unless the configuration overrides it.
 
-    Raises MismatchError for a model without an encoder.
+    model: a folder or hub name. Raises MismatchError for a decoder-only model.
     """
     folder = locate(model)
     overrides = {"prefix": config.prefix, "title": config.title, "max_length": config.max_length}
@@ -141,7 +148,7 @@ def load_start_model(model: str, config: GeneratorConfig) -> StartModel:
     start = StartModel(writer, input_format)
     if not writer.is_encoder_decoder:
         raise MismatchError(
-            f"{model}: is a decoder-only model ({start.architecture}); use a model of encoder and decoder (T5, BART)"
+            f"{model}: is a decoder-only model ({start.architecture}); use an encoder-decoder (T5, BART)"
         )
     max_input_length(writer, input_format)
     return start
@@ -150,7 +157,10 @@ def load_start_model(model: str, config: GeneratorConfig) -> StartModel:
 def collate(
     pairs: Sequence[TextPair], *, writer: GenerationModel, max_length: int, target_length: int
 ) -> dict[str, Tensor]:
-    """Return input_ids, attention_mask (pairs, tokens) of the sources, labels (pairs, tokens) of the targets, IGNORE_INDEX on padding."""
+    """Return the inputs of a step: input_ids, attention_mask and labels, (pairs, tokens) each.
+
+    labels: IGNORE_INDEX at padding    max_length, target_length: maximum tokens of sources and targets
+    """
     rows = np.arange(len(pairs))
     sources = tokenize_texts([pair.source for pair in pairs], writer.tokenizer, max_length=max_length)
     targets = tokenize_texts(
@@ -162,10 +172,10 @@ def collate(
 
 
 def compute_generator_terms(model: nn.Module, inputs: dict[str, Tensor], *, smoothing: float) -> dict[str, Tensor]:
-    """Return {"cross_entropy": ()}: -log p of each target token, averaged over the tokens of the whole batch.
+    """Return {"cross_entropy": ()}, averaged over the target tokens of the whole batch of all processes.
 
-    With several processes the sum of each is divided by the tokens of all and multiplied by the number of processes, so that
-    the average over processes equals the loss of a single process with the whole batch.
+    Each process divides its sum by the tokens of all processes and multiplies it by their number, so the mean over
+    processes equals the loss of a single process with the whole batch.
     """
     logits, labels = compute_logits(model, inputs), inputs["labels"]
     with torch.autocast(logits.device.type, enabled=False):
@@ -187,9 +197,9 @@ def train_generator(
 ) -> dict[str, Any]:
     """Train, write the model into `folder` (rank zero), and return "steps", "epochs" and, with `dev`, "best".
 
-    folder: for checkpoints (deleted at the end), log.jsonl and the model; training continues from a checkpoint in it
-    dev: pairs to evaluate with; the best weights are kept
-    score: (texts generated for dev, targets) to figures, among them that of `config.best_by` unless it is loss
+    folder: output folder; training resumes from a checkpoint in it
+    dev: pairs to evaluate on; the best weights are kept
+    score: (generated texts, targets) -> metrics, including `config.best_by` unless that is the loss
     Raises DrtkError if the pairs do not fill a batch, and what `drtk.training.fit.fit` raises.
     """
     writer = start.writer
@@ -203,7 +213,7 @@ def train_generator(
         enable_gradient_checkpointing(model)
     positions = getattr(model.config, "max_position_embeddings", None) or config.target_length
     target_length = min(config.target_length, positions)
-    collating = partial(
+    collate_pairs = partial(
         collate, writer=writer, max_length=max_input_length(writer, start.input_format), target_length=target_length
     )
     selection = None
@@ -212,10 +222,10 @@ def train_generator(
         evaluation = GenerationEvaluator(
             writer,
             dev,
-            collate=collating,
+            collate=collate_pairs,
             score=None if by_loss else score,
-            rows=schedule.batch,
-            longest=target_length,
+            batch_size=schedule.batch,
+            max_new_tokens=target_length,
         )
         selection = ModelSelection(
             model,
@@ -233,7 +243,7 @@ def train_generator(
     return fit(
         model,
         EpochDataset(pairs, batch=config.batch_size, steps=schedule.steps, seed=seed),
-        collating,
+        collate_pairs,
         objective=partial(compute_generator_terms, smoothing=config.label_smoothing),
         arguments=arguments,
         schedule=schedule,

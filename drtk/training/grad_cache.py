@@ -1,4 +1,4 @@
-"""The training step of a retriever, whole or by gradient caching (docs/methods/cocondenser.md)."""
+"""The training step of a retriever, with optional gradient caching (docs/methods/cocondenser.md)."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ from drtk.training.retriever_loss import LOSS_INPUTS, RetrieverLoss, compute_war
 from drtk.training.sampling import derive_step_seed
 
 ROLES = ("query", "passage")
-_MAX_PARTS = 1 << 20  # more than one step ever has
+_MAX_CHUNKS = 1 << 20  # upper bound of the chunks of a step
 
 
 class AuxiliaryModel(Protocol):
-    """A BiEncoder with an auxiliary task; `forward` returns the vectors and the task's terms."""
+    """A BiEncoder with an auxiliary task; `forward` returns query vectors, passage vectors and the task's loss terms."""
 
     pair: BiEncoder
 
     def slot(self, inputs: Mapping[str, Tensor], role: str, rows: Any = slice(None)) -> Any:
-        """Return the texts of a role, or some rows of them, as the task needs them."""
+        """Return the task's inputs for the texts of a role. rows: indices of some of the texts"""
 
     def count(self, role: str, slot: Any) -> Tensor:
-        """Return what the term of a role is divided by, over the texts of all processes, ()."""
+        """Return the divisor of a role's term, over the texts of all processes, ()."""
 
     def term(self, role: str, slot: Any, vectors: Tensor, count: Tensor) -> dict[str, Tensor]:
-        """Return the term of some texts of a role, given their vectors."""
+        """Return the loss term of some texts of a role, given their vectors."""
 
 
 class Chunk(NamedTuple):
-    """Some texts of a role: their rows, and the tokens of the longest."""
+    """Texts of a role to encode together. rows: their indices    width: tokens of the longest"""
 
     role: str
     rows: Tensor
@@ -43,31 +43,33 @@ class Chunk(NamedTuple):
 
 
 class RetrieverTrainer(DrtkTrainer):
-    """A DrtkTrainer for a RetrieverLoss.
+    """A DrtkTrainer with a RetrieverLoss.
 
-    micro_batch: texts in memory at once, by gradient caching: encode all texts without a graph, compute the loss of the whole
-    batch and its gradients with respect to the vectors, then encode each chunk again with the same dropout and propagate its
-    vectors' gradients. Gradients are those of the whole batch, memory is that of a chunk. The encoders are called directly,
-    not through `forward`, so accelerate's autocast is entered here.
+    Gradient caching encodes all texts without a graph, computes the loss of the whole batch and its gradients with respect
+    to the vectors, then encodes each chunk again with the same dropout and backpropagates these gradients. The result is
+    the gradient of the whole batch, with the memory of one chunk.
+
+    micro_batch: texts in memory at once, by gradient caching; None: no gradient caching
+    warm_up_temperature: start at temperature 1 and lower it during the warm-up of the learning rate
     """
 
     micro_batch_field = "grad_cache"
 
     def __init__(
-        self, *, loss: RetrieverLoss, micro_batch: int | None = None, warm_temperature: bool = False, **given: Any
+        self, *, loss: RetrieverLoss, micro_batch: int | None = None, warm_up_temperature: bool = False, **given: Any
     ) -> None:
         super().__init__(objective=self._compute_terms, **given)
-        self.loss, self.micro_batch, self._warm = loss, micro_batch, warm_temperature
-        self._texts = 0  # in the largest step so far
+        self.loss, self.micro_batch, self._warm_up_temperature = loss, micro_batch, warm_up_temperature
+        self._max_texts = 0  # texts of the largest step so far
 
     def halve_micro_batch(self) -> int | None:
-        """Return half the chunk, or of the texts of a step; None if that is less than one."""
-        return (self.micro_batch or self._texts) // 2 or None
+        """Return half the micro-batch, or half the texts of a step without one; None if that is less than 1."""
+        return (self.micro_batch or self._max_texts) // 2 or None
 
     @property
     def temperature(self) -> float:
-        """The temperature of the present step."""
-        if not self._warm:
+        """The temperature of the current step."""
+        if not self._warm_up_temperature:
             return self.loss.temperature
         return compute_warmup_temperature(
             self.state.global_step, last=self.loss.temperature, steps=int(self.args.warmup_steps)
@@ -76,22 +78,22 @@ class RetrieverTrainer(DrtkTrainer):
     def _compute_terms(self, model: nn.Module, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
         texts = {name: value for name, value in inputs.items() if name not in LOSS_INPUTS}
         queries, passages, *auxiliary = model(**texts)
-        terms = self.loss.terms(queries, passages, inputs, temperature=self.temperature)
+        terms = self.loss.compute_terms(queries, passages, inputs, temperature=self.temperature)
         return terms | (auxiliary[0] if auxiliary else {})
 
     def training_step(self, model: nn.Module, inputs: dict[str, Any], *given: Any, **named: Any) -> Tensor:
-        """Run one step; return the loss for the log."""
-        self._texts = max(self._texts, sum(len(inputs[f"{role}_input_ids"]) for role in ROLES))
+        """Run one step, and return the loss for the log, ()."""
+        self._max_texts = max(self._max_texts, sum(len(inputs[f"{role}_input_ids"]) for role in ROLES))
         if self.micro_batch is None:
             return super().training_step(model, inputs, *given, **named)
         model.train()
         inputs = self._prepare_inputs(inputs)
-        bare: Any = self.accelerator.unwrap_model(model)  # gradients are averaged below, once
+        bare: Any = self.accelerator.unwrap_model(model)  # without DDP: gradients are averaged once, below
         auxiliary: AuxiliaryModel | None = None if isinstance(bare, BiEncoder) else bare
         pair: BiEncoder = bare if auxiliary is None else auxiliary.pair
         chunks = [chunk for role in ROLES for chunk in split_by_length(inputs, role, self.micro_batch)]
         leaves = {role: rows.requires_grad_() for role, rows in self._encode_all(pair, inputs, chunks).items()}
-        terms = self.loss.terms(leaves["query"], leaves["passage"], inputs, temperature=self.temperature)
+        terms = self.loss.compute_terms(leaves["query"], leaves["passage"], inputs, temperature=self.temperature)
         self.sum_terms(terms).backward()
         total = {name: value.detach() for name, value in terms.items()}
         counts = (
@@ -101,21 +103,21 @@ class RetrieverTrainer(DrtkTrainer):
             self._seed(number)
             with self.accelerator.autocast():
                 vectors = encode_chunk(pair, inputs, chunk)
-                slope = leaves[chunk.role].grad
-                assert slope is not None
-                surrogate = (vectors.float() * slope[chunk.rows]).sum()
+                gradient = leaves[chunk.role].grad
+                assert gradient is not None
+                surrogate = (vectors.float() * gradient[chunk.rows]).sum()
                 if auxiliary is not None:
                     slot = auxiliary.slot(inputs, chunk.role, chunk.rows)
-                    more = auxiliary.term(chunk.role, slot, vectors, counts[chunk.role])
-                    surrogate = surrogate + self.sum_terms(more)
-                    for name, value in more.items():
+                    auxiliary_terms = auxiliary.term(chunk.role, slot, vectors, counts[chunk.role])
+                    surrogate = surrogate + self.sum_terms(auxiliary_terms)
+                    for name, value in auxiliary_terms.items():
                         total[name] = total.get(name, torch.zeros_like(value)) + value.detach()
             self.accelerator.backward(surrogate)
         average_gradients(model.parameters())
         return self.record_terms(total).detach()
 
     def _encode_all(self, pair: BiEncoder, inputs: Mapping[str, Tensor], chunks: list[Chunk]) -> dict[str, Tensor]:
-        """Return the vectors of all texts by role, float32, without a graph."""
+        """Return the vectors of all texts by role, (texts, dimension) float32, without a graph."""
         by_role: dict[str, Tensor] = {}
         with torch.no_grad():
             for number, chunk in enumerate(chunks):
@@ -127,11 +129,14 @@ class RetrieverTrainer(DrtkTrainer):
         return by_role
 
     def _seed(self, part: int) -> None:
-        torch.manual_seed(derive_step_seed(self.args.seed, self.state.global_step * _MAX_PARTS + part, get_rank()))
+        torch.manual_seed(derive_step_seed(self.args.seed, self.state.global_step * _MAX_CHUNKS + part, get_rank()))
 
 
 def split_by_length(inputs: Mapping[str, Tensor], role: str, size: int) -> list[Chunk]:
-    """Split the texts of a role into chunks of similar length, the longest first, to run out of memory early if at all."""
+    """Split the texts of a role into chunks of `size` texts of similar length.
+
+    The longest come first, so that memory runs out early if at all.
+    """
     lengths = inputs[f"{role}_attention_mask"].sum(dim=1)
     order = lengths.argsort(descending=True, stable=True)
     return [Chunk(role, rows, int(lengths[rows[0]])) for rows in order.split(size)]
@@ -141,7 +146,7 @@ def encode_chunk(pair: BiEncoder, inputs: Mapping[str, Tensor], chunk: Chunk) ->
     """Return the vectors of a chunk, (rows, dimension)."""
     ids, mask = (inputs[f"{chunk.role}_{name}"][chunk.rows] for name in ("input_ids", "attention_mask"))
     types = inputs.get(f"{chunk.role}_token_type_ids")
-    width = chunk.width if bool(mask[:, 0].all()) else mask.shape[1]  # padding on the left cannot be cut off
+    width = chunk.width if bool(mask[:, 0].all()) else mask.shape[1]  # left padding cannot be cut off
     types = None if types is None else types[chunk.rows, :width]
     return pair.encode(chunk.role, ids[:, :width], mask[:, :width], types)
 

@@ -1,4 +1,4 @@
-"""Train a list re-ranker (HLATR) from a run, vectors of its pairs, and judgments (docs/methods/hlatr.md)."""
+"""Train a list re-ranker (HLATR) on a run, with pair vectors and relevance judgments (docs/methods/hlatr.md)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,10 @@ from drtk.training.sampling import EpochDataset
 
 @dataclass(frozen=True)
 class LabeledList:
-    """The rows of a query's candidates in the vectors, in retrieval order, and which are relevant; (n,) each."""
+    """The candidates of a query in retrieval order, (n,) each.
+
+    rows: rows of their pair vectors    labels: bool, True if relevant
+    """
 
     rows: np.ndarray
     labels: np.ndarray
@@ -37,9 +40,11 @@ class LabeledList:
 
 @dataclass
 class ListData:
-    """The lists of a run to train on, and the ids of their queries.
+    """The candidate lists of a run to train on, and the ids of their queries.
 
-    without: queries without a relevant candidate; unjudged: without a judgment; queries: all
+    without: number of queries without a relevant candidate
+    unjudged: number of queries without judgments
+    queries: number of all queries
     """
 
     source: str
@@ -53,9 +58,9 @@ class ListData:
 def read_lists(
     run: str, *, vectors: PairVectors, judgements: Judgements, depth: int, tracker: InputTracker
 ) -> ListData:
-    """Read the judged queries of a run with their first `depth` documents; a grade above 0 is relevant.
+    """Read the judged queries of a run with their first `depth` documents. A grade above 0 is relevant.
 
-    Memory: 9 bytes a candidate. Raises RecordError (file:line) for a pair without a vector, unless `tracker` forgives it.
+    Memory: 9 bytes per candidate. Raises RecordError (file:line) for a pair without a vector, unless `tracker` skips it.
     """
     data = ListData(name_of(run))
     for hits in iter_grouped_hits(run, tracker=tracker):
@@ -85,7 +90,7 @@ def read_lists(
 
 
 def plan_list_schedule(data: ListData, config: RerankerConfig) -> Schedule:
-    """Return the schedule for the lists of a run. Raises DrtkError if there are none, and what `plan_schedule` raises."""
+    """Return the training schedule. Raises DrtkError if no query is judged, and what `plan_schedule` raises."""
     if data.queries and data.unjudged == data.queries:
         raise DrtkError(f"{data.source}: none of its {data.queries:,} queries is judged")
     what = f"lists with a positive among the first {config.depth} documents"
@@ -93,29 +98,32 @@ def plan_list_schedule(data: ListData, config: RerankerConfig) -> Schedule:
 
 
 def collate(lists: Sequence[LabeledList], vectors: PairVectors) -> dict[str, Tensor]:
-    """Return `vectors` (queries, n, width), and `ranks`, `present` and `labels` (queries, n), padded to the longest."""
-    longest = max(len(each.rows) for each in lists)
+    """Return the inputs of a step: `vectors` (queries, n, width); `ranks`, `present` and `labels` (queries, n).
+
+    n is the length of the longest list; `present` is False at padding.
+    """
+    longest = max(len(candidates.rows) for candidates in lists)
     rows = np.zeros((len(lists), longest, vectors.dimension), dtype=np.float32)
     present = np.zeros((len(lists), longest), dtype=bool)
     labels = np.zeros((len(lists), longest), dtype=np.float32)
-    for place, each in enumerate(lists):
-        size = len(each.rows)
-        rows[place, :size] = vectors.load_vectors(each.rows)
-        present[place, :size] = True
-        labels[place, :size] = each.labels
+    for number, candidates in enumerate(lists):
+        size = len(candidates.rows)
+        rows[number, :size] = vectors.load_vectors(candidates.rows)
+        present[number, :size] = True
+        labels[number, :size] = candidates.labels
     ranks = np.broadcast_to(np.arange(longest), present.shape).copy()
     arrays = {"vectors": rows, "ranks": ranks, "present": present, "labels": labels}
     return {name: torch.from_numpy(array) for name, array in arrays.items()}
 
 
 def compute_list_terms(model: nn.Module, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return {"cross_entropy": ()} of a batch of lists."""
-    lists = {name: each for name, each in inputs.items() if name != "labels"}
+    """Return the loss {"cross_entropy": ()} of a batch of lists."""
+    lists = {name: value for name, value in inputs.items() if name != "labels"}
     return {"cross_entropy": multi_positive_cross_entropy(model(**lists), inputs["labels"], inputs["present"])}
 
 
 class ListEvaluator:
-    """Evaluates a list re-ranker in training on candidates."""
+    """Evaluate a list re-ranker during training by re-ranking candidates."""
 
     def __init__(self, model: ListReranker, candidates: DevCandidates, vectors: PairVectors) -> None:
         """Raises DrtkError if a candidate has no vector."""
@@ -131,7 +139,7 @@ class ListEvaluator:
 
     @torch.no_grad()
     def __call__(self) -> dict[str, float]:
-        """Return the figures now; the mode of the model is restored."""
+        """Return the metrics by name. The mode of the model does not change."""
         training, device = self._model.training, next(self._model.parameters()).device
         self._model.eval()
         scores = []
@@ -154,9 +162,10 @@ def train_list_reranker(
     seed: int = 42,
     device: str = "auto",
 ) -> dict[str, Any]:
-    """Train as `drtk.training.reranker.train_reranker` does, with the same results and errors.
+    """Train a list re-ranker; results and errors are those of `drtk.training.reranker.train_reranker`.
 
-    candidates: to evaluate with; dev_vectors: of their pairs, by default `vectors`
+    vectors: pair vectors of the training run
+    candidates: candidates to evaluate on    dev_vectors: their pair vectors; None: `vectors`
     """
     schedule = plan_list_schedule(data, config)
     arguments = build_training_arguments(config, schedule, folder, seed=seed, device=device)

@@ -1,4 +1,4 @@
-"""Check what every training is given before torch is imported, which takes seconds."""
+"""Checks before training that do not import torch, which takes seconds."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from drtk.data.tables import is_of_hub
 from drtk.errors import UsageError
 from drtk.runtime.streams import STANDARD
 
-_FIELDS = {  # transformers' arguments that are fields of TrainingConfig, or options of every command
+_FIELDS = {  # TrainingArguments -> fields of TrainingConfig, or options of every command
     "output_dir": "output",
     "max_steps": "max_steps",
     "num_train_epochs": "epochs",
@@ -28,7 +28,7 @@ _FIELDS = {  # transformers' arguments that are fields of TrainingConfig, or opt
     "save_steps": "save_steps",
     "resume_from_checkpoint": "resume",
 }
-_FIXED = {  # transformers' arguments that would break resuming, the loss, or the choice of the best weights
+_FIXED = {  # TrainingArguments that would break resuming, the loss or model selection
     "gradient_accumulation_steps": "the loss needs the whole batch at once",
     "auto_find_batch_size": "the loss depends on the batch",
     "train_sampling_strategy": "drtk orders the examples",
@@ -49,25 +49,26 @@ _FIXED = {  # transformers' arguments that would break resuming, the loss, or th
 
 
 def check_training_inputs(
-    trainer: Sequence[str], device: str, *files: str | None, kept: Sequence[str | None] = ()
+    trainer: Sequence[str], device: str, *files: str | None, local_files: Sequence[str | None] = ()
 ) -> None:
-    """Check the `trainer` items, the device and the files that training will read.
+    """Check the `trainer` items, the device and the input files.
 
-    kept: files that are read repeatedly, so they must be on this machine
-    Raises UsageError for an invalid value, FileNotFoundError for a missing file. Skips None, "-" and data sets of the hub.
+    files: input files; None, "-" and datasets of the hub are not checked
+    local_files: files that are read repeatedly, so they must be local
+    Raises UsageError for an invalid value, FileNotFoundError for a missing file.
     """
     check_trainer_items(trainer)
     check_device(device)
-    for file in kept:
+    for file in local_files:
         if file is not None and is_of_hub(file):
-            raise UsageError(f"{file}: is read repeatedly, so it must be a file; drtk convert writes one")
-    for file in (*files, *kept):
+            raise UsageError(f"{file}: is read repeatedly, so it must be a file; write one with `drtk convert`")
+    for file in (*files, *local_files):
         if file is not None and file != STANDARD and not is_of_hub(file):
             os.stat(file)
 
 
 def check_trainer_items(items: Sequence[str]) -> None:
-    """Raise UsageError for an item that is not KEY=VALUE, or whose key is a field or fixed."""
+    """Raise UsageError for an item that is not KEY=VALUE, or whose argument drtk sets itself."""
     for item in items:
         key, separator, _ = item.partition("=")
         if not separator:
@@ -75,10 +76,12 @@ def check_trainer_items(items: Sequence[str]) -> None:
         if key in _FIELDS:
             raise UsageError(f"`trainer` {key}: use `{_FIELDS[key]}`")
         if key in _FIXED:
-            raise UsageError(f"`trainer` {key}: cannot be chosen: {_FIXED[key]}")
+            raise UsageError(f"`trainer` {key}: cannot be set: {_FIXED[key]}")
 
 
 def check_device(device: str) -> None:
     """Raise UsageError for a device that training does not support."""
     if device not in ("auto", "cpu", "cuda"):
-        raise UsageError(f"`device` {device}: training takes auto, cpu or cuda; CUDA_VISIBLE_DEVICES selects GPUs")
+        raise UsageError(
+            f"`device` {device}: training supports auto, cpu and cuda; select GPUs with CUDA_VISIBLE_DEVICES"
+        )

@@ -1,4 +1,4 @@
-"""Train a cross-encoder re-ranker from examples (docs/methods/re-ranker.md, docs/methods/passage-reranking.md)."""
+"""Train a cross-encoder re-ranker (docs/methods/re-ranker.md, docs/methods/passage-reranking.md)."""
 
 from __future__ import annotations
 
@@ -32,13 +32,16 @@ from drtk.training.examples import PackedExamples, TrainingData
 from drtk.training.fit import Objective, enable_gradient_checkpointing, fit
 from drtk.training.sampling import EpochDataset
 
-LENGTH = 192  # tokens of a pair (docs/methods/re-ranker.md)
-GROUP_TOKENS = 2048  # on a CPU: pairs of similar length go through the model together, without the others' padding
-GPU_TOKENS = 65536  # of pairs evaluated at once
+MAX_LENGTH = 192  # default maximum length of a pair in tokens (docs/methods/re-ranker.md)
+GROUP_TOKENS = 2048  # tokens per group of pairs of similar length, on a CPU
+GPU_TOKENS = 65536  # tokens of pairs evaluated at once on a GPU
 
 
 class DevCandidates(Protocol):
-    """Candidates to evaluate with, and the figures of their scores; drtk.evaluation.probes.RerankingProbe is one."""
+    """Candidates to evaluate on: (query id, passage ids) each. Call it with their scores, (pairs,), to get the metrics.
+
+    drtk.evaluation.probes.RerankingProbe implements it.
+    """
 
     candidates: list[tuple[str, list[str]]]
 
@@ -46,49 +49,52 @@ class DevCandidates(Protocol):
 
 
 def plan_reranker_schedule(examples: PackedExamples, config: RerankerConfig, *, source: str = "examples") -> Schedule:
-    """Return the schedule for the examples of the file `source`. Raises what `plan_schedule` raises."""
+    """Return the training schedule. source: file of the examples, for errors. Raises what `plan_schedule` raises."""
     if config.loss == "bce":
         return plan_schedule(sum(count_pairs(examples)), config, what="pairs", source=source)
     return plan_schedule(len(examples), config, source=source)
 
 
-def collate_lists(items: Sequence[SampledExample], *, tokenizing: PairTokenizer, title: str) -> dict[str, Tensor]:
-    """Return the model's inputs, (queries * n, tokens) each: in blocks of n passages per query, the positive first."""
+def collate_lists(items: Sequence[SampledExample], *, tokenizer: PairTokenizer, title: str) -> dict[str, Tensor]:
+    """Return the model inputs, (queries * n, tokens) each: n passages per query, the positive first."""
     pairs = ((item.query, format_passage(passage, title)) for item in items for passage in item.passages)
-    return pad_tokens(tokenizing(pairs), tokenizing)
+    return pad_tokens(tokenizer(pairs), tokenizer)
 
 
-def collate_pairs(items: Sequence[JudgedPair], *, tokenizing: PairTokenizer, title: str) -> dict[str, Tensor]:
-    """Return the model's inputs, (pairs, tokens) each, and `labels` (pairs,), 1 for positives."""
-    tokens = tokenizing((item.query, format_passage(item.passage, title)) for item in items)
-    return pad_tokens(tokens, tokenizing) | {"labels": torch.tensor([float(item.relevant) for item in items])}
+def collate_pairs(items: Sequence[JudgedPair], *, tokenizer: PairTokenizer, title: str) -> dict[str, Tensor]:
+    """Return the model inputs, (pairs, tokens) each, and `labels` (pairs,), 1 for relevant pairs."""
+    tokens = tokenizer((item.query, format_passage(item.passage, title)) for item in items)
+    return pad_tokens(tokens, tokenizer) | {"labels": torch.tensor([float(item.relevant) for item in items])}
 
 
 def compute_listwise_terms(
-    model: nn.Module, inputs: Mapping[str, Tensor], *, passages: int, backward: int | None, twice: bool
+    model: nn.Module, inputs: Mapping[str, Tensor], *, passages: int, backward: int | None, use_r_drop: bool
 ) -> dict[str, Tensor]:
-    """Return {"cross_entropy": ()} of a batch of lists, and with `twice` {"r_drop": ()}; SimLM minimizes their sum.
+    """Return the listwise loss terms {"cross_entropy": ()}, with R-Drop also {"r_drop": ()}.
 
     inputs: (queries * passages, tokens) each
-    backward: passages per query to train on, chosen by scores without dropout and gradients
+    backward: train on this many passages per query: the positive and the negatives with the highest scores
+    use_r_drop: run the model twice with different dropout, and add the divergence of the two distributions
     """
     if backward is not None and backward < passages:
         columns = select_hardest(
             score_without_dropout(model, inputs).view(-1, passages), backward
         )  # (queries, backward)
         rows = (columns + torch.arange(len(columns), device=columns.device).unsqueeze(1) * passages).flatten()
-        inputs, passages = {name: each[rows] for name, each in inputs.items()}, backward
-    if not twice:
+        inputs, passages = {name: value[rows] for name, value in inputs.items()}, backward
+    if not use_r_drop:
         return {"cross_entropy": listwise_cross_entropy(model(**inputs).view(-1, passages))}
-    both = model(**{name: torch.cat([each, each]) for name, each in inputs.items()})  # dropout differs in the halves
-    first, second = both.view(2, -1, passages)
+    logits = model(
+        **{name: torch.cat([value, value]) for name, value in inputs.items()}
+    )  # dropout differs in the halves
+    first, second = logits.view(2, -1, passages)
     cross_entropy, divergence = r_drop_losses(first, second)
     return {"cross_entropy": cross_entropy, "r_drop": divergence}
 
 
 @torch.no_grad()
 def score_without_dropout(model: nn.Module, inputs: Mapping[str, Tensor]) -> Tensor:
-    """Return the logits in evaluation mode, (pairs,); the mode of the model is restored."""
+    """Return the logits in evaluation mode, (pairs,). The mode of the model does not change."""
     bare: nn.Module = getattr(model, "module", model)  # type: ignore[assignment]  # inside DistributedDataParallel
     training = bare.training
     bare.eval()
@@ -100,32 +106,35 @@ def score_without_dropout(model: nn.Module, inputs: Mapping[str, Tensor]) -> Ten
 
 
 def compute_binary_terms(model: nn.Module, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return {"cross_entropy": ()} of a batch of labeled pairs."""
-    pairs = {name: each for name, each in inputs.items() if name != "labels"}
+    """Return the binary loss {"cross_entropy": ()} of labeled pairs."""
+    pairs = {name: value for name, value in inputs.items() if name != "labels"}
     return {"cross_entropy": binary_cross_entropy(model(**pairs), inputs["labels"])}
 
 
 def build_reranker_objective(config: RerankerConfig) -> Objective:
-    """Return what training minimizes: (model, inputs of a step) to named terms."""
+    """Return the training objective of a configuration: (model, inputs of a step) -> loss terms by name."""
     if config.loss == "bce":
         return compute_binary_terms
     return partial(
-        compute_listwise_terms, passages=config.negatives_in_a_step + 1, backward=config.backward, twice=config.r_drop
+        compute_listwise_terms,
+        passages=config.negatives_in_a_step + 1,
+        backward=config.backward,
+        use_r_drop=config.r_drop,
     )
 
 
-def score_tokens(model: nn.Module, tokens: TokenizedTexts, tokenizing: Any) -> np.ndarray:
-    """Return the scores of the tokenized pairs of all processes in order, (pairs,); each process has every n-th."""
+def score_tokens(model: nn.Module, tokens: TokenizedTexts, tokenizer: Any) -> np.ndarray:
+    """Return the scores of all processes' tokenized pairs in their order, (pairs,); each process has every n-th pair."""
     device = next(model.parameters()).device
     scores = np.empty(len(tokens), dtype=np.float32)
     for rows in iter_batches_by_length(tokens.lengths, budget=GROUP_TOKENS if device.type == "cpu" else GPU_TOKENS):
-        inputs = {name: each.to(device) for name, each in pad_tokens(tokens, tokenizing, rows).items()}
+        inputs = {name: value.to(device) for name, value in pad_tokens(tokens, tokenizer, rows).items()}
         scores[rows] = score_without_dropout(model, inputs).cpu().numpy()
     return np.array(gather_items(scores.tolist()), dtype=np.float32)
 
 
 class PairEvaluator:
-    """Evaluates a model in training on candidates; each process scores its share of them."""
+    """Evaluate a cross-encoder during training by re-ranking candidates; each process scores a part of them."""
 
     def __init__(
         self,
@@ -134,20 +143,20 @@ class PairEvaluator:
         *,
         queries: Mapping[str, str],
         corpus: CorpusTexts,
-        tokenizing: PairTokenizer,
+        tokenizer: PairTokenizer,
         title: str,
     ) -> None:
-        self._model, self._candidates, self._tokenizing = model, candidates, tokenizing
+        self._model, self._candidates, self._tokenizer = model, candidates, tokenizer
         pairs = [(query, id) for query, ids in candidates.candidates for id in ids][get_rank() :: get_world_size()]
         passages = corpus.get_many([id for _, id in pairs])
-        self._tokens = tokenizing(
+        self._tokens = tokenizer(
             (queries[query], format_passage(passage, title))
             for (query, _), passage in zip(pairs, passages, strict=True)
         )
 
     def __call__(self) -> dict[str, float]:
-        """Return the figures now."""
-        return self._candidates(score_tokens(self._model, self._tokens, self._tokenizing))
+        """Return the metrics by name."""
+        return self._candidates(score_tokens(self._model, self._tokens, self._tokenizer))
 
 
 def train_reranker(
@@ -157,14 +166,15 @@ def train_reranker(
     start: CrossEncoder,
     title: str,
     config: RerankerConfig,
-    evaluation: Callable[[PairClassifier, PairTokenizer], PairEvaluator] | None = None,
+    build_evaluator: Callable[[PairClassifier, PairTokenizer], PairEvaluator] | None = None,
     seed: int = 42,
     device: str = "auto",
 ) -> dict[str, Any]:
-    """Train, write the model into `folder` (rank zero), and return "steps", "epochs" and, with `evaluation`, "best".
+    """Train, write the model into `folder` (rank zero), and return "steps", "epochs" and, with an evaluator, "best".
 
-    folder: for checkpoints (deleted at the end), log.jsonl and the model; training continues from a checkpoint in it
-    evaluation: builds the evaluation of the model; the best weights are kept, perhaps those of the start
+    folder: output folder; training resumes from a checkpoint in it
+    title: format of passage titles
+    build_evaluator: (model, tokenizer) -> evaluator; the best weights are kept, possibly the initial ones
     Raises what `plan` and `drtk.training.fit.fit` raise.
     """
     schedule = plan_reranker_schedule(data.examples, config, source=data.source)
@@ -173,24 +183,28 @@ def train_reranker(
     if config.gradient_checkpointing:
         enable_gradient_checkpointing(start.model)
     model = PairClassifier(start.model, group_tokens=GROUP_TOKENS if arguments.device.type == "cpu" else None)
-    tokenizing = PairTokenizer(start.tokenizer, max_length=start.max_length)
+    tokenizer = PairTokenizer(start.tokenizer, max_length=start.max_length)
     selection = None
-    if evaluation is not None:
+    if build_evaluator is not None:
         selection = ModelSelection(
             model,
-            evaluation(model.to(arguments.device), tokenizing),
+            build_evaluator(model.to(arguments.device), tokenizer),
             folder / "checkpoints",
             metric=config.dev_measure,
             every=config.eval_steps,
             patience=config.patience,
         )
-    length: dict[str, Any] = {"batch": config.batch_size, "steps": schedule.steps, "seed": seed}
+    schedule_options: dict[str, Any] = {"batch": config.batch_size, "steps": schedule.steps, "seed": seed}
     dataset: EpochDataset[Any]
     if config.loss == "bce":
-        dataset = EpochDataset(JudgedPairs(data.examples, queries=data.queries, corpus=data.corpus), **length)
+        dataset = EpochDataset(JudgedPairs(data.examples, queries=data.queries, corpus=data.corpus), **schedule_options)
     else:
         dataset = SampledExamples(
-            data.examples, queries=data.queries, corpus=data.corpus, negatives=config.negatives_in_a_step, **length
+            data.examples,
+            queries=data.queries,
+            corpus=data.corpus,
+            negatives=config.negatives_in_a_step,
+            **schedule_options,
         )
 
     def save() -> None:
@@ -200,7 +214,7 @@ def train_reranker(
     return fit(
         model,
         dataset,
-        partial(collate_pairs if config.loss == "bce" else collate_lists, tokenizing=tokenizing, title=title),
+        partial(collate_pairs if config.loss == "bce" else collate_lists, tokenizer=tokenizer, title=title),
         objective=build_reranker_objective(config),
         arguments=arguments,
         schedule=schedule,

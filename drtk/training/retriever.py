@@ -1,4 +1,4 @@
-"""Train a bi-encoder from examples."""
+"""Train a bi-encoder."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ from drtk.training.grad_cache import RetrieverTrainer
 from drtk.training.retriever_loss import RetrieverLoss, learns_from_teacher
 
 QUERY_LENGTH, PASSAGE_LENGTH = 32, 144  # docs/methods/fine-tuning.md
-# Texts of similar length go through the encoder together. Cost of another group, in tokens: the gradient of all word
-# embeddings and the launch of every operation; a GPU computes thousands of tokens meanwhile.
+# Texts are encoded in groups of similar length. This is the cost of one more group, in tokens: the gradient of the word
+# embeddings and the kernel launches; a GPU encodes thousands of tokens in that time.
 GROUP_OVERHEAD = {"cpu": 64.0, "cuda": 4096.0}
 SELECT_BY = "dev_nDCG@10"
 
 
 class AuxiliaryTask(Protocol):
-    """A task trained beside the retriever on the same vectors; drtk.pretraining.auxiliary.DiffCSE is one."""
+    """An auxiliary task trained together with the retriever, such as drtk.pretraining.auxiliary.DiffCSE."""
 
     @property
     def weights(self) -> Mapping[str, float]:
-        """Weights of its terms."""
+        """Weights of its loss terms by name."""
 
     def wrap(self, pair: BiEncoder, device: torch.device) -> nn.Module:
         """Return the model to train, a drtk.training.grad_cache.AuxiliaryModel."""
@@ -47,13 +47,13 @@ class AuxiliaryTask(Protocol):
     def corrupt(
         self, role: str, padded: Mapping[str, np.ndarray], keys: Sequence[tuple[Any, ...]]
     ) -> dict[str, np.ndarray]:
-        """Return further inputs of a step for the texts of a role; keys: for random numbers, one per text"""
+        """Return further inputs of a step for the texts of a role. keys: one per text, for random numbers"""
 
 
 def check_retriever_config(config: RetrieverConfig) -> None:
-    """Raise UsageError for values that contradict each other, MissingDependency for what is not installed."""
+    """Raise UsageError for contradictory settings, MissingDependency for a missing package."""
     config.check()
-    RetrieverLoss.of(config, similarity="cosine")
+    RetrieverLoss.from_config(config, similarity="cosine")
     if config.batch_size < 2 and config.negatives == 0:
         raise UsageError("`batch_size` 1 with `negatives` 0 leaves no negatives")
     if config.lora is not None:
@@ -61,9 +61,10 @@ def check_retriever_config(config: RetrieverConfig) -> None:
 
 
 def load_start_towers(model: str, config: RetrieverConfig) -> dict[str, TextEncoder]:
-    """Load the towers to start from, with the recipes they are trained and saved with.
+    """Load the encoders to start training from, by role, with the encoding configuration they are trained with.
 
-    Raises MismatchError for a `matryoshka` size above that of the vectors, UsageError for a temperature that cannot warm up.
+    Raises MismatchError for a `matryoshka` size that is not below the dimension, UsageError for a temperature warm-up to 1
+    or more.
     """
     overrides = {
         "pooling": config.pooling,
@@ -77,20 +78,20 @@ def load_start_towers(model: str, config: RetrieverConfig) -> dict[str, TextEnco
     }
     towers = load_towers(model, overrides=overrides, untied=config.untied)
     for tower in towers.values():
-        settled: dict[str, Any] = {"similarity": tower.encoding.similarity or "cosine"}
+        changes: dict[str, Any] = {"similarity": tower.encoding.similarity or "cosine"}
         if config.query_length is None:
-            settled["query_length"] = min(QUERY_LENGTH, tower.encoding.query_length)
+            changes["query_length"] = min(QUERY_LENGTH, tower.encoding.query_length)
         if config.passage_length is None:
-            settled["passage_length"] = min(PASSAGE_LENGTH, tower.encoding.passage_length)
-        tower.encoding = tower.encoding.override(settled, strict=False, folder=model)
+            changes["passage_length"] = min(PASSAGE_LENGTH, tower.encoding.passage_length)
+        tower.encoding = tower.encoding.override(changes, strict=False, folder=model)
         for size in config.matryoshka:
             if size >= tower.encoder.dimension:
                 raise MismatchError(
                     f"`matryoshka` {size}: must be below the dimension of {model}, {tower.encoder.dimension}"
                 )
-    last = RetrieverLoss.of(config, similarity=str(towers["passage"].encoding.similarity)).temperature
-    if config.temperature_warmup and last >= 1:
-        raise UsageError(f"`temperature_warmup` starts at 1, so `temperature` must be below 1, not {last:g}")
+    temperature = RetrieverLoss.from_config(config, similarity=str(towers["passage"].encoding.similarity)).temperature
+    if config.temperature_warmup and temperature >= 1:
+        raise UsageError(f"`temperature_warmup` starts at 1, so `temperature` must be below 1, not {temperature:g}")
     return towers
 
 
@@ -107,13 +108,17 @@ def train_retriever(
 ) -> dict[str, Any]:
     """Train, write the model into `folder` (rank zero), and return "steps", "epochs" and, with `dev`, "best".
 
-    folder: for checkpoints (deleted at the end), log.jsonl and the model; training continues from a checkpoint in it
-    dev: returns figures of the towers, SELECT_BY among them, every `eval_steps` steps; the best weights are kept
+    folder: output folder; training resumes from a checkpoint in it
+    towers: encoders by role, as `load_start_towers` returns them
+    dev: returns metrics of the towers by name, including SELECT_BY; the best weights are kept
+    auxiliary: an auxiliary task
     Raises DrtkError if the examples do not fill a batch, and what `drtk.training.fit.fit` raises.
     """
     schedule = plan_schedule(len(data.examples), config, source=data.source)
     passage, query = towers["passage"], towers.get("query", towers["passage"])
-    loss = RetrieverLoss.of(config, similarity=str(passage.encoding.similarity), normalize=passage.encoding.normalize)
+    loss = RetrieverLoss.from_config(
+        config, similarity=str(passage.encoding.similarity), normalize=passage.encoding.normalize
+    )
     if config.negative_sampling != "replacement":
         data.examples.warn_of_few_negatives(config.negatives)
     arguments = build_training_arguments(config, schedule, folder, seed=seed, device=device)
@@ -146,7 +151,7 @@ def train_retriever(
         seed=seed,
         draw=config.negative_sampling,
         positive=config.positive_sampling,
-        with_positives=loss.masked == "positives",
+        with_positives=loss.excluded == "positives",
         with_scores=loss.distillation is not None,
     )
     selection = None
@@ -183,7 +188,7 @@ def train_retriever(
         trainer_class=RetrieverTrainer,
         loss=loss,
         weights={**loss.weights, **({} if auxiliary is None else auxiliary.weights)},
-        warm_temperature=config.temperature_warmup,
+        warm_up_temperature=config.temperature_warmup,
     )
 
 
@@ -197,13 +202,14 @@ def train_from_files(
     *,
     seed: int = 42,
     device: str = "auto",
-    measure_dev: Callable[[dict[str, TextEncoder], TrainingData], Callable[[], dict[str, float]]] | None = None,
-    add_auxiliary: Callable[[dict[str, TextEncoder]], AuxiliaryTask] | None = None,
+    build_dev: Callable[[dict[str, TextEncoder], TrainingData], Callable[[], dict[str, float]]] | None = None,
+    build_auxiliary: Callable[[dict[str, TextEncoder]], AuxiliaryTask] | None = None,
 ) -> None:
-    """Train `model` on a file of examples, whose texts are in `corpus` and `queries`, into the folder of `job`.
+    """Train a retriever from files, and write the model into the folder of `job`.
 
-    measure_dev: returns the `dev` of `train_retriever`; add_auxiliary: its `auxiliary`
-    Raises UsageError for settings that contradict each other, DrtkError for examples that cannot be trained on.
+    examples, corpus, queries: files    model: the model to start from, a folder or hub name
+    build_dev: (towers, data) -> `dev` of `train_retriever`    build_auxiliary: (towers) -> its `auxiliary`
+    Raises UsageError for contradictory settings, DrtkError for unusable examples.
     """
     job.record(config, examples=examples, corpus=corpus, queries=queries, model=model, seed=seed, device=device)
     check_retriever_config(config)
@@ -219,8 +225,8 @@ def train_from_files(
     )
     plan_schedule(len(data.examples), config, source=data.source)
     towers = load_start_towers(model, config)
-    auxiliary = None if add_auxiliary is None else add_auxiliary(towers)  # before the folder is touched
-    dev = None if measure_dev is None else measure_dev(towers, data)
+    auxiliary = None if build_auxiliary is None else build_auxiliary(towers)  # before the folder is touched
+    dev = None if build_dev is None else build_dev(towers, data)
     facts = train_retriever(
         data,
         job.begin(),

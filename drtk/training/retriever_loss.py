@@ -1,4 +1,4 @@
-"""The loss of a retriever's training step, given the vectors of the batch."""
+"""The loss of a retriever's training step."""
 
 from __future__ import annotations
 
@@ -19,23 +19,25 @@ from drtk.training.distributed import gather_rows, get_rank
 
 CONTRASTIVE, DISTILLATION = "contrastive", "distillation"
 _TEMPERATURE = {"cosine": 0.02, "dot": 1.0}  # SimLM, Table 12; query-as-context and DPR (docs/methods/fine-tuning.md)
-_ALPHA = {"kl": 0.2}  # SimLM, Table 12; other distillation has no contrastive loss beside it
-LOSS_INPUTS = ("passage_numbers", "positives", "teacher")  # inputs of a step that the model does not take
+_ALPHA = {"kl": 0.2}  # SimLM, Table 12; 0 for other distillation losses
+LOSS_INPUTS = ("passage_numbers", "positives", "teacher")  # inputs of a step for the loss, not the model
 
 
 def learns_from_teacher(loss: str) -> bool:
-    """Return whether a registered loss takes a teacher's scores. Raises UsageError for an unknown name."""
+    """Return whether a registered loss uses teacher scores. Raises UsageError for an unknown name."""
     return "teacher" in inspect.signature(RETRIEVER_LOSSES.load(loss)).parameters
 
 
 @dataclass(frozen=True)
 class RetrieverLoss:
-    """The terms of the loss, as pure functions of the vectors of the whole batch, in float32.
+    """Contrastive and distillation loss over the whole batch of all processes, in float32.
 
-    contrastive, distillation: functions of RETRIEVER_LOSSES, or None; weights: of the terms, 1 for those not listed
-    masked: passages of the batch that are no negatives: none, duplicates of a query's own positive, all its positives
-    dimensions: sizes of prefixes of the vectors that are trained to be used alone (Matryoshka)
-    normalize: vectors and their prefixes are scaled to length 1
+    contrastive, distillation: functions of RETRIEVER_LOSSES, or None
+    excluded: passages of the batch that do not count as negatives of a query: "none", "duplicates" (of its positive in the
+        example) or "positives" (all passages labeled as its positives)
+    dimensions: also apply the losses to the first N dimensions of the vectors (Matryoshka)
+    normalize: normalize the truncated vectors
+    weights: weights of the loss terms, 1 for terms not listed
     """
 
     similarity: str
@@ -43,16 +45,16 @@ class RetrieverLoss:
     contrastive: Callable[..., Tensor] | None = None
     distillation: Callable[..., Tensor] | None = None
     teacher_temperature: float = 1.0
-    masked: Literal["none", "duplicates", "positives"] = "none"
+    excluded: Literal["none", "duplicates", "positives"] = "none"
     dimensions: tuple[int, ...] = ()
     normalize: bool = False
     weights: Mapping[str, float] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, config: RetrieverConfig, *, similarity: str, normalize: bool = False) -> RetrieverLoss:
-        """Return the loss of a configuration, for vectors compared by "cosine" or "dot".
+    def from_config(cls, config: RetrieverConfig, *, similarity: str, normalize: bool = False) -> RetrieverLoss:
+        """Build the loss of a configuration. similarity: "cosine" or "dot"
 
-        Raises UsageError for a loss that is unknown or in the wrong place.
+        Raises UsageError for an unknown loss, or one that does not fit its field.
         """
         main = RETRIEVER_LOSSES.load(config.loss)
         contrastive, distillation, alpha = main, None, 1.0
@@ -79,45 +81,45 @@ class RetrieverLoss:
             dict.fromkeys(names, alpha),
         )
 
-    def terms(
+    def compute_terms(
         self, queries: Tensor, passages: Tensor, inputs: Mapping[str, Tensor], *, temperature: float | None = None
     ) -> dict[str, Tensor]:
-        """Return {"contrastive": (), "distillation": (), …} of the batch of all processes together, unweighted.
+        """Return the unweighted loss terms of the batch of all processes: {"contrastive": (), "distillation": (), …}.
 
-        queries: (b, H), passages: (b * n, H), of this process
-        inputs: `passage_numbers` (b * n,), and if needed `positives` (b, most) and `teacher` (b, n)
-        temperature: in place of the loss's own, during its warm-up
+        queries: (b, H)    passages: (b * n, H), of this process
+        inputs: `passage_numbers` (b * n,), and if needed `positives` (b, max positives) and `teacher` (b, n)
+        temperature: overrides the temperature, for its warm-up
         """
         with torch.autocast(queries.device.type, enabled=False):
-            mask = self._mask(inputs, len(queries)) if self.contrastive is not None else None
+            mask = self._build_mask(inputs, len(queries)) if self.contrastive is not None else None
             queries, passages = gather_rows(queries.float()), gather_rows(passages.float())
             teacher = gather_rows(inputs["teacher"]) if self.distillation is not None else None
             options = {"similarity": self.similarity, "temperature": temperature or self.temperature}
             terms = {}
             for size in (None, *self.dimensions):
-                vectors = self._prefix(queries, size), self._prefix(passages, size)
-                ending = "" if size is None else f"_{size}"
+                vectors = self._truncate(queries, size), self._truncate(passages, size)
+                suffix = "" if size is None else f"_{size}"
                 if self.distillation is not None:
-                    terms[DISTILLATION + ending] = self.distillation(
+                    terms[DISTILLATION + suffix] = self.distillation(
                         *vectors, teacher=teacher, teacher_temperature=self.teacher_temperature, **options
                     )
                 if self.contrastive is not None:
-                    terms[CONTRASTIVE + ending] = self.contrastive(*vectors, mask=mask, **options)
+                    terms[CONTRASTIVE + suffix] = self.contrastive(*vectors, mask=mask, **options)
         return terms
 
-    def _prefix(self, vectors: Tensor, size: int | None) -> Tensor:
-        """Return the first dimensions of vectors as they would be used, (rows, size); None: all."""
+    def _truncate(self, vectors: Tensor, size: int | None) -> Tensor:
+        """Return the first `size` dimensions, (rows, size), normalized if the model normalizes; None: all, unchanged."""
         if size is None:
             return vectors
         return F.normalize(vectors[:, :size], dim=-1) if self.normalize else vectors[:, :size]
 
-    def _mask(self, inputs: Mapping[str, Tensor], queries: int) -> Tensor | None:
-        """(B, B * n), True if a passage of the whole batch is no negative of a query."""
-        if self.masked == "none":
+    def _build_mask(self, inputs: Mapping[str, Tensor], queries: int) -> Tensor | None:
+        """Return the mask of the excluded passages over the whole batch, (B, B * n) bool; None if there are none."""
+        if self.excluded == "none":
             return None
         numbers = gather_rows(inputs["passage_numbers"])
         local = len(inputs["passage_numbers"])
-        if self.masked == "duplicates":
+        if self.excluded == "duplicates":
             return mask_duplicate_positives(numbers, len(numbers) // (local // queries))
         own = get_positive_columns(inputs["positives"], inputs["passage_numbers"]) + get_rank() * local
         mask = mask_labeled_positives(numbers, inputs["positives"], own=own)
@@ -125,9 +127,9 @@ class RetrieverLoss:
 
 
 def compute_warmup_temperature(step: int, *, last: float, steps: int) -> float:
-    """Return the temperature after so many steps: its inverse rises linearly to 1 / last, and is 1 at least (SimLM's code, NQ).
+    """Return the temperature at a step of the warm-up: its inverse rises linearly from 1 to 1 / last.
 
-    steps: of the warm-up
+    last: final temperature    steps: steps of the warm-up. Source: SimLM's released code for NQ.
     """
     if step >= steps or last >= 1:
         return last

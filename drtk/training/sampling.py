@@ -1,4 +1,4 @@
-"""Which examples, positives and negatives a step sees: functions of (seed, epoch, example) only."""
+"""Sampling of examples, positives and negatives; it depends on (seed, epoch, example) only."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Item_co = TypeVar("Item_co", covariant=True)
 
 
 def select_negative_window(negatives: Sequence[Item], count: int, *, epoch: int, seed: int) -> list[Item]:
-    """Return the window of `count` negatives for an epoch; it slides over the list by its own width and wraps around.
+    """Return `count` consecutive negatives; the window moves by `count` per epoch and wraps around.
 
     offset = (epoch + seed) * count mod len (docs/methods/hard-negatives.md). Raises ValueError for an empty list.
     """
@@ -35,11 +35,12 @@ def sample_negatives(
     seed: int,
     key: str,
 ) -> list[Item]:
-    """Return `count` negatives for an epoch (docs/methods/hard-negatives.md). key: identifies the example for random numbers
+    """Return `count` negatives for an epoch (docs/methods/hard-negatives.md).
 
-    window: `select_negative_window`, whose window wraps around a list that is too short (SimLM)
-    replacement: the same, but a list that is too short is sampled with replacement (Tevatron)
-    shuffle: the first of the list, shuffled anew in each epoch; a list that is too short repeats (DPR)
+    how: "window": `select_negative_window`, which repeats the negatives of lists that are too short (SimLM)
+        "replacement": the same, but lists that are too short are sampled with replacement (Tevatron)
+        "shuffle": the first of the list after shuffling it in each epoch; lists that are too short repeat (DPR)
+    key: identifies the example, for random numbers
     Raises ValueError for an empty list.
     """
     if how == "window" or count == 0 or (how == "replacement" and len(negatives) >= count):
@@ -54,7 +55,7 @@ def sample_negatives(
 
 
 def select_positive(positives: Sequence[Item], *, epoch: int, seed: int) -> Item:
-    """Return the positive for an epoch; they take turns."""
+    """Return the positive for an epoch; the positives take turns."""
     return positives[(epoch + seed) % len(positives)]
 
 
@@ -64,12 +65,12 @@ def shuffle_epoch(examples: int, *, epoch: int, seed: int) -> np.ndarray:
 
 
 def derive_step_seed(seed: int, step: int, rank: int) -> int:
-    """Return a 63-bit seed for the random numbers (dropout) of one step in one process."""
+    """Return a 63-bit random seed (for dropout) of a step in a process."""
     return int(np.random.SeedSequence((seed, step, rank)).generate_state(1, np.uint64)[0] >> np.uint64(1))
 
 
 class IndexedItems(Protocol[Item_co]):
-    """Items by number."""
+    """A sequence of items by number."""
 
     def __len__(self) -> int: ...
 
@@ -77,9 +78,9 @@ class IndexedItems(Protocol[Item_co]):
 
 
 class EpochDataset(Generic[Item]):
-    """The items of all steps in the order of training: item k belongs to step k // batch.
+    """The items of all training steps in order: item k belongs to step k // batch.
 
-    Each epoch shuffles the items anew and leaves out those that do not fill a batch.
+    Each epoch shuffles the items and drops those that do not fill a batch.
     """
 
     def __init__(self, items: IndexedItems[Item], *, batch: int, steps: int, seed: int) -> None:
@@ -98,5 +99,5 @@ class EpochDataset(Generic[Item]):
         return self.load(int(self._order[1][place]), epoch)
 
     def load(self, number: int, epoch: int) -> Item:
-        """Return an item as this epoch sees it."""
+        """Return item `number`; subclasses may let it depend on the epoch."""
         return self.items[number]

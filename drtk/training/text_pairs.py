@@ -1,4 +1,4 @@
-"""Pairs of input and target text to train generators on."""
+"""Pairs of source and target texts to train generators on."""
 
 from __future__ import annotations
 
@@ -20,30 +20,30 @@ from drtk.training.dataset import CorpusTexts
 from drtk.training.examples import PackedExamples
 from drtk.training.folds import digest_question
 
-Source = Callable[[Passage], str]  # builds the model's input from a passage
+Source = Callable[[Passage], str]  # formats a passage as the model's input
 
 
 @dataclass(frozen=True)
 class TextPair:
-    """An input text and its target."""
+    """A source text and its target."""
 
     source: str
     target: str
 
 
 class TextPairs(Protocol):
-    """Pairs by number: a passage and its query, a question and its answer."""
+    """Text pairs by number, such as (passage, query) or (question, answer)."""
 
     def __len__(self) -> int: ...
 
     def __getitem__(self, number: int, /) -> TextPair: ...
 
     def key(self, number: int) -> str:
-        """Return the id by which the pair is held out: pairs of one key are held out together."""
+        """Return the key of a pair; pairs with the same key are held out together."""
 
 
 class ExamplePairs:
-    """Every positive of an example with the example's query, unless that has no text."""
+    """Pairs (positive, query) of training examples; queries without a text are skipped."""
 
     def __init__(
         self, examples: PackedExamples, *, queries: Mapping[str, str], corpus: CorpusTexts, source: Source
@@ -68,11 +68,11 @@ class ExamplePairs:
         return self._examples.passage_ids[self._pairs[2 * number + 1]]
 
 
-class EnrichedPairs:
-    """Every passage with each of its "queries" that has a text, as drtk doc2query writes them."""
+class PassageQueryPairs:
+    """Pairs (passage, query) of passages with "queries", as `drtk doc2query` writes them; empty queries are skipped."""
 
     def __init__(self, passages: Iterable[Passage], *, corpus: CorpusTexts, source: Source) -> None:
-        """Raises ValueError at a passage whose "queries" are no list of strings."""
+        """Raises ValueError if the "queries" of a passage are not a list of strings."""
         self._corpus, self._source = corpus, source
         self._ids: list[str] = []
         self._pairs = array("i")  # passage, query, passage, query, …
@@ -97,7 +97,7 @@ class EnrichedPairs:
 
 
 class Subset:
-    """Some of the pairs, by number."""
+    """A subset of text pairs. numbers: of the pairs to use"""
 
     def __init__(self, pairs: TextPairs, numbers: Iterable[int]) -> None:
         self._pairs, self._numbers = pairs, array("i", numbers)
@@ -114,41 +114,41 @@ class Subset:
 
 
 def split_held_out(pairs: TextPairs, share: float) -> tuple[Subset, Subset]:
-    """Return (pairs to train on, pairs to evaluate with): about `share` of the keys are held out, by their hash only."""
-    held = [sample_uniform("dev", pairs.key(number)) < share for number in range(len(pairs))]
+    """Split pairs into (training pairs, held-out pairs). About `share` of the keys are held out, by a hash of the key."""
+    is_held_out = [sample_uniform("dev", pairs.key(number)) < share for number in range(len(pairs))]
     return (
-        Subset(pairs, (number for number, out in enumerate(held) if not out)),
-        Subset(pairs, (number for number, out in enumerate(held) if out)),
+        Subset(pairs, (number for number, out in enumerate(is_held_out) if not out)),
+        Subset(pairs, (number for number, out in enumerate(is_held_out) if out)),
     )
 
 
 def sample_pairs(pairs: TextPairs, limit: int) -> list[TextPair]:
-    """Return at most `limit` of the pairs in their order, chosen by a hash of key and number among the pairs of that key."""
-    seen: dict[str, int] = {}
-    draws = []
+    """Sample at most `limit` pairs, in their order, by a hash of the key and the pair's number within its key."""
+    counts: dict[str, int] = {}
+    ranked = []
     for number in range(len(pairs)):
         key = pairs.key(number)
-        draws.append((sample_uniform("measured", key, seen.get(key, 0)), number))
-        seen[key] = seen.get(key, 0) + 1
-    return [pairs[number] for number in sorted(number for _, number in nsmallest(limit, draws))]
+        ranked.append((sample_uniform("measured", key, counts.get(key, 0)), number))
+        counts[key] = counts.get(key, 0) + 1
+    return [pairs[number] for number in sorted(number for _, number in nsmallest(limit, ranked))]
 
 
 def read_pairs(
     files: Sequence[str], *, corpus: str | None, queries: str | None, source: Source, tracker: InputTracker
-) -> list[ExamplePairs] | list[EnrichedPairs]:
-    """Read the pairs of each file: of training examples if there is a corpus, otherwise of passages with "queries".
+) -> list[ExamplePairs] | list[PassageQueryPairs]:
+    """Read the pairs of each file: training examples if `corpus` and `queries` are given, otherwise passages with "queries".
 
-    Raises MismatchError (file:line) for an id that corpus or queries lack, RecordError (file:line) for "queries" that are no
-    list of strings, DrtkError for a file without any.
+    Raises MismatchError (file:line) for an id missing from corpus or queries, RecordError (file:line) for "queries" that
+    are not a list of strings, DrtkError for a file without pairs.
     """
     if corpus is None or queries is None:
-        return [_read_enriched(file, source=source, tracker=tracker) for file in files]
+        return [_read_passage_queries(file, source=source, tracker=tracker) for file in files]
     packed = [
         PackedExamples(_without_negatives(read_examples(file, tracker=tracker)), line=lambda: tracker.line)
         for file in files
     ]
-    wanted = {query for examples in packed for query in examples.query_ids}
-    texts = {query.id: query.text for query in read_queries(queries, tracker=tracker) if query.id in wanted}
+    query_ids = {query for examples in packed for query in examples.query_ids}
+    texts = {query.id: query.text for query in read_queries(queries, tracker=tracker) if query.id in query_ids}
     store = CorpusStore.open(corpus)
     for file, examples in zip(files, packed, strict=True):
         examples.check(file, queries=texts, corpus=store, negatives=0)
@@ -159,27 +159,27 @@ def _without_negatives(examples: Iterable[Example]) -> Iterator[Example]:
     return (replace(example, negatives=(), scores=None, sources=None) for example in examples)
 
 
-def _read_enriched(file: str, *, source: Source, tracker: InputTracker) -> EnrichedPairs:
-    store = CorpusStore.open(file)  # first: it rejects stdin, which cannot be looked up in
+def _read_passage_queries(file: str, *, source: Source, tracker: InputTracker) -> PassageQueryPairs:
+    store = CorpusStore.open(file)  # first, because it rejects stdin, which has no random access
     try:
-        pairs = EnrichedPairs(read_passages(file, tracker=tracker), corpus=store, source=source)
+        pairs = PassageQueryPairs(read_passages(file, tracker=tracker), corpus=store, source=source)
     except ValueError as error:
         raise RecordError(f"{file}:{tracker.line}", str(error)) from error
     if not len(pairs):
-        raise DrtkError(f'{file}: no passage has "queries"; for training examples give `corpus` and `queries`')
+        raise DrtkError(f'{file}: no passage has "queries"; to train on examples, set `corpus` and `queries`')
     return pairs
 
 
 def digest_targets(pairs: TextPairs, keys: Collection[str] | None = None) -> list[tuple[str, str]]:
-    """Return key and digest of the target of each pair; keys: only of pairs with these keys"""
-    wanted = (number for number in range(len(pairs)) if keys is None or pairs.key(number) in keys)
-    return [(pairs.key(number), digest_question(pairs[number].target)) for number in wanted]
+    """Return (key, digest of the target) of each pair. keys: skip pairs with other keys; None: all pairs"""
+    numbers = (number for number in range(len(pairs)) if keys is None or pairs.key(number) in keys)
+    return [(pairs.key(number), digest_question(pairs[number].target)) for number in numbers]
 
 
 def warn_of_overlap(
     dev: Iterable[Hashable], trained: Collection[Hashable], what: str, *, file: str, source: str
 ) -> None:
-    """Warn if items of the evaluation `file` are also trained on: the best weights are then those that overfit them."""
+    """Warn if items of the evaluation file are training items too, since the best weights would be overfitted ones."""
     items = [*dev]
     if both := sum(item in trained for item in items):
         warn(f"{file}: {both:,} of its {len(items):,} {what} are in {source} too, so the best weights overfit them")

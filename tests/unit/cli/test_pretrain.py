@@ -164,7 +164,7 @@ def test_out_of_memory_names_what_to_lower_and_resume_takes_it(
         "1e-4",
     ]
     app(arguments(world, tmp_path / "m", "mlm", *SCHEDULE, *more), standalone_mode=False)
-    assert "micro_batch_size 2, which was not given" in capsys.readouterr().err
+    assert "micro_batch_size 2 (was not given)" in capsys.readouterr().err
     (change,) = read_json(tmp_path / "m" / "meta.json")["changes"]
     assert change["settings"] == {
         "precision": ["auto", "bfloat16"],
@@ -554,5 +554,5 @@ def test_a_dry_run_needs_no_output_and_touches_none(
         assert "Terms of the loss" in dry_run(world, capfd, "mlm", *output)
     assert [item.name for item in tmp_path.iterdir()] == ["there"]
     assert not [*there.iterdir()]
-    with pytest.raises(UsageError, match="--output: name what to make"):
+    with pytest.raises(UsageError, match="--output is required"):
         run_command(capfd, "pretrain", world.corpus, "--preset", "mlm", "--model", world.model)

@@ -64,11 +64,11 @@ REJECTED = {  # additional options and the error message of each command
         "--dev dev": "--dev and --dev-run go together",
         "--dev none --dev-run bm25.run": "none: No such file or directory",
         "--dev dev --dev-run none.run": "none.run: No such file or directory",
-        "--set dev_split=test": "--set dev_split needs --dev",
+        "--dev-split test": "--dev-split needs --dev",
         "--set patience=2": f"--set patience {DEV}",
         "--set dev_measure=nDCG@10": f"--set dev_measure {DEV}",
         "--corpus hf:x": "hf:x: is read repeatedly, so it must be a file",
-        "--set trainer=gradient_accumulation_steps=2": "gradient_accumulation_steps: cannot be chosen",
+        "--set trainer=gradient_accumulation_steps=2": "gradient_accumulation_steps: cannot be set",
     },
     "train-reranker hlatr": {
         "--skip-corpus-check": "--skip-corpus-check: is not for --kind hlatr",
@@ -97,12 +97,12 @@ REJECTED = {  # additional options and the error message of each command
         "--dev none.jsonl": "none.jsonl: No such file or directory",
         "--dev title=none.jsonl": "none.jsonl: No such file or directory",
         "--dev labelled.jsonl --dev-queries none.jsonl": "none.jsonl: No such file or directory",
-        "--dev a=x --dev a=y": "--dev: two are for kind a; KIND=NAME is for one",
-        "--dev x --dev y": "--dev: two are for all kinds; KIND=NAME is for one",
+        "--dev a=x --dev a=y": "--dev: given twice for kind a; use KIND=NAME for one kind",
+        "--dev x --dev y": "--dev: given twice for all kinds; use KIND=NAME for one kind",
         "--dev x --dev a=y": "--dev: give one FILE, or KIND=FILE for each kind",
         "--dev ..=x": "--dev: '..' cannot be the name of a folder for its model",
         "--dev a=x --dev-kind a": "--dev-kind: --dev KIND=FILE names the kind already",
-        "--dev-kind answer": "--dev-queries and --dev-kind go with --dev",
+        "--dev-kind answer": "--dev-queries and --dev-kind need --dev",
         "--set patience=2": f"--set patience {DEV}",
         "--set depth=100 --set max_rank=50": "--set max_rank 50: must be above the depth of the labels, 100",
         "--set warmup=0.1": "--set warmup 0.1: --set schedule inverse-sqrt needs a number of steps",
@@ -112,10 +112,10 @@ REJECTED = {  # additional options and the error message of each command
         "--dev none.jsonl": "none.jsonl: No such file or directory",
         "--dev examples.jsonl --dev-share 0.1": "--dev and --dev-share: choose one",
         "--set patience=2": "--set patience needs --dev or --dev-share",
-        "--set trainer=label_smoothing_factor=0.1": "label_smoothing_factor: cannot be chosen",
+        "--set trainer=label_smoothing_factor=0.1": "label_smoothing_factor: cannot be set",
         "--run bm25.run": "--run: only with --task gar-sentence or gar-title",
         "--set folds=5": "--set folds only with --task gar-answer or gar-sentence or gar-title",
-        "--task gar-answer": "--queries: with --task gar-answer, INPUT holds the questions",
+        "--task gar-answer": "--queries: with --task gar-answer, INPUT has the questions; leave it out",
         "--task gar-answer --set title=none": "--set title only with --task doc2query",
         "--task gar-answer --set depth=5": "--set depth only with --task gar-sentence or gar-title",
         "--task gar-sentence --set answer_case=initial": "--set answer_case only with --task gar-answer",
@@ -134,7 +134,7 @@ REJECTED = {  # additional options and the error message of each command
         "--method nothing": "unknown term weighting method 'nothing'",
         "--method bm25": "--train: --method bm25 is not trained",
         "--collect": "",
-        "--bare": "--train makes a model; --bare and --with are for passages",
+        "--bare": "--train writes a model; leave out --bare and --with, which are for passages",
     },
 }
 LATE = {  # rejected once torch is imported
@@ -172,7 +172,7 @@ def faulty_calls() -> list[tuple[str, str, str]]:
             found.append((name, call.replace("--model model", "--model ./none"), "./none: no such folder"))
         found.append((name, call.replace("-o out", "-o done"), "done: exists already; --force replaces it"))
         found.append((name, f"{call} --set trainer=max_steps=3", "--set trainer max_steps: use --max-steps"))
-        found.append((name, f"{call} --device tpu", "--device tpu: training takes auto, cpu or cuda"))
+        found.append((name, f"{call} --device tpu", "--device tpu: training supports auto, cpu and cuda"))
         if name in ("train-retriever", "train-reranker"):
             message = "bm25.run: looks like hits of a TREC run; expected training examples"
             found.append((name, call.replace("examples.jsonl", "bm25.run"), message))

@@ -173,14 +173,15 @@ def test_where_the_greedy_text_was_blank_the_question_is_asked_alone(
     texts = {row["_id"]: row["text"] for row in read_rows(folder / "answer.jsonl")}
     assert len(texts) == 24
     assert (texts["q0"], texts["q1"]) == ("which thing was meant0 ? t0", "which thing was meant1 ?")
-    assert "23 times a question has no candidate of a kind: written unexpanded" in capfd.readouterr().err
+    assert (
+        "23 pairs of question and kind have no candidate; these questions are written without an expansion"
+        in capfd.readouterr().err
+    )
 
 
 def test_a_kind_that_would_overwrite_what_was_chosen_is_refused(place: Path, tmp_path: Path) -> None:
     rows = [{"_id": "e", "query_id": "q0", "kind": "choices", "text": "t"}]
-    with pytest.raises(
-        RecordError, match=r"in:1: 'kind' 'choices' is the name of another file that rerank-queries apply"
-    ):
+    with pytest.raises(RecordError, match=r"in:1: 'kind' 'choices' is reserved: rerank-queries apply"):
         call(place, tmp_path / "out", "--select", "first", source=write_rows(tmp_path / "in", rows))
 
 
@@ -227,7 +228,7 @@ def test_a_question_without_candidates_of_a_kind_or_of_any_is_asked_alone(
     assert [row["_id"] for row in read_rows(folder / "answer.jsonl")] == [f"q{n}" for n in range(24)]
     # q0 in the file of titles, and 22 questions in each of the three files
     assert capfd.readouterr().err == (
-        "drtk: 67 times a question has no candidate of a kind: written unexpanded to the file of that kind; "
+        "drtk: 67 pairs of question and kind have no candidate; these questions are written without an expansion; "
         "22 of 24 questions have no candidate at all\n"
     )
     manifest = read_json(folder / "meta.json")
@@ -340,7 +341,7 @@ def test_a_run_that_was_cut_short_goes_on_to_the_same_files(
         with pytest.raises(Killed):
             call(place, tmp_path / "out", *more)
     assert not (tmp_path / "out" / "meta.json").exists()
-    with pytest.raises(DrtkError, match="holds an interrupted run; `resume` continues from there"):
+    with pytest.raises(DrtkError, match="contains an interrupted run; `resume` continues it"):
         call(place, tmp_path / "out", *more)
     if at == "finishing":  # killed when the manifest of the finished choices was removed
         get_manifest_path(tmp_path / "out.part" / "choices.jsonl").unlink()
@@ -361,11 +362,11 @@ def test_a_run_that_was_cut_short_goes_on_to_the_same_files(
     [
         ([], UsageError, "--model and --select scorer go together"),
         (["--select", "first", "--model", "x"], UsageError, "--model and --select scorer go together"),
-        (["--model", "a", "--model", "b"], UsageError, "--model: two are for all kinds"),
-        (["--model", "title=a", "--model", "title=b"], UsageError, "--model: two are for kind title"),
+        (["--model", "a", "--model", "b"], UsageError, "--model: given twice for all kinds"),
+        (["--model", "title=a", "--model", "title=b"], UsageError, "--model: given twice for kind title"),
         (["--select", "concat", "--n-best", "2"], UsageError, "`n_best` 2: `select` concat has one query"),
         (["--select", "first", "--set", "max_clauses=9"], UsageError, "--set max_clauses needs --select concat"),
-        (["--select", "first", "--index", "x"], UsageError, "--index and --corpus go with --model"),
+        (["--select", "first", "--index", "x"], UsageError, "--index and --corpus need --model"),
         (["--model", "x", "--set", "k1=2"], UsageError, "--set k1 needs --index"),
         (["--select", "first", "--set", "b=0"], UsageError, "--set b needs --index"),
         (

@@ -77,7 +77,9 @@ def test_examples_and_queries_may_be_data_sets_of_the_hub(place: Path, tmp_path:
     named = ["--corpus", f"{place}/corpus.jsonl", "--model", f"{place}/encoder", "-o", str(tmp_path / "m"), "-q"]
     call = ["train-retriever", "hf:examples:of:train", "--queries", "hf:queries:of:train", "--batch-size", "8"]
     app([*call, *named, "--max-steps", "1", "--negatives", "0"], standalone_mode=False)
-    with pytest.raises(UsageError, match=r"^hf:corpus:of:train: is read repeatedly, so it must be a file; drtk conv"):
+    with pytest.raises(
+        UsageError, match=r"^hf:corpus:of:train: is read repeatedly, so it must be a file; write one with `drtk conv"
+    ):
         train(place, tmp_path / "o", "--corpus", "hf:corpus:of:train")
 
 
@@ -141,7 +143,7 @@ def test_a_student_learns_from_its_teacher(place: Path, tmp_path: Path):
     log = entries(tmp_path / "m")
     assert log[0]["loss"] == pytest.approx(log[0]["distillation"] + 0.2 * log[0]["contrastive"], rel=1e-3)
     assert log[-1]["distillation"] < 0.8 * log[0]["distillation"]
-    with pytest.raises(DrtkError, match=r"examples.jsonl:1: 'q0' has no score for 'd0'; drtk score EXAMPLES adds"):
+    with pytest.raises(DrtkError, match=r"examples.jsonl:1: 'q0' has no score for 'd0'; add teacher scores"):
         train(place, tmp_path / "n", "--loss", "margin-mse")
     row = (
         '{"query_id": "q1", "positives": ["d1"], "negatives": ["d2"], "scores": {"positives": [NaN], "negatives": [1]}}'
@@ -161,7 +163,7 @@ def test_few_negatives_and_positives_among_negatives_are_warned_of(
 
     examples = rewrite(place, tmp_path / "few.jsonl", change)
     train(place, tmp_path / "m", "--max-steps", "1", examples=examples)
-    assert "7 examples have fewer than 2 negatives; theirs repeat" in caplog.text
+    assert "7 examples have fewer than 2 negatives; their negatives are repeated" in caplog.text
     assert "few.jsonl: removed 1 positives from their own negatives" in caplog.text
     caplog.clear()
     train(place, tmp_path / "n", "--max-steps", "1", "--set", "negative_sampling=replacement", examples=examples)

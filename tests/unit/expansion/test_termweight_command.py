@@ -307,7 +307,7 @@ def test_a_report_is_not_mixed_with_passages_on_a_terminal(
     call = ["termweight", "c", *arguments("idf", tiny), "--stopword-share"]
     assert len(run_command(capfd, *call).splitlines()) == 3  # a pipe takes the passages
     monkeypatch.setattr("sys.stdout", seen := Terminal())
-    with pytest.raises(UsageError, match=r"name a file for them: -o$"):
+    with pytest.raises(UsageError, match=r"write the passages to a file with --output$"):
         app(list(map(str, call)), standalone_mode=False)
     assert seen.getvalue() == ""
 
@@ -323,8 +323,8 @@ OF_IDF, OF_BPROP = ["--method", "idf", "--model", "{tiny}"], ["--method", "bprop
         (["--method", "bprop"], "`method` bprop needs `model`"),
         ([*OF_IDF, "--collect", "--merge"], "choose one"),
         (["--method", "idf", "--tokenizer", "{tiny}", "--merge"], "INPUT is for weighing; --merge joins the files"),
-        ([*OF_IDF, "--learning-rate", "1"], "`learning_rate`: only with --train"),
-        ([*OF_IDF, "--set", "trainer=a=1"], "`trainer`: only with --train"),
+        ([*OF_IDF, "--learning-rate", "1"], "`learning_rate` needs --train"),
+        ([*OF_IDF, "--set", "trainer=a=1"], "`trainer` needs --train"),
         ([*OF_IDF, "--set", "saturation=sqrt"], "--set saturation is for --method bprop"),
         ([*OF_IDF, "--set", "k1=1.2"], "--set k1 is for --method bm25"),
         ([*OF_IDF, "--set", "max_length=9"], "--set max_length is for --method bprop or deepct or deepimpact"),

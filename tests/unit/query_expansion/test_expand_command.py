@@ -97,7 +97,7 @@ def test_questions_without_a_candidate_are_counted(
     ]
     app(call, standalone_mode=False)
     assert Path("e.jsonl").read_bytes() == b""
-    assert capfd.readouterr().err == "drtk: 24 of 24 questions are left without a candidate of kind 'answer'\n"
+    assert capfd.readouterr().err == "drtk: 24 of 24 questions have no candidate of kind 'answer'\n"
 
 
 def test_texts_do_not_depend_on_order_batches_or_neighbours(
@@ -142,7 +142,7 @@ def test_a_generator_says_what_and_how_long_it_writes(
     asked: QuestionFiles, models: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(
-        UsageError, match=r"--kind: .* does not record what it generates; name it: answer, sentence, title"
+        UsageError, match=r"--kind: .* does not record what it generates; set --kind to answer, sentence, title"
     ):
         rows(capfd, "questions.jsonl", "--model", models / "t5")
     training = [
@@ -401,7 +401,7 @@ def test_a_run_with_ids_that_lead_nowhere_is_told_in_a_line(
         (["--model", "m", "--set", "candidates=3"], "--set candidates needs --from-run"),
         (["--from-run", "r", "--corpus", "c", "--n", "3"], "`n` goes with `model`"),
         (["--from-run", "r", "--corpus", "c", "--kind", "answer"], "`from_run` makes sentence, title, terms"),
-        (["--model", "m", "--kind", "../a"], "`kind` '../a': must be one word that can stand in a file name"),
+        (["--model", "m", "--kind", "../a"], "`kind` '../a': must be one word, usable as a file name"),
         (["--model", "m", "--decode", "greedy", "--n", "3"], "`n` 3: `decode` greedy generates one text"),
         (["--model", "m", "--decode", "beam", "--top-k", "3"], "--top-k needs --decode sample"),
         (["--model", "m", "--set", "beams=3"], "--set beams needs --decode beam"),
@@ -465,7 +465,7 @@ def test_candidates_that_are_missing_are_told_with_their_kind_and_the_corpus(
     capfd.readouterr()
     app([*call, "-o", "titles.jsonl"], standalone_mode=False)  # 24 questions with 3 hits each
     told = "passages.jsonl: none of the 72 passages that were read has a text; check that it is the right file"
-    left = "24 of 24 questions are left without a candidate of kind 'sentence'"
+    left = "24 of 24 questions have no candidate of kind 'sentence'"
     assert capfd.readouterr().err == f"drtk: {told}\ndrtk: {left}\n"
     with pytest.raises(DrtkError) as fault:
         app([*call, "--kind", "sentence", "-o", "s.jsonl"], standalone_mode=False)

@@ -58,7 +58,7 @@ def test_without_a_terminal_there_is_a_plain_line_every_thirty_seconds(
     ]
 
 
-def test_a_terminal_gets_a_bar_and_messages_stand_above_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_terminal_gets_a_bar_with_messages_above_it(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
     set_verbosity(quiet=False, verbose=False)
@@ -70,7 +70,7 @@ def test_a_terminal_gets_a_bar_and_messages_stand_above_it(monkeypatch: pytest.M
     assert "drtk: a message\n" in shown.replace("\r", "\n")
 
 
-def test_a_closed_or_missing_stderr_is_no_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_closed_or_missing_stderr_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
     set_verbosity(quiet=False, verbose=False)
     closed = io.StringIO()
     closed.close()
@@ -82,7 +82,9 @@ def test_a_closed_or_missing_stderr_is_no_fault(monkeypatch: pytest.MonkeyPatch)
     assert bar.done == 1
 
 
-def test_fields_in_backquotes_are_printed_as_options() -> None:
-    assert name_options("`max_rank` 5: above `depth`; see `drtk doctor`") == (
-        "--max-rank 5: above --depth; see `drtk doctor`"
-    )
+def test_fields_in_backquotes_are_printed_as_options(monkeypatch: pytest.MonkeyPatch) -> None:
+    message = "`max_rank=5` is above `depth`; see `drtk doctor`"
+    monkeypatch.setattr("drtk.runtime.progress.OPTION_NAMES", {})
+    assert name_options(message) == "--max-rank 5 is above --depth; see `drtk doctor`"
+    monkeypatch.setattr("drtk.runtime.progress.OPTION_NAMES", {"max_rank": "--set max_rank"})
+    assert name_options(message) == "--set max_rank=5 is above --depth; see `drtk doctor`"

@@ -33,9 +33,9 @@ def test_values_are_parsed_as_json():
         ({"trainer": ("max_grad_norm",)}, "'max_grad_norm' is not KEY=VALUE"),
         ({"trainer": ("max_grad_nrom=1",)}, "max_grad_nrom: transformers' TrainingArguments has no"),
         ({"trainer": ("learning_rate=1",)}, "learning_rate: use `learning_rate`"),
-        ({"trainer": ("gradient_accumulation_steps=2",)}, "cannot be chosen: the loss needs the whole batch"),
+        ({"trainer": ("gradient_accumulation_steps=2",)}, "cannot be set: the loss needs the whole batch"),
         ({"trainer": ("lr_scheduler_type=zigzag",)}, "`trainer`: "),
-        ({"device": "cuda:1"}, "`device` cuda:1: training takes"),
+        ({"device": "cuda:1"}, "`device` cuda:1: training supports"),
     ],
 )
 def test_invalid_arguments_are_rejected(tmp_path: Path, changes: dict, message: str):

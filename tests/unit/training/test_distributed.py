@@ -57,7 +57,7 @@ def evaluate(writer: GenerationModel) -> dict[str, float]:
         return {"read": float(sum(place * len(text) for place, text in enumerate(generated)))}
 
     collating = partial(collate, writer=writer, max_length=12, target_length=9)
-    return GenerationEvaluator(writer, PAIRS, collate=collating, score=score, rows=2, longest=5)()
+    return GenerationEvaluator(writer, PAIRS, collate=collating, score=score, batch_size=2, max_new_tokens=5)()
 
 
 MICRO = 2  # so two parts in each of two processes

@@ -68,8 +68,8 @@ def test_scores_are_kept_beside_their_passages():
 @pytest.mark.parametrize(
     ("scores", "told"),
     [
-        (None, r"ex\.jsonl:3: 'q3' has no score for 'e'; drtk score EXAMPLES adds"),
-        ({"positives": [1.0]}, r"ex\.jsonl:3: 'q3' has no score for 'a'; drtk score"),
+        (None, r"ex\.jsonl:3: 'q3' has no score for 'e'; add teacher scores"),
+        ({"positives": [1.0]}, r"ex\.jsonl:3: 'q3' has no score for 'a'; add teacher scores"),
         ({"positives": [1.0], "negatives": [1e300]}, r"ex\.jsonl:3: 'q3': the score of 'a' is inf"),
     ],
 )

@@ -17,7 +17,7 @@ QUESTIONS_READ = [Query(f"q{number}", f"who is number {number}?") for number in 
 
 def record(folder: Path, questions: list[Query], folds: dict[str, int] | None) -> TrainedQuestions:
     write_question_record(folder, questions, folds)
-    found = TrainedQuestions.of_folder(folder, count=None if folds is None else 4)
+    found = TrainedQuestions.read(folder, count=None if folds is None else 4)
     assert found is not None
     return found
 
@@ -53,33 +53,36 @@ def test_a_question_goes_to_the_generator_of_its_fold_whatever_its_id(tmp_path: 
     folds = assign_folds(QUESTIONS_READ, 4, seed=42)
     seen = record(tmp_path, QUESTIONS_READ, folds)
     for query in QUESTIONS_READ:
-        assert seen.fold(query, draw=False) == folds[query.id]
-        assert seen.fold(Query("other-" + query.id, query.text.removesuffix("?")), draw=False) == folds[query.id]
+        assert seen.choose_fold(query, allow_unknown=False) == folds[query.id]
+        assert (
+            seen.choose_fold(Query("other-" + query.id, query.text.removesuffix("?")), allow_unknown=False)
+            == folds[query.id]
+        )
 
 
 def test_a_question_of_no_fold_is_refused_or_drawn(tmp_path: Path) -> None:
     seen = record(tmp_path, QUESTIONS_READ, assign_folds(QUESTIONS_READ, 4, seed=42))
     outside = [Query(f"x{number}", f"new {number}") for number in range(40)]
     with pytest.raises(MismatchError, match=rf"'x0' is in no fold of {tmp_path}; `outside` draw"):
-        seen.fold(outside[0], draw=False)
-    drawn = {query.id: seen.fold(query, draw=True) for query in outside}
-    assert drawn == {query.id: seen.fold(query, draw=True) for query in outside[::-1]}
+        seen.choose_fold(outside[0], allow_unknown=False)
+    drawn = {query.id: seen.choose_fold(query, allow_unknown=True) for query in outside}
+    assert drawn == {query.id: seen.choose_fold(query, allow_unknown=True) for query in outside[::-1]}
     assert set(drawn.values()) == {0, 1, 2, 3}
     with pytest.raises(MismatchError, match=r"'q7' is another question than the one .* was trained with"):
-        seen.fold(Query("q7", "who else?"), draw=True)
+        seen.choose_fold(Query("q7", "who else?"), allow_unknown=True)
 
 
 def test_one_generator_knows_what_it_was_trained_with(tmp_path: Path) -> None:
     seen = record(tmp_path, QUESTIONS_READ[:5], None)
     assert Query("other", "Who is number 3") in seen
     assert Query("q3", "who is number 5?") not in seen
-    assert TrainedQuestions.of_folder(tmp_path / "nothing", count=None) is None
+    assert TrainedQuestions.read(tmp_path / "nothing", count=None) is None
 
 
 def test_an_invalid_record_is_named_with_its_line(tmp_path: Path) -> None:
     for row, message in (
-        ({"_id": "q9", "question": "ab", "fold": 4}, "there is no fold 4"),
-        ({"_id": "q9", "question": "ab"}, "there is no fold None"),
+        ({"_id": "q9", "question": "ab", "fold": 4}, "fold 4 is invalid"),
+        ({"_id": "q9", "question": "ab"}, "fold None is invalid"),
         ({"_id": "q9", "question": digest_question("a"), "fold": 1}, "the same question is in two folds"),
         ({"_id": "q9", "question": "ab", "fold": -1}, "'fold' must be a whole number from 0"),
     ):
@@ -87,4 +90,4 @@ def test_an_invalid_record_is_named_with_its_line(tmp_path: Path) -> None:
         with open(tmp_path / QUESTIONS, "a", encoding="utf-8") as file:
             file.write(json.dumps(row) + "\n")
         with pytest.raises(DrtkError, match=f"questions.jsonl:2: {message}"):
-            TrainedQuestions.of_folder(tmp_path, count=4)
+            TrainedQuestions.read(tmp_path, count=4)

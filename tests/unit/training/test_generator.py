@@ -18,7 +18,7 @@ from drtk.records import Example, Passage
 from drtk.training.examples import PackedExamples
 from drtk.training.generator import GenerationEvaluator, collate, compute_generator_terms
 from drtk.training.sampling import EpochDataset
-from drtk.training.text_pairs import EnrichedPairs, ExamplePairs, TextPair, sample_pairs, split_held_out
+from drtk.training.text_pairs import ExamplePairs, PassageQueryPairs, TextPair, sample_pairs, split_held_out
 from tests.tiny_models import save_tiny_generator
 
 TEXTS = [
@@ -116,7 +116,7 @@ def test_what_is_measured_is_the_loss_over_all_tokens_and_the_texts_written(fold
         return collate(pairs, writer=writer, max_length=20, target_length=8)
 
     pairs = [*TEXTS, TextPair(TEXTS[0].source, "rivered")]  # a source with two targets is written for once
-    found = GenerationEvaluator(writer, pairs, collate=collating, score=score, rows=2, longest=4)()
+    found = GenerationEvaluator(writer, pairs, collate=collating, score=score, batch_size=2, max_new_tokens=4)()
     assert writer.model.training
     writer.model.eval()
     batch = collating(pairs)
@@ -155,22 +155,22 @@ def test_passages_bring_their_queries():
     first = Passage("d1", "one", "Wing", extra={"queries": ["a", "", "b"]})
     third = Passage("d3", "three", extra={"queries": ["c"]})
     passages = [first, Passage("d2", "two"), third]
-    pairs = EnrichedPairs(passages, corpus=Corpus(*passages), source=InputFormat(title="none").format)
+    pairs = PassageQueryPairs(passages, corpus=Corpus(*passages), source=InputFormat(title="none").format)
     assert [pairs[number] for number in range(len(pairs))] == [
         TextPair("one", "a"),
         TextPair("one", "b"),
         TextPair("three", "c"),
     ]
     with pytest.raises(ValueError, match="'queries' must be a list of strings"):
-        EnrichedPairs([Passage("d4", "", extra={"queries": [1]})], corpus=Corpus(), source=InputFormat().format)
+        PassageQueryPairs([Passage("d4", "", extra={"queries": [1]})], corpus=Corpus(), source=InputFormat().format)
 
 
-def many_pairs(count: int, each: int = 2) -> EnrichedPairs:
+def many_pairs(count: int, each: int = 2) -> PassageQueryPairs:
     passages = [
         Passage(f"d{number}", "x", extra={"queries": [f"{number}.{slot}" for slot in range(each)]})
         for number in range(count)
     ]
-    return EnrichedPairs(passages, corpus=Corpus(*passages), source=InputFormat().format)
+    return PassageQueryPairs(passages, corpus=Corpus(*passages), source=InputFormat().format)
 
 
 def test_passages_are_held_out_whole_by_their_id_alone():

@@ -138,7 +138,7 @@ def test_terms_are_logged_and_weighed(place: Path, tmp_path: Path):
 
 def test_the_temperature_of_a_step_warms_up(place: Path, tmp_path: Path):
     stage = stage_of(place, "simlm")
-    trainer = stage.trainer(tmp_path, warm_temperature=True)  # warm-up of two steps
+    trainer = stage.trainer(tmp_path, warm_up_temperature=True)  # warm-up of two steps
     found = []
     for step in range(3):
         trainer.state.global_step = step

@@ -105,14 +105,14 @@ def test_equal_logits_count_the_16_passages_that_the_official_presets_keep(name:
 def test_gradients_reach_the_positive_and_the_best_negatives_alone() -> None:
     # two queries of five; the positive is the worst of the first, and kept all the same
     model = Planted([-3.0, 1.0, 4.0, 2.0, 3.0, 0.5, 0.1, 0.4, 0.2, 0.3])
-    compute_listwise_terms(model, batch(10), passages=5, backward=3, twice=False)["cross_entropy"].backward()
+    compute_listwise_terms(model, batch(10), passages=5, backward=3, use_r_drop=False)["cross_entropy"].backward()
     assert (model.first.grad != 0).nonzero().flatten().tolist() == [0, 2, 4, 5, 7, 9]
 
 
 def test_the_loss_after_selection_is_over_the_selected_alone() -> None:
     # kept: 2, 1 and .5: ln(e^2 + e + e^.5) - 2 = ln 11.756060 - 2 = .464369
     model = Planted(FIRST)
-    found = compute_listwise_terms(model, batch(4), passages=4, backward=3, twice=False)["cross_entropy"]
+    found = compute_listwise_terms(model, batch(4), passages=4, backward=3, use_r_drop=False)["cross_entropy"]
     assert found.item() == pytest.approx(np.log(np.exp(2) + np.exp(1) + np.exp(0.5)) - 2, abs=2e-6)
     assert found.item() == pytest.approx(0.464369, abs=2e-6)
 
@@ -135,7 +135,7 @@ def test_dropout_differs_between_the_two_passes() -> None:
             return self.dropout(input_ids[:, 0].float() + 1)
 
     torch.manual_seed(0)
-    terms = compute_listwise_terms(Dropping(), batch(8), passages=8, backward=None, twice=True)
+    terms = compute_listwise_terms(Dropping(), batch(8), passages=8, backward=None, use_r_drop=True)
     assert terms["r_drop"].item() > 1e-3  # exactly 0 where both passes drop alike
 
 

@@ -109,10 +109,13 @@ def test_inner_products_are_divided_by_nothing_and_cosines_by_a_fiftieth_unless_
     found = torch.tensor([[1.5, 0.5], [1.0, -1.0], [0.2, 2.0], [-0.5, 1.0]])
     assert compute_terms(load_settings(similarity="dot"), queries, found)["loss"] == close(0.436970)
     assert compute_terms(load_settings(similarity="cosine"), Q, P)["loss"] == pytest.approx(0.000190410, abs=5e-7)
-    assert RetrieverLoss.of(load_settings(), similarity="dot").temperature == 1.0  # as the start model says
-    assert RetrieverLoss.of(load_settings(similarity="dot", temperature=0.02), similarity="dot").temperature == 0.02
+    assert RetrieverLoss.from_config(load_settings(), similarity="dot").temperature == 1.0  # as the start model says
     assert (
-        RetrieverLoss.of(load_settings("simlm-r1", similarity="dot"), similarity="dot").temperature == 0.02
+        RetrieverLoss.from_config(load_settings(similarity="dot", temperature=0.02), similarity="dot").temperature
+        == 0.02
+    )
+    assert (
+        RetrieverLoss.from_config(load_settings("simlm-r1", similarity="dot"), similarity="dot").temperature == 0.02
     )  # the preset's own
 
 
@@ -158,14 +161,16 @@ def test_matryoshka_goes_by_the_vectors_as_they_will_be_used():
     queries = torch.tensor([[0.6, 0.0, 0.8], [0.0, 0.8, 0.6]])
     passages = torch.tensor([[0.6, 0.64, 0.48], [0.48, 0.6, 0.64]])
     settings = load_settings("dpr-nq", matryoshka=(2,), normalize=True)
-    goal = RetrieverLoss.of(settings, similarity="dot", normalize=True)
-    found = goal.terms(queries, passages, {"passage_numbers": torch.arange(2)})
-    # cut: .36 .288 and .512 .48; cut, then made of length 1 as encode --set dimensions=does: .6839 .6247 and .7295 .7809
+    goal = RetrieverLoss.from_config(settings, similarity="dot", normalize=True)
+    found = goal.compute_terms(queries, passages, {"passage_numbers": torch.arange(2)})
+    # cut: .36 .288 and .512 .48; cut, then made of length 1 as encode --dimensions does: .6839 .6247 and .7295 .7809
     lengths = math.hypot(0.6, 0.64), math.hypot(0.48, 0.6)
     first = math.log(1 + math.exp(0.48 / lengths[1] - 0.6 / lengths[0]))
     second = math.log(1 + math.exp(0.64 / lengths[0] - 0.6 / lengths[1]))
     assert found["contrastive_2"] == close((first + second) / 2)
-    bare = RetrieverLoss.of(settings, similarity="dot").terms(queries, passages, {"passage_numbers": torch.arange(2)})
+    bare = RetrieverLoss.from_config(settings, similarity="dot").compute_terms(
+        queries, passages, {"passage_numbers": torch.arange(2)}
+    )
     cut = math.log(1 + math.exp(0.288 - 0.36)), math.log(1 + math.exp(0.512 - 0.48))
     assert bare["contrastive_2"] == close(sum(cut) / 2)
     assert bare["contrastive"] == found["contrastive"]
@@ -186,4 +191,4 @@ def test_losses_that_cannot_be_combined_are_rejected():
         ({"loss": "kl", "negatives": 0}, "`loss` kl needs `negatives` above 0"),
     ):
         with pytest.raises(UsageError, match=message):
-            RetrieverLoss.of(load_settings(**changes), similarity="cosine")
+            RetrieverLoss.from_config(load_settings(**changes), similarity="cosine")
