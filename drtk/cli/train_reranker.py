@@ -81,15 +81,13 @@ def train_reranker(
             raise UsageError(f"`{name}`: is required by `kind` {settings.kind}{more}")
     if (dev is None) != (dev_run is None):
         raise UsageError("`dev` and `dev_run` go together: judgments, and the run to rerank")
-    if dev is None and dev_split != "dev":
-        raise UsageError("`dev_split` needs `dev`")
     if hlatr and skip_corpus_check:
         raise UsageError("`skip_corpus_check`: is not for `kind` hlatr, which reads no texts")
     settings.check()
     from drtk.data.checks import check_examples, check_run, check_same_corpus, warn_if_swapped
     from drtk.training.preflight import check_training_inputs
 
-    files = (examples, queries, vectors, qrels, dev, dev_run, dev_vectors)
+    files = (examples, queries, vectors, qrels, dev, dev_run, settings.dev_vectors)
     check_training_inputs(settings.trainer, device, *files, local_files=[corpus])
     if hlatr:
         check_run(examples)

@@ -30,7 +30,7 @@ from drtk.runtime.manifest import describe_folder
 from drtk.runtime.progress import Progress
 from drtk.runtime.runners import BatchFunction, RunnerSettings, map_windows
 from drtk.runtime.sharding import WHOLE, InputShard, select_shard
-from drtk.runtime.streams import name_of
+from drtk.runtime.streams import count_lines, name_of
 from drtk.runtime.workers import read_ahead
 from drtk.text.batching import TokenizedTexts, iter_batches_by_length
 

@@ -38,7 +38,7 @@ from drtk.runtime.manifest import (
 )
 from drtk.runtime.progress import Progress, log, log_detail, warn
 from drtk.runtime.sharding import WHOLE, InputShard, select_shard
-from drtk.runtime.streams import STANDARD, Output, is_replaceable, is_writable, open_input, read_lines
+from drtk.runtime.streams import STANDARD, Output, count_lines, is_replaceable, is_writable, open_input, read_lines
 
 Record = TypeVar("Record")
 WINDOW = 1000  # input records per window
@@ -309,7 +309,7 @@ class FilterJob:
     def _count_records(self, unit: str) -> int | None:
         """Return the number of records in the source; None if it is not one per line, or not known cheaply."""
         source, sample = self.settings.get("source"), self.settings.get("sample")
-        lines = count_lines(source, shards=self.part[1]) if isinstance(source, str) and unit != "queries" else None
+        lines = count_lines(source, shards=self.shard[1]) if isinstance(source, str) and unit != "queries" else None
         return lines if lines is None or sample is None else min(lines, sample)
 
     @contextmanager
