@@ -143,7 +143,7 @@ LATE = {  # rejected once torch is imported
         "--batch-size 1 --negatives 0": "--batch-size 1 with --negatives 0 leaves no negatives",
     },
     "pretrain": {"--preset mlm --set slots.passage.rat=0.4": "unknown key 'rat'"},
-    "rerank-queries train": {"--kind poem": "labelled.jsonl: holds no candidates of kind 'poem'"},
+    "rerank-queries train": {"--kind poem": "labelled.jsonl: contains no candidates of kind 'poem'"},
 }
 DRIVER = """
 import io, json, sys
