@@ -475,7 +475,7 @@ def test_a_probe_with_test_queries_only_is_rejected(world: PretrainingFiles, tmp
 
 
 REJECTED: list[tuple[str, Sequence[str], str]] = [
-    ("qac-cotmae", ["--set", "slots.context.masking=rom"], ": masking by 'rom' needs weights"),
+    ("qac-cotmae", ["--set", "slots.context.masking=rom"], ": masking by 'rom' needs token weights"),
     ("simlm", [*JOINT, "--set", "generator.model="], '--generator DIR names one; init = "copy" or "random" begins'),
     ("simcse", ["--micro-batch-size", "2", "--set", "projectors.head.kind=bn"], "a projector with batch norm needs"),
     ("simcse", ["--batch-size", "1"], "--batch-size 1 leaves no negatives for the contrastive objective"),
@@ -498,7 +498,7 @@ def test_what_cannot_be_trained_is_rejected(
 
 def test_a_reader_that_cannot_serve_an_encoder_is_rejected(families: Path, world: PretrainingFiles, tmp_path: Path):
     message = rejected(world, tmp_path, "retromae", "--model", families / "modernbert")
-    assert "the reader 'two-stream' needs position vectors; an encoder of type modernbert has none" in message
+    assert "the reader 'two-stream' needs position embeddings; an encoder of type modernbert has none" in message
 
 
 # --dry-run
@@ -519,7 +519,7 @@ def test_a_dry_run_prints_terms_slots_parameters_and_tokens(world: PretrainingFi
     count = sum(each.numel() for each in encoder)
     assert lines[:3] == [
         "Terms of the loss",
-        "encoder 1 x the encoder predicts the hidden tokens of 'encoder'",
+        "encoder 1 x the encoder predicts the masked tokens of 'encoder'",
         f"decoder 1 x {decoder} the hidden tokens of 'decoder', given the vector of 'encoder'",
     ]
     assert re.fullmatch(r"encoder [\d.]+ tokens, [\d.]+ hidden passage: 30% whole-word, .*", lines[4])
