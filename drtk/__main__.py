@@ -1,11 +1,11 @@
-"""Entry point of the program and of python -m drtk."""
+"""Entry point of the command drtk and of python -m drtk."""
 
 import os
 import signal
 
 
 def _exit_on_interrupt(*_: object) -> None:
-    """Exit directly: an exception raised here during an import may be lost or replaced by another."""
+    """Exit at once. An exception might be caught or replaced by the module that is being imported."""
     try:
         os.write(2, b"drtk: interrupted\n")
     finally:
@@ -13,7 +13,7 @@ def _exit_on_interrupt(*_: object) -> None:
 
 
 def main() -> None:
-    """Run `drtk.cli.main.run`; Ctrl-C during its imports prints one line."""
+    """Run the command line. Ctrl-C during the imports prints one line instead of a traceback."""
     before = signal.getsignal(signal.SIGINT)
     if before is signal.default_int_handler:
         signal.signal(signal.SIGINT, _exit_on_interrupt)

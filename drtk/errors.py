@@ -7,39 +7,39 @@ import sys
 
 
 def format_pip_command(*packages: str) -> str:
-    """Return the command that installs packages for this Python.
+    """Return the pip command that installs packages for this Python.
 
-    It names packages, not extras, since drtk is not on PyPI.
+    Extras of drtk cannot be named, because drtk is not on PyPI.
     """
     return " ".join([sys.executable or "python", "-m pip install", *map(shlex.quote, packages)])
 
 
 class DrtkError(Exception):
-    """An error of data or resources, with a message of one line: exit status 1."""
+    """An error in data or resources, with a one-line message; exit status 1."""
 
     status = 1
 
 
 class UsageError(DrtkError):
-    """Wrong usage: exit status 2."""
+    """Wrong settings or options; exit status 2."""
 
     status = 2
 
 
 class RecordError(DrtkError):
-    """An invalid record; the message begins with its place, `file:line`."""
+    """An invalid record; the message begins with `file:line`."""
 
     def __init__(self, place: str, problem: str) -> None:
         super().__init__(f"{place}: {problem}")
         self.place = place
         self.problem = problem
 
-    def __reduce__(self) -> tuple[type[RecordError], tuple[str, str]]:  # pickled between processes
+    def __reduce__(self) -> tuple[type[RecordError], tuple[str, str]]:  # errors are pickled between processes
         return RecordError, (self.place, self.problem)
 
 
 class MismatchError(DrtkError):
-    """Inputs that do not belong together: ids, dimensions, a folder of another kind."""
+    """Inputs that do not fit together: unknown ids, other dimensions, a folder of another kind."""
 
 
 class MissingDependency(DrtkError):
@@ -54,6 +54,6 @@ class MissingDependency(DrtkError):
 
 
 class OutputClosed(DrtkError):
-    """The reader of the output closed the pipe (`| head`): exit status 141, as a shell reports SIGPIPE."""
+    """The reader of the output closed the pipe (`| head`); exit status 141, as for SIGPIPE in a shell."""
 
     status = 141

@@ -1,4 +1,4 @@
-"""The records that commands exchange. Unknown JSON fields are kept in `extra`, and filters pass them on."""
+"""The records that commands exchange. Unknown JSON fields are kept in `extra` and written to the output of filters."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Passage:
-    """A passage; before chunking, a whole document."""
+    """A passage, or a whole document before chunking."""
 
     id: str
     text: str
@@ -19,7 +19,7 @@ class Passage:
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """A query; `answers` are its gold answers, if they are known."""
+    """A query; `answers` are its gold answers, or None if they are unknown."""
 
     id: str
     text: str
@@ -30,7 +30,7 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class Qrel:
-    """A relevance judgement; a grade above 0 means relevant."""
+    """A relevance judgement. Grades above 0 mean relevant."""
 
     query_id: str
     doc_id: str
@@ -39,7 +39,7 @@ class Qrel:
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """One line of a run. Higher scores are better; `rank` counts from 1."""
+    """A line of a run. Higher scores are better; ranks begin at 1."""
 
     query_id: str
     doc_id: str
@@ -50,7 +50,10 @@ class Hit:
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """A training example: ids, whose texts are looked up."""
+    """A training example: a query and its positive and negative passages, as ids.
+
+    scores, sources: "positives" or "negatives" -> score or source of each passage
+    """
 
     query_id: str
     positives: tuple[str, ...]
@@ -60,25 +63,24 @@ class Example:
     extra: dict[str, Any] = field(default_factory=dict)
 
 
-RESERVED_KIND = "choices"  # another output file of rerank-queries apply, whose files are named by kinds
+RESERVED_KIND = "choices"  # rerank-queries apply names files by kind, and writes another file with this name
 
 
 def describe_kind_problem(kind: str) -> str | None:
-    """Return why a kind of expansions cannot be a file name; None if it can."""
+    """Return the error message if the kind of an expansion cannot be a file name; None if it can."""
     if kind.split() != [kind] or "/" in kind or kind.startswith("."):
-        return "must be one word that can stand in a file name"
-    return (
-        f"is the name of another file that rerank-queries apply makes, {RESERVED_KIND}.jsonl"
-        if kind == RESERVED_KIND
-        else None
-    )
+        return "must be one word, usable as a file name"
+    return f"is reserved: rerank-queries apply writes a file {RESERVED_KIND}.jsonl" if kind == RESERVED_KIND else None
 
 
 @dataclass(frozen=True, slots=True)
 class Expansion:
-    """A candidate expansion of a query (GAR); `rank` is that of the first passage with an answer (EAR).
+    """A candidate expansion of a query (GAR), with its label for re-ranking (EAR).
 
-    depth: the largest rank that was checked; a larger `rank` means that no passage had an answer
+    kind: what was generated, for example "answer" or "title"
+    rank: rank of the first passage with an answer when the expanded query is searched
+    depth: largest rank that was checked; a larger `rank` means that no passage had an answer
+    top1: title and text of the first passage; fold: fold of the generator that did not train on the query
     """
 
     id: str

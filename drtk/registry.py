@@ -1,4 +1,4 @@
-"""Named choices that load only when used."""
+"""Registries of named choices, which are imported only when they are used."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from drtk.errors import UsageError
 
 
 class Registry(Mapping[str, str]):
-    """A mapping from names to descriptions, in order of declaration; `load` imports the attribute of a name.
+    """A mapping from names to descriptions, in the order of declaration. `load` imports the object of a name.
 
-    entries: maps a name to ("module:attribute", description)
+    kind: what the names are, for errors
+    entries: name -> ("module:attribute", description)
     """
 
     def __init__(self, kind: str, entries: Mapping[str, tuple[str, str]]) -> None:
@@ -29,17 +30,20 @@ class Registry(Mapping[str, str]):
         return len(self._entries)
 
     def check(self, name: str) -> str:
-        """Return `name`. Raises UsageError if it is not registered."""
+        """Return `name` unchanged. Raises UsageError if it is not registered."""
         if name not in self._entries:
             raise UsageError(f"unknown {self.kind} '{name}'; choose from {', '.join(self._entries)}")
         return name
 
     def load(self, name: str) -> Any:
-        """Return the attribute registered under `name`."""
+        """Import and return the object that is registered as `name`. Raises UsageError if there is none."""
         return load_attribute(self._entries[self.check(name)][0])
 
 
 def load_attribute(place: str) -> Any:
-    """Import and return "module:attribute"."""
+    """Import and return an object.
+
+    place: "module:attribute"
+    """
     module, _, attribute = place.partition(":")
     return getattr(import_module(module), attribute)

@@ -16,7 +16,7 @@
 #   INDEX    dense index, flat or exact
 #   K        hits per query (1000)
 #   ENCODE   more options of drtk encode
-#   SEARCH   more options of drtk search for vectors (--set max_length)
+#   SEARCH   more options of drtk search for vectors (--set max_length=350)
 #   MEASURES measures to print (nDCG@10)
 set -eu
 beir=${1:?missing BEIR, the folder of collections} model=${2:?missing MODEL, the encoder} out=${3:-runs/beir}

@@ -18,7 +18,7 @@ from drtk.runtime.folder_job import FolderJob
 from drtk.runtime.inputs import InputTracker
 from drtk.runtime.manifest import check_outputs, find_changes
 from drtk.runtime.progress import log, set_verbosity
-from drtk.runtime.sharding import WHOLE, parse_part
+from drtk.runtime.sharding import WHOLE, parse_shard
 from drtk.runtime.streams import STANDARD
 
 
@@ -93,7 +93,7 @@ def record_filter(
             flag = trains.replace("_", "-")
             if given.get("bare") or given.get("with_files"):
                 raise UsageError(f"--{flag} makes a model; --bare and --with are for passages")
-            if parse_part(given.get("shard", "1/1")) != WHOLE:
+            if parse_shard(given.get("shard", "1/1")) != WHOLE:
                 raise UsageError(f"--{flag} makes a model; --shard is for passages")
             return _folder_job(name, "model", output, settings, given, OF_TRAINING)
         return FilterJob(
@@ -106,7 +106,7 @@ def record_filter(
             bare=given.get("bare", False),
             side_files=tuple(given.get("with_files") or ()),
             writes=writes,
-            part=parse_part(given.get("shard", "1/1")),
+            shard=parse_shard(given.get("shard", "1/1")),
             tracker=InputTracker(skip_bad=given["skip_bad"]),
         )
 
@@ -206,7 +206,7 @@ def _common(
             return _run(function, *args, **given, job=job)
         except BaseException as error:
             if isinstance(job, FolderJob):
-                job.abandon()
+                job.discard()
             if not isinstance(error, OSError) or error.filename or error.errno == errno.EPIPE:
                 raise
             # The error of a full disk has no file name; numpy's has no errno either.

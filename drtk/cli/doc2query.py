@@ -54,7 +54,7 @@ def doc2query(
 
     settings.check()
     keeping.check(generates=True)
-    if keeping.keep is not None and job.part != WHOLE:
+    if keeping.keep is not None and job.shard != WHOLE:
         raise UsageError(
             "--keep takes a share of all queries, which a part does not know: "
             "--scores in the parts, then drtk keep-queries --keep on all of them"

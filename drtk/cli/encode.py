@@ -42,7 +42,7 @@ def encode(
     drtk encode queries.jsonl --model model --role query -o query-vectors
     """
     from drtk.retrieval.encode import encode_corpus
-    from drtk.runtime.sharding import parse_part
+    from drtk.runtime.sharding import parse_shard
 
-    part = parse_part(shard)
+    part = parse_shard(shard)
     encode_corpus(source, model, settings, job, role=role, part=part, device=device, running=running)

@@ -130,5 +130,5 @@ def _extract(
     )  # fmt: skip
     warn_of_missing_texts(job.counts, corpus)
     missing = len(queries) - max((sums["questions"] for sums in job.counts.get("words", {}).values()), default=0)
-    if job.part == WHOLE and missing:
+    if job.shard == WHOLE and missing:
         warn(f"{missing:,} of {len(queries):,} questions have no hits in {run}, and so no candidates")

@@ -120,7 +120,7 @@ def _rerank_pairs(
         job.run_windows(records, score_windows, unit="queries")
     except BaseException:
         if writer is not None:
-            writer.job.abandon()
+            writer.job.discard()
             writer.job.release()
         raise
     warn_of_missing_texts(job.counts, corpus)

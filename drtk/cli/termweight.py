@@ -117,7 +117,7 @@ def termweight(
         "stopword_share": stopword_share,
     }
     if isinstance(job, FilterJob):
-        given |= {"bare": job.bare, "with": job.side_files, "shard": job.part != WHOLE}
+        given |= {"bare": job.bare, "with": job.side_files, "shard": job.shard != WHOLE}
     names = [*_changed(settings), *_changed(running), *(name for name, value in given.items() if value)]
     for name in names if work in _EFFECTS else ():
         if name not in _EFFECTS[work]:

@@ -114,7 +114,7 @@ def _train_folds(
     numbers = range(settings.folds or 0)
     folds = assign_folds(pairs.read, len(numbers), seed=training["seed"])
     check_folds(pairs, folds, dev, settings)
-    resuming = job.resuming
+    resuming = job.is_resuming
     folder = job.begin()
     _record(pairs, folds, folder, resuming)
     done = [fold for fold in numbers if resuming and (get_fold_folder(folder, fold) / FOLDER_MANIFEST).exists()]
@@ -254,7 +254,7 @@ def train_generator(
         _train_folds(questions, held_questions, model, settings, training, job)
         return
     plan_schedule(len(trained), settings, what="pairs", source=source)
-    resuming = job.resuming
+    resuming = job.is_resuming
     folder = job.begin()
     if questions is not None:
         _record(questions, None, folder, resuming)

@@ -50,7 +50,7 @@ def convert_records(sources: Sequence[str], settings: ConversionSettings, job: F
     if sides or name in TABLES:
         job.tracker.copy_streams(source, *job.side_files)
     for side, read in sides:
-        side.tracker.stand_ins = job.tracker.stand_ins
+        side.tracker.copies = job.tracker.copies
         side.run(read(source, tracker=side.tracker), lambda window: map(dump, window), unit=side.kind)
     if name in TABLES:
         FORMATS[kind].load(name)(lambda tracker: iter_records(source, kind, tracker, job.side_files), kind, job)

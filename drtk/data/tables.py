@@ -229,7 +229,7 @@ def _infer_schema(read: Read, kind: str, tracker: InputTracker) -> Any:
     """Return the Arrow schema of all records; number types are widened and fields of objects merged."""
     pa = require_pyarrow("writing Parquet")
     schema, count = pa.schema([]), 0
-    for rows in _iter_row_groups(read(InputTracker(tracker.skip_bad, stand_ins=tracker.stand_ins)), kind):
+    for rows in _iter_row_groups(read(InputTracker(tracker.skip_bad, copies=tracker.copies)), kind):
         try:
             schema = pa.unify_schemas(
                 [schema, pa.Table.from_pylist(_add_all_fields(rows)).schema], promote_options="permissive"

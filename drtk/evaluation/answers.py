@@ -38,7 +38,7 @@ Answers = Mapping[str, tuple[str, ...]]  # by question
 Question = tuple[str, tuple[str, ...], list[str]]  # id, answers, ids of passages to read
 
 
-class _AllScripts:
+class _UnicodeTokenizer:
     """Tokenize into runs of letters and digits in lower case; rouge-score's own tokenizer drops all but ASCII."""
 
     def tokenize(self, text: str) -> list[str]:
@@ -61,7 +61,7 @@ def compute_rouge(texts: Sequence[str], references: Sequence[str]) -> dict[str, 
     require_rouge()
     from rouge_score.rouge_scorer import RougeScorer
 
-    scorer = RougeScorer(list(ROUGE_MEASURES), tokenizer=_AllScripts())
+    scorer = RougeScorer(list(ROUGE_MEASURES), tokenizer=_UnicodeTokenizer())
     scores = [scorer.score(reference, text) for text, reference in zip(texts, references, strict=True)]
     return {name: sum(float(score[name].fmeasure) for score in scores) / max(1, len(scores)) for name in ROUGE_MEASURES}
 
@@ -213,7 +213,7 @@ class AnswerJudge:
     def __call__(self, run: NamedRun) -> JudgedRankings:
         """Read a run and judge each ranking, down to the largest cut-off."""
         rankings = read_rankings(
-            run, self.judgements, RankingView.of(self._settings), self._tracker, judged_by="answers"
+            run, self.judgements, RankingView.from_settings(self._settings), self._tracker, judged_by="answers"
         )
         cutoffs = [measure.cutoff for measure in self.measures]
         depth = None if None in cutoffs else max(cutoff for cutoff in cutoffs if cutoff is not None)

@@ -86,7 +86,7 @@ def evaluate_collections(
         raise MismatchError(f"{folder}: no collection has runs of all systems")
     if left_out := [c.name for c in collections if c not in common]:
         warn(f"left out because a run is missing: {', '.join(left_out)}")
-    view = RankingView.of(replace(settings, drop_same_id=settings.drop_same_id in (True, None)))
+    view = RankingView.from_settings(replace(settings, drop_same_id=settings.drop_same_id in (True, None)))
     values: dict[str, dict[str, dict[str, Value]]] = {name: {} for name in runs}
     depths: dict[str, int] = {}
     for collection in track(common, "eval", unit="collections", total=len(common)):

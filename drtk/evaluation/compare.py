@@ -21,11 +21,11 @@ from drtk.evaluation.judged_runs import RelevanceSource, load_judgements, log_mi
 from drtk.evaluation.measures import Measure, parse_measures
 from drtk.evaluation.significance import (
     ZERO,
-    cohens_d,
+    compute_cohens_d,
+    compute_interval,
     correct_holm,
-    mean_interval,
-    randomization_test,
-    student_t_test,
+    run_randomization_test,
+    run_t_test,
 )
 from drtk.runtime.inputs import InputTracker
 from drtk.runtime.streams import is_stream
@@ -82,7 +82,7 @@ class SystemAverage:
 class PairedTest:
     """Paired tests of `system` minus `baseline` on one measure.
 
-    effect: Cohen's d; interval: confidence interval of the mean difference; t: None if undefined, as are the other two
+    effect: Cohen's d; interval: confidence interval of the mean difference; these two and t are None if undefined
     better, equal, worse: numbers of queries
     significant: whether the corrected p values of both tests are below alpha
     """
@@ -155,11 +155,11 @@ class Comparison:
         names = [measure.name for measure in self.measures if measure.aggregate == "mean"]
         self.tests = [test for name in names for test in self._test_pairs(name)]
 
-    def averages(self) -> list[list[SystemAverage]]:
+    def compute_averages(self) -> list[list[SystemAverage]]:
         """Return a row per system with a column per measure."""
         return [[system.average(measure.name) for measure in self.measures] for system in self.systems.values()]
 
-    def differences(self, baseline: str, system: str, measure: str) -> np.ndarray:
+    def compute_differences(self, baseline: str, system: str, measure: str) -> np.ndarray:
         """Return `system` minus `baseline` for each query: (queries,). Raises DrtkError for NaN or infinite values."""
         values = [self.systems[name].values(measure, self.queries) for name in (baseline, system)]
         if not np.isfinite(values).all():
@@ -169,9 +169,11 @@ class Comparison:
     def _test_pairs(self, measure: str) -> list[PairedTest]:
         """Test all pairs on one measure; p values are corrected over them."""
         settings = self.settings
-        differences = [self.differences(*pair, measure) for pair in self.pairs]
-        t_tests = [student_t_test(values) for values in differences]
-        random_p = [randomization_test(v, permutations=settings.permutations, seed=settings.seed) for v in differences]
+        differences = [self.compute_differences(*pair, measure) for pair in self.pairs]
+        t_tests = [run_t_test(values) for values in differences]
+        random_p = [
+            run_randomization_test(v, permutations=settings.permutations, seed=settings.seed) for v in differences
+        ]
         correct = correct_holm if settings.correction == "holm" else list
         t_corrected, random_corrected = correct([test.p for test in t_tests]), correct(random_p)
         return [
@@ -180,8 +182,8 @@ class Comparison:
                 system=system,
                 measure=measure,
                 difference=float(values.mean()),
-                interval=mean_interval(values, confidence=settings.confidence),
-                effect=cohens_d(values),
+                interval=compute_interval(values, confidence=settings.confidence),
+                effect=compute_cohens_d(values),
                 t=t_tests[at].t,
                 df=t_tests[at].df,
                 t_p=t_tests[at].p,
@@ -223,7 +225,7 @@ def compare_runs(
     size: int | None
     if answers is not None:
         measures, judgements, size = _judge_by_answers(grouped, answers, corpus, settings, tracker)
-        view = RankingView.of(settings)
+        view = RankingView.from_settings(settings)
     elif qrels is not None:
         measures = parse_measures(settings.measures or MEASURES, rel=settings.rel)
         judgements, view, size = load_judgements(qrels, corpus, settings, tracker)
@@ -246,11 +248,11 @@ def compare_runs(
                     judged = judgements[query]
                     system.tops[query] = ids[:TOP]
                     system.ranks[query] = {id: rank for rank, id in enumerate(ids, start=1) if id in judged}
-    queries = _common_queries(retrieved, judgements, settings, judged_by)
+    queries = _find_common_queries(retrieved, judgements, settings, judged_by)
     warn_shallow(depths, measures, judged_by=judged_by, size=size)
     if len(queries) < len(judgements):
         for system in systems.values():
-            system.runs[:] = [_restrict(run, queries, measures) for run in system.runs]
+            system.runs[:] = [_restrict_to_queries(run, queries, measures) for run in system.runs]
     baseline = settings.baseline or names[0]
     pairs = list(combinations(names, 2)) if settings.all_pairs else [(baseline, n) for n in names if n != baseline]
     return Comparison(systems, measures, queries, judgements, pairs, settings)
@@ -285,7 +287,7 @@ def _judge_by_answers(
     return judge.measures, judge.judgements, judge.corpus_size
 
 
-def _common_queries(
+def _find_common_queries(
     retrieved: Mapping[str, set[str]], judgements: Judgements, settings: CompareSettings, judged_by: RelevanceSource
 ) -> list[str]:
     """Return the queries to compare on, in the order of the judgements."""
@@ -308,7 +310,7 @@ def _common_queries(
     return list(judgements)
 
 
-def _restrict(run: Evaluation, queries: Sequence[str], measures: Sequence[Measure]) -> Evaluation:
+def _restrict_to_queries(run: Evaluation, queries: Sequence[str], measures: Sequence[Measure]) -> Evaluation:
     per_query = {query: run.per_query[query] for query in queries}
     overall = {m.name: mean(float(values[m.name]) for values in per_query.values()) for m in measures}
     return Evaluation(run.name, per_query, dict(overall))
@@ -322,7 +324,7 @@ def find_changed_queries(comparison: Comparison, *, texts: Mapping[str, str], sh
     changed = []
     measure, count = comparison.measures[0].name, comparison.settings.moved
     for baseline, system in comparison.pairs:
-        differences = comparison.differences(baseline, system, measure).tolist()
+        differences = comparison.compute_differences(baseline, system, measure).tolist()
         by_gain = sorted(zip(differences, comparison.queries, strict=True), key=lambda item: (-item[0], item[1]))
         gains = [query for gain, query in by_gain[:count] if gain > ZERO]
         losses = [query for gain, query in by_gain[::-1][:count] if gain < -ZERO]

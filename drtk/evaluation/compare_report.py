@@ -119,7 +119,7 @@ def _build_average_table(comparison: Comparison) -> tuple[list[str], list[Row]]:
     """Return a row per system with the mean of each measure; mark the best, and significant differences by a dagger."""
     settings = comparison.settings
     marked = {(c.system, c.measure) for c in comparison.tests if not settings.all_pairs and c.significant}
-    averages = comparison.averages()
+    averages = comparison.compute_averages()
     best = [max(average.mean for average in column) for column in zip(*averages, strict=True)]
 
     def cell(average: SystemAverage, highest: float) -> Cell:
@@ -248,7 +248,7 @@ def _iter_page_parts(comparison: Comparison, changed: Sequence[ChangedQuery], di
     measure = comparison.measures[0].name
     for baseline, system in comparison.pairs:
         yield pages.render_heading(f"{system} minus {baseline}, query by query")
-        differences = np.sort(comparison.differences(baseline, system, measure))[::-1].tolist()
+        differences = np.sort(comparison.compute_differences(baseline, system, measure))[::-1].tolist()
         yield pages.render_difference_bars(differences, name=measure, unit="query", zero=ZERO)
         queries = [query for query in changed if (query.baseline, query.system) == (baseline, system)]
         if queries:
@@ -275,7 +275,7 @@ def _iter_json_lines(comparison: Comparison, changed: Sequence[ChangedQuery]) ->
     rows: list[dict[str, object]] = [
         {"kind": "comparison", "queries": len(comparison.queries), "settings": asdict(settings)}
     ]
-    rows += [{"kind": "system"} | asdict(average) for row in comparison.averages() for average in row]
+    rows += [{"kind": "system"} | asdict(average) for row in comparison.compute_averages() for average in row]
     rows += [{"kind": "contrast"} | test.to_json() for test in comparison.tests]
     rows += [{"kind": "move"} | asdict(query) for query in changed]
     yield from (orjson.dumps(row).decode() for row in rows)

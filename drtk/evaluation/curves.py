@@ -24,7 +24,7 @@ def choose_depths(rankings: Sequence[Mapping[str, Sequence[str]]]) -> tuple[int,
     return tuple(depth for depth in DEPTHS if depth <= max(100, longest))
 
 
-def recall_curve(
+def compute_recall_curve(
     rankings: Mapping[str, Sequence[str]],
     judgements: Judgements,
     depths: Sequence[int],

@@ -41,8 +41,8 @@ class RankingView:
     depth: int | None = None
 
     @classmethod
-    def of(cls, settings: ScoringSettings, *, document_of: SourceOf = parse_document_id) -> RankingView:
-        """Return the view that the settings describe; document_of: maps a passage id to its document id."""
+    def from_settings(cls, settings: ScoringSettings, *, document_of: SourceOf = parse_document_id) -> RankingView:
+        """Return the view of the settings; document_of: maps a passage id to its document id."""
         by = document_of if settings.by == "source" else None
         return cls(settings.order, by, bool(settings.drop_same_id), settings.depth)
 

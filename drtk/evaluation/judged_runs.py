@@ -26,21 +26,21 @@ if TYPE_CHECKING:
 
 MEASURES = "nDCG@10 RR@10 R@10 R@100 Success@10"
 RelevanceSource = Literal["judgements", "answers"]  # what decides which passages are relevant, as named in messages
-MIN_BLOCK_BYTES = 1 << 20  # bytes of a file; smaller ones are read line by line, which is faster than loading numpy
+MIN_BLOCK_BYTES = 1 << 20  # smaller files are read line by line, which is faster than loading numpy
 
 
 def read_judgements(
-    source: str, tracker: InputTracker, *, known: CorpusIds | None = None, by_source: bool = False
+    source: str, tracker: InputTracker, *, corpus_ids: CorpusIds | None = None, by_source: bool = False
 ) -> Judgements:
-    """Read a file of judgements; warn if it names documents that the corpus `known` does not have.
+    """Read a file of judgements; warn about judged documents that are not in the corpus.
 
     Raises DrtkError for a file without judgements.
     """
     judgements = load_qrels(source, tracker=tracker)
     if not judgements:
-        raise DrtkError(f"{name_of(source)}: no judgements found")
-    if known is not None:
-        is_known = known.has_document if by_source else known.__contains__
+        raise DrtkError(f"{name_of(source)}: no judgements found; expected BEIR TSV or TREC qrels")
+    if corpus_ids is not None:
+        is_known = corpus_ids.has_document if by_source else corpus_ids.__contains__
         judged = {id for grades in judgements.values() for id in grades}
         if absent := sorted(id for id in judged if not is_known(id)):
             warn(
@@ -54,10 +54,10 @@ def load_judgements(
     qrels: str, corpus: str | None, settings: ScoringSettings, tracker: InputTracker
 ) -> tuple[Judgements, RankingView, int | None]:
     """Return judgements, how the settings turn runs into rankings, and the size of the corpus if one is given."""
-    known = None if corpus is None else CorpusIds.read(corpus, tracker)
-    judgements = read_judgements(qrels, tracker, known=known, by_source=settings.by == "source")
-    view = RankingView.of(settings, document_of=known or parse_document_id)
-    return judgements, view, None if known is None else len(known)
+    corpus_ids = None if corpus is None else CorpusIds.read(corpus, tracker)
+    judgements = read_judgements(qrels, tracker, corpus_ids=corpus_ids, by_source=settings.by == "source")
+    view = RankingView.from_settings(settings, document_of=corpus_ids or parse_document_id)
+    return judgements, view, None if corpus_ids is None else len(corpus_ids)
 
 
 @dataclass(frozen=True)

@@ -59,7 +59,7 @@ _ALIASES = {
     "reciprocal_rank": "RR", "recip_rank": "RR", "average_precision": "AP", "map_cut": "AP", "ndcg_cut": "nDCG",
 }  # fmt: skip
 _CUTOFF = re.compile(r"@(\d+)$")
-# A comma separates names, but also parameters of one name: P.5,10
+# A comma separates names, but also parameters of one name: P.5,10 or Answer@1,5
 _NAME = re.compile(r"(?:[^\s(),]|\([^)]*\)|,(?=[-.\d])(?!11pt))+")
 
 Engine = Literal["trec_eval", "builtin", "ir_measures", "run"]
@@ -114,26 +114,28 @@ def parse_measures(text: str, *, rel: int = 1, answers: bool = False) -> list[Me
 def _parse_name(name: str, rel: int) -> list[Measure]:
     if name in _SETS:
         return [measure for member in _SETS[name] for measure in _parse_name(member, rel)]
+    base, at, cutoffs = name.rpartition("@")
+    if at and re.fullmatch(r"\d+(,\d+)+", cutoffs):
+        return [measure for cutoff in cutoffs.split(",") for measure in _parse_name(f"{base}@{cutoff}", rel)]
     lower = name.lower()
     if "@" not in name and "(" not in name:
         for family in sorted(_NAMES, key=len, reverse=True):
             if lower == family.lower() or lower.startswith((family.lower() + ".", family.lower() + "_")):
                 return _parse_trec(family, name, rel)
     typed = re.split("[@(]", name)[0]
-    known = _load_names()
-    base = known.get(typed) or known.get(typed.lower())
-    if base is None:
+    standard_names = _load_names()
+    standard = standard_names.get(typed) or standard_names.get(typed.lower())
+    if standard is None:
         raise UsageError(f"`measures`: unknown measure '{name}'; {_suggest(name, typed)}")
-    rest = name[len(typed) :]
-    is_builtin = base in METRICS
-    has_cutoff = (
-        base == "Answer" or (is_builtin and rest) or ("@" in rest and base != "IPrec")
-    )  # IPrec@0.1: recall level
-    if has_cutoff and not re.fullmatch("@0*[1-9][0-9]*" if is_builtin else r"(\(.*\))?@0*[1-9][0-9]*", rest):
+    parameters = name[len(typed) :]
+    is_builtin = standard in METRICS
+    # IPrec@0.1 is at a recall level.
+    has_cutoff = standard == "Answer" or (is_builtin and parameters) or ("@" in parameters and standard != "IPrec")
+    if has_cutoff and not re.fullmatch("@0*[1-9][0-9]*" if is_builtin else r"(\(.*\))?@0*[1-9][0-9]*", parameters):
         raise UsageError(f"`measures`: '{name}' needs a cut-off of at least 1, such as {typed}@10")
     if not is_builtin:
-        return [_parse_ir(name, base + rest, rel)]
-    return [Measure(name, "builtin", base, rel, params={"cutoff": int(rest[1:])} if rest else {})]
+        return [_parse_ir(name, standard + parameters, rel)]
+    return [Measure(name, "builtin", standard, rel, params={"cutoff": int(parameters[1:])} if parameters else {})]
 
 
 def _load_names() -> Mapping[str, str]:
@@ -148,8 +150,8 @@ def _suggest(name: str, typed: str) -> str:
     cutoff = re.search(r"[@_.]?(\d+)$", name)
     stem = typed[: cutoff.start()].lower() if cutoff and "@" not in name else typed.lower()
     suffix = f"@{cutoff[1]}" if cutoff else ""
-    known = _load_names()
-    near = dict.fromkeys(known[close] + suffix for close in get_close_matches(stem, known, n=2))
+    standard_names = _load_names()
+    near = dict.fromkeys(standard_names[close] + suffix for close in get_close_matches(stem, standard_names, n=2))
     return f"did you mean {' or '.join(near)}?" if near else "for example nDCG@10, RR@10, R@100, AP, P@10, Success@5"
 
 

@@ -17,7 +17,7 @@ from drtk.errors import DrtkError, MismatchError
 from drtk.evaluation.evaluate import Evaluator
 from drtk.evaluation.measures import parse_measures
 from drtk.evaluation.sentence_data import read_pairs
-from drtk.evaluation.sentences import pair_cosines, spearman
+from drtk.evaluation.sentences import compute_pair_cosines, compute_spearman
 from drtk.records import Passage, Query
 from drtk.runtime.inputs import InputTracker
 from drtk.runtime.sharding import sample_evenly
@@ -110,7 +110,7 @@ class RerankingProbe:
     def __init__(self, run: str, judgements: Judgements, *, depth: int, limit: int, tracker: InputTracker) -> None:
         judged = [item for item in load_run(run, tracker=tracker).items() if item[0] in judgements]
         if not judged:
-            raise MismatchError(f"{run}: no query has a judgement")
+            raise MismatchError(f"{run}: no query has a judgement; pass the judgements of these queries")
         sample = sample_evenly(judged, limit, of=len(judged))
         self.candidates = [(query, [id for id, _ in ranking[:depth]]) for query, ranking in sample]
         measures = parse_measures(" ".join(self.names))
@@ -142,7 +142,7 @@ class RatingProbe:
         first = encode([pair.first for pair in self._pairs], "passage")
         second = encode([pair.second for pair in self._pairs], "passage")
         try:
-            return float(spearman(pair_cosines(first, second), [pair.score for pair in self._pairs]))
+            return float(compute_spearman(compute_pair_cosines(first, second), [pair.score for pair in self._pairs]))
         except DrtkError as error:
             raise DrtkError(f"{self._source}: {error}") from error
 

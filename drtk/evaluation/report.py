@@ -18,7 +18,7 @@ from drtk.errors import MissingDependency, UsageError
 from drtk.evaluation.compare import PairedTest, compare_with_first
 from drtk.evaluation.compare_report import format_p, format_passage_markdown, wrap_snippet
 from drtk.evaluation.config import CompareSettings, EvalSettings, ReportSettings
-from drtk.evaluation.curves import Curve, choose_depths, describe_loss, read_curve, recall_curve
+from drtk.evaluation.curves import Curve, choose_depths, compute_recall_curve, describe_loss, read_curve
 from drtk.evaluation.evaluate import Evaluation, Evaluator, Rankings, warn_shallow
 from drtk.evaluation.judged_runs import JudgedRankings, evaluate_with_rankings, load_judgements
 from drtk.evaluation.measures import Measure, parse_measures
@@ -200,7 +200,7 @@ class Report:
             "verdict": {
                 "comparisons": [test.to_json() for test in self.tests],
                 "overlap": None if self.overlap is None else asdict(self.overlap),
-                "text": self.findings(),
+                "text": self.list_findings(),
             },
             "loss": None
             if loss is None
@@ -208,7 +208,7 @@ class Report:
             "examples": [asdict(example) for example in self.examples],
         }
 
-    def findings(self) -> list[str]:
+    def list_findings(self) -> list[str]:
         """Return the conclusions, one or two sentences each."""
         means = {result.name: float(result.overall[self.names[0]]) for result in self.results}
         tests = [test for test in self.tests if test.measure == self.names[0]]
@@ -229,12 +229,12 @@ class Report:
 
     def to_markdown(self) -> Iterator[str]:
         """Yield the lines of report.md."""
-        yield from (f"# {escape_markdown(self.title)}", "", self._scope(), "")
+        yield from (f"# {escape_markdown(self.title)}", "", self._describe_scope(), "")
         yield from format_results(self.results, self.measures, EvalSettings(format="markdown"))
         if self.has_plot:
             yield from ("", f"![{', '.join(self.names)} by system, recall by depth, loss by step]({PLOT})")
         yield from ("", "## Findings", "")
-        yield from (f"- {escape_markdown(line)}" for line in self.findings())
+        yield from (f"- {escape_markdown(line)}" for line in self.list_findings())
         if self.examples:
             yield from ("", "## Examples", "")
         for example in self.examples:
@@ -249,10 +249,10 @@ class Report:
 
     def to_text(self, width: int) -> Iterator[str]:
         """Yield lines for a terminal of `width` columns."""
-        yield from (self.title, self._scope(), "")
+        yield from (self.title, self._describe_scope(), "")
         yield from format_results(self.results, self.measures, EvalSettings())
         yield ""
-        for line in self.findings():
+        for line in self.list_findings():
             yield from textwrap.wrap(line, width, initial_indent="- ", subsequent_indent="  ")
         for number, example in enumerate(self.examples, start=1):
             yield ""
@@ -276,11 +276,11 @@ class Report:
             draw_report(folder / PLOT, self.title, self.results, self.names, recall, self.loss)
             self.has_plot = True
         except MissingDependency as missing:
-            warn(f"report: without its picture: {missing}")
+            warn(f"report.png was not drawn: {missing}")
         write_json(folder / "report.json", self.to_json())
         (folder / "report.md").write_text("\n".join(self.to_markdown()) + "\n", encoding="utf-8")
 
-    def _scope(self) -> str:
+    def _describe_scope(self) -> str:
         systems = "1 system" if len(self.results) == 1 else f"{len(self.results)} systems"
         return f"{systems}, {self.results[0].queries:,} queries, {self.num_relevant:,} relevant documents."
 
@@ -323,7 +323,9 @@ def build_report(
         measures=measures,
         num_relevant=sum(grade >= settings.rel for grades in judgements.values() for grade in grades.values()),
         depths=depths,
-        recall={name: recall_curve(ids, judgements, depths, rel=settings.rel) for name, ids in rankings.items()},
+        recall={
+            name: compute_recall_curve(ids, judgements, depths, rel=settings.rel) for name, ids in rankings.items()
+        },
         tests=compare_with_first(results, measures, judgements, compare_settings),
         alpha=compare_settings.alpha,
         overlap=_find_overlap(named, rankings, judgements, settings.rel),

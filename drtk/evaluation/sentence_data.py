@@ -159,7 +159,7 @@ def find_tasks(folder: Path, names: Sequence[str], *, split: str) -> list[Task]:
         if path_of_task is not None and (not selected or name in selected):
             tasks.append(Task(name, _find_files(name, path_of_task, split)))
         elif name in selected:
-            raise DrtkError(f"{folder}: has no folder for {name}")
+            raise DrtkError(f"{folder}: has no folder for the task {name}")
     return tasks
 
 
@@ -194,7 +194,7 @@ def load_vectors(source: str, tracker: InputTracker) -> Callable[[list[str]], np
             raise RecordError(f"{name_of(source)}:{tracker.line}", problem)
         vectors[text] = vector
     if not vectors:
-        raise DrtkError(f"{name_of(source)}: no vectors found")
+        raise DrtkError(f'{name_of(source)}: no vectors found; expected {{"text": …, "vector": […]}}')
 
     def look_up(texts: list[str]) -> np.ndarray:
         if missing := [text for text in texts if text not in vectors]:

@@ -35,7 +35,7 @@ from drtk.runtime.tables import Cell, Row, format_table
 _BLOCK = 1024  # sentences compared with all others at once
 
 
-def unit(vectors: np.ndarray) -> np.ndarray:
+def normalize_vectors(vectors: np.ndarray) -> np.ndarray:
     """Return the vectors normalized to length 1 in float64; zeros stay zeros. (n, d) -> (n, d)"""
     wide = np.asarray(vectors, dtype=np.float64)
     _, exponents = np.frexp(np.abs(wide).max(axis=1, keepdims=True, initial=0))
@@ -44,12 +44,12 @@ def unit(vectors: np.ndarray) -> np.ndarray:
     return np.divide(wide, lengths, out=np.zeros_like(wide), where=lengths > 0)
 
 
-def pair_cosines(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+def compute_pair_cosines(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     """Return the cosine of each pair. (n, d), (n, d) -> (n,)"""
-    return np.einsum("nd,nd->n", unit(first), unit(second))
+    return np.einsum("nd,nd->n", normalize_vectors(first), normalize_vectors(second))
 
 
-def spearman(cosines: Sequence[float] | np.ndarray, ratings: Sequence[float] | np.ndarray) -> float:
+def compute_spearman(cosines: Sequence[float] | np.ndarray, ratings: Sequence[float] | np.ndarray) -> float:
     """Return Spearman's rank correlation; equal values share the mean of their ranks.
 
     Raises DrtkError if undefined: fewer than two pairs, or all values of one side equal.
@@ -57,7 +57,7 @@ def spearman(cosines: Sequence[float] | np.ndarray, ratings: Sequence[float] | n
     return _correlate(cosines, ratings, "spearmanr")
 
 
-def pearson(cosines: Sequence[float] | np.ndarray, ratings: Sequence[float] | np.ndarray) -> float:
+def compute_pearson(cosines: Sequence[float] | np.ndarray, ratings: Sequence[float] | np.ndarray) -> float:
     """Return Pearson's correlation. Raises DrtkError as `spearman` does."""
     return _correlate(cosines, ratings, "pearsonr")
 
@@ -73,22 +73,22 @@ def _correlate(cosines: Sequence[float] | np.ndarray, ratings: Sequence[float] |
     return float(getattr(stats, kind)(cosines, ratings).statistic)
 
 
-def alignment(first: np.ndarray, second: np.ndarray) -> float:
+def compute_alignment(first: np.ndarray, second: np.ndarray) -> float:
     """Return the mean squared distance of positive pairs on the unit sphere (Wang and Isola 2020, alpha 2).
 
     Low values mean near pairs. first, second: (n, d). Raises DrtkError without a pair.
     """
     if len(first) == 0:
         raise DrtkError("alignment needs a positive pair, got none")
-    return float(np.mean(2 - 2 * pair_cosines(first, second)))
+    return float(np.mean(2 - 2 * compute_pair_cosines(first, second)))
 
 
-def uniformity(vectors: np.ndarray) -> float:
+def compute_uniformity(vectors: np.ndarray) -> float:
     """Return the log of the mean of exp(-2 squared distance) over all pairs of rows (Wang and Isola 2020, t 2).
 
     Low values mean evenly spread vectors. vectors: (n, d). Raises DrtkError for fewer than two.
     """
-    points = unit(vectors)
+    points = normalize_vectors(vectors)
     count = len(points)
     if count < 2:
         raise DrtkError(f"uniformity needs two sentences, got {count}")
@@ -100,7 +100,7 @@ def uniformity(vectors: np.ndarray) -> float:
     return float(np.log(total / (count * (count - 1) / 2)))
 
 
-def partner_ranks(
+def compute_partner_ranks(
     vectors: np.ndarray, texts: Sequence[int], queries: Sequence[int], partners: Sequence[int]
 ) -> np.ndarray:
     """Return the rank of each query's partner among all sentences by cosine, from 1; the partner wins ties: (queries,).
@@ -109,7 +109,7 @@ def partner_ranks(
     vectors: (sentences, d); texts: (sentences,), a number that is the same for the same text
     queries, partners: (queries,), rows of `vectors`
     """
-    points, text = unit(vectors), np.asarray(texts)
+    points, text = normalize_vectors(vectors), np.asarray(texts)
     ranks = np.empty(len(queries), dtype=np.int64)
     for start in range(0, len(queries), _BLOCK):
         rows = np.asarray(queries[start : start + _BLOCK])
@@ -189,7 +189,7 @@ class SentenceVectors:
 
     def cosines(self, pairs: Sequence[RatedPair]) -> np.ndarray:
         """Return the cosine of each pair: (pairs,)."""
-        return pair_cosines(self(pair.first for pair in pairs), self(pair.second for pair in pairs))
+        return compute_pair_cosines(self(pair.first for pair in pairs), self(pair.second for pair in pairs))
 
 
 def open_encoder(source: str, device: str, tracker: InputTracker) -> Encode:
@@ -256,15 +256,15 @@ def _evaluate_sts(data: TaskData, vectors: SentenceVectors, settings: SentenceSe
     cosines = {name: vectors.cosines(subset.pairs) for name, subset in data.rated.items()}
     all_cosines = np.concatenate(list(cosines.values()))
     ratings = [pair.score for pair in data.pairs]
-    value = spearman(all_cosines, ratings)
+    value = compute_spearman(all_cosines, ratings)
     details: Details = {
         "spearman": value,
-        "pearson": pearson(all_cosines, ratings),
+        "pearson": compute_pearson(all_cosines, ratings),
         "pairs": len(ratings),
         "unrated": sum(subset.unrated for subset in data.rated.values()),
     }
     if len(cosines) > 1:
-        subsets = {name: spearman(values, data.rated[name].scores) for name, values in cosines.items()}
+        subsets = {name: compute_spearman(values, data.rated[name].scores) for name, values in cosines.items()}
         mean = float(np.mean(list(subsets.values())))
         details |= {"mean of subsets": mean, "subsets": subsets}
         value = mean if settings.setting == "mean" else value
@@ -273,13 +273,13 @@ def _evaluate_sts(data: TaskData, vectors: SentenceVectors, settings: SentenceSe
 
 def _evaluate_alignment(data: TaskData, vectors: SentenceVectors, settings: SentenceSettings) -> tuple[Values, Details]:
     pairs = [pair for pair in data.pairs if pair.score > settings.positive]
-    value = alignment(vectors(pair.first for pair in pairs), vectors(pair.second for pair in pairs))
+    value = compute_alignment(vectors(pair.first for pair in pairs), vectors(pair.second for pair in pairs))
     return {"alignment": value}, {"pairs": len(pairs), "rated above": settings.positive}
 
 
 def _evaluate_uniformity(data: TaskData, vectors: SentenceVectors, _: SentenceSettings) -> tuple[Values, Details]:
     texts = list(data.texts())
-    return {"uniformity": uniformity(vectors(texts))}, {"sentences": len(texts)}
+    return {"uniformity": compute_uniformity(vectors(texts))}, {"sentences": len(texts)}
 
 
 def _evaluate_retrieval(data: TaskData, vectors: SentenceVectors, settings: SentenceSettings) -> tuple[Values, Details]:
@@ -288,7 +288,7 @@ def _evaluate_retrieval(data: TaskData, vectors: SentenceVectors, settings: Sent
     second = [row + 1 for row in first]
     if not first:
         raise DrtkError(f"retrieval needs a pair rated {settings.same:g}, got none")
-    ranks = partner_ranks(vectors(texts), vectors.rows(texts), first + second, second + first)
+    ranks = compute_partner_ranks(vectors(texts), vectors.rows(texts), first + second, second + first)
 
     def recall(part: np.ndarray) -> Values:
         return {f"R@{k}": float((part <= k).mean()) for k in RECALL_AT}
@@ -326,7 +326,7 @@ def _evaluate_transfer(data: TaskData, vectors: SentenceVectors, settings: Sente
 
 def _make_features(examples: Sequence[LabeledText], vectors: SentenceVectors) -> np.ndarray:
     sides = [vectors(example.texts[at] for example in examples) for at in range(len(examples[0].texts))]
-    features = sides[0] if len(sides) == 1 else transfer.pair_features(*sides)
+    features = sides[0] if len(sides) == 1 else transfer.make_pair_features(*sides)
     return np.ascontiguousarray(features, dtype=np.float32)
 
 

@@ -17,14 +17,14 @@ _SIGNS = 1 << 22  # random signs held in memory at once
 
 
 class TTest(NamedTuple):
-    """t, its degrees of freedom and the two-sided p. t is None if undefined."""
+    """t (None if undefined), degrees of freedom, and the two-sided p value."""
 
     t: float | None
     df: int
     p: float
 
 
-def student_t_test(differences: np.ndarray) -> TTest:
+def run_t_test(differences: np.ndarray) -> TTest:
     """Compute Student's paired two-sided t-test: t = mean / (sd / sqrt(n)) with n - 1 degrees of freedom.
 
     With one query, or no difference anywhere, t is undefined and p is 1. If all queries differ by the same amount, the
@@ -42,7 +42,7 @@ def student_t_test(differences: np.ndarray) -> TTest:
     return TTest(t, count - 1, float(2 * stdtr(count - 1, -abs(t))))
 
 
-def randomization_test(differences: np.ndarray, *, permutations: int, seed: int) -> float:
+def run_randomization_test(differences: np.ndarray, *, permutations: int, seed: int) -> float:
     """Return the two-sided p of Fisher's randomization test: the share of random signs with at least as large a mean.
 
     All 2^n assignments of signs are counted if there are at most `permutations`. Otherwise that many are sampled and the
@@ -58,7 +58,7 @@ def randomization_test(differences: np.ndarray, *, permutations: int, seed: int)
     rows = max(1, _SIGNS // count)
 
     def count_hits(keeps_sign: np.ndarray) -> int:
-        """keeps_sign: (rows, count), 1 for a kept sign, 0 for a flipped one"""
+        """Count rows with at least as large a mean. keeps_sign: (rows, count), 1 to keep a sign, 0 to flip it"""
         return int((np.abs(2 * (keeps_sign @ moved) - total) >= least).sum())
 
     if count < 63 and 2**count <= permutations:
@@ -75,7 +75,7 @@ def randomization_test(differences: np.ndarray, *, permutations: int, seed: int)
 
 
 def correct_holm(p_values: Sequence[float]) -> list[float]:
-    """Return p values corrected for being one of a family (Holm 1979), in their order.
+    """Return p values corrected for multiple testing (Holm 1979), in the given order.
 
     The smallest is multiplied by the number of tests, the next by one less, and so on; none is below a smaller one.
     """
@@ -88,8 +88,8 @@ def correct_holm(p_values: Sequence[float]) -> list[float]:
     return corrected
 
 
-def cohens_d(differences: np.ndarray) -> float | None:
-    """Return the mean in standard deviations of the differences (Cohen's d for pairs); None if undefined."""
+def compute_cohens_d(differences: np.ndarray) -> float | None:
+    """Return Cohen's d for pairs: mean difference / standard deviation; None if undefined."""
     if len(differences) < 2:
         return None
     sd = float(differences.std(ddof=1))
@@ -98,7 +98,7 @@ def cohens_d(differences: np.ndarray) -> float | None:
     return float(differences.mean()) / sd
 
 
-def mean_interval(differences: np.ndarray, *, confidence: float) -> tuple[float, float] | None:
+def compute_interval(differences: np.ndarray, *, confidence: float) -> tuple[float, float] | None:
     """Return Student's confidence interval of the mean difference; None for a single query."""
     from scipy.special import stdtrit
 

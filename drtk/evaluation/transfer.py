@@ -45,7 +45,7 @@ class TransferScores:
     dev: float
 
 
-def pair_features(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+def make_pair_features(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     """Return the absolute difference and the product of the vectors of pairs. (n, d), (n, d) -> (n, 2 d)"""
     return np.concatenate([np.abs(first - second), first * second], axis=1)
 
@@ -66,7 +66,7 @@ def cross_validate(
 def evaluate_with_folds(train: LabeledVectors, test: LabeledVectors, *, seed: int = SEED) -> TransferScores:
     """Evaluate TREC, MRPC: select the penalty over ten folds of the training data, then fit all of it."""
     splits = list(split_folds(train.classes, FOLDS, seed))
-    count = _num_classes(train, test)
+    count = _count_classes(train, test)
 
     def score(penalty: float) -> float:
         fits = [fit(train.select(a), train.select(b), penalty=penalty, classes=count, seed=seed) for a, b in splits]
@@ -74,8 +74,8 @@ def evaluate_with_folds(train: LabeledVectors, test: LabeledVectors, *, seed: in
 
     penalty, dev = _choose_penalty(score)
     order = np.random.default_rng(seed).permutation(len(train))
-    held = max(1, int(HELD_OUT * len(train)))
-    parts = train.select(order[held:]), train.select(order[:held])
+    num_held_out = max(1, int(HELD_OUT * len(train)))
+    parts = train.select(order[num_held_out:]), train.select(order[:num_held_out])
     return _evaluate(fit(*parts, penalty=penalty, classes=count, seed=seed)[0], test, dev)
 
 
@@ -83,7 +83,7 @@ def evaluate_with_dev(
     train: LabeledVectors, dev: LabeledVectors, test: LabeledVectors, *, seed: int = SEED
 ) -> TransferScores:
     """Evaluate SST2: select the penalty on the development data, which also stops the fit."""
-    count = _num_classes(train, test)
+    count = _count_classes(train, test)
     penalty, score = _choose_penalty(lambda value: fit(train, dev, penalty=value, classes=count, seed=seed)[1])
     return _evaluate(fit(train, dev, penalty=penalty, classes=count, seed=seed)[0], test, score)
 
@@ -94,7 +94,7 @@ def _choose_penalty(score: Callable[[float], float]) -> tuple[float, float]:
     return PENALTIES[at], scores[at]
 
 
-def _num_classes(*parts: LabeledVectors) -> int:
+def _count_classes(*parts: LabeledVectors) -> int:
     return 1 + max(int(part.classes.max()) for part in parts)
 
 

@@ -41,7 +41,7 @@ class RankingScorer:
         self._evaluator, self._view = Evaluator(judgements, measures), RankingView(by=by)
 
     def __call__(self, rankings: Mapping[str, Ranking]) -> float:
-        """Return the mean. rankings: by query id"""
+        """Return the mean of the measure. rankings: by query id"""
         ids = {
             query: self._view(QueryHits(query, [id for id, _ in ranking], [score for _, score in ranking]))
             for query, ranking in rankings.items()
@@ -81,7 +81,7 @@ def parse_grid(text: str) -> list[tuple[float, float]]:
             axes = {}
             break
     if set(axes) != {"k1", "b"} or len(text.split()) != 2:
-        raise UsageError(f"`grid` must read like 'k1=0.6,0.9,1.2 b=0.4,0.75', not '{text}'")
+        raise UsageError(f"`grid`: expected values such as 'k1=0.6,0.9,1.2 b=0.4,0.75', got '{text}'")
     for k1, b in product(axes["k1"], axes["b"]):
         if not (0 <= k1 < float("inf") and 0 <= b <= 1):
             raise UsageError(f"`grid`: k1 must be at least 0 and b between 0 and 1: k1 {k1:g}, b {b:g}")

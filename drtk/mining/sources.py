@@ -291,7 +291,7 @@ class QueryStream:
         each query and one for later lines. So only lines in another order are buffered. A stream is copied to disk.
         """
         self.tracker.copy_streams(source)
-        rereading = InputTracker(stand_ins=self.tracker.stand_ins)  # does not record the file as a further input
+        rereading = InputTracker(copies=self.tracker.copies)  # does not record the file as a further input
         errors: list[RecordError] = []  # of the lines read since the last query
 
         def read(number: int, row: Row | ValueError) -> MiningQuery | None:

@@ -29,7 +29,7 @@ from drtk.runtime.folder_job import FolderJob
 from drtk.runtime.manifest import describe_folder
 from drtk.runtime.progress import Progress
 from drtk.runtime.runners import BatchFunction, RunnerSettings, map_windows
-from drtk.runtime.sharding import WHOLE, Part, select_part
+from drtk.runtime.sharding import WHOLE, InputShard, select_shard
 from drtk.runtime.streams import name_of
 from drtk.runtime.workers import read_ahead
 from drtk.text.batching import TokenizedTexts, iter_batches_by_length
@@ -177,7 +177,7 @@ def encode_corpus(
     job: FolderJob,
     *,
     role: Role = "passage",
-    part: Part = WHOLE,
+    part: InputShard = WHOLE,
     device: str = "auto",
     running: RunnerSettings | None = None,
 ) -> None:
@@ -241,7 +241,7 @@ def encode_records(
     writer: ShardWriter,
     *,
     running: RunnerSettings,
-    part: Part = WHOLE,
+    part: InputShard = WHOLE,
     unit: str = "passages",
     empty_texts: EmptyTextCounter | None = None,
 ) -> None:
@@ -252,7 +252,7 @@ def encode_records(
     Raises MismatchError for existing shards of other records.
     """
     size = embedder.settings.shard_size
-    stream: Iterator[Any] = select_part(records, part, window=size)
+    stream: Iterator[Any] = select_shard(records, part, window=size)
     if empty_texts is not None:
         stream = empty_texts.count(stream)
     pending: deque[tuple[list[str], str]] = deque()  # ids and digests of the windows being encoded

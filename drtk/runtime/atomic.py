@@ -1,4 +1,4 @@
-"""Replace files in one step and flush them to disk, so that a kill or a power failure leaves a usable state."""
+"""Replace files atomically and flush them to disk, so that files stay usable after a kill or a power failure."""
 
 from __future__ import annotations
 
@@ -18,26 +18,28 @@ import orjson
 
 from drtk.errors import DrtkError
 
-REPLACES = "replaces"  # entry of a part's manifest: the `identity` of the file that the commit may replace
+REPLACES = (
+    "replaces"  # entry in the manifest of a part: identity of the file that `commit` may replace (see `identify_file`)
+)
 
 
 @contextmanager
 def delay_interrupts() -> Iterator[None]:
-    """Within the block Ctrl-C does nothing; what came then takes effect at its end. Nothing in it may wait for anything.
+    """Delay Ctrl-C until the end of the block. The block must not wait for anything.
 
-    A mask of signals would not do: threads that do not have it take the signal, and the main one is interrupted all the same.
-    Other threads than the main one are never interrupted, and have nothing to hold back.
+    Masking the signal does not suffice: another thread would receive it, and Python would still interrupt the main thread.
+    Only the main thread is ever interrupted, so there is nothing to do in others.
     """
     if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGINT) is None:
-        yield  # None: a handler that Python did not set, and could not set again
+        yield  # None: the handler was not set from Python, so Python cannot restore it
         return
-    came: list[int] = []
-    before = signal.signal(signal.SIGINT, lambda number, _: came.append(number))
+    received: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, _: received.append(number))
     try:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
-        if came:
+        if received:
             signal.raise_signal(signal.SIGINT)
 
 
@@ -47,7 +49,7 @@ def sync(path: Path) -> None:
     try:
         os.fsync(handle)
     except OSError:
-        if not path.is_dir():  # some network file systems cannot flush a folder
+        if not path.is_dir():  # some network file systems cannot flush folders
             raise
     finally:
         os.close(handle)
@@ -62,7 +64,7 @@ def sync_tree(folder: Path) -> None:
 
 
 def write_bytes(path: Path, data: bytes) -> None:
-    """Replace the content of a small file in one step. Raises OSError."""
+    """Write a small file atomically. Raises OSError."""
     part = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     try:
         part.write_bytes(data)
@@ -70,12 +72,12 @@ def write_bytes(path: Path, data: bytes) -> None:
         os.replace(part, path)
         sync(path.parent)
     finally:
-        with contextlib.suppress(OSError):  # gone already if it was renamed
+        with contextlib.suppress(OSError):  # it is gone if it was renamed
             part.unlink(missing_ok=True)
 
 
 def write_json(path: Path, content: Any) -> None:
-    """Replace a small JSON file in one step. Raises DrtkError if it cannot be written."""
+    """Write a small JSON file atomically. Raises DrtkError if it cannot be written."""
     options = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE | orjson.OPT_SERIALIZE_NUMPY
     try:
         write_bytes(path, orjson.dumps(content, option=options))
@@ -89,9 +91,10 @@ def get_file_manifest_path(file: Path) -> Path:
 
 
 def commit(part: Path, final: Path, manifest: Mapping[str, Any] | None = None) -> None:
-    """Rename a finished part to `final` and write its manifest, if any, beside it. Raises OSError and DrtkError.
+    """Rename a finished part to `final` and write its manifest, if any, beside it.
 
-    The part must be flushed to disk. Its manifest is written beside it before the rename, so `recover` can complete both.
+    The part must be flushed to disk. Its manifest is written before the rename, so that `recover` can complete both.
+    Raises OSError and DrtkError.
     """
     if manifest is not None:
         manifest = {**manifest, "bytes": part.stat().st_size}
@@ -102,12 +105,12 @@ def commit(part: Path, final: Path, manifest: Mapping[str, Any] | None = None) -
 
 
 def identify_file(output: Path) -> dict[str, int] | None:
-    """Return the size and modification time of a finished output, which identify it; None without one."""
+    """Return the size and modification time of a finished output, which identify it; None if there is none."""
     try:
-        facts = output.stat()
+        status = output.stat()
     except OSError:
         return None
-    return {"bytes": facts.st_size, "mtime_ns": facts.st_mtime_ns}
+    return {"bytes": status.st_size, "mtime_ns": status.st_mtime_ns}
 
 
 def _complete_commit(part: Path, final: Path, manifest: Mapping[str, Any] | None) -> None:
@@ -118,38 +121,38 @@ def _complete_commit(part: Path, final: Path, manifest: Mapping[str, Any] | None
     if part.exists():
         os.replace(part, final)
     leftovers = [final.with_name(final.name + suffix) for suffix in (".part.json", ".part")]  # journal, first pass
-    for left in leftovers + list_temporary_files(final):
-        left.unlink(missing_ok=True)
-    write_json(get_file_manifest_path(part), manifest)  # without what it may replace
+    for path in leftovers + list_temporary_files(final):
+        path.unlink(missing_ok=True)
+    write_json(get_file_manifest_path(part), manifest)  # without the entry REPLACES
     os.replace(get_file_manifest_path(part), get_file_manifest_path(final))
 
 
 def list_temporary_files(final: Path) -> list[Path]:
-    """Return small files beside the part of `final` that were written and not renamed before a kill."""
+    """Return the temporary files beside the part of `final` that a killed run left."""
     return [Path(name) for name in glob.glob(glob.escape(f"{final}.part") + ".*.tmp")]
 
 
 def recover(final: Path) -> bool:
-    """Complete a `commit` that was killed between its steps; return whether one was completed.
+    """Complete a `commit` that was interrupted; return whether there was one.
 
-    A file at `final` is replaced only if it is the one that the commit found there.
+    A file at `final` is replaced only if it is the file that was there when the commit began.
     """
     for suffix in (".part.new", ".part"):
         part = final.with_name(final.name + suffix)
-        waiting = get_file_manifest_path(part)
-        if waiting.exists() and _resume_commit(part, final, waiting):
+        part_manifest = get_file_manifest_path(part)
+        if part_manifest.exists() and _resume_commit(part, final, part_manifest):
             sync(final.parent)
             return True
     return False
 
 
-def _resume_commit(part: Path, final: Path, waiting: Path) -> bool:
+def _resume_commit(part: Path, final: Path, part_manifest: Path) -> bool:
     finished = part if part.exists() else final
     with contextlib.suppress(FileNotFoundError), open(finished, "rb") as file:
         if not lock(file.fileno()):
             return False  # another run is writing it
         try:
-            manifest = orjson.loads(waiting.read_bytes())
+            manifest = orjson.loads(part_manifest.read_bytes())
             size, replaces = manifest["bytes"], manifest.pop(REPLACES, None)
         except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError):
             return False
@@ -159,12 +162,12 @@ def _resume_commit(part: Path, final: Path, waiting: Path) -> bool:
             with delay_interrupts():
                 _complete_commit(part, final, manifest)
             return True
-    waiting.unlink(missing_ok=True)  # stale: its part was removed or replaced by hand
+    part_manifest.unlink(missing_ok=True)  # stale: the user removed or replaced the part
     return False
 
 
 def lock(handle: int) -> bool:
-    """Lock an open file or folder; return whether no other process holds it."""
+    """Lock an open file or folder; return False if another process has locked it."""
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

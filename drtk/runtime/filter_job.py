@@ -37,7 +37,7 @@ from drtk.runtime.manifest import (
     to_json_values,
 )
 from drtk.runtime.progress import Progress, log, log_detail, warn
-from drtk.runtime.sharding import WHOLE, Part, select_part
+from drtk.runtime.sharding import WHOLE, InputShard, select_shard
 from drtk.runtime.streams import STANDARD, Output, is_replaceable, is_writable, open_input, read_lines
 
 Record = TypeVar("Record")
@@ -49,30 +49,30 @@ JOURNAL_EVERY = 2.0
 
 @dataclass(frozen=True)
 class WindowResult:
-    """The result of a window: lines of the output, and numbers that are added to the job's counts.
+    """The result of a window: lines of the output, and numbers that are added to the counts of the job.
 
-    A nested object of numbers goes into the manifest, but not into the closing line.
+    Nested counts are written to the manifest, but not logged.
     """
 
     lines: Iterable[bytes]
     counts: dict[str, Any] = field(default_factory=dict)
 
 
-SecondPass = Callable[
-    [Callable[[], Iterator[bytes]]], Iterator[WindowResult]
-]  # its argument reads the lines of the first pass
+# The argument of a second pass returns an iterator over the lines of the first pass.
+SecondPass = Callable[[Callable[[], Iterator[bytes]]], Iterator[WindowResult]]
 
 
 @dataclass
 class Journal:
-    """The state of an interrupted filter: its settings and inputs, and the end of the finished windows in the part.
+    """The state of an interrupted filter.
 
-    sources: inputs that were not read to their end; `digest` tells whether their records are the same
-    others: inputs that were read to their end, and other files and folders that the settings name
-    records, lines, offset: records read, lines written, and size of the part in bytes
-    digest: of the records read
-    seconds: duration of the run so far, over all its starts
-    replaces: the finished output that the run may replace (see `identity`); None if there was none
+    sources: manifest entries of inputs that were not read to the end; `digest` detects changes of their records
+    others: manifest entries of inputs that were read to the end, and of other files and folders in the settings
+    records, lines: numbers of input records and output lines of the finished windows
+    offset: size of these lines in the part, in bytes
+    digest: digest of the records read
+    seconds: duration of the run, including earlier sessions
+    replaces: identity of the finished output that the run may replace (see `identify_file`); None if there was none
     """
 
     settings: dict[str, Any]
@@ -88,7 +88,7 @@ class Journal:
 
     @classmethod
     def read(cls, path: Path) -> Journal | None:
-        """Return the journal at `path`; None if there is no file. Raises DrtkError if the file is not a journal."""
+        """Read a journal; return None if there is no file. Raises DrtkError if the file is not a journal."""
         if not path.exists():
             return None
         content = read_json(path)
@@ -102,12 +102,12 @@ class Journal:
             journal = cls({}, records=-1)
         is_valid = min(journal.records, journal.lines, journal.offset) >= 0 and _is_numeric(journal.counts)
         if not is_valid or not are_input_entries(journal.sources + journal.others):
-            raise DrtkError(f"{path}: is not the journal of an interrupted run; remove it, or choose another output")
+            raise DrtkError(f"{path}: not the journal of an interrupted run; remove it, or choose another output")
         return journal
 
 
 def _is_numeric(value: Any) -> bool:
-    """Return whether a value contains only numbers, also in nested lists and objects."""
+    """Return whether a value consists of numbers, in nested lists and objects, too."""
     if isinstance(value, dict):
         return all(map(_is_numeric, value.values()))
     return all(map(_is_numeric, value)) if isinstance(value, list) else type(value) in (int, float)
@@ -119,14 +119,19 @@ def _find_changed_paths(entries: list[dict[str, Any]]) -> list[str]:
 
 @dataclass
 class FilterJob:
-    """One run of a filter: its output, how it resumes, its inputs and counts.
+    """One run of a filter: its output, inputs and counts, and how it is resumed.
 
-    lookups: files and folders besides the inputs on which the output depends
-    log_summary: whether the closing counts are logged; otherwise only with --verbose
-    no_input: a warning if no record came in, which in a pipe may be due to a failure upstream
-    find_problem: called with the number of output lines after the last record; returns the error if the output is useless
-    side_outputs: flushed to disk before each journal
-    writes: settings that name outputs, so what they name is no input
+    command, kind: name of the command and kind of the output, for the manifest
+    bare: write only the new fields of records, to be joined with the input later
+    side_files: files with further fields of the input records
+    writes: names of the settings that are outputs
+    window: number of records per window
+    shard: the shard of the input to process
+    lookups: further files and folders on which the output depends
+    log_summary: log the final counts; otherwise only in verbose mode
+    no_input: a warning to log if there are no input records, for example because a command before it in a pipe failed
+    find_problem: called at the end with the number of output lines; returns an error message if the output is useless
+    side_outputs: further outputs, which are flushed to disk before each journal
     """
 
     command: str
@@ -139,7 +144,7 @@ class FilterJob:
     side_files: tuple[str, ...] = ()
     writes: tuple[str, ...] = ()
     window: int = WINDOW
-    part: Part = WHOLE
+    shard: InputShard = WHOLE
     lookups: tuple[str, ...] = ()
     log_summary: bool = True
     no_input: str | None = None
@@ -149,14 +154,14 @@ class FilterJob:
     side_outputs: list[Output] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        # Manifest entries: of folders in the settings, before models are loaded; of all files in the settings and of
-        # `lookups`, before the first record.
+        # Manifest entries of folders in the settings, made before models are loaded; and of all files in the settings and
+        # in `lookups`, made before the first record is read.
         self._folders: list[dict[str, Any]] = []
         self._input_entries: list[dict[str, Any]] = []
         self._lookup_entries: list[dict[str, Any]] = []
-        self._finished = Journal({})  # the windows whose lines are in the output
-        self._pending: Journal | None = None  # the newest state that is not in a journal
-        self._written = -JOURNAL_EVERY  # when the last journal was written
+        self._finished = Journal({})  # state of the windows that are in the output
+        self._pending: Journal | None = None  # newest state, if it is not in the journal yet
+        self._written = -JOURNAL_EVERY  # time at which the journal was written
 
     @property
     def journal(self) -> Path:
@@ -164,7 +169,7 @@ class FilterJob:
         return Path(self.output + ".part.json")
 
     def record(self, settings: Any, **values: Any) -> None:
-        """Record and check the settings of a call from Python, for the manifest and `resume`, as the command line does."""
+        """Check and record the settings of a call from Python, as the command line does for its own."""
         if not self.settings:
             check_values(settings)
             self.settings |= to_dict(settings) | values
@@ -172,11 +177,11 @@ class FilterJob:
             self.check()
 
     def recover(self) -> bool:
-        """Complete the renames of an earlier run that was killed; return whether any were left."""
+        """Complete the final renames of a run that was killed; return whether there were any."""
         return is_replaceable(self.output) and recover(Path(self.output))
 
     def _may_replace_final(self) -> bool:
-        """Return whether the interrupted run was allowed to replace the existing output."""
+        """Return whether the interrupted run may replace the existing output."""
         journal = Journal.read(self.journal)
         return (
             journal is not None
@@ -185,7 +190,7 @@ class FilterJob:
         )
 
     def check(self) -> None:
-        """Reject contradictory settings and unusable outputs before anything is read or loaded."""
+        """Check settings and output before anything is read or loaded. Raises UsageError and DrtkError."""
         final = Path(self.output)
         if self.output != STANDARD and final.is_dir():
             raise DrtkError(f"{self.output}: is a folder; expected a file")
@@ -195,7 +200,7 @@ class FilterJob:
             return
         self._check_final()
         if not final.parent.is_dir():
-            raise DrtkError(f"{self.output}: there is no folder {final.parent}")
+            raise DrtkError(f"{self.output}: folder {final.parent} does not exist; create it")
         if not is_writable(final.parent):
             raise DrtkError(f"{self.output}: Permission denied")
         self._folders = find_folders(self._drop_outputs(self.settings))
@@ -204,8 +209,8 @@ class FilterJob:
         journal = Journal.read(self.journal)
         if journal is not None and Path(self.output + ".part").exists():
             raise DrtkError(
-                f"{self.output}.part: holds {journal.records:,} finished records of an interrupted run; "
-                "`resume` continues from there, `force` begins again"
+                f"{self.output}.part: contains {journal.records:,} finished records of an interrupted run; "
+                "`resume` continues it, `force` begins again"
             )
 
     def _check_final(self) -> None:
@@ -216,14 +221,17 @@ class FilterJob:
     def run(
         self, records: Iterable[Record], work: Callable[[list[Record]], Iterable[bytes]], *, unit: str = "records"
     ) -> None:
-        """Write the lines that `work` returns for each window of records, in order.
+        """Write the lines that `work` returns for each window of records, in order (see `run_windows`).
 
-        The journal stores `counts`: change them in `work`, not while reading. Otherwise like `run_windows`.
+        Change `counts` only in `work`, since the journal stores them after each window.
         """
         self.run_windows(records, lambda windows: (WindowResult(work(window)) for window in windows), unit=unit)
 
     def run_report(self, lines: Iterable[str], *, num_inputs: int) -> None:
-        """Write the lines of a report on `num_inputs` runs or systems, which the manifest counts as its input."""
+        """Write the lines of a report.
+
+        num_inputs: number of runs or systems in the report, recorded in the manifest as `in`
+        """
         self.log_summary = False
         self.counts["in"] = num_inputs
         self.run(lines, lambda window: (f"{line}\n".encode() for line in window), unit="lines")
@@ -236,31 +244,34 @@ class FilterJob:
         unit: str = "records",
         revise: SecondPass | None = None,
     ) -> None:
-        """Write the results that `work` yields for the windows of records, in order. `work` may read ahead.
+        """Write the results that `work` yields for windows of records, in order. `work` may read ahead.
 
-        A journal is written every few seconds, and when the run fails. It holds a digest of the records read, so that
-        a run resumes with the same input only. Records of other shards are skipped and not counted.
-        revise: makes the output from all lines of `work`, which are kept in the part or, for a pipe, a temporary file
+        A journal is written every two seconds, and when the run fails. It has a digest of the records read, so that a run
+        is resumed only with the same input. Records of other shards are skipped and not counted.
+        revise: a second pass that makes the output from all lines of `work`; until then these are kept in the part or,
+            if the output is a pipe, in a temporary file
         """
         self._clock, self._manifest = Clock(), create_manifest(self.kind, self.settings, program=self.command)
         resumable = is_replaceable(self.output)
         journal = self._finished = self._open_journal() if resumable else Journal({})
         self._clock.before = journal.seconds
-        stream = select_part(records, self.part, window=self.window)
+        stream = select_shard(records, self.shard, window=self.window)
         digest = self._skip_finished(stream, journal)
-        taken: deque[tuple[int, str]] = deque()  # size of each window that `work` has read, and the digest after it
+        pending: deque[tuple[int, str]] = deque()  # windows that `work` has read: their size, and the digest after them
 
-        def windows() -> Iterator[list[Record]]:
+        def iter_windows() -> Iterator[list[Record]]:
             while window := list(islice(stream, self.window)):
                 if resumable:
                     for record in window:
                         digest.update(orjson.dumps(record))
-                taken.append((len(window), digest.hexdigest() if resumable else ""))
+                pending.append((len(window), digest.hexdigest() if resumable else ""))
                 yield window
 
         with (
             self._open_first_pass(has_second=revise is not None) as target,
-            closing(work(windows())) as results,  # before the progress bar, which has a thread: `work` may fork
+            closing(
+                work(iter_windows())
+            ) as results,  # before the progress bar starts a thread, because `work` may fork
             Output(
                 target,
                 append_at=journal.offset if journal.records else None,
@@ -270,11 +281,11 @@ class FilterJob:
             self._keep_journal(output),
             Progress(self.command, unit=unit, initial=journal.records) as progress,
         ):
-            for torn in list_temporary_files(Path(self.output)) if resumable else ():
-                torn.unlink(missing_ok=True)
-            for done in results:
-                self._write(done, output)
-                size, journal.digest = taken.popleft()
+            for path in list_temporary_files(Path(self.output)) if resumable else ():
+                path.unlink(missing_ok=True)
+            for result in results:
+                self._write(result, output)
+                size, journal.digest = pending.popleft()
                 journal.records += size
                 journal.offset = output.end_frame()
                 if resumable:
@@ -297,7 +308,7 @@ class FilterJob:
 
     @contextmanager
     def _keep_journal(self, output: Output) -> Iterator[None]:
-        """If the run fails, write the journal once more, and log how far the run came."""
+        """If the run fails, write the journal once more, and log how many records are finished."""
         try:
             yield
         except BaseException:
@@ -306,24 +317,24 @@ class FilterJob:
                     self._write_journal(self._pending, output)
             journal = Journal.read(self.journal) if output.keep_part else None
             if journal is not None:
-                log(f"{output.part}: has the output of {journal.records:,} records; `resume` continues from there")
+                log(f"{output.part}: contains the output of {journal.records:,} records; `resume` continues from there")
             raise
 
     def _write_journal(self, journal: Journal, output: Output) -> None:
-        for each in (*self.side_outputs, output):
-            each.sync()
+        for written in (*self.side_outputs, output):
+            written.sync()
         opened = {entry["path"] for entry in self.tracker.inputs}
         journal.sources = [entry for entry in self.tracker.inputs if entry.get("digest") is None]
         journal.others = [entry for entry in self.tracker.inputs if entry.get("digest") is not None]
         journal.others += [entry for entry in self._input_entries if entry["path"] not in opened]
-        with delay_interrupts():  # a journal without its part, or the reverse, is useless
+        with delay_interrupts():  # journal and part are useless without each other
             write_json(self.journal, asdict(journal))
             output.keep_part = True
             self._pending, self._written = None, time.monotonic()
 
     @contextmanager
     def _open_first_pass(self, *, has_second: bool) -> Iterator[str]:
-        """Yield the target of the first pass: the output, or a temporary file if a second pass writes to a pipe."""
+        """Yield the target of the first pass: the output, or a temporary file if there is a second pass that writes to a pipe."""
         if not has_second or is_replaceable(self.output):
             yield self.output
             return
@@ -332,9 +343,9 @@ class FilterJob:
             yield str(Path(folder) / "records")
 
     def _run_second_pass(self, revise: SecondPass, part: Path) -> None:
-        """Write the output from the lines in `part`, which is kept until the end."""
+        """Write the output from the lines in `part`, which is kept until the output is complete."""
 
-        def lines() -> Iterator[bytes]:
+        def iter_lines() -> Iterator[bytes]:
             stream, raw = open_input(str(part))
             with closing(raw):
                 for _, line in read_lines(stream, str(part)):
@@ -342,29 +353,30 @@ class FilterJob:
 
         self._finished.lines = 0
         with Output(self.output, suffix=".part.new") as output, Progress(self.command, unit="lines") as progress:
-            for done in revise(lines):
-                progress.add(self._write(done, output))
+            for result in revise(iter_lines):
+                progress.add(self._write(result, output))
                 output.end_frame()
             if is_replaceable(self.output):
                 output.manifest = self._build_manifest()
 
-    def _write(self, done: WindowResult, output: Output) -> int:
-        """Write the lines of a window and add up its counts; return the number of lines."""
+    def _write(self, result: WindowResult, output: Output) -> int:
+        """Write the lines of a window and add its counts; return the number of lines."""
         before = self._finished.lines
-        for line in done.lines:
+        for line in result.lines:
             output.write(line)
             self._finished.lines += 1
-        _add_counts(self.counts, done.counts)
+        _add_counts(self.counts, result.counts)
         return self._finished.lines - before
 
     def _open_journal(self) -> Journal:
-        """Return the journal to resume from, or a new one. Raises MismatchError if the interrupted run does not fit."""
+        """Return the journal to resume from, or a new one.
+
+        Raises MismatchError if the interrupted run had other settings or files.
+        """
         settings = to_json_values(self.settings)
         self._check_final()  # another run may have finished since `check`
         settings = {name: value for name, value in settings.items() if name not in (*SOURCES, "skip_bad")}
-        self._input_entries = find_inputs(
-            self._drop_outputs(settings), self._folders
-        )  # now: the command may write them later
+        self._input_entries = find_inputs(self._drop_outputs(settings), self._folders)  # before the command writes any
         self._lookup_entries = find_inputs({"lookups": self.lookups}, self._input_entries)
         fresh = Journal(settings, replaces=identify_file(Path(self.output)))
         journal = Journal.read(self.journal) if self.resume else None
@@ -375,30 +387,30 @@ class FilterJob:
         changed = sorted(name for name in before | settings if before.get(name) != settings.get(name))
         changed += _find_changed_paths(journal.others)
         if part.stat().st_size < journal.offset:
-            problem = f"{part}: is shorter than its journal says"
+            problem = f"{part}: is shorter than its journal records"
         elif changed:
             problem = f"{part}: was begun with other settings or files ({', '.join(changed)})"
-        elif self.force and _find_changed_paths(journal.sources):  # perhaps only after the records that were read
+        elif self.force and _find_changed_paths(journal.sources):  # even if only records after those read have changed
             problem = f"{part}: was begun with another input"
         else:
             self.counts.update(journal.counts)
             log(f"resuming {self.output} after {journal.records:,} records")
             return journal
         if self.force:
-            log(f"{problem}: beginning again")
+            log(f"{problem}; beginning again")
             return fresh
         raise MismatchError(f"{problem}; `force` begins again")
 
     def _skip_finished(self, stream: Iterator[Any], journal: Journal) -> Any:
-        """Read the records that the journal has as finished; return the running digest of records.
+        """Skip the records that are finished according to the journal; return the running digest of the records.
 
-        Raises MismatchError if they are not those of the interrupted run.
+        Raises MismatchError if they differ from those of the interrupted run.
         """
         digest = hashlib.blake2b(digest_size=16)
         for record in islice(stream, journal.records):
             digest.update(orjson.dumps(record))
         if journal.records and digest.hexdigest() != journal.digest:
-            # The records are consumed: too late to begin again here.
+            # The records are consumed, so the run cannot begin again here.
             raise MismatchError(
                 f"{self.output}.part: was begun with another input; `force` without `resume` begins again"
             )
@@ -417,10 +429,10 @@ class FilterJob:
         return complete_manifest(self._manifest, inputs=inputs, counts=counts, seconds=seconds)
 
     def _log_summary(self) -> None:
-        number, of = self.part
-        if not self._finished.records and self.part != WHOLE:
+        number, of = self.shard
+        if not self._finished.records and self.shard != WHOLE:
             warn(
-                f"part {number} of {of} is empty: the input fills fewer than {number} windows of {self.window:,} records"
+                f"shard {number} of {of} is empty: the input has fewer than {number} windows of {self.window:,} records"
             )
         elif not self._finished.records and self.no_input is not None:
             warn(f"{self.command}: {self.no_input}")
@@ -429,8 +441,8 @@ class FilterJob:
         (log if self.log_summary else log_detail)(f"{self.command}: {summary}, {self._clock.seconds:,.1f} s")
 
 
-def _add_counts(counts: dict[str, Any], more: dict[str, Any]) -> None:
-    for name, number in more.items():
+def _add_counts(counts: dict[str, Any], new_counts: dict[str, Any]) -> None:
+    for name, number in new_counts.items():
         if isinstance(number, dict):
             _add_counts(counts.setdefault(name, {}), number)
         else:

@@ -1,4 +1,4 @@
-"""Build output folders as NAME.part and rename them when finished; never replace a folder that drtk did not make."""
+"""Write output folders as NAME.part and rename them when they are complete; never replace a folder that drtk did not make."""
 
 from __future__ import annotations
 
@@ -39,17 +39,19 @@ from drtk.runtime.progress import log
 from drtk.runtime.sharding import get_rank
 from drtk.runtime.streams import digest_file, is_writable, name_of
 
-_REMOVE = "the file is damaged: remove the folder, or choose another"
+_REMOVE = "the file is damaged; remove the folder, or choose another"
 
 
 @dataclass
 class FolderJob:
-    """One run of a command that makes a folder. `begin` opens NAME.part, `finish` writes meta.json and renames it to NAME.
+    """One run of a command that writes a folder. `begin` creates NAME.part, `finish` adds meta.json and renames it to NAME.
 
-    With `force`, the old folder is kept until then: it is renamed to NAME.part.old, the new one to NAME, and the old one
-    is deleted. `recover` completes these steps after a kill.
-    may_differ: settings that may change when a run is resumed; a change is logged and recorded
-    With several processes (torchrun), only rank 0 creates, checks and finishes the folder.
+    With `force`, the old folder is kept until the end: it is renamed to NAME.part.old, the new folder to NAME, and the old
+    one is deleted. `recover` completes these steps after a kill. With several processes (torchrun), only rank 0 creates,
+    checks and finishes the folder.
+    command, kind: name of the command and kind of the folder, for the manifest
+    resumable: whether the command supports `resume`
+    may_differ: names of settings that may change when a run is resumed; changes are logged and recorded
     """
 
     command: str
@@ -65,7 +67,7 @@ class FolderJob:
     counts: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        # A symbolic link is kept: its target is replaced.
+        # Of a symbolic link, the target is replaced.
         self._final = Path(self.output)
         if self._final.is_symlink() or self._final.name in ("", ".."):
             self._final = Path(os.path.realpath(self.output))
@@ -81,7 +83,7 @@ class FolderJob:
         self._folders: list[dict[str, Any]] = []
 
     def record(self, settings: Any, **values: Any) -> None:
-        """Record and check the settings of a call from Python, for the manifest and `resume`, as the command line does."""
+        """Check and record the settings of a call from Python, as the command line does for its own."""
         if not self.settings:
             check_values(settings)
             self.settings |= to_dict(settings) | values
@@ -89,7 +91,7 @@ class FolderJob:
             self.check()
 
     def check(self) -> None:
-        """Reject contradictory settings and unusable outputs before anything is read or loaded."""
+        """Check settings and output before anything is read or loaded. Raises UsageError and DrtkError."""
         if not self._is_leader:
             return
         for path in (self._final, self.path):
@@ -106,9 +108,9 @@ class FolderJob:
         self._folders = find_folders(self.settings)  # before the command loads them
         interrupted = self._read_interrupted()
         if interrupted is None and not self._unfinished.exists() and self.path.exists():
-            torn = f"{UNFINISHED_MANIFEST}."  # prefix of one that was not renamed before a kill
-            if strange := sorted(name for name in os.listdir(self.path) if not name.startswith(torn)):
-                raise DrtkError(f"{self.path}: holds '{strange[0]}' and was not made by drtk; choose another folder")
+            temporary = f"{UNFINISHED_MANIFEST}."  # prefix of a file that was not renamed before a kill
+            if foreign := sorted(name for name in os.listdir(self.path) if not name.startswith(temporary)):
+                raise DrtkError(f"{self.path}: contains '{foreign[0]}' and was not made by drtk; choose another folder")
         if interrupted is None:
             return
         if self.resume:
@@ -118,8 +120,8 @@ class FolderJob:
                     f"{self.path}: was begun with other settings or files ({', '.join(changed)}); `force` begins again"
                 )
         elif not self.force:
-            ways = "`resume` continues from there, `force` begins again" if self.resumable else "`force` begins again"
-            raise DrtkError(f"{self.path}: holds an interrupted run; {ways}")
+            advice = "`resume` continues it, `force` begins again" if self.resumable else "`force` begins again"
+            raise DrtkError(f"{self.path}: contains an interrupted run; {advice}")
 
     def _check_final(self) -> None:
         """Raise DrtkError if a folder exists that this run may not replace."""
@@ -131,20 +133,20 @@ class FolderJob:
         self._check_replaceable()
 
     def _may_replace_final(self) -> bool:
-        """Return whether the interrupted run was allowed to replace the existing folder."""
-        found = _load_manifest(self._unfinished) or {}
-        return found.get("replaces") is not None and found["replaces"] == self._digest_of_final()
+        """Return whether the interrupted run may replace the existing folder."""
+        manifest = _load_manifest(self._unfinished) or {}
+        return manifest.get("replaces") is not None and manifest["replaces"] == self._compute_final_digest()
 
-    def _digest_of_final(self) -> str | None:
+    def _compute_final_digest(self) -> str | None:
         path = self._final / FOLDER_MANIFEST
         return digest_file(path) if path.exists() else None
 
     def recover(self) -> bool:
-        """Complete the renames of an earlier run that was killed; return whether they finished the folder."""
-        left = next((path for path in (self.path, self._old) if path.is_dir()), None)
-        if not self._is_leader or left is None:
+        """Complete the final renames of a run that was killed; return whether the folder is finished now."""
+        unfinished = next((path for path in (self.path, self._old) if path.is_dir()), None)
+        if not self._is_leader or unfinished is None:
             return False
-        handle = os.open(left, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        handle = os.open(unfinished, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             return lock(handle) and self._recover()
         except OSError as error:
@@ -153,7 +155,7 @@ class FolderJob:
             os.close(handle)
 
     def _recover(self) -> bool:
-        is_whole = _load_manifest(self.path / FOLDER_MANIFEST) is not None and not self._is_being_cleared()
+        is_whole = _load_manifest(self.path / FOLDER_MANIFEST) is not None and not self._is_being_emptied()
         if is_whole and (self.force or not _is_nonempty(self._final) or self._may_replace_final()):
             self._move_to_final()
             return True
@@ -170,7 +172,7 @@ class FolderJob:
             if self._old.exists():
                 _remove(self._old)
             os.rename(self._final, self._old)
-        for journal in [*self.path.glob("*.json.part")]:  # only now: without them, a resumed run would begin again
+        for journal in [*self.path.glob("*.json.part")]:  # not earlier, because a resumed run needs them
             journal.unlink()
         os.rename(self.path, self._final)
         sync(self._final.parent)
@@ -178,28 +180,28 @@ class FolderJob:
             _remove(self._old)
 
     def _check_replaceable(self) -> None:
-        """Raise DrtkError if replacing the folder would lose files that drtk did not make, or inputs of this run."""
+        """Raise DrtkError if replacing the folder would delete files that drtk did not write, or inputs of this run."""
         if not (self._final / FOLDER_MANIFEST).exists():
             raise DrtkError(f"{self.output}: is not empty and was not made by drtk; choose another folder")
-        found = read_json(self._final / FOLDER_MANIFEST, advice=_REMOVE)
-        if not is_manifest(found):
+        manifest = read_json(self._final / FOLDER_MANIFEST, advice=_REMOVE)
+        if not is_manifest(manifest):
             raise DrtkError(f"{self.output}: its {FOLDER_MANIFEST} was not written by drtk; choose another folder")
         for entry in find_inputs(self.settings):
             if Path(entry["path"]).resolve().is_relative_to(self._final.resolve()):
                 raise UsageError(f"{self.output}: replacing it would destroy the input {entry['path']}")
-        made = list_output_files(self._final)
-        strange = sorted(set(made) - set(found.get("files", made)))  # a list of names, or {name: size and digest}
-        if strange:
+        files = list_output_files(self._final)
+        foreign = sorted(set(files) - set(manifest.get("files", files)))  # in older versions a list of names
+        if foreign:
             raise DrtkError(
-                f"{self.output}: holds '{strange[0]}', which drtk did not make; move it, or choose another folder"
+                f"{self.output}: contains '{foreign[0]}', which drtk did not write; move it, or choose another folder"
             )
 
     @property
-    def resuming(self) -> bool:
-        """Whether there is unfinished work with the same settings and files.
+    def is_resuming(self) -> bool:
+        """Whether the run continues an interrupted one with the same settings and files.
 
-        A changed `source` is allowed, since a bad line may have been repaired: the command compares the records. With
-        `force` it is not, because the run can begin again.
+        A changed `source` is allowed, because the user may have repaired a bad line; the command compares the records.
+        With `force` it is not, because the run can begin again.
         """
         if not self.resume or self._read_interrupted() is None or self._find_changes():
             return False
@@ -208,79 +210,79 @@ class FolderJob:
         return self._find_changed_stream() is None and all(map(is_unchanged, read_json(self._unfinished)["inputs"]))
 
     def _read_interrupted(self) -> Manifest | None:
-        """Return the manifest of an interrupted run; None without one, or if its folder was being cleared to begin again."""
-        found = _load_manifest(self._unfinished)
-        if found is None and self._unfinished.exists():
+        """Return the manifest of an interrupted run; None if there is none, or if its folder was being emptied."""
+        manifest = _load_manifest(self._unfinished)
+        if manifest is None and self._unfinished.exists():
             raise DrtkError(f"{self._unfinished}: was not written by drtk; choose another folder")
-        return None if self._is_being_cleared() else found
+        return None if self._is_being_emptied() else manifest
 
-    def _is_being_cleared(self) -> bool:
-        """Return whether the folder was being cleared to begin again."""
+    def _is_being_emptied(self) -> bool:
+        """Return whether an interrupted run was emptying the folder to begin again."""
         return bool((_load_manifest(self._unfinished) or {}).get("discards"))
 
     def _find_changes(self) -> list[str]:
-        """Return the names of settings that differ from those of the unfinished folder, and of its input files that changed."""
-        found = read_json(self._unfinished)
+        """Return the names of settings that differ from those of the interrupted run, and of its input files that changed."""
+        manifest = read_json(self._unfinished)
         place, number = str(self._unfinished), int | float
         try:
-            check_object(found, place, started=str)
-            check_object({"streams": {}, "changes": []} | found, place, streams=dict, changes=list)
-            check_object(found.get("stretch", {"began": 0.0, "before": 0.0}), place, began=number, before=number)
+            check_object(manifest, place, started=str)
+            check_object({"streams": {}, "changes": []} | manifest, place, streams=dict, changes=list)
+            check_object(manifest.get("stretch", {"began": 0.0, "before": 0.0}), place, began=number, before=number)
         except DrtkError:
             raise DrtkError(f"{place}: is damaged; `force` without `resume` begins again") from None
-        before, now = rename_settings(found["settings"], self.command), to_json_values(self.settings)
-        free = {*SOURCES, *self.may_differ}
-        changed = sorted(key for key in before | now if before.get(key) != now.get(key) and key not in free)
+        before, now = rename_settings(manifest["settings"], self.command), to_json_values(self.settings)
+        ignored = {*SOURCES, *self.may_differ}
+        changed = sorted(key for key in before | now if before.get(key) != now.get(key) and key not in ignored)
         sources = {entry["path"] for entry in find_inputs({key: before.get(key) for key in SOURCES})}
         return changed + [
-            entry["path"] for entry in found["inputs"] if entry["path"] not in sources and not is_unchanged(entry)
+            entry["path"] for entry in manifest["inputs"] if entry["path"] not in sources and not is_unchanged(entry)
         ]
 
     def _get_stream_digests(self) -> dict[str, str]:
-        """Return the digests of stdin and pipes that were read to their end."""
+        """Return the digests of stdin and pipes that were read to the end."""
         entries = (entry for entry in self.tracker.inputs if is_from_stream(entry) and entry["digest"])
         return {entry["path"]: entry["digest"] for entry in entries}
 
     def _find_changed_stream(self) -> str | None:
-        """Return a stream that had other content when the unfinished folder was begun; None if there is none."""
+        """Return a stream whose content differs from that of the interrupted run; None if there is none."""
         before = read_json(self._unfinished).get("streams", {})
         return next(
             (path for path, digest in self._get_stream_digests().items() if before.get(path, digest) != digest), None
         )
 
     def _continue_manifest(self) -> None:
-        """Continue the manifest of the interrupted run; log and record settings that differ."""
-        found = read_json(self._unfinished)
-        self._clock.before = self._compute_seconds(found)
-        self._manifest["started"] = found["started"]
-        before, now = rename_settings(found["settings"], self.command), to_json_values(self.settings)
-        other = {key: [before.get(key), now[key]] for key in self.may_differ if before.get(key) != now.get(key)}
-        changes = found.get("changes", [])
-        if other:
-            named = ", ".join(f"{key} {_format(new)}, which was {_format(old)}" for key, (old, new) in other.items())
-            log(f"{self.output}: resuming with changed settings: {named}")
-            changes = [*changes, {"at": datetime.now(UTC).isoformat(timespec="seconds"), "settings": other}]
-            found |= {"settings": before | now, "changes": changes}
-        write_json(self._unfinished, found | self._describe_session())
+        """Take over the manifest of the interrupted run; log and record changed settings."""
+        manifest = read_json(self._unfinished)
+        self._clock.before = self._compute_seconds(manifest)
+        self._manifest["started"] = manifest["started"]
+        before, now = rename_settings(manifest["settings"], self.command), to_json_values(self.settings)
+        changed = {key: [before.get(key), now[key]] for key in self.may_differ if before.get(key) != now.get(key)}
+        changes = manifest.get("changes", [])
+        if changed:
+            text = ", ".join(f"{key} {_format(new)} (was {_format(old)})" for key, (old, new) in changed.items())
+            log(f"{self.output}: resuming with changed settings: {text}")
+            changes = [*changes, {"at": datetime.now(UTC).isoformat(timespec="seconds"), "settings": changed}]
+            manifest |= {"settings": before | now, "changes": changes}
+        write_json(self._unfinished, manifest | self._describe_session())
         if changes:
             self._manifest["changes"] = changes
 
     def _describe_session(self) -> dict[str, Any]:
-        """Return when this start of the run began (seconds of the epoch), and the duration of the earlier ones."""
+        """Return the time at which this session began (seconds since the epoch), and the duration of earlier sessions."""
         return {"stretch": {"began": self._started, "before": self._clock.before}}
 
-    def _compute_seconds(self, found: Manifest) -> float:
-        """Return the duration of all starts of an unfinished run; the last one ended when its newest file was written."""
-        stretch = found.get("stretch")
+    def _compute_seconds(self, manifest: Manifest) -> float:
+        """Return the duration of an interrupted run. Its last session ended when its newest file was written."""
+        stretch = manifest.get("stretch")
         if stretch is None:
             return 0.0
         last = max(item.lstat().st_mtime for item in self.path.rglob("*") if not item.is_dir())
         return round(float(stretch["before"] + max(0.0, last - stretch["began"])), 3)
 
     def begin(self) -> Path:
-        """Return the folder to write into: as it was left if a run is resumed, otherwise empty.
+        """Return the folder to write to. It is empty, unless an interrupted run is resumed.
 
-        Raises DrtkError if another run is writing it, or it cannot be made.
+        Raises DrtkError if another run is writing it or it cannot be created.
         """
         if not self._is_leader:
             return self.path
@@ -288,28 +290,28 @@ class FolderJob:
         try:
             self._create_and_lock()
             self._check_final()  # another run may have finished since `check`
-            if self.resuming:
+            if self.is_resuming:
                 if other := self._find_changed_stream():
                     raise MismatchError(
                         f"{self.path}: was begun with other records from {name_of(other)}; `force` begins again"
                     )
                 log(f"resuming {self.output}")
-                for torn in self.path.glob("*.tmp"):  # small files that were not renamed before a kill
-                    torn.unlink()
+                for path in self.path.glob("*.tmp"):  # files that were not renamed before a kill
+                    path.unlink()
                 self._continue_manifest()
                 return self.path
             self._is_new = True
-            begun = self._manifest | {
+            manifest = self._manifest | {
                 "inputs": find_inputs(self.settings, self._folders),
                 "streams": self._get_stream_digests(),
             }
-            begun |= {"replaces": self._digest_of_final()} | self._describe_session()
-            if _is_nonempty(self.path):  # a half-cleared folder must count neither as finished nor as resumable
-                write_json(self._unfinished, begun | {"discards": True})
+            manifest |= {"replaces": self._compute_final_digest()} | self._describe_session()
+            if _is_nonempty(self.path):  # a partly emptied folder is neither finished nor resumable
+                write_json(self._unfinished, manifest | {"discards": True})
                 for item in self.path.iterdir():
                     if item != self._unfinished:
                         _delete(item)
-            write_json(self._unfinished, begun)
+            write_json(self._unfinished, manifest)
         except OSError as error:
             raise DrtkError(f"{self.path}: {error.strerror}") from error
         return self.path
@@ -324,10 +326,10 @@ class FolderJob:
                 raise DrtkError(f"{self.output}: another run is writing it")
             with contextlib.suppress(FileNotFoundError):
                 if os.path.samestat(os.fstat(self._lock), os.stat(self.path)):
-                    return  # otherwise the other run finished in between and renamed it
+                    return  # otherwise another run has finished and renamed the folder in the meantime
 
-    def abandon(self) -> None:
-        """Remove the unfinished folder if no later run could resume it: a failed command must not block the next one."""
+    def discard(self) -> None:
+        """Remove the unfinished folder if it cannot be resumed, so that it does not block the next run."""
         if not self._is_new:
             return
         self._is_new = False
@@ -336,7 +338,7 @@ class FolderJob:
                 _remove(self.path)
 
     def release(self) -> None:
-        """Unlock the folder. `finish` does this, too."""
+        """Unlock the folder, as `finish` does."""
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
@@ -344,21 +346,27 @@ class FolderJob:
     def __del__(self) -> None:
         self.release()
 
-    def finish_part(self, folder: Path, kind: str, **facts: Any) -> None:
-        """Write the meta.json of a subfolder that is used on its own, with the settings and inputs of this job."""
-        if self._is_leader:
-            manifest = create_manifest(kind, self.settings, program=self.command) | facts
-            inputs, counts = self.tracker.inputs, self.counts
-            found = complete_manifest(manifest, inputs=inputs, counts=counts, seconds=self._clock.seconds)
-            write_manifest(folder, found)
+    def finish_part(self, folder: Path, kind: str, **entries: Any) -> None:
+        """Write the meta.json of a subfolder that can be used on its own, with the settings and inputs of this job.
 
-    def finish(self, **facts: Any) -> None:
-        """Write meta.json with the additional entries `facts`, and move the folder into its place."""
+        entries: further entries of the manifest
+        """
+        if self._is_leader:
+            manifest = create_manifest(kind, self.settings, program=self.command) | entries
+            inputs, counts = self.tracker.inputs, self.counts
+            manifest = complete_manifest(manifest, inputs=inputs, counts=counts, seconds=self._clock.seconds)
+            write_manifest(folder, manifest)
+
+    def finish(self, **entries: Any) -> None:
+        """Write meta.json and rename the folder to its final name.
+
+        entries: further entries of the manifest
+        """
         if not self._is_leader:
             return
         if self.tracker.bad:
             self.counts["skipped"] = self.tracker.bad
-        manifest = self._manifest | facts
+        manifest = self._manifest | entries
         inputs = add_folders(self.tracker.inputs, self._folders)
         manifest = complete_manifest(manifest, inputs=inputs, counts=self.counts, seconds=self._clock.seconds)
         sync_tree(self.path)
@@ -369,7 +377,7 @@ class FolderJob:
             self._move_to_final()
         except (OSError, DrtkError) as error:
             problem = error if isinstance(error, DrtkError) else f"{self.output}: {error.strerror}"
-            raise DrtkError(f"{problem}; the new folder is finished and kept as {self.path}") from error
+            raise DrtkError(f"{problem}; the finished folder is kept as {self.path}") from error
         self.release()
         summary = ", ".join(f"{value:,} {name}" for name, value in self.counts.items() if isinstance(value, int))
         log(f"{self.command}: {summary + ', ' if summary else ''}{self._clock.seconds:,.1f} s -> {self.output}")
@@ -381,8 +389,8 @@ def _is_nonempty(folder: Path) -> bool:
 
 def _load_manifest(path: Path) -> Manifest | None:
     """Return the manifest in a file; None if the file does not exist or another program wrote it."""
-    found = read_json(path, advice=_REMOVE) if path.exists() else None
-    return found if is_manifest(found) else None
+    content = read_json(path, advice=_REMOVE) if path.exists() else None
+    return content if is_manifest(content) else None
 
 
 def _delete(item: Path) -> None:
@@ -393,7 +401,7 @@ def _delete(item: Path) -> None:
 
 
 def _remove(folder: Path) -> None:
-    """Delete a folder that drtk made; if killed halfway, it is left unfinished and still recognized as drtk's."""
+    """Delete a folder that drtk made. If this is interrupted, the remaining folder is still recognized as drtk's."""
     whole, unfinished = folder / FOLDER_MANIFEST, folder / UNFINISHED_MANIFEST
     if _is_nonempty(folder) and not (_load_manifest(whole) or _load_manifest(unfinished)):
         raise DrtkError(f"{folder}: was not made by drtk; move it away")

@@ -1,4 +1,4 @@
-"""The inputs of a command: digests for its manifest, the number of bad records, copies of streams that are read twice."""
+"""Open and track the inputs of a command: their digests, the number of bad records, copies of streams."""
 
 from __future__ import annotations
 
@@ -16,63 +16,65 @@ from drtk.runtime.streams import DigestingReader, convert_read_errors, is_stream
 
 @dataclass
 class InputTracker:
-    """Opens the inputs of one command.
+    """Open the inputs of a command, record them for the manifest, and count bad records.
 
     skip_bad: largest number of bad records to skip
-    bad: number of bad records skipped
-    line: line number of the record that was read last, in formats with lines
-    inputs: entries for the manifest, one per source
-    stand_ins: maps a stream to the file that holds a copy of it
+    bad: number of bad records skipped so far
+    line: line number of the last record that was read
+    inputs: manifest entries of the sources
+    copies: stream -> temporary file with its content
     """
 
     skip_bad: int = 0
     bad: int = 0
     line: int = 0
     inputs: list[dict[str, Any]] = field(default_factory=list)
-    stand_ins: dict[str, str] = field(default_factory=dict)
-    _copies: list[Any] = field(default_factory=list, init=False, repr=False)
+    copies: dict[str, str] = field(default_factory=dict)
+    _temporary_files: list[Any] = field(default_factory=list, init=False, repr=False)
     _peeked: dict[str, tuple[BinaryIO, DigestingReader]] = field(default_factory=dict, init=False, repr=False)
 
     def peek(self, source: str) -> bytes:
-        """Return the first decompressed bytes, some hundreds at least, without consuming them."""
+        """Return the first decompressed bytes of a source, usually 4 kB, without consuming them."""
         if source not in self._peeked:
             self._peeked[source] = self._open(source)
         stream: Any = self._peeked[source][0]
         try:
             return stream.peek(1 << 12)
-        except Exception:  # noqa: BLE001 - damaged data; reading the lines reports it with its place
+        except Exception:  # noqa: BLE001 - damaged data; the error is raised when the lines are read
             return b""
 
     def copy_streams(self, *sources: str) -> None:
-        """Copy the streams among `sources` to temporary files, so that they can be read again. They go with the tracker.
+        """Copy the streams among `sources` to temporary files, so that they can be read again.
 
         Raises UsageError for a stream given twice, RecordError for damaged compressed data, DrtkError for an I/O error.
         """
         streams = [source for source in sources if is_stream(source)]
         for source in streams:
             if streams.count(source) > 1:
-                raise UsageError(f"{name_of(source).strip('<>')} can be only one of the inputs")
-            if source in self.stand_ins:
+                raise UsageError(
+                    f"{name_of(source).strip('<>')} can be only one of the inputs; name a file for the other"
+                )
+            if source in self.copies:
                 continue
-            log(f"{name_of(source).strip('<>')} is kept in a temporary file, because it is read more than once")
+            log(f"{name_of(source).strip('<>')} is copied to a temporary file, because it is read more than once")
             is_peeked = source in self._peeked
             stream, raw = self._take(source)
-            copy = NamedTemporaryFile(prefix="drtk-")  # noqa: SIM115 - removed with the tracker
+            copy = NamedTemporaryFile(prefix="drtk-")  # noqa: SIM115 - deleted with the tracker
             with convert_read_errors(lambda source=source: name_of(source)):  # type: ignore[misc]
                 shutil.copyfileobj(stream if is_peeked else raw, copy)
                 copy.flush()
-            self.stand_ins[source] = copy.name
-            self._copies.append(copy)
+            self.copies[source] = copy.name
+            self._temporary_files.append(copy)
 
     def iter_lines(self, source: str) -> Iterator[tuple[int, bytes]]:
-        """Yield (line number, line without its end); add the source to `inputs`, with its digest after the last line."""
+        """Yield (line number, line without its end). The source is added to `inputs`; its digest follows after the last line."""
         stream, raw = self._take(source)
         entry = self._add_entry(source)
         yield from read_lines(stream, name_of(source))
         _add_digest(entry, raw)
 
     def iter_blocks(self, source: str, size: int = 1 << 20) -> Iterator[bytes]:
-        """Yield the decompressed bytes in blocks of at most `size`; add the source to `inputs` as `iter_lines` does.
+        """Yield the decompressed bytes in blocks of at most `size`. The source is added to `inputs` as by `iter_lines`.
 
         Raises RecordError if compressed data ends early or is damaged.
         """
@@ -86,7 +88,7 @@ class InputTracker:
         _add_digest(entry, raw)
 
     def skip_or_raise(self, error: DrtkError) -> None:
-        """Count and log a bad record; raise its error if more than `skip_bad` are bad."""
+        """Log and count a bad record, or raise its error if `skip_bad` records were skipped already."""
         if self.bad >= self.skip_bad:
             raise error
         self.bad += 1
@@ -96,26 +98,26 @@ class InputTracker:
         return self._peeked.pop(source) if source in self._peeked else self._open(source)
 
     def _open(self, source: str) -> tuple[BinaryIO, DigestingReader]:
-        if source in self.stand_ins:
-            return open_input(self.stand_ins[source])
+        if source in self.copies:
+            return open_input(self.copies[source])
         if any(entry["path"] == source for entry in self.inputs) and is_stream(source):
             raise UsageError(f"{name_of(source).strip('<>')} can be read only once; name a file for the other input")
         return open_input(source)
 
     def _add_entry(self, source: str) -> dict[str, Any]:
-        """Return the entry of a source in `inputs`; its digest is None until it was read to the end."""
+        """Add a source to `inputs` and return its entry. The digest is None until the source was read to the end."""
         entry: dict[str, Any] = {"path": source, "bytes": None, "digest": None}
         if not is_stream(source):
-            facts = os.stat(source)
-            entry |= {"bytes": facts.st_size, "mtime_ns": facts.st_mtime_ns}
-        for known in self.inputs:
-            if known["path"] == source and known.get("mtime_ns") == entry.get("mtime_ns"):
-                return known
+            status = os.stat(source)
+            entry |= {"bytes": status.st_size, "mtime_ns": status.st_mtime_ns}
+        for existing in self.inputs:
+            if existing["path"] == source and existing.get("mtime_ns") == entry.get("mtime_ns"):
+                return existing
         self.inputs.append(entry)
         return entry
 
 
 def _add_digest(entry: dict[str, Any], raw: DigestingReader) -> None:
-    while raw.read(1 << 16):  # the digest covers bytes that a decompressor did not read
+    while raw.read(1 << 16):  # the digest includes bytes that the decompressor did not read
         pass
     entry |= {"bytes": raw.size, "digest": raw.digest}

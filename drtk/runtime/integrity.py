@@ -1,4 +1,4 @@
-"""Check JSON files, and sizes and digests of the files in a folder; drtk's cache folder."""
+"""Check JSON files, and the sizes and digests of files in folders and in drtk's cache."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from drtk.errors import DrtkError
 from drtk.runtime.atomic import sync, sync_tree, write_json
 from drtk.runtime.streams import digest_file
 
-_DAMAGED = "the file is damaged: rebuild it or restore a copy"
+_DAMAGED = "the file is damaged; rebuild it or restore a copy"
 _TYPE_NAMES = {
     str: "a string",
     int: "an integer",
@@ -29,7 +29,7 @@ _TYPE_NAMES = {
 
 
 def read_json(path: Path, *, advice: str = _DAMAGED) -> Any:
-    """The content of a JSON file. Raises DrtkError, with `advice` if it is not JSON, where it cannot be read."""
+    """Return the content of a JSON file. Raises DrtkError if it cannot be read; the message for damaged JSON ends with `advice`."""
     try:
         return orjson.loads(path.read_bytes())
     except OSError as error:
@@ -39,22 +39,26 @@ def read_json(path: Path, *, advice: str = _DAMAGED) -> Any:
 
 
 def read_object(path: Path, **keys: Any) -> dict[str, Any]:
-    """Return the JSON object in a file; `keys` gives the type of each required key (`str | None`: may be missing).
+    """Return the JSON object in a file.
 
-    Raises DrtkError if the file cannot be read, holds no object, or a key is missing or of another type.
+    keys: types of the required keys; `str | None` if the key may be missing
+    Raises DrtkError if the file cannot be read, is not an object, or a key is missing or has another type.
     """
     return check_object(read_json(path), str(path), **keys)
 
 
 def check_object(content: Any, place: str, **keys: Any) -> dict[str, Any]:
-    """Return `content` if it is an object with `keys` of these types. Raises DrtkError, with `place`, if it is not."""
+    """Return `content` if it is a JSON object with the required keys (see `read_object`). Raises DrtkError otherwise.
+
+    place: the file, for errors
+    """
     if not isinstance(content, dict):
         raise DrtkError(f"{place}: expected a JSON object, got {_describe_type(type(content))}; {_DAMAGED}")
     for key, kind in keys.items():
         value = content.get(key)
         if not isinstance(value, kind) or (isinstance(value, bool) and kind not in (bool, bool | None)):
             got = f"got {_describe_type(type(value))}" if key in content else "but it is missing"
-            expected = " or ".join(_describe_type(each) for each in getattr(kind, "__args__", (kind,)))
+            expected = " or ".join(map(_describe_type, getattr(kind, "__args__", (kind,))))
             raise DrtkError(f"{place}: expected '{key}' to be {expected}, {got}; {_DAMAGED}")
     return content
 
@@ -63,7 +67,7 @@ def _describe_type(kind: type) -> str:
     return _TYPE_NAMES.get(kind, kind.__name__)
 
 
-SMALL = 1 << 20  # bytes; up to this size a file's content is compared whenever its folder is opened
+SMALL = 1 << 20  # bytes; the content of files up to this size is compared whenever their folder is opened
 MANIFEST_DIGEST = "manifest_digest"  # the entry of a meta.json that holds the digest of all its other entries
 
 
@@ -73,7 +77,7 @@ def list_files(folder: Path) -> list[str]:
 
 
 def record_files(folder: Path, names: Iterable[str], *, times: bool = False) -> dict[str, dict[str, Any]]:
-    """Return {relative path: {"bytes", "digest"}} of files in a folder, with "mtime_ns" if `times` is set."""
+    """Return {relative path: {"bytes", "digest"}} of files in a folder; with `times`, also their "mtime_ns"."""
     record: dict[str, dict[str, Any]] = {}
     for name in names:
         path = folder / name
@@ -90,10 +94,10 @@ def record_files(folder: Path, names: Iterable[str], *, times: bool = False) -> 
 def find_changed_files(
     folder: Path, record: Any, *, thorough: bool = False, by_time: bool = True
 ) -> Iterator[tuple[str, str]]:
-    """Yield (relative path, what differs) for each file that differs from its record.
+    """Yield (relative path, problem) for each file that differs from `record` (see `record_files`).
 
-    The size of every file is compared. The content is compared for small files, with `by_time` for files whose
-    recorded "mtime_ns" differs, and with `thorough` for all. A record of an older version (a list of names) is skipped.
+    Sizes are always compared. The content is compared for small files, with `by_time` for files whose "mtime_ns" differs,
+    and with `thorough` for all files. A record of an older version (a list of names) is skipped.
     """
     for name, entry in record.items() if isinstance(record, dict) else ():
         if not isinstance(entry, dict) or "bytes" not in entry:
@@ -113,9 +117,9 @@ def find_changed_files(
 
 
 def is_intact(folder: Path, manifest: str) -> bool:
-    """Return whether a cached folder matches its `manifest`, a JSON file with an entry "files".
+    """Return whether the files of a cache folder match its `manifest`, a JSON file with an entry "files".
 
-    Files of a copied folder have other times. These are recorded after the comparison, so it happens once.
+    The files of a copied folder have other times. After one comparison the new times are recorded.
     """
     path = folder / manifest
     try:
@@ -130,13 +134,13 @@ def is_intact(folder: Path, manifest: str) -> bool:
         return False
     if any(record[name]["mtime_ns"] != time for name, time in times.items()):
         files = record | {name: record[name] | {"mtime_ns": time} for name, time in times.items()}
-        with contextlib.suppress(DrtkError):  # a cache that is read-only: compared each time
+        with contextlib.suppress(DrtkError):  # the cache is read-only; compare the files each time
             write_json(path, add_digest(content | {"files": files}))
     return True
 
 
 def _read_times(folder: Path, record: Any) -> dict[str, int]:
-    """Return the present "mtime_ns" of the files whose record has one."""
+    """Return the current "mtime_ns" of the files whose record has one."""
     times = {}
     for name, entry in record.items() if isinstance(record, dict) else ():
         with contextlib.suppress(OSError):
@@ -146,30 +150,30 @@ def _read_times(folder: Path, record: Any) -> dict[str, int]:
 
 
 def add_digest(content: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the content of a JSON file with its own digest added, to detect later changes."""
-    return {**content, MANIFEST_DIGEST: _digest_of(content)}
+    """Return the content of a JSON file with its digest added, to detect later changes."""
+    return {**content, MANIFEST_DIGEST: _compute_digest(content)}
 
 
 def is_changed(content: Mapping[str, Any]) -> bool:
-    """Return whether content was changed after `add_digest`; False for older versions, without digest and record."""
+    """Return whether the content of a JSON file was changed after `add_digest`; False for files of older versions."""
     if MANIFEST_DIGEST not in content:
         return isinstance(content.get("files"), dict)
-    return bool(content[MANIFEST_DIGEST] != _digest_of(content))
+    return bool(content[MANIFEST_DIGEST] != _compute_digest(content))
 
 
-def _digest_of(content: Mapping[str, Any]) -> str:
-    rest = {name: value for name, value in content.items() if name != MANIFEST_DIGEST}
-    data = orjson.dumps(rest, option=orjson.OPT_SORT_KEYS | orjson.OPT_SERIALIZE_NUMPY)
+def _compute_digest(content: Mapping[str, Any]) -> str:
+    entries = {name: value for name, value in content.items() if name != MANIFEST_DIGEST}
+    data = orjson.dumps(entries, option=orjson.OPT_SORT_KEYS | orjson.OPT_SERIALIZE_NUMPY)
     return hashlib.blake2b(data, digest_size=16).hexdigest()
 
 
 def hash_id(id: str) -> int:
-    """Return the 64-bit key of an id."""
+    """Return a 64-bit hash of an id."""
     return int.from_bytes(hashlib.blake2b(id.encode(), digest_size=8).digest(), "little")
 
 
 def get_cache_folder() -> Path:
-    """Return $DRTK_CACHE, or drtk's folder in the user's cache."""
+    """Return drtk's cache folder: $DRTK_CACHE, or by default drtk in the user's cache folder."""
     chosen = os.environ.get("DRTK_CACHE")
     if chosen:
         return Path(chosen)
@@ -177,36 +181,36 @@ def get_cache_folder() -> Path:
 
 
 def compute_content_digest(path: Path) -> str:
-    """Return the digest of a file or folder; a file's is cached by name, size and time, so that opening stays instant."""
+    """Return the digest of a file or folder. Digests of files are cached by name, size and time."""
     if path.is_dir():
         parts = "".join(
             f"{item.name}\0{compute_content_digest(item)}\0" for item in sorted(path.rglob("*")) if item.is_file()
         )
         return hashlib.blake2b(parts.encode(), digest_size=16).hexdigest()
-    facts = path.stat()
+    status = path.stat()
     name = hashlib.blake2b(str(path.resolve()).encode(), digest_size=16).hexdigest()
-    note = get_cache_folder() / "digests" / f"{name}.json"
-    seen = {"bytes": facts.st_size, "mtime_ns": facts.st_mtime_ns}
-    with contextlib.suppress(DrtkError):  # missing or damaged: computed again
-        known = read_object(note, digest=str)
-        if MANIFEST_DIGEST in known and not is_changed(known) and known | seen == known:
-            return str(known["digest"])
+    cached = get_cache_folder() / "digests" / f"{name}.json"
+    current = {"bytes": status.st_size, "mtime_ns": status.st_mtime_ns}
+    with contextlib.suppress(DrtkError):  # missing or damaged
+        entry = read_object(cached, digest=str)
+        if MANIFEST_DIGEST in entry and not is_changed(entry) and entry | current == entry:
+            return str(entry["digest"])
     digest = digest_file(path)
-    with contextlib.suppress(DrtkError, OSError):  # without a cache it is computed each time
-        note.parent.mkdir(parents=True, exist_ok=True)
-        write_json(note, add_digest(seen | {"digest": digest}))
+    with contextlib.suppress(DrtkError, OSError):  # the cache cannot be written
+        cached.parent.mkdir(parents=True, exist_ok=True)
+        write_json(cached, add_digest(current | {"digest": digest}))
     return digest
 
 
-def replace_folder(made: Path, folder: Path) -> None:
-    """Move a finished cache folder into place, and remove a damaged one that is there.
+def replace_folder(new: Path, folder: Path) -> None:
+    """Rename the finished cache folder `new` to `folder`, and remove a damaged one that exists.
 
-    Raises OSError if another process put one there in the meantime.
+    Raises OSError if another process has created `folder` in the meantime.
     """
     if folder.exists():
         old = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f"{folder.name}-making-"))
         folder.rename(old / folder.name)
         shutil.rmtree(old, ignore_errors=True)
-    sync_tree(made)
-    made.rename(folder)
+    sync_tree(new)
+    new.rename(folder)
     sync(folder.parent)

@@ -39,24 +39,24 @@ from drtk.runtime.streams import STANDARD, digest_file, is_replaceable, is_strea
 Manifest = dict[str, Any]
 FOLDER_MANIFEST = "meta.json"
 UNFINISHED_MANIFEST = "meta.json.part"
-UNFINISHED = "unfinished; run the command that makes it again with --force, or with --resume if it has that option"
-SOURCES = ("source", "sources")  # settings that name the records: their content is compared, not their names
-_NOT_READ = ("log.jsonl", "README.md")  # files of a model folder that loading it does not read
+UNFINISHED = "unfinished; run its command again with `force`, or with `resume` if it has that option"
+SOURCES = ("source", "sources")  # settings that name the input records; their content is compared, not their paths
+_UNUSED_FILES = ("log.jsonl", "README.md")  # files of a model folder that are not needed to load it
 # Files of sentence-transformers that users may edit.
 _EDITABLE = re.compile(
     r"(^|/)(modules|router_config|sentence_\w+|config_sentence_transformers)\.json$|_(Pooling|Normalize)/config\.json$"
 )
 _HIDDEN = re.compile(r"(^|/)\.|\.(part|tmp)(/|$)")
-_OF_MODELS = ("config.json", "modules.json")
+_MODEL_CONFIGS = ("config.json", "modules.json")
 # At the top of a model folder, in a tower, or in a folder of sentence-transformers, such as 1_Pooling.
 _MODEL_FILE = re.compile(
     r"((query|passage)/)?((\w+_)?\d+_[A-Z]\w*/)?"
     r"([^/]+\.(safetensors|json|model)|pytorch_model[^/]*\.bin|vocab\.[^/]+|merges\.txt)"
 )
-_BESIDE_OUTPUT = re.compile(r"[^/]\.(meta|part)\.json$")  # records of an output that lies in the folder
+_OUTPUT_RECORD = re.compile(r"[^/]\.(meta|part)\.json$")  # manifest or journal of an output in the folder
 _warned: set[Path] = set()
-# Settings whose values are words. A file or folder that happens to have such a name is no input.
-_NO_PATHS = frozenset(
+# Settings whose values are no paths, even if a file of that name exists.
+_NON_PATH_SETTINGS = frozenset(
     [
         "contrastive",
         "dev_measure",
@@ -89,17 +89,20 @@ _NO_PATHS = frozenset(
         "to",
     ]
 )
-_VERSIONED = ("torch", "transformers", "tokenizers", "faiss", "bm25s", "nltk", "numpy", "ir_measures")
+_RECORDED_PACKAGES = ("torch", "transformers", "tokenizers", "faiss", "bm25s", "nltk", "numpy", "ir_measures")
 
 
 def get_manifest_path(output: str | Path) -> Path:
-    """Return the path of an output's manifest: in a folder, or beside a file."""
+    """Return the path of the manifest of an output: inside a folder, or beside a file."""
     path = Path(output)
     return path / FOLDER_MANIFEST if path.is_dir() else get_file_manifest_path(path)
 
 
 def create_manifest(kind: str, settings: Mapping[str, Any], *, program: str = "") -> Manifest:
-    """Return the beginning of a manifest: kind, command, command line, settings and time."""
+    """Return a manifest with the entries that are known at the start of a run.
+
+    kind: kind of the output; program: name of the command
+    """
     return {
         "kind": kind,
         "program": program,
@@ -114,7 +117,7 @@ def create_manifest(kind: str, settings: Mapping[str, Any], *, program: str = ""
 def complete_manifest(
     manifest: Manifest, *, inputs: list[dict[str, Any]], counts: Mapping[str, Any], seconds: float
 ) -> Manifest:
-    """Return a manifest with the entries that are known at the end."""
+    """Add the entries that are known at the end of a run; return the complete manifest."""
     return manifest | {
         "inputs": inputs,
         "counts": dict(counts),
@@ -124,28 +127,29 @@ def complete_manifest(
 
 
 def list_versions() -> dict[str, str]:
-    """Return the versions of drtk, Python, and the libraries that are imported already."""
-    found = {"drtk": __version__, "python": sys.version.split()[0]}
-    for module in _VERSIONED:
+    """Return the versions of drtk, Python, and the libraries that are imported."""
+    versions = {"drtk": __version__, "python": sys.version.split()[0]}
+    for module in _RECORDED_PACKAGES:
         if module in sys.modules:
             try:
-                found[module] = str(getattr(sys.modules[module], "__version__", None) or version(module))
+                versions[module] = str(getattr(sys.modules[module], "__version__", None) or version(module))
             except PackageNotFoundError:
                 continue
-    return found
+    return versions
 
 
 def has_unfinished_part(folder: Path) -> bool:
-    """Return whether a missing folder has unfinished work beside it: NAME.part or NAME.part.old."""
+    """Return whether an interrupted run left NAME.part or NAME.part.old beside a folder that does not exist."""
     return Path(f"{folder}.part").is_dir() or Path(f"{folder}.part.old").is_dir()
 
 
 def read_manifest(folder: str | Path, *, kind: str | None = None, **keys: Any) -> Manifest:
-    """Return the manifest of a finished folder.
+    """Read the manifest of a finished folder.
 
-    kind: the expected kind; if given, compare the folder's files with the manifest
-    keys: the types of required entries, as for `read_object`
-    Raises MismatchError for a file, an unfinished folder, one that drtk did not make, another kind, or a damaged folder.
+    kind: the expected kind of folder; if given, also compare the files of the folder with the manifest
+    keys: types of required entries (see `read_object`)
+    Raises MismatchError for a file, for an unfinished or damaged folder, a folder of another kind, or one that drtk did
+    not make.
     """
     path = Path(folder)
     if not path.exists():
@@ -170,7 +174,7 @@ def read_manifest(folder: str | Path, *, kind: str | None = None, **keys: Any) -
 
 
 def read_manifest_if_any(folder: Path) -> Manifest:
-    """Return the content of a folder's meta.json, perhaps another program's; {} if there is no such file."""
+    """Read the meta.json of a folder, which may be from another program; return {} if there is none."""
     path = folder / FOLDER_MANIFEST
     if not path.exists():
         return {}
@@ -181,20 +185,20 @@ def read_manifest_if_any(folder: Path) -> Manifest:
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
-    """Write a folder's meta.json with size, time and digest of every file, which marks the folder as finished."""
+    """Write the meta.json of a folder, with size, time and digest of every file. This marks the folder as finished."""
     files = record_files(folder, list_output_files(folder), times=True)
     write_json(folder / FOLDER_MANIFEST, add_digest(manifest | {"files": files}))
 
 
 def list_output_files(folder: Path) -> list[str]:
-    """Return the relative paths of a folder's files, sorted, without its manifest and unfinished files."""
+    """Return the sorted relative paths of the files in a folder, except its manifest and journals."""
     return [name for name in list_files(folder) if name != FOLDER_MANIFEST and not name.endswith(".json.part")]
 
 
 def find_damage(folder: Path, manifest: Manifest, *, thorough: bool = False) -> Iterator[tuple[str, str]]:
-    """Yield (relative path, what differs) for each file that differs from the manifest, meta.json first.
+    """Yield (relative path, problem) for each file that differs from the manifest, meta.json first.
 
-    thorough: compare the content of large files, too
+    thorough: also compare the content of large files
     """
     if is_changed(manifest):
         yield FOLDER_MANIFEST, "its content changed after it was written"
@@ -202,21 +206,20 @@ def find_damage(folder: Path, manifest: Manifest, *, thorough: bool = False) -> 
 
 
 def check_folder(folder: Path, manifest: Manifest) -> None:
-    """Compare a folder with its manifest: presence and size of every file, and the content of small ones.
+    """Compare a folder with its manifest: presence and size of all files, and the content of small files.
 
-    In a model folder, an edited file of sentence-transformers is only a warning.
-    Raises MismatchError for any other difference.
+    Raises MismatchError for a difference. For edited files of sentence-transformers in a model folder, logs a warning.
     """
     is_model = manifest.get("kind") not in ("index", "embeddings")
     for name, problem in find_damage(folder, manifest):
         place = folder / name
-        if is_model and name in _NOT_READ:
+        if is_model and name in _UNUSED_FILES:
             continue
         if is_model and problem != "is missing" and _EDITABLE.search(name):
             if place not in _warned:
                 is_ignored = isinstance(manifest.get("encoding"), dict) and not name.endswith("modules.json")
-                result = f"drtk reads {FOLDER_MANIFEST} and ignores the change, sentence-transformers uses it"
-                warn(f"{place}: {problem}; {result if is_ignored else 'using the changed file'}")
+                effect = f"drtk reads {FOLDER_MANIFEST} and ignores the change, sentence-transformers uses it"
+                warn(f"{place}: {problem}; {effect if is_ignored else 'using the changed file'}")
             _warned.add(place)
             continue
         program = f" with drtk {manifest['program']}" if manifest.get("program") else ""
@@ -226,15 +229,15 @@ def check_folder(folder: Path, manifest: Manifest) -> None:
 
 
 def is_done(output: str, settings: Mapping[str, Any], *, program: str = "") -> bool:
-    """Return whether `output` was made by `program` with these settings, from inputs that have not changed.
+    """Return whether `program` made this output with the same settings from the same inputs.
 
-    An output made from stdin or a pipe never counts as done, because its input cannot be compared.
+    An output made from stdin or a pipe is never done, because its input cannot be compared.
     """
     return find_changes(output, settings, program=program) == []
 
 
 def find_changes(output: str, settings: Mapping[str, Any], *, program: str = "") -> list[str] | None:
-    """Return the names of settings and files that differ from those an output was made with; None without an output."""
+    """Return the settings and input files that changed since an output was made; None if there is no output."""
     path = get_manifest_path(output)
     if not path.exists() or not Path(output).exists():
         return None
@@ -256,7 +259,7 @@ def find_changes(output: str, settings: Mapping[str, Any], *, program: str = "")
 
 
 def is_manifest(content: Any) -> bool:
-    """Return whether the content of a JSON file is a manifest written by drtk."""
+    """Return whether the content of a JSON file is a manifest of drtk."""
     return (
         isinstance(content, dict)
         and isinstance(content.get("settings"), dict)
@@ -267,18 +270,18 @@ def is_manifest(content: Any) -> bool:
 
 
 def are_input_entries(items: list[Any]) -> bool:
-    """Return whether all items of a JSON list describe inputs."""
+    """Return whether all items of a JSON list are manifest entries of inputs."""
     return all(isinstance(item, dict) and isinstance(item.get("path"), str) for item in items)
 
 
 def to_json_values(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings as they are read back from JSON, for comparison."""
+    """Convert settings to JSON values, to compare them with those in a manifest."""
     values: dict[str, Any] = orjson.loads(orjson.dumps(dict(settings), option=orjson.OPT_SERIALIZE_NUMPY))
     return values
 
 
 def is_unchanged(entry: Mapping[str, Any]) -> bool:
-    """Return whether an input still matches its entry in a manifest, by size and time or else by content."""
+    """Return whether an input still matches its manifest entry: in size and time, or else in content."""
     path = Path(entry["path"])
     if is_from_stream(entry) or is_stream(entry["path"]) or not path.exists():
         return False
@@ -291,22 +294,23 @@ def is_unchanged(entry: Mapping[str, Any]) -> bool:
 
 
 def _is_same(path: Path, entry: Mapping[str, Any]) -> bool:
-    found = path.stat()
-    if found.st_size != entry.get("bytes"):
+    status = path.stat()
+    if status.st_size != entry.get("bytes"):
         return False
-    known = entry.get("digest")  # None if it was not read to its end
-    return found.st_mtime_ns == entry.get("mtime_ns") or (known is not None and digest_file(path) == known)
+    digest = entry.get("digest")  # None if the file was not read to the end
+    return status.st_mtime_ns == entry.get("mtime_ns") or (digest is not None and digest_file(path) == digest)
 
 
 def is_from_stream(entry: Mapping[str, Any]) -> bool:
-    """Return whether an entry describes stdin or a pipe, which have no modification time."""
+    """Return whether a manifest entry is of stdin or a pipe, which have no modification time."""
     return "bytes" in entry and "mtime_ns" not in entry
 
 
 def find_inputs(settings: Mapping[str, Any], known: Iterable[dict[str, Any]] = ()) -> list[dict[str, Any]]:
-    """Return entries, without digests of files, of all files and folders that values of `settings` name; no streams.
+    """Return manifest entries of the files and folders in `settings`, where a value is PATH or NAME=PATH.
 
-    A value is PATH or NAME=PATH. An entry in `known` is used unchanged: it describes the path at an earlier time.
+    Streams are omitted, and entries of files have no digest.
+    known: entries made earlier, which are used unchanged
     """
     earlier = {Path(entry["path"]): entry for entry in known}
     paths = _find_paths(settings)
@@ -314,14 +318,17 @@ def find_inputs(settings: Mapping[str, Any], known: Iterable[dict[str, Any]] = (
 
 
 def check_outputs(outputs: Mapping[str, str | None], settings: Mapping[str, Any]) -> None:
-    """Raise UsageError if two options name the same output, or one names an input file that `settings` name."""
+    """Raise UsageError if two options name the same output, or an output is an input file in `settings`.
+
+    outputs: option -> path, or None if not given
+    """
     places: dict[str, str] = {}
     for option, target in outputs.items():
         if not target or (target != STANDARD and not is_replaceable(target) and not os.path.isdir(target)):
             continue  # not given, or a device or pipe, which accepts both
         other = places.setdefault(target if target == STANDARD else os.path.realpath(target), option)
         if other != option:
-            raise UsageError(f"{other} and {option} name the same output, {target}; use different names")
+            raise UsageError(f"{other} and {option}: both are {target}; name different files")
     for option, target in outputs.items():
         if target and target != STANDARD and os.path.isfile(target):
             for path in _find_paths(settings):
@@ -330,62 +337,63 @@ def check_outputs(outputs: Mapping[str, str | None], settings: Mapping[str, Any]
 
 
 def _find_paths(settings: Mapping[str, Any]) -> list[str]:
-    given = [value for name, value in settings.items() if name not in _NO_PATHS]
-    values = [item for value in given for item in (value if isinstance(value, (list, tuple)) else [value])]
-    named = [value if _exists(value) else value.partition("=")[2] for value in values if isinstance(value, str)]
-    return [value for value in named if _exists(value) and not is_stream(value)]
+    chosen = [value for name, value in settings.items() if name not in _NON_PATH_SETTINGS]
+    values = [item for value in chosen for item in (value if isinstance(value, (list, tuple)) else [value])]
+    paths = [value if _exists(value) else value.partition("=")[2] for value in values if isinstance(value, str)]
+    return [value for value in paths if _exists(value) and not is_stream(value)]
 
 
 def find_folders(settings: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return entries of the folders that settings name, except those of the records themselves."""
-    named = {name: value for name, value in settings.items() if name not in SOURCES}
-    return [entry for entry in find_inputs(named) if "files" in entry]
+    """Return manifest entries of the folders in `settings`, except the input records."""
+    lookups = {name: value for name, value in settings.items() if name not in SOURCES}
+    return [entry for entry in find_inputs(lookups) if "files" in entry]
 
 
 def _exists(name: str) -> bool:
     try:
         return bool(name) and os.path.exists(name)
-    except ValueError:  # a NUL: a value that names nothing
+    except ValueError:  # a NUL character, so not a path
         return False
 
 
 def _describe_input(path: str) -> dict[str, Any]:
     if os.path.isdir(path):
         return describe_folder(path)
-    found = os.stat(path)
-    return {"path": path, "bytes": found.st_size, "mtime_ns": found.st_mtime_ns, "digest": None}
+    status = os.stat(path)
+    return {"path": path, "bytes": status.st_size, "mtime_ns": status.st_mtime_ns, "digest": None}
 
 
 def _list_folder(folder: Path) -> list[tuple[str, os.stat_result]]:
-    """Return the files that count as part of a folder, with their facts, sorted by name.
+    """Return (name, status) of the files that determine the content of a folder, sorted by name.
 
-    Of a folder made by drtk these are the files that meta.json records, and meta.json itself; of other model folders
-    weights, configurations and tokenizer files; of other folders all files. Hidden and unfinished ones are left out.
+    - folder made by drtk: meta.json and the files that it records
+    - other model folder: weights, configurations and tokenizer files
+    - any other folder: all files, except hidden and unfinished ones
     """
     if recorded := _read_recorded_files(folder):
-        names = {FOLDER_MANIFEST, *recorded}.difference(_NOT_READ)
+        names = {FOLDER_MANIFEST, *recorded}.difference(_UNUSED_FILES)
         return [(name, (folder / name).stat()) for name in sorted(names) if (folder / name).is_file()]
     names = {str(item.relative_to(folder)) for item in folder.rglob("*") if item.is_file()}
     names = {name for name in names if not _HIDDEN.search(name)}
-    if any((folder / name).exists() for name in _OF_MODELS):
-        names = {name for name in names if _MODEL_FILE.fullmatch(name) and not _BESIDE_OUTPUT.search(name)}
+    if any((folder / name).exists() for name in _MODEL_CONFIGS):
+        names = {name for name in names if _MODEL_FILE.fullmatch(name) and not _OUTPUT_RECORD.search(name)}
     return [(name, (folder / name).stat()) for name in sorted(names)]
 
 
 def describe_folder(folder: str | Path) -> dict[str, Any]:
-    """Return the entry of a folder among a manifest's inputs: size, time and digest of every file.
+    """Return the manifest entry of an input folder: size, time and digest of every file.
 
-    Digests are computed only for models and folders made by drtk. They are cached, so a large file is read once.
+    Digests are computed only for models and folders made by drtk. They are cached, so that a large file is read once.
     """
     path = Path(folder)
-    has_digests = any((path / name).exists() for name in (FOLDER_MANIFEST, *_OF_MODELS))
+    has_digests = any((path / name).exists() for name in (FOLDER_MANIFEST, *_MODEL_CONFIGS))
     recorded = _read_recorded_files(path)
     files = {}
-    for name, found in _list_folder(path):
-        entry: dict[str, Any] = {"bytes": found.st_size, "mtime_ns": found.st_mtime_ns, "digest": None}
+    for name, status in _list_folder(path):
+        entry: dict[str, Any] = {"bytes": status.st_size, "mtime_ns": status.st_mtime_ns, "digest": None}
         if has_digests:
-            digest_of = digest_file if found.st_size < SMALL else compute_content_digest
-            entry["digest"] = _get_recorded_digest(recorded.get(name), found) or digest_of(path / name)
+            digest_of = digest_file if status.st_size < SMALL else compute_content_digest
+            entry["digest"] = _get_recorded_digest(recorded.get(name), status) or digest_of(path / name)
         files[name] = entry
     contents = {name: entry["digest"] or entry for name, entry in files.items()}
     digest = hashlib.blake2b(orjson.dumps(contents), digest_size=16).hexdigest()
@@ -393,7 +401,7 @@ def describe_folder(folder: str | Path) -> dict[str, Any]:
 
 
 def _read_recorded_files(folder: Path) -> dict[str, Any]:
-    """Return the entry "files" of a folder's meta.json; {} if there is none, or if it is only a list of names."""
+    """Return the entry "files" of the meta.json of a folder; {} if there is none, or only a list of names."""
     try:
         files = read_json(folder / FOLDER_MANIFEST).get("files")
     except (DrtkError, AttributeError):
@@ -401,23 +409,23 @@ def _read_recorded_files(folder: Path) -> dict[str, Any]:
     return files if isinstance(files, dict) else {}
 
 
-def _get_recorded_digest(entry: Any, found: os.stat_result) -> str | None:
-    """Return the digest that meta.json records of a file, if the file has the recorded size and time."""
+def _get_recorded_digest(entry: Any, status: os.stat_result) -> str | None:
+    """Return the digest in meta.json of a file; None if the file has another size or time than recorded."""
     if not isinstance(entry, dict) or not isinstance(entry.get("digest"), str):
         return None
-    is_same = (entry.get("bytes"), entry.get("mtime_ns")) == (found.st_size, found.st_mtime_ns)
+    is_same = (entry.get("bytes"), entry.get("mtime_ns")) == (status.st_size, status.st_mtime_ns)
     return entry["digest"] if is_same else None
 
 
-def add_folders(inputs: list[dict[str, Any]], named: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return `inputs` with entries added for the finished folders in `named`."""
+def add_folders(inputs: list[dict[str, Any]], entries: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return `inputs`, followed by the entries of finished folders in `entries`."""
     known = {Path(entry["path"]) for entry in inputs}
-    folders = [entry for entry in named if "files" in entry and Path(entry["path"]) not in known]
+    folders = [entry for entry in entries if "files" in entry and Path(entry["path"]) not in known]
     return inputs + [entry for entry in folders if not (Path(entry["path"]) / UNFINISHED_MANIFEST).exists()]
 
 
 class Clock:
-    """Measure the duration of a run; `before` is that of its earlier, interrupted starts."""
+    """Measure the duration of a run in seconds; `before` is the duration of earlier sessions that were interrupted."""
 
     def __init__(self) -> None:
         self._start = time.monotonic()

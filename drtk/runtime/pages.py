@@ -1,4 +1,4 @@
-"""Build self-contained HTML pages: tables, charts and lists that unfold. Markup is in page.html; all text is escaped."""
+"""Render self-contained HTML pages: tables, charts and lists that unfold. The markup is in page.html; text is escaped."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _load_macros() -> Any:
 
 
 def render_page(title: str, parts: Iterable[Markup], *, subtitle: str = "") -> Iterator[str]:
-    """Yield the lines of a page as its parts arrive. It fetches nothing and needs no JavaScript."""
+    """Yield the lines of a page, part by part. The page loads no other file and needs no JavaScript."""
     yield from _load_macros().head(title, subtitle).split("\n")
     for part in parts:
         yield from part.split("\n")
@@ -35,21 +35,25 @@ def render_page(title: str, parts: Iterable[Markup], *, subtitle: str = "") -> I
 
 
 def render_heading(text: str) -> Markup:
-    """Return a section heading."""
+    """Render a section heading."""
     return Markup("<h2>{}</h2>").format(text)
 
 
 def render_paragraph(text: str, *, kind: str = "") -> Markup:
-    """Return a paragraph; kind: a class of the style sheet, such as dim or words."""
+    """Render a paragraph.
+
+    kind: a CSS class of page.html, such as dim or words
+    """
     return Markup('<p class="{}">{}</p>').format(kind, text) if kind else Markup("<p>{}</p>").format(text)
 
 
 def render_table(
     header: Sequence[str], rows: Sequence[Row], *, digits: int = 4, left: Collection[str] = (), small: bool = False
 ) -> Markup:
-    """Return a table. Columns are aligned to the right, except for text in the first column and in those named `left`.
+    """Render a table. Columns are right-aligned, except text in the first column and in the columns `left`.
 
-    header: names of the columns; an empty list for a table without them
+    header: names of the columns; [] for a table without a header
+    digits: number of decimals of floats
     """
     names = header or [""] * len(rows[0])
     is_left = [is_text and (at == 0 or names[at] in left) for at, is_text in enumerate(find_text_columns(rows))]
@@ -60,9 +64,10 @@ def render_table(
 
 
 def render_difference_bars(differences: Sequence[float], *, name: str, unit: str, zero: float = 0.0) -> Markup:
-    """Return a chart with a bar for each difference, in the given order, and an axis that is symmetric about 0.
+    """Render a bar chart of differences, in the given order, with a y axis that is symmetric about 0.
 
-    name: of the value; unit: of what the bars are, such as "query"; zero: the largest difference that counts as none
+    name: name of the measure; unit: what a bar stands for, such as "query"
+    zero: largest absolute difference that counts as equal
     """
     width, height = _DIFFERENCES
     largest = max(max(map(abs, differences)), zero or 1e-12)
@@ -98,9 +103,10 @@ def render_difference_bars(differences: Sequence[float], *, name: str, unit: str
 
 
 def render_histogram(shares: Sequence[float], edges: Sequence[float], *, label: str, caption: str) -> Markup:
-    """Return a histogram with a percentage axis and round numbers along both axes.
+    """Render a histogram with percentages on the y axis and round numbers on both axes.
 
-    shares: (bins,) share of each bin; edges: (bins + 1,); label: what the shares are of; caption: below the picture
+    shares: share of each bin, (bins,); edges: (bins + 1,)
+    label: label of the y axis; caption: text below the figure
     """
     width, height = HISTOGRAM
     inner, tall, bottom = width - _LEFT - _RIGHT, height - _ABOVE - _BELOW, height - _BELOW
@@ -127,9 +133,9 @@ def render_histogram(shares: Sequence[float], edges: Sequence[float], *, label: 
 
 
 def compute_ticks(low: float, high: float, count: int, *, least: float = 0.0, cover: bool = False) -> list[float]:
-    """Return about `count` multiples of 1, 2 or 5 times a power of ten in [low, high].
+    """Return about `count` axis ticks in [low, high], at multiples of 1, 2 or 5 times a power of ten.
 
-    least: smallest distance between two; cover: whether the last one is not below `high`
+    least: smallest distance between ticks; cover: whether the last tick is at least `high`
     """
     rough = max((high - low) / count, least, 1e-9)
     power = 10.0 ** floor(log10(rough))
@@ -139,29 +145,38 @@ def compute_ticks(low: float, high: float, count: int, *, least: float = 0.0, co
 
 
 def render_figures(figures: Iterable[Markup]) -> Markup:
-    """Return figures side by side, as far as the window is wide enough."""
+    """Render figures side by side; they wrap in a narrow window."""
     return Markup('<div class="pictures">{}</div>').format(Markup("").join(figures))
 
 
 def render_details(summary: str, items: Iterable[str]) -> Markup:
-    """Return a summary that unfolds to a list."""
+    """Render a summary that unfolds to a list."""
     return Markup(_load_macros().details(summary, list(items)))
 
 
-def render_passage_item(what: str, id: str, title: str, snippet: str) -> Markup:
-    """Return a list item: what the passage is, its title and id, and a snippet with the words between MARKs highlighted."""
+def render_passage_item(label: str, id: str, title: str, snippet: str) -> Markup:
+    """Render a passage as a list item: label, title, id, and a snippet with the words between MARKs highlighted.
+
+    label: what the passage is, for example its rank
+    """
     before, *matches = snippet.split(MARK[0])
     words = [(before, False)]
     for match, _, after in (piece.partition(MARK[1]) for piece in matches):
         words += [(match, True), (after, False)]
-    return Markup(_load_macros().passage(what, id, title, words))
+    return Markup(_load_macros().passage(label, id, title, words))
 
 
 def render_shaded_words(words: Iterable[tuple[str, float]], largest: float) -> Markup:
-    """Return text with its words shaded by weight, the weight as their tooltip. words: pieces of the text, 0 between words"""
+    """Render a text with its words shaded by weight, and the weights as tooltips.
+
+    words: (piece of the text, weight), with weight 0 between words; largest: the weight with the darkest shade
+    """
     return Markup(_load_macros().shaded([(text, weight / largest, f"{weight:.4g}") for text, weight in words]))
 
 
 def render_bar_table(rows: Iterable[tuple[str, str, float]]) -> Markup:
-    """Return a table with a bar in each row. rows: name, printed value, length of the bar (0 to 1)"""
+    """Render a table with a bar in each row.
+
+    rows: (name, printed value, length of the bar from 0 to 1)
+    """
     return Markup(_load_macros().bars(list(rows)))

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from drtk.runtime.sharding import get_rank
 
-DIGITS = 6  # of a measured number; float32 has seven
+DIGITS = 6  # significant digits of measured numbers; float32 has seven
 
 
 def round_significant(value: Any, digits: int = DIGITS) -> Any:
@@ -27,18 +27,19 @@ _FIELD = re.compile(r"`([a-z]\w*)(?:=([^`]+))?`")
 OPTION_NAMES: dict[str, str] = {}  # how the running command sets a field, such as "--set NAME", if not by --NAME
 _VISIBLE = {
     code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"
-}  # terminals execute these
+}  # control characters, which terminals execute
 
 
 def escape_control_characters(text: str) -> str:
-    """Return a text with control characters escaped (ESC as \\x1b), which a terminal would execute."""
+    """Escape control characters, which a terminal would execute; ESC becomes \\x1b."""
     return text.translate(_VISIBLE)
 
 
 def name_options(text: str) -> str:
-    """Return a message with `fields` in backquotes written as options: `max_length` becomes --max-length.
+    """Write the `fields` in a message as options: `max_length` becomes --max-length.
 
-    The library names fields of its configuration classes, or `field=value`; the command line applies this to its output.
+    Library messages name fields of configuration classes, or `field=value`. The command line applies this function to
+    its output.
     """
 
     def name_option(match: re.Match[str]) -> str:
@@ -59,11 +60,11 @@ class _Stderr(logging.Handler):
             if bars is not None and sys.stderr is not None:
                 bars.write(message, file=sys.stderr)
             elif sys.stderr is not None:
-                print(message, file=sys.stderr, flush=True)  # noqa: T201 - this is where messages become output
+                print(message, file=sys.stderr, flush=True)  # noqa: T201 - the only place that prints messages
 
 
 def set_verbosity(*, quiet: bool, verbose: bool) -> None:
-    """Set which messages are printed. With several processes (torchrun), only rank 0 prints more than errors."""
+    """Set which messages are printed. With several processes (torchrun), ranks other than 0 print errors only."""
     level = logging.WARNING if quiet else logging.DEBUG if verbose else logging.INFO
     _LOGGER.setLevel(level if get_rank() == 0 else logging.ERROR)
     if not _LOGGER.handlers:
@@ -74,7 +75,7 @@ def set_verbosity(*, quiet: bool, verbose: bool) -> None:
 
 
 def is_quiet() -> bool:
-    """Return whether --quiet was given."""
+    """Return whether only warnings and errors are printed."""
     return _LOGGER.level == logging.WARNING
 
 
@@ -84,17 +85,17 @@ def log(message: str) -> None:
 
 
 def log_detail(message: str) -> None:
-    """Log one line that is printed with --verbose only."""
+    """Log one line that is printed in verbose mode only."""
     _LOGGER.debug(message)
 
 
 def warn(message: str) -> None:
-    """Log one warning, which is printed with --quiet, too."""
+    """Log one warning, which is printed in quiet mode, too."""
     _LOGGER.warning(message)
 
 
 class Progress:
-    """Report progress: a bar if stderr is a terminal, otherwise a line every 30 seconds.
+    """Report progress: a bar if stderr is a terminal, otherwise a log line every 30 seconds.
 
     initial: units that were done before, which do not count for the rate
     first: seconds until the first line

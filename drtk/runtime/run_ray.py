@@ -1,4 +1,4 @@
-"""Run a batch function on Ray Data: one actor per worker; the windows of lost workers are done again."""
+"""Run a batch function on Ray Data, with one actor per worker. Windows of lost workers are repeated."""
 
 from __future__ import annotations
 
@@ -16,39 +16,39 @@ from drtk.runtime.filter_job import WindowResult
 from drtk.runtime.progress import log_detail
 from drtk.runtime.runners import BatchFunction, Report, RunnerSettings
 
-# Largest number and size of the windows in one Ray data set, which bounds memory for streams of any length.
-# Actors start again for each data set, so a smaller number would be slower.
+# Largest number of windows in a Ray data set, and their size in bytes; this bounds memory for long streams.
+# Actors are started again for each data set, so a smaller number would be slower.
 SEGMENT, SEGMENT_BYTES = 512, 1 << 30
 
 
 class _Worker:
     """A Ray actor. Windows and results are pickled, since Ray Data would turn records into columns.
 
-    build: the pickled function that returns the batch function
-    folder: the working directory, to which names of models may be relative
+    build: a pickled function that returns the batch function
+    folder: the working directory, to which model paths may be relative
     """
 
     def __init__(self, build: bytes, folder: str) -> None:
-        with contextlib.suppress(OSError):  # another machine may lack the folder
+        with contextlib.suppress(OSError):  # the folder may not exist on another machine
             os.chdir(folder)
-        self._fault: DrtkError | None = None
+        self._error: DrtkError | None = None
         try:
             self._function: BatchFunction = pickle.loads(build)()
-        except DrtkError as error:  # raised here, Ray would report it as its own failure
-            self._fault = error
+        except DrtkError as error:  # if it were raised here, Ray would report a failure of its own
+            self._error = error
 
     def __call__(self, block: dict[str, Any]) -> dict[str, Any]:
-        return {"number": block["number"], "made": [self._run(window) for window in block["window"]]}
+        return {"number": block["number"], "results": [self._run(window) for window in block["window"]]}
 
     def _run(self, window: bytes) -> bytes:
-        if self._fault is not None:
-            return pickle.dumps(self._fault)
+        if self._error is not None:
+            return pickle.dumps(self._error)
         try:
             result = self._function(self._function.prepare(pickle.loads(window)))
             if isinstance(result, WindowResult):
                 result = WindowResult([*result.lines], result.counts)
             return pickle.dumps(result, protocol=pickle.HIGHEST_PROTOCOL)
-        except DrtkError as error:  # an error of the data; Ray retries or reports all others
+        except DrtkError as error:  # an error in the data; Ray handles other errors
             return pickle.dumps(error)
 
 
@@ -60,7 +60,7 @@ def run_on_ray(
     gpu: bool = True,
     report: Report | None = None,
 ) -> Generator[Any, None, None]:
-    """Run the batch function in Ray actors. `report` has no effect.
+    """Run the batch function in Ray actors (see `Runner`). `report` has no effect.
 
     The first window is read before Ray starts, so that a missing or damaged file is reported at once.
     Raises MissingDependency without ray, DrtkError if the cluster cannot be reached or fails.
@@ -75,7 +75,7 @@ def run_on_ray(
     log_detail(f"ray: {workers} workers, {'a GPU each' if gpus else 'on CPUs'}")
     done = 0
     while rows := _read_rows(windows, done):
-        made = (
+        results = (
             ray.data.from_items(rows, override_num_blocks=len(rows))
             .map_batches(
                 _Worker,
@@ -87,12 +87,12 @@ def run_on_ray(
             )
             .iter_rows()
         )
-        yield from _iter_in_order(made, done, len(rows), ray)
+        yield from _iter_in_order(results, done, len(rows), ray)
         done += len(rows)
 
 
 def _read_rows(windows: Iterator[list[Any]], first: int) -> list[dict[str, Any]]:
-    """Return the rows of the next data set, numbered from `first`; none at the end of the stream."""
+    """Return the rows of the next Ray data set, numbered from `first`; [] at the end of the stream."""
     rows: list[dict[str, Any]] = []
     size = 0
     while len(rows) < SEGMENT and size < SEGMENT_BYTES and (window := next(windows, None)):
@@ -102,47 +102,47 @@ def _read_rows(windows: Iterator[list[Any]], first: int) -> list[dict[str, Any]]
     return rows
 
 
-def _iter_in_order(made: Iterator[dict[str, Any]], first: int, number: int, ray: Any) -> Iterator[Any]:
-    """Yield the results in the order of their numbers; raise the error that a worker returned."""
+def _iter_in_order(results: Iterator[dict[str, Any]], first: int, number: int, ray: Any) -> Iterator[Any]:
+    """Yield the results in the order of the windows; raise an error that a worker returned."""
     early: dict[int, bytes] = {}
-    wanted = first
+    expected = first
     try:
-        for row in made:
-            early[int(row["number"])] = row["made"]
-            while wanted in early:
-                outcome = pickle.loads(early.pop(wanted))
-                if isinstance(outcome, DrtkError):
-                    raise outcome
-                yield outcome
-                wanted += 1
+        for row in results:
+            early[int(row["number"])] = row["results"]
+            while expected in early:
+                result = pickle.loads(early.pop(expected))
+                if isinstance(result, DrtkError):
+                    raise result
+                yield result
+                expected += 1
     except ray.exceptions.RayError as error:
         raise DrtkError(f"ray: {str(error).strip().splitlines()[-1]}") from error
-    if wanted != first + number:
-        raise DrtkError(f"ray: {first + number - wanted} windows came back without a result")
+    if expected != first + number:
+        raise DrtkError(f"ray: {first + number - expected} windows have no result")
 
 
 def _connect(address: str) -> Any:
-    """Return the ray module, connected to a cluster or to a new one on this machine."""
+    """Connect to a Ray cluster, or start one on this machine; return the ray module."""
     try:
         import ray
         import ray.data
     except ImportError as error:
-        raise MissingDependency("ray", "--runner ray", format_pip_command("ray[data]")) from error
+        raise MissingDependency("ray", "`runner` ray", format_pip_command("ray[data]")) from error
     if not ray.is_initialized():
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-        os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")  # messages of its C++ part on stderr
-        wanted = address or os.environ.get("RAY_ADDRESS") or None
-        if wanted is not None:
-            _check_address(wanted)
+        os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")  # no messages of its C++ code
+        chosen = address or os.environ.get("RAY_ADDRESS") or None
+        if chosen is not None:
+            _check_address(chosen)
         try:
             ray.init(
-                address=wanted,
+                address=chosen,
                 log_to_driver=False,
                 logging_level=logging.ERROR,
-                include_dashboard=None if wanted else False,
+                include_dashboard=None if chosen else False,
             )
         except (ConnectionError, RuntimeError, ValueError) as error:
-            where = "ray" if wanted is None else f"`ray_address` {wanted}"
+            where = "ray" if chosen is None else f"`ray_address` {chosen}"
             raise DrtkError(f"{where}: {str(error).strip().splitlines()[0]}") from error
     context = ray.data.DataContext.get_current()
     context.execution_options.preserve_order = True
@@ -154,10 +154,12 @@ def _connect(address: str) -> Any:
 
 
 def _check_address(address: str) -> None:
-    """Raise DrtkError if nothing answers at HOST:PORT; Ray itself would retry for minutes."""
+    """Raise DrtkError if nothing answers at HOST:PORT. Ray itself would retry for minutes."""
     host, _, port = address.rpartition(":")
     if host and port.isdigit():
         try:
             socket.create_connection((host, int(port)), timeout=10).close()
         except (OSError, OverflowError) as error:
-            raise DrtkError(f"`ray_address` {address}: no cluster answers there: {error}") from error
+            raise DrtkError(
+                f"`ray_address` {address}: no cluster answers: {error}; start one, or check the address"
+            ) from error

@@ -1,4 +1,4 @@
-"""Run a batch function over windows of records: in this process, or on Ray Data."""
+"""Run a batch function over windows of records, in this process or on Ray Data."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ RUNNERS = Registry(
 )
 
 Record = TypeVar("Record")
-Report = Callable[[int], None]
+Report = Callable[[int], None]  # called with the number of further records that are finished
 
 
 @dataclass(frozen=True)
 class RunnerSettings:
-    """Where a batch function runs."""
+    """Where a batch function runs: in this process, or on a Ray cluster."""
 
     runner: Literal["local", "ray"] = option("local", "Run in this process, or on Ray.", panel=HARDWARE)
     ray_workers: int | None = option(
@@ -37,31 +37,30 @@ class RunnerSettings:
 
 
 class BatchFunction:
-    """The work on one window of records. Its constructor is the expensive part: it may load a model.
+    """Process windows of records. The constructor may be expensive; for example, it may load a model.
 
-    It sees records only, never a stream or a job, so it can run in this process or on another machine.
-
+    It gets records only, not a stream or a job, so that it can run in this process or on another machine.
     report: if set, called during the work with the number of further records that are finished
-    ahead: whether to prepare each window in a thread, during the work on the window before
+    ahead: whether to prepare a window in a thread while the window before is processed
     """
 
     report: Report | None = None
     ahead: bool = True
 
     def prepare(self, records: list[Any]) -> Any:
-        """Return the argument of `__call__` for a window, such as its tokens."""
+        """Return the argument of `__call__` for a window, for example its tokens."""
         return records
 
     def __call__(self, prepared: Any) -> Any:
-        """Return the result of the window, which can be pickled; a filter returns a `WindowResult`."""
+        """Return the result of a window, which must be picklable. Filters return a `WindowResult`."""
         raise NotImplementedError
 
     def close(self) -> None:
-        """Release what the constructor acquired, such as processes."""
+        """Release resources, such as worker processes."""
 
 
 class Runner(Protocol):
-    """Map a batch function over windows; yield the results in the order of the windows."""
+    """A function that maps a batch function over windows and yields the results in the order of the windows."""
 
     def __call__(
         self,
@@ -82,11 +81,12 @@ def map_windows(
     gpu: bool = True,
     report: Report | None = None,
 ) -> Generator[Any, None, None]:
-    """Return a generator of the results of `build(*arguments)` for each window, in order. The caller closes it.
+    """Return a generator over the results of a batch function for each window, in order. The caller must close it.
 
-    The local runner builds the function at once, before it starts a thread. Windows are read from the first `next` on.
+    The local runner builds the function at once, before any thread is started. Windows are read from the first `next` on.
+    build, arguments: `build(*arguments)` returns the batch function
     gpu: whether the function can use a GPU
-    Raises what building and calling the function raise; UsageError for an unknown runner.
+    Raises the errors of building and calling the function; UsageError for an unknown runner.
     """
     runner: Runner = RUNNERS.load(running.runner)
     return runner(windows, partial(build, *arguments), running, gpu=gpu, report=report)
@@ -100,23 +100,22 @@ def run_local(
     gpu: bool = True,
     report: Report | None = None,
 ) -> Generator[Any, None, None]:
-    """Run the batch function in this process. `running` and `gpu` have no effect."""
+    """Run the batch function in this process (see `Runner`). `running` and `gpu` have no effect."""
     function = build()
     function.report = report
 
-    def results() -> Generator[Any, None, None]:
+    def iter_results() -> Generator[Any, None, None]:
         prepared = map(function.prepare, windows)
         try:
             if not function.ahead:
                 yield from map(function, prepared)
                 return
             with closing(read_ahead(prepared)) as ready:
-                for each in ready:
-                    yield function(each)
+                yield from map(function, ready)
         finally:
             function.close()
 
-    return results()
+    return iter_results()
 
 
 def run_filter(
@@ -130,12 +129,13 @@ def run_filter(
     gpu: bool = True,
     revise: SecondPass | None = None,
 ) -> None:
-    """Write the results of `build(*arguments)` for the records through `job`, window by window, in their order.
+    """Process records with a batch function, window by window, and write the results to the output of `job`, in order.
 
-    window: records per window, instead of the job's number
+    build, arguments: `build(*arguments)` returns the batch function
+    window: number of records per window, instead of the job's
     gpu: whether the batch function can use a GPU
-    revise: a second pass over the output lines of all windows, in this process (see `FilterJob.run_windows`)
-    Raises what reading and the batch function raise; UsageError for an unknown runner.
+    revise: a second pass over all output lines, in this process (see `FilterJob.run_windows`)
+    Raises the errors of reading and of the batch function; UsageError for an unknown runner.
     """
     if window is not None:
         job.window = window

@@ -1,4 +1,4 @@
-"""Shards of the input (--shard), and rank and number of the processes of torchrun."""
+"""Select a shard of the input, and get the rank and number of torchrun's processes."""
 
 from __future__ import annotations
 
@@ -13,49 +13,52 @@ _NAMES = ("MASTER_ADDR", "MASTER_PORT")
 
 
 def is_distributed() -> bool:
-    """Return whether torchrun started several processes. It sets all of these variables; a stray one does not count."""
-    given = all(os.environ.get(name, "").isdecimal() for name in _NUMBERS) and all(map(os.environ.get, _NAMES))
-    return given and int(os.environ["WORLD_SIZE"]) > 1
+    """Return whether torchrun started several processes. All of its variables must be set, not just one."""
+    is_set = all(os.environ.get(name, "").isdecimal() for name in _NUMBERS) and all(map(os.environ.get, _NAMES))
+    return is_set and int(os.environ["WORLD_SIZE"]) > 1
 
 
 def ignore_torchrun() -> None:
-    """Make this process a single one, for a command that is not distributed."""
+    """Remove torchrun's variables, for a command that runs in a single process."""
     for name in (*_NUMBERS, *_NAMES):
         os.environ.pop(name, None)
 
 
 def get_world_size() -> int:
-    """Return the number of processes that run this command together; 1 without torchrun."""
+    """Return the number of torchrun's processes; 1 without torchrun."""
     return int(os.environ["WORLD_SIZE"]) if is_distributed() else 1
 
 
 def get_rank() -> int:
-    """Return the number of this process, from 0. Only rank 0 writes."""
+    """Return the rank of this process, from 0. Only rank 0 writes outputs."""
     return int(os.environ["RANK"]) if is_distributed() else 0
 
 
 Record = TypeVar("Record")
-Part = tuple[int, int]  # number, from 1; of how many
-WHOLE: Part = (1, 1)
+InputShard = tuple[int, int]  # number of the shard, from 1, and number of shards
+WHOLE: InputShard = (1, 1)
 
 
-def parse_part(text: str) -> Part:
-    """Parse "2/4", the second of four parts, as (2, 4). Raises UsageError for any other text."""
+def parse_shard(text: str) -> InputShard:
+    """Parse "2/4", the second of four shards, as (2, 4). Raises UsageError for other text."""
     number, _, of = text.partition("/")
     if number.isdigit() and of.isdigit() and 1 <= int(number) <= int(of):
         return int(number), int(of)
-    raise UsageError(f"`shard`: '{text}' is not N/OF, such as 1/4")
+    raise UsageError(f"`shard`: '{text}' is not N/OF; write, for example, 1/4")
 
 
 def sample_evenly(records: Iterable[Record], number: int, *, of: int) -> Iterator[Record]:
-    """Yield `number` of the `of` records, evenly spaced and in order; all of them if there are no more."""
+    """Yield `number` evenly spaced records, in order, or all if there are fewer.
+
+    of: total number of records
+    """
     return (record for at, record in enumerate(records) if number >= of or (at + 1) * number // of > at * number // of)
 
 
-def select_part(records: Iterable[Record], part: Part, *, window: int) -> Iterator[Record]:
-    """Yield the records of one part: every `of`-th window of the stream.
+def select_shard(records: Iterable[Record], shard: InputShard, *, window: int) -> Iterator[Record]:
+    """Yield the records of a shard: every `of`-th window of the stream.
 
-    Windows are not divided, so results that depend on the other records of a batch (rounding) are those of a whole run.
+    Windows are not split, so that a shard has the same batches, and the same rounding, as a run without shards.
     """
-    number, of = part
+    number, of = shard
     return (record for at, record in enumerate(records) if at // window % of == number - 1)

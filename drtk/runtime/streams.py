@@ -1,4 +1,4 @@
-"""Open files and standard streams: compression, atomic replacement, closed pipes."""
+"""Open input and output files and standard streams, with compression and atomic replacement."""
 
 from __future__ import annotations
 
@@ -25,9 +25,10 @@ _BLOCK = 1 << 10  # compressed bytes per step; zstd unpacks them to 32 MiB at mo
 
 
 def decompress(stream: BinaryIO, head: bytes) -> BinaryIO:
-    """Return a stream of the decompressed bytes of a stream that begins with `head`; the stream if not compressed.
+    """Return a stream of decompressed bytes; `stream` itself if it is not compressed.
 
-    Reading raises EOFError if a frame ends early, and the library's own error if it is damaged.
+    head: the first bytes of the stream
+    Reading raises EOFError if compressed data ends early, and the library's own error if it is damaged.
     """
     if head.startswith(GZIP):
         return io.BufferedReader(gzip.GzipFile(fileobj=stream), buffer_size=1 << 20)  # type: ignore[arg-type]
@@ -37,7 +38,7 @@ def decompress(stream: BinaryIO, head: bytes) -> BinaryIO:
 
 
 class _ZstdReader(io.RawIOBase):
-    """Read zstd frames. Unlike zstandard's own stream reader, it notices that a file is truncated."""
+    """Read zstd frames. Unlike zstandard's own stream reader, it raises EOFError if the file is truncated."""
 
     def __init__(self, stream: BinaryIO) -> None:
         import zstandard
@@ -73,7 +74,7 @@ class _ZstdReader(io.RawIOBase):
 
 
 def open_compressor(target: str) -> Any:
-    """Return a compressor for one frame, chosen by the suffix of `target`. Its output has no time stamp and no name."""
+    """Return a gzip or zstd compressor for one frame, by the suffix of `target`. Its output has no time stamp or name."""
     if target.endswith(".gz"):
         return zlib.compressobj(6, zlib.DEFLATED, 16 + zlib.MAX_WBITS)
     import zstandard
@@ -82,7 +83,7 @@ def open_compressor(target: str) -> Any:
 
 
 STANDARD = "-"
-MAX_LINE_BYTES = 256 << 20  # of decompressed input; `drtk --max-line-bytes` changes it
+MAX_LINE_BYTES = 256 << 20  # default limit for lines of decompressed input
 _max_line_bytes = MAX_LINE_BYTES
 _BOM = b"\xef\xbb\xbf"
 
@@ -100,7 +101,7 @@ class DigestingReader(io.RawIOBase):
 
     def readinto(self, buffer: Any) -> int:
         data, self._head = self._head[: len(buffer)], self._head[len(buffer) :]
-        # read1: do not wait for more than a pipe has now.
+        # read1 does not wait for more data than the pipe has now.
         data += self._raw.read1(len(buffer) - len(data))  # type: ignore[attr-defined]
         self._hash.update(data)
         self.size += len(data)
@@ -119,7 +120,7 @@ class DigestingReader(io.RawIOBase):
 
 
 def name_of(source: str) -> str:
-    """Return the name of a source in messages: `<stdin>` for "-"."""
+    """Return the name of a source for messages: <stdin> for "-"."""
     return "<stdin>" if source == STANDARD else source
 
 
@@ -135,7 +136,7 @@ def is_stream(source: str) -> bool:
 
 
 def open_input(source: str) -> tuple[BinaryIO, DigestingReader]:
-    """Open a file or stdin; return the decompressed stream, and the reader below it that counts and hashes the bytes.
+    """Open a file or stdin; return the decompressed stream, and the reader that computes size and digest of the raw bytes.
 
     Compression is detected from the content. Raises DrtkError if the file cannot be opened.
     """
@@ -152,15 +153,16 @@ def open_input(source: str) -> tuple[BinaryIO, DigestingReader]:
     except OSError as error:
         raise DrtkError(f"{name_of(source)}: {error.strerror}") from error
     except ValueError as error:  # a NUL in the name
-        raise DrtkError(f"{source!r}: is not the name of a file") from error
+        raise DrtkError(f"{source!r}: not a file name") from error
     digesting = DigestingReader(raw, head)
     return decompress(io.BufferedReader(digesting, buffer_size=1 << 20), head), digesting
 
 
 @contextlib.contextmanager
 def convert_read_errors(place: Callable[[], str]) -> Iterator[None]:
-    """Convert errors of reading compressed data into errors that begin with `place()`.
+    """Convert errors of reading compressed data into DrtkErrors that name the place.
 
+    place: returns file:line
     Raises RecordError if compressed data ends early or is damaged, DrtkError for an I/O error.
     """
     try:
@@ -174,33 +176,34 @@ def convert_read_errors(place: Callable[[], str]) -> Iterator[None]:
             raise RecordError(place(), "damaged gzip data") from error
         raise DrtkError(f"{place()}: {error.strerror}") from error
     except Exception as error:
-        if type(error).__name__ == "ZstdError":  # not imported here, where it may not be installed
+        if type(error).__name__ == "ZstdError":  # compared by name, as zstandard may not be imported
             raise RecordError(place(), "damaged zstd data") from error
         raise
 
 
 def set_max_line_bytes(count: int) -> None:
-    """Limit the length of input lines in this process, so that a decompression bomb cannot fill the memory."""
+    """Limit the length of input lines in this process, as a protection against decompression bombs."""
     global _max_line_bytes
     _max_line_bytes = count
 
 
 def get_max_line_bytes() -> int:
-    """Return the largest length of an input line, in bytes."""
+    """Return the limit for the length of input lines, in bytes."""
     return _max_line_bytes
 
 
-def describe_too_long(what: str = "line") -> str:
-    """Return the error message for a line, or another unit of input, above `get_max_line_bytes`."""
-    size, rest = divmod(_max_line_bytes, 1 << 20)
-    limit = f"{_max_line_bytes:,} bytes" if rest else f"{size:,} MiB"
-    return f"{what} longer than {limit}; split it, or raise the limit: drtk --max-line-bytes N COMMAND …"
+def describe_too_long(unit: str = "line") -> str:
+    """Return the error message for a line, or another unit of input, that is too long (see `set_max_line_bytes`)."""
+    size, remainder = divmod(_max_line_bytes, 1 << 20)
+    limit = f"{_max_line_bytes:,} bytes" if remainder else f"{size:,} MiB"
+    return f"{unit} longer than {limit}; split it, or raise `max_line_bytes` (given before the command)"
 
 
 def iter_raw_lines(stream: BinaryIO, name: str) -> Iterator[bytes]:
-    """Iterate over the lines of a binary stream with their line ends.
+    """Yield the lines of a binary stream with their line ends.
 
-    Raises RecordError at a line longer than `get_max_line_bytes`, without reading more of it.
+    name: name of the stream, for errors
+    Raises RecordError for a line above the limit (see `set_max_line_bytes`), without reading the rest of it.
     """
     limit = _max_line_bytes
     longest = limit + 1  # including the line end
@@ -211,9 +214,10 @@ def iter_raw_lines(stream: BinaryIO, name: str) -> Iterator[bytes]:
 
 
 def read_lines(stream: BinaryIO, name: str) -> Iterator[tuple[int, bytes]]:
-    """Yield (line number, line without its end) of a binary stream; remove a BOM and CRs before line ends.
+    """Yield (line number, line) of a binary stream, without byte-order mark and line ends (LF or CRLF).
 
-    Raises RecordError for truncated or damaged compression or a line above the limit, DrtkError for a disk error.
+    name: name of the stream, for errors
+    Raises RecordError for damaged compressed data or a line above the limit, DrtkError for an I/O error.
     """
     number = 0
     with convert_read_errors(lambda: f"{name}:{number + 1}"):
@@ -224,15 +228,15 @@ def read_lines(stream: BinaryIO, name: str) -> Iterator[tuple[int, bytes]]:
 
 
 def is_replaceable(target: str) -> bool:
-    """Return whether an output is a regular file, which is written as NAME.part and renamed: not "-", a device or a pipe."""
+    """Return whether an output is a regular file, which is written as NAME.part and renamed; False for "-" and devices."""
     if target == STANDARD:
         return False
     if os.path.realpath(target).startswith(("/dev/", "/proc/")) or target.startswith("/dev/"):
-        return False  # /dev/stdout may be a regular file, but no other file can be renamed to it
+        return False  # even if /dev/stdout is a regular file, no file can be renamed to it
     try:
         return S_ISREG(os.stat(target).st_mode)
     except OSError:
-        return True  # nothing there yet
+        return True  # does not exist yet
 
 
 def is_writable(folder: Path) -> bool:
@@ -245,13 +249,14 @@ def is_writable(folder: Path) -> bool:
 class Output:
     """An output: stdout, a device or pipe, or a file NAME, which is written as NAME.part.
 
-    Use it as a context manager: success renames the part to NAME, an exception removes it unless `keep_part` is set.
-    append_at: resume at this offset of the part; the bytes after it are dropped
-    suffix: the suffix of the part
+    Use it as a context manager. On success the part is renamed to NAME; on an exception it is removed, unless `keep_part`
+    is set.
+    append_at: resume at this offset of the part and drop the bytes after it
+    suffix: suffix of the part
     scratch: remove the part at the end instead of renaming it
-    journal: the journal of the part, which is removed before a new part is started
+    journal: journal of the part, which is removed before a new part is begun
     manifest: if set before the end, it is written as NAME.meta.json
-    Raises DrtkError for a folder and, when entered, if the output cannot be written or another run is writing it.
+    Raises DrtkError for a folder and, when it is entered, if the output cannot be written or another run is writing it.
     """
 
     def __init__(
@@ -276,7 +281,7 @@ class Output:
             raise DrtkError(f"{target}: is a folder; expected a file")
 
     def begin(self) -> Output:
-        """Open the output. An interrupt at any point leaves no part behind; this is why the constructor does not open it."""
+        """Open the output. The constructor does not, so that an interrupt at any point leaves no part behind."""
         try:
             self._open()
             return self
@@ -299,7 +304,7 @@ class Output:
         with delay_interrupts():  # otherwise an interrupt could leave the new file behind
             self._file = _open_locked(self.part)
         if os.fstat(self._file.fileno()).st_size < self._start:
-            raise DrtkError(f"{self.part}: is shorter than its journal says; `force` begins again")
+            raise DrtkError(f"{self.part}: is shorter than its journal records; `force` begins again")
         if self._journal is not None and not self.keep_part:
             self._journal.unlink(missing_ok=True)
         self._file.truncate(self._start)
@@ -318,7 +323,7 @@ class Output:
             raise self._convert_error(error) from error
 
     def end_frame(self) -> int:
-        """Finish the compressed frame and flush; return the offset in bytes, at which a run can resume."""
+        """Finish the compressed frame and flush; return the offset in bytes from which a run can be resumed."""
         try:
             if self._frame is not None:
                 self._file.write(self._frame.flush())
@@ -339,12 +344,12 @@ class Output:
 
     def _convert_error(self, error: OSError) -> DrtkError:
         if error.errno == errno.EPIPE:
-            return OutputClosed("the reader of the output went away")
+            return OutputClosed("the reader of the output closed the pipe")
         where = "standard output" if self.target == STANDARD else self.part or self.target
         return DrtkError(f"{where}: {error.strerror}")
 
     def commit(self) -> None:
-        """Rename the finished part."""
+        """Finish the output: flush the part and rename it."""
         if self._compress and self._empty:
             self.write(b"")  # an empty compressed file still has a frame
         self.end_frame()
@@ -377,17 +382,17 @@ class Output:
             self._discard()
 
     def _discard(self) -> None:
-        if self._file is None or self._file.closed:  # the file at that name may be another run's
+        if self._file is None or self._file.closed:  # then a file with that name may belong to another run
             return
         if self.part is not None and not self.keep_part and _has_path(self._file, self.part):
             get_file_manifest_path(self.part).unlink(missing_ok=True)
-            self.part.unlink(missing_ok=True)  # before it is unlocked
-        with contextlib.suppress(DrtkError):  # report the first error
+            self.part.unlink(missing_ok=True)  # before the lock is released
+        with contextlib.suppress(DrtkError):  # keep the first error
             self._close()
 
 
 def _open_stdout() -> IO[bytes]:
-    """Return stdout with a file descriptor of its own, so that closing it does not close sys.stdout."""
+    """Open a duplicate of stdout, so that closing it does not close sys.stdout."""
     if sys.stdout is None:
         raise DrtkError("standard output: is closed")
     sys.stdout.flush()
@@ -407,7 +412,7 @@ def _open_locked(part: Path) -> IO[bytes]:
 
 
 def _has_path(file: IO[bytes], path: Path) -> bool:
-    """Return whether an open file still has that path, and was not renamed or replaced."""
+    """Return whether an open file is still at `path`, and was not renamed or replaced."""
     try:
         return os.path.samestat(os.fstat(file.fileno()), os.stat(path))
     except FileNotFoundError:
@@ -415,6 +420,6 @@ def _has_path(file: IO[bytes], path: Path) -> bool:
 
 
 def digest_file(path: str | Path) -> str:
-    """Return the digest (blake2b, 16 bytes, hexadecimal) of a file as it is on disk."""
+    """Return the digest (blake2b, 16 bytes, hexadecimal) of a file, before decompression."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()

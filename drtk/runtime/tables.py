@@ -23,7 +23,10 @@ _LATEX = str.maketrans(
 
 @dataclass(frozen=True)
 class Cell:
-    """A value, whether it is the best of its column, and a note printed after it (a mark, a standard deviation)."""
+    """A table cell.
+
+    best: whether the value is the best of its column; note: text after the value, such as a standard deviation
+    """
 
     value: str | float | None
     best: bool = False
@@ -38,9 +41,9 @@ def format_table(
 ) -> Iterator[str]:
     """Yield the lines of a table without line ends.
 
-    format: table (aligned text), markdown, latex or csv. CSV has values in full and no notes.
-    digits: decimals of floats in the other formats
-    right: align text to the right as well, except in the first column
+    format: table (aligned text), markdown, latex or csv; CSV has all digits and no notes
+    digits: number of decimals of floats in the other formats
+    right: right-align text, too, except in the first column
     """
     if format == "csv":
         buffer = io.StringIO()
@@ -59,19 +62,19 @@ def format_table(
 
 
 def format_value(value: str | float | None, digits: int) -> str:
-    """Return a float with this number of decimals, and whole numbers and text unchanged; "" for None."""
+    """Format a float with `digits` decimals; return integers and text unchanged, and "" for None."""
     if value is None:
         return ""
     return str(value) if isinstance(value, str | int) else f"{value:z.{digits}f}"  # z: no sign before a rounded 0
 
 
 def find_text_columns(rows: Sequence[Row]) -> list[bool]:
-    """Return for each column whether it holds no number."""
+    """Return for each column whether it has no numbers."""
     return [all(not isinstance(cell.value, float | int) for cell in column) for column in zip(*rows, strict=True)]
 
 
 def find_note_columns(rows: Sequence[Row]) -> list[bool]:
-    """Return for each column whether any cell has a note: notes get a column of their own, so that digits line up."""
+    """Return for each column whether any cell has a note. Notes get a column of their own, so that digits are aligned."""
     return [any(cell.note for cell in column) for column in zip(*rows, strict=True)]
 
 
@@ -83,7 +86,7 @@ def _format_aligned(header: list[str], rows: list[Row], is_text: list[bool]) -> 
              for line in lines]  # fmt: skip
     columns = list(zip(*lines, strict=True))
     widths = [max(len(text) for text, _ in column) for column in columns]
-    # If there are stars, every column of numbers leaves room for one.
+    # If any cell is marked as best, every column of numbers has room for a star.
     note_widths = [max(max(len(note) for _, note in column), has_best and not left)
                    for column, left in zip(columns, is_text, strict=True)]  # fmt: skip
     for line in lines:
@@ -110,12 +113,12 @@ def _format_markdown(header: list[str], rows: list[Row], is_text: list[bool]) ->
 
 
 def escape_markdown(text: str) -> str:
-    """Return a text on one line, escaped for Markdown except for underscores inside words."""
+    """Escape a text for Markdown and put it on one line. Underscores inside words are not escaped."""
     return _MARKDOWN.sub(r"\\\g<0>", escape_control_characters(" ".join(text.split())))
 
 
 def format_markdown_code(text: str) -> str:
-    """Return a text on one line as a Markdown code span."""
+    """Format a text as a Markdown code span on one line."""
     plain = escape_control_characters(" ".join(text.split()))
     fence = "`" * (1 + max((len(run) for run in re.findall("`+", plain)), default=0))
     return f"{fence} {plain} {fence}" if len(fence) > 1 else f"`{plain}`"

@@ -22,9 +22,9 @@ Item = TypeVar("Item")
 
 
 def read_ahead(items: Iterable[Item]) -> Generator[Item, None, None]:
-    """Yield the items in order, read by a thread that keeps one item ready.
+    """Yield the items in order; a thread reads the next item in advance.
 
-    An exception of the iterable is raised here. If the caller stops early, the thread ends after its current item.
+    Exceptions of the iterable are raised here. If the caller stops early, the thread ends after its current item.
     """
     ready: queue.Queue[tuple[bool, Any]] = queue.Queue(maxsize=1)
     stopped = threading.Event()
@@ -64,14 +64,15 @@ def read_ahead(items: Iterable[Item]) -> Generator[Item, None, None]:
 
 
 def count_cores() -> int:
-    """Return the number of cores that this process may use."""
+    """Return the number of CPU cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class Workers:
-    """Map the function that `build(*arguments)` returns over items, in `count` processes (1: in this process).
+    """Map a function over items in `count` worker processes, or in this process if `count` is 1.
 
-    Create it before any thread, because the processes are forked on Linux.
+    Create it before any thread is started, because worker processes are forked on Linux.
+    build, arguments: `build(*arguments)` returns the function, in each process
     """
 
     def __init__(self, build: Callable[..., Callable[[Any], Any]], *arguments: Any, count: int) -> None:
@@ -83,23 +84,23 @@ class Workers:
         self._pool = ProcessPoolExecutor(
             count, mp_context=context, initializer=_init_worker, initargs=(build, arguments)
         )
-        self._pool.submit(os.getpid).result()  # fork all of them now
+        self._pool.submit(os.getpid).result()  # forks all processes now
 
     def map(self, items: Iterable[Any]) -> Iterator[Any]:
-        """Return the results in the order of the items. The processes read all items and start at once."""
+        """Return an iterator over the results, in the order of the items. All items are read and the work starts at once."""
         if self._pool is None:
             return map(self._task, items)
         with _report_killed_worker():
             results = self._pool.map(_run_task, items)
 
-        def checked() -> Iterator[Any]:
+        def iter_results() -> Iterator[Any]:
             with _report_killed_worker():
                 yield from results
 
-        return checked()
+        return iter_results()
 
     def close(self) -> None:
-        """End the processes; items that were not started are dropped."""
+        """End the processes. Items that were not begun are dropped."""
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True)
 
@@ -117,14 +118,16 @@ def _report_killed_worker() -> Iterator[None]:
     try:
         yield
     except BrokenProcessPool as error:
-        raise DrtkError("a worker process was killed, probably out of memory; try `num_workers` 1") from error
+        raise DrtkError(
+            "a worker process was killed, probably because memory ran out; use fewer processes: `num_workers` 1"
+        ) from error
 
 
-_tasks: list[Callable[[Any], Any]] = []  # in a worker process: its function
+_tasks: list[Callable[[Any], Any]] = []  # the function of this worker process
 
 
 def _init_worker(build: Callable[..., Callable[[Any], Any]], arguments: tuple[Any, ...]) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent process handles it and ends this one
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent process handles it and ends the workers
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the processes use all cores already
     threading.Thread(target=_end_with_parent, daemon=True).start()
     _tasks.append(build(*arguments))

@@ -364,7 +364,7 @@ def test_a_read_only_target_is_refused_before_anything_is_read(tmp_path: Path) -
 def test_a_missing_folder_and_a_missing_file_are_named() -> None:
     Path("in.jsonl").write_bytes(FIRST)
     outcome = run_in_process("convert", "in.jsonl", "--as", "passages", "-o", "none/out")
-    assert (outcome.status, outcome.err) == (1, "drtk: none/out: there is no folder none\n")
+    assert (outcome.status, outcome.err) == (1, "drtk: none/out: does not exist; create it none\n")
     outcome = run_in_process("convert", "none.jsonl", "--as", "passages")
     assert (outcome.status, outcome.err) == (1, "drtk: none.jsonl: No such file or directory\n")
 
@@ -418,14 +418,14 @@ def test_an_interrupted_run_resumes_to_the_uninterrupted_one(sign: signal.Signal
     if sign == signal.SIGINT:
         assert running.returncode == 130
         assert stderr.splitlines()[-1] == "drtk: interrupted"
-        assert f"{output}.part: has the output of 1,000 records; --resume continues from there" in stderr
+        assert f"{output}.part: contains the output of 1,000 records; --resume continues from there" in stderr
         assert "Traceback" not in stderr
     else:
         assert running.returncode == -signal.SIGKILL
     assert sorted(os.listdir()) == [f"{output}.part", f"{output}.part.json"]
     rejected = run_in_process("convert", "-", "--as", "passages", "-o", output, stdin=made.documents(3000))
     assert rejected.status == 1
-    assert "holds 1,000 finished records of an interrupted run; --resume continues from there" in rejected.err
+    assert "contains 1,000 finished records of an interrupted run; --resume continues it" in rejected.err
     Path("in.jsonl").write_bytes(made.documents(3000))
     run_successfully("convert", "in.jsonl", "--as", "passages", "-o", "expected")
     assert "resuming" in run_successfully("convert", "in.jsonl", "--as", "passages", "-o", output, "--resume").err

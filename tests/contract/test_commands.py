@@ -109,7 +109,7 @@ def test_two_options_cannot_name_the_same_output(name: str, other: str, collecti
         call = [*arguments(name, collection, collection[CALLS[name].input], "out"), flag_of(option), other]
         outcome = run_in_process(*call)
         assert outcome.status == 2
-        assert f"--output and {flag_of(option)} name the same output, {other}; use different names" in outcome.err
+        assert f"--output and {flag_of(option)}: both are {other}; name different files" in outcome.err
         assert not Path("out").exists()
 
 

@@ -1,4 +1,4 @@
-"""The recipes of docs/cookbook, in miniature."""
+"""The scripts and pages of docs/cookbook run with small data and models."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ SMALL = {
 }
 
 
-def simlm(workplace: Path, **settings: str) -> subprocess.CompletedProcess[str]:
-    """The recipe, with ten queries to train with and the others to evaluate with."""
+def run_simlm(workplace: Path, **settings: str) -> subprocess.CompletedProcess[str]:
+    """Run simlm.sh with ten training queries; the others are for evaluation."""
     header, *judged = (workplace / "qrels.tsv").read_text().splitlines(keepends=True)
     for name, part in {"some.tsv": judged[:10], "others.tsv": judged[10:]}.items():
         if not (workplace / name).exists():
@@ -56,61 +56,59 @@ def simlm(workplace: Path, **settings: str) -> subprocess.CompletedProcess[str]:
     return done
 
 
-def made(done: subprocess.CompletedProcess[str]) -> list[str]:
-    """The outputs that a run of the recipe made, others being up to date."""
+def list_outputs(done: subprocess.CompletedProcess[str]) -> list[str]:
+    """Return the outputs that a run wrote; the others were up to date."""
     return [line.rpartition("/")[2] for line in done.stderr.splitlines() if " -> " in line]
 
 
-def settings_of(folder: Path) -> dict[str, str]:
+def read_settings(folder: Path) -> dict[str, str]:
     return json.loads((folder / "meta.json").read_text())["settings"]
 
 
 @pytest.mark.slow
-def test_simlms_pipeline_runs_from_one_command_and_skips_what_is_done(
-    workplace: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(workplace)  # manifests name what they were made from as the recipe does
-    first = simlm(workplace)
+def test_simlm_runs_and_skips_finished_stages(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(workplace)  # manifests have the relative paths of the script
+    first = run_simlm(workplace)
     out = workplace / "out"
     systems = ("bm25", "start", "pretrained", "retriever1", "retriever2", "distilled", "reranked")
     assert [line.split()[0] for line in first.stdout.splitlines() if line.split()[:1] and line.split()[0] in systems]
-    asked = {name: {line.split()[0] for line in (out / f"{name}.run").read_text().splitlines()} for name in systems}
-    assert set(map(frozenset, asked.values())) == {frozenset(f"q{number}" for number in range(10, 20))}
-    # Each stage begins with the pre-trained encoder, not with the retriever before it.
-    assert {settings_of(out / name)["model"] for name in ("retriever1", "retriever2", "reranker", "distilled")} == {
+    query_ids = {name: {line.split()[0] for line in (out / f"{name}.run").read_text().splitlines()} for name in systems}
+    assert set(map(frozenset, query_ids.values())) == {frozenset(f"q{number}" for number in range(10, 20))}
+    # Each stage starts from the pre-trained encoder, not from the retriever before it.
+    assert {read_settings(out / name)["model"] for name in ("retriever1", "retriever2", "reranker", "distilled")} == {
         "out/pretrained"
     }
-    # All but the first learn from both files, and everything that examples became still tells which corpus it is of.
-    joined = {"union": ("bm25", "mined1"), "union2": ("bm25", "mined2"), "teacher-union": ("teacher-bm25", "teacher")}
-    for name, parts in joined.items():
+    # All but the first are trained on both files, and all derived examples record their corpus.
+    unions = {"union": ("bm25", "mined1"), "union2": ("bm25", "mined2"), "teacher-union": ("teacher-bm25", "teacher")}
+    for name, parts in unions.items():
         assert (out / f"{name}.jsonl").read_bytes() == b"".join((out / f"{part}.jsonl").read_bytes() for part in parts)
-    examples = {settings_of(out / name)["examples"] for name in ("retriever1", "retriever2", "reranker", "distilled")}
+    examples = {read_settings(out / name)["examples"] for name in ("retriever1", "retriever2", "reranker", "distilled")}
     assert examples == {f"out/{name}.jsonl" for name in ("bm25", "union", "union2", "scored")}
     for name in examples:
-        found = find_origins(name)
-        assert {origin.digest for origin in found} == {digest_file(workplace / "corpus.jsonl")}, name
+        origins = find_origins(name)
+        assert {origin.digest for origin in origins} == {digest_file(workplace / "corpus.jsonl")}, name
     scored = [json.loads(line) for line in (out / "scored.jsonl").read_text().splitlines()]
     assert len(scored) == 8
     teacher = [json.loads(line) for line in (out / "teacher-union.jsonl").read_text().splitlines()]
-    assert len(teacher) == 20  # ten queries twice, of which 8 are taken: those at places 2, 4, 7, 9, 12, 14, 17, 19
+    assert len(teacher) == 20  # ten queries twice; the 8 at 2, 4, 7, 9, 12, 14, 17, 19 are sampled
     chosen = [teacher[at] for at in (2, 4, 7, 9, 12, 14, 17, 19)]
     assert [(row["query_id"], row["negatives"]) for row in scored] == [
         (row["query_id"], row["negatives"]) for row in chosen
     ]
     assert all(len(row["scores"]["negatives"]) == len(row["negatives"]) <= 3 for row in scored)
 
-    again = simlm(workplace)
-    assert made(again) == []
+    again = run_simlm(workplace)
+    assert list_outputs(again) == []
     assert again.stdout == first.stdout
 
-    changed = simlm(workplace, R2=SMALL["R2"] + " --learning-rate 1e-3")
+    changed = run_simlm(workplace, R2=SMALL["R2"] + " --learning-rate 1e-3")
     assert "out/retriever1 is up to date" in changed.stderr
-    assert {"retriever2", "reranker", "distilled"} <= set(made(changed))
-    assert settings_of(out / "retriever2")["learning_rate"] == 1e-3
+    assert {"retriever2", "reranker", "distilled"} <= set(list_outputs(changed))
+    assert read_settings(out / "retriever2")["learning_rate"] == 1e-3
 
 
 RECORDER = """#!/bin/sh
-# In place of drtk: notes the call, and makes its output.
+# Replaces drtk: records the call and creates its output.
 echo "$*" >> "$CALLS"
 if [ "$1" = sample ]; then
   mkdir -p "$2/qrels"
@@ -123,11 +121,11 @@ done
 """
 
 
-def reproduced(folder: Path, *pools: str, **settings: str) -> dict[str, list[list[str]]]:
-    """What `just reproduce fine-tuning MODEL` calls drtk for, by command; the folder holds a collection in miniature."""
+def record_calls(folder: Path, *pools: str, **settings: str) -> dict[str, list[list[str]]]:
+    """Return the drtk calls of `just reproduce fine-tuning MODEL` by command; the folder gets a small collection."""
     just = shutil.which("just", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
-    assert just is not None, "`just` is of the dev extra"
-    told = subprocess.run(
+    assert just is not None, "`just` is installed with the dev extra"
+    dry_run = subprocess.run(
         [just, "--dry-run", "reproduce", "fine-tuning", "MODEL", *pools],
         cwd=COOKBOOK,
         capture_output=True,
@@ -149,9 +147,14 @@ def reproduced(folder: Path, *pools: str, **settings: str) -> dict[str, list[lis
         judged = "".join(f"q{at}\tc{at}\t1\n" for at in range(5000))
         (folder / "squad" / "qrels" / f"{name}.tsv").write_text("query-id\tcorpus-id\tscore\n" + judged)
     place = {"PATH": f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}", "DRTK_TEST_DATA": str(folder)}
-    given = place | {"CALLS": str(folder / "runs" / "calls")} | settings
+    environment = place | {"CALLS": str(folder / "runs" / "calls")} | settings
     done = subprocess.run(
-        ["sh", "-c", told.stderr], cwd=folder, env=os.environ | given, capture_output=True, text=True, check=False
+        ["sh", "-c", dry_run.stderr],
+        cwd=folder,
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     calls: dict[str, list[list[str]]] = {}
@@ -162,49 +165,49 @@ def reproduced(folder: Path, *pools: str, **settings: str) -> dict[str, list[lis
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         (["corpus.jsonl", "queries.jsonl"], "expected CORPUS QUERIES QRELS TEST_QRELS MODEL [OUT], got 2 arguments"),
         (["corpus.jsonl", "queries.jsonl", "qrels.tsv", "nosuch.tsv", "m"], "nosuch.tsv: No such file"),
         (["corpus.jsonl", "queries.jsonl", "qrels.tsv", "qrels.tsv", "./m"], "./m: no such model"),
     ],
 )
-def test_what_is_not_there_is_told_before_anything_is_done(workplace: Path, words: list[str], told: str) -> None:
+def test_simlm_reports_missing_inputs_first(workplace: Path, words: list[str], message: str) -> None:
     done = subprocess.run(
         ["sh", COOKBOOK / "simlm.sh", *words], cwd=workplace, capture_output=True, text=True, check=False
     )
-    assert (done.returncode, done.stderr) == (1, f"simlm.sh: {told}\n")
+    assert (done.returncode, done.stderr) == (1, f"simlm.sh: {message}\n")
     assert not (workplace / "runs").exists()
 
 
-def value(words: list[str], option: str) -> str | None:
+def get_option(words: list[str], option: str) -> str | None:
     return words[words.index(option) + 1] if option in words else None
 
 
-def setting(words: list[str], name: str) -> str | None:
+def get_setting(words: list[str], name: str) -> str | None:
     """Return the value of --set NAME=VALUE."""
     return next((word.partition("=")[2] for word in words if word.startswith(f"{name}=")), None)
 
 
 @pytest.mark.slow
-def test_fine_tuning_on_both_collections_has_sizes_for_each_and_variables_change_them(tmp_path: Path) -> None:
-    calls = reproduced(tmp_path)
+def test_fine_tuning_has_sizes_for_each_collection_and_variables(tmp_path: Path) -> None:
+    calls = record_calls(tmp_path)
     steps = [
-        [value(words, "--max-steps") for words in calls[name]]
+        [get_option(words, "--max-steps") for words in calls[name]]
         for name in ("pretrain", "train-retriever", "train-reranker")
     ]
     assert steps == [["150", "100", "50", "40"], ["80"] * 3 + ["30"] * 3, ["1200", "1200"]]
-    assert all("title=segment" in words for words in calls["pretrain"])  # as the presets of fine-tuning read titles
-    assert {value(words, "--model") for words in calls["train-reranker"]} == {"MODEL"}
-    # Judgments of the sample name documents: passages are mined, searched and reranked, and documents are compared.
-    assert [setting(words, "positives") for words in calls["mine-negatives"]] == ["passage"] * 4 + ["source"] * 4
-    assert [value(words, "--by") for words in calls["compare"]] == ["passage", "source"]
+    assert all("title=segment" in words for words in calls["pretrain"])  # the title format of the fine-tuning presets
+    assert {get_option(words, "--model") for words in calls["train-reranker"]} == {"MODEL"}
+    # The sample has judgments for documents: passages are mined, searched and re-ranked, documents are compared.
+    assert [get_setting(words, "positives") for words in calls["mine-negatives"]] == ["passage"] * 4 + ["source"] * 4
+    assert [get_option(words, "--by") for words in calls["compare"]] == ["passage", "source"]
     squad = tmp_path / "runs" / "fine-tuning" / "squad"
-    # The last 3,000 of 5,000, c2000 to c4999, to learn from; of dev's 5,001 lines the first, and each 35th.
+    # The corpus is the last 3,000 of 5,000, c2000 to c4999; the test queries are every 35th of dev's 5,001 lines, with the header.
     assert [len((squad / name).read_text().splitlines()) for name in ("corpus.jsonl", "train.tsv", "test.tsv")] == [
         *(3000, 3001, 143)
     ]
-    given = {
+    variables = {
         "PASSAGES": "+1",
         "QUESTIONS": "1",
         "DEPTH": "200",
@@ -213,18 +216,18 @@ def test_fine_tuning_on_both_collections_has_sizes_for_each_and_variables_change
         "MINE": "",
         "R2": "--epochs 2",
     }
-    calls = reproduced(tmp_path, "squad", **given, SEED="3")
-    assert [value(words, "--epochs") for words in calls["train-retriever"]] == [None, "2", None]
+    calls = record_calls(tmp_path, "squad", **variables, SEED="3")
+    assert [get_option(words, "--epochs") for words in calls["train-retriever"]] == [None, "2", None]
     assert [
-        (value(words, "--depth"), setting(words, "min_negatives") is not None) for words in calls["mine-negatives"]
-    ] == [("200", False)] * 3
+        (get_option(words, "--depth"), get_setting(words, "min_negatives")) for words in calls["mine-negatives"]
+    ] == [("200", None)] * 3
     for name in ("pretrain", "mine-negatives", "train-retriever", "train-reranker"):
-        assert {value(words, "--seed") for words in calls[name]} == {"3"}, name
+        assert {get_option(words, "--seed") for words in calls[name]} == {"3"}, name
     assert [len((squad / name).read_text().splitlines()) for name in ("corpus.jsonl", "test.tsv")] == [5000, 5001]
 
 
 @pytest.mark.slow
-def test_one_encoder_is_measured_on_every_collection_of_a_folder(workplace: Path) -> None:
+def test_beir_evaluates_an_encoder_on_every_collection(workplace: Path) -> None:
     names = ("one", "forums/first", "forums/second")
     for name in names:
         (workplace / "beir" / name / "qrels").mkdir(parents=True)
@@ -241,7 +244,7 @@ def test_one_encoder_is_measured_on_every_collection_of_a_folder(workplace: Path
         assert (done.returncode == 1) == fails, done.stderr
         return done
 
-    def told(done: subprocess.CompletedProcess[str]) -> dict[str, list[str]]:
+    def read_table(done: subprocess.CompletedProcess[str]) -> dict[str, list[str]]:
         return {row[1]: row[2:] for row in map(str.split, done.stdout.splitlines()) if row}
 
     done = beir("out")
@@ -249,31 +252,31 @@ def test_one_encoder_is_measured_on_every_collection_of_a_folder(workplace: Path
     for system in ("bm25", "dense"):
         made_runs = sorted(path.name for path in (out / "runs" / system).glob("*.run"))
         assert made_runs == ["forums-first.run", "forums-second.run", "one.run"]
-    found = told(done)
-    assert found.keys() == {"collection", *names, "forums", "average"}
-    assert found["one"] == found["forums"]  # the mean of two that are alike
+    table = read_table(done)
+    assert table.keys() == {"collection", *names, "forums", "average"}
+    assert table["one"] == table["forums"]  # the mean of two equal collections
     assert done.stdout == (out / "figures.txt").read_text()
     again = beir("out")
-    assert [name for name in made(again) if name != "figures.txt"] == []
+    assert [name for name in list_outputs(again) if name != "figures.txt"] == []
     assert again.stdout == done.stdout
     assert "out: has results of model; choose another OUT for other" in beir("out", fails=True, MODEL="other").stderr
 
     few = beir("few", SETS="one/", BM25="none")
-    assert told(few).keys() == {"collection", "one", "average"}
-    more = beir("few", SETS="forums/first")  # BM25 has searched this one alone: it is not in the table
+    assert read_table(few).keys() == {"collection", "one", "average"}
+    more = beir("few", SETS="forums/first")  # no BM25 run for `one`, so BM25 is not in the table
     assert [line.split()[0] for line in more.stdout.splitlines()] == ["run", *["dense"] * 4]
     (workplace / "beir" / "one" / "corpus.jsonl.gz").rename(workplace / "beir" / "one" / "corpus.jsonl.gz.bak")
     assert "beir/one: has no corpus.jsonl" in beir("few", fails=True, SETS="one").stderr
 
 
-def test_negatives_for_the_first_retriever_may_come_from_a_file(tmp_path: Path) -> None:
-    given = tmp_path / "triples.jsonl"
-    given.touch()
-    settings = {"NEGATIVES": str(given), "UNION": "yes", "MINE": "--depth 7"}  # of a ranked run, say
-    mined = reproduced(tmp_path, "squad", **settings)["mine-negatives"]
-    sources = [words[0].rpartition("/")[2] for words in mined]
+def test_negatives_of_the_first_retriever_can_come_from_a_file(tmp_path: Path) -> None:
+    triples = tmp_path / "triples.jsonl"
+    triples.touch()
+    settings = {"NEGATIVES": str(triples), "UNION": "yes", "MINE": "--depth 7"}
+    calls = record_calls(tmp_path, "squad", **settings)["mine-negatives"]
+    sources = [words[0].rpartition("/")[2] for words in calls]
     assert sources == ["triples.jsonl", "retriever1.index", *["retriever2.index"] * 2, "triples.jsonl"]
-    assert {[number for option, number in pairwise(words) if option == "--depth"][-1] for words in mined} == {"7"}
+    assert {[number for option, number in pairwise(words) if option == "--depth"][-1] for words in calls} == {"7"}
 
 
 @pytest.mark.parametrize(
@@ -285,14 +288,14 @@ def test_negatives_for_the_first_retriever_may_come_from_a_file(tmp_path: Path) 
         ("bin/quickstart", "join"),
     ],
 )
-def test_recipes_pre_train_with_the_titles_that_their_fine_tuning_reads(recipe: str, title: str) -> None:
+def test_pre_training_and_fine_tuning_of_a_script_use_the_same_title_format(recipe: str, title: str) -> None:
     text = (COOKBOOK.parents[1] / recipe).read_text(encoding="utf-8")
     commands = re.findall(r"drtk pretrain (?:\S+ )*?--(?:batch-size|preset) .*", text)
     assert [re.findall(r"--set \"?title=([^\s\"`]+)", each) for each in commands] == [[title]]
 
 
 @pytest.mark.slow
-def test_official_triples_and_candidates_are_mined(workplace: Path) -> None:
+def test_mine_from_official_triples_and_candidates(workplace: Path) -> None:
     page = (COOKBOOK / "msmarco.md").read_text(encoding="utf-8").splitlines()
     commands = [line for line in page if re.search(r"--as examples|top1000\.train|candidates\.run", line)]
     triples, *candidates = [line for line in commands if line[0] != "#"]
@@ -314,18 +317,18 @@ def test_official_triples_and_candidates_are_mined(workplace: Path) -> None:
     (workplace / "mine.sh").write_text("set -e\n" + "\n".join([triples, *candidates, *mining]) + "\n")
     done = run_shell(str(workplace / "mine.sh"), folder=workplace)
     assert done.returncode == 0, done.stderr
-    wanted = {"triples.jsonl.zst": ({*range(1021, 1060)}, {*range(1022, 1060)})}
-    wanted["top1000.run"] = ({*range(1011, 1060)}, {*range(1010, 1060)} - {1020, 1021})
-    for name, (one, two) in wanted.items():
-        found = [json.loads(line) for line in (workplace / f"{name}.mined").read_text().splitlines()]
-        assert [(row["query_id"], sorted(row["positives"])) for row in found] == [
+    expected = {"triples.jsonl.zst": ({*range(1021, 1060)}, {*range(1022, 1060)})}
+    expected["top1000.run"] = ({*range(1011, 1060)}, {*range(1010, 1060)} - {1020, 1021})
+    for name, (one, two) in expected.items():
+        examples = [json.loads(line) for line in (workplace / f"{name}.mined").read_text().splitlines()]
+        assert [(row["query_id"], sorted(row["positives"])) for row in examples] == [
             ("1", ["1010"]),
             ("2", ["1020", "1021"]),
         ]
-        assert [{int(id) for id in row["negatives"]} for row in found] == [one, two]
+        assert [{int(id) for id in row["negatives"]} for row in examples] == [one, two]
 
     archive_bytes = (workplace / "top1000.train.tar.gz").read_bytes()
-    (workplace / "top1000.train.tar.gz").write_bytes(archive_bytes[:-20])  # a download that was cut short
+    (workplace / "top1000.train.tar.gz").write_bytes(archive_bytes[:-20])  # a truncated download
     (workplace / "msmarco" / "top1000.run").unlink()
     (workplace / "mine.sh").write_text("\n".join(candidates) + "\n")
     assert run_shell(str(workplace / "mine.sh"), folder=workplace).returncode == 1
@@ -333,17 +336,21 @@ def test_official_triples_and_candidates_are_mined(workplace: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_hard_negatives_that_others_mined_train_a_retriever(workplace: Path) -> None:
-    # docs/cookbook/beir.md: the file of sentence-transformers, of which query-as-context's BEIR models learn
+def test_train_on_published_hard_negatives(workplace: Path) -> None:
+    # docs/cookbook/beir.md: the hard negatives of sentence-transformers, for query-as-context's BEIR models
     corpus = [json.loads(line)["_id"] for line in (workplace / "corpus.jsonl").read_text().splitlines()]
     rows = []
     for line in (workplace / "qrels.tsv").read_text().splitlines()[1:]:
-        query, right, _ = line.split("\t")
-        wrong = [id for id in corpus if id != right][:14]
-        # 9 - 3 = 6: of each system's seven, every other one is out; two are left of four and of three, and no more than five
-        found = [{"pid": id, "ce-score": 6.5 if at % 2 else 1.0} for at, id in enumerate(wrong)]
+        query, positive, _ = line.split("\t")
+        wrong = [id for id in corpus if id != positive][:14]
+        # limit 9 - 3 = 6: every other of each system's seven negatives is dropped
+        negatives = [{"pid": id, "ce-score": 6.5 if at % 2 else 1.0} for at, id in enumerate(wrong)]
         rows.append(
-            {"qid": query, "pos": [{"pid": right, "ce-score": 9.0}], "neg": {"bm25": found[:7], "tas-b": found[7:]}}
+            {
+                "qid": query,
+                "pos": [{"pid": positive, "ce-score": 9.0}],
+                "neg": {"bm25": negatives[:7], "tas-b": negatives[7:]},
+            }
         )
     (workplace / "hard.jsonl.gz").write_bytes(gzip.compress("".join(json.dumps(row) + "\n" for row in rows).encode()))
     script = workplace / "mine.sh"
@@ -359,9 +366,9 @@ def test_the_hard_negatives_that_others_mined_train_a_retriever(workplace: Path)
     for example, row in zip(examples, rows, strict=True):
         kept = [each["pid"] for system in row["neg"].values() for each in system if each["ce-score"] == 1.0]
         assert example["negatives"] == kept
-    assert settings_of(workplace / "zero-shot")["similarity"] == "dot"
+    assert read_settings(workplace / "zero-shot")["similarity"] == "dot"
 
-    # The hub's copy of the file has ids alone.
+    # The hub's copy of the file has ids only.
     for row in rows:
         row["pos"], row["neg"] = (
             [each["pid"] for each in row["pos"]],
@@ -372,4 +379,4 @@ def test_the_hard_negatives_that_others_mined_train_a_retriever(workplace: Path)
         (workplace / name).unlink()
     done = run_shell(str(script), folder=workplace)
     assert done.returncode == 1
-    assert "has no score of a cross-encoder; --scorer MODEL makes them" in done.stderr
+    assert "has no cross-encoder score; give --scorer to compute it" in done.stderr

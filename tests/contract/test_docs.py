@@ -138,12 +138,24 @@ def names_of(node: ast.stmt) -> set[str]:
     return {node.target.id} if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) else set()
 
 
+def read_prose(page: Path) -> str:
+    """Return the text of a page without its code blocks."""
+    return re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+
+
+@cache
+def anchors_of(page: Path) -> set[str]:
+    """Return the anchors of a page's headings, as GitHub forms them."""
+    headings = re.findall(r"^#+ (.+)$", read_prose(page), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
 def test_links_between_pages_lead_somewhere() -> None:
     for page in [*PAGES, ROOT / "README.md"]:
-        text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
-        for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", text):
-            if not re.match(r"[a-z]+:", target):
-                assert (page.parent / target).exists(), f"{relative(page)}: no {target}"
+        for target, anchor in re.findall(r"\]\((?![a-z]+:)([^)#\s]*)(?:#([^)]*))?\)", read_prose(page)):
+            linked = page.parent / target if target else page
+            assert linked.exists(), f"{relative(page)}: no {target}"
+            assert not anchor or anchor in anchors_of(linked), f"{relative(page)}: no {target}#{anchor}"
 
 
 CITED = [*PAGES, *ROOT.glob("drtk/**/*.py"), *ROOT.glob("drtk/presets/*.toml")]

@@ -77,21 +77,21 @@ def write_downloads(folder: Path) -> None:
         row["text"] = re.sub(r" is (\w+) ", r" is markets \1 ", row["text"])
     lines = [f'{at}\t"{row["text"]}"\t{row["title"]}\n' for at, row in enumerate(passages, start=1)]
     (folder / "psgs_w100.tsv").write_text("id\ttext\ttitle\n" + "".join(lines))
-    found = [(row["text"].removesuffix("?"), [f"markets {row['metadata']['answers'][0]}"]) for row in queries]
+    questions = [(row["text"].removesuffix("?"), [f"markets {row['metadata']['answers'][0]}"]) for row in queries]
     gold = [
         {"question": text, "answers": answers, "positive_ctxs": [{"title": row["title"], "text": row["text"], "passage_id": str(at)}],
          "negative_ctxs": [], "hard_negative_ctxs": []}
-        for at, ((text, answers), row) in enumerate(zip(found, passages, strict=True), start=1)
+        for at, ((text, answers), row) in enumerate(zip(questions, passages, strict=True), start=1)
     ]  # fmt: skip
     (folder / "biencoder-nq-train.json").write_text(json.dumps(gold[:30]))
-    for name, some in {
-        "nq-dev": found[30:36], "nq-test": found[66:72], "webquestions-test": found[72:75],
-        "curatedtrec-test": [(text, [f"{answers[0][:-1]}.+"]) for text, answers in found[75:78]],
+    for name, part in {
+        "nq-dev": questions[30:36], "nq-test": questions[66:72], "webquestions-test": questions[72:75],
+        "curatedtrec-test": [(text, [f"{answers[0][:-1]}.+"]) for text, answers in questions[75:78]],
     }.items():  # fmt: skip
-        (folder / f"{name}.qa.csv").write_text("".join(f"{text}\t{answers}\n" for text, answers in some))
+        (folder / f"{name}.qa.csv").write_text("".join(f"{text}\t{answers}\n" for text, answers in part))
     relations = folder / "EntityQuestions" / "dataset" / "test"
     relations.mkdir(parents=True)
-    rows = [{"question": text, "answers": answers} for text, answers in found[78:84]]
+    rows = [{"question": text, "answers": answers} for text, answers in questions[78:84]]
     (relations / "P17.test.json").write_text(json.dumps(rows[:3]))
     write_rows(relations / "P19.test.jsonl", rows[3:])
     for name in ("facebook/bart-large", "bigscience/T0_3B", "nq_reader_large", "t5-large"):

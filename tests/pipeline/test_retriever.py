@@ -27,9 +27,14 @@ def compute_mrr(model: Path, corpus: str, queries: str, folder: Path) -> float:
     """Return the mean reciprocal rank of each query's passage (q7 -> d7) by cosine."""
     for role, source in (("passage", corpus), ("query", queries)):
         run("encode", source, "--model", str(model), "--role", role, "-o", str(folder / role))
-    (ids, found), (query_ids, asked) = load_vectors(folder / "passage"), load_vectors(folder / "query")
-    found, asked = (rows / np.linalg.norm(rows, axis=1, keepdims=True) for rows in (found, asked))
-    scores = asked @ found.T
+    (ids, passage_vectors), (query_ids, query_vectors) = (
+        load_vectors(folder / "passage"),
+        load_vectors(folder / "query"),
+    )
+    passage_vectors, query_vectors = (
+        rows / np.linalg.norm(rows, axis=1, keepdims=True) for rows in (passage_vectors, query_vectors)
+    )
+    scores = query_vectors @ passage_vectors.T
     positive_scores = scores[np.arange(len(query_ids)), [ids.index("d" + id[1:]) for id in query_ids]]
     return float(np.mean(1 / (scores > positive_scores[:, None]).sum(1).__add__(1)))
 

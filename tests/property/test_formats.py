@@ -152,28 +152,32 @@ def drop_fields(example: Example, *fields: str) -> Example:
 @SETTINGS
 @given(st.lists(examples_with_texts(), max_size=4))
 def test_examples_round_trip_in_every_format(examples: list[ParsedExample]) -> None:
-    expected = [found.example for found in examples]
+    expected = [parsed.example for parsed in examples]
     for name in ("drtk", "simlm"):
         with write_records("examples", name, examples) as path:
-            assert [found.example for found in read_examples(path)] == expected
+            assert [parsed.example for parsed in read_examples(path)] == expected
     for name in ("tevatron", "dpr-json", "sbert"):
         with write_records("examples", name, examples) as path:
-            found = read_examples(path)
-            assert [drop_fields(one.example, "scores", "sources") for one in found] == [
+            parsed = read_examples(path)
+            assert [drop_fields(record.example, "scores", "sources") for record in parsed] == [
                 drop_fields(example, "scores") for example in expected
             ]
             if name != "sbert":
-                assert [(one.query, one.passages) for one in found] == [(one.query, one.passages) for one in examples]
+                assert [(record.query, record.passages) for record in parsed] == [
+                    (record.query, record.passages) for record in examples
+                ]
 
 
 @SETTINGS
 @given(st.lists(examples_with_texts(), max_size=4))
 def test_flag_embedding_texts_round_trip(examples: list[ParsedExample]) -> None:
     with write_records("examples", "flag", examples) as path:
-        for one, found in zip(examples, read_examples(path), strict=True):
-            texts = [f"{passage.title} {passage.text}" if passage.title else passage.text for passage in one.passages]
-            assert [passage.text for passage in found.passages] == texts
-            assert found.example.scores == one.example.scores
+        for original, parsed in zip(examples, read_examples(path), strict=True):
+            texts = [
+                f"{passage.title} {passage.text}" if passage.title else passage.text for passage in original.passages
+            ]
+            assert [passage.text for passage in parsed.passages] == texts
+            assert parsed.example.scores == original.example.scores
 
 
 JSON = st.recursive(
@@ -195,13 +199,13 @@ def test_a_json_array_is_parsed_equally_in_blocks_of_any_size(
 ) -> None:
     text = json.dumps(rows, indent=indent, ensure_ascii=plain).encode()
     blocks = [text[start : start + size] for start in range(0, len(text), size)]
-    found = list(iter_array_rows(blocks))
-    assert [row for _, row in found] == rows
+    numbered_rows = list(iter_array_rows(blocks))
+    assert [row for _, row in numbered_rows] == rows
     if indent is not None and rows:
         starts = [
             number for number, line in enumerate(text.split(b"\n"), start=1) if line.startswith(b" " * indent + b"{")
         ]
-        assert [line for line, _ in found] == starts
+        assert [line for line, _ in numbered_rows] == starts
 
 
 @SETTINGS

@@ -169,8 +169,8 @@ def test_insertions_and_deletions_edit_a_share_of_the_tokens(text, rate, seed):
     assert len(shorter.text.ids) == len(text.ids) - share
     assert shorter.edited.sum() <= share
     assert bool(shorter.edited.any()) == (share > 0)
-    for found in (longer, shorter):
-        assert (found.text.words < 0).sum() == (text.words < 0).sum()
-        numbers = found.text.words[found.text.words >= 0].tolist()
+    for edited in (longer, shorter):
+        assert (edited.text.words < 0).sum() == (text.words < 0).sum()
+        numbers = edited.text.words[edited.text.words >= 0].tolist()
         assert all(0 <= later - number <= 1 for number, later in pairwise([-1, *numbers]))
-        assert len({len(part) for part in (found.hidden, found.edited, *found.text) if part is not None}) == 1
+        assert len({len(part) for part in (edited.hidden, edited.edited, *edited.text) if part is not None}) == 1

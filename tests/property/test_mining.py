@@ -38,12 +38,12 @@ class ChunkNumberFilter(ContentFilter):
 @st.composite
 def rankings(draw):
     """Draw up to three sources with up to thirty passages each and decreasing scores."""
-    found = {}
+    hits = {}
     for name in draw(st.lists(st.sampled_from("abc"), min_size=1, max_size=3, unique=True)):
         ids = draw(st.lists(st.sampled_from(IDS), max_size=30, unique=True))
         scores = sorted(draw(st.lists(st.integers(0, 9), min_size=len(ids), max_size=len(ids))), reverse=True)
-        found[name] = Hits(ids, [float(score) for score in scores])
-    return found
+        hits[name] = Hits(ids, [float(score) for score in scores])
+    return hits
 
 
 QUERIES = st.lists(
@@ -88,7 +88,7 @@ def mine_pools(queries, policy, options, limit, by_source, promote, *, window: i
         miner.answers = ChunkNumberFilter(limit)
     else:
         miner.content_filters = [ChunkNumberFilter(limit)]
-    mining = [MiningQuery(f"q{at}", found, Query(f"q{at}", "", ["any"])) for at, (found, _) in enumerate(queries)]
+    mining = [MiningQuery(f"q{at}", hits, Query(f"q{at}", "", ["any"])) for at, (hits, _) in enumerate(queries)]
     return [pool for start in range(0, len(mining), window) for pool in miner.mine(mining[start : start + window])]
 
 

@@ -59,12 +59,12 @@ def write_run(folder: Path, lines: list[tuple[str, str, str, str]], *, together:
 
 
 def read_by_lines(path: Path) -> dict[str, tuple[list[tuple[int, str]], int]]:
-    found = {}
+    ranks = {}
     for query, hits in load_hits(str(path), only=JUDGEMENTS).items():
         ids = hits.to_ranked_ids()
-        wanted = {*JUDGEMENTS[query], query}
-        found[query] = ([(rank, id) for rank, id in enumerate(ids, start=1) if id in wanted], len(ids))
-    return found
+        kept_ids = {*JUDGEMENTS[query], query}
+        ranks[query] = ([(rank, id) for rank, id in enumerate(ids, start=1) if id in kept_ids], len(ids))
+    return ranks
 
 
 def read_by_blocks(path: Path) -> dict[str, tuple[list[tuple[int, str]], int]]:
@@ -115,10 +115,10 @@ def test_values_and_errors_are_equal_for_blocks_and_lines(
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(runs, "MIN_BLOCK_BYTES", large)
             try:
-                found = runs.evaluate_run(NamedRun("x", str(path)), evaluator, view, InputTracker())
+                scored = runs.evaluate_run(NamedRun("x", str(path)), evaluator, view, InputTracker())
             except DrtkError as error:
                 return type(error), str(error)
-            return found.per_query, found.overall
+            return scored.per_query, scored.overall
 
     assert outcome(0) == outcome(1 << 40)
 
@@ -158,9 +158,9 @@ def test_values_equal_those_of_pytrec_eval(
     keys = [f"{family}_{cutoff}" for family in ("ndcg_cut", "recall", "P", "success", "map_cut")]
     keys += ["ndcg", "map", "recip_rank", "Rprec", "num_ret", "num_rel_ret"]
     ranks = [rank for rank, id in enumerate(docs, start=1) if id in known]
-    found = JudgedRanks(ranks, [known[docs[rank - 1]] for rank in ranks], length)
+    judged_ranks = JudgedRanks(ranks, [known[docs[rank - 1]] for rank in ranks], length)
     measures = {measure.key: measure for measure in parse_measures(" ".join(keys), rel=rel)}
-    computed = Evaluator({"q": known}, measures.values()).from_ranks("x", {"q": found}).per_query["q"]
+    computed = Evaluator({"q": known}, measures.values()).from_ranks("x", {"q": judged_ranks}).per_query["q"]
     ours = {key: computed[measure.name] for key, measure in measures.items()}
     run = {"q": {id: float(length - at) for at, id in enumerate(docs)}}
     engine = pytrec_eval.RelevanceEvaluator({"q": known}, set(keys), relevance_level=rel)
@@ -169,9 +169,9 @@ def test_values_equal_those_of_pytrec_eval(
 
 
 def test_cut_a_ranking_or_remove_a_document() -> None:
-    found = JudgedRanks([2, 5, 9], [1, 0, 3], 12)
-    assert found.cut(5) == JudgedRanks([2, 5], [1, 0], 5)
-    assert found.cut(20) is found
-    assert found.remove(5) == JudgedRanks([2, 8], [1, 3], 11)
-    assert found.remove(1) == JudgedRanks([1, 4, 8], [1, 0, 3], 11)
+    judged_ranks = JudgedRanks([2, 5, 9], [1, 0, 3], 12)
+    assert judged_ranks.cut(5) == JudgedRanks([2, 5], [1, 0], 5)
+    assert judged_ranks.cut(20) is judged_ranks
+    assert judged_ranks.remove(5) == JudgedRanks([2, 8], [1, 3], 11)
+    assert judged_ranks.remove(1) == JudgedRanks([1, 4, 8], [1, 0, 3], 11)
     assert JudgedRanks([2], [1], 3).to_grades() == [None, 1, None]

@@ -104,10 +104,10 @@ def test_lucene_scores_equal_those_of_anserinis_searcher(index_of, rm3: bool) ->
     if rm3:
         searcher.set_rm3(10, 10, 0.5)
     theirs = searcher.batch_search(make_java_list(queries.values()), make_java_list(queries), 50, 2)
-    mine = LuceneIndex.open(folder, BM25SearchSettings(rm3=rm3)).search(list(queries.values()), 50)
+    ours = LuceneIndex.open(folder, BM25SearchSettings(rm3=rm3)).search(list(queries.values()), 50)
     plain = LuceneIndex.open(folder, BM25SearchSettings()).search(list(queries.values()), 11)
     num_compared = 0
-    for query, ranking, top in zip(queries, mine, plain, strict=True):
+    for query, ranking, top in zip(queries, ours, plain, strict=True):
         if rm3 and round(top[9][1], 4) == round(top[10][1], 4):
             continue  # the tenth feedback passage is tied: Anserini takes the lower id, drtk the higher
         num_compared += 1

@@ -68,9 +68,9 @@ def test_encode_on_ray_writes_each_shard_once_and_loads_no_weights_in_the_driver
     monkeypatch.setattr(Embedder, "load", lambda _: pytest.fail("the driver needs no weights"))
     run_command(capfd, *call, "-o", "ray", *RAY)
     assert (folder / "killed").exists()
-    expected, found = read_shards("local"), read_shards("ray")
-    assert [shard.rows for shard in found] == [16] * 7 + [8]
-    for one, other in zip(expected, found, strict=True):
+    local_shards, ray_shards = read_shards("local"), read_shards("ray")
+    assert [shard.rows for shard in ray_shards] == [16] * 7 + [8]
+    for one, other in zip(local_shards, ray_shards, strict=True):
         assert one.ids == other.ids
         np.testing.assert_allclose(one.vectors, other.vectors, atol=1e-5)  # several cores may sum in another order
     manifests = [read_json(folder / name / "meta.json") for name in ("local", "ray")]
@@ -140,9 +140,13 @@ def test_rerank_and_score_on_ray_equal_local_runs(
     call = "rerank run --corpus corpus.jsonl --queries queries.jsonl --model model --depth 4".split()
     run_command(capfd, *call, "-o", "local", "--vectors", "v", "-q")
     run_command(capfd, *call, "-o", "ray", "--vectors", "w", *RAY)
-    mine, theirs = ([line.split() for line in (tmp_path / name).read_text().splitlines()] for name in ("local", "ray"))
-    assert [line[:4] for line in mine] == [line[:4] for line in theirs]
-    np.testing.assert_allclose([float(line[4]) for line in mine], [float(line[4]) for line in theirs], atol=5e-5)
+    local_lines, ray_lines = (
+        [line.split() for line in (tmp_path / name).read_text().splitlines()] for name in ("local", "ray")
+    )
+    assert [line[:4] for line in local_lines] == [line[:4] for line in ray_lines]
+    np.testing.assert_allclose(
+        [float(line[4]) for line in local_lines], [float(line[4]) for line in ray_lines], atol=5e-5
+    )
     for one, other in zip(read_shards("v"), read_shards("w"), strict=True):
         assert one.ids == other.ids
         np.testing.assert_allclose(one.vectors, other.vectors, atol=2e-3)  # stored as float16

@@ -107,7 +107,7 @@ def test_all_losses_decrease_and_the_bottleneck_is_used(
     gains = {name: after[name] for name in after if name.startswith("gain_")}
     with capfd.disabled():
         print(f"\n{preset}: {format_losses(ends, before, after)}")
-    assert {f"gain_{each['name']}" for each in content["objective"] if "source" in each} <= gains.keys()
+    assert {f"gain_{objective['name']}" for objective in content["objective"] if "source" in objective} <= gains.keys()
     assert bool(gains) == (preset not in WITHOUT_BOTTLENECK)
     for term, (first, last) in ends.items():
         assert last < first, f"{term} did not decrease"

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from drtk.cli.main import app
-from drtk.evaluation.significance import randomization_test, student_t_test
+from drtk.evaluation.significance import run_randomization_test, run_t_test
 from drtk.runtime.integrity import read_json
 from tests.bm25_data import skip_without_lucene
 
@@ -99,7 +99,7 @@ def test_generated_queries_match_their_passage_better_than_another(place: Path, 
     }  # a cyclic shift of a random order: no passage keeps its query
     own = np.array([compute_word_f1(generated[id], gold[id]) for id in ids])
     permuted = np.array([compute_word_f1(generated[other[id]], gold[id]) for id in ids])
-    t, p = student_t_test(own - permuted), randomization_test(own - permuted, permutations=10_000, seed=1)
+    t, p = run_t_test(own - permuted), run_randomization_test(own - permuted, permutations=10_000, seed=1)
     best = read_json(place / "trained" / "meta.json")["best"]
     with capfd.disabled():
         print(f"\n{len(ids)} held-out passages, {len(set(generated.values()))} different queries, best {best}")
@@ -118,15 +118,15 @@ def search(index: Path, queries: Path, held_out: dict[str, str]) -> tuple[dict[s
     """Return the hits of each query, R@100 and RR@10, for queries with one relevant passage."""
     run_file = index.with_suffix(".run")
     run("search", index, queries, "-k", "100", "-o", run_file)
-    found: dict[str, list[str]] = {query: [] for query in held_out}
+    hits: dict[str, list[str]] = {query: [] for query in held_out}
     for line in run_file.read_text().splitlines():
         query, _, passage, *_ = line.split()
-        found[query].append(passage)
+        hits[query].append(passage)
     ranks = [
-        found[query].index(positive) + 1 if positive in found[query] else None for query, positive in held_out.items()
+        hits[query].index(positive) + 1 if positive in hits[query] else None for query, positive in held_out.items()
     ]
     recall = sum(rank is not None for rank in ranks) / len(ranks)
-    return found, recall, sum(1 / rank for rank in ranks if rank is not None and rank <= 10) / len(ranks)
+    return hits, recall, sum(1 / rank for rank in ranks if rank is not None and rank <= 10) / len(ranks)
 
 
 @pytest.mark.parametrize("engine", ["bm25", "bm25s"])
@@ -137,15 +137,15 @@ def test_print_the_effect_of_expansion_on_recall(place: Path, engine: str, capfd
     questions = [row for row in read_rows(place / "sample" / "queries.jsonl") if row["_id"] in held_out]
     queries = place / "test-queries.jsonl"
     queries.write_text("".join(json.dumps(row) + "\n" for row in questions))
-    found = {}
+    results = {}
     for name, more in (("plain", []), ("expanded", ["--expand", "queries"])):
         run("index", place / "corpus.jsonl", "--type", engine, *more, "-o", place / f"{engine}-{name}")
-        found[name] = search(place / f"{engine}-{name}", queries, held_out)
-    num_changed = sum(found["plain"][0][query] != found["expanded"][0][query] for query in held_out)
+        results[name] = search(place / f"{engine}-{name}", queries, held_out)
+    num_changed = sum(results["plain"][0][query] != results["expanded"][0][query] for query in held_out)
     with capfd.disabled():
         print(f"\n{engine}, {len(held_out)} held-out queries; expansion changes the ranking of {num_changed}")
-        for name, (_, recall, rr) in found.items():
+        for name, (_, recall, rr) in results.items():
             print(f"  {name}: R@100 {recall:.4f}, RR@10 {rr:.4f}")
     # The sign is not tested: a model of 0.9 million parameters trained on 5,257 pairs is no docT5query.
-    assert all(0 < value <= 1 for _, *values in found.values() for value in values)
+    assert all(0 < value <= 1 for _, *values in results.values() for value in values)
     assert num_changed > len(held_out) / 2

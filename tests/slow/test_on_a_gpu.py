@@ -115,9 +115,9 @@ def test_liger_kernels_loss_equals_drtks(monkeypatch: pytest.MonkeyPatch) -> Non
     tensors = [torch.randn(*shape, generator=draw) for shape in ((500, 64), (3000, 64), (3000,))]
     labels = torch.randint(3000, (500,), generator=draw)
     labels[::7] = -100
-    found = {}
+    results = {}
     for name in ("liger", "ours", "plain"):
-        leaves = [each.to(GPU).requires_grad_() for each in tensors]
+        leaves = [tensor.to(GPU).requires_grad_() for tensor in tensors]
         on_gpu = labels.to(GPU)
         if name == "plain":
             loss = F.cross_entropy(F.linear(leaves[0], leaves[1], leaves[2]), on_gpu, reduction="sum")
@@ -128,9 +128,9 @@ def test_liger_kernels_loss_equals_drtks(monkeypatch: pytest.MonkeyPatch) -> Non
                 else:
                     assert language._load_liger_loss() is not None
                 loss = linear_cross_entropy(*leaves, on_gpu)
-        found[name] = [loss.detach(), *torch.autograd.grad(loss / 400, leaves)]
+        results[name] = [loss.detach(), *torch.autograd.grad(loss / 400, leaves)]
     for name in ("liger", "ours"):
-        for value, expected in zip(found[name], found["plain"], strict=True):
+        for value, expected in zip(results[name], results["plain"], strict=True):
             torch.testing.assert_close(value, expected, rtol=1e-3, atol=1e-4)
 
 
@@ -147,8 +147,8 @@ def test_training_with_liger_kernels_loss_gives_the_same_losses(
 def test_flash_attention_gives_the_states_of_sdpa_and_ignores_padding(family: str) -> None:
     pytest.importorskip("flash_attn")
     model = create_masked_lm(family).base_model.to(GPU, torch.bfloat16)
-    ids, attention = (each.to(GPU) for each in create_padded_batch(model))
-    found = {}
+    ids, attention = (tensor.to(GPU) for tensor in create_padded_batch(model))
+    results = {}
     for name in ("sdpa", "flash_attention_2"):
         assert AttentionBackend(name, GPU, half=True).apply(model) == name
         with torch.no_grad():
@@ -156,8 +156,8 @@ def test_flash_attention_gives_the_states_of_sdpa_and_ignores_padding(family: st
             longer = model(input_ids=F.pad(ids, (0, 7)), attention_mask=F.pad(attention, (0, 7))).last_hidden_state
         there = attention.bool()
         torch.testing.assert_close(longer[:, : ids.shape[1]][there], states[there], rtol=2e-2, atol=2e-2)
-        found[name] = states[there].float()
-    assert float(F.cosine_similarity(found["sdpa"], found["flash_attention_2"], dim=-1).min()) > 0.999
+        results[name] = states[there].float()
+    assert float(F.cosine_similarity(results["sdpa"], results["flash_attention_2"], dim=-1).min()) > 0.999
 
 
 @pytest.mark.parametrize("preset", PRESETS)

@@ -87,7 +87,7 @@ def read_log(folder: Path) -> list[dict]:
 
 @pytest.mark.parametrize("preset", RUNS)
 def test_two_processes_train_the_same_encoder_as_one(preset: str, world: PretrainingFiles, tmp_path: Path) -> None:
-    more = [str(world.generator) if each == "GENERATOR" else each for each in RUNS[preset]]
+    more = [str(world.generator) if word == "GENERATOR" else word for word in RUNS[preset]]
     run(world, tmp_path / "one", preset, more, processes=1)
     run(world, tmp_path / "two", preset, more, processes=2)
     max_differences = []

@@ -13,7 +13,7 @@ from drtk.data.runs import NamedRun
 from drtk.data.trec import Judgements, load_hits
 from drtk.errors import DrtkError, UsageError
 from drtk.evaluation.config import PLOT_OPTIONS, RUN_PLOT_OPTIONS, PlotSettings
-from drtk.evaluation.curves import Curve, choose_depths, recall_curve
+from drtk.evaluation.curves import Curve, choose_depths, compute_recall_curve
 from drtk.evaluation.evaluate import Evaluation, Evaluator
 from drtk.evaluation.measures import parse_measures
 from drtk.evaluation.plots.base import (
@@ -33,10 +33,10 @@ from drtk.evaluation.plots.base import (
     style_axis,
 )
 from drtk.evaluation.plots.training import draw_steps, set_steps
-from drtk.evaluation.significance import ZERO, mean_interval
+from drtk.evaluation.significance import ZERO, compute_interval
 
 TICKS = (1, 3, 10, 30, 100, 300, 1000)
-BEYOND = "; dotted: beyond the depth of the run"
+BEYOND_DEPTH = "; dotted: beyond the depth of the run"
 
 
 def draw_curve(axis: Any, depths: Sequence[int], values: Sequence[float], deepest: int, **look: Any) -> None:
@@ -64,12 +64,12 @@ def draw_recall(axis: Any, numbers: Numbers) -> None:
     axis.set_xticks(ticks, list(map(str, ticks)))
     axis.minorticks_off()
     axis.set_ylim(0, 1.02)
-    beyond = BEYOND if any(deepest < depths[-1] for deepest in numbers["deepest"].values()) else ""
+    beyond = BEYOND_DEPTH if any(deepest < depths[-1] for deepest in numbers["deepest"].values()) else ""
     axis.set_xlabel(f"k: number of documents{beyond}", fontsize=11.5)
 
 
 class RecallCurves(Plot):
-    """drtk plot recall."""
+    """Recall by depth, one line per run (drtk plot recall)."""
 
     takes: ClassVar[frozenset[str]] = PLOT_OPTIONS | RUN_PLOT_OPTIONS | {"hit_rate"}
 
@@ -83,7 +83,7 @@ class RecallCurves(Plot):
         depths = [depth for depth in choose_depths(list(runs.values())) if depth <= (inputs.settings.depth or depth)]
         hit_rate = bool(inputs.settings.hit_rate)
         curves = {
-            name: recall_curve(rankings, judgements, depths, rel=inputs.rel, hit_rate=hit_rate)
+            name: compute_recall_curve(rankings, judgements, depths, rel=inputs.rel, hit_rate=hit_rate)
             for name, rankings in runs.items()
         }
         deepest = {name: max(map(len, rankings.values()), default=0) for name, rankings in runs.items()}
@@ -108,7 +108,7 @@ MAX_TICKS = 12  # with up to this many queries, each is named below its bar
 
 
 class Differences(Plot):
-    """drtk plot differences."""
+    """Difference of two runs, one bar per query (drtk plot differences)."""
 
     takes: ClassVar[frozenset[str]] = PLOT_OPTIONS | RUN_PLOT_OPTIONS | {"measure"}
 
@@ -180,7 +180,7 @@ MAX_PANELS, BINS = 6, 40
 
 
 class ScoreDistributions(Plot):
-    """drtk plot scores."""
+    """Scores of relevant and other documents (drtk plot scores)."""
 
     takes: ClassVar[frozenset[str]] = PLOT_OPTIONS | RUN_PLOT_OPTIONS
 
@@ -265,7 +265,7 @@ def _read_example_scores(item: NamedRun, inputs: PlotInputs) -> tuple[np.ndarray
         good += scores.get("positives", [])
         other += scores.get("negatives", [])
     if not good and not other:
-        raise DrtkError(f"{item.source}: the examples have no scores")
+        raise DrtkError(f"{item.source}: the examples have no scores; pass runs and `qrels`")
     return np.array(good), np.array(other)
 
 
@@ -301,7 +301,7 @@ def _draw_measures(axis: Any, results: Sequence[Evaluation], measures: Sequence[
     for at, result in enumerate(results):
         places = [group + (at - (len(results) - 1) / 2) * width for group in range(len(measures))]
         means = np.array([float(result.overall[measure]) for measure in measures])
-        intervals = [_interval(result, measure) for measure in measures]
+        intervals = [_compute_interval(result, measure) for measure in measures]
         reach = np.abs(np.array(intervals).T - means)
         look = {"color": COLORS[at % len(COLORS)], "marker": MARKERS[at % len(MARKERS)], "markersize": 6}
         axis.errorbar(places, means, reach, linestyle="", capsize=3, **look)
@@ -315,8 +315,8 @@ def _draw_measures(axis: Any, results: Sequence[Evaluation], measures: Sequence[
     style_axis(axis, "Measures, with 95% confidence intervals")
 
 
-def _interval(result: Evaluation, measure: str) -> tuple[float, float]:
+def _compute_interval(result: Evaluation, measure: str) -> tuple[float, float]:
     """Return the confidence interval of a mean over queries; the mean itself where it is undefined."""
     values = [float(values[measure]) for values in result.per_query.values() if measure in values]
     mean = float(result.overall[measure])
-    return mean_interval(np.array(values), confidence=0.95) or (mean, mean)
+    return compute_interval(np.array(values), confidence=0.95) or (mean, mean)

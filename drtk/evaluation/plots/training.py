@@ -33,7 +33,7 @@ _SHARES = ("_replaced", "_stop_words")
 
 
 class TrainingCurves(Plot):
-    """drtk plot training."""
+    """Fields of training logs by step (drtk plot training)."""
 
     takes: ClassVar[frozenset[str]] = PLOT_OPTIONS | {"field"}
 
@@ -112,8 +112,8 @@ def choose_fields(logs: Sequence[Mapping[str, Curve]]) -> list[str]:
     terms = list(dict.fromkeys([*terms, *held_out]))
     has_loss_only = any("loss" in log and not log.keys() & {*terms} for log in logs)
     first = ["loss"] if len(terms) > 1 or has_loss_only else []
-    known = {*terms, *gains, *with_loss, *_NOT_TERMS}
-    others = [name for name in names if name not in known and not name.startswith(HELD_OUT)]
+    assigned = {*terms, *gains, *with_loss, *_NOT_TERMS}
+    others = [name for name in names if name not in assigned and not name.startswith(HELD_OUT)]
     return [*first, *terms, *gains, *others]
 
 
@@ -132,7 +132,7 @@ def draw_steps(axis: Any, steps: Sequence[int], values: Sequence[float], color: 
 
 
 def set_steps(axis: Any, last: int) -> None:
-    """Label an axis of steps, from 0 to the last step with whole ticks."""
+    """Set the range and integer ticks of an axis of steps, from 0 to the last step."""
     from matplotlib.ticker import MaxNLocator
 
     margin = 0.03 * max(last, 1)

@@ -32,7 +32,14 @@ from drtk.evaluation.plots.base import (
     style_axis,
 )
 from drtk.evaluation.sentence_data import read_pairs
-from drtk.evaluation.sentences import alignment, open_encoder, pair_cosines, spearman, uniformity, unit
+from drtk.evaluation.sentences import (
+    compute_alignment,
+    compute_pair_cosines,
+    compute_spearman,
+    compute_uniformity,
+    normalize_vectors,
+    open_encoder,
+)
 from drtk.runtime.manifest import describe_folder
 from drtk.runtime.streams import is_stream, name_of
 
@@ -41,7 +48,7 @@ MAX_MODELS, BINS = 4, 60
 
 
 class VectorSpace(Plot):
-    """drtk plot space."""
+    """Cosines of matching and random pairs, alignment and uniformity (drtk plot space)."""
 
     takes: ClassVar[frozenset[str]] = PLOT_OPTIONS | {"pairs", "qrels", "rel", "positive", "points"}
 
@@ -124,10 +131,10 @@ def _compare_models(inputs: PlotInputs) -> tuple[Cosines, Geometry]:
     sample = _sample_rows(texts, inputs.settings.points)
     cosines, geometry = {}, {}
     for item in inputs.inputs:
-        vectors = unit(open_encoder(item.source, inputs.device, inputs.tracker)(texts))
+        vectors = normalize_vectors(open_encoder(item.source, inputs.device, inputs.tracker)(texts))
         first, second = vectors[positives], vectors[[at + len(pairs) for at in positives]]
-        geometry[item.name] = {"alignment": alignment(first, second), "uniformity": uniformity(vectors)}
-        cosines[item.name] = pair_cosines(first, second), _random_cosines(vectors[sample])
+        geometry[item.name] = {"alignment": compute_alignment(first, second), "uniformity": compute_uniformity(vectors)}
+        cosines[item.name] = compute_pair_cosines(first, second), _compute_random_cosines(vectors[sample])
     return cosines, geometry
 
 
@@ -144,9 +151,9 @@ def _compare_embeddings(inputs: PlotInputs) -> tuple[Cosines, Geometry]:
             f"the dimensions differ ({', '.join(map(str, sorted(sizes)))}); encode all texts with one model"
         )
     samples = {name: vectors[_sample_rows(ids, settings.points)] for name, (ids, vectors) in groups.items()}
-    geometry = {name: {"uniformity": uniformity(vectors)} for name, vectors in samples.items()}
+    geometry = {name: {"uniformity": compute_uniformity(vectors)} for name, vectors in samples.items()}
     if inputs.qrels is None:
-        return {name: (np.empty(0), _random_cosines(vectors)) for name, vectors in samples.items()}, geometry
+        return {name: (np.empty(0), _compute_random_cosines(vectors)) for name, vectors in samples.items()}, geometry
     judged = [
         (query, id)
         for query, grades in inputs.judgements().items()
@@ -156,20 +163,20 @@ def _compare_embeddings(inputs: PlotInputs) -> tuple[Cosines, Geometry]:
     # A query and a passage may have the same id: queries are in the first folder that has the id, passages in the last.
     by_id = [dict(zip(ids, vectors, strict=True)) for ids, vectors in groups.values()]
     queries, passages = ChainMap(*by_id), ChainMap(*reversed(by_id))
-    known = [(query, id) for query, id in judged if query in queries and id in passages]
-    if not known:
+    pairs = [(query, id) for query, id in judged if query in queries and id in passages]
+    if not pairs:
         raise MismatchError(
             f"no judged pair is among the vectors; the judgements begin with '{(*judged, ('', ''))[0][0]}'"
         )
-    first, second = np.stack([queries[id] for id, _ in known]), np.stack([passages[id] for _, id in known])
-    geometry["judged pairs"] = {"alignment": alignment(first, second)}
-    sample = _sample_rows(["\t".join(pair) for pair in known], settings.points)
-    ids = np.array([known[row][0] for row in sample])
+    first, second = np.stack([queries[id] for id, _ in pairs]), np.stack([passages[id] for _, id in pairs])
+    geometry["judged pairs"] = {"alignment": compute_alignment(first, second)}
+    sample = _sample_rows(["\t".join(pair) for pair in pairs], settings.points)
+    ids = np.array([pairs[row][0] for row in sample])
     random = (first[sample] @ second[sample].T)[ids[:, None] != ids]  # passages judged for another query
-    return {"judged pairs": (pair_cosines(first, second), random)}, geometry
+    return {"judged pairs": (compute_pair_cosines(first, second), random)}, geometry
 
 
-def _random_cosines(vectors: np.ndarray) -> np.ndarray:
+def _compute_random_cosines(vectors: np.ndarray) -> np.ndarray:
     """Return the cosines of all pairs of different rows."""
     cosines: np.ndarray = (vectors @ vectors.T)[np.triu_indices(len(vectors), k=1)]
     return cosines
@@ -187,7 +194,7 @@ def _load_vectors(item: NamedRun, inputs: PlotInputs) -> tuple[list[str], np.nda
     ids = [id for shard in shards for id in shard.ids]
     if len(ids) < 2:
         raise DrtkError(f"{item.source}: a plot needs two vectors, got {len(ids)}")
-    return ids, unit(np.concatenate([np.asarray(shard.vectors) for shard in shards]))
+    return ids, normalize_vectors(np.concatenate([np.asarray(shard.vectors) for shard in shards]))
 
 
 def _sample_rows(ids: Sequence[str], count: int | None) -> list[int]:
@@ -200,7 +207,7 @@ MAX_SYSTEMS, MAX_EDGES = 4, 12
 
 
 class CosineByRating(Plot):
-    """drtk plot cosine."""
+    """Cosines of sentence pairs by human rating (drtk plot cosine)."""
 
     takes: ClassVar[frozenset[str]] = PLOT_OPTIONS | {"pairs"}
 
@@ -223,7 +230,7 @@ class CosineByRating(Plot):
         for name, (cosines, ratings) in data.items():
             bins = np.clip(np.searchsorted(edges, ratings, side="right") - 1, 0, len(edges) - 2)
             systems[name] = {
-                "spearman": spearman(cosines, ratings),
+                "spearman": compute_spearman(cosines, ratings),
                 "pairs": len(ratings),
                 "cosines": [np.sort(cosines[bins == number]).tolist() for number in range(len(edges) - 1)],
             }
@@ -280,7 +287,7 @@ def _read_cosines(source: str, inputs: PlotInputs) -> dict[str, tuple[np.ndarray
     for system, cosine, rating in rows:
         pairs.setdefault(str(system or source), []).append((cosine, rating))
     if not pairs:
-        raise DrtkError(f"{name_of(source)}: no pairs found")
+        raise DrtkError(f"{name_of(source)}: no pairs found; drtk eval-sentences writes such files")
     return {name: tuple(np.array(values).T) for name, values in pairs.items()}
 
 
@@ -298,4 +305,4 @@ def _compute_cosines(source: str, inputs: PlotInputs) -> tuple[np.ndarray, np.nd
     encode = open_encoder(source, inputs.device, inputs.tracker)
     texts = [pair.first for pair in pairs.pairs] + [pair.second for pair in pairs.pairs]
     vectors = encode(texts)
-    return pair_cosines(vectors[: len(pairs.pairs)], vectors[len(pairs.pairs) :]), np.array(pairs.scores)
+    return compute_pair_cosines(vectors[: len(pairs.pairs)], vectors[len(pairs.pairs) :]), np.array(pairs.scores)

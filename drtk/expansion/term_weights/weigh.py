@@ -326,7 +326,7 @@ def _collect_input(
             resume=job.resume and is_kept,
             force=job.force,
             side_files=job.side_files,
-            tracker=InputTracker(job.tracker.skip_bad, stand_ins=job.tracker.stand_ins),
+            tracker=InputTracker(job.tracker.skip_bad, copies=job.tracker.copies),
             log_summary=False,
         )
         first.recover()

@@ -163,7 +163,7 @@ def test_out_of_memory_names_what_to_lower_and_resume_takes_it(
         "1e-4",
     ]
     app(arguments(world, tmp_path / "m", "mlm", *SCHEDULE, *more), standalone_mode=False)
-    assert "micro_batch_size 2, which was not given" in capsys.readouterr().err
+    assert "micro_batch_size 2 (was not given)" in capsys.readouterr().err
     (change,) = read_json(tmp_path / "m" / "meta.json")["changes"]
     assert change["settings"] == {
         "precision": ["auto", "bfloat16"],

@@ -178,9 +178,7 @@ def test_where_the_greedy_text_was_blank_the_question_is_asked_alone(
 
 def test_a_kind_that_would_overwrite_what_was_chosen_is_refused(place: Path, tmp_path: Path) -> None:
     rows = [{"_id": "e", "query_id": "q0", "kind": "choices", "text": "t"}]
-    with pytest.raises(
-        RecordError, match=r"in:1: 'kind' 'choices' is the name of another file that rerank-queries apply"
-    ):
+    with pytest.raises(RecordError, match=r"in:1: 'kind' 'choices' is reserved: rerank-queries apply"):
         call(place, tmp_path / "out", "--select", "first", source=write_rows(tmp_path / "in", rows))
 
 
@@ -340,7 +338,7 @@ def test_a_run_that_was_cut_short_goes_on_to_the_same_files(
         with pytest.raises(Killed):
             call(place, tmp_path / "out", *more)
     assert not (tmp_path / "out" / "meta.json").exists()
-    with pytest.raises(DrtkError, match="holds an interrupted run; `resume` continues from there"):
+    with pytest.raises(DrtkError, match="contains an interrupted run; `resume` continues it"):
         call(place, tmp_path / "out", *more)
     if at == "finishing":  # killed when the manifest of the finished choices was removed
         get_manifest_path(tmp_path / "out.part" / "choices.jsonl").unlink()

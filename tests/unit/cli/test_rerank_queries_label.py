@@ -160,7 +160,7 @@ def test_invalid_patterns_alone_are_no_answers(place: Path, tmp_path: Path) -> N
         ({"query_id": "q1", "kind": "answer", "text": " "}, "in:1: 'text' is empty"),
         (
             {"query_id": "q1", "kind": "a/b", "text": "a"},
-            "in:1: 'kind' 'a/b' must be one word that can stand in a file name",
+            "in:1: 'kind' 'a/b' must be one word, usable as a file name",
         ),
         ({"query_id": "q1", "text": "a"}, "in:1: 'kind' is missing"),
     ],

@@ -10,7 +10,7 @@ import pytest
 from drtk.data.beir import choose_dev_split, find_file, find_qrels, require_file
 from drtk.errors import DrtkError
 from tests.run_commands import write_text
-from tests.unit.evaluation.test_probes import collection
+from tests.unit.evaluation.test_probes import write_collection
 
 
 def pack(path: Path) -> None:
@@ -19,7 +19,7 @@ def pack(path: Path) -> None:
 
 
 def test_a_compressed_file_is_the_files_name(tmp_path: Path) -> None:
-    folder = collection(tmp_path / "c")
+    folder = write_collection(tmp_path / "c")
     assert find_file(folder, "corpus.jsonl") == folder / "corpus.jsonl"
     pack(folder / "corpus.jsonl")
     assert find_file(folder, "corpus.jsonl") == folder / "corpus.jsonl.gz"
@@ -29,7 +29,7 @@ def test_a_compressed_file_is_the_files_name(tmp_path: Path) -> None:
 
 
 def test_the_only_split_is_taken_and_this_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    folder = collection(tmp_path / "c")
+    folder = write_collection(tmp_path / "c")
     pack(folder / "qrels" / "dev.tsv")
     caplog.set_level("INFO", logger="drtk")
     assert find_qrels(folder, "test") == folder / "qrels" / "dev.tsv.gz"
@@ -40,7 +40,7 @@ def test_the_only_split_is_taken_and_this_is_said(tmp_path: Path, caplog: pytest
 
 
 def test_what_chooses_is_dev_or_else_train_and_never_test(tmp_path: Path) -> None:
-    folder = collection(tmp_path / "c")
+    folder = write_collection(tmp_path / "c")
     for split in ("train", "test"):
         write_text(folder / "qrels" / f"{split}.tsv", "query-id\tcorpus-id\tscore\nq1\tab\t1\n")
     assert choose_dev_split(folder) == "dev"

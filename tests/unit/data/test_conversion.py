@@ -98,7 +98,7 @@ def test_a_text_that_is_nowhere_is_asked_for(split: Path) -> None:
         (["--as", "passages", "--to", "trec"], "unknown format of passages 'trec'; choose from beir"),
         (["--as", "passages", "--corpus", "x"], "--corpus needs --as examples"),
         (["--as", "queries", "--corpus-out", "x"], "--corpus-out needs --as examples"),
-        (["--as", "examples", "--corpus-out", "x", "--queries-out", "x"], "use different names"),
+        (["--as", "examples", "--corpus-out", "x", "--queries-out", "x"], "name different files"),
     ],
 )
 def test_a_choice_that_cannot_be_meant_is_refused(arguments: list[str], problem: str) -> None:
@@ -190,7 +190,7 @@ def test_reading_a_pipe_twice_leaves_no_temporary_file(tmp_path: Path) -> None:
         capture_output=True,
         check=True,
     )
-    assert b"kept in a temporary file" in done.stderr
+    assert b"copied to a temporary file" in done.stderr
     assert sorted(path.name for path in tmp_path.iterdir()) == ["c", "c.meta.json"]
 
 

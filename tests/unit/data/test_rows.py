@@ -42,7 +42,7 @@ def test_an_expansion_is_read_and_written_as_it_was(tmp_path: Path) -> None:
     ("change", "told"),
     [
         ({"query_id": None}, "'query_id' must be a string, found null"),
-        ({"kind": "a/b"}, "'kind' 'a/b' must be one word that can stand in a file name"),
+        ({"kind": "a/b"}, "'kind' 'a/b' must be one word, usable as a file name"),
         ({"text": " "}, "'text' is empty"),
         ({"rank": 0}, "'rank' must be an integer of at least 1"),
         ({"depth": 0}, "'depth' must be an integer of at least 1"),

@@ -24,78 +24,80 @@ from tests.unit.text.test_answers import BEYONCE
 
 
 @pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
-def rows(*objects: object) -> str:
+def to_jsonl(*objects: object) -> str:
     return "".join(json.dumps(item) + "\n" for item in objects)
 
 
-def values(capfd: pytest.CaptureFixture[str], *arguments: str) -> dict[str, float]:
+def run_eval(capfd: pytest.CaptureFixture[str], *arguments: str) -> dict[str, float]:
     printed = run_command(capfd, "eval", "-q", *arguments, "--format", "jsonl")
-    found: dict[str, float] = json.loads(printed.splitlines()[-1])
-    return found
+    result: dict[str, float] = json.loads(printed.splitlines()[-1])
+    return result
 
 
-def test_top_k_accuracy_of_four_questions(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_top_k_accuracy_of_four_questions(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     # the first passage with the answer stands at ranks 1, 15, 101, 3: top-1 1/4, top-5 2/4, top-20 3/4, top-100 3/4
     firsts = {"q1": 1, "q2": 15, "q3": 101, "q4": 3}
     write_text(
-        here / "c.jsonl",
-        rows({"_id": "yes", "text": "It is Paris."}, *({"_id": f"d{n}", "text": "no"} for n in range(120))),
+        folder / "c.jsonl",
+        to_jsonl({"_id": "yes", "text": "It is Paris."}, *({"_id": f"d{n}", "text": "no"} for n in range(120))),
     )
-    write_text(here / "q.jsonl", rows(*({"id": id, "question": "where?", "answers": ["paris", ""]} for id in firsts)))
+    write_text(
+        folder / "q.jsonl", to_jsonl(*({"id": id, "question": "where?", "answers": ["paris", ""]} for id in firsts))
+    )
     lines = []
     for id, first in firsts.items():
         docs = [f"d{n}" for n in range(105)]
         docs.insert(first - 1, "yes")
         lines += [f"{id} Q0 {doc} {rank} {200 - rank} t\n" for rank, doc in enumerate(docs, start=1)]
-    write_text(here / "a.run", "".join(lines))
+    write_text(folder / "a.run", "".join(lines))
     arguments = ["a.run", "--answers", "q.jsonl", "--corpus", "c.jsonl"]
     for workers in ("1", "2"):
-        found = values(capfd, *arguments, "--num-workers", workers)
-        assert [found[f"Answer@{k}"] for k in (1, 5, 20, 100)] == [0.25, 0.5, 0.75, 0.75]
+        result = run_eval(capfd, *arguments, "--num-workers", workers)
+        assert [result[f"Answer@{k}"] for k in (1, 5, 20, 100)] == [0.25, 0.5, 0.75, 0.75]
     # RR looks at everything: (1 + 1/15 + 1/101 + 1/3) / 4
-    assert values(capfd, *arguments, "--measures", "RR Hit@20")["RR"] == pytest.approx(
+    assert run_eval(capfd, *arguments, "--measures", "RR Hit@20")["RR"] == pytest.approx(
         (1 + 1 / 15 + 1 / 101 + 1 / 3) / 4
     )
-    assert values(capfd, *arguments, "--depth", "2")["Answer@5"] == 0.25
+    assert run_eval(capfd, *arguments, "--depth", "2")["Answer@5"] == 0.25
 
 
-def test_questions_that_lack_a_ranking_or_an_answer_are_told(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_questions_without_ranking_or_answer_are_logged(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     # q1 is right, q2 is not in the run, q3 has no answer: 1/2, or 1/1 of those in the run
-    write_text(here / "c.jsonl", rows({"_id": "d", "text": "Paris"}))
+    write_text(folder / "c.jsonl", to_jsonl({"_id": "d", "text": "Paris"}))
     questions = [("q1", ["Paris"]), ("q2", ["Rome"]), ("q3", [""])]
-    write_text(here / "q.jsonl", rows(*({"id": id, "question": "?", "answers": a} for id, a in questions)))
-    write_text(here / "a.run", "q1 Q0 d 1 1 t\nq9 Q0 d 1 1 t\n")
+    write_text(folder / "q.jsonl", to_jsonl(*({"id": id, "question": "?", "answers": a} for id, a in questions)))
+    write_text(folder / "a.run", "q1 Q0 d 1 1 t\nq9 Q0 d 1 1 t\n")
     arguments = ["a.run", "--answers", "q.jsonl", "--corpus", "c.jsonl", "--measures", "Answer@1"]
     assert run_command(capfd, "eval", "-q", *arguments).split()[-1] == "0.5000"
     assert run_command(capfd, "eval", "-q", *arguments, "--set", "retrieved_only=true").split()[-1] == "1.0000"
     capfd.readouterr()
     app(["eval", *arguments, "-v"], standalone_mode=False)
-    told = capfd.readouterr().err
-    assert "q.jsonl: 1 of 3 questions have no answer and are left out" in told
-    assert "a: 1 query of 2 with answers not in the run, counted as 0" in told
-    assert "a: 1 query of the run without answers left out" in told
-    assert "judge" not in told
+    messages = capfd.readouterr().err
+    assert "q.jsonl: 1 of 3 questions have no answer and are left out" in messages
+    assert "a: 1 query of 2 with answers not in the run, counted as 0" in messages
+    assert "a: 1 query of the run without answers left out" in messages
+    assert "judge" not in messages
 
 
-def test_runs_that_lack_questions_are_compared_in_words_of_answers(
-    here: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_messages_of_compare_mention_answers_not_judgements(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     # both runs lack q3; a run whose first right passage another one has not is no reason to speak of judged documents
-    write_text(here / "c.jsonl", rows({"_id": "d#1", "text": "Paris"}, {"_id": "d#2", "text": "none"}))
-    write_text(here / "q.jsonl", rows(*({"id": f"q{n}", "question": "?", "answers": ["Paris"]} for n in (1, 2, 3))))
-    write_text(here / "a.run", "q1 Q0 d#1 1 1 t\nq2 Q0 d#1 1 1 t\n")
-    write_text(here / "b.run", "q1 Q0 d#2 1 1 t\nq2 Q0 d#2 1 1 t\n")
+    write_text(folder / "c.jsonl", to_jsonl({"_id": "d#1", "text": "Paris"}, {"_id": "d#2", "text": "none"}))
+    write_text(
+        folder / "q.jsonl", to_jsonl(*({"id": f"q{n}", "question": "?", "answers": ["Paris"]} for n in (1, 2, 3)))
+    )
+    write_text(folder / "a.run", "q1 Q0 d#1 1 1 t\nq2 Q0 d#1 1 1 t\n")
+    write_text(folder / "b.run", "q1 Q0 d#2 1 1 t\nq2 Q0 d#2 1 1 t\n")
     arguments = ["--answers", "q.jsonl", "--corpus", "c.jsonl"]
     app(["compare", "a.run", "b.run", *arguments, "-v"], standalone_mode=False)
-    told = capfd.readouterr().err
-    assert "a: 1 query of 3 with answers not in the run, counted as 0" in told
-    assert "judge" not in told
-    write_text(here / "b.run", "q1 Q0 d#2 1 1 t\n")
+    messages = capfd.readouterr().err
+    assert "a: 1 query of 3 with answers not in the run, counted as 0" in messages
+    assert "judge" not in messages
+    write_text(folder / "b.run", "q1 Q0 d#2 1 1 t\n")
     with pytest.raises(MismatchError, match="b: lacks 1 queries with answers that other runs have"):
         run_command(capfd, "compare", "a.run", "b.run", *arguments)
 
@@ -104,92 +106,93 @@ EXACT = [("U.S.", "US", 1), ("1,000", "1000", 1), ("rock-n-roll", "rocknroll", 1
          (BEYONCE, "Beyonce", 0), ("the", "a", 0)]  # fmt: skip
 
 
-def test_exact_match_through_the_command(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_eval_computes_exact_match_and_f1(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     # 3 of 6 are equal; the answer "a" normalises to nothing and so equals "the", which makes it 4
     write_text(
-        here / "q.jsonl", rows(*({"id": f"q{n}", "question": "?", "answers": [a]} for n, (_, a, _) in enumerate(EXACT)))
+        folder / "q.jsonl",
+        to_jsonl(*({"id": f"q{n}", "question": "?", "answers": [a]} for n, (_, a, _) in enumerate(EXACT))),
     )
-    write_text(here / "p.jsonl", rows(*({"query_id": f"q{n}", "answer": p} for n, (p, _, _) in enumerate(EXACT))))
-    found = values(capfd, "p.jsonl", "--exact-match", "--answers", "q.jsonl")
-    assert found["EM"] == pytest.approx(4 / 6)
+    write_text(folder / "p.jsonl", to_jsonl(*({"query_id": f"q{n}", "answer": p} for n, (p, _, _) in enumerate(EXACT))))
+    result = run_eval(capfd, "p.jsonl", "--exact-match", "--answers", "q.jsonl")
+    assert result["EM"] == pytest.approx(4 / 6)
     # F1: 1, 1, 1, 0, 0, 1
-    assert found["F1"] == pytest.approx(4 / 6)
+    assert result["F1"] == pytest.approx(4 / 6)
     table = run_command(
         capfd, "eval", "-q", "p.jsonl", "--exact-match", "--answers", "q.jsonl", "--per-query", "--measures", "EM"
     )
     assert table.splitlines()[1].split() == ["p", "q0", "1.0000"]
 
 
-def test_of_several_predictions_the_one_with_the_highest_score_counts(
-    here: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_prediction_with_the_highest_score_is_evaluated(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     write_text(
-        here / "q.jsonl",
-        rows({"id": "q", "question": "?", "answers": ["Paris"]}, {"id": "r", "question": "?", "answers": ["x"]}),
+        folder / "q.jsonl",
+        to_jsonl({"id": "q", "question": "?", "answers": ["Paris"]}, {"id": "r", "question": "?", "answers": ["x"]}),
     )
     several = [{"query_id": "q", "answer": "Rome", "score": 1}, {"query_id": "q", "answer": "Paris", "score": 2}]
-    write_text(here / "p.jsonl", rows(*several))
-    assert values(capfd, "p.jsonl", "--exact-match", "--answers", "q.jsonl")["EM"] == 0.5  # r has no prediction
-    write_text(here / "p.jsonl", rows(several[1], several[0] | {"score": 2}))  # of equal scores, the first counts
-    assert values(capfd, "p.jsonl", "--exact-match", "--answers", "q.jsonl")["EM"] == 0.5
-    write_text(here / "p.jsonl", rows(*several, {"query_id": "q", "answer": "Oslo"}))
+    write_text(folder / "p.jsonl", to_jsonl(*several))
+    assert run_eval(capfd, "p.jsonl", "--exact-match", "--answers", "q.jsonl")["EM"] == 0.5  # r has no prediction
+    write_text(folder / "p.jsonl", to_jsonl(several[1], several[0] | {"score": 2}))  # of equal scores, the first counts
+    assert run_eval(capfd, "p.jsonl", "--exact-match", "--answers", "q.jsonl")["EM"] == 0.5
+    write_text(folder / "p.jsonl", to_jsonl(*several, {"query_id": "q", "answer": "Oslo"}))
     with pytest.raises(RecordError, match=r"p\.jsonl:3: question 'q' has several predictions"):
         run_command(capfd, "eval", "p.jsonl", "--exact-match", "--answers", "q.jsonl")
 
 
 @pytest.mark.slow
-def test_the_paragraph_of_a_squad_question_contains_its_answer(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_paragraph_of_a_squad_question_contains_its_answer(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     # every answer of SQuAD stands literally in its paragraph; a run of just these paragraphs is right almost everywhere:
     # where an answer begins or ends within a word, tokens do not match
     folder = find_shared_data("squad")
     judged = (folder / "qrels" / "dev.tsv").read_text().splitlines()[1:201]
-    write_text(here / "a.run", "".join(f"{q} Q0 {d} 1 1 t\n" for q, d, _ in (line.split("\t") for line in judged)))
+    write_text(folder / "a.run", "".join(f"{q} Q0 {d} 1 1 t\n" for q, d, _ in (line.split("\t") for line in judged)))
     arguments = ["--answers", str(folder / "queries.jsonl.gz"), "--corpus", str(folder / "corpus.jsonl.gz")]
-    found = values(capfd, "a.run", *arguments, "--measures", "Answer@1", "--set", "retrieved_only=true")
-    assert found["queries"] == 200
-    assert 0.98 < found["Answer@1"] <= 1
+    result = run_eval(capfd, "a.run", *arguments, "--measures", "Answer@1", "--set", "retrieved_only=true")
+    assert result["queries"] == 200
+    assert 0.98 < result["Answer@1"] <= 1
 
 
-def test_passages_without_a_text_are_told_and_refused_where_none_has_one(
-    here: Path, capfd: pytest.CaptureFixture[str]
+def test_empty_passages_warn_and_a_corpus_without_texts_is_rejected(
+    folder: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    write_text(here / "q.jsonl", rows(*({"id": f"q{n}", "question": "?", "answers": ["paris"]} for n in range(40))))
-    write_text(here / "a.run", "".join(f"q{n} Q0 d{at} {at} {9 - at} t\n" for n in range(40) for at in (1, 2)))
-    write_text(here / "bare.jsonl", rows(*({"_id": f"d{at}", "title": "Paris", "text": " "} for at in (1, 2))))
+    write_text(
+        folder / "q.jsonl", to_jsonl(*({"id": f"q{n}", "question": "?", "answers": ["paris"]} for n in range(40)))
+    )
+    write_text(folder / "a.run", "".join(f"q{n} Q0 d{at} {at} {9 - at} t\n" for n in range(40) for at in (1, 2)))
+    write_text(folder / "bare.jsonl", to_jsonl(*({"_id": f"d{at}", "title": "Paris", "text": " "} for at in (1, 2))))
     call = ["a.run", "--answers", "q.jsonl", "--corpus", "bare.jsonl", "--measures", "Answer@5"]
     with pytest.raises(
         DrtkError, match=r"^bare.jsonl: none of the 80 passages that were read has a text; check that it is the"
     ):
-        values(capfd, *call, "--num-workers", "2")  # 40 questions of 2 passages each
-    assert values(capfd, *call, "--set", "match_title=true")["Answer@5"] == 1  # titles are looked into
+        run_eval(capfd, *call, "--num-workers", "2")  # 40 questions of 2 passages each
+    assert run_eval(capfd, *call, "--set", "match_title=true")["Answer@5"] == 1  # titles are looked into
     assert "text" not in capfd.readouterr().err
     with pytest.raises(DrtkError, match=r"^bare.jsonl: none of the 160 passages that were read has a text"):
-        run_command(capfd, "compare", "a.run", write_text(here / "b.run", (here / "a.run").read_text()), *call[1:])
-    write_text(here / "some.jsonl", rows({"_id": "d1", "text": ""}, {"_id": "d2", "text": "It is Paris."}))
-    assert values(capfd, *call[:3], "--corpus", "some.jsonl", "--measures", "Answer@1 Answer@5")["Answer@5"] == 1
+        run_command(capfd, "compare", "a.run", write_text(folder / "b.run", (folder / "a.run").read_text()), *call[1:])
+    write_text(folder / "some.jsonl", to_jsonl({"_id": "d1", "text": ""}, {"_id": "d2", "text": "It is Paris."}))
+    assert run_eval(capfd, *call[:3], "--corpus", "some.jsonl", "--measures", "Answer@1 Answer@5")["Answer@5"] == 1
     app(["eval", *call[:3], "--corpus", "some.jsonl", "-q"], standalone_mode=False)
     assert capfd.readouterr().err == "drtk: some.jsonl: 40 of the 80 passages that were read have no text\n"
 
 
-def test_titles_and_patterns_match_only_on_request(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    write_text(here / "c.jsonl", rows({"_id": "d", "title": "Paris", "text": "born in 1984"}))
-    write_text(here / "a.run", "q Q0 d 1 1 t\n")
+def test_titles_and_regular_expressions_match_if_enabled(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    write_text(folder / "c.jsonl", to_jsonl({"_id": "d", "title": "Paris", "text": "born in 1984"}))
+    write_text(folder / "a.run", "q Q0 d 1 1 t\n")
     call = ["a.run", "--answers", "q.jsonl", "--corpus", "c.jsonl", "--measures", "Answer@1"]
     for answers, option in ((["Paris"], ["--set", "match_title=true"]), ([r"19\d\d", "("], ["--match", "regex"])):
-        write_text(here / "q.jsonl", rows({"id": "q", "question": "?", "answers": answers}))
-        assert values(capfd, *call)["Answer@1"] == 0
-        assert values(capfd, *call, *option)["Answer@1"] == 1
+        write_text(folder / "q.jsonl", to_jsonl({"id": "q", "question": "?", "answers": answers}))
+        assert run_eval(capfd, *call)["Answer@1"] == 0
+        assert run_eval(capfd, *call, *option)["Answer@1"] == 1
     app(["eval", *call, "--match", "regex"], standalone_mode=False)
     assert "q.jsonl:1: '(' is not a valid regular expression and matches nothing" in capfd.readouterr().err
 
 
-def test_wrong_usage_and_files_are_rejected(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    write_text(here / "c.jsonl", rows({"_id": "d", "text": "no"}))
-    write_text(here / "q.jsonl", rows({"id": "q", "question": "?", "answers": ["Paris"]}))
-    write_text(here / "bare.jsonl", rows({"id": "q", "question": "?"}))
-    write_text(here / "a.run", "q Q0 d 1 2 t\nq Q0 gone 2 1 t\n")
-    write_text(here / "x.run", "x7 Q0 d 1 1 t\n")
-    write_text(here / "p.jsonl", rows({"query_id": "q", "answer": "Paris"}) + '{"query_id": "q", "answer": 3}\n')
+def test_wrong_usage_and_files_are_rejected(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    write_text(folder / "c.jsonl", to_jsonl({"_id": "d", "text": "no"}))
+    write_text(folder / "q.jsonl", to_jsonl({"id": "q", "question": "?", "answers": ["Paris"]}))
+    write_text(folder / "bare.jsonl", to_jsonl({"id": "q", "question": "?"}))
+    write_text(folder / "a.run", "q Q0 d 1 2 t\nq Q0 gone 2 1 t\n")
+    write_text(folder / "x.run", "x7 Q0 d 1 1 t\n")
+    write_text(folder / "p.jsonl", to_jsonl({"query_id": "q", "answer": "Paris"}) + '{"query_id": "q", "answer": 3}\n')
     by_answers = ["a.run", "--answers", "q.jsonl", "--corpus", "c.jsonl"]
     faults: list[tuple[list[str], type[DrtkError], str]] = [
         (["a.run"], UsageError, "--qrels FILE or --answers FILE"),
@@ -229,7 +232,7 @@ ANSWERS = [
 PATTERNS = [["l.ke"], ["^river"], ["("], ["(", "STONE$"], [" "], ["\u00c9"], ["\\d,\\d+"], ["o'b", ""]]
 
 
-def first_right(texts: list[str], answers: list[str], *, regex: bool) -> int | None:
+def find_first_relevant(texts: list[str], answers: list[str], *, regex: bool) -> int | None:
     rank = queries.rank_label([queries.Found("", text) for text in texts], answers, max_rank=-1, depth=len(texts))
     if regex:
         rank = next((at for at, text in enumerate(texts, 1) if slow.has_answer(answers, text, regex=True)), -1)
@@ -237,51 +240,54 @@ def first_right(texts: list[str], answers: list[str], *, regex: bool) -> int | N
 
 
 @pytest.mark.parametrize("regex", [False, True])
-def test_top_k_accuracy_is_that_of_the_reference(here: Path, capfd: pytest.CaptureFixture[str], regex: bool) -> None:
+def test_top_k_accuracy_equals_the_reference(folder: Path, capfd: pytest.CaptureFixture[str], regex: bool) -> None:
     draw = random.Random(0)
     texts = [" ".join(draw.choices(WORDS, k=draw.randint(1, 3))) for _ in range(60)]
     write_rows(
-        here / "c.jsonl", [{"_id": f"d{n}", "title": draw.choice(WORDS), "text": text} for n, text in enumerate(texts)]
+        folder / "c.jsonl",
+        [{"_id": f"d{n}", "title": draw.choice(WORDS), "text": text} for n, text in enumerate(texts)],
     )
     questions, lines = [], []
     ranks: list[int | None] = []
     for number in range(24):
         answers = draw.choice(PATTERNS if regex else ANSWERS)
         questions.append({"_id": f"q{number}", "text": "?", "answers": answers})
-        found = draw.sample(range(60), draw.choice([0, 1, 8, 60]))  # 0: the run lacks the question, which is wrong then
-        lines += [f"q{number} Q0 d{name} {rank} {100 - rank} t\n" for rank, name in enumerate(found, start=1)]
+        result = draw.sample(
+            range(60), draw.choice([0, 1, 8, 60])
+        )  # 0: the run lacks the question, which is wrong then
+        lines += [f"q{number} Q0 d{name} {rank} {100 - rank} t\n" for rank, name in enumerate(result, start=1)]
         if any(answer.strip() for answer in answers):
-            ranks.append(first_right([texts[name] for name in found], answers, regex=regex))
-    write_rows(here / "q.jsonl", questions)
-    write_text(here / "a.run", "".join(lines))
+            ranks.append(find_first_relevant([texts[name] for name in result], answers, regex=regex))
+    write_rows(folder / "q.jsonl", questions)
+    write_text(folder / "a.run", "".join(lines))
     cutoffs = (1, 2, 5, 20, 100)
     more = ["--measures", " ".join(f"Answer@{k}" for k in cutoffs), "--match", "regex" if regex else "tokens"]
-    means = values(capfd, "a.run", "--answers", "q.jsonl", "--corpus", "c.jsonl", *more)
+    means = run_eval(capfd, "a.run", "--answers", "q.jsonl", "--corpus", "c.jsonl", *more)
     for k in cutoffs:
         assert means[f"Answer@{k}"] == pytest.approx(slow.top_k_accuracy(ranks, k)), k
 
 
-def test_a_question_whose_pattern_is_invalid_is_wrong_and_not_left_out(
-    here: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_question_with_an_invalid_pattern_counts_as_wrong(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     # q0 is right; q1's only pattern is none and matches nothing: 1/2. A blank pattern is no answer, q2 is left out.
-    write_rows(here / "c.jsonl", [{"_id": "d", "text": "the ( of 1984"}])
-    asked = [[r"19\d\d"], ["("], [" "]]
-    write_rows(here / "q.jsonl", [{"_id": f"q{n}", "text": "?", "answers": found} for n, found in enumerate(asked)])
-    write_text(here / "a.run", "".join(f"q{n} Q0 d 1 1 t\n" for n in range(3)))
+    write_rows(folder / "c.jsonl", [{"_id": "d", "text": "the ( of 1984"}])
+    answer_lists = [[r"19\d\d"], ["("], [" "]]
+    write_rows(
+        folder / "q.jsonl", [{"_id": f"q{n}", "text": "?", "answers": result} for n, result in enumerate(answer_lists)]
+    )
+    write_text(folder / "a.run", "".join(f"q{n} Q0 d 1 1 t\n" for n in range(3)))
     more = ["--measures", "Answer@1", "--match", "regex"]
-    assert values(capfd, "a.run", "--answers", "q.jsonl", "--corpus", "c.jsonl", *more)["Answer@1"] == 0.5
+    assert run_eval(capfd, "a.run", "--answers", "q.jsonl", "--corpus", "c.jsonl", *more)["Answer@1"] == 0.5
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_a_reader_is_shown_the_first_of_a_fused_list(here: Path, capfd: pytest.CaptureFixture[str], seed: int) -> None:
+def test_reader_gets_the_top_of_a_fused_run(folder: Path, capfd: pytest.CaptureFixture[str], seed: int) -> None:
     draw = random.Random(seed)
     texts = {f"d{n}": {"title": draw.choice(WORDS), "text": draw.choice(WORDS)} for n in range(30)}
-    write_rows(here / "c.jsonl", [{"_id": id} | row for id, row in texts.items()])
+    write_rows(folder / "c.jsonl", [{"_id": id} | row for id, row in texts.items()])
     lists = [draw.sample(list(texts), draw.randint(1, 20)) for _ in range(3)]
     for number, names in enumerate(lists):
         lines = [f"q Q0 {name} {rank} {50 * number - rank} t\n" for rank, name in enumerate(names, start=1)]
-        write_text(here / f"{number}.run", "".join(lines))
+        write_text(folder / f"{number}.run", "".join(lines))
     run_command(
         capfd, "fuse", "0.run", "1.run", "2.run", "--method", "round-robin", "--top", "100", "-o", "fused", "-q"
     )
@@ -299,29 +305,29 @@ def test_a_reader_is_shown_the_first_of_a_fused_list(here: Path, capfd: pytest.C
         assert [each.inputs for each in reading] == [wanted]
 
 
-def test_a_value_worked_by_hand() -> None:
+def test_rouge_of_a_worked_example() -> None:
     # 4 of 5 words written are among the 6 wanted: P 4/5, R 4/6, F 8/11; pairs: "the cat", of 4 and 5: F 2/9
     # longest common subsequence the cat on mat, 4: F 8/11
-    found = compute_rouge(["The cat on a mat!"], ["the cat sat on the mat"])
-    assert found == pytest.approx({"rouge1": 8 / 11, "rouge2": 2 / 9, "rougeL": 8 / 11})
+    result = compute_rouge(["The cat on a mat!"], ["the cat sat on the mat"])
+    assert result == pytest.approx({"rouge1": 8 / 11, "rouge2": 2 / 9, "rougeL": 8 / 11})
 
 
-def test_the_mean_over_texts_and_none_of_them() -> None:
-    found = compute_rouge(["a b", "c", ""], ["a b", "d", "e"])
-    assert found == pytest.approx({"rouge1": 1 / 3, "rouge2": 1 / 3, "rougeL": 1 / 3})
+def test_rouge_is_averaged_and_0_without_texts() -> None:
+    result = compute_rouge(["a b", "c", ""], ["a b", "d", "e"])
+    assert result == pytest.approx({"rouge1": 1 / 3, "rouge2": 1 / 3, "rougeL": 1 / 3})
     assert compute_rouge([], []) == {"rouge1": 0.0, "rouge2": 0.0, "rougeL": 0.0}
 
 
-def test_words_of_ascii_texts_are_those_of_the_library_and_other_scripts_count() -> None:
+def test_rouge_tokenizes_all_scripts() -> None:
     from rouge_score.rouge_scorer import RougeScorer
 
     written, wanted = "Re-trains `x_y` (v2.0), it's 3D", "it retrains x_y v2 0; 3d's"
-    theirs = RougeScorer(["rouge1", "rouge2", "rougeL"]).score(wanted, written)
-    assert compute_rouge([written], [wanted]) == pytest.approx({name: each.fmeasure for name, each in theirs.items()})
+    expected = RougeScorer(["rouge1", "rouge2", "rougeL"]).score(wanted, written)
+    assert compute_rouge([written], [wanted]) == pytest.approx({name: each.fmeasure for name, each in expected.items()})
     assert compute_rouge(["что такое крыло"], ["Крыло"])["rouge1"] == pytest.approx(2 * (1 / 3) / (1 / 3 + 1))
 
 
-def test_without_the_library_the_command_that_installs_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_rouge_score_names_the_pip_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "rouge_score", None)
     monkeypatch.setitem(sys.modules, "rouge_score.rouge_scorer", None)
     with pytest.raises(MissingDependency, match=r"ROUGE needs rouge-score.*pip install rouge-score"):

@@ -16,7 +16,7 @@ from tests.run_commands import run_command, write_text
 QRELS = "query-id\tcorpus-id\tscore\nq\tright\t1\n"
 
 
-def ranked(rank: int) -> str:
+def make_run(rank: int) -> str:
     """A run whose right document stands at `rank` (0: nowhere), after the query's own."""
     docs = ["q", *(f"d{n}" for n in range(4))]
     if rank:
@@ -31,7 +31,7 @@ PUBLISHED = {  # nDCG@10 by set in thousandths, and the printed average (docs/me
 }
 
 
-def test_published_averages_follow_from_the_published_values() -> None:
+def test_averages_equal_published_averages() -> None:
     for system, (text, average) in PUBLISHED.items():
         values = {f"set{number}": {"nDCG@10": int(value) / 1000} for number, value in enumerate(text.split())}
         collections = [BeirDataset(name, Path()) for name in values]
@@ -47,22 +47,22 @@ def beir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (tmp_path / "beir" / name / "qrels").mkdir(parents=True)
         write_text(tmp_path / "beir" / name / "qrels" / "test.tsv", QRELS)
         (tmp_path / "runs" / name).parent.mkdir(parents=True, exist_ok=True)
-        write_text(tmp_path / "runs" / f"{name}.run", ranked(rank))
+        write_text(tmp_path / "runs" / f"{name}.run", make_run(rank))
     return tmp_path
 
 
-def evaluated(capfd: pytest.CaptureFixture[str], *arguments: str) -> tuple[list[list[str]], str]:
-    """The rows of the table, and what was said."""
+def run_eval(capfd: pytest.CaptureFixture[str], *arguments: str) -> tuple[list[list[str]], str]:
+    """Return the rows of the table, and stderr."""
     capfd.readouterr()
     app(["eval", *arguments, "--qrels", "beir"], standalone_mode=False)
     out, err = capfd.readouterr()
     return [line.split() for line in out.splitlines()], err
 
 
-def test_a_set_is_averaged_first_and_counts_once(beir: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_group_is_averaged_first_and_counts_once(beir: Path, capfd: pytest.CaptureFixture[str]) -> None:
     # without the query's own document the right one stands at rank 1, 2, 1 and nowhere:
     # RR 1, .5, and for CQADupStack (1 + 0)/2 = .5; the average is over three sets: (1 + .5 + .5)/3
-    rows, said = evaluated(capfd, "runs", "--measures", "RR@10")
+    rows, messages = run_eval(capfd, "runs", "--measures", "RR@10")
     assert rows == [
         ["run", "collection", "RR@10"],
         ["runs", "arguana", "1.0000"],
@@ -72,29 +72,25 @@ def test_a_set_is_averaged_first_and_counts_once(beir: Path, capfd: pytest.Captu
         ["runs", "scifact", "0.5000"],
         ["runs", "average", "0.6667"],
     ]
-    assert "averages are over 3 collections (4 before groups are averaged)" in said
+    assert "averages are over 3 collections (4 before groups are averaged)" in messages
     printed = run_command(capfd, "eval", "-q", "runs", "--qrels", "beir", "--measures", "RR@10", "--format", "jsonl")
     lines = [json.loads(line) for line in printed.splitlines()]
     assert lines[0] == {"run": "runs", "collection": "arguana", "RR@10": 1.0}
     assert lines[-1]["RR@10"] == pytest.approx(2 / 3)
 
 
-def test_a_querys_own_document_goes_before_the_cut_unless_told_otherwise(
-    beir: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_document_with_the_query_id_is_dropped_before_the_cut(beir: Path, capfd: pytest.CaptureFixture[str]) -> None:
     # cut to one document: with the query's own in place nothing is right; without it, arguana's first one is
     depth = ["runs", "--measures", "RR@10", "--depth", "1"]
-    assert evaluated(capfd, *depth)[0][1] == ["runs", "arguana", "1.0000"]
-    assert evaluated(capfd, *depth, "--no-drop-same-id")[0][1] == ["runs", "arguana", "0.0000"]
+    assert run_eval(capfd, *depth)[0][1] == ["runs", "arguana", "1.0000"]
+    assert run_eval(capfd, *depth, "--no-drop-same-id")[0][1] == ["runs", "arguana", "0.0000"]
 
 
-def test_systems_stand_side_by_side_with_the_best_of_each_collection_marked(
-    beir: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_best_system_of_each_collection_is_marked(beir: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (beir / "other").mkdir()
     for name, rank in (("arguana", 2), ("scifact", 1), ("cqadupstack-android", 1), ("cqadupstack_unix", 1)):
-        write_text(beir / "other" / f"{name}.run", ranked(rank))
-    rows, _ = evaluated(capfd, "a=runs", "b=other", "--measures", "RR@10")
+        write_text(beir / "other" / f"{name}.run", make_run(rank))
+    rows, _ = run_eval(capfd, "a=runs", "b=other", "--measures", "RR@10")
     assert rows == [
         ["measure", "collection", "a", "b"],
         ["RR@10", "arguana", "1.0000*", "0.5000"],
@@ -106,28 +102,28 @@ def test_systems_stand_side_by_side_with_the_best_of_each_collection_marked(
     ]
 
 
-def test_averages_over_different_collections_are_not_compared(beir: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_systems_must_have_runs_of_the_same_collections(beir: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (beir / "other").mkdir()
-    write_text(beir / "other" / "arguana.run", ranked(1))
-    write_text(beir / "other" / "nfcorpus.run", ranked(1))
+    write_text(beir / "other" / "arguana.run", make_run(1))
+    write_text(beir / "other" / "nfcorpus.run", make_run(1))
     with pytest.raises(MismatchError, match=r"other: has no run for 3 of 4 collections \(cqadupstack/android, "):
-        evaluated(capfd, "a=runs", "b=other")
-    rows, said = evaluated(capfd, "a=runs", "b=other", "--measures", "RR@10", "--set", "retrieved_only=true")
+        run_eval(capfd, "a=runs", "b=other")
+    rows, messages = run_eval(capfd, "a=runs", "b=other", "--measures", "RR@10", "--set", "retrieved_only=true")
     assert rows[1:] == [["RR@10", "arguana", "1.0000*", "1.0000*"], ["RR@10", "average", "1.0000*", "1.0000*"]]
-    assert "left out because a run is missing: cqadupstack/android, cqadupstack/unix, scifact" in said
-    assert "1 files belong to no collection, for example nfcorpus.run" in said
+    assert "left out because a run is missing: cqadupstack/android, cqadupstack/unix, scifact" in messages
+    assert "1 files belong to no collection, for example nfcorpus.run" in messages
 
 
-def test_a_collection_with_another_split_is_taken_with_it(beir: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_only_split_of_a_collection_is_used(beir: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (beir / "beir" / "scifact" / "qrels" / "test.tsv").rename(beir / "beir" / "scifact" / "qrels" / "dev.tsv")
-    _, said = evaluated(capfd, "runs")
-    assert "has no split 'test'; using its only split, 'dev'" in said
+    _, messages = run_eval(capfd, "runs")
+    assert "has no split 'test'; using its only split, 'dev'" in messages
     write_text(beir / "beir" / "scifact" / "qrels" / "train.tsv", QRELS)
     with pytest.raises(DrtkError, match="set `split` to one of dev, train"):
-        evaluated(capfd, "runs")
+        run_eval(capfd, "runs")
 
 
-def test_one_collections_own_folder_stands_for_its_judgements(beir: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_folder_of_one_collection_is_accepted_as_qrels(beir: Path, capfd: pytest.CaptureFixture[str]) -> None:
     # as with the file: the query's own document stays in place, so the right one is third
     call = ["a=runs/scifact.run", "--measures", "RR@10", "--qrels", "beir/scifact"]
     assert run_command(capfd, "eval", "-q", *call).split() == ["run", "RR@10", "a", "0.3333"]
@@ -143,6 +139,6 @@ def test_wrong_usage_is_rejected(beir: Path, capfd: pytest.CaptureFixture[str]) 
         (["runs", "--corpus", "c.jsonl"], "--corpus is for one collection"),
     ):
         with pytest.raises(UsageError, match=problem):
-            evaluated(capfd, *arguments)
+            run_eval(capfd, *arguments)
     with pytest.raises(DrtkError, match=r"runs: contains no collection; expected NAME/qrels/test\.tsv"):
         run_command(capfd, "eval", "runs", "--qrels", "runs")

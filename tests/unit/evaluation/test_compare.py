@@ -16,7 +16,7 @@ QRELS = "".join(f"q{n} 0 right 1\n" for n in range(1, 6))
 RIGHT_AT = {"a": (2, 1, 3, 0, 4), "b": (3, 1, 4, 10, 8)}  # the rank of the right document for q1 … q5 (0: nowhere)
 
 
-def run_of(ranks: tuple[int, ...], *, without: tuple[str, ...] = ()) -> str:
+def make_run(ranks: tuple[int, ...], *, without: tuple[str, ...] = ()) -> str:
     lines = []
     for number, rank in enumerate(ranks, start=1):
         docs = [f"d{n}" for n in range(10)]
@@ -28,28 +28,28 @@ def run_of(ranks: tuple[int, ...], *, without: tuple[str, ...] = ()) -> str:
 
 
 @pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     write_text(tmp_path / "qrels", QRELS)
     for name, ranks in RIGHT_AT.items():
-        write_text(tmp_path / f"{name}.run", run_of(ranks))
+        write_text(tmp_path / f"{name}.run", make_run(ranks))
     return tmp_path
 
 
-def objects(capfd: pytest.CaptureFixture[str], *arguments: str) -> dict[str, list[dict[str, Any]]]:
+def compare_as_json(capfd: pytest.CaptureFixture[str], *arguments: str) -> dict[str, list[dict[str, Any]]]:
     """JSON lines by their kind."""
-    found: dict[str, list[dict[str, Any]]] = {}
+    result: dict[str, list[dict[str, Any]]] = {}
     options = ["--qrels", "qrels", "--measures", "RR@10", "--format", "jsonl", "--set", "permutations=1000"]
     for line in run_command(capfd, "compare", "-q", *arguments, *options).splitlines():
         row = json.loads(line)
-        found.setdefault(row.pop("kind"), []).append(row)
-    return found
+        result.setdefault(row.pop("kind"), []).append(row)
+    return result
 
 
-def test_the_known_t_test_through_the_command(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_compare_computes_known_tests_and_intervals(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     # RR of a: 1/2 1 1/3 0 1/4; of b: 1/3 1 1/4 1/10 1/8; a - b has mean .055, t 1.156649, p .311789;
     # of the 16 assignments of signs to four differences, |sum| >= .275 holds for: 1/6+1/12+1/8 = .375, with -.1 .275, …
-    (contrast,) = objects(capfd, "b=b.run", "a=a.run")["contrast"]
+    (contrast,) = compare_as_json(capfd, "b=b.run", "a=a.run")["contrast"]
     assert contrast["difference"] == pytest.approx(0.055)
     assert contrast["t"] == pytest.approx(1.156649, abs=1e-5)
     assert contrast["t_p"] == pytest.approx(0.311789, abs=1e-5)
@@ -65,13 +65,13 @@ def test_the_known_t_test_through_the_command(here: Path, capfd: pytest.CaptureF
     assert contrast["significant"] is False
 
 
-def answered(here: Path) -> list[str]:
+def write_answers(folder: Path) -> list[str]:
     """The same runs as questions whose answer is in the right document alone, and in another that no run has before it."""
     texts = {"right": "It is Paris.", **{f"d{n}": "It is Rome." for n in range(10)}}
     rows = [{"_id": id, "title": "Paris", "text": text} for id, text in texts.items()]
-    write_text(here / "c.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+    write_text(folder / "c.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
     rows = [{"_id": f"q{n}", "text": "where?", "answers": ["paris", ""]} for n in range(1, 6)]
-    write_text(here / "q.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+    write_text(folder / "q.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
     return [
         "compare",
         "-q",
@@ -86,42 +86,42 @@ def answered(here: Path) -> list[str]:
     ]
 
 
-def test_answers_in_place_of_judgements_give_the_same_tests(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    call = [*answered(here), "--format", "jsonl"]
-    found = [json.loads(line) for line in run_command(capfd, *call, "--measures", "RR").splitlines()]
-    (contrast,) = [row for row in found if row["kind"] == "contrast"]
-    by_judgements = objects(capfd, "a.run", "b.run", "--measures", "RR")["contrast"][0]
+def test_answers_and_judgements_give_the_same_tests(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    call = [*write_answers(folder), "--format", "jsonl"]
+    result = [json.loads(line) for line in run_command(capfd, *call, "--measures", "RR").splitlines()]
+    (contrast,) = [row for row in result if row["kind"] == "contrast"]
+    by_judgements = compare_as_json(capfd, "a.run", "b.run", "--measures", "RR")["contrast"][0]
     assert by_judgements["measure"] == "RR@10"  # the last option counts; ranks are within 10, so both are the same
     for name in ("difference", "t", "t_p", "randomisation_p", "better", "equal", "worse"):
         assert contrast[name] == pytest.approx(by_judgements[name])
     # ranks 2 1 3 - 4 against 3 1 4 10 8: top-1 1/5 for both, top-5 4/5 and 3/5, top-20 4/5 and 5/5
-    found = [json.loads(line) for line in run_command(capfd, *call).splitlines()]
-    means = {(row["system"], row["measure"]): row["mean"] for row in found if row["kind"] == "system"}
+    result = [json.loads(line) for line in run_command(capfd, *call).splitlines()]
+    means = {(row["system"], row["measure"]): row["mean"] for row in result if row["kind"] == "system"}
     for system, expected in (("a", [0.2, 0.8, 0.8, 0.8]), ("b", [0.2, 0.6, 1.0, 1.0])):
         assert [means[system, f"Answer@{k}"] for k in (1, 5, 20, 100)] == pytest.approx(expected)
     with_titles = [json.loads(line) for line in run_command(capfd, *call, "--set", "match_title=true").splitlines()]
     assert {row["mean"] for row in with_titles if row["kind"] == "system"} == {1.0}  # every title is Paris
 
 
-def test_a_system_against_itself(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    write_text(here / "copy.run", run_of(RIGHT_AT["a"]))
-    found = objects(capfd, "a.run", "copy.run")
-    (contrast,) = found["contrast"]
+def test_system_compared_with_itself_has_p_1(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    write_text(folder / "copy.run", make_run(RIGHT_AT["a"]))
+    result = compare_as_json(capfd, "a.run", "copy.run")
+    (contrast,) = result["contrast"]
     assert (contrast["t"], contrast["t_p"], contrast["randomisation_p"], contrast["equal"]) == (None, 1.0, 1.0, 5)
-    assert "move" not in found
+    assert "move" not in result
     table = run_command(capfd, "compare", "-q", "a.run", "copy.run", "--qrels", "qrels", "--measures", "RR@10")
     assert "nan" not in table.lower()
 
 
-def test_runs_of_one_name_are_runs_of_one_system(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_runs_of_one_name_are_runs_of_one_system(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     # x: RR all 1 and all 1/2: means 1 and .5, mean .75, sd (n - 1) .353553; y: 1/2 everywhere; x - y = .25 everywhere
     for name, rank in (("one", 1), ("two", 2), ("half", 2)):
-        write_text(here / f"{name}.run", run_of((rank,) * 5))
-    found = objects(capfd, "y=half.run", "x=one.run", "x=two.run")
-    x = next(row for row in found["system"] if row["system"] == "x")
+        write_text(folder / f"{name}.run", make_run((rank,) * 5))
+    result = compare_as_json(capfd, "y=half.run", "x=one.run", "x=two.run")
+    x = next(row for row in result["system"] if row["system"] == "x")
     assert x == {"system": "x", "measure": "RR@10", "mean": 0.75, "sd": pytest.approx(0.353553, abs=2e-6),
                  "lowest": 0.5, "highest": 1.0, "runs": 2}  # fmt: skip
-    (contrast,) = found["contrast"]
+    (contrast,) = result["contrast"]
     assert contrast["difference"] == 0.25
     assert contrast["t"] is None  # infinite, which JSON cannot hold
     assert contrast["t_p"] == 0.0
@@ -131,55 +131,53 @@ def test_runs_of_one_name_are_runs_of_one_system(here: Path, capfd: pytest.Captu
     assert "∞" in table
 
 
-def test_p_values_are_corrected_over_the_comparisons_of_a_measure(
-    here: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    write_text(here / "c.run", run_of((1, 1, 1, 1, 1)))
-    found = objects(capfd, "a.run", "b.run", "c.run")["contrast"]
-    raw = [row["t_p"] for row in found]
-    assert [row["t_p_corrected"] for row in found] == pytest.approx([max(raw[0], 2 * raw[1]), min(1, 2 * raw[1])])
-    plain = objects(capfd, "a.run", "b.run", "c.run", "--set", "correction=none")["contrast"]
+def test_holm_correction_is_per_measure(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    write_text(folder / "c.run", make_run((1, 1, 1, 1, 1)))
+    result = compare_as_json(capfd, "a.run", "b.run", "c.run")["contrast"]
+    raw = [row["t_p"] for row in result]
+    assert [row["t_p_corrected"] for row in result] == pytest.approx([max(raw[0], 2 * raw[1]), min(1, 2 * raw[1])])
+    plain = compare_as_json(capfd, "a.run", "b.run", "c.run", "--set", "correction=none")["contrast"]
     assert [row["t_p_corrected"] for row in plain] == raw
-    pairs = objects(capfd, "a.run", "b.run", "c.run", "--all-pairs")["contrast"]
+    pairs = compare_as_json(capfd, "a.run", "b.run", "c.run", "--all-pairs")["contrast"]
     assert [(row["baseline"], row["system"]) for row in pairs] == [("a", "b"), ("a", "c"), ("b", "c")]
-    other = objects(capfd, "a.run", "b.run", "c.run", "--baseline", "c")["contrast"]
+    other = compare_as_json(capfd, "a.run", "b.run", "c.run", "--baseline", "c")["contrast"]
     assert [(row["baseline"], row["system"]) for row in other] == [("c", "a"), ("c", "b")]
 
 
-def test_different_query_sets_are_an_error_by_default(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    write_text(here / "b.run", run_of(RIGHT_AT["b"], without=("q2", "q5")))
+def test_runs_of_different_queries_are_rejected_by_default(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    write_text(folder / "b.run", make_run(RIGHT_AT["b"], without=("q2", "q5")))
     with pytest.raises(
         MismatchError, match="b: lacks 2 queries with judgements that other runs have, for example 'q2' of a"
     ):
-        objects(capfd, "a.run", "b.run")
+        compare_as_json(capfd, "a.run", "b.run")
     # on q1 q3 q4: b - a = 1/3-1/2, 1/4-1/3, 1/10 : mean (-.166667 - .083333 + .1)/3 = -.05
-    (contrast,) = objects(capfd, "a.run", "b.run", "--intersect")["contrast"]
+    (contrast,) = compare_as_json(capfd, "a.run", "b.run", "--intersect")["contrast"]
     assert contrast["difference"] == pytest.approx(-0.05)
     assert contrast["df"] == 2
     # with 0 for q2 and q5: (-.15 - 1 - .25)/5 = -.28
-    (contrast,) = objects(capfd, "a.run", "b.run", "--set", "missing_as_zero=true")["contrast"]
+    (contrast,) = compare_as_json(capfd, "a.run", "b.run", "--set", "missing_as_zero=true")["contrast"]
     assert contrast["difference"] == pytest.approx(-0.28)
 
 
-def test_a_single_query_can_be_compared_but_not_tested(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    write_text(here / "qrels", "q1 0 right 1\n")
-    (contrast,) = objects(capfd, "a.run", "b.run")["contrast"]
+def test_single_query_is_compared_but_not_tested(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    write_text(folder / "qrels", "q1 0 right 1\n")
+    (contrast,) = compare_as_json(capfd, "a.run", "b.run")["contrast"]
     assert (contrast["t"], contrast["t_p"], contrast["interval"], contrast["effect"]) == (None, 1.0, None, None)
     table = run_command(capfd, "compare", "-q", "a.run", "b.run", "--qrels", "qrels", "--measures", "RR@10")
     assert "2 systems, 1 query." in table
     assert "A single query cannot be tested" in table
 
 
-def test_queries_that_changed_most_come_with_their_rank_changes(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_queries_that_changed_most_are_shown_with_rank_changes(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     # b - a: q4 +.1, q1 -.1667, q5 -.125, q3 -.0833
-    found = objects(capfd, "a.run", "b.run", "--moved", "2")["move"]
-    assert [row["query_id"] for row in found] == ["q4", "q1", "q5"]
+    result = compare_as_json(capfd, "a.run", "b.run", "--moved", "2")["move"]
+    assert [row["query_id"] for row in result] == ["q4", "q1", "q5"]
     right = {"id": "right", "grade": 1, "before": None, "after": 10, "title": "", "snippet": ""}
-    assert found[0]["relevant"][0] == right
-    assert found[0]["firsts"][0]["id"] == "d0"
-    write_text(here / "c.jsonl", "".join(json.dumps({"_id": id, "title": id.upper(), "text": f"text of {id} about kites"}) + "\n" for id in ["right", *(f"d{n}" for n in range(10))]))  # fmt: skip
+    assert result[0]["relevant"][0] == right
+    assert result[0]["firsts"][0]["id"] == "d0"
+    write_text(folder / "c.jsonl", "".join(json.dumps({"_id": id, "title": id.upper(), "text": f"text of {id} about kites"}) + "\n" for id in ["right", *(f"d{n}" for n in range(10))]))  # fmt: skip
     write_text(
-        here / "q.jsonl", "".join(json.dumps({"_id": f"q{n}", "text": f"kite {n}?"}) + "\n" for n in range(1, 6))
+        folder / "q.jsonl", "".join(json.dumps({"_id": f"q{n}", "text": f"kite {n}?"}) + "\n" for n in range(1, 6))
     )
     texts = ["--corpus", "c.jsonl", "--queries", "q.jsonl", "--measures", "RR@10", "--qrels", "qrels", "--moved", "1"]
     lines = run_command(capfd, "compare", "-q", "a.run", "b.run", *texts).splitlines()
@@ -193,29 +191,29 @@ def test_queries_that_changed_most_come_with_their_rank_changes(here: Path, capf
     ]
 
 
-def test_the_page_shows_text_as_text_and_fetches_nothing(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_html_page_escapes_text_and_is_self_contained(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     evil = "<script>alert('kite')</script> & \"kites\""
     ids = ["right", *(f"d{n}" for n in range(10))]
-    write_text(here / "c.jsonl", "".join(json.dumps({"_id": id, "title": evil, "text": evil}) + "\n" for id in ids))
+    write_text(folder / "c.jsonl", "".join(json.dumps({"_id": id, "title": evil, "text": evil}) + "\n" for id in ids))
     write_text(
-        here / "q.jsonl", "".join(json.dumps({"_id": f"q{n}", "text": f"kite {evil}"}) + "\n" for n in range(1, 6))
+        folder / "q.jsonl", "".join(json.dumps({"_id": f"q{n}", "text": f"kite {evil}"}) + "\n" for n in range(1, 6))
     )
     options = ["--corpus", "c.jsonl", "--queries", "q.jsonl", "--format", "html", "--heading", "<b>mine</b>"]
     run_command(capfd, "compare", "-q", "a.run", "b.run", *options, "--qrels", "qrels", "-o", "page.html")
-    page = (here / "page.html").read_text()
+    page = (folder / "page.html").read_text()
     assert "<script" not in page
     assert "&lt;b&gt;mine&lt;/b&gt;" in page
     assert not re.search(r"https?://|@import|url\(|src=|href=", page)
     assert all(f"<{tag}" in page for tag in ("table", "svg", "details", "mark"))
-    assert json.loads((here / "page.html.meta.json").read_text())["counts"]["in"] == 2  # runs, not lines of the page
+    assert json.loads((folder / "page.html.meta.json").read_text())["counts"]["in"] == 2  # runs, not lines of the page
 
 
-def test_daggers_leave_digits_aligned(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_significance_marks_keep_digits_aligned(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     # y finds 20 right documents at rank 1, z at rank 2: a difference of -.5 everywhere, and certain
     write_text(tmp_path / "qrels", "".join(f"q{n} 0 right 1\n" for n in range(20)))
     for name, documents in (("y", "right other"), ("z", "other right")):
-        found = [f"q{n} Q0 {id} {at} {9 - at} t\n" for n in range(20) for at, id in enumerate(documents.split(), 1)]
-        write_text(tmp_path / f"{name}.run", "".join(found))
+        result = [f"q{n} Q0 {id} {at} {9 - at} t\n" for n in range(20) for at, id in enumerate(documents.split(), 1)]
+        write_text(tmp_path / f"{name}.run", "".join(result))
     call = ["compare", "-q", *(str(tmp_path / f"{name}.run") for name in "yz"), "--qrels", str(tmp_path / "qrels")]
     call += ["--measures", "RR P@1", "--set", "permutations=100000"]
     table = run_command(capfd, *call).splitlines()
@@ -229,7 +227,7 @@ def test_daggers_leave_digits_aligned(tmp_path: Path, capfd: pytest.CaptureFixtu
     assert "| z | 0.5000† | 0.0000† |" in run_command(capfd, *call, "--format", "markdown")
 
 
-def test_other_formats_hold_the_same_figures(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_all_formats_have_the_same_values(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     call = ["compare", "-q", "b.run", "a.run", "--qrels", "qrels", "--measures", "RR@10", "--format"]
     markdown, latex, table = (run_command(capfd, *call, format) for format in ("markdown", "latex", "csv"))
     assert "| a | **0.4167** |" in markdown
@@ -242,8 +240,8 @@ def test_other_formats_hold_the_same_figures(here: Path, capfd: pytest.CaptureFi
     assert (values["system"], values["against"]) == ("a", "b")
 
 
-def test_wrong_usage_is_rejected(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    by_answers = answered(here)[1:]
+def test_wrong_usage_is_rejected(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    by_answers = write_answers(folder)[1:]
     qrels = ["--qrels", "qrels"]
     for arguments, problem in (
         (["x=a.run", "x=b.run", *qrels], "needs two systems"),
@@ -263,9 +261,9 @@ def test_wrong_usage_is_rejected(here: Path, capfd: pytest.CaptureFixture[str]) 
     ):
         with pytest.raises(UsageError, match=problem):
             run_command(capfd, "compare", *arguments)
-    write_text(here / "b.run", "q1 Q0 nowhere 1 1.0 t\n")
+    write_text(folder / "b.run", "q1 Q0 nowhere 1 1.0 t\n")
     with pytest.raises(MismatchError, match=r"b\.run:1: passage 'nowhere' is not in the corpus"):
         run_command(capfd, "compare", *by_answers, "--set", "missing_as_zero=true")
-    write_text(here / "b.run", run_of((1,)) + "q1 Q0 d0 1 20 t\n")
+    write_text(folder / "b.run", make_run((1,)) + "q1 Q0 d0 1 20 t\n")
     with pytest.raises(RecordError, match=r"^b\.run:12: .*a second time"):
         run_command(capfd, "compare", "a.run", "b.run", *qrels)

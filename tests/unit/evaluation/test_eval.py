@@ -33,7 +33,7 @@ QRELS = "query-id\tcorpus-id\tscore\nq1\td1\t1\nq1\td7\t1\nq2\td2\t1\nq3\td0\t1\
 
 
 @pytest.fixture
-def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     write_text(tmp_path / "a.run", RUN)
     write_text(tmp_path / "b.run", RUN.replace("d3", "d1 ").replace("q1 Q0 d1 2", "q1 Q0 d3 2"))
     write_text(tmp_path / "test.tsv", QRELS)
@@ -41,7 +41,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_the_known_answer_comes_out_of_the_command(world: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_eval_prints_known_values(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     # RR@10 (1/2 + 1/3)/4, R@3 .5, R@2 .125, hit@2 .25: q4 is not in the run and counts
     arguments = ["a.run", "--qrels", "test.tsv", "--measures", "MRR@10 recall_3 R@2 success_2"]
     assert run_command(capfd, "eval", "-q", *arguments, "--set", "digits=6").splitlines() == [
@@ -51,7 +51,7 @@ def test_the_known_answer_comes_out_of_the_command(world: Path, capfd: pytest.Ca
     assert run_command(capfd, "eval", "-q", *arguments, "--set", "retrieved_only=true").split()[-4] == "0.2778"
 
 
-def test_csv_and_json_hold_values_in_full(world: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_csv_and_json_have_values_in_full_precision(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     def lines(format: str) -> list[str]:
         arguments = ["a.run", "b.run", "--qrels", "test.tsv", "--measures", "RR@10 P_5", "--format", format]
         return run_command(capfd, "eval", "-q", *arguments).splitlines()
@@ -63,7 +63,7 @@ def test_csv_and_json_hold_values_in_full(world: Path, capfd: pytest.CaptureFixt
     assert first == {"run": "a", "queries": 4} | values
 
 
-def test_many_measures_stand_below_each_other(world: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_many_measures_are_printed_as_rows(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     printed = run_command(
         capfd, "eval", "-q", "a.run", "b.run", "--qrels", "test.tsv", "--measures", "official relstring"
     )
@@ -76,27 +76,27 @@ def test_many_measures_stand_below_each_other(world: Path, capfd: pytest.Capture
     ]
 
 
-def test_a_named_output_has_a_manifest_that_lists_its_inputs(world: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_output_manifest_lists_inputs(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     arguments = ["eval", "a.run", "--qrels", "test.tsv", "-o", "table.txt", "--measures", "RR@10"]
     run_command(capfd, *arguments)
-    assert (world / "table.txt").read_text() == "run   RR@10\na    0.2083\n"
-    manifest = json.loads((world / "table.txt.meta.json").read_text())
+    assert (folder / "table.txt").read_text() == "run   RR@10\na    0.2083\n"
+    manifest = json.loads((folder / "table.txt.meta.json").read_text())
     assert {entry["path"] for entry in manifest["inputs"]} == {"a.run", "test.tsv"}
     assert manifest["counts"] == {"in": 1, "out": 2}  # runs, and lines of the table
     with pytest.raises(DrtkError, match="exists already"):
         run_command(capfd, *arguments)
 
 
-def test_judged_ids_the_corpus_lacks_are_counted(world: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    write_text(world / "corpus.jsonl", "".join(json.dumps({"_id": f"d{n}", "text": "t"}) + "\n" for n in (1, 2, 7)))
+def test_judged_ids_missing_from_the_corpus_are_counted(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    write_text(folder / "corpus.jsonl", "".join(json.dumps({"_id": f"d{n}", "text": "t"}) + "\n" for n in (1, 2, 7)))
     app(["eval", "-q", "a.run", "--qrels", "test.tsv", "--corpus", "corpus.jsonl"], standalone_mode=False)
     assert "test.tsv: 1 of 4 judged passages are not in the corpus, for example 'd0'" in capfd.readouterr().err
 
 
-def test_documents_are_scored_by_their_best_passage(world: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_documents_are_scored_by_their_best_passage(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     # passages x#0, d#1, x#1, d#0: documents x, d; the judged d is second
-    write_text(world / "chunks.run", "q Q0 x#0 1 4 a\nq Q0 d#1 2 3 a\nq Q0 x#1 3 2 a\nq Q0 d#0 4 1 a\n")
-    write_text(world / "docs.tsv", "q\td\t1\n")
+    write_text(folder / "chunks.run", "q Q0 x#0 1 4 a\nq Q0 d#1 2 3 a\nq Q0 x#1 3 2 a\nq Q0 d#0 4 1 a\n")
+    write_text(folder / "docs.tsv", "q\td\t1\n")
     arguments = ["eval", "-q", "chunks.run", "--qrels", "docs.tsv", "--measures", "RR num_ret"]
     assert run_command(capfd, *arguments, "--by", "source").split()[-2:] == ["0.5000", "2"]
     app(arguments, standalone_mode=False)
@@ -105,17 +105,17 @@ def test_documents_are_scored_by_their_best_passage(world: Path, capfd: pytest.C
     rows = [(id, {"source_id": id[0]}) for id in ("x#0", "x#1", "d#0", "d#1")]
     rows = [("x#0", {"source_id": "d"}), *rows[1:]]
     text = "".join(json.dumps({"_id": id, "text": "t", "metadata": of}) + "\n" for id, of in rows)
-    write_text(world / "corpus.jsonl", text)
+    write_text(folder / "corpus.jsonl", text)
     printed = run_command(capfd, *arguments, "--by", "source", "--corpus", "corpus.jsonl")
     assert printed.split()[-2:] == ["1.0000", "2"]
 
 
-def test_runs_need_names_of_their_own(world: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_runs_of_the_same_name_are_rejected(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(UsageError, match="two runs are named 'x'"):
         run_command(capfd, "eval", "x=a.run", "x=b.run", "--qrels", "test.tsv")
 
 
-def test_a_run_on_stdin_needs_neither_name_nor_heavy_libraries(world: Path) -> None:
+def test_run_on_stdin_loads_no_heavy_libraries(folder: Path) -> None:
     script = (
         "import sys; sys.argv = ['drtk', 'eval', '-q', '--qrels', 'test.tsv', '--measures', 'RR@10']\n"
         "from drtk.cli.main import app\n"
@@ -126,7 +126,7 @@ def test_a_run_on_stdin_needs_neither_name_nor_heavy_libraries(world: Path) -> N
     assert done.stdout == "run     RR@10\nstdin  0.2083\n"
 
 
-def rr(capfd: pytest.CaptureFixture[str], *options: str, run: str, qrels: str) -> tuple[float, str]:
+def eval_rr(capfd: pytest.CaptureFixture[str], *options: str, run: str, qrels: str) -> tuple[float, str]:
     """Return RR and stderr."""
     write_text(Path("x.run"), run)
     write_text(Path("x.qrels"), qrels)
@@ -139,34 +139,34 @@ def rr(capfd: pytest.CaptureFixture[str], *options: str, run: str, qrels: str) -
     return float(json.loads(printed.out)["RR"]), printed.err
 
 
-def test_which_queries_and_documents_count(world: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_unjudged_and_missing_queries(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     run, qrels = "q1 Q0 a 1 3 t\nq1 Q0 b 2 2 t\nq2 Q0 a 1 3 t\n", "q1 0 b 1\nq2 0 a 1\n"
     more = qrels + "q3 0 a 1\n"  # judged, not in the run: (1/2 + 1 + 0)/3
-    value, said = rr(capfd, run=run, qrels=more)
+    value, messages = eval_rr(capfd, run=run, qrels=more)
     assert value == 0.5
-    assert "x: 1 query of 3 with judgements not in the run, counted as 0" in said
-    assert rr(capfd, "--set", "retrieved_only=true", run=run, qrels=more)[0] == 0.75
-    value, said = rr(capfd, "-v", run=run + "q9 Q0 a 1 1 t\n", qrels=qrels)
+    assert "x: 1 query of 3 with judgements not in the run, counted as 0" in messages
+    assert eval_rr(capfd, "--set", "retrieved_only=true", run=run, qrels=more)[0] == 0.75
+    value, messages = eval_rr(capfd, "-v", run=run + "q9 Q0 a 1 1 t\n", qrels=qrels)
     assert value == 0.75
-    assert "x: 1 query of the run without judgements left out" in said
-    value, said = rr(capfd, run="", qrels=qrels)
-    assert (value, "x: the run is empty" in said) == (0.0, True)
+    assert "x: 1 query of the run without judgements left out" in messages
+    value, messages = eval_rr(capfd, run="", qrels=qrels)
+    assert (value, "x: the run is empty" in messages) == (0.0, True)
     # all grades 0, negative, or of other documents: nothing can be found
     for judged in ("q1 0 b 0\nq2 0 a 0\n", "q1 0 b -1\nq2 0 a -1\n", "q1 0 z 1\nq2 0 z 1\n"):
-        assert rr(capfd, run=run, qrels=judged)[0] == 0.0
+        assert eval_rr(capfd, run=run, qrels=judged)[0] == 0.0
 
 
-def test_ties_ranks_and_own_documents(world: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_ties_rank_order_and_dropped_documents(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     # q1: a and b with 2 both, b first; trusting ranks, a is first
     tie = "q1 Q0 a 1 2 t\nq1 Q0 b 2 2 t\n"
-    assert rr(capfd, run=tie, qrels="q1 0 b 1\n")[0] == 1.0
-    assert rr(capfd, "--set", "order=rank", run=tie, qrels="q1 0 b 1\n")[0] == 0.5
+    assert eval_rr(capfd, run=tie, qrels="q1 0 b 1\n")[0] == 1.0
+    assert eval_rr(capfd, "--set", "order=rank", run=tie, qrels="q1 0 b 1\n")[0] == 0.5
     own = {"run": "q Q0 q 1 4 a\nq Q0 d 2 3 a\n", "qrels": "q\td\t1\n"}
-    assert rr(capfd, "--depth", "1", **own)[0] == 0.0
-    assert rr(capfd, "--depth", "1", "--drop-same-id", **own)[0] == 1.0
+    assert eval_rr(capfd, "--depth", "1", **own)[0] == 0.0
+    assert eval_rr(capfd, "--depth", "1", "--drop-same-id", **own)[0] == 1.0
 
 
-def test_files_that_cannot_be_read_are_named(world: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_errors_name_file_and_line(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     faults: list[tuple[str, str, type[DrtkError], str]] = [
         (
             "x Q0 d1 1 1 a\n",
@@ -174,7 +174,7 @@ def test_files_that_cannot_be_read_are_named(world: Path, capfd: pytest.CaptureF
             MismatchError,
             r"^x\.run: no query has judgements; it has 'x', the judgements have 'q1'$",
         ),
-        (RUN, "", DrtkError, r"^x\.qrels: no judgements found$"),
+        (RUN, "", DrtkError, r"^x\.qrels: no judgements found; expected BEIR TSV or TREC qrels$"),
         (RUN + "q3 Q0 d7 4 nan a\n", QRELS, RecordError, r"^x\.run:10: score 'nan' is not finite"),
         (
             RUN + "q3 Q0 d4 4 1 a\n",
@@ -185,13 +185,13 @@ def test_files_that_cannot_be_read_are_named(world: Path, capfd: pytest.CaptureF
     ]
     for run, qrels, fault, problem in faults:
         with pytest.raises(fault, match=problem):
-            rr(capfd, run=run, qrels=qrels)
-    assert rr(capfd, "--skip-bad", "1", run=RUN + "q3 Q0 d4 4 1 a\n", qrels=QRELS)[0] == pytest.approx(
+            eval_rr(capfd, run=run, qrels=qrels)
+    assert eval_rr(capfd, "--skip-bad", "1", run=RUN + "q3 Q0 d4 4 1 a\n", qrels=QRELS)[0] == pytest.approx(
         (1 / 2 + 1 / 3) / 4
     )
 
 
-def run_of(depth: int, *queries: str) -> str:
+def make_run(depth: int, *queries: str) -> str:
     """A run of `depth` documents for each query: passages d0#0, d0#1, d1#0, …"""
     return "".join(f"{query} Q0 d{n // 2}#{n % 2} {n + 1} {depth - n} t\n" for query in queries for n in range(depth))
 
@@ -201,8 +201,8 @@ def shallow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     write_text(tmp_path / "qrels", "q1 0 d1#0 1\nq2 0 d2#0 1\n")
     write_text(tmp_path / "documents", "q1 0 d1 1\nq2 0 d2 1\n")
-    write_text(tmp_path / "short.run", run_of(20, "q1", "q2"))
-    write_text(tmp_path / "alike.run", run_of(20, "q1") + run_of(7, "q2") + run_of(200, "q3"))  # q3 is not judged
+    write_text(tmp_path / "short.run", make_run(20, "q1", "q2"))
+    write_text(tmp_path / "alike.run", make_run(20, "q1") + make_run(7, "q2") + make_run(200, "q3"))  # q3 is not judged
     rows = [{"_id": f"d{n // 2}#{n % 2}", "title": "", "text": "Paris"} for n in range(21)]
     write_text(tmp_path / "c.jsonl", "".join(json.dumps(row) + "\n" for row in rows[:20]))
     write_text(tmp_path / "more.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
@@ -210,7 +210,7 @@ def shallow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def depth_lines(capfd: pytest.CaptureFixture[str], *arguments: str) -> list[str]:
+def find_depth_messages(capfd: pytest.CaptureFixture[str], *arguments: str) -> list[str]:
     """Return the lines on stderr about how many documents runs hold."""
     capfd.readouterr()
     app([*arguments], standalone_mode=False)
@@ -223,18 +223,18 @@ SHALLOW = "at most 20 documents for a query with judgements, fewer than the cut-
 def test_runs_shallower_than_a_cutoff_are_reported(shallow: Path, capfd: pytest.CaptureFixture[str]) -> None:
     both = ["short.run", "alike.run", "--qrels", "qrels"]
     for call in (["eval", *both], ["compare", *both], ["report", *both, "-o", "out"]):
-        assert depth_lines(capfd, *call) == [f"drtk: short, alike: {SHALLOW}"]
+        assert find_depth_messages(capfd, *call) == [f"drtk: short, alike: {SHALLOW}"]
     corpus = ["--corpus", "c.jsonl"]  # a collection of 20 passages: no run could be deeper
     for call in (["eval", *both], ["compare", *both], ["report", *both, "-o", "r"]):
-        assert depth_lines(capfd, *call, *corpus) == []
+        assert find_depth_messages(capfd, *call, *corpus) == []
     # 20 passages are 10 documents
     options = ["--qrels", "documents", "--by", "source", "--measures", "R@10 R@11", "--depth", "5"]
-    (line,) = depth_lines(capfd, "eval", "short.run", *options)
+    (line,) = find_depth_messages(capfd, "eval", "short.run", *options)
     assert line.endswith("at most 10 documents for a query with judgements, fewer than the cut-off of R@11")
     answers = ["eval", "short.run", "--answers", "q.jsonl", "--corpus"]
-    (line,) = depth_lines(capfd, *answers, "more.jsonl")
+    (line,) = find_depth_messages(capfd, *answers, "more.jsonl")
     assert line == f"drtk: short: {SHALLOW.replace('judgements', 'answers').replace('R@100', 'Answer@100')}"
-    assert depth_lines(capfd, *answers, "c.jsonl") == []
+    assert find_depth_messages(capfd, *answers, "c.jsonl") == []
 
 
 def test_runs_of_one_depth_are_reported_in_one_line(caplog: pytest.LogCaptureFixture) -> None:
@@ -253,4 +253,4 @@ def test_large_runs_are_read_in_blocks(
 ) -> None:
     monkeypatch.setattr(judged_runs, "MIN_BLOCK_BYTES", 1)
     monkeypatch.setattr(judged_runs, "evaluate_with_rankings", None)  # not read line by line
-    assert depth_lines(capfd, "eval", "alike.run", "--qrels", "qrels") == [f"drtk: alike: {SHALLOW}"]
+    assert find_depth_messages(capfd, "eval", "alike.run", "--qrels", "qrels") == [f"drtk: alike: {SHALLOW}"]

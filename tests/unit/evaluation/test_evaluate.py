@@ -17,38 +17,38 @@ def overall(measures: str, **options: bool) -> dict[str, object]:
     return dict(Evaluator(JUDGEMENTS, parse_measures(measures))("run", RANKINGS, **options).overall)
 
 
-def test_queries_missing_from_the_run_count_as_nothing_found() -> None:
+def test_queries_missing_from_the_run_count_as_0() -> None:
     # RR: q1 1/2, q2 1/3, q3 0, q4 is not in the run
     assert overall("RR@10")["RR@10"] == pytest.approx((1 / 2 + 1 / 3) / 4)
     assert overall("RR@10", retrieved_only=True)["RR@10"] == pytest.approx((1 / 2 + 1 / 3) / 3)
     # at 3: q1 2/2, q2 1/1; at 2: q1 1/2, any of q1 alone
-    found = overall("R@3 R@2 Hit@2 Success@2")
-    assert found == pytest.approx({"R@3": 0.5, "R@2": 0.125, "Hit@2": 0.25, "Success@2": 0.25})
+    result = overall("R@3 R@2 Hit@2 Success@2")
+    assert result == pytest.approx({"R@3": 0.5, "R@2": 0.125, "Hit@2": 0.25, "Success@2": 0.25})
 
 
-def test_measures_keep_their_order_whichever_library_computes_them() -> None:
+def test_measures_keep_their_order() -> None:
     assert list(overall("RR@10 P@1 Compat AP RR")) == ["RR@10", "P@1", "Compat", "AP", "RR"]
 
 
-def test_geometric_means_keep_queries_that_found_nothing_above_zero() -> None:
+def test_geometric_mean_replaces_0_by_a_small_value() -> None:
     # AP: q1 (1/2 + 2/3)/2, q2 1/3, q3 and q4 nothing, counted as 0.00001
     expected = exp((log((1 / 2 + 2 / 3) / 2) + log(1 / 3) + 2 * log(1e-5)) / 4)
     assert overall("gm_map")["gm_map"] == pytest.approx(expected)
 
 
-def test_ndcg_with_linear_and_exponential_gains() -> None:
+def test_relevance_level_does_not_change_ndcg() -> None:
     # DCG 3 + 2/2 + 1/log2(6) = 4.386853; ideal 3 + 2/log2(3) + 2/2 + 1/log2(5) + 1/log2(6) with judged 3 2 2 1 1 0
     grades = {"d1": 3, "d2": 0, "d3": 2, "d5": 1, "d6": 2, "d7": 1}
     for rel in (1, 2):  # a relevance level changes nothing in it
         measures = parse_measures("nDCG@10 nDCG(dcg='exp-log2')@10 ndcg_cut_10", rel=rel)
-        found = Evaluator({"q": grades}, measures)("run", {"q": ["d1", "d2", "d3", "d9", "d5"]}).overall
-        assert list(found.values()) == pytest.approx([0.721594, 0.792739, 0.721594], abs=2e-6)
+        result = Evaluator({"q": grades}, measures)("run", {"q": ["d1", "d2", "d3", "d9", "d5"]}).overall
+        assert list(result.values()) == pytest.approx([0.721594, 0.792739, 0.721594], abs=2e-6)
 
 
-def test_unjudged_documents_can_be_removed() -> None:
+def test_judged_only_removes_unjudged_documents() -> None:
     # only d1 and d7 of q1's ranking are judged, d2 of q2's
-    found = overall("RR(judged_only=True)@10 P(judged_only=True)@1")
-    assert list(found.values()) == pytest.approx([(1 + 1) / 4, (1 + 1) / 4])
+    result = overall("RR(judged_only=True)@10 P(judged_only=True)@1")
+    assert list(result.values()) == pytest.approx([(1 + 1) / 4, (1 + 1) / 4])
     evaluator = Evaluator({"q": {"a": -1, "b": 1}}, parse_measures("RR(judged_only=True)@10"))  # -1: not judged
     assert evaluator("run", {"q": ["a", "b"]}).overall["RR(judged_only=True)@10"] == 1.0
 
@@ -56,13 +56,13 @@ def test_unjudged_documents_can_be_removed() -> None:
 def test_f_measures_with_several_betas_are_separate() -> None:
     # q: 1 of 2 retrieved is relevant (P 1/2), 1 of 4 relevant found (R 1/4); trec_eval's F: (1 + b) P R / (R + b P)
     evaluator = Evaluator({"q": dict.fromkeys("abcd", 1)}, parse_measures("set_F set_F_0.5 set_F_2"))
-    found = evaluator("run", {"q": ["a", "z"]}).overall
+    result = evaluator("run", {"q": ["a", "z"]}).overall
     p, r = 1 / 2, 1 / 4
     expected = {name: (1 + b) * p * r / (r + b * p) for name, b in (("set_F", 1), ("set_F_0.5", 0.5), ("set_F_2", 2))}
-    assert found == pytest.approx(expected)
+    assert result == pytest.approx(expected)
 
 
-def test_an_empty_run_has_zeros_and_leaves_the_evaluator_unchanged() -> None:
+def test_empty_run_scores_0_and_evaluator_is_reusable() -> None:
     evaluator = Evaluator(JUDGEMENTS, parse_measures("RR AP R@5 nDCG num_ret rbp bpref"))
     first = evaluator("a", RANKINGS)
     empty = evaluator("b", {})
@@ -74,8 +74,8 @@ def test_an_empty_run_has_zeros_and_leaves_the_evaluator_unchanged() -> None:
     }  # fmt: skip
 
 
-def test_a_query_whose_documents_are_all_unjudged_scores_zero() -> None:
+def test_query_with_only_unjudged_documents_scores_0() -> None:
     # grade -1: in the pool, not judged. pytrec_eval alone loops for ever on this
     evaluator = Evaluator({"q": {"a": -1}}, parse_measures("AP nDCG bpref P_5 num_ret num_rel"))
-    found = evaluator("run", {"q": ["a", "b"]}).overall
-    assert found == {"AP": 0, "nDCG": 0, "bpref": 0, "P_5": 0, "num_ret": 2, "num_rel": 0}
+    result = evaluator("run", {"q": ["a", "b"]}).overall
+    assert result == {"AP": 0, "nDCG": 0, "bpref": 0, "P_5": 0, "num_ret": 2, "num_rel": 0}

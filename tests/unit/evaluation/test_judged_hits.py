@@ -23,7 +23,7 @@ PROBLEM = (
 
 
 @pytest.fixture
-def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     write_text(tmp_path / "a.run", "q1 Q0 D29 1 2 t\nq1 Q0 D30 2 1 t\nq2 Q0 D31 1 1 t\n")
     write_text(tmp_path / "b.run", "q1 Q0 29 1 2 t\nq1 Q0 30 2 1 t\nq2 Q0 30 1 1 t\n")
@@ -33,17 +33,15 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def warnings(capfd: pytest.CaptureFixture[str], *arguments: str) -> list[str]:
+def run_and_get_warnings(capfd: pytest.CaptureFixture[str], *arguments: str) -> list[str]:
     """Return the lines that --quiet leaves on stderr."""
     capfd.readouterr()
     app([*arguments, "-q"], standalone_mode=False)
     return capfd.readouterr().err.splitlines()
 
 
-def test_a_run_without_a_judged_document_is_reported_with_example_ids(
-    world: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    write_text(world / "a", (world / "a.run").read_text())
+def test_run_without_judged_documents_warns_with_example_ids(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    write_text(folder / "a", (folder / "a.run").read_text())
     for call in (
         "eval a.run b.run --qrels qrels",
         "compare a.run b.run --qrels qrels",
@@ -53,57 +51,57 @@ def test_a_run_without_a_judged_document_is_reported_with_example_ids(
         "mine-negatives a.run b.run --qrels qrels",
         "mine-negatives a.run --qrels qrels --corpus corpus.jsonl",
     ):
-        assert warnings(capfd, *call.split()) == [f"drtk: {PROBLEM}"], call
-    assert warnings(capfd, "eval", "b.run", "--qrels", "qrels") == []
+        assert run_and_get_warnings(capfd, *call.split()) == [f"drtk: {PROBLEM}"], call
+    assert run_and_get_warnings(capfd, "eval", "b.run", "--qrels", "qrels") == []
 
 
-def test_tuning_by_judgements_of_other_ids_warns(world: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_tuning_with_judgements_of_other_ids_warns(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     rows = [{"_id": "D29", "text": "wing"}, {"_id": "D30", "text": "tail"}]
-    write_text(world / "other.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
-    write_text(world / "queries.jsonl", '{"_id": "q1", "text": "wing"}\n')
+    write_text(folder / "other.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+    write_text(folder / "queries.jsonl", '{"_id": "q1", "text": "wing"}\n')
     app(["index", "other.jsonl", "--type", "bm25s", "-o", "a"], standalone_mode=False)
     call = ["search", "a", "queries.jsonl", "--tune", "--set", "grid=k1=0.9 b=0.4", "--qrels"]
-    assert warnings(capfd, *call, "qrels") == [f"drtk: {PROBLEM}"]
-    write_text(world / "right", "q1 0 D29 1\n")
-    assert warnings(capfd, *call, "right") == []
+    assert run_and_get_warnings(capfd, *call, "qrels") == [f"drtk: {PROBLEM}"]
+    write_text(folder / "right", "q1 0 D29 1\n")
+    assert run_and_get_warnings(capfd, *call, "right") == []
 
 
-def test_mining_from_judgements_of_other_ids_is_rejected_after_a_kill_too(
-    world: Path, monkeypatch: pytest.MonkeyPatch
+def test_mining_with_judgements_of_other_ids_is_rejected_also_when_resumed(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     call = ["mine-negatives", "a.run", "--qrels", "qrels", "-o", "train.jsonl"]
     with pytest.raises(DrtkError, match=f"^{re.escape(PROBLEM)}. Judged documents would become negatives"):
         app(call, standalone_mode=False)
-    assert not list(world.glob("train*"))
+    assert not list(folder.glob("train*"))
 
     class KilledError(BaseException):
         pass
 
-    def killed(*_: object) -> None:
+    def raise_killed(*_: object) -> None:
         raise KilledError
 
     with monkeypatch.context() as patch:
-        patch.setattr(Miner, "find_id_mismatch", killed)  # after the last window
+        patch.setattr(Miner, "find_id_mismatch", raise_killed)  # after the last window
         with pytest.raises(KilledError):
             app(call, standalone_mode=False)
-    told = "^a: no judged document was retrieved. Judged documents would become negatives"
-    with pytest.raises(DrtkError, match=told):
+    problem = "^a: no judged document was retrieved. Judged documents would become negatives"
+    with pytest.raises(DrtkError, match=problem):
         app([*call, "--resume"], standalone_mode=False)
-    assert not list(world.glob("train*"))
+    assert not list(folder.glob("train*"))
 
 
-def test_a_source_with_a_judged_document_is_looked_at_no_further(world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    looked: list[tuple[str, str]] = []
+def test_check_stops_at_the_first_judged_document(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[tuple[str, str]] = []
     add = JudgedHits.add
 
-    def noted(self: JudgedHits, query_id: str, ids: Sequence[str]) -> bool:
-        looked.append((self._run, query_id))
+    def record_add(self: JudgedHits, query_id: str, ids: Sequence[str]) -> bool:
+        calls.append((self._run, query_id))
         return add(self, query_id, ids)
 
-    monkeypatch.setattr(JudgedHits, "add", noted)
+    monkeypatch.setattr(JudgedHits, "add", record_add)
     app(["mine-negatives", "a.run", "b.run", "--qrels", "qrels", "-o", "train.jsonl"], standalone_mode=False)
-    assert looked == [("a", "q1"), ("b", "q1"), ("a", "q2")]
-    assert json.loads((world / "train.jsonl.meta.json").read_text())["counts"]["judged_found"] == {"a": 0, "b": 1}
+    assert calls == [("a", "q1"), ("b", "q1"), ("a", "q2")]
+    assert json.loads((folder / "train.jsonl.meta.json").read_text())["counts"]["judged_found"] == {"a": 0, "b": 1}
 
 
 def test_one_judged_document_is_enough() -> None:

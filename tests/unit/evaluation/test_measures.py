@@ -35,6 +35,7 @@ def test_names_are_case_insensitive_and_have_aliases() -> None:
 
 def test_names_are_separated_by_spaces_or_commas() -> None:
     assert names("mrr@10,ndcg@10, recall@100") == ["mrr@10", "ndcg@10", "recall@100"]
+    assert names("R(rel=2)@1,5,20,map") == ["R(rel=2)@1", "R(rel=2)@5", "R(rel=2)@20", "map"]
     assert names("P.5,7,recall.20,Compat(p=0.8, normalize=True),map,11pt_avg..25,.5") == [
         "P_5", "P_7", "recall_20", "Compat(p=0.8, normalize=True)", "map", "11pt_avg_.25,.5"
     ]  # fmt: skip
@@ -57,7 +58,7 @@ def test_errors_suggest_a_name(text: str, suggestion: str) -> None:
         parse_measures(text)
 
 
-def test_families_of_trec_eval_are_spread_out() -> None:
+def test_trec_eval_families_expand_to_all_parameters() -> None:
     assert names("P.5,7") == ["P_5", "P_7"]
     assert names("ndcg_cut_10") == ["ndcg_cut_10"]
     assert names("iprec_at_recall..10,.2") == ["iprec_at_recall_0.10", "iprec_at_recall_0.20"]
@@ -65,17 +66,17 @@ def test_families_of_trec_eval_are_spread_out() -> None:
     assert len(names("all_trec")) == 100  # 99 lines of trec_eval's summary and relstring, which has no summary
 
 
-def test_a_level_for_all_shows_in_the_names_of_measures_it_touches() -> None:
+def test_default_relevance_level_appears_in_names() -> None:
     assert names("RR@10 nDCG@10 AP(rel=3) map", rel=2) == ["RR(rel=2)@10", "nDCG@10", "AP(rel=3)", "map"]
     assert [measure.rel for measure in parse_measures("RR@10 AP(rel=3) map", rel=2)] == [2, 3, 2]
 
 
 def test_counts_are_summed_and_gm_map_is_a_geometric_mean() -> None:
-    found = {measure.name: measure.aggregate for measure in parse_measures("num_rel NumRet gm_map relstring num_q AP")}
-    assert list(found.values()) == ["sum", "sum", "geometric", "none", "none", "mean"]
+    result = {measure.name: measure.aggregate for measure in parse_measures("num_rel NumRet gm_map relstring num_q AP")}
+    assert list(result.values()) == ["sum", "sum", "geometric", "none", "none", "mean"]
 
 
-def test_a_measure_of_ones_own_is_found_by_its_registered_name(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_registered_measure_is_found_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     from drtk.evaluation import METRICS
 
     monkeypatch.setitem(METRICS._entries, "Retrieved", ("drtk.evaluation.metrics:share_unjudged", "a stand-in"))

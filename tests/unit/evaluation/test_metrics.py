@@ -37,14 +37,14 @@ def judged(*grades: int | None) -> JudgedRanks:
 RANKED = judged(3, 0, 2, None, 1)
 
 
-def test_reciprocal_rank_is_cut_and_needs_the_grade() -> None:
+def test_reciprocal_rank_respects_cutoff_and_relevance_level() -> None:
     assert reciprocal_rank(judged(0, 1, 2), []) == 1 / 2
     assert reciprocal_rank(judged(0, 1, 2), [], rel=2) == 1 / 3
     assert reciprocal_rank(judged(0, 1, 2), [], rel=2, cutoff=2) == 0
     assert reciprocal_rank(judged(None, None), []) == 0
 
 
-def test_set_measures_by_hand() -> None:
+def test_precision_recall_success_and_average_precision() -> None:
     # relevant ranks 1, 3, 5 of 5 relevant documents; with grade 2: ranks 1, 3 of 3
     assert recall(RANKED, POOL) == recall(RANKED, POOL, cutoff=5) == 3 / 5
     assert [recall(RANKED, POOL, cutoff=depth) for depth in (1, 2, 3)] == [1 / 5, 1 / 5, 2 / 5]
@@ -79,7 +79,7 @@ def test_ndcg_is_cut_in_both_rankings() -> None:
     assert ndcg(RANKED, POOL, cutoff=2) == pytest.approx(3 / (3 + 2 / log2(3)))
 
 
-def test_interpolated_precision_is_the_best_from_a_recall_level_on() -> None:
+def test_interpolated_precision_is_the_highest_at_or_above_a_recall_level() -> None:
     # relevant at ranks 1 and 4 of 2 in all: precision 1 at recall 0.5, 1/2 at recall 1
     grades = [1, 0, 0, 1]
     assert precision_at_recall(grades, [1, 1], recall=0.5) == 1
@@ -96,7 +96,7 @@ def test_rank_biased_precision_scales_grades_above_one() -> None:
     assert rank_biased_precision([1, 0, 1], [1, 1, 2], p=0.5) == pytest.approx(0.3125)
 
 
-def test_rank_biased_residual_is_what_the_unjudged_could_add() -> None:
+def test_rank_biased_residual_counts_unjudged_documents_as_relevant() -> None:
     # unjudged at rank 2 of 3, p .5: .5 * .5 and all that comes after, .5^3
     assert rank_biased_residual([1, None, 0], [1], p=0.5) == pytest.approx(0.25 + 0.125)
     assert rank_biased_residual([1, 0, 0], [1], p=0.5) == 0
@@ -106,7 +106,7 @@ def test_unjudged_counts_missing_ranks_as_judged() -> None:
     assert share_unjudged([None, -1, 0], [0], cutoff=10) == 2 / 10
 
 
-def test_utility_weighs_what_is_found_and_missed() -> None:
+def test_utility_weights_retrieved_and_missed_documents() -> None:
     # 1 relevant and 2 others found, 1 relevant missed
     assert utility([1, 0, None], [1, 1]) == 1 - 2
     assert utility([1, 0, None], [1, 1], weights=(2, -1, -3, 0)) == 2 - 2 - 3

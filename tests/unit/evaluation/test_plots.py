@@ -15,7 +15,7 @@ from drtk.evaluation.config import PlotSettings
 from drtk.evaluation.plots import PLOTS
 from drtk.evaluation.plots.base import GRAY
 from drtk.evaluation.plots.runs import Differences, draw_curve
-from drtk.evaluation.plots.training import TrainingCurves
+from drtk.evaluation.plots.training import TrainingCurves, smooth
 from tests.run_commands import run_command, write_text
 from tests.tiny_models import make_passages, save_tiny_encoder
 
@@ -25,7 +25,7 @@ QRELS = "q1 0 r 1\nq2 0 r 1\nq2 0 s 1\n"
 
 
 @pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     write_text(tmp_path / "a.run", RUN_A)
     write_text(tmp_path / "b.run", RUN_B)
@@ -40,28 +40,28 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def numbers(capfd: pytest.CaptureFixture[str], *arguments: str | Path) -> Any:
+def plot_numbers(capfd: pytest.CaptureFixture[str], *arguments: str | Path) -> Any:
     return json.loads(run_command(capfd, "plot", "-q", *arguments, "--format", "json"))
 
 
-def test_recall_by_depth(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_recall_by_depth(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     # a: q1 finds r at 2 of 1 relevant, q2 r at 1 of 2: R@1 (0 + .5)/2, R@2 on (1 + .5)/2; hit rate .5, then 1
-    found = numbers(capfd, "recall", "a.run", "b.run", "--qrels", "qrels")
-    assert found["k"][:3] == [1, 2, 3]
-    assert found["curves"]["a"][:3] == [0.25, 0.75, 0.75]
-    assert found["curves"]["b"][:3] == [0.5, 0.5, 0.5]
-    hits = numbers(capfd, "recall", "a.run", "--qrels", "qrels", "--hit-rate")
+    result = plot_numbers(capfd, "recall", "a.run", "b.run", "--qrels", "qrels")
+    assert result["k"][:3] == [1, 2, 3]
+    assert result["curves"]["a"][:3] == [0.25, 0.75, 0.75]
+    assert result["curves"]["b"][:3] == [0.5, 0.5, 0.5]
+    hits = plot_numbers(capfd, "recall", "a.run", "--qrels", "qrels", "--hit-rate")
     assert (hits["measure"], hits["curves"]["a"][:2]) == ("Success", [0.5, 1.0])
-    assert numbers(capfd, "recall", "a.run", "--qrels", "qrels", "--depth", "1")["k"] == [1]
+    assert plot_numbers(capfd, "recall", "a.run", "--qrels", "qrels", "--depth", "1")["k"] == [1]
 
 
-def test_a_number_of_the_log_by_step(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    found = numbers(capfd, "training", "one=log.jsonl")
-    assert found == {"field": "loss", "curves": {"one": {"steps": [10, 20, 30], "values": [2.0, 1.0, 0.5]}}}
-    found = numbers(capfd, "training", "one=log.jsonl", "--field", "nDCG@10")
-    assert found["curves"]["one"] == {"steps": [20], "values": [0.3]}
+def test_training_draws_a_field_of_the_log(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    result = plot_numbers(capfd, "training", "one=log.jsonl")
+    assert result == {"field": "loss", "curves": {"one": {"steps": [10, 20, 30], "values": [2.0, 1.0, 0.5]}}}
+    result = plot_numbers(capfd, "training", "one=log.jsonl", "--field", "nDCG@10")
+    assert result["curves"]["one"] == {"steps": [20], "values": [0.3]}
     with pytest.raises(DrtkError, match=r"log\.jsonl: no field accuracy; there are loss, nDCG@10"):
-        numbers(capfd, "training", "log.jsonl", "--field", "accuracy")
+        plot_numbers(capfd, "training", "log.jsonl", "--field", "accuracy")
 
 
 PRETRAINED = [
@@ -74,61 +74,70 @@ WARM = [{"step": 1, "loss": 9.5, "mlm": 9.5}, {"step": 2, "loss": 8.5, "mlm": 8.
 
 
 @pytest.fixture
-def pretrained(here: Path) -> Path:
-    write_text(here / "simlm.jsonl", "".join(json.dumps(row) + "\n" for row in PRETRAINED))
-    write_text(here / "warm.jsonl", "".join(json.dumps(row) + "\n" for row in WARM))
-    return here
+def folder_with_logs(folder: Path) -> Path:
+    write_text(folder / "simlm.jsonl", "".join(json.dumps(row) + "\n" for row in PRETRAINED))
+    write_text(folder / "warm.jsonl", "".join(json.dumps(row) + "\n" for row in WARM))
+    return folder
 
 
-def test_logs_of_pre_training_are_drawn_term_by_term_with_what_was_measured(
-    pretrained: Path, capfd: pytest.CaptureFixture[str]
+def test_pretraining_logs_have_a_panel_per_term_and_measurement(
+    folder_with_logs: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    found = {panel["field"]: panel for panel in numbers(capfd, "training", "simlm.jsonl", "warm.jsonl")["panels"]}
-    assert [*found] == ["loss", "mlm", "decoder", "gain_decoder", "uniformity", "probe"]
-    assert found["mlm"] == {
+    result = {panel["field"]: panel for panel in plot_numbers(capfd, "training", "simlm.jsonl", "warm.jsonl")["panels"]}
+    assert [*result] == ["loss", "mlm", "decoder", "gain_decoder", "uniformity", "probe"]
+    assert result["mlm"] == {
         "field": "mlm",
         "curves": {"simlm": {"steps": [1, 2], "values": [9.0, 7.0]}, "warm": {"steps": [1, 2], "values": [9.5, 8.5]}},
         "held_out": {"simlm": {"steps": [0, 2], "values": [9.0, 8.0]}},
     }
-    assert found["gain_decoder"]["curves"] == {"simlm": {"steps": [0, 2], "values": [0.0, 0.3]}}
-    assert found["probe"]["curves"] == {"warm": {"steps": [2], "values": [0.2]}}
+    assert result["gain_decoder"]["curves"] == {"simlm": {"steps": [0, 2], "values": [0.0, 0.3]}}
+    assert result["probe"]["curves"] == {"warm": {"steps": [2], "values": [0.2]}}
     fields = ["--field", "probe", "--field", "passage_stop_words"]
-    panels = numbers(capfd, "training", "simlm.jsonl", "warm.jsonl", *fields)["panels"]
+    panels = plot_numbers(capfd, "training", "simlm.jsonl", "warm.jsonl", *fields)["panels"]
     assert [(panel["field"], [*panel["curves"]]) for panel in panels] == [
         ("probe", ["warm"]),
         ("passage_stop_words", ["simlm"]),
     ]
     with pytest.raises(DrtkError, match="no log has the field gain_mlm; there are held_out_mlm, "):
-        numbers(capfd, "training", "simlm.jsonl", "--field", "loss", "--field", "gain_mlm")
-    write_text(pretrained / "loss.jsonl", '{"step": 1, "loss": 4.0}\n')  # beside it, the loss gets a panel
-    panels = numbers(capfd, "training", "warm.jsonl", "loss.jsonl")["panels"]
+        plot_numbers(capfd, "training", "simlm.jsonl", "--field", "loss", "--field", "gain_mlm")
+    write_text(folder_with_logs / "loss.jsonl", '{"step": 1, "loss": 4.0}\n')  # beside it, the loss gets a panel
+    panels = plot_numbers(capfd, "training", "warm.jsonl", "loss.jsonl")["panels"]
     curves = {panel["field"]: [*panel["curves"]] for panel in panels}
     assert curves == {"loss": ["warm", "loss"], "mlm": ["warm"], "probe": ["warm"]}
     write_text(
-        pretrained / "warm.jsonl", "".join(json.dumps(row) + "\n" for row in WARM[:2])
+        folder_with_logs / "warm.jsonl", "".join(json.dumps(row) + "\n" for row in WARM[:2])
     )  # one term, no measurement
-    found = numbers(capfd, "training", "warm.jsonl")
-    assert found == {"field": "loss", "curves": {"warm": {"steps": [1, 2], "values": [9.5, 8.5]}}}
+    result = plot_numbers(capfd, "training", "warm.jsonl")
+    assert result == {"field": "loss", "curves": {"warm": {"steps": [1, 2], "values": [9.5, 8.5]}}}
 
 
-def drawn(found: dict[str, Any]) -> Any:
+def test_smooth_averages_neighbors() -> None:
+    averages, deviations = smooth(
+        [0.0, 3.0, 0.0, 3.0, 0.0, 3.0, 0.0, 3.0]
+    )  # from 8 values on, one neighbor on either side
+    assert averages.tolist() == [1.5, 1, 2, 1, 2, 1, 2, 1.5]
+    assert deviations.tolist() == pytest.approx([1.5, *[2**0.5] * 6, 1.5])
+    assert [part.tolist() for part in smooth([2.0, 1.0])] == [[2, 1], [0, 0]]
+
+
+def draw_training(result: dict[str, Any]) -> Any:
     """The axes of a drawing of training logs."""
     figure = pytest.importorskip("matplotlib.figure").Figure()
-    TrainingCurves().draw(figure, found, PlotSettings())
+    TrainingCurves().draw(figure, result, PlotSettings())
     figure.canvas.draw()
     return figure.axes
 
 
-def test_steps_begin_at_zero_and_what_is_held_out_is_dashed(
-    pretrained: Path, capfd: pytest.CaptureFixture[str]
+def test_steps_start_at_0_and_held_out_values_are_dashed(
+    folder_with_logs: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     for last, ticks in ((1, [0, 1]), (4, [0, 1, 2, 3, 4]), (100, [0, 20, 40, 60, 80, 100])):
         curve = {"steps": sorted({1, last}), "values": [2.0, 1.0][: len({1, last})]}
-        (axis,) = drawn({"field": "loss", "curves": {"a": curve}})
+        (axis,) = draw_training({"field": "loss", "curves": {"a": curve}})
         low, high = axis.get_xlim()
         assert [tick for tick in axis.get_xticks() if low <= tick <= high] == ticks
-    found = numbers(capfd, "training", "simlm.jsonl", "warm.jsonl")
-    axes = dict(zip([panel["field"] for panel in found["panels"]], drawn(found), strict=True))
+    result = plot_numbers(capfd, "training", "simlm.jsonl", "warm.jsonl")
+    axes = dict(zip([panel["field"] for panel in result["panels"]], draw_training(result), strict=True))
     styles = {
         name: {line.get_linestyle() for line in axis.lines if len(line.get_xdata()) and line.get_color() != GRAY}
         for name, axis in axes.items()
@@ -138,28 +147,28 @@ def test_steps_begin_at_zero_and_what_is_held_out_is_dashed(
     assert styles["probe"] == styles["loss"] == {"-"}
 
 
-def test_differences_query_by_query(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_differences_query_by_query(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     # RR: a .5 and 1, b 1 and 0: differences -.5 (q1) and 1 (q2), mean .25
-    found = numbers(capfd, "differences", "a.run", "b.run", "--qrels", "qrels", "--measure", "RR")
-    assert found == {
+    result = plot_numbers(capfd, "differences", "a.run", "b.run", "--qrels", "qrels", "--measure", "RR")
+    assert result == {
         "measure": "RR", "runs": ["a", "b"], "mean": 0.25, "better": 1, "equal": 0, "worse": 1,
         "queries": ["q2", "q1"], "differences": [1.0, -0.5],
     }  # fmt: skip
 
 
-def bars(values: list[float], ids: list[str]) -> tuple[Any, list[str]]:
+def draw_bars(values: list[float], ids: list[str]) -> tuple[Any, list[str]]:
     """The axis of a plot of differences, and the lines of its legend."""
     figure = pytest.importorskip("matplotlib.figure").Figure(layout="constrained")
     counts = {"better": sum(v > 0 for v in values), "worse": sum(v < 0 for v in values)}
-    found = {"measure": "RR", "runs": ["first", "second"], "mean": sum(values) / len(values), "queries": ids}
-    found |= counts | {"equal": len(values) - sum(counts.values()), "differences": values}
-    Differences().draw(figure, found, PlotSettings())
+    result = {"measure": "RR", "runs": ["first", "second"], "mean": sum(values) / len(values), "queries": ids}
+    result |= counts | {"equal": len(values) - sum(counts.values()), "differences": values}
+    Differences().draw(figure, result, PlotSettings())
     figure.canvas.draw()
     return figure.axes[0], [text.get_text() for text in figure.legends[0].get_texts()]
 
 
-def test_differences_name_the_outermost_queries() -> None:
-    axis, legend = bars([0.5] * 7 + [0.0] * 35 + [-0.5, -0.6, -0.6], [f"q{n}" for n in range(45)])
+def test_differences_name_the_most_changed_queries() -> None:
+    axis, legend = draw_bars([0.5] * 7 + [0.0] * 35 + [-0.5, -0.6, -0.6], [f"q{n}" for n in range(45)])
     assert legend == [
         "first better: 7 (most on q0, q1, q2)",
         "second better: 3 (most on q44, q43, q42)",
@@ -168,15 +177,15 @@ def test_differences_name_the_outermost_queries() -> None:
     assert [bar.get_height() for bar in axis.patches][6:43:36] == [0.5, -0.5]
     assert not len(axis.get_xticks())
     assert axis.get_ylim() == pytest.approx((-0.66, 0.66))
-    assert bars([0.98, -0.1], ["q1", "q2"])[0].get_ylim() == (-1, 1)
-    axis, legend = bars([0.5, 0.1, 0.0], ["a-question-of-many-words-and-letters-number-1", "q2", "q3"])
+    assert draw_bars([0.98, -0.1], ["q1", "q2"])[0].get_ylim() == (-1, 1)
+    axis, legend = draw_bars([0.5, 0.1, 0.0], ["a-question-of-many-words-and-letters-number-1", "q2", "q3"])
     assert [label.get_text() for label in axis.get_xticklabels()] == ["a-question-…ers-number-1", "q2", "q3"]
     assert legend[:2] == ["first better: 2 (most on a-question-…ers-number-1, q2)", "second better: 0"]
 
 
-def test_scores_of_what_is_relevant_and_what_is_not(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_scores_compute_auc_and_means(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     # a: relevant 2 and 5, other 3 and 1: of the four pairs 2>1, 5>3, 5>1 are right: AUC 3/4; means 3.5 and 2
-    panel = numbers(capfd, "scores", "a.run", "--qrels", "qrels")["panels"]["a"]
+    panel = plot_numbers(capfd, "scores", "a.run", "--qrels", "qrels")["panels"]["a"]
     assert panel["auc"] == 0.75
     assert panel["means"] == [3.5, 2.0]
     assert (sum(panel["good"]), sum(panel["other"]), len(panel["edges"]) - len(panel["good"])) == (2, 2, 1)
@@ -186,33 +195,33 @@ def test_scores_of_what_is_relevant_and_what_is_not(here: Path, capfd: pytest.Ca
         "negatives": ["n", "m"],
         "scores": {"positives": [2], "negatives": [2, 1]},
     }
-    write_text(here / "t.jsonl", json.dumps(example) + "\n")
-    found = numbers(capfd, "scores", "t.jsonl")  # 2 against 2 is half right, 2 against 1 right: 1.5/2
-    assert (found["kinds"], found["panels"]["t"]["auc"]) == (["positives", "negatives"], 0.75)
+    write_text(folder / "t.jsonl", json.dumps(example) + "\n")
+    result = plot_numbers(capfd, "scores", "t.jsonl")  # 2 against 2 is half right, 2 against 1 right: 1.5/2
+    assert (result["kinds"], result["panels"]["t"]["auc"]) == (["positives", "negatives"], 0.75)
 
 
-def test_cosines_by_rating_from_a_file_of_pairs(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    found = numbers(capfd, "cosine", "pairs.jsonl")
-    assert found["bins"] == [[0, 1], [1, 2], [2, 3], [3, 4], [4, 5]]
-    assert found["systems"]["s"]["cosines"] == [[0.1], [], [], [], [0.7, 0.8, 0.9]]  # 5.0 belongs to the last bin
+def test_cosines_by_rating_from_a_file_of_pairs(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    result = plot_numbers(capfd, "cosine", "pairs.jsonl")
+    assert result["bins"] == [[0, 1], [1, 2], [2, 3], [3, 4], [4, 5]]
+    assert result["systems"]["s"]["cosines"] == [[0.1], [], [], [], [0.7, 0.8, 0.9]]  # 5.0 belongs to the last bin
     # ranks of cosines 4 3 1 2, of ratings 3 2 1 4: rho = 1 - 6 (1 + 1 + 0 + 4) / (4 * 15)
-    assert found["systems"]["s"]["spearman"] == pytest.approx(0.4)
+    assert result["systems"]["s"]["spearman"] == pytest.approx(0.4)
 
 
-def test_models_are_drawn_from_sentences(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    model = save_tiny_encoder(here / "model")
+def test_space_and_cosine_of_a_model_and_rated_pairs(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    model = save_tiny_encoder(folder / "model")
     texts = [passage.text for passage in make_passages(24)]
     rows = [f"{texts[n]}\t{texts[n + 12]}\t{n % 6}\n" for n in range(12)]
-    write_text(here / "pairs.tsv", "sentence1\tsentence2\tscore\n" + "".join(rows))
-    found = numbers(capfd, "space", f"m={model}", "--pairs", "pairs.tsv", "--points", "10")
-    assert sum(found["panels"]["m"]["matching"]) == 2  # those rated 5
-    assert sum(found["panels"]["m"]["random"]) == 45  # 10 choose 2
-    assert set(found["geometry"]["m"]) == {"alignment", "uniformity"}
-    drawn = numbers(capfd, "cosine", f"m={model}", "--pairs", "pairs.tsv")["systems"]["m"]
+    write_text(folder / "pairs.tsv", "sentence1\tsentence2\tscore\n" + "".join(rows))
+    result = plot_numbers(capfd, "space", f"m={model}", "--pairs", "pairs.tsv", "--points", "10")
+    assert sum(result["panels"]["m"]["matching"]) == 2  # those rated 5
+    assert sum(result["panels"]["m"]["random"]) == 45  # 10 choose 2
+    assert set(result["geometry"]["m"]) == {"alignment", "uniformity"}
+    drawn = plot_numbers(capfd, "cosine", f"m={model}", "--pairs", "pairs.tsv")["systems"]["m"]
     assert sum(map(len, drawn["cosines"])) == 12
 
 
-def embeddings(folder: Path, ids: list[str], vectors: list[list[float]]) -> None:
+def write_embeddings(folder: Path, ids: list[str], vectors: list[list[float]]) -> None:
     from drtk.data.embeddings import ShardWriter, digest_records
     from drtk.runtime.atomic import write_json
     from drtk.runtime.manifest import create_manifest
@@ -225,34 +234,34 @@ def embeddings(folder: Path, ids: list[str], vectors: list[list[float]]) -> None
     write_json(folder / "meta.json", create_manifest("embeddings", {}, program="encode") | facts)
 
 
-def test_embeddings_are_drawn_with_their_judgements(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    embeddings(here / "q", ["q1", "q2"], [[1, 0, 0], [0, 1, 0]])
-    embeddings(here / "p", ["r", "s", "x"], [[0.8, 0.6, 0], [0, 0, 1], [0, 1, 0]])
+def test_space_of_embeddings_and_judgements(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    write_embeddings(folder / "q", ["q1", "q2"], [[1, 0, 0], [0, 1, 0]])
+    write_embeddings(folder / "p", ["r", "s", "x"], [[0.8, 0.6, 0], [0, 0, 1], [0, 1, 0]])
     # (1, 0) (.8, .6) (0, 1): squared distances .4 2 .8
-    embeddings(here / "three", ["a", "b", "c"], [[1, 0], [0.8, 0.6], [0, 1]])
-    found = numbers(capfd, "space", "three")
-    assert found["geometry"]["three"]["uniformity"] == pytest.approx(-1.499775, abs=2e-6)
-    found = numbers(capfd, "space", "queries=q", "passages=p", "--qrels", "qrels")
+    write_embeddings(folder / "three", ["a", "b", "c"], [[1, 0], [0.8, 0.6], [0, 1]])
+    result = plot_numbers(capfd, "space", "three")
+    assert result["geometry"]["three"]["uniformity"] == pytest.approx(-1.499775, abs=2e-6)
+    result = plot_numbers(capfd, "space", "queries=q", "passages=p", "--qrels", "qrels")
     # judged pairs q1 r (.4), q2 r (squared distance 2 - 2 * .6 = .8), q2 s (2): mean 3.2/3
-    assert found["geometry"]["judged pairs"]["alignment"] == pytest.approx(3.2 / 3)
-    assert found["geometry"]["queries"]["uniformity"] == pytest.approx(-4)  # one pair, squared distance 2
+    assert result["geometry"]["judged pairs"]["alignment"] == pytest.approx(3.2 / 3)
+    assert result["geometry"]["queries"]["uniformity"] == pytest.approx(-4)  # one pair, squared distance 2
     # cosines 0.8, 0.6 and 0 match; q1 with r and s judged for q2 (.8, 0), q2 with r judged for q1 (.6) do not
-    panel = found["panels"]["judged pairs"]
+    panel = result["panels"]["judged pairs"]
     assert (sum(panel["matching"]), sum(panel["random"])) == (3, 4)
     assert (panel["matching"][0], panel["matching"][-1]) == (1, 1)
-    assert (found["edges"][0], found["edges"][-1]) == pytest.approx((0, 0.8), abs=1e-6)
-    fewer = numbers(capfd, "space", "queries=q", "passages=p", "--qrels", "qrels", "--points", "2")
+    assert (result["edges"][0], result["edges"][-1]) == pytest.approx((0, 0.8), abs=1e-6)
+    fewer = plot_numbers(capfd, "space", "queries=q", "passages=p", "--qrels", "qrels", "--points", "2")
     assert sum(fewer["panels"]["judged pairs"]["random"]) <= 2
-    embeddings(here / "same", ["q1", "q2"], [[0.6, 0.8, 0], [0, 0, 1]])  # passages with the ids of queries
-    write_text(here / "same.qrels", "q1 0 q1 1\n")
-    found = numbers(capfd, "space", "q", "same", "--qrels", "same.qrels")
-    assert found["geometry"]["judged pairs"]["alignment"] == pytest.approx(0.8)
-    write_text(here / "other", "q9 0 r 1\n")
+    write_embeddings(folder / "same", ["q1", "q2"], [[0.6, 0.8, 0], [0, 0, 1]])  # passages with the ids of queries
+    write_text(folder / "same.qrels", "q1 0 q1 1\n")
+    result = plot_numbers(capfd, "space", "q", "same", "--qrels", "same.qrels")
+    assert result["geometry"]["judged pairs"]["alignment"] == pytest.approx(0.8)
+    write_text(folder / "other", "q9 0 r 1\n")
     with pytest.raises(MismatchError, match="no judged pair is among the vectors"):
-        numbers(capfd, "space", "queries=q", "passages=p", "--qrels", "other")
-    embeddings(here / "wide", ["w", "v"], [[1, 0, 0, 0], [0, 1, 0, 0]])
+        plot_numbers(capfd, "space", "queries=q", "passages=p", "--qrels", "other")
+    write_embeddings(folder / "wide", ["w", "v"], [[1, 0, 0, 0], [0, 1, 0, 0]])
     with pytest.raises(MismatchError, match=r"the dimensions differ \(3, 4\)"):
-        numbers(capfd, "space", "queries=q", "wide")
+        plot_numbers(capfd, "space", "queries=q", "wide")
 
 
 PICTURES: dict[str, list[str]] = {
@@ -265,47 +274,45 @@ PICTURES: dict[str, list[str]] = {
 }
 
 
-def test_pictures_are_written_and_do_not_change_from_one_run_to_the_next(
-    here: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_plots_are_reproducible(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("matplotlib")
-    embeddings(here / "q", ["q1", "q2"], [[1, 0, 0], [0, 1, 0]])
-    embeddings(here / "p", ["r", "s", "x"], [[0.8, 0.6, 0], [0, 0, 1], [0, 1, 0]])
+    write_embeddings(folder / "q", ["q1", "q2"], [[1, 0, 0], [0, 1, 0]])
+    write_embeddings(folder / "p", ["r", "s", "x"], [[0.8, 0.6, 0], [0, 0, 1], [0, 1, 0]])
     assert [*PICTURES] == [*PLOTS]
     for kind, call in PICTURES.items():
         run_command(capfd, "plot", "-q", *call, "-o", f"{kind}.svg")
-        texts = "".join(ElementTree.fromstring((here / f"{kind}.svg").read_text()).itertext())
+        texts = "".join(ElementTree.fromstring((folder / f"{kind}.svg").read_text()).itertext())
         assert len(texts.split()) > 5, kind  # letters are letters
     call = ["plot", "-q", *PICTURES["cosine"]]
     run_command(capfd, *call, "-o", "again.svg")
-    assert (here / "cosine.svg").read_bytes() == (here / "again.svg").read_bytes()
+    assert (folder / "cosine.svg").read_bytes() == (folder / "again.svg").read_bytes()
     run_command(capfd, *call, "-o", "x.png", "--heading", "Mine & yours")
     run_command(capfd, *call, "-o", "x.pdf", "--set", "width=5", "--set", "height=4")
-    png = (here / "x.png").read_bytes()
+    png = (folder / "x.png").read_bytes()
     assert png[:8] == b"\x89PNG\r\n\x1a\n"
     assert int.from_bytes(png[16:20], "big") >= 600  # pixels across
-    assert (here / "x.pdf").read_bytes()[:4] == b"%PDF"
-    manifest = json.loads((here / "x.png.meta.json").read_text())
+    assert (folder / "x.pdf").read_bytes()[:4] == b"%PDF"
+    manifest = json.loads((folder / "x.png.meta.json").read_text())
     assert (manifest["kind"], manifest["counts"]) == ("picture", {"in": 1, "out": 1})
     with pytest.raises(DrtkError, match=r"x\.png: exists already"):
         run_command(capfd, *call, "-o", "x.png")
 
 
-def test_recall_beyond_the_end_of_a_run_is_dotted(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_recall_beyond_the_depth_of_a_run_is_dotted(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     axis = pytest.importorskip("matplotlib.figure").Figure().subplots()
     draw_curve(axis, (1, 2, 5, 10), (0.1, 0.2, 0.3, 0.3), 7, marker="o")
     draw_curve(axis, (1, 2, 5, 10), (0.1, 0.2, 0.3, 0.3), 10, marker="o")
     lines = [(line.get_linestyle(), list(line.get_xdata())) for line in axis.lines]
     assert lines == [("-", [1, 2, 5]), (":", [5, 10]), ("-", [1, 2, 5, 10])]
-    assert numbers(capfd, "recall", "a.run", "--qrels", "qrels")["deepest"] == {"a": 2}
+    assert plot_numbers(capfd, "recall", "a.run", "--qrels", "qrels")["deepest"] == {"a": 2}
 
 
-def test_wrong_usage_and_files_are_rejected(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_wrong_usage_and_files_are_rejected(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     judged = ["--qrels", "qrels"]
-    write_text(here / "bad.jsonl", '{"step": 1, "loss": 1}\n{"step": 2, "loss": "low"}\n')
-    write_text(here / "cut.jsonl", '{"system": "s", "score": 1, "cosine": 0.5}\n{"system": "s", "score": 2}\n')
-    write_text(here / "x.run", "q1 Q0 x 1 1 t\n")
-    write_text(here / "empty.run", "")
+    write_text(folder / "bad.jsonl", '{"step": 1, "loss": 1}\n{"step": 2, "loss": "low"}\n')
+    write_text(folder / "cut.jsonl", '{"system": "s", "score": 1, "cosine": 0.5}\n{"system": "s", "score": 2}\n')
+    write_text(folder / "x.run", "q1 Q0 x 1 1 t\n")
+    write_text(folder / "empty.run", "")
     faults: list[tuple[list[str], type[DrtkError], str]] = [
         (["recall", "a.run"], UsageError, "needs judgements: `qrels`"),
         (["nonsense", "a.run"], UsageError, "unknown picture 'nonsense'; choose from recall, training"),
@@ -323,7 +330,7 @@ def test_wrong_usage_and_files_are_rejected(here: Path, capfd: pytest.CaptureFix
     ]
     for arguments, fault, problem in faults:
         with pytest.raises(fault, match=problem):
-            numbers(capfd, *arguments)
+            plot_numbers(capfd, *arguments)
     for output in ([], ["-o", "x.jpg"]):
         with pytest.raises(UsageError, match=r"\.png, \.svg, \.pdf, \.json; or give --format"):
             run_command(capfd, "plot", "training", "log.jsonl", *output)

@@ -24,7 +24,7 @@ def encode(items: Sequence[Any], role: str) -> np.ndarray:
     return np.array([[text.count(letter) for letter in LETTERS] for text in texts], dtype=np.float32)
 
 
-def collection(folder: Path) -> Path:
+def write_collection(folder: Path) -> Path:
     folder.mkdir()
     write_text(folder / "corpus.jsonl", "".join(f'{{"_id": "{t}", "text": "{t}"}}\n' for t in ("aa", "b", "ab", "c")))
     write_text(
@@ -35,29 +35,29 @@ def collection(folder: Path) -> Path:
     return folder
 
 
-def test_ranking_is_nDCG_of_the_inner_products(tmp_path: Path) -> None:
+def test_ranking_probe_computes_ndcg_of_inner_products(tmp_path: Path) -> None:
     # q1: aa (2), ab (1): ab at rank 2 gives 1 / log2(3) = .6309; q2: ab and b tie at 1, "b" > "ab" comes first: 1
-    probe = RankingProbe(collection(tmp_path / "c"), split="dev", tracker=InputTracker())
+    probe = RankingProbe(write_collection(tmp_path / "c"), split="dev", tracker=InputTracker())
     assert probe(encode) == pytest.approx((0.6309298 + 1) / 2)
 
 
-def test_accuracy_is_among_the_positives_of_a_batch(tmp_path: Path) -> None:
+def test_in_batch_accuracy(tmp_path: Path) -> None:
     # q1 "a" wants ab, q2 "b" wants b. ab . a = 1 > b . a = 0: right; b . b = 1 = ab . b: a tie is no win
-    probe = RankingProbe(collection(tmp_path / "c"), split="dev", tracker=InputTracker())
+    probe = RankingProbe(write_collection(tmp_path / "c"), split="dev", tracker=InputTracker())
     assert probe.compute(encode, batch=2) == {"nDCG@10": pytest.approx((0.6309298 + 1) / 2), "accuracy": 0.5}
     assert probe.compute(lambda items, role: np.ones((len(items), 4)), batch=2)["accuracy"] == 0.0  # all alike
     assert probe.compute(lambda items, role: np.full((len(items), 4), np.nan), batch=2)["accuracy"] == 0.0
     write_text(
         tmp_path / "c" / "qrels" / "dev.tsv", "query-id\tcorpus-id\tscore\nq1\tb\t1\nq1\taa\t0\nq2\taa\t2\nq2\tb\t1\n"
     )
-    wrong = RankingProbe(tmp_path / "c", split="dev", tracker=InputTracker())
+    other_probe = RankingProbe(tmp_path / "c", split="dev", tracker=InputTracker())
     # q1 wants b: aa . a = 2 > b . a = 0; q2's best grade is aa: b . b = 1 > aa . b = 0. Alone, each is first
-    assert wrong.compute(encode, batch=2)["accuracy"] == 0.0
-    assert wrong.compute(encode, batch=1)["accuracy"] == 1.0
+    assert other_probe.compute(encode, batch=2)["accuracy"] == 0.0
+    assert other_probe.compute(encode, batch=1)["accuracy"] == 1.0
 
 
-def test_a_pool_holds_what_is_relevant_and_others_by_lot(tmp_path: Path) -> None:
-    folder = collection(tmp_path / "c")
+def test_pool_has_relevant_passages_and_a_sample_of_others(tmp_path: Path) -> None:
+    folder = write_collection(tmp_path / "c")
     lots = {"q1": 0.9, "q2": 0.1, "aa": 0.5, "b": 0.9, "ab": 0.1, "c": 0.2}
     probe = RankingProbe(folder, split="dev", tracker=InputTracker(), queries=1, pool=2, sample_key=lots.__getitem__)
     assert [query.id for query in probe.queries] == ["q2"]
@@ -76,27 +76,27 @@ def test_a_pool_holds_what_is_relevant_and_others_by_lot(tmp_path: Path) -> None
     assert [passage.id for passage in sample] == sorted(["7", "93", *others[:8]], key=int)
 
 
-def test_as_many_queries_of_a_run_are_measured_as_are_asked_for(tmp_path: Path) -> None:
+def test_limit_samples_queries_evenly(tmp_path: Path) -> None:
     run = write_text(tmp_path / "run", "".join(f"q{number} Q0 d 1 1 t\n" for number in range(201)))
     judgements = {f"q{number}": {"d": 1} for number in range(201)}
 
-    def measured(limit: int) -> list[int]:
+    def sample_queries(limit: int) -> list[int]:
         probe = RerankingProbe(str(run), judgements, depth=1, limit=limit, tracker=InputTracker())
         return [int(query[1:]) for query, _ in probe.candidates]
 
-    assert [len(measured(limit)) for limit in (200, 201, 500)] == [200, 201, 201]
-    assert measured(200) == list(range(1, 201))  # one of 201 is left out
-    assert measured(3) == [66, 133, 200]  # 201 / 3 = 67 apart
+    assert [len(sample_queries(limit)) for limit in (200, 201, 500)] == [200, 201, 201]
+    assert sample_queries(200) == list(range(1, 201))  # one of 201 is left out
+    assert sample_queries(3) == [66, 133, 200]  # 201 / 3 = 67 apart
 
 
-def test_ratings_are_correlated_by_rank(tmp_path: Path) -> None:
+def test_rating_probe_computes_spearman(tmp_path: Path) -> None:
     # cosines: a-a 1, a-b 0, a-ab .7071, against 5, 1, 3: the same order
     pairs = write_text(tmp_path / "p.tsv", "sentence1\tsentence2\tscore\na\ta\t5\na\tb\t1\na\tab\t3\n")
     assert RatingProbe(str(pairs), tracker=InputTracker())(encode) == pytest.approx(1)
 
 
-def test_what_is_missing_is_told(tmp_path: Path) -> None:
-    folder = collection(tmp_path / "c")
+def test_missing_files_and_judgements_are_rejected(tmp_path: Path) -> None:
+    folder = write_collection(tmp_path / "c")
     write_text(folder / "qrels" / "dev.tsv", "query-id\tcorpus-id\tscore\nq9\tab\t1\n")
     with pytest.raises(MismatchError, match="no query of dev has a judgement"):
         RankingProbe(folder, split="dev", tracker=InputTracker())

@@ -11,7 +11,7 @@ import pytest
 from drtk.errors import DrtkError, RecordError, UsageError
 from drtk.evaluation.compare import compare_with_first
 from drtk.evaluation.config import CompareSettings
-from drtk.evaluation.curves import Curve, choose_depths, describe_loss, read_curve, recall_curve
+from drtk.evaluation.curves import Curve, choose_depths, compute_recall_curve, describe_loss, read_curve
 from drtk.evaluation.evaluate import Evaluation, Evaluator
 from drtk.evaluation.measures import parse_measures
 from drtk.evaluation.report import (
@@ -25,7 +25,7 @@ from tests.run_commands import run_command, write_text
 JUDGEMENTS = {f"q{query}": {f"d{query}": 1} for query in range(4)}
 
 
-def system(name: str, *places: int) -> Evaluation:
+def evaluate_system(name: str, *places: int) -> Evaluation:
     """A system that has the right document of query i at rank places[i] (0: not at all)."""
     rankings = {
         f"q{query}": [*(f"x{at}" for at in range(place - 1)), f"d{query}"] if place else ["x"]
@@ -35,25 +35,29 @@ def system(name: str, *places: int) -> Evaluation:
 
 
 def test_every_run_is_compared_with_the_first() -> None:
-    results = [system("one", 1, 2, 4, 0), system("dense", 2, 2, 2, 0), system("fused", 1, 1, 1, 1)]
+    results = [
+        evaluate_system("one", 1, 2, 4, 0),
+        evaluate_system("dense", 2, 2, 2, 0),
+        evaluate_system("fused", 1, 1, 1, 1),
+    ]
     measures = parse_measures("RR R@1")
-    found = compare_with_first(results, measures, JUDGEMENTS, CompareSettings())
-    assert [(each.system, each.baseline, each.measure) for each in found] == [
+    result = compare_with_first(results, measures, JUDGEMENTS, CompareSettings())
+    assert [(item.system, item.baseline, item.measure) for item in result] == [
         ("dense", "one", "RR"),
         ("fused", "one", "RR"),
         ("dense", "one", "R@1"),
         ("fused", "one", "R@1"),
     ]
     # RR: one 1 1/2 1/4 0, dense 1/2 1/2 1/2 0: +1/4 and -1/2, of 4 assignments of signs all are as far from 0, or 2
-    assert (found[0].better, found[0].worse, found[0].equal) == (1, 1, 2)
-    assert found[0].difference == pytest.approx(-1 / 16)
-    assert found[0].randomisation_p == 1.0
-    sentence = describe_test(found[0], (0.375, 0.4375))
+    assert (result[0].better, result[0].worse, result[0].equal) == (1, 1, 2)
+    assert result[0].difference == pytest.approx(-1 / 16)
+    assert result[0].randomisation_p == 1.0
+    sentence = describe_test(result[0], (0.375, 0.4375))
     assert sentence.startswith("dense does not differ significantly from one on RR: 0.3750 against 0.4375 (-0.0625; p")
     assert sentence.endswith("better on 1 of 4 queries, worse on 1, equal on 2.")
 
 
-def test_p_values_are_corrected_for_the_number_of_comparisons() -> None:
+def test_report_corrects_p_values_and_names_the_best_system() -> None:
     # Six of six queries better: p = 2 / 2^6 = .03125 in the randomization test, and twice that for two comparisons.
     judgements = {f"q{query}": {f"d{query}": 1} for query in range(6)}
     measures = parse_measures("R@1")
@@ -64,36 +68,40 @@ def test_p_values_are_corrected_for_the_number_of_comparisons() -> None:
 
     for others, expected in ((["b"], 0.03125), (["b", "c"], 0.0625)):
         results = [of("a", 0), *(of(name, 6) for name in others)]
-        found = compare_with_first(results, measures, judgements, CompareSettings())
-        assert [each.randomisation_p_corrected for each in found] == [expected] * len(others)
-        assert [each.significant for each in found] == [len(others) == 1] * len(others)
+        result = compare_with_first(results, measures, judgements, CompareSettings())
+        assert [item.randomisation_p_corrected for item in result] == [expected] * len(others)
+        assert [item.significant for item in result] == [len(others) == 1] * len(others)
         verb = "is significantly better than" if len(others) == 1 else "does not differ significantly from"
-        assert f"b {verb} a on R@1: 1.0000 against 0.0000" in describe_test(found[0], (1.0, 0.0))
-    assert find_leaders([system("a", 1, 0, 0, 0), system("b", 0, 1, 0, 0)], ["RR"]) == []  # ties have no leader
-    assert find_leaders([system("a", 1, 0, 0, 0), system("b", 1, 2, 0, 0)], ["RR", "R@1"]) == ["b is best on RR."]
+        assert f"b {verb} a on R@1: 1.0000 against 0.0000" in describe_test(result[0], (1.0, 0.0))
+    assert (
+        find_leaders([evaluate_system("a", 1, 0, 0, 0), evaluate_system("b", 0, 1, 0, 0)], ["RR"]) == []
+    )  # ties have no leader
+    assert find_leaders([evaluate_system("a", 1, 0, 0, 0), evaluate_system("b", 1, 2, 0, 0)], ["RR", "R@1"]) == [
+        "b is best on RR."
+    ]
 
 
-def test_overlap_counts_where_relevant_documents_are_and_what_fusion_keeps() -> None:
+def test_overlap_counts_relevant_documents_of_runs_and_fusion() -> None:
     judgements = {"q": {"both": 1, "first": 1, "second": 1, "neither": 1, "none": 0}}
     rankings = {"a": {"q": ["both", "first"]}, "b": {"q": ["both", "second"]}, "f": {"q": ["both", "second", "first"]}}
-    found = measure_overlap(("a", "b"), "f", rankings, judgements, depth=2)
-    assert found.relevant == {"both": 1, "first": 1, "second": 1, "neither": 1}
-    assert found.kept == {"both": 1, "first": 0, "second": 1, "neither": 0}
-    assert found.shared == 1 / 2
-    assert "keeps 1 of the 2 found by one run and 1 of those found by both; 1 fall below rank 2" in found.describe()
+    result = measure_overlap(("a", "b"), "f", rankings, judgements, depth=2)
+    assert result.relevant == {"both": 1, "first": 1, "second": 1, "neither": 1}
+    assert result.kept == {"both": 1, "first": 0, "second": 1, "neither": 0}
+    assert result.shared == 1 / 2
+    assert "keeps 1 of the 2 found by one run and 1 of those found by both; 1 fall below rank 2" in result.describe()
 
 
 def test_recall_is_averaged_over_all_judged_queries() -> None:
     # q0 has its two relevant at ranks 1 and 3; q1 is not in the run
     judgements = {"q0": {"a": 1, "b": 2, "c": 0}, "q1": {"a": 1}}
-    assert recall_curve({"q0": ["a", "c", "b"]}, judgements, [1, 2, 3]) == [1 / 4, 1 / 4, 1 / 2]
-    assert recall_curve({"q0": ["a", "c", "b"]}, judgements, [3], rel=2) == [1 / 2]
-    assert recall_curve({"q0": ["c", "a", "b"]}, judgements, [1, 2, 3], hit_rate=True) == [0, 1 / 2, 1 / 2]
+    assert compute_recall_curve({"q0": ["a", "c", "b"]}, judgements, [1, 2, 3]) == [1 / 4, 1 / 4, 1 / 2]
+    assert compute_recall_curve({"q0": ["a", "c", "b"]}, judgements, [3], rel=2) == [1 / 2]
+    assert compute_recall_curve({"q0": ["c", "a", "b"]}, judgements, [1, 2, 3], hit_rate=True) == [0, 1 / 2, 1 / 2]
     assert choose_depths([{"q": ["d"]}])[-1] == 100
     assert choose_depths([{"q": [str(at) for at in range(350)]}])[-1] == 300
 
 
-def test_loss_is_read_from_a_log_and_its_ends_are_averaged(tmp_path: Path) -> None:
+def test_loss_trend_is_read_from_a_log(tmp_path: Path) -> None:
     rows = [{"step": step, "loss": 20.0 - step} for step in range(20)] + [{"step": 20, "seconds": 3}]
     log = write_text(tmp_path / "log.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
     curve = read_curve(str(log))
@@ -127,7 +135,7 @@ def test_example_queries_show_both_sides() -> None:
 
 
 @pytest.fixture
-def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Four queries over six documents of two chunks; `trained` is right at once, bm25 three times in four."""
 
     def run(name: str, *tops: str) -> None:
@@ -158,10 +166,10 @@ REPORT = ["report", "bm25=bm25.run", "trained=trained.run", "--qrels", "test.tsv
 TEXTS = ["--corpus", "corpus.jsonl", "--queries", "queries.jsonl", "--log", "log.jsonl"]
 
 
-def test_json_markdown_terminal_and_picture_agree(world: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_report_files_and_terminal_output_agree(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("matplotlib")
     printed = run_command(capfd, *REPORT, *TEXTS, "--examples", "1")
-    content = json.loads((world / "out" / "report.json").read_text())
+    content = json.loads((folder / "out" / "report.json").read_text())
     # bm25 has the right document at rank 3 for q3: RR (1 + 1 + 1 + 1/3)/4
     assert content["systems"]["bm25"]["RR@10"] == pytest.approx((3 + 1 / 3) / 4)
     assert content["systems"]["trained"]["RR@10"] == 1
@@ -171,7 +179,7 @@ def test_json_markdown_terminal_and_picture_agree(world: Path, capfd: pytest.Cap
     assert (compared["system"], compared["baseline"], compared["measure"]) == ("trained", "bm25", "nDCG@10")
     assert compared["significant"] is False  # one query of four differs
     assert content["loss"]["steps"] == list(range(1, 30))
-    markdown = (world / "out" / "report.md").read_text()
+    markdown = (folder / "out" / "report.md").read_text()
     assert "| trained | **1.0000** |" in markdown
     assert "(report.png)" in markdown
     folded = " ".join(printed.split())
@@ -186,42 +194,42 @@ def test_json_markdown_terminal_and_picture_agree(world: Path, capfd: pytest.Cap
     assert "which document is 3? (trained is better)" in printed
     assert "Title 4 (first relevant document at rank 3)" in printed
     assert "words of document 3, part 1" in printed
-    picture = (world / "out" / "report.png").read_bytes()
+    picture = (folder / "out" / "report.png").read_bytes()
     width, height = (int.from_bytes(picture[at : at + 4], "big") for at in (16, 20))
     assert (width, height) == (1944, 600)  # three panels of 5.4 inches, 120 dots per inch
 
 
-def test_without_matplotlib_the_rest_of_the_report_is_made(
-    world: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+def test_report_without_matplotlib_has_no_plot(
+    folder: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from drtk.cli.main import app
 
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     app([*REPORT, *TEXTS], standalone_mode=False)
     said = capfd.readouterr().err
-    assert "without its picture" in said
+    assert "report.png was not drawn" in said
     assert "pip install matplotlib" in said
-    assert not (world / "out" / "report.png").exists()
-    assert "report.png" not in (world / "out" / "report.md").read_text()
-    assert (world / "out" / "meta.json").exists()
+    assert not (folder / "out" / "report.png").exists()
+    assert "report.png" not in (folder / "out" / "report.md").read_text()
+    assert (folder / "out" / "meta.json").exists()
 
 
-def test_a_fusion_is_explained_by_the_overlap_of_its_runs(world: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_report_explains_a_fusion_by_overlap(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     run_command(capfd, "fuse", "-q", "bm25.run", "trained.run", "-o", "fused.run")
     printed = run_command(capfd, *REPORT[:3], "fused=fused.run", *REPORT[3:])
-    verdict = json.loads((world / "out" / "report.json").read_text())["verdict"]
+    verdict = json.loads((folder / "out" / "report.json").read_text())["verdict"]
     assert verdict["overlap"]["relevant"] == {"both": 4, "first": 0, "second": 0, "neither": 0}
     assert verdict["overlap"]["kept"]["both"] == 4
-    compared = [(each["system"], each["baseline"]) for each in verdict["comparisons"] if each["measure"] == "nDCG@10"]
+    compared = [(item["system"], item["baseline"]) for item in verdict["comparisons"] if item["measure"] == "nDCG@10"]
     assert compared == [("trained", "bm25"), ("fused", "bm25")]
     assert "Of 4 relevant documents, 4 are in the top 100 of both" in " ".join(printed.split())
 
 
-def test_wrong_usage_is_rejected(world: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_wrong_usage_is_rejected(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     run_command(capfd, *REPORT)  # texts are not needed
-    picture = (world / "out" / "report.png").read_bytes()
+    picture = (folder / "out" / "report.png").read_bytes()
     assert int.from_bytes(picture[16:20], "big") == 1296  # no loss, no panel
-    assert json.loads((world / "out" / "report.json").read_text())["examples"] == []
+    assert json.loads((folder / "out" / "report.json").read_text())["examples"] == []
     with pytest.raises(UsageError, match="no system is called 'x'; choose from bm25, trained"):
         run_command(capfd, *REPORT, *TEXTS, "--show", "x", "--force")
     with pytest.raises(UsageError, match="num_ret is not a mean over queries"):

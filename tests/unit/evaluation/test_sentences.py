@@ -7,39 +7,46 @@ import pytest
 
 from drtk.errors import DrtkError
 from drtk.evaluation import transfer
-from drtk.evaluation.sentences import alignment, pair_cosines, partner_ranks, pearson, spearman, uniformity
+from drtk.evaluation.sentences import (
+    compute_alignment,
+    compute_pair_cosines,
+    compute_partner_ranks,
+    compute_pearson,
+    compute_spearman,
+    compute_uniformity,
+)
 
 THREE = np.array([[1, 0], [0.8, 0.6], [0, 1]], dtype=np.float32)
 
 
-def test_one_correlation_over_all_subsets_is_not_the_mean_of_theirs() -> None:
+def test_correlation_over_all_subsets_differs_from_their_mean() -> None:
     # A: .9 .5 .1 against 5 3 1; B: .95 .85 .80 against 2 1 0. Each alone is in perfect order
     a, b = ([0.9, 0.5, 0.1], [5, 3, 1]), ([0.95, 0.85, 0.80], [2, 1, 0])
-    assert spearman(*a) == pytest.approx(1)
-    assert spearman(*b) == pytest.approx(1)
-    assert spearman(a[0] + b[0], a[1] + b[1]) == pytest.approx(0.347863, abs=2e-6)
-    assert pearson([1, 2, 3], [2, 4, 6]) == pytest.approx(1)
+    assert compute_spearman(*a) == pytest.approx(1)
+    assert compute_spearman(*b) == pytest.approx(1)
+    assert compute_spearman(a[0] + b[0], a[1] + b[1]) == pytest.approx(0.347863, abs=2e-6)
+    assert compute_pearson([1, 2, 3], [2, 4, 6]) == pytest.approx(1)
 
 
 def test_an_undefined_correlation_is_rejected() -> None:
     for predicted, rated in (([0.5], [1.0]), ([0.5, 0.5], [1, 2]), ([0.1, 0.2], [3, 3])):
         with pytest.raises(DrtkError, match=r"a correlation needs|the correlation is undefined"):
-            spearman(predicted, rated)
+            compute_spearman(predicted, rated)
 
 
 def test_alignment_is_the_mean_squared_distance_of_pairs() -> None:
     # (1, 0) and (.8, .6): .2^2 + .6^2 = .4; lengths do not matter
-    assert alignment(THREE[:1], 3 * THREE[1:2]) == pytest.approx(0.4, abs=2e-6)
+    assert compute_alignment(THREE[:1], 3 * THREE[1:2]) == pytest.approx(0.4, abs=2e-6)
     with pytest.raises(DrtkError, match="a positive pair"):
-        alignment(THREE[:0], THREE[:0])
+        compute_alignment(THREE[:0], THREE[:0])
 
 
 def test_uniformity_is_over_pairs_of_different_sentences() -> None:
     # squared distances .4 2 .8: log of the mean of e^-.8 e^-4 e^-1.6; with the self-pairs it would be -.729562
-    assert uniformity(THREE) == pytest.approx(-1.499775, abs=2e-6)
-    assert uniformity(np.repeat(THREE[:1], 2, axis=0)) == pytest.approx(0)
+    assert compute_uniformity(THREE) == pytest.approx(-1.499775, abs=2e-6)
+    assert compute_uniformity(np.repeat(THREE[:1], 2, axis=0)) == pytest.approx(0)
     with pytest.raises(DrtkError, match="two sentences"):
-        uniformity(THREE[:1])
+        compute_uniformity(THREE[:1])
 
 
 def test_uniformity_in_blocks_is_that_of_all_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -48,28 +55,28 @@ def test_uniformity_in_blocks_is_that_of_all_pairs(monkeypatch: pytest.MonkeyPat
     near = [np.exp(-4 + 4 * np.dot(a, b)) for at, a in enumerate(points) for b in points[at + 1 :]]
     for block in (7, 1024):
         monkeypatch.setattr("drtk.evaluation.sentences._BLOCK", block)
-        assert uniformity(vectors) == pytest.approx(float(np.log(np.mean(near))), abs=1e-12)
+        assert compute_uniformity(vectors) == pytest.approx(float(np.log(np.mean(near))), abs=1e-12)
 
 
-def test_tiny_and_huge_vectors_have_the_cosine_of_their_directions() -> None:
+def test_cosines_of_tiny_and_huge_vectors() -> None:
     # (3, 4) and (4, 3): 24 / 25
     for size in (1e-310, 3e-158, 1.0, 1e200):
-        found = pair_cosines(np.array([[3, 4]]) * size, np.array([[4, 3]]) * size)
-        assert found == pytest.approx([0.96], abs=1e-12)
+        result = compute_pair_cosines(np.array([[3, 4]]) * size, np.array([[4, 3]]) * size)
+        assert result == pytest.approx([0.96], abs=1e-12)
 
 
-def test_the_partner_is_looked_for_among_all_other_sentences() -> None:
+def test_partner_rank_excludes_copies_of_the_query() -> None:
     # cosines of sentence 0: with 1 .8, 2 0, 3 (a copy of 0) 1, 4 .6. Its copy is passed over: the partner 1 is first,
     # 4 second, 2 third; the partner of 2 is 1, cosine .6; 4 is .8: rank 2
     vectors = np.array([[1, 0], [0.8, 0.6], [0, 1], [1, 0], [0.6, 0.8]])
     texts = [0, 1, 2, 0, 3]
-    assert partner_ranks(vectors, texts, [0, 0, 0, 2], [1, 4, 2, 1]).tolist() == [1, 2, 3, 2]
-    assert partner_ranks(vectors, texts, [0], [3]).tolist() == [1]  # a partner of the same text
+    assert compute_partner_ranks(vectors, texts, [0, 0, 0, 2], [1, 4, 2, 1]).tolist() == [1, 2, 3, 2]
+    assert compute_partner_ranks(vectors, texts, [0], [3]).tolist() == [1]  # a partner of the same text
     equal = np.array([[1.0, 0], [0.8, 0.6], [0.8, -0.6]])  # a sentence as near as the partner does not push it down
-    assert partner_ranks(equal, [0, 1, 2], [0, 0], [1, 2]).tolist() == [1, 1]
+    assert compute_partner_ranks(equal, [0, 1, 2], [0, 0], [1, 2]).tolist() == [1, 1]
 
 
-def test_folds_hold_every_example_once_and_classes_evenly() -> None:
+def test_folds_are_disjoint_and_stratified() -> None:
     classes = np.array([0] * 25 + [1] * 15)
     tests = [test for _, test in transfer.split_folds(classes, 5, seed=1)]
     assert sorted(np.concatenate(tests).tolist()) == list(range(40))
@@ -81,7 +88,7 @@ def test_folds_hold_every_example_once_and_classes_evenly() -> None:
         list(transfer.split_folds(np.array([0] * 9 + [1] * 3), 5, seed=1))
 
 
-def clouds(count: int, distance: float, seed: int = 0) -> transfer.LabeledVectors:
+def make_clouds(count: int, distance: float, seed: int = 0) -> transfer.LabeledVectors:
     """Two classes of points, `distance` standard deviations apart."""
     rng = np.random.default_rng(seed)
     classes = np.arange(count) % 2
@@ -90,25 +97,25 @@ def clouds(count: int, distance: float, seed: int = 0) -> transfer.LabeledVector
     return transfer.LabeledVectors(vectors, classes.astype(np.int64))
 
 
-def test_what_can_be_told_apart_is_and_what_cannot_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_classifier_separates_separable_classes_only(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transfer, "FOLDS", 3)
     monkeypatch.setattr(transfer, "BATCH", 8)  # steps enough for so few examples
     monkeypatch.setattr(transfer, "MAX_EPOCHS", 12)
     monkeypatch.setattr(transfer, "PENALTIES", (1e-5, 1e-2))
-    apart = transfer.cross_validate(clouds(60, 12.0))
+    apart = transfer.cross_validate(make_clouds(60, 12.0))
     assert apart.accuracy > 0.95
-    alike = transfer.cross_validate(clouds(60, 0.0))
+    alike = transfer.cross_validate(make_clouds(60, 0.0))
     assert 0.2 < alike.accuracy < 0.8
-    assert transfer.cross_validate(clouds(60, 12.0)) == apart  # the same seed, the same outcome
+    assert transfer.cross_validate(make_clouds(60, 12.0)) == apart  # the same seed, the same outcome
 
 
-def test_the_other_two_ways_to_choose_the_penalty(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_penalty_selection_with_folds_and_with_dev_data(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transfer, "FOLDS", 3)
     monkeypatch.setattr(transfer, "BATCH", 8)  # steps enough for so few examples
     monkeypatch.setattr(transfer, "MAX_EPOCHS", 12)
-    train, test = clouds(45, 12.0), clouds(40, 12.0, seed=1)
+    train, test = make_clouds(45, 12.0), make_clouds(40, 12.0, seed=1)
     assert transfer.evaluate_with_folds(train, test).accuracy > 0.95
-    outcome = transfer.evaluate_with_dev(train, clouds(40, 12.0, seed=2), test)
+    outcome = transfer.evaluate_with_dev(train, make_clouds(40, 12.0, seed=2), test)
     assert outcome.accuracy > 0.95
     assert outcome.f1 is not None
     assert outcome.f1 > 0.95
@@ -120,11 +127,11 @@ def test_f1_of_class_one() -> None:
 
 
 def test_features_of_a_pair_are_difference_and_product() -> None:
-    found = transfer.pair_features(np.array([[1.0, 2]]), np.array([[3.0, 1]]))
-    assert found.tolist() == [[2, 1, 3, 2]]
+    result = transfer.make_pair_features(np.array([[1.0, 2]]), np.array([[3.0, 1]]))
+    assert result.tolist() == [[2, 1, 3, 2]]
 
 
-def test_labels_are_numbered_alike_in_all_splits() -> None:
+def test_labels_have_the_same_numbers_in_all_splits() -> None:
     assert [part.tolist() for part in transfer.number_classes([["1", "0"], ["0", "1", "1"]])] == [[1, 0], [0, 1, 1]]
     assert [part.tolist() for part in transfer.number_classes([["10", "9"], ["9"]])] == [[1, 0], [0]]
     with pytest.raises(DrtkError, match="two classes"):

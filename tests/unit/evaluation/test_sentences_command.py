@@ -20,7 +20,7 @@ from tests.tiny_models import find_minilm
 
 
 @pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -29,7 +29,7 @@ def on_circle(cosine: float) -> list[float]:
     return [cosine, (1 - cosine**2) ** 0.5]
 
 
-def planted(folder: Path, path: str, pairs: list[tuple[float, float]], name: str) -> list[dict[str, Any]]:
+def write_pairs(folder: Path, path: str, pairs: list[tuple[float, float]], name: str) -> list[dict[str, Any]]:
     """A table of pairs (cosine, rating), and the vectors that give these cosines."""
     target = folder / path
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -48,90 +48,90 @@ def write_vectors(path: Path, vectors: list[dict[str, Any]]) -> None:
     write_text(path, "".join(json.dumps(row) + "\n" for row in vectors))
 
 
-def rows(capfd: pytest.CaptureFixture[str], *arguments: str) -> dict[str, dict[str, Any]]:
+def eval_as_json(capfd: pytest.CaptureFixture[str], *arguments: str) -> dict[str, dict[str, Any]]:
     printed = run_command(capfd, "eval-sentences", "-q", *arguments, "--format", "jsonl")
     return {row["task"]: row for row in map(json.loads, printed.splitlines())}
 
 
-def test_all_and_mean_over_subsets_through_the_command(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_eval_sentences_computes_all_and_mean_over_subsets(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     # subset A .9 .5 .1 rated 5 3 1, subset B .95 .85 .80 rated 2 1 0: each 1, their mean 1, all together .347863
-    vectors = planted(here, "data/STS12/A.tsv", [(0.9, 5), (0.5, 3), (0.1, 1)], "a")
-    vectors += planted(here, "data/STS12/B.tsv", [(0.95, 2), (0.85, 1), (0.80, 0)], "b")
-    write_vectors(here / "v.jsonl", vectors)
-    table = here / "data" / "STS12" / "A.tsv"
+    vectors = write_pairs(folder, "data/STS12/A.tsv", [(0.9, 5), (0.5, 3), (0.1, 1)], "a")
+    vectors += write_pairs(folder, "data/STS12/B.tsv", [(0.95, 2), (0.85, 1), (0.80, 0)], "b")
+    write_vectors(folder / "v.jsonl", vectors)
+    table = folder / "data" / "STS12" / "A.tsv"
     write_text(table, table.read_text() + "a 0 first\ta 1 first\t\n")  # a pair nobody rated
-    found = rows(capfd, "v.jsonl", "--data", "data")["STS12"]
-    assert (found["pairs"], found["unrated"]) == (6, 1)
-    assert found["values"]["STS12"] == pytest.approx(0.347863, abs=2e-6)
-    assert found["mean of subsets"] == pytest.approx(1)
-    assert found["subsets"] == {"A": pytest.approx(1), "B": pytest.approx(1)}
-    assert rows(capfd, "v.jsonl", "--data", "data", "--set", "setting=mean")["STS12"]["values"][
+    result = eval_as_json(capfd, "v.jsonl", "--data", "data")["STS12"]
+    assert (result["pairs"], result["unrated"]) == (6, 1)
+    assert result["values"]["STS12"] == pytest.approx(0.347863, abs=2e-6)
+    assert result["mean of subsets"] == pytest.approx(1)
+    assert result["subsets"] == {"A": pytest.approx(1), "B": pytest.approx(1)}
+    assert eval_as_json(capfd, "v.jsonl", "--data", "data", "--set", "setting=mean")["STS12"]["values"][
         "STS12"
     ] == pytest.approx(1)
     table = run_command(capfd, "eval-sentences", "-q", "mine=v.jsonl", "--data", "data").splitlines()
     assert table == ["system   STS12", "mine    0.3479"]
 
 
-def test_alignment_and_uniformity_through_the_command(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_eval_sentences_computes_alignment_and_uniformity(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     # the pair rated 5 is (1, 0) (.8, .6): alignment .4. Four sentences, (1,0) (.8,.6) (0,1) (1,0) would give other pairs,
     # so the second pair is (0, 1) with itself: squared distances .4, then 2 2 and .8 .8, and 0 between the two copies
-    folder = here / "data" / "STS-B"
-    folder.mkdir(parents=True)
-    write_text(folder / "test.tsv", "sentence1\tsentence2\tscore\none\ttwo\t5\nthree\tthree\t4\n")
+    task_folder = folder / "data" / "STS-B"
+    task_folder.mkdir(parents=True)
+    write_text(task_folder / "test.tsv", "sentence1\tsentence2\tscore\none\ttwo\t5\nthree\tthree\t4\n")
     texts = {"one": [1, 0], "two": [0.8, 0.6], "three": [0, 1]}
-    write_vectors(here / "v.jsonl", [{"text": text, "vector": vector} for text, vector in texts.items()])
-    found = rows(capfd, "v.jsonl", "--data", "data", "--tasks", "alignment uniformity retrieval")
-    assert found["alignment"]["values"]["alignment"] == pytest.approx(0.4)
-    assert found["alignment"]["pairs"] == 1
+    write_vectors(folder / "v.jsonl", [{"text": text, "vector": vector} for text, vector in texts.items()])
+    result = eval_as_json(capfd, "v.jsonl", "--data", "data", "--tasks", "alignment uniformity retrieval")
+    assert result["alignment"]["values"]["alignment"] == pytest.approx(0.4)
+    assert result["alignment"]["pairs"] == 1
     from math import exp, log
 
     expected = log((exp(-0.8) + 2 * exp(-4) + 2 * exp(-1.6) + 1) / 6)
-    assert found["uniformity"]["values"]["uniformity"] == pytest.approx(expected)
-    assert found["uniformity"]["sentences"] == 4
+    assert result["uniformity"]["values"]["uniformity"] == pytest.approx(expected)
+    assert result["uniformity"]["sentences"] == 4
     # from "one" the partner "two" (.8) is first; from "two", "one" (.8) comes before "three" (.6)
-    assert found["retrieval"]["values"] == {"R@1": 1.0, "R@5": 1.0, "R@10": 1.0}
-    assert found["retrieval"]["queries"] == 2
+    assert result["retrieval"]["values"] == {"R@1": 1.0, "R@5": 1.0, "R@10": 1.0}
+    assert result["retrieval"]["queries"] == 2
 
 
-def test_averages_are_of_all_seven_or_not_at_all(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_averages_need_all_seven_tasks(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     # one task after the other in perfect order (1), the last in the opposite one (-1): (6 - 1)/7
     vectors = []
     names = ["STS12/x", "STS13/x", "STS14/x", "STS15/x", "STS16/x", "STS-B/test", "SICK-R/test"]
     for number, name in enumerate(names):
         cosines = [0.1, 0.5, 0.9] if number < 6 else [0.9, 0.5, 0.1]
-        vectors += planted(here, f"data/{name}.tsv", list(zip(cosines, [0, 3, 5], strict=True)), name)
-    write_vectors(here / "v.jsonl", vectors)
+        vectors += write_pairs(folder, f"data/{name}.tsv", list(zip(cosines, [0, 3, 5], strict=True)), name)
+    write_vectors(folder / "v.jsonl", vectors)
     names = ["STS12", "STS13", "STS14", "STS15", "STS16", "STS-B", "SICK-R"]
-    found = rows(capfd, "v.jsonl", "--data", "data", "--tasks", " ".join(names))
-    assert found["STS average"]["values"]["STS average"] == pytest.approx(5 / 7)
+    result = eval_as_json(capfd, "v.jsonl", "--data", "data", "--tasks", " ".join(names))
+    assert result["STS average"]["values"]["STS average"] == pytest.approx(5 / 7)
     header = run_command(
         capfd, "eval-sentences", "-q", "v.jsonl", "--data", "data", "--tasks", " ".join(names)
     ).splitlines()[0]
     assert header.split() == ["system", *names, "STS", "average"]
-    assert "STS average" not in rows(capfd, "v.jsonl", "--data", "data", "--tasks", " ".join(names[:6]))
+    assert "STS average" not in eval_as_json(capfd, "v.jsonl", "--data", "data", "--tasks", " ".join(names[:6]))
 
 
-def test_the_best_system_is_marked_where_low_is_good_too(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    good = planted(here, "data/STS-B/test.tsv", [(0.95, 5), (0.5, 3), (0.1, 1)], "s")
-    bad = planted(here, "data/STS-B/test.tsv", [(0.2, 5), (0.5, 3), (0.9, 1)], "s")
-    write_vectors(here / "good.jsonl", good)
-    write_vectors(here / "bad.jsonl", bad)
+def test_best_system_is_marked_also_where_lower_is_better(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    good = write_pairs(folder, "data/STS-B/test.tsv", [(0.95, 5), (0.5, 3), (0.1, 1)], "s")
+    bad = write_pairs(folder, "data/STS-B/test.tsv", [(0.2, 5), (0.5, 3), (0.9, 1)], "s")
+    write_vectors(folder / "good.jsonl", good)
+    write_vectors(folder / "bad.jsonl", bad)
     arguments = ["good.jsonl", "bad.jsonl", "--data", "data", "--tasks", "STS-B alignment"]
     printed = [line.split() for line in run_command(capfd, "eval-sentences", "-q", *arguments).splitlines()]
     assert printed == [["system", "STS-B", "alignment"], ["good", "1.0000*", "0.1000*"], ["bad", "-1.0000", "1.6000"]]
 
 
-def test_transfer_tasks_through_the_command(
-    here: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+def test_eval_sentences_evaluates_transfer_tasks(
+    folder: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # vectors tell the label: everything is told apart
+    # the vectors encode the labels, so every accuracy is 1
     monkeypatch.setattr(transfer, "FOLDS", 2)
     monkeypatch.setattr(transfer, "BATCH", 4)  # steps enough for so few examples
     monkeypatch.setattr(transfer, "PENALTIES", (1e-5,))
     vectors: list[dict[str, Any]] = []
 
-    def labelled(path: str, count: int, *, pairs: bool = False) -> None:
-        target = here / "data" / path
+    def write_labeled(path: str, count: int, *, pairs: bool = False) -> None:
+        target = folder / "data" / path
         target.parent.mkdir(parents=True, exist_ok=True)
         lines = ["sentence1\tsentence2\tlabel\n" if pairs else "label\ttext\n"]
         for n in range(count):
@@ -143,26 +143,26 @@ def test_transfer_tasks_through_the_command(
         write_text(target, "".join(lines))
 
     for name in ("MR", "CR", "SUBJ", "MPQA"):
-        labelled(f"{name}/all.tsv", 40)
+        write_labeled(f"{name}/all.tsv", 40)
     for split in ("train", "dev", "test"):
-        labelled(f"SST2/{split}.tsv", 40)
+        write_labeled(f"SST2/{split}.tsv", 40)
     for split in ("train", "test"):
-        labelled(f"TREC/{split}.tsv", 40)
-        labelled(f"MRPC/{split}.tsv", 40, pairs=True)
-    write_vectors(here / "v.jsonl", vectors)
-    found = rows(capfd, "v.jsonl", "--data", "data")
+        write_labeled(f"TREC/{split}.tsv", 40)
+        write_labeled(f"MRPC/{split}.tsv", 40, pairs=True)
+    write_vectors(folder / "v.jsonl", vectors)
+    result = eval_as_json(capfd, "v.jsonl", "--data", "data", "--seed", "1111")  # starts near the optimum
     names = ("MR", "CR", "SUBJ", "MPQA", "SST2", "TREC", "MRPC")
-    assert {name: found[name]["values"][name] for name in names} == dict.fromkeys(names, 1.0)
-    assert found["transfer average"]["values"]["transfer average"] == 1.0
-    assert found["MRPC"]["f1"] == 1.0
-    assert found["SST2"]["examples"] == {"train": 40, "dev": 40, "test": 40}
+    assert {name: result[name]["values"][name] for name in names} == dict.fromkeys(names, 1.0)
+    assert result["transfer average"]["values"]["transfer average"] == 1.0
+    assert result["MRPC"]["f1"] == 1.0
+    assert result["SST2"]["examples"] == {"train": 40, "dev": 40, "test": 40}
 
 
-def test_rated_pairs_can_be_written_with_their_cosines(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    write_vectors(here / "v.jsonl", planted(here, "data/STS-B/test.tsv", [(0.9, 5), (0.5, 3)], "s"))
+def test_rated_pairs_can_be_written_with_their_cosines(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    write_vectors(folder / "v.jsonl", write_pairs(folder, "data/STS-B/test.tsv", [(0.9, 5), (0.5, 3)], "s"))
     arguments = ["eval-sentences", "-q", "v.jsonl", "--data", "data", "--tasks", "STS-B", "--pairs-out", "p.jsonl"]
     run_command(capfd, *arguments)
-    first = json.loads((here / "p.jsonl").read_text().splitlines()[0])
+    first = json.loads((folder / "p.jsonl").read_text().splitlines()[0])
     assert first == {
         "system": "v", "task": "STS-B", "subset": "test", "sentence1": "s 0 first", "sentence2": "s 0 second",
         "score": 5.0, "cosine": pytest.approx(0.9),
@@ -171,23 +171,23 @@ def test_rated_pairs_can_be_written_with_their_cosines(here: Path, capfd: pytest
         run_command(capfd, *arguments)
 
 
-def test_the_average_of_transfer_dev_accuracies_is_of_all_seven_tasks() -> None:
+def test_average_of_transfer_dev_accuracies() -> None:
     # tested .9 each; chosen by .1, .2, … .7: 2.8 / 7 = .4
     names = ("MR", "CR", "SUBJ", "MPQA", "SST2", "TREC", "MRPC")
-    found = [TaskResult(name, {name: 0.9}, {"dev": at / 10}) for at, name in enumerate(names, start=1)]
-    header, row = format_sentence_results({"s": found}, "csv", digits=4)
+    result = [TaskResult(name, {name: 0.9}, {"dev": at / 10}) for at, name in enumerate(names, start=1)]
+    header, row = format_sentence_results({"s": result}, "csv", digits=4)
     assert header == "system,MR,CR,SUBJ,MPQA,SST2,TREC,MRPC,transfer average,transfer dev average"
     assert [float(value) for value in row.split(",")[-2:]] == pytest.approx([0.9, 0.4])
     rows = {
         row["task"]: row["values"]
-        for row in map(orjson.loads, format_sentence_results({"s": found}, "jsonl", digits=4))
+        for row in map(orjson.loads, format_sentence_results({"s": result}, "jsonl", digits=4))
     }
     assert rows["transfer dev average"]["transfer dev average"] == pytest.approx(0.4)
-    assert "transfer dev average" not in "".join(format_sentence_results({"s": found[1:]}, "csv", digits=4))
+    assert "transfer dev average" not in "".join(format_sentence_results({"s": result[1:]}, "csv", digits=4))
 
 
-def test_stsb_through_minilm_is_what_sentence_transformers_finds(
-    here: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+def test_stsb_of_minilm_equals_sentence_transformers(
+    folder: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data, model = find_shared_data("stsb"), find_minilm()
     # the counts of the method page: 1,379 pairs of 2,758 sentences, 97 pairs rated 5
@@ -197,19 +197,19 @@ def test_stsb_through_minilm_is_what_sentence_transformers_finds(
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.sentence_transformer.evaluation import EmbeddingSimilarityEvaluator
 
-    (here / "data" / "STS-B").mkdir(parents=True)
+    (folder / "data" / "STS-B").mkdir(parents=True)
     lines = (data / "test.tsv").read_text(encoding="utf-8").splitlines(keepends=True)[:121]
-    write_text(here / "data" / "STS-B" / "test.tsv", "".join(lines))
-    found = rows(capfd, model, "--data", "data")
+    write_text(folder / "data" / "STS-B" / "test.tsv", "".join(lines))
+    result = eval_as_json(capfd, model, "--data", "data")
     first, second, ratings = zip(*pairs[:120], strict=True)
     theirs = EmbeddingSimilarityEvaluator(first, second, ratings)(SentenceTransformer(model, device="cpu"))
-    assert found["STS-B"]["spearman"] == pytest.approx(theirs["spearman_cosine"], abs=1e-4)
-    assert found["STS-B"]["pearson"] == pytest.approx(theirs["pearson_cosine"], abs=1e-4)
-    assert found["uniformity"]["sentences"] == found["retrieval"]["sentences"] == 240
+    assert result["STS-B"]["spearman"] == pytest.approx(theirs["spearman_cosine"], abs=1e-4)
+    assert result["STS-B"]["pearson"] == pytest.approx(theirs["pearson_cosine"], abs=1e-4)
+    assert result["uniformity"]["sentences"] == result["retrieval"]["sentences"] == 240
 
 
-def test_files_and_tasks_that_cannot_be_used_are_named(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    (here / "data" / "STS-B").mkdir(parents=True)
+def test_invalid_files_and_tasks_are_rejected(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (folder / "data" / "STS-B").mkdir(parents=True)
     texts = [{"text": t, "vector": v} for t, v in (("a", [1, 0]), ("b", [0, 1]), ("c", [1, 1]))]
     head = "sentence1\tsentence2\tscore\n"
     tables: list[tuple[str, type[DrtkError], str]] = [
@@ -223,14 +223,14 @@ def test_files_and_tasks_that_cannot_be_used_are_named(here: Path, capfd: pytest
         (head + "a\tb\t1\nb\tc\t1\n", DrtkError, "all ratings are the same"),
         (head + "a\tb\t1\na\tz\t2\n", DrtkError, "has no vector for the sentence 'z'"),
     ]
-    write_vectors(here / "v.jsonl", texts)
+    write_vectors(folder / "v.jsonl", texts)
     call = ["eval-sentences", "v.jsonl", "--data", "data"]
     for content, fault, problem in tables:
-        write_text(here / "data" / "STS-B" / "test.tsv", content)
+        write_text(folder / "data" / "STS-B" / "test.tsv", content)
         with pytest.raises(fault, match=problem):
             run_command(capfd, *call, "--tasks", "STS-B")
     for options, problem in (
-        (["--tasks", "mr"], "has no folder for MR"),
+        (["--tasks", "mr"], "has no folder for the task MR"),
         (["--tasks", "STS99"], "'STS99' is not a task; choose from STS12"),
         (["--split", "dev"], r"dev\.tsv: No such file; there are test"),
         (["--data", "data/STS-B"], "contains no task"),
@@ -245,6 +245,6 @@ def test_files_and_tasks_that_cannot_be_used_are_named(here: Path, capfd: pytest
         ),
         ('{"text": "a"}\n', r"v\.jsonl:1: 'vector' is missing"),
     ):
-        write_text(here / "v.jsonl", vectors)
+        write_text(folder / "v.jsonl", vectors)
         with pytest.raises(RecordError, match=problem):
             run_command(capfd, *call)

@@ -56,20 +56,20 @@ REFERENCES = [
 ]
 
 
-def evaluated(reference: Reference, folder: Path) -> Evaluation:
+def evaluate(reference: Reference, folder: Path) -> Evaluation:
     judgements = load_qrels(str(folder / reference.qrels))
     hits = load_hits(str(folder / reference.run))
     tag = next(iter(hits.values())).tags[0]
     evaluator = Evaluator(judgements, parse_measures(reference.measures, rel=reference.rel))
     view = RankingView(depth=reference.depth)
-    rankings = {query: view(found) for query, found in hits.items()}
+    rankings = {query: view(result) for query, result in hits.items()}
     return evaluator("run", rankings, retrieved_only=not reference.complete, tag=tag)
 
 
 @pytest.mark.parametrize("reference", REFERENCES, ids=lambda reference: f"{reference.output} {reference.qrels}")
-def test_every_value_of_the_reference_output_is_ours(reference: Reference) -> None:
+def test_values_equal_the_trec_eval_reference(reference: Reference) -> None:
     folder = find_shared_data("trec_eval")
-    ours = evaluated(reference, folder)
+    ours = evaluate(reference, folder)
     lines = (folder / reference.output).read_text().splitlines()
     assert lines
     for line in lines:
@@ -103,25 +103,25 @@ def test_the_command_prints_what_trec_eval_prints(
         assert value == expected or float(value) == pytest.approx(float(expected), abs=2e-4), place
 
 
-def test_compatibility_is_that_of_the_reference_values() -> None:
+def test_compatibility_equals_the_reference() -> None:
     folder = find_shared_data("trec_eval") / "compat"
     rows = list(csv.DictReader((folder / "expected.tsv").open(), delimiter="\t"))
     measures = " ".join(dict.fromkeys(row["measure"] for row in rows))
     reference = Reference("", "compat.qrels", "compat.run", measures)
-    ours = evaluated(reference, folder)
+    ours = evaluate(reference, folder)
     for row in rows:
         query, measure = row["query_id"], row["measure"]
         value = ours.overall[measure] if query == "all" else ours.per_query[query][measure]
         assert value == pytest.approx(float(row["value"]), abs=1e-9)
 
 
-def test_the_figures_of_the_data_set_are_those_of_its_readme() -> None:
+def test_values_equal_the_figures_of_the_data_set() -> None:
     # cacm: map 0.2744, P_30 0.1942, ndcg_cut_10 0.4543; dl20: ndcg_cut_10 0.6714, recip_rank 0.8274 from grade 2 on
     folder = find_shared_data("trec_eval")
-    cacm = evaluated(Reference("", "cacm/qrels.txt", "cacm/run.bm25.txt", "AP P@30 nDCG@10 RR RR@10"), folder).overall
+    cacm = evaluate(Reference("", "cacm/qrels.txt", "cacm/run.bm25.txt", "AP P@30 nDCG@10 RR RR@10"), folder).overall
     assert cacm == pytest.approx(
         {"AP": 0.2744, "P@30": 0.1942, "nDCG@10": 0.4543, "RR": 0.7048, "RR@10": 0.7020}, abs=2e-4
     )
     dl20 = Reference("", "dl20-passage/qrels.txt", "dl20-passage/run.txt", "nDCG@10 RR(rel=2) RR AP AP(rel=2)")
-    found = evaluated(dl20, folder).overall
-    assert list(found.values()) == pytest.approx([0.6714, 0.8274, 0.9435, 0.4362, 0.4093], abs=2e-4)
+    result = evaluate(dl20, folder).overall
+    assert list(result.values()) == pytest.approx([0.6714, 0.8274, 0.9435, 0.4362, 0.4093], abs=2e-4)

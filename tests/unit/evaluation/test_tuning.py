@@ -15,7 +15,7 @@ from tests.run_commands import run_command, write_text
 QRELS = {"q1": {"a#1": 1}, "q2": {"b#1": 1}}
 
 
-def test_the_highest_score_comes_first_and_ties_keep_the_order_of_the_grid() -> None:
+def test_grid_search_sorts_by_score_and_keeps_ties_in_order() -> None:
     reported: list[tuple[int, float]] = []
     values = {1: 0.5, 2: 1.0, 3: 0.5, 4: 1.0}
     points = grid_search(
@@ -38,7 +38,7 @@ def test_the_scorer_averages_over_all_judged_queries() -> None:
         RankingScorer(QRELS, "RR@10 nDCG@10")
 
 
-def test_a_grid_of_k1_and_b_holds_every_pair() -> None:
+def test_grid_contains_every_pair_of_k1_and_b() -> None:
     assert parse_grid("b=0.4 k1=0.9,1.2") == [(0.9, 0.4), (1.2, 0.4)]
     default = parse_grid(SearchSettings().grid)
     assert len(default) == 30
@@ -48,12 +48,12 @@ def test_a_grid_of_k1_and_b_holds_every_pair() -> None:
 @pytest.mark.parametrize(
     "text", ["", "k1=0.9", "k1=0.9 b=", "k1=a b=0.4", "k1=1 k1=2 b=0", "k1=1 b=2", "k1=-1 b=0", "k1=nan b=0"]
 )
-def test_a_malformed_grid_is_rejected(text: str) -> None:
+def test_malformed_grid_is_rejected(text: str) -> None:
     with pytest.raises(UsageError):
         parse_grid(text)
 
 
-def test_a_grid_of_weights_holds_all_that_sum_to_one() -> None:
+def test_weights_of_a_grid_sum_to_1() -> None:
     assert list(iter_weights(2, 0.5)) == [(0.0, 1.0), (0.5, 0.5), (1.0, 0.0)]
     assert len(list(iter_weights(3, 0.1))) == 66  # 12 choose 2
 

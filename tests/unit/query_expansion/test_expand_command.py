@@ -401,7 +401,7 @@ def test_a_run_with_ids_that_lead_nowhere_is_told_in_a_line(
         (["--model", "m", "--set", "candidates=3"], "--set candidates needs --from-run"),
         (["--from-run", "r", "--corpus", "c", "--n", "3"], "`n` goes with `model`"),
         (["--from-run", "r", "--corpus", "c", "--kind", "answer"], "`from_run` makes sentence, title, terms"),
-        (["--model", "m", "--kind", "../a"], "`kind` '../a': must be one word that can stand in a file name"),
+        (["--model", "m", "--kind", "../a"], "`kind` '../a': must be one word, usable as a file name"),
         (["--model", "m", "--decode", "greedy", "--n", "3"], "`n` 3: `decode` greedy generates one text"),
         (["--model", "m", "--decode", "beam", "--top-k", "3"], "--top-k only with --decode sample"),
         (["--model", "m", "--set", "beams=3"], "--set beams only with --decode beam"),

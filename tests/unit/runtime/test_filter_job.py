@@ -127,7 +127,7 @@ def test_resuming_what_does_not_fit_is_rejected_and_force_begins_again(tmp_path:
     else:
         qrels.write_bytes(b"22")
     problem = {
-        "part": "is shorter than its journal says",
+        "part": "is shorter than its journal records",
         "setting": r"settings or files \(depth\)",
         "file": r"\(.*qrels\.tsv\)",
     }
@@ -139,7 +139,7 @@ def test_resuming_what_does_not_fit_is_rejected_and_force_begins_again(tmp_path:
 
 def test_an_interrupted_run_is_not_overwritten_by_accident(tmp_path: Path) -> None:
     interrupted(tmp_path / "out")
-    with pytest.raises(DrtkError, match=r"holds 20 finished records .* `resume` continues from there, `force` begins"):
+    with pytest.raises(DrtkError, match=r"contains 20 finished records .* `resume` continues it, `force` begins"):
         run(tmp_path / "out")
     run(tmp_path / "out", force=True)
     assert content(tmp_path / "out") == WHOLE
@@ -255,8 +255,8 @@ def test_unusable_outputs_and_journals_are_rejected(tmp_path: Path) -> None:
     (tmp_path / "out.part.json").write_bytes(b'{"mine": 1}')
     for output, problem in (
         (tmp_path, "is a folder; expected a file"),
-        (tmp_path / "none" / "out", "there is no folder"),
-        (tmp_path / "out", "is not the journal of an interrupted run"),
+        (tmp_path / "none" / "out", "does not exist; create it"),
+        (tmp_path / "out", "not the journal of an interrupted run"),
     ):
         with pytest.raises(DrtkError, match=problem):
             job(output).check()

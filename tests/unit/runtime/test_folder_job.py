@@ -49,7 +49,7 @@ def begin_again(path: Path, **given: Any) -> None:
     """Check that a run begins again, with an empty folder."""
     made = job(path, **given)
     made.check()
-    assert not made.resuming
+    assert not made.is_resuming
     assert files(made.begin()) == ["meta.json.part"]
     made.release()
 
@@ -84,11 +84,11 @@ def test_an_unfinished_folder_is_resumed_or_begun_again_only_on_request(tmp_path
     leave_unfinished(tmp_path / "out")
     with pytest.raises(DrtkError, match="interrupted run; `force` begins again"):
         job(tmp_path / "out").check()
-    with pytest.raises(DrtkError, match="`resume` continues from there, `force` begins again"):
+    with pytest.raises(DrtkError, match="`resume` continues it, `force` begins again"):
         job(tmp_path / "out", resumable=True).check()
     resumed = job(tmp_path / "out", resume=True)
     resumed.check()
-    assert resumed.resuming
+    assert resumed.is_resuming
     assert files(resumed.begin()) == ["half.bin", "meta.json.part"]
     resumed.release()
     begin_again(tmp_path / "out", force=True)
@@ -144,7 +144,7 @@ def test_resuming_with_another_stream_is_rejected_and_force_begins_again(tmp_pat
     assert (same.begin() / "half.bin").exists()
     same.release()
     anew = read(b"a\nc\n", resume=True, force=True)
-    assert not anew.resuming
+    assert not anew.is_resuming
     assert not (anew.begin() / "half.bin").exists()
 
 
@@ -156,7 +156,7 @@ def test_a_changed_source_may_be_resumed_unless_force_is_set(tmp_path: Path) -> 
     for force in (False, True):
         again = job(tmp_path / "out", resume=True, force=force, settings=settings)
         again.check()
-        assert again.resuming is not force
+        assert again.is_resuming is not force
 
 
 @pytest.mark.parametrize("content", [b"{}", b"[]", b'{"settings": {}, "command": "make all"}'])
@@ -178,7 +178,7 @@ def test_a_damaged_manifest_of_the_output_is_an_error_that_can_be_resolved(tmp_p
     leave_unfinished(tmp_path / "other")
     for damaged in (tmp_path / "out" / "meta.json", tmp_path / "other.part" / "meta.json.part"):
         damaged.write_bytes(b"{")
-        with pytest.raises(DrtkError, match=rf"^{damaged}: not JSON: .*: remove the folder, or choose another$"):
+        with pytest.raises(DrtkError, match=rf"^{damaged}: not JSON: .*; remove the folder, or choose another$"):
             job(tmp_path / damaged.parent.stem, force=True).check()
 
 
@@ -221,11 +221,9 @@ def test_a_finished_folder_that_may_not_replace_the_old_one_is_kept_for_the_next
     made = begin(tmp_path / "out")
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "thesis.tex").write_bytes(b"precious")
-    with pytest.raises(
-        DrtkError, match=r"was not made by drtk; .*; the new folder is finished and kept as .*out\.part"
-    ):
+    with pytest.raises(DrtkError, match=r"was not made by drtk; .*; the finished folder is kept as .*out\.part"):
         made.finish()
-    made.abandon()
+    made.discard()
     made.release()
     with pytest.raises(DrtkError, match="was not made by drtk"):
         job(tmp_path / "out", force=True).check()

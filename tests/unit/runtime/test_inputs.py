@@ -64,7 +64,7 @@ def test_a_kept_pipe_can_be_read_again() -> None:
             tracker.copy_streams(pipe, pipe)
         tracker.copy_streams("a file", pipe)
         assert list(tracker.iter_lines(pipe)) == list(tracker.iter_lines(pipe)) == [(1, b"one")]
-        copy = Path(tracker.stand_ins[pipe])
+        copy = Path(tracker.copies[pipe])
         del tracker
         assert not copy.exists()
 
@@ -109,7 +109,7 @@ def test_a_peeked_stream_is_kept_whole(monkeypatch: pytest.MonkeyPatch, packed: 
     (entry,) = tracker.inputs
     assert (entry["path"], entry["bytes"]) == ("-", len(content))
     assert entry["digest"]
-    copy = Path(tracker.stand_ins["-"])
+    copy = Path(tracker.copies["-"])
     assert copy.exists()
     del tracker
     assert not copy.exists()

@@ -81,7 +81,9 @@ def test_a_closed_or_missing_stderr_is_no_fault(monkeypatch: pytest.MonkeyPatch)
     assert bar.done == 1
 
 
-def test_fields_in_backquotes_are_printed_as_options() -> None:
-    assert name_options("`max_rank` 5: above `depth`; see `drtk doctor`") == (
-        "--set max_rank=5: above --depth; see `drtk doctor`"
-    )
+def test_fields_in_backquotes_are_printed_as_options(monkeypatch: pytest.MonkeyPatch) -> None:
+    message = "`max_rank=5` is above `depth`; see `drtk doctor`"
+    monkeypatch.setattr("drtk.runtime.progress.OPTION_NAMES", {})
+    assert name_options(message) == "--max-rank 5 is above --depth; see `drtk doctor`"
+    monkeypatch.setattr("drtk.runtime.progress.OPTION_NAMES", {"max_rank": "--set max_rank"})
+    assert name_options(message) == "--set max_rank=5 is above --depth; see `drtk doctor`"

@@ -97,7 +97,7 @@ def test_an_address_without_a_cluster_is_an_error(tmp_path: Path, monkeypatch: p
         address = f"127.0.0.1:{held.getsockname()[1]}"
         running = RunnerSettings(runner="ray", ray_address=address)
         job = FilterJob("squares", "numbers", str(tmp_path / "x"), {})
-        with pytest.raises(DrtkError, match=rf"^`ray_address` {address}: no cluster answers there: "):
+        with pytest.raises(DrtkError, match=rf"^`ray_address` {address}: no cluster answers: "):
             run_filter(iter(range(3)), job, Squares, None, "", None, running=running)
     assert not (tmp_path / "x.part").exists()
 
@@ -121,9 +121,9 @@ def test_on_ray_errors_are_raised_and_finished_windows_are_kept(tmp_path: Path, 
 
 def test_results_of_ray_are_yielded_in_the_order_of_the_windows() -> None:
     ray = SimpleNamespace(exceptions=SimpleNamespace(RayError=RuntimeError))
-    rows = [{"number": number, "made": pickle.dumps(f"result {number}")} for number in (5, 7, 6, 4)]
+    rows = [{"number": number, "results": pickle.dumps(f"result {number}")} for number in (5, 7, 6, 4)]
     assert list(_iter_in_order(iter(rows), 4, 4, ray)) == [f"result {number}" for number in (4, 5, 6, 7)]
-    with pytest.raises(DrtkError, match="1 windows came back without a result"):
+    with pytest.raises(DrtkError, match="1 windows have no result"):
         list(_iter_in_order(iter(rows[:3]), 5, 4, ray))
 
 

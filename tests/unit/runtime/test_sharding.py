@@ -10,16 +10,16 @@ import pytest
 from drtk.errors import DrtkError, MismatchError, RecordError, UsageError
 from drtk.runtime.filter_job import FilterJob
 from drtk.runtime.folder_job import FolderJob
-from drtk.runtime.sharding import get_rank, get_world_size, is_distributed, parse_part, sample_evenly, select_part
+from drtk.runtime.sharding import get_rank, get_world_size, is_distributed, parse_shard, sample_evenly, select_shard
 from tests.run_commands import make_torchrun_variables
 
 
 def test_a_part_takes_every_so_manieth_window() -> None:
     # windows of 3 of 0 … 10: 0-2 3-5 6-8 9-10; of two parts the first has the first and the third
-    assert list(select_part(range(11), (1, 2), window=3)) == [0, 1, 2, 6, 7, 8]
-    assert list(select_part(range(11), (2, 2), window=3)) == [3, 4, 5, 9, 10]
-    assert list(select_part(range(11), (1, 1), window=3)) == list(range(11))
-    assert list(select_part(range(3), (2, 2), window=3)) == []
+    assert list(select_shard(range(11), (1, 2), window=3)) == [0, 1, 2, 6, 7, 8]
+    assert list(select_shard(range(11), (2, 2), window=3)) == [3, 4, 5, 9, 10]
+    assert list(select_shard(range(11), (1, 1), window=3)) == list(range(11))
+    assert list(select_shard(range(3), (2, 2), window=3)) == []
 
 
 def test_so_many_of_all_are_spread_evenly() -> None:
@@ -59,7 +59,7 @@ def test_stray_variables_of_torchrun_have_no_effect(tmp_path: Path, monkeypatch:
 @pytest.mark.parametrize("text", ["0/4", "5/4", "x", "1", "1/", "-1/2", "1/0", "1/2/3"])
 def test_parts_that_cannot_be_meant(text: str) -> None:
     with pytest.raises(UsageError, match="is not N/OF"):
-        parse_part(text)
+        parse_shard(text)
 
 
 def copy(output: Path, count: int, *, torn: int | None = None, part: str = "2/3", **options: bool) -> FilterJob:
@@ -71,7 +71,7 @@ def copy(output: Path, count: int, *, torn: int | None = None, part: str = "2/3"
                 raise RecordError(f"in:{number}", "torn")
             yield number
 
-    job = FilterJob("copy", "numbers", str(output), {"shard": part}, part=parse_part(part), window=2, **options)
+    job = FilterJob("copy", "numbers", str(output), {"shard": part}, shard=parse_shard(part), window=2, **options)
     job.check()
     job.run(numbers(), lambda window: (b"%d\n" % number for number in window))
     return job
