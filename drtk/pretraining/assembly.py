@@ -94,7 +94,7 @@ def build_network(
         readers = {}
         for name, reader in composition.readers.items():
             if name in used:
-                with prefix_errors(f"{place}: reader '{reader.use}'"):
+                with prefix_errors(place):
                     readers[name] = DECODERS.load(reader.use)(adapter, **reader.options)
         parts = LossParts(adapter, head, readers)
         recoveries: dict[str, Any] = {

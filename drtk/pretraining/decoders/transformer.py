@@ -99,7 +99,9 @@ class CondenserHead(nn.Module):
         super().__init__()
         self.skip = adapter.depth // 2 if skip == "half" else skip
         if not 0 <= self.skip <= adapter.depth:
-            raise MismatchError(f"skip = {self.skip} is not a layer of the encoder, which has {adapter.depth}")
+            raise MismatchError(
+                f"decoder 'condenser': skip = {self.skip} is not a layer of the encoder, which has {adapter.depth}"
+            )
         self.layers = adapter.create_layers(layers, init)
 
     def forward(self, view: DecoderInput, source: Tensor | None = None) -> Tensor:
