@@ -89,7 +89,7 @@ REJECTED = {  # additional options and the error message of each command
         "--preset simlm --generator x --set generator.mode=joint --set generator.slot=encoder --set generator.init=copy": (
             "starts from the encoder; leave one"
         ),
-        "--drop nothing": "--drop nothing: no objective or group is called that",
+        "--drop nothing": "--drop nothing: unknown objective or group",
         "--set slots.nowhere.rate=1": "nowhere",
         "--set settings.lr=1": "--set settings.lr: no such setting; choose from",
     },
@@ -143,7 +143,7 @@ LATE = {  # rejected once torch is imported
         "--batch-size 1 --negatives 0": "--batch-size 1 with --negatives 0 leaves no negatives",
     },
     "pretrain": {"--preset mlm --set slots.passage.rat=0.4": "unknown key 'rat'"},
-    "rerank-queries train": {"--kind poem": "labelled.jsonl: holds no candidates of kind 'poem'"},
+    "rerank-queries train": {"--kind poem": "labelled.jsonl: contains no candidates of kind 'poem'"},
 }
 DRIVER = """
 import io, json, sys

@@ -319,8 +319,8 @@ OF_IDF, OF_BPROP = ["--method", "idf", "--model", "{tiny}"], ["--method", "bprop
     ("more", "complaint"),
     [
         (["--method", "nonsense"], "unknown term weighting method 'nonsense'"),
-        (["--method", "tfidf"], "`method` tfidf needs `tokenizer`"),
-        (["--method", "bprop"], "`method` bprop needs `model`"),
+        (["--method", "tfidf"], "`method=tfidf` needs `tokenizer`"),
+        (["--method", "bprop"], "`method=bprop` needs `model`"),
         ([*OF_IDF, "--collect", "--merge"], "choose one"),
         (["--method", "idf", "--tokenizer", "{tiny}", "--merge"], "INPUT is for weighing; --merge joins the files"),
         ([*OF_IDF, "--learning-rate", "1"], "`learning_rate` needs --train"),

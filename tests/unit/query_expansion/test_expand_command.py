@@ -76,7 +76,7 @@ def test_each_different_text_is_a_record_and_blank_ones_and_repeats_are_counted(
     assert counts["words"] == {
         "answer": {"questions": 24, "without": 0, "candidates": 72, "question": 48, "expanded": 24 * (3 + 4 + 3)}
     }
-    assert "answer: 3.0 different candidates a question; words: question 2.0, question with expansion 3.3\n" in logged
+    assert "answer: 3.0 distinct candidates per query; mean words: query 2.0, expanded query 3.3\n" in logged
 
 
 def test_questions_without_a_candidate_are_counted(
@@ -214,7 +214,7 @@ def test_a_long_question_is_cut_and_never_the_prompt(
     (text,) = read[0]
     assert text.endswith("market winters")
     assert 1 < text.count("rivers") < 20
-    with pytest.raises(UsageError, match="`prompt` leaves nothing of the 3 tokens of an input for a question"):
+    with pytest.raises(UsageError, match="`prompt` leaves no room for a question in an input of 3 tokens"):
         rows(capfd, *call, "max_length=3")
 
 
@@ -338,7 +338,8 @@ def test_what_holdout_cannot_choose_is_refused(
 ) -> None:
     generators, questions, _ = held_out
     with pytest.raises(
-        MismatchError, match=r"gen: holds 3 generators, one per fold; `holdout` chooses, .*/fold-0 is the first"
+        MismatchError,
+        match=r"gen: contains 3 generators, one per fold; use `holdout`, or a single one such as .*/fold-0",
     ):
         rows(capfd, questions, "--model", generators, *SHORT)
     with pytest.raises(MismatchError, match="contains one generator, not one per fold"):
