@@ -55,7 +55,7 @@ REJECTED = {  # additional options and the error message of each command
         "--vectors v": "--vectors: is not for --kind crossencoder",
         "--qrels qrels.tsv": "--qrels: is not for --kind crossencoder",
         "--set depth=50": "--set depth is for --kind hlatr",
-        "--loss bce --set r_drop=true": f"--set r_drop=true {LISTWISE}",
+        "--loss bce --set r_drop=true": f"--set r_drop {LISTWISE}",
         "--loss bce --set backward=4": f"--set backward={LISTWISE}",
         "--loss bce --negatives 4": f"--negatives {LISTWISE}",
         "--negatives 7 --set backward=16": "--set backward 16: a query has 8 passages in a step",
