@@ -92,9 +92,9 @@ def record_filter(
         if trains is not None and settings.get(trains) is not None:
             flag = trains.replace("_", "-")
             if given.get("bare") or given.get("with_files"):
-                raise UsageError(f"--{flag} makes a model; --bare and --with are for passages")
+                raise UsageError(f"--{flag} writes a model; leave out --bare and --with, which are for passages")
             if parse_shard(given.get("shard", "1/1")) != WHOLE:
-                raise UsageError(f"--{flag} makes a model; --shard is for passages")
+                raise UsageError(f"--{flag} writes a model; leave out --shard, which is for passages")
             return _folder_job(name, "model", output, settings, given, OF_TRAINING)
         return FilterJob(
             name,
@@ -185,11 +185,11 @@ def _common(
         output = settings.pop("output")
         dry_run = given.get("dry_run", False)
         if not output and not dry_run:
-            raise UsageError("--output: name what to make")
+            raise UsageError("--output is required")
         outputs = {"--output": output} | {f"--{key.replace('_', '-')}": settings.get(key) for key in writes}
         check_outputs(outputs, {key: value for key, value in settings.items() if key not in writes})
         if common["skip_done"] and not dry_run and output == STANDARD:
-            raise UsageError("--skip-done needs a named output: -o")
+            raise UsageError("--skip-done needs --output with a file or folder")
         job = make(name, output, settings, common)
         if not dry_run:
             recovered = job.recover()
@@ -228,7 +228,7 @@ def _run(function: Callable[..., Any], *args: Any, **given: Any) -> Any:
     try:
         return function(*args, **given)
     except BrokenPipeError as error:  # Typer would exit with status 1
-        raise OutputClosed("the reader of the output went away") from error
+        raise OutputClosed("the reader of the output closed the pipe") from error
     except EOFError as error:  # Typer would print "Aborted!"
         raise RuntimeError("input ended where more was expected") from error
 

@@ -56,8 +56,8 @@ def doc2query(
     keeping.check(generates=True)
     if keeping.keep is not None and job.shard != WHOLE:
         raise UsageError(
-            "--keep takes a share of all queries, which a part does not know: "
-            "--scores in the parts, then drtk keep-queries --keep on all of them"
+            "--keep needs the scores of all queries, but --shard computes only some; "
+            "use --scores with shards, and drtk keep-queries --keep afterwards"
         )
     passages = read_passages(source, tracker=job.tracker, side_files=job.side_files)
     if keeping.scorer:

@@ -71,9 +71,9 @@ def eval_(
         lines = evaluate_predictions(named, answers, settings, job.tracker)
     elif answers is not None:
         if qrels is not None:
-            raise UsageError("--qrels and --answers: a passage is judged by one of them")
+            raise UsageError("--qrels and --answers: choose one")
         if corpus is None:
-            raise UsageError("--answers needs the texts of the passages: --corpus FILE")
+            raise UsageError("--answers needs --corpus FILE, with the texts of the passages")
         from drtk.evaluation.answers import evaluate_by_answers
 
         lines = evaluate_by_answers(named, answers, corpus, settings, job.tracker)
@@ -81,7 +81,7 @@ def eval_(
         raise UsageError("--qrels FILE or --answers FILE is required")
     elif Path(qrels).is_dir() and not Path(qrels, "qrels").is_dir():
         if corpus is not None:
-            raise UsageError("--corpus is for one collection; --qrels names a folder of them")
+            raise UsageError("--corpus is for one collection, but --qrels is a folder of collections; leave it out")
         from drtk.evaluation.collections import evaluate_collections
 
         lines = evaluate_collections(named, qrels, settings, job.tracker)

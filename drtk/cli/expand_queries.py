@@ -65,9 +65,7 @@ def expand_queries(
         log(line)
     for kind, sums in words.items():
         if sums["without"]:
-            warn(
-                f"{sums['without']:,} of {sums['questions']:,} questions are left without a candidate of kind '{kind}'"
-            )
+            warn(f"{sums['without']:,} of {sums['questions']:,} questions have no candidate of kind '{kind}'")
 
 
 def _generate(
@@ -89,7 +87,7 @@ def _generate(
     generators = find_generators(model, folder, holdout=settings.holdout)
     kind = settings.kind or generators.kind
     if kind is None:
-        raise UsageError(f"--kind: {model} does not record what it generates; name it: answer, sentence, title …")
+        raise UsageError(f"--kind: {model} does not record what it generates; set --kind to answer, sentence, title …")
     job.lookups, job.no_input = (str(folder),), "no question came in, so nothing is expanded"
     queries = read_queries(source, tracker=job.tracker)
     draw = settings.outside == "draw"

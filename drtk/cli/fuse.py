@@ -41,13 +41,13 @@ def fuse(
 
     if not settings.sweep:
         if qrels is not None:
-            raise UsageError("--qrels goes with --sweep")
+            raise UsageError("--qrels needs --sweep")
         fuse_runs(runs, settings, job)
         return
     if qrels is None:
         raise UsageError("--sweep needs --qrels")
     if settings.method == "round-robin" or settings.weights:
-        raise UsageError("--sweep needs a method that has weights, and none given with --weights")
+        raise UsageError("--sweep needs a method with weights, and chooses them itself; leave out --weights")
     from drtk.evaluation.tuning import find_fusion_weights
 
     def find_weights(

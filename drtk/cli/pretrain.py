@@ -119,7 +119,7 @@ def pretrain(
         if plan.generator.init == "copy":
             raise UsageError('--generator: generator.init = "copy" starts from the encoder; leave one of them out')
     if dev is not None and dev_sts is not None:
-        raise UsageError("--dev and --dev-sts each choose the best encoder; give one of them")
+        raise UsageError("--dev and --dev-sts: choose one")
     check_training_inputs(settings.trainer, device, dev_sts, local_files=[*passages, *job.side_files])
     folder = locate(model)
     split = choose_dev_split(dev) if dev is not None else ""

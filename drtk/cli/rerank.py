@@ -73,7 +73,9 @@ def rerank(
     folder = locate(model)
     if is_list_reranker(folder):
         if vectors is None or corpus is not None or queries is not None:
-            raise UsageError(f"{model}: reads vectors, not texts: --vectors DIR, without --corpus and --queries")
+            raise UsageError(
+                f"{model}: is a list re-ranker and reads vectors; give --vectors DIR, without --corpus and --queries"
+            )
         _reject_text_options(model, settings, skip_corpus_check=skip_corpus_check)
         _rerank_lists(source, str(folder), vectors, device, settings, running, job)
         return

@@ -65,11 +65,13 @@ def rerank_queries__label(
     labeler = Labeler(texts, settings)
     candidates = iter_expansion_lines(source, questions, job.tracker, check=AnswerCheck(settings.match))
     job.find_problem = lambda _: describe_missing_texts(job.counts, texts.corpus)
-    job.run_windows(candidates, labeler.pump, unit="candidates")
+    job.run_windows(candidates, labeler.label, unit="candidates")
     warn_of_missing_texts(job.counts, texts.corpus)
-    if labeler.searched:
-        rate = labeler.searched / labeler.seconds
-        log(f"rerank-queries label: {labeler.searched:,} queries searched, {rate:,.0f} queries/s with their answers")
+    if labeler.num_searched:
+        rate = labeler.num_searched / labeler.seconds
+        log(
+            f"rerank-queries label: {labeler.num_searched:,} queries searched, {rate:,.0f} queries/s with their answers"
+        )
 
 
 @with_settings(QueryRerankerConfig, preset=True)
@@ -136,7 +138,7 @@ def rerank_queries__train(
     if devs and "" not in devs and dev_kind is not None:
         raise UsageError("--dev-kind: --dev KIND=FILE names the kind already")
     if not devs and (dev_queries is not None or dev_kind is not None):
-        raise UsageError("--dev-queries and --dev-kind go with --dev")
+        raise UsageError("--dev-queries and --dev-kind need --dev")
     from drtk.models.model_folder import locate
     from drtk.training.preflight import check_training_inputs
 
@@ -144,9 +146,9 @@ def rerank_queries__train(
     locate(model)
     from drtk.query_expansion.candidates import load_queries
     from drtk.query_expansion.config import READ
-    from drtk.query_expansion.labelled import LabelledCandidates, load_labelled
+    from drtk.query_expansion.labeled import LabeledCandidates, load_labeled_candidates
     from drtk.query_expansion.query_reranker_input import INPUT_ENTRY, KIND_OF_SEVERAL, InputFormat
-    from drtk.query_expansion.train_reranker import plan, start_query_reranker, train_query_reranker
+    from drtk.query_expansion.train_reranker import plan_training, start_query_reranker, train_query_reranker
     from drtk.runtime.manifest import find_inputs
     from drtk.runtime.progress import log
     from drtk.runtime.streams import name_of
@@ -154,8 +156,8 @@ def rerank_queries__train(
 
     assumed: set[str] = set()
 
-    def load(source: str, questions: str, kind: str | None, *, training: bool) -> LabelledCandidates:
-        return load_labelled(
+    def load(source: str, questions: str, kind: str | None, *, training: bool) -> LabeledCandidates:
+        return load_labeled_candidates(
             source,
             load_queries(questions, job.tracker),
             settings,
@@ -166,31 +168,31 @@ def rerank_queries__train(
         )
 
     examples = load(labeled, queries, kind, training=True)
-    if examples.tied:
-        log(f"{examples.tied:,} lists (a question's candidates of a kind) have one rank only and are dropped")
+    if examples.num_tied:
+        log(f"{examples.num_tied:,} lists (a question's candidates of a kind) have one rank only and are dropped")
     held = {of: load(file, dev_queries or queries, of or dev_kind or kind, training=False) for of, file in devs.items()}
     for file in dict.fromkeys(devs.values()):
         digests = set().union(*(held[kind].digests for kind in devs if devs[kind] == file))
         warn_of_overlap(digests, examples.digests, "questions", file=file, source=name_of(labeled))
-    plan(len(examples), settings)
-    reading = InputFormat(settings.variant, settings.style, settings.max_length or READ[settings.variant])
-    start = start_query_reranker(model, reading, max_length=settings.max_length, seed=seed)
-    reading = InputFormat(settings.variant, settings.style, start.max_length)
+    plan_training(len(examples), settings)
+    input_format = InputFormat(settings.variant, settings.style, settings.max_length or READ[settings.variant])
+    start = start_query_reranker(model, input_format, max_length=settings.max_length, seed=seed)
+    input_format = InputFormat(settings.variant, settings.style, start.max_length)
     folder = job.begin()
     facts = train_query_reranker(
-        examples, folder, start=start, reading=reading, settings=settings, dev=held, seed=seed, device=device
+        examples, folder, start=start, input_format=input_format, settings=settings, dev=held, seed=seed, device=device
     )
     best = facts.pop("best", None)
     job.tracker.inputs += find_inputs({"model": str(locate(model))})
     job.counts |= {
-        "questions": examples.questions,
+        "questions": examples.num_questions,
         "lists": len(examples),
-        "candidates": examples.candidates,
-        "repeated": examples.repeated,
-        "tied": examples.tied,
+        "candidates": examples.num_candidates,
+        "repeated": examples.num_repeated,
+        "tied": examples.num_tied,
         **facts,
     }
-    about = {INPUT_ENTRY: reading.to_dict(), "depth": examples.depth}
+    about = {INPUT_ENTRY: input_format.to_dict(), "depth": examples.depth}
     if "" in held or not held:
         job.finish(**about, best=best)
         return
@@ -209,7 +211,9 @@ def _parse_by_kind(flag: str, values: list[str]) -> dict[str, str]:
         elif not kind:
             raise UsageError(f"{flag} {value}: the kind before = is empty")
         if kind in names:
-            raise UsageError(f"{flag}: two are for {f'kind {kind}' if kind else 'all kinds'}; KIND=NAME is for one")
+            raise UsageError(
+                f"{flag}: given twice for {f'kind {kind}' if kind else 'all kinds'}; use KIND=NAME for one kind"
+            )
         names[kind] = name
     return names
 
@@ -250,7 +254,7 @@ def rerank_queries__apply(
     drtk rerank-queries apply labels.jsonl --queries questions.jsonl --select oracle -o oracle
     """
     from drtk.query_expansion.candidates import load_queries
-    from drtk.query_expansion.rerank import LUCENE_CLAUSES, choose_queries
+    from drtk.query_expansion.rerank import LUCENE_CLAUSES, select_queries
     from drtk.runtime.progress import warn
 
     settings.check()
@@ -258,13 +262,13 @@ def rerank_queries__apply(
     if (settings.select == "scorer") != bool(models):
         raise UsageError("--model and --select scorer go together")
     if not models and (index is not None or corpus is not None):
-        raise UsageError("--index and --corpus go with --model")
+        raise UsageError("--index and --corpus need --model")
     questions = load_queries(queries, job.tracker)
     if index is not None:
         from drtk.runtime.manifest import describe_folder
 
         job.tracker.inputs.append(describe_folder(index))
-    counts = choose_queries(
+    counts = select_queries(
         source,
         questions,
         settings,
@@ -279,7 +283,7 @@ def rerank_queries__apply(
     if alone := files["asked alone"]:
         none = f"; {without:,} of {len(questions):,} questions have no candidate at all" if without else ""
         warn(
-            f"{alone:,} times a question has no candidate of a kind: written unexpanded to the file of that kind{none}"
+            f"{alone:,} pairs of question and kind have no candidate; these questions are written without an expansion{none}"
         )
     if counts.get("cut"):
         warn(f"{counts['cut']:,} queries were cut to {settings.max_clauses:,} distinct words")

@@ -89,7 +89,7 @@ def search(
     if question is not None and (source or by == "source" or job.output != "-"):
         raise UsageError("--query prints passages to the terminal; omit query files, --by source and -o")
     if question is not None and (tune or qrels is not None):
-        raise UsageError("--tune and --qrels go with query files, not with --query")
+        raise UsageError("--tune and --qrels need query files; leave out --query")
     if tune and qrels is None:
         raise UsageError("--tune needs --qrels")
     if question is not None:
@@ -147,9 +147,9 @@ def sort_paths(paths: Sequence[str]) -> tuple[list[str], str | None]:
     if not folders:
         raise UsageError(f"there is no index among {', '.join(paths)}; drtk index makes one")
     if len(folders) > len(set(folders)):
-        raise UsageError("an index folder is named twice")
+        raise UsageError("an index folder is given twice")
     if len(sources) > 1:
-        raise UsageError(f"queries come from one place; found {' and '.join(sources)}")
+        raise UsageError(f"queries are given twice: {' and '.join(sources)}; choose one")
     return folders, sources[0] if sources else None
 
 
@@ -238,7 +238,7 @@ class _PassagePrinter:
         passages = [self._find(id) for id, _ in ranking]
         if self._stores and None in passages and not self._has_warned:
             self._has_warned = True
-            log(f"{', '.join(self._corpora)}: lacks some of these passages; is it the corpus the index was made from?")
+            log(f"{', '.join(self._corpora)}: lacks some of these passages; check that it is the corpus of the index")
         width = shutil.get_terminal_size().columns
         for line in format_passages(query, ranking, passages, width=width, highlight=self.highlight):
             print(line, flush=True)
@@ -260,4 +260,4 @@ def _warn_if_corpus_changed(collection: IndexGroup, corpora: list[str]) -> None:
         corpus = Path(manifest.get("corpus") or "")
         origins = {origin.digest for origin in find_origins(folder)}
         if corpus.is_file() and corpus.resolve() in paths and origins and compute_content_digest(corpus) not in origins:
-            warn(f"{corpus}: changed since {folder} was made; texts may differ from those ranked: index it again")
+            warn(f"{corpus}: changed since {folder} was made, so texts may differ from those ranked; index it again")

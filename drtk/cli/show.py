@@ -65,7 +65,7 @@ def _parameters(path: Path) -> int:
             header: dict[str, Any] = orjson.loads(file.read(length))
         return sum(prod(tensor["shape"]) for name, tensor in header.items() if name != "__metadata__")
     except (OSError, struct.error, ValueError, KeyError, TypeError, MemoryError, OverflowError) as error:
-        raise DrtkError(f"{path}: is no whole safetensors file") from error
+        raise DrtkError(f"{path}: not a complete safetensors file") from error
 
 
 def describe_recipe(recipe: Mapping[str, Any], changes: Sequence[str], dropped: Sequence[str]) -> Iterator[str]:
@@ -293,21 +293,21 @@ def show(
         raise UsageError(f"--html {html}: name a file that ends in .html")
     if preset is not None:
         if weights or html is not None or json:
-            raise UsageError("--preset goes with neither --term-weights, --html nor --json")
+            raise UsageError("--preset cannot be combined with --term-weights, --html and --json")
         if model is None:
-            raise UsageError("--preset needs --model: whose word pieces the passages are read in")
+            raise UsageError("--preset needs --model, whose tokenizer splits the passages")
         _slots(path, preset, model, count, changes or [], generator, with_files or [], seed)
         return
     if model is not None or generator is not None or changes:
-        raise UsageError("--model, --generator and --set go with --preset")
+        raise UsageError("--model, --generator and --set need --preset")
     if weights or html is not None:
         if json:
             raise UsageError("--json prints the manifest, not weights")
         _weights(path, count, top, tokenizer or "", html, with_files or [])
     elif top != TOP or tokenizer is not None:
-        raise UsageError(f"{'--tokenizer' if top == TOP else '--top'}: only with --term-weights or --html")
+        raise UsageError(f"{'--tokenizer' if top == TOP else '--top'} needs --term-weights or --html")
     elif with_files:
-        raise UsageError("--with: what it joins is shown by --term-weights and --preset alone")
+        raise UsageError("--with needs --term-weights or --preset")
     else:
         sys.stdout.write(manifest_json(path) if json else describe(path, count=count))
 

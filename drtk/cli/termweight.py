@@ -34,7 +34,7 @@ _EFFECTS = {
 _PURPOSES = {
     "collect": "--collect writes statistics",
     "merge": "--merge joins the files of --collection",
-    "train": "--train makes a model",
+    "train": "--train trains a model",
 }
 
 
@@ -106,7 +106,7 @@ def termweight(
 
     TERM_WEIGHTS.check(method)
     if collect and merge:
-        raise UsageError("--collect reads passages, --merge joins what it wrote: choose one")
+        raise UsageError("--collect and --merge: choose one")
     work = "train" if isinstance(job, FolderJob) else "collect" if collect else "merge" if merge else "weigh"
     given: dict[str, Any] = {
         "INPUT": source != STANDARD,
@@ -128,11 +128,11 @@ def termweight(
         _train(str(train), corpus, queries, model, method, settings, training, seed, device, job)
         return
     for name in _changed(training):
-        raise UsageError(f"`{name}`: only with --train")
+        raise UsageError(f"`{name}` needs --train")
     if corpus is not None or queries is not None:
-        raise UsageError("--corpus and --queries go with --train")
+        raise UsageError("--corpus and --queries need --train")
     if stopword_share and output == STANDARD and sys.stdout.isatty():
-        raise UsageError("--stopword-share is printed here, where the passages would go too; name a file for them: -o")
+        raise UsageError("--stopword-share is printed to standard output; write the passages to a file with --output")
     from drtk.expansion.term_weights import weigh as passes
 
     plan = passes.make_plan(method, settings, tokenizer=tokenizer, model=model, device=device, seed=seed)

@@ -95,7 +95,7 @@ def train_reranker(
     if (dev is None) != (dev_run is None):
         raise UsageError("`dev` and `dev_run` go together: judgments, and the run to rerank")
     if dev is None and dev_split != "dev":
-        raise UsageError("`dev_split`: goes with `dev`")
+        raise UsageError("`dev_split` needs `dev`")
     if hlatr and skip_corpus_check:
         raise UsageError("`skip_corpus_check`: is not for `kind` hlatr, which reads no texts")
     settings.check()
@@ -251,9 +251,9 @@ def _train_on_lists(
     data = read_lists(source, vectors=opened, judgements=judgements, depth=settings.depth, tracker=job.tracker)
     opened.warn_of_another_order(data.source)
     if data.without:
-        log(f"left out {data.without:,} queries without a positive among their first {settings.depth} documents")
+        log(f"excluded {data.without:,} queries without a positive among their first {settings.depth} documents")
     if data.unjudged:
-        log(f"left out {data.unjudged:,} of {data.queries:,} queries without a judgment")
+        log(f"excluded {data.unjudged:,} of {data.queries:,} queries without a judgment")
     plan_list_schedule(data, settings)
     if probe is not None and dev is not None:  # there are no texts to compare
         dev_ids = [query for query, _ in probe.candidates]

@@ -213,7 +213,7 @@ def write_data_set(read: Read, kind: str, job: FilterJob) -> None:
 
 def _check_job(job: FilterJob) -> None:
     if job.output == STANDARD:
-        raise UsageError("a table needs a named output: -o NAME")
+        raise UsageError("a table needs `output` with a file or folder name")
     if job.resume:
         raise UsageError("writing a table cannot be resumed; leave out `resume`")
 

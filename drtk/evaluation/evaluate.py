@@ -1,4 +1,4 @@
-"""Evaluate rankings against judgements, per query and on average."""
+"""Evaluate rankings against judgments, per query and on average."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class RankingView:
 
 
 def warn_shallow(
-    depths: Mapping[str, int], measures: Sequence[Measure], *, judged_by: str = "judgements", size: int | None = None
+    depths: Mapping[str, int], measures: Sequence[Measure], *, judged_by: str = "judgments", size: int | None = None
 ) -> None:
     """Log which runs are shallower than a measure's cut-off, one line per depth.
 
@@ -117,10 +117,10 @@ class Evaluation:
 
 
 class Evaluator:
-    """Evaluate runs by the same judgements and measures."""
+    """Evaluate runs by the same judgments and measures."""
 
-    def __init__(self, judgements: Judgements, measures: Iterable[Measure]) -> None:
-        self.judgements = judgements
+    def __init__(self, judgments: Judgements, measures: Iterable[Measure]) -> None:
+        self.judgments = judgments
         self.measures = list(measures)
         self._builtin = [
             (measure, METRICS.load(measure.key)) for measure in self.measures if measure.engine == "builtin"
@@ -136,13 +136,13 @@ class Evaluator:
         return bool(self._by_pytrec or self._by_ir_measures)
 
     def __call__(self, name: str, rankings: Rankings, *, retrieved_only: bool = False, tag: str = "") -> Evaluation:
-        """Evaluate rankings, in the order of the judgements.
+        """Evaluate rankings, in the order of the judgments.
 
-        A query without a ranking counts as 0, or is left out if `retrieved_only`. Queries without judgements are left out.
+        A query without a ranking counts as 0, or is left out if `retrieved_only`. Queries without judgments are left out.
         tag: the tag of the run
         """
         judged = {}
-        for query, grades in self.judgements.items():
+        for query, grades in self.judgments.items():
             if query in rankings:
                 pairs = [(rank, grades[id]) for rank, id in enumerate(rankings[query], start=1) if id in grades]
                 ranks, known_grades = zip(*pairs, strict=True) if pairs else ((), ())
@@ -163,8 +163,8 @@ class Evaluator:
 
     def _evaluate_ranks(self, name: str, judged: Mapping[str, JudgedRanks], retrieved_only: bool) -> Evaluation:
         empty = JudgedRanks((), (), 0)
-        queries = [query for query in self.judgements if query in judged or not retrieved_only]
-        values = {q: self._compute(judged.get(q, empty), list(self.judgements[q].values())) for q in queries}
+        queries = [query for query in self.judgments if query in judged or not retrieved_only]
+        values = {q: self._compute(judged.get(q, empty), list(self.judgments[q].values())) for q in queries}
         return Evaluation(name, values)
 
     def _compute(self, ranking: JudgedRanks, judged: list[int]) -> dict[str, Value]:
@@ -188,7 +188,7 @@ class Evaluator:
             # pytrec_eval has one relevance level per call, and returns every F measure as set_F whatever its beta
             beta = measure.key if measure.key.startswith("set_F_") else ""
             groups[measure.rel, measure.judged_only, beta].append(measure)
-        judged = {query: self.judgements[query] for query in rankings}
+        judged = {query: self.judgments[query] for query in rankings}
         for query, grades in judged.items():
             if all(grade < 0 for grade in grades.values()):  # pytrec_eval would loop forever
                 judged[query] = {**grades, " ": 0}  # an id that no run can contain
@@ -209,7 +209,7 @@ class Evaluator:
         import ir_measures
 
         names = {ir_measures.parse_measure(measure.key): measure.name for measure in self._by_ir_measures}
-        judged = {query: dict(self.judgements[query]) for query in rankings}
+        judged = {query: dict(self.judgments[query]) for query in rankings}
         run = {query: _make_scores(ranking) for query, ranking in rankings.items() if ranking}
         for query in rankings:
             yield query, dict.fromkeys(names.values(), 0.0)

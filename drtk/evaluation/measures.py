@@ -107,7 +107,7 @@ def parse_measures(text: str, *, rel: int = 1, answers: bool = False) -> list[Me
         raise UsageError("`measures`: no measure is named; for example nDCG@10")
     for measure in measures.values():
         if measure.key == "Answer" and not answers:
-            raise UsageError(f"`measures`: {measure.name} needs `answers`; with judgements use Success@k")
+            raise UsageError(f"`measures`: {measure.name} needs `answers`; with judgments use Success@k")
     return list(measures.values())
 
 

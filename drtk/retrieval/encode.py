@@ -192,7 +192,7 @@ def encode_corpus(
     embedder = Embedder(model, role=role, settings=settings, device=device, weights=running.runner == "local")
     if settings.dimensions is not None and settings.dimensions > embedder.dimension:
         raise MismatchError(
-            f"`dimensions` {settings.dimensions}: vectors of {model} have only {embedder.dimension} dimensions"
+            f"`dimensions={settings.dimensions}`: vectors of {model} have only {embedder.dimension} dimensions"
         )
     identity, title = embedder.identity, embedder.encoding.title
     records: Iterable[Passage] | Iterable[Query]

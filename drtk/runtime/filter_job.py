@@ -196,7 +196,7 @@ class FilterJob:
             raise DrtkError(f"{self.output}: is a folder; expected a file")
         if not is_replaceable(self.output):
             if self.resume:
-                raise UsageError("`resume` needs a named output: -o FILE")
+                raise UsageError("`resume` needs `output` with a file name")
             return
         self._check_final()
         if not final.parent.is_dir():

@@ -50,7 +50,7 @@ UNREADABLE = {
 
 
 @pytest.mark.parametrize("fault", UNREADABLE)
-def test_a_line_that_cannot_be_read_is_named(fault: str) -> None:
+def test_unreadable_lines_are_reported(fault: str) -> None:
     line, problem = UNREADABLE[fault]
     Path("in.jsonl").write_bytes(FIRST + b"\n" + line)
     outcome = run_in_process("convert", "in.jsonl", "--as", "passages", "-o", "out.jsonl")
@@ -73,14 +73,14 @@ def test_a_line_that_cannot_be_read_is_named(fault: str) -> None:
     ],
     ids=["a byte order mark", "carriage returns", "no line end at the end", "blank lines"],
 )
-def test_what_other_systems_add_to_text_is_accepted(content: bytes) -> None:
+def test_bom_and_crlf_are_accepted(content: bytes) -> None:
     expected = run_successfully("convert", "--as", "passages", stdin=FIRST + SECOND).out
     assert expected.count(b"\n") == 2
     assert run_successfully("convert", "--as", "passages", stdin=content).out == expected
     assert run_successfully("convert", "--as", "passages", stdin=gzip.compress(content)).out == expected
 
 
-def test_empty_texts_are_no_fault() -> None:
+def test_empty_texts_are_accepted() -> None:
     content = b'{"_id": "a", "text": ""}\n{"_id": "b", "text": " \\u00a0 "}\n{"_id": "c", "text": "three words here"}\n'
     made = run_successfully("chunk", "--policy", "words", "--no-sentences", stdin=content)
     assert [orjson.loads(row)["_id"] for row in made.out.splitlines()] == ["c#0"]
@@ -126,7 +126,7 @@ COLUMNS = {
 
 
 @pytest.mark.parametrize("fault", COLUMNS)
-def test_a_column_that_cannot_be_read_is_named(fault: str) -> None:
+def test_unreadable_columns_are_reported(fault: str) -> None:
     run, qrels, complaint = COLUMNS[fault]
     Path("run").write_bytes(run)
     Path("qrels").write_bytes(qrels)
@@ -149,14 +149,14 @@ def test_a_column_that_cannot_be_read_is_named(fault: str) -> None:
         (b"a\tone\nb c\ttwo\n", "in.tsv:2: '_id' 'b c' contains white space"),
     ],
 )
-def test_a_row_of_a_table_that_cannot_be_read_is_named(content: bytes, complaint: str) -> None:
+def test_unreadable_table_rows_are_reported(content: bytes, complaint: str) -> None:
     Path("in.tsv").write_bytes(content)
     outcome = run_in_process("convert", "in.tsv", "--as", "passages")
     assert outcome.status == 1
     assert outcome.err.startswith(f"drtk: {complaint}")
 
 
-def test_judged_documents_that_the_corpus_lacks_are_counted_in_eval_and_an_error_in_mining(
+def test_unknown_judged_documents_are_counted_by_eval_and_rejected_by_mining(
     collection: Collection,
 ) -> None:
     Path("qrels").write_bytes(made.qrels(20) + b"q0\tnowhere\t1\nq1\tneither\t1\n")
@@ -172,7 +172,7 @@ def test_judged_documents_that_the_corpus_lacks_are_counted_in_eval_and_an_error
 
 
 @pytest.mark.parametrize("field", ["query_id", "positives", "negatives"])
-def test_examples_that_name_what_the_corpus_lacks_are_an_error_in_training(field: str, collection: Collection) -> None:
+def test_training_rejects_examples_with_unknown_ids(field: str, collection: Collection) -> None:
     rows = [orjson.loads(line) for line in made.examples(8).splitlines()]
     rows[2][field] = "nowhere" if field == "query_id" else ["nowhere"]
     Path("train.jsonl").write_bytes(b"".join(orjson.dumps(row) + b"\n" for row in rows))
@@ -185,7 +185,7 @@ def test_examples_that_name_what_the_corpus_lacks_are_an_error_in_training(field
     assert not Path("trained/meta.json").exists()
 
 
-def test_an_empty_file_is_an_empty_stream_or_a_named_fault(collection: Collection) -> None:
+def test_an_empty_file_gives_no_records_or_an_error(collection: Collection) -> None:
     for name, content in (("nothing", b""), ("blank", b"\n\n"), ("mark", b"\xef\xbb\xbf")):
         Path(name).write_bytes(content)
         assert run_successfully("convert", name, "--as", "passages").out == b""
@@ -205,7 +205,7 @@ def test_an_empty_file_is_an_empty_stream_or_a_named_fault(collection: Collectio
     assert sorted(os.listdir()) == ["blank", "mark", "nothing"]
 
 
-def test_folders_and_files_in_place_of_each_other_are_named(collection: Collection) -> None:
+def test_a_folder_given_as_file_and_the_reverse_are_rejected(collection: Collection) -> None:
     Path("folder").mkdir()
     Path("file").write_bytes(b"precious\n")
     run, qrels, documents, model = (
@@ -260,7 +260,7 @@ def test_an_unfinished_folder_is_not_read(collection: Collection) -> None:
 
 
 @pytest.mark.parametrize("suffix", [".gz", ".zst"])
-def test_compressed_input_that_ends_early_is_a_fault(suffix: str) -> None:
+def test_truncated_compressed_input_is_an_error(suffix: str) -> None:
     Path("in.jsonl").write_bytes(made.documents(2000))
     run_successfully("convert", "in.jsonl", "--as", "passages", "-o", f"whole{suffix}")
     whole = Path(f"whole{suffix}").read_bytes()
@@ -334,7 +334,7 @@ main.run()
     return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=make_environment())
 
 
-def test_a_read_only_target_is_refused_before_anything_is_read(tmp_path: Path) -> None:
+def test_a_read_only_output_is_rejected_before_anything_is_read(tmp_path: Path) -> None:
     for parent in [tmp_path, *tmp_path.parents]:
         if os.stat(parent).st_uid == os.geteuid() and parent != Path("/"):
             parent.chmod(parent.stat().st_mode | 0o055)
@@ -361,7 +361,7 @@ def test_a_read_only_target_is_refused_before_anything_is_read(tmp_path: Path) -
         Path("locked").chmod(0o755)
 
 
-def test_a_missing_folder_and_a_missing_file_are_named() -> None:
+def test_missing_files_and_folders_are_reported() -> None:
     Path("in.jsonl").write_bytes(FIRST)
     outcome = run_in_process("convert", "in.jsonl", "--as", "passages", "-o", "none/out")
     assert (outcome.status, outcome.err) == (1, "drtk: none/out: does not exist; create it none\n")
@@ -369,7 +369,7 @@ def test_a_missing_folder_and_a_missing_file_are_named() -> None:
     assert (outcome.status, outcome.err) == (1, "drtk: none.jsonl: No such file or directory\n")
 
 
-def test_a_pipe_whose_reader_leaves_ends_every_stage_of_it() -> None:
+def test_a_closed_pipe_ends_every_command_of_a_pipeline() -> None:
     Path("in.jsonl").write_bytes(made.documents(20_000))
     assert Path("in.jsonl").stat().st_size > 3_000_000
     stage = f"'{sys.executable}' -m drtk"
@@ -433,7 +433,7 @@ def test_an_interrupted_run_resumes_to_the_uninterrupted_one(sign: signal.Signal
     assert run_successfully("convert", output, "--as", "passages").out == Path("expected").read_bytes()
 
 
-def test_ctrl_c_before_anything_was_finished_leaves_nothing() -> None:
+def test_ctrl_c_before_the_first_window_leaves_no_files() -> None:
     with subprocess.Popen(
         build_command("convert", "-", "--as", "passages", "-o", "out"),
         stdin=subprocess.PIPE,

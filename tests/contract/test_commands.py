@@ -72,12 +72,12 @@ def with_a_torn_line(name: str, content: bytes, *, at: int) -> bytes:
     return b"".join([*lines[: at - 1], CALLS[name].torn.rstrip(b"\n") + b"\n", *lines[at - 1 :]])
 
 
-def test_every_command_of_the_list_is_registered_and_has_an_entry_here() -> None:
+def test_every_command_is_registered_and_has_a_call() -> None:
     assert {name.split()[0] for name in FUNCTIONS} == set(COMMANDS)
     assert set(FUNCTIONS) - set(CALLS) == set(), "add how to call them to tests/contract/calls.py"
 
 
-def test_every_command_shares_its_options_with_those_of_its_shape() -> None:
+def test_commands_of_a_shape_share_options() -> None:
     for name, function in FUNCTIONS.items():
         assert getattr(function, "shape", None) in ("plain", "filter", "folder"), name
         expected = {"plain": {"quiet"}, "filter": {"resume", "force", "skip_done"}, "folder": {"force", "skip_done"}}
@@ -175,7 +175,7 @@ def test_a_named_output_has_a_manifest_and_is_not_overwritten(name: str, collect
 
 
 @pytest.mark.parametrize("name", mark_slow_commands(MAKERS))
-def test_skip_done_leaves_a_current_output_and_renews_an_outdated_one(name: str, collection: Collection) -> None:
+def test_skip_done_keeps_a_current_output_and_rebuilds_an_outdated_one(name: str, collection: Collection) -> None:
     source = Path("in") if CALLS[name].input else Path("none")
     if CALLS[name].input:
         source.write_bytes(collection[CALLS[name].input].read_bytes())
@@ -193,7 +193,7 @@ def test_skip_done_leaves_a_current_output_and_renews_an_outdated_one(name: str,
 @pytest.mark.parametrize(
     "name", mark_slow_commands([name for name in sorted(CALLS) if CALLS[name].grow and name in FUNCTIONS])
 )
-def test_a_bad_line_is_named_by_file_and_line(name: str, collection: Collection) -> None:
+def test_a_bad_line_is_reported_with_file_and_line(name: str, collection: Collection) -> None:
     Path("in").write_bytes(with_a_torn_line(name, collection[CALLS[name].input].read_bytes(), at=4))
     outcome = run_in_process(*arguments(name, collection, "in", "out"))
     assert outcome.status == 1
@@ -208,7 +208,7 @@ def test_a_bad_line_is_named_by_file_and_line(name: str, collection: Collection)
 
 
 @pytest.mark.parametrize("name", mark_slow_commands([name for name in READERS if has_flag(name, "skip_bad")]))
-def test_skip_bad_leaves_out_so_many_bad_lines_and_counts_them(name: str, collection: Collection) -> None:
+def test_skip_bad_skips_and_counts_bad_lines_up_to_the_limit(name: str, collection: Collection) -> None:
     clean = collection[CALLS[name].input].read_bytes()
     Path("clean").write_bytes(clean)
     Path("bad").write_bytes(with_a_torn_line(name, with_a_torn_line(name, clean, at=5), at=2))
@@ -286,7 +286,7 @@ def test_interrupted_then_resumed_equals_uninterrupted(name: str, collection: Co
 @pytest.mark.parametrize(
     "name", mark_slow_commands([name for name in STREAMS if has_flag(name, "shard")], quick=("chunk",))
 )
-def test_the_parts_of_an_input_together_are_the_whole(name: str, collection: Collection) -> None:
+def test_shards_together_equal_the_whole(name: str, collection: Collection) -> None:
     grow = CALLS[name].grow
     assert grow is not None
     Path("in").write_bytes(grow(2100))  # windows are of 1,000 records at most: of two parts, each has some
@@ -340,7 +340,7 @@ def test_a_side_file_in_another_order_is_rejected_with_both_places(name: str, co
 
 
 @pytest.mark.parametrize("name", mark_slow_commands(STREAMS, quick=("chunk",)))
-def test_a_reader_that_goes_away_ends_the_run_quietly_with_141(name: str, collection: Collection) -> None:
+def test_a_closed_pipe_ends_the_command_with_status_141(name: str, collection: Collection) -> None:
     grow = CALLS[name].grow
     assert grow is not None
     Path("in").write_bytes(grow(8000))
@@ -364,7 +364,7 @@ def test_a_reader_that_goes_away_ends_the_run_quietly_with_141(name: str, collec
     assert os.listdir() == ["in"]
 
 
-def test_the_outcome_of_a_command_is_the_same_in_a_process_of_its_own(collection: Collection) -> None:
+def test_a_command_gives_the_same_result_in_its_own_process(collection: Collection) -> None:
     source = collection["documents.jsonl"]
     call = arguments("chunk", collection, source, "-")
     found = subprocess.run(build_command(*call), capture_output=True, env=make_environment(), check=False)

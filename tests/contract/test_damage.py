@@ -65,7 +65,7 @@ def index(collection: Collection, tmp_path: Path) -> Path:
     return Path(shutil.copytree(collection["exact"], tmp_path / "index"))
 
 
-def test_validate_lists_what_differs(index: Path) -> None:
+def test_validate_lists_changed_files(index: Path) -> None:
     assert b"no problems found" in run_successfully("validate", str(index)).out
     (index / "ranks.npy").unlink()
     (index / "ids.txt").write_bytes(b"x")
@@ -145,7 +145,7 @@ def test_a_bm25s_index_with_another_vocabulary_is_rejected(collection: Collectio
     ("name", "file", "keys", "value"),
     [("vectors", "meta.json", ("encoder", "recipe"), "x"), ("bm25s", "params.index.json", ("dtype",), {})],
 )
-def test_an_entry_of_a_wrong_type_in_a_folder_without_digests_is_one_line(
+def test_a_wrong_type_in_a_manifest_without_digests_is_a_one_line_error(
     name: str, file: str, keys: tuple[str, ...], value: object, collection: Collection, tmp_path: Path
 ) -> None:
     index = tmp_path / "i"

@@ -112,7 +112,7 @@ def test_a_package_imports_only_from_layers_above_it() -> None:
             assert ok, f"{module} imports {other}"
 
 
-def test_files_do_not_import_each_other_in_a_circle() -> None:
+def test_there_are_no_import_cycles() -> None:
     waiting = {name: {other for other in own_imports(name) if path_of(other).exists()} - {name} for name in modules()}
     while free := [name for name, others in waiting.items() if not others & set(waiting)]:
         for name in free:
@@ -164,7 +164,7 @@ def test_every_module_can_be_imported() -> None:
         import_module(f"drtk.{module}")
 
 
-def test_what_is_light_loads_nothing_heavy_when_it_is_run() -> None:
+def test_light_modules_load_nothing_heavy_at_run_time() -> None:
     heavy = {"numpy", "torch", "transformers", "nltk", "faiss", "rich", "tqdm", "zstandard", "jnius", "bm25s"}
     program = (
         f"import sys\nfor name in {light_modules()!r}: __import__('drtk.' + name)\n"
@@ -181,7 +181,7 @@ def test_only_one_module_may_start_the_jvm() -> None:
     assert not [name for name in modules() if ("jnius", True) in imports_of(name)]
 
 
-def test_no_module_prints_or_exits_but_the_command_line() -> None:
+def test_only_the_command_line_prints_and_exits() -> None:
     for module in modules():
         if layer(module) == "cli" or module == "runtime.progress":
             continue
@@ -191,7 +191,7 @@ def test_no_module_prints_or_exits_but_the_command_line() -> None:
                 assert called not in ("print", "sys.exit", "exit", "quit"), f"{module}: {called}"
 
 
-def test_imports_are_found_wherever_they_stand() -> None:
+def test_imports_inside_functions_are_found() -> None:
     # The walk above is worth what it finds: chunk imports its worker inside the function, and typer at once.
     assert ("drtk.text.chunking", False) in imports_of("cli.chunk")
     assert ("typer", True) in imports_of("cli.decorators")

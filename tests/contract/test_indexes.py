@@ -63,7 +63,7 @@ def indexes(tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", INDEXES)
-def test_each_passage_finds_itself_first(name, indexes):
+def test_each_passage_is_its_own_first_hit(name, indexes):
     index = indexes(name)
     assert len(index) == ROWS
     found = index.search(asked(index), 5)
@@ -80,7 +80,7 @@ def test_results_are_ordered_by_score_and_then_by_descending_id(name, indexes):
 
 
 @pytest.mark.parametrize("name", INDEXES)
-def test_no_more_than_k_are_given_and_k_may_exceed_the_collection(name, indexes):
+def test_at_most_k_hits_are_returned_and_k_may_exceed_the_collection(name, indexes):
     index = indexes(name)
     assert [len(ranking) <= 3 for ranking in index.search(asked(index)[:4], 3)] == [True] * 4
     assert all(0 < len(ranking) <= ROWS for ranking in index.search(asked(index)[:4], 10 * ROWS))
@@ -88,7 +88,7 @@ def test_no_more_than_k_are_given_and_k_may_exceed_the_collection(name, indexes)
 
 
 @pytest.mark.parametrize("name", INDEXES)
-def test_a_search_gives_the_same_again_and_in_other_batches(name, indexes):
+def test_results_do_not_depend_on_batches(name, indexes):
     index = indexes(name)
     together = index.search(asked(index)[:30], 10)
     assert index.search(asked(index)[:30], 10) == together
@@ -109,7 +109,7 @@ def test_dense_indexes_agree_with_the_exact_one(name, indexes):
 
 
 @pytest.mark.parametrize("name", INDEXES)
-def test_a_folder_that_holds_no_such_index_is_one_clear_fault(name, tmp_path):
+def test_a_folder_without_such_an_index_is_an_error(name, tmp_path):
     try:
         with pytest.raises(DrtkError) as caught:
             engine(name).open(tmp_path, SearchSettings())

@@ -89,7 +89,7 @@ def made(output: Path, beside: Iterable[str] = ()) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("name", mark_slow_commands(KILLED, quick=("chunk", "encode")))
-def test_killed_at_random_points_and_resumed_nothing_is_lost_or_doubled(
+def test_a_run_killed_at_random_and_resumed_equals_an_uninterrupted_one(
     name: str, collection: Collection, forkserver: Forkserver, tmp_path: Path
 ) -> None:
     call = KILLED[name]

@@ -51,7 +51,7 @@ def chosen(batch: Batch, rows: list[int]) -> Batch:
 
 
 @pytest.mark.parametrize(("by", "name"), CASES)
-def test_a_term_is_a_number_that_depends_on_present_examples_only(by: str, name: str, world: PretrainingFiles) -> None:
+def test_terms_are_finite_and_depend_on_present_examples_only(by: str, name: str, world: PretrainingFiles) -> None:
     stage, wanted = staged(world, by, name)
     batch = stage.batch()
     loss = stage.terms(batch)[wanted.name]
@@ -73,7 +73,7 @@ def test_a_term_is_a_number_that_depends_on_present_examples_only(by: str, name:
 
 
 @pytest.mark.parametrize("name", OBJECTIVES)
-def test_an_objective_names_what_computes_it(name: str) -> None:
+def test_objectives_name_their_implementation(name: str) -> None:
     kind = OBJECTIVES.load(name)
     assert issubclass(kind, Objective)
     assert callable(load_attribute(kind.implementation))

@@ -28,7 +28,7 @@ def join_parts() -> list[dict]:
 
 
 @pytest.mark.parametrize("count", [25, 86])  # 2 and 5 windows: of three parts, the last has none, or one
-def test_the_function_of_the_page_restores_the_order(
+def test_the_function_on_the_page_restores_the_order_of_shards(
     count: int, collection: Collection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert f"in_order {doc2query.WINDOW} queries" in PAGE
@@ -45,7 +45,7 @@ def test_the_function_of_the_page_restores_the_order(
 
 
 @pytest.mark.parametrize("method", ["tfidf --tokenizer", "bprop --model"])
-def test_parts_that_are_counted_then_weighed_give_the_weights_of_one_run(
+def test_weighing_in_shards_equals_one_run(
     method: str, collection: Collection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert f"in_order {weigh._PLAIN} weighted" in PAGE

@@ -49,7 +49,7 @@ def test_every_entry_loads_and_has_a_description(place: str) -> None:
 
 
 @pytest.mark.parametrize("place", REGISTRIES)
-def test_an_unknown_name_is_refused_with_all_choices(place: str) -> None:
+def test_an_unknown_name_is_rejected_with_all_choices(place: str) -> None:
     registry = REGISTRIES[place]
     with pytest.raises(UsageError) as caught:
         registry.load("no-such-thing")

@@ -16,7 +16,7 @@ from drtk.data.trec import Judgements
 from drtk.errors import DrtkError, MissingDependency, UsageError, format_pip_command
 from drtk.evaluation.config import PlotSettings
 from drtk.evaluation.evaluate import RankingView
-from drtk.evaluation.judged_runs import log_missing, read_judgements, read_rankings
+from drtk.evaluation.judged_runs import log_missing, read_judgments, read_rankings
 from drtk.evaluation.plots import PLOTS
 from drtk.runtime.inputs import InputTracker
 
@@ -58,16 +58,16 @@ class PlotInputs:
             expected = f"{least}" if least == most else f"{least} to {most}"
             raise UsageError(f"this plot needs {expected} inputs, got {len(self.inputs)}")
 
-    def judgements(self) -> Judgements:
-        """Read the judgements. Raises UsageError without `qrels`."""
+    def judgments(self) -> Judgements:
+        """Read the judgments. Raises UsageError without `qrels`."""
         if self.qrels is None:
-            raise UsageError("this plot needs judgements: `qrels`")
-        return read_judgements(self.qrels, self.tracker)
+            raise UsageError("this plot needs judgments: `qrels`")
+        return read_judgments(self.qrels, self.tracker)
 
-    def rankings(self, run: NamedRun, judgements: Judgements) -> dict[str, list[str]]:
+    def rankings(self, run: NamedRun, judgments: Judgements) -> dict[str, list[str]]:
         """Read the rankings of judged queries; log how many the run lacks."""
-        rankings = read_rankings(run, judgements, self.view, self.tracker).ids
-        log_missing(run.name, len(rankings), len(judgements), retrieved_only=False)
+        rankings = read_rankings(run, judgments, self.view, self.tracker).ids
+        log_missing(run.name, len(rankings), len(judgments), retrieved_only=False)
         return rankings
 
 

@@ -60,9 +60,12 @@ def test_an_encoder_without_a_trained_head_is_rejected_and_nothing_is_left(
 @pytest.mark.parametrize(
     ("more", "told"),
     [
-        (["corpus.jsonl", "-o", "out"], "no input and none of the options for records go with it"),
-        (["--as", "passages", "-o", "out"], "no input and none of the options for records go with it"),
-        (["--with", "side.jsonl", "-o", "out"], "--masked-lm makes a model; --bare and --with are for passages"),
+        (["corpus.jsonl", "-o", "out"], "leave out the input and the options for records"),
+        (["--as", "passages", "-o", "out"], "leave out the input and the options for records"),
+        (
+            ["--with", "side.jsonl", "-o", "out"],
+            "--masked-lm writes a model; leave out --bare and --with, which are for passages",
+        ),
         ([], "--output must name a folder"),
     ],
 )

@@ -553,5 +553,5 @@ def test_a_dry_run_needs_no_output_and_touches_none(
         assert "Terms of the loss" in dry_run(world, capfd, "mlm", *output)
     assert [item.name for item in tmp_path.iterdir()] == ["there"]
     assert not [*there.iterdir()]
-    with pytest.raises(UsageError, match="--output: name what to make"):
+    with pytest.raises(UsageError, match="--output is required"):
         run_command(capfd, "pretrain", world.corpus, "--preset", "mlm", "--model", world.model)

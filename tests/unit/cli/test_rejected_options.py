@@ -27,7 +27,7 @@ DEV = "needs --dev"
 LISTWISE = "is for --loss listwise"
 REJECTED = {  # additional options and the error message of each command
     "train-retriever": {
-        "--dev none": "none: no such folder; a probe is a BEIR folder",
+        "--dev none": "none: no such folder; expected a BEIR folder",
         "--dev model": "model: has no qrels/dev.tsv or qrels/train.tsv",
         "--set patience=2": f"--set patience {DEV}",
         "--preset simlm-r1 --set dev_pool=10": f"--set dev_pool {DEV}",
@@ -64,7 +64,7 @@ REJECTED = {  # additional options and the error message of each command
         "--dev dev": "--dev and --dev-run go together",
         "--dev none --dev-run bm25.run": "none: No such file or directory",
         "--dev dev --dev-run none.run": "none.run: No such file or directory",
-        "--dev-split test": "--dev-split: goes with --dev",
+        "--dev-split test": "--dev-split needs --dev",
         "--set patience=2": f"--set patience {DEV}",
         "--set dev_measure=nDCG@10": f"--set dev_measure {DEV}",
         "--corpus hf:x": "hf:x: is read repeatedly, so it must be a file",
@@ -79,7 +79,7 @@ REJECTED = {  # additional options and the error message of each command
         "--dev-vectors none": "none: No such file or directory",
     },
     "pretrain": {
-        "--dev none": "none: no such folder; a probe is a BEIR folder",
+        "--dev none": "none: no such folder; expected a BEIR folder",
         "--dev-sts none.tsv": "none.tsv: No such file or directory",
         "--dev dev --dev-sts qrels.tsv": "--dev and --dev-sts each choose the best encoder",
         "--with none.jsonl": "none.jsonl: No such file or directory",
@@ -97,12 +97,12 @@ REJECTED = {  # additional options and the error message of each command
         "--dev none.jsonl": "none.jsonl: No such file or directory",
         "--dev title=none.jsonl": "none.jsonl: No such file or directory",
         "--dev labelled.jsonl --dev-queries none.jsonl": "none.jsonl: No such file or directory",
-        "--dev a=x --dev a=y": "--dev: two are for kind a; KIND=NAME is for one",
-        "--dev x --dev y": "--dev: two are for all kinds; KIND=NAME is for one",
+        "--dev a=x --dev a=y": "--dev: given twice for kind a; use KIND=NAME for one kind",
+        "--dev x --dev y": "--dev: given twice for all kinds; use KIND=NAME for one kind",
         "--dev x --dev a=y": "--dev: give one FILE, or KIND=FILE for each kind",
         "--dev ..=x": "--dev: '..' cannot be the name of a folder for its model",
         "--dev a=x --dev-kind a": "--dev-kind: --dev KIND=FILE names the kind already",
-        "--dev-kind answer": "--dev-queries and --dev-kind go with --dev",
+        "--dev-kind answer": "--dev-queries and --dev-kind need --dev",
         "--set patience=2": f"--set patience {DEV}",
         "--set depth=100 --set max_rank=50": "--set max_rank 50: must be above the depth of the labels, 100",
         "--set warmup=0.1": "--set warmup 0.1: --set schedule inverse-sqrt needs a number of steps",
@@ -115,7 +115,7 @@ REJECTED = {  # additional options and the error message of each command
         "--set trainer=label_smoothing_factor=0.1": "label_smoothing_factor: cannot be set",
         "--run bm25.run": "--run: only with --task gar-sentence or gar-title",
         "--set folds=5": "--set folds only with --task gar-answer or gar-sentence or gar-title",
-        "--task gar-answer": "--queries: with --task gar-answer, INPUT holds the questions",
+        "--task gar-answer": "--queries: with --task gar-answer, INPUT has the questions; leave it out",
         "--task gar-answer --set title=none": "--set title only with --task doc2query",
         "--task gar-answer --set depth=5": "--set depth only with --task gar-sentence or gar-title",
         "--task gar-sentence --set answer_case=initial": "--set answer_case only with --task gar-answer",
@@ -134,7 +134,7 @@ REJECTED = {  # additional options and the error message of each command
         "--method nothing": "unknown term weighting method 'nothing'",
         "--method bm25": "--train: --method bm25 is not trained",
         "--collect": "",
-        "--bare": "--train makes a model; --bare and --with are for passages",
+        "--bare": "--train writes a model; leave out --bare and --with, which are for passages",
     },
 }
 LATE = {  # rejected once torch is imported
@@ -143,7 +143,7 @@ LATE = {  # rejected once torch is imported
         "--batch-size 1 --negatives 0": "--batch-size 1 with --negatives 0 leaves no negatives",
     },
     "pretrain": {"--preset mlm --set slots.passage.rat=0.4": "unknown key 'rat'"},
-    "rerank-queries train": {"--kind poem": "labelled.jsonl: holds no candidates of kind 'poem'"},
+    "rerank-queries train": {"--kind poem": "labelled.jsonl: contains no candidates of kind 'poem'"},
 }
 DRIVER = """
 import io, json, sys

@@ -168,7 +168,7 @@ def test_a_sample_of_the_examples_is_scored_evenly_spread(here: Path) -> None:
     assert [row["query_id"] for row in read_rows("fewer.jsonl")] == ["q2", "q7", "q9"]
     with pytest.raises(RecordError, match=r"^e\.jsonl:6: the corpus has no 'd999'"):
         run("score", "e.jsonl", *TEXTS, "--sample", "4", "--skip-bad", "1", "-o", "x.jsonl")
-    with pytest.raises(UsageError, match="--sample counts the examples before it begins: name a file"):
+    with pytest.raises(UsageError, match="--sample needs a file, because it counts the examples first"):
         run("score", "-", *TEXTS, "--sample", "4", "-o", "x.jsonl")
 
 
@@ -324,7 +324,7 @@ def test_a_list_re_ranker_is_trained_and_used_from_vectors_alone(here: Path, cap
     assert f"{best['RR@10']:.4f}" in run_command(capfd, "eval", "listed", "--qrels", "qrels.tsv", "--measures", "RR@10")
     with pytest.raises(UsageError, match=r"--depth 11: .*h was trained on lists of 10"):
         run("rerank", "run", "--vectors", "v", "--model", "h", "--depth", "11", "-o", "x")
-    with pytest.raises(UsageError, match="h: reads vectors, not texts"):
+    with pytest.raises(UsageError, match="h: is a list re-ranker and reads vectors"):
         run("rerank", "run", "--vectors", "v", "--model", "h", *TEXTS[:2], "-o", "x")
     for more in (
         "--set title=colon",
@@ -432,13 +432,13 @@ def test_queries_without_a_positive_are_counted_and_none_at_all_is_a_fault(
     run("rerank", "run", *TEXTS, "--depth", "3", "--vectors", "v", "-o", "out")
     call = "train-reranker run --vectors v --kind hlatr --set depth=3 --device cpu --max-steps 1 --batch-size 8".split()
     # the judged one stands at rank 1 + query % 5: for 24 of 60 queries that is rank 4 or 5
-    assert "left out 24 queries without a positive among their first 3 documents" in warnings_of(
+    assert "excluded 24 queries without a positive among their first 3 documents" in warnings_of(
         capfd, *call, "--qrels", "qrels.tsv", "-o", "h"
     )
     assert read_json(here / "h" / "meta.json")["counts"]["lists"] == 36
     judged = (here / "qrels.tsv").read_text().splitlines(keepends=True)
     (here / "some.tsv").write_text("".join(judged[:41]))  # a header, and 40 of 60 queries, of which 16 rank 4 or 5
-    assert "left out 20 of 60 queries without a judgment" in warnings_of(capfd, *call, "--qrels", "some.tsv", "-o", "s")
+    assert "excluded 20 of 60 queries without a judgment" in warnings_of(capfd, *call, "--qrels", "some.tsv", "-o", "s")
     counts = read_json(here / "s" / "meta.json")["counts"]
     assert [counts[name] for name in ("lists", "without a positive", "without a judgment")] == [24, 16, 20]
     # measured are all 60, of which 36 are learned from

@@ -173,7 +173,10 @@ def test_where_the_greedy_text_was_blank_the_question_is_asked_alone(
     texts = {row["_id"]: row["text"] for row in read_rows(folder / "answer.jsonl")}
     assert len(texts) == 24
     assert (texts["q0"], texts["q1"]) == ("which thing was meant0 ? t0", "which thing was meant1 ?")
-    assert "23 times a question has no candidate of a kind: written unexpanded" in capfd.readouterr().err
+    assert (
+        "23 pairs of question and kind have no candidate; these questions are written without an expansion"
+        in capfd.readouterr().err
+    )
 
 
 def test_a_kind_that_would_overwrite_what_was_chosen_is_refused(place: Path, tmp_path: Path) -> None:
@@ -225,7 +228,7 @@ def test_a_question_without_candidates_of_a_kind_or_of_any_is_asked_alone(
     assert [row["_id"] for row in read_rows(folder / "answer.jsonl")] == [f"q{n}" for n in range(24)]
     # q0 in the file of titles, and 22 questions in each of the three files
     assert capfd.readouterr().err == (
-        "drtk: 67 times a question has no candidate of a kind: written unexpanded to the file of that kind; "
+        "drtk: 67 pairs of question and kind have no candidate; these questions are written without an expansion; "
         "22 of 24 questions have no candidate at all\n"
     )
     manifest = read_json(folder / "meta.json")
@@ -247,7 +250,7 @@ def test_a_question_without_candidates_of_a_kind_or_of_any_is_asked_alone(
 
 def test_a_file_without_candidates_is_rejected(place: Path, tmp_path: Path) -> None:
     (tmp_path / "in").write_text("\n")
-    with pytest.raises(DrtkError, match="in: holds no candidates; there is nothing to choose from"):
+    with pytest.raises(DrtkError, match="in: contains no candidates; there is nothing to select from"):
         call(place, tmp_path / "out", "--select", "first", source=tmp_path / "in")
     assert not (tmp_path / "out").exists()
 
@@ -283,14 +286,14 @@ def test_a_model_for_each_kind_and_an_index_where_first_passages_are_missing(
         for row in read_rows(place / "labelled.jsonl")
     ]
     source = write_rows(tmp_path / "in", bare)
-    with pytest.raises(RecordError, match="in:9: 'q0#title#00' has no 'top1', which rd scorers read"):
+    with pytest.raises(RecordError, match="in:9: 'q0#title#00' has no 'top1', which `variant=rd` reads"):
         call(place, tmp_path / "out", *named, source=source)
     found = call(place, tmp_path / "found", *named, "--index", str(place / "bm25s"), source=source)
     for mine, theirs in zip(read_rows(found / "choices.jsonl"), read_rows(known / "choices.jsonl"), strict=True):
         assert mine["chosen"] == theirs["chosen"]
         assert mine["estimates"] == pytest.approx(theirs["estimates"], abs=5e-5)
     with pytest.raises(
-        RecordError, match=r"no model is for kind 'sentence': give `model` sentence=DIR, or one for all"
+        RecordError, match=r"there is no model for kind 'sentence'; give `model=sentence=DIR`, or one for all"
     ):
         call(place, tmp_path / "one", "--model", f"title={tmp_path / 'rd'}")
     # Where the index's passages have lost their texts, there is nothing to read. q{n} has 4 titles; of these one, "nowhere",
@@ -359,17 +362,17 @@ def test_a_run_that_was_cut_short_goes_on_to_the_same_files(
     [
         ([], UsageError, "--model and --select scorer go together"),
         (["--select", "first", "--model", "x"], UsageError, "--model and --select scorer go together"),
-        (["--model", "a", "--model", "b"], UsageError, "--model: two are for all kinds"),
-        (["--model", "title=a", "--model", "title=b"], UsageError, "--model: two are for kind title"),
+        (["--model", "a", "--model", "b"], UsageError, "--model: given twice for all kinds"),
+        (["--model", "title=a", "--model", "title=b"], UsageError, "--model: given twice for kind title"),
         (["--select", "concat", "--n-best", "2"], UsageError, "`n_best` 2: `select` concat has one query"),
         (["--select", "first", "--set", "max_clauses=9"], UsageError, "--set max_clauses needs --select concat"),
-        (["--select", "first", "--index", "x"], UsageError, "--index and --corpus go with --model"),
+        (["--select", "first", "--index", "x"], UsageError, "--index and --corpus need --model"),
         (["--model", "x", "--set", "k1=2"], UsageError, "--set k1 needs --index"),
         (["--select", "first", "--set", "b=0"], UsageError, "--set b needs --index"),
         (
             ["--model", "{encoder}"],
             MismatchError,
-            "encoder: is no query re-ranker; drtk rerank-queries train makes one",
+            "encoder: is not a query re-ranker; train one with drtk rerank-queries train",
         ),
     ],
 )
@@ -398,7 +401,7 @@ def test_candidates_without_a_question_or_a_label_are_named(place: Path, tmp_pat
 )
 def test_candidates_of_a_question_must_be_adjacent(place: Path, tmp_path: Path, ids: list[str], line: int) -> None:
     rows = [{"_id": f"e{n}", "query_id": id, "kind": "answer", "text": f"a{n}"} for n, id in enumerate(ids)]
-    told = f"in:{line}: candidates of 'q0' for 'answer' occur earlier, too: they must be adjacent"
+    told = f"in:{line}: candidates of query 'q0', kind 'answer', are not adjacent; sort the file by query"
     with pytest.raises(RecordError, match=told):
         call(place, tmp_path / "out", "--select", "first", source=write_rows(tmp_path / "in", rows))
     # the line is where the kind comes again, not where another one of the question begins

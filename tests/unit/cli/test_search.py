@@ -125,7 +125,7 @@ def test_a_corpus_changed_after_indexing_causes_a_warning(bm25, place, capfd):
     app(["search", "bm25", "--query", "tail", "-q"], standalone_mode=False)
     assert capfd.readouterr().err == ""
     lines(place / "corpus.jsonl", [row | {"text": "Other words."} for row in CORPUS])
-    told = "corpus.jsonl: changed since bm25 was made; texts may differ from those ranked: index it again"
+    told = "corpus.jsonl: changed since bm25 was made, so texts may differ from those ranked; index it again"
     for more in ([], ["--corpus", "corpus.jsonl"]):
         app(["search", "bm25", "--query", "tail", "-q", *more], standalone_mode=False)
         found = capfd.readouterr()

@@ -150,9 +150,9 @@ def test_colours_are_for_terminals_and_on_demand(
     ("more", "told"),
     [
         ("--preset mlm", "--preset needs --model"),
-        ("--model m", "--model, --generator and --set go with --preset"),
-        ("--set a=b", "--model, --generator and --set go with --preset"),
-        ("--preset mlm --model m --json", "--preset goes with neither --term-weights, --html nor --json"),
+        ("--model m", "--model, --generator and --set need --preset"),
+        ("--set a=b", "--model, --generator and --set need --preset"),
+        ("--preset mlm --model m --json", "--preset cannot be combined with --term-weights, --html and --json"),
         ("--preset quickstart --model m", "preset 'quickstart' is for drtk train-retriever"),
     ],
 )

@@ -18,7 +18,7 @@ def pack(path: Path) -> None:
     path.unlink()
 
 
-def test_a_compressed_file_is_the_files_name(tmp_path: Path) -> None:
+def test_compressed_files_are_found(tmp_path: Path) -> None:
     folder = write_collection(tmp_path / "c")
     assert find_file(folder, "corpus.jsonl") == folder / "corpus.jsonl"
     pack(folder / "corpus.jsonl")
@@ -28,7 +28,7 @@ def test_a_compressed_file_is_the_files_name(tmp_path: Path) -> None:
         require_file(folder, "passages.jsonl")
 
 
-def test_the_only_split_is_taken_and_this_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_only_split_is_used_and_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     folder = write_collection(tmp_path / "c")
     pack(folder / "qrels" / "dev.tsv")
     caplog.set_level("INFO", logger="drtk")
@@ -39,7 +39,7 @@ def test_the_only_split_is_taken_and_this_is_said(tmp_path: Path, caplog: pytest
         find_qrels(folder, "test")
 
 
-def test_what_chooses_is_dev_or_else_train_and_never_test(tmp_path: Path) -> None:
+def test_dev_split_is_dev_or_else_train_and_never_test(tmp_path: Path) -> None:
     folder = write_collection(tmp_path / "c")
     for split in ("train", "test"):
         write_text(folder / "qrels" / f"{split}.tsv", "query-id\tcorpus-id\tscore\nq1\tab\t1\n")

@@ -44,7 +44,7 @@ from tests.tiny_models import save_tiny_cross_encoder, save_tiny_encoder
         (b"\xff\xfe\x00\n", None),
     ],
 )
-def test_kind_of(head: bytes, kind: str | None) -> None:
+def test_sniff_kind_returns_the_kind_of_the_first_lines(head: bytes, kind: str | None) -> None:
     assert sniff_kind(head) == kind
 
 
@@ -151,7 +151,7 @@ def world(outputs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pat
     return tmp_path / "world"
 
 
-def test_origins_of(world: Path) -> None:
+def test_origins_are_read_from_manifests(world: Path) -> None:
     old, new = (CorpusOrigin(name, digest_file(name)) for name in ("corpus.jsonl", "new.jsonl"))
     of_one = "index a.run examples.jsonl others.jsonl vectors dense.run scored.jsonl reranked.run from-pipe.jsonl"
     for name in of_one.split():
@@ -163,7 +163,7 @@ def test_origins_of(world: Path) -> None:
         assert find_origins(name) == [], name
 
 
-def test_origins_of_damaged_and_changed_files(world: Path) -> None:
+def test_damaged_and_changed_files_have_no_origins(world: Path) -> None:
     old = CorpusOrigin("corpus.jsonl", digest_file("corpus.jsonl"))
     write_text(world / "dense" / "meta.json", "torn")
     assert find_origins("dense.run") == []
@@ -181,7 +181,7 @@ def test_origins_of_damaged_and_changed_files(world: Path) -> None:
     assert find_origins("a.run") == []
 
 
-def test_check_origin(world: Path) -> None:
+def test_check_origin_rejects_another_corpus(world: Path) -> None:
     check_origin("index", CorpusOrigin("corpus.jsonl", digest_file("corpus.jsonl")))
     problem = r"index: was made from another corpus \(corpus\.jsonl, digest [0-9a-f]{8}\) than new \(digest 0000\); "
     with pytest.raises(MismatchError, match=problem):

@@ -51,7 +51,7 @@ def rows(path: Path) -> list[Any]:
     return [orjson.loads(line) for line in path.read_bytes().splitlines()]
 
 
-def test_texts_become_a_corpus_questions_become_queries_and_the_examples_name_them(split: Path) -> None:
+def test_examples_with_texts_are_split_into_corpus_queries_and_examples(split: Path) -> None:
     corpus = {row["_id"]: row["text"] for row in rows(split / "corpus.jsonl")}
     queries = {row["_id"]: row["text"] for row in rows(split / "queries.jsonl")}
     assert sorted(corpus.values()) == ["maybe", "no", "yes"]
@@ -64,7 +64,7 @@ def test_texts_become_a_corpus_questions_become_queries_and_the_examples_name_th
 
 
 @pytest.mark.parametrize("to", ["simlm", "tevatron", "dpr-json", "flag"])
-def test_texts_are_looked_up_for_formats_that_hold_them(split: Path, to: str) -> None:
+def test_texts_are_looked_up_for_formats_with_texts(split: Path, to: str) -> None:
     with_texts = ["--corpus", str(split / "corpus.jsonl"), "--queries", str(split / "queries.jsonl")]
     out = split / "out"
     run(str(split / "train.jsonl"), "--as", "examples", "--to", to, *with_texts, "-o", str(out))
@@ -78,7 +78,7 @@ def test_texts_are_looked_up_for_formats_that_hold_them(split: Path, to: str) ->
         assert found.get("scores") == (one.get("scores") if to in ("simlm", "flag") else None)
 
 
-def test_a_text_that_is_nowhere_is_asked_for(split: Path) -> None:
+def test_missing_texts_are_an_error(split: Path) -> None:
     train, corpus = str(split / "train.jsonl"), str(split / "corpus.jsonl")
     with pytest.raises(UsageError, match="`queries` is required"):
         run(train, "--as", "examples", "--to", "tevatron", "--corpus", corpus)
@@ -101,7 +101,7 @@ def test_a_text_that_is_nowhere_is_asked_for(split: Path) -> None:
         (["--as", "examples", "--corpus-out", "x", "--queries-out", "x"], "name different files"),
     ],
 )
-def test_a_choice_that_cannot_be_meant_is_refused(arguments: list[str], problem: str) -> None:
+def test_contradictory_settings_are_rejected(arguments: list[str], problem: str) -> None:
     with pytest.raises(UsageError, match=problem):
         run(*arguments, input=b"")
 
@@ -157,13 +157,13 @@ def test_official_candidates_become_a_run_with_ranks_by_query(tmp_path: Path) ->
     assert len(run(str(path), "--as", "run", "--skip-bad", "2").splitlines()) == 3
 
 
-def test_empty_input_gives_the_frame_alone() -> None:
+def test_empty_input_gives_header_and_footer_only() -> None:
     assert run("--as", "passages", input=b"") == b""
     assert run("--as", "qrels", input=b"") == b"query-id\tcorpus-id\tscore\n"
     assert orjson.loads(run("--as", "examples", "--to", "dpr-json", input=b"")) == []
 
 
-def test_an_interrupted_array_goes_on_where_it_stopped(tmp_path: Path) -> None:
+def test_an_interrupted_json_array_is_resumed(tmp_path: Path) -> None:
     good = [{"query": f"question {number}", "pos": [f"p{number}"], "neg": []} for number in range(2_500)]
     source = tmp_path / "train.jsonl"
     lines(source, good)
@@ -194,7 +194,7 @@ def test_reading_a_pipe_twice_leaves_no_temporary_file(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["c", "c.meta.json"]
 
 
-def test_fields_of_a_side_file_are_joined_into_a_corpus_and_into_nothing_else(tmp_path: Path) -> None:
+def test_side_files_are_joined_to_passages_only(tmp_path: Path) -> None:
     (tmp_path / "c.jsonl").write_bytes(b'{"_id":"a","text":"one"}\n{"_id":"b","text":"two"}\n')
     (tmp_path / "side.jsonl").write_bytes(b'{"_id":"a","queries":["which?"]}\n{"_id":"b","queries":[]}\n')
     given = [str(tmp_path / "c.jsonl"), "--with", str(tmp_path / "side.jsonl")]

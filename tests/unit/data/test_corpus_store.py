@@ -37,7 +37,7 @@ def test_each_passage_is_found_under_its_id_with_its_other_fields(tmp_path):
     assert [passage.id for passage in store] == [f"d{n}" for n in range(50)]
 
 
-def test_many_gives_the_passages_in_the_order_asked_for_repeats_included(tmp_path):
+def test_get_many_keeps_the_order_and_repeated_ids(tmp_path):
     store = CorpusStore.open(corpus(tmp_path / "c.jsonl"))
     wanted = ["d30", "d2", "d30", "d49", "d0"]
     assert [passage.id for passage in store.get_many(wanted)] == wanted
@@ -67,7 +67,7 @@ def test_a_compressed_corpus_and_a_tsv_give_the_same_passages_as_plain_jsonl(tmp
     assert CorpusStore.open(table)["d17"].text == "text of 17"
 
 
-def test_lines_after_blank_ones_and_beyond_ascii_are_cut_out_by_bytes(tmp_path):
+def test_blank_lines_and_non_ascii_text_do_not_shift_offsets(tmp_path):
     path = tmp_path / "c.jsonl"
     path.write_bytes(
         '{"_id":"ä","text":"größer"}\n\n\r\n{"_id":"b","text":"日本"}\r\n{"_id":"c","text":"end"}'.encode()
@@ -76,7 +76,7 @@ def test_lines_after_blank_ones_and_beyond_ascii_are_cut_out_by_bytes(tmp_path):
     assert [store[id].text for id in ("c", "b", "ä")] == ["end", "日本", "größer"]
 
 
-def test_an_index_is_made_once_and_found_again_under_another_name(tmp_path, monkeypatch):
+def test_the_index_is_built_once_and_reused_for_a_copy_of_the_file(tmp_path, monkeypatch):
     path = corpus(tmp_path / "c.jsonl")
     CorpusStore.open(path)
     made = []
@@ -87,7 +87,7 @@ def test_an_index_is_made_once_and_found_again_under_another_name(tmp_path, monk
     assert made == []
 
 
-def test_a_duplicate_id_and_a_bad_line_are_refused_and_leave_no_index_behind(tmp_path):
+def test_duplicate_ids_and_bad_lines_are_rejected_and_leave_no_index(tmp_path):
     twice = tmp_path / "twice.jsonl"
     twice.write_bytes(b'{"_id":"a","text":"1"}\n{"_id":"b","text":"2"}\n{"_id":"a","text":"3"}\n')
     with pytest.raises(RecordError, match="duplicate id 'a'"):
@@ -99,7 +99,7 @@ def test_a_duplicate_id_and_a_bad_line_are_refused_and_leave_no_index_behind(tmp
     assert list((tmp_path / "cache" / "corpora").iterdir()) == []
 
 
-def test_an_empty_corpus_has_nothing_and_stdin_cannot_be_looked_up(tmp_path):
+def test_an_empty_corpus_is_valid_and_stdin_is_rejected(tmp_path):
     empty = tmp_path / "empty.jsonl"
     empty.write_bytes(b"")
     store = CorpusStore.open(empty)
@@ -118,7 +118,7 @@ def test_an_empty_corpus_has_nothing_and_stdin_cannot_be_looked_up(tmp_path):
         CorpusStore.open(tmp_path / "nowhere.jsonl")
 
 
-def test_ids_whose_hashes_collide_are_told_apart(tmp_path, monkeypatch):
+def test_ids_with_equal_hashes_are_distinguished(tmp_path, monkeypatch):
     monkeypatch.setattr(store_module, "hash_id", lambda name: hash_id(name[0]))  # all d… collide
     path = corpus(tmp_path / "c.jsonl", count=5)
     store = CorpusStore.open(path)
@@ -126,7 +126,7 @@ def test_ids_whose_hashes_collide_are_told_apart(tmp_path, monkeypatch):
     assert store.get("d9") is None
 
 
-def test_the_place_of_a_passage_is_its_line_or_the_file_where_that_was_unpacked(tmp_path):
+def test_locate_returns_the_line_or_only_the_file_of_a_converted_corpus(tmp_path):
     lines = b'{"_id": "a", "text": "t"}\n\n{"_id": "b", "text": "t"}\n'
     (tmp_path / "c.jsonl").write_bytes(lines)
     (tmp_path / "c.jsonl.gz").write_bytes(gzip.compress(lines))

@@ -21,7 +21,7 @@ def finish(folder: Path, writer: ShardWriter) -> None:
 
 
 @given(rows=st.lists(st.integers(0, 7), max_size=4), dtype=st.sampled_from(["float32", "float16"]))
-def test_what_was_written_is_read(tmp_path_factory: pytest.TempPathFactory, rows: list[int], dtype: str):
+def test_written_shards_are_read_back(tmp_path_factory: pytest.TempPathFactory, rows: list[int], dtype: str):
     folder = tmp_path_factory.mktemp("vectors")
     writer = ShardWriter(folder, dimension=3, dtype=dtype)
     given = [np.arange(3 * count, dtype=np.float32).reshape(count, 3) / 8 for count in rows]
@@ -36,7 +36,7 @@ def test_what_was_written_is_read(tmp_path_factory: pytest.TempPathFactory, rows
     assert not list(folder.glob("*.part"))
 
 
-def test_a_second_writer_knows_what_the_first_finished(tmp_path: Path):
+def test_a_second_writer_continues_after_finished_shards(tmp_path: Path):
     first = ShardWriter(tmp_path, dimension=2, dtype="float32")
     first.write(["a", "b"], np.ones((2, 2), dtype=np.float32), digest="x")
     second = ShardWriter(tmp_path, dimension=2, dtype="float32")
@@ -56,7 +56,7 @@ def test_a_shard_without_its_journal_entry_is_written_again(tmp_path: Path):
     assert read_shards(tmp_path)[0].vectors.tolist() == [[1.0]]
 
 
-def test_numbers_that_the_store_cannot_hold_are_refused(tmp_path: Path):
+def test_nan_and_overflow_are_rejected(tmp_path: Path):
     writer = ShardWriter(tmp_path, dimension=2, dtype="float16", model="encoder")
     with pytest.raises(DrtkError, match=r"^encoder: the vector of 'b' contains .* too large for float16$"):
         writer.write(["a", "b"], np.array([[1, 2], [3, 1e6]], dtype=np.float32), digest="x")  # float16 ends at 65504
@@ -93,7 +93,7 @@ def test_damaged_shards_are_rejected(folder: Path):
         _ = read_shards(folder)[0].vectors
 
 
-def test_unfinished_and_foreign_folders_are_refused(tmp_path: Path):
+def test_unfinished_and_foreign_folders_are_rejected(tmp_path: Path):
     with pytest.raises(MismatchError, match=r"has no meta\.json"):
         read_shards(tmp_path)
     write_json(tmp_path / "meta.json", {"kind": "index"})
@@ -156,7 +156,7 @@ def test_many_shards_are_looked_up_in_any_order(tmp_path: Path) -> None:
         assert found.find_rows(f"q{number}", [f"e{number}"]).tolist() == [2 * number + 1]
 
 
-def test_vectors_of_texts_and_scattered_queries_are_refused(tmp_path: Path) -> None:
+def test_vectors_of_texts_and_scattered_queries_are_rejected(tmp_path: Path) -> None:
     with pytest.raises(
         MismatchError, match="texts: contains vectors of texts; expected vectors of pairs, which drtk rerank writes"
     ):
@@ -167,7 +167,7 @@ def test_vectors_of_texts_and_scattered_queries_are_refused(tmp_path: Path) -> N
         PairVectors(str(folder))
 
 
-def test_a_window_that_a_crash_repeats_is_written_once_and_a_hole_is_noticed(tmp_path: Path) -> None:
+def test_a_window_repeated_after_a_crash_is_written_once_and_a_gap_is_an_error(tmp_path: Path) -> None:
     writer = ShardWriter(tmp_path, dimension=2, dtype="float32")
     pairs = PairWriter(writer)
     pairs.write(["q\ta", "q\tb"], np.ones((2, 2), np.float32), before=0)

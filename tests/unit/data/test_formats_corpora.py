@@ -55,7 +55,7 @@ def queries(folder: Path, content: bytes) -> list[Query]:
         ("no last line end", b'{"_id":"7","text":"Lift grows."}', Passage("7", "Lift grows.")),
     ],
 )
-def test_a_passage_is_read_from(tmp_path: Path, name: str, content: bytes, expected: Passage) -> None:
+def test_passages_are_read_in_every_format(tmp_path: Path, name: str, content: bytes, expected: Passage) -> None:
     assert passages(tmp_path, content) == [expected]
     assert passages(tmp_path, gzip.compress(content)) == [expected]
 
@@ -74,11 +74,11 @@ def test_a_passage_is_read_from(tmp_path: Path, name: str, content: bytes, expec
         ("MS MARCO", b"1\twho?\n", Query("1", "who?")),
     ],
 )
-def test_a_query_is_read_from(tmp_path: Path, name: str, content: bytes, expected: Query) -> None:
+def test_queries_are_read_in_every_format(tmp_path: Path, name: str, content: bytes, expected: Query) -> None:
     assert queries(tmp_path, content) == [expected]
 
 
-def test_questions_without_ids_get_the_same_id_from_nq_open_as_from_dprs_tsv(tmp_path: Path) -> None:
+def test_generated_ids_of_questions_do_not_depend_on_the_format(tmp_path: Path) -> None:
     from_json = queries(tmp_path, b'{"question":"who wrote it?","answer":["A","B"]}\n')
     from_tsv = queries(tmp_path, b"who wrote it?\t['A', 'B']\n")
     quoted = queries(tmp_path, b'who wrote it?\t"[\'A\', ""B""]"\n')
@@ -87,7 +87,7 @@ def test_questions_without_ids_get_the_same_id_from_nq_open_as_from_dprs_tsv(tmp
     assert len(from_json[0].id) == 21  # q and 80 bits in hexadecimal
 
 
-def test_triviaqas_value_comes_first_and_once_from_its_own_files_as_from_the_hubs(tmp_path: Path) -> None:
+def test_triviaqa_answers_begin_with_the_value_in_both_formats(tmp_path: Path) -> None:
     own = b'{"Question":"Which band?","QuestionId":"tc_1","Answer":{"Aliases":["Fab 4","THE BEATLES"],"Value":"THE BEATLES"}}\n'
     hub = b'{"question":"Which band?","question_id":"tc_1","answer":{"aliases":["Fab 4","THE BEATLES"],"value":"THE BEATLES"}}\n'
     wanted = [Query("tc_1", "Which band?", ("THE BEATLES", "Fab 4"))]
@@ -97,7 +97,7 @@ def test_triviaqas_value_comes_first_and_once_from_its_own_files_as_from_the_hub
         queries(tmp_path, alone)
 
 
-def test_a_question_asked_twice_without_ids_keeps_both_records(tmp_path: Path) -> None:
+def test_repeated_questions_without_ids_get_different_ids(tmp_path: Path) -> None:
     first, second = queries(tmp_path, b'{"question":"who?","answer":["A"]}\n{"question":"who?","answer":["B"]}\n')
     assert (second.id, second.answers) == (first.id + "-2", ("B",))
 
@@ -135,7 +135,7 @@ def test_a_question_asked_twice_without_ids_keeps_both_records(tmp_path: Path) -
         (b'[{"_id":"1","text":"a"},\n {"_id" "2"}]', 2, "element 2: not JSON"),
     ],
 )
-def test_a_fault_is_told_with_its_place_and_can_be_forgiven(
+def test_bad_records_are_reported_with_their_line_and_can_be_skipped(
     tmp_path: Path, content: bytes, line: int, problem: str
 ) -> None:
     with pytest.raises(RecordError) as raised:
@@ -147,7 +147,7 @@ def test_a_fault_is_told_with_its_place_and_can_be_forgiven(
     assert tracker.bad == 1
 
 
-def test_a_quote_that_is_never_closed_costs_its_own_line_alone(tmp_path: Path) -> None:
+def test_an_unclosed_quote_invalidates_only_its_line(tmp_path: Path) -> None:
     lines = b"".join(b'%d\t"text ""%d"" here"\tt\n' % (number, number) for number in range(50))
     (tmp_path / "corpus").write_bytes(b'id\ttext\ttitle\nx\t"open\tt\n' + lines)
     found = list(read_passages(str(tmp_path / "corpus"), tracker=InputTracker(skip_bad=1)))
@@ -166,7 +166,7 @@ def test_a_quote_that_is_never_closed_costs_its_own_line_alone(tmp_path: Path) -
         ("msmarco/docs_sample.tsv", 100, "D2349982"),
     ],
 )
-def test_public_corpora_are_read_whole(name: str, count: int, last: str) -> None:
+def test_public_corpora_are_read_completely(name: str, count: int, last: str) -> None:
     folder, _, file = name.partition("/")
     found = list(read_passages(str(find_shared_data(folder) / file)))
     assert (len(found), found[-1].id) == (count, last)  # counts from the README of the data

@@ -94,7 +94,7 @@ CONTEXTS = {
         ("sentence-transformers' older lists", {"qid": "1", "pos": ["a"], "neg": ["b"]}, Example("1", ("a",), ("b",))),
     ],
 )
-def test_an_example_is_read_from(tmp_path: Path, name: str, row: dict[str, Any], expected: Example) -> None:
+def test_examples_are_read_in_every_format(tmp_path: Path, name: str, row: dict[str, Any], expected: Example) -> None:
     (one,) = found(tmp_path, row)
     assert one.example == expected
     assert not one.has_new_ids
@@ -104,7 +104,7 @@ def test_an_example_is_read_from(tmp_path: Path, name: str, row: dict[str, Any],
     assert list(read_examples(str(tmp_path / "train.jsonl"))) == [expected]
 
 
-def test_texts_without_ids_get_ids_that_depend_on_the_text_alone(tmp_path: Path) -> None:
+def test_generated_ids_of_passages_depend_only_on_the_text(tmp_path: Path) -> None:
     first, second = found(
         tmp_path,
         {"query": "who?", "pos": ["yes"], "neg": ["no", "maybe"], "pos_scores": [3], "neg_scores": [1, 2], "type": "n"},
@@ -121,7 +121,7 @@ def test_texts_without_ids_get_ids_that_depend_on_the_text_alone(tmp_path: Path)
         list(read_examples(path))
 
 
-def test_training_data_of_dpr_is_also_a_corpus_and_its_questions(tmp_path: Path) -> None:
+def test_dpr_training_data_is_read_as_corpus_and_queries(tmp_path: Path) -> None:
     path = tmp_path / "nq.json"
     path.write_bytes(orjson.dumps([{"question": "who?", "answers": ["I"], **CONTEXTS}], option=orjson.OPT_INDENT_2))
     assert list(read_passages(str(path))) == [
@@ -134,7 +134,7 @@ def test_training_data_of_dpr_is_also_a_corpus_and_its_questions(tmp_path: Path)
     assert [record for _, record in formats.iter_judgements(str(path), InputTracker())] == [Qrel(query.id, "p1", 1)]
 
 
-def test_retrieval_results_of_dpr_are_a_run_and_examples(tmp_path: Path) -> None:
+def test_dpr_results_are_read_as_run_and_examples(tmp_path: Path) -> None:
     path = tmp_path / "results.json"
     contexts = [
         {"id": "wiki:1", "title": "T", "text": "no", "score": "81.5", "has_answer": False},
@@ -149,7 +149,7 @@ def test_retrieval_results_of_dpr_are_a_run_and_examples(tmp_path: Path) -> None
     assert (example.positives, example.negatives) == (("wiki:2",), ("wiki:1",))
 
 
-def test_runs_of_ms_marco_get_scores_that_keep_their_order(tmp_path: Path) -> None:
+def test_ms_marco_runs_get_scores_in_the_order_of_their_ranks(tmp_path: Path) -> None:
     path = tmp_path / "run"
     path.write_bytes(b"\n1\td1\t1\n1\td2\t4\n")
     assert [record for _, record in formats.iter_hits(str(path), InputTracker())] == [
@@ -178,7 +178,7 @@ def test_runs_of_ms_marco_get_scores_that_keep_their_order(tmp_path: Path) -> No
         ({"_id": "1", "text": "a passage"}, "not a training example"),
     ],
 )
-def test_a_faulty_example_is_told_with_its_place(tmp_path: Path, row: dict[str, Any], problem: str) -> None:
+def test_bad_examples_are_reported_with_their_line(tmp_path: Path, row: dict[str, Any], problem: str) -> None:
     path = tmp_path / "train.jsonl"
     path.write_bytes(b"\n" + orjson.dumps(row) + b"\n")
     with pytest.raises(RecordError) as raised:
@@ -187,7 +187,7 @@ def test_a_faulty_example_is_told_with_its_place(tmp_path: Path, row: dict[str, 
     assert problem in str(raised.value)
 
 
-def test_an_id_that_comes_again_with_another_text_is_a_fault(tmp_path: Path) -> None:
+def test_a_repeated_id_with_another_text_is_an_error(tmp_path: Path) -> None:
     found(
         tmp_path,
         {"query": "who?", "positive_passages": [{"docid": "a", "text": "yes"}]},

@@ -29,7 +29,7 @@ def written(folder: Path, *rows: dict) -> str:
     return str(path)
 
 
-def test_an_expansion_is_read_and_written_as_it_was(tmp_path: Path) -> None:
+def test_expansions_are_written_back_unchanged(tmp_path: Path) -> None:
     found = list(read_expansions(written(tmp_path, BARE, FULL | {"_id": "q7#answer#04"})))
     assert found[0] == Expansion("q7#answer#03", "q7", "answer", "the Nile")
     assert found[1].top1 == {"title": "Nile", "text": "A river."}
@@ -53,7 +53,7 @@ def test_an_expansion_is_read_and_written_as_it_was(tmp_path: Path) -> None:
         ({"_id": "q7#answer#03"}, "duplicate id 'q7#answer#03'"),
     ],
 )
-def test_what_is_no_expansion_is_told_with_its_line(tmp_path: Path, change: dict, told: str) -> None:
+def test_bad_expansions_are_reported_with_their_line(tmp_path: Path, change: dict, told: str) -> None:
     source = written(tmp_path, BARE, FULL | {"_id": "q7#answer#04"} | change)
     with pytest.raises(RecordError) as fault:
         list(read_expansions(source))

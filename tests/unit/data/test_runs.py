@@ -21,7 +21,7 @@ from drtk.errors import UsageError
         (["plain=o/mlm/log.jsonl", "o/rom/log.jsonl", "-"], ["plain", "rom", "stdin"]),
     ],
 )
-def test_a_log_is_called_by_as_much_of_its_place_as_tells_it_from_others(given: list[str], called: list[str]) -> None:
+def test_logs_are_named_by_the_shortest_unique_part_of_their_path(given: list[str], called: list[str]) -> None:
     assert [log.name for log in parse_logs(given)] == called
     assert [log.source for log in parse_logs(given)] == [each.rpartition("=")[2] for each in given]
 
@@ -34,6 +34,6 @@ def test_a_log_is_called_by_as_much_of_its_place_as_tells_it_from_others(given: 
         (["-", "-"], "stdin can be only one of the runs"),
     ],
 )
-def test_logs_of_one_name_are_refused(given: list[str], told: str) -> None:
+def test_logs_with_the_same_name_are_rejected(given: list[str], told: str) -> None:
     with pytest.raises(UsageError, match=told):
         parse_logs(given)

@@ -35,7 +35,7 @@ def made(folder: Path, to: str, rows: list[dict[str, object]], kind: str = "pass
 
 
 @pytest.mark.parametrize("to", ["parquet", "datasets"])
-def test_passages_come_back_from_a_table_with_all_their_fields(tmp_path: Path, to: str) -> None:
+def test_passages_keep_all_fields_in_a_table(tmp_path: Path, to: str) -> None:
     path = made(tmp_path, to, ROWS)
     assert list(read_passages(path)) == list(read_passages(str(tmp_path / "in.jsonl")))
     assert not list(tmp_path.glob("*.part"))
@@ -44,14 +44,14 @@ def test_passages_come_back_from_a_table_with_all_their_fields(tmp_path: Path, t
     assert (found["kind"], found["counts"], len(found["inputs"])) == ("corpus", {"in": 3, "out": 3}, 1)
 
 
-def test_a_data_set_opens_in_the_library_it_is_meant_for(tmp_path: Path) -> None:
+def test_a_written_data_set_is_loaded_by_datasets(tmp_path: Path) -> None:
     datasets = pytest.importorskip("datasets")
     found = datasets.load_from_disk(made(tmp_path, "datasets", ROWS))
     assert found["text"][:] == ["one", "two", "three"]
     assert found.column_names[:3] == ["_id", "title", "text"]
 
 
-def test_queries_and_examples_come_back_from_parquet(tmp_path: Path) -> None:
+def test_queries_and_examples_are_read_back_from_parquet(tmp_path: Path) -> None:
     row = {"query_id": "1", "positives": ["a"], "negatives": ["b"], "scores": {"positives": [2.0], "negatives": [1.0]}}
     assert list(read_examples(made(tmp_path, "parquet", [row], "examples"))) == [
         Example("1", ("a",), ("b",), {"positives": [2.0], "negatives": [1.0]})
@@ -70,14 +70,14 @@ def test_a_folder_of_parquet_files_is_read_in_the_order_of_their_names(tmp_path:
     assert [entry["path"] for entry in tracker.inputs] == [str(tmp_path)]
 
 
-def test_a_bad_row_is_told_by_its_number(tmp_path: Path) -> None:
+def test_a_bad_row_is_reported_with_its_number(tmp_path: Path) -> None:
     pq.write_table(pa.table({"id": ["1", "2"], "text": ["x", None]}), tmp_path / "a")
     assert is_table(str(tmp_path / "a"))
     with pytest.raises(RecordError, match="a:2: 'text' is missing"):
         list(read_passages(str(tmp_path / "a")))
 
 
-def test_several_splits_must_be_told_apart(tmp_path: Path) -> None:
+def test_a_data_set_with_several_splits_needs_a_split(tmp_path: Path) -> None:
     datasets = pytest.importorskip("datasets")
     split = datasets.Dataset.from_list([{"_id": "1", "text": "x"}])
     datasets.DatasetDict({"train": split, "test": split}).save_to_disk(str(tmp_path / "all"))
@@ -86,17 +86,17 @@ def test_several_splits_must_be_told_apart(tmp_path: Path) -> None:
     assert list(read_passages(str(tmp_path / "all" / "train"))) == [Passage("1", "x")]
 
 
-def test_a_field_of_two_types_is_refused_with_its_records(tmp_path: Path) -> None:
+def test_a_field_with_two_types_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(DrtkError, match="records 1 to 2: a field has another type"):
         made(tmp_path, "parquet", [{"_id": "1", "text": "x", "n": 1}, {"_id": "2", "text": "x", "n": "one"}])
     assert not (tmp_path / "parquet").exists()
 
 
-def test_a_table_needs_a_name_and_is_made_in_one_go(tmp_path: Path) -> None:
+def test_a_table_needs_a_named_output_and_cannot_be_resumed(tmp_path: Path) -> None:
     settings = ConversionSettings(kind="passages", to="parquet")
     (tmp_path / "in.jsonl").write_bytes(b"")
     source = {"source": str(tmp_path / "in.jsonl"), "skip_bad": 0}
-    with pytest.raises(UsageError, match="needs a named output"):
+    with pytest.raises(UsageError, match="needs `output`"):
         convert_records([source["source"]], settings, FilterJob("convert", "corpus", "-", source))
     with pytest.raises(UsageError, match="cannot be resumed"):
         convert_records(

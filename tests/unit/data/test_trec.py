@@ -38,7 +38,7 @@ def test_hits_come_in_file_order_with_all_their_columns(tmp_path: Path) -> None:
     ],
     ids=["tabs", "crlf", "bom", "blank lines", "junk at the end", "torn last line", "second columns differ"],
 )
-def test_every_usual_way_of_writing_a_run_reads_the_same(tmp_path: Path, text: str) -> None:
+def test_separators_and_line_ends_of_a_run_do_not_matter(tmp_path: Path, text: str) -> None:
     run = tmp_path / "a.run"
     run.write_bytes(text.encode())
     assert load_run(str(run)) == {"q1": [("d1", 9.5), ("d2", 9.25)], "q2": [("d1", -3.0)]}
@@ -57,7 +57,7 @@ def test_every_usual_way_of_writing_a_run_reads_the_same(tmp_path: Path, text: s
         ("q1 Q0 d1 3 9 t", "document 'd1' is given to query 'q1' a second time (first in line 1)"),
     ],
 )
-def test_a_bad_line_is_named_and_may_be_forgiven(tmp_path: Path, line: str, problem: str) -> None:
+def test_bad_lines_of_a_run_are_reported_and_can_be_skipped(tmp_path: Path, line: str, problem: str) -> None:
     run = write_text(tmp_path / "a.run", f"q1 Q0 d1 1 9.5 t\nq1 Q0 d2 2 9.25 t\n{line}\nq1 Q0 d4 4 8 t\n")
     with pytest.raises(RecordError) as fault:
         load_run(str(run))
@@ -67,7 +67,7 @@ def test_a_bad_line_is_named_and_may_be_forgiven(tmp_path: Path, line: str, prob
     assert tracker.bad == 1
 
 
-def test_a_short_line_beside_a_long_one_is_not_taken_for_two_good_ones(tmp_path: Path) -> None:
+def test_a_short_and_a_long_line_are_two_errors(tmp_path: Path) -> None:
     # 5 + 7 columns are as many as 6 + 6; the reader that splits many lines at once must notice
     run = write_text(tmp_path / "a.run", "q1 Q0 d1 1 9\nq1 Q0 d2 2 8 t t\nq1 Q0 d3 3 7 t\n")
     with pytest.raises(RecordError, match=r"a\.run:1: expected 6 columns"):
@@ -80,7 +80,7 @@ def test_equal_scores_are_ordered_by_descending_id_and_the_rank_column_only_on_r
     assert [id for id, _ in load_run(str(run), order="rank")["q"]] == ["a", "b", "c"]
 
 
-def test_scores_that_single_precision_cannot_tell_apart_are_ties(tmp_path: Path) -> None:
+def test_scores_equal_in_single_precision_are_ties(tmp_path: Path) -> None:
     # trec_eval keeps scores as floats: 1.00000001 and 1 are the same number there, 1.0000002 is not
     run = write_text(tmp_path / "a.run", "q Q0 a 1 1.00000001 t\nq Q0 b 2 1 t\n\nz Q0 a 1 1.0000002 t\nz Q0 b 2 1 t\n")
     found = load_run(str(run))
@@ -88,7 +88,7 @@ def test_scores_that_single_precision_cannot_tell_apart_are_ties(tmp_path: Path)
     assert [id for id, _ in found["z"]] == ["a", "b"]
 
 
-def test_scattered_lines_are_brought_together_except_where_one_query_at_a_time_is_read(tmp_path: Path) -> None:
+def test_load_run_groups_scattered_lines_and_iter_rankings_rejects_them(tmp_path: Path) -> None:
     run = write_text(tmp_path / "a.run", "q1 Q0 d1 1 3 t\nq2 Q0 d1 1 3 t\nq1 Q0 d2 2 2 t\n")
     assert load_run(str(run)) == {"q1": [("d1", 3.0), ("d2", 2.0)], "q2": [("d1", 3.0)]}
     assert [(hits.query_id, hits.lines) for hits in iter_query_hits(str(run))] == [
@@ -118,7 +118,7 @@ def test_written_scores_read_back_as_the_same_numbers(tmp_path: Path) -> None:
     ],
     ids=["BEIR", "BEIR without a header", "TREC", "TREC with comments"],
 )
-def test_judgements_are_told_apart_by_content(tmp_path: Path, text: str) -> None:
+def test_the_format_of_judgements_is_detected(tmp_path: Path, text: str) -> None:
     qrels = tmp_path / "qrels"
     qrels.write_bytes(text.encode())
     assert load_qrels(str(qrels)) == {"q1": {"d1": 2}, "q2": {"d#1": 0}}
@@ -134,7 +134,7 @@ def test_judgements_are_told_apart_by_content(tmp_path: Path, text: str) -> None
         ("q1 0 d\0 1", "contains a NUL byte"),
     ],
 )
-def test_a_bad_judgement_is_named_and_may_be_forgiven(tmp_path: Path, line: str, problem: str) -> None:
+def test_bad_judgements_are_reported_and_can_be_skipped(tmp_path: Path, line: str, problem: str) -> None:
     qrels = write_text(tmp_path / "qrels", f"q1 0 d1 1\n{line}\nq1 0 d3 1\n")
     with pytest.raises(RecordError) as fault:
         load_qrels(str(qrels))

@@ -168,7 +168,7 @@ def test_a_check_finds_its_problem_and_its_line(
         ),
     ],
 )
-def test_ids_are_looked_for_in_the_corpus_and_the_queries(
+def test_ids_are_compared_with_corpus_and_queries(
     tmp_path: Path, kind: str, content: bytes | list[Any], expected: dict[str, list[int]]
 ) -> None:
     corpus, queries = file(tmp_path, CORPUS, "corpus.jsonl"), file(tmp_path, QUERIES, "queries.jsonl")
@@ -192,7 +192,7 @@ def test_examples_are_compared_with_the_judgements(tmp_path: Path) -> None:
     assert places(found) == {"judged-relevant": [1], "not-relevant": [2], "not-judged": [3], "repeated-query": [2]}
 
 
-def test_leaks_are_found_whatever_case_and_white_space(tmp_path: Path) -> None:
+def test_leaks_are_found_regardless_of_case_and_white_space(tmp_path: Path) -> None:
     train = file(tmp_path, [{"_id": "1", "text": "Who  WROTE it?"}, {"_id": "2", "text": "who wrote it!"}], "train")
     test = file(tmp_path, [{"_id": "9", "text": " who wrote\tit? "}], "test")
     found = findings(train, "queries", leak=test)
@@ -222,7 +222,7 @@ def test_leaks_are_found_between_training_data_and_questions(tmp_path: Path) -> 
         ("qrels", {"leak": "x"}, "`leak` goes with `as` passages, queries or examples"),
     ],
 )
-def test_a_choice_that_cannot_be_meant_is_refused(kind: str | None, options: dict[str, str], problem: str) -> None:
+def test_contradictory_settings_are_rejected(kind: str | None, options: dict[str, str], problem: str) -> None:
     with pytest.raises(UsageError, match=problem):
         findings("-", kind, **options)  # type: ignore[arg-type]
 
@@ -258,7 +258,7 @@ def test_a_choice_that_cannot_be_meant_is_refused(kind: str | None, options: dic
         (b"", None),
     ],
 )
-def test_what_a_file_holds_is_recognised_where_it_can_be(tmp_path: Path, content: Any, kind: str | None) -> None:
+def test_the_kind_of_a_file_is_detected(tmp_path: Path, content: Any, kind: str | None) -> None:
     source = file(tmp_path, content)
     if kind is not None:
         assert findings(source, None).to_row()["kind"] == kind  # type: ignore[arg-type]
@@ -267,7 +267,7 @@ def test_what_a_file_holds_is_recognised_where_it_can_be(tmp_path: Path, content
         findings(source, None)  # type: ignore[arg-type]
 
 
-def test_a_pipe_is_recognised_and_read_from_its_beginning(tmp_path: Path) -> None:
+def test_the_kind_of_a_pipe_is_detected_without_losing_records(tmp_path: Path) -> None:
     content = b"".join(orjson.dumps(row) + b"\n" for row in [*PREDICTIONS, PREDICTIONS[1]])
     result = CliRunner().invoke(app, ["validate"], input=content)
     assert result.exit_code == 0
@@ -293,7 +293,7 @@ def test_duplicates_far_apart_are_found_on_disk_too(tmp_path: Path, monkeypatch:
     assert found.list_places("duplicate")[0][1] == "id 'd0' is already used in line 1"
 
 
-def test_damaged_compression_ends_the_reading_and_is_a_finding(tmp_path: Path) -> None:
+def test_damaged_compressed_data_is_a_finding(tmp_path: Path) -> None:
     import gzip
 
     data = gzip.compress(b"".join(orjson.dumps({"_id": str(number), "text": "x"}) + b"\n" for number in range(9_000)))
@@ -337,7 +337,7 @@ def test_the_command_prints_its_findings_and_ends_with_1_only_for_errors(tmp_pat
         ("msmarco/topics.dl20.tsv", "queries", {}),
     ],
 )
-def test_public_collections_have_the_defects_they_are_known_for(name: str, kind: str, counts: dict[str, int]) -> None:
+def test_known_defects_of_public_collections_are_found(name: str, kind: str, counts: dict[str, int]) -> None:
     folder, _, rest = name.partition("/")
     assert findings(str(find_shared_data(folder) / rest), kind).counts == counts
 

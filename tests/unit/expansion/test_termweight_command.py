@@ -307,7 +307,7 @@ def test_a_report_is_not_mixed_with_passages_on_a_terminal(
     call = ["termweight", "c", *arguments("idf", tiny), "--stopword-share"]
     assert len(run_command(capfd, *call).splitlines()) == 3  # a pipe takes the passages
     monkeypatch.setattr("sys.stdout", seen := Terminal())
-    with pytest.raises(UsageError, match=r"name a file for them: -o$"):
+    with pytest.raises(UsageError, match=r"write the passages to a file with --output$"):
         app(list(map(str, call)), standalone_mode=False)
     assert seen.getvalue() == ""
 
@@ -319,12 +319,12 @@ OF_IDF, OF_BPROP = ["--method", "idf", "--model", "{tiny}"], ["--method", "bprop
     ("more", "complaint"),
     [
         (["--method", "nonsense"], "unknown term weighting method 'nonsense'"),
-        (["--method", "tfidf"], "`method` tfidf needs `tokenizer`"),
-        (["--method", "bprop"], "`method` bprop needs `model`"),
+        (["--method", "tfidf"], "`method=tfidf` needs `tokenizer`"),
+        (["--method", "bprop"], "`method=bprop` needs `model`"),
         ([*OF_IDF, "--collect", "--merge"], "choose one"),
         (["--method", "idf", "--tokenizer", "{tiny}", "--merge"], "INPUT is for weighing; --merge joins the files"),
-        ([*OF_IDF, "--learning-rate", "1"], "`learning_rate`: only with --train"),
-        ([*OF_IDF, "--set", "trainer=a=1"], "`trainer`: only with --train"),
+        ([*OF_IDF, "--learning-rate", "1"], "`learning_rate` needs --train"),
+        ([*OF_IDF, "--set", "trainer=a=1"], "`trainer` needs --train"),
         ([*OF_IDF, "--set", "saturation=sqrt"], "--set saturation is for --method bprop"),
         ([*OF_IDF, "--set", "k1=1.2"], "--set k1 is for --method bm25"),
         ([*OF_IDF, "--max-length", "9"], "--max-length is for --method bprop or deepct or deepimpact"),
@@ -335,11 +335,11 @@ OF_IDF, OF_BPROP = ["--method", "idf", "--model", "{tiny}"], ["--method", "bprop
         ),
         (
             [*OF_BPROP, "--set", "emit=attention", "--set", "contrast=difference"],
-            "--set contrast has no effect on --set emit=attention",
+            "--set contrast has no effect with `emit=attention`",
         ),
         (
             [*OF_BPROP, "--set", "emit=attention", "--set", "min_words=2"],
-            "--set min_words has no effect on --set emit=attention",
+            "--set min_words has no effect with `emit=attention`",
         ),
         ([*OF_BPROP, "--set", "softmax_temperature=2"], "--set softmax_temperature needs `emit=softmax`"),
         ([*OF_IDF, "--collect", "--stopword-share"], "`stopword_share` is for weighing; --collect writes statistics"),

@@ -62,7 +62,7 @@ def calls(checkout: Path) -> list[str]:
     return file.read_text().splitlines() if file.exists() else []
 
 
-def test_the_second_run_installs_nothing_and_puts_the_environment_on_path(checkout: Path) -> None:
+def test_a_second_run_installs_nothing_and_sets_the_path(checkout: Path) -> None:
     first = environment(checkout, "dev", "quickstart")
     assert first.returncode == 0, first.stderr
     assert f"into {checkout}/.venv: a few minutes" in first.stderr.splitlines()[0]  # before anything takes its time
@@ -76,7 +76,7 @@ def test_the_second_run_installs_nothing_and_puts_the_environment_on_path(checko
     assert second.stdout.startswith(f"{checkout}/.venv/bin:")
 
 
-def test_an_extra_that_is_not_there_yet_is_added_to_those_that_are(checkout: Path) -> None:
+def test_a_new_extra_is_added_to_the_installed_ones(checkout: Path) -> None:
     environment(checkout, "data")
     environment(checkout, "dev")
     assert "[data,dev,cpu]" in [call for call in calls(checkout) if " -e " in call][-1]
@@ -91,7 +91,7 @@ def test_changed_pins_are_installed(checkout: Path) -> None:
     assert len(calls(checkout)) > before
 
 
-def test_a_failed_installation_shows_the_end_of_the_log_and_is_tried_again(checkout: Path) -> None:
+def test_a_failed_installation_shows_its_log_and_is_retried(checkout: Path) -> None:
     failed = environment(checkout, "dev", failing=" -e ")
     assert failed.returncode == 1
     assert "ERROR: no such thing on the index" in failed.stderr
@@ -100,7 +100,7 @@ def test_a_failed_installation_shows_the_end_of_the_log_and_is_tried_again(check
     assert sum(" -e " in call for call in calls(checkout)) == 2
 
 
-def test_lucene_that_cannot_be_had_is_named_with_the_command_that_mends_it(checkout: Path) -> None:
+def test_a_missing_lucene_is_reported_with_the_command_that_installs_it(checkout: Path) -> None:
     done = environment(checkout, "dev", failing=" pyserini$")
     assert done.returncode == 0
     assert (
@@ -111,14 +111,14 @@ def test_lucene_that_cannot_be_had_is_named_with_the_command_that_mends_it(check
     assert sum(call.endswith(" pyserini") for call in calls(checkout)) == 2  # the next run tried again
 
 
-def test_a_gpu_without_its_faiss_gets_the_one_for_the_cpu_and_is_told(checkout: Path) -> None:
+def test_without_faiss_for_the_gpu_the_one_for_the_cpu_is_installed(checkout: Path) -> None:
     done = environment(checkout, "dev", failing="gpu\\]", DRTK_ACCELERATOR="gpu")
     assert done.returncode == 0, done.stderr
     assert ["[dev,gpu]" in call or "[dev,cpu]" in call for call in calls(checkout) if " -e " in call] == [True, True]
     assert "not installed: faiss for the GPU" in done.stderr
 
 
-def test_a_python_that_is_too_old_is_named(checkout: Path, tmp_path: Path) -> None:
+def test_an_old_python_is_rejected(checkout: Path, tmp_path: Path) -> None:
     (checkout / ".venv" / "bin" / "python").unlink()
     old = tmp_path / "old"
     old.mkdir()
@@ -139,14 +139,14 @@ def test_a_python_that_is_too_old_is_named(checkout: Path, tmp_path: Path) -> No
     assert "Python 3.11 or later is required, PATH has Python 3.9.1" in done.stderr
 
 
-def test_a_chosen_python_that_does_not_serve_is_named(checkout: Path) -> None:
+def test_an_unusable_drtk_python_is_rejected(checkout: Path) -> None:
     (checkout / ".venv" / "bin" / "python").unlink()
     done = environment(checkout, "dev", DRTK_PYTHON="/nowhere/python3")
     assert done.returncode == 1
     assert "DRTK_PYTHON=/nowhere/python3 is not Python 3.11 or later" in done.stderr
 
 
-def test_an_unknown_accelerator_is_refused(checkout: Path) -> None:
+def test_an_unknown_accelerator_is_rejected(checkout: Path) -> None:
     done = environment(checkout, "dev", DRTK_ACCELERATOR="tpu")
     assert done.returncode == 1
     assert "set it to cpu or gpu" in done.stderr

@@ -59,7 +59,7 @@ def test_the_quickstart_encoder_is_pinned_alike_in_all_three_places() -> None:
 
 
 @pytest.mark.parametrize("script", ["bin/env.sh", "bin/test", "bin/quickstart", ".ci/run"])
-def test_scripts_are_plain_shell(script: str) -> None:
+def test_scripts_are_posix_shell(script: str) -> None:
     assert subprocess.run(["sh", "-n", str(ROOT / script)], capture_output=True).returncode == 0
     if script != "bin/env.sh":
         assert (ROOT / script).stat().st_mode & 0o111, "must be executable"

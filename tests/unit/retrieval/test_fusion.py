@@ -166,7 +166,7 @@ def test_a_sweep_finds_and_reports_the_best_weights(runs: Path, capfd: pytest.Ca
         (["linear", "--rrf-k", "5"], "--rrf-k has no effect with --method linear"),
         (["linear", "--norm", "zscore"], "--norm has no effect with --method linear"),
         (["rrf", "--measure", "RR@10"], "--measure needs --sweep"),
-        (["rrf", "--qrels", "dev.tsv"], "--qrels goes with --sweep"),
+        (["rrf", "--qrels", "dev.tsv"], "--qrels needs --sweep"),
         (["rrf", "--set", "tag="], "--set tag: '' must be one word"),
         (["rrf", "--set", "tag=a b"], "--set tag: 'a b' must be one word"),
         (["rrf", "--sweep"], "needs --qrels"),

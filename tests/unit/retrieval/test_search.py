@@ -200,8 +200,8 @@ def test_paths_are_indexes_and_one_source_of_queries(tmp_path):
     model.finish()
     for paths, error, problem in [
         ([file], UsageError, "there is no index among"),
-        ([index, file, "-"], UsageError, "queries come from one place"),
-        ([index, index], UsageError, "named twice"),
+        ([index, file, "-"], UsageError, "queries are given twice"),
+        ([index, index], UsageError, "given twice"),
         ([index, str(tmp_path / "nowhere")], DrtkError, "no such file or folder"),
         ([str(begun), file], MismatchError, "unfinished"),
         ([str(tmp_path / "empty"), file], MismatchError, "not made by drtk"),

@@ -247,7 +247,7 @@ def test_a_device_gets_neither_part_nor_manifest_and_cannot_resume(tmp_path: Pat
     assert os.listdir(tmp_path) == ["null"]
     assert (tmp_path / "null").is_symlink()
     for output in ("-", str(tmp_path / "null")):
-        with pytest.raises(UsageError, match="`resume` needs a named output"):
+        with pytest.raises(UsageError, match="`resume` needs `output`"):
             job(output, resume=True).check()
 
 

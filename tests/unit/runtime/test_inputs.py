@@ -22,7 +22,7 @@ class Stdin:
         self.buffer = io.BufferedReader(io.BytesIO(content))  # type: ignore[arg-type]
 
 
-def test_an_input_read_to_its_end_has_size_time_and_digest_and_another_no_digest(tmp_path: Path) -> None:
+def test_the_digest_of_an_input_is_recorded_after_its_last_line(tmp_path: Path) -> None:
     path = tmp_path / "a.zst"
     path.write_bytes(zstandard.ZstdCompressor().compress(b"one\ntwo\n"))
     facts, partly, tracker = path.stat(), InputTracker(), InputTracker()
@@ -57,7 +57,7 @@ def test_a_pipe_is_recorded_like_stdin_and_can_be_only_one_input() -> None:
             next(tracker.iter_lines(pipe))
 
 
-def test_a_kept_pipe_can_be_read_again() -> None:
+def test_a_copied_pipe_can_be_read_again() -> None:
     with open_pipe(b"one\n") as pipe:
         tracker = InputTracker()
         with pytest.raises(UsageError, match=f"{pipe} can be only one of the inputs"):
@@ -98,7 +98,7 @@ def test_bad_records_are_skipped_up_to_the_limit() -> None:
 
 
 @pytest.mark.parametrize("packed", [False, True])
-def test_a_peeked_stream_is_kept_whole(monkeypatch: pytest.MonkeyPatch, packed: bool) -> None:
+def test_a_peeked_stream_is_copied_completely(monkeypatch: pytest.MonkeyPatch, packed: bool) -> None:
     content = b"one\ntwo\n" * 5000
     monkeypatch.setattr(sys, "stdin", Stdin(zstandard.ZstdCompressor().compress(content) if packed else content))
     tracker = InputTracker()

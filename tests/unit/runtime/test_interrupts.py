@@ -100,7 +100,7 @@ def pair(folder: Path) -> tuple[bool, bool]:
     return (folder / "out.part").exists(), (folder / "out.part.json").exists()
 
 
-def test_an_interrupted_run_leaves_nothing_or_something_to_resume(tmp_path: Path) -> None:
+def test_an_interrupted_run_leaves_no_files_or_can_be_resumed(tmp_path: Path) -> None:
     seen = set()
     for folder, moment in interrupt_everywhere(tmp_path, lambda output: None, twice=True):
         part, journal = pair(folder)
@@ -113,7 +113,7 @@ def test_an_interrupted_run_leaves_nothing_or_something_to_resume(tmp_path: Path
     assert {(False, False), (True, True)} <= seen
 
 
-def test_an_interrupted_resumed_run_keeps_what_it_had(tmp_path: Path) -> None:
+def test_an_interrupted_resumed_run_keeps_its_finished_records(tmp_path: Path) -> None:
     for folder, moment in interrupt_everywhere(tmp_path, begun, resume=True):
         if not (folder / "out").exists():
             assert pair(folder) == (True, True), moment

@@ -172,7 +172,7 @@ def test_weights_and_tokenizer_files_of_a_model_count(tmp_path: Path, name: str)
         ("modules.json", "using the changed file"),
     ],
 )
-def test_warnings_of_edited_files_say_who_uses_them(
+def test_warnings_of_edited_files_name_the_library_that_uses_them(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str, result: str
 ) -> None:
     folder = model_folder(tmp_path)
@@ -211,7 +211,7 @@ def test_inputs_named_by_settings_are_the_paths_that_exist(tmp_path: Path) -> No
     assert found[0]["bytes"] == 4
 
 
-def test_json_is_replaced_in_one_step_and_takes_numpy(tmp_path: Path) -> None:
+def test_json_is_written_atomically_with_numpy_values(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     write_json(path, {"n": np.int64(3), "x": np.float32(0.5)})
     assert read_json(path) == {"n": 3, "x": 0.5}

@@ -53,7 +53,7 @@ def test_ticks_are_round_numbers(low: float, high: float, least: float, cover: b
 @pytest.mark.parametrize(
     ("shares", "edges"), [([0.75, 0.25], [0.5, 1.5, 2.5]), ([0.1, 0.0, 0.9], [-0.25, 0.0, 0.25, 0.5])]
 )
-def test_bars_of_a_histogram_stand_above_their_values(shares: Sequence[float], edges: Sequence[float]) -> None:
+def test_histogram_bars_are_placed_above_their_values(shares: Sequence[float], edges: Sequence[float]) -> None:
     figure = ElementTree.fromstring(pages.render_histogram(shares, edges, label="share", caption="ranks"))
     places = {text.text or "": (float(text.get("x", "")), float(text.get("y", ""))) for text in figure.iter("text")}
     drawn = [[float(bar.get(name, "")) for name in ("x", "y", "width", "height")] for bar in figure.iter("rect")]

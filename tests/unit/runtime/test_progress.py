@@ -57,7 +57,7 @@ def test_without_a_terminal_there_is_a_plain_line_every_thirty_seconds(
     ]
 
 
-def test_a_terminal_gets_a_bar_and_messages_stand_above_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_terminal_gets_a_bar_with_messages_above_it(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
     set_verbosity(quiet=False, verbose=False)
@@ -69,7 +69,7 @@ def test_a_terminal_gets_a_bar_and_messages_stand_above_it(monkeypatch: pytest.M
     assert "drtk: a message\n" in shown.replace("\r", "\n")
 
 
-def test_a_closed_or_missing_stderr_is_no_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_closed_or_missing_stderr_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
     set_verbosity(quiet=False, verbose=False)
     closed = io.StringIO()
     closed.close()

@@ -84,7 +84,7 @@ def test_the_journal_counts_written_windows_not_those_read_ahead(tmp_path: Path)
     assert (tmp_path / "x").read_text() == expected(12)
 
 
-def test_an_unknown_runner_is_named(tmp_path: Path) -> None:
+def test_an_unknown_runner_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="unknown runner 'slurm'; choose from local, ray"):
         run(tmp_path / "x", 3, runner="slurm")
 

@@ -14,7 +14,7 @@ from drtk.runtime.sharding import get_rank, get_world_size, is_distributed, pars
 from tests.run_commands import make_torchrun_variables
 
 
-def test_a_part_takes_every_so_manieth_window() -> None:
+def test_a_shard_takes_every_nth_window() -> None:
     # windows of 3 of 0 … 10: 0-2 3-5 6-8 9-10; of two parts the first has the first and the third
     assert list(select_shard(range(11), (1, 2), window=3)) == [0, 1, 2, 6, 7, 8]
     assert list(select_shard(range(11), (2, 2), window=3)) == [3, 4, 5, 9, 10]
@@ -22,7 +22,7 @@ def test_a_part_takes_every_so_manieth_window() -> None:
     assert list(select_shard(range(3), (2, 2), window=3)) == []
 
 
-def test_so_many_of_all_are_spread_evenly() -> None:
+def test_samples_are_evenly_spaced() -> None:
     # 4 of 10: those at which 4(n + 1)/10 passes a whole number: 1.2, 2.0, 3.2, 4.0 at 2, 4, 7, 9
     assert list(sample_evenly(range(10), 4, of=10)) == [2, 4, 7, 9]
     assert list(sample_evenly(range(10), 10, of=10)) == list(sample_evenly(range(10), 99, of=10)) == list(range(10))
@@ -57,7 +57,7 @@ def test_stray_variables_of_torchrun_have_no_effect(tmp_path: Path, monkeypatch:
 
 
 @pytest.mark.parametrize("text", ["0/4", "5/4", "x", "1", "1/", "-1/2", "1/0", "1/2/3"])
-def test_parts_that_cannot_be_meant(text: str) -> None:
+def test_malformed_shards_are_rejected(text: str) -> None:
     with pytest.raises(UsageError, match="is not N/OF"):
         parse_shard(text)
 
@@ -77,7 +77,7 @@ def copy(output: Path, count: int, *, torn: int | None = None, part: str = "2/3"
     return job
 
 
-def test_a_part_resumed_equals_the_part_made_at_once(tmp_path: Path) -> None:
+def test_a_resumed_shard_equals_an_uninterrupted_one(tmp_path: Path) -> None:
     with pytest.raises(RecordError):
         copy(tmp_path / "out", 20, torn=15)
     assert (tmp_path / "out.part").read_text().split() == ["2", "3", "8", "9"]

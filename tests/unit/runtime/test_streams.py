@@ -50,7 +50,7 @@ def test_compressed_data_that_ends_early_is_an_error_with_its_line(tmp_path: Pat
 
 
 @pytest.mark.parametrize("suffix", [".gz", ".zst"])
-def test_damage_is_an_error_even_in_data_that_could_not_be_compressed(tmp_path: Path, suffix: str) -> None:
+def test_damage_in_incompressible_data_is_an_error(tmp_path: Path, suffix: str) -> None:
     path = tmp_path / f"corpus{suffix}"
     with Output(str(path)) as output:
         output.write(os.urandom(50_000) + b"\n")
@@ -120,7 +120,7 @@ def test_an_error_removes_the_part_and_keeps_the_old_output(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("suffix", ["", ".gz", ".zst"])
-def test_appending_to_a_kept_part_drops_what_follows_the_offset(tmp_path: Path, suffix: str) -> None:
+def test_appending_to_a_part_drops_the_bytes_after_the_offset(tmp_path: Path, suffix: str) -> None:
     target, offsets = tmp_path / f"out{suffix}", []
 
     def fill(output: Output) -> None:
@@ -147,7 +147,7 @@ def test_two_runs_do_not_write_one_output(tmp_path: Path) -> None:
     assert (tmp_path / "out").read_bytes() == b"one\n"
 
 
-def test_a_run_that_opens_the_part_while_the_other_finishes_does_not_cut_the_finished_output(
+def test_opening_a_part_that_another_run_finishes_keeps_the_finished_output(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     target = tmp_path / "out"

@@ -22,7 +22,7 @@ def table(found: list[Row], format: str = "table") -> list[str]:
 
 
 @pytest.mark.parametrize("notes", [("", ""), ("†", ""), ("", "†"), (" ± 0.10 (3)†", ""), ("", " ± 0.10 (3)", "†")])
-def test_digits_and_headings_end_in_one_column_whatever_marks_there_are(notes: tuple[str, ...]) -> None:
+def test_digits_and_headings_are_aligned_with_and_without_marks(notes: tuple[str, ...]) -> None:
     head, *lines = table(rows(*notes))
     assert {line.index(f"0.{5 + at}0") + 4 for at, line in enumerate(lines)} == {head.index("RR") + 2}
     assert {line.rindex("0.25") + 4 for line in lines} == {len(head)}
@@ -62,7 +62,7 @@ def test_latex_has_minus_signs_and_texts_of_number_columns_in_braces() -> None:
     ]
 
 
-def test_markdown_lines_marked_values_up_to_the_left_where_they_are_of_one_length() -> None:
+def test_markdown_left_aligns_marked_values_of_equal_length() -> None:
     assert table(rows("†", ""), "markdown")[1:] == [
         "| :--- | :--- | ---: |",
         "| s0 | **0.50†** | 0.25 |",

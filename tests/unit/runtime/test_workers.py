@@ -10,7 +10,7 @@ import pytest
 from drtk.runtime.workers import read_ahead
 
 
-def test_items_are_read_in_order_one_ahead_and_errors_arrive_after_them():
+def test_items_are_prefetched_in_order_and_errors_follow_them():
     made = threading.Event()
 
     def items() -> Iterator[int]:

@@ -111,7 +111,7 @@ def respell(text: str, how: int) -> str:
 @settings(max_examples=150)
 @given(TEXT, st.lists(TEXT, max_size=2), st.tuples(st.integers(0, 60), st.integers(0, 60)), st.integers(0, 7))
 @example(text="\u039f\u03a3'\u0391", others=["\u03bf\u03c2"], cut=(0, 0), how=0)
-def test_token_match_is_that_of_the_reference(text: str, others: list[str], cut: tuple[int, int], how: int) -> None:
+def test_token_match_equals_the_reference(text: str, others: list[str], cut: tuple[int, int], how: int) -> None:
     assert tokenize_answer(text) == reference.tokens(text)
     answers = [respell(text[cut[0] : cut[0] + cut[1]], how), *others]
     wanted = any(reference.tokens(answer) and reference.stands_in(answer, text) for answer in answers)
@@ -126,7 +126,7 @@ def test_token_match_is_that_of_the_reference(text: str, others: list[str], cut:
     text=st.text(st.sampled_from("ab\u00e9e\u0301AB1 \n."), max_size=20),
 )
 @example(pattern=" ", text="to be")
-def test_pattern_match_is_that_of_the_reference(pattern: str, text: str) -> None:
+def test_pattern_match_equals_the_reference(pattern: str, text: str) -> None:
     assert PatternMatcher([pattern])(text) is reference.has_answer([pattern], text, regex=True)
 
 
@@ -134,7 +134,7 @@ def test_pattern_match_is_that_of_the_reference(pattern: str, text: str) -> None
 @given(TEXT, st.lists(TEXT, min_size=1, max_size=3), st.integers(0, 7), st.booleans())
 @example(prediction="\u2018the\u2019 cat", golds=["\u2018 \u2019 cat"], how=0, taken=False)
 @example(prediction="the-re", golds=["there"], how=0, taken=False)
-def test_exact_match_is_that_of_the_reference(prediction: str, golds: list[str], how: int, taken: bool) -> None:
+def test_exact_match_equals_the_reference(prediction: str, golds: list[str], how: int, taken: bool) -> None:
     golds = [*golds, respell(prediction, how)] if taken else golds
     assert normalize_answer(prediction) == reference.normal(prediction)
     assert is_exact_match(prediction, golds) is bool(reference.exact_match(prediction, golds))
@@ -145,7 +145,7 @@ def test_exact_match_is_that_of_the_reference(prediction: str, golds: list[str],
         st.sampled_from(["DAVID", "Beckham", "VIII", "O'BRIEN", "U.S.", "1984", "\u00c9MILE", "the", "-"]), max_size=5
     )
 )
-def test_capitals_of_an_answer_are_those_of_the_reference(words: list[str]) -> None:
+def test_capitalization_of_answers_equals_the_reference(words: list[str]) -> None:
     answer = " ".join(words)
     assert capitalize_words(answer) == queries.initial_capitals(answer)
     if answer:
@@ -153,7 +153,7 @@ def test_capitals_of_an_answer_are_those_of_the_reference(words: list[str]) -> N
         assert select_answer_target([answer], case="kept") == answer
 
 
-def test_queries_are_those_of_the_reference() -> None:
+def test_expanded_queries_equal_the_reference() -> None:
     for question in ("who wrote hamlet", " who wrote hamlet?", "who wrote hamlet?\n", "who? where??", " ?", ""):
         assert format_query(question).split() == queries.plain(question).split()
         expanded = expand_query(question, "a play")
@@ -175,7 +175,7 @@ def sample_hits(rng: random.Random, answers: list[str]) -> list[Passage]:
     return hits
 
 
-def test_targets_of_generators_are_those_of_the_reference() -> None:
+def test_generator_targets_equal_the_reference() -> None:
     for seed in range(60):
         rng = random.Random(seed)
         answers = rng.choice([["Ripon Falls"], ["speke", "1858"], ["Beyonc\u00e9"], ["never said"]])

@@ -57,7 +57,7 @@ def pieces(tokenizer, items: list, **changes: object) -> list[str]:
 PASSAGE = Passage("d1", "rivers riverer", "riverish")
 
 
-def test_titles_are_joined_paired_or_left_out(tokenizer):
+def test_titles_are_joined_paired_or_dropped(tokenizer):
     assert pieces(tokenizer, [PASSAGE]) == pieces(tokenizer, ["riverish rivers riverer"])
     assert pieces(tokenizer, [PASSAGE], title="none") == pieces(tokenizer, ["rivers riverer"])
     [pair] = pieces(tokenizer, [PASSAGE], title="segment")
@@ -65,7 +65,7 @@ def test_titles_are_joined_paired_or_left_out(tokenizer):
     assert pair.index("[SEP]") > pair.index("river")
 
 
-def test_a_separator_token_stands_between_title_and_text_and_all_types_are_zero(tokenizer):
+def test_sep_puts_a_separator_token_between_title_and_text(tokenizer):
     title, text = (pieces(tokenizer, [each])[0].split()[1:-1] for each in ("riverish", "rivers riverer"))
     [found] = pieces(tokenizer, [PASSAGE], title="sep")
     assert found.split() == ["[CLS]", *title, "[SEP]", *text, "[SEP]"]
@@ -77,7 +77,7 @@ def test_a_separator_token_stands_between_title_and_text_and_all_types_are_zero(
 
 
 @pytest.mark.parametrize("title", ["join", "sep", "segment"])
-def test_a_blank_title_is_left_out(tokenizer, title):
+def test_a_blank_title_is_dropped(tokenizer, title):
     assert pieces(tokenizer, [Passage("c", "rivers", " \t")], title=title) == pieces(tokenizer, ["rivers"])
 
 
@@ -106,13 +106,13 @@ def test_long_texts_are_cut_with_their_special_tokens_kept(tokenizer):
     assert cut.endswith("[SEP]")
 
 
-def test_nothing_gives_nothing(tokenizer):
+def test_an_empty_list_gives_no_tokens(tokenizer):
     tokens = TextTokenizer(tokenizer, prompt="", max_length=7, title="join", with_types=True)([])
     assert len(tokens) == 0
     assert tokens.pad([], pad=0)["input_ids"].shape == (0, 0)
 
 
-def test_groups_part_where_padding_would_cost_more_than_another_group():
+def test_group_by_length_splits_where_padding_costs_more_than_a_group():
     # lengths 10 10 9 2 2: one group costs 5 * 10 = 50; parted before the 2s 3 * 10 + 2 * 2 = 34 and another group
     lengths = np.array([2, 10, 9, 2, 10])
     assert [rows.tolist() for rows in group_by_length(lengths, overhead=15)] == [[1, 4, 2], [0, 3]]
@@ -122,7 +122,7 @@ def test_groups_part_where_padding_would_cost_more_than_another_group():
 
 
 @given(lengths=st.lists(st.integers(1, 12), min_size=1, max_size=8), overhead=st.integers(0, 20))
-def test_no_other_way_to_part_them_costs_less(lengths: list[int], overhead: int):
+def test_group_by_length_has_the_least_cost(lengths: list[int], overhead: int):
     def cost(groups: list[list[int]]) -> int:
         return sum(max(group) * len(group) + overhead for group in groups)
 

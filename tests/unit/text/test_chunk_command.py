@@ -87,7 +87,7 @@ def test_a_saved_sentence_model_gives_the_same_passages(run, tmp_path):
     assert model.read_text() == "mine"
 
 
-def test_only_the_beginning_trains(run, tmp_path):
+def test_only_the_first_megabytes_train_the_sentence_model(run, tmp_path):
     # The same first kilobyte, in bytes and not in characters, and a different rest give the same model.
     for name, text in (("a", "Mr. Smith vs. xyz. is it. " * 50), ("b", "Nothing.")):
         documents = [{"_id": "first", "text": "Ä" * 600 + " " + text}, {"_id": "rest", "text": text}]

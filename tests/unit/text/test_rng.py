@@ -7,7 +7,7 @@ from statistics import mean
 from drtk.text.rng import sample_integer, sample_uniform
 
 
-def test_a_draw_depends_on_its_key_alone():
+def test_random_numbers_depend_only_on_their_key():
     assert sample_uniform(7, "doc", 3) == sample_uniform(7, "doc", 3)
     assert (
         len(
@@ -23,11 +23,11 @@ def test_a_draw_depends_on_its_key_alone():
     assert sample_uniform("ab", "c") != sample_uniform("a", "bc")
 
 
-def test_draws_spread_evenly_over_the_unit_interval():
+def test_random_numbers_are_uniform():
     draws = [sample_uniform("spread", number) for number in range(10_000)]
     assert 0 <= min(draws) < max(draws) < 1
     assert abs(mean(draws) - 0.5) < 0.015  # five standard errors: 5 * 0.2887 / sqrt(10000) = 0.0144
 
 
-def test_both_ends_of_a_range_are_drawn():
+def test_both_ends_of_an_integer_range_are_sampled():
     assert {sample_integer(2, 4, "ends", number) for number in range(100)} == {2, 3, 4}

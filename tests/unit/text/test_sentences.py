@@ -46,7 +46,7 @@ def test_blocks_give_the_sentences_that_the_whole_text_gives(model, monkeypatch)
         assert cut(model, text) == whole
 
 
-def test_ten_megabytes_without_a_space_come_back_whole(model):
+def test_ten_megabytes_without_a_space_are_kept(model):
     text = "x" * 10_000_000
     spans = SentenceSplitter(model).find_spans(text)
     assert spans[0][0] == 0
@@ -54,7 +54,7 @@ def test_ten_megabytes_without_a_space_come_back_whole(model):
     assert all(end == begin for (_, end), (begin, _) in pairwise(spans))
 
 
-def test_looking_up_words_does_not_make_the_model_grow(model):
+def test_looking_up_words_does_not_grow_the_model(model):
     splitter = SentenceSplitter(model)
     before = len(splitter._punkt._params.ortho_context)
     splitter.find_spans("Zyx. Wvu. Tsr. Qpo. J. Nml etc. kji.")
@@ -89,12 +89,12 @@ def test_another_file_is_not_overwritten_by_a_model(model, tmp_path):
 @pytest.mark.parametrize(
     "content", [b"", b"[]", b"{}", b'{"kind":"index"}', b'{"kind":"drtk punkt model"}', b"\x80\x04."]
 )
-def test_what_is_no_model_is_refused(content):
+def test_other_files_are_rejected_as_sentence_models(content):
     with pytest.raises(DrtkError, match=r"punkt\.json: not a sentence model"):
         parse_model(content, "punkt.json")
 
 
-def test_layout_makes_white_space_one_space_or_leaves_it():
+def test_white_space_is_normalized_or_kept():
     text = " Head \n \n One\ttwo\n three. \n"
     assert normalize_whitespace(text, paragraphs=False, keep_whitespace=False) == ("Head One two three.", [(0, 19)])
     assert normalize_whitespace(text, paragraphs=True, keep_whitespace=False) == (
@@ -107,7 +107,7 @@ def test_layout_makes_white_space_one_space_or_leaves_it():
     assert normalize_whitespace(" \n\n ", paragraphs=True, keep_whitespace=True)[1] == []
 
 
-def test_trimming_takes_white_space_off_both_ends():
+def test_trim_removes_white_space_at_both_ends():
     assert trim("  ab ", 0, 5) == (2, 4)
     begin, end = trim("   ", 0, 3)
     assert begin == end

@@ -337,7 +337,7 @@ def test_malformed_fields_can_be_skipped(opened, field, more, problem):
         ([passage("p1", "a b")], None, "has no passage of 3 word pieces or more"),
     ],
 )
-def test_a_corpus_without_what_is_wanted(opened, rows, fields, problem):
+def test_a_corpus_without_the_fields_is_rejected(opened, rows, fields, problem):
     for _ in range(2):  # tokenized, and then cached
         with pytest.raises(MismatchError, match=problem):
             opened(*rows, fields=[fields] if fields else [])
@@ -431,7 +431,7 @@ def test_one_of_two_runs_tokenizes_and_the_other_waits(tmp_path, pieces, monkeyp
     assert len(calls) == 1
 
 
-def test_what_a_killed_run_left_is_removed(opened, calls):
+def test_leftovers_of_a_killed_run_are_removed(opened, calls):
     folder = opened(passage("p1")).folder
     making = folder.rename(folder.with_name(f"{folder.name}-making-1"))
     assert opened(passage("p1")).folder == folder
@@ -486,7 +486,7 @@ print(len(corpus), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 
 
 @pytest.mark.slow
-def test_tokenizing_takes_little_memory(tmp_path, pieces):
+def test_tokenizing_needs_little_memory(tmp_path, pieces):
     text, count = "a b c d e f g " * 40, 6_000  # 280 pieces a passage: 1.7 million
     few = write(tmp_path / "few.jsonl", *(passage(f"p{n}", text) for n in range(count // 10)))
     many = write(tmp_path / "many.jsonl", *(passage(f"A#{n}", text, queries=["a b"]) for n in range(count)))

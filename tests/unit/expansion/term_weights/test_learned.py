@@ -235,18 +235,18 @@ def without(arguments: list[str], flag: str) -> list[str]:
 @pytest.mark.parametrize(
     ("method", "more", "complaint"),
     [
-        ("deepct", ["--shard", "1/2"], "--train makes a model; --shard is for passages"),
-        ("deepct", ["--stopword-share"], "`stopword_share` is for weighing; --train makes a model"),
-        ("deepct", ["--collection", "x"], "`collection` is for weighing; --train makes a model"),
-        ("deepct", ["--set", "ray_workers=2"], "`ray_workers` is for weighing; --train makes a model"),
-        ("deepct", ["--set", "weight_norm=max"], "`weight_norm` is for weighing; --train makes a model"),
+        ("deepct", ["--shard", "1/2"], "--train writes a model; leave out --shard, which is for passages"),
+        ("deepct", ["--stopword-share"], "`stopword_share` is for weighing; --train trains a model"),
+        ("deepct", ["--collection", "x"], "`collection` is for weighing; --train trains a model"),
+        ("deepct", ["--set", "ray_workers=2"], "`ray_workers` is for weighing; --train trains a model"),
+        ("deepct", ["--set", "weight_norm=max"], "`weight_norm` is for weighing; --train trains a model"),
         (
             "deepct",
             ["--set", "stemmer=porter"],
             "--set stemmer is for --method bprop or tfidf or inv-freq or idf or bm25",
         ),
         ("deepct", ["--set", "expand=queries"], "--set expand is for --method deepimpact"),
-        ("deepimpact", ["--set", "impact_max=3"], "`impact_max` is for weighing; --train makes a model"),
+        ("deepimpact", ["--set", "impact_max=3"], "`impact_max` is for weighing; --train trains a model"),
     ],
 )
 def test_contradictory_options_are_rejected(
@@ -261,7 +261,7 @@ def test_missing_files_are_named(place: Path, tmp_path: Path, capfd) -> None:
     for flag in ("--corpus", "--queries", "--model"):
         with pytest.raises(UsageError, match="--train needs --corpus, --queries and --model"):
             run_command(capfd, *without(arguments, flag))
-    with pytest.raises(UsageError, match="--corpus and --queries go with --train"):
+    with pytest.raises(UsageError, match="--corpus and --queries need --train"):
         run_command(
             capfd,
             *without(
@@ -297,7 +297,7 @@ def test_titles_are_read_as_the_model_was_trained_to(
     call = [titled, "--method", "deepct", "--model"]
     assert "title_weights" in rows(capfd, *call, models["deepct"])[0]
     assert "title_weights" not in rows(capfd, *call, tmp_path / "bare")[0]
-    with pytest.raises(MismatchError, match="was trained with `title` none; `title` join contradicts it"):
+    with pytest.raises(MismatchError, match="was trained with `title=none`; `title=join` contradicts it"):
         rows(capfd, *call, tmp_path / "bare", "--set", "title=join")
 
 
