@@ -89,7 +89,7 @@ REJECTED = {  # additional options and the error message of each command
         "--preset simlm --generator x --set generator.mode=joint --set generator.slot=encoder --set generator.init=copy": (
             "starts from the encoder; leave one"
         ),
-        "--drop nothing": "--drop nothing: no objective or group is called that",
+        "--drop nothing": "--drop nothing: unknown objective or group",
         "--set slots.nowhere.rate=1": "nowhere",
         "--set settings.lr=1": "--set settings.lr: no such setting; choose from",
     },
