@@ -149,7 +149,8 @@ def test_out_of_memory_names_what_to_lower_and_resume_takes_it(
     )
     assert checkpoints(tmp_path / "m") == ["checkpoint-5", "checkpoint-4"]
     for more in (["--batch-size", "3"], ["--set", "warmup=2"], ["--max-length", "20"], ["--seed", "3"]):
-        with pytest.raises(MismatchError, match=rf"other settings or files \({more[0][2:].replace('-', '_')}\)"):
+        name = more[1].partition("=")[0] if more[0] == "--set" else more[0][2:].replace("-", "_")
+        with pytest.raises(MismatchError, match=rf"other settings or files \({name}\)"):
             pretrain(world, tmp_path / "m", "mlm", *SCHEDULE, "--resume", "--micro-batch-size", "2", *more)
     more = [
         "--resume",

@@ -64,7 +64,7 @@ REJECTED = {  # additional options and the error message of each command
         "--dev dev": "--dev and --dev-run go together",
         "--dev none --dev-run bm25.run": "none: No such file or directory",
         "--dev dev --dev-run none.run": "none.run: No such file or directory",
-        "--dev-split test": "--dev-split needs --dev",
+        "--set dev_split=test": "--set dev_split needs --dev",
         "--set patience=2": f"--set patience {DEV}",
         "--set dev_measure=nDCG@10": f"--set dev_measure {DEV}",
         "--corpus hf:x": "hf:x: is read repeatedly, so it must be a file",
@@ -76,7 +76,7 @@ REJECTED = {  # additional options and the error message of each command
         "--set heads=3": "--set heads 3 does not divide --set hidden 128",
         "--negatives 3": "--negatives is for --kind crossencoder",
         "--loss bce": "--loss is for --kind crossencoder",
-        "--dev-vectors none": "none: No such file or directory",
+        "--set dev_vectors=none": "none: No such file or directory",
     },
     "pretrain": {
         "--dev none": "none: no such folder; expected a BEIR folder",
