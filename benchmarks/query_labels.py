@@ -114,8 +114,8 @@ def timed(way: str, folder: Path, depth: int, threads: int) -> dict[str, Any]:
         check=AnswerCheck("tokens"),
     )
     job = FilterJob("label", "expansions", str(folder / f"labels.{os.getpid()}.jsonl"), tracker=tracker)
-    job.run_windows(asked, labelling.pump)
-    return {"queries": labelling.searched, "seconds": labelling.seconds, "first": []}
+    job.run_windows(asked, labelling.label)
+    return {"queries": labelling.num_searched, "seconds": labelling.seconds, "first": []}
 
 
 def main() -> None:

@@ -207,6 +207,8 @@ def _common(
         except BaseException as error:
             if isinstance(job, FolderJob):
                 job.discard()
+                if isinstance(error, KeyboardInterrupt) and job.resumable and job.path.exists():
+                    log(f"{job.path}: is unfinished; `resume` continues from there")
             if not isinstance(error, OSError) or error.filename or error.errno == errno.EPIPE:
                 raise
             # The error of a full disk has no file name; numpy's has no errno either.

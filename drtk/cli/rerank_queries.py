@@ -65,11 +65,13 @@ def rerank_queries__label(
     labeler = Labeler(texts, settings)
     candidates = iter_expansion_lines(source, questions, job.tracker, check=AnswerCheck(settings.match))
     job.find_problem = lambda _: describe_missing_texts(job.counts, texts.corpus)
-    job.run_windows(candidates, labeler.pump, unit="candidates")
+    job.run_windows(candidates, labeler.label, unit="candidates")
     warn_of_missing_texts(job.counts, texts.corpus)
-    if labeler.searched:
-        rate = labeler.searched / labeler.seconds
-        log(f"rerank-queries label: {labeler.searched:,} queries searched, {rate:,.0f} queries/s with their answers")
+    if labeler.num_searched:
+        rate = labeler.num_searched / labeler.seconds
+        log(
+            f"rerank-queries label: {labeler.num_searched:,} queries searched, {rate:,.0f} queries/s with their answers"
+        )
 
 
 @with_settings(QueryRerankerConfig, preset=True)
@@ -144,9 +146,9 @@ def rerank_queries__train(
     locate(model)
     from drtk.query_expansion.candidates import load_queries
     from drtk.query_expansion.config import READ
-    from drtk.query_expansion.labelled import LabelledCandidates, load_labelled
+    from drtk.query_expansion.labeled import LabeledCandidates, load_labeled_candidates
     from drtk.query_expansion.query_reranker_input import INPUT_ENTRY, KIND_OF_SEVERAL, InputFormat
-    from drtk.query_expansion.train_reranker import plan, start_query_reranker, train_query_reranker
+    from drtk.query_expansion.train_reranker import plan_training, start_query_reranker, train_query_reranker
     from drtk.runtime.manifest import find_inputs
     from drtk.runtime.progress import log
     from drtk.runtime.streams import name_of
@@ -154,8 +156,8 @@ def rerank_queries__train(
 
     assumed: set[str] = set()
 
-    def load(source: str, questions: str, kind: str | None, *, training: bool) -> LabelledCandidates:
-        return load_labelled(
+    def load(source: str, questions: str, kind: str | None, *, training: bool) -> LabeledCandidates:
+        return load_labeled_candidates(
             source,
             load_queries(questions, job.tracker),
             settings,
@@ -166,31 +168,31 @@ def rerank_queries__train(
         )
 
     examples = load(labeled, queries, kind, training=True)
-    if examples.tied:
-        log(f"{examples.tied:,} lists (a question's candidates of a kind) have one rank only and are dropped")
+    if examples.num_tied:
+        log(f"{examples.num_tied:,} lists (a question's candidates of a kind) have one rank only and are dropped")
     held = {of: load(file, dev_queries or queries, of or dev_kind or kind, training=False) for of, file in devs.items()}
     for file in dict.fromkeys(devs.values()):
         digests = set().union(*(held[kind].digests for kind in devs if devs[kind] == file))
         warn_of_overlap(digests, examples.digests, "questions", file=file, source=name_of(labeled))
-    plan(len(examples), settings)
-    reading = InputFormat(settings.variant, settings.style, settings.max_length or READ[settings.variant])
-    start = start_query_reranker(model, reading, max_length=settings.max_length, seed=seed)
-    reading = InputFormat(settings.variant, settings.style, start.max_length)
+    plan_training(len(examples), settings)
+    input_format = InputFormat(settings.variant, settings.style, settings.max_length or READ[settings.variant])
+    start = start_query_reranker(model, input_format, max_length=settings.max_length, seed=seed)
+    input_format = InputFormat(settings.variant, settings.style, start.max_length)
     folder = job.begin()
     facts = train_query_reranker(
-        examples, folder, start=start, reading=reading, settings=settings, dev=held, seed=seed, device=device
+        examples, folder, start=start, input_format=input_format, settings=settings, dev=held, seed=seed, device=device
     )
     best = facts.pop("best", None)
     job.tracker.inputs += find_inputs({"model": str(locate(model))})
     job.counts |= {
-        "questions": examples.questions,
+        "questions": examples.num_questions,
         "lists": len(examples),
-        "candidates": examples.candidates,
-        "repeated": examples.repeated,
-        "tied": examples.tied,
+        "candidates": examples.num_candidates,
+        "repeated": examples.num_repeated,
+        "tied": examples.num_tied,
         **facts,
     }
-    about = {INPUT_ENTRY: reading.to_dict(), "depth": examples.depth}
+    about = {INPUT_ENTRY: input_format.to_dict(), "depth": examples.depth}
     if "" in held or not held:
         job.finish(**about, best=best)
         return
@@ -252,7 +254,7 @@ def rerank_queries__apply(
     drtk rerank-queries apply labels.jsonl --queries questions.jsonl --select oracle -o oracle
     """
     from drtk.query_expansion.candidates import load_queries
-    from drtk.query_expansion.rerank import LUCENE_CLAUSES, choose_queries
+    from drtk.query_expansion.rerank import LUCENE_CLAUSES, select_queries
     from drtk.runtime.progress import warn
 
     settings.check()
@@ -266,7 +268,7 @@ def rerank_queries__apply(
         from drtk.runtime.manifest import describe_folder
 
         job.tracker.inputs.append(describe_folder(index))
-    counts = choose_queries(
+    counts = select_queries(
         source,
         questions,
         settings,

@@ -68,7 +68,7 @@ def _read_questions(
         )
 
     pairs, dev = read(source, given["run"]), given["dev"]
-    job.counts |= {"questions": len(pairs.read), **pairs.dropped, "pairs": len(pairs)}
+    job.counts |= {"questions": len(pairs.all_questions), **pairs.dropped, "pairs": len(pairs)}
     if dev is None:
         return pairs, None
     held = read(dev, given["dev_run"])
@@ -110,7 +110,7 @@ def _train_folds(
     from drtk.training.folds import KIND, assign_folds, get_fold_folder, write_question_record
 
     numbers = range(settings.folds or 0)
-    folds = assign_folds(pairs.read, len(numbers), seed=training["seed"])
+    folds = assign_folds(pairs.all_questions, len(numbers), seed=training["seed"])
     check_folds(pairs, folds, dev, settings)
     resuming = job.is_resuming
     folder = job.begin()
@@ -121,7 +121,7 @@ def _train_folds(
     def finish(target: Path, begun: StartModel, facts: Mapping[str, Any]) -> None:
         if get_rank() == 0:
             # The folder is a generator of its own, which may be moved: it records its questions.
-            write_question_record(target, (query for query in pairs.read if folds[query.id] != facts["fold"]))
+            write_question_record(target, (query for query in pairs.all_questions if folds[query.id] != facts["fold"]))
             manifest = create_manifest("model", job.settings, program=job.command) | _describe(begun, settings)
             counts = {name: value for name, value in facts.items() if name not in ("best", "fold")}
             manifest |= {"best": facts.get("best"), "fold": facts["fold"]}
@@ -146,10 +146,10 @@ def _record(pairs: QuestionPairs, folds: dict[str, int] | None, folder: Path, re
         return
     path = folder / QUESTIONS
     if resuming and path.exists():
-        if path.read_bytes() != b"".join(format_question_record(pairs.read, folds)):
+        if path.read_bytes() != b"".join(format_question_record(pairs.all_questions, folds)):
             raise MismatchError(f"{folder}: was begun with other questions; `force` without `resume` begins again")
         return
-    write_question_record(folder, pairs.read, folds)
+    write_question_record(folder, pairs.all_questions, folds)
 
 
 def _describe(start: StartModel, settings: GeneratorConfig) -> dict[str, Any]:

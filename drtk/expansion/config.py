@@ -133,7 +133,7 @@ class WeightingSettings:
         10, "bprop: shorter passages get uniform weights.", at_least=0, no_effect=_ONLY_CONTRAST, advanced=True
     )
     max_length: int | None = option(
-        None, "Maximum input length in tokens. [default: the model's]", at_least=3, no_effect=_ONLY_MODEL
+        None, "Maximum input length in tokens. [default: the model's]", at_least=3, no_effect=_ONLY_MODEL, advanced=True
     )
     batch_tokens: int | None = option(
         None, "Tokens per batch. [default: CPU 2048, GPU 65536]", at_least=1, no_effect=_ONLY_MODEL, advanced=True

@@ -27,7 +27,7 @@ try:
     import faiss
 except ImportError as error:
     raise MissingDependency(
-        "faiss", "this index type", format_pip_command("faiss-cpu") + " (or faiss-gpu); `type` exact needs neither"
+        "faiss", "this index type", format_pip_command("faiss-cpu") + " (or faiss-gpu); `type=exact` needs neither"
     ) from error
 
 ENGINE, FACTS = "index.faiss", "faiss.json"
@@ -266,10 +266,10 @@ def _copy_to_gpu(index: Any, device: str) -> Any:
     if device == "cpu" or (device == "auto" and (not count or _as_hnsw(index) is not None)):
         return None
     if _as_hnsw(index) is not None:
-        raise UsageError(f"`device` {device}: faiss searches HNSW on the CPU only; use cpu")
+        raise UsageError(f"`device={device}`: faiss searches HNSW on the CPU only; use cpu")
     match = re.fullmatch(r"auto|cuda(?::(\d+))?", device)
     if match is None or not count or int(match[1] or 0) >= count:
-        raise UsageError(f"`device` {device}: this faiss has {count} GPUs")
+        raise UsageError(f"`device={device}`: this faiss has {count} GPUs")
     try:
         if match[1] is not None or count == 1:
             return faiss.index_cpu_to_gpu(faiss.StandardGpuResources(), int(match[1] or 0), index)
@@ -279,7 +279,7 @@ def _copy_to_gpu(index: Any, device: str) -> Any:
     except RuntimeError as error:
         if device != "auto":
             raise UsageError(
-                f"`device` {device}: faiss does not support this index on GPUs: {_shorten_message(error)}"
+                f"`device={device}`: faiss does not support this index on GPUs: {_shorten_message(error)}"
             ) from error
         log_detail(f"faiss stays on the CPU: {_shorten_message(error)}")
         return None

@@ -81,7 +81,7 @@ class IndexedText:
             yield replace(passage, text=" ".join([passage.text, *added_texts])) if added_texts else passage
         for name, number in missing.items():
             if number == count and count:
-                raise DrtkError(f"`expand` {name}: none of {count:,} passages has a field '{name}'; check its name")
+                raise DrtkError(f"`expand={name}`: none of {count:,} passages has a field '{name}'; check its name")
             if number:
                 warn(f"{number:,} of {count:,} passages have no '{name}' and are indexed without expansion")
                 self.counts[f"without {name}"] = number
@@ -191,7 +191,7 @@ def read_impacts(passage: Passage) -> dict[str, int]:
     Raises ValueError if impacts are missing, or not integers up to 65,535.
     """
     if IMPACTS not in passage.extra:
-        raise ValueError(f"has no '{IMPACTS}'; drtk termweight with `method` deepimpact writes them")
+        raise ValueError(f"has no '{IMPACTS}'; drtk termweight with `method=deepimpact` writes them")
     impacts: Any = passage.extra[IMPACTS]
     if not isinstance(impacts, dict):
         raise ValueError(f"'{IMPACTS}' must be an object that maps words to whole numbers")

@@ -142,7 +142,7 @@ def _convert(block: np.ndarray, dtype: str, scale: np.ndarray | None) -> np.ndar
     with np.errstate(over="ignore"):
         converted = block.astype(dtype)
     if not np.isfinite(converted).all():
-        raise DrtkError(f"a vector has numbers too large for {dtype}; set `vector_dtype` to float32")
+        raise DrtkError(f"a vector has numbers too large for {dtype}; set `vector_dtype=float32`")
     return converted
 
 

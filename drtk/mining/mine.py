@@ -88,7 +88,7 @@ def mine_negatives(
     if num_random := passages.get("random"):
         total, minimum = num_random + passages["kept"], miner.policy.min_negatives
         log(
-            f"random passages: {num_random:,} of the {total:,} negatives, to fill lists up to `min_negatives` {minimum}"
+            f"random passages: {num_random:,} of the {total:,} negatives, to fill lists up to `min_negatives={minimum}`"
         )
     if dropped := job.counts.get("dropped"):
         log("dropped: " + ", ".join(f"{count:,} by {name}" for name, count in dropped.items()))
@@ -156,22 +156,22 @@ def _check_inputs(
     reads_texts = bool(policy.answers or settings.scorer or has_report)
     for is_missing, problem in (
         (inputs.qrels is None and not policy.answers and not sources.examples,
-         "`qrels` is required to know the positives, except with examples or `policy` nq"),
-        (policy.answers and not has_texts, f"`policy` {settings.policy} matches answers; `queries` and `corpus` are required"),
+         "`qrels` is required to know the positives, except with examples or `policy=nq`"),
+        (policy.answers and not has_texts, f"`policy={settings.policy}` matches answers; `queries` and `corpus` are required"),
         (settings.scorer and not has_texts, "`scorer` reads texts; `queries` and `corpus` are required"),
         (settings.min_negatives and inputs.corpus is None, "`min_negatives` adds random passages; `corpus` is required"),
         (settings.max_overlap is not None and inputs.corpus is None, "`max_overlap` compares texts; `corpus` is required"),
         (settings.max_cosine is not None and inputs.vectors is None,
          "`max_cosine` compares vectors; `vectors`, a folder of drtk encode, is required"),
         (by_ce and not settings.scorer and (not only_examples or policy.min_negatives),
-         "`ce_margin`, `ce_max` and `policy` sbert compare cross-encoder scores, which only examples contain; `scorer` is required"),
+         "`ce_margin`, `ce_max` and `policy=sbert` compare cross-encoder scores, which only examples contain; `scorer` is required"),
         (inputs.corpus is not None and is_stream(inputs.corpus) and reads_texts,
          "`corpus` must be a file, not a stream, because its texts are looked up by id"),
     ):  # fmt: skip
         if is_missing:
             raise UsageError(problem)
     if not (policy.answers or (has_report and has_texts)):
-        reason = "has no effect unless answers are matched: `policy` nq, or `report` with `queries` and `corpus`"
+        reason = "has no effect unless answers are matched: `policy=nq`, or `report` with `queries` and `corpus`"
         _check_no_effect(settings, ("match", "match_title"), reason)
     if not sources.indexes:
         reason = "has no effect unless a source is an index"

@@ -1,4 +1,4 @@
-"""Settings of `drtk pretrain`, and options of the views, maskings and decoders that a composition names."""
+"""Settings of `drtk pretrain`, and checks of the options of views, maskings and decoders."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 from drtk.config import EVALUATION, HARDWARE, option
 from drtk.errors import MismatchError, UsageError
 
-Share = Annotated[float, 0.0, 1.0]  # types of options with their bounds
+Share = Annotated[float, 0.0, 1.0]  # types of options, with their bounds
 Count = Annotated[int, 1, float("inf")]
 
 
@@ -58,7 +58,7 @@ class PretrainSettings:
 
 @contextmanager
 def prefix_errors(place: str) -> Iterator[None]:
-    """Begin the message of a UsageError or MismatchError with `place`."""
+    """Put `place` before the messages of UsageError and MismatchError."""
     try:
         yield
     except (UsageError, MismatchError) as error:
@@ -66,13 +66,16 @@ def prefix_errors(place: str) -> Iterator[None]:
 
 
 def list_option_names(function: Callable[..., Any]) -> list[str]:
-    """Return the options of a view, masking or decoder: its keyword-only parameters."""
+    """Return the names of the options of a view, masking or decoder: its keyword-only parameters."""
     parameters = inspect.signature(function).parameters.values()
     return [each.name for each in parameters if each.kind is inspect.Parameter.KEYWORD_ONLY]
 
 
 def check_options(what: str, function: Callable[..., Any], options: Mapping[str, Any]) -> None:
-    """Raise UsageError, beginning with `what`, for options that `function` lacks, or of another type."""
+    """Raise UsageError for options that `function` does not have or whose value has the wrong type.
+
+    what: prefix of error messages
+    """
     kinds, known = get_type_hints(function, include_extras=True), list_option_names(function)
     for key, value in options.items():
         if key not in known:
@@ -82,7 +85,7 @@ def check_options(what: str, function: Callable[..., Any], options: Mapping[str,
 
 
 def check_type(value: Any, kind: Any, place: str) -> None:
-    """Raise UsageError, beginning with `place`, for a value that does not fit a type hint."""
+    """Raise UsageError for a value that does not match a type hint. place: prefix of error messages"""
     if not _is_of_type(value, kind):
         raise UsageError(f"{place} = {value!r} is not {_describe_type(kind)}")
 

@@ -1,9 +1,10 @@
-"""Read and write the candidate expansions of queries."""
+"""Read and write candidate expansions of queries."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import groupby
 
 from drtk.data.jsonl import dump, read_expansions, read_queries
 from drtk.errors import RecordError
@@ -13,12 +14,12 @@ from drtk.runtime.inputs import InputTracker
 from drtk.runtime.streams import name_of
 from drtk.text.expanded_text import expand_query, format_query
 
-Check = Callable[[Expansion, Query], str | None]  # returns what is wrong with a candidate
+Check = Callable[[Expansion, Query], str | None]  # returns an error about a candidate, or None
 
 
 @dataclass(frozen=True, slots=True)
 class ExpansionLine:
-    """A candidate expansion, its query, and its line in the file."""
+    """A candidate expansion with its query and line number."""
 
     query: Query
     expansion: Expansion
@@ -27,27 +28,27 @@ class ExpansionLine:
 
 @dataclass(frozen=True, slots=True)
 class ExpansionList:
-    """The candidates of one query and kind, in the order of the file."""
+    """The candidate expansions of one query and kind, in the order of the file."""
 
     query: Query
     kind: str
     expansions: tuple[Expansion, ...]
 
 
-def select_distinct(expansions: Iterable[Expansion], most: int | None = None) -> list[Expansion]:
-    """Return the first expansion of each text, ignoring white space, at most `most` (docs/methods/ear.md)."""
-    first: dict[str, Expansion] = {}
-    for each in expansions:
-        first.setdefault(" ".join(each.text.split()), each)
-    return list(first.values())[:most]
+def select_distinct(expansions: Iterable[Expansion], limit: int | None = None) -> list[Expansion]:
+    """Return the first `limit` expansions with distinct texts, ignoring white space; None returns all."""
+    by_text: dict[str, Expansion] = {}
+    for expansion in expansions:
+        by_text.setdefault(" ".join(expansion.text.split()), expansion)
+    return list(by_text.values())[:limit]
 
 
-def find_missing(expansion: Expansion, *, rank: bool, top1: bool) -> str | None:
-    """Return which of the needed labels an expansion lacks, as an error; None if it lacks none."""
+def find_missing_label(expansion: Expansion, *, rank: bool, top1: bool) -> str | None:
+    """Return an error if an expansion lacks its rank or its top-1 passage, where these are needed; else None."""
     if rank and expansion.rank is None:
         return f"'{expansion.id}' has no rank; drtk rerank-queries label adds it"
     if top1 and expansion.top1 is None:
-        return f"'{expansion.id}' has no 'top1', which rd scorers read; drtk rerank-queries label adds it"
+        return f"'{expansion.id}' has no 'top1', which `variant=rd` reads; drtk rerank-queries label adds it"
     return None
 
 
@@ -59,7 +60,7 @@ def load_queries(source: str, tracker: InputTracker) -> dict[str, Query]:
 def iter_expansion_lines(
     source: str, queries: Mapping[str, Query], tracker: InputTracker, *, check: Check | None = None
 ) -> Iterator[ExpansionLine]:
-    """Yield candidates with their queries, in the order of the file.
+    """Yield the candidates of a file with their queries.
 
     Raises RecordError (file:line) for one of an unknown query or with a problem that `check` returns, unless `tracker`
     skips it.
@@ -78,7 +79,7 @@ def iter_expansion_lines(
 def iter_expansion_lists(
     source: str, queries: Mapping[str, Query], tracker: InputTracker, *, check: Check | None = None
 ) -> Iterator[ExpansionList]:
-    """Yield candidates by query and kind. Those of a query are adjacent in the file, its kinds in any order.
+    """Yield the candidates of a file grouped by query and kind. Candidates of a query must be adjacent.
 
     Raises what `iter_expansion_lines` raises, and RecordError for candidates of a query that are not adjacent.
     """
@@ -89,32 +90,27 @@ def iter_expansion_lists(
             if (query.id, kind) in seen:
                 raise RecordError(
                     f"{name_of(source)}:{candidates[0].line}",
-                    f"candidates of '{query.id}' for '{kind}' occur earlier, too: they must be adjacent",
+                    f"candidates of query '{query.id}', kind '{kind}', are not adjacent; sort the file by query",
                 )
             seen.add((query.id, kind))
-            yield ExpansionList(query, kind, tuple(each.expansion for each in candidates))
+            yield ExpansionList(query, kind, tuple(candidate.expansion for candidate in candidates))
 
 
 def _iter_adjacent(candidates: Iterable[ExpansionLine]) -> Iterator[dict[str, list[ExpansionLine]]]:
-    """Yield the adjacent candidates of a query by kind."""
-    kinds: dict[str, list[ExpansionLine]] = {}
-    before = ""
-    for each in candidates:
-        if kinds and each.query.id != before:
-            yield kinds
-            kinds = {}
-        before = each.query.id
-        kinds.setdefault(each.expansion.kind, []).append(each)
-    if kinds:
+    """Yield the candidates of each run of lines with the same query, by kind."""
+    for _, adjacent in groupby(candidates, key=lambda candidate: candidate.query.id):
+        kinds: dict[str, list[ExpansionLine]] = {}
+        for candidate in adjacent:
+            kinds.setdefault(candidate.expansion.kind, []).append(candidate)
         yield kinds
 
 
 class CandidateWriter:
-    """Collect the candidates of a window of queries as lines, and counts for the manifest."""
+    """Format the candidates of a window of queries as JSON lines, and count them for the manifest."""
 
     def __init__(self) -> None:
         self._lines: list[bytes] = []
-        self._repeated, self._blank, self._without = 0, 0, 0
+        self._num_repeated, self._num_blank, self._num_without = 0, 0, 0
         self._words: dict[str, dict[str, int]] = {}
 
     def add(
@@ -127,47 +123,51 @@ class CandidateWriter:
         fold: int | None = None,
         greedy: bool = False,
     ) -> None:
-        """Add the candidates of a query and kind: the distinct texts in their order, numbered from 01.
+        """Add the candidates of a query and kind: distinct, nonblank texts, numbered from 01.
 
-        greedy: whether the first text was decoded greedily, which its record says
+        greedy: the first text was decoded greedily; its record says so
         """
-        given = [" ".join(text.split()) for text in texts]
-        written = [text for text in given if text]
-        kept = list(dict.fromkeys(written))
-        for number, text in enumerate(kept, start=1):
-            extra = {"decode": "greedy"} if greedy and text == given[0] else {}
+        normalized = [" ".join(text.split()) for text in texts]
+        nonblank = [text for text in normalized if text]
+        distinct = list(dict.fromkeys(nonblank))
+        for number, text in enumerate(distinct, start=1):
+            extra = {"decode": "greedy"} if greedy and text == normalized[0] else {}
             name = f"{query_id}#{kind}#{number:02d}"
             self._lines.append(dump(Expansion(name, query_id, kind, text, fold=fold, extra=extra)))
-        self._blank += len(given) - len(written)
-        self._repeated += len(written) - len(kept)
-        self._without += not kept
+        self._num_blank += len(normalized) - len(nonblank)
+        self._num_repeated += len(nonblank) - len(distinct)
+        self._num_without += not distinct
         names = ("questions", "without", "candidates", "question", "expanded")
         words = self._words.setdefault(kind, dict.fromkeys(names, 0))
         words["questions"] += 1
-        words["without"] += not kept
-        words["candidates"] += len(kept)
+        words["without"] += not distinct
+        words["candidates"] += len(distinct)
         words["question"] += _count_words(format_query(query))
-        words["expanded"] += sum(_count_words(expand_query(query, text)) for text in kept)
+        words["expanded"] += sum(_count_words(expand_query(query, text)) for text in distinct)
 
-    def done(self) -> WindowResult:
-        """Return the lines and counts: dropped candidates, queries without any, and `words` by kind."""
-        counts = {"repeated": self._repeated, "blank": self._blank, "without candidates": self._without}
+    def build_result(self) -> WindowResult:
+        """Return the lines and counts: repeated and blank candidates, queries without any, and `words` by kind."""
+        counts = {
+            "repeated": self._num_repeated,
+            "blank": self._num_blank,
+            "without candidates": self._num_without,
+        }
         return WindowResult(self._lines, counts | {"words": self._words})
 
 
 def _count_words(query: str) -> int:
-    return len(query.split()) - 1  # without the question mark
+    return len(query.split()) - 1  # without the question mark, a word of its own
 
 
 def format_summary(words: Mapping[str, Mapping[str, int]]) -> Iterator[str]:
-    """Yield a line per kind: distinct candidates per query, and mean lengths in words (the thesis' table 3.9).
+    """Yield a line per kind: distinct candidates per query, and mean lengths in words.
 
-    words: the counts of `CandidateWriter`, added up over windows
+    words: counts of `CandidateWriter`, summed over windows
     """
     for kind, sums in words.items():
         queries, candidates = sums["questions"], sums["candidates"]
         if queries and candidates:
             yield (
-                f"{kind}: {candidates / queries:.1f} different candidates a question; words: question "
-                f"{sums['question'] / queries:.1f}, question with expansion {sums['expanded'] / candidates:.1f}"
+                f"{kind}: {candidates / queries:.1f} distinct candidates per query; mean words: query "
+                f"{sums['question'] / queries:.1f}, expanded query {sums['expanded'] / candidates:.1f}"
             )

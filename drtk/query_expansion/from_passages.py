@@ -1,4 +1,4 @@
-"""Candidate expansions without a generator: sentences, titles and frequent words of retrieved passages."""
+"""Expand queries without a generator: with sentences, titles or frequent words of retrieved passages."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ def iter_question_passages(
 
 
 class PassageBasedExpander(BatchFunction):
-    """Make expansions of questions, of one kind or of all, from their passages.
+    """Make candidate expansions for windows of questions from their passages.
 
-    The counts include passages without a text, except for titles alone, which need none.
+    kind: "sentence", "title" or "terms"; None makes all three
     """
 
     def __init__(self, kind: str | None, settings: ExpansionSettings) -> None:
@@ -53,77 +53,79 @@ class PassageBasedExpander(BatchFunction):
         self._settings = settings
 
     def __call__(self, prepared: list[QuestionPassages]) -> WindowResult:
-        """Return the expansions, questions in order, as JSON lines."""
+        """Return the candidates as JSON lines, and counts; passages without text are not counted for titles only."""
         candidates = CandidateWriter()
-        for each in prepared:
+        for question in prepared:
             for kind in self._kinds:
-                candidates.add(each.query_id, each.question, kind, make_candidates(each, kind, self._settings))
-        done = candidates.done()
+                texts = make_candidates(question, kind, self._settings)
+                candidates.add(question.query_id, question.question, kind, texts)
+        result = candidates.build_result()
         if self._kinds == ("title",):
-            return done
-        return WindowResult(
-            done.lines, done.counts | count_texts(passage for each in prepared for passage in each.passages)
-        )
+            return result
+        text_counts = count_texts(passage for question in prepared for passage in question.passages)
+        return WindowResult(result.lines, result.counts | text_counts)
 
 
-def make_candidates(each: QuestionPassages, kind: str, settings: ExpansionSettings) -> list[str]:
+def make_candidates(record: QuestionPassages, kind: str, settings: ExpansionSettings) -> list[str]:
     """Return at most `settings.candidates` distinct texts of a kind: sentence, title or terms."""
     texts: Iterator[str]
     if kind == "sentence":
-        texts = iter_sentences(each.question, each.passages)
+        texts = iter_sentences(record.question, record.passages)
     elif kind == "title":
-        texts = (" ".join(passage.title.split()) for passage in each.passages)
+        texts = (" ".join(passage.title.split()) for passage in record.passages)
     else:
-        texts = iter_terms(each.question, each.passages, feedback=settings.feedback, size=settings.terms)
-    kept: dict[str, None] = {}
+        texts = iter_terms(record.question, record.passages, feedback=settings.feedback, size=settings.terms)
+    distinct: dict[str, None] = {}
     for text in texts:
         if text:
-            kept[text] = None
-        if len(kept) == settings.candidates:
+            distinct[text] = None
+        if len(distinct) == settings.candidates:
             break
-    return list(kept)
+    return list(distinct)
 
 
 def iter_sentences(question: str, passages: Sequence[Passage]) -> Iterator[str]:
-    """Yield the best sentence of each passage in their order, then the second of each, and so on.
+    """Yield the best sentence of each passage in rank order, then the second best of each, and so on.
 
-    The best shares the most distinct words with the question, without function words; of equal ones the earlier.
+    The best sentence shares the most distinct content words with the question; ties keep the order of the text.
     """
-    asked = set(extract_content_words(question))
+    question_words = set(extract_content_words(question))
 
-    @cache  # most passages are never split
-    def rank_sentences(at: int) -> list[str]:
+    @cache  # evaluated lazily, because most passages are not needed
+    def rank_sentences(number: int) -> list[str]:
         return sorted(
-            split_plain_sentences(passages[at].text),
-            key=lambda sentence: -len(asked & set(extract_content_words(sentence))),
+            split_plain_sentences(passages[number].text),
+            key=lambda sentence: -len(question_words & set(extract_content_words(sentence))),
         )
 
-    for place in count():
-        left = False
-        for at in range(len(passages)):
-            if place < len(rank_sentences(at)):
-                left = True
-                yield rank_sentences(at)[place]
-        if not left:
+    for rank in count():
+        has_more = False
+        for number in range(len(passages)):
+            if rank < len(rank_sentences(number)):
+                has_more = True
+                yield rank_sentences(number)[rank]
+        if not has_more:
             return
 
 
 def iter_terms(question: str, passages: Sequence[Passage], *, feedback: int, size: int) -> Iterator[str]:
-    """Yield the `size` words that most of the first `feedback` passages share, then the most frequent of each passage.
+    """Yield the `size` best expansion terms of the top `feedback` passages, then the most frequent ones of each passage.
 
-    Words of the question and function words are excluded. Of equal ones the more frequent come first, then the earlier.
+    The best terms are in the most passages, then the most frequent; ties keep the order of first occurrence. Words of the
+    question and function words are excluded.
     """
-    asked = set(extract_content_words(question))
+    question_words = set(extract_content_words(question))
 
-    def words_of(passage: Passage) -> Counter[str]:
-        return Counter(word for word in extract_content_words(f"{passage.title} {passage.text}") if word not in asked)
+    def count_words(passage: Passage) -> Counter[str]:
+        words = extract_content_words(f"{passage.title} {passage.text}")
+        return Counter(word for word in words if word not in question_words)
 
-    holders: Counter[str] = Counter()
-    total: Counter[str] = Counter()
-    for words in map(words_of, passages[:feedback]):
-        holders.update(words.keys())
-        total.update(words)
-    # sorted() and most_common() keep the order of first occurrence among equals
-    yield " ".join(sorted(total, key=lambda word: (-holders[word], -total[word]))[:size])
-    for words in map(words_of, passages):
+    document_frequencies: Counter[str] = Counter()
+    frequencies: Counter[str] = Counter()
+    for words in map(count_words, passages[:feedback]):
+        document_frequencies.update(words.keys())
+        frequencies.update(words)
+    # sorted() and most_common() keep the order of first occurrence among ties
+    yield " ".join(sorted(frequencies, key=lambda word: (-document_frequencies[word], -frequencies[word]))[:size])
+    for words in map(count_words, passages):
         yield " ".join(word for word, _ in words.most_common(size))

@@ -21,13 +21,17 @@ from drtk.text.batching import TokenizedTexts
 from drtk.text.expanded_text import format_query
 from drtk.training.folds import KIND, TrainedQuestions, get_fold_folder
 
-SEEN = "trained on"  # counts questions that their generator was trained on, if that is known
-PLACEHOLDER = "…"  # of the question in a prompt
+SEEN = "trained on"  # key of the count of questions that their generator was trained on
+PLACEHOLDER = "…"  # for the question in a prompt
 
 
 @dataclass(frozen=True, slots=True)
 class GeneratorQuestion:
-    """A question, the number of its generator if there are several, and whether that was trained on it, if known."""
+    """A question to expand.
+
+    fold: number of its generator, if there are several
+    seen: whether the generator was trained on it; None if unknown
+    """
 
     id: str
     text: str
@@ -36,9 +40,10 @@ class GeneratorQuestion:
 
 
 class Generators(NamedTuple):
-    """The generators of a folder or hub name: one, or one per fold.
+    """One generator, or one per fold.
 
-    kind, length: of the texts they were trained to generate, if known; seen: the questions they were trained on
+    kind, length: kind and maximum length of the expansions they were trained on, if known
+    seen: questions they were trained on, if known
     """
 
     models: list[str]
@@ -48,36 +53,37 @@ class Generators(NamedTuple):
 
 
 def find_generators(model: str, folder: Path, *, holdout: bool) -> Generators:
-    """Return the generators of a folder.
+    """Find the generators of a model folder or hub name.
 
-    Raises MismatchError if there are several and `holdout` does not choose, or one and it would have to.
+    holdout: expand each question with the generator that was not trained on it
+    Raises MismatchError for several generators without `holdout`, and for one generator with it.
     """
     content = read_manifest_if_any(folder)
     manifest = content if is_manifest(content) else {}
     count = int(manifest["folds"]) if manifest.get("kind") == KIND else None
     if count is not None and not holdout:
         raise MismatchError(
-            f"{model}: holds {count} generators, one per fold; `holdout` chooses, {model}/fold-0 is the first"
+            f"{model}: contains {count} generators, one per fold; use `holdout`, or a single one such as {model}/fold-0"
         )
     if count is None and holdout:
         raise MismatchError(
             f"{model}: contains one generator, not one per fold; `holdout` needs a folder trained with `folds`"
         )
     models = [model] if count is None else [str(get_fold_folder(folder, fold)) for fold in range(count)]
-    own = manifest if count is None else read_manifest_if_any(Path(models[0]))
+    first_manifest = manifest if count is None else read_manifest_if_any(Path(models[0]))
     seen = TrainedQuestions.read(folder, count=count)
     if count is not None and seen is None:
-        raise MismatchError(f"{model}: its record of questions is missing, so nobody knows which generator saw which")
-    return Generators(models, own.get("expands"), own.get("target_length"), seen)
+        raise MismatchError(f"{model}: lacks the record of which generator was trained on which questions; train again")
+    return Generators(models, first_manifest.get("expands"), first_manifest.get("target_length"), seen)
 
 
 def iter_questions(
     queries: Iterable[Query], source: str, *, seen: TrainedQuestions | None, draw: bool, tracker: InputTracker
 ) -> Iterator[GeneratorQuestion]:
-    """Yield the questions, each with its generator if there are several.
+    """Yield the questions, with the fold of the generator that expands each if there are several.
 
-    draw: assign a random generator to a question of no fold
-    Raises RecordError (file:line) for a question without text or generator, unless `tracker` forgives it.
+    draw: assign a random fold to questions that no generator was trained on
+    Raises RecordError (file:line) for a question without text or fold, unless `tracker` skips it.
     """
     for query in queries:
         try:
@@ -92,24 +98,25 @@ def iter_questions(
 
 
 def fill_prompt(question: str, prompt: str) -> str:
-    """Return a prompt with the question, as an unexpanded query (`who wrote hamlet ?`), in place of …, or else before it."""
+    """Return a prompt in which the question, such as `who wrote hamlet ?`, replaces "…", or else precedes the prompt."""
     plain = format_query(question)
     return prompt.replace(PLACEHOLDER, plain) if PLACEHOLDER in prompt else f"{plain} {prompt}"
 
 
 class QuestionBatch(NamedTuple):
-    """A window of questions, and for each generator the numbers of its questions, and their tokens."""
+    """A window of questions; for each generator its fold, the numbers of its questions, and their tokens."""
 
     questions: list[GeneratorQuestion]
     parts: list[tuple[int, list[int], TokenizedTexts]]
 
 
 class QueryExpander(BatchFunction):
-    """Generate expansions of questions. Sampling depends on the seed, the question id and the number of the text only.
+    """Generate expansions for windows of questions. Sampling depends only on the seed, the question id and the sample.
 
-    models: one per fold; a question without a fold goes to the first
-    Raises UsageError if prompt, prefix or output leave no room for a question, or a language model has no prompt;
-    MismatchError for a model that generates no text, or was trained to read otherwise.
+    models: one per fold; questions without a fold use the first
+    length: maximum length of the expansions that the models were trained on, if known
+    Raises UsageError if prompt, prefix or output leave no room for a question, or if a language model has no prompt,
+    MismatchError for a model that does not generate text, or was trained with another input format.
     """
 
     def __init__(
@@ -121,57 +128,58 @@ class QueryExpander(BatchFunction):
         seed: int,
         device: str,  # positional: the arguments travel to other processes in a tuple
     ) -> None:
-        wanted = settings.resolve(trained_length=length)
+        resolved = settings.resolve(trained_length=length)
         self._kind, self._prompt = kind, settings.prompt
-        self._greedy = wanted.decode in ("greedy", "greedy+sample")
-        self._writers = [TextGenerator(model, wanted, seed=seed, device=device) for model in models]
-        for model, writer in zip(models, self._writers, strict=True):
-            if not writer.is_encoder_decoder and self._prompt is None:
+        self._is_greedy = resolved.decode in ("greedy", "greedy+sample")
+        self._generators = [TextGenerator(model, resolved, seed=seed, device=device) for model in models]
+        for model, generator in zip(models, self._generators, strict=True):
+            if not generator.is_encoder_decoder and self._prompt is None:
                 raise UsageError(f"{model}: is a language model, which needs `prompt`")
-            if self._prompt is not None and writer.count_tokens(self._read(writer, "?")) > writer.max_input_tokens:
-                raise UsageError(
-                    f"`prompt` leaves nothing of the {writer.max_input_tokens} tokens of an input for a question"
-                )
+            room = generator.max_input_tokens
+            if self._prompt is not None and generator.count_tokens(self._format(generator, "?")) > room:
+                raise UsageError(f"`prompt` leaves no room for a question in an input of {room} tokens; shorten it")
 
     def prepare(self, records: list[GeneratorQuestion]) -> QuestionBatch:
         """Tokenize the questions."""
-        numbers: dict[int, list[int]] = {}
+        numbers_by_fold: dict[int, list[int]] = {}
         for number, question in enumerate(records):
-            numbers.setdefault(question.fold or 0, []).append(number)
+            numbers_by_fold.setdefault(question.fold or 0, []).append(number)
         parts = []
-        for fold, mine in sorted(numbers.items()):
-            writer = self._writers[fold]
-            parts.append((fold, mine, writer.tokenize([self._fit(writer, records[at].text) for at in mine])))
+        for fold, numbers in sorted(numbers_by_fold.items()):
+            generator = self._generators[fold]
+            texts = [self._fit_to_length(generator, records[number].text) for number in numbers]
+            parts.append((fold, numbers, generator.tokenize(texts)))
         return QuestionBatch(records, parts)
 
     def __call__(self, prepared: QuestionBatch) -> WindowResult:
-        """Return the expansions, questions in order, as JSON lines."""
+        """Return the candidates of the questions, in order, as JSON lines."""
         questions, parts = prepared
-        written: list[list[str]] = [[] for _ in questions]
-        for fold, mine, tokens in parts:
-            found = self._writers[fold].generate(tokens, [questions[at].id for at in mine])
-            for at, texts in zip(mine, found, strict=True):
-                written[at] = texts
+        expansions: list[list[str]] = [[] for _ in questions]
+        for fold, numbers, tokens in parts:
+            generated = self._generators[fold].generate(tokens, [questions[number].id for number in numbers])
+            for number, texts in zip(numbers, generated, strict=True):
+                expansions[number] = texts
         candidates = CandidateWriter()
-        for question, texts in zip(questions, written, strict=True):
-            candidates.add(question.id, question.text, self._kind, texts, fold=question.fold, greedy=self._greedy)
-        done = candidates.done()
+        for question, texts in zip(questions, expansions, strict=True):
+            candidates.add(question.id, question.text, self._kind, texts, fold=question.fold, greedy=self._is_greedy)
+        result = candidates.build_result()
         known = [question.seen for question in questions if question.seen is not None]
-        return WindowResult(done.lines, done.counts | ({SEEN: sum(known)} if known else {}))
+        return WindowResult(result.lines, result.counts | ({SEEN: sum(known)} if known else {}))
 
-    def _fit(self, writer: TextGenerator, question: str) -> str:
-        """Return the model's input. A question that is too long for its prompt loses its last words, to keep the prompt."""
-        text = self._read(writer, question)
-        if self._prompt is None or writer.count_tokens(text) <= writer.max_input_tokens:
+    def _fit_to_length(self, generator: TextGenerator, question: str) -> str:
+        """Return the model's input; with a prompt, a long question is truncated so that the prompt stays whole."""
+        text = self._format(generator, question)
+        if self._prompt is None or generator.count_tokens(text) <= generator.max_input_tokens:
             return text
         words = question.split()
         low, high = 0, len(words)  # the first `low` words fit
         while high - low > 1:
             middle = (low + high) // 2
-            fits = writer.count_tokens(self._read(writer, " ".join(words[:middle]))) <= writer.max_input_tokens
+            text = self._format(generator, " ".join(words[:middle]))
+            fits = generator.count_tokens(text) <= generator.max_input_tokens
             low, high = (middle, high) if fits else (low, middle)
-        return self._read(writer, " ".join(words[:low]))
+        return self._format(generator, " ".join(words[:low]))
 
-    def _read(self, writer: TextGenerator, question: str) -> str:
+    def _format(self, generator: TextGenerator, question: str) -> str:
         body = " ".join(question.split()) if self._prompt is None else fill_prompt(question, self._prompt)
-        return writer.input_format.format(Passage("", body))
+        return generator.input_format.format(Passage("", body))

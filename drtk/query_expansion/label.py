@@ -1,4 +1,4 @@
-"""Label expansions with the rank at which they retrieve an answer (EAR)."""
+"""Label candidate expansions with the rank of the first passage that contains an answer (EAR)."""
 
 from __future__ import annotations
 
@@ -21,92 +21,92 @@ from drtk.runtime.progress import warn
 from drtk.text.answers import MATCHERS
 from drtk.text.expanded_text import expand_query
 
-PROGRAM = "rerank-queries label"  # in its manifests
+PROGRAM = "rerank-queries label"  # entry of its manifests
 
 
 class AnswerCheck:
-    """Check that the query of a candidate has an answer that could match; a check for `iter_candidates`.
+    """Check that the query of a candidate has an answer that can match; a `check` of `iter_expansion_lines`.
 
-    Warns once about each pattern that is no regular expression; it matches nothing.
+    Warns once about each answer that is not a valid regular expression, which matches nothing.
     """
 
     def __init__(self, match: str) -> None:
         self._match = match
-        self._known: dict[str, str | None] = {}
+        self._problems: dict[str, str | None] = {}  # by query id
 
     def __call__(self, _: Expansion, query: Query) -> str | None:
-        if query.id not in self._known:
-            self._known[query.id] = self._find_problem(query)
-        return self._known[query.id]
+        if query.id not in self._problems:
+            self._problems[query.id] = self._find_problem(query)
+        return self._problems[query.id]
 
     def _find_problem(self, query: Query) -> str | None:
         if not query.answers:
-            return f"question '{query.id}' has no answers, so that nothing can be labelled"
-        matching = MATCHERS[self._match](query.answers)
-        for pattern in getattr(matching, "invalid", ()):
-            warn(f"question '{query.id}': '{pattern}' is no regular expression and matches nothing")
-        return None if matching else f"none of the answers of '{query.id}' can be matched"
+            return f"query '{query.id}' has no answers, so its candidates cannot be labeled"
+        matcher = MATCHERS[self._match](query.answers)
+        for pattern in getattr(matcher, "invalid", ()):
+            warn(f"query '{query.id}': '{pattern}' is not a valid regular expression and matches nothing")
+        return None if matcher else f"none of the answers of query '{query.id}' can be matched"
 
 
 class Labeler:
-    """Label windows of candidates. The answers of a window are matched while the next one is searched.
+    """Label windows of candidates. Answers of a window are matched while the next window is searched.
 
-    searched: number of distinct queries
+    num_searched: number of searched queries
     """
 
-    def __init__(self, texts: PassageSearcher, settings: LabelSettings) -> None:
-        self._searcher, self._settings = texts, settings
-        self._began = 0.0
-        self.searched = 0
+    def __init__(self, searcher: PassageSearcher, settings: LabelSettings) -> None:
+        self._searcher, self._settings = searcher, settings
+        self._start_time = 0.0
+        self.num_searched = 0
 
     @property
     def seconds(self) -> float:
         """Seconds since the first search began."""
-        return time.monotonic() - self._began if self._began else 0.0
+        return time.monotonic() - self._start_time if self._start_time else 0.0
 
-    def pump(self, windows: Iterator[list[ExpansionLine]]) -> Generator[WindowResult, None, None]:
+    def label(self, windows: Iterator[list[ExpansionLine]]) -> Generator[WindowResult, None, None]:
         """Yield the result of each window, in order."""
-        waiting: Future[WindowResult] | None = None
+        pending: Future[WindowResult] | None = None
         with ThreadPoolExecutor(1, thread_name_prefix="drtk-label") as pool:
             for window in windows:
-                self._began = self._began or time.monotonic()
-                texts = [expand_query(each.query.text, each.expansion.text) for each in window]
-                searched = len(set(texts))
-                self.searched += searched
-                rankings = self._searcher.search(texts, self._settings.depth)
-                if waiting is not None:
-                    yield waiting.result()
-                waiting = pool.submit(self._label, window, rankings, searched)
-            if waiting is not None:
-                yield waiting.result()
+                self._start_time = self._start_time or time.monotonic()
+                queries = [expand_query(line.query.text, line.expansion.text) for line in window]
+                num_searched = len(set(queries))
+                self.num_searched += num_searched
+                rankings = self._searcher.search(queries, self._settings.depth)
+                if pending is not None:
+                    yield pending.result()
+                pending = pool.submit(self._label, window, rankings, num_searched)
+            if pending is not None:
+                yield pending.result()
 
-    def _label(self, window: Sequence[ExpansionLine], rankings: Sequence[Ranking], searched: int) -> WindowResult:
+    def _label(self, window: Sequence[ExpansionLine], rankings: Sequence[Ranking], num_searched: int) -> WindowResult:
         lines = []
-        counts = Counter({"searched": searched, "find an answer": 0})
-        question: _AnswerMatcher | None = None  # of this window alone, so counts do not depend on where a run began
-        for each, ranking in zip(window, rankings, strict=True):
-            if question is None or question.query != each.query:
-                question = _AnswerMatcher(each.query, self._searcher, self._settings, counts)
-            rank = next((rank for rank, (id, _) in enumerate(ranking, start=1) if question.contains_answer(id)), None)
+        counts = Counter({"searched": num_searched, "find an answer": 0})
+        matcher: _AnswerMatcher | None = None  # not shared by windows, so that a resumed run has the same counts
+        for line, ranking in zip(window, rankings, strict=True):
+            if matcher is None or matcher.query != line.query:
+                matcher = _AnswerMatcher(line.query, self._searcher, self._settings, counts)
+            rank = next((rank for rank, (id, _) in enumerate(ranking, start=1) if matcher.contains_answer(id)), None)
             counts["find an answer"] += rank is not None
             top1 = None
             if self._settings.top1:
-                first = question.get_passage(ranking[0][0]) if ranking else Passage("", "")
-                top1 = {"title": first.title, "text": first.text}
+                passage = matcher.get_passage(ranking[0][0]) if ranking else Passage("", "")
+                top1 = {"title": passage.title, "text": passage.text}
             rank = rank or self._settings.max_rank
-            lines.append(dump(replace(each.expansion, rank=rank, depth=self._settings.depth, top1=top1)))
+            lines.append(dump(replace(line.expansion, rank=rank, depth=self._settings.depth, top1=top1)))
         return WindowResult(lines, dict(counts))
 
 
 class _AnswerMatcher:
-    """A question whose candidates retrieve many passages in common: each is read and matched once."""
+    """Match passages with the answers of one query. Each passage is read and matched once for all its candidates."""
 
-    def __init__(self, query: Query, texts: PassageSearcher, settings: LabelSettings, counts: Counter[str]) -> None:
+    def __init__(self, query: Query, searcher: PassageSearcher, settings: LabelSettings, counts: Counter[str]) -> None:
         self.query = query
-        self._searcher, self._with_title, self._counts = texts, settings.match_title, counts
+        self._searcher, self._with_title, self._counts = searcher, settings.match_title, counts
         self._contains: Any = MATCHERS[settings.match](query.answers or ())
         self._passages: dict[str, Passage] = {}
-        self._answered: dict[str, bool] = {}
+        self._has_answer: dict[str, bool] = {}  # by passage id
 
     def get_passage(self, id: str) -> Passage:
         if id not in self._passages:
@@ -114,12 +114,12 @@ class _AnswerMatcher:
         return self._passages[id]
 
     def contains_answer(self, id: str) -> bool:
-        """Return whether a passage contains an answer: in its text, or with `match_title` in title and text together."""
-        if id not in self._answered:
+        """Return whether a passage contains an answer in its text, or with `match_title` in title and text together."""
+        if id not in self._has_answer:
             passage = self.get_passage(id)
             text = f"{passage.title} {passage.text}" if self._with_title and passage.title else passage.text
-            self._answered[id] = bool(self._contains(text))
+            self._has_answer[id] = bool(self._contains(text))
             self._counts[PASSAGES] += 1
             if not text.strip():
                 self._counts[WITHOUT_TEXT] += 1
-        return self._answered[id]
+        return self._has_answer[id]

@@ -1,4 +1,4 @@
-"""Format the input of a query re-ranker."""
+"""Input format of query re-rankers: format and tokenize queries with their candidate expansions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ KIND_OF_SEVERAL = "query re-rankers"  # kind of a folder with a query re-ranker 
 
 
 class CandidateTexts(NamedTuple):
-    """A question, an expansion, and for "rd" title and text of the first passage that both together retrieve."""
+    """Texts of a candidate: question, expansion, and for scorer "rd" the passage that the expanded query ranks first."""
 
     question: str
     text: str
@@ -29,9 +29,11 @@ class CandidateTexts(NamedTuple):
 
 @dataclass(frozen=True)
 class InputFormat:
-    """The input: scorer "ri" (question, expansion) or "rd" (the first passage too); style "official" or "thesis".
+    """Input format of a query re-ranker (docs/methods/ear.md).
 
-    max_length: tokens, special tokens included
+    scorer: "ri" (retrieval-independent: question and expansion) or "rd" (retrieval-dependent: the top passage too)
+    style: "official" (the published code) or "thesis"
+    max_length: in tokens, including special tokens
     """
 
     scorer: str = "ri"
@@ -39,13 +41,13 @@ class InputFormat:
     max_length: int = 64
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values, as `meta.json` stores them, and that lower scores are better."""
+        """Return the entry of meta.json, which also records that lower scores are better."""
         return asdict(self) | {"better": "lower"}
 
-    def parts(self, candidate: CandidateTexts) -> tuple[str, ...]:
-        """Return the texts between separators; an input that is too long is truncated at its end (docs/methods/ear.md).
+    def split_into_parts(self, candidate: CandidateTexts) -> tuple[str, ...]:
+        """Return the texts of a candidate that separator tokens separate.
 
-        official: question, expansion, and for rd title, text; thesis: "question ? expansion", and for rd the passage
+        official: question, expansion, and for rd title and text; thesis: "question ? expansion", and for rd the passage
         """
         question, text = candidate.question.strip(), " ".join(candidate.text.split())
         if self.style == "thesis":
@@ -56,83 +58,83 @@ class InputFormat:
 
 
 def read_input_format(folder: Path) -> InputFormat | None:
-    """Return the input of the query re-ranker in a folder; None if drtk did not train it as one."""
-    stated = read_training_entry(folder, INPUT_ENTRY)
-    if stated is None:
+    """Return the input format of the query re-ranker in a folder; None for other models."""
+    entry = read_training_entry(folder, INPUT_ENTRY)
+    if entry is None:
         return None
-    return InputFormat(**{name: stated[name] for name in InputFormat.__dataclass_fields__ if name in stated})
+    return InputFormat(**{name: entry[name] for name in InputFormat.__dataclass_fields__ if name in entry})
 
 
 def load_input_format(model: str) -> InputFormat:
-    """Return the input of a query re-ranker. Raises MismatchError for any other model."""
+    """Return the input format of a query re-ranker. Raises MismatchError for other models."""
     folder = locate(model)
-    if (found := read_input_format(folder)) is not None:
-        return found
+    if (input_format := read_input_format(folder)) is not None:
+        return input_format
     content = read_manifest_if_any(folder)
     if is_manifest(content) and content.get("kind") == KIND_OF_SEVERAL and content.get("kinds"):
-        named = " ".join(f"{kind}={model}/{kind}" for kind in content["kinds"])
-        raise MismatchError(f"{model}: contains a query re-ranker for each kind; name them: {named}")
-    raise MismatchError(f"{model}: is no query re-ranker; drtk rerank-queries train makes one")
+        models = " ".join(f"{kind}={model}/{kind}" for kind in content["kinds"])
+        raise MismatchError(f"{model}: contains a query re-ranker for each kind; give `model` {models}")
+    raise MismatchError(f"{model}: is not a query re-ranker; train one with drtk rerank-queries train")
 
 
 class CandidateTokenizer:
-    """Tokenize candidates: the texts of `reading` between the tokenizer's special tokens for a pair.
+    """Tokenize candidates like a pair of texts, with further separators if there are more than two texts.
 
-    The first text is the first segment, all others the second. The last texts are truncated first; separators stay.
-    Two texts that fit get the same tokens as a pair.
+    The first text is the first segment, all others are the second. Inputs that are too long are truncated at the end, but
+    keep their special tokens.
     """
 
-    def __init__(self, tokenizer: Any, reading: InputFormat) -> None:
-        self.tokenizer, self.reading = tokenizer, reading
+    def __init__(self, tokenizer: Any, input_format: InputFormat) -> None:
+        self.tokenizer, self.input_format = tokenizer, input_format
         self.with_types = "token_type_ids" in tokenizer.model_input_names
         self.pad, self.left = int(tokenizer.pad_token_id or 0), tokenizer.padding_side == "left"
-        self._single, self._pair = _frame(tokenizer), _frame(tokenizer, "b")
+        self._single, self._pair = _find_special_tokens(tokenizer), _find_special_tokens(tokenizer, "b")
         self._second = tokenizer("a", "b")["token_type_ids"][-1] if self.with_types else 0
 
     def __call__(self, candidates: Iterable[CandidateTexts]) -> TokenizedTexts:
-        """Return the tokens of the candidates in order."""
-        parted = [self.reading.parts(candidate) for candidate in candidates]
-        if not parted:
+        """Return the tokens of the candidates, in order."""
+        inputs = [self.input_format.split_into_parts(candidate) for candidate in candidates]
+        if not inputs:
             return TokenizedTexts.from_lists([], [] if self.with_types else None)
-        texts = list(dict.fromkeys(chain.from_iterable(parted)))  # all candidates of a question contain it
+        texts = list(dict.fromkeys(chain.from_iterable(inputs)))  # the question is the same in all its candidates
         token_ids = self.tokenizer(
             texts,
             add_special_tokens=False,
             truncation=True,
-            max_length=self.reading.max_length,
+            max_length=self.input_format.max_length,
             padding=False,
             return_attention_mask=False,
             return_token_type_ids=False,
         )["input_ids"]
-        pieces = dict(zip(texts, token_ids, strict=True))
-        ids, types = zip(*(self._join([pieces[part] for part in parts]) for parts in parted), strict=True)
+        ids_of_text = dict(zip(texts, token_ids, strict=True))
+        ids, types = zip(*(self._join([ids_of_text[part] for part in parts]) for parts in inputs), strict=True)
         return TokenizedTexts.from_lists(ids, types if self.with_types else None)
 
     def _join(self, parts: list[list[int]]) -> tuple[list[int], list[int]]:
-        """Return token ids and segments of one input."""
-        lead, between, tail = self._single if len(parts) == 1 else self._pair
-        room = self.reading.max_length - len(lead) - len(tail) - len(between) * (len(parts) - 1)
-        ids = [*lead]
-        first = 0
-        for place, part in enumerate(parts):
-            if place:
+        """Return the token ids and token types of one input."""
+        before, between, after = self._single if len(parts) == 1 else self._pair
+        room = self.input_format.max_length - len(before) - len(after) - len(between) * (len(parts) - 1)
+        ids = [*before]
+        first_length = 0  # of the first segment
+        for number, part in enumerate(parts):
+            if number:
                 ids += between
-            if place == 1:
-                first = len(ids) - len(between) + 1  # the first separator belongs to the first segment
-            kept = part[: max(room, 0)]
-            ids += kept
-            room -= len(kept)
-        ids += tail
-        first = first or len(ids)
-        return ids, [0] * first + [self._second] * (len(ids) - first)
+            if number == 1:
+                first_length = len(ids) - len(between) + 1  # the first separator belongs to the first segment
+            truncated = part[: max(room, 0)]
+            ids += truncated
+            room -= len(truncated)
+        ids += after
+        first_length = first_length or len(ids)
+        return ids, [0] * first_length + [self._second] * (len(ids) - first_length)
 
 
-def _frame(tokenizer: Any, *second: str) -> tuple[list[int], list[int], list[int]]:
-    """Return the special tokens before, between and after one text or two."""
-    found = tokenizer("a", *second, return_special_tokens_mask=True)
+def _find_special_tokens(tokenizer: Any, *second: str) -> tuple[list[int], list[int], list[int]]:
+    """Return the special tokens before, between and after one text, or two with `second`."""
+    encoded = tokenizer("a", *second, return_special_tokens_mask=True)
     runs: list[list[int]] = [[]]
-    for id, special in zip(found["input_ids"], found["special_tokens_mask"], strict=True):
-        if special:
+    for id, is_special in zip(encoded["input_ids"], encoded["special_tokens_mask"], strict=True):
+        if is_special:
             runs[-1].append(id)
         elif runs[-1] or len(runs) == 1:
             runs.append([])

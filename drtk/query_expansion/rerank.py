@@ -1,4 +1,4 @@
-"""Choose the expansion of each query (EAR)."""
+"""Select the best candidate expansion of each query (EAR)."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -17,7 +18,7 @@ from drtk.data.jsonl import dump
 from drtk.errors import DrtkError, MismatchError
 from drtk.indexing.config import SearchSettings
 from drtk.models.config import ScoringSettings
-from drtk.query_expansion.candidates import ExpansionList, find_missing, iter_expansion_lists, select_distinct
+from drtk.query_expansion.candidates import ExpansionList, find_missing_label, iter_expansion_lists, select_distinct
 from drtk.query_expansion.config import ChooseSettings
 from drtk.query_expansion.query_reranker_input import CandidateTexts, CandidateTokenizer, load_input_format
 from drtk.records import Expansion, Passage, Query
@@ -35,101 +36,98 @@ if TYPE_CHECKING:
     from drtk.retrieval.search import PassageSearcher
 
 GREEDY = "greedy"  # "decode" of a candidate that was decoded greedily
-LUCENE_CLAUSES = 1024  # distinct words of a query that Lucene accepts by default
-LINES = "choices.jsonl"  # in the folder: the choice for each query and kind, and its reason
-WINDOW = 64  # queries (of one kind) between two points to resume from
-ANY = ""  # the kind of a model for all kinds without one of their own
+LUCENE_CLAUSES = 1024  # Lucene's default limit of distinct terms of a query
+LINES = "choices.jsonl"  # file of the selected candidates of each query and kind
+WINDOW = 64  # lists of candidates
+ANY = ""  # kind of a model that is used for all kinds without a model of their own
 
 
 def sort_by_estimate(expansions: Sequence[Expansion], estimates: np.ndarray) -> list[Expansion]:
-    """Return the candidates by estimated rank, LOWEST first, equal ones in their order (docs/methods/ear.md).
+    """Sort candidates by estimated rank, lowest first; ties keep their order (docs/methods/ear.md).
 
     estimates: (candidates,)
     """
-    return [expansions[place] for place in np.argsort(estimates, kind="stable")]
+    return [expansions[number] for number in np.argsort(estimates, kind="stable")]
 
 
 def sort_by_label(expansions: Sequence[Expansion]) -> list[Expansion]:
-    """Return the candidates by the rank of their first answer-bearing passage: the oracle (docs/methods/ear.md).
+    """Sort candidates by the rank of their first passage with an answer: the oracle (docs/methods/ear.md).
 
-    Raises MismatchError for a candidate without a label.
+    Raises MismatchError for a candidate without this label.
     """
-    for each in expansions:
-        if problem := find_missing(each, rank=True, top1=False):
+    for expansion in expansions:
+        if problem := find_missing_label(expansion, rank=True, top1=False):
             raise MismatchError(problem)
-    return sorted(expansions, key=lambda each: each.rank or 0)
+    return sorted(expansions, key=lambda expansion: expansion.rank or 0)
 
 
 def select_greedy(expansions: Sequence[Expansion]) -> list[Expansion]:
-    """Return the candidates that were decoded greedily (GAR's baseline); none if that text was blank."""
-    return [each for each in expansions if each.extra.get("decode") == GREEDY]
+    """Return the candidate that was decoded greedily (GAR's baseline); [] if its text was blank."""
+    return [expansion for expansion in expansions if expansion.extra.get("decode") == GREEDY]
 
 
-CHOICES: dict[str, Callable[[Sequence[Expansion]], list[Expansion]]] = {
+SELECTIONS: dict[str, Callable[[Sequence[Expansion]], list[Expansion]]] = {
     "first": list,
     "oracle": sort_by_label,
     "greedy": select_greedy,
 }
 
 
-def concatenate(query: str, expansions: Sequence[Expansion], *, clauses: int | None = None) -> tuple[str, bool]:
-    """Return one query with all candidates (GAR's concat), and whether it was cut.
+def concatenate(query: str, expansions: Sequence[Expansion], *, max_clauses: int | None = None) -> tuple[str, bool]:
+    """Return one query with all candidates (GAR's concatenation), and whether it was truncated.
 
-    clauses: the largest number of distinct words, which are runs of letters and digits here: an analyzer that removes
-             stop words or stems has no more
+    max_clauses: maximum number of distinct words (runs of letters and digits); stop words and stemming only reduce it
     """
-    text = expand_query(query, *(each.text for each in expansions))
-    if clauses is None:
+    text = expand_query(query, *(expansion.text for expansion in expansions))
+    if max_clauses is None:
         return text, False
-    seen: set[str] = set()
-    kept: list[str] = []
-    for word in text.split():
-        seen.update(split_words(word, latin=False))
-        if len(seen) > clauses:
-            return " ".join(kept), True
-        kept.append(word)
+    words = text.split()
+    distinct: set[str] = set()
+    for number, word in enumerate(words):
+        distinct.update(split_words(word, latin=False))
+        if len(distinct) > max_clauses:
+            return " ".join(words[:number]), True
     return text, False
 
 
 class RankEstimator:
-    """Estimate the ranks of candidates with one query re-ranker: THE LOWER, THE BETTER.
+    """Estimate the ranks of candidates with a query re-ranker. Lower is better, unlike the scores of a cross-encoder.
 
-    It is no `Scorer`, whose higher scores are better.
-    model: a folder that drtk rerank-queries train made, or a copy of it
-    Raises MismatchError for any other model, and what loading one raises.
+    model: folder of drtk rerank-queries train
+    Raises MismatchError for any other model, and what loading it raises.
     """
 
     def __init__(self, model: str, *, device: str = "auto", settings: ScoringSettings | None = None) -> None:
         from drtk.models.cross_encoder import CrossEncoderScorer  # imports torch
 
         settings = settings or ScoringSettings()
-        self.reading = load_input_format(model)
-        reading = self.reading
+        self.input_format = load_input_format(model)
+        input_format = self.input_format
         if settings.max_length is not None:
-            reading = replace(reading, max_length=settings.max_length)
+            input_format = replace(input_format, max_length=settings.max_length)
         self._scorer = CrossEncoderScorer(
             model,
             device=device,
             settings=settings,
             logits=True,
-            make_tokenizer=lambda tokenizer: CandidateTokenizer(tokenizer, reading),
+            make_tokenizer=lambda tokenizer: CandidateTokenizer(tokenizer, input_format),
         )
 
     def __call__(self, candidates: Sequence[CandidateTexts]) -> np.ndarray:
         """Return the estimates of the candidates, (candidates,), float32."""
-        return self.estimates(self.prepare(candidates))
+        return self.estimate(self.prepare(candidates))
 
     def prepare(self, candidates: Sequence[CandidateTexts]) -> TokenizedPairs:
         """Tokenize the candidates."""
-        return self._scorer.tokenize(candidates)  # type: ignore[arg-type]  # its tokenizing takes them
+        return self._scorer.tokenize(candidates)  # type: ignore[arg-type]  # accepted by its CandidateTokenizer
 
-    def estimates(self, prepared: TokenizedPairs) -> np.ndarray:
-        """Return the estimates of tokenized candidates, (candidates,), float32. Raises what Scorer.scores raises."""
+    def estimate(self, prepared: TokenizedPairs) -> np.ndarray:
+        """Return the estimated ranks of tokenized candidates, (candidates,), float32."""
         return self._scorer.scores(prepared) if len(prepared.rows) else np.empty(0, dtype=np.float32)
 
 
 class _TokenizedLists(NamedTuple):
-    """Lists of distinct candidates, their tokens by model, and counts."""
+    """Lists of distinct candidates, the tokens of all candidates of each model, and counts."""
 
     lists: list[ExpansionList]
     tokens: dict[RankEstimator, TokenizedPairs]
@@ -137,10 +135,10 @@ class _TokenizedLists(NamedTuple):
 
 
 class QuerySelector(BatchFunction):
-    """Choose queries: windows of `ExpansionList` to lines of choices.jsonl, best first.
+    """Select the best candidates of windows of `ExpansionList`; results are lines of choices.jsonl.
 
-    models: query re-rankers by kind, that of ANY for other kinds; for `select` scorer only, as other choices need no torch
-    index, corpus: to search the first passage of candidates without "top1", for retrieval-dependent (RD) models
+    models: query re-rankers by kind; ANY is for kinds without one; {} unless `select` is "scorer"
+    index, corpus: to search the top passage of candidates without "top1", for retrieval-dependent (rd) models
     """
 
     def __init__(
@@ -158,94 +156,95 @@ class QuerySelector(BatchFunction):
         loaded = {
             model: RankEstimator(model, device=device, settings=settings) for model in dict.fromkeys(models.values())
         }
-        self._scorers = {kind: loaded[model] for kind, model in models.items()}
+        self._estimators = {kind: loaded[model] for kind, model in models.items()}
 
     def prepare(self, records: list[ExpansionList]) -> _TokenizedLists:
         """Select the distinct candidates of each list, and tokenize them."""
-        most = self._settings.max_candidates
-        lists = [replace(each, expansions=tuple(select_distinct(each.expansions, most))) for each in records]
-        counts: Counter[str] = Counter(candidates=sum(len(each.expansions) for each in records))
-        if not self._scorers:
+        limit = self._settings.max_candidates
+        lists = [replace(record, expansions=tuple(select_distinct(record.expansions, limit))) for record in records]
+        counts: Counter[str] = Counter(candidates=sum(len(record.expansions) for record in records))
+        if not self._estimators:
             return _TokenizedLists(lists, {}, counts)
-        first = self._search_first(lists, counts)
-        given: dict[RankEstimator, list[CandidateTexts]] = {}
-        for each in lists:
-            scorer = self._scorer(each.kind)
-            candidates = given.setdefault(scorer, [])
-            for one in each.expansions:
-                query = expand_query(each.query.text, one.text)
-                top = (one.top1 or first[query]) if scorer.reading.scorer == "rd" else {}
-                candidates.append(CandidateTexts(each.query.text, one.text, top.get("title", ""), top.get("text", "")))
-        return _TokenizedLists(
-            lists, {scorer: scorer.prepare(candidates) for scorer, candidates in given.items()}, counts
-        )
+        top_passages = self._search_top_passages(lists, counts)
+        texts: dict[RankEstimator, list[CandidateTexts]] = {}
+        for candidates in lists:
+            question, estimator = candidates.query.text, self._get_estimator(candidates.kind)
+            for expansion in candidates.expansions:
+                top1: Mapping[str, str] = {}
+                if estimator.input_format.scorer == "rd":
+                    top1 = expansion.top1 or top_passages[expand_query(question, expansion.text)]
+                text = CandidateTexts(question, expansion.text, top1.get("title", ""), top1.get("text", ""))
+                texts.setdefault(estimator, []).append(text)
+        tokens = {estimator: estimator.prepare(candidates) for estimator, candidates in texts.items()}
+        return _TokenizedLists(lists, tokens, counts)
 
-    def _scorer(self, kind: str) -> RankEstimator:
-        return self._scorers[kind if kind in self._scorers else ANY]
+    def _get_estimator(self, kind: str) -> RankEstimator:
+        return self._estimators[kind if kind in self._estimators else ANY]
 
-    def _search_first(self, lists: Sequence[ExpansionList], counts: Counter[str]) -> dict[str, dict[str, str]]:
-        """Return title and text of the first passage, by query, for candidates without "top1" whose model reads it."""
+    def _search_top_passages(self, lists: Sequence[ExpansionList], counts: Counter[str]) -> dict[str, dict[str, str]]:
+        """Return title and text of the top passage, by expanded query, for candidates that need it but lack "top1"."""
         queries = dict.fromkeys(
-            expand_query(each.query.text, one.text)
-            for each in lists
-            if self._scorer(each.kind).reading.scorer == "rd"
-            for one in each.expansions
-            if one.top1 is None
+            expand_query(candidates.query.text, expansion.text)
+            for candidates in lists
+            if self._get_estimator(candidates.kind).input_format.scorer == "rd"
+            for expansion in candidates.expansions
+            if expansion.top1 is None
         )
         if not queries:
             return {}
-        assert self._searcher is not None  # `choose_queries` rejects these candidates without an index
-        first: dict[str, dict[str, str]] = {}
+        assert self._searcher is not None  # without an index, `select_queries` rejects such candidates
+        top_passages: dict[str, dict[str, str]] = {}
         passages = []
         for query, ranking in zip(queries, self._searcher.search(list(queries), 1), strict=True):
             passage = self._searcher.get_passage(ranking[0][0]) if ranking else Passage("", "")
-            first[query] = {"title": passage.title, "text": passage.text}
+            top_passages[query] = {"title": passage.title, "text": passage.text}
             passages += [passage] if ranking else []
         counts.update(count_texts(passages))
-        return first
+        return top_passages
 
     def __call__(self, prepared: _TokenizedLists) -> WindowResult:
         """Return the lines of a window, and counts of candidates and of the passages that were looked up."""
         lists, tokens, looked_up = prepared
         names = ("candidates", "distinct", "chosen", "cut", "above Lucene's limit")
         counts: dict[str, int] = dict.fromkeys(names, 0) | looked_up
-        values = {scorer: scorer.estimates(each) for scorer, each in tokens.items()}
-        at = dict.fromkeys(values, 0)
+        estimates = {estimator: iter(estimator.estimate(pairs)) for estimator, pairs in tokens.items()}
         lines = []
-        for each in lists:
-            estimates: np.ndarray | None = None
-            if self._scorers:
-                scorer = self._scorer(each.kind)
-                start, at[scorer] = at[scorer], at[scorer] + len(each.expansions)
-                estimates = values[scorer][start : at[scorer]]
-            counts["distinct"] += len(each.expansions)
-            lines.append(dump(self._line(each, estimates, counts)))
+        for candidates in lists:
+            list_estimates: np.ndarray | None = None
+            if self._estimators:
+                remaining = estimates[self._get_estimator(candidates.kind)]
+                list_estimates = np.fromiter(islice(remaining, len(candidates.expansions)), dtype=np.float32)
+            counts["distinct"] += len(candidates.expansions)
+            lines.append(dump(self._select(candidates, list_estimates, counts)))
         return WindowResult(lines, counts)
 
-    def _line(self, each: ExpansionList, estimates: np.ndarray | None, counts: dict[str, int]) -> dict[str, Any]:
-        expansions, query = each.expansions, each.query.text
-        line: dict[str, Any] = {"query_id": each.query.id, "kind": each.kind}
+    def _select(
+        self, candidates: ExpansionList, estimates: np.ndarray | None, counts: dict[str, int]
+    ) -> dict[str, Any]:
+        """Return the line of choices.jsonl for a list of candidates."""
+        expansions, query = candidates.expansions, candidates.query.text
+        line: dict[str, Any] = {"query_id": candidates.query.id, "kind": candidates.kind}
         if self._settings.select == "concat":
             counts["chosen"] += 1
-            text, cut = concatenate(query, expansions, clauses=self._settings.max_clauses)
-            counts["cut"] += cut
+            text, is_truncated = concatenate(query, expansions, max_clauses=self._settings.max_clauses)
+            counts["cut"] += is_truncated
             counts["above Lucene's limit"] += len(set(split_words(text, latin=False))) > LUCENE_CLAUSES
-            return line | {"chosen": [[one.id for one in expansions]], "queries": [text]}
+            return line | {"chosen": [[expansion.id for expansion in expansions]], "queries": [text]}
         if estimates is not None:
             best = sort_by_estimate(expansions, estimates)[: self._settings.n_best]
         else:
-            best = CHOICES[self._settings.select](expansions)[: self._settings.n_best]
+            best = SELECTIONS[self._settings.select](expansions)[: self._settings.n_best]
         counts["chosen"] += bool(best)
-        line |= {"chosen": [[one.id] for one in best]}
+        line |= {"chosen": [[expansion.id] for expansion in best]}
         if estimates is not None:
-            of = dict(zip((one.id for one in expansions), estimates.tolist(), strict=True))
-            line["estimates"] = [of[one.id] for one in best]
-        if all(one.rank is not None for one in best):
-            line["ranks"] = [one.rank for one in best]
-        return line | {"queries": [expand_query(query, one.text) for one in best]}
+            estimate_of = dict(zip((expansion.id for expansion in expansions), estimates.tolist(), strict=True))
+            line["estimates"] = [estimate_of[expansion.id] for expansion in best]
+        if all(expansion.rank is not None for expansion in best):
+            line["ranks"] = [expansion.rank for expansion in best]
+        return line | {"queries": [expand_query(query, expansion.text) for expansion in best]}
 
 
-def choose_queries(
+def select_queries(
     source: str,
     queries: Mapping[str, Query],
     settings: ChooseSettings,
@@ -257,105 +256,107 @@ def choose_queries(
     running: RunnerSettings,
     job: FolderJob,
 ) -> dict[str, Any]:
-    """Write choices.jsonl and the query files into the folder of `job`; return counts, and "files", the size of each.
+    """Select the best candidates of each query; write choices.jsonl and the query files into the folder of `job`.
 
-    A resumed job continues choices.jsonl, or uses it as it is if it is complete.
-    Raises what reading the candidates raises, RecordError (file:line) for those that lack what the choice needs,
-    DrtkError if there are none.
+    models: query re-rankers by kind; ANY is for kinds without one
+    Returns counts for the manifest, and under "files" the number of queries per file.
+    Raises what `iter_expansion_lists` raises, RecordError (file:line) for candidates without the labels that `select`
+    needs, DrtkError if there are no candidates.
     """
     folder = job.begin()
     path = str(folder / LINES)
-    inner = FilterJob(
+    choices_job = FilterJob(
         *(job.command, "choices", path, job.settings),
         resume=job.resume,
         force=job.force,
         log_summary=False,
         tracker=job.tracker,
     )
-    inner.recover()
-    place = str(corpus)
+    choices_job.recover()
+    corpus_name = str(corpus)
     if index is not None and corpus is None:
-        place = str(read_manifest(index).get("corpus") or index)
-    if job.resume and is_done(path, job.settings, program=job.command):  # killed while the queries were written
+        corpus_name = str(read_manifest(index).get("corpus") or index)
+    if job.resume and is_done(path, job.settings, program=job.command):  # interrupted while writing the query files
         known = {entry["path"] for entry in job.tracker.inputs}
-        job.tracker.inputs += [e for e in read_json(get_manifest_path(path))["inputs"] if e["path"] not in known]
+        inputs = read_json(get_manifest_path(path))["inputs"]
+        job.tracker.inputs += [entry for entry in inputs if entry["path"] not in known]
     else:
-        Path(path).unlink(missing_ok=True)  # finished, but its manifest is gone or describes other settings
-        inner.find_problem = lambda _: describe_missing_texts(inner.counts, place)
+        Path(path).unlink(missing_ok=True)  # of other settings, or without a manifest
+        choices_job.find_problem = lambda _: describe_missing_texts(choices_job.counts, corpus_name)
         check = _make_check(settings.select, models, index)
         lists = _reject_empty(iter_expansion_lists(source, queries, job.tracker, check=check), source)
         arguments = (settings, models, device, index, corpus)
-        run_filter(lists, inner, QuerySelector, *arguments, running=running, window=WINDOW, unit="questions")
+        run_filter(lists, choices_job, QuerySelector, *arguments, running=running, window=WINDOW, unit="questions")
     counts: dict[str, Any] = read_json(get_manifest_path(path))["counts"]
-    if not counts["chosen"]:  # happens with `select` greedy only
+    if not counts["chosen"]:  # only possible with `select` greedy
         raise DrtkError(
-            f'{name_of(source)}: no candidate has "decode": "{GREEDY}", which drtk expand-queries writes with `decode` greedy; '
-            "`select` first takes the first"
+            f'{name_of(source)}: no candidate has "decode": "{GREEDY}", which drtk expand-queries writes with `decode=greedy`; '
+            "use `select=first` for the first candidate"
         )
-    warn_of_missing_texts(counts, place)
-    files, without = write_queries(folder, queries, settings.n_best)
+    warn_of_missing_texts(counts, corpus_name)
+    files, num_without = write_queries(folder, queries, settings.n_best)
     get_manifest_path(path).unlink()
-    return counts | {"without a candidate": without, "files": files}
+    return counts | {"without a candidate": num_without, "files": files}
 
 
 def _make_check(select: str, models: Mapping[str, str], index: str | None) -> Callable[[Expansion, Query], str | None]:
-    """Return a check for `iter_expansion_lists`: whether candidates have what the choice needs."""
-    readings = {kind: load_input_format(model) for kind, model in models.items()}
+    """Return a `check` of `iter_expansion_lists` for the labels and models that `select` needs."""
+    input_formats = {kind: load_input_format(model) for kind, model in models.items()}
 
     def check(expansion: Expansion, _: Query) -> str | None:
-        reading = readings.get(expansion.kind, readings.get(ANY))
-        if models and reading is None:
-            return f"no model is for kind '{expansion.kind}': give `model` {expansion.kind}=DIR, or one for all"
-        needs_top1 = reading is not None and reading.scorer == "rd" and index is None
-        missing = find_missing(expansion, rank=select == "oracle", top1=needs_top1)
+        input_format = input_formats.get(expansion.kind, input_formats.get(ANY))
+        if models and input_format is None:
+            return f"there is no model for kind '{expansion.kind}'; give `model={expansion.kind}=DIR`, or one for all kinds"
+        needs_top1 = input_format is not None and input_format.scorer == "rd" and index is None
+        missing = find_missing_label(expansion, rank=select == "oracle", top1=needs_top1)
         return f"{missing}, or give `index`" if missing and needs_top1 else missing
 
     return check
 
 
 def _reject_empty(lists: Iterator[ExpansionList], source: str) -> Iterator[ExpansionList]:
-    """Yield the lists. Raises DrtkError if there are none: without a kind there is no file to write queries into."""
-    empty = True
-    for each in lists:
-        empty = False
-        yield each
-    if empty:
-        raise DrtkError(f"{name_of(source)}: holds no candidates; there is nothing to choose from")
+    """Yield the lists. Raises DrtkError if there are none, because then the kinds of the query files are unknown."""
+    is_empty = True
+    for candidates in lists:
+        is_empty = False
+        yield candidates
+    if is_empty:
+        raise DrtkError(f"{name_of(source)}: contains no candidates; there is nothing to select from")
 
 
-def write_queries(folder: Path, queries: Mapping[str, Query], top: int) -> tuple[dict[str, int], int]:
-    """Write the query files of a folder from its choices.jsonl: KIND.jsonl, or KIND.1.jsonl … KIND.N.jsonl for N > 1.
+def write_queries(folder: Path, queries: Mapping[str, Query], n_best: int) -> tuple[dict[str, int], int]:
+    """Write the query files from choices.jsonl: KIND.jsonl, or KIND.1.jsonl to KIND.N.jsonl for the N best.
 
-    Queries keep their fields; the text is the expanded query, "expansion" names the candidates in it. A query without a
-    candidate of a kind is written unexpanded at the end of the (first) file of that kind: otherwise the run of that file
-    would lack it, which counts as retrieving nothing.
-    Returns the number of queries per file and of those "asked alone", and the number of queries without any candidate.
+    The text is the expanded query, and "expansion" has the ids of its candidates. Queries without a candidate of a kind are
+    written unexpanded at the end of its first file, so that its run contains all queries.
+    Returns the number of queries per file and, under "asked alone", of unexpanded ones; and the number of queries without
+    any candidate.
     """
-    chosen: dict[str, set[str]] = {}
+    expanded: dict[str, set[str]] = {}
     for choice in _iter_choices(folder):
-        chosen.setdefault(choice["kind"], set()).update([choice["query_id"]] if choice["chosen"] else [])
+        expanded.setdefault(choice["kind"], set()).update([choice["query_id"]] if choice["chosen"] else [])
     counts: Counter[str] = Counter()
     with ExitStack() as stack:
         names = {
-            (kind, at): f"{kind}.jsonl" if top == 1 else f"{kind}.{at + 1}.jsonl"
-            for kind in chosen
-            for at in range(top)
+            (kind, rank): f"{kind}.jsonl" if n_best == 1 else f"{kind}.{rank}.jsonl"
+            for kind in expanded
+            for rank in range(1, n_best + 1)
         }
         files = {name: stack.enter_context(open(folder / name, "wb")) for name in names.values()}
 
-        def write(query: Query, kind: str, at: int = 0) -> None:
-            files[names[kind, at]].write(dump(query))
-            counts[names[kind, at]] += 1
+        def write(query: Query, kind: str, rank: int = 1) -> None:
+            files[names[kind, rank]].write(dump(query))
+            counts[names[kind, rank]] += 1
 
         for choice in _iter_choices(folder):
             query = queries[choice["query_id"]]
-            for at, (text, ids) in enumerate(zip(choice["queries"], choice["chosen"], strict=True)):
+            for rank, (text, ids) in enumerate(zip(choice["queries"], choice["chosen"], strict=True), start=1):
                 expansion = ids[0] if len(ids) == 1 else ids
-                write(replace(query, text=text, extra=query.extra | {"expansion": expansion}), choice["kind"], at)
-        alone = [(query, kind) for kind, ids in chosen.items() for id, query in queries.items() if id not in ids]
-        for query, kind in alone:
+                write(replace(query, text=text, extra=query.extra | {"expansion": expansion}), choice["kind"], rank)
+        unexpanded = [(query, kind) for kind, ids in expanded.items() for id, query in queries.items() if id not in ids]
+        for query, kind in unexpanded:
             write(replace(query, text=format_query(query.text)), kind)
-    return {**counts, "asked alone": len(alone)}, len(queries.keys() - set().union(*chosen.values()))
+    return {**counts, "asked alone": len(unexpanded)}, len(queries.keys() - set().union(*expanded.values()))
 
 
 def _iter_choices(folder: Path) -> Iterator[dict[str, Any]]:

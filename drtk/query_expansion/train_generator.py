@@ -1,4 +1,4 @@
-"""Build training pairs for GAR generators and train one generator per fold."""
+"""Build training pairs for generators of query expansions (GAR), and train a generator for each fold."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from drtk.training.text_pairs import Subset, TextPair, TextPairs, sample_pairs, 
 
 
 def capitalize_words(answer: str) -> str:
-    """Return an answer in capitals only with initial capitals; any other answer unchanged.
+    """Capitalize the words of an answer that is all upper case; return other answers unchanged.
 
     >>> capitalize_words("DAVID BECKHAM"), capitalize_words("the BBC")
     ('David Beckham', 'the BBC')
@@ -43,25 +43,25 @@ def capitalize_words(answer: str) -> str:
 
 
 def select_answer_target(answers: Sequence[str], *, case: Literal["kept", "initial"]) -> str | None:
-    """Return the first answer that is not blank, on one line. case: initial: see `capitalize_words` (TriviaQA)"""
+    """Return the first nonblank answer, on one line. case: "initial" applies `capitalize_words`, for TriviaQA"""
     first = next((text for answer in answers if (text := " ".join(answer.split()))), None)
     return capitalize_words(first) if first and case == "initial" else first
 
 
 def select_sentence_target(passages: Iterable[Passage], contains: Contains) -> str | None:
-    """Return the sentence with an answer in the first passage whose text has one.
+    """Return the sentence with an answer in the first passage that contains one; None if no passage does.
 
-    An answer across sentences gives the shortest stretch of sentences that contains it, the first of equal ones.
+    For an answer across sentences, it is the shortest sequence of sentences that contains it, the first of several.
     """
     text = next((passage.text for passage in passages if contains(passage.text)), None)
     if text is None:
         return None
     sentences = split_plain_sentences(text)
-    for size in range(1, len(sentences)):
-        for begin in range(len(sentences) - size + 1):
-            stretch = " ".join(sentences[begin : begin + size])
-            if contains(stretch):
-                return stretch
+    for length in range(1, len(sentences)):
+        for start in range(len(sentences) - length + 1):
+            sequence = " ".join(sentences[start : start + length])
+            if contains(sequence):
+                return sequence
     return " ".join(text.split())
 
 
@@ -73,9 +73,9 @@ def build_title_target(
     separator: str,
     match_title: bool = False,
 ) -> str | None:
-    """Return the distinct titles of answer-bearing passages in their order, joined; or the first only.
+    """Return the distinct titles of passages with an answer, joined in rank order, or with mode "first" only the first.
 
-    match_title: an answer may be in the title (GAR's scripts), not only in the text (docs/methods/evaluation.md)
+    match_title: also match answers in titles, as GAR's scripts do
     """
     titles: dict[str, None] = {}
     for passage in passages:
@@ -85,17 +85,18 @@ def build_title_target(
     return separator.join(list(titles)[:1] if mode == "first" else titles) or None
 
 
-Format = Callable[[str], str]  # returns the model's input for a question
+Format = Callable[[str], str]  # formats a question as the model's input
 
 
 @dataclass
 class QuestionPairs:
-    """Questions with a target, by number (drtk.training.text_pairs.TextPairs); `read`: all questions.
+    """Training pairs of questions and targets, by number.
 
-    dropped: the number of questions without a target, by reason
+    all_questions: including those without a target
+    dropped: number of questions without a target, by reason
     """
 
-    read: list[Query]
+    all_questions: list[Query]
     questions: list[Query] = field(default_factory=list)
     targets: list[str] = field(default_factory=list)
     format: Format = str
@@ -121,103 +122,110 @@ def build_question_pairs(
     format: Format,
     tracker: InputTracker,
 ) -> QuestionPairs:
-    """Return the questions of a file that have a target, in its order.
+    """Build the training pairs of the questions in a file.
 
-    run, corpus: for the sentence and title tasks, which search the passages of each question in the run for answers
-    Raises DrtkError if no question has an answer or a target, or no passage a text; RecordError (file:line, and how many
-    more) for a question of the run that is not in the file, and a passage that the corpus lacks.
+    run, corpus: for tasks gar-sentence and gar-title, which search the hits of each question for answers
+    Raises DrtkError if no question has an answer or a target, or no passage has text, RecordError (file:line) for unknown
+    ids in the run.
     """
     pairs = QuestionPairs(list(read_queries(source, tracker=tracker)), format=format)
-    known = [query for query in pairs.read if query.text.strip() and any(map(str.strip, query.answers or ()))]
-    pairs.dropped["without answers"] = len(pairs.read) - len(known)
-    if not known:
-        raise DrtkError(f"{name_of(source)}: no question has an answer")
+    answerable = [
+        query for query in pairs.all_questions if query.text.strip() and any(map(str.strip, query.answers or ()))
+    ]
+    pairs.dropped["without answers"] = len(pairs.all_questions) - len(answerable)
+    if not answerable:
+        raise DrtkError(f"{name_of(source)}: no question has an answer; check its answers field")
     if settings.task == "gar-answer":
-        targets = {query.id: select_answer_target(query.answers or (), case=settings.answer_case) for query in known}
+        targets = {
+            query.id: select_answer_target(query.answers or (), case=settings.answer_case) for query in answerable
+        }
     else:
         assert run is not None
         assert corpus is not None
-        looked: Counter[str] = Counter()
-        targets = dict(_iter_targets(known, pairs.read, run, corpus, settings, tracker, looked))
-        if fault := describe_missing_texts(looked, corpus):
-            raise DrtkError(fault)
-        warn_of_missing_texts(looked, corpus)
-    for query in known:
+        text_counts: Counter[str] = Counter()
+        targets = dict(_iter_targets(answerable, pairs.all_questions, run, corpus, settings, tracker, text_counts))
+        if problem := describe_missing_texts(text_counts, corpus):
+            raise DrtkError(problem)
+        warn_of_missing_texts(text_counts, corpus)
+    for query in answerable:
         if target := targets.get(query.id):
             pairs.questions.append(query)
             pairs.targets.append(target)
-    pairs.dropped["without answer-bearing passage"] = len(known) - len(pairs)
+    pairs.dropped["without answer-bearing passage"] = len(answerable) - len(pairs)
     if not len(pairs):
-        raise DrtkError(f"{name_of(source)}: no question has a passage with its answer among its hits in {run}")
+        raise DrtkError(f"{name_of(source)}: no question has an answer in its hits in {run}; check `match` and `depth`")
     return pairs
 
 
 def _iter_targets(
-    known: Sequence[Query],
-    read: Sequence[Query],
+    answerable: Sequence[Query],
+    all_questions: Sequence[Query],
     run: str,
     corpus: str,
     settings: GeneratorConfig,
     tracker: InputTracker,
-    looked: Counter[str],
+    text_counts: Counter[str],
 ) -> Iterator[tuple[str, str | None]]:
-    answers: Mapping[str, Sequence[str]] = {query.id: query.answers or () for query in known}
+    """Yield (query id, target) for the queries of a run; the target is None if no hit contains an answer."""
+    answers: Mapping[str, Sequence[str]] = {query.id: query.answers or () for query in answerable}
     store = CorpusStore.open(corpus)
-    hits = iter_known_hits(
-        run, queries={query.id for query in read}, corpus=store, depth=settings.depth, tracker=tracker
-    )
-    invalid = 0
-    for each in track(skip_unknown_ids(hits, run, tracker), "targets", total=len(read), unit="questions"):
-        if each.query_id not in answers:
+    query_ids = {query.id for query in all_questions}
+    runs = iter_known_hits(run, queries=query_ids, corpus=store, depth=settings.depth, tracker=tracker)
+    num_invalid = 0
+    for hits in track(skip_unknown_ids(runs, run, tracker), "targets", total=len(all_questions), unit="questions"):
+        if hits.query_id not in answers:
             continue
-        contains = MATCHERS[settings.match](answers[each.query_id])
-        invalid += len(getattr(contains, "invalid", ()))
+        contains = MATCHERS[settings.match](answers[hits.query_id])
+        num_invalid += len(getattr(contains, "invalid", ()))
         if contains:
-            passages = _count(map(store.__getitem__, each.to_ranked_ids()[: settings.depth]), looked, settings)
+            passages = _count_texts(
+                map(store.__getitem__, hits.to_ranked_ids()[: settings.depth]), text_counts, settings
+            )
             if settings.task == "gar-sentence":
-                yield each.query_id, select_sentence_target(passages, contains)
+                yield hits.query_id, select_sentence_target(passages, contains)
             else:
-                how: dict[str, Any] = {"mode": settings.title_mode, "separator": settings.separator}
-                yield each.query_id, build_title_target(passages, contains, **how, match_title=settings.match_title)
-    if invalid:
-        warn(f"{invalid:,} answers are no regular expressions and match nothing")
+                options: dict[str, Any] = {"mode": settings.title_mode, "separator": settings.separator}
+                yield hits.query_id, build_title_target(passages, contains, **options, match_title=settings.match_title)
+    if num_invalid:
+        warn(f"{num_invalid:,} answers are not valid regular expressions and match nothing")
 
 
-def _count(passages: Iterator[Passage], looked: Counter[str], settings: GeneratorConfig) -> Iterator[Passage]:
-    """Yield the passages; count them, and those without a text (or a title that is searched too)."""
-    with_titles = settings.task == "gar-title" and settings.match_title
+def _count_texts(
+    passages: Iterator[Passage], text_counts: Counter[str], settings: GeneratorConfig
+) -> Iterator[Passage]:
+    """Yield the passages; count them, and those without text (or title, if titles are matched)."""
+    reads_titles = settings.task == "gar-title" and settings.match_title
     for passage in passages:
-        looked[PASSAGES] += 1
-        looked[WITHOUT_TEXT] += not (passage.text.strip() or (with_titles and passage.title.strip()))
+        text_counts[PASSAGES] += 1
+        text_counts[WITHOUT_TEXT] += not (passage.text.strip() or (reads_titles and passage.title.strip()))
         yield passage
 
 
-Finish = Callable[
-    [Path, StartModel, Mapping[str, Any]], None
-]  # folder of a generator, its start, facts of its training
+# Called with the folder of a trained generator, its start model, and facts about the training.
+Finish = Callable[[Path, StartModel, Mapping[str, Any]], None]
 
 
 def exclude_fold(pairs: TextPairs, folds: Mapping[str, int], fold: int) -> Subset:
-    """Return the pairs to train the generator of a fold on: those of all other folds."""
+    """Return the pairs of all other folds, on which the generator of a fold is trained."""
     return Subset(pairs, (number for number in range(len(pairs)) if folds[pairs.key(number)] != fold))
 
 
 def split_pairs(pairs: TextPairs, dev: TextPairs | None, settings: GeneratorConfig) -> tuple[TextPairs, list[TextPair]]:
-    """Return the pairs to train on and to evaluate with: those of `dev`, or a held-out share of `pairs`."""
+    """Return the pairs for training and for evaluation: those of `dev`, or a held-out share of `pairs`."""
     if settings.dev_share is None:
         return pairs, [] if dev is None else sample_pairs(dev, settings.dev_limit)
-    trained, held = split_held_out(pairs, settings.dev_share)
-    return trained, sample_pairs(held, settings.dev_limit)
+    train_pairs, held_out = split_held_out(pairs, settings.dev_share)
+    return train_pairs, sample_pairs(held_out, settings.dev_limit)
 
 
 def check_folds(pairs: TextPairs, folds: Mapping[str, int], dev: TextPairs | None, settings: GeneratorConfig) -> None:
-    """Raise DrtkError if the pairs of a generator fill no batch, or leave none to evaluate with."""
+    """Raise DrtkError if a fold leaves too few pairs for a batch, or none for evaluation."""
     for fold in range(settings.folds or 0):
-        trained, measured = split_pairs(exclude_fold(pairs, folds, fold), dev, settings)
-        plan_schedule(len(trained), settings, what="pairs")
-        if settings.dev_share is not None and not measured:
+        train_pairs, dev_pairs = split_pairs(exclude_fold(pairs, folds, fold), dev, settings)
+        plan_schedule(len(train_pairs), settings, what="pairs")
+        if settings.dev_share is not None and not dev_pairs:
             raise DrtkError(
-                f"without fold {fold}, `dev_share` {settings.dev_share} leaves no questions to evaluate with"
+                f"without fold {fold}, `dev_share={settings.dev_share}` leaves no questions to evaluate with; increase it"
             )
 
 
@@ -235,20 +243,22 @@ def train_folds(
     done: Collection[int] = (),
     finish: Finish,
 ) -> None:
-    """Train a generator for each fold into a subfolder of `folder`, and pass its facts to `finish`.
+    """Train a generator for each fold, on the pairs of all other folds, into a subfolder of `folder`.
 
-    folds: by the id of the question; done: folds that an earlier run finished
-    dev: pairs to evaluate all of them with; otherwise each uses a share of its own, never its fold
+    folds: fold of each question, by id
+    dev: pairs to evaluate all generators with; None uses a held-out share of each generator's training pairs
+    done: folds that an earlier run finished
+    finish: called after each training
     """
     for fold in range(settings.folds or 0):
         if fold in done:
             continue
-        mine, measured = split_pairs(exclude_fold(pairs, folds, fold), dev, settings)
-        log(f"fold {fold}: training on {len(mine):,} of {len(pairs):,} questions")
+        train_pairs, dev_pairs = split_pairs(exclude_fold(pairs, folds, fold), dev, settings)
+        log(f"fold {fold}: training on {len(train_pairs):,} of {len(pairs):,} questions")
         start = load_start_model(model, settings)
         target = get_fold_folder(folder, fold)
         target.mkdir(exist_ok=True)
         facts = train_generator(
-            mine, target, start=start, config=settings, dev=measured, score=score, seed=seed, device=device
+            train_pairs, target, start=start, config=settings, dev=dev_pairs, score=score, seed=seed, device=device
         )
-        finish(target, start, facts | {"pairs": len(mine), "dev pairs": len(measured), "fold": fold})
+        finish(target, start, facts | {"pairs": len(train_pairs), "dev pairs": len(dev_pairs), "fold": fold})

@@ -1,4 +1,4 @@
-"""Train a query re-ranker from labelled candidates (EAR; docs/methods/ear.md)."""
+"""Train a query re-ranker from labeled candidates (EAR; docs/methods/ear.md)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from drtk.models.cross_encoder import (
 )
 from drtk.models.model_folder import locate, resolve_tower_folder
 from drtk.query_expansion.config import EPOCHS, QueryRerankerConfig
-from drtk.query_expansion.labelled import LabelledCandidates, LabelledList
+from drtk.query_expansion.labeled import LabeledCandidates, LabeledList
 from drtk.query_expansion.query_reranker_input import CandidateTokenizer, InputFormat, read_input_format
 from drtk.runtime.progress import log, warn
 from drtk.training.arguments import Schedule, build_training_arguments, plan_schedule
@@ -34,18 +34,18 @@ from drtk.training.fit import Objective, enable_gradient_checkpointing, fit
 from drtk.training.reranker import GROUP_TOKENS, score_tokens
 from drtk.training.sampling import EpochDataset
 
-MEASURE = "mean rank"  # of the chosen candidate; lower is better
-HIGH = 5e-4  # a learning rate that destroys a pre-trained encoder
+MEASURE = "mean rank"  # of the selected candidates; lower is better
+HIGH_LEARNING_RATE = 5e-4  # from here on, training destroys a pre-trained encoder
 
 
-def start_query_reranker(model: str, reading: InputFormat, *, max_length: int | None, seed: int) -> CrossEncoder:
-    """Return the model to start from: an encoder with a new head, or a classifier.
+def start_query_reranker(model: str, input_format: InputFormat, *, max_length: int | None, seed: int) -> CrossEncoder:
+    """Return the model to train: an encoder with a new head, or a cross-encoder.
 
-    The head of a cross-encoder, whose higher scores are better, changes its sign.
-    max_length: None: that of `reading`, or the longest input of the model if that is less
+    The head of a cross-encoder is negated, because higher scores of a cross-encoder are better, but lower ones here.
+    max_length: None uses that of `input_format`, or the maximum of the model if it is shorter
     Raises what `start_crossencoder` raises.
     """
-    start = init_cross_encoder(model, max_length=max_length, seed=seed, default=reading.max_length)
+    start = init_cross_encoder(model, max_length=max_length, seed=seed, default=input_format.max_length)
     folder: Path = resolve_tower_folder(locate(model), "passage")
     if is_classifier(folder) and read_input_format(folder) is None:
         _negate_head(start.model, model)
@@ -56,115 +56,117 @@ def start_query_reranker(model: str, reading: InputFormat, *, max_length: int | 
 def _negate_head(classifier: Any, model: str) -> None:
     linear = [layer for layer in classifier.modules() if isinstance(layer, nn.Linear) and layer.out_features == 1]
     if not linear:
-        raise MismatchError(f"{model}: does not end with a linear layer, whose sign could be changed")
+        raise MismatchError(
+            f"{model}: has no linear layer with one output, whose sign can be changed; use another model"
+        )
     for weights in linear[-1].parameters():
         weights.neg_()
-    log(f"{model}: gives higher scores to better pairs; the sign of its head is changed, as lower is better here")
+    log(f"{model}: the head is negated, because lower scores of a query re-ranker are better")
 
 
 def compute_inverse_sqrt(step: int, *, warmup: float) -> float:
-    """Return min(t^-.5, t * warmup^-1.5) for step t, counted from 1: the factor of the learning rate (docs/methods/ear.md).
+    """Return the learning-rate factor min(t^-.5, t * warmup^-1.5) of step t, counted from 1 (docs/methods/ear.md).
 
-    It rises to 1 / sqrt(warmup) at t = warmup and falls from there: 2e-3 peaks at 2e-5 with 10,000 steps.
+    It rises to 1 / sqrt(warmup) at t = warmup and then falls. With 10,000 warmup steps, 2e-3 peaks at 2e-5.
     """
     return float(min(step**-0.5, step * warmup**-1.5))
 
 
 def make_learning_rate_factor(settings: QueryRerankerConfig) -> Callable[[int], float] | None:
-    """Return the factor of `max_lr` by step, counted from 1; None for a schedule of transformers."""
+    """Return a function from a step, counted from 1, to its learning-rate factor; None for schedules of transformers."""
     return partial(compute_inverse_sqrt, warmup=settings.warmup) if settings.schedule == "inverse-sqrt" else None
 
 
-def plan(lists: int, config: QueryRerankerConfig) -> Schedule:
+def plan_training(num_lists: int, config: QueryRerankerConfig) -> Schedule:
     """Return the schedule for a number of lists of candidates. Raises what `plan_schedule` raises."""
     epochs = EPOCHS[config.variant] if config.epochs is None else config.epochs
-    return plan_schedule(lists, replace(config, epochs=epochs), what="lists of candidates")
+    return plan_schedule(num_lists, replace(config, epochs=epochs), what="lists of candidates")
 
 
-def collate(lists: Sequence[LabelledList], *, tokenizing: CandidateTokenizer) -> dict[str, Tensor]:
-    """Return the model's inputs, (candidates, tokens) each, list after list; ranks and present, (lists, n) each.
+def collate(lists: Sequence[LabeledList], *, tokenizer: CandidateTokenizer) -> dict[str, Tensor]:
+    """Return the model's inputs for all candidates, (candidates, tokens) each, and their "ranks" and "present".
 
-    n: the largest number of candidates in a list; present: False where a list has fewer
+    ranks, present: (lists, n) with n the size of the longest list; `present` is False for padding
     """
-    tokens = tokenizing(candidate for each in lists for candidate in each.candidates)
-    counts = torch.tensor([len(each.ranks) for each in lists])
+    tokens = tokenizer(candidate for labeled in lists for candidate in labeled.candidates)
+    counts = torch.tensor([len(labeled.ranks) for labeled in lists])
     present = torch.arange(int(counts.max())) < counts.unsqueeze(1)  # (lists, n)
     ranks = torch.zeros(present.shape, dtype=torch.long)
-    ranks[present] = torch.from_numpy(np.concatenate([each.ranks for each in lists]))
-    return pad_tokens(tokens, tokenizing) | {"ranks": ranks, "present": present}
+    ranks[present] = torch.from_numpy(np.concatenate([labeled.ranks for labeled in lists]))
+    return pad_tokens(tokens, tokenizer) | {"ranks": ranks, "present": present}
 
 
 def make_objective(settings: QueryRerankerConfig) -> Objective:
-    """Return the objective: (model, inputs of a step) -> {"margin": ()}."""
-    how: dict[str, Any] = {
+    """Return the objective, a function of the model and the inputs of a step that returns {"margin": loss}."""
+    options: dict[str, Any] = {
         "alpha": settings.rank_margin,
         "weight": settings.pair_weight,
         "skip_ties": settings.skip_ties,
     }
 
     def compute_terms(model: nn.Module, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        given = dict(inputs)
-        ranks, present = given.pop("ranks"), given.pop("present")
-        scores = model(**given)  # (candidates,)
-        table = torch.zeros(present.shape, dtype=scores.dtype, device=scores.device).masked_scatter(present, scores)
-        return {"margin": pairwise_margin_loss(table, ranks, present, **how)}
+        model_inputs = dict(inputs)
+        ranks, present = model_inputs.pop("ranks"), model_inputs.pop("present")
+        scores = model(**model_inputs)  # (candidates,)
+        padded = torch.zeros(present.shape, dtype=scores.dtype, device=scores.device).masked_scatter(present, scores)
+        return {"margin": pairwise_margin_loss(padded, ranks, present, **options)}
 
     return compute_terms
 
 
 class MeanRank:
-    """Mean rank of the candidate that a model in training chooses; each process scores its share of the candidates."""
+    """Mean rank of the candidates that a model in training selects. Each process scores its share of the candidates."""
 
     def __init__(
         self,
         model: nn.Module,
-        labelled: LabelledCandidates,
+        labeled: LabeledCandidates,
         numbers: Sequence[int],
         *,
-        tokenizing: CandidateTokenizer,
+        tokenizer: CandidateTokenizer,
         kind: str = "",
     ) -> None:
-        """numbers: the lists to evaluate with; kind: of the candidates, if there are several evaluations"""
+        """numbers: of the lists to evaluate with; kind: of the candidates, if kinds are evaluated separately"""
         self.name = f"{MEASURE} ({kind})" if kind else MEASURE
-        self._model, self._tokenizing = model, tokenizing
-        self._ranks = [labelled.ranks(number) for number in numbers]
-        candidates = (candidate for number in numbers for candidate in labelled[number].candidates)
-        self._tokens = tokenizing(
-            each for place, each in enumerate(candidates) if place % get_world_size() == get_rank()
+        self._model, self._tokenizer = model, tokenizer
+        self._ranks = [labeled.get_ranks(number) for number in numbers]
+        candidates = (candidate for number in numbers for candidate in labeled[number].candidates)
+        self._tokens = tokenizer(
+            candidate for number, candidate in enumerate(candidates) if number % get_world_size() == get_rank()
         )
         first, best = np.mean([ranks[0] for ranks in self._ranks]), np.mean([ranks.min() for ranks in self._ranks])
         if get_rank() == 0:
             log(
-                f"`dev`: {len(numbers):,} lists of candidates; {self.name} {first:.2f} of the first candidates, {best:.2f} of the best"
+                f"`dev`: {len(numbers):,} lists of candidates; {self.name} of the first candidates {first:.2f}, of the best {best:.2f}"
             )
 
     def __call__(self) -> dict[str, float]:
-        """Return the figure by its name; the mode of the model is restored."""
-        scores = score_tokens(self._model, self._tokens, self._tokenizing)
+        """Return {name: mean rank}. The training mode of the model is restored."""
+        scores = score_tokens(self._model, self._tokens, self._tokenizer)
         ends = np.cumsum([len(ranks) for ranks in self._ranks])[:-1]
-        chosen = [ranks[each.argmin()] for ranks, each in zip(self._ranks, np.split(scores, ends), strict=True)]
-        return {self.name: float(np.mean(chosen))}
+        by_list = zip(self._ranks, np.split(scores, ends), strict=True)
+        return {self.name: float(np.mean([ranks[list_scores.argmin()] for ranks, list_scores in by_list]))}
 
 
 def train_query_reranker(
-    labelled: LabelledCandidates,
+    labeled: LabeledCandidates,
     folder: Path,
     *,
     start: CrossEncoder,
-    reading: InputFormat,
+    input_format: InputFormat,
     settings: QueryRerankerConfig,
-    dev: Mapping[str, LabelledCandidates],
+    dev: Mapping[str, LabeledCandidates],
     seed: int = 42,
     device: str = "auto",
 ) -> dict[str, Any]:
-    """Train, write the model into `folder` (rank zero), and return "steps", "epochs" and, with `dev`, "best".
+    """Train a query re-ranker and write it into `folder` (on rank 0); return "steps", "epochs" and, with `dev`, "best".
 
-    folder: for checkpoints (deleted at the end), log.jsonl and the model; training continues from a checkpoint in it
-    dev: candidates by kind to evaluate with; the weights of the lowest mean rank are kept. "" is for all kinds together;
-         otherwise the best weights for each kind go into a subfolder of its name, and "best" is by kind
-    Raises what `plan` and `drtk.training.fit.fit` raise.
+    folder: of the model, log.jsonl, and checkpoints, which are deleted at the end; training resumes from a checkpoint
+    dev: candidates by kind to evaluate with; the model with the lowest mean rank is kept. "" evaluates all kinds
+         together; otherwise the best model for each kind is written into a subfolder, and "best" is by kind
+    Raises what `plan_training` and `drtk.training.fit.fit` raise.
     """
-    schedule = plan(len(labelled), settings)
+    schedule = plan_training(len(labeled), settings)
     factor = make_learning_rate_factor(settings)
     arguments = build_training_arguments(
         settings,
@@ -181,24 +183,32 @@ def train_query_reranker(
     if settings.gradient_checkpointing:
         enable_gradient_checkpointing(start.model)
     model = PairClassifier(start.model, group_tokens=GROUP_TOKENS if arguments.device.type == "cpu" else None)
-    tokenizing = CandidateTokenizer(start.tokenizer, reading)
+    tokenizer = CandidateTokenizer(start.tokenizer, input_format)
 
-    def select(candidates: LabelledCandidates, place: Path, kind: str = "") -> ModelSelection:
-        number = min(len(candidates), settings.dev_questions or len(candidates))
-        numbers = [at * len(candidates) // number for at in range(number)]  # evenly spaced
-        measure = MeanRank(model.to(arguments.device), candidates, numbers, tokenizing=tokenizing, kind=kind)
-        often, patience = settings.eval_steps, settings.patience
+    def make_selection(candidates: LabeledCandidates, selection_folder: Path, kind: str = "") -> ModelSelection:
+        count = min(len(candidates), settings.dev_questions or len(candidates))
+        numbers = [number * len(candidates) // count for number in range(count)]  # evenly spaced
+        measure = MeanRank(model.to(arguments.device), candidates, numbers, tokenizer=tokenizer, kind=kind)
         return ModelSelection(
-            model, measure, place, metric=measure.name, every=often, patience=patience, lower_is_better=True
+            model,
+            measure,
+            selection_folder,
+            metric=measure.name,
+            every=settings.eval_steps,
+            patience=settings.patience,
+            lower_is_better=True,
         )
 
     checkpoints = folder / "checkpoints"
     selection: ModelSelection | ModelSelections | None = None
     if "" in dev:
-        selection = select(dev[""], checkpoints)
+        selection = make_selection(dev[""], checkpoints)
     elif dev:
         selection = ModelSelections(
-            {kind: select(each, get_selection_folder(checkpoints, kind), kind) for kind, each in dev.items()}
+            {
+                kind: make_selection(candidates, get_selection_folder(checkpoints, kind), kind)
+                for kind, candidates in dev.items()
+            }
         )
 
     def save(kind: str = "") -> None:
@@ -208,8 +218,8 @@ def train_query_reranker(
 
     return fit(
         model,
-        EpochDataset(labelled, batch=settings.batch_size, steps=schedule.steps, seed=seed),
-        partial(collate, tokenizing=tokenizing),
+        EpochDataset(labeled, batch=settings.batch_size, steps=schedule.steps, seed=seed),
+        partial(collate, tokenizer=tokenizer),
         objective=make_objective(settings),
         arguments=arguments,
         schedule=schedule,
@@ -223,14 +233,17 @@ def train_query_reranker(
 
 
 def _log_learning_rate(settings: QueryRerankerConfig, steps: int) -> None:
-    """Log the highest learning rate, which `max_lr` alone does not show."""
+    """Log the peak learning rate, which with schedule inverse-sqrt is not `max_lr`; warn if it is too high."""
     factor = make_learning_rate_factor(settings)
     peak = settings.max_lr
     if factor is not None:
-        top = min(steps, round(settings.warmup))
-        peak, last = settings.max_lr * factor(top), settings.max_lr * factor(steps)
-        log(f"learning rate: {peak:.2g} at its highest, in step {top:,}; {last:.2g} in the last, {steps:,}")
+        peak_step = min(steps, round(settings.warmup))
+        peak, last = settings.max_lr * factor(peak_step), settings.max_lr * factor(steps)
+        log(f"learning rate: peak {peak:.2g} at step {peak_step:,}, {last:.2g} at the last step, {steps:,}")
         if steps < settings.warmup:
             warn(f"training ends after {steps:,} of {settings.warmup:,.0f} steps of `warmup`")
-    if peak > HIGH:
-        warn(f"a learning rate of {peak:.2g} destroys an encoder; with `schedule` linear, `max_lr` is the rate itself")
+    if peak > HIGH_LEARNING_RATE:
+        warn(
+            f"a learning rate of {peak:.2g} destroys a pre-trained encoder; lower `max_lr`, which is the peak rate itself "
+            "with `schedule=linear`"
+        )

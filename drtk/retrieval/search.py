@@ -229,7 +229,7 @@ class StoredQueries:
                 f"{folder}: contains vectors, but {indexes.folders[0]} is an index of words; give texts"
             )
         if manifest.get("role", "query") != "query":
-            raise MismatchError(f"{folder}: contains vectors of passages; encode the queries with `role` query")
+            raise MismatchError(f"{folder}: contains vectors of passages; encode the queries with `role=query`")
         settings = manifest.get("settings") or {}
         differences = _find_query_differences(manifest, indexes, settings.get("prompt"), settings.get("max_length"))
         if differences:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from drtk.config import CONTROL, HARDWARE, NoEffect, option
+from drtk.config import CONTROL, HARDWARE, INPUT, NoEffect, option
 
 _WORDS = (NoEffect("has no effect with --policy words", {"policy": ("words",)}),)
 _NO_TOKENIZER = (NoEffect("needs --tokenizer; use --max-words", {"tokenizer": (None,)}),)
@@ -45,11 +45,11 @@ class ChunkSettings:
     keep_whitespace: bool = option(False, "Keep white space unchanged.", advanced=True)
     sentences: bool = option(True, "Write sentence spans to metadata.sentences.")
     language: str = option("english", "Language of nltk's sentence model.", metavar="NAME")
-    punkt_model: str | None = option(None, "Sentence model, a file of save_punkt.", advanced=True)
+    punkt_model: str | None = option(None, "Sentence model, a file of --save-punkt.", metavar="FILE", panel=INPUT)
     punkt_mb: float = option(
         2.0, "Megabytes of input to train a sentence model on.", at_least=0.001, at_most=1e6, advanced=True
     )
-    save_punkt: str | None = option(None, "File to save the sentence model to.", advanced=True)
+    save_punkt: str | None = option(None, "Save the trained sentence model to this file.", metavar="FILE", panel=INPUT)
     num_workers: int = option(0, "Worker processes; 0: one per core.", at_least=0, panel=HARDWARE)
     seed: int = option(42, "Random seed.", panel=CONTROL)
 

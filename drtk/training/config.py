@@ -282,6 +282,10 @@ class RerankerConfig(TrainingConfig):
     dev_depth: int = option(
         50, "Candidates per query of --dev-run.", at_least=2, no_effect=(NOT_MEASURED,), advanced=True
     )
+    dev_split: str = option("dev", "Split of --dev, qrels/NAME.tsv.", no_effect=(NOT_MEASURED,), advanced=True)
+    dev_vectors: str | None = option(
+        None, "hlatr: pair vectors of --dev-run. [default: those of --vectors]", no_effect=_LISTS, advanced=True
+    )
     dev_measure: Literal["RR@10", "nDCG@10"] = option(
         "RR@10", "Measure on --dev that selects the best weights.", no_effect=(NOT_MEASURED,), advanced=True
     )

@@ -197,7 +197,7 @@ def make_plan(
     """
     kind = TERM_WEIGHTS.load(method)
     if model is None and (kind.with_model or tokenizer is None):
-        raise UsageError(f"`method` {method} needs {'`model`' if kind.with_model else '`tokenizer`'}")
+        raise UsageError(f"`method={method}` needs {'`model`' if kind.with_model else '`tokenizer`'}")
     name = _absolute(tokenizer or model or "")
     pieces = WordPieceTokenizer(name)  # a missing tokenizer is found before the first pass
     if kind.with_model and tokenizer is not None:
@@ -211,7 +211,7 @@ def _resolve_title(wish: str | None, method: str, model: str | None) -> Literal[
     facts = None if model is None else read_manifest_if_any(locate(model)).get("term_weights")
     stated = facts.get("title") if isinstance(facts, dict) and facts.get("method") == method else None
     if wish is not None and stated is not None and wish != stated:
-        raise MismatchError(f"{model}: was trained with `title` {stated}; `title` {wish} contradicts it")
+        raise MismatchError(f"{model}: was trained with `title={stated}`; `title={wish}` contradicts it")
     return "none" if (wish or stated) == "none" else "join"
 
 

@@ -74,7 +74,7 @@ class Analysis:
                     raise UsageError(f"`{field}`: only for English; Lucene's analyzer for '{language}' has its own")
             return cls(language, "default", "default", settings.term_vectors)
         if settings.stemmer == "snowball":
-            raise UsageError("`stemmer` snowball: Lucene's English analyzer has none; choose porter, krovetz or none")
+            raise UsageError("`stemmer=snowball`: Lucene's English analyzer has none; choose porter, krovetz or none")
         stemmer = "porter" if settings.stemmer == "default" else settings.stemmer
         stopwords = "lucene" if settings.stopwords == "default" else settings.stopwords
         if stopwords not in ("lucene", "none"):

@@ -198,7 +198,7 @@ def test_vectors_may_be_cut_and_questions_are_cut_as_they_are(place: Path, tmp_p
     rows = [line.split() for line in (tmp_path / "run").read_text().splitlines()]
     first = [float(row[4]) for row in rows if row[3] == "1"]
     np.testing.assert_allclose(first, best, atol=1e-5)
-    with pytest.raises(MismatchError, match=r"`dimensions` 500: vectors of .* have only 32 dimensions"):
+    with pytest.raises(MismatchError, match=r"`dimensions=500`: vectors of .* have only 32 dimensions"):
         run(
             "encode",
             place / "corpus.jsonl",

@@ -250,7 +250,7 @@ def test_a_question_without_candidates_of_a_kind_or_of_any_is_asked_alone(
 
 def test_a_file_without_candidates_is_rejected(place: Path, tmp_path: Path) -> None:
     (tmp_path / "in").write_text("\n")
-    with pytest.raises(DrtkError, match="in: holds no candidates; there is nothing to choose from"):
+    with pytest.raises(DrtkError, match="in: contains no candidates; there is nothing to select from"):
         call(place, tmp_path / "out", "--select", "first", source=tmp_path / "in")
     assert not (tmp_path / "out").exists()
 
@@ -286,14 +286,14 @@ def test_a_model_for_each_kind_and_an_index_where_first_passages_are_missing(
         for row in read_rows(place / "labelled.jsonl")
     ]
     source = write_rows(tmp_path / "in", bare)
-    with pytest.raises(RecordError, match="in:9: 'q0#title#00' has no 'top1', which rd scorers read"):
+    with pytest.raises(RecordError, match="in:9: 'q0#title#00' has no 'top1', which `variant=rd` reads"):
         call(place, tmp_path / "out", *named, source=source)
     found = call(place, tmp_path / "found", *named, "--index", str(place / "bm25s"), source=source)
     for mine, theirs in zip(read_rows(found / "choices.jsonl"), read_rows(known / "choices.jsonl"), strict=True):
         assert mine["chosen"] == theirs["chosen"]
         assert mine["estimates"] == pytest.approx(theirs["estimates"], abs=5e-5)
     with pytest.raises(
-        RecordError, match=r"no model is for kind 'sentence': give `model` sentence=DIR, or one for all"
+        RecordError, match=r"there is no model for kind 'sentence'; give `model=sentence=DIR`, or one for all"
     ):
         call(place, tmp_path / "one", "--model", f"title={tmp_path / 'rd'}")
     # Where the index's passages have lost their texts, there is nothing to read. q{n} has 4 titles; of these one, "nowhere",
@@ -372,7 +372,7 @@ def test_a_run_that_was_cut_short_goes_on_to_the_same_files(
         (
             ["--model", "{encoder}"],
             MismatchError,
-            "encoder: is no query re-ranker; drtk rerank-queries train makes one",
+            "encoder: is not a query re-ranker; train one with drtk rerank-queries train",
         ),
     ],
 )
@@ -401,7 +401,7 @@ def test_candidates_without_a_question_or_a_label_are_named(place: Path, tmp_pat
 )
 def test_candidates_of_a_question_must_be_adjacent(place: Path, tmp_path: Path, ids: list[str], line: int) -> None:
     rows = [{"_id": f"e{n}", "query_id": id, "kind": "answer", "text": f"a{n}"} for n, id in enumerate(ids)]
-    told = f"in:{line}: candidates of 'q0' for 'answer' occur earlier, too: they must be adjacent"
+    told = f"in:{line}: candidates of query 'q0', kind 'answer', are not adjacent; sort the file by query"
     with pytest.raises(RecordError, match=told):
         call(place, tmp_path / "out", "--select", "first", source=write_rows(tmp_path / "in", rows))
     # the line is where the kind comes again, not where another one of the question begins

@@ -71,7 +71,7 @@ def test_answers_may_be_patterns(place: Path, tmp_path: Path, capfd: pytest.Capt
     source = write_rows(tmp_path / "in", [{"_id": "e", "query_id": "q0", "kind": "answer", "text": "key0"}])
     rows = label(place, tmp_path / "out", "--queries", str(tmp_path / "asked"), "--match", "regex", source=source)
     assert rows[0]["rank"] == 2
-    assert "question 'q0': 'a[' is no regular expression and matches nothing" in capfd.readouterr().err
+    assert "query 'q0': 'a[' is not a valid regular expression and matches nothing" in capfd.readouterr().err
 
 
 def test_equal_queries_of_a_window_are_searched_once_and_the_rate_is_told(
@@ -129,9 +129,9 @@ def test_a_resumed_run_equals_the_uninterrupted_one(
 @pytest.mark.parametrize(
     ("question", "told"),
     [
-        ({"text": "which?"}, "question 'q0' has no answers, so that nothing can be labelled"),
-        ({"text": "which?", "answers": []}, "question 'q0' has no answers, so that nothing can be labelled"),
-        ({"text": "which?", "answers": ["", " "]}, "none of the answers of 'q0' can be matched"),
+        ({"text": "which?"}, "query 'q0' has no answers, so its candidates cannot be labeled"),
+        ({"text": "which?", "answers": []}, "query 'q0' has no answers, so its candidates cannot be labeled"),
+        ({"text": "which?", "answers": ["", " "]}, "none of the answers of query 'q0' can be matched"),
     ],
 )
 def test_questions_without_answers_are_refused_where_they_are_expanded(
@@ -149,7 +149,7 @@ def test_questions_without_answers_are_refused_where_they_are_expanded(
 def test_invalid_patterns_alone_are_no_answers(place: Path, tmp_path: Path) -> None:
     write_rows(tmp_path / "asked", [{"_id": "q0", "text": "which?", "answers": ["a["]}])
     source = write_rows(tmp_path / "in", [{"_id": "e", "query_id": "q0", "kind": "answer", "text": "key0"}])
-    with pytest.raises(RecordError, match="in:1: none of the answers of 'q0' can be matched"):
+    with pytest.raises(RecordError, match="in:1: none of the answers of query 'q0' can be matched"):
         label(place, tmp_path / "out", "--queries", str(tmp_path / "asked"), "--match", "regex", source=source)
 
 

@@ -134,7 +134,7 @@ def test_commands_that_expect_higher_scores_reject_the_folder(place: Path, tmp_p
         ["score", str(tmp_path / "examples.jsonl")],
         ["train-reranker", str(tmp_path / "examples.jsonl")],
     ):
-        with pytest.raises(MismatchError, match="ri: is a query re-ranker, whose lower scores are better"):
+        with pytest.raises(MismatchError, match="ri: is a query re-ranker; use it with"):
             app([*call, *files, *model], standalone_mode=False)
 
 
@@ -183,7 +183,7 @@ def test_one_training_keeps_the_best_weights_for_each_kind(
         RankEstimator(str(folder), device="cpu")
     call = ["rerank-queries", "apply", str(place / "labelled.jsonl"), "--queries", str(place / "queries.jsonl"), "-q"]
     with pytest.raises(
-        MismatchError, match=r"contains a query re-ranker for each kind; name them: answer=.*m/answer title="
+        MismatchError, match=r"contains a query re-ranker for each kind; give `model` answer=.*m/answer title="
     ):
         app([*call, "--model", str(tmp_path / "m"), "-o", str(tmp_path / "out")], standalone_mode=False)
 
@@ -246,7 +246,7 @@ def test_a_preset_of_the_thesis_peaks_at_2e_5(place: Path, tmp_path: Path, capfd
     rates = [entry["learning_rate"] for entry in entries(tmp_path / "m")]
     assert rates == pytest.approx([2e-9, 4e-9, 6e-9])  # 2e-3 * t * 1e-6
     said = capfd.readouterr().err
-    assert "training ends after 3 of 10,000 steps of `warmup`" in said.replace("--set", "warmup=`warmup`")
+    assert "training ends after 3 of 10,000 steps of --set warmup" in said
     settings = read_json(tmp_path / "m" / "meta.json")["settings"]
     assert (settings["max_lr"], settings["rank_margin"], settings["max_rank"], settings["skip_ties"]) == (
         2e-3,
@@ -271,7 +271,7 @@ def test_a_factor_taken_for_a_rate_is_warned_about(
         "--set",
         "warmup=0",
     )
-    assert "a learning rate of 0.002 destroys an encoder" in capfd.readouterr().err
+    assert "a learning rate of 0.002 destroys a pre-trained encoder" in capfd.readouterr().err
 
 
 def test_the_head_of_a_cross_encoder_changes_its_sign(
@@ -282,7 +282,7 @@ def test_the_head_of_a_cross_encoder_changes_its_sign(
     save_tiny_cross_encoder(tmp_path / "other")
     named = ("--max-steps", "1", "--model", str(tmp_path / "other"), "--set", "max_lr=0", "--set", "warmup=1")
     app(arguments(place, tmp_path / "m", *named), standalone_mode=False)
-    assert "the sign of its head is changed" in capfd.readouterr().err
+    assert "the head is negated" in capfd.readouterr().err
     theirs = CrossEncoderScorer(str(tmp_path / "other"), device="cpu", logits=True)([("which gardens", "rivers")])
     mine = RankEstimator(str(tmp_path / "m"), device="cpu")([CandidateTexts("which gardens", "rivers")])
     assert float(mine[0]) == pytest.approx(-float(theirs[0]), abs=5e-5)
@@ -298,7 +298,7 @@ def test_the_head_of_a_cross_encoder_changes_its_sign(
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        (["--set", "depth=99"], "`depth` 99: .*labelled.jsonl was labelled with `depth` 100"),
+        (["--set", "depth=99"], "`depth=99`: .*labelled.jsonl was labeled with `depth=100`"),
         (["--set", "micro_batch_size=3"], "`micro_batch_size` 3: does not divide the 4 of a device"),
     ],
 )

@@ -109,7 +109,7 @@ def test_the_folder_says_how_its_input_is_built(place: Path, tmp_path: Path, cap
         call = [place / "corpus.jsonl", "--model", tmp_path / "m", "--n", "1", "--max-new-tokens", "6", "--bare", "-q"]
         return run_command(capfd, "doc2query", *call, *more)
 
-    assert generate() == generate("--set", "prefix=ask:", "--set", "title=none", "--max-length", "24")
+    assert generate() == generate("--set", "prefix=ask:", "--set", "title=none", "--set", "max_length=24")
     with pytest.raises(MismatchError, match="was trained with `title` 'none'; 'join' contradicts it"):
         generate("--set", "title=join")
     call = f"{place}/examples.jsonl --corpus {place}/corpus.jsonl --queries {place}/queries.jsonl --model {tmp_path}/m"
@@ -392,7 +392,7 @@ def test_data_that_cannot_be_trained_on_is_rejected_in_a_line(
     edit_rows(asked.questions, lambda rows: [row.pop("answers") for row in rows])
     fail(DrtkError, r"questions.jsonl: no question has an answer", task="gar-answer")
     asked.questions.write_text(plain.replace('"answers": ["', '"answers": ["no '))
-    fail(DrtkError, r"no question has a passage with its answer among its hits in .*bm25.run", task="gar-sentence")
+    fail(DrtkError, r"no question has an answer in its hits in .*bm25.run", task="gar-sentence")
     asked.questions.write_text(plain)
     fail(DrtkError, "pairs do not fill one batch", "--set", "folds=2", "--batch-size", "24", task="gar-answer")
     fail(DrtkError, r"no pairs are left for evaluation; raise `dev_share`", "--dev-share", "0", task="gar-answer")

@@ -35,56 +35,40 @@ def evaluate_system(name: str, *places: int) -> Evaluation:
 
 
 def test_every_run_is_compared_with_the_first() -> None:
-    results = [
-        evaluate_system("one", 1, 2, 4, 0),
-        evaluate_system("dense", 2, 2, 2, 0),
-        evaluate_system("fused", 1, 1, 1, 1),
-    ]
-    measures = parse_measures("RR R@1")
-    result = compare_with_first(results, measures, JUDGEMENTS, CompareSettings())
-    assert [(item.system, item.baseline, item.measure) for item in result] == [
-        ("dense", "one", "RR"),
-        ("fused", "one", "RR"),
-        ("dense", "one", "R@1"),
-        ("fused", "one", "R@1"),
-    ]
-    # RR: one 1 1/2 1/4 0, dense 1/2 1/2 1/2 0: +1/4 and -1/2, of 4 assignments of signs all are as far from 0, or 2
-    assert (result[0].better, result[0].worse, result[0].equal) == (1, 1, 2)
-    assert result[0].difference == pytest.approx(-1 / 16)
-    assert result[0].randomisation_p == 1.0
-    sentence = describe_test(result[0], (0.375, 0.4375))
+    results = [evaluate_system(*item) for item in (("one", 1, 2, 4, 0), ("dense", 2, 2, 2, 0), ("fused", 1, 1, 1, 1))]
+    tests = compare_with_first(results, parse_measures("RR R@1"), JUDGEMENTS, CompareSettings())
+    assert [(test.system, test.baseline, test.measure) for test in tests] == [
+        ("dense", "one", "RR"), ("fused", "one", "RR"), ("dense", "one", "R@1"), ("fused", "one", "R@1")
+    ]  # fmt: skip
+    # RR: one 1 1/2 1/4 0, dense 1/2 1/2 1/2 0: +1/4 and -1/2
+    sentence = describe_test(tests[0], (0.375, 0.4375))
     assert sentence.startswith("dense does not differ significantly from one on RR: 0.3750 against 0.4375 (-0.0625; p")
     assert sentence.endswith("better on 1 of 4 queries, worse on 1, equal on 2.")
 
 
 def test_report_corrects_p_values_and_names_the_best_system() -> None:
-    # Six of six queries better: p = 2 / 2^6 = .03125 in the randomization test, and twice that for two comparisons.
-    judgements = {f"q{query}": {f"d{query}": 1} for query in range(6)}
+    # six of six queries better: p = 2 / 2^6 = .03125 in the randomization test, and twice that for two comparisons
+    judgments = {f"q{query}": {f"d{query}": 1} for query in range(6)}
     measures = parse_measures("R@1")
 
-    def of(name: str, hits: int) -> Evaluation:
+    def evaluate(name: str, hits: int) -> Evaluation:
         rankings = {f"q{query}": [f"d{query}" if query < hits else "x"] for query in range(6)}
-        return Evaluator(judgements, measures)(name, rankings)
+        return Evaluator(judgments, measures)(name, rankings)
 
-    for others, expected in ((["b"], 0.03125), (["b", "c"], 0.0625)):
-        results = [of("a", 0), *(of(name, 6) for name in others)]
-        result = compare_with_first(results, measures, judgements, CompareSettings())
-        assert [item.randomisation_p_corrected for item in result] == [expected] * len(others)
-        assert [item.significant for item in result] == [len(others) == 1] * len(others)
-        verb = "is significantly better than" if len(others) == 1 else "does not differ significantly from"
-        assert f"b {verb} a on R@1: 1.0000 against 0.0000" in describe_test(result[0], (1.0, 0.0))
-    assert (
-        find_leaders([evaluate_system("a", 1, 0, 0, 0), evaluate_system("b", 0, 1, 0, 0)], ["RR"]) == []
-    )  # ties have no leader
-    assert find_leaders([evaluate_system("a", 1, 0, 0, 0), evaluate_system("b", 1, 2, 0, 0)], ["RR", "R@1"]) == [
-        "b is best on RR."
-    ]
+    for others, verb in ((["b"], "is significantly better than"), (["b", "c"], "does not differ significantly from")):
+        results = [evaluate("a", 0), *(evaluate(name, 6) for name in others)]
+        tests = compare_with_first(results, measures, judgments, CompareSettings())
+        assert [test.randomisation_p_corrected for test in tests] == [0.03125 * len(others)] * len(others)
+        assert f"b {verb} a on R@1: 1.0000 against 0.0000" in describe_test(tests[0], (1.0, 0.0))
+    first, tied, better = (evaluate_system(*item) for item in (("a", 1, 0, 0, 0), ("b", 0, 1, 0, 0), ("b", 1, 2, 0, 0)))
+    assert find_leaders([first, tied], ["RR"]) == []
+    assert find_leaders([first, better], ["RR", "R@1"]) == ["b is best on RR."]
 
 
 def test_overlap_counts_relevant_documents_of_runs_and_fusion() -> None:
-    judgements = {"q": {"both": 1, "first": 1, "second": 1, "neither": 1, "none": 0}}
+    judgments = {"q": {"both": 1, "first": 1, "second": 1, "neither": 1, "none": 0}}
     rankings = {"a": {"q": ["both", "first"]}, "b": {"q": ["both", "second"]}, "f": {"q": ["both", "second", "first"]}}
-    result = measure_overlap(("a", "b"), "f", rankings, judgements, depth=2)
+    result = measure_overlap(("a", "b"), "f", rankings, judgments, depth=2)
     assert result.relevant == {"both": 1, "first": 1, "second": 1, "neither": 1}
     assert result.kept == {"both": 1, "first": 0, "second": 1, "neither": 0}
     assert result.shared == 1 / 2
@@ -93,10 +77,10 @@ def test_overlap_counts_relevant_documents_of_runs_and_fusion() -> None:
 
 def test_recall_is_averaged_over_all_judged_queries() -> None:
     # q0 has its two relevant at ranks 1 and 3; q1 is not in the run
-    judgements = {"q0": {"a": 1, "b": 2, "c": 0}, "q1": {"a": 1}}
-    assert compute_recall_curve({"q0": ["a", "c", "b"]}, judgements, [1, 2, 3]) == [1 / 4, 1 / 4, 1 / 2]
-    assert compute_recall_curve({"q0": ["a", "c", "b"]}, judgements, [3], rel=2) == [1 / 2]
-    assert compute_recall_curve({"q0": ["c", "a", "b"]}, judgements, [1, 2, 3], hit_rate=True) == [0, 1 / 2, 1 / 2]
+    judgments = {"q0": {"a": 1, "b": 2, "c": 0}, "q1": {"a": 1}}
+    assert compute_recall_curve({"q0": ["a", "c", "b"]}, judgments, [1, 2, 3]) == [1 / 4, 1 / 4, 1 / 2]
+    assert compute_recall_curve({"q0": ["a", "c", "b"]}, judgments, [3], rel=2) == [1 / 2]
+    assert compute_recall_curve({"q0": ["c", "a", "b"]}, judgments, [1, 2, 3], hit_rate=True) == [0, 1 / 2, 1 / 2]
     assert choose_depths([{"q": ["d"]}])[-1] == 100
     assert choose_depths([{"q": [str(at) for at in range(350)]}])[-1] == 300
 

@@ -40,16 +40,11 @@ class Reference:
 REFERENCES = [
     Reference("out.test", "qrels.test", "results.test", "official"),
     Reference("out.test", "qrels.test.with-comments", "results.test", "official"),
-    Reference("out.test.a", "qrels.test", "results.test"),
-    Reference("out.test.aq", "qrels.test", "results.test"),
     Reference("out.test.aqc", "qrels.test", "results.trunc", complete=True),
-    Reference("out.test.aqcM", "qrels.test", "results.trunc", depth=100, complete=True),
     Reference("out.test.aql", "qrels.rel_level", "results.test", "all_trec relstring_20", rel=2),
     Reference("out.test.meas_params", "qrels.test", "results.test", WITH_PARAMETERS),
     Reference("cacm/out.all_trec.q", "cacm/qrels.txt", "cacm/run.bm25.txt"),
-    Reference("cacm/out.recip_rank.M10.q", "cacm/qrels.txt", "cacm/run.bm25.txt", "recip_rank", depth=10),
     Reference("dl20-passage/out.all_trec.q", "dl20-passage/qrels.txt", "dl20-passage/run.txt"),
-    Reference("dl20-passage/out.all_trec.q.l2", "dl20-passage/qrels.txt", "dl20-passage/run.txt", rel=2),
     Reference(
         "dl20-passage/out.recip_rank.M10.q", "dl20-passage/qrels.txt", "dl20-passage/run.txt", "recip_rank", depth=10
     ),
@@ -57,10 +52,10 @@ REFERENCES = [
 
 
 def evaluate(reference: Reference, folder: Path) -> Evaluation:
-    judgements = load_qrels(str(folder / reference.qrels))
+    judgments = load_qrels(str(folder / reference.qrels))
     hits = load_hits(str(folder / reference.run))
     tag = next(iter(hits.values())).tags[0]
-    evaluator = Evaluator(judgements, parse_measures(reference.measures, rel=reference.rel))
+    evaluator = Evaluator(judgments, parse_measures(reference.measures, rel=reference.rel))
     view = RankingView(depth=reference.depth)
     rankings = {query: view(result) for query, result in hits.items()}
     return evaluator("run", rankings, retrieved_only=not reference.complete, tag=tag)
@@ -113,15 +108,3 @@ def test_compatibility_equals_the_reference() -> None:
         query, measure = row["query_id"], row["measure"]
         value = ours.overall[measure] if query == "all" else ours.per_query[query][measure]
         assert value == pytest.approx(float(row["value"]), abs=1e-9)
-
-
-def test_values_equal_the_figures_of_the_data_set() -> None:
-    # cacm: map 0.2744, P_30 0.1942, ndcg_cut_10 0.4543; dl20: ndcg_cut_10 0.6714, recip_rank 0.8274 from grade 2 on
-    folder = find_shared_data("trec_eval")
-    cacm = evaluate(Reference("", "cacm/qrels.txt", "cacm/run.bm25.txt", "AP P@30 nDCG@10 RR RR@10"), folder).overall
-    assert cacm == pytest.approx(
-        {"AP": 0.2744, "P@30": 0.1942, "nDCG@10": 0.4543, "RR": 0.7048, "RR@10": 0.7020}, abs=2e-4
-    )
-    dl20 = Reference("", "dl20-passage/qrels.txt", "dl20-passage/run.txt", "nDCG@10 RR(rel=2) RR AP AP(rel=2)")
-    result = evaluate(dl20, folder).overall
-    assert list(result.values()) == pytest.approx([0.6714, 0.8274, 0.9435, 0.4362, 0.4093], abs=2e-4)

@@ -89,7 +89,7 @@ def test_a_vector_with_nan_is_reported_with_its_id(tmp_path):
     np.save(tmp_path / "v" / "00000.npy", np.float32([[1], [np.nan]]))
     rewrite_manifest(tmp_path / "v")
     (tmp_path / "i").mkdir()
-    with pytest.raises(DrtkError, match=r"00000\.npy: row 1: the vector of 'v1' has NaN or infinite"):
+    with pytest.raises(DrtkError, match=r"00000\.npy: row 1: the vector of 'v1' contains NaN or infinity"):
         ExactIndex.build(Vectors(read_shards(source)), tmp_path / "i", DenseIndexSettings())
 
 

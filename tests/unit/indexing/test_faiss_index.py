@@ -113,7 +113,7 @@ def test_what_cannot_be_made_is_rejected(tmp_path):
     ):
         with pytest.raises(UsageError, match=problem):
             FaissIndex.check(vectors, DenseIndexSettings(), kind=kind)
-    with pytest.raises(UsageError, match="`device` cuda:9: this faiss has"):
+    with pytest.raises(UsageError, match="`device=cuda:9`: this faiss has"):
         build(tmp_path, VECTORS, "flat", device="cuda:9")
     with pytest.raises(UsageError, match="HNSW on the CPU only"):
         build(tmp_path, VECTORS, "hnsw", device="cuda")

@@ -302,10 +302,10 @@ REJECTED = {  # options added to a call with a run and judgements, and the error
     "--set max_overlap=0.9": "`max_overlap` compares texts; `corpus` is required",
     "--set max_cosine=0.9": "`max_cosine` compares vectors; `vectors`",
     "--scorer x": "`scorer` reads texts; `queries` and `corpus` are required",
-    "--policy nq": "`policy` nq matches answers; `queries` and `corpus` are required",
-    "--policy sbert": "`ce_margin`, `ce_max` and `policy` sbert compare cross-encoder scores",
-    "--set ce_max=1": "`ce_margin`, `ce_max` and `policy` sbert compare cross-encoder scores",
-    "--set source_name=x y.run": "one name for several runs",
+    "--policy nq": "`policy=nq` matches answers; `queries` and `corpus` are required",
+    "--policy sbert": "`ce_margin`, `ce_max` and `policy=sbert` compare cross-encoder scores",
+    "--set ce_max=1": "`ce_margin`, `ce_max` and `policy=sbert` compare cross-encoder scores",
+    "--set source_name=x y.run": "one name is given for several runs",
     "--set scorer_logits=true": "--set scorer_logits needs --scorer MODEL",
     "--set unretrieved=keep --set max_score=3": "--set unretrieved needs --margin or --max-share",
     "--set match=regex --report r.txt": "`match` has no effect unless answers are matched",
@@ -347,7 +347,7 @@ def test_judgements_are_checked(world: SimpleNamespace, capfd: pytest.CaptureFix
     write_text(tmp_path / "qrels", "q1\tzz\t1\n")
     with pytest.raises(RecordError, match="qrels:1: document 'zz' is not in the corpus"):
         run_command(capfd, *call, "--set", "positives=source")
-    with pytest.raises(RecordError, match=r"bm25\.run:1: expected 4 columns .* a file of hits of a TREC run"):
+    with pytest.raises(RecordError, match=r"bm25\.run:1: expected 4 columns .* the file looks like hits of a TREC run"):
         run_command(capfd, *call[:2], "--qrels", "bm25.run")
 
 
@@ -359,13 +359,13 @@ def test_judgements_of_documents_are_noticed(
     write_text(tmp_path / "a.run", "q1 Q0 d1#0 1 2 t\nq1 Q0 d2#0 2 1 t\n")
     write_text(tmp_path / "qrels.tsv", "q1\td1\t1\n")
     call = ["mine-negatives", "-q", "a.run", "--qrels", "qrels.tsv"]
-    with pytest.raises(RecordError, match=r"qrels\.tsv:1: 'd1' is a document .*; use `positives` source$"):
+    with pytest.raises(RecordError, match=r"qrels\.tsv:1: 'd1' is a document .*; use `positives=source`$"):
         run_command(capfd, *call, "--corpus", "corpus.jsonl")
-    with pytest.raises(DrtkError, match="the judgements are of documents: `positives` source"):
+    with pytest.raises(DrtkError, match="the judgements are of documents: `positives=source`"):
         run_command(capfd, *call)
     write_text(tmp_path / "a.run", "q1 Q0 d1#0 1 2 t\nq1 Q0 d1 2 1 t\n")  # one judged document is there
     app(call, standalone_mode=False)
-    assert "judgments are of documents, not passages; use --set positives=source" in capfd.readouterr().err
+    assert "judgments are of documents, not passages; use --set positives source" in capfd.readouterr().err
     write_text(tmp_path / "qrels.tsv", "q1\tdoc\t1\n")
     with pytest.raises(
         DrtkError, match=r"^there are no examples to write: 1 without positives \(1 positives not found\)$"
@@ -384,7 +384,7 @@ def test_counts_of_queries_and_random_passages(
     options = "--qrels qrels.tsv --corpus corpus.jsonl --set positives=source --set source_name=s -o out.jsonl"
     app(["mine-negatives", "a.run", *options.split()], standalone_mode=False)
     assert (
-        "drtk: random passages: 19 of the 20 negatives, to fill lists up to --set min_negatives=210\n"
+        "drtk: random passages: 19 of the 20 negatives, to fill lists up to --set min_negatives 210\n"
         in capfd.readouterr().err
     )
     row = json.loads((tmp_path / "out.jsonl").read_text())

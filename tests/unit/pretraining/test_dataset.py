@@ -163,12 +163,12 @@ def test_one_document_alone_stays_in_training(world: PretrainingFiles, monkeypat
     monkeypatch.setattr("drtk.pretraining.dataset.warn", told.append)
     data = PretrainingFiles(world.model, world.generator, one).prepare("cotmae", batch_size=1, held_out=2).data
     assert len(data.held_out) == 0
-    assert told == [f"{one}: nothing is held out: every document has more than half of all passages"]
+    assert told == [f"{one}: nothing can be held out, since every document has more than half of all passages"]
 
 
 def test_slots_that_lack_texts_are_logged(world: PretrainingFiles, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = {
-        "master": " have no text for slot 'next'; they take no part in the terms that need it",
+        "master": " have no text for slot 'next' and are ignored by its objectives",
         "qac-cocondenser": " passages have no text for slot 'b'",
         "mlm": "",
     }

@@ -13,7 +13,7 @@ import pytest
 from drtk.cli.main import app
 from drtk.errors import MismatchError
 from drtk.query_expansion.candidates import select_distinct
-from drtk.query_expansion.rerank import CHOICES, concatenate, sort_by_estimate, sort_by_label
+from drtk.query_expansion.rerank import SELECTIONS, concatenate, sort_by_estimate, sort_by_label
 from drtk.records import Expansion
 from drtk.retrieval.search import PassageSearcher
 from tests.expansion_collection import read_rows, write_rows
@@ -64,8 +64,8 @@ def test_texts_that_differ_in_white_space_alone_are_one_candidate() -> None:
 def test_all_candidates_make_one_query_cut_where_it_has_too_many_words() -> None:
     found = candidates(1, 2, texts="red Red|blue green")
     assert concatenate("which?", found) == ("which ? red Red blue green", False)
-    assert concatenate("which?", found, clauses=3) == ("which ? red Red blue", True)  # which red blue
-    assert concatenate("which?", found, clauses=4) == ("which ? red Red blue green", False)
+    assert concatenate("which?", found, max_clauses=3) == ("which ? red Red blue", True)  # which red blue
+    assert concatenate("which?", found, max_clauses=4) == ("which ? red Red blue green", False)
 
 
 KINDS = ("answer", "sentence", "title")
@@ -100,7 +100,7 @@ def test_what_is_chosen_is_what_the_reference_chooses(seed: int) -> None:
     left = select_distinct(expansions, most)
     assert [each.text for each in left] == [each.text for each in slow.first_distinct(made, most)]
     estimates = np.array([made[expansions.index(each)].score for each in left], dtype=np.float32)
-    choices = {name: choose(left) for name, choose in CHOICES.items() if name != "greedy"}
+    choices = {name: choose(left) for name, choose in SELECTIONS.items() if name != "greedy"}
     for select, chosen in (choices | {"scorer": sort_by_estimate(left, estimates)}).items():
         for top in (1, 3, 20):
             wanted = slow.chosen(made, select, max_candidates=most, top=top)  # type: ignore[arg-type]

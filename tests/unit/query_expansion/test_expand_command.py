@@ -76,7 +76,7 @@ def test_each_different_text_is_a_record_and_blank_ones_and_repeats_are_counted(
     assert counts["words"] == {
         "answer": {"questions": 24, "without": 0, "candidates": 72, "question": 48, "expanded": 24 * (3 + 4 + 3)}
     }
-    assert "answer: 3.0 different candidates a question; words: question 2.0, question with expansion 3.3\n" in logged
+    assert "answer: 3.0 distinct candidates per query; mean words: query 2.0, expanded query 3.3\n" in logged
 
 
 def test_questions_without_a_candidate_are_counted(
@@ -214,7 +214,7 @@ def test_a_long_question_is_cut_and_never_the_prompt(
     (text,) = read[0]
     assert text.endswith("market winters")
     assert 1 < text.count("rivers") < 20
-    with pytest.raises(UsageError, match="`prompt` leaves nothing of the 3 tokens of an input for a question"):
+    with pytest.raises(UsageError, match="`prompt` leaves no room for a question in an input of 3 tokens"):
         rows(capfd, *call, "max_length=3")
 
 
@@ -338,7 +338,8 @@ def test_what_holdout_cannot_choose_is_refused(
 ) -> None:
     generators, questions, _ = held_out
     with pytest.raises(
-        MismatchError, match=r"gen: holds 3 generators, one per fold; `holdout` chooses, .*/fold-0 is the first"
+        MismatchError,
+        match=r"gen: contains 3 generators, one per fold; use `holdout`, or a single one such as .*/fold-0",
     ):
         rows(capfd, questions, "--model", generators, *SHORT)
     with pytest.raises(MismatchError, match="contains one generator, not one per fold"):
@@ -403,10 +404,10 @@ def test_a_run_with_ids_that_lead_nowhere_is_told_in_a_line(
         (["--from-run", "r", "--corpus", "c", "--kind", "answer"], "`from_run` makes sentence, title, terms"),
         (["--model", "m", "--kind", "../a"], "`kind` '../a': must be one word, usable as a file name"),
         (["--model", "m", "--decode", "greedy", "--n", "3"], "`n` 3: `decode` greedy generates one text"),
-        (["--model", "m", "--decode", "beam", "--top-k", "3"], "--top-k only with --decode sample"),
-        (["--model", "m", "--set", "beams=3"], "--set beams only with --decode beam"),
+        (["--model", "m", "--decode", "beam", "--top-k", "3"], "--top-k needs --decode sample"),
+        (["--model", "m", "--set", "beams=3"], "--set beams needs --decode beam"),
         (["--model", "m", "--set", "outside=draw"], "--set outside needs --holdout"),
-        (["--model", "m", "--holdout", "--prompt", "x"], "--prompt is for a model that was not trained for this"),
+        (["--model", "m", "--holdout", "--prompt", "x"], "--prompt is for models without fine-tuning"),
     ],
 )
 def test_contradictory_options_are_rejected(

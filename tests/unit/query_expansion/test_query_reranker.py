@@ -18,7 +18,7 @@ from transformers import AutoTokenizer
 from drtk.cli.main import app
 from drtk.config import load_preset, merge
 from drtk.query_expansion.config import QueryRerankerConfig
-from drtk.query_expansion.labelled import LabelledCandidates
+from drtk.query_expansion.labeled import LabeledCandidates
 from drtk.query_expansion.query_reranker_input import CandidateTexts, CandidateTokenizer, InputFormat
 from drtk.query_expansion.train_reranker import (
     MeanRank,
@@ -26,7 +26,7 @@ from drtk.query_expansion.train_reranker import (
     compute_inverse_sqrt,
     make_learning_rate_factor,
     make_objective,
-    plan,
+    plan_training,
 )
 from drtk.records import Query
 from drtk.training.fit import ProgressCallback
@@ -34,7 +34,7 @@ from drtk.training.sampling import EpochDataset
 from tests.expansion_collection import label_expansions, write_collection
 from tests.reference import queries as slow
 from tests.tiny_models import TOPICS, make_topic_words, save_tiny_cross_encoder, save_tiny_encoder
-from tests.unit.query_expansion.test_labelled import candidates
+from tests.unit.query_expansion.test_labeled import candidates
 
 
 def settings_of(preset: str, **changes: object) -> QueryRerankerConfig:
@@ -89,7 +89,7 @@ def test_presets_have_the_settings_of_the_tables(
     assert (settings.variant, settings.style, settings.max_length) == (scorer, "official", length)
     assert (settings.batch_size, settings.epochs, settings.candidates, settings.max_rank) == (batch, epochs, 50, 101)
     # 58,880 questions of NQ (docs/methods/ear.md), one group each: 58,880 / 8 * 2 and 58,880 / 4 * 3 steps
-    assert plan(58_880, settings).steps == {"ri": 14_720, "rd": 44_160}[scorer]
+    assert plan_training(58_880, settings).steps == {"ri": 14_720, "rd": 44_160}[scorer]
 
 
 def test_a_batch_puts_the_ranks_of_each_question_into_a_row() -> None:
@@ -101,15 +101,15 @@ def test_a_batch_puts_the_ranks_of_each_question_into_a_row() -> None:
 
             return TokenizedTexts.from_lists([[1] * (2 + at) for at, _ in enumerate(candidates)], None)  # type: ignore[arg-type]
 
-    groups = LabelledCandidates([candidates(0, 5, 1), candidates(1, 7, 8, 9)], depth=100, max_rank=101)
-    batch = collate([groups[0], groups[1]], tokenizing=Tokenizing())  # type: ignore[arg-type]
+    groups = LabeledCandidates([candidates(0, 5, 1), candidates(1, 7, 8, 9)], depth=100, max_rank=101)
+    batch = collate([groups[0], groups[1]], tokenizer=Tokenizing())  # type: ignore[arg-type]
     assert batch["input_ids"].shape == (5, 6)
     assert batch["ranks"].tolist() == [[5, 1, 0], [7, 8, 9]]
     assert batch["present"].tolist() == [[True, True, False], [True, True, True]]
 
 
 def test_an_epoch_sees_each_question_once_in_an_order_of_its_own() -> None:
-    groups = LabelledCandidates([candidates(n, 1, 2) for n in range(9)], depth=100, max_rank=101)
+    groups = LabeledCandidates([candidates(n, 1, 2) for n in range(9)], depth=100, max_rank=101)
     steps = EpochDataset(groups, batch=4, steps=4, seed=3)
     seen = [steps[at].candidates[0].question for at in range(len(steps))]
     assert len(seen) == 16
@@ -260,6 +260,6 @@ def test_a_checkpoint_is_measured_as_the_reference_says(tokenizer: object, seed:
         lists.append(replace(candidates(number, *ranks, texts="|".join(texts)), query=Query(f"q{number}", question)))
         scores = [float(reading([CandidateTexts(question, each)]).ids.sum() % 5) for each in texts]
         wanted.append((scores, [rank if rank <= 100 else 250 for rank in ranks]))
-    found = LabelledCandidates(lists, depth=100, max_rank=250, ties=True)
-    measured = MeanRank(Summing(), found, range(len(lists)), tokenizing=reading)
+    found = LabeledCandidates(lists, depth=100, max_rank=250, keep_ties=True)
+    measured = MeanRank(Summing(), found, range(len(lists)), tokenizer=reading)
     assert measured() == {"mean rank": pytest.approx(slow.mean_chosen_rank(wanted))}

@@ -51,7 +51,10 @@ def test_parts_stand_between_separators(tokenizer: object, scorer: str, style: s
 
 def test_the_last_parts_are_cut_first(tokenizer: object) -> None:
     whole = CandidateTokenizer(tokenizer, InputFormat("rd", "official", 64))
-    sizes = [len(tokenizer(part, add_special_tokens=False)["input_ids"]) for part in whole.reading.parts(WHOLE)]  # type: ignore[operator]
+    sizes = [
+        len(tokenizer(part, add_special_tokens=False)["input_ids"])
+        for part in whole.input_format.split_into_parts(WHOLE)
+    ]  # type: ignore[operator]
     total = sum(sizes) + 5  # [CLS] and four [SEP]
     parts = whole([WHOLE]).ids.tolist()
     assert len(parts) == total

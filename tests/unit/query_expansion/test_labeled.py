@@ -1,4 +1,4 @@
-"""Labelled candidates: which are trained on, to which depth their answers were searched, and rejected files."""
+"""Labeled candidates: which are trained on, to which depth their answers were searched, and rejected files."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from drtk.cli.main import app
 from drtk.errors import DrtkError, RecordError, UsageError
 from drtk.query_expansion.candidates import ExpansionList, load_queries
 from drtk.query_expansion.config import QueryRerankerConfig
-from drtk.query_expansion.labelled import LabelledCandidates, load_labelled
+from drtk.query_expansion.labeled import LabeledCandidates, load_labeled_candidates
 from drtk.records import Expansion, Query
 from drtk.runtime.inputs import InputTracker
 from tests.expansion_collection import label_expansions, read_rows, write_collection, write_rows
@@ -33,8 +33,8 @@ def load(
     training: bool = True,
     assumed: set[str] | None = None,
     **settings: Any,
-) -> LabelledCandidates:
-    return load_labelled(
+) -> LabeledCandidates:
+    return load_labeled_candidates(
         str(source),
         load_queries(str(place / "queries.jsonl"), InputTracker()),
         QueryRerankerConfig(**settings),
@@ -45,11 +45,11 @@ def load(
     )
 
 
-def all_ranks(lists: LabelledCandidates) -> list[list[int]]:
-    return [lists.ranks(number).tolist() for number in range(len(lists))]
+def all_ranks(lists: LabeledCandidates) -> list[list[int]]:
+    return [lists.get_ranks(number).tolist() for number in range(len(lists))]
 
 
-def relabelled(place: Path, output: Path, depth: int, max_rank: int) -> Path:
+def relabel_rows(place: Path, output: Path, depth: int, max_rank: int) -> Path:
     call = ["rerank-queries", "label", place / "expansions.jsonl", "--queries", place / "queries.jsonl"]
     call += ["--index", place / "bm25s", "--depth", depth, "--set", f"max_rank={max_rank}", "-o", output, "-q"]
     app([str(each) for each in call], standalone_mode=False)
@@ -68,35 +68,35 @@ def candidates(number: int, *ranks: int, texts: str = "") -> ExpansionList:
 
 def test_ranks_beyond_the_depth_become_max_rank_and_tied_lists_are_dropped() -> None:
     lists = [candidates(0, 3, 101, 250), candidates(1, 101, 250), candidates(2, 1, 2, 3, 4)]
-    kept = LabelledCandidates(lists, depth=100, max_rank=250, most=3)
-    assert (len(kept), kept.candidates, kept.tied, kept.questions) == (2, 6, 1, 3)
+    kept = LabeledCandidates(lists, depth=100, max_rank=250, max_candidates=3)
+    assert (len(kept), kept.num_candidates, kept.num_tied, kept.num_questions) == (2, 6, 1, 3)
     assert all_ranks(kept) == [[3, 250, 250], [1, 2, 3]]  # of the last its first three
     assert [tuple(each) for each in kept[1].candidates][2] == ("question 2", "text 2", "t", "p")
-    assert len(LabelledCandidates(lists, depth=100, max_rank=101, ties=True)) == 3
+    assert len(LabeledCandidates(lists, depth=100, max_rank=101, keep_ties=True)) == 3
 
 
 def test_a_candidate_has_its_own_depth_if_it_records_one() -> None:
     shallow = candidates(1, 1, 2, 2)
     own = replace(shallow, expansions=tuple(replace(each, depth=1) for each in shallow.expansions))
-    both = LabelledCandidates([candidates(0, 1, 2, 3), own], depth=100, max_rank=101)
+    both = LabeledCandidates([candidates(0, 1, 2, 3), own], depth=100, max_rank=101)
     assert all_ranks(both) == [[1, 2, 3], [1, 101, 101]]
-    assert (both.depth, both.beyond) == ([1, 100], set())
-    assert LabelledCandidates([own], depth=100, max_rank=101).depth == 1
+    assert (both.depth, both.beyond_depth) == ([1, 100], set())
+    assert LabeledCandidates([own], depth=100, max_rank=101).depth == 1
 
 
 def test_repeated_candidates_are_one_in_training_and_measuring(place: Path, tmp_path: Path) -> None:
     repeated = candidates(0, 7, 7, 2, 9, 2, texts="a b|a  b |c|d|c")
-    lists = LabelledCandidates([repeated], depth=100, max_rank=101, most=3)
+    lists = LabeledCandidates([repeated], depth=100, max_rank=101, max_candidates=3)
     assert all_ranks(lists) == [[7, 2, 9]]  # a b, c and d
     assert [each.text for each in lists[0].candidates] == ["a b", "c", "d"]
-    assert lists.repeated == 2
+    assert lists.num_repeated == 2
     # two candidates of one text and one rank teach nothing
     first = replace(repeated, expansions=repeated.expansions[:2])
-    assert len(LabelledCandidates([first], depth=9, max_rank=10)) == 0
+    assert len(LabeledCandidates([first], depth=9, max_rank=10)) == 0
     rows = read_rows(place / "labelled.jsonl")
     twice = [each for row in rows for each in (row, row | {"_id": row["_id"] + "x", "text": f" {row['text']} "})]
     once, again = (load(place, write_rows(tmp_path / "in", each), candidates=3) for each in (rows, twice))
-    assert (once.repeated, again.repeated) == (0, 288)  # 24 questions, 3 kinds, 4 candidates
+    assert (once.num_repeated, again.num_repeated) == (0, 288)  # 24 questions, 3 kinds, 4 candidates
     assert all_ranks(once) == all_ranks(again)
     assert [once[at].candidates for at in range(len(once))] == [again[at].candidates for at in range(len(again))]
 
@@ -107,30 +107,30 @@ def test_lists_of_one_rank_are_dropped_and_counted(place: Path, tmp_path: Path) 
         row["rank"] = 101
     lists = load(place, write_rows(tmp_path / "in", rows))
     # 24 questions with three kinds each: 72 lists
-    assert (lists.questions, len(lists), lists.candidates, lists.tied) == (24, 69, 276, 3)
-    assert load(place, tmp_path / "in", candidates=2).candidates < 276
+    assert (lists.num_questions, len(lists), lists.num_candidates, lists.num_tied) == (24, 69, 276, 3)
+    assert load(place, tmp_path / "in", candidates=2).num_candidates < 276
     held = load(place, tmp_path / "in", training=False, candidates=2)  # all are evaluated with
-    assert (len(held), held.candidates, held.tied) == (72, 288, 0)
+    assert (len(held), held.num_candidates, held.num_tied) == (72, 288, 0)
     write_rows(tmp_path / "in", [row | {"rank": 7} for row in rows])
     with pytest.raises(
-        DrtkError, match="in: holds 72 lists of candidates, each of one rank; there is nothing to learn"
+        DrtkError, match=r"in: contains only lists with a single rank \(72\); there is nothing to train on"
     ):
         load(place, tmp_path / "in")
     with pytest.raises(
-        DrtkError, match=r"labelled.jsonl: holds no candidates of kind 'poem'; there is nothing to learn"
+        DrtkError, match=r"labelled.jsonl: contains no candidates of kind 'poem'; there is nothing to train on"
     ):
         load(place, place / "labelled.jsonl", kind="poem")
 
 
 def test_how_deep_was_looked_is_taken_from_the_labels(place: Path, tmp_path: Path) -> None:
     # Of a question's four candidates one finds its answer at rank 1, one at 2, two nowhere. Searched to rank 1 only, three
-    # find none and are labelled 2, which is a real rank with the default depth of 100.
-    shallow = relabelled(place, tmp_path / "shallow.jsonl", 1, 2)
+    # find none and are labeled 2, which is a real rank with the default depth of 100.
+    shallow = relabel_rows(place, tmp_path / "shallow.jsonl", 1, 2)
     assert {row["rank"] for row in read_rows(shallow)} == {1, 2}
     lists = load(place, shallow)
     assert lists.depth == 1
     assert {rank for ranks in all_ranks(lists) for rank in ranks} == {1, 101}
-    deep = relabelled(place, tmp_path / "deep.jsonl", 200, 250)
+    deep = relabel_rows(place, tmp_path / "deep.jsonl", 200, 250)
     with pytest.raises(UsageError, match="`max_rank` 101: must be above the depth of the labels, 200"):
         load(place, deep)
     assert load(place, deep, max_rank=250).depth == 200
@@ -147,8 +147,8 @@ def test_without_a_manifest_the_depth_is_that_of_the_option_or_assumed(
     source, assumed = write_rows(tmp_path / "in", rows), set[str]()
     for _ in range(2):
         assert load(place, source, assumed=assumed).depth == 100
-    assert caplog.text.count("ranks beyond 100 (150, 250 …) count as none found, but differ") == 2
-    message = "in: the depth of the search for answers is unknown ('q0#sentence#00' has no 'depth'); 100 is assumed"
+    assert caplog.text.count("different ranks beyond 100 (150, 250 …) all count as no answer found") == 2
+    message = "in: the search depth of the labels is unknown ('q0#sentence#00' has no 'depth'); assuming 100"
     assert caplog.text.count(message) == 1
     caplog.clear()
     assert load(place, source, depth=200, max_rank=250).depth == 200
@@ -159,20 +159,20 @@ def test_joined_labels_keep_the_depth_of_each_kind(
     place: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     # As cat joins them, without a manifest. The answers were searched to rank 1 only, where 2 means none found.
-    parts = {"answer": relabelled(place, tmp_path / "shallow.jsonl", 1, 2), "title": place / "labelled.jsonl"}
+    parts = {"answer": relabel_rows(place, tmp_path / "shallow.jsonl", 1, 2), "title": place / "labelled.jsonl"}
     rows = [row for kind, file in parts.items() for row in read_rows(file) if row["kind"] == kind]
     joined = write_rows(tmp_path / "joined", rows)
     assert load(place, joined).depth == [1, 100]
     assert {rank for ranks in all_ranks(load(place, joined, kind="answer")) for rank in ranks} == {1, 101}
     assert "depth" not in caplog.text
-    with pytest.raises(UsageError, match=r"`depth` 1: .*joined was labelled with `depth` 100"):
+    with pytest.raises(UsageError, match=r"`depth=1`: .*joined was labeled with `depth=100`"):
         load(place, joined, depth=1)
     with pytest.raises(UsageError, match="`max_rank` 90: must be above the depth of the labels, 100"):
         load(place, joined, max_rank=90)
     assert load(place, joined, kind="answer", max_rank=90).depth == 1  # titles are not read
     rows = read_rows(place / "labelled.jsonl")
     rows[2]["depth"] = 1  # in q0's sentences: none found in 1 passage is no worse than rank 50
-    message = r"in:3: 'q0#sentence#02' was labelled to depth 1, those before it of 'q0' for 'sentence' to depth 100"
+    message = r"in:3: 'q0#sentence#02' was labeled to depth 1, but other candidates of query 'q0' and kind 'sentence' to depth 100"
     with pytest.raises(RecordError, match=message):
         load(place, write_rows(tmp_path / "in", rows))
 
@@ -183,8 +183,8 @@ def test_joined_labels_keep_the_depth_of_each_kind(
         ({"rank": None}, "in:9: 'q0#title#00' has no rank; drtk rerank-queries label adds it"),
         ({"rank": 0}, "in:9: 'rank' must be an integer of at least 1"),
         ({"query_id": "q99"}, "in:9: the queries have no 'q99'"),
-        ({"top1": None}, "in:9: 'q0#title#00' has no 'top1', which rd scorers read"),
-        ({"query_id": "q5"}, "candidates of 'q[05]' for '.*' occur earlier, too"),
+        ({"top1": None}, "in:9: 'q0#title#00' has no 'top1', which `variant=rd` reads"),
+        ({"query_id": "q5"}, "candidates of query 'q[05]', kind '.*', are not adjacent"),
     ],
 )
 def test_bad_candidates_are_named(place: Path, tmp_path: Path, change: dict, message: str) -> None:

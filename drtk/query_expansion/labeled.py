@@ -1,0 +1,214 @@
+"""Labeled candidates: the training data of query re-rankers (EAR; docs/methods/ear.md)."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from array import array
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import orjson
+
+from drtk.errors import DrtkError, UsageError
+from drtk.query_expansion.candidates import ExpansionList, find_missing_label, iter_expansion_lists, select_distinct
+from drtk.query_expansion.config import DEPTH, QueryRerankerConfig
+from drtk.query_expansion.label import PROGRAM
+from drtk.query_expansion.query_reranker_input import CandidateTexts
+from drtk.records import Expansion, Query
+from drtk.runtime.inputs import InputTracker
+from drtk.runtime.integrity import read_json
+from drtk.runtime.manifest import get_manifest_path, is_manifest
+from drtk.runtime.progress import warn
+from drtk.runtime.streams import is_stream, name_of
+from drtk.training.folds import digest_question
+
+
+class DepthCheck:
+    """Check the search depth of the labels of one file; a `check` of `iter_expansion_lists`.
+
+    default_depth: depth of candidates without "depth": from the manifest of `source`, from `settings`, or assumed
+    assumed: sources that were already warned about because their depth is assumed
+    Raises UsageError if the labels have another depth than `settings`, or one that is not below `max_rank`.
+    """
+
+    def __init__(self, source: str, settings: QueryRerankerConfig, assumed: set[str]) -> None:
+        self._source, self._settings, self._assumed = source, settings, assumed
+        recorded = None if is_stream(source) else _read_recorded_depth(source)
+        self._is_assumed = recorded is None and settings.depth is None
+        self.default_depth = recorded or settings.depth or DEPTH
+        self._checked: set[int] = set()
+        self._query = ""
+        self._by_kind: dict[str, int] = {}
+        if recorded is not None:
+            self._check(recorded)
+
+    def __call__(self, expansion: Expansion, query: Query) -> str | None:
+        """Return an error if the depth differs from that of other candidates of the query and kind; else None."""
+        depth = expansion.depth or self.default_depth
+        if expansion.depth is not None or self._is_assumed:
+            self._check(depth)
+        if expansion.depth is None and self._is_assumed and self._source not in self._assumed:
+            self._assumed.add(self._source)
+            warn(
+                f"{name_of(self._source)}: the search depth of the labels is unknown ('{expansion.id}' has no 'depth'); "
+                f"assuming {depth}, so greater ranks mean that no answer was found; set `depth` if this is wrong"
+            )
+        if query.id != self._query:
+            self._query, self._by_kind = query.id, {}
+        first = self._by_kind.setdefault(expansion.kind, depth)
+        if depth == first:
+            return None
+        return (
+            f"'{expansion.id}' was labeled to depth {depth}, but other candidates of query '{query.id}' and kind "
+            f"'{expansion.kind}' to depth {first}; label all with the same depth"
+        )
+
+    def _check(self, depth: int) -> None:
+        if depth not in self._checked:
+            self._checked.add(depth)
+            if self._settings.depth not in (None, depth):
+                raise UsageError(
+                    f"`depth={self._settings.depth}`: {name_of(self._source)} was labeled with `depth={depth}`"
+                )
+            self._settings.check_depth(depth)
+
+
+def _read_recorded_depth(source: str) -> int | None:
+    path = get_manifest_path(source)
+    content: Any = read_json(path) if path.is_file() else None
+    if not is_manifest(content) or content.get("program") != PROGRAM:
+        return None
+    depth = content["settings"].get("depth")
+    return depth if isinstance(depth, int) else None
+
+
+class LabeledList(NamedTuple):
+    """The candidates of a query and kind, and their ranks: (candidates,), int64."""
+
+    candidates: list[CandidateTexts]
+    ranks: np.ndarray
+
+
+class LabeledCandidates:
+    """Labeled lists of candidates by number, stored in a temporary file. Ranks beyond the search depth become `max_rank`.
+
+    depth: search depth of candidates that do not record it
+    max_candidates: keep the first distinct candidates of each list; None keeps all
+    keep_ties: keep lists whose ranks are all equal, which have no training signal
+    num_tied, num_repeated: lists dropped as ties, and candidates dropped because their text is repeated
+    num_questions, digests: number of queries, including those of tied lists, and digests of their texts
+    beyond_depth: ranks beyond `depth` of candidates that do not record it; several if `depth` is wrong
+    """
+
+    def __init__(
+        self,
+        lists: Iterable[ExpansionList],
+        *,
+        depth: int,
+        max_rank: int,
+        max_candidates: int | None = None,
+        keep_ties: bool = False,
+    ) -> None:
+        # Data loader processes share the file, so reading must not move its position (pread).
+        self._file = tempfile.TemporaryFile(prefix="drtk-")  # noqa: SIM115 - closed with this object
+        self._offsets, self._starts, self._ranks = array("q", [0]), array("q", [0]), array("i")
+        self._depths: set[int] = set()
+        self.num_tied = self.num_repeated = 0
+        queries: set[str] = set()
+        self.digests: set[str] = set()
+        self.beyond_depth: set[int] = set()
+        size = 0
+        for candidates in lists:
+            query = candidates.query
+            queries.add(query.id)
+            self.digests.add(digest_question(query.text))
+            distinct = select_distinct(candidates.expansions)
+            self.num_repeated += len(candidates.expansions) - len(distinct)
+            texts, ranks = [], []
+            for expansion in distinct[:max_candidates]:
+                rank = expansion.rank or max_rank
+                self._depths.add(expansion.depth or depth)
+                if not expansion.depth and expansion.rank and expansion.rank > depth:
+                    self.beyond_depth.add(expansion.rank)
+                top1 = expansion.top1 or {}
+                texts.append((expansion.text, top1.get("title", ""), top1.get("text", "")))
+                ranks.append(max_rank if rank > (expansion.depth or depth) else rank)
+            if not keep_ties and len(set(ranks)) < 2:
+                self.num_tied += 1
+                continue
+            size += self._file.write(orjson.dumps((query.text, texts)))
+            self._offsets.append(size)
+            self._ranks.extend(ranks)
+            self._starts.append(len(self._ranks))
+        self._file.flush()
+        self.num_questions = len(queries)
+
+    def __len__(self) -> int:
+        return len(self._starts) - 1
+
+    @property
+    def depth(self) -> int | list[int]:
+        """The search depth of the labels; a list if there are several."""
+        return sorted(self._depths) if len(self._depths) > 1 else next(iter(self._depths))
+
+    @property
+    def num_candidates(self) -> int:
+        """The number of candidates in all lists."""
+        return len(self._ranks)
+
+    def __getitem__(self, number: int) -> LabeledList:
+        start, end = self._offsets[number], self._offsets[number + 1]
+        query, texts = orjson.loads(os.pread(self._file.fileno(), end - start, start))
+        return LabeledList([CandidateTexts(query, *candidate) for candidate in texts], self.get_ranks(number))
+
+    def get_ranks(self, number: int) -> np.ndarray:
+        """Return the ranks of a list, (candidates,), int64."""
+        return np.array(self._ranks[self._starts[number] : self._starts[number + 1]], dtype=np.int64)
+
+
+def load_labeled_candidates(
+    source: str,
+    queries: Mapping[str, Query],
+    settings: QueryRerankerConfig,
+    *,
+    kind: str | None,
+    training: bool,
+    assumed: set[str],
+    tracker: InputTracker,
+) -> LabeledCandidates:
+    """Load the labeled candidates of a file, of one kind, or of all with None.
+
+    training: drop ties and candidates above `settings.candidates`, as for training; False keeps all, for evaluation
+    assumed: as in `DepthCheck`
+    Raises what `iter_expansion_lists` and `DepthCheck` raise, DrtkError if there are no candidates.
+    """
+    check_depth = DepthCheck(source, settings, assumed)
+
+    def check(expansion: Expansion, query: Query) -> str | None:
+        missing = find_missing_label(expansion, rank=True, top1=settings.variant == "rd")
+        return check_depth(expansion, query) if missing is None and kind in (None, expansion.kind) else missing
+
+    lists = iter_expansion_lists(source, queries, tracker, check=check)
+    labeled = LabeledCandidates(
+        (candidates for candidates in lists if kind in (None, candidates.kind)),
+        depth=check_depth.default_depth,
+        max_rank=settings.max_rank,
+        max_candidates=settings.candidates if training else None,
+        keep_ties=not (training and settings.skip_ties),
+    )
+    if len(labeled.beyond_depth) > 1:
+        ranks = ", ".join(map(str, sorted(labeled.beyond_depth)[:3]))
+        warn(
+            f"{name_of(source)}: different ranks beyond {check_depth.default_depth} ({ranks} …) all count as no answer found; "
+            "set `depth` if the labels have a greater depth"
+        )
+    if not len(labeled):
+        content = "no candidates" if kind is None else f"no candidates of kind '{kind}'"
+        if labeled.num_tied:
+            content = f"only lists with a single rank ({labeled.num_tied:,})"
+        raise DrtkError(
+            f"{name_of(source)}: contains {content}; there is nothing to {'train on' if training else 'evaluate'}"
+        )
+    return labeled
