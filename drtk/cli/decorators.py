@@ -186,7 +186,7 @@ def _common(
         dry_run = given.get("dry_run", False)
         if not output and not dry_run:
             raise UsageError("--output is required")
-        outputs = {"--output": output} | {f"--{key.replace('_', '-')}": settings.get(key) for key in writes}
+        outputs = {"`output`": output} | {f"`{key}`": settings.get(key) for key in writes}
         check_outputs(outputs, {key: value for key, value in settings.items() if key not in writes})
         if common["skip_done"] and not dry_run and output == STANDARD:
             raise UsageError("--skip-done needs --output with a file or folder")

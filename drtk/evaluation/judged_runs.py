@@ -113,9 +113,9 @@ def read_rankings(
     for query in list(hits_by_query):
         hits = hits_by_query.pop(query)  # frees memory
         ids[query] = view(hits)
-        deepest = max(deepest, view.length(hits))
+        deepest = max(deepest, view.count_documents(hits))
         if ids[query]:
-            top_passages[query] = view.top_passage(hits)
+            top_passages[query] = view.find_top_passage(hits)
     return JudgedRankings(ids, top_passages, tag, deepest)
 
 

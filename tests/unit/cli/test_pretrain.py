@@ -516,7 +516,7 @@ def test_a_dry_run_prints_terms_slots_parameters_and_tokens(world: PretrainingFi
         re.sub(r" +", " ", line.strip())
         for line in dry_run(world, capfd, "simlm-mlm", "--max-steps", "40", "--set", "held_out=4").splitlines()
     ]
-    encoder, decoder = world.stage("simlm-mlm").network.parameters(), "decoder (layers 2, init copy) predicts"
+    encoder, decoder = world.prepare("simlm-mlm").network.parameters(), "decoder (layers 2, init copy) predicts"
     count = sum(each.numel() for each in encoder)
     assert lines[:3] == [
         "Terms of the loss",
