@@ -138,7 +138,7 @@ def evaluate_by_answers(
         rankings = judge(run)
         only = settings.retrieved_only
         log_missing(run.name, len(rankings.ids), len(judge.answers), retrieved_only=only, judged_by="answers")
-        result = Evaluator(judge.judgements, judge.measures)(run.name, rankings.ids, retrieved_only=only)
+        result = Evaluator(judge.judgments, judge.measures)(run.name, rankings.ids, retrieved_only=only)
         result.deepest = rankings.deepest
         results.append(result)
     judge.check_texts()
@@ -154,7 +154,7 @@ def parse_answer_measures(text: str) -> list[Measure]:
         is_first_only = measure.key == "Answer" or measure.key.startswith(("recip_rank", "success_"))
         if not is_first_only or measure.judged_only or measure.rel != 1:
             raise UsageError(
-                f"`measures`: {measure.name} needs judgements; with answers choose from Answer@k, Success@k and RR"
+                f"`measures`: {measure.name} needs judgments; with answers choose from Answer@k, Success@k and RR"
             )
     return measures
 
@@ -184,7 +184,7 @@ def read_answers(source: str, match: str, tracker: InputTracker) -> dict[str, tu
 
 
 class AnswerJudge:
-    """Find the first passage with an answer in each ranking; `judgements` has these passages of all runs so far.
+    """Find the first passage with an answer in each ranking; `judgments` has these passages of all runs so far.
 
     They suffice for `parse_answer_measures`: such a passage of another run cannot be ranked above a run's own first one.
     Raises UsageError for measures that need every relevant passage, MismatchError (file:line) for a passage that is not in
@@ -204,7 +204,7 @@ class AnswerJudge:
             raise UsageError("`by` source and `rel` need `qrels`; omit them with `answers`")
         self.measures = parse_answer_measures(settings.measures or ANSWER_MEASURES)
         self.answers = read_answers(questions, settings.match, tracker)
-        self.judgements: Judgements = {id: {} for id in self.answers}
+        self.judgments: Judgements = {id: {} for id in self.answers}
         self._corpus, self._settings, self._tracker, self._workers = corpus, settings, tracker, workers
         self._counts: Counter[str] = Counter()
         with closing(CorpusStore.open(corpus)) as store:  # built once here, not by every worker
@@ -213,7 +213,7 @@ class AnswerJudge:
     def __call__(self, run: NamedRun) -> JudgedRankings:
         """Read a run and judge each ranking, down to the largest cut-off."""
         rankings = read_rankings(
-            run, self.judgements, RankingView.from_settings(self._settings), self._tracker, judged_by="answers"
+            run, self.judgments, RankingView.from_settings(self._settings), self._tracker, judged_by="answers"
         )
         cutoffs = [measure.cutoff for measure in self.measures]
         depth = None if None in cutoffs else max(cutoff for cutoff in cutoffs if cutoff is not None)
@@ -232,7 +232,7 @@ class AnswerJudge:
                         place = _locate_passage(run.source, match.query_id, match.absent)
                         raise MismatchError(f"{place}: passage '{match.absent}' is not in the corpus {self._corpus}")
                     if match.relevant is not None:
-                        self.judgements[match.query_id][match.relevant] = 1
+                        self.judgments[match.query_id][match.relevant] = 1
                     self._counts.update(match.counts)
                 progress.add(len(batch))
         return rankings

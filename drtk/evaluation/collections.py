@@ -11,7 +11,7 @@ from drtk.data.runs import NamedRun
 from drtk.errors import DrtkError, MismatchError, UsageError
 from drtk.evaluation.config import EvalSettings
 from drtk.evaluation.evaluate import Evaluation, Evaluator, RankingView, Value, warn_shallow
-from drtk.evaluation.judged_runs import evaluate_run, read_judgements
+from drtk.evaluation.judged_runs import evaluate_run, read_judgments
 from drtk.evaluation.measures import Measure, parse_measures
 from drtk.evaluation.result_table import RowLabels, format_results
 from drtk.runtime.inputs import InputTracker
@@ -25,7 +25,7 @@ RUN_ENDINGS = ("", ".run", ".trec", ".txt", ".tsv")
 
 @dataclass(frozen=True)
 class BeirDataset:
-    """A dataset's name in the folder, such as scifact or cqadupstack/android, and its judgements."""
+    """A dataset's name in the folder, such as scifact or cqadupstack/android, and its judgments."""
 
     name: str
     qrels: Path
@@ -75,7 +75,7 @@ def evaluate_collections(
     if settings.format == "trec":
         raise UsageError("`format` trec needs a single collection; choose table, jsonl, csv, markdown or latex")
     if settings.per_query:
-        raise UsageError("`per_query` needs a single collection: pass its file of judgements as `qrels`")
+        raise UsageError("`per_query` needs a single collection: pass its file of judgments as `qrels`")
     measures = parse_measures(settings.measures or MEASURES, rel=settings.rel)
     if unfit := [measure.name for measure in measures if measure.aggregate not in ("mean", "geometric")]:
         raise UsageError(f"`measures`: {unfit[0]} cannot be averaged over collections; omit it")
@@ -90,7 +90,7 @@ def evaluate_collections(
     values: dict[str, dict[str, dict[str, Value]]] = {name: {} for name in runs}
     depths: dict[str, int] = {}
     for collection in track(common, "eval", unit="collections", total=len(common)):
-        evaluator = Evaluator(read_judgements(str(collection.qrels), tracker), measures)
+        evaluator = Evaluator(read_judgments(str(collection.qrels), tracker), measures)
         for name, paths in runs.items():  # one run in memory at a time
             run = NamedRun(f"{name}: {collection.name}", str(paths[collection.name]))
             result = evaluate_run(run, evaluator, view, tracker)

@@ -17,7 +17,7 @@ from drtk.errors import DrtkError, MismatchError, UsageError
 from drtk.evaluation.answers import AnswerJudge
 from drtk.evaluation.config import CompareSettings
 from drtk.evaluation.evaluate import Evaluation, Evaluator, RankingView, warn_shallow
-from drtk.evaluation.judged_runs import RelevanceSource, load_judgements, log_missing, read_rankings
+from drtk.evaluation.judged_runs import RelevanceSource, load_judgments, log_missing, read_rankings
 from drtk.evaluation.measures import Measure, parse_measures
 from drtk.evaluation.significance import (
     ZERO,
@@ -48,18 +48,18 @@ class System:
     tops: dict[str, list[str]] = field(default_factory=dict)
     ranks: dict[str, dict[str, int]] = field(default_factory=dict)
 
-    def values(self, measure: str, queries: Sequence[str]) -> np.ndarray:
+    def compute_values(self, measure: str, queries: Sequence[str]) -> np.ndarray:
         """Return the value of each query, averaged over runs: (queries,)."""
         rows = [[float(run.per_query[query][measure]) for query in queries] for run in self.runs]
         return np.mean(np.array(rows, dtype=np.float64), axis=0)
 
-    def average(self, measure: str) -> SystemAverage:
+    def compute_average(self, measure: str) -> SystemAverage:
         """Return the mean over queries, and its spread over runs."""
         means = [float(run.overall[measure]) for run in self.runs]
         sd = stdev(means) if len(means) > 1 else None
         return SystemAverage(self.name, measure, mean(means), sd, min(means), max(means), len(means))
 
-    def rank(self, query: str, id: str) -> int | None:
+    def find_rank(self, query: str, id: str) -> int | None:
         """Return the rank of a judged document or of one of the first `TOP`; None if not retrieved."""
         top = self.tops.get(query, [])
         return self.ranks.get(query, {}).get(id) or (top.index(id) + 1 if id in top else None)
@@ -146,7 +146,7 @@ class Comparison:
     systems: dict[str, System]
     measures: list[Measure]
     queries: list[str]
-    judgements: Judgements
+    judgments: Judgements
     pairs: list[tuple[str, str]]
     settings: CompareSettings
     tests: list[PairedTest] = field(init=False)
@@ -157,11 +157,11 @@ class Comparison:
 
     def compute_averages(self) -> list[list[SystemAverage]]:
         """Return a row per system with a column per measure."""
-        return [[system.average(measure.name) for measure in self.measures] for system in self.systems.values()]
+        return [[system.compute_average(measure.name) for measure in self.measures] for system in self.systems.values()]
 
     def compute_differences(self, baseline: str, system: str, measure: str) -> np.ndarray:
         """Return `system` minus `baseline` for each query: (queries,). Raises DrtkError for NaN or infinite values."""
-        values = [self.systems[name].values(measure, self.queries) for name in (baseline, system)]
+        values = [self.systems[name].compute_values(measure, self.queries) for name in (baseline, system)]
         if not np.isfinite(values).all():
             raise DrtkError(f"{measure}: a query has a NaN or infinite value")
         return values[1] - values[0]
@@ -208,7 +208,7 @@ def compare_runs(
     *,
     answers: str | None = None,
 ) -> Comparison:
-    """Compare runs given as [NAME=]FILE by judgements (`qrels`), or by `answers` to the questions of a file.
+    """Compare runs given as [NAME=]FILE by judgments (`qrels`), or by `answers` to the questions of a file.
 
     Raises UsageError for fewer than two systems or an unknown baseline, MismatchError for runs of different queries
     unless the settings say how to treat them.
@@ -221,50 +221,50 @@ def compare_runs(
         raise UsageError(f"`baseline`: no system is called '{settings.baseline}'; choose from {', '.join(names)}")
     if settings.intersect and settings.missing_as_zero:
         raise UsageError("`intersect` and `missing_as_zero` contradict each other; choose one")
-    judged_by: RelevanceSource = "judgements" if answers is None else "answers"
+    judged_by: RelevanceSource = "judgments" if answers is None else "answers"
     size: int | None
     if answers is not None:
-        measures, judgements, size = _judge_by_answers(grouped, answers, corpus, settings, tracker)
+        measures, judgments, size = _judge_by_answers(grouped, answers, corpus, settings, tracker)
         view = RankingView.from_settings(settings)
     elif qrels is not None:
         measures = parse_measures(settings.measures or MEASURES, rel=settings.rel)
-        judgements, view, size = load_judgements(qrels, corpus, settings, tracker)
+        judgments, view, size = load_judgments(qrels, corpus, settings, tracker)
     else:
         raise UsageError("`qrels` or `answers` is required")
     if unfit := [measure.name for measure in measures if measure.aggregate != "mean"]:
         raise UsageError(f"`measures`: {unfit[0]} is not a mean over queries, so it cannot be tested; omit it")
-    evaluator = Evaluator(judgements, measures)
+    evaluator = Evaluator(judgments, measures)
     systems: dict[str, System] = {}
     retrieved: dict[str, set[str]] = {}
     depths: dict[str, int] = {}
     for name, files in grouped.items():
         system = systems[name] = System(name)
         for run in files:
-            rankings = read_rankings(run, judgements, view, tracker, judged_by=judged_by)
+            rankings = read_rankings(run, judgments, view, tracker, judged_by=judged_by)
             depths[run.name], retrieved[run.name] = rankings.deepest, set(rankings.ids)
             system.runs.append(evaluator(run.name, rankings.ids))
             if len(system.runs) == 1:
                 for query, ids in rankings.ids.items():
-                    judged = judgements[query]
+                    judged = judgments[query]
                     system.tops[query] = ids[:TOP]
                     system.ranks[query] = {id: rank for rank, id in enumerate(ids, start=1) if id in judged}
-    queries = _find_common_queries(retrieved, judgements, settings, judged_by)
+    queries = _find_common_queries(retrieved, judgments, settings, judged_by)
     warn_shallow(depths, measures, judged_by=judged_by, size=size)
-    if len(queries) < len(judgements):
+    if len(queries) < len(judgments):
         for system in systems.values():
             system.runs[:] = [_restrict_to_queries(run, queries, measures) for run in system.runs]
     baseline = settings.baseline or names[0]
     pairs = list(combinations(names, 2)) if settings.all_pairs else [(baseline, n) for n in names if n != baseline]
-    return Comparison(systems, measures, queries, judgements, pairs, settings)
+    return Comparison(systems, measures, queries, judgments, pairs, settings)
 
 
 def compare_with_first(
-    results: Sequence[Evaluation], measures: Sequence[Measure], judgements: Judgements, settings: CompareSettings
+    results: Sequence[Evaluation], measures: Sequence[Measure], judgments: Judgements, settings: CompareSettings
 ) -> list[PairedTest]:
     """Compare every run with the first one, on all measures that are means over queries."""
     systems = {result.name: System(result.name, [result]) for result in results}
     pairs = [(results[0].name, result.name) for result in results[1:]]
-    return Comparison(systems, list(measures), list(judgements), judgements, pairs, settings).tests
+    return Comparison(systems, list(measures), list(judgments), judgments, pairs, settings).tests
 
 
 def _judge_by_answers(
@@ -274,7 +274,7 @@ def _judge_by_answers(
     settings: CompareSettings,
     tracker: InputTracker,
 ) -> tuple[list[Measure], Judgements, int]:
-    """Return measures, the first passage with an answer for each run and question as judgements, and the corpus size."""
+    """Return measures, the first passage with an answer for each run and question as judgments, and the corpus size."""
     runs = [run for files in systems.values() for run in files]
     if corpus is None:
         raise UsageError("`answers` needs the texts of the passages: `corpus`")
@@ -284,19 +284,19 @@ def _judge_by_answers(
     for run in runs:
         judge(run)
     judge.check_texts()
-    return judge.measures, judge.judgements, judge.corpus_size
+    return judge.measures, judge.judgments, judge.corpus_size
 
 
 def _find_common_queries(
-    retrieved: Mapping[str, set[str]], judgements: Judgements, settings: CompareSettings, judged_by: RelevanceSource
+    retrieved: Mapping[str, set[str]], judgments: Judgements, settings: CompareSettings, judged_by: RelevanceSource
 ) -> list[str]:
-    """Return the queries to compare on, in the order of the judgements."""
+    """Return the queries to compare on, in the order of the judgments."""
     in_all = set.intersection(*retrieved.values())
     in_any = set.union(*retrieved.values())
     if settings.intersect:
         if not in_all:
             raise MismatchError(f"`intersect`: no query with {judged_by} is in all runs; are they of the same queries?")
-        return [query for query in judgements if query in in_all]
+        return [query for query in judgments if query in in_all]
     if in_all != in_any and not settings.missing_as_zero:
         name, missing = max(((run, in_any - ids) for run, ids in retrieved.items()), key=lambda item: len(item[1]))
         other = next(other for other, ids in retrieved.items() if ids & missing)
@@ -306,8 +306,8 @@ def _find_common_queries(
             "`missing_as_zero` counts them as 0"
         )
     for name, ids in retrieved.items():
-        log_missing(name, len(ids), len(judgements), retrieved_only=False, judged_by=judged_by)
-    return list(judgements)
+        log_missing(name, len(ids), len(judgments), retrieved_only=False, judged_by=judged_by)
+    return list(judgments)
 
 
 def _restrict_to_queries(run: Evaluation, queries: Sequence[str], measures: Sequence[Measure]) -> Evaluation:
@@ -336,10 +336,10 @@ def find_changed_queries(comparison: Comparison, *, texts: Mapping[str, str], sh
 def _describe_query(
     comparison: Comparison, pair: tuple[System, System], query: str, text: str, show: ShowPassage
 ) -> ChangedQuery:
-    measure, rel, grades = comparison.measures[0].name, comparison.settings.rel, comparison.judgements[query]
+    measure, rel, grades = comparison.measures[0].name, comparison.settings.rel, comparison.judgments[query]
 
     def describe(id: str) -> RankedPassage:
-        before, after = (system.rank(query, id) for system in pair)
+        before, after = (system.find_rank(query, id) for system in pair)
         return RankedPassage(id, grades.get(id), before, after, *show(text, id))
 
     def gain(passage: RankedPassage) -> float:
@@ -351,6 +351,6 @@ def _describe_query(
     moved.sort(key=lambda passage: (-abs(gain(passage)), -(passage.grade or 0), passage.id))
     tops = [next(iter(system.tops.get(query, ())), None) for system in pair]
     first, second = (None if top is None or grades.get(top, rel - 1) >= rel else describe(top) for top in tops)
-    before, after = (float(system.values(measure, [query])[0]) for system in pair)
+    before, after = (float(system.compute_values(measure, [query])[0]) for system in pair)
     names = pair[0].name, pair[1].name
     return ChangedQuery(*names, measure, query, text, before, after, tuple(moved[:MAX_RELEVANT]), (first, second))

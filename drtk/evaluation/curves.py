@@ -26,7 +26,7 @@ def choose_depths(rankings: Sequence[Mapping[str, Sequence[str]]]) -> tuple[int,
 
 def compute_recall_curve(
     rankings: Mapping[str, Sequence[str]],
-    judgements: Judgements,
+    judgments: Judgements,
     depths: Sequence[int],
     *,
     rel: int = 1,
@@ -34,13 +34,13 @@ def compute_recall_curve(
 ) -> list[float]:
     """Return recall, or the share of queries with a hit, at each depth; a query without a relevant document counts as 0."""
     sums = [0.0] * len(depths)
-    for query, grades in judgements.items():
+    for query, grades in judgments.items():
         relevant = {id for id, grade in grades.items() if grade >= rel}
         ranks = [rank for rank, id in enumerate(rankings.get(query, ()), start=1) if id in relevant]
         for at, depth in enumerate(depths if relevant else ()):
             hits = sum(rank <= depth for rank in ranks)
             sums[at] += hits > 0 if hit_rate else hits / len(relevant)
-    return [total / len(judgements) for total in sums]
+    return [total / len(judgments) for total in sums]
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Evaluate rankings against judgements, per query and on average."""
+"""Evaluate rankings against judgments, per query and on average."""
 
 from __future__ import annotations
 
@@ -61,11 +61,11 @@ class RankingView:
             ids = [id for id in ids if id != hits.query_id]
         return ids[: self.depth]
 
-    def length(self, hits: QueryHits) -> int:
+    def count_documents(self, hits: QueryHits) -> int:
         """Return the number of documents in one query's ranking, before any is removed."""
         return len(hits.doc_ids) if self.by is None else len({self.by(id) for id in hits.doc_ids})
 
-    def top_passage(self, hits: QueryHits) -> str:
+    def find_top_passage(self, hits: QueryHits) -> str:
         """Return the highest passage of the first document of `self(hits)`. Raises ValueError for an empty ranking."""
         for id in hits.to_ranked_ids(self.order):
             if not self.drop_same_id or (self.by(id) if self.by else id) != hits.query_id:
@@ -74,7 +74,7 @@ class RankingView:
 
 
 def warn_shallow(
-    depths: Mapping[str, int], measures: Sequence[Measure], *, judged_by: str = "judgements", size: int | None = None
+    depths: Mapping[str, int], measures: Sequence[Measure], *, judged_by: str = "judgments", size: int | None = None
 ) -> None:
     """Log which runs are shallower than a measure's cut-off, one line per depth.
 
@@ -117,10 +117,10 @@ class Evaluation:
 
 
 class Evaluator:
-    """Evaluate runs by the same judgements and measures."""
+    """Evaluate runs by the same judgments and measures."""
 
-    def __init__(self, judgements: Judgements, measures: Iterable[Measure]) -> None:
-        self.judgements = judgements
+    def __init__(self, judgments: Judgements, measures: Iterable[Measure]) -> None:
+        self.judgments = judgments
         self.measures = list(measures)
         self._builtin = [
             (measure, METRICS.load(measure.key)) for measure in self.measures if measure.engine == "builtin"
@@ -136,13 +136,13 @@ class Evaluator:
         return bool(self._by_pytrec or self._by_ir_measures)
 
     def __call__(self, name: str, rankings: Rankings, *, retrieved_only: bool = False, tag: str = "") -> Evaluation:
-        """Evaluate rankings, in the order of the judgements.
+        """Evaluate rankings, in the order of the judgments.
 
-        A query without a ranking counts as 0, or is left out if `retrieved_only`. Queries without judgements are left out.
+        A query without a ranking counts as 0, or is left out if `retrieved_only`. Queries without judgments are left out.
         tag: the tag of the run
         """
         judged = {}
-        for query, grades in self.judgements.items():
+        for query, grades in self.judgments.items():
             if query in rankings:
                 pairs = [(rank, grades[id]) for rank, id in enumerate(rankings[query], start=1) if id in grades]
                 ranks, known_grades = zip(*pairs, strict=True) if pairs else ((), ())
@@ -151,7 +151,7 @@ class Evaluator:
         queries = iter(result.per_query)
         while self.needs_rankings and (batch := list(islice(queries, _BATCH))):
             part = {query: rankings.get(query, ()) for query in batch}
-            for query, values in (*self._pytrec_values(part), *self._ir_measures_values(part)):
+            for query, values in (*self._iter_pytrec_values(part), *self._iter_ir_measures_values(part)):
                 result.per_query[query] |= values
         return self._aggregate(result, tag)
 
@@ -163,8 +163,8 @@ class Evaluator:
 
     def _evaluate_ranks(self, name: str, judged: Mapping[str, JudgedRanks], retrieved_only: bool) -> Evaluation:
         empty = JudgedRanks((), (), 0)
-        queries = [query for query in self.judgements if query in judged or not retrieved_only]
-        values = {q: self._compute(judged.get(q, empty), list(self.judgements[q].values())) for q in queries}
+        queries = [query for query in self.judgments if query in judged or not retrieved_only]
+        values = {q: self._compute(judged.get(q, empty), list(self.judgments[q].values())) for q in queries}
         return Evaluation(name, values)
 
     def _compute(self, ranking: JudgedRanks, judged: list[int]) -> dict[str, Value]:
@@ -178,7 +178,7 @@ class Evaluator:
             values[measure.name] = compute(by_rank, judged, rel=measure.rel, **measure.params)
         return values
 
-    def _pytrec_values(self, rankings: Rankings) -> Iterator[tuple[str, dict[str, Value]]]:
+    def _iter_pytrec_values(self, rankings: Rankings) -> Iterator[tuple[str, dict[str, Value]]]:
         if not self._by_pytrec:
             return
         import pytrec_eval
@@ -188,7 +188,7 @@ class Evaluator:
             # pytrec_eval has one relevance level per call, and returns every F measure as set_F whatever its beta
             beta = measure.key if measure.key.startswith("set_F_") else ""
             groups[measure.rel, measure.judged_only, beta].append(measure)
-        judged = {query: self.judgements[query] for query in rankings}
+        judged = {query: self.judgments[query] for query in rankings}
         for query, grades in judged.items():
             if all(grade < 0 for grade in grades.values()):  # pytrec_eval would loop forever
                 judged[query] = {**grades, " ": 0}  # an id that no run can contain
@@ -203,13 +203,13 @@ class Evaluator:
                 values = computed.get(query, {})
                 yield query, {m.name: float(values.get("set_F" if beta else m.key, 0.0)) for m in measures}
 
-    def _ir_measures_values(self, rankings: Rankings) -> Iterator[tuple[str, dict[str, Value]]]:
+    def _iter_ir_measures_values(self, rankings: Rankings) -> Iterator[tuple[str, dict[str, Value]]]:
         if not self._by_ir_measures:
             return
         import ir_measures
 
         names = {ir_measures.parse_measure(measure.key): measure.name for measure in self._by_ir_measures}
-        judged = {query: dict(self.judgements[query]) for query in rankings}
+        judged = {query: dict(self.judgments[query]) for query in rankings}
         run = {query: _make_scores(ranking) for query, ranking in rankings.items() if ranking}
         for query in rankings:
             yield query, dict.fromkeys(names.values(), 0.0)

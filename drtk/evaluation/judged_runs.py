@@ -1,4 +1,4 @@
-"""Read judgements and run files, and evaluate runs."""
+"""Read judgments and run files, and evaluate runs."""
 
 from __future__ import annotations
 
@@ -25,39 +25,39 @@ if TYPE_CHECKING:
     from drtk.data.run_blocks import JudgedDocuments
 
 MEASURES = "nDCG@10 RR@10 R@10 R@100 Success@10"
-RelevanceSource = Literal["judgements", "answers"]  # what decides which passages are relevant, as named in messages
+RelevanceSource = Literal["judgments", "answers"]  # what decides which passages are relevant, as named in messages
 MIN_BLOCK_BYTES = 1 << 20  # smaller files are read line by line, which is faster than loading numpy
 
 
-def read_judgements(
+def read_judgments(
     source: str, tracker: InputTracker, *, corpus_ids: CorpusIds | None = None, by_source: bool = False
 ) -> Judgements:
-    """Read a file of judgements; warn about judged documents that are not in the corpus.
+    """Read a file of judgments; warn about judged documents that are not in the corpus.
 
-    Raises DrtkError for a file without judgements.
+    Raises DrtkError for a file without judgments.
     """
-    judgements = load_qrels(source, tracker=tracker)
-    if not judgements:
-        raise DrtkError(f"{name_of(source)}: no judgements found; expected BEIR TSV or TREC qrels")
+    judgments = load_qrels(source, tracker=tracker)
+    if not judgments:
+        raise DrtkError(f"{name_of(source)}: no judgments found; expected BEIR TSV or TREC qrels")
     if corpus_ids is not None:
         is_known = corpus_ids.has_document if by_source else corpus_ids.__contains__
-        judged = {id for grades in judgements.values() for id in grades}
+        judged = {id for grades in judgments.values() for id in grades}
         if absent := sorted(id for id in judged if not is_known(id)):
             warn(
                 f"{name_of(source)}: {len(absent):,} of {len(judged):,} judged {'documents' if by_source else 'passages'} "
                 f"are not in the corpus, for example '{absent[0]}'"
             )
-    return judgements
+    return judgments
 
 
-def load_judgements(
+def load_judgments(
     qrels: str, corpus: str | None, settings: ScoringSettings, tracker: InputTracker
 ) -> tuple[Judgements, RankingView, int | None]:
-    """Return judgements, how the settings turn runs into rankings, and the size of the corpus if one is given."""
+    """Return judgments, how the settings turn runs into rankings, and the size of the corpus if one is given."""
     corpus_ids = None if corpus is None else CorpusIds.read(corpus, tracker)
-    judgements = read_judgements(qrels, tracker, corpus_ids=corpus_ids, by_source=settings.by == "source")
+    judgments = read_judgments(qrels, tracker, corpus_ids=corpus_ids, by_source=settings.by == "source")
     view = RankingView.from_settings(settings, document_of=corpus_ids or parse_document_id)
-    return judgements, view, None if corpus_ids is None else len(corpus_ids)
+    return judgments, view, None if corpus_ids is None else len(corpus_ids)
 
 
 @dataclass(frozen=True)
@@ -76,46 +76,46 @@ class JudgedRankings:
 class _JudgedQueries:
     """Container of the judged queries that records all queries looked up."""
 
-    def __init__(self, judgements: Judgements) -> None:
-        self._judgements = judgements
+    def __init__(self, judgments: Judgements) -> None:
+        self._judgments = judgments
         self.looked_up: dict[str, None] = {}
 
     def __contains__(self, query: object) -> bool:
         self.looked_up[str(query)] = None
-        return query in self._judgements
+        return query in self._judgments
 
 
 def read_rankings(
     run: NamedRun,
-    judgements: Judgements,
+    judgments: Judgements,
     view: RankingView,
     tracker: InputTracker,
     *,
-    judged_by: RelevanceSource = "judgements",
+    judged_by: RelevanceSource = "judgments",
 ) -> JudgedRankings:
     """Read a run's rankings of judged queries. Raises MismatchError for a run without a judged query."""
-    queries = _JudgedQueries(judgements)
+    queries = _JudgedQueries(judgments)
     hits_by_query = load_hits(run.source, tracker=tracker, only=queries)
     if not queries.looked_up:
         warn(f"{run.name}: the run is empty")
     elif not hits_by_query:
         raise MismatchError(
             f"{name_of(run.source)}: no query has {judged_by}; it has '{next(iter(queries.looked_up))}', the "
-            f"{'questions' if judged_by == 'answers' else judged_by} have '{next(iter(judgements))}'"
+            f"{'questions' if judged_by == 'answers' else judged_by} have '{next(iter(judgments))}'"
         )
     _log_unjudged(run.name, len(queries.looked_up) - len(hits_by_query), judged_by)
     tag = next((hits.tags[0] for hits in hits_by_query.values()), "")
-    if judged_by == "judgements":
-        judged = JudgedHits(run.name, judgements, of=view.by)
+    if judged_by == "judgments":
+        judged = JudgedHits(run.name, judgments, of=view.by)
         if not any(judged.add(query, hits.doc_ids) for query, hits in hits_by_query.items()):
-            judged.warn()
+            judged.check()
     ids, top_passages, deepest = {}, {}, 0
     for query in list(hits_by_query):
         hits = hits_by_query.pop(query)  # frees memory
         ids[query] = view(hits)
-        deepest = max(deepest, view.length(hits))
+        deepest = max(deepest, view.count_documents(hits))
         if ids[query]:
-            top_passages[query] = view.top_passage(hits)
+            top_passages[query] = view.find_top_passage(hits)
     return JudgedRankings(ids, top_passages, tag, deepest)
 
 
@@ -123,8 +123,8 @@ def evaluate_with_rankings(
     run: NamedRun, evaluator: Evaluator, view: RankingView, tracker: InputTracker, *, retrieved_only: bool = False
 ) -> tuple[Evaluation, JudgedRankings]:
     """Evaluate a run; also return its rankings."""
-    rankings = read_rankings(run, evaluator.judgements, view, tracker)
-    log_missing(run.name, len(rankings.ids), len(evaluator.judgements), retrieved_only=retrieved_only)
+    rankings = read_rankings(run, evaluator.judgments, view, tracker)
+    log_missing(run.name, len(rankings.ids), len(evaluator.judgments), retrieved_only=retrieved_only)
     result = evaluator(run.name, rankings.ids, retrieved_only=retrieved_only, tag=rankings.tag)
     result.deepest = rankings.deepest
     return result, rankings
@@ -154,11 +154,11 @@ def evaluate_runs(
     settings: EvalSettings | None = None,
     tracker: InputTracker | None = None,
 ) -> Iterator[str]:
-    """Evaluate runs against a file of judgements; return the lines of a table with a run per row."""
+    """Evaluate runs against a file of judgments; return the lines of a table with a run per row."""
     settings, tracker = settings or EvalSettings(), tracker or InputTracker()
     measures = parse_measures(settings.measures or MEASURES, rel=settings.rel)
-    judgements, view, size = load_judgements(qrels, corpus, settings, tracker)
-    evaluator = Evaluator(judgements, measures)
+    judgments, view, size = load_judgments(qrels, corpus, settings, tracker)
+    evaluator = Evaluator(judgments, measures)
     results = [evaluate_run(run, evaluator, view, tracker, retrieved_only=settings.retrieved_only) for run in runs]
     warn_shallow({result.name: result.deepest for result in results}, measures, size=size)
     return format_results(results, measures, settings)
@@ -171,13 +171,13 @@ def _evaluate_in_blocks(
     from drtk.data.run_blocks import QueryCounts, UnsupportedRunError, iter_judged_documents
 
     counts, ranks, tag, deepest = QueryCounts(), {}, "", 0
-    for documents in iter_judged_documents(run.source, evaluator.judgements, tracker, counts):
-        ranks[documents.query_id] = _find_judged_ranks(documents, evaluator.judgements[documents.query_id], view)
+    for documents in iter_judged_documents(run.source, evaluator.judgments, tracker, counts):
+        ranks[documents.query_id] = _find_judged_ranks(documents, evaluator.judgments[documents.query_id], view)
         tag, deepest = tag or documents.tag, max(deepest, documents.length)
     if not any(judged.ranks for judged in ranks.values()):
         raise UnsupportedRunError
     _log_unjudged(run.name, counts.unjudged)
-    log_missing(run.name, len(ranks), len(evaluator.judgements), retrieved_only=retrieved_only)
+    log_missing(run.name, len(ranks), len(evaluator.judgments), retrieved_only=retrieved_only)
     result = evaluator.from_ranks(run.name, ranks, retrieved_only=retrieved_only, tag=tag)
     result.deepest = deepest
     return result
@@ -192,7 +192,7 @@ def _find_judged_ranks(documents: JudgedDocuments, grades: Mapping[str, int], vi
     return ranks.cut(view.depth)
 
 
-def _log_unjudged(name: str, count: int, judged_by: RelevanceSource = "judgements") -> None:
+def _log_unjudged(name: str, count: int, judged_by: RelevanceSource = "judgments") -> None:
     if count:
         log_detail(f"{name}: {_count_queries(count)} of the run without {judged_by} left out")
 
@@ -203,7 +203,7 @@ def log_missing(
     num_judged: int,
     *,
     retrieved_only: bool,
-    judged_by: RelevanceSource = "judgements",
+    judged_by: RelevanceSource = "judgments",
     where: str = "in the run",
 ) -> None:
     """Log how many judged queries are not in a run (or `where`), and whether they count as 0."""

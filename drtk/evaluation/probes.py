@@ -46,24 +46,24 @@ class RankingProbe:
         pool: int | None = None,
         sample_key: SampleKey | None = None,
     ) -> None:
-        judgements = load_qrels(str(find_qrels(folder, split)), tracker=tracker)
+        judgments = load_qrels(str(find_qrels(folder, split)), tracker=tracker)
         corpus = require_file(folder, "corpus.jsonl")
-        judged = [q for q in read_queries(require_file(folder, "queries.jsonl"), tracker=tracker) if q.id in judgements]
+        judged = [q for q in read_queries(require_file(folder, "queries.jsonl"), tracker=tracker) if q.id in judgments]
         if queries is not None and sample_key is not None:
             sample = set(nsmallest(queries, ((sample_key(query.id), query.id) for query in judged)))
             judged = [query for query in judged if (sample_key(query.id), query.id) in sample]
         if not judged:
-            raise MismatchError(f"{folder}: no query of {split} has a judgement")
+            raise MismatchError(f"{folder}: no query of {split} has a judgment")
         self.queries: list[Query] = judged
-        relevant = {id for query in judged for id, grade in judgements[query.id].items() if grade > 0}
+        relevant = {id for query in judged for id, grade in judgments[query.id].items() if grade > 0}
         passages = read_passages(corpus, tracker=tracker)
         self._passages = (
             list(passages)
             if pool is None or sample_key is None
             else sample_passages(passages, relevant, count=pool, sample_key=sample_key)
         )
-        self._relevant = {query.id: _find_best_document(judgements[query.id]) for query in judged}
-        self._evaluator = Evaluator({q.id: judgements[q.id] for q in judged}, parse_measures(self.name))
+        self._relevant = {query.id: _find_best_document(judgments[query.id]) for query in judged}
+        self._evaluator = Evaluator({q.id: judgments[q.id] for q in judged}, parse_measures(self.name))
 
     def __call__(self, encode: Encode) -> float:
         """Return mean nDCG@10."""
@@ -107,14 +107,14 @@ class RerankingProbe:
 
     names = ("RR@10", "nDCG@10")
 
-    def __init__(self, run: str, judgements: Judgements, *, depth: int, limit: int, tracker: InputTracker) -> None:
-        judged = [item for item in load_run(run, tracker=tracker).items() if item[0] in judgements]
+    def __init__(self, run: str, judgments: Judgements, *, depth: int, limit: int, tracker: InputTracker) -> None:
+        judged = [item for item in load_run(run, tracker=tracker).items() if item[0] in judgments]
         if not judged:
-            raise MismatchError(f"{run}: no query has a judgement; pass the judgements of these queries")
+            raise MismatchError(f"{run}: no query has a judgment; pass the judgments of these queries")
         sample = sample_evenly(judged, limit, of=len(judged))
         self.candidates = [(query, [id for id, _ in ranking[:depth]]) for query, ranking in sample]
         measures = parse_measures(" ".join(self.names))
-        self._evaluator = Evaluator({query: judgements[query] for query, _ in self.candidates}, measures)
+        self._evaluator = Evaluator({query: judgments[query] for query, _ in self.candidates}, measures)
 
     def __call__(self, scores: np.ndarray) -> dict[str, float]:
         """Return the means over queries. scores: of all candidates, query by query: (candidates,)"""

@@ -20,7 +20,7 @@ from drtk.evaluation.compare_report import format_p, format_passage_markdown, wr
 from drtk.evaluation.config import CompareSettings, EvalSettings, ReportSettings
 from drtk.evaluation.curves import Curve, choose_depths, compute_recall_curve, describe_loss, read_curve
 from drtk.evaluation.evaluate import Evaluation, Evaluator, Rankings, warn_shallow
-from drtk.evaluation.judged_runs import JudgedRankings, evaluate_with_rankings, load_judgements
+from drtk.evaluation.judged_runs import JudgedRankings, evaluate_with_rankings, load_judgments
 from drtk.evaluation.measures import Measure, parse_measures
 from drtk.evaluation.plots.runs import draw_report
 from drtk.evaluation.result_table import format_results
@@ -67,7 +67,7 @@ def measure_overlap(
     names: tuple[str, str],
     fused: str,
     rankings: Mapping[str, Rankings],
-    judgements: Judgements,
+    judgments: Judgements,
     *,
     depth: int = 100,
     rel: int = 1,
@@ -76,7 +76,7 @@ def measure_overlap(
     relevant = dict.fromkeys(("both", "first", "second", "neither"), 0)
     kept = dict(relevant)
     shares = []
-    for query, grades in judgements.items():
+    for query, grades in judgments.items():
         a, b, fusion = (set(rankings[name].get(query, ())[:depth]) for name in (*names, fused))
         if a and b:
             shares.append(len(a & b) / min(len(a), len(b)))
@@ -148,7 +148,7 @@ def find_first_relevant(ranking: Sequence[str], grades: Mapping[str, int], rel: 
 
 
 def choose_queries(
-    first: Rankings, second: Rankings, judgements: Judgements, count: int, *, rel: int = 1
+    first: Rankings, second: Rankings, judgments: Judgements, count: int, *, rel: int = 1
 ) -> list[tuple[str, str]]:
     """Return (query, why) of `count` queries: in turn one where the second system is better, the first, or both are alike.
 
@@ -156,7 +156,7 @@ def choose_queries(
     choice does not depend on the order of the files.
     """
     kinds: dict[str, list[tuple[float, bytes, str]]] = {"second": [], "first": [], "alike": []}
-    for query, grades in judgements.items():
+    for query, grades in judgments.items():
         ranks = [find_first_relevant(run.get(query, ()), grades, rel) for run in (first, second)]
         a, b = (0.0 if rank is None else 1 / rank for rank in ranks)
         kind = "second" if b > a else "first" if a > b else "alike"
@@ -306,8 +306,8 @@ def build_report(
         if measure.aggregate not in ("mean", "geometric"):
             raise UsageError(f"`measures`: {measure.name} is not a mean over queries; omit it")
     scoring = EvalSettings(by=settings.by, drop_same_id=settings.drop_same_id)
-    judgements, view, size = load_judgements(qrels, corpus, scoring, tracker)
-    evaluator = Evaluator(judgements, measures)
+    judgments, view, size = load_judgments(qrels, corpus, scoring, tracker)
+    evaluator = Evaluator(judgments, measures)
     results: list[Evaluation] = []
     retrieved: dict[str, JudgedRankings] = {}
     for run in named:
@@ -321,35 +321,33 @@ def build_report(
         title=settings.heading,
         results=results,
         measures=measures,
-        num_relevant=sum(grade >= settings.rel for grades in judgements.values() for grade in grades.values()),
+        num_relevant=sum(grade >= settings.rel for grades in judgments.values() for grade in grades.values()),
         depths=depths,
-        recall={
-            name: compute_recall_curve(ids, judgements, depths, rel=settings.rel) for name, ids in rankings.items()
-        },
-        tests=compare_with_first(results, measures, judgements, compare_settings),
+        recall={name: compute_recall_curve(ids, judgments, depths, rel=settings.rel) for name, ids in rankings.items()},
+        tests=compare_with_first(results, measures, judgments, compare_settings),
         alpha=compare_settings.alpha,
-        overlap=_find_overlap(named, rankings, judgements, settings.rel),
+        overlap=_find_overlap(named, rankings, judgments, settings.rel),
         loss=None if loss_log is None else read_curve(loss_log, tracker=tracker),
     )
     if settings.examples and corpus is not None and queries is not None:
-        texts = {query.id: query.text for query in read_queries(queries, tracker=tracker) if query.id in judgements}
+        texts = {query.id: query.text for query in read_queries(queries, tracker=tracker) if query.id in judgments}
         second = _choose_system(results, settings.show, measures[0].name)
         pair = retrieved[results[0].name], retrieved[second]
-        report.examples = _build_examples((results[0].name, second), pair, judgements, texts, corpus, settings)
+        report.examples = _build_examples((results[0].name, second), pair, judgments, texts, corpus, settings)
     elif settings.examples:
         log("report: no examples, because they need `corpus` and `queries`")
     return report
 
 
 def _find_overlap(
-    runs: Sequence[NamedRun], rankings: Mapping[str, Rankings], judgements: Judgements, rel: int
+    runs: Sequence[NamedRun], rankings: Mapping[str, Rankings], judgments: Judgements, rel: int
 ) -> Overlap | None:
     """Measure the overlap for the first run that fuses two of the others; None without one."""
     names = {Path(run.source).resolve(): run.name for run in runs if not is_stream(run.source)}
     for run in runs:
         parts = [names.get(Path(source).resolve()) for source in read_fused_runs(run.source)]
         if len(parts) == 2 and parts[0] is not None and parts[1] is not None:
-            return measure_overlap((parts[0], parts[1]), run.name, rankings, judgements, rel=rel)
+            return measure_overlap((parts[0], parts[1]), run.name, rankings, judgments, rel=rel)
     return None
 
 
@@ -364,18 +362,18 @@ def _choose_system(results: Sequence[Evaluation], name: str, measure: str) -> st
 def _build_examples(
     names: tuple[str, str],
     pair: tuple[JudgedRankings, JudgedRankings],
-    judgements: Judgements,
+    judgments: Judgements,
     texts: Mapping[str, str],
     corpus: str,
     settings: ReportSettings,
 ) -> list[ExampleQuery]:
-    with_text = {query: grades for query, grades in judgements.items() if query in texts}
-    if len(with_text) < len(judgements):
-        log(f"report: {len(judgements) - len(with_text):,} judged queries have no text in the file of queries")
+    with_text = {query: grades for query, grades in judgments.items() if query in texts}
+    if len(with_text) < len(judgments):
+        log(f"report: {len(judgments) - len(with_text):,} judged queries have no text in the file of queries")
     show = PassageSnippets(corpus, words=SNIPPET_WORDS)
 
     def top_hit(name: str, rankings: JudgedRankings, query: str) -> TopHit:
-        rank = find_first_relevant(rankings.ids.get(query, []), judgements[query], settings.rel)
+        rank = find_first_relevant(rankings.ids.get(query, []), judgments[query], settings.rel)
         id = rankings.top_passages.get(query)
         return TopHit(name, id, *show(texts[query], id), rank == 1, rank)
 

@@ -13,7 +13,7 @@ from drtk.data.jsonl import read_queries
 from drtk.data.trec import Judgements, QueryHits, Ranking
 from drtk.errors import MismatchError, UsageError
 from drtk.evaluation.evaluate import Evaluator, RankingView
-from drtk.evaluation.judged_runs import read_judgements
+from drtk.evaluation.judged_runs import read_judgments
 from drtk.evaluation.measures import parse_measures
 from drtk.indexing.config import SearchSettings
 from drtk.retrieval.config import FuseSettings
@@ -33,12 +33,12 @@ class RankingScorer:
     Raises UsageError unless `measure` names exactly one measure.
     """
 
-    def __init__(self, judgements: Judgements, measure: str, *, by: Callable[[str], str] | None = None) -> None:
+    def __init__(self, judgments: Judgements, measure: str, *, by: Callable[[str], str] | None = None) -> None:
         measures = parse_measures(measure)
         if len(measures) != 1:
             raise UsageError("`measure` must name exactly one measure")
         self.name = measures[0].name
-        self._evaluator, self._view = Evaluator(judgements, measures), RankingView(by=by)
+        self._evaluator, self._view = Evaluator(judgments, measures), RankingView(by=by)
 
     def __call__(self, rankings: Mapping[str, Ranking]) -> float:
         """Return the mean of the measure. rankings: by query id"""
@@ -118,19 +118,19 @@ def find_fusion_weights(
     names: files of the runs. Raises UsageError if no query of the runs is judged.
     """
     by = parse_document_id if settings.by == "source" else None
-    judgements = read_judgements(qrels, tracker)
-    score = RankingScorer(judgements, settings.measure, by=by)
-    queries = [query for query in judgements if any(query in run for run in runs)]
+    judgments = read_judgments(qrels, tracker)
+    score = RankingScorer(judgments, settings.measure, by=by)
+    queries = [query for query in judgments if any(query in run for run in runs)]
     if not queries:
         example = next((query for run in runs for query in run), "")
         raise UsageError(
-            f"`sweep`: no query of the runs has judgements in {qrels} (runs: '{example}', judgements: "
-            f"'{next(iter(judgements))}'); pass the judgements of these queries"
+            f"`sweep`: no query of the runs has judgments in {qrels} (runs: '{example}', judgments: "
+            f"'{next(iter(judgments))}'); pass the judgments of these queries"
         )
     for name, run in zip(names, runs, strict=True):
-        judged = JudgedHits(name, judgements, of=by)
+        judged = JudgedHits(name, judgments, of=by)
         if not any(judged.add(query, [id for id, _ in ranking]) for query, ranking in run.items()):
-            judged.warn()
+            judged.check()
     method = FUSIONS.load(settings.method)
 
     def rank(weights: tuple[float, ...]) -> dict[str, Ranking]:
@@ -171,20 +171,20 @@ def tune_bm25(
 ) -> BM25Grid:
     """Score every point of `settings.grid` on the judged queries.
 
-    folders: BM25 indexes; source: file of queries; qrels: their judgements
+    folders: BM25 indexes; source: file of queries; qrels: their judgments
     Raises UsageError for an index without BM25 parameters, MismatchError if no query is judged.
     """
     if not IndexGroup(folders, settings).tunable:
         raise UsageError("`tune` chooses k1 and b, which only indexes of type bm25 and bm25s have")
     grid = parse_grid(settings.grid)
-    judgements = read_judgements(qrels, tracker)
-    score = RankingScorer(judgements, settings.measure)
-    queries = [query for query in read_queries(source, tracker=tracker) if query.id in judgements]
+    judgments = read_judgments(qrels, tracker)
+    score = RankingScorer(judgments, settings.measure)
+    queries = [query for query in read_queries(source, tracker=tracker) if query.id in judgments]
     if not queries:
-        raise MismatchError(f"{qrels}: no query of {source} has a judgement; pass the judgements of these queries")
+        raise MismatchError(f"{qrels}: no query of {source} has a judgment; pass the judgments of these queries")
     ids, texts = [query.id for query in queries], [query.text for query in queries]
     tracker.inputs += [describe_folder(folder) for folder in folders]
-    judged = JudgedHits(", ".join(folders), judgements)
+    judged = JudgedHits(", ".join(folders), judgments)
 
     def rank(point: tuple[float, float]) -> dict[str, Ranking]:
         collection = IndexGroup(folders, replace(settings, k1=point[0], b=point[1]))
@@ -195,5 +195,5 @@ def tune_bm25(
 
     with Progress("tune", total=len(grid), unit="points") as progress:
         scores = grid_search(grid, rank, score, lambda point, value: progress.add())
-    judged.warn()
+    judged.check()
     return BM25Grid(score.name, scores, len(queries))

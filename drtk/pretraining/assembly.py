@@ -25,7 +25,7 @@ from drtk.registry import load_attribute
 from drtk.runtime.progress import warn
 from drtk.text.words import load_stop_words
 
-# Names of the encoder's own dropout in the configurations of model families.
+# Names of the dropout rates in the configurations of transformers
 _DROPOUTS = (
     "hidden_dropout_prob",
     "attention_probs_dropout_prob",
@@ -37,10 +37,10 @@ _DROPOUTS = (
 
 
 def check_composition(composition: Composition, *, place: str) -> set[str]:
-    """Check the registry entries that a composition names, and return the corpus fields it needs. Loads no model.
+    """Check the registry entries of a composition without loading a model; return the corpus fields it needs.
 
-    Raises UsageError, beginning with `place`, for an unknown view, masking, reader or target, an option it lacks, a reader
-    without the source it starts from, and a source that no reader uses.
+    place: prefix of error messages
+    Raises UsageError for an unknown view, masking, decoder, target or option, and for a missing or unused `source`.
     """
     with prefix_errors(place):
         for objective in composition.recovers:
@@ -53,13 +53,13 @@ def _check_reader(objective: TokenObjective, reader: DecoderSpec) -> None:
     what, kind = f"reader '{reader.use}'", DECODERS.load(reader.use)
     TARGETS.check(objective.target)
     if getattr(kind, "says_next", False) and objective.target != "all":
-        raise UsageError(f'{what} writes the next token: target = "all"')
+        raise UsageError(f'{what} predicts the next token; set target = "all"')
     check_options(what, kind.__init__, reader.options)
     needs_source = getattr(kind, "needs_source", False)
     if needs_source and not objective.source:
-        raise UsageError(f"{what} needs 'source': the slot whose vector it starts from")
+        raise UsageError(f"{what} needs 'source', the slot whose vector it gets")
     if objective.source and not needs_source:
-        raise UsageError(f"{what} looks at no other slot's vector: there can be no 'source'")
+        raise UsageError(f"{what} uses no vector; remove 'source'")
 
 
 def build_network(
@@ -70,29 +70,31 @@ def build_network(
     place: str = "preset",
     attention: AttentionBackend | None = None,
 ) -> tuple[Network, Any]:
-    """Build the network, on the CPU in float32, and load the tokenizer; new weights are initialized from `seed`.
+    """Build the network in float32 on the CPU; return (network, tokenizer). New weights are initialized with `seed`.
 
-    attention: implementation for encoder, readers and generator; None: as loaded
-    Raises MismatchError for an encoder that a reader or the generator cannot use.
+    model: folder of the encoder to start from
+    place: prefix of error messages
+    attention: attention implementation of encoder, decoders and generator; None: the default
+    Raises MismatchError for an encoder that does not suit a decoder or the generator.
     """
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)  # for a head that the folder lacks
+        torch.manual_seed(seed)  # for a new head, if the folder has none
         backbone, head, tokenizer = load_masked_lm(model, warn_untrained=False)
-    if attention is not None:  # before layers are copied, because a copy has its own configuration
+    if attention is not None:  # before layers are copied, since copies have their own configuration
         attention.apply(backbone)
     for name, parameter in backbone.named_parameters():
-        if "pooler" in name.split("."):  # unused: it would have no gradient, which several processes wait for
+        if "pooler" in name.split("."):  # not used; DDP would wait for its gradient
             parameter.requires_grad_(False)
     adapter = BackboneAdapter(backbone)
     if tokenizer.mask_token_id is None:
-        raise MismatchError(f"{model}: its tokenizer has no mask token")
+        raise MismatchError(f"{model}: its tokenizer has no mask token; use a model such as BERT")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         used = {objective.reader for objective in composition.recovers}
         readers = {}
         for name, reader in composition.readers.items():
             if name in used:
-                with prefix_errors(f"{place}: reader '{reader.use}'"):
+                with prefix_errors(place):
                     readers[name] = DECODERS.load(reader.use)(adapter, **reader.options)
         parts = LossParts(adapter, head, readers)
         recoveries: dict[str, Any] = {
@@ -111,7 +113,7 @@ def build_network(
     if head.is_untrained:
         warn_untrained_head(model)
     if not any(part is head for each in recoveries.values() for part in each.modules()):
-        head.requires_grad_(False)  # unused, as the pooler
+        head.requires_grad_(False)  # not used, like the pooler
     network = Network(
         composition,
         backbone=backbone,
@@ -126,25 +128,25 @@ def build_network(
 
 
 def check_lengths(network: Network, max_length: int) -> None:
-    """Raise UsageError if a slot is longer than the input of the encoder or the generator."""
+    """Raise UsageError if a slot may exceed the maximum input length of the encoder or the generator."""
     models = [network.adapter.backbone] if network.adapter.has_positions else []
     models += [] if network.generator is None else [network.generator.backbone]
-    longest = min([get_max_positions(each.config) for each in models], default=10**9)
+    limit = min([get_max_positions(each.config) for each in models], default=10**9)
     for name, slot in network.composition.slots.items():
         length = slot.max_length or max_length
-        if length > longest:
-            fix = f"`set` slots.{name}.max_length={longest}" if slot.max_length else f"`max_length` {longest}"
-            raise UsageError(f"slot '{name}' is up to {length} tokens long, but the models read {longest}: {fix}")
+        if length > limit:
+            fix = f"`set` slots.{name}.max_length={limit}" if slot.max_length else f"`max_length` {limit}"
+            raise UsageError(f"slot '{name}' has up to {length} tokens, but the models read at most {limit}; use {fix}")
 
 
 def get_max_positions(config: Any) -> int:
-    """Return the longest input in tokens; RoBERTa's first positions belong to padding."""
+    """Return the maximum input length in tokens; RoBERTa's first positions are not usable."""
     before = config.pad_token_id + 1 if config.model_type in ("roberta", "xlm-roberta") else 0
     return int(getattr(config, "max_position_embeddings", None) or 10**9) - before
 
 
 def warn_of_equal_views(network: Network) -> None:
-    """Warn if both slots of a contrast show the same text and the encoder has no dropout: their vectors are equal."""
+    """Warn if a contrastive objective compares equal vectors: the same text twice, and an encoder without dropout."""
     plan, config = network.composition, network.adapter.config.to_dict()
     if any(config.get(name) for name in _DROPOUTS):
         return
@@ -154,7 +156,7 @@ def warn_of_equal_views(network: Network) -> None:
             if slot == plan.slots[objective.b] and slot.corruption == "none":
                 warn(
                     f"objective '{objective.name}': '{objective.a}' and '{objective.b}' show the same text, and the encoder "
-                    "has no dropout: their vectors are equal, so nothing is learned; set dropout in its config.json"
+                    "has no dropout, so their vectors are equal and nothing is learned; set dropout in its config.json"
                 )
 
 
@@ -165,19 +167,19 @@ def _build_generator(composition: Composition, backbone: nn.Module, head: Any, t
     if settings.init == "copy" or (settings.init == "random" and not settings.model):
         return TokenGenerator.from_encoder(backbone, head, init=settings.init)
     if not settings.model:
-        others = '; init = "copy" or "random" begins one without' if settings.mode == "joint" else ""
-        raise UsageError(f"[generator] names no model; `generator` DIR names one{others}")
+        others = ', or init = "copy" or "random"' if settings.mode == "joint" else ""
+        raise UsageError(f"[generator] has no model; set `generator` to a model folder{others}")
     return TokenGenerator.from_folder(
-        locate(settings.model), tokenizer, frozen=settings.mode == "frozen", redrawn=settings.init == "random"
+        locate(settings.model), tokenizer, frozen=settings.mode == "frozen", reinitialize=settings.init == "random"
     )
 
 
 def _build_stop_word_mask(tokenizer: Any) -> Tensor:
-    """Return (vocabulary,) bool, True at stop words and at pieces without a letter or digit."""
+    """Return the mask of stop words and of word pieces without a letter or digit, (vocabulary,) bool."""
     words = load_stop_words()
-    found = torch.zeros(len(tokenizer), dtype=torch.bool)
+    mask = torch.zeros(len(tokenizer), dtype=torch.bool)
     for piece, number in tokenizer.get_vocab().items():
         plain = piece.removeprefix("##").lstrip("Ġ▁").lower()
-        if number < len(found):
-            found[number] = (plain in words and not piece.startswith("##")) or not any(map(str.isalnum, plain))
-    return found
+        if number < len(mask):
+            mask[number] = (plain in words and not piece.startswith("##")) or not any(map(str.isalnum, plain))
+    return mask

@@ -1,4 +1,4 @@
-"""DiffCSE's replaced-token detection as an auxiliary loss of retriever training (DiffCSE for DPR; docs/methods/diffcse-dpr.md)."""
+"""DiffCSE's replaced token detection as an auxiliary task of retriever training (docs/methods/diffcse-dpr.md)."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ PREFIX = "aux_"
 
 
 def build_diffcse_composition(settings: RetrieverConfig) -> Composition:
-    """Return the composition: a term for queries and one for passages, given the vectors that they are ranked by."""
+    """Return the composition: replaced token detection for queries and for passages, given their vectors."""
     changed = {"masking": "bernoulli", "rate": settings.aux_rate, "corruption": "replaced"}
     term = {"use": "recover", "reader": "discriminator", "target": "edited", "classes": 2}
     term |= {"reduction": settings.aux_reduction, "weight": settings.aux_weight}
@@ -52,9 +52,9 @@ def build_diffcse_composition(settings: RetrieverConfig) -> Composition:
 
 
 def build_diffcse_network(towers: Mapping[str, TextEncoder], settings: RetrieverConfig, *, seed: int) -> Network:
-    """Build discriminator, head and frozen generator; the encoders stay outside of it.
+    """Build the network of discriminator, head and frozen generator. The encoders are not part of it.
 
-    Raises MismatchError for towers or a generator that it cannot use.
+    Raises MismatchError for encoders or a generator that DiffCSE cannot use.
     """
     plan = build_diffcse_composition(settings)
     tower = towers["passage"]
@@ -83,15 +83,18 @@ def build_diffcse_network(towers: Mapping[str, TextEncoder], settings: Retriever
 
 
 class TokenCorruptor:
-    """Corrupt the tokens of a role; samples depend only on the key of a text: seed, epoch, query, place."""
+    """Corrupt the tokens of queries or passages. Sampling depends on the key of a text only."""
 
     def __init__(self, plan: Composition, tokenizer: Any) -> None:
-        self._plan, self._vocabulary = plan, SpecialTokens.of(tokenizer).vocabulary
+        self._plan, self._vocabulary = plan, SpecialTokens.from_tokenizer(tokenizer).vocabulary
 
     def __call__(
         self, role: str, padded: Mapping[str, np.ndarray], keys: Sequence[tuple[Any, ...]]
     ) -> dict[str, np.ndarray]:
-        """Return arrays (texts, tokens): `given`, `content`, `hidden`, and `noise` for the generator. keys: one per text"""
+        """Return the arrays `given`, `content`, `hidden` and `noise` of SlotBatch, (texts, tokens) each.
+
+        role: "query" or "passage"    padded: the model inputs    keys: one per text
+        """
         assert self._plan.generator is not None
         slot, vocabulary = self._plan.slots[f"{role}_changed"], self._vocabulary
         ids = padded["input_ids"]
@@ -100,7 +103,7 @@ class TokenCorruptor:
         noise = np.zeros(ids.shape, dtype=np.float32)
         for row, key in enumerate(keys):
             rng = create_generator(*key, "aux", role)
-            size = int(padded["attention_mask"][row].sum())  # without padding, so that no sample depends on it
+            size = int(padded["attention_mask"][row].sum())  # without padding, so that sampling does not depend on it
             hidden[row, :size] = (rng.random(size) < slot.rate) & content[row, :size]
             given[row, :size] = corrupt_tokens(
                 ids[row, :size], hidden[row, :size], self._plan.generator.reads, rng, vocabulary
@@ -110,7 +113,7 @@ class TokenCorruptor:
 
 
 class DiffCSE:
-    """DiffCSE as the auxiliary task of retriever training (drtk.training.retriever.AuxiliaryTask)."""
+    """DiffCSE as an AuxiliaryTask of drtk.training.retriever."""
 
     def __init__(self, towers: Mapping[str, TextEncoder], config: RetrieverConfig, *, seed: int) -> None:
         """Raises what `build_diffcse_network` raises."""
@@ -119,23 +122,26 @@ class DiffCSE:
         self.corrupt = TokenCorruptor(self.network.composition, towers["passage"].tokenizer)
 
     def wrap(self, pair: BiEncoder, device: torch.device) -> BiEncoderWithDiffCSE:
-        """Return the model to train, with the generator on the device."""
+        """Return the model to train, and move the generator to the device."""
         assert self.network.generator is not None
         self.network.generator.to(device)
         return BiEncoderWithDiffCSE(pair, self.network)
 
 
 class BiEncoderWithDiffCSE(nn.Module):
-    """Two towers and the network of the auxiliary loss, which uses the towers' vectors and runs no encoder of its own."""
+    """A BiEncoder with the network of the auxiliary loss, which uses the vectors of the BiEncoder."""
 
     def __init__(self, pair: BiEncoder, network: Network) -> None:
         super().__init__()
         self.pair, self.network = pair, network
 
     def forward(self, **inputs: Tensor) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-        """Return the output of BiEncoder and the auxiliary terms, () each: this process's part times the number of processes."""
-        ours = {name: value for name, value in inputs.items() if name.startswith(PREFIX)}
-        queries, passages = self.pair(**{name: value for name, value in inputs.items() if name not in ours})
+        """Return (query vectors, passage vectors, auxiliary loss terms).
+
+        Each term is this process's share of the loss, times the number of processes.
+        """
+        auxiliary = {name for name in inputs if name.startswith(PREFIX)}
+        queries, passages = self.pair(**{name: value for name, value in inputs.items() if name not in auxiliary})
         terms: dict[str, Tensor] = {}
         for role, vectors in zip(ROLES, (queries, passages), strict=True):
             slot = self.slot(inputs, role)
@@ -143,7 +149,7 @@ class BiEncoderWithDiffCSE(nn.Module):
         return queries, passages, terms
 
     def slot(self, inputs: Mapping[str, Tensor], role: str, rows: Any = slice(None)) -> SlotBatch:
-        """Return the texts of a role, or some of them, as the discriminator's slot."""
+        """Return the discriminator's SlotBatch of a role. rows: indices of some of the texts"""
         ids = inputs[f"{role}_input_ids"][rows]
         tensors = {name: inputs[f"{PREFIX}{role}_{name}"][rows] for name in ("given", "content", "hidden", "noise")}
         if (types := inputs.get(f"{role}_token_type_ids")) is not None:
@@ -152,12 +158,12 @@ class BiEncoderWithDiffCSE(nn.Module):
         return SlotBatch(clean=ids, attention=inputs[f"{role}_attention_mask"][rows], present=present, **tensors)
 
     def count(self, role: str, slot: SlotBatch) -> Tensor:
-        """Count the labeled positions of a role over all processes, ()."""
+        """Return the number of labeled positions of a role over all processes, ()."""
         recovery: Any = self.network.recoveries[f"diffcse_{role}"]
         return all_reduce_sum(recovery.count({f"{role}_changed": slot}))
 
     def term(self, role: str, slot: SlotBatch, vectors: Tensor, count: Tensor) -> dict[str, Tensor]:
-        """Return the term of some texts of a role, divided by the count of all texts."""
+        """Return the loss term of some texts of a role, divided by the `count` of all texts."""
         name = f"diffcse_{role}"
         recovery: Any = self.network.recoveries[name]
         encoded = EncodedBatch(self.network, {role: slot, f"{role}_changed": slot}, {role: vectors})

@@ -1,4 +1,4 @@
-"""Collate examples into batches of tensors."""
+"""Collate pre-training examples into batches of tensors."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from drtk.text.rng import create_generator
 
 
 class PretrainingExample(NamedTuple):
-    """The slots of an example at one step. key: seed, epoch and id."""
+    """The slots of an example. key: (seed, epoch, id), for random numbers"""
 
     key: tuple[Any, ...]
     slots: Mapping[str, SlotExample]
@@ -24,12 +24,16 @@ class PretrainingExample(NamedTuple):
 
 @dataclass
 class SlotBatch:
-    """One slot of a batch; (batch, tokens) unless noted, padded on the right.
+    """A slot of a batch. Tensors are (batch, tokens), padded on the right, unless noted.
 
-    clean, given: int64 ids; attention: 1 at tokens, 0 at padding; content, hidden: bool
-    present: (batch,) bool, False for examples without such a text
-    edited: int64, -1 in rows whose tokens were replaced, or None; noise: float32 in [0, 1), or None
-    visible: (batch, tokens, tokens) bool, or None; types: int64 token types, or None if all are 0
+    clean: int64, original ids    given: int64, input ids
+    attention: 1 at tokens, 0 at padding
+    content: bool, False at special tokens    hidden: bool, True at masked positions
+    present: (batch,) bool, False for examples without a text for this slot
+    edited: int64, 1 at inserted tokens and after deletions, -1 in rows with replaced tokens; None: no edits
+    noise: float32, random numbers in [0, 1) for the generator; None: not needed
+    visible: (batch, tokens, tokens) bool, the tokens that each token may see; None: all
+    types: int64, token types; None: all 0
     """
 
     clean: Tensor
@@ -44,7 +48,7 @@ class SlotBatch:
     types: Tensor | None = None
 
     def map(self, change: Callable[[Tensor], Tensor]) -> SlotBatch:
-        """Return it with every tensor changed."""
+        """Return a SlotBatch with `change` applied to every tensor."""
         tensors: dict[str, Any] = {name: None if each is None else change(each) for name, each in vars(self).items()}
         return SlotBatch(**tensors)
 
@@ -53,20 +57,20 @@ Batch = dict[str, SlotBatch]
 
 
 def to_device(batch: Batch, device: torch.device) -> Batch:
-    """Copy a batch to a device."""
+    """Move a batch to a device."""
     return {name: slot.map(lambda each: each.to(device, non_blocking=True)) for name, slot in batch.items()}
 
 
 class PretrainingCollator:
-    """Collate a device's share of a batch into parts of at most `micro` examples of similar length.
+    """Collate the examples of a step on a device into micro-batches of at most `micro` examples of similar length.
 
-    A slot with reduction `mean_all` is padded to its maximum length, because its mean is over that length (docs/methods/diffcse.md).
-    A slot of a two-stream reader gets a random visibility matrix (docs/methods/retromae.md).
+    Slots with reduction `mean_all` are padded to their maximum length, over which the mean is taken (docs/methods/diffcse.md).
+    Slots of a two-stream decoder get random visibility matrices (docs/methods/retromae.md).
     """
 
     def __init__(self, composition: Composition, *, pad: int, max_length: int, seed: int, micro: int) -> None:
         self._pad, self._seed, self.micro = pad, seed, micro
-        self.fixed: dict[str, int] = {}  # widths
+        self.fixed: dict[str, int] = {}  # padded length of a slot, if fixed
         self._visible: dict[str, float] = {}
         for objective in composition.recovers:
             reader = composition.readers[objective.reader]
@@ -77,7 +81,7 @@ class PretrainingCollator:
                     self._visible[name] = float(reader.options.get("visible", 0.5))
 
     def __call__(self, examples: Sequence[PretrainingExample]) -> dict[str, Any]:
-        """Return {"parts": batches, "ids": the ids of the examples in each}; the longest part comes first."""
+        """Return {"parts": micro-batches, longest first, "ids": the example ids of each}."""
         if self.micro < len(examples):
             examples = sorted(
                 examples, key=lambda each: sum(len(slot.given) for slot in each.slots.values()), reverse=True
@@ -97,7 +101,7 @@ class PretrainingCollator:
         width = max(self.fixed.get(name, 0), max(len(each.given) for each in slots))
 
         def pad(rows: Sequence[np.ndarray | None], kind: type, fill: int = 0, missing: int = 0) -> np.ndarray | None:
-            """Return (batch, width); None if all rows are. fill: behind a row; missing: in place of a row that is None"""
+            """Return (batch, width), None if all rows are None. fill: value of padding    missing: value of rows that are None"""
             if all(row is None for row in rows):
                 return None
             padded: np.ndarray = np.full((len(rows), width), fill, kind)
@@ -124,7 +128,7 @@ class PretrainingCollator:
         return SlotBatch(**tensors)
 
     def _sample_visible(self, name: str, attention: Any, keys: Sequence[tuple[Any, ...]]) -> np.ndarray:
-        """Let each position see position 0 and a random share of the others, never itself."""
+        """Return (batch, tokens, tokens) bool: each position sees position 0 and a random share of the others, not itself."""
         batch, width = attention.shape
         visible = np.zeros((batch, width, width), bool)
         for row, key in enumerate(keys):
@@ -133,5 +137,5 @@ class PretrainingCollator:
             np.fill_diagonal(seen, val=False)
             seen[:, 0] = True
             visible[row, :size, :size] = seen
-        visible[:, :, 0] = True  # padding sees something, so that no softmax is empty
+        visible[:, :, 0] = True  # padding must see something, so that no softmax is empty
         return visible

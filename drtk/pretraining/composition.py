@@ -1,6 +1,6 @@
-"""The parts of a pre-training composition: slots, readers, projectors, a generator, and objectives over them.
+"""A pre-training composition: slots, decoders, projectors, a generator and objectives.
 
-`parse.py` reads them from a preset's TOML and checks them.
+`parse.py` parses it from a preset's TOML and checks it.
 """
 
 from __future__ import annotations
@@ -13,18 +13,21 @@ from drtk.errors import UsageError
 
 Options = dict[str, Any]
 Corruption = Literal["none", "mask", "bert", "replaced", "inserted", "deleted", "any"]
-EDITS: tuple[Corruption, ...] = ("replaced", "inserted", "deleted")  # `any` is one of them
-GENERATED: tuple[Corruption, ...] = ("replaced", "inserted", "any")  # they need a generator
+EDITS: tuple[Corruption, ...] = ("replaced", "inserted", "deleted")  # "any" samples one of them
+GENERATED: tuple[Corruption, ...] = ("replaced", "inserted", "any")  # need a generator
 
 
 @dataclass(frozen=True)
 class Slot:
-    """One reading of a text: a view, a masking and a corruption.
+    """An input text of the network: a view of the passage, with masking and corruption.
 
-    view: one view, or several of which one is sampled by the `step` or the `example`; view_options: options of the views
-    of: the slot whose mask this one extends or complements; both read the same view
-    count: whether the rate counts special tokens too
-    corruption: what replaces hidden tokens; any: an edit sampled for each example
+    view: one view, or several to sample from
+    draw: sample the view once per "step" or per "example"
+    masking: masking strategy    rate: share of tokens to mask
+    of: the slot whose mask this one extends or complements; both must use the same view
+    count: whether the rate refers to all tokens or excludes special tokens
+    corruption: replacement of the masked tokens, or an edit; "any" samples an edit per example
+    max_length: in tokens; None: that of the settings
     """
 
     view: tuple[str, ...]
@@ -39,14 +42,14 @@ class Slot:
     view_options: Options = field(default_factory=dict)
 
     def room(self, max_length: int) -> int:
-        """Return the number of tokens for its text, special tokens and the tokens to be inserted subtracted."""
+        """Return the maximum length of the text itself, without special and inserted tokens."""
         room = (self.max_length or max_length) - 2
         return int(room / (1 + self.rate)) if self.corruption in ("inserted", "any") else room
 
 
 @dataclass(frozen=True)
 class DecoderSpec:
-    """The decoder of an objective: an entry of DECODERS and its options."""
+    """The decoder (`reader` in TOML) of an objective: a name in DECODERS and its options."""
 
     use: str
     options: Options = field(default_factory=dict)
@@ -54,12 +57,12 @@ class DecoderSpec:
 
 @dataclass(frozen=True)
 class GeneratorSpec:
-    """The masked language model that proposes replacement tokens.
+    """The generator, a masked language model that proposes replacement tokens.
 
-    mode: frozen, or trained jointly with weight `weight` on the masked positions of slot `slot`
-    init: start of a joint generator: its model, a copy of the encoder, or random weights in the model's shape
-    reads: its input at masked positions: [MASK], or BERT's 80/10/10
-    scope: replace masked positions, or all but the first
+    mode: "frozen", or trained "joint"ly on the masked positions of `slot`, with loss weight `weight`
+    init: initial weights of a joint generator: those of `model`, a copy of the encoder, or random
+    reads: its input at masked positions: [MASK], or BERT's 80/10/10 scheme
+    scope: replace tokens at masked positions, or at all positions but the first
     """
 
     model: str = ""
@@ -74,7 +77,7 @@ class GeneratorSpec:
 
 @dataclass(frozen=True)
 class ProjectorSpec:
-    """A small network over the vectors of several slots together."""
+    """A projection head for the vectors of several slots."""
 
     slots: tuple[str, ...]
     kind: Literal["bn", "tanh", "none"] = "bn"
@@ -82,11 +85,12 @@ class ProjectorSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class Objective:
-    """The keys of every [[objective]]. Each kind is a subclass, named in OBJECTIVES.
+    """Base class of the [[objective]] tables; the subclasses are named in OBJECTIVES.
 
-    implementation: place of what computes it (contract: drtk/pretraining/__init__.py)
-    compares_vectors: it compares the vectors of the whole batch; otherwise it is a sum over tokens, which parts of a batch can add up
-    use: its name in OBJECTIVES
+    implementation: import path of the code that computes it (interface: drtk/pretraining/__init__.py)
+    compares_vectors: whether it compares the vectors of the whole batch; otherwise it is a sum over tokens
+    projector: projection head for its vectors; "": none
+    use: its name in OBJECTIVES    group: name by which `drop` removes several objectives
     """
 
     implementation: ClassVar[str]
@@ -100,23 +104,27 @@ class Objective:
 
     @property
     def token_slots(self) -> tuple[str, ...]:
-        """Slots whose tokens it predicts."""
+        """Slots whose tokens are predicted."""
         return ()
 
     @property
     def vector_slots(self) -> tuple[str, ...]:
-        """Slots whose vectors it uses."""
+        """Slots whose vectors are used."""
         return ()
 
     @property
     def default_name(self) -> str:
-        """Its name if the preset gives none."""
+        """The name of an objective without a name in the preset."""
         return type(self).__name__.lower()
 
 
 @dataclass(frozen=True)
 class TokenObjective(Objective):
-    """A reader predicts a target, an entry of TARGETS, at the positions of its slots, given the vectors of the sources."""
+    """A decoder predicts a target (a name in TARGETS) at the tokens of its slots, optionally given a vector.
+
+    reader: name of the decoder    source: slots whose vectors the decoder gets
+    reduction: mean over labels, mean over padding too, or sum    classes: outputs of target "edited"
+    """
 
     implementation: ClassVar[str] = "drtk.pretraining.objectives:TokenLoss"
 
@@ -137,7 +145,7 @@ class TokenObjective(Objective):
 
     @property
     def source_by_slot(self) -> tuple[str, ...]:
-        """The source of each slot; () without sources."""
+        """The source of each slot; () if there are none."""
         return self.source * len(self.slot) if len(self.source) == 1 else self.source
 
     @property
@@ -147,9 +155,10 @@ class TokenObjective(Objective):
 
 @dataclass(frozen=True)
 class ContrastiveObjective(Objective):
-    """The vectors of two slots find each other among those of the batch.
+    """A contrastive loss between the vectors of slots `a` and `b`, with in-batch negatives.
 
-    candidates: the vectors of the `other` slot, or `all` but the query itself; symmetric: b finds a too
+    candidates: the vectors of the "other" slot, or "all" vectors of both slots except the query itself
+    symmetric: average the losses of both directions
     extra_negatives, extra_positives: further slots
     """
 
@@ -176,10 +185,10 @@ class ContrastiveObjective(Objective):
 
 @dataclass(frozen=True)
 class Composition:
-    """A whole preset, checked.
+    """A complete composition: the model and the objectives of a pre-training.
 
-    example: a row of the batch: a passage, or a document of which two passages are sampled
-    title, crop: how passages are read unless a view says otherwise
+    example: an example is a passage, or a document from which two passages are sampled
+    title, crop: defaults of the options of views
     """
 
     slots: dict[str, Slot]
@@ -194,32 +203,32 @@ class Composition:
 
     @property
     def recovers(self) -> list[TokenObjective]:
-        """The objectives that have a reader and a target."""
+        """The objectives with a decoder and a target."""
         return [each for each in self.objectives if isinstance(each, TokenObjective)]
 
     @property
     def joint_generator(self) -> GeneratorSpec | None:
-        """The generator, if it is trained."""
+        """The generator if it is trained jointly, else None."""
         return self.generator if self.generator is not None and self.generator.mode == "joint" else None
 
     def without(self, names: Iterable[str]) -> Composition:
-        """Drop objectives by name or group, and all parts that only they use.
+        """Return a copy without some objectives, by name or group, and without the parts that only they use.
 
-        Raises UsageError for an unknown name, or if nothing is left.
+        Raises UsageError for an unknown name, or if no objective is left.
         """
         known = {each for objective in self.objectives for each in (objective.name, objective.group) if each}
         unwanted = set(names)
         for name in unwanted - known:
-            raise UsageError(f"`drop` {name}: no objective or group is called that; {format_choices(known)}")
+            raise UsageError(f"`drop` {name}: unknown objective or group; {format_choices(known)}")
         kept = tuple(each for each in self.objectives if not {each.name, each.group} & unwanted)
         if not kept:
-            raise UsageError("`drop`: no objective is left to train on")
+            raise UsageError("`drop`: removes all objectives; keep at least one")
         used = {each.projector for each in kept}
         projectors = {name: each for name, each in self.projectors.items() if name in used}
         return replace(self, objectives=kept, projectors=projectors).without_unused()
 
     def without_unused(self) -> Composition:
-        """Drop slots that no objective, projector or joint generator uses, and a frozen generator that no slot needs."""
+        """Return a copy without unused slots and without an unused frozen generator."""
         used = {name for each in self.objectives for name in (*each.token_slots, *each.vector_slots)}
         used |= {name for each in self.projectors.values() for name in each.slots}
         if self.joint_generator is not None:

@@ -1,4 +1,4 @@
-"""Settings of `drtk pretrain`, and options of the views, maskings and decoders that a composition names."""
+"""Settings of `drtk pretrain`, and checks of the options of views, maskings and decoders."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
-from drtk.config import EVALUATION, HARDWARE, option
+from drtk.config import EVALUATION, HARDWARE, option, setting
 from drtk.errors import MismatchError, UsageError
 
-Share = Annotated[float, 0.0, 1.0]  # types of options with their bounds
+Share = Annotated[float, 0.0, 1.0]  # types of options, with their bounds
 Count = Annotated[int, 1, float("inf")]
 
 
@@ -27,38 +27,30 @@ class PretrainSettings:
     max_steps: int | None = option(None, "Training steps, instead of --epochs.", at_least=1, replaces="epochs")
     epochs: float = option(8.0, "Passes over the passages.", at_least=1e-6)
     learning_rate: float = option(1e-4, "Peak learning rate.", at_least=0)
-    warmup: float = option(0.1, "Warm-up steps; below 1, a fraction of all steps.", at_least=0, advanced=True)
-    weight_decay: float = option(0.01, "Weight decay, except for biases and norms.", at_least=0, advanced=True)
+    warmup: float = setting(0.1, "Warm-up steps; below 1, a fraction of all steps.", at_least=0)
+    weight_decay: float = setting(0.01, "Weight decay, except for biases and norms.", at_least=0)
     max_length: int = option(144, "Maximum text length in tokens, special tokens included.", at_least=5)
-    held_out: int = option(
-        0, "Passages held out of training to measure the losses on.", at_least=0, panel=EVALUATION, advanced=True
-    )
+    held_out: int = setting(0, "Passages held out of training to measure the losses on.", at_least=0, panel=EVALUATION)
     eval_steps: int = option(1000, "Steps between evaluations.", at_least=1, panel=EVALUATION)
     precision: Literal["auto", "float32", "float16", "bfloat16"] = option(
         "auto", "Compute dtype; auto: bfloat16 on a GPU that has it, else float32.", panel=HARDWARE
     )
-    gradient_checkpointing: bool = option(
-        False, "Recompute activations in the backward pass to save memory.", advanced=True
+    gradient_checkpointing: bool = setting(False, "Recompute activations in the backward pass to save memory.")
+    compile: bool = setting(False, "Compile the encoder's layers with torch.compile.")
+    attention: Literal["auto", "eager", "sdpa", "flash_attention_2", "flash_attention_3"] = setting(
+        "auto", "Attention implementation; auto: flash attention where installed and in 16 bits, else sdpa."
     )
-    compile: bool = option(False, "Compile the encoder's layers with torch.compile.", advanced=True)
-    attention: Literal["auto", "eager", "sdpa", "flash_attention_2", "flash_attention_3"] = option(
-        "auto",
-        "Attention implementation; auto: flash attention where installed and in 16 bits, else sdpa.",
-        advanced=True,
-    )
-    fused: bool = option(True, "Use torch's fused AdamW where it exists.", advanced=True)
-    log_steps: int = option(10, "Steps between entries of log.jsonl.", at_least=1, advanced=True)
+    fused: bool = setting(True, "Use torch's fused AdamW where it exists.")
+    log_steps: int = setting(10, "Steps between entries of log.jsonl.", at_least=1)
     export_steps: int = option(0, "Steps between encoders kept as DIR/step-N; 0: only the last.", at_least=0)
-    report_to: tuple[str, ...] = option((), "Experiment tracker: tensorboard, wandb …; repeatable.", advanced=True)
-    save_steps: int = option(500, "Steps between checkpoints for --resume.", at_least=1, advanced=True)
-    trainer: tuple[str, ...] = option(
-        (), "KEY=VALUE, an argument of transformers' TrainingArguments; repeatable.", advanced=True
-    )
+    report_to: tuple[str, ...] = setting((), "Experiment tracker: tensorboard, wandb …; repeatable.")
+    save_steps: int = setting(500, "Steps between checkpoints for --resume.", at_least=1)
+    trainer: tuple[str, ...] = setting((), "KEY=VALUE, an argument of transformers' TrainingArguments; repeatable.")
 
 
 @contextmanager
 def prefix_errors(place: str) -> Iterator[None]:
-    """Begin the message of a UsageError or MismatchError with `place`."""
+    """Put `place` before the messages of UsageError and MismatchError."""
     try:
         yield
     except (UsageError, MismatchError) as error:
@@ -66,13 +58,16 @@ def prefix_errors(place: str) -> Iterator[None]:
 
 
 def list_option_names(function: Callable[..., Any]) -> list[str]:
-    """Return the options of a view, masking or decoder: its keyword-only parameters."""
+    """Return the names of the options of a view, masking or decoder: its keyword-only parameters."""
     parameters = inspect.signature(function).parameters.values()
     return [each.name for each in parameters if each.kind is inspect.Parameter.KEYWORD_ONLY]
 
 
 def check_options(what: str, function: Callable[..., Any], options: Mapping[str, Any]) -> None:
-    """Raise UsageError, beginning with `what`, for options that `function` lacks, or of another type."""
+    """Raise UsageError for options that `function` does not have or whose value has the wrong type.
+
+    what: prefix of error messages
+    """
     kinds, known = get_type_hints(function, include_extras=True), list_option_names(function)
     for key, value in options.items():
         if key not in known:
@@ -82,7 +77,7 @@ def check_options(what: str, function: Callable[..., Any], options: Mapping[str,
 
 
 def check_type(value: Any, kind: Any, place: str) -> None:
-    """Raise UsageError, beginning with `place`, for a value that does not fit a type hint."""
+    """Raise UsageError for a value that does not match a type hint. place: prefix of error messages"""
     if not _is_of_type(value, kind):
         raise UsageError(f"{place} = {value!r} is not {_describe_type(kind)}")
 

@@ -9,11 +9,11 @@ import numpy as np
 from drtk.pretraining.masking.strategies import group_words
 from drtk.text.token_dataset import Text
 
-_MASKED, _RANDOM = 0.8, 0.1  # BERT's shares; the rest stays unchanged, and is predicted all the same
+_MASKED, _RANDOM = 0.8, 0.1  # shares in BERT; the others stay unchanged but are predicted too
 
 
 class Vocabulary(NamedTuple):
-    """The size of a vocabulary, the id of [MASK] and those of all special tokens."""
+    """A vocabulary: its size, the id of [MASK] and the ids of all special tokens."""
 
     size: int
     mask: int
@@ -21,10 +21,10 @@ class Vocabulary(NamedTuple):
 
 
 class EditedText(NamedTuple):
-    """A text after insertion or deletion, whose words are numbered anew.
+    """A text after insertions or deletions.
 
-    hidden: (tokens,) bool, True at inserted [MASK]s, which a generator fills
-    edited: (tokens,) int64, 1 at an inserted token, or at a token that follows a deletion
+    hidden: (tokens,) bool, True at inserted [MASK] tokens, which a generator replaces
+    edited: (tokens,) int64, 1 at inserted tokens and at tokens that follow a deletion
     """
 
     text: Text
@@ -39,10 +39,11 @@ def corrupt_tokens(
     rng: np.random.Generator,
     vocabulary: Vocabulary,
 ) -> np.ndarray:
-    """Return a copy of `ids`, (tokens,), with hidden tokens corrupted.
+    """Return a copy of `ids` with the masked tokens corrupted, (tokens,).
 
-    mask, replaced: [MASK], which a generator fills for "replaced"
-    bert: 80% [MASK], 10% any token of the vocabulary, 10% unchanged
+    hidden: (tokens,) bool, True at masked tokens
+    how: "mask" or "replaced": [MASK]; for "replaced", a generator fills it later
+        "bert": 80% [MASK], 10% a random token, 10% unchanged
     """
     corrupted = ids.copy()
     if how in ("mask", "replaced"):
@@ -57,10 +58,7 @@ def corrupt_tokens(
 
 
 def insert_masks(text: Text, rate: float, rng: np.random.Generator, vocabulary: Vocabulary) -> EditedText:
-    """Insert [MASK] into round(rate * T) of the gaps beside the T word pieces, at most one in each.
-
-    The result is longer than `text`: the caller leaves room.
-    """
+    """Insert [MASK] at round(rate * T) random positions beside the T word pieces, at most one at each position."""
     beside = np.zeros(len(text.ids) + 1, dtype=bool)
     content = text.words >= 0
     beside[:-1] |= content
@@ -70,9 +68,9 @@ def insert_masks(text: Text, rate: float, rng: np.random.Generator, vocabulary: 
 
 
 def insert_masks_at(text: Text, gaps: np.ndarray, mask: int) -> EditedText:
-    """Insert [MASK] before each index of `gaps`, which is sorted; a word split by one becomes two.
+    """Insert [MASK] before each index of `gaps` (sorted). A word that is split becomes two.
 
-    An inserted token is a word of its own and has the type of the token after it.
+    An inserted token is a separate word and has the token type of the token after it.
     """
     ids, words = np.insert(text.ids, gaps, mask), np.insert(text.words, gaps, np.iinfo(np.int32).max)
     hidden = np.zeros(len(ids), dtype=bool)
@@ -84,14 +82,14 @@ def insert_masks_at(text: Text, gaps: np.ndarray, mask: int) -> EditedText:
 
 
 def delete_tokens(text: Text, rate: float, rng: np.random.Generator) -> EditedText:
-    """Delete round(rate * T) of the T word pieces; special tokens stay."""
+    """Delete round(rate * T) of the T word pieces at random."""
     removed = np.zeros(len(text.ids), dtype=bool)
     removed[rng.permutation((text.words >= 0).nonzero()[0])[: _num_edits(rate, text)]] = True
     return delete_tokens_at(text, removed)
 
 
 def delete_tokens_at(text: Text, removed: np.ndarray) -> EditedText:
-    """Delete tokens, (tokens,) bool, and label what follows a deleted one with 1."""
+    """Delete tokens, and label the token after each deleted one with 1. removed: (tokens,) bool"""
     kept = ~removed
     after = np.zeros(len(removed), dtype=np.int64)
     after[1:] = removed[:-1]
@@ -105,7 +103,7 @@ def _num_edits(rate: float, text: Text) -> int:
 
 
 def _renumber(words: np.ndarray) -> np.ndarray:
-    """Number the words from 0; special tokens keep -1."""
+    """Renumber the words from 0; special tokens keep -1."""
     numbers = np.full(len(words), -1, dtype=np.int32)
     groups = group_words(words)
     numbers[groups.content] = np.arange(len(groups.sizes), dtype=np.int32).repeat(groups.sizes)

@@ -1,4 +1,4 @@
-"""The corpus rows that pre-training uses: train and held-out rows, and the order of examples."""
+"""The dataset of pre-training: training and held-out rows of a corpus, and the order of examples."""
 
 from __future__ import annotations
 
@@ -19,13 +19,15 @@ from drtk.text.rng import sample_uniform
 from drtk.text.token_dataset import TokenCorpus
 from drtk.training.sampling import shuffle_epoch
 
-INSPECTED = 256  # examples that `check_slots` builds
+INSPECTED = 256  # examples that `check_slots` inspects
 
 
 class ExampleDataset(torch.utils.data.Dataset[PretrainingExample]):
-    """The examples of all steps: item k belongs to step k // batch. Each epoch is shuffled and drops its last, partial batch.
+    """The examples of all training steps in order: item k belongs to step k // batch.
 
-    rows: the corpus rows to use, (rows,)
+    Each epoch shuffles the rows and drops those that do not fill a batch.
+
+    rows: corpus rows to use, (rows,)
     """
 
     def __init__(self, builder: ExampleBuilder, rows: np.ndarray, *, batch: int, steps: int, seed: int) -> None:
@@ -47,11 +49,11 @@ class ExampleDataset(torch.utils.data.Dataset[PretrainingExample]):
 
 
 class PretrainingData:
-    """The rows of a corpus to train a composition on, and the held-out rows.
+    """The training and held-out rows of a corpus for a composition.
 
-    max_held_out: upper bound of the share of rows that is held out
-    batch_from: the preset that sets the batch size, for the error message
-    Raises DrtkError if the rows do not fill a batch.
+    max_held_out: maximum share of rows to hold out
+    batch_from: name of the preset that sets the batch size, for the error message
+    Raises DrtkError if the training rows do not fill a batch.
     """
 
     def __init__(
@@ -67,7 +69,7 @@ class PretrainingData:
     ) -> None:
         self.corpus, self.composition, self.settings, self.seed = corpus, composition, settings, seed
         by_document = composition.example == "document"
-        special = SpecialTokens.of(tokenizer)
+        special = SpecialTokens.from_tokenizer(tokenizer)
         self._make_builder = partial(ExampleBuilder, composition, corpus, special, max_length=settings.max_length)
         self._builder = self._make_builder(seed=seed)
         rows = self._builder.rows
@@ -94,18 +96,18 @@ class PretrainingData:
             examples[number]
 
     def _split(self, rows: np.ndarray, num_held_out: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return held-out rows, sampled by their ids, and training rows.
+        """Return (held-out rows, training rows), sampled by a hash of the ids.
 
-        If views read neighbors, whole documents are held out; surplus passages of the last one are in neither. At least
-        half of all passages stay in training.
+        If views use neighboring passages, whole documents are held out; surplus passages of the last one are in neither.
+        At least half of all passages stay in training.
         """
         if not num_held_out:
             return rows[:0], rows
         if self.composition.example == "document" or "documents" not in self.corpus.fields:
             order = sorted(rows.tolist(), key=lambda row: sample_uniform(self.seed, "held-out", self._builder.id(row)))
             return np.array(order[:num_held_out]), np.array(sorted(order[num_held_out:]))
-        taken: list[np.ndarray] = []
-        room = len(rows) // 2
+        spans: list[np.ndarray] = []
+        remaining = len(rows) // 2
 
         def order_of(document: int) -> float:
             return sample_uniform(
@@ -114,54 +116,56 @@ class PretrainingData:
 
         for document in sorted(range(self.corpus.num_documents), key=order_of):
             span = self.corpus.get_document_passages(document)
-            if len(span) <= room:
-                taken.append(span)
-                room -= len(span)
-            if len(rows) // 2 - room >= num_held_out:
+            if len(span) <= remaining:
+                spans.append(span)
+                remaining -= len(span)
+            if len(rows) // 2 - remaining >= num_held_out:
                 break
-        if not taken:
-            warn(f"{self.corpus.sources}: nothing is held out: every document has more than half of all passages")
+        if not spans:
+            warn(
+                f"{self.corpus.sources}: nothing can be held out, since every document has more than half of all passages"
+            )
             return rows[:0], rows
-        held_out = np.concatenate(taken)
+        held_out = np.concatenate(spans)
         return held_out[:num_held_out], rows[~np.isin(rows, held_out)]
 
     def dataset(self) -> ExampleDataset:
-        """Return the examples of all steps."""
+        """Return the dataset of all training steps."""
         return ExampleDataset(
             self._builder, self.rows, batch=self.settings.batch_size, steps=self.steps, seed=self.seed
         )
 
     def sample(self, count: int) -> list[Mapping[str, SlotExample]]:
-        """Return the slots of up to `count` evenly spaced rows."""
+        """Return the slots of at most `count` evenly spaced training rows."""
         chosen = self.rows[np.linspace(0, len(self.rows) - 1, min(count, len(self.rows))).astype(int)]
         return [self._builder(int(row), epoch=0, step=step) for step, row in enumerate(chosen)]
 
     def collator(self, micro: int) -> PretrainingCollator:
-        """Return the collator of batches, with `micro` examples in memory at once."""
+        """Return the collator. micro: maximum examples of a micro-batch"""
         return PretrainingCollator(
             self.composition, pad=self._pad, max_length=self.settings.max_length, seed=self.seed, micro=micro
         )
 
     def build_held_out_batches(self, size: int) -> list[Batch]:
-        """Return batches of the held-out rows, equal in every run with this seed."""
+        """Return batches of at most `size` held-out rows; they depend on the seed only."""
         count = len(self.held_out)
-        # One step per example, so that a view that is sampled by the step differs between examples.
+        # one step per example, so that views sampled per step differ between examples
         rows = ExampleDataset(
             self._make_builder(seed=self.seed + 1), self.held_out, batch=1, steps=max(1, count), seed=0
         )
         examples = [rows[number] for number in range(count)]
         starts = [*range(0, count, size)]
-        if len(starts) > 1 and count - starts[-1] == 1:  # a single row has no other vector to compare with
+        if len(starts) > 1 and count - starts[-1] == 1:  # a single row has no in-batch negatives
             starts.pop()
         collate = self.collator(size).collate
         groups = [examples[start:stop] for start, stop in zip(starts, [*starts[1:], count], strict=True)]
         return [collate(group) for group in groups if len(group) > 1]
 
     def check_slots(self) -> None:
-        """Log the share of rows that lack the text of a slot. Raises MismatchError if all of them do."""
+        """Log the share of rows without a text for a slot. Raises MismatchError if no row has one."""
         examples = self.sample(INSPECTED)
         total = len(examples)
-        slots_by_rows: dict[tuple[int, ...], list[str]] = {}  # the two slots of a pair lack the same rows
+        slots_by_rows: dict[tuple[int, ...], list[str]] = {}  # both slots of a pair are missing in the same rows
         for name in self.composition.slots:
             rows = tuple(number for number, slots in enumerate(examples) if not slots[name].present)
             if rows:
@@ -173,4 +177,4 @@ class PretrainingData:
             share = f"{len(rows):,} of {total:,} {self.unit}"
             if total < len(self.rows):
                 share = f"about {len(rows) / total:.0%} of the {self.unit}"
-            log(f"{self.corpus.sources}: {share} have no text for {what}; they take no part in the terms that need it")
+            log(f"{self.corpus.sources}: {share} have no text for {what} and are ignored by its objectives")

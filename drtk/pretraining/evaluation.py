@@ -1,4 +1,4 @@
-"""Evaluation on held-out passages: losses, the gain of the bottleneck, and alignment and uniformity of the vectors."""
+"""Evaluation on held-out passages: losses, bottleneck gain, alignment and uniformity."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from drtk.pretraining.batch import Batch, to_device
 from drtk.pretraining.composition import ContrastiveObjective
 from drtk.pretraining.network import EncodedBatch, Network, Sums, compute_contrastive_terms
 
-MAX_ROWS = 2048  # vectors whose distances are compared
-GROUP_SIZE = 64  # examples among which a contrast is evaluated: its value depends on their number
+MAX_ROWS = 2048  # vectors for alignment and uniformity
+GROUP_SIZE = 64  # batch size of the contrastive losses, whose value depends on it
 BATCH_SIZE = 32
 
 
 @torch.no_grad()
 def evaluate_losses(network: Network, batches: Sequence[Batch], device: torch.device) -> dict[str, float]:
-    """Return means over the batches, of BATCH_SIZE examples each, in evaluation mode.
+    """Return metrics of the network on held-out batches, computed in evaluation mode, by name.
 
-    held_out_TERM: the loss per labeled token, or per example
-    gain_TERM: the loss with another passage's vector minus that with the right one; near 0, the bottleneck is ignored
-    alignment, uniformity: of the vectors on the unit sphere (Wang and Isola 2020)
+    held_out_TERM: mean loss per labeled token, or per example for a contrastive objective
+    gain_TERM: loss with another passage's vector minus loss with the right one; near 0, the decoder ignores the vector
+    alignment, uniformity: of the normalized vectors (Wang and Isola 2020)
     """
     was_training = network.training
     network.eval()
@@ -70,9 +70,9 @@ def evaluate_losses(network: Network, batches: Sequence[Batch], device: torch.de
 
 
 def regroup(batches: Sequence[tuple[Sums, Sums]]) -> Iterator[tuple[Sums, Sums]]:
-    """Regroup vectors (rows, hidden) and present rows (rows,) of several batches into groups of GROUP_SIZE rows.
+    """Regroup the vectors, (rows, hidden), and present rows, (rows,), of several batches into groups of GROUP_SIZE rows.
 
-    The last group may be smaller; a single row is dropped, because it has nothing to be compared with.
+    The last group may be smaller. A group of a single row is dropped, because it has no negatives.
     """
     if not batches:
         return
@@ -90,7 +90,7 @@ def regroup(batches: Sequence[tuple[Sums, Sums]]) -> Iterator[tuple[Sums, Sums]]
 
 
 def _compute_alignment_and_uniformity(network: Network, vectors: Sums, present: Sums) -> dict[str, float]:
-    """Return the uniformity of the first slot's vectors, and the alignment of the first objective, if it is a contrast."""
+    """Return the uniformity of the first slot's vectors and the alignment of the first contrastive objective."""
     values: dict[str, float] = {}
     name, rows = next(iter(vectors.items()))
     first = rows[present[name]]
@@ -100,7 +100,7 @@ def _compute_alignment_and_uniformity(network: Network, vectors: Sums, present: 
         if isinstance(objective, ContrastiveObjective):
             both = present[objective.a] & present[objective.b]
             if bool(both.any()):
-                apart = vectors[objective.a][both] - vectors[objective.b][both]
-                values["alignment"] = float(apart.pow(2).sum(dim=1).mean())
+                difference = vectors[objective.a][both] - vectors[objective.b][both]
+                values["alignment"] = float(difference.pow(2).sum(dim=1).mean())
             break
     return values

@@ -1,4 +1,4 @@
-"""Build pre-training examples: the view of each slot, its mask, and its corruption."""
+"""Build pre-training examples: sample the view of each slot, mask it and corrupt it."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from drtk.text.token_dataset import Text
 
 
 class SlotExample(NamedTuple):
-    """One slot of one example; every array is (tokens,), special tokens included.
+    """A slot of an example; arrays are (tokens,), special tokens included.
 
-    clean:   original ids; after insertions or deletions, those that are left
-    given:   input ids; for a slot to be replaced, the generator's input
+    clean: original ids; after insertions or deletions, the edited ids
+    given: input ids; for corruption "replaced", the generator's input
     content: False at special tokens    hidden: True at masked tokens
-    edited:  1 at tokens that were inserted or follow a deletion; None for other corruptions
-    noise:   uniform numbers for the generator's samples, or None
-    present: False for an example without such a text, which has a placeholder
-    types:   token types; None if all are 0
+    edited: 1 at tokens that were inserted or follow a deletion; None for other corruptions
+    noise: random numbers in [0, 1) for the generator; None: not needed
+    present: False for an example without a text for this slot; the arrays are then a placeholder
+    types: token types; None: all 0
     """
 
     clean: np.ndarray
@@ -43,10 +43,10 @@ class SlotExample(NamedTuple):
 
 
 class SpecialTokens(NamedTuple):
-    """The special tokens around a text, and the vocabulary.
+    """The special tokens of a tokenizer, and its vocabulary.
 
     first, last: ids before and after a text    between: ids between the two texts of a pair
-    has_types: whether the second text of a pair has another token type than the first
+    has_types: whether the two texts of a pair have different token types
     """
 
     first: int
@@ -56,8 +56,8 @@ class SpecialTokens(NamedTuple):
     has_types: bool
 
     @classmethod
-    def of(cls, tokenizer: Any) -> SpecialTokens:
-        """Return those of a tokenizer of transformers."""
+    def from_tokenizer(cls, tokenizer: Any) -> SpecialTokens:
+        """Return the special tokens of a transformers tokenizer."""
         first, *text, last = tokenizer("a")["input_ids"]
         pair = tokenizer("a", "a", return_token_type_ids=True)
         between = pair["input_ids"][1 + len(text) : -1 - len(text)]
@@ -66,7 +66,7 @@ class SpecialTokens(NamedTuple):
         return cls(first, last, vocabulary, tuple(between), has_types)
 
     def add_to(self, text: Text) -> Text:
-        """Return the text with its special tokens, which get the token type of their neighbor."""
+        """Return a text with special tokens around it, which get the token types of their neighbors."""
         weights = None if text.weights is None else np.pad(text.weights, 1)
         types = None
         if self.has_types and text.types is not None and len(text.types):
@@ -80,7 +80,7 @@ class SpecialTokens(NamedTuple):
 
 
 class SlotView(NamedTuple):
-    """A view of a slot: its name, the part of it that is read, its function and options."""
+    """A view of a slot: name, the part of its result to use, function and options."""
 
     name: str
     part: str
@@ -89,9 +89,9 @@ class SlotView(NamedTuple):
 
 
 class ExampleBuilder:
-    """Turn corpus rows into the slots of examples. The same (seed, epoch, id) gives the same slots in every batch and process.
+    """Build the slots of examples from corpus rows. Sampling depends on (seed, epoch, id) only.
 
-    max_length: tokens of a slot that sets no length
+    max_length: maximum length in tokens of slots that do not set one
     Raises UsageError for an unknown masking, view or option.
     """
 
@@ -107,7 +107,7 @@ class ExampleBuilder:
         self._composition, self._corpus, self._special = composition, corpus, special
         self._max_length, self._seed = max_length, seed
         slots = composition.slots
-        self._order: list[str] = []  # slots that others refer to come first
+        self._order: list[str] = []  # slots, after those that they refer to
         while len(self._order) < len(slots):
             ready = ("", *self._order)
             self._order += [name for name, slot in slots.items() if name not in self._order and slot.of in ready]
@@ -118,19 +118,19 @@ class ExampleBuilder:
 
     @property
     def rows(self) -> np.ndarray:
-        """The rows of the corpus: passages, or documents of several passages."""
+        """The rows of the corpus to use: passages, or documents of several passages."""
         is_document = self._composition.example == "document"
         rows: np.ndarray = self._corpus.multi_passage_documents if is_document else np.arange(len(self._corpus))
         return rows
 
     def id(self, row: int) -> str:
-        """Return the id of a row; that of a document is its first passage's."""
+        """Return the id of a row; for a document, the id of its first passage."""
         is_document = self._composition.example == "document"
         return str(self._corpus.get_id(int(self._corpus.get_document_passages(row)[0]) if is_document else row))
 
     def __call__(self, row: int, *, epoch: int, step: int) -> dict[str, SlotExample]:
-        """Build the slots of a row for an epoch and a step. Raises MismatchError if a masking lacks weights."""
-        parts: dict[Any, Mapping[str, Text] | None] = {}  # slots that read parts of one view share its sample
+        """Build the slots of a row by name. Raises MismatchError if a masking needs weights and the text has none."""
+        parts: dict[Any, Mapping[str, Text] | None] = {}  # views with two parts are sampled once for both slots
         slots: dict[str, SlotExample] = {}
         for name in self._order:
             slots[name] = self._slot(name, row, epoch, step, parts, slots)
@@ -169,10 +169,10 @@ class ExampleBuilder:
             except ValueError as error:  # a text without weights
                 place = f"[slots.{name}]: passage {self.id(row)!r}"
                 raise MismatchError(f"{place}: masking by '{slot.masking}' {error}") from error
-        shown, model = corruption, self._composition.generator
-        if shown == "replaced" and model is not None:
-            shown = model.reads
-        given = corrupt_tokens(text.ids, hidden, shown, rng, vocabulary)
+        how, model = corruption, self._composition.generator
+        if how == "replaced" and model is not None:
+            how = model.reads
+        given = corrupt_tokens(text.ids, hidden, how, rng, vocabulary)
         noise = rng.random(len(text.ids), dtype=np.float32) if corruption == "replaced" else None
         return SlotExample(text.ids, given, content, hidden, None, noise, True, text.types)
 
@@ -195,10 +195,10 @@ class ExampleBuilder:
 
 
 def load_views(composition: Composition, name: str) -> list[SlotView]:
-    """Load the views of a slot.
+    """Load the views of a slot with their options.
 
-    Raises UsageError for an unknown view or option, and for a view that cannot show rows of this kind: documents are
-    shown by distinct spans only.
+    Raises UsageError for an unknown view or option, or a view that does not suit `example`: "document" needs view "pair"
+    with distinct spans.
     """
     slot = composition.slots[name]
     general: dict[str, Any] = {"title": composition.title, "crop": composition.crop}
@@ -206,8 +206,8 @@ def load_views(composition: Composition, name: str) -> list[SlotView]:
         general["spans"] = "distinct"
     views: list[SlotView] = []
     all_known: set[str] = set()
-    for each in slot.view:
-        view, _, part = each.partition(".")
+    for full_name in slot.view:
+        view, _, part = full_name.partition(".")
         with prefix_errors(f"[slots.{name}]"):
             function = VIEWS.load(view)
         known = list_option_names(function)
@@ -217,19 +217,19 @@ def load_views(composition: Composition, name: str) -> list[SlotView]:
         check_options(f"[slots.{name}]: view '{view}'", function, options)
         if (options.get("spans") == "distinct") != (composition.example == "document"):
             raise UsageError(
-                f'[slots.{name}]: example = "document" and view = "pair.a" or "pair.b" with distinct spans go together'
+                f'[slots.{name}]: example = "document" and distinct spans of view "pair" require each other'
             )
         views.append(SlotView(view, part, function, options))
     for key in slot.view_options:
         if key not in all_known:
             raise UsageError(
-                f"[slots.{name}]: unknown key '{key}', of the slot and of its view; {format_choices(SLOT_KEYS | all_known)}"
+                f"[slots.{name}]: neither the slot nor its view has a key '{key}'; {format_choices(SLOT_KEYS | all_known)}"
             )
     return views
 
 
 def load_masking(composition: Composition, name: str) -> Callable[..., np.ndarray]:
-    """Load the masking strategy of a slot. Raises UsageError for an unknown one, or an unknown option of it."""
+    """Load the masking strategy of a slot. Raises UsageError for an unknown strategy or option."""
     slot = composition.slots[name]
     with prefix_errors(f"[slots.{name}]"):
         strategy: Callable[..., np.ndarray] = MASKING.load(slot.masking)
@@ -238,13 +238,16 @@ def load_masking(composition: Composition, name: str) -> Callable[..., np.ndarra
 
 
 def list_corpus_fields(composition: Composition) -> set[str]:
-    """Return the fields that a token corpus needs besides texts and titles. Raises as `load_views` and `load_masking`."""
-    wanted = set()
+    """Return the corpus fields that a composition needs besides texts and titles.
+
+    Raises what `load_views` and `load_masking` raise.
+    """
+    corpus_fields = set()
     for name, slot in composition.slots.items():
         if slot.masking != "none" and getattr(load_masking(composition, name), "needs_weights", False):
-            wanted.add("weights")
+            corpus_fields.add("weights")
         for view in load_views(composition, name):
-            wanted |= fields_needed(view.function, view.options)
-    if "weights" in wanted and composition.title != "none":
-        wanted.add("title_weights")
-    return wanted
+            corpus_fields |= fields_needed(view.function, view.options)
+    if "weights" in corpus_fields and composition.title != "none":
+        corpus_fields.add("title_weights")
+    return corpus_fields

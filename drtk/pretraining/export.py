@@ -1,4 +1,4 @@
-"""What pre-training saves: the encoder, its LM head, and everything else that is trained."""
+"""Save the encoder, its masked-LM head and the other trained modules of pre-training."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from drtk.pretraining.config import PretrainSettings
 from drtk.pretraining.network import Network
 from drtk.training.best_checkpoint import save_weights
 
-READERS_FILE = "readers"
+MODULES_FILE = "readers"
 
 
 class EncoderExporter:
-    """Write the encoder of a network as a folder that AutoModel and SentenceTransformer load, and its heads into heads/."""
+    """Write model folders that AutoModel and SentenceTransformer load, with the heads in the subfolder heads/."""
 
     def __init__(self, folder: Path, network: Network, tokenizer: Any, settings: PretrainSettings) -> None:
         self.folder, self.network, self.tokenizer, composition = folder, network, tokenizer, network.composition
@@ -36,31 +36,31 @@ class EncoderExporter:
         return TextEncoder(Encoder(self.network.backbone, pooling=self.encoding.pooling), self.tokenizer, self.encoding)
 
     def save(self, folder: Path) -> None:
-        """Write encoder, masked-LM head, readers, projectors and a joint generator."""
+        """Write the encoder, the masked-LM head, and the decoders, projectors and joint generator."""
         save_encoder(self.encoder(), folder)
         save_lm_head(self.network.head, folder)
         modules = (self.network.backbone, self.network.head)
         saved = {each.data_ptr() for module in modules for each in module.state_dict().values() if each.numel()}
         others = {name: each for name, each in self.network.state_dict().items() if each.data_ptr() not in saved}
         if others:
-            save_weights(others, get_head_path(folder, READERS_FILE))
+            save_weights(others, get_head_path(folder, MODULES_FILE))
 
 
 def load_training_modules(network: Network, model: Path) -> int:
-    """Load the readers that an earlier pre-training left in `model`; return the number of tensors that fit."""
-    path = model / HEADS / f"{READERS_FILE}.safetensors"
+    """Load decoders and projectors that an earlier pre-training saved in `model`; return the number of loaded tensors."""
+    path = model / HEADS / f"{MODULES_FILE}.safetensors"
     if not path.exists():
         return 0
     state = network.state_dict()
-    fitting = {
+    matching = {
         name: each for name, each in load_file(path).items() if name in state and state[name].shape == each.shape
     }
-    network.load_state_dict(fitting, strict=False)
-    return len(fitting)
+    network.load_state_dict(matching, strict=False)
+    return len(matching)
 
 
 class EncoderExportCallback(TrainerCallback):
-    """Write the encoder to OUT/step-N every `every` steps."""
+    """Export the encoder to OUT/step-N every `every` steps."""
 
     def __init__(self, exporter: EncoderExporter, *, every: int) -> None:
         self._exporter, self._every = exporter, every

@@ -1,4 +1,4 @@
-"""The network of a composition, and what it computes from a batch."""
+"""The network of a composition: its forward pass over a batch."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ Sums = dict[str, Tensor]
 
 
 class NetworkOutput(NamedTuple):
-    """The result of a forward pass.
+    """The output of a forward pass.
 
-    terms: the token losses by objective, () each, unweighted; divided by their counts if those were given
-    facts: sums for the log, (2,) each: a sum and its denominator
-    vectors: those to compare over the batch, (batch, hidden) by `build_vector_key`
+    terms: unweighted token losses by objective, () each; sums, or means if counts were given
+    facts: statistics for the log, (2,) each: numerator and denominator
+    vectors: vectors for contrastive losses, (batch, hidden) by `build_vector_key`
     """
 
     terms: Sums
@@ -34,12 +34,13 @@ class NetworkOutput(NamedTuple):
 
 
 class Projector(nn.Module):
-    """Project vectors to vectors of the same width; used in training only.
+    """A projection head, (N, H) to (N, H), used in training only.
 
-    kind: "bn" is Linear(H, 2H) - batch norm - ReLU - Linear(2H, H) - batch norm without scale and shift, the linear layers
-    without bias (2,362,368 parameters for H = 768); "tanh" is Linear(H, H) - tanh; "none" changes nothing.
-    Batch statistics are those of all rows of a call, so both views go through in one; several devices share them after
-    `SyncBatchNorm.convert_sync_batchnorm`. Weights are normal(0, .02).
+    kind: "bn": Linear(H, 2H), batch norm, ReLU, Linear(2H, H), batch norm without scale and shift; linear layers without
+            bias (2,362,368 parameters for H = 768)
+        "tanh": Linear(H, H), tanh
+        "none": identity
+    Batch norm uses all rows of a call, so both views of a batch are projected together. Weights are normal(0, .02).
     """
 
     def __init__(self, width: int, *, kind: Literal["bn", "tanh", "none"] = "bn") -> None:
@@ -63,16 +64,16 @@ class Projector(nn.Module):
                     nn.init.zeros_(layer.bias)
 
     def forward(self, vectors: Tensor) -> Tensor:
-        """(N, H) to (N, H)."""
+        """Return the projected vectors, (N, H). vectors: (N, H)"""
         projected: Tensor = self.layers(vectors)
         return projected
 
 
 class Network(nn.Module):
-    """Encoder, heads, readers, projectors and generator of a composition.
+    """Encoder, heads, decoders, projectors and generator of a composition.
 
-    adapter: the encoder's parts    head: its masked-LM head    recoveries: the token losses by objective
-    stop_words: (vocabulary,) bool, True at stop words and punctuation, for the log
+    adapter: adapter of the encoder    head: its masked-LM head    recoveries: token losses by objective
+    stop_words: (vocabulary,) bool, True at stop words and punctuation, for statistics; None: no statistics
     """
 
     def __init__(
@@ -97,19 +98,19 @@ class Network(nn.Module):
         self.generator: Any
         if self._joint is not None:
             self.generator = generator
-        else:  # kept out of the parameters: it is neither trained nor saved
+        else:  # not registered as a submodule: it is neither trained nor saved
             object.__setattr__(self, "generator", generator)
         self.stop_words: Tensor | None
         self.register_buffer("stop_words", stop_words, persistent=False)
 
     @property
     def weights(self) -> dict[str, float]:
-        """The weight of each term."""
+        """The weights of the loss terms by name."""
         weights = {objective.name: objective.weight for objective in self.composition.objectives}
         return weights | ({} if self._joint is None else {GENERATOR_TERM: self._joint.weight})
 
     def train(self, mode: bool = True) -> Network:
-        """Set the mode; a frozen generator stays in evaluation mode (docs/methods/simlm.md)."""
+        """Set the mode. A frozen generator stays in evaluation mode (docs/methods/simlm.md)."""
         super().train(mode)
         if self.generator is not None and self._joint is None:
             self.generator.eval()
@@ -117,19 +118,19 @@ class Network(nn.Module):
 
     @property
     def contrastive_slots(self) -> list[str]:
-        """Slots whose vectors are compared over the batch, in the order they are encoded in."""
+        """Slots with a contrastive loss, in the order in which they are encoded."""
         compares = [each for each in self.composition.objectives if each.compares_vectors]
         return [*dict.fromkeys(name for objective in compares for name in objective.vector_slots)]
 
     def counts(self, batch: Batch) -> Sums:
-        """Count the labeled positions of each token loss in a batch, ()."""
+        """Count the labeled positions of each token loss in a batch, () by objective."""
         counts = {name: recovery.count(batch) for name, recovery in self.recoveries.items()}
         if self._joint is not None:
             counts[GENERATOR_TERM] = _select_masked(batch[self._joint.slot]).sum().float()
         return counts
 
     def collect_vectors(self, encoded: EncodedBatch) -> Sums:
-        """Return the vectors to compare over the batch, (batch, hidden) by `build_vector_key`."""
+        """Return the vectors for contrastive losses, (batch, hidden) by `build_vector_key`."""
         return {
             build_vector_key(objective, name): encoded.vector(name, objective.projector)
             for objective in self.composition.objectives
@@ -138,9 +139,10 @@ class Network(nn.Module):
         }
 
     def forward(self, batch: Batch, counts: Sums | None = None, *, only_vectors: bool = False) -> NetworkOutput:
-        """Compute the token losses of a batch and the vectors to compare.
+        """Compute the token losses of a batch, and the vectors for contrastive losses.
 
-        counts: divisors of the sums, over all parts and processes; without them, the terms are sums
+        counts: divisors of the token losses, over all micro-batches and processes; None: return sums
+        only_vectors: do not compute token losses
         """
         encoded = EncodedBatch(self, batch)
         vectors = self.collect_vectors(encoded)  # first, so that their dropout does not depend on the terms
@@ -163,7 +165,7 @@ class Network(nn.Module):
 
     @torch.no_grad()
     def _facts(self, encoded: EncodedBatch) -> Sums:
-        """Count the tokens that were really replaced, and the stop words among masked tokens."""
+        """Count the tokens that were replaced by another token, and the stop words among masked tokens."""
         facts: Sums = {}
         for name, slot in self.composition.slots.items():
             tokens = encoded.batch[name]
@@ -178,9 +180,9 @@ class Network(nn.Module):
 
 
 class EncodedBatch:
-    """Input ids, states, vectors and projected vectors of a batch by slot, each computed when first used.
+    """Lazily computed input ids, hidden states and vectors of a batch, by slot.
 
-    vectors: vectors that exist already, (batch, hidden) by slot
+    vectors: precomputed vectors, (batch, hidden) by slot
     """
 
     def __init__(self, network: Network, batch: Batch, vectors: Mapping[str, Tensor] | None = None) -> None:
@@ -191,7 +193,7 @@ class EncodedBatch:
         self._projected: dict[str, dict[str, Tensor]] = {}
 
     def decoder_input(self, name: str) -> DecoderInput:
-        """Return what a reader gets of a slot."""
+        """Return the input of a decoder for a slot."""
         slot = self.batch[name]
         return DecoderInput(
             adapter=self.network.adapter,
@@ -204,22 +206,22 @@ class EncodedBatch:
         )
 
     def ids(self, name: str) -> Tensor:
-        """Return the input ids of a slot, (batch, tokens), with the generator's tokens."""
+        """Return the input ids of a slot, (batch, tokens), including the generator's replacements."""
         if name not in self._ids:
             self._ids[name] = fill_masks(self.batch[name], name, self.network.composition, self.network.generator)
         return self._ids[name]
 
     def states(self, name: str) -> list[Tensor]:
-        """Return the states after the embeddings and after each layer, (batch, tokens, hidden) each."""
+        """Return the encoder's embeddings and the hidden states after each layer, (batch, tokens, hidden) each."""
         if name not in self._states:
             slot = self.batch[name]
             self._states[name] = self.network.adapter.encode(self.ids(name), slot.attention, slot.types)
         return self._states[name]
 
     def vector(self, name: str, projector: str = "") -> Tensor:
-        """Return the vectors of a slot, (batch, hidden), through a projector if one is named.
+        """Return the vectors of a slot, (batch, hidden). projector: name of the projector to apply; "": none
 
-        The projector sees the rows of all its slots together.
+        A projector is applied to the vectors of all its slots together.
         """
         composition = self.network.composition
         if projector:
@@ -240,9 +242,9 @@ def _select_masked(slot: SlotBatch) -> Tensor:
 
 
 def compute_contrastive_terms(composition: Composition, vectors: Sums, present: Sums) -> Sums:
-    """Compute the terms that compare vectors, () each, from the whole batch of all processes.
+    """Compute the contrastive loss terms, () by objective, from the whole batch of all processes.
 
-    vectors: by `build_vector_key`; present: (batch,) bool by slot
+    vectors: (batch, hidden) by `build_vector_key`    present: (batch,) bool by slot
     """
     return {
         objective.name: load_attribute(objective.implementation)(
@@ -254,7 +256,7 @@ def compute_contrastive_terms(composition: Composition, vectors: Sums, present: 
 
 
 def find_contrasts_without_negatives(composition: Composition, present: Sums) -> list[str]:
-    """Return the names of contrasts that have a single candidate in this batch, so that their loss is 0.
+    """Return the names of contrastive objectives with a single candidate in this batch, so that their loss is 0.
 
     present: (batch,) bool by slot, of all processes
     """
@@ -268,5 +270,5 @@ def find_contrasts_without_negatives(composition: Composition, present: Sums) ->
 
 
 def build_vector_key(objective: Objective, slot: str) -> str:
-    """Return the name of a slot's vector, with the projector that an objective puts it through."""
+    """Return the key of a slot's vector for an objective: its name, with the projector if there is one."""
     return f"{objective.projector}({slot})" if objective.projector else slot

@@ -1,4 +1,4 @@
-"""Pre-training objectives: token targets and contrastive terms."""
+"""Pre-training losses: token prediction targets and the contrastive loss."""
 
 from __future__ import annotations
 
@@ -22,27 +22,30 @@ from drtk.pretraining.network import EncodedBatch
 
 @dataclass
 class LossParts:
-    """The parts that token losses share. adapter: the encoder's; head: its masked-LM head; readers: by name."""
+    """The modules that token losses share.
+
+    adapter: adapter of the encoder    head: its masked-LM head    readers: decoders by name
+    """
 
     adapter: BackboneAdapter
     head: Any
     readers: dict[str, nn.Module]
     _heads: dict[str, Any] = field(default_factory=dict)
 
-    def head_of(self, reader: str) -> Any:
-        """Return the head of a reader: the encoder's, or a copy for one that shares nothing (docs/methods/readers.md)."""
+    def get_head(self, reader: str) -> Any:
+        """Return the masked-LM head of a decoder: the encoder's, or a copy for a decoder with `own_head`."""
         module: Any = self.readers[reader]
         if not getattr(module, "own_head", False):
             return self.head
         if reader not in self._heads:
-            _, head = deepcopy((self.adapter.backbone, self.head))  # together: a copied head refers to its encoder
+            _, head = deepcopy((self.adapter.backbone, self.head))  # together, because the head refers to its encoder
             head._encoder = (module.encoder,)
             self._heads[reader] = head
         return self._heads[reader]
 
 
 class TokenLoss(nn.Module):
-    """The token loss of an [[objective]] of kind recover."""
+    """The loss of a TokenObjective: a decoder predicts the target at the tokens of the slots."""
 
     def __init__(self, objective: TokenObjective, parts: LossParts) -> None:
         super().__init__()
@@ -52,17 +55,17 @@ class TokenLoss(nn.Module):
         self.has_bottleneck = bool(objective.source) or self._own_vector
 
     def count(self, batch: Batch) -> Tensor:
-        """Count the labeled positions of a batch, ()."""
+        """Return the number of labeled positions in a batch, ()."""
         return torch.stack([self.target.positions(batch[name]).sum() for name in self.objective.slot]).sum().float()
 
     def reduce(self, total: Tensor, count: Tensor) -> Tensor:
-        """Divide a sum of losses by the count of all parts and processes, unless the reduction is "sum", ()."""
+        """Return the loss, (), from its total and count over all micro-batches and processes."""
         return total if self.objective.reduction == "sum" else total / count.clamp(min=1)
 
     def forward(self, encoded: EncodedBatch, *, other_sources: bool = False) -> Tensor:
         """Return the sum of the losses at labeled positions, ().
 
-        other_sources: use the vector of another example, to measure what the right one gains
+        other_sources: give the decoder the vector of another example, to measure the bottleneck gain
         """
         sources = self.objective.source_by_slot
         losses = []
@@ -80,14 +83,15 @@ class TokenLoss(nn.Module):
 
 
 class TokenPrediction(nn.Module):
-    """Predict the original token at hidden positions, or at all but special ones (docs/methods/simlm.md).
+    """Predict the original tokens at masked positions, or at all positions (docs/methods/simlm.md).
 
-    With a causal reader, predict the token after each position, the last special token included (docs/methods/cotmae.md).
+    With a causal decoder, predict the next token at every position, including the last special token
+    (docs/methods/cotmae.md).
     """
 
     def __init__(self, objective: TokenObjective, parts: LossParts) -> None:
         super().__init__()
-        self.head = parts.head_of(objective.reader)
+        self.head = parts.get_head(objective.reader)
         self.everywhere = objective.target == "all"
         self.predicts_next = getattr(parts.readers[objective.reader], "says_next", False)
 
@@ -100,18 +104,18 @@ class TokenPrediction(nn.Module):
         return where & slot.present[:, None]
 
     def losses(self, hidden: Tensor, slot: SlotBatch, given: Tensor) -> Tensor:
-        """Return the sum of cross-entropies, (). hidden: (batch, tokens, width)"""
+        """Return the sum of the cross-entropies, (). hidden: (batch, tokens, width)    given: (batch, tokens), input ids"""
         where = self.positions(slot)
         labels = F.pad(slot.clean[:, 1:], (0, 1)) if self.predicts_next else slot.clean
         return linear_cross_entropy(self.head.features(hidden[where]), self.head.weight, self.head.bias, labels[where])
 
 
 class EditDetection(nn.Module):
-    """Detect tokens that were replaced or inserted, or follow a deletion.
+    """Detect tokens that were replaced or inserted, or that follow a deletion.
 
-    One class: dense, GELU, linear to one logit, over all but special tokens (SimLM's RTD). Two: one linear layer to two logits,
-    over special tokens too, since [SEP] may follow a deletion; with reduction `mean_all` also over padding, labeled as
-    original (DiffCSE's released mean over batch and length).
+    With one class: dense, GELU and a linear layer to one logit, at all but special tokens (SimLM's replaced token
+    detection). With two: a linear layer to two logits, at special tokens too, since [SEP] may follow a deletion; with
+    reduction `mean_all` also at padding, labeled as original (DiffCSE's released code).
     """
 
     def __init__(self, objective: TokenObjective, parts: LossParts) -> None:
@@ -134,12 +138,12 @@ class EditDetection(nn.Module):
         return where & slot.present[:, None]
 
     def labels(self, slot: SlotBatch, given: Tensor) -> Tensor:
-        """Return 1 at edited tokens, (batch, tokens); 0 where the generator proposed the original token."""
+        """Return the labels, (batch, tokens): 1 at edited tokens; 0 elsewhere, and where the generator chose the original token."""
         replaced = (given != slot.clean).long()
         return replaced if slot.edited is None else torch.where(slot.edited < 0, replaced, slot.edited)
 
     def losses(self, hidden: Tensor, slot: SlotBatch, given: Tensor) -> Tensor:
-        """Return the sum of cross-entropies, ()."""
+        """Return the sum of the cross-entropies, (). hidden: (batch, tokens, width)    given: (batch, tokens), input ids"""
         where = self.positions(slot)
         labels = self.labels(slot, given)[where]
         logits = self.head(hidden[where]).float()
@@ -149,16 +153,16 @@ class EditDetection(nn.Module):
 
 
 class CorrectiveLM(nn.Module):
-    """Predict the original token at every position through a gate that copies the input token (COCO-LM; docs/methods/diffcse.md).
+    """Corrective language modeling: predict the original token at every position, with a gate that copies the input token.
 
-    p(original) = c * [input token is the original] + (1 - c) * softmax
+    p(original) = c * [input token is the original] + (1 - c) * softmax (COCO-LM; docs/methods/diffcse.md)
     """
 
-    chunk = 1024  # positions whose scores are in memory at once
+    chunk = 1024  # positions whose logits are in memory at once
 
     def __init__(self, objective: TokenObjective, parts: LossParts) -> None:
         super().__init__()
-        self.head = parts.head_of(objective.reader)
+        self.head = parts.get_head(objective.reader)
         self.gate = nn.Linear(parts.adapter.hidden_size, 1)
 
     def positions(self, slot: SlotBatch) -> Tensor:
@@ -166,33 +170,33 @@ class CorrectiveLM(nn.Module):
         return slot.content & slot.present[:, None]
 
     def losses(self, hidden: Tensor, slot: SlotBatch, given: Tensor) -> Tensor:
-        """Return the sum of -log p, ()."""
+        """Return the sum of -log p(original), (). hidden: (batch, tokens, width)    given: (batch, tokens), input ids"""
         where = self.positions(slot)
         rows, originals, copied = hidden[where], slot.clean[where], given[where] == slot.clean[where]
         total = hidden.new_zeros((), dtype=torch.float32)
-        for start in range(0, max(1, len(rows)), self.chunk):  # at least once, so that all processes have a gradient
+        for start in range(0, max(1, len(rows)), self.chunk):  # at least once, so that every process has a gradient
             part = slice(start, start + self.chunk)
             total = total + torch.utils.checkpoint.checkpoint(
-                self._part, rows[part], originals[part], copied[part], use_reentrant=False
+                self._compute_chunk, rows[part], originals[part], copied[part], use_reentrant=False
             )
         return total
 
-    def _part(self, rows: Tensor, originals: Tensor, copied: Tensor) -> Tensor:
+    def _compute_chunk(self, rows: Tensor, originals: Tensor, copied: Tensor) -> Tensor:
         gate = self.gate(rows)[:, 0].float()
         logits = self.head.logits(rows).float()
         chosen = logits.log_softmax(dim=-1).gather(1, originals[:, None])[:, 0]
-        drawn = F.logsigmoid(-gate) + chosen  # log (1 - c) p
-        both = torch.where(copied, torch.logaddexp(drawn, F.logsigmoid(gate)), drawn)
-        return -both.sum()
+        generated = F.logsigmoid(-gate) + chosen  # log (1 - c) p
+        log_p = torch.where(copied, torch.logaddexp(generated, F.logsigmoid(gate)), generated)
+        return -log_p.sum()
 
 
 def contrastive_loss(
     objective: ContrastiveObjective, vectors: Mapping[str, Tensor], present: Mapping[str, Tensor]
 ) -> Tensor:
-    """Return the mean contrastive loss over all pairs that are present, (); 0 if there is none.
+    """Return the contrastive loss, averaged over the pairs that are present, (); 0 without any.
 
-    vectors: (batch, hidden) by slot; present: (batch,) bool by slot
-    With extra positives it is the mean over the positives (docs/methods/diffcse.md).
+    With extra positives it is the mean of the losses of all positives (docs/methods/diffcse.md).
+    vectors: (batch, hidden) by slot    present: (batch,) bool by slot
     """
     positives = (objective.b, *objective.extra_positives)
     losses = [_compute_pair_loss(objective, name, vectors, present) for name in positives]
@@ -205,12 +209,12 @@ def _compute_pair_loss(
     left, right = vectors[objective.a].float(), vectors[other].float()
     valid = present[objective.a] & present[other]
     if not bool(valid.any()):
-        return (left.sum() + right.sum()) * 0.0  # keeps the graph, so that no process waits for another's gradients
+        return (left.sum() + right.sum()) * 0.0  # keeps the graph, so that all processes have gradients
     size = len(left)
     partners = torch.arange(size, device=left.device)
 
     def cross_entropy(rows: Tensor, columns: Tensor, excluded: Tensor, targets: Tensor, valid: Tensor) -> Tensor:
-        """Return the mean over the valid rows, (). excluded: (rows, columns) bool; targets: (rows,), columns"""
+        """Return the mean over the valid rows, (). excluded: (rows, columns) bool    targets: (rows,), indices of columns"""
         groups = [
             (columns, excluded),
             *((vectors[name], ~present[name][None, :]) for name in objective.extra_negatives),

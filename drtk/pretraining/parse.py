@@ -1,4 +1,4 @@
-"""Parse a composition from a preset's TOML, and check that its parts fit together."""
+"""Parse a composition from a preset's TOML and validate it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from drtk.pretraining.composition import (
 from drtk.pretraining.config import PretrainSettings, check_type, prefix_errors
 
 Part = TypeVar("Part")
-SHORTEST_SLOT = 3  # tokens, two special ones included
+SHORTEST_SLOT = 3  # tokens, including two special tokens
 SETTINGS = {item.name for item in fields(PretrainSettings)}
 SLOT_KEYS = {item.name for item in fields(Slot)} - {"masking_options", "view_options"}
 _TABLES = ("slots", "readers", "projectors", "generator", "objective")
@@ -39,7 +39,10 @@ _NAME = re.compile(r"[A-Za-z][\w-]*")
 
 
 def parse_composition(content: Mapping[str, Any], place: str) -> Composition:
-    """Parse a preset's TOML. Raises UsageError, beginning with `place`, for what is unknown, malformed or contradictory."""
+    """Parse a preset's TOML.
+
+    place: prefix of error messages. Raises UsageError for unknown, malformed or contradictory entries.
+    """
     with prefix_errors(place):
         general = {name: value for name, value in content.items() if name not in _RESERVED}
         parts: dict[str, Any] = {
@@ -53,9 +56,9 @@ def parse_composition(content: Mapping[str, Any], place: str) -> Composition:
                 parts["generator"] = _build_dataclass(GeneratorSpec, content["generator"])
         listed = content.get("objective", [])
         if not isinstance(listed, list):
-            raise UsageError("objectives are a list of tables: [[objective]]")
+            raise UsageError("'objective' must be a list of tables; write [[objective]]")
         if not listed:
-            raise UsageError("has no [[objective]]")
+            raise UsageError("has no [[objective]]; add one")
         objectives = []
         for number, table in enumerate(listed, start=1):
             with prefix_errors(f"objective {number}"):
@@ -77,7 +80,7 @@ def parse_composition(content: Mapping[str, Any], place: str) -> Composition:
 def apply_changes(content: Mapping[str, Any], changes: Sequence[str]) -> dict[str, Any]:
     """Apply PATH=VALUE changes to a preset's TOML: slots.enc.rate=0.4, objective.1.weight=0.5, or a setting: batch_size=8.
 
-    Values are TOML if they parse, text otherwise. Raises UsageError for a path that does not exist.
+    Values are parsed as TOML, or else taken as strings. Raises UsageError for a path that does not exist.
     """
     changed: dict[str, Any] = copy.deepcopy(dict(content))
     for change in changes:
@@ -110,7 +113,7 @@ def apply_changes(content: Mapping[str, Any], changes: Sequence[str]) -> dict[st
 
 
 def _get_child(node: Any, step: str) -> Any:
-    """Return an entry of a table (created if missing), or an objective by name or number."""
+    """Return an entry of a table, created if missing, or an objective by name or number, None if there is none."""
     if isinstance(node, dict):
         return node.setdefault(step, {})
     if step.isdigit():
@@ -159,12 +162,12 @@ def _parse_decoder(table: Any) -> DecoderSpec:
     options = _check_table(table)
     use = options.pop("use", None)
     if not isinstance(use, str):
-        raise UsageError('names no reader: use = "decoder"')
+        raise UsageError('has no decoder; set use, for example use = "decoder"')
     return DecoderSpec(use, options)
 
 
 def _parse_objective(table: Any, number: int, readers: dict[str, DecoderSpec]) -> Objective:
-    """Parse an objective, and add a reader of its own to `readers`."""
+    """Parse an objective. A decoder that it defines itself is added to `readers`."""
     given = _check_table(table)
     use = str(given.pop("use", None))
     kind = OBJECTIVES.load(use)
@@ -183,9 +186,9 @@ def _check_table(table: Any) -> dict[str, Any]:
 
 
 def _build_dataclass(kind: type[Part], table: Any, parts: Mapping[str, Any] | None = None) -> Part:
-    """Build a dataclass from a table and from parts that exist already.
+    """Build a dataclass from a table. parts: values that exist already
 
-    Raises UsageError for unknown and missing keys and for values of another type.
+    Raises UsageError for an unknown or missing key, or a value of the wrong type.
     """
     values: dict[str, Any] = dict(parts or {})
     known = {item.name: item for item in fields(kind) if item.name not in values}  # type: ignore[arg-type]
@@ -196,7 +199,7 @@ def _build_dataclass(kind: type[Part], table: Any, parts: Mapping[str, Any] | No
         values[name] = _convert_value(value, hints[name], name)
     for name, item in known.items():
         if name not in values and item.default is MISSING and item.default_factory is MISSING:
-            raise UsageError(f"lacks '{name}'")
+            raise UsageError(f"'{name}' is missing")
     return kind(**values)
 
 
@@ -211,7 +214,7 @@ def _convert_value(value: Any, kind: Any, name: str) -> Any:
 
 
 def _name_objectives(objectives: Sequence[Objective]) -> tuple[Objective, ...]:
-    """Give each objective a unique name: its own, or its default name and a number."""
+    """Give each objective a unique name: its own, or its default name with a number."""
     named: dict[str, Objective] = {}
     for objective in objectives:
         name = objective.name
@@ -220,7 +223,7 @@ def _name_objectives(objectives: Sequence[Objective]) -> tuple[Objective, ...]:
             names = chain([name], (f"{name}_{number}" for number in count(2)))
             name = next(each for each in names if each not in named)
         elif not _NAME.fullmatch(name):
-            raise UsageError(f"'{name}' is no name: letters, digits, _ and - are")
+            raise UsageError(f"'{name}' is not a valid name; use letters, digits, _ and -")
         elif name in named:
             raise UsageError(f"two objectives are called '{name}'")
         named[name] = replace(objective, name=name)
@@ -245,13 +248,13 @@ def _check_slot(plan: Composition, name: str) -> None:
                 "deleted",
                 "any",
             ):
-                raise UsageError(f"refers to '{slot.of}', which reads another view")
+                raise UsageError(f"refers to '{slot.of}', which has another view; use the same view")
             if slot.masking == "extension" and slot.rate < other.rate:
-                raise UsageError(f"rate {slot.rate} is less than the {other.rate} of '{slot.of}', which it extends")
+                raise UsageError(f"rate {slot.rate} is below the rate {other.rate} of '{slot.of}', which it extends")
         elif slot.masking in ("extension", "complement"):
-            raise UsageError(f"is masked by '{slot.masking}' of another slot: of = \"…\" names it")
+            raise UsageError(f"masking '{slot.masking}' needs another slot; name it by of = \"…\"")
         if slot.corruption in GENERATED and plan.generator is None:
-            raise UsageError("needs tokens to put in, but there is no [generator]")
+            raise UsageError(f"corruption '{slot.corruption}' needs a [generator]")
     path, at = [name], slot.of
     while at in plan.slots:
         if at in path:
@@ -274,7 +277,7 @@ def _check_objective(plan: Composition, objective: Objective) -> None:
             raise UsageError(f"there is no projector '{objective.projector}'; {format_choices(plan.projectors)}")
         for name in names:
             if name not in plan.projectors[objective.projector].slots:
-                raise UsageError(f"projector '{objective.projector}' leaves out slot '{name}'")
+                raise UsageError(f"projector '{objective.projector}' does not include slot '{name}'; add it")
     if isinstance(objective, TokenObjective):
         _check_recover(plan, objective)
     if isinstance(objective, ContrastiveObjective):
@@ -282,27 +285,27 @@ def _check_objective(plan: Composition, objective: Objective) -> None:
             raise UsageError(f"temperature {objective.temperature} is not above 0")
         for name in names:
             if names.count(name) > 1:  # it is encoded once: both vectors would be equal
-                raise UsageError(f"slot '{name}' is compared with itself; two readings are two slots")
+                raise UsageError(f"slot '{name}' is compared with itself; define a second slot with the same view")
 
 
 def _check_recover(plan: Composition, objective: TokenObjective) -> None:
     if len(objective.source) not in (0, 1, len(objective.slot)):
-        raise UsageError("as many sources as slots are wanted, or one")
+        raise UsageError("the number of sources must be 1 or the number of slots")
     if objective.projector and not objective.source:
-        raise UsageError("a projector is for the vector of a 'source'")
+        raise UsageError("a projector needs a 'source', whose vector it projects")
     is_edited = objective.target == "edited"
     if objective.classes != 1 and not is_edited:
-        raise UsageError("'classes' are of target \"edited\" alone")
+        raise UsageError("'classes' is for target \"edited\" only")
     if objective.reduction == "mean_all" and not is_edited:
-        raise UsageError("reduction 'mean_all' is of target \"edited\" alone")
+        raise UsageError("reduction 'mean_all' is for target \"edited\" only")
     for name in objective.slot:
         slot = plan.slots[name]
         if is_edited and slot.corruption not in (*EDITS, "any"):
-            raise UsageError(f"nothing in slot '{name}' is edited")
+            raise UsageError(f"slot '{name}' has no edits; set its corruption to one of {', '.join((*EDITS, 'any'))}")
         if not is_edited and slot.corruption in ("inserted", "deleted", "any"):
-            raise UsageError(f"slot '{name}' has other tokens than its view")
+            raise UsageError(f"slot '{name}' has inserted or deleted tokens, so only target \"edited\" is possible")
         if objective.target == "masked" and slot.masking == "none":
-            raise UsageError(f"nothing in slot '{name}' is masked")
+            raise UsageError(f"slot '{name}' has no masking, so target \"masked\" is not possible")
 
 
 def _check_generator(plan: Composition) -> None:
@@ -313,8 +316,8 @@ def _check_generator(plan: Composition) -> None:
         _check_names(plan, [generator.slot] if generator.slot else [])
     if generator.mode == "frozen":
         if generator.init != "model":
-            raise UsageError(f"init: '{generator.init}' is for mode \"joint\"; a frozen generator is its model")
+            raise UsageError(f'init \'{generator.init}\' is for mode "joint"; a frozen generator needs init "model"')
     elif not generator.slot:
-        raise UsageError("mode \"joint\" lacks 'slot': the one whose hidden tokens it learns")
+        raise UsageError("mode \"joint\" needs 'slot', the slot on whose masked tokens it is trained")
     elif plan.slots[generator.slot].corruption not in ("mask", "bert", "replaced"):
-        raise UsageError(f"slot: nothing in slot '{generator.slot}' is masked for it to learn")
+        raise UsageError(f"slot '{generator.slot}' has no masked tokens to train the generator on")

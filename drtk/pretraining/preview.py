@@ -1,4 +1,4 @@
-"""Preview a composition: its terms and slots in words, and masked examples."""
+"""Describe a composition in words, and print masked examples."""
 
 from __future__ import annotations
 
@@ -16,22 +16,20 @@ if TYPE_CHECKING:
     from drtk.pretraining.example_builder import SlotExample
     from drtk.pretraining.network import Network
 
-LEGEND = (
-    "[MASK] hidden   {a→b} replaced   {a} hidden but left as it is   {+a} inserted   {-} something was taken out here"
-)
+LEGEND = "[MASK] masked   {a→b} replaced   {a} masked but unchanged   {+a} inserted   {-} tokens deleted here"
 _COLORS = {"hidden": "30;48;5;229", "replaced": "30;48;5;214", "left": "30;48;5;194", "edited": "30;48;5;153"}
 _TARGETS = {
-    "masked": "the hidden tokens of",
+    "masked": "the masked tokens of",
     "all": "every token of",
     "edited": "which tokens were changed in",
     "corrected": "every token, through a copy gate, of",
 }
 _REDUCTIONS = {"mean": "", "mean_all": "; mean over padding too", "sum": "; a sum, not a mean"}
 _CORRUPTIONS = {
-    "none": "shown as it is",
-    "mask": "[MASK] in their place",
-    "bert": "80% [MASK], 10% a random token, 10% left",
-    "replaced": "a generator's tokens in their place",
+    "none": "unchanged",
+    "mask": "replaced by [MASK]",
+    "bert": "80% [MASK], 10% a random token, 10% unchanged",
+    "replaced": "replaced by a generator's tokens",
     "inserted": "{rate} of its tokens inserted",
     "deleted": "{rate} of its tokens deleted",
     "any": "{rate} of its tokens replaced, inserted or deleted, sampled by the example",
@@ -39,7 +37,7 @@ _CORRUPTIONS = {
 
 
 def describe_term(plan: Composition, objective: Objective) -> str:
-    """Describe a term in one line: who predicts what of which slot, or which slots find each other."""
+    """Describe an objective in one line: what predicts which tokens, or which vectors are compared."""
     projected = f", through projector '{objective.projector}'" if objective.projector else ""
     if isinstance(objective, ContrastiveObjective):
         finds = "and '{}' find each other" if objective.symmetric else "finds '{}'"
@@ -62,7 +60,7 @@ def describe_term(plan: Composition, objective: Objective) -> str:
 
 
 def describe_slot(slot: Slot) -> str:
-    """Describe a slot in one line: its view, what is hidden, and the corruption."""
+    """Describe a slot in one line: view, masking and corruption."""
     view = _with_options(" or ".join(slot.view), slot.view_options)
     if len(slot.view) > 1:
         view += f", sampled by the {slot.draw}"
@@ -84,7 +82,7 @@ def _quote(names: Sequence[str]) -> str:
 
 
 class MarkedPiece(NamedTuple):
-    """A token to print. mark: a key of `_COLORS`, or ""; is_glued: it continues a word."""
+    """A token to print. mark: a key of `_COLORS`, or ""    is_glued: whether it continues a word"""
 
     text: str
     mark: str
@@ -92,7 +90,7 @@ class MarkedPiece(NamedTuple):
 
 
 class TokenFormatter:
-    """Turn an id into (text, whether it continues a word), for word pieces and byte-level BPE."""
+    """Format a token id as (text, whether it continues a word), for WordPiece and byte-level BPE."""
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
@@ -111,9 +109,9 @@ class TokenFormatter:
 
 
 def mark_tokens(slot: SlotExample, given: Sequence[int], spell: TokenFormatter) -> list[MarkedPiece]:
-    """Mark the tokens of a slot, without special tokens; the last one only if it was edited.
+    """Return the tokens of a slot with marks, without special tokens; the last one is included only if it was edited.
 
-    given: the input ids, with the generator's tokens if there is one
+    given: the input ids, with the generator's tokens if there is a generator
     """
     pieces = []
     last = len(given) - 1
@@ -148,11 +146,11 @@ def _format_slot(
     color: bool,
     width: int,
 ) -> Iterator[str]:
-    """Yield lines: the slot in words, its text with marks, and its part in each term."""
+    """Yield lines: the description of a slot, its marked text, and its use in each objective."""
     title = f"{name}: {describe_slot(plan.slots[name])} · {len(given)} tokens, {int(slot.hidden.sum())} hidden"
     yield from textwrap.wrap(title, width, initial_indent="  ", subsequent_indent="    ")
     if not slot.present:
-        yield "    (this example has no such text and is left out of what needs it)"
+        yield "    (this example has no such text; objectives that need it skip it)"
         return
     words: list[list[MarkedPiece]] = []
     for piece in mark_tokens(slot, given, spell):
@@ -179,7 +177,7 @@ def _format_slot(
 def describe_uses(
     plan: Composition, name: str, slot: SlotExample, given: Sequence[int], spell: TokenFormatter
 ) -> Iterator[str]:
-    """Describe what each term uses a slot for: its labels, and its vector."""
+    """Yield a line for each use of a slot by an objective: as labels or as a vector."""
     for term in plan.recovers:
         if name in term.slot:
             yield f"{term.name}: {_describe_labels(plan, term, slot, given, spell)}"
@@ -205,19 +203,19 @@ def _describe_labels(
     plan: Composition, term: TokenObjective, slot: SlotExample, given: Sequence[int], spell: TokenFormatter
 ) -> str:
     if plan.readers[term.reader].use == "causal":
-        return f"labels are all tokens after the first, {len(given) - 1} of them, the last special one too"
+        return f"labels are all {len(given) - 1} tokens after the first, including the last special token"
     content = [place for place in range(len(given)) if slot.content[place]]
     if term.target == "masked":
         tokens = [spell(slot.clean[place])[0] for place in range(len(given)) if slot.hidden[place]]
         count = f"{len(tokens)} token{'s' * (len(tokens) != 1)}"
-        return f"labels are {count}: {', '.join(tokens)}" if tokens else "nothing is labelled"
+        return f"labels are {count}: {', '.join(tokens)}" if tokens else "there are no labels"
     if term.target != "edited":
-        return f"labels are all tokens as they were, {len(content)} of them"
+        return f"labels are all {len(content)} original tokens"
     places = content if term.classes == 1 and term.reduction != "mean_all" else range(len(given))  # as in Edited
     changed = slot.edited if slot.edited is not None else [int(a != b) for a, b in zip(given, slot.clean, strict=True)]
     tokens = [spell(given[place])[0] for place in places if changed[place]]
     listed = f": {', '.join(tokens)}" if tokens else ""
-    return f"{len(tokens)} of {len(places)} tokens are labelled as changed{listed}"
+    return f"{len(tokens)} of {len(places)} tokens are labeled as changed{listed}"
 
 
 def preview_slots(
@@ -232,10 +230,10 @@ def preview_slots(
     seed: int = 42,
     color: bool = False,
 ) -> Iterator[str]:
-    """Yield lines for the first `count` passages or documents of a corpus, as the first epoch with `seed` shows them.
+    """Yield lines with the first `count` examples of a corpus as in the first epoch.
 
-    preset: the content of its file and its name    model: a folder with the tokenizer
-    generator: fills replaced tokens; without one, its input is shown
+    path: corpus file    preset: content of the preset's TOML, and its name    model: folder with the tokenizer
+    generator: folder of the generator that replaces tokens; None: show its input
     Raises what parsing the preset, reading the corpus and building examples raise.
     """
     from drtk.config import merge
@@ -251,7 +249,9 @@ def preview_slots(
     corpus = TokenCorpus.open(path, model, fields=list_corpus_fields(plan), side_files=side_files)
     tokenizer = load_tokenizer(model)
     spell = TokenFormatter(tokenizer)
-    build = ExampleBuilder(plan, corpus, SpecialTokens.of(tokenizer), max_length=settings.max_length, seed=seed)
+    build = ExampleBuilder(
+        plan, corpus, SpecialTokens.from_tokenizer(tokenizer), max_length=settings.max_length, seed=seed
+    )
     fill = _load_generator(plan, generator, tokenizer) if generator and plan.generator else None
     width = max(60, shutil.get_terminal_size().columns)
     for row in build.rows[:count].tolist():
@@ -266,7 +266,7 @@ def preview_slots(
 
 
 def _load_generator(plan: Composition, folder: str, tokenizer: Any) -> Callable[[Mapping[str, SlotExample]], Any]:
-    """Return a function that returns the input ids by slot, with the generator's tokens."""
+    """Return a function from the slots of an example to their input ids with the generator's tokens."""
     from drtk.models.model_folder import locate
     from drtk.pretraining.batch import PretrainingCollator, PretrainingExample
     from drtk.pretraining.token_generator import TokenGenerator, fill_masks
@@ -283,7 +283,7 @@ def _load_generator(plan: Composition, folder: str, tokenizer: Any) -> Callable[
 
 
 def describe_training(plan: Composition, data: PretrainingData, network: Network) -> Iterator[str]:
-    """Yield the lines of a dry run: terms, slots, parameters and tokens per step. Builds a few examples; writes nothing."""
+    """Yield the lines of a dry run: objectives, slots, parameters and tokens per step. Writes nothing."""
     yield "Terms of the loss"
     terms = [
         (each.name, f"{each.weight:g} x", each.group and f"[{each.group}]", describe_term(plan, each))
@@ -292,7 +292,7 @@ def describe_training(plan: Composition, data: PretrainingData, network: Network
     if plan.joint_generator is not None:
         joint = plan.joint_generator
         start = {"model": joint.model, "copy": "a copy of the encoder", "random": "random weights"}[joint.init]
-        what = f"the generator predicts the hidden tokens of '{joint.slot}'; it begins as {start}"
+        what = f"the generator predicts the masked tokens of '{joint.slot}'; its initial weights are {start}"
         terms.append(("generator", f"{joint.weight:g} x", "", what))
     yield from _format_table(terms)
     yield "Slots"

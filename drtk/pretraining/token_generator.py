@@ -15,14 +15,15 @@ from drtk.models.lm_head import LMHead, load_masked_lm
 from drtk.pretraining.batch import SlotBatch
 from drtk.pretraining.composition import GENERATED, Composition
 
-_CHUNK_VALUES = 1 << 24  # scores held at a time: 64 MiB in float32
+_CHUNK_LOGITS = 1 << 24  # logits in memory at once: 64 MiB in float32
 
 
 class TokenGenerator(nn.Module):
-    """Fill hidden tokens, without gradient and without dropout.
+    """A masked language model that replaces tokens, without gradients and dropout.
 
-    frozen: its parameters are not trained, and it stays in evaluation mode
-    A joint generator is trained by the network, with a masked-LM loss on `features`.
+    A joint generator is trained by the network with a masked-LM loss on `features`.
+
+    frozen: do not train it, and keep it in evaluation mode
     """
 
     def __init__(self, backbone: nn.Module, head: LMHead, *, frozen: bool) -> None:
@@ -35,33 +36,35 @@ class TokenGenerator(nn.Module):
         self.train(not frozen)
 
     @classmethod
-    def from_folder(cls, folder: Path, tokenizer: Any, *, frozen: bool = True, redrawn: bool = False) -> TokenGenerator:
-        """Load the generator of a model folder (SimLM, DiffCSE).
+    def from_folder(
+        cls, folder: Path, tokenizer: Any, *, frozen: bool = True, reinitialize: bool = False
+    ) -> TokenGenerator:
+        """Load the generator from a model folder (SimLM, DiffCSE).
 
-        tokenizer: the encoder's    redrawn: take the shape only, with random weights, to be trained
-        Raises MismatchError if the folder has another vocabulary, or no trained head and needs one.
+        tokenizer: tokenizer of the encoder    reinitialize: use random weights, with the model's configuration only
+        Raises MismatchError if the vocabularies differ, or if the folder has no trained masked-LM head.
         """
-        backbone, head, own = load_masked_lm(folder, warn_untrained=False)
-        if head.is_untrained and not redrawn:
+        backbone, head, own_tokenizer = load_masked_lm(folder, warn_untrained=False)
+        if head.is_untrained and not reinitialize:
             raise MismatchError(
                 f"{folder}: has no trained masked-LM head, so it proposes no tokens; "
                 "use a masked language model, such as one of `drtk pretrain` with the preset mlm"
             )
-        found, wanted = own.get_vocab(), tokenizer.get_vocab()
-        if found != wanted:
-            other = sum(wanted.get(piece) != number for piece, number in found.items())
+        vocabulary, expected = own_tokenizer.get_vocab(), tokenizer.get_vocab()
+        if vocabulary != expected:
+            num_different = sum(expected.get(piece) != id for piece, id in vocabulary.items())
             raise MismatchError(
-                f"{folder}: the generator's vocabulary ({len(found):,} word pieces, {other:,} different) is not the "
-                f"encoder's ({len(wanted):,})"
+                f"{folder}: the generator's vocabulary ({len(vocabulary):,} word pieces, {num_different:,} different) is not the "
+                f"encoder's ({len(expected):,})"
             )
-        return cls.from_encoder(backbone, head, init="random") if redrawn else cls(backbone, head, frozen=frozen)
+        return cls.from_encoder(backbone, head, init="random") if reinitialize else cls(backbone, head, frozen=frozen)
 
     @classmethod
     def from_encoder(cls, backbone: nn.Module, head: LMHead, *, init: Literal["copy", "random"]) -> TokenGenerator:
-        """Make a trainable generator of the encoder's size (SimLM, Table 13): a copy, or random weights."""
+        """Create a trainable generator from the encoder: a copy, or with random weights (SimLM, Table 13)."""
         own: Any
-        own, own_head = deepcopy((backbone, head))  # together: a copied head refers to its encoder
-        if init == "random":  # transformers initializes copies, but not weights that it has loaded itself
+        own, own_head = deepcopy((backbone, head))  # together, because the head refers to its encoder
+        if init == "random":  # applied to a copy, since transformers does not reinitialize loaded weights
             with torch.no_grad():
                 own.apply(own._init_weights)
                 own_head.apply(own._init_weights)
@@ -72,12 +75,12 @@ class TokenGenerator(nn.Module):
         return cls(own, own_head, frozen=False)
 
     def train(self, mode: bool = True) -> TokenGenerator:
-        """Set the mode; a frozen generator stays in evaluation mode."""
+        """Set the mode. A frozen generator stays in evaluation mode."""
         super().train(mode and not self.frozen)
         return self
 
     def features(self, ids: Tensor, attention: Tensor, where: Tensor, types: Tensor | None = None) -> Tensor:
-        """Return the head's features at the m positions of `where`, (m, E), with gradients.
+        """Return the inputs of the output layer at the m positions of `where`, (m, E), with gradients.
 
         ids, attention, types: (B, L)    where: (B, L) bool
         """
@@ -88,28 +91,27 @@ class TokenGenerator(nn.Module):
     def fill(
         self, ids: Tensor, attention: Tensor, where: Tensor, *, noise: Tensor | None = None, types: Tensor | None = None
     ) -> Tensor:
-        """Return the ids, (B, L), with proposals at the positions of `where`, without dropout.
+        """Return the ids with the generator's tokens at the positions of `where`, (B, L).
 
-        ids, attention: (B, L)    where: (B, L) bool    types: (B, L), token types; None if all are 0
-        noise: (B, L) in [0, 1), to sample from the softmax at temperature 1; one number for each position, so that the
-        batch does not matter. Without noise, the most likely tokens.
+        ids, attention: (B, L)    where: (B, L) bool    types: (B, L), token types; None: all 0
+        noise: (B, L), random numbers in [0, 1) to sample from the softmax; None: choose the most likely tokens
         """
-        was = self.training
+        was_training = self.training
         self.eval()
         try:
             features = self.features(ids, attention, where, types)  # (m, E)
             proposed = self._propose(features, None if noise is None else noise[where].to(features.device))
         finally:
-            self.train(was)
-        filled = ids.clone()
-        filled[where] = proposed.to(filled.dtype)
-        return filled
+            self.train(was_training)
+        result = ids.clone()
+        result[where] = proposed.to(result.dtype)
+        return result
 
     def _propose(self, features: Tensor, noise: Tensor | None) -> Tensor:
-        """features: (m, E); noise: (m,), or None for argmax; return (m,) ids."""
+        """Return the chosen ids, (m,). features: (m, E)    noise: (m,), or None for argmax"""
         weight, bias = self.head.weight, self.head.bias
         ids = []
-        step = max(1, _CHUNK_VALUES // len(weight))
+        step = max(1, _CHUNK_LOGITS // len(weight))
         for begin in range(0, len(features), step):
             scores = nn.functional.linear(features[begin : begin + step], weight, bias)
             ids.append(
@@ -120,22 +122,22 @@ class TokenGenerator(nn.Module):
         return torch.cat(ids) if ids else torch.empty(0, dtype=torch.long, device=features.device)
 
 
-def sample_from_softmax(scores: Tensor, noise: Tensor) -> Tensor:
-    """Sample from the softmax of each row: the first id whose cumulative probability exceeds the row's noise.
+def sample_from_softmax(logits: Tensor, noise: Tensor) -> Tensor:
+    """Sample an id per row from the softmax of its logits, (m,), by inverse transform sampling.
 
-    scores: (m, V)    noise: (m,) in [0, 1)    returns: (m,)
+    logits: (m, V)    noise: (m,), random numbers in [0, 1)
     """
-    steps = scores.softmax(dim=1).cumsum(dim=1)
-    points = noise.to(steps.dtype).unsqueeze(1) * steps[:, -1:]  # the last step may be rounded below 1
-    last = scores.shape[1] - 1
-    return torch.searchsorted(steps, points, right=True).squeeze(1).clamp(max=last)
+    cumulative = logits.softmax(dim=1).cumsum(dim=1)
+    points = noise.to(cumulative.dtype).unsqueeze(1) * cumulative[:, -1:]  # the total may be rounded below 1
+    last = logits.shape[1] - 1
+    return torch.searchsorted(cumulative, points, right=True).squeeze(1).clamp(max=last)
 
 
 def fill_masks(slot: SlotBatch, name: str, composition: Composition, model: TokenGenerator | None) -> Tensor:
-    """Return the input ids of slot `name`, (batch, tokens), with the generator's tokens if its corruption wants them.
+    """Return the input ids of a slot, (batch, tokens), with the generator's tokens if its corruption needs them.
 
-    A generator with scope "all" replaces every token but the first, [SEP] too, as released DiffCSE does
-    (docs/methods/diffcse.md); of insertions only the inserted tokens are filled.
+    A generator with scope "all" replaces all tokens but the first, including [SEP], as in DiffCSE's released code
+    (docs/methods/diffcse.md). In rows with insertions it fills the inserted tokens only.
     """
     corruption, settings = composition.slots[name].corruption, composition.generator
     if corruption not in GENERATED or model is None or settings is None or slot.noise is None:

@@ -45,17 +45,17 @@ from drtk.training.fit import (
 )
 from drtk.training.sampling import derive_step_seed
 
-MICRO_BATCH_ON_CPU = 32  # examples in memory at once; the system ends a process that takes more memory than there is
-_PARTS = 1 << 20  # more than the parts of any step
+MICRO_BATCH_ON_CPU = 32  # default; on a CPU, the system kills a process that runs out of memory
+_MAX_PARTS = 1 << 20  # upper bound of the micro-batches of a step
 EncoderScore = Callable[[TextEncoder], float]
 
 
 class Pretrainer(DrtkTrainer):
-    """A DrtkTrainer over batches in parts of `collator.micro` examples.
+    """A DrtkTrainer whose steps consist of micro-batches ("parts") of at most `collator.micro` examples.
 
-    Token losses of a step are divided by the labels of all its parts and processes.
-    If vectors are compared and there are several parts, their gradients are cached (docs/methods/cocondenser.md): vectors
-    without a graph, the loss on all of them, then each part again with the same dropout.
+    The token losses of a step are divided by the labels of all its parts and processes.
+    Contrastive losses over several parts use gradient caching (docs/methods/cocondenser.md): encode all parts without a
+    graph, compute the loss of the whole batch, then encode each part again with the same dropout.
     """
 
     def __init__(self, *, data_collator: PretrainingCollator, micro_batch: int | None = None, **given: Any) -> None:
@@ -67,11 +67,11 @@ class Pretrainer(DrtkTrainer):
         self._has_warned = False
 
     def halve_micro_batch(self) -> int | None:
-        """Return half the micro-batch; None if a projector with batch norm needs the whole batch."""
+        """Return half the micro-batch; None if it is 1, or if batch norm needs the whole batch."""
         return (self.micro_batch or 0) // 2 or None
 
     def training_step(self, model: nn.Module, inputs: dict[str, Any], *given: Any, **named: Any) -> Tensor:
-        """Run one step, and return the weighted sum of the terms for the log."""
+        """Run one step, and return the weighted sum of the loss terms for the log, ()."""
         model.train()
         network: Network = self.accelerator.unwrap_model(model)
         total = self._step(model, network, [*zip(inputs["parts"], inputs["ids"], strict=True)])
@@ -86,9 +86,9 @@ class Pretrainer(DrtkTrainer):
             for name in counts_of_parts[0]
         }
         gradients: Sums | None = None
-        compared: Sums = {}
+        contrastive: Sums = {}
         if len(parts) > 1 and network.contrastive_slots:
-            gradients, compared = self._cache_gradients(model, network, parts)
+            gradients, contrastive = self._cache_gradients(model, network, parts)
         total = torch.zeros((), device=self.args.device)
         start = 0
         for number, (part, (_, ids)) in enumerate(zip(parts, split, strict=True)):
@@ -106,27 +106,27 @@ class Pretrainer(DrtkTrainer):
                     surrogate = torch.stack(
                         [(vectors[name].float() * gradients[name][rows]).sum() for name in vectors]
                     ).sum()
-                    loss = self._weigh(network, terms) + surrogate
+                    loss = self._sum_weighted(network, terms) + surrogate
                     if is_last:
-                        terms |= compared
+                        terms |= contrastive
                 else:
                     if output.vectors:
-                        terms |= self._compare(network, output.vectors, [part])
-                    loss = self._weigh(network, terms)
-                self._check_finite(loss, terms | compared, ids)
+                        terms |= self._compute_contrastive_terms(network, output.vectors, [part])
+                    loss = self._sum_weighted(network, terms)
+                self._check_finite(loss, terms | contrastive, ids)
                 self.accelerator.backward(loss)
             for name, value in terms.items():
                 self._terms[name] = self._terms.get(name, torch.zeros((), device=value.device)) + value.detach()
             for name, value in output.facts.items():
                 self._facts[name] = self._facts.get(name, torch.zeros(2, device=value.device)) + value
-            total += self._weigh(network, terms).detach()
+            total += self._sum_weighted(network, terms).detach()
         return total
 
     def _seed(self, part: int) -> None:
-        torch.manual_seed(derive_step_seed(self.args.seed, self.state.global_step * _PARTS + part, get_rank()))
+        torch.manual_seed(derive_step_seed(self.args.seed, self.state.global_step * _MAX_PARTS + part, get_rank()))
 
     def _cache_gradients(self, model: nn.Module, network: Network, parts: Sequence[Batch]) -> tuple[Sums, Sums]:
-        """Return the gradients of the contrastive terms with respect to the vectors, (rows, hidden), and the terms."""
+        """Return (gradients of the contrastive terms with respect to the vectors, (rows, hidden) by key; the terms)."""
         vectors: list[Sums] = []
         with torch.no_grad():
             for number, part in enumerate(parts):
@@ -134,30 +134,30 @@ class Pretrainer(DrtkTrainer):
                 with self.compute_loss_context_manager():
                     vectors.append(model(part, only_vectors=True).vectors)
         whole = {name: torch.cat([each[name].float() for each in vectors]).requires_grad_() for name in vectors[0]}
-        terms = self._compare(network, whole, parts)
-        self._weigh(network, terms).backward()
+        terms = self._compute_contrastive_terms(network, whole, parts)
+        self._sum_weighted(network, terms).backward()
         gradients = {name: torch.zeros_like(rows) if rows.grad is None else rows.grad for name, rows in whole.items()}
         return gradients, {name: value.detach() for name, value in terms.items()}
 
-    def _compare(self, network: Network, vectors: Sums, parts: Sequence[Batch]) -> Sums:
-        """Compute the terms that compare vectors, over all processes."""
+    def _compute_contrastive_terms(self, network: Network, vectors: Sums, parts: Sequence[Batch]) -> Sums:
+        """Compute the contrastive terms over the vectors of all processes."""
         with torch.autocast(self.args.device.type, enabled=False):
             present = {
                 name: gather_rows(torch.cat([part[name].present for part in parts]))
                 for name in network.contrastive_slots
             }
-            lonely = [] if self._has_warned else find_contrasts_without_negatives(network.composition, present)
-            if lonely and get_rank() == 0:
+            names = [] if self._has_warned else find_contrasts_without_negatives(network.composition, present)
+            if names and get_rank() == 0:
                 warn(
                     f"step {self.state.global_step + 1:,}: only one example of the batch has both texts of "
-                    f"{', '.join(lonely)}, so there are no negatives and the loss is 0; set a larger `batch_size` "
+                    f"{', '.join(names)}, so there are no negatives and the loss is 0; set a larger `batch_size` "
                     "(reported once)"
                 )
-            self._has_warned |= bool(lonely)
+            self._has_warned |= bool(names)
             rows = {name: gather_rows(each.float()) for name, each in vectors.items()}
             return compute_contrastive_terms(network.composition, rows, present)
 
-    def _weigh(self, network: Network, terms: Sums) -> Tensor:
+    def _sum_weighted(self, network: Network, terms: Sums) -> Tensor:
         weights = network.weights
         parts = [weights[name] * value for name, value in terms.items()]
         return torch.stack(parts).sum() if parts else torch.zeros((), device=self.args.device, requires_grad=True)
@@ -172,7 +172,7 @@ class Pretrainer(DrtkTrainer):
         )
 
     def log(self, logs: dict[str, float], *given: Any, **named: Any) -> None:
-        """Add the numbers of all processes: terms are means, facts are shares."""
+        """Add the loss terms (means) and the statistics (shares) of all processes to the log."""
         if "loss" in logs:
             for name in self._terms:
                 self._terms[name] = all_reduce_mean(self._terms[name])
@@ -183,13 +183,13 @@ class Pretrainer(DrtkTrainer):
 
 
 class HeldOutEvaluator(TrainingEvaluator):
-    """Evaluate the held-out rows every `every` steps, and keep no weights."""
+    """Evaluate on held-out rows every `every` steps, without selecting weights."""
 
     def __init__(self, evaluate: Callable[[], dict[str, float]], *, every: int) -> None:
         self._evaluate, self.every = evaluate, every
 
     def evaluate(self, step: int) -> dict[str, float]:
-        """Return the numbers for the log."""
+        """Return the metrics by name."""
         return self._evaluate()
 
 
@@ -202,12 +202,11 @@ def pretrain(
     device: str = "auto",
     probe: EncoderScore | None = None,
 ) -> dict[str, Any]:
-    """Train, write the encoder and what was trained beside it into `folder` (rank zero), and return counts of the run.
+    """Pre-train, write encoder and heads into `folder` (rank zero); return "steps", "epochs", "micro_batch_size" and "best".
 
-    folder: for checkpoints (removed at the end), log.jsonl and the model; training resumes from a complete checkpoint in it
-    probe: a score of the encoder, higher is better, computed every `eval_steps` steps; the best encoder is kept
-    The counts hold `micro_batch_size`, the examples in memory at once.
-    Raises DrtkError if the loss is not finite or memory is too small.
+    folder: output folder; training resumes from a checkpoint in it
+    probe: returns a score of the encoder, higher is better; the best weights are kept
+    Raises DrtkError for a NaN or infinite loss, or when out of memory.
     """
     settings = data.settings
     check_batch(settings, network)
@@ -217,14 +216,14 @@ def pretrain(
     arguments = build_training_arguments(settings, schedule, folder, seed=data.seed, device=device)
     micro = settings.micro_batch_size or share
     if settings.micro_batch_size is None and not needs_whole_batch(network):
-        if (checkpoints / MICRO_FILE).exists():  # of the run that is resumed
+        if (checkpoints / MICRO_FILE).exists():  # of the resumed run
             micro = int((checkpoints / MICRO_FILE).read_text(encoding="utf-8"))
         elif arguments.device.type == "cpu":
             micro = MICRO_BATCH_ON_CPU
     micro = min(micro, share)
-    ways = [] if settings.gradient_checkpointing else ["`gradient_checkpointing`"]
-    ways += [f"a smaller {'`batch_size` or ' * needs_whole_batch(network)}`max_length`"]
-    memory_advice = " or ".join(ways)
+    advice = [] if settings.gradient_checkpointing else ["`gradient_checkpointing`"]
+    advice += [f"a smaller {'`batch_size` or ' * needs_whole_batch(network)}`max_length`"]
+    memory_advice = " or ".join(advice)
     if settings.gradient_checkpointing:
         enable_gradient_checkpointing(network.backbone)
     if settings.compile:
@@ -277,19 +276,19 @@ def pretrain(
 
 
 def check_batch(settings: PretrainSettings, network: Network) -> None:
-    """Raise DrtkError for a batch size that the processes or the objectives cannot use."""
+    """Raise DrtkError for a batch size that does not suit the processes or the objectives."""
     share, remainder = divmod(settings.batch_size, get_world_size())
     if remainder:
-        raise DrtkError(f"`batch_size` {settings.batch_size} cannot be shared by {get_world_size()} processes")
+        raise DrtkError(f"`batch_size` {settings.batch_size} is not a multiple of the {get_world_size()} processes")
     if network.contrastive_slots and settings.batch_size < 2:
-        raise DrtkError("`batch_size` 1 leaves no negatives for the contrastive objective; set 2 or more")
+        raise DrtkError("`batch_size` 1 leaves no negatives for the contrastive objective; use 2 or more")
     if needs_whole_batch(network) and min(settings.micro_batch_size or share, share) < share:
         raise DrtkError(
-            f"a projector with batch norm needs its batch in one part: `micro_batch_size` {share} or a smaller `batch_size`"
+            f"a projector with batch norm needs the whole batch at once; use `micro_batch_size` {share} or a smaller `batch_size`"
         )
 
 
 def needs_whole_batch(network: Network) -> bool:
-    """Return whether a projector with batch norm needs a device's whole share of the batch at once."""
+    """Return whether the batch of a device cannot be split, because a projector has batch norm."""
     projectors = network.composition.projectors
     return any(projectors[name].kind == "bn" for name in network.projectors)

@@ -1,4 +1,4 @@
-"""The causal decoder of released query-as-context: it sees the vector and a few tokens (docs/methods/cotmae.md)."""
+"""The causal decoder of query-as-context's released code (docs/methods/cotmae.md)."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _DROPOUTS = ("hidden_dropout_prob", "dropout"), ("attention_probs_dropout_prob",
 
 
 class CausalDecoder(nn.Module):
-    """Run [source ; embed(ids)[:, 1:]] through `layers` blocks as in GPT-2, and a final norm.
+    """Run [source ; embed(ids)[:, 1:]] through `layers` GPT-2 blocks and a final norm.
 
-    A token sees position 0, where the vector is, and the `window` most recent tokens, itself included. The state at
-    position t predicts token t + 1. Raises MismatchError for an encoder without position vectors.
+    A token attends to position 0, which holds the vector, and to the last `window` tokens including itself. The output at
+    position t predicts token t + 1. Raises MismatchError for an encoder without position embeddings.
     """
 
     needs_source = True
@@ -30,7 +30,7 @@ class CausalDecoder(nn.Module):
         super().__init__()
         if not adapter.has_positions:
             raise MismatchError(
-                f"the reader 'causal' needs position vectors; an encoder of type {adapter.family} has none"
+                f"decoder 'causal' needs position embeddings; an encoder of type {adapter.family} has none"
             )
         self.window = window
         config = adapter.config
@@ -55,35 +55,35 @@ class CausalDecoder(nn.Module):
         self.to(adapter.backbone.dtype)
 
     @torch.no_grad()
-    def _init_weights(self, spread: float) -> None:
-        """Initialize as GPT-2: normal, scaled by 1 / sqrt(2 layers) where a layer writes into the residual stream."""
+    def _init_weights(self, std: float) -> None:
+        """Initialize as GPT-2: normal(0, std), divided by sqrt(2 layers) in layers that write to the residual stream."""
         for name, parameter in self.named_parameters():
             if parameter.dim() == 2:
-                narrow = math.sqrt(2 * len(self.blocks)) if name.endswith(("out.weight", "down.weight")) else 1.0
-                parameter.normal_(0.0, spread / narrow)
+                scale = math.sqrt(2 * len(self.blocks)) if name.endswith(("out.weight", "down.weight")) else 1.0
+                parameter.normal_(0.0, std / scale)
             elif name.endswith("bias"):
                 parameter.zero_()
 
     def forward(self, view: DecoderInput, source: Tensor) -> Tensor:
-        """source: (B, H); return (B, L, H)."""
+        """Return (B, L, H). source: (B, H)"""
         hidden = replace_first(source, view.adapter.embed(view.ids, view.types))
-        seen = self.visible_tokens(view.attention)
+        visible = self.build_visible_mask(view.attention)
         for block in self.blocks:
-            hidden = block(hidden, seen)
+            hidden = block(hidden, visible)
         output: Tensor = self.norm(hidden)
         return output
 
-    def visible_tokens(self, attention: Tensor) -> Tensor:
-        """Return (B, 1, L, L) bool, True where the row sees the column. attention: (B, L)"""
-        place = torch.arange(attention.shape[1], device=attention.device)
-        back = place.unsqueeze(1) - place.unsqueeze(0)  # how far the column lies behind the row
-        near = ((back >= 0) & (back < self.window)) & attention.bool().unsqueeze(1)
-        near[:, :, 0] = True
-        return near.unsqueeze(1)
+    def build_visible_mask(self, attention: Tensor) -> Tensor:
+        """Return (B, 1, L, L) bool, True if the row's token attends to the column's. attention: (B, L)"""
+        position = torch.arange(attention.shape[1], device=attention.device)
+        distance = position.unsqueeze(1) - position.unsqueeze(0)  # row - column
+        visible = ((distance >= 0) & (distance < self.window)) & attention.bool().unsqueeze(1)
+        visible[:, :, 0] = True
+        return visible.unsqueeze(1)
 
 
 class _GPT2Block(nn.Module):
-    """A pre-norm GPT-2 block: x + attention(norm(x)), then x + mlp(norm(x)). Dropouts are rates."""
+    """A pre-norm GPT-2 block: x + attention(norm(x)), then x + mlp(norm(x))."""
 
     def __init__(
         self, width: int, heads: int, *, inner: int, residual_dropout: float, attention_dropout: float
@@ -95,13 +95,13 @@ class _GPT2Block(nn.Module):
         self.up, self.down = nn.Linear(width, inner), nn.Linear(inner, width)
         self.dropout = nn.Dropout(residual_dropout)
 
-    def forward(self, hidden: Tensor, seen: Tensor) -> Tensor:
-        """hidden: (B, L, H); seen: (B, 1, L, L); return (B, L, H)."""
+    def forward(self, hidden: Tensor, visible: Tensor) -> Tensor:
+        """Return (B, L, H). hidden: (B, L, H)    visible: (B, 1, L, L) bool"""
         batch, length, width = hidden.shape
         split = self.qkv(self.first_norm(hidden)).view(batch, length, 3, self.heads, -1)
         query, key, value = split.permute(2, 0, 3, 1, 4)  # each (B, heads, L, H / heads)
         dropout = self.attention_dropout if self.training else 0.0
-        context = F.scaled_dot_product_attention(query, key, value, attn_mask=seen, dropout_p=dropout)
+        context = F.scaled_dot_product_attention(query, key, value, attn_mask=visible, dropout_p=dropout)
         hidden = hidden + self.dropout(self.out(context.transpose(1, 2).reshape(batch, length, width)))
         inner = F.gelu(self.up(self.second_norm(hidden)), approximate="tanh")
         output: Tensor = hidden + self.dropout(self.down(inner))

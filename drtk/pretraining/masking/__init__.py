@@ -1,7 +1,7 @@
-"""Masking strategies by name: which word pieces of a slot are hidden.
+"""Registry of masking strategies, which select the tokens of a slot to mask.
 
-A strategy is a function (MaskInput of masking/strategies.py, **options) -> (tokens,) bool, True at hidden pieces; special
-tokens are never hidden. SimLM: `whole-word` for the encoder, `extension` for the decoder.
+A strategy is a function (MaskInput of masking/strategies.py, **options) -> (tokens,) bool, True at masked tokens. Special
+tokens are never masked.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ _HERE = "drtk.pretraining.masking.strategies"
 MASKING = Registry(
     "masking strategy",
     {
-        "random": (f"{_HERE}:mask_random_tokens", "every token alike"),
-        "bernoulli": (f"{_HERE}:mask_bernoulli", "every token with the same chance, no fixed budget (DiffCSE)"),
-        "whole-word": (f"{_HERE}:mask_whole_words", "all pieces of a word together"),
-        "rom": (f"{_HERE}:mask_rom", "the largest of a uniform draw plus the weight (ROM)"),
-        "keyword": (f"{_HERE}:mask_keywords", "words drawn in proportion to their weight (MASTER)"),
-        "extension": (f"{_HERE}:mask_extension", "a superset of another mask (SimLM decoder)"),
-        "complement": (f"{_HERE}:mask_complement", "what another mask left visible (MASTER)"),
+        "random": (f"{_HERE}:mask_random_tokens", "tokens sampled uniformly"),
+        "bernoulli": (f"{_HERE}:mask_bernoulli", "each token independently with the same probability (DiffCSE)"),
+        "whole-word": (f"{_HERE}:mask_whole_words", "whole words"),
+        "rom": (f"{_HERE}:mask_rom", "tokens with the largest weight + uniform random number (ROM)"),
+        "keyword": (f"{_HERE}:mask_keywords", "words sampled in proportion to their weight (MASTER)"),
+        "extension": (f"{_HERE}:mask_extension", "another slot's mask and further words (SimLM's decoder)"),
+        "complement": (f"{_HERE}:mask_complement", "the tokens that another slot does not mask (MASTER)"),
     },
 )

@@ -1,4 +1,4 @@
-"""Masking strategies: random, whole words, ROM, keywords, and masks derived from another slot's mask."""
+"""Masking strategies: random tokens, whole words, ROM, keywords, and masks based on another slot's mask."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ class OtherMask(NamedTuple):
 
 
 class MaskInput(NamedTuple):
-    """What a strategy reads.
+    """The input of a masking strategy.
 
-    text: one text with its special tokens    rate: in [0, 1]    rng: for all samples
-    counted: number of tokens the rate is a share of
-    other: a mask of the same text, for strategies that refer to one; None if the slot names none with `of`
+    text: a text with its special tokens    rate: share of tokens to mask, in [0, 1]    rng: for all random numbers
+    counted: number of tokens to which the rate refers
+    other: mask of the slot named by `of`, for the same text; None if there is none
     """
 
     text: Text
@@ -36,30 +36,30 @@ class MaskInput(NamedTuple):
 
     @property
     def budget(self) -> int:
-        """The number of word pieces to hide."""
+        """The number of tokens to mask."""
         return compute_mask_budget(self.rate, self.counted)
 
     @property
     def content(self) -> np.ndarray:
-        """(tokens,) bool, False at special tokens, which are never hidden."""
+        """(tokens,) bool, False at special tokens."""
         return self.text.words >= 0
 
     @property
     def weights(self) -> np.ndarray:
-        """The weights of the word pieces, (tokens,). Raises ValueError if the text has none."""
+        """The weights of the tokens, (tokens,). Raises ValueError if the text has none."""
         if self.text.weights is None:
-            raise ValueError("needs weights of word pieces, and the text has none; drtk termweight adds them")
+            raise ValueError("needs token weights, and the text has none; add them with `drtk termweight`")
         return self.text.weights
 
     def hide(self, order: np.ndarray) -> np.ndarray:
-        """Return a mask of the first `budget` pieces in `order`, indices among those that are not special."""
+        """Return a mask of the first `budget` tokens in `order`, (tokens,) bool. order: indices of tokens that are not special"""
         hidden = np.zeros(len(self.text.ids), dtype=bool)
         hidden[self.content.nonzero()[0][order[: self.budget]]] = True
         return hidden
 
 
 def uses_weights(strategy: Masking) -> Masking:
-    """Mark a strategy that needs token weights, so that a corpus without them is rejected."""
+    """Declare that a masking strategy needs token weights, so that a corpus without them is rejected."""
     strategy.needs_weights = True  # type: ignore[attr-defined]
     return strategy
 
@@ -70,42 +70,42 @@ def compute_mask_budget(rate: float, count: int) -> int:
 
 
 def mask_random_tokens(given: MaskInput) -> np.ndarray:
-    """Hide `budget` word pieces sampled uniformly: those that `mask_rom` hides if all weights are 0."""
+    """Mask `budget` tokens sampled uniformly. The same as `mask_rom` with weights of 0."""
     return given.hide(sort_largest_first(given.rng.random(np.count_nonzero(given.content))))
 
 
 def mask_bernoulli(given: MaskInput) -> np.ndarray:
-    """Hide each word piece independently with probability `rate` (DiffCSE)."""
+    """Mask each token independently with probability `rate` (DiffCSE)."""
     return (given.rng.random(len(given.text.ids)) < given.rate) & given.content
 
 
 def mask_whole_words(given: MaskInput) -> np.ndarray:
-    """Hide words in random order, all pieces of each; skip a word that exceeds what is left of the budget."""
+    """Mask whole words in random order; skip words that exceed the remaining budget."""
     words = group_words(given.text.words)
     order = given.rng.permutation(len(words.sizes))
     return words.expand(fill_budget(order, words.sizes, given.budget))
 
 
 def mask_complement(given: MaskInput) -> np.ndarray:
-    """Hide exactly the word pieces that `other` leaves visible; the rate is not used (MASTER)."""
+    """Mask the tokens that `other` does not mask; the rate is not used (MASTER)."""
     return ~given.other.hidden & given.content
 
 
 def compute_extra_rate(rate: float, inner: float) -> float:
-    """Return the rate of an independent mask whose union with a mask of rate `inner` has the rate `rate`."""
+    """Return the rate of an independent mask whose union with a mask of rate `inner` has rate `rate`."""
     return (rate - inner) / (1 - inner) if inner < 1 else 0.0
 
 
 def mask_extension(given: MaskInput) -> np.ndarray:
-    """Hide what `other` hides, and an independent `mask_whole_words` mask at `compute_extra_rate` (SimLM's decoder)."""
+    """Mask what `other` masks, and further words by an independent `mask_whole_words` (SimLM's decoder)."""
     return given.other.hidden | mask_whole_words(given._replace(rate=compute_extra_rate(given.rate, given.other.rate)))
 
 
 @uses_weights
 def mask_keywords(given: MaskInput) -> np.ndarray:
-    """Hide words sampled in proportion to their weight until the budget is covered; the last may exceed it (MASTER).
+    """Mask words sampled in proportion to their weight until the budget is reached; the last may exceed it (MASTER).
 
-    The weight of a word is the maximum of its pieces.
+    The weight of a word is the maximum weight of its word pieces.
     """
     words = group_words(given.text.words)
     order = order_by_weight(words.max_weights(given.weights), rng=given.rng)
@@ -120,10 +120,10 @@ def mask_keywords(given: MaskInput) -> np.ndarray:
 def mask_rom(
     given: MaskInput, *, scale: Scale = "max", weight_scale: float = 1.0, whole_word: bool = False
 ) -> np.ndarray:
-    """Hide the `budget` word pieces with the largest U(0, 1) + weight (ROM); the first of equal ones.
+    """Mask the `budget` tokens with the largest U(0, 1) + weight; of equal ones, the first (ROM).
 
     scale: normalization of the weights (`scale_weights`)    weight_scale: factor on the normalized weights
-    whole_word: draw once per word, whose weight is the maximum of its pieces; skip words that exceed the budget
+    whole_word: mask whole words by the maximum weight of their word pieces; skip words that exceed the remaining budget
     """
 
     def order(weights: np.ndarray) -> np.ndarray:
@@ -136,18 +136,18 @@ def mask_rom(
 
 
 def order_by_weight(weights: np.ndarray, *, rng: np.random.Generator) -> np.ndarray:
-    """Return indices in the order of sampling without replacement in proportion to `weights`, (words,); zeros come last.
+    """Sample all indices without replacement in proportion to `weights`, (words,); weights of 0 come last.
 
-    Sorting exponential draws divided by the weights gives that order (Efraimidis and Spirakis 2006).
+    Sorts exponential random numbers divided by the weights (Efraimidis and Spirakis 2006).
     """
     weightless = ~(weights > 0)
-    waits = rng.standard_exponential(len(weights))
-    waits[~weightless] /= weights[~weightless]
-    return np.lexsort((waits, weightless))
+    keys = rng.standard_exponential(len(weights))
+    keys[~weightless] /= weights[~weightless]
+    return np.lexsort((keys, weightless))
 
 
 def scale_weights(weights: np.ndarray, how: Scale) -> np.ndarray:
-    """Normalize the weights of a passage, (pieces,), by their maximum, from minimum to maximum, or to a sum of 1."""
+    """Normalize the token weights of a passage, (tokens,): by their maximum, to [0, 1] (minmax), or to a sum of 1."""
     lowest = weights.min(initial=np.inf) if how == "minmax" and len(weights) else 0.0
     span = weights.sum() if how == "sum" else weights.max(initial=0.0) - lowest
     return (weights - lowest) / span if span > 0 else np.zeros_like(weights)
@@ -159,31 +159,32 @@ def sort_largest_first(scores: np.ndarray) -> np.ndarray:
 
 
 def fill_budget(order: np.ndarray, sizes: np.ndarray, budget: int) -> np.ndarray:
-    """Take words in `order` until `budget` pieces are spent, (words,) bool; skip a word larger than what is left.
+    """Select words in `order` up to `budget` word pieces, (words,) bool; skip words that exceed the remaining budget.
 
-    order: (words,) indices    sizes: (words,) pieces of each word
+    order: (words,) indices    sizes: (words,) word pieces of each word
     """
-    taken = np.zeros(len(sizes), dtype=bool)
+    selected = np.zeros(len(sizes), dtype=bool)
     ordered = sizes[order]
-    together = ordered.cumsum()
-    cut = int(together.searchsorted(budget, side="right"))  # all words before the first that does not fit
-    taken[order[:cut]] = True
-    left = budget - int(together[cut - 1]) if cut else budget
+    cumulative = ordered.cumsum()
+    cut = int(cumulative.searchsorted(budget, side="right"))  # the first word that does not fit
+    selected[order[:cut]] = True
+    left = budget - int(cumulative[cut - 1]) if cut else budget
     if left:
-        for place, size in enumerate(ordered[cut:].tolist(), start=cut):
+        for rank, size in enumerate(ordered[cut:].tolist(), start=cut):
             if size <= left:
-                taken[order[place]] = True
+                selected[order[rank]] = True
                 left -= size
                 if not left:
                     break
-    return taken
+    return selected
 
 
 class WordGroups(NamedTuple):
-    """The words of a text: runs of pieces with the same number.
+    """The words of a text: runs of word pieces with the same word number.
 
     content: (tokens,) bool, False at special tokens
-    begins, sizes: (words,), index of the first piece (special tokens not counted) and number of pieces of each word
+    begins: (words,), index of each word's first piece, not counting special tokens
+    sizes: (words,), number of word pieces
     """
 
     content: np.ndarray
@@ -191,18 +192,18 @@ class WordGroups(NamedTuple):
     sizes: np.ndarray
 
     def expand(self, chosen: np.ndarray) -> np.ndarray:
-        """Turn a choice of words, (words,) bool, into one of pieces, (tokens,) bool."""
+        """Expand a mask of words, (words,) bool, to a mask of tokens, (tokens,) bool."""
         hidden = np.zeros(len(self.content), dtype=bool)
         hidden[self.content] = chosen.repeat(self.sizes)
         return hidden
 
     def max_weights(self, weights: np.ndarray) -> np.ndarray:
-        """Return the largest weight of each word, (words,), from weights of pieces, (tokens,)."""
+        """Return the maximum weight of each word's pieces, (words,). weights: (tokens,)"""
         return np.maximum.reduceat(weights[self.content], self.begins)
 
 
 def group_words(words: np.ndarray) -> WordGroups:
-    """Group `Text.words`, (tokens,); equal numbers on both sides of a special token are two words."""
+    """Group tokens by their word numbers (`Text.words`, (tokens,)); special tokens separate words."""
     content = words >= 0
     first = content.copy()
     first[1:] &= words[1:] != words[:-1]

@@ -1,4 +1,4 @@
-"""What views share: their input, required fields, and slicing, joining and cropping of tokenized texts."""
+"""The input of views, and functions to slice, join and crop tokenized texts."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ View = TypeVar("View", bound=Callable[..., ViewTexts | None])
 
 
 class ViewInput(NamedTuple):
-    """What a view reads.
+    """The input of a view.
 
-    row: a passage of the corpus, or a document if examples are documents
-    room: the most tokens of each part, without the outer special tokens
-    separator: ids between two texts, for views and titles that need one
+    row: index of a passage of the corpus, or of a document if examples are documents
+    room: maximum tokens of each part, without the special tokens around it
+    separator: token ids between two texts
     """
 
     corpus: TokenCorpus
@@ -32,11 +32,11 @@ class ViewInput(NamedTuple):
     separator: Separator | None = None
 
     def choose(self, choices: Sequence[Any]) -> Any:
-        """Return one of `choices`, sampled uniformly; None if there are none."""
+        """Sample one of `choices` uniformly; None if there are none."""
         return choices[int(self.rng.integers(len(choices)))] if len(choices) else None
 
     def crop(self, text: Text, how: Crop, room: int | None = None) -> Text:
-        """Crop a text to `room` tokens: its head, or a part that begins at a random token."""
+        """Crop a text to `room` tokens: its first tokens ("head"), or a span with a random start ("random")."""
         count, room = len(text.ids), self.room if room is None else room
         if count <= room:
             return text
@@ -44,14 +44,14 @@ class ViewInput(NamedTuple):
         return slice_text(text, begin, begin + room)
 
     def passage(self, row: int, title: Title, crop: Crop, *, text: Text | None = None, room: int | None = None) -> Text:
-        """Return passage `row`, or `text` in its place, with its title (`add_title`), cropped to `room` tokens."""
+        """Return a passage with its title (`add_title`), cropped to `room` tokens. text: replaces the passage's text"""
         text, room = self.corpus.get_text(row) if text is None else text, self.room if room is None else room
         pair_room = room if crop == "head" else None
         return self.crop(add_title(self.corpus, row, text, title, self.separator, room=pair_room), crop, room)
 
 
 def needs_fields(*fields: str, **by_option: Mapping[str, str]) -> Callable[[View], View]:
-    """Mark a view with the corpus fields it needs, always or for a value of an option."""
+    """Declare the corpus fields that a view needs. by_option: {option: {value: field}}, needed for that value only"""
 
     def mark(view: View) -> View:
         view.needs = fields, by_option  # type: ignore[attr-defined]
@@ -61,28 +61,28 @@ def needs_fields(*fields: str, **by_option: Mapping[str, str]) -> Callable[[View
 
 
 def fields_needed(view: Callable[..., Any], options: Mapping[str, Any]) -> set[str]:
-    """Return the corpus fields that a view needs with these options."""
+    """Return the corpus fields that a view needs with the given options."""
     always, by_option = getattr(view, "needs", ((), {}))
     return {*always, *(values[options[key]] for key, values in by_option.items() if options.get(key) in values)}
 
 
 def slice_text(text: Text, begin: int, end: int) -> Text:
-    """Return the tokens [begin, end) of a text; its words are numbered from 0."""
+    """Return the tokens [begin, end) of a text; words are renumbered from 0."""
     words = text.words[begin:end]
-    inside = words >= 0
-    lowest = words[inside].min() if inside.any() else 0
+    is_word = words >= 0
+    lowest = words[is_word].min() if is_word.any() else 0
     return Text(
         text.ids[begin:end],
-        np.where(inside, words - lowest, words).astype(np.int32),
+        np.where(is_word, words - lowest, words).astype(np.int32),
         None if text.weights is None else text.weights[begin:end],
         None if text.types is None or begin >= end else text.types[begin:end] - text.types[begin],
     )
 
 
 def join_texts(texts: Sequence[Text], separator: Separator | None = None) -> Text:
-    """Concatenate texts of one segment, with `separator` between them (word -1, weight 0).
+    """Concatenate texts, with `separator` between them (word -1, weight 0). All token types are 0.
 
-    The result has weights if all texts have them.
+    The result has weights if all texts have weights.
     """
     between = np.atleast_1d(() if separator is None else separator)
     weighted = all(text.weights is not None for text in texts)
@@ -109,8 +109,8 @@ def add_title(
 ) -> Text:
     """Put the title of passage `row` before `text`.
 
-    title: "none" omits it, "join" puts nothing between the two, "sep" puts the separator between them, "segment" makes
-    them a pair: the separator between them, token type 0 up to it and 1 after it
+    title: "none": no title; "join": title and text; "sep": with the separator between them; "segment": a pair, with the
+        separator between them and token type 1 for the text
     room: truncate a pair to this many tokens, the longer text first, as tokenizers do
     Raises MismatchError if the text has weights and the title has none.
     """
@@ -135,7 +135,7 @@ def add_title(
 
 
 def truncate_longest_first(first: Text, second: Text, room: int) -> tuple[Text, Text]:
-    """Truncate the longer text first, as tokenizers do; if both exceed half of `room`, each gets half."""
+    """Truncate two texts to `room` tokens, the longer first; if both exceed half of `room`, each gets half."""
     sizes = len(first.ids), len(second.ids)
     if sum(sizes) > room:
         short = max(0, min(*sizes, room // 2))

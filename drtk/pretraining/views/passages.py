@@ -1,4 +1,4 @@
-"""Views: a passage, another of its document, parts of it, and the queries and continuations written for it."""
+"""Views: a passage, other passages of its document, spans of it, and its queries and continuations."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from drtk.pretraining.config import Count, Share
 from drtk.pretraining.views.base import Crop, Title, ViewInput, ViewTexts, join_texts, needs_fields, slice_text
 from drtk.text.token_dataset import Text
 
-REACH = 100  # passages to either side among which a random partner is sampled
+REACH = 100  # maximum distance of a random partner, in passages
 Spans = Literal["random", "nearby", "overlap", "mixed", "distinct"]
 MIXED: tuple[Spans, ...] = ("random", "nearby", "overlap")
 _ROUNDING = 1e-9  # tolerance when a share of a count is rounded
@@ -26,15 +26,15 @@ def passage_view(view: ViewInput, *, title: Title = "none", crop: Crop = "head")
 
 @needs_fields("documents")
 def next_passage_view(view: ViewInput, *, title: Title = "none", crop: Crop = "head") -> ViewTexts | None:
-    """Return {"": the passage after this one} (MASTER); None for the last of a document."""
+    """Return {"": the next passage} (MASTER); None for the last passage of a document."""
     other = view.corpus.get_next_passage(view.row)
     return None if other is None else {"": view.passage(other, title, crop)}
 
 
 def halves_view(view: ViewInput, *, title: Title = "none", crop: Crop = "head") -> ViewTexts | None:
-    """Return {"a": the first half of the passage, "b": the second, with the odd token}; None for a single token.
+    """Return {"a": first half of the passage, "b": second half}; None for a passage of one token.
 
-    A longer passage is cropped to 2 * room tokens first. MASTER's released code takes b for the next passage.
+    The passage is first cropped to 2 * room tokens. MASTER's released code uses b as the next passage.
     """
     text = view.passage(view.row, title, crop, room=2 * view.room)
     middle = len(text.ids) // 2
@@ -45,7 +45,7 @@ def halves_view(view: ViewInput, *, title: Title = "none", crop: Crop = "head") 
 
 @needs_fields("queries")
 def query_view(view: ViewInput, *, limit: Count | None = None, crop: Crop = "head") -> ViewTexts | None:
-    """Return {"": one of the first `limit` queries, sampled uniformly}; None for a passage without queries."""
+    """Return {"": a random query among the first `limit`}; None for a passage without queries."""
     text = view.choose(view.corpus.get_queries(view.row)[:limit])
     return None if text is None else {"": view.crop(text, crop)}
 
@@ -59,7 +59,7 @@ def queries_view(view: ViewInput, *, limit: Count | None = 10, crop: Crop = "ran
 
 @needs_fields("continuations")
 def continuation_view(view: ViewInput, *, limit: Count | None = None, crop: Crop = "head") -> ViewTexts:
-    """Return {"": one of the first `limit` continuations}; the passage itself if all are empty (MASTER's released code)."""
+    """Return {"": a random continuation among the first `limit`}; the passage if there is none (MASTER's released code)."""
     text = view.choose(view.corpus.get_continuations(view.row)[:limit])
     return {"": view.crop(view.corpus.get_text(view.row)._replace(weights=None) if text is None else text, crop)}
 
@@ -68,11 +68,11 @@ def continuation_view(view: ViewInput, *, limit: Count | None = None, crop: Crop
 def passage_pair_view(
     view: ViewInput, *, spans: Spans = "random", title: Title = "none", crop: Crop = "head"
 ) -> ViewTexts | None:
-    """Return {"a": the passage, "b": another of its document}; None in a document of one passage.
+    """Return {"a": the passage, "b": another passage of its document}; None for a document of one passage.
 
-    spans: random (another within 100), nearby (the one before or after), overlap (shares a's last sentences), mixed (one
-    of the three; CoT-MAE), or distinct: the row is a document, a and b are two of its passages, sampled without
-    replacement (coCondenser).
+    spans: how b is chosen (CoT-MAE): "random": at most 100 passages away; "nearby": the previous or next passage;
+        "overlap": a text that overlaps with a; "mixed": one of these at random
+        "distinct": the row is a document, and a and b are two random passages of it (coCondenser)
     """
     corpus, own, text = view.corpus, view.row, None
     members = corpus.get_document_passages(own if spans == "distinct" else corpus.get_document(own))
@@ -89,7 +89,7 @@ def passage_pair_view(
     elif spans == "nearby":
         other = view.choose([int(run[at]) for at in (place - 1, place + 1) if 0 <= at < len(run)])
     else:
-        other = own if len(run) > 1 else None  # the overlapping text gets the title of the passage itself
+        other = own if len(run) > 1 else None  # the overlapping text gets the title of a
         text = _build_overlapping_text(view, run, place) if len(run) > 1 else None
     if other is None:
         return None
@@ -97,7 +97,7 @@ def passage_pair_view(
 
 
 def crop_view(view: ViewInput, *, shortest: Share = 0.05, longest: Share = 0.5) -> ViewTexts:
-    """Return {"": a part of the passage of `shortest` to `longest` of its tokens}; length and start are uniform."""
+    """Return {"": a random span}: its length is uniform in [shortest, longest] * passage length, its start uniform."""
     if shortest > longest:
         raise UsageError(f"view 'crop': shortest = {shortest} is above longest = {longest}")
     text = view.corpus.get_text(view.row)
@@ -110,30 +110,30 @@ def crop_view(view: ViewInput, *, shortest: Share = 0.05, longest: Share = 0.5) 
 
 
 def crop_pair_view(view: ViewInput, *, shortest: Share = 0.05, longest: Share = 0.5) -> ViewTexts:
-    """Return {"a", "b"}: two such parts, sampled independently; they may overlap."""
+    """Return {"a", "b"}: two independent random spans as of `crop_view`."""
     return {name: crop_view(view, shortest=shortest, longest=longest)[""] for name in ("a", "b")}
 
 
 @needs_fields("sentences")
 def ict_view(view: ViewInput, *, remove: Share = 0.9, title: Title = "none", crop: Crop = "head") -> ViewTexts | None:
-    """Return {"query": a random sentence, "context": the passage}; None for a passage of one sentence.
+    """Return {"query": a random sentence, "context": the passage} (inverse cloze task); None for a single sentence.
 
-    The sentence is removed from the context with probability `remove`. A title goes before the context.
+    remove: probability that the sentence is removed from the context    title: format of the context's title
     """
     sentences = view.corpus.get_sentence_spans(view.row)
     if len(sentences) < 2:
         return None
     text = view.corpus.get_text(view.row)
     begin, end = view.choose(sentences)
-    rest = text
+    context = text
     if view.rng.random() < remove:
-        rest = join_texts([slice_text(text, 0, begin), slice_text(text, end, len(text.ids))])
+        context = join_texts([slice_text(text, 0, begin), slice_text(text, end, len(text.ids))])
     sentence = view.crop(slice_text(text, begin, end), crop)
-    return {"query": sentence, "context": view.passage(view.row, title, crop, text=rest)}
+    return {"query": sentence, "context": view.passage(view.row, title, crop, text=context)}
 
 
 def sample_other(position: int, count: int, *, rng: np.random.Generator) -> int:
-    """Return another of `count` passages, at most REACH away (CoT-MAE)."""
+    """Sample another of `count` passages, at most REACH away from `position` (CoT-MAE)."""
     first, last = max(0, position - REACH), min(count, position + REACH + 1)
     others = [other for other in range(first, last) if other != position]
     return others[int(rng.integers(len(others)))]
@@ -142,33 +142,34 @@ def sample_other(position: int, count: int, *, rng: np.random.Generator) -> int:
 def sample_overlap(
     position: int, lengths: Sequence[Sequence[int]], cap: int, *, rng: np.random.Generator
 ) -> list[tuple[int, int]]:
-    """Return a text that overlaps with passage `position` (CoT-MAE), as sorted (passage, sentence) pairs.
+    """Sample a text that overlaps with passage `position`, as sorted (passage, sentence) pairs (CoT-MAE).
 
-    lengths: the lengths of the sentences of each passage, in units of `cap`
-    The text begins r sentences before the end of the passage, r from 1 to half of its sentences, and ends before the
-    sentence that would exceed `cap`. For the last passage it runs backwards from the passage's first r sentences.
+    The text begins r sentences before the end of the passage, with r from 1 to half of its sentences, and ends before its
+    length exceeds `cap`. For the last passage it runs backwards from the end of the passage's first r sentences.
+
+    lengths: lengths of the sentences of each passage    cap: maximum length
     """
-    own = len(lengths[position])
-    shared = int(rng.integers(1, max(1, own // 2) + 1))
-    flat = [(passage, sentence) for passage, inside in enumerate(lengths) for sentence in range(len(inside))]
+    num_sentences = len(lengths[position])
+    shared = int(rng.integers(1, max(1, num_sentences // 2) + 1))
+    flat = [(passage, sentence) for passage, sizes in enumerate(lengths) for sentence in range(len(sizes))]
     if position + 1 < len(lengths):
-        order = flat[flat.index((position, own - shared)) :]
+        order = flat[flat.index((position, num_sentences - shared)) :]
     else:
         order = flat[flat.index((position, shared - 1)) :: -1]
-    taken: list[tuple[int, int]] = []
+    selected: list[tuple[int, int]] = []
     size = 0
     for passage, sentence in order:
         size += lengths[passage][sentence]
-        if size > cap and taken:
+        if size > cap and selected:
             break
-        taken.append((passage, sentence))
-    return sorted(taken)
+        selected.append((passage, sentence))
+    return sorted(selected)
 
 
 def _build_overlapping_text(view: ViewInput, run: np.ndarray, place: int) -> Text:
-    """Return a text of at most `room` tokens, or of one sentence, that overlaps with the passage `run[place]`."""
+    """Return a text of at most `room` tokens, or one sentence, that overlaps with passage `run[place]`."""
     corpus, step = view.corpus, -1 if place == len(run) - 1 else 1
-    near = [int(run[place])]  # the passage and as many after it (before it, if it is the last) as the text can reach
+    near = [int(run[place])]  # the passage, and the passages after it (or before the last) that the text can reach
     size = 0
     for at in range(place + step, len(run) if step > 0 else -1, step):
         near.append(int(run[at]))

@@ -149,7 +149,8 @@ def test_out_of_memory_names_what_to_lower_and_resume_takes_it(
     )
     assert checkpoints(tmp_path / "m") == ["checkpoint-5", "checkpoint-4"]
     for more in (["--batch-size", "3"], ["--set", "warmup=2"], ["--max-length", "20"], ["--seed", "3"]):
-        with pytest.raises(MismatchError, match=rf"other settings or files \({more[0][2:].replace('-', '_')}\)"):
+        name = more[1].partition("=")[0] if more[0] == "--set" else more[0][2:].replace("-", "_")
+        with pytest.raises(MismatchError, match=rf"other settings or files \({name}\)"):
             pretrain(world, tmp_path / "m", "mlm", *SCHEDULE, "--resume", "--micro-batch-size", "2", *more)
     more = [
         "--resume",
@@ -246,7 +247,7 @@ def test_weights_that_are_not_finite_or_exploded_are_not_kept(
             Pretrainer, "training_step", lambda self, *given, **named: (explode(self), step(self, *given, **named))[1]
         )
         fail(world, tmp_path / "o", 8, cut_off)
-    assert "of the first step; no checkpoint is written" in capsys.readouterr().err
+    assert "; no checkpoint is written, and a lower" in capsys.readouterr().err
     assert checkpoints(tmp_path / "o") == ["checkpoint-4", "checkpoint-2"]
 
 
@@ -475,8 +476,8 @@ def test_a_probe_with_test_queries_only_is_rejected(world: PretrainingFiles, tmp
 
 
 REJECTED: list[tuple[str, Sequence[str], str]] = [
-    ("qac-cotmae", ["--set", "slots.context.masking=rom"], ": masking by 'rom' needs weights"),
-    ("simlm", [*JOINT, "--set", "generator.model="], '--generator DIR names one; init = "copy" or "random" begins'),
+    ("qac-cotmae", ["--set", "slots.context.masking=rom"], ": masking by 'rom' needs token weights"),
+    ("simlm", [*JOINT, "--set", "generator.model="], 'set --generator to a model folder, or init = "copy" or "random"'),
     ("simcse", ["--micro-batch-size", "2", "--set", "projectors.head.kind=bn"], "a projector with batch norm needs"),
     ("simcse", ["--batch-size", "1"], "--batch-size 1 leaves no negatives for the contrastive objective"),
     (
@@ -484,7 +485,7 @@ REJECTED: list[tuple[str, Sequence[str], str]] = [
         ["--batch-size", "2048"],
         " passages do not fill one batch of 2,048, set by preset 'mlm'; set --batch-size ",
     ),
-    ("mlm", ["--max-length", "100"], "the models read 64: --max-length 64"),
+    ("mlm", ["--max-length", "100"], "the models read at most 64; use --max-length 64"),
     ("simlm-mlm", ["--set", "objective.2.reader.layers=9"], "has 4 layers"),
 ]
 
@@ -498,7 +499,7 @@ def test_what_cannot_be_trained_is_rejected(
 
 def test_a_reader_that_cannot_serve_an_encoder_is_rejected(families: Path, world: PretrainingFiles, tmp_path: Path):
     message = rejected(world, tmp_path, "retromae", "--model", families / "modernbert")
-    assert "the reader 'two-stream' needs position vectors; an encoder of type modernbert has none" in message
+    assert "decoder 'two-stream' needs position embeddings; an encoder of type modernbert has none" in message
 
 
 # --dry-run
@@ -515,12 +516,12 @@ def test_a_dry_run_prints_terms_slots_parameters_and_tokens(world: PretrainingFi
         re.sub(r" +", " ", line.strip())
         for line in dry_run(world, capfd, "simlm-mlm", "--max-steps", "40", "--set", "held_out=4").splitlines()
     ]
-    encoder, decoder = world.stage("simlm-mlm").network.parameters(), "decoder (layers 2, init copy) predicts"
+    encoder, decoder = world.prepare("simlm-mlm").network.parameters(), "decoder (layers 2, init copy) predicts"
     count = sum(each.numel() for each in encoder)
     assert lines[:3] == [
         "Terms of the loss",
-        "encoder 1 x the encoder predicts the hidden tokens of 'encoder'",
-        f"decoder 1 x {decoder} the hidden tokens of 'decoder', given the vector of 'encoder'",
+        "encoder 1 x the encoder predicts the masked tokens of 'encoder'",
+        f"decoder 1 x {decoder} the masked tokens of 'decoder', given the vector of 'encoder'",
     ]
     assert re.fullmatch(r"encoder [\d.]+ tokens, [\d.]+ hidden passage: 30% whole-word, .*", lines[4])
     assert re.fullmatch(r"decoder [\d.]+ tokens, [\d.]+ hidden passage: 50% extension of 'encoder', .*", lines[5])

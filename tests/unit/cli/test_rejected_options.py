@@ -55,8 +55,8 @@ REJECTED = {  # additional options and the error message of each command
         "--vectors v": "--vectors: is not for --kind crossencoder",
         "--qrels qrels.tsv": "--qrels: is not for --kind crossencoder",
         "--set depth=50": "--set depth is for --kind hlatr",
-        "--loss bce --set r_drop=true": f"--set r_drop=true {LISTWISE}",
-        "--loss bce --set backward=4": f"--set backward={LISTWISE}",
+        "--loss bce --set r_drop=true": f"--set r_drop {LISTWISE}",
+        "--loss bce --set backward=4": f"--set backward {LISTWISE}",
         "--loss bce --negatives 4": f"--negatives {LISTWISE}",
         "--negatives 7 --set backward=16": "--set backward 16: a query has 8 passages in a step",
         "--max-steps 3 --epochs 2": "--max-steps and --epochs: choose one",
@@ -64,7 +64,7 @@ REJECTED = {  # additional options and the error message of each command
         "--dev dev": "--dev and --dev-run go together",
         "--dev none --dev-run bm25.run": "none: No such file or directory",
         "--dev dev --dev-run none.run": "none.run: No such file or directory",
-        "--dev-split test": "--dev-split needs --dev",
+        "--set dev_split=test": "--set dev_split needs --dev",
         "--set patience=2": f"--set patience {DEV}",
         "--set dev_measure=nDCG@10": f"--set dev_measure {DEV}",
         "--corpus hf:x": "hf:x: is read repeatedly, so it must be a file",
@@ -76,7 +76,7 @@ REJECTED = {  # additional options and the error message of each command
         "--set heads=3": "--set heads 3 does not divide --set hidden 128",
         "--negatives 3": "--negatives is for --kind crossencoder",
         "--loss bce": "--loss is for --kind crossencoder",
-        "--dev-vectors none": "none: No such file or directory",
+        "--set dev_vectors=none": "none: No such file or directory",
     },
     "pretrain": {
         "--dev none": "none: no such folder; expected a BEIR folder",
@@ -89,7 +89,7 @@ REJECTED = {  # additional options and the error message of each command
         "--preset simlm --generator x --set generator.mode=joint --set generator.slot=encoder --set generator.init=copy": (
             "starts from the encoder; leave one"
         ),
-        "--drop nothing": "--drop nothing: no objective or group is called that",
+        "--drop nothing": "--drop nothing: unknown objective or group",
         "--set slots.nowhere.rate=1": "nowhere",
         "--set settings.lr=1": "--set settings.lr: no such setting; choose from",
     },

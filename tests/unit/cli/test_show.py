@@ -79,8 +79,8 @@ def test_pre_training_is_told_by_its_slots_and_terms_as_they_were_changed(tmp_pa
     page = describe(str(made_model(tmp_path / "m", "pretrain", settings, preset="simlm-mlm")), count=3)
     lines = " ".join(page.split())
     assert "recipe simlm-mlm: SimLM" in lines
-    assert "slot encoder: passage: 20% whole-word, [MASK] in their place" in lines
-    assert "term encoder, 1 x: the encoder predicts the hidden tokens of 'encoder'" in lines
+    assert "slot encoder: passage: 20% whole-word, replaced by [MASK]" in lines
+    assert "term encoder, 1 x: the encoder predicts the masked tokens of 'encoder'" in lines
     assert "{" not in page
     settings["drop"] = ["decoder"]
     page = describe(str(made_model(tmp_path / "n", "pretrain", settings)), count=3)

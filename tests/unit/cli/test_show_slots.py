@@ -103,17 +103,17 @@ def test_each_term_says_what_it_labels(world: Path, capfd: pytest.CaptureFixture
     assert "- contrast: its vector finds that of 'two'" in said
     assert "- contrast: its vector is found by that of 'one'" in said
     assert re.search(r"one: passage.*?its vector helps with 'changed_one' two:", said)
-    assert re.search(r"difference: \d+ of \d+ tokens are labelled as changed", said)
+    assert re.search(r"difference: \d+ of \d+ tokens are labeled as changed", said)
     simlm = re.sub(r"\s+", " ", show(capfd, world, "simlm", "-n", "1"))
-    assert re.search(r"decoder: labels are all tokens as they were, \d+ of them", simlm)
+    assert re.search(r"decoder: labels are all \d+ original tokens", simlm)
     released = re.sub(r"\s+", " ", show(capfd, world, "qac-cotmae-released", "-n", "1"))
     # A query of 3 words and two special tokens: four tokens come after the first.
-    assert "labels are all tokens after the first, 4 of them, the last special one too" in released
+    assert "labels are all 4 tokens after the first, including the last special token" in released
 
 
 def test_a_passage_without_such_a_text_says_so(world: Path, capfd: pytest.CaptureFixture[str]) -> None:
     passages = show(capfd, world, "master", "-n", "3").split("\n\n")
-    missing = "(this example has no such text and is left out of what needs it)"
+    missing = "(this example has no such text; objectives that need it skip it)"
     assert [missing in passage for passage in passages[:3]] == [False, False, True]  # the last of its document
 
 

@@ -84,7 +84,7 @@ def test_questions_without_ranking_or_answer_are_logged(folder: Path, capfd: pyt
     assert "judge" not in messages
 
 
-def test_messages_of_compare_mention_answers_not_judgements(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_messages_of_compare_mention_answers_not_judgments(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     # both runs lack q3; a run whose first right passage another one has not is no reason to speak of judged documents
     write_text(folder / "c.jsonl", to_jsonl({"_id": "d#1", "text": "Paris"}, {"_id": "d#2", "text": "none"}))
     write_text(
@@ -107,7 +107,7 @@ EXACT = [("U.S.", "US", 1), ("1,000", "1000", 1), ("rock-n-roll", "rocknroll", 1
 
 
 def test_eval_computes_exact_match_and_f1(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    # 3 of 6 are equal; the answer "a" normalises to nothing and so equals "the", which makes it 4
+    # 3 of 6 are equal; the answer "a" normalizes to nothing and so equals "the", which makes it 4
     write_text(
         folder / "q.jsonl",
         to_jsonl(*({"id": f"q{n}", "question": "?", "answers": [a]} for n, (_, a, _) in enumerate(EXACT))),
@@ -197,8 +197,8 @@ def test_wrong_usage_and_files_are_rejected(folder: Path, capfd: pytest.CaptureF
     faults: list[tuple[list[str], type[DrtkError], str]] = [
         (["a.run"], UsageError, "--qrels FILE or --answers FILE"),
         (by_answers[:3], UsageError, "--corpus FILE"),
-        ([*by_answers, "--qrels", "q.jsonl"], UsageError, "judged by one of them"),
-        ([*by_answers, "--measures", "R@10"], UsageError, r"R@10 needs judgements"),
+        ([*by_answers, "--qrels", "q.jsonl"], UsageError, "--qrels and --answers: choose one"),
+        ([*by_answers, "--measures", "R@10"], UsageError, r"R@10 needs judgments"),
         ([*by_answers, "--measures", "Answer"], UsageError, "such as Answer@10"),
         ([*by_answers, "--by", "source"], UsageError, "`by` source"),
         (["a.run", "--qrels", "q.jsonl", "--measures", "Answer@1"], UsageError, "needs `answers`"),

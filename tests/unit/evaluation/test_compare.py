@@ -86,14 +86,14 @@ def write_answers(folder: Path) -> list[str]:
     ]
 
 
-def test_answers_and_judgements_give_the_same_tests(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_answers_and_judgments_give_the_same_tests(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     call = [*write_answers(folder), "--format", "jsonl"]
     result = [json.loads(line) for line in run_command(capfd, *call, "--measures", "RR").splitlines()]
     (contrast,) = [row for row in result if row["kind"] == "contrast"]
-    by_judgements = compare_as_json(capfd, "a.run", "b.run", "--measures", "RR")["contrast"][0]
-    assert by_judgements["measure"] == "RR@10"  # the last option counts; ranks are within 10, so both are the same
+    by_judgments = compare_as_json(capfd, "a.run", "b.run", "--measures", "RR")["contrast"][0]
+    assert by_judgments["measure"] == "RR@10"  # the last option counts; ranks are within 10, so both are the same
     for name in ("difference", "t", "t_p", "randomisation_p", "better", "equal", "worse"):
-        assert contrast[name] == pytest.approx(by_judgements[name])
+        assert contrast[name] == pytest.approx(by_judgments[name])
     # ranks 2 1 3 - 4 against 3 1 4 10 8: top-1 1/5 for both, top-5 4/5 and 3/5, top-20 4/5 and 5/5
     result = [json.loads(line) for line in run_command(capfd, *call).splitlines()]
     means = {(row["system"], row["measure"]): row["mean"] for row in result if row["kind"] == "system"}
@@ -147,7 +147,7 @@ def test_holm_correction_is_per_measure(folder: Path, capfd: pytest.CaptureFixtu
 def test_runs_of_different_queries_are_rejected_by_default(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     write_text(folder / "b.run", make_run(RIGHT_AT["b"], without=("q2", "q5")))
     with pytest.raises(
-        MismatchError, match="b: lacks 2 queries with judgements that other runs have, for example 'q2' of a"
+        MismatchError, match="b: lacks 2 queries with judgments that other runs have, for example 'q2' of a"
     ):
         compare_as_json(capfd, "a.run", "b.run")
     # on q1 q3 q4: b - a = 1/3-1/2, 1/4-1/3, 1/10 : mean (-.166667 - .083333 + .1)/3 = -.05
@@ -254,7 +254,7 @@ def test_wrong_usage_is_rejected(folder: Path, capfd: pytest.CaptureFixture[str]
         (["a.run", "b.run", "--measures", "num_ret", *qrels], "num_ret is not a mean"),
         (["x=a.run", "x=a.run", "b.run", *qrels], "is given twice"),
         ([*by_answers, *qrels], "--qrels and --answers"),
-        ([*by_answers, "--measures", "nDCG@10"], "needs judgements"),
+        ([*by_answers, "--measures", "nDCG@10"], "needs judgments"),
         ([*by_answers, "--by", "source"], "`by` source"),
         (by_answers[:-4], "`answers` needs the texts"),
         ([word if word != "b.run" else "-" for word in by_answers], "none can be a stream"),

@@ -99,8 +99,8 @@ def test_documents_are_scored_by_their_best_passage(folder: Path, capfd: pytest.
     write_text(folder / "docs.tsv", "q\td\t1\n")
     arguments = ["eval", "-q", "chunks.run", "--qrels", "docs.tsv", "--measures", "RR num_ret"]
     assert run_command(capfd, *arguments, "--by", "source").split()[-2:] == ["0.5000", "2"]
-    app(arguments, standalone_mode=False)
-    assert "--by source scores documents" in capfd.readouterr().err
+    with pytest.raises(UsageError, match="`by` source scores documents"):
+        run_command(capfd, *arguments)
     # the corpus says which document a passage is of
     rows = [(id, {"source_id": id[0]}) for id in ("x#0", "x#1", "d#0", "d#1")]
     rows = [("x#0", {"source_id": "d"}), *rows[1:]]
@@ -144,11 +144,11 @@ def test_unjudged_and_missing_queries(folder: Path, capfd: pytest.CaptureFixture
     more = qrels + "q3 0 a 1\n"  # judged, not in the run: (1/2 + 1 + 0)/3
     value, messages = eval_rr(capfd, run=run, qrels=more)
     assert value == 0.5
-    assert "x: 1 query of 3 with judgements not in the run, counted as 0" in messages
+    assert "x: 1 query of 3 with judgments not in the run, counted as 0" in messages
     assert eval_rr(capfd, "--set", "retrieved_only=true", run=run, qrels=more)[0] == 0.75
     value, messages = eval_rr(capfd, "-v", run=run + "q9 Q0 a 1 1 t\n", qrels=qrels)
     assert value == 0.75
-    assert "x: 1 query of the run without judgements left out" in messages
+    assert "x: 1 query of the run without judgments left out" in messages
     value, messages = eval_rr(capfd, run="", qrels=qrels)
     assert (value, "x: the run is empty" in messages) == (0.0, True)
     # all grades 0, negative, or of other documents: nothing can be found
@@ -172,9 +172,9 @@ def test_errors_name_file_and_line(folder: Path, capfd: pytest.CaptureFixture[st
             "x Q0 d1 1 1 a\n",
             QRELS,
             MismatchError,
-            r"^x\.run: no query has judgements; it has 'x', the judgements have 'q1'$",
+            r"^x\.run: no query has judgments; it has 'x', the judgments have 'q1'$",
         ),
-        (RUN, "", DrtkError, r"^x\.qrels: no judgements found; expected BEIR TSV or TREC qrels$"),
+        (RUN, "", DrtkError, r"^x\.qrels: no judgments found; expected BEIR TSV or TREC qrels$"),
         (RUN + "q3 Q0 d7 4 nan a\n", QRELS, RecordError, r"^x\.run:10: score 'nan' is not finite"),
         (
             RUN + "q3 Q0 d4 4 1 a\n",
@@ -217,7 +217,7 @@ def find_depth_messages(capfd: pytest.CaptureFixture[str], *arguments: str) -> l
     return [line for line in capfd.readouterr().err.splitlines() if " at most " in line]
 
 
-SHALLOW = "at most 20 documents for a query with judgements, fewer than the cut-off of R@100"
+SHALLOW = "at most 20 documents for a query with judgments, fewer than the cut-off of R@100"
 
 
 def test_runs_shallower_than_a_cutoff_are_reported(shallow: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -230,10 +230,10 @@ def test_runs_shallower_than_a_cutoff_are_reported(shallow: Path, capfd: pytest.
     # 20 passages are 10 documents
     options = ["--qrels", "documents", "--by", "source", "--measures", "R@10 R@11", "--depth", "5"]
     (line,) = find_depth_messages(capfd, "eval", "short.run", *options)
-    assert line.endswith("at most 10 documents for a query with judgements, fewer than the cut-off of R@11")
+    assert line.endswith("at most 10 documents for a query with judgments, fewer than the cut-off of R@11")
     answers = ["eval", "short.run", "--answers", "q.jsonl", "--corpus"]
     (line,) = find_depth_messages(capfd, *answers, "more.jsonl")
-    assert line == f"drtk: short: {SHALLOW.replace('judgements', 'answers').replace('R@100', 'Answer@100')}"
+    assert line == f"drtk: short: {SHALLOW.replace('judgments', 'answers').replace('R@100', 'Answer@100')}"
     assert find_depth_messages(capfd, *answers, "c.jsonl") == []
 
 
@@ -241,7 +241,7 @@ def test_runs_of_one_depth_are_reported_in_one_line(caplog: pytest.LogCaptureFix
     depths = {"a": 20, "b": 20, "deep": 100, "c": 20, "d": 20, "one": 1, "empty": 0}
     whole = "nDCG RR AP num_q num_ret iprec_at_recall_0.50 SetF "
     warn_shallow(depths, parse_measures(whole + "nDCG@10 R@10 R@20 P_30 R@50 R@100"))
-    query = "for a query with judgements, fewer than the cut-off of"
+    query = "for a query with judgments, fewer than the cut-off of"
     assert caplog.messages == [
         f"a, b, c and 1 more: at most 20 documents {query} P_30, R@50, R@100",
         f"one: at most 1 document {query} nDCG@10, R@10, R@20 and 3 more",

@@ -55,7 +55,7 @@ def test_run_without_judged_documents_warns_with_example_ids(folder: Path, capfd
     assert run_and_get_warnings(capfd, "eval", "b.run", "--qrels", "qrels") == []
 
 
-def test_tuning_with_judgements_of_other_ids_warns(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_tuning_with_judgments_of_other_ids_warns(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     rows = [{"_id": "D29", "text": "wing"}, {"_id": "D30", "text": "tail"}]
     write_text(folder / "other.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
     write_text(folder / "queries.jsonl", '{"_id": "q1", "text": "wing"}\n')
@@ -66,7 +66,7 @@ def test_tuning_with_judgements_of_other_ids_warns(folder: Path, capfd: pytest.C
     assert run_and_get_warnings(capfd, *call, "right") == []
 
 
-def test_mining_with_judgements_of_other_ids_is_rejected_also_when_resumed(
+def test_mining_with_judgments_of_other_ids_is_rejected_also_when_resumed(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     call = ["mine-negatives", "a.run", "--qrels", "qrels", "-o", "train.jsonl"]

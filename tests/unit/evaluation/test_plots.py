@@ -234,7 +234,7 @@ def write_embeddings(folder: Path, ids: list[str], vectors: list[list[float]]) -
     write_json(folder / "meta.json", create_manifest("embeddings", {}, program="encode") | facts)
 
 
-def test_space_of_embeddings_and_judgements(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_space_of_embeddings_and_judgments(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     write_embeddings(folder / "q", ["q1", "q2"], [[1, 0, 0], [0, 1, 0]])
     write_embeddings(folder / "p", ["r", "s", "x"], [[0.8, 0.6, 0], [0, 0, 1], [0, 1, 0]])
     # (1, 0) (.8, .6) (0, 1): squared distances .4 2 .8
@@ -314,7 +314,7 @@ def test_wrong_usage_and_files_are_rejected(folder: Path, capfd: pytest.CaptureF
     write_text(folder / "x.run", "q1 Q0 x 1 1 t\n")
     write_text(folder / "empty.run", "")
     faults: list[tuple[list[str], type[DrtkError], str]] = [
-        (["recall", "a.run"], UsageError, "needs judgements: `qrels`"),
+        (["recall", "a.run"], UsageError, "needs judgments: `qrels`"),
         (["nonsense", "a.run"], UsageError, "unknown picture 'nonsense'; choose from recall, training"),
         (["differences", "a.run", *judged], UsageError, "needs 2 inputs, got 1"),
         (["differences", "a.run", "b.run", *judged, "--measure", "RR P_5"], UsageError, "must name one measure"),

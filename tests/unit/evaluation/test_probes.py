@@ -78,10 +78,10 @@ def test_pool_has_relevant_passages_and_a_sample_of_others(tmp_path: Path) -> No
 
 def test_limit_samples_queries_evenly(tmp_path: Path) -> None:
     run = write_text(tmp_path / "run", "".join(f"q{number} Q0 d 1 1 t\n" for number in range(201)))
-    judgements = {f"q{number}": {"d": 1} for number in range(201)}
+    judgments = {f"q{number}": {"d": 1} for number in range(201)}
 
     def sample_queries(limit: int) -> list[int]:
-        probe = RerankingProbe(str(run), judgements, depth=1, limit=limit, tracker=InputTracker())
+        probe = RerankingProbe(str(run), judgments, depth=1, limit=limit, tracker=InputTracker())
         return [int(query[1:]) for query, _ in probe.candidates]
 
     assert [len(sample_queries(limit)) for limit in (200, 201, 500)] == [200, 201, 201]
@@ -95,10 +95,10 @@ def test_rating_probe_computes_spearman(tmp_path: Path) -> None:
     assert RatingProbe(str(pairs), tracker=InputTracker())(encode) == pytest.approx(1)
 
 
-def test_missing_files_and_judgements_are_rejected(tmp_path: Path) -> None:
+def test_missing_files_and_judgments_are_rejected(tmp_path: Path) -> None:
     folder = write_collection(tmp_path / "c")
     write_text(folder / "qrels" / "dev.tsv", "query-id\tcorpus-id\tscore\nq9\tab\t1\n")
-    with pytest.raises(MismatchError, match="no query of dev has a judgement"):
+    with pytest.raises(MismatchError, match="no query of dev has a judgment"):
         RankingProbe(folder, split="dev", tracker=InputTracker())
     (folder / "corpus.jsonl").unlink()
     with pytest.raises(DrtkError, match=r"has no corpus\.jsonl"):

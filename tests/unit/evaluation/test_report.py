@@ -48,16 +48,16 @@ def test_every_run_is_compared_with_the_first() -> None:
 
 def test_report_corrects_p_values_and_names_the_best_system() -> None:
     # six of six queries better: p = 2 / 2^6 = .03125 in the randomization test, and twice that for two comparisons
-    judgements = {f"q{query}": {f"d{query}": 1} for query in range(6)}
+    judgments = {f"q{query}": {f"d{query}": 1} for query in range(6)}
     measures = parse_measures("R@1")
 
     def evaluate(name: str, hits: int) -> Evaluation:
         rankings = {f"q{query}": [f"d{query}" if query < hits else "x"] for query in range(6)}
-        return Evaluator(judgements, measures)(name, rankings)
+        return Evaluator(judgments, measures)(name, rankings)
 
     for others, verb in ((["b"], "is significantly better than"), (["b", "c"], "does not differ significantly from")):
         results = [evaluate("a", 0), *(evaluate(name, 6) for name in others)]
-        tests = compare_with_first(results, measures, judgements, CompareSettings())
+        tests = compare_with_first(results, measures, judgments, CompareSettings())
         assert [test.randomisation_p_corrected for test in tests] == [0.03125 * len(others)] * len(others)
         assert f"b {verb} a on R@1: 1.0000 against 0.0000" in describe_test(tests[0], (1.0, 0.0))
     first, tied, better = (evaluate_system(*item) for item in (("a", 1, 0, 0, 0), ("b", 0, 1, 0, 0), ("b", 1, 2, 0, 0)))
@@ -66,9 +66,9 @@ def test_report_corrects_p_values_and_names_the_best_system() -> None:
 
 
 def test_overlap_counts_relevant_documents_of_runs_and_fusion() -> None:
-    judgements = {"q": {"both": 1, "first": 1, "second": 1, "neither": 1, "none": 0}}
+    judgments = {"q": {"both": 1, "first": 1, "second": 1, "neither": 1, "none": 0}}
     rankings = {"a": {"q": ["both", "first"]}, "b": {"q": ["both", "second"]}, "f": {"q": ["both", "second", "first"]}}
-    result = measure_overlap(("a", "b"), "f", rankings, judgements, depth=2)
+    result = measure_overlap(("a", "b"), "f", rankings, judgments, depth=2)
     assert result.relevant == {"both": 1, "first": 1, "second": 1, "neither": 1}
     assert result.kept == {"both": 1, "first": 0, "second": 1, "neither": 0}
     assert result.shared == 1 / 2
@@ -77,10 +77,10 @@ def test_overlap_counts_relevant_documents_of_runs_and_fusion() -> None:
 
 def test_recall_is_averaged_over_all_judged_queries() -> None:
     # q0 has its two relevant at ranks 1 and 3; q1 is not in the run
-    judgements = {"q0": {"a": 1, "b": 2, "c": 0}, "q1": {"a": 1}}
-    assert compute_recall_curve({"q0": ["a", "c", "b"]}, judgements, [1, 2, 3]) == [1 / 4, 1 / 4, 1 / 2]
-    assert compute_recall_curve({"q0": ["a", "c", "b"]}, judgements, [3], rel=2) == [1 / 2]
-    assert compute_recall_curve({"q0": ["c", "a", "b"]}, judgements, [1, 2, 3], hit_rate=True) == [0, 1 / 2, 1 / 2]
+    judgments = {"q0": {"a": 1, "b": 2, "c": 0}, "q1": {"a": 1}}
+    assert compute_recall_curve({"q0": ["a", "c", "b"]}, judgments, [1, 2, 3]) == [1 / 4, 1 / 4, 1 / 2]
+    assert compute_recall_curve({"q0": ["a", "c", "b"]}, judgments, [3], rel=2) == [1 / 2]
+    assert compute_recall_curve({"q0": ["c", "a", "b"]}, judgments, [1, 2, 3], hit_rate=True) == [0, 1 / 2, 1 / 2]
     assert choose_depths([{"q": ["d"]}])[-1] == 100
     assert choose_depths([{"q": [str(at) for at in range(350)]}])[-1] == 300
 

@@ -52,10 +52,10 @@ REFERENCES = [
 
 
 def evaluate(reference: Reference, folder: Path) -> Evaluation:
-    judgements = load_qrels(str(folder / reference.qrels))
+    judgments = load_qrels(str(folder / reference.qrels))
     hits = load_hits(str(folder / reference.run))
     tag = next(iter(hits.values())).tags[0]
-    evaluator = Evaluator(judgements, parse_measures(reference.measures, rel=reference.rel))
+    evaluator = Evaluator(judgments, parse_measures(reference.measures, rel=reference.rel))
     view = RankingView(depth=reference.depth)
     rankings = {query: view(result) for query, result in hits.items()}
     return evaluator("run", rankings, retrieved_only=not reference.complete, tag=tag)

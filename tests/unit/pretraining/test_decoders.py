@@ -157,7 +157,7 @@ def test_condenser_skips_from_half_the_depth_or_a_layer_there_is() -> None:
     adapter = make_adapter("bert", num_hidden_layers=6)
     assert CondenserHead(adapter).skip == 3
     assert CondenserHead(adapter, skip=0).skip == 0
-    with pytest.raises(MismatchError, match="has 6 layers; condenser was to skip from layer 7"):
+    with pytest.raises(MismatchError, match="skip = 7 is not a layer of the encoder, which has 6"):
         CondenserHead(adapter, skip=7)
 
 
@@ -177,7 +177,7 @@ def test_the_causal_reader_with_window_three_forgets_after_two_more_tokens(famil
 def test_what_the_causal_reader_sees_written_out() -> None:
     # window 2, four tokens and one of padding
     read = CausalDecoder(make_adapter(), window=2)
-    seen = read.visible_tokens(torch.tensor([[1, 1, 1, 1, 0]]))[0, 0].int().tolist()
+    seen = read.build_visible_mask(torch.tensor([[1, 1, 1, 1, 0]]))[0, 0].int().tolist()
     assert seen == [[1, 0, 0, 0, 0], [1, 1, 0, 0, 0], [1, 1, 1, 0, 0], [1, 0, 1, 1, 0], [1, 0, 0, 1, 0]]
 
 
@@ -191,7 +191,7 @@ def test_parameters_that_readers_add_to_bert_base() -> None:
     assert {name: sum(each.numel() for each in read.parameters()) for name, read in readers.items()} == added
     for name in ("causal", "two-stream"):
         with pytest.raises(
-            MismatchError, match=f"'{name}' needs position vectors; an encoder of type modernbert has none"
+            MismatchError, match=f"'{name}' needs position embeddings; an encoder of type modernbert has none"
         ):
             reader(name, make_adapter("modernbert"))
 

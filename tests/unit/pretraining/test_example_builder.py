@@ -31,7 +31,9 @@ class Shelf:
     def __call__(self, preset: str, *changes: str, seed: int = 1, max_length: int = 32) -> Any:
         plan = parse_composition(apply_changes(load_preset(preset).content, changes), preset)
         corpus = TokenCorpus.open(self.corpus_file, self.model, fields=list_corpus_fields(plan))
-        return ExampleBuilder(plan, corpus, SpecialTokens.of(self.tokenizer), max_length=max_length, seed=seed)
+        return ExampleBuilder(
+            plan, corpus, SpecialTokens.from_tokenizer(self.tokenizer), max_length=max_length, seed=seed
+        )
 
 
 @pytest.fixture(scope="module")
@@ -96,7 +98,7 @@ def test_a_passage_without_successor_gets_a_placeholder(shelf: Shelf) -> None:
 def test_missing_parts_and_weights_are_reported_with_the_slot(shelf: Shelf) -> None:
     with pytest.raises(UsageError, match=r"\[slots.context\]: there is no view 'pair'; choose from pair.a, pair.b"):
         shelf("cotmae", "slots.context.view=pair")(0, epoch=0, step=0)
-    with pytest.raises(MismatchError, match=r"\[slots.context\]: passage 'd0#0': masking by 'rom' needs weights"):
+    with pytest.raises(MismatchError, match=r"\[slots.context\]: passage 'd0#0': masking by 'rom' needs token weights"):
         shelf("qac-cotmae", "slots.context.masking=rom")(0, epoch=0, step=0)
 
 

@@ -271,5 +271,5 @@ def test_complement_hides_what_the_other_mask_leaves() -> None:
 
 @pytest.mark.parametrize("strategy", [mask_keywords, mask_rom])
 def test_a_strategy_without_weights_is_rejected(strategy: Callable[..., np.ndarray]) -> None:
-    with pytest.raises(ValueError, match=r"needs weights .* drtk termweight"):
+    with pytest.raises(ValueError, match=r"needs token weights.* `drtk termweight`"):
         mask(strategy, text_of([1, 1]), 0.5, counted=2)

@@ -54,7 +54,7 @@ class Said(nn.Module):
 def target(kind: Any, name: str, *, size: int = 3, says_next: bool = False, **options: Any) -> Any:
     """Make a target of an objective whose reader has `Said` for a head and states of `size`."""
     parts: Any = SimpleNamespace(
-        head_of=lambda reader: Said(size),
+        get_head=lambda reader: Said(size),
         readers={"r": SimpleNamespace(says_next=says_next)},
         adapter=SimpleNamespace(hidden_size=size, config=SimpleNamespace()),
     )

@@ -140,13 +140,13 @@ def test_generators_of_folders(tmp_path: Path) -> None:
     for frozen in (True, False):
         with pytest.raises(MismatchError, match="has no trained masked-LM head, so it proposes no tokens"):
             TokenGenerator.from_folder(bare, other, frozen=frozen)
-    assert not TokenGenerator.from_folder(bare, other, frozen=False, redrawn=True).frozen
+    assert not TokenGenerator.from_folder(bare, other, frozen=False, reinitialize=True).frozen
     trained = TokenGenerator.from_folder(tmp_path / "g", tokenizer, frozen=False).train()
     assert trained.backbone.training
     assert all(parameter.requires_grad for parameter in trained.parameters())
     own = trained.backbone.encoder.layer[0].intermediate.dense.weight
     assert torch.equal(own, model.electra.encoder.layer[0].intermediate.dense.weight)
-    redrawn = TokenGenerator.from_folder(tmp_path / "g", tokenizer, frozen=False, redrawn=True)
+    redrawn = TokenGenerator.from_folder(tmp_path / "g", tokenizer, frozen=False, reinitialize=True)
     assert [each.shape for each in redrawn.parameters()] == [each.shape for each in trained.parameters()]
     assert not torch.equal(redrawn.backbone.encoder.layer[0].intermediate.dense.weight, own)
     assert bool((redrawn.head.norm.weight == 1).all())
