@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from drtk.config import CONTROL, HARDWARE, NoEffect, option
+from drtk.config import CONTROL, HARDWARE, NoEffect, option, setting
 
 INDEX_KIND = "index"  # of manifests
 _WORDS, _VECTORS = ("bm25", "bm25s", "impact"), ("exact", "flat", "hnsw", "ivf")
@@ -32,20 +32,14 @@ class DenseIndexSettings:
         "Data type of the stored vectors. [default: exact: as encoded, faiss: float32]",
         no_effect=_only_for(*_VECTORS),
     )
-    full: bool = option(
-        True, "Keep exact vectors beside lossy ones, for rescoring.", advanced=True, no_effect=_only_for(*_VECTORS)
-    )
+    full: bool = setting(True, "Keep exact vectors beside lossy ones, for rescoring.", no_effect=_only_for(*_VECTORS))
     hnsw_m: int = option(32, "hnsw: links per node.", at_least=2, no_effect=_only_for("hnsw"))
     ef_construction: int = option(
         200, "hnsw: candidates per node during construction.", at_least=1, no_effect=_only_for("hnsw")
     )
     nlist: int = option(0, "ivf: number of clusters; 0: 4 sqrt(vectors).", at_least=0, no_effect=_only_for("ivf"))
-    train_sample: int = option(
-        200_000,
-        "Vectors sampled to train clusters and quantizers.",
-        at_least=1,
-        advanced=True,
-        no_effect=_only_for("ivf"),
+    train_sample: int = setting(
+        200_000, "Vectors sampled to train clusters and quantizers.", at_least=1, no_effect=_only_for("ivf")
     )
     seed: int = option(42, "Random seed.", at_least=0, panel=CONTROL, no_effect=_only_for("ivf"))
     threads: int = option(0, "CPU threads; 0: all cores.", at_least=0, panel=HARDWARE)
@@ -84,12 +78,8 @@ class DenseSearchSettings:
         metavar="NAME",
         no_effect=_only_for(*_VECTORS, key="index_type"),
     )
-    block: int = option(
-        16_384,
-        "exact: vectors scored at once.",
-        at_least=1,
-        advanced=True,
-        no_effect=_only_for("exact", key="index_type"),
+    block: int = setting(
+        16_384, "exact: vectors scored at once.", at_least=1, no_effect=_only_for("exact", key="index_type")
     )
 
 
@@ -133,9 +123,9 @@ class BM25SearchSettings:
     rm3: bool = option(
         False, "bm25: expand queries by pseudo-relevance feedback (RM3).", no_effect=_only_for("bm25", key="index_type")
     )
-    fb_docs: int = option(10, "RM3: feedback passages.", at_least=1, advanced=True)
-    fb_terms: int = option(10, "RM3: feedback terms.", at_least=1, advanced=True)
-    fb_weight: float = option(0.5, "RM3: weight of the original query, 0 to 1.", at_least=0, at_most=1, advanced=True)
+    fb_docs: int = setting(10, "RM3: feedback passages.", at_least=1)
+    fb_terms: int = setting(10, "RM3: feedback terms.", at_least=1)
+    fb_weight: float = setting(0.5, "RM3: weight of the original query, 0 to 1.", at_least=0, at_most=1)
     threads: int = option(0, "CPU threads; 0: all cores.", at_least=0, panel=HARDWARE)
 
     def parameters(self) -> tuple[float, float]:
@@ -154,14 +144,11 @@ class IndexedTextSettings:
         (), "bm25, bm25s: also index the texts in this field, such as queries; repeatable.", metavar="FIELD"
     )
     term_weights: bool = option(False, "bm25, bm25s: index term weights as term frequencies (DeepCT).")
-    weight_scale: Literal["linear", "sqrt"] = option(
-        "linear",
-        "term_weights: frequency is 100 times the weight, or its square root.",
-        no_effect=_WITHOUT_WEIGHTS,
-        advanced=True,
+    weight_scale: Literal["linear", "sqrt"] = setting(
+        "linear", "term_weights: frequency is 100 times the weight, or its square root.", no_effect=_WITHOUT_WEIGHTS
     )
-    tokenizer: str = option(
-        "", "term_weights: tokenizer. [default: as the passages record]", no_effect=_WITHOUT_WEIGHTS, advanced=True
+    tokenizer: str = setting(
+        "", "term_weights: tokenizer. [default: as the passages record]", no_effect=_WITHOUT_WEIGHTS
     )
 
 
@@ -185,15 +172,12 @@ class SearchSettings(DenseSearchSettings, BM25SearchSettings, RunSettings):  # h
     prompt: str | None = option(
         None, "Prefix of each query. [default: the model's]", no_effect=_only_for(*_VECTORS, key="index_type")
     )
-    max_length: int | None = option(
+    max_length: int | None = setting(
         None,
         "Maximum query length in tokens. [default: the model's]",
         at_least=3,
-        advanced=True,
         no_effect=_only_for(*_VECTORS, key="index_type"),
     )
-    grid: str = option(
-        "k1=0.6,0.82,0.9,1.2,1.6 b=0.2,0.4,0.55,0.68,0.75,0.9", "tune: grid of BM25 k1 and b.", advanced=True
-    )
-    tag: str = option("drtk", "Run name, the last column.", one_word=True, advanced=True)
-    measure: str = option("RR@10", "tune: measure to maximize.", advanced=True)
+    grid: str = setting("k1=0.6,0.82,0.9,1.2,1.6 b=0.2,0.4,0.55,0.68,0.75,0.9", "tune: grid of BM25 k1 and b.")
+    tag: str = setting("drtk", "Run name, the last column.", one_word=True)
+    measure: str = setting("RR@10", "tune: measure to maximize.")
