@@ -1,4 +1,4 @@
-"""Messages go to stderr, bars only to terminals, and neither ever to stdout."""
+"""Log messages and progress bars on stderr."""
 
 from __future__ import annotations
 
