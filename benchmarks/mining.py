@@ -132,7 +132,7 @@ def main() -> None:
         for kind in ("exact", "flat"):
             index = ["-m", "drtk", "index", str(folder / "passages"), "--type", kind, "-o", str(folder / kind), "-q"]
             built[kind] = measure_command(index)["seconds"]
-        size = ["--depth", str(given.depth), "--batch-size", str(given.batch_size)]
+        size = ["--depth", str(given.depth)]
         out = {way: folder / f"{way}.jsonl" for way in ("raw faiss", "flat", "exact")}
         drtk = [
             "--query-vectors",
@@ -141,10 +141,23 @@ def main() -> None:
             str(qrels),
             "--policy",
             "tevatron",
+            "--set",
+            f"batch_size={given.batch_size}",
             "-q",
             "--force",
         ]
-        calls = {"raw faiss": [__file__, "--raw", name, *size, "--out", str(out["raw faiss"])]}
+        calls = {
+            "raw faiss": [
+                __file__,
+                "--raw",
+                name,
+                "--batch-size",
+                str(given.batch_size),
+                *size,
+                "--out",
+                str(out["raw faiss"]),
+            ]
+        }
         for kind in ("flat", "exact"):
             keep = ["--negatives", str(given.depth), "-o", str(out[kind])]
             calls[kind] = ["-m", "drtk", "mine-negatives", str(folder / kind), *drtk, *size, *keep]

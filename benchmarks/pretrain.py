@@ -86,8 +86,8 @@ def _make_inputs(options: argparse.Namespace) -> None:
         "8",
         "--max-length",
         str(options.length),
-        "--held-out",
-        "0",
+        "--set",
+        "held_out=0",
     ]
     ready = _open_inputs(options)
     for call in (

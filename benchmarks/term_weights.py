@@ -28,8 +28,8 @@ PLAIN_GRID = "k1=0.6,0.9,1.2,2,3,5 b=0.2,0.4,0.75,0.9,1"
 WEIGHTS_GRID = "k1=2,5,10,18,40 b=0.2,0.4,0.7,0.9"
 SEARCHED, DISTRACTORS, QUESTIONS, CHOOSING = 1000, 1000, 2000, 500
 TRAINING = {
-    "deepct": ["--batch-size", "16", "--learning-rate", "1e-4", "--max-length", "128"],
-    "deepimpact": ["--batch-size", "8", "--learning-rate", "1e-4", "--max-length", "128"],
+    "deepct": ["--set", "batch_size=16", "--learning-rate", "1e-4", "--max-length", "128"],
+    "deepimpact": ["--set", "batch_size=8", "--learning-rate", "1e-4", "--max-length", "128"],
 }
 Rows = list[dict[str, Any]]
 
@@ -106,8 +106,8 @@ def prepare_collections(data: Path, work: Path) -> None:
 
 def tune_bm25(index: Path, place: Path, grid: str) -> list[str]:
     """Return the best k1 and b for the questions of a collection, as options."""
-    table = run_drtk("search", index, place / "queries.jsonl", "--tune", "--qrels", place / "qrels.tsv", "--grid", grid,
-                 "--measure", "nDCG@10", "-k", 100, "--quiet")  # fmt: skip
+    table = run_drtk("search", index, place / "queries.jsonl", "--tune", "--qrels", place / "qrels.tsv",
+                 "--set", f"grid={grid}", "--set", "measure=nDCG@10", "-k", 100, "--quiet")  # fmt: skip
     k1, b, _ = table.splitlines()[1].split("\t")
     return ["--k1", k1, "--b", b]
 
