@@ -43,7 +43,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def stage_of(place: Path, name: str, **changes: Any) -> TrainingSetup:
+def make_stage(place: Path, name: str, **changes: Any) -> TrainingSetup:
     given = dict(LOSSES[name])
     preset = given.pop("preset")
     if "aux" in given:
@@ -54,7 +54,7 @@ def stage_of(place: Path, name: str, **changes: Any) -> TrainingSetup:
 
 @pytest.mark.parametrize("name", LOSSES)
 def test_gradients_are_those_of_the_whole_batch(place: Path, tmp_path: Path, name: str):
-    stage = stage_of(place, name)
+    stage = make_stage(place, name)
     inputs = stage.inputs(range(8))
     loss, expected = stage.step(stage.trainer(tmp_path / "a"), inputs)
     cached, found = stage.step(stage.trainer(tmp_path / "b", cache_chunk=3), inputs)
@@ -67,15 +67,15 @@ def test_gradients_are_those_of_the_whole_batch(place: Path, tmp_path: Path, nam
 
 
 def test_both_passes_see_the_same_dropout_and_steps_see_others(place: Path, tmp_path: Path, monkeypatch: Any):
-    stage = stage_of(place, "simlm", dropout=True)
+    stage = make_stage(place, "simlm", dropout=True)
     seen: list[Tensor] = []
     usual = grad_cache.encode_chunk
 
-    def watched(*given: Any) -> Tensor:
+    def record_output(*given: Any) -> Tensor:
         seen.append(usual(*given))
         return seen[-1]
 
-    monkeypatch.setattr(grad_cache, "encode_chunk", watched)
+    monkeypatch.setattr(grad_cache, "encode_chunk", record_output)
     trainer = stage.trainer(tmp_path, cache_chunk=4)
     stage.step(trainer, stage.inputs(range(8)))
     chunks = len(seen) // 2
@@ -91,7 +91,7 @@ def test_both_passes_see_the_same_dropout_and_steps_see_others(place: Path, tmp_
     assert float((seen[0] - before).abs().max()) > 1e-3
 
 
-def held(stage: TrainingSetup, trainer: Any, inputs: dict[str, Tensor]) -> int:
+def measure_saved_bytes(stage: TrainingSetup, trainer: Any, inputs: dict[str, Tensor]) -> int:
     """The most bytes that the graph of a step keeps at one time."""
     now = most = 0
 
@@ -118,7 +118,9 @@ def test_memory_is_that_of_a_chunk_whatever_the_batch(place: Path, tmp_path: Pat
         stage = TrainingSetup.of(place / "model", load_settings("qac-r1", **SIZE | {"batch_size": batch}), count=40)
         inputs = stage.inputs(range(batch))
         for chunk in (None, 8):
-            kept[batch, chunk] = held(stage, stage.trainer(tmp_path / f"{batch}", cache_chunk=chunk), inputs)
+            kept[batch, chunk] = measure_saved_bytes(
+                stage, stage.trainer(tmp_path / f"{batch}", cache_chunk=chunk), inputs
+            )
     assert kept[32, None] > 4 * kept[4, None]
     # a chunk of eight may be of longer texts in a larger batch; the vectors themselves are 32 wide
     assert kept[32, 8] < 1.5 * kept[4, 8]
@@ -126,7 +128,7 @@ def test_memory_is_that_of_a_chunk_whatever_the_batch(place: Path, tmp_path: Pat
 
 
 def test_terms_are_logged_and_weighed(place: Path, tmp_path: Path):
-    stage = stage_of(place, "diffcse")
+    stage = make_stage(place, "diffcse")
     trainer = stage.trainer(tmp_path, cache_chunk=5)
     loss, _ = stage.step(trainer, stage.inputs(range(8)))
     terms = {name: float(value) for name, value in trainer._terms.items()}
@@ -137,7 +139,7 @@ def test_terms_are_logged_and_weighed(place: Path, tmp_path: Path):
 
 
 def test_the_temperature_of_a_step_warms_up(place: Path, tmp_path: Path):
-    stage = stage_of(place, "simlm")
+    stage = make_stage(place, "simlm")
     trainer = stage.trainer(tmp_path, warm_up_temperature=True)  # warm-up of two steps
     found = []
     for step in range(3):
@@ -148,7 +150,7 @@ def test_the_temperature_of_a_step_warms_up(place: Path, tmp_path: Path):
 
 @pytest.mark.parametrize("chunk", [None, 4])
 def test_a_loss_that_is_no_number_ends_the_step(place: Path, tmp_path: Path, chunk: int | None):
-    stage = stage_of(place, "simlm")
+    stage = make_stage(place, "simlm")
     with torch.no_grad():
         next(stage.model.parameters())[:] = float("nan")
     with pytest.raises(DrtkError, match="the loss is nan at step 1; a lower `learning_rate`"):
