@@ -66,7 +66,7 @@ def option(
 
     at_least, at_most: inclusive bounds of a number
     flag: the option's name, if it is not the field's
-    advanced: no option of its own: set by a preset or by --set NAME=VALUE
+    advanced: no option of its own, see `setting`
     panel: the panel of --help, if it is not that of the other settings of the class
     metavar: what --help shows for the value, if the type does not say it
     replaces: a field that sets the same quantity in another way; giving either discards a preset's value of the other
@@ -86,6 +86,11 @@ def option(
         "metavar": metavar,
     }
     return field(default=default, metadata=metadata)
+
+
+def setting(default: Any, help: str, **declaration: Any) -> Any:
+    """Declare a dataclass field without an option of its own: a preset or --set NAME=VALUE sets it."""
+    return option(default, help, advanced=True, **declaration)
 
 
 def redeclare(*names: str, **metadata: Any) -> Callable[[type[Settings]], type[Settings]]:

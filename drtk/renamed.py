@@ -62,7 +62,7 @@ SYNONYMS: dict[str, str] = {
     "weight_decay": "wd decay",
     "max_length": "max_seq_length max_seq_len max_len maxlen seq_length truncate truncation",
     "query_length": "max_seq_length max_seq_len max_len max_length q_max_len query_max_len max_query_length",
-    "passage_length": "p_max_len passage_max_len max_passage_length doc_length",
+    "passage_length": "max_seq_length max_seq_len max_len max_length p_max_len passage_max_len max_passage_length doc_length",
     "target_length": "max_target_length",
     "max_new_tokens": "max_tokens gen_length max_gen_length",
     "max_tokens": "max_length max_seq_length max_len chunk_size",

@@ -1,4 +1,4 @@
-"""Untrained masked language models of every family that can be taken apart, small enough for a test, and a slot to read."""
+"""Tiny untrained masked language models of every supported family, and an input for decoders."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ VOCABULARY = 97
 
 
 def create_masked_lm(family: str, *, attention: str = "sdpa", vocabulary: int = VOCABULARY, **changes: Any) -> Any:
-    """A masked language model (3 layers, 4 for ModernBERT; 32 wide), in evaluation mode; norms and biases are not 1 and 0."""
+    """Return a masked language model in evaluation mode (3 layers, ModernBERT 4; hidden size 32) with random norms and biases."""
     from transformers import (
         AutoModelForMaskedLM,
         BertConfig,
@@ -46,7 +46,7 @@ def create_masked_lm(family: str, *, attention: str = "sdpa", vocabulary: int = 
         size = {"dim": 32, "n_layers": 3, "n_heads": 4, "hidden_dim": 64, "max_position_embeddings": 64}
     if family == "electra":
         size |= {"embedding_size": 16}
-    if family == "modernbert":  # four layers, so that there are two that look everywhere; the others see 2 to each side
+    if family == "modernbert":  # four layers: two with global attention, the others see 2 tokens on each side
         size |= {"num_hidden_layers": 4, "local_attention": 4}
         size |= {"pad_token_id": 0, "bos_token_id": 2, "cls_token_id": 2, "eos_token_id": 3, "sep_token_id": 3}
     if "roberta" in family:
@@ -63,7 +63,7 @@ def create_masked_lm(family: str, *, attention: str = "sdpa", vocabulary: int = 
 
 
 def save_random_masked_lm(family: str, folder: Path, **changes: Any) -> Any:
-    """The same in a folder, with a tokenizer of the made-up collection: byte-level for RoBERTa; returns the model."""
+    """Save such a model with a tokenizer of the synthetic collection (byte-level for RoBERTa); return the model."""
     from transformers import AutoTokenizer
 
     from drtk.runtime.progress import silence_transformers
@@ -81,7 +81,7 @@ def save_random_masked_lm(family: str, folder: Path, **changes: Any) -> Any:
 
 
 def create_byte_level_tokenizer() -> Any:
-    """RoBERTa's kind of tokenizer, over the made-up collection: byte-level BPE, <s> and </s> around, the space in the piece."""
+    """Return a tokenizer like RoBERTa's (byte-level BPE, <s> and </s>), trained on the synthetic collection."""
     from tokenizers import Tokenizer, models, pre_tokenizers, processors, trainers
     from transformers import PreTrainedTokenizerFast
 
@@ -104,7 +104,7 @@ def create_byte_level_tokenizer() -> Any:
 
 
 def create_padded_batch(model: Any, *, lengths: tuple[int, ...] = (9, 6, 4), seed: int = 0) -> tuple[Tensor, Tensor]:
-    """Ids and attention of a batch padded on the right, (B, L) each."""
+    """Return token ids and attention mask of a batch that is padded on the right, (batch, tokens) each."""
     draw = torch.Generator().manual_seed(seed)
     ids = torch.randint(5, model.config.vocab_size, (len(lengths), max(lengths)), generator=draw)
     attention = (torch.arange(max(lengths)) < torch.tensor(lengths).unsqueeze(1)).long()
@@ -113,7 +113,7 @@ def create_padded_batch(model: Any, *, lengths: tuple[int, ...] = (9, 6, 4), see
 
 @dataclass
 class DecoderSlot:
-    """A slot as readers want it (drtk.pretraining.decoders.transformer.DecoderInput); everything is visible unless said otherwise."""
+    """An input of decoders (see drtk.pretraining.decoders.transformer.DecoderInput); by default all positions are visible."""
 
     adapter: BackboneAdapter
     ids: Tensor

@@ -1,4 +1,4 @@
-"""What the tests of both BM25 engines share: a collection worked out by hand, and real collections with their judgements."""
+"""Data of the tests of both BM25 engines: a hand-computed example, and readers of real collections."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ EXAMPLE_TEXTS = {"d1": "x b b c", "d2": "x c", "d3": "b d d", "d4": "c d e e e"}
 
 
 def make_passages(texts: dict[str, str]) -> list[Passage]:
-    """Passages without titles."""
+    """Return passages without titles."""
     return [Passage(id=id, text=text) for id, text in texts.items()]
 
 
 def skip_without_lucene() -> None:
-    """Skip the calling test where the jar or a Java is missing."""
+    """Skip the test if Lucene's jar or Java is missing."""
     from drtk.indexing.lucene.jvm import find_jar, find_java
 
     try:
@@ -34,23 +34,23 @@ def skip_without_lucene() -> None:
 
 
 def read_corpus(folder: Path) -> list[Passage]:
-    """The passages of a collection of the shared data."""
+    """Return the passages of a BEIR folder."""
     with gzip.open(folder / "corpus.jsonl.gz") as lines:
         rows = [orjson.loads(line) for line in lines]
     return [Passage(id=row["_id"], title=row["title"], text=row["text"]) for row in rows]
 
 
 def read_judgements(folder: Path, split: str) -> dict[str, dict[str, int]]:
-    """query id -> passage id -> grade."""
-    found: dict[str, dict[str, int]] = {}
+    """Return {query id: {passage id: grade}} of a BEIR folder."""
+    judgements: dict[str, dict[str, int]] = {}
     for line in (folder / "qrels" / f"{split}.tsv").read_text(encoding="utf-8").splitlines()[1:]:
         query_id, passage_id, grade = line.split("\t")
-        found.setdefault(query_id, {})[passage_id] = int(grade)
-    return found
+        judgements.setdefault(query_id, {})[passage_id] = int(grade)
+    return judgements
 
 
-def read_queries(folder: Path, wanted: Any) -> dict[str, str]:
-    """Text of every query whose id is in `wanted`."""
+def read_queries(folder: Path, ids: Any) -> dict[str, str]:
+    """Return {id: text} of the queries `ids` of a BEIR folder."""
     with gzip.open(folder / "queries.jsonl.gz") as lines:
         rows = [orjson.loads(line) for line in lines]
-    return {row["_id"]: row["text"] for row in rows if row["_id"] in wanted}
+    return {row["_id"]: row["text"] for row in rows if row["_id"] in ids}

@@ -1,4 +1,4 @@
-"""Nothing in the tests touches the network, and no test fights another for the cores."""
+"""Settings of all tests: no network, one thread per process, private caches."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ os.environ["HF_DATASETS_OFFLINE"] = "1"
 os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 os.environ["MPLBACKEND"] = "Agg"
-os.environ["COLUMNS"] = "100"  # help and tables come out the same at every width of terminal
+os.environ["COLUMNS"] = "100"  # the width of help and tables does not depend on the terminal
 os.environ["NO_COLOR"] = "1"
-# The models are tiny: more threads only make them slower, on a busy machine by far.
+# The models are tiny, so more threads only make them slower.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 if os.environ.get("ATEN_CPU_CAPABILITY") in ("avx2", "default"):
     # torch's attention in bfloat16 asks oneDNN, not ATen, whether there is AVX-512, and fails if the two disagree.
     os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX2")
-# Hypothesis fails a test by the clock unless told otherwise.
+# By default hypothesis fails slow tests.
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("untimed")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a job that a script started with `&`; Ctrl-C is tested
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-@pytest.hookimpl(trylast=True)  # after -m has left out what was not chosen
+@pytest.hookimpl(trylast=True)  # after the selection by -m
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip what is marked `gpu` where torch sees no CUDA device; torch is asked only if such a test was chosen."""
+    """Skip tests marked `gpu` if there is no CUDA device. torch is imported only if such a test is selected."""
     marked = [item for item in items if item.get_closest_marker("gpu")]
     if not marked:
         return
@@ -56,13 +56,13 @@ def _no_fsync() -> None:
 
 @pytest.fixture(autouse=True, scope="session")
 def _private_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Caches of the tests lie in a temporary folder: a stale cache of the user's must not decide a test."""
+    """Use a temporary cache folder, so that tests do not depend on the user's cache."""
     os.environ["DRTK_CACHE"] = str(tmp_path_factory.mktemp("cache"))
 
 
 @pytest.fixture(autouse=True, scope="session")
 def _visible_log() -> None:
-    """Let `caplog` see what commands log: the first one would stop drtk's logger from passing messages on."""
+    """Let `caplog` receive the messages of commands, which otherwise do not propagate."""
     set_verbosity(quiet=False, verbose=False)
     logging.getLogger("drtk").propagate = True
 

@@ -1,4 +1,4 @@
-"""Embeddings folders made by hand."""
+"""Write embeddings folders with given vectors."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def write_embeddings(
     part: tuple[int, int] = (1, 1),
     source: str = "-",
 ) -> str:
-    """Write `vectors` (rows, dimension) as drtk encode would; the folder's name. Ids default to v0, v1, …"""
+    """Write vectors, (rows, dimension), as drtk encode does; return the folder. Ids default to v0, v1, …"""
     rows = np.asarray(vectors, dtype=np.float32)
     names = [f"v{number}" for number in range(len(rows))] if ids is None else list(ids)
     job = FolderJob("encode", "embeddings", str(folder), {"source": source})

@@ -1,4 +1,4 @@
-"""A made-up corpus with everything that pre-training may ask of passages: neighbours, queries, continuations, weights."""
+"""Write a synthetic corpus with all fields that pre-training can use: neighbors, queries, continuations, weights."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.tiny_models import TOPICS, make_topic_words
 
 
 def write_enriched_corpus(path: Path, model: Path, *, documents: int = 12, passages: int = 3, seed: int = 0) -> Path:
-    """`documents` of `passages` each, two sentences a passage; weights are for the tokenizer of `model`."""
+    """Write documents of several passages with two sentences each; weights are for the tokenizer of `model`."""
     draw = random.Random(seed)
     tokenizer = WordPieceTokenizer(str(model))
     rows = []

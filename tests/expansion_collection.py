@@ -1,4 +1,4 @@
-"""Questions, passages and candidate expansions whose labels are known: what query re-ranking is tried on."""
+"""A synthetic collection for query re-ranking: questions, passages, and expansions with known labels."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.tiny_models import make_topic_words
 GOOD, MIDDLING, BAD = make_topic_words("garden")[:2], make_topic_words("river")[:2], make_topic_words("engine")[:2]
 RANKS = {"good": 1, "middling": 2, "bad": 101, "nothing": 101}
 KINDS = ("sentence", "answer", "title")
-# The order of a question's candidates: the best is never the first of all of them.
+# Orders of the expansions of a question; the best is not always first.
 ORDERS = [
     ("bad", "good", "nothing", "middling"),
     ("middling", "bad", "good", "nothing"),
@@ -21,11 +21,11 @@ ORDERS = [
 
 
 def make_collection(count: int = 24) -> tuple[list[dict], list[dict], list[dict]]:
-    """Passages, questions and candidates (four of each kind) as rows.
+    """Return rows of passages, questions and expansions (four of each kind per question).
 
-    d{n} holds the answer to q{n}; x{n} is shorter, has the same key word and no answer, so BM25 puts it first for that
-    word. A candidate with the answer finds d{n} at rank 1, one with the key word at rank 2, the others find no answer; which
-    it is, its other words give away, which no passage has: what a model can learn.
+    d{n} contains the answer to q{n}. x{n} is shorter, has the same key word and no answer, so BM25 ranks it first for that
+    word. An expansion with the answer retrieves d{n} at rank 1, one with the key word at rank 2; the others retrieve no
+    answer. Each quality has words of its own that occur in no passage, from which a model can learn it.
     """
     passages, questions, expansions = [], [], []
     for n in range(count):
@@ -40,25 +40,25 @@ def make_collection(count: int = 24) -> tuple[list[dict], list[dict], list[dict]
 
 
 def make_expansion_text(n: int, quality: str, number: int = 0) -> str:
-    """The expansion of a question of this quality."""
+    """Return an expansion of this quality for question `n`."""
     words = {"good": GOOD, "middling": MIDDLING, "bad": BAD, "nothing": BAD}[quality]
     found = {"good": f"ans{n}", "middling": f"key{n}", "bad": f"key{n + 1000}", "nothing": "nowhere"}[quality]
     return f"{words[number % 2]} {found} {words[0]}"
 
 
 def write_rows(path: Path, rows: list[dict]) -> Path:
-    """`path`, holding the rows as JSONL."""
+    """Write rows as JSONL; return the path."""
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     return path
 
 
 def read_rows(path: Path) -> list[dict]:
-    """The rows of a JSONL file."""
+    """Return the rows of a JSONL file."""
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
 def write_collection(folder: Path, count: int = 24) -> Path:
-    """The folder, holding corpus.jsonl, queries.jsonl, expansions.jsonl and the index bm25s."""
+    """Write corpus.jsonl, queries.jsonl, expansions.jsonl and the index bm25s; return the folder."""
     for name, rows in zip(("corpus", "queries", "expansions"), make_collection(count), strict=True):
         write_rows(folder / f"{name}.jsonl", rows)
     call = ["index", str(folder / "corpus.jsonl"), "--type", "bm25s", "-o", str(folder / "bm25s"), "-q"]
@@ -67,7 +67,7 @@ def write_collection(folder: Path, count: int = 24) -> Path:
 
 
 def label_expansions(folder: Path) -> Path:
-    """The world's candidates as drtk rerank-queries label makes them."""
+    """Label the expansions of the collection with drtk rerank-queries label; return the file."""
     output = folder / "labelled.jsonl"
     if not output.exists():
         call = ["rerank-queries", "label", folder / "expansions.jsonl", "--queries", folder / "queries.jsonl"]

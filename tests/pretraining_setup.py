@@ -1,4 +1,4 @@
-"""A small world to try compositions in: an encoder, a corpus with gaps, shipped presets put together, and batches of them."""
+"""Set up pre-training runs of shipped presets, with a tiny encoder and a synthetic corpus."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ MAX_LENGTH = 24
 
 
 def write_corpus_with_gaps(path: Path, model: Path, *, documents: int = 12, seed: int = 3) -> Path:
-    """`write_enriched_corpus` made irregular: passages are missing, some have no query or continuation, and lengths vary."""
+    """Write an irregular `write_enriched_corpus`: passages and fields are missing, and lengths vary."""
     draw, tokenizer = random.Random(seed), WordPieceTokenizer(str(model))
     rows = [
         json.loads(line) for line in write_enriched_corpus(path, model, documents=documents).read_text().splitlines()
@@ -60,15 +60,18 @@ def write_corpus_with_gaps(path: Path, model: Path, *, documents: int = 12, seed
 
 @dataclass(frozen=True)
 class PretrainingFiles:
-    """model, generator: folders of encoders with the same vocabulary; corpus: a file with everything presets need."""
+    """Files of a run.
+
+    model, generator: folders of encoders with the same vocabulary; corpus: a file with all fields that presets use
+    """
 
     model: Path
     generator: Path
     corpus: Path
 
     @classmethod
-    def made(cls, folder: Path) -> PretrainingFiles:
-        """One in an empty folder; the encoder is 4 layers of 16."""
+    def create(cls, folder: Path) -> PretrainingFiles:
+        """Write the files to an empty folder. The encoder has 4 layers and hidden size 16."""
         size = {"layers": 4, "hidden": 16, "heads": 2}
         model = save_tiny_encoder(folder / "model", **size)
         generator = save_tiny_encoder(folder / "generator", seed=5, layers=1, hidden=16, heads=2)
@@ -77,21 +80,21 @@ class PretrainingFiles:
         return cls(model, generator, write_corpus_with_gaps(folder / "corpus.jsonl", model))
 
     def content(self, preset: str, *changes: str) -> dict[str, Any]:
-        """The TOML of a shipped preset, changed, with this generator where it wants one."""
+        """Return the content of a shipped preset with changes, and with this generator if it uses one."""
         content = dict(load_preset(preset).content)
         if "generator" in content:
             changes = (f"generator.model={self.generator}", *changes)
         return apply_changes(content, changes)
 
-    def stage(
+    def prepare(
         self, preset: str, *changes: str, drop: Sequence[str] = (), seed: int = 7, **settings: Any
     ) -> PretrainingSetup:
-        """A preset put together, with the rows it would train on."""
+        """Build the network and training data of a preset."""
         plan = parse_composition(self.content(preset, *changes), preset)
-        return self.stage_of(plan.without(drop) if drop else plan, seed=seed, **settings)
+        return self.prepare_composition(plan.without(drop) if drop else plan, seed=seed, **settings)
 
-    def stage_of(self, plan: Composition, *, seed: int = 7, **settings: Any) -> PretrainingSetup:
-        """A composition put together, with the rows it would train on."""
+    def prepare_composition(self, plan: Composition, *, seed: int = 7, **settings: Any) -> PretrainingSetup:
+        """Build the network and training data of a composition."""
         network, tokenizer = build_network(plan, self.model, seed=1)
         corpus = TokenCorpus.open(str(self.corpus), str(self.model), fields=list_corpus_fields(plan))
         chosen = PretrainSettings(**{"max_length": MAX_LENGTH, "batch_size": 6, "max_steps": 4} | settings)
@@ -110,7 +113,7 @@ def _add_lm_head(folder: Path) -> None:
 
 @dataclass
 class PretrainingSetup:
-    """A network and its rows."""
+    """A network and its training data."""
 
     network: Network
     tokenizer: Any
@@ -118,41 +121,41 @@ class PretrainingSetup:
 
     @cached_property
     def rows(self) -> Any:
-        """The examples of all steps."""
+        """The examples of all training steps."""
         return self.data.dataset()
 
-    def seen(self, *numbers: int) -> list[PretrainingExample]:
-        """Examples by their place in the order of training."""
+    def get_examples(self, *numbers: int) -> list[PretrainingExample]:
+        """Return examples by their position in the training order."""
         return [self.rows[number] for number in numbers]
 
     def batch(self, *numbers: int) -> Batch:
-        """Those examples as one batch; the first six by default."""
-        return self.data.collator(10**6).collate(self.seen(*(numbers or range(6))))
+        """Return these examples as a batch; by default the first six."""
+        return self.data.collator(10**6).collate(self.get_examples(*(numbers or range(6))))
 
-    def redrawn(self, *, seed: int = 0) -> PretrainingSetup:
-        """With every weight drawn anew and wide, so that each term has a value of its own and nothing is 0 or 1 by luck."""
+    def randomize_weights(self, *, seed: int = 0) -> PretrainingSetup:
+        """Randomize all weights widely, so that no term is 0 or 1 by chance; return self."""
         randomize_weights(self.network, seed=seed)
         if self.network.generator is not None:
             randomize_weights(self.network.generator, seed=seed + 1)
         return self
 
     def terms(self, batch: Batch) -> dict[str, Tensor]:
-        """Every term by name, and "total", weighted; with gradients."""
+        """Return the loss terms by name, and "total", their weighted sum, with gradients."""
         output = self.network(batch, self.network.counts(batch))
         present = {name: slot.present for name, slot in batch.items()}
         terms = output.terms | compute_contrastive_terms(self.network.composition, output.vectors, present)
         weights = self.network.weights
         return terms | {"total": torch.stack([weights[name] * value for name, value in terms.items()]).sum()}
 
-    def without_dropout(self) -> PretrainingSetup:
-        """As in evaluation mode, but trained."""
+    def disable_dropout(self) -> PretrainingSetup:
+        """Set all dropout probabilities to 0; return self."""
         for part in self.network.modules():
             if isinstance(part, nn.Dropout):
                 part.p = 0.0
         return self
 
     def trainer(self, folder: Path, micro: int = 10**6) -> Pretrainer:
-        """What trains it, as the command makes it, on the CPU; checkpoints and log would go to `folder`."""
+        """Return a trainer as the command creates it, on the CPU; checkpoints and log are written to `folder`."""
         settings, data = self.data.settings, self.data
         plain = {
             "learning_rate": 1e-3,
@@ -173,21 +176,21 @@ class PretrainingSetup:
         )
 
     def step(self, trainer: Pretrainer, numbers: Sequence[int], *, micro: int) -> tuple[float, dict[str, Tensor]]:
-        """Loss and gradients of one training step on some examples, `micro` of them in memory at once."""
+        """Return loss and gradients of one training step on these examples, with micro-batches of `micro`."""
         self.network.zero_grad()
-        loss = trainer.training_step(self.network, self.data.collator(micro)(self.seen(*numbers)))
+        loss = trainer.training_step(self.network, self.data.collator(micro)(self.get_examples(*numbers)))
         found = {
             name: weight.grad.clone() for name, weight in self.network.named_parameters() if weight.grad is not None
         }
         return float(loss), found
 
     def views(self, batch: Batch) -> EncodedBatch:
-        """What the objectives share of a batch."""
+        """Encode a batch for the objectives."""
         return EncodedBatch(self.network, batch)
 
 
 def randomize_weights(module: nn.Module, *, seed: int) -> None:
-    """Weights normal(0, .3) around 1 for the scales of norms and 0 for all others, running statistics included."""
+    """Set weights and running statistics to normal(0, .3), and the scales of norms to normal(1, .3)."""
     draw = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, weight in sorted(module.named_parameters()):
@@ -201,7 +204,7 @@ def randomize_weights(module: nn.Module, *, seed: int) -> None:
 
 
 def set_predictions(stage: PretrainingSetup, *shares: Sequence[float]) -> None:
-    """Let the masked-LM head give WORD these shares, whatever the network computed: a sequence for each time it is asked."""
+    """Make the masked-LM head predict WORD with these probabilities: one sequence per call of the head."""
     head, asked = stage.network.head, iter(shares)
     size = len(head.weight)
     head.own_weight = nn.Parameter(torch.eye(size))
@@ -216,7 +219,7 @@ def set_predictions(stage: PretrainingSetup, *shares: Sequence[float]) -> None:
 
 
 def compute_gradients(stage: PretrainingSetup, loss: Tensor) -> dict[str, Tensor]:
-    """Gradients of a loss by parameter; zeros where none arrives."""
+    """Return the gradients of a loss by parameter; zeros for parameters without gradient."""
     names, weights = zip(*[pair for pair in stage.network.named_parameters() if pair[1].requires_grad], strict=True)
     found = torch.autograd.grad(loss, weights, allow_unused=True, retain_graph=True)
     return {
@@ -225,7 +228,7 @@ def compute_gradients(stage: PretrainingSetup, loss: Tensor) -> dict[str, Tensor
     }
 
 
-WORD = 10  # the one word piece of texts made by hand
+WORD = 10  # the word piece of synthetic texts
 
 
 def make_slot(
@@ -235,9 +238,9 @@ def make_slot(
     padding: int = 0,
     missing: Sequence[int] = (),
 ) -> SlotBatch:
-    """Texts of so many tokens, [CLS] and [SEP] among them, every other one WORD.
+    """Return texts of these lengths: [CLS], WORD …, [SEP].
 
-    hidden, changed: positions that are masked, or are shown as another word, of each text; missing: texts that are not there
+    hidden, changed: masked positions of each text, and positions with another word; missing: absent texts
     """
     shape = (len(lengths), max(lengths) + padding)
     clean = torch.zeros(shape, dtype=torch.long)
@@ -256,7 +259,7 @@ def make_slot(
 
 
 def make_log_probabilities(*shares: float, vocabulary: int) -> Tensor:
-    """Log-probabilities that give WORD these shares, and all others what is left, (shares, vocabulary)."""
+    """Return log-probabilities, (shares, vocabulary): `shares` for WORD, the remainder evenly for the other pieces."""
     rows = torch.empty(len(shares), vocabulary, dtype=torch.float64)
     for row, share in enumerate(shares):
         rows[row] = math.log((1 - share) / (vocabulary - 1))

@@ -1,4 +1,4 @@
-"""Made-up questions with answers, passages that hold them in their second sentence, and a run that ranks those second."""
+"""Write a synthetic collection of questions, passages with their answers, and a run that ranks these passages second."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.tiny_models import TOPICS, make_topic_words
 
 @dataclass(frozen=True)
 class QuestionFiles:
-    """Paths of the files, and by id of each question its text, its answer and the sentence with it."""
+    """Paths of the files; and by question id the text, the answer and the sentence that contains it."""
 
     questions: Path
     corpus: Path
@@ -23,19 +23,19 @@ class QuestionFiles:
 
 
 def write_questions(folder: Path, count: int, *, seed: int = 0) -> QuestionFiles:
-    """Questions q0, q1, … whose answers stand in passages d0, d1, … alone, which are their second hits."""
+    """Write questions q0, q1, …; each is answered only by passage d0, d1, …, its second hit."""
     draw = random.Random(seed)
-    asked: dict[str, str] = {}
+    texts: dict[str, str] = {}
     rows, passages, lines, answers, sentences = [], [], [], {}, {}
-    while len(asked) < count:
-        number = len(asked)
+    while len(texts) < count:
+        number = len(texts)
         first, second, third, fourth = draw.sample(make_topic_words(TOPICS[number % len(TOPICS)]), 4)
-        if f"{first} {second}?" in asked.values():
+        if f"{first} {second}?" in texts.values():
             continue
         id = f"q{number}"
-        asked[id], answers[id] = f"{first} {second}?", third
+        texts[id], answers[id] = f"{first} {second}?", third
         sentences[id] = f"The {third} {fourth} end."
-        rows.append({"_id": id, "text": asked[id], "answers": [third]})
+        rows.append({"_id": id, "text": texts[id], "answers": [third]})
         passages.append(
             {"_id": f"d{number}", "title": third.capitalize(), "text": f"{first} {second}. {sentences[id]} More."}
         )
@@ -49,4 +49,4 @@ def write_questions(folder: Path, count: int, *, seed: int = 0) -> QuestionFiles
     ):
         paths.append(folder / name)
         paths[-1].write_text(text, encoding="utf-8")
-    return QuestionFiles(*paths, asked, answers, sentences)
+    return QuestionFiles(*paths, texts, answers, sentences)

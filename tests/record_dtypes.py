@@ -1,4 +1,4 @@
-"""What numbers a command computes with."""
+"""Record the dtypes in which a model computes."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from torch.nn.modules.module import register_module_forward_hook
 
 @contextmanager
 def record_linear_dtypes() -> Iterator[set[torch.dtype]]:
-    """The types of what all linear layers give out meanwhile."""
-    found: set[torch.dtype] = set()
+    """Yield a set that collects the output dtypes of all linear layers during the block."""
+    dtypes: set[torch.dtype] = set()
 
-    def note(module: nn.Module, given: Any, output: Any) -> None:
+    def record(module: nn.Module, given: Any, output: Any) -> None:
         if isinstance(module, nn.Linear):
-            found.add(output.dtype)
+            dtypes.add(output.dtype)
 
-    handle = register_module_forward_hook(note)
+    handle = register_module_forward_hook(record)
     try:
-        yield found
+        yield dtypes
     finally:
         handle.remove()

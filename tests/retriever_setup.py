@@ -1,4 +1,4 @@
-"""A retriever's training steps to try: a made-up collection with answers and scores, shipped presets, a trainer for one step."""
+"""Set up single training steps of a retriever, with shipped presets and a synthetic collection."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ P = torch.tensor([[0.8, 0.6], [0.6, -0.8], [0.28, 0.96], [-0.6, 0.8]])  # d1+, n
 
 
 def load_settings(preset: str | None = None, **changes: Any) -> RetrieverConfig:
-    """The settings of a shipped preset, or the defaults, changed."""
+    """Return the settings of a shipped preset, or the defaults, with changes."""
     return merge(RetrieverConfig, load_preset(preset).settings if preset else {}, changes)
 
 
 def compute_terms(settings: RetrieverConfig, queries: Tensor, passages: Tensor, **facts: Tensor) -> dict[str, float]:
-    """Every term of the loss of some settings on planted vectors, and "loss", their weighted sum."""
+    """Return the terms of the loss for given vectors, and "loss", their weighted sum."""
     loss = RetrieverLoss.from_config(settings, similarity=str(settings.similarity))
     terms = loss.compute_terms(queries, passages, {"passage_numbers": torch.arange(len(passages))} | facts)
     found = {name: float(value) for name, value in terms.items()}
@@ -43,7 +43,7 @@ def compute_terms(settings: RetrieverConfig, queries: Tensor, passages: Tensor, 
 
 
 class MemoryCorpus:
-    """The passages of the made-up collection."""
+    """The passages of the synthetic collection, in memory."""
 
     def __init__(self, count: int) -> None:
         self._rows = {row["_id"]: row for row in make_collection(count)[0]}
@@ -56,7 +56,7 @@ class MemoryCorpus:
 
 
 def make_examples(count: int = 12, *, seed: int = 0) -> list[Example]:
-    """Examples of three negatives with a teacher's scores; that of q0 also answers q5, and q1 has two positives."""
+    """Return examples with three negatives and teacher scores. Query q1 has two positives; d0 also answers q5."""
     draw = random.Random(seed)
     found = []
     for row in make_collection(count)[2]:
@@ -71,7 +71,7 @@ def make_examples(count: int = 12, *, seed: int = 0) -> list[Example]:
 
 @dataclass
 class TrainingSetup:
-    """A model with what its steps need."""
+    """A model, its settings and its training examples."""
 
     model: nn.Module
     towers: dict[str, TextEncoder]
@@ -80,8 +80,10 @@ class TrainingSetup:
     aux: DiffCSE | None
 
     @classmethod
-    def of(cls, folder: Path, settings: RetrieverConfig, *, count: int = 12, dropout: bool = False) -> TrainingSetup:
-        """That of a model folder on the first examples of the collection."""
+    def create(
+        cls, folder: Path, settings: RetrieverConfig, *, count: int = 12, dropout: bool = False
+    ) -> TrainingSetup:
+        """Load a model folder and the first `count` examples of the collection."""
         towers = load_start_towers(str(folder), settings)
         passage, query = towers["passage"], towers.get("query")
         model: nn.Module = BiEncoder(passage.encoder, query.encoder if query else None, group_overhead=4)
@@ -109,7 +111,7 @@ class TrainingSetup:
         return cls(model, towers, settings, draws, aux)
 
     def inputs(self, numbers: Sequence[int]) -> dict[str, Tensor]:
-        """A batch of some examples, by their place in the order of training."""
+        """Return a batch of examples, given by their position in the training order."""
         passage = self.towers["passage"]
         query = self.towers.get("query", passage)
         return collate(
@@ -120,7 +122,7 @@ class TrainingSetup:
         )
 
     def trainer(self, folder: Path, *, cache_chunk: int | None = None, **more: Any) -> RetrieverTrainer:
-        """What trains it, on the CPU."""
+        """Return a trainer of the model, on the CPU."""
         settings = self.settings
         plain = {
             "learning_rate": 1e-3,
@@ -145,13 +147,13 @@ class TrainingSetup:
             args=arguments,
             **more,
         )
-        trainer.current_gradient_accumulation_steps = 1  # its loop would say so
+        trainer.current_gradient_accumulation_steps = 1  # otherwise set by its training loop
         return trainer
 
     def step(
         self, trainer: RetrieverTrainer, inputs: dict[str, Tensor], model: nn.Module | None = None
     ) -> tuple[float, dict[str, Tensor]]:
-        """Loss and gradients of one training step."""
+        """Return loss and gradients of one training step."""
         self.model.zero_grad()
         loss = trainer.training_step(model or self.model, dict(inputs))
         found = {name: weight.grad.clone() for name, weight in self.model.named_parameters() if weight.grad is not None}

@@ -1,4 +1,4 @@
-"""Commands run within the test's process: quick, and their faults arrive as exceptions."""
+"""Run commands in the process of the test, which is fast and raises their errors."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.contract.forkserver import KILL_AT, shared_forkserver
 
 
 def run_command(capfd: pytest.CaptureFixture[str], *arguments: str | Path) -> str:
-    """What `drtk ARGUMENTS` writes to stdout. Raises what the command raises."""
+    """Run `drtk ARGUMENTS` and return its standard output. Raises the errors of the command."""
     capfd.readouterr()
     app([str(argument) for argument in arguments], standalone_mode=False)
     return capfd.readouterr().out
@@ -29,7 +29,7 @@ def run_command(capfd: pytest.CaptureFixture[str], *arguments: str | Path) -> st
 
 @contextmanager
 def open_pipe(content: bytes) -> Iterator[str]:
-    """The name of a pipe that gives `content`, as a shell's <(...) does."""
+    """Yield the name of a pipe with this content, like <(...) in a shell."""
     reading, writing = os.pipe()
 
     def fill() -> None:
@@ -46,7 +46,7 @@ def open_pipe(content: bytes) -> Iterator[str]:
 
 
 def write_text(path: Path, text: str) -> Path:
-    """`path`, holding `text`."""
+    """Write a text file; return its path."""
     path.write_text(text, encoding="utf-8")
     return path
 

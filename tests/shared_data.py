@@ -1,4 +1,4 @@
-"""Real collections for the tests that want them: `../shared/data` beside the checkout, or $DRTK_TEST_DATA."""
+"""Find real collections for tests, in `../shared/data` beside the checkout or in $DRTK_TEST_DATA."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-BESIDE = Path(__file__).resolve().parents[2] / "shared" / "data"
+DEFAULT_FOLDER = Path(__file__).resolve().parents[2] / "shared" / "data"
 
 
 def find_shared_data(name: str) -> Path:
-    """The folder of the collection `name` ("squad", "cranfield", "trec_eval", …); skips the calling test where it is absent."""
-    root = Path(os.environ.get("DRTK_TEST_DATA") or BESIDE)
+    """Return the folder of a collection ("squad", "cranfield", "trec_eval", …); skip the test if it is missing."""
+    root = Path(os.environ.get("DRTK_TEST_DATA") or DEFAULT_FOLDER)
     folder = root / name
     if not folder.is_dir():
         pytest.skip(

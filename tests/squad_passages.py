@@ -1,4 +1,4 @@
-"""Real passages with everything that pre-training may ask of them: Wikipedia articles as SQuAD has them, and its questions."""
+"""Write passages of SQuAD with all fields that pre-training can use."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from drtk.cli.main import app
 from tests.shared_data import find_shared_data
 from tests.tiny_models import find_minilm
 
-PIECES = 30  # of a passage: a sentence or two; 32 with the special tokens
+PIECES = 30  # word pieces per passage; 32 with the special tokens
 
 
 def run_command(*given: str | Path) -> None:
-    """A command of drtk, in this process."""
+    """Run a command of drtk in this process."""
     app([*map(str, given), "--quiet"], standalone_mode=False)
 
 
 def read_rows(path: Path) -> Iterator[dict]:
-    """The rows of a file of JSON lines, plain or gzipped."""
+    """Yield the rows of a JSONL file, which may be gzipped."""
     with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as lines:
         yield from map(json.loads, lines)
 
 
 @dataclass(frozen=True)
 class RealCorpus:
-    """A corpus, the word-piece weights of three methods, and MiniLM with the word pieces of these texts."""
+    """A corpus, its term weights by three methods, and MiniLM with the vocabulary reduced to this corpus."""
 
     corpus: Path
     bprop: Path
@@ -41,11 +41,11 @@ class RealCorpus:
 
 
 def write_real_passages(folder: Path, *, paragraphs: int) -> RealCorpus:
-    """The first paragraphs of SQuAD, cut into passages of at most PIECES word pieces, with everything presets ask for.
+    """Write the first paragraphs of SQuAD as passages of at most PIECES word pieces, with all fields of the presets.
 
-    neighbours, sentences: as drtk chunk notes them; a paragraph is a document
-    queries: the questions people asked about the paragraph whose answer is in the passage; some have none
-    continuations: what really follows in the article. A language model would write something else; there is none at hand
+    neighbors, sentences: as drtk chunk records them; each paragraph is a document
+    queries: the questions on the paragraph whose answer is in the passage; some passages have none
+    continuations: the next passage of the article
     """
     squad, start = find_shared_data("squad"), find_minilm()
     chosen = [*islice(read_rows(squad / "corpus.jsonl.gz"), paragraphs)]
@@ -70,7 +70,7 @@ CUT = ["--max-tokens", str(PIECES), "--tokenizer"]
 
 
 def _read_questions(squad: Path, paragraphs: set[str]) -> dict[str, list[tuple[str, str]]]:
-    """The questions of each paragraph: (text, answer)."""
+    """Return {paragraph: [(question, answer)]}."""
     judged = {}
     for line in (squad / "qrels" / "train.tsv").read_text().splitlines()[1:]:
         query, paragraph, _ = line.split("\t")
@@ -93,9 +93,9 @@ def _write_rows(path: Path, rows: list[dict]) -> Path:
 
 
 def shrink_vocabulary(corpus: Path, model: str, folder: Path) -> Path:
-    """The model with the word pieces of a corpus's texts alone, which it reads as before: a head over 30,000 is slow on a CPU.
+    """Reduce the vocabulary of a model to the word pieces in a corpus; a head over 30,000 pieces is slow on a CPU.
 
-    WordPiece takes the longest piece that fits, and whatever it took is still there.
+    Texts of the corpus are tokenized as before, since WordPiece takes the longest matching piece.
     """
     from safetensors.torch import load_file, save_file
     from transformers import AutoTokenizer

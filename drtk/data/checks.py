@@ -12,7 +12,7 @@ from drtk.data.ids import parse_document_id
 from drtk.data.runs import is_named
 from drtk.data.tables import is_table
 from drtk.data.trec import Judgements, Order, QueryHits, iter_grouped_hits
-from drtk.errors import DrtkError, MismatchError, RecordError
+from drtk.errors import DrtkError, MismatchError, RecordError, UsageError
 from drtk.records import Passage
 from drtk.runtime.inputs import InputTracker
 from drtk.runtime.integrity import read_json
@@ -80,9 +80,11 @@ class JudgedHits:
             f"judged '{judged}'); {hint}"
         )
 
-    def warn(self) -> None:
-        """Log a warning if no judged document was retrieved."""
+    def check(self) -> None:
+        """Log a warning if no judged document was retrieved. Raises UsageError if the hits are passages of judged ones."""
         if (problem := self.describe_problem()) is not None:
+            if self._names_documents:
+                raise UsageError(problem)
             warn(problem)
 
 

@@ -48,18 +48,18 @@ class System:
     tops: dict[str, list[str]] = field(default_factory=dict)
     ranks: dict[str, dict[str, int]] = field(default_factory=dict)
 
-    def values(self, measure: str, queries: Sequence[str]) -> np.ndarray:
+    def compute_values(self, measure: str, queries: Sequence[str]) -> np.ndarray:
         """Return the value of each query, averaged over runs: (queries,)."""
         rows = [[float(run.per_query[query][measure]) for query in queries] for run in self.runs]
         return np.mean(np.array(rows, dtype=np.float64), axis=0)
 
-    def average(self, measure: str) -> SystemAverage:
+    def compute_average(self, measure: str) -> SystemAverage:
         """Return the mean over queries, and its spread over runs."""
         means = [float(run.overall[measure]) for run in self.runs]
         sd = stdev(means) if len(means) > 1 else None
         return SystemAverage(self.name, measure, mean(means), sd, min(means), max(means), len(means))
 
-    def rank(self, query: str, id: str) -> int | None:
+    def find_rank(self, query: str, id: str) -> int | None:
         """Return the rank of a judged document or of one of the first `TOP`; None if not retrieved."""
         top = self.tops.get(query, [])
         return self.ranks.get(query, {}).get(id) or (top.index(id) + 1 if id in top else None)
@@ -157,11 +157,11 @@ class Comparison:
 
     def compute_averages(self) -> list[list[SystemAverage]]:
         """Return a row per system with a column per measure."""
-        return [[system.average(measure.name) for measure in self.measures] for system in self.systems.values()]
+        return [[system.compute_average(measure.name) for measure in self.measures] for system in self.systems.values()]
 
     def compute_differences(self, baseline: str, system: str, measure: str) -> np.ndarray:
         """Return `system` minus `baseline` for each query: (queries,). Raises DrtkError for NaN or infinite values."""
-        values = [self.systems[name].values(measure, self.queries) for name in (baseline, system)]
+        values = [self.systems[name].compute_values(measure, self.queries) for name in (baseline, system)]
         if not np.isfinite(values).all():
             raise DrtkError(f"{measure}: a query has a NaN or infinite value")
         return values[1] - values[0]
@@ -339,7 +339,7 @@ def _describe_query(
     measure, rel, grades = comparison.measures[0].name, comparison.settings.rel, comparison.judgments[query]
 
     def describe(id: str) -> RankedPassage:
-        before, after = (system.rank(query, id) for system in pair)
+        before, after = (system.find_rank(query, id) for system in pair)
         return RankedPassage(id, grades.get(id), before, after, *show(text, id))
 
     def gain(passage: RankedPassage) -> float:
@@ -351,6 +351,6 @@ def _describe_query(
     moved.sort(key=lambda passage: (-abs(gain(passage)), -(passage.grade or 0), passage.id))
     tops = [next(iter(system.tops.get(query, ())), None) for system in pair]
     first, second = (None if top is None or grades.get(top, rel - 1) >= rel else describe(top) for top in tops)
-    before, after = (float(system.values(measure, [query])[0]) for system in pair)
+    before, after = (float(system.compute_values(measure, [query])[0]) for system in pair)
     names = pair[0].name, pair[1].name
     return ChangedQuery(*names, measure, query, text, before, after, tuple(moved[:MAX_RELEVANT]), (first, second))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from drtk.config import CONTROL, HARDWARE, By, option, redeclare
+from drtk.config import CONTROL, HARDWARE, By, option, redeclare, setting
 
 REL = "Minimum relevance grade, for measures that do not name one."
 BY = "Score passages, or source documents by their best passage (MaxP)."
@@ -24,9 +24,9 @@ class ScoringSettings:
     by: By = option("passage", BY)
     drop_same_id: bool | None = option(None, DROP)
     depth: int | None = option(None, "Documents per query to score. [default: all]", at_least=1)
-    order: Literal["score", "rank"] = option("score", "Column that orders the run.", advanced=True)
+    order: Literal["score", "rank"] = setting("score", "Column that orders the run.")
     match: Literal["tokens", "regex"] = option("tokens", MATCH)
-    match_title: bool = option(False, "Also search titles for answers (GAR).", advanced=True)
+    match_title: bool = setting(False, "Also search titles for answers (GAR).")
 
 
 @dataclass(frozen=True)
@@ -40,9 +40,7 @@ class EvalSettings(ScoringSettings):
     )
     drop_same_id: bool | None = option(None, f"{DROP} [default: on for a folder of collections]")
     split: str = option("test", "Split of a BEIR collection, qrels/NAME.tsv.", metavar="NAME")
-    retrieved_only: bool = option(
-        False, "Ignore judged queries without a ranking, instead of counting them as 0.", advanced=True
-    )
+    retrieved_only: bool = setting(False, "Ignore judged queries without a ranking, instead of counting them as 0.")
     per_query: bool = option(False, "Also print the values per query.")
     format: Literal["table", "jsonl", "markdown", "latex", "csv", "trec"] = option(
         "table", "Output format; trec is that of trec_eval."
@@ -51,7 +49,7 @@ class EvalSettings(ScoringSettings):
     num_workers: int | None = option(
         None, "Processes for answer matching. [default: one per core]", at_least=1, panel=HARDWARE
     )
-    digits: int = option(4, DIGITS, at_least=0, at_most=17, advanced=True)
+    digits: int = setting(4, DIGITS, at_least=0, at_most=17)
 
 
 @dataclass(frozen=True)
@@ -77,19 +75,17 @@ class CompareSettings(ScoringSettings):
     all_pairs: bool = option(False, "Compare every pair of systems.")
     drop_same_id: bool = option(False, DROP)
     intersect: bool = option(False, "Compare on the queries that all runs contain.")
-    missing_as_zero: bool = option(False, "Count queries missing from a run as 0.", advanced=True)
-    permutations: int = option(100_000, "Permutations of the randomization test.", at_least=100, advanced=True)
+    missing_as_zero: bool = setting(False, "Count queries missing from a run as 0.")
+    permutations: int = setting(100_000, "Permutations of the randomization test.", at_least=100)
     seed: int = option(42, "Random seed.", panel=CONTROL)
-    correction: Literal["holm", "none"] = option(
-        "holm", "Correction of p values for multiple comparisons.", advanced=True
-    )
+    correction: Literal["holm", "none"] = setting("holm", "Correction of p values for multiple comparisons.")
     alpha: float = option(0.05, "Significance level, 0 to 1.", at_least=0, at_most=1)
-    confidence: float = option(0.95, "Confidence level of intervals.", at_least=0.5, at_most=0.9999, advanced=True)
+    confidence: float = setting(0.95, "Confidence level of intervals.", at_least=0.5, at_most=0.9999)
     moved: int = option(5, "Queries with the largest gains and losses to print.", at_least=0)
     format: Literal["table", "markdown", "latex", "html", "jsonl", "csv"] = option(
         "table", "Output format; html is a page with all results."
     )
-    digits: int = option(4, DIGITS, at_least=0, at_most=17, advanced=True)
+    digits: int = setting(4, DIGITS, at_least=0, at_most=17)
     heading: str = option("Comparison", "Heading of a page.")
 
 
@@ -110,8 +106,8 @@ class PlotSettings:
     points: int | None = option(None, "space: vectors per group to plot. [default: 1500]", at_least=2)
     format: Literal["png", "svg", "pdf", "json"] | None = option(None, "Output format. [default: from the file name]")
     heading: str | None = option(None, "Heading of the figure.")
-    width: float | None = option(None, "Width in inches.", at_least=1, at_most=100, advanced=True)
-    height: float | None = option(None, "Height in inches.", at_least=1, at_most=100, advanced=True)
+    width: float | None = setting(None, "Width in inches.", at_least=1, at_most=100)
+    height: float | None = setting(None, "Height in inches.", at_least=1, at_most=100)
 
 
 PLOT_OPTIONS = frozenset({"format", "heading", "width", "height"})  # options of every plot
@@ -123,12 +119,10 @@ class SentenceSettings:
     """Settings of drtk eval-sentences."""
 
     tasks: str = option("", "Tasks, separated by spaces. [default: all in --data]")
-    setting: Literal["all", "mean"] = option(
-        "all", "STS12-16: one correlation over all subsets, or their mean.", advanced=True
-    )
     split: str = option("test", "Split of STS-B and SICK-R.", metavar="NAME")
-    positive: float = option(4.0, "Alignment: minimum rating of a positive pair, exclusive.", advanced=True)
-    same: float = option(5.0, "Retrieval: rating of pairs to retrieve.", advanced=True)
+    positive: float = setting(4.0, "Alignment: minimum rating of a positive pair, exclusive.")
+    same: float = setting(5.0, "Retrieval: rating of pairs to retrieve.")
     seed: int = option(42, "Random seed.", panel=CONTROL)
     format: Literal["table", "jsonl", "markdown", "latex", "csv"] = option("table", "Output format.")
-    digits: int = option(4, DIGITS, at_least=0, at_most=17, advanced=True)
+    digits: int = setting(4, DIGITS, at_least=0, at_most=17)
+    setting: Literal["all", "mean"] = setting("all", "STS12-16: one correlation over all subsets, or their mean.")

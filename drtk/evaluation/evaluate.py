@@ -61,11 +61,11 @@ class RankingView:
             ids = [id for id in ids if id != hits.query_id]
         return ids[: self.depth]
 
-    def length(self, hits: QueryHits) -> int:
+    def count_documents(self, hits: QueryHits) -> int:
         """Return the number of documents in one query's ranking, before any is removed."""
         return len(hits.doc_ids) if self.by is None else len({self.by(id) for id in hits.doc_ids})
 
-    def top_passage(self, hits: QueryHits) -> str:
+    def find_top_passage(self, hits: QueryHits) -> str:
         """Return the highest passage of the first document of `self(hits)`. Raises ValueError for an empty ranking."""
         for id in hits.to_ranked_ids(self.order):
             if not self.drop_same_id or (self.by(id) if self.by else id) != hits.query_id:
@@ -151,7 +151,7 @@ class Evaluator:
         queries = iter(result.per_query)
         while self.needs_rankings and (batch := list(islice(queries, _BATCH))):
             part = {query: rankings.get(query, ()) for query in batch}
-            for query, values in (*self._pytrec_values(part), *self._ir_measures_values(part)):
+            for query, values in (*self._iter_pytrec_values(part), *self._iter_ir_measures_values(part)):
                 result.per_query[query] |= values
         return self._aggregate(result, tag)
 
@@ -178,7 +178,7 @@ class Evaluator:
             values[measure.name] = compute(by_rank, judged, rel=measure.rel, **measure.params)
         return values
 
-    def _pytrec_values(self, rankings: Rankings) -> Iterator[tuple[str, dict[str, Value]]]:
+    def _iter_pytrec_values(self, rankings: Rankings) -> Iterator[tuple[str, dict[str, Value]]]:
         if not self._by_pytrec:
             return
         import pytrec_eval
@@ -203,7 +203,7 @@ class Evaluator:
                 values = computed.get(query, {})
                 yield query, {m.name: float(values.get("set_F" if beta else m.key, 0.0)) for m in measures}
 
-    def _ir_measures_values(self, rankings: Rankings) -> Iterator[tuple[str, dict[str, Value]]]:
+    def _iter_ir_measures_values(self, rankings: Rankings) -> Iterator[tuple[str, dict[str, Value]]]:
         if not self._by_ir_measures:
             return
         import ir_measures

@@ -108,14 +108,14 @@ def read_rankings(
     if judged_by == "judgments":
         judged = JudgedHits(run.name, judgments, of=view.by)
         if not any(judged.add(query, hits.doc_ids) for query, hits in hits_by_query.items()):
-            judged.warn()
+            judged.check()
     ids, top_passages, deepest = {}, {}, 0
     for query in list(hits_by_query):
         hits = hits_by_query.pop(query)  # frees memory
         ids[query] = view(hits)
-        deepest = max(deepest, view.length(hits))
+        deepest = max(deepest, view.count_documents(hits))
         if ids[query]:
-            top_passages[query] = view.top_passage(hits)
+            top_passages[query] = view.find_top_passage(hits)
     return JudgedRankings(ids, top_passages, tag, deepest)
 
 

@@ -163,7 +163,7 @@ def _parse_trec(family: str, name: str, rel: int) -> list[Measure]:
     except ValueError:
         hint = f"; did you mean {family}_cut_{given}?" if given.isdecimal() and f"{family}_cut" in _NAMES else ""
         raise UsageError(f"`measures`: '{given}' cannot be a parameter of {typed}{hint}") from None
-    return [_trec_measure(typed + suffix, family, suffix, params, rel) for suffix, params in pairs]
+    return [_make_trec_measure(typed + suffix, family, suffix, params, rel) for suffix, params in pairs]
 
 
 def _parse_parameters(kind: str, given: str, default: str) -> list[tuple[str, dict[str, Any]]]:
@@ -198,7 +198,7 @@ def _parse_parameters(kind: str, given: str, default: str) -> list[tuple[str, di
     return [(f"_{given}", {"levels" if kind == "average" else "weights": numbers})]
 
 
-def _trec_measure(name: str, family: str, suffix: str, params: dict[str, Any], rel: int) -> Measure:
+def _make_trec_measure(name: str, family: str, suffix: str, params: dict[str, Any], rel: int) -> Measure:
     if family in ("runid", "num_q"):
         return Measure(name, "run", family, aggregate="none")
     if family.startswith("gm_"):

@@ -43,7 +43,7 @@ class JudgedRanks:
             grades[rank - 1] = grade
         return grades
 
-    def relevant_ranks(self, rel: int, cutoff: int | None = None) -> list[int]:
+    def find_relevant_ranks(self, rel: int, cutoff: int | None = None) -> list[int]:
         """Return the ranks of relevant documents among the first `cutoff`."""
         last = self.length if cutoff is None else cutoff
         return [rank for rank, grade in zip(self.ranks, self.grades, strict=True) if grade >= rel and rank <= last]
@@ -55,37 +55,37 @@ class JudgedRanks:
 
 def reciprocal_rank(ranking: JudgedRanks, judged: Sequence[int], *, rel: int = 1, cutoff: int | None = None) -> float:
     """Return 1 / rank of the first relevant document, 0 if the first `cutoff` have none: RR@10, MRR@10, recip_rank."""
-    ranks = ranking.relevant_ranks(rel, cutoff)
+    ranks = ranking.find_relevant_ranks(rel, cutoff)
     return 1 / ranks[0] if ranks else 0.0
 
 
 def recall(ranking: JudgedRanks, judged: Sequence[int], *, rel: int = 1, cutoff: int | None = None) -> float:
     """Return the share of relevant documents among the first `cutoff`."""
     total = count_relevant((), judged, rel=rel)
-    return len(ranking.relevant_ranks(rel, cutoff)) / total if total else 0.0
+    return len(ranking.find_relevant_ranks(rel, cutoff)) / total if total else 0.0
 
 
 def precision(ranking: JudgedRanks, judged: Sequence[int], *, rel: int = 1, cutoff: int) -> float:
     """Return the number of relevant documents among the first `cutoff`, divided by `cutoff`."""
-    return len(ranking.relevant_ranks(rel, cutoff)) / cutoff
+    return len(ranking.find_relevant_ranks(rel, cutoff)) / cutoff
 
 
 def success(ranking: JudgedRanks, judged: Sequence[int], *, rel: int = 1, cutoff: int) -> float:
     """Return 1 if a relevant document is among the first `cutoff`, else 0 (hit rate)."""
-    return float(bool(ranking.relevant_ranks(rel, cutoff)))
+    return float(bool(ranking.find_relevant_ranks(rel, cutoff)))
 
 
 def average_precision(ranking: JudgedRanks, judged: Sequence[int], *, rel: int = 1, cutoff: int | None = None) -> float:
     """Return the sum of precisions at the ranks of relevant documents, divided by the number of relevant documents."""
     total = count_relevant((), judged, rel=rel)
-    ranks = ranking.relevant_ranks(rel, cutoff)
+    ranks = ranking.find_relevant_ranks(rel, cutoff)
     return sum(number / rank for number, rank in enumerate(ranks, start=1)) / total if total else 0.0
 
 
 def r_precision(ranking: JudgedRanks, judged: Sequence[int], *, rel: int = 1) -> float:
     """Return precision at R, the number of relevant documents."""
     total = int(count_relevant((), judged, rel=rel))
-    return len(ranking.relevant_ranks(rel, total)) / total if total else 0.0
+    return len(ranking.find_relevant_ranks(rel, total)) / total if total else 0.0
 
 
 def ndcg(
@@ -127,7 +127,7 @@ RANK_MEASURES: dict[str, Callable[..., float]] = {  # by trec_eval's name, witho
     "ndcg": ndcg,
     "ndcg_cut": ndcg,
     "num_ret": lambda ranking, judged, rel: float(ranking.length),
-    "num_rel_ret": lambda ranking, judged, rel: float(len(ranking.relevant_ranks(rel))),
+    "num_rel_ret": lambda ranking, judged, rel: float(len(ranking.find_relevant_ranks(rel))),
 }
 
 

@@ -138,7 +138,7 @@ class TaskData:
         """The rated pairs of all subsets."""
         return [pair for subset in self.rated.values() for pair in subset.pairs]
 
-    def texts(self) -> Iterator[str]:
+    def iter_texts(self) -> Iterator[str]:
         """Yield every sentence of the task."""
         for pair in self.pairs:
             yield from (pair.first, pair.second)
@@ -181,13 +181,13 @@ class SentenceVectors:
 
     def __call__(self, texts: Iterable[str]) -> np.ndarray:
         """Return the vectors of texts: (n, d)."""
-        return self._vectors[self.rows(texts)]
+        return self._vectors[self.find_rows(texts)]
 
-    def rows(self, texts: Iterable[str]) -> list[int]:
+    def find_rows(self, texts: Iterable[str]) -> list[int]:
         """Return a number per text that is the same for the same text."""
         return [self._rows[text] for text in texts]
 
-    def cosines(self, pairs: Sequence[RatedPair]) -> np.ndarray:
+    def compute_cosines(self, pairs: Sequence[RatedPair]) -> np.ndarray:
         """Return the cosine of each pair: (pairs,)."""
         return compute_pair_cosines(self(pair.first for pair in pairs), self(pair.second for pair in pairs))
 
@@ -223,7 +223,7 @@ def evaluate_sentences(
     results: dict[str, list[TaskResult]] = {}
     for system in parse_runs(systems):
         encode = open_encoder(system.source, device, tracker)
-        vectors = SentenceVectors(encode, (text for item in loaded for text in item.texts()))
+        vectors = SentenceVectors(encode, (text for item in loaded for text in item.iter_texts()))
         results[system.name] = evaluate_tasks(loaded, vectors, settings)
         if write_pair is not None:
             for line in format_pairs(system.name, loaded, vectors):
@@ -253,7 +253,7 @@ Details = dict[str, Any]
 
 
 def _evaluate_sts(data: TaskData, vectors: SentenceVectors, settings: SentenceSettings) -> tuple[Values, Details]:
-    cosines = {name: vectors.cosines(subset.pairs) for name, subset in data.rated.items()}
+    cosines = {name: vectors.compute_cosines(subset.pairs) for name, subset in data.rated.items()}
     all_cosines = np.concatenate(list(cosines.values()))
     ratings = [pair.score for pair in data.pairs]
     value = compute_spearman(all_cosines, ratings)
@@ -278,17 +278,17 @@ def _evaluate_alignment(data: TaskData, vectors: SentenceVectors, settings: Sent
 
 
 def _evaluate_uniformity(data: TaskData, vectors: SentenceVectors, _: SentenceSettings) -> tuple[Values, Details]:
-    texts = list(data.texts())
+    texts = list(data.iter_texts())
     return {"uniformity": compute_uniformity(vectors(texts))}, {"sentences": len(texts)}
 
 
 def _evaluate_retrieval(data: TaskData, vectors: SentenceVectors, settings: SentenceSettings) -> tuple[Values, Details]:
-    texts = list(data.texts())  # sentence 2 i and 2 i + 1 are a pair
+    texts = list(data.iter_texts())  # sentence 2 i and 2 i + 1 are a pair
     first = [2 * at for at, pair in enumerate(data.pairs) if pair.score == settings.same]
     second = [row + 1 for row in first]
     if not first:
         raise DrtkError(f"retrieval needs a pair rated {settings.same:g}, got none")
-    ranks = compute_partner_ranks(vectors(texts), vectors.rows(texts), first + second, second + first)
+    ranks = compute_partner_ranks(vectors(texts), vectors.find_rows(texts), first + second, second + first)
 
     def recall(part: np.ndarray) -> Values:
         return {f"R@{k}": float((part <= k).mean()) for k in RECALL_AT}
@@ -380,7 +380,7 @@ def format_pairs(system: str, loaded: Sequence[TaskData], vectors: SentenceVecto
     """Yield every rated pair with its cosine as a JSON line."""
     for data in loaded:
         for subset, rated in data.rated.items():
-            for pair, cosine in zip(rated.pairs, vectors.cosines(rated.pairs).tolist(), strict=True):
+            for pair, cosine in zip(rated.pairs, vectors.compute_cosines(rated.pairs).tolist(), strict=True):
                 row: dict[str, object] = {"system": system, "task": data.task.name, "subset": subset}
                 row |= {"sentence1": pair.first, "sentence2": pair.second, "score": pair.score, "cosine": cosine}
                 yield orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE)

@@ -130,7 +130,7 @@ def find_fusion_weights(
     for name, run in zip(names, runs, strict=True):
         judged = JudgedHits(name, judgments, of=by)
         if not any(judged.add(query, [id for id, _ in ranking]) for query, ranking in run.items()):
-            judged.warn()
+            judged.check()
     method = FUSIONS.load(settings.method)
 
     def rank(weights: tuple[float, ...]) -> dict[str, Ranking]:
@@ -195,5 +195,5 @@ def tune_bm25(
 
     with Progress("tune", total=len(grid), unit="points") as progress:
         scores = grid_search(grid, rank, score, lambda point, value: progress.add())
-    judged.warn()
+    judged.check()
     return BM25Grid(score.name, scores, len(queries))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
-from drtk.config import HARDWARE, TRAINING, NoEffect, option
+from drtk.config import HARDWARE, TRAINING, NoEffect, option, setting
 from drtk.errors import UsageError
 from drtk.expansion.term_weights import TERM_WEIGHTS
 from drtk.models.config import PairTitle
@@ -22,27 +22,15 @@ class KeepSettings:
     keep: float | None = option(None, "Fraction of all queries to keep, by score.", at_least=1e-6, at_most=1)
     min_score: float | None = option(None, "Minimum score of a query to keep.", metavar="X")
     scores: bool = option(False, 'Write "query_scores" beside "queries".')
-    scorer_title: PairTitle | None = option(
-        None,
-        "scorer: titles as title: text, title text, or none. [default: as trained, or join]",
-        no_effect=_NO_SCORER,
-        advanced=True,
+    scorer_title: PairTitle | None = setting(
+        None, "scorer: titles as title: text, title text, or none. [default: as trained, or join]", no_effect=_NO_SCORER
     )
-    scorer_logits: bool = option(
-        False, "scorer: use logits, without the activation function.", no_effect=_NO_SCORER, advanced=True
+    scorer_logits: bool = setting(False, "scorer: use logits, without the activation function.", no_effect=_NO_SCORER)
+    scorer_batch_tokens: int | None = setting(
+        None, "scorer: tokens per batch. [default: CPU 2048, GPU 65536]", at_least=1, no_effect=_NO_SCORER
     )
-    scorer_batch_tokens: int | None = option(
-        None,
-        "scorer: tokens per batch. [default: CPU 2048, GPU 65536]",
-        at_least=1,
-        no_effect=_NO_SCORER,
-        advanced=True,
-    )
-    scorer_precision: Literal["auto", "float32", "float16", "bfloat16"] = option(
-        "auto",
-        "scorer: compute dtype; auto: float32 on a CPU, half precision on a GPU.",
-        no_effect=_NO_SCORER,
-        advanced=True,
+    scorer_precision: Literal["auto", "float32", "float16", "bfloat16"] = setting(
+        "auto", "scorer: compute dtype; auto: float32 on a CPU, half precision on a GPU.", no_effect=_NO_SCORER
     )
 
     def check(self, *, generates: bool) -> None:
@@ -74,88 +62,61 @@ _ONLY_SOFTMAX = (*_ONLY_BPROP, NoEffect("needs `emit=softmax`", {"emit": ("score
 class WeightingSettings:
     """drtk termweight (docs/methods/term-weights.md). What is None depends on the method."""
 
-    words: Literal["treebank", "pieces", "plain"] | None = option(
+    words: Literal["treebank", "pieces", "plain"] | None = setting(
         None,
         "Word tokenizer: nltk's, word pieces merged, or letters and digits. "
         "[default: bprop treebank; idf, bm25 plain; others pieces]",
         no_effect=_ONLY_COUNTING,
-        advanced=True,
     )
-    stemmer: Literal["none", "porter", "snowball"] = option("none", "Stemmer.", no_effect=_ONLY_COUNTING, advanced=True)
-    stopwords: str = option(
-        "none", "Stop words, which get weight 0: none, lucene, or a file.", no_effect=_ONLY_COUNTING, advanced=True
+    stemmer: Literal["none", "porter", "snowball"] = setting("none", "Stemmer.", no_effect=_ONLY_COUNTING)
+    stopwords: str = setting(
+        "none", "Stop words, which get weight 0: none, lucene, or a file.", no_effect=_ONLY_COUNTING
     )
-    title: Literal["join", "none"] | None = option(
-        None, "Read and weight titles with texts, or not. [default: as trained, or join]", advanced=True
+    title: Literal["join", "none"] | None = setting(
+        None, "Read and weight titles with texts, or not. [default: as trained, or join]"
     )
-    spread: Literal["copy", "first"] = option(
-        "copy", "Word pieces that get the word's weight: all, or the first.", advanced=True
+    spread: Literal["copy", "first"] = setting("copy", "Word pieces that get the word's weight: all, or the first.")
+    weight_norm: Literal["none", "sum", "max"] = setting("none", "Divide weights by the passage's sum or maximum.")
+    k1: float = setting(0.9, "bm25: k1, term-frequency saturation.", at_least=0, no_effect=_ONLY_BM25)
+    b: float = setting(0.4, "bm25: b, length normalization, 0 to 1.", at_least=0, at_most=1, no_effect=_ONLY_BM25)
+    emit: Literal["score", "softmax", "attention"] = setting(
+        "score", "bprop: weight: contrast of passage and collection, its softmax, or attention.", no_effect=_ONLY_BPROP
     )
-    weight_norm: Literal["none", "sum", "max"] = option(
-        "none", "Divide weights by the passage's sum or maximum.", advanced=True
+    sub2word: Literal["sum", "first"] = setting(
+        "sum", "bprop: attention of a word: sum over its pieces, or its first.", no_effect=_ONLY_BPROP
     )
-    k1: float = option(0.9, "bm25: k1, term-frequency saturation.", at_least=0, no_effect=_ONLY_BM25, advanced=True)
-    b: float = option(
-        0.4, "bm25: b, length normalization, 0 to 1.", at_least=0, at_most=1, no_effect=_ONLY_BM25, advanced=True
+    gather: Literal["sum", "max"] = setting(
+        "sum", "bprop: aggregation over occurrences of a word.", no_effect=_ONLY_BPROP
     )
-    emit: Literal["score", "softmax", "attention"] = option(
-        "score",
-        "bprop: weight: contrast of passage and collection, its softmax, or attention.",
-        no_effect=_ONLY_BPROP,
-        advanced=True,
-    )
-    sub2word: Literal["sum", "first"] = option(
-        "sum", "bprop: attention of a word: sum over its pieces, or its first.", no_effect=_ONLY_BPROP, advanced=True
-    )
-    gather: Literal["sum", "max"] = option(
-        "sum", "bprop: aggregation over occurrences of a word.", no_effect=_ONLY_BPROP, advanced=True
-    )
-    saturation: Literal["ratio", "sqrt", "sigmoid"] = option(
+    saturation: Literal["ratio", "sqrt", "sigmoid"] = setting(
         "ratio",
         "bprop: saturation of attention v: v / (v + .01), square root, or sigmoid around .02.",
         no_effect=_ONLY_BPROP,
-        advanced=True,
     )
-    contrast: Literal["cross-entropy", "difference"] = option(
-        "cross-entropy",
-        "bprop: contrast: P(w|d) * -log2 P(w|C), or max(0, P(w|d) - P(w|C)).",
-        no_effect=_ONLY_CONTRAST,
-        advanced=True,
+    contrast: Literal["cross-entropy", "difference"] = setting(
+        "cross-entropy", "bprop: contrast: P(w|d) * -log2 P(w|C), or max(0, P(w|d) - P(w|C)).", no_effect=_ONLY_CONTRAST
     )
-    softmax_temperature: float | None = option(
-        None,
-        "bprop: softmax temperature. [default: 1; difference .1]",
-        at_least=1e-6,
-        no_effect=_ONLY_SOFTMAX,
-        advanced=True,
+    softmax_temperature: float | None = setting(
+        None, "bprop: softmax temperature. [default: 1; difference .1]", at_least=1e-6, no_effect=_ONLY_SOFTMAX
     )
-    min_words: int = option(
-        10, "bprop: shorter passages get uniform weights.", at_least=0, no_effect=_ONLY_CONTRAST, advanced=True
-    )
-    max_length: int | None = option(
+    min_words: int = setting(10, "bprop: shorter passages get uniform weights.", at_least=0, no_effect=_ONLY_CONTRAST)
+    max_length: int | None = setting(
         None, "Maximum input length in tokens. [default: the model's]", at_least=3, no_effect=_ONLY_MODEL
     )
-    batch_tokens: int | None = option(
-        None, "Tokens per batch. [default: CPU 2048, GPU 65536]", at_least=1, no_effect=_ONLY_MODEL, advanced=True
+    batch_tokens: int | None = setting(
+        None, "Tokens per batch. [default: CPU 2048, GPU 65536]", at_least=1, no_effect=_ONLY_MODEL
     )
     precision: Precision = option(
-        "auto",
-        "Compute dtype; auto: float32 on a CPU, half precision on a GPU.",
-        no_effect=_ONLY_MODEL,
-        panel=HARDWARE,
+        "auto", "Compute dtype; auto: float32 on a CPU, half precision on a GPU.", no_effect=_ONLY_MODEL, panel=HARDWARE
     )
-    expand: tuple[str, ...] = option(
-        (),
-        "deepimpact: also read the texts in this field, such as queries; repeatable.",
-        no_effect=_ONLY_DEEPIMPACT,
-        advanced=True,
+    expand: tuple[str, ...] = setting(
+        (), "deepimpact: also read the texts in this field, such as queries; repeatable.", no_effect=_ONLY_DEEPIMPACT
     )
-    impact_max: float | None = option(
+    impact_max: float | None = setting(
         None,
         "deepimpact: impact that is quantized to 255. [default: the training maximum]",
         at_least=1e-6,
         no_effect=_ONLY_DEEPIMPACT,
-        advanced=True,
     )
 
 
@@ -168,8 +129,8 @@ LR = {"deepct": 2e-5, "deepimpact": 3e-6}
 class WeightTrainingConfig(TrainingConfig):
     """drtk termweight --train (docs/methods/term-weights.md). None depends on the method."""
 
-    batch_size: int | None = option(  # type: ignore[assignment]
-        None, "Passages (deepct) or examples per step. [default: deepct 16, deepimpact 32]", at_least=1, advanced=True
+    batch_size: int | None = setting(  # type: ignore[assignment]
+        None, "Passages (deepct) or examples per step. [default: deepct 16, deepimpact 32]", at_least=1
     )
     learning_rate: float | None = option(  # type: ignore[assignment]
         None, "Peak learning rate. [default: deepct 2e-5, deepimpact 3e-6]", at_least=0, panel=TRAINING

@@ -5,9 +5,21 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from drtk.config import CONTROL, HARDWARE, NoEffect, option
+from drtk.config import CONTROL, HARDWARE, NoEffect, option, setting
 
 INDEX_KIND = "index"  # of manifests
+_WORDS, _VECTORS = ("bm25", "bm25s", "impact"), ("exact", "flat", "hnsw", "ivf")
+
+
+def _only_for(*types: str, key: str = "kind") -> tuple[NoEffect, ...]:
+    """Return the rule of an option of these index types. Any other type may be a faiss factory string, and is not checked.
+
+    key: "kind", the type of an index to build, or "index_type", that of an index to search
+    """
+    others = tuple(name for name in (*_WORDS, *_VECTORS) if name not in types)
+    return (NoEffect(f"is for indexes of type {', '.join(types)}", {key: others}),)
+
+
 RUN_DEPTH = 1000  # passages per query in a run, by default
 
 
@@ -16,42 +28,78 @@ class DenseIndexSettings:
     """drtk index over vectors."""
 
     vector_dtype: Literal["float32", "float16", "int8"] | None = option(
-        None, "Data type of the stored vectors. [default: exact: as encoded, faiss: float32]"
+        None,
+        "Data type of the stored vectors. [default: exact: as encoded, faiss: float32]",
+        no_effect=_only_for(*_VECTORS),
     )
-    full: bool = option(True, "Keep exact vectors beside lossy ones, for rescoring.", advanced=True)
-    hnsw_m: int = option(32, "hnsw: links per node.", at_least=2)
-    ef_construction: int = option(200, "hnsw: candidates per node during construction.", at_least=1)
-    nlist: int = option(0, "ivf: number of clusters; 0: 4 sqrt(vectors).", at_least=0)
-    train_sample: int = option(200_000, "Vectors sampled to train clusters and quantizers.", at_least=1, advanced=True)
-    seed: int = option(42, "Random seed.", at_least=0, panel=CONTROL)
+    full: bool = setting(True, "Keep exact vectors beside lossy ones, for rescoring.", no_effect=_only_for(*_VECTORS))
+    hnsw_m: int = option(32, "hnsw: links per node.", at_least=2, no_effect=_only_for("hnsw"))
+    ef_construction: int = option(
+        200, "hnsw: candidates per node during construction.", at_least=1, no_effect=_only_for("hnsw")
+    )
+    nlist: int = option(0, "ivf: number of clusters; 0: 4 sqrt(vectors).", at_least=0, no_effect=_only_for("ivf"))
+    train_sample: int = setting(
+        200_000, "Vectors sampled to train clusters and quantizers.", at_least=1, no_effect=_only_for("ivf")
+    )
+    seed: int = option(42, "Random seed.", at_least=0, panel=CONTROL, no_effect=_only_for("ivf"))
     threads: int = option(0, "CPU threads; 0: all cores.", at_least=0, panel=HARDWARE)
-    device: str = option("auto", "auto, cpu, cuda, cuda:1 …", panel=HARDWARE, metavar="NAME")
+    device: str = option(
+        "auto", "auto, cpu, cuda, cuda:1 …", panel=HARDWARE, metavar="NAME", no_effect=_only_for(*_VECTORS)
+    )
 
 
 @dataclass(frozen=True)
 class DenseSearchSettings:
     """drtk search over vectors."""
 
-    rescore: int = option(4, "Lossy indexes: rescore N x depth candidates with exact vectors; 0: none.", at_least=0)
-    ef_search: int = option(0, "hnsw: candidates per search; 0: 2 x depth, at least 128.", at_least=0)
-    nprobe: int = option(0, "ivf: clusters to search; 0: 1/16 of them, at least 8.", at_least=0)
+    rescore: int = option(
+        4,
+        "Lossy indexes: rescore N x depth candidates with exact vectors; 0: none.",
+        at_least=0,
+        no_effect=_only_for(*_VECTORS, key="index_type"),
+    )
+    ef_search: int = option(
+        0,
+        "hnsw: candidates per search; 0: 2 x depth, at least 128.",
+        at_least=0,
+        no_effect=_only_for("hnsw", key="index_type"),
+    )
+    nprobe: int = option(
+        0,
+        "ivf: clusters to search; 0: 1/16 of them, at least 8.",
+        at_least=0,
+        no_effect=_only_for("ivf", key="index_type"),
+    )
     threads: int = option(0, "CPU threads; 0: all cores.", at_least=0, panel=HARDWARE)
-    device: str = option("auto", "auto, cpu, cuda, cuda:1 …", panel=HARDWARE, metavar="NAME")
-    block: int = option(16_384, "exact: vectors scored at once.", at_least=1, advanced=True)
+    device: str = option(
+        "auto",
+        "auto, cpu, cuda, cuda:1 …",
+        panel=HARDWARE,
+        metavar="NAME",
+        no_effect=_only_for(*_VECTORS, key="index_type"),
+    )
+    block: int = setting(
+        16_384, "exact: vectors scored at once.", at_least=1, no_effect=_only_for("exact", key="index_type")
+    )
 
 
 @dataclass(frozen=True)
 class BM25IndexSettings:
     """drtk index over words: --type bm25 (Lucene), bm25s and impact."""
 
-    language: str = option("en", "Language code for stemming and stop words; any: neither.", metavar="CODE")
+    language: str = option(
+        "en", "Language code for stemming and stop words; any: neither.", metavar="CODE", no_effect=_only_for(*_WORDS)
+    )
     stemmer: Literal["default", "porter", "krovetz", "snowball", "none"] = option(
-        "default", "Stemmer. [default: bm25: porter, bm25s: none]", metavar="NAME"
+        "default", "Stemmer. [default: bm25: porter, bm25s: none]", metavar="NAME", no_effect=_only_for(*_WORDS)
     )
     stopwords: str = option(
-        "default", "Stop words: lucene, none, or a file. [default: bm25: lucene, bm25s: none]", metavar="NAME"
+        "default",
+        "Stop words: lucene, none, or a file. [default: bm25: lucene, bm25s: none]",
+        metavar="NAME",
+        no_effect=_only_for(*_WORDS),
     )
-    term_vectors: bool = option(False, "bm25: store term vectors, which RM3 needs.")
+    term_vectors: bool = option(False, "bm25: store term vectors, which RM3 needs.", no_effect=_only_for("bm25"))
     threads: int = option(0, "CPU threads; 0: all cores.", at_least=0, panel=HARDWARE)
 
 
@@ -59,14 +107,25 @@ class BM25IndexSettings:
 class BM25SearchSettings:
     """drtk search over words (docs/commands/index.md)."""
 
-    k1: float | None = option(None, "BM25 k1, term-frequency saturation. [default: the index's, else 0.9]", at_least=0)
-    b: float | None = option(
-        None, "BM25 b, length normalization. [default: the index's, else 0.4]", at_least=0, at_most=1
+    k1: float | None = option(
+        None,
+        "BM25 k1, term-frequency saturation. [default: the index's, else 0.9]",
+        at_least=0,
+        no_effect=_only_for("bm25", "bm25s", key="index_type"),
     )
-    rm3: bool = option(False, "bm25: expand queries by pseudo-relevance feedback (RM3).")
-    fb_docs: int = option(10, "RM3: feedback passages.", at_least=1, advanced=True)
-    fb_terms: int = option(10, "RM3: feedback terms.", at_least=1, advanced=True)
-    fb_weight: float = option(0.5, "RM3: weight of the original query, 0 to 1.", at_least=0, at_most=1, advanced=True)
+    b: float | None = option(
+        None,
+        "BM25 b, length normalization. [default: the index's, else 0.4]",
+        at_least=0,
+        at_most=1,
+        no_effect=_only_for("bm25", "bm25s", key="index_type"),
+    )
+    rm3: bool = option(
+        False, "bm25: expand queries by pseudo-relevance feedback (RM3).", no_effect=_only_for("bm25", key="index_type")
+    )
+    fb_docs: int = setting(10, "RM3: feedback passages.", at_least=1)
+    fb_terms: int = setting(10, "RM3: feedback terms.", at_least=1)
+    fb_weight: float = setting(0.5, "RM3: weight of the original query, 0 to 1.", at_least=0, at_most=1)
     threads: int = option(0, "CPU threads; 0: all cores.", at_least=0, panel=HARDWARE)
 
     def parameters(self) -> tuple[float, float]:
@@ -85,14 +144,11 @@ class IndexedTextSettings:
         (), "bm25, bm25s: also index the texts in this field, such as queries; repeatable.", metavar="FIELD"
     )
     term_weights: bool = option(False, "bm25, bm25s: index term weights as term frequencies (DeepCT).")
-    weight_scale: Literal["linear", "sqrt"] = option(
-        "linear",
-        "term_weights: frequency is 100 times the weight, or its square root.",
-        no_effect=_WITHOUT_WEIGHTS,
-        advanced=True,
+    weight_scale: Literal["linear", "sqrt"] = setting(
+        "linear", "term_weights: frequency is 100 times the weight, or its square root.", no_effect=_WITHOUT_WEIGHTS
     )
-    tokenizer: str = option(
-        "", "term_weights: tokenizer. [default: as the passages record]", no_effect=_WITHOUT_WEIGHTS, advanced=True
+    tokenizer: str = setting(
+        "", "term_weights: tokenizer. [default: as the passages record]", no_effect=_WITHOUT_WEIGHTS
     )
 
 
@@ -113,12 +169,15 @@ class RunSettings:
 class SearchSettings(DenseSearchSettings, BM25SearchSettings, RunSettings):  # help lists the last base first
     """drtk search: settings of all types of index."""
 
-    prompt: str | None = option(None, "Prefix of each query. [default: the model's]")
-    max_length: int | None = option(
-        None, "Maximum query length in tokens. [default: the model's]", at_least=3, advanced=True
+    prompt: str | None = option(
+        None, "Prefix of each query. [default: the model's]", no_effect=_only_for(*_VECTORS, key="index_type")
     )
-    grid: str = option(
-        "k1=0.6,0.82,0.9,1.2,1.6 b=0.2,0.4,0.55,0.68,0.75,0.9", "tune: grid of BM25 k1 and b.", advanced=True
+    max_length: int | None = setting(
+        None,
+        "Maximum query length in tokens. [default: the model's]",
+        at_least=3,
+        no_effect=_only_for(*_VECTORS, key="index_type"),
     )
-    tag: str = option("drtk", "Run name, the last column.", one_word=True, advanced=True)
-    measure: str = option("RR@10", "tune: measure to maximize.", advanced=True)
+    grid: str = setting("k1=0.6,0.82,0.9,1.2,1.6 b=0.2,0.4,0.55,0.68,0.75,0.9", "tune: grid of BM25 k1 and b.")
+    tag: str = setting("drtk", "Run name, the last column.", one_word=True)
+    measure: str = setting("RR@10", "tune: measure to maximize.")

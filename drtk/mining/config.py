@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Literal
 
-from drtk.config import NoEffect, option, redeclare
+from drtk.config import NoEffect, option, redeclare, setting
 from drtk.indexing.config import BM25SearchSettings, DenseSearchSettings, SearchSettings
 from drtk.models.config import PairTitle
 
@@ -41,11 +41,9 @@ class MiningInputs:
 class MinedIndexSettings(DenseSearchSettings, BM25SearchSettings):
     """Options of the search, if an index is a source."""
 
-    batch_size: int = option(1000, "Index: queries per batch.", at_least=1, advanced=True)
-    prompt: str | None = option(None, "Index: prefix of each query. [default: the model's]", advanced=True)
-    max_length: int | None = option(
-        None, "Index: maximum query length in tokens. [default: the model's]", at_least=3, advanced=True
-    )
+    batch_size: int = setting(1000, "Index: queries per batch.", at_least=1)
+    prompt: str | None = setting(None, "Index: prefix of each query. [default: the model's]")
+    max_length: int | None = setting(None, "Index: maximum query length in tokens. [default: the model's]", at_least=3)
 
     def search_settings(self) -> SearchSettings:
         """Return these options as those of a search."""
@@ -62,12 +60,12 @@ INDEX_OPTIONS = [item.name for item in fields(MinedIndexSettings) if item.name n
 class MinedFilterSettings:
     """Options of the filters, which reject candidates that may be unjudged positives."""
 
-    from_rank: int = option(1, "First rank of each source to use.", at_least=1, advanced=True)
-    max_score: tuple[str, ...] = option(
-        (), "Drop candidates above this score, X or NAME=X for one source; repeatable.", metavar="X", advanced=True
+    from_rank: int = setting(1, "First rank of each source to use.", at_least=1)
+    max_score: tuple[str, ...] = setting(
+        (), "Drop candidates above this score, X or NAME=X for one source; repeatable.", metavar="X"
     )
-    min_score: tuple[str, ...] = option(
-        (), "Drop candidates below this score, X or NAME=X for one source; repeatable.", metavar="X", advanced=True
+    min_score: tuple[str, ...] = setting(
+        (), "Drop candidates below this score, X or NAME=X for one source; repeatable.", metavar="X"
     )
     margin: tuple[str, ...] = option(
         (), "Drop candidates less than X below the positive's score; NAME=X: one source; repeatable.", metavar="X"
@@ -75,25 +73,18 @@ class MinedFilterSettings:
     max_share: tuple[str, ...] = option(
         (), "Drop candidates above X times the positive's score, such as 0.95; repeatable.", metavar="X"
     )
-    unretrieved: Literal["drop", "keep"] = option(
-        "drop",
-        "margin, max_share: candidates of a source that did not retrieve the positive.",
-        no_effect=_NEEDS_LIMIT,
-        advanced=True,
+    unretrieved: Literal["drop", "keep"] = setting(
+        "drop", "margin, max_share: candidates of a source that did not retrieve the positive.", no_effect=_NEEDS_LIMIT
     )
     ce_margin: float | None = option(
         None, "Drop candidates less than X below the positive by cross-encoder. [default: sbert 3]", metavar="X"
     )
-    ce_max: float | None = option(None, "Drop candidates above this cross-encoder score.", advanced=True)
-    max_overlap: float | None = option(
-        None,
-        "Drop candidates that share this fraction of word trigrams with a positive.",
-        at_least=0,
-        at_most=1,
-        advanced=True,
+    ce_max: float | None = setting(None, "Drop candidates above this cross-encoder score.")
+    max_overlap: float | None = setting(
+        None, "Drop candidates that share this fraction of word trigrams with a positive.", at_least=0, at_most=1
     )
-    max_cosine: float | None = option(
-        None, "Drop candidates with this cosine to a positive, by --vectors.", at_least=-1, at_most=1, advanced=True
+    max_cosine: float | None = setting(
+        None, "Drop candidates with this cosine to a positive, by --vectors.", at_least=-1, at_most=1
     )
 
 
@@ -106,43 +97,28 @@ class MineSettings(MinedIndexSettings, MinedFilterSettings):  # help lists the l
         None, "Candidates per query and source. [default: the policy's: 200, nq 100, sbert all]", at_least=1
     )
     negatives: int | None = option(None, "Negatives per query (sbert: per source). [default: the policy's]", at_least=0)
-    min_negatives: int | None = option(
-        None,
-        "Fill up to N negatives per query with random passages. [default: the policy's]",
-        at_least=0,
-        advanced=True,
+    min_negatives: int | None = setting(
+        None, "Fill up to N negatives per query with random passages. [default: the policy's]", at_least=0
     )
-    positives: Literal["passage", "source"] = option(
-        "passage", "What is judged: passages, or source documents, whose best passage is the positive.", advanced=True
+    positives: Literal["passage", "source"] = setting(
+        "passage", "What is judged: passages, or source documents, whose best passage is the positive."
     )
     rel: int = option(1, "Minimum relevance grade of a positive.")
-    source_name: str = option(
-        "", "Name of a single source in `sources`. [default: the file's or folder's]", advanced=True
-    )
-    match: Literal["tokens", "regex"] = option(
-        "tokens", "nq: answer matching by tokens (DPR) or regular expressions.", advanced=True
-    )
-    match_title: bool = option(False, "nq: also search titles for answers.", advanced=True)
+    source_name: str = setting("", "Name of a single source in `sources`. [default: the file's or folder's]")
+    match: Literal["tokens", "regex"] = setting("tokens", "nq: answer matching by tokens (DPR) or regular expressions.")
+    match_title: bool = setting(False, "nq: also search titles for answers.")
     scorer: str = option("", "Cross-encoder that scores positives and candidates.", metavar="MODEL")
-    scorer_title: PairTitle | None = option(
+    scorer_title: PairTitle | None = setting(
         None,
         "scorer: titles as title: text, title text, or none. [default: as trained, or join]",
         no_effect=_NEEDS_SCORER,
-        advanced=True,
     )
-    scorer_logits: bool = option(
-        False, "scorer: use logits, without the activation function.", no_effect=_NEEDS_SCORER, advanced=True
+    scorer_logits: bool = setting(
+        False, "scorer: use logits, without the activation function.", no_effect=_NEEDS_SCORER
     )
-    scorer_batch_tokens: int | None = option(
-        None,
-        "scorer: tokens per batch. [default: CPU 2048, GPU 65536]",
-        at_least=1,
-        no_effect=_NEEDS_SCORER,
-        advanced=True,
+    scorer_batch_tokens: int | None = setting(
+        None, "scorer: tokens per batch. [default: CPU 2048, GPU 65536]", at_least=1, no_effect=_NEEDS_SCORER
     )
-    scorer_precision: Literal["auto", "float32", "float16", "bfloat16"] = option(
-        "auto",
-        "scorer: compute dtype; auto: float32 on a CPU, half precision on a GPU.",
-        no_effect=_NEEDS_SCORER,
-        advanced=True,
+    scorer_precision: Literal["auto", "float32", "float16", "bfloat16"] = setting(
+        "auto", "scorer: compute dtype; auto: float32 on a CPU, half precision on a GPU.", no_effect=_NEEDS_SCORER
     )

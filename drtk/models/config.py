@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from drtk.config import HARDWARE, NoEffect, check_effects, option
+from drtk.config import HARDWARE, NoEffect, check_effects, option, setting
 from drtk.errors import UsageError
 
 Similarity = Literal["cosine", "dot"]
@@ -23,19 +23,17 @@ class EncodeSettings:
         metavar="NAME",
     )
     normalize: bool | None = option(None, "Scale vectors to length 1. [default: the model's]")
-    similarity: Similarity | None = option(None, "Similarity of vectors. [default: the model's]", advanced=True)
+    similarity: Similarity | None = setting(None, "Similarity of vectors. [default: the model's]")
     max_length: int | None = option(None, "Maximum input length in tokens. [default: the model's]", at_least=3)
     prompt: str | None = option(None, "Prefix of each input. [default: the model's for this role]")
-    title: Title | None = option(None, "How titles are joined to texts. [default: the model's, or join]", advanced=True)
-    dimensions: int | None = option(None, "Keep the first N dimensions (Matryoshka models).", at_least=1, advanced=True)
+    title: Title | None = setting(None, "How titles are joined to texts. [default: the model's, or join]")
+    dimensions: int | None = setting(None, "Keep the first N dimensions (Matryoshka models).", at_least=1)
     precision: Literal["auto", "float32", "float16", "bfloat16"] = option(
         "auto", "Compute dtype; auto: float32 on a CPU, half precision on a GPU.", panel=HARDWARE
     )
     vector_dtype: Literal["float32", "float16"] = option("float32", "Data type of the stored vectors.")
-    batch_tokens: int | None = option(
-        None, "Tokens per batch. [default: CPU 2048, GPU 65536]", at_least=1, advanced=True
-    )
-    shard_size: int = option(16384, "Texts per shard, the unit of resuming.", at_least=1, advanced=True)
+    batch_tokens: int | None = setting(None, "Tokens per batch. [default: CPU 2048, GPU 65536]", at_least=1)
+    shard_size: int = setting(16384, "Texts per shard, the unit of resuming.", at_least=1)
 
 
 NOT_SAMPLING = (NoEffect("needs --decode sample", {"decode": ("greedy", "beam")}),)
@@ -54,18 +52,16 @@ class GenerationSettings:
     top_p: float = option(
         0.95, "Sample from the nucleus of this probability.", at_least=1e-6, at_most=1, no_effect=NOT_SAMPLING
     )
-    temperature: float = option(1.0, "Sampling temperature.", at_least=1e-6, no_effect=NOT_SAMPLING, advanced=True)
-    beams: int = option(4, "Beam size, at least --n.", at_least=1, no_effect=NOT_BEAM, advanced=True)
+    temperature: float = setting(1.0, "Sampling temperature.", at_least=1e-6, no_effect=NOT_SAMPLING)
+    beams: int = setting(4, "Beam size, at least --n.", at_least=1, no_effect=NOT_BEAM)
     max_new_tokens: int = option(64, "Maximum output length in tokens.", at_least=1)
-    title: Literal["join", "none"] | None = option(
-        None, "Put titles before texts, or omit them. [default: as trained, or join]", advanced=True
+    title: Literal["join", "none"] | None = setting(
+        None, "Put titles before texts, or omit them. [default: as trained, or join]"
     )
     prefix: str | None = option(None, "Prefix of every input. [default: as trained, or none]")
-    max_length: int | None = option(
-        None, "Maximum input length in tokens. [default: as trained, or 512]", at_least=2, advanced=True
-    )
-    batch_tokens: int | None = option(
-        None, "Input and output tokens per batch. [default: CPU 16384, GPU 131072]", at_least=1, advanced=True
+    max_length: int | None = setting(None, "Maximum input length in tokens. [default: as trained, or 512]", at_least=2)
+    batch_tokens: int | None = setting(
+        None, "Input and output tokens per batch. [default: CPU 16384, GPU 131072]", at_least=1
     )
     precision: Literal["auto", "float32", "float16", "bfloat16"] = option(
         "auto", "Compute dtype; auto: float32 on a CPU, bfloat16 on a GPU.", panel=HARDWARE
@@ -92,9 +88,7 @@ class ScoringSettings:
     """Options of a cross-encoder; None means as in the model folder."""
 
     max_length: int | None = option(None, "Maximum pair length in tokens. [default: the model's]", at_least=4)
-    batch_tokens: int | None = option(
-        None, "Tokens per batch. [default: CPU 2048, GPU 65536]", at_least=1, advanced=True
-    )
+    batch_tokens: int | None = setting(None, "Tokens per batch. [default: CPU 2048, GPU 65536]", at_least=1)
     precision: Literal["auto", "float32", "float16", "bfloat16"] = option(
         "auto", "Compute dtype; auto: float32 on a CPU, half precision on a GPU.", panel=HARDWARE
     )
@@ -107,11 +101,11 @@ class InitModelSettings:
     arch: Literal["bert", "t5", "gpt2"] = option("bert", "Architecture: encoder, encoder-decoder or decoder.")
     vocab_size: int = option(30522, "Maximum vocabulary size.", at_least=10)
     lowercase: bool = option(True, "Lowercase texts and strip accents.")
-    min_frequency: int = option(2, "Minimum frequency of a word piece.", at_least=1, advanced=True)
+    min_frequency: int = setting(2, "Minimum frequency of a word piece.", at_least=1)
     layers: int = option(6, "Number of layers.", at_least=1)
     hidden: int = option(384, "Hidden size.", at_least=1)
     heads: int = option(12, "Attention heads; must divide the hidden size.", at_least=1)
-    intermediate: int | None = option(None, "Feed-forward size. [default: 4 x hidden size]", at_least=1, advanced=True)
+    intermediate: int | None = setting(None, "Feed-forward size. [default: 4 x hidden size]", at_least=1)
     max_length: int = option(512, "Maximum input length in tokens.", at_least=8)
     pooling: str = option("cls", "cls, mean, max, mean_sqrt_len_tokens, weightedmean or lasttoken.", metavar="NAME")
     normalize: bool = option(False, "Scale vectors to length 1.")

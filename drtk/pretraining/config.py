@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
-from drtk.config import EVALUATION, HARDWARE, option
+from drtk.config import EVALUATION, HARDWARE, option, setting
 from drtk.errors import MismatchError, UsageError
 
 Share = Annotated[float, 0.0, 1.0]  # types of options, with their bounds
@@ -27,33 +27,25 @@ class PretrainSettings:
     max_steps: int | None = option(None, "Training steps, instead of --epochs.", at_least=1, replaces="epochs")
     epochs: float = option(8.0, "Passes over the passages.", at_least=1e-6)
     learning_rate: float = option(1e-4, "Peak learning rate.", at_least=0)
-    warmup: float = option(0.1, "Warm-up steps; below 1, a fraction of all steps.", at_least=0, advanced=True)
-    weight_decay: float = option(0.01, "Weight decay, except for biases and norms.", at_least=0, advanced=True)
+    warmup: float = setting(0.1, "Warm-up steps; below 1, a fraction of all steps.", at_least=0)
+    weight_decay: float = setting(0.01, "Weight decay, except for biases and norms.", at_least=0)
     max_length: int = option(144, "Maximum text length in tokens, special tokens included.", at_least=5)
-    held_out: int = option(
-        0, "Passages held out of training to measure the losses on.", at_least=0, panel=EVALUATION, advanced=True
-    )
+    held_out: int = setting(0, "Passages held out of training to measure the losses on.", at_least=0, panel=EVALUATION)
     eval_steps: int = option(1000, "Steps between evaluations.", at_least=1, panel=EVALUATION)
     precision: Literal["auto", "float32", "float16", "bfloat16"] = option(
         "auto", "Compute dtype; auto: bfloat16 on a GPU that has it, else float32.", panel=HARDWARE
     )
-    gradient_checkpointing: bool = option(
-        False, "Recompute activations in the backward pass to save memory.", advanced=True
+    gradient_checkpointing: bool = setting(False, "Recompute activations in the backward pass to save memory.")
+    compile: bool = setting(False, "Compile the encoder's layers with torch.compile.")
+    attention: Literal["auto", "eager", "sdpa", "flash_attention_2", "flash_attention_3"] = setting(
+        "auto", "Attention implementation; auto: flash attention where installed and in 16 bits, else sdpa."
     )
-    compile: bool = option(False, "Compile the encoder's layers with torch.compile.", advanced=True)
-    attention: Literal["auto", "eager", "sdpa", "flash_attention_2", "flash_attention_3"] = option(
-        "auto",
-        "Attention implementation; auto: flash attention where installed and in 16 bits, else sdpa.",
-        advanced=True,
-    )
-    fused: bool = option(True, "Use torch's fused AdamW where it exists.", advanced=True)
-    log_steps: int = option(10, "Steps between entries of log.jsonl.", at_least=1, advanced=True)
+    fused: bool = setting(True, "Use torch's fused AdamW where it exists.")
+    log_steps: int = setting(10, "Steps between entries of log.jsonl.", at_least=1)
     export_steps: int = option(0, "Steps between encoders kept as DIR/step-N; 0: only the last.", at_least=0)
-    report_to: tuple[str, ...] = option((), "Experiment tracker: tensorboard, wandb …; repeatable.", advanced=True)
-    save_steps: int = option(500, "Steps between checkpoints for --resume.", at_least=1, advanced=True)
-    trainer: tuple[str, ...] = option(
-        (), "KEY=VALUE, an argument of transformers' TrainingArguments; repeatable.", advanced=True
-    )
+    report_to: tuple[str, ...] = setting((), "Experiment tracker: tensorboard, wandb …; repeatable.")
+    save_steps: int = setting(500, "Steps between checkpoints for --resume.", at_least=1)
+    trainer: tuple[str, ...] = setting((), "KEY=VALUE, an argument of transformers' TrainingArguments; repeatable.")
 
 
 @contextmanager

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 from typing import ClassVar, Literal
 
-from drtk.config import HARDWARE, METHOD, TRAINING, NoEffect, option, redeclare
+from drtk.config import HARDWARE, METHOD, TRAINING, NoEffect, option, redeclare, setting
 from drtk.errors import UsageError
 from drtk.models.config import NOT_BEAM, NOT_SAMPLING, GenerationSettings, ScoringSettings
 from drtk.records import describe_kind_problem
@@ -36,15 +36,10 @@ class ExpansionSettings(GenerationSettings):
         None, "Decoding. [default: sample, with --prompt greedy+sample]"
     )
     top_k: int = option(50, "Sample from the K most likely tokens; 0: all.", at_least=0, no_effect=NOT_SAMPLING)
-    top_p: float = option(
-        1.0,
-        "Sample from the nucleus of this probability.",
-        at_least=1e-6,
-        at_most=1,
-        no_effect=NOT_SAMPLING,
-        advanced=True,
+    top_p: float = setting(
+        1.0, "Sample from the nucleus of this probability.", at_least=1e-6, at_most=1, no_effect=NOT_SAMPLING
     )
-    beams: int = option(10, "Beam size, at least --n.", at_least=1, no_effect=NOT_BEAM, advanced=True)
+    beams: int = setting(10, "Beam size, at least --n.", at_least=1, no_effect=NOT_BEAM)
     max_new_tokens: int | None = option(  # type: ignore[assignment]
         None, "Maximum output length in tokens. [default: as trained, or 64; with --prompt 100]", at_least=1
     )
@@ -55,30 +50,20 @@ class ExpansionSettings(GenerationSettings):
     holdout: bool = option(
         False, "Cross-fitting: expand each question with the generator of another fold.", panel=METHOD
     )
-    outside: Literal["refuse", "draw"] = option(
-        "refuse",
-        "holdout: questions of no fold: an error, or a random generator.",
-        no_effect=_HOLDOUT,
-        advanced=True,
+    outside: Literal["refuse", "draw"] = setting(
+        "refuse", "holdout: questions of no fold: an error, or a random generator.", no_effect=_HOLDOUT
     )
-    candidates: int = option(
-        10, "from_run: candidates per question and kind.", at_least=1, no_effect=_RUN, advanced=True
-    )
-    depth: int = option(100, "from_run: hits per question to use.", at_least=1, no_effect=_RUN, advanced=True)
-    feedback: int = option(
-        10, "from_run: hits that feedback terms are taken from.", at_least=1, no_effect=_RUN, advanced=True
-    )
-    terms: int = option(10, "from_run: feedback terms per candidate.", at_least=1, no_effect=_RUN, advanced=True)
+    candidates: int = setting(10, "from_run: candidates per question and kind.", at_least=1, no_effect=_RUN)
+    depth: int = setting(100, "from_run: hits per question to use.", at_least=1, no_effect=_RUN)
+    feedback: int = setting(10, "from_run: hits that feedback terms are taken from.", at_least=1, no_effect=_RUN)
+    terms: int = setting(10, "from_run: feedback terms per candidate.", at_least=1, no_effect=_RUN)
 
     def resolve(self, *, trained_length: int | None) -> ExpansionSettings:
         """Return the settings with their defaults. trained_length: longest target the generator was trained on, if known"""
         decode = self.decode or ("sample" if self.prompt is None else "greedy+sample")
         longest = _PROMPTED_TOKENS if self.prompt is not None else (trained_length or _TOKENS)
         return replace(
-            self,
-            n=1 if decode == "greedy" else self.n,
-            decode=decode,
-            max_new_tokens=self.max_new_tokens or longest,
+            self, n=1 if decode == "greedy" else self.n, decode=decode, max_new_tokens=self.max_new_tokens or longest
         )
 
     def check_kind(self, *, from_run: bool) -> None:
@@ -102,15 +87,13 @@ class LabelSettings:
     """drtk rerank-queries label (docs/methods/ear.md)."""
 
     depth: int = option(DEPTH, "Passages per candidate to search for an answer.", at_least=1)
-    max_rank: int = option(101, "Rank of a candidate without an answer, above the depth.", at_least=2, advanced=True)
-    top1: bool = option(True, "Write title and text of each candidate's first passage, for RD.", advanced=True)
+    max_rank: int = setting(101, "Rank of a candidate without an answer, above the depth.", at_least=2)
+    top1: bool = setting(True, "Write title and text of each candidate's first passage, for RD.")
     match: Literal["tokens", "regex"] = option("tokens", "Answer matching by tokens (DPR) or regular expressions.")
-    match_title: bool = option(False, "Also search titles for answers.", advanced=True)
-    k1: float | None = option(
-        None, "BM25 k1, term-frequency saturation. [default: the index's, else 0.9]", at_least=0, advanced=True
-    )
-    b: float | None = option(
-        None, "BM25 b, length normalization. [default: the index's, else 0.4]", at_least=0, at_most=1, advanced=True
+    match_title: bool = setting(False, "Also search titles for answers.")
+    k1: float | None = setting(None, "BM25 k1, term-frequency saturation. [default: the index's, else 0.9]", at_least=0)
+    b: float | None = setting(
+        None, "BM25 b, length normalization. [default: the index's, else 0.4]", at_least=0, at_most=1
     )
     threads: int = option(0, "CPU threads; 0: all cores.", at_least=0, panel=HARDWARE)
     batch_size: int = option(1000, "Candidates per batch.", at_least=1, panel=HARDWARE)
@@ -130,49 +113,35 @@ class QueryRerankerConfig(TrainingConfig):
     epochs: float | None = option(  # type: ignore[assignment]
         None, "Passes over the questions. [default: ri 2, rd 3]", at_least=0, panel=TRAINING
     )
-    warmup: float = option(
-        10_000.0, "Warm-up steps; linear: below 1, a fraction of all steps.", at_least=0, advanced=True
-    )
+    warmup: float = setting(10_000.0, "Warm-up steps; linear: below 1, a fraction of all steps.", at_least=0)
     learning_rate: ClassVar[float] = 0.0  # type: ignore[misc]  # see `max_lr`
     weight_decay: ClassVar[float] = 0.0  # type: ignore[misc]
     variant: Literal["ri", "rd"] = option("ri", "Input: question and expansion (ri), or also the first passage (rd).")
-    style: Literal["official", "thesis"] = option(
-        "official", "Input format: [SEP] between all parts, or 'question ? expansion'.", advanced=True
+    style: Literal["official", "thesis"] = setting(
+        "official", "Input format: [SEP] between all parts, or 'question ? expansion'."
     )
     max_length: int | None = option(
         None, "Maximum input length in tokens. [default: ri 64, rd 256]", at_least=8, panel=TRAINING
     )
-    candidates: int = option(50, "Distinct candidates per question to train on.", at_least=2, advanced=True)
-    max_rank: int = option(101, "Rank of a candidate without an answer.", at_least=2, advanced=True)
-    depth: int | None = option(
-        None,
-        "Depth of the labels; deeper ranks count as none. [default: the labels', or 100]",
-        at_least=1,
-        advanced=True,
+    candidates: int = setting(50, "Distinct candidates per question to train on.", at_least=2)
+    max_rank: int = setting(101, "Rank of a candidate without an answer.", at_least=2)
+    depth: int | None = setting(
+        None, "Depth of the labels; deeper ranks count as none. [default: the labels', or 100]", at_least=1
     )
-    pair_weight: Literal["offset", "sum"] = option(
-        "offset", "Weights of pairs: as released (equal per rank offset), or as printed.", advanced=True
+    pair_weight: Literal["offset", "sum"] = setting(
+        "offset", "Weights of pairs: as released (equal per rank offset), or as printed."
     )
-    skip_ties: bool = option(True, "Ignore pairs of equal rank.", advanced=True)
-    rank_margin: float = option(0.01, "Margin of a pair per rank of difference.", at_least=0, advanced=True)
-    micro_batch_size: int | None = option(
-        None, "Questions in memory at once per device.", at_least=1, panel=HARDWARE, advanced=True
+    skip_ties: bool = setting(True, "Ignore pairs of equal rank.")
+    rank_margin: float = setting(0.01, "Margin of a pair per rank of difference.", at_least=0)
+    micro_batch_size: int | None = setting(None, "Questions in memory at once per device.", at_least=1, panel=HARDWARE)
+    schedule: Literal["inverse-sqrt", "linear"] = setting(
+        "inverse-sqrt", "Learning-rate schedule: max_lr * min(t^-.5, t * warmup^-1.5), or linear."
     )
-    schedule: Literal["inverse-sqrt", "linear"] = option(
-        "inverse-sqrt", "Learning-rate schedule: max_lr * min(t^-.5, t * warmup^-1.5), or linear.", advanced=True
+    max_lr: float = setting(
+        2e-3, "linear: peak learning rate; inverse-sqrt: factor, peak max_lr / sqrt(warmup).", at_least=0
     )
-    max_lr: float = option(
-        2e-3,
-        "linear: peak learning rate; inverse-sqrt: factor, peak max_lr / sqrt(warmup).",
-        at_least=0,
-        advanced=True,
-    )
-    dev_questions: int | None = option(
-        None,
-        "Questions of --dev, evenly spaced. [default: all]",
-        at_least=1,
-        no_effect=(NOT_MEASURED,),
-        advanced=True,
+    dev_questions: int | None = setting(
+        None, "Questions of --dev, evenly spaced. [default: all]", at_least=1, no_effect=(NOT_MEASURED,)
     )
 
     def check(self) -> None:
@@ -199,29 +168,23 @@ class ChooseSettings(ScoringSettings):
     select: Literal["scorer", "oracle", "concat", "greedy", "first"] = option(
         "scorer", "Candidate to select: best by model or label, all, the greedy one, or the first."
     )
-    max_candidates: int | None = option(None, "Use the first N distinct candidates only.", at_least=1, advanced=True)
+    max_candidates: int | None = setting(None, "Use the first N distinct candidates only.", at_least=1)
     n_best: int = option(1, "Queries per question and kind.", at_least=1)
-    max_clauses: int | None = option(
+    max_clauses: int | None = setting(
         None,
         "concat: maximum number of distinct words per query (Lucene's limit: 1024).",
         at_least=1,
         no_effect=(NoEffect("needs --select concat", {"select": ("scorer", "oracle", "greedy", "first")}),),
-        advanced=True,
     )
-    k1: float | None = option(
-        None,
-        "BM25 k1, term-frequency saturation. [default: the index's, else 0.9]",
-        at_least=0,
-        no_effect=_NO_INDEX,
-        advanced=True,
+    k1: float | None = setting(
+        None, "BM25 k1, term-frequency saturation. [default: the index's, else 0.9]", at_least=0, no_effect=_NO_INDEX
     )
-    b: float | None = option(
+    b: float | None = setting(
         None,
         "BM25 b, length normalization. [default: the index's, else 0.4]",
         at_least=0,
         at_most=1,
         no_effect=_NO_INDEX,
-        advanced=True,
     )
 
     def check(self) -> None:
@@ -235,12 +198,10 @@ class ReadSettings:
     """drtk read (docs/methods/fid.md). The figures are those of the released large readers."""
 
     depth: int = option(100, "Passages per question to read.", at_least=1)
-    order: Literal["score", "rank"] = option("rank", "Column that orders the run.", advanced=True)
+    order: Literal["score", "rank"] = setting("rank", "Column that orders the run.")
     max_length: int = option(250, "Maximum length of question, title and text in tokens.", at_least=2)
     max_new_tokens: int = option(50, "Maximum answer length in tokens.", at_least=1)
-    batch_tokens: int | None = option(
-        None, "Tokens per batch. [default: CPU 32768, GPU 131072]", at_least=1, advanced=True
-    )
+    batch_tokens: int | None = setting(None, "Tokens per batch. [default: CPU 32768, GPU 131072]", at_least=1)
     precision: Literal["auto", "float32", "float16", "bfloat16"] = option(
         "auto", "Compute dtype; auto: float32 on a CPU, bfloat16 on a GPU.", panel=HARDWARE
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from drtk.config import By, NoEffect, option
+from drtk.config import By, NoEffect, option, setting
 from drtk.models.config import PairTitle, ScoringSettings
 
 
@@ -13,10 +13,10 @@ from drtk.models.config import PairTitle, ScoringSettings
 class ScoreSettings(ScoringSettings):
     """drtk score."""
 
-    title: PairTitle | None = option(
-        None, "Titles as title: text, title text, or none. [default: as trained, or join]", advanced=True
+    title: PairTitle | None = setting(
+        None, "Titles as title: text, title text, or none. [default: as trained, or join]"
     )
-    logits: bool = option(False, "Write logits, without the activation function.", advanced=True)
+    logits: bool = setting(False, "Write logits, without the activation function.")
 
 
 @dataclass(frozen=True)
@@ -24,10 +24,8 @@ class RerankSettings(ScoreSettings):
     """drtk rerank (docs/methods/re-ranker.md, docs/methods/hlatr.md)."""
 
     depth: int | None = option(None, "Documents per query to score. [default: 200, HLATR: as trained]", at_least=1)
-    vector_dtype: Literal["float32", "float16"] = option(
-        "float16", "vectors: data type of the stored vectors.", advanced=True
-    )
-    tag: str = option("drtk", "Run name, the last column.", one_word=True, advanced=True)
+    vector_dtype: Literal["float32", "float16"] = setting("float16", "vectors: data type of the stored vectors.")
+    tag: str = setting("drtk", "Run name, the last column.", one_word=True)
 
 
 def _not_with(*methods: str) -> tuple[NoEffect, ...]:
@@ -42,9 +40,7 @@ class FuseSettings:
     """drtk fuse."""
 
     method: str = option(
-        "rrf",
-        "rrf, weighted (normalized scores), linear (raw scores), zscore or round-robin.",
-        metavar="NAME",
+        "rrf", "rrf, weighted (normalized scores), linear (raw scores), zscore or round-robin.", metavar="NAME"
     )
     weights: str = option(
         "", "Weights of the runs, such as 1,1.1. [default: all 1]", no_effect=_not_with("round-robin"), metavar="X,X…"
@@ -63,9 +59,9 @@ class FuseSettings:
     depth: int | None = option(None, "Documents per query to read of each run. [default: all]", at_least=1)
     top: int = option(1000, "Documents per query to write.", at_least=1)
     sweep: bool = option(False, "Fuse with the weights that are best on --qrels.")
-    step: float = option(
-        0.1, "sweep: step between weights, 0.001 to 1.", at_least=0.001, at_most=1, no_effect=_WITH_SWEEP, advanced=True
+    step: float = setting(
+        0.1, "sweep: step between weights, 0.001 to 1.", at_least=0.001, at_most=1, no_effect=_WITH_SWEEP
     )
     measure: str = option("nDCG@10", "sweep: measure to maximize.", no_effect=_WITH_SWEEP, metavar="NAME")
     by: By = option("passage", "sweep: score passages, or source documents (MaxP).", no_effect=_WITH_SWEEP)
-    tag: str = option("drtk", "Run name, the last column.", one_word=True, advanced=True)
+    tag: str = setting("drtk", "Run name, the last column.", one_word=True)

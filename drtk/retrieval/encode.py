@@ -30,7 +30,7 @@ from drtk.runtime.manifest import describe_folder
 from drtk.runtime.progress import Progress
 from drtk.runtime.runners import BatchFunction, RunnerSettings, map_windows
 from drtk.runtime.sharding import WHOLE, InputShard, select_shard
-from drtk.runtime.streams import name_of
+from drtk.runtime.streams import count_lines, name_of
 from drtk.runtime.workers import read_ahead
 from drtk.text.batching import TokenizedTexts, iter_batches_by_length
 
@@ -207,7 +207,10 @@ def encode_corpus(
         records = read_passages(source, tracker=job.tracker, side_files=job.side_files)
         empty_texts = EmptyTextCounter(lambda passage: format_passage(passage, title))
     writer = ShardWriter(job.begin(), dimension=embedder.dimension, dtype=settings.vector_dtype, model=model)
-    encode_records(records, embedder, writer, running=running, part=part, unit=unit, empty_texts=empty_texts)
+    total = count_lines(source, shards=part[1])
+    encode_records(
+        records, embedder, writer, running=running, part=part, unit=unit, total=total, empty_texts=empty_texts
+    )
     job.counts[unit] = writer.rows
     empty_texts.warn(name_of(source), unit)
     job.tracker.inputs.append(entry)
@@ -243,11 +246,13 @@ def encode_records(
     running: RunnerSettings,
     part: InputShard = WHOLE,
     unit: str = "passages",
+    total: int | None = None,
     empty_texts: EmptyTextCounter | None = None,
 ) -> None:
     """Encode records, or one part of them, and write the vectors as shards of `embedder.settings.shard_size` records.
 
     With n parts, each takes every n-th shard. Shards that are already written are not encoded again.
+    total: number of records, for the progress bar
     empty_texts: counts the records of this part and those without text
     Raises MismatchError for existing shards of other records.
     """
@@ -273,7 +278,7 @@ def encode_records(
         progress.add(count)
 
     with (
-        Progress("encode", unit=unit, initial=writer.rows) as progress,
+        Progress("encode", total=total, unit=unit, initial=writer.rows) as progress,
         closing(
             map_windows(iter_missing_windows(), WindowEncoder, embedder, running=running, report=report)
         ) as encoded,

@@ -38,7 +38,7 @@ from drtk.runtime.manifest import (
 )
 from drtk.runtime.progress import Progress, log, log_detail, warn
 from drtk.runtime.sharding import WHOLE, InputShard, select_shard
-from drtk.runtime.streams import STANDARD, Output, is_replaceable, is_writable, open_input, read_lines
+from drtk.runtime.streams import STANDARD, Output, count_lines, is_replaceable, is_writable, open_input, read_lines
 
 Record = TypeVar("Record")
 WINDOW = 1000  # input records per window
@@ -279,7 +279,7 @@ class FilterJob:
                 journal=self.journal if resumable else None,
             ) as output,
             self._keep_journal(output),
-            Progress(self.command, unit=unit, initial=journal.records) as progress,
+            Progress(self.command, total=self._count_records(unit), unit=unit, initial=journal.records) as progress,
         ):
             for path in list_temporary_files(Path(self.output)) if resumable else ():
                 path.unlink(missing_ok=True)
@@ -305,6 +305,12 @@ class FilterJob:
             elif resumable:
                 output.manifest = self._build_manifest()
         self._log_summary()
+
+    def _count_records(self, unit: str) -> int | None:
+        """Return the number of records in the source; None if it is not one per line, or not known cheaply."""
+        source, sample = self.settings.get("source"), self.settings.get("sample")
+        lines = count_lines(source, shards=self.shard[1]) if isinstance(source, str) and unit != "queries" else None
+        return lines if lines is None or sample is None else min(lines, sample)
 
     @contextmanager
     def _keep_journal(self, output: Output) -> Iterator[None]:

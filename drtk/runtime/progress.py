@@ -8,6 +8,7 @@ import re
 import sys
 import time
 from collections.abc import Iterable, Iterator
+from datetime import timedelta
 from typing import Any, TypeVar
 
 from drtk.runtime.sharding import get_rank
@@ -94,6 +95,11 @@ def warn(message: str) -> None:
     _LOGGER.warning(message)
 
 
+def format_duration(seconds: float) -> str:
+    """Return a duration as h:mm:ss."""
+    return str(timedelta(seconds=round(seconds)))
+
+
 class Progress:
     """Report progress: a bar if stderr is a terminal, otherwise a log line every 30 seconds.
 
@@ -133,8 +139,9 @@ class Progress:
             of = f" of {self.total:,}" if self.total else ""
             rate = (self.done - self._initial) / (self._last - self._start)
             pace = f"{1 / rate:,.1f} s each" if 0 < rate < 1 else f"{rate:,.1f}/s"
+            left = f", {format_duration((self.total - self.done) / rate)} left" if self.total and rate else ""
             note = f", {self.note}" if self.note else ""
-            log(f"{self.what}: {self.done:,}{of} {self.unit}, {pace}{note}")
+            log(f"{self.what}: {self.done:,}{of} {self.unit}, {pace}{left}{note}")
 
     def close(self) -> None:
         """Remove the bar."""

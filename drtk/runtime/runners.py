@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, Protocol, TypeVar
 
-from drtk.config import HARDWARE, option
+from drtk.config import HARDWARE, option, setting
 from drtk.registry import Registry
 from drtk.runtime.filter_job import FilterJob, SecondPass, WindowResult
 from drtk.runtime.workers import read_ahead
@@ -30,10 +30,8 @@ class RunnerSettings:
     """Where a batch function runs: in this process, or on a Ray cluster."""
 
     runner: Literal["local", "ray"] = option("local", "Run in this process, or on Ray.", panel=HARDWARE)
-    ray_workers: int | None = option(
-        None, "Ray workers. [default: one per GPU, or per core without GPUs]", at_least=1, advanced=True
-    )
-    ray_address: str = option("", "Ray cluster address. [default: a local cluster]", advanced=True)
+    ray_workers: int | None = setting(None, "Ray workers. [default: one per GPU, or per core without GPUs]", at_least=1)
+    ray_address: str = setting("", "Ray cluster address. [default: a local cluster]")
 
 
 class BatchFunction:

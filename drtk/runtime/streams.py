@@ -21,6 +21,7 @@ from drtk.runtime.atomic import commit, delay_interrupts, get_file_manifest_path
 
 GZIP, ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 SUFFIXES = (".gz", ".zst")
+MAX_COUNTED_BYTES = 4 << 30  # of a file whose lines are counted for a progress bar
 _BLOCK = 1 << 10  # compressed bytes per step; zstd unpacks them to 32 MiB at most
 
 
@@ -122,6 +123,15 @@ class DigestingReader(io.RawIOBase):
 def name_of(source: str) -> str:
     """Return the name of a source for messages: <stdin> for "-"."""
     return "<stdin>" if source == STANDARD else source
+
+
+def count_lines(source: str, *, shards: int = 1) -> int | None:
+    """Return the number of lines of an uncompressed JSONL file, or of one of its shards; None if it takes long to count."""
+    if not source.endswith(".jsonl") or not os.path.isfile(source) or os.path.getsize(source) > MAX_COUNTED_BYTES:
+        return None
+    with open(source, "rb") as file:
+        lines = sum(block.count(b"\n") for block in iter(lambda: file.read(1 << 20), b""))
+    return lines // shards
 
 
 def is_stream(source: str) -> bool:

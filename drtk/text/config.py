@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from drtk.config import CONTROL, HARDWARE, NoEffect, option
+from drtk.config import CONTROL, HARDWARE, INPUT, NoEffect, option, setting
 
 _WORDS = (NoEffect("has no effect with --policy words", {"policy": ("words",)}),)
 _NO_TOKENIZER = (NoEffect("needs --tokenizer; use --max-words", {"tokenizer": (None,)}),)
@@ -26,30 +26,25 @@ class ChunkSettings:
         None, "Maximum passage length in tokens. [default: 144]", at_least=1, no_effect=_NO_TOKENIZER
     )
     max_words: int | None = option(None, "Maximum passage length in words. [default: 100]", at_least=1)
-    reserve_special: bool = option(
-        False, "Reserve room for the model's special tokens.", no_effect=_NO_TOKENIZER, advanced=True
-    )
+    reserve_special: bool = setting(False, "Reserve room for the model's special tokens.", no_effect=_NO_TOKENIZER)
     overlap: int = option(0, "Overlap of passages in sentences (words: in words).", at_least=0, no_effect=_NO_OVERLAP)
-    short_prob: float = option(
+    short_prob: float = setting(
         0.0,
         "Probability of a random shorter passage (condenser 0.1, cotmae 0.15).",
         at_least=0,
         at_most=1,
         no_effect=_WORDS,
-        advanced=True,
     )
-    short_min: int | None = option(
-        None, "Minimum length of a random shorter passage. [default: cotmae 2, else 1]", at_least=1, advanced=True
+    short_min: int | None = setting(
+        None, "Minimum length of a random shorter passage. [default: cotmae 2, else 1]", at_least=1
     )
     paragraphs: bool = option(False, "End sentences at blank lines, for lists and code.", no_effect=_WORDS)
-    keep_whitespace: bool = option(False, "Keep white space unchanged.", advanced=True)
+    keep_whitespace: bool = setting(False, "Keep white space unchanged.")
     sentences: bool = option(True, "Write sentence spans to metadata.sentences.")
     language: str = option("english", "Language of nltk's sentence model.", metavar="NAME")
-    punkt_model: str | None = option(None, "Sentence model, a file of save_punkt.", advanced=True)
-    punkt_mb: float = option(
-        2.0, "Megabytes of input to train a sentence model on.", at_least=0.001, at_most=1e6, advanced=True
-    )
-    save_punkt: str | None = option(None, "File to save the sentence model to.", advanced=True)
+    punkt_model: str | None = option(None, "Sentence model, a file of --save-punkt.", metavar="FILE", panel=INPUT)
+    punkt_mb: float = setting(2.0, "Megabytes of input to train a sentence model on.", at_least=0.001, at_most=1e6)
+    save_punkt: str | None = option(None, "Save the trained sentence model to this file.", metavar="FILE", panel=INPUT)
     num_workers: int = option(0, "Worker processes; 0: one per core.", at_least=0, panel=HARDWARE)
     seed: int = option(42, "Random seed.", panel=CONTROL)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from drtk.config import EVALUATION, HARDWARE, TRAINING, NoEffect, option, redeclare
+from drtk.config import EVALUATION, HARDWARE, TRAINING, NoEffect, option, redeclare, setting
 from drtk.errors import UsageError
 from drtk.models.config import PairTitle, Similarity, Title
 
@@ -26,29 +26,21 @@ class TrainingConfig:
         None, "Training steps, instead of --epochs.", at_least=1, replaces="epochs", panel=TRAINING
     )
     learning_rate: float = option(2e-5, "Peak learning rate.", at_least=0, panel=TRAINING)
-    warmup: float = option(0.1, "Warm-up steps; below 1, a fraction of all steps.", at_least=0, advanced=True)
-    weight_decay: float = option(0.01, "Weight decay, except for biases and norms.", at_least=0, advanced=True)
+    warmup: float = setting(0.1, "Warm-up steps; below 1, a fraction of all steps.", at_least=0)
+    weight_decay: float = setting(0.01, "Weight decay, except for biases and norms.", at_least=0)
     eval_steps: int = option(
         500, "Steps between evaluations on --dev.", at_least=1, no_effect=(NOT_MEASURED,), panel=EVALUATION
     )
-    patience: int | None = option(
-        None,
-        "Stop after N evaluations without improvement.",
-        at_least=1,
-        no_effect=(NOT_MEASURED,),
-        advanced=True,
+    patience: int | None = setting(
+        None, "Stop after N evaluations without improvement.", at_least=1, no_effect=(NOT_MEASURED,)
     )
     precision: Precision = option(
         "auto", "Compute dtype; auto: bfloat16 on a GPU that has it, else float32.", panel=HARDWARE
     )
-    gradient_checkpointing: bool = option(
-        False, "Recompute activations in the backward pass to save memory.", advanced=True
-    )
-    log_steps: int = option(10, "Steps between entries of log.jsonl.", at_least=1, advanced=True)
-    save_steps: int = option(500, "Steps between checkpoints for --resume.", at_least=1, advanced=True)
-    trainer: tuple[str, ...] = option(
-        (), "KEY=VALUE, an argument of transformers' TrainingArguments; repeatable.", advanced=True
-    )
+    gradient_checkpointing: bool = setting(False, "Recompute activations in the backward pass to save memory.")
+    log_steps: int = setting(10, "Steps between entries of log.jsonl.", at_least=1)
+    save_steps: int = setting(500, "Steps between checkpoints for --resume.", at_least=1)
+    trainer: tuple[str, ...] = setting((), "KEY=VALUE, an argument of transformers' TrainingArguments; repeatable.")
 
 
 # A registered loss of the user's is not listed: whether it learns from a teacher is known once it is loaded.
@@ -76,57 +68,39 @@ class RetrieverConfig(TrainingConfig):
     """drtk train-retriever (docs/methods/fine-tuning.md). The defaults are those of SimLM's Table 12."""
 
     loss: str = option(
-        "infonce",
-        "infonce, simlm-paper, simlm-full, kl or margin-mse (distillation from scores).",
-        metavar="NAME",
+        "infonce", "infonce, simlm-paper, simlm-full, kl or margin-mse (distillation from scores).", metavar="NAME"
     )
-    contrastive: str = option(
-        "infonce",
-        "Contrastive loss added to kl or margin-mse.",
-        no_effect=(_NO_TEACHER, *_NO_CONTRAST),
-        advanced=True,
+    contrastive: str = setting(
+        "infonce", "Contrastive loss added to kl or margin-mse.", no_effect=(_NO_TEACHER, *_NO_CONTRAST)
     )
-    contrastive_weight: float | None = option(
+    contrastive_weight: float | None = setting(
         None,
         "Weight of the contrastive loss beside kl or margin-mse. [default: kl 0.2, margin-mse 0]",
         at_least=0,
         no_effect=(_NO_TEACHER,),
-        advanced=True,
     )
-    similarity: Similarity | None = option(
-        None, "Similarity of vectors. [default: the start model's, or cosine]", advanced=True
+    similarity: Similarity | None = setting(None, "Similarity of vectors. [default: the start model's, or cosine]")
+    temperature: float | None = setting(None, "Softmax temperature. [default: cosine 0.02, dot 1]", at_least=1e-6)
+    temperature_warmup: bool = setting(
+        False, "Start at temperature 1; its inverse grows linearly during warm-up.", no_effect=_NO_WARMUP
     )
-    temperature: float | None = option(
-        None, "Softmax temperature. [default: cosine 0.02, dot 1]", at_least=1e-6, advanced=True
-    )
-    temperature_warmup: bool = option(
-        False,
-        "Start at temperature 1; its inverse grows linearly during warm-up.",
-        no_effect=_NO_WARMUP,
-        advanced=True,
-    )
-    teacher_temperature: float = option(
-        1.0, "Softmax temperature of the teacher's scores.", at_least=1e-6, no_effect=(_NO_TEACHER,), advanced=True
+    teacher_temperature: float = setting(
+        1.0, "Softmax temperature of the teacher's scores.", at_least=1e-6, no_effect=(_NO_TEACHER,)
     )
     negatives: int = option(15, "Hard negatives per query, beside in-batch negatives.", at_least=0)
-    negative_sampling: Literal["window", "replacement", "shuffle"] = option(
+    negative_sampling: Literal["window", "replacement", "shuffle"] = setting(
         "window",
         "Negatives per epoch: sliding window, window that refills short lists with replacement, or shuffled.",
         no_effect=_NO_NEGATIVES,
-        advanced=True,
     )
-    positive_sampling: Literal["rotate", "first"] = option(
-        "rotate", "Positive per epoch: each in turn, or always the first.", advanced=True
+    positive_sampling: Literal["rotate", "first"] = setting(
+        "rotate", "Positive per epoch: each in turn, or always the first."
     )
     grad_cache: int | None = option(
         None, "GradCache: texts in memory at once, for batches that do not fit.", at_least=1, panel=HARDWARE
     )
-    train_fraction: float = option(
-        1.0,
-        "Fraction of the queries to train on; smaller samples are subsets of larger ones.",
-        at_least=0,
-        at_most=1,
-        advanced=True,
+    train_fraction: float = setting(
+        1.0, "Fraction of the queries to train on; smaller samples are subsets of larger ones.", at_least=0, at_most=1
     )
     query_length: int | None = option(
         None, "Maximum query length in tokens. [default: 32, or the model's maximum]", at_least=3, panel=TRAINING
@@ -134,68 +108,52 @@ class RetrieverConfig(TrainingConfig):
     passage_length: int | None = option(
         None, "Maximum passage length in tokens. [default: 144, or the model's maximum]", at_least=3, panel=TRAINING
     )
-    query_prompt: str | None = option(None, "Prefix of each query. [default: the start model's]", advanced=True)
-    passage_prompt: str | None = option(None, "Prefix of each passage. [default: the start model's]", advanced=True)
-    title: Title | None = option(
+    query_prompt: str | None = setting(None, "Prefix of each query. [default: the start model's]")
+    passage_prompt: str | None = setting(None, "Prefix of each passage. [default: the start model's]")
+    title: Title | None = setting(
         None,
         "How titles are joined to texts: space, separator token, segment pair, or not. [default: the start model's]",
-        advanced=True,
     )
-    pooling: str | None = option(None, "Pooling. [default: the start model's]", advanced=True)
-    normalize: bool | None = option(None, "Scale vectors to length 1. [default: the start model's]", advanced=True)
-    untied: bool = option(False, "Train separate query and passage encoders, DIR/query and DIR/passage.", advanced=True)
-    mask_duplicate_positives: bool = option(
-        False,
-        "Do not use copies of a query's positive as its in-batch negatives.",
-        no_effect=_NO_CONTRAST,
-        advanced=True,
+    pooling: str | None = setting(None, "Pooling. [default: the start model's]")
+    normalize: bool | None = setting(None, "Scale vectors to length 1. [default: the start model's]")
+    untied: bool = setting(False, "Train separate query and passage encoders, DIR/query and DIR/passage.")
+    mask_duplicate_positives: bool = setting(
+        False, "Do not use copies of a query's positive as its in-batch negatives.", no_effect=_NO_CONTRAST
     )
-    mask_false_negatives: bool = option(
-        False, "Do not use any labeled positive of a query as its negative.", no_effect=_NO_CONTRAST, advanced=True
+    mask_false_negatives: bool = setting(
+        False, "Do not use any labeled positive of a query as its negative.", no_effect=_NO_CONTRAST
     )
-    matryoshka: tuple[int, ...] = option(
-        (), "Also train the first N dimensions as vectors of their own; repeatable.", at_least=1, advanced=True
+    matryoshka: tuple[int, ...] = setting(
+        (), "Also train the first N dimensions as vectors of their own; repeatable.", at_least=1
     )
-    lora: int | None = option(None, "Train LoRA adapters of this rank and merge them.", at_least=1, advanced=True)
-    lora_alpha: float | None = option(None, "LoRA alpha. [default: twice the rank]", no_effect=_NO_LORA, advanced=True)
-    lora_dropout: float = option(0.0, "LoRA dropout, 0 to 1.", at_least=0, at_most=1, no_effect=_NO_LORA, advanced=True)
-    lora_target: tuple[str, ...] = option(
-        (), "Names of layers with adapters; repeatable. [default: all linear layers]", no_effect=_NO_LORA, advanced=True
+    lora: int | None = setting(None, "Train LoRA adapters of this rank and merge them.", at_least=1)
+    lora_alpha: float | None = setting(None, "LoRA alpha. [default: twice the rank]", no_effect=_NO_LORA)
+    lora_dropout: float = setting(0.0, "LoRA dropout, 0 to 1.", at_least=0, at_most=1, no_effect=_NO_LORA)
+    lora_target: tuple[str, ...] = setting(
+        (), "Names of layers with adapters; repeatable. [default: all linear layers]", no_effect=_NO_LORA
     )
-    aux: Literal["none", "diffcse"] = option(
-        "none", "Auxiliary loss: diffcse detects replaced tokens given the vector.", advanced=True
+    aux: Literal["none", "diffcse"] = setting(
+        "none", "Auxiliary loss: diffcse detects replaced tokens given the vector."
     )
-    aux_weight: float = option(
-        0.005,
-        "Weight of the auxiliary loss, for queries and for passages.",
-        at_least=0,
-        no_effect=_NO_AUX,
-        advanced=True,
+    aux_weight: float = setting(
+        0.005, "Weight of the auxiliary loss, for queries and for passages.", at_least=0, no_effect=_NO_AUX
     )
-    aux_rate: float = option(
-        0.3, "Auxiliary loss: masking rate, 0 to 1.", at_least=0, at_most=1, no_effect=_NO_AUX, advanced=True
+    aux_rate: float = setting(0.3, "Auxiliary loss: masking rate, 0 to 1.", at_least=0, at_most=1, no_effect=_NO_AUX)
+    aux_generator: str = setting("", "Auxiliary loss: masked language model that replaces tokens.", no_effect=_NO_AUX)
+    aux_decode: Literal["sample", "argmax"] = setting(
+        "argmax", "Auxiliary loss: decoding of the generator.", no_effect=_NO_AUX
     )
-    aux_generator: str = option(
-        "", "Auxiliary loss: masked language model that replaces tokens.", no_effect=_NO_AUX, advanced=True
+    aux_scope: Literal["masked", "all"] = setting(
+        "all", "Auxiliary loss: positions that the generator replaces.", no_effect=_NO_AUX
     )
-    aux_decode: Literal["sample", "argmax"] = option(
-        "argmax", "Auxiliary loss: decoding of the generator.", no_effect=_NO_AUX, advanced=True
+    aux_reduction: Literal["mean", "mean_all", "sum"] = setting(
+        "mean_all", "Auxiliary loss: mean over tokens, mean with padding, or sum.", no_effect=_NO_AUX
     )
-    aux_scope: Literal["masked", "all"] = option(
-        "all", "Auxiliary loss: positions that the generator replaces.", no_effect=_NO_AUX, advanced=True
+    dev_queries: int = setting(
+        300, "Judged queries of --dev, sampled at random.", at_least=1, no_effect=(NOT_MEASURED,)
     )
-    aux_reduction: Literal["mean", "mean_all", "sum"] = option(
-        "mean_all", "Auxiliary loss: mean over tokens, mean with padding, or sum.", no_effect=_NO_AUX, advanced=True
-    )
-    dev_queries: int = option(
-        300, "Judged queries of --dev, sampled at random.", at_least=1, no_effect=(NOT_MEASURED,), advanced=True
-    )
-    dev_pool: int = option(
-        3000,
-        "Passages of --dev: all relevant ones, others sampled at random.",
-        at_least=1,
-        no_effect=(NOT_MEASURED,),
-        advanced=True,
+    dev_pool: int = setting(
+        3000, "Passages of --dev: all relevant ones, others sampled at random.", at_least=1, no_effect=(NOT_MEASURED,)
     )
 
     def check(self) -> None:
@@ -235,18 +193,13 @@ class RerankerConfig(TrainingConfig):
     negatives: int | None = option(
         None, "listwise: negatives per query. [default: 63]", at_least=1, no_effect=_LISTWISE
     )
-    first_positive: bool = option(
-        False, "Train on the first positive of each query only.", no_effect=_PAIRS, advanced=True
-    )
-    r_drop: bool = option(
-        False, "listwise: add R-Drop, the divergence of two forward passes.", no_effect=_LISTWISE, advanced=True
-    )
-    backward: int | None = option(
+    first_positive: bool = setting(False, "Train on the first positive of each query only.", no_effect=_PAIRS)
+    r_drop: bool = setting(False, "listwise: add R-Drop, the divergence of two forward passes.", no_effect=_LISTWISE)
+    backward: int | None = setting(
         None,
         "listwise: passages per query with gradients, the positive and the best-scored negatives.",
         at_least=2,
         no_effect=_LISTWISE,
-        advanced=True,
     )
     max_length: int | None = option(
         None,
@@ -255,11 +208,10 @@ class RerankerConfig(TrainingConfig):
         no_effect=_PAIRS,
         panel=TRAINING,
     )
-    title: PairTitle | None = option(
+    title: PairTitle | None = setting(
         None,
         "How titles are joined to texts: title: text, title text, or not. [default: the start model's, or colon]",
         no_effect=_PAIRS,
-        advanced=True,
     )
     micro_batch_size: int | None = option(
         None,
@@ -268,22 +220,20 @@ class RerankerConfig(TrainingConfig):
         no_effect=_PAIRS,
         panel=HARDWARE,
     )
-    depth: int = option(
-        100, "hlatr: candidates per query, in the order of the run.", at_least=2, no_effect=_LISTS, advanced=True
+    depth: int = setting(100, "hlatr: candidates per query, in the order of the run.", at_least=2, no_effect=_LISTS)
+    layers: int = setting(4, "hlatr: number of layers.", at_least=1, no_effect=_LISTS)
+    hidden: int = setting(128, "hlatr: hidden size.", at_least=1, no_effect=_LISTS)
+    heads: int = setting(2, "hlatr: attention heads per layer.", at_least=1, no_effect=_LISTS)
+    feedforward: int = setting(768, "hlatr: feed-forward size.", at_least=1, no_effect=_LISTS)
+    dropout: float = setting(0.1, "hlatr: dropout.", at_least=0, at_most=0.99, no_effect=_LISTS)
+    dev_queries: int = setting(200, "Queries of --dev-run, evenly spaced.", at_least=1, no_effect=(NOT_MEASURED,))
+    dev_depth: int = setting(50, "Candidates per query of --dev-run.", at_least=2, no_effect=(NOT_MEASURED,))
+    dev_split: str = setting("dev", "Split of --dev, qrels/NAME.tsv.", no_effect=(NOT_MEASURED,))
+    dev_vectors: str | None = setting(
+        None, "hlatr: pair vectors of --dev-run. [default: those of --vectors]", no_effect=_LISTS
     )
-    layers: int = option(4, "hlatr: number of layers.", at_least=1, no_effect=_LISTS, advanced=True)
-    hidden: int = option(128, "hlatr: hidden size.", at_least=1, no_effect=_LISTS, advanced=True)
-    heads: int = option(2, "hlatr: attention heads per layer.", at_least=1, no_effect=_LISTS, advanced=True)
-    feedforward: int = option(768, "hlatr: feed-forward size.", at_least=1, no_effect=_LISTS, advanced=True)
-    dropout: float = option(0.1, "hlatr: dropout.", at_least=0, at_most=0.99, no_effect=_LISTS, advanced=True)
-    dev_queries: int = option(
-        200, "Queries of --dev-run, evenly spaced.", at_least=1, no_effect=(NOT_MEASURED,), advanced=True
-    )
-    dev_depth: int = option(
-        50, "Candidates per query of --dev-run.", at_least=2, no_effect=(NOT_MEASURED,), advanced=True
-    )
-    dev_measure: Literal["RR@10", "nDCG@10"] = option(
-        "RR@10", "Measure on --dev that selects the best weights.", no_effect=(NOT_MEASURED,), advanced=True
+    dev_measure: Literal["RR@10", "nDCG@10"] = setting(
+        "RR@10", "Measure on --dev that selects the best weights.", no_effect=(NOT_MEASURED,)
     )
 
     @property
@@ -317,60 +267,41 @@ class GeneratorConfig(TrainingConfig):
     batch_size: int = option(64, "Pairs per step, over all devices.", at_least=1, panel=TRAINING)
     epochs: float = option(2.0, "Passes over the pairs.", at_least=1e-6, panel=TRAINING)
     learning_rate: float = option(1e-3, "Peak learning rate; BART needs about 3e-5.", at_least=0, panel=TRAINING)
-    warmup: float = option(0.0, "Warm-up steps; below 1, a fraction of all steps.", at_least=0, advanced=True)
-    weight_decay: float = option(0.0, "Weight decay, except for biases and norms.", at_least=0, advanced=True)
+    warmup: float = setting(0.0, "Warm-up steps; below 1, a fraction of all steps.", at_least=0)
+    weight_decay: float = setting(0.0, "Weight decay, except for biases and norms.", at_least=0)
     task: Literal["doc2query", "gar-answer", "gar-sentence", "gar-title"] = option(
         "doc2query", "doc2query: passage to query; gar-…: question to answer, sentence or titles."
     )
-    depth: int = option(
-        100,
-        "GAR: hits per question to search for answers.",
-        at_least=1,
-        no_effect=_only_with(*_TASKS[2:]),
-        advanced=True,
+    depth: int = setting(
+        100, "GAR: hits per question to search for answers.", at_least=1, no_effect=_only_with(*_TASKS[2:])
     )
-    answer_case: Literal["kept", "initial"] = option(
+    answer_case: Literal["kept", "initial"] = setting(
         "kept",
         "GAR: case of answers in capitals: unchanged, or initial capitals (TriviaQA).",
         no_effect=_only_with("gar-answer"),
-        advanced=True,
     )
-    title_mode: Literal["all", "first"] = option(
-        "all",
-        "GAR titles: of all hits with an answer, or of the first.",
-        no_effect=_only_with("gar-title"),
-        advanced=True,
+    title_mode: Literal["all", "first"] = setting(
+        "all", "GAR titles: of all hits with an answer, or of the first.", no_effect=_only_with("gar-title")
     )
-    separator: str = option(
-        ", ", "GAR titles: text between two titles.", no_effect=_only_with("gar-title"), advanced=True
+    separator: str = setting(", ", "GAR titles: text between two titles.", no_effect=_only_with("gar-title"))
+    match: Literal["tokens", "regex"] = setting(
+        "tokens", "GAR: answer matching by tokens (DPR) or regular expressions.", no_effect=_only_with(*_TASKS[2:])
     )
-    match: Literal["tokens", "regex"] = option(
-        "tokens",
-        "GAR: answer matching by tokens (DPR) or regular expressions.",
-        no_effect=_only_with(*_TASKS[2:]),
-        advanced=True,
-    )
-    match_title: bool = option(
-        False, "GAR titles: also search titles for answers.", no_effect=_only_with("gar-title"), advanced=True
-    )
-    folds: int | None = option(
+    match_title: bool = setting(False, "GAR titles: also search titles for answers.", no_effect=_only_with("gar-title"))
+    folds: int | None = setting(
         None,
         "GAR: train N generators, each without one fold, for expand-queries.",
         at_least=2,
         no_effect=_only_with(*_TASKS[1:]),
-        advanced=True,
     )
-    schedule: Literal["constant", "linear", "cosine"] = option(
-        "constant", "Learning-rate schedule after warm-up.", advanced=True
-    )
-    label_smoothing: float = option(0.0, "Label smoothing, 0 to 1.", at_least=0, at_most=0.999, advanced=True)
-    title: Literal["join", "none"] | None = option(
+    schedule: Literal["constant", "linear", "cosine"] = setting("constant", "Learning-rate schedule after warm-up.")
+    label_smoothing: float = setting(0.0, "Label smoothing, 0 to 1.", at_least=0, at_most=0.999)
+    title: Literal["join", "none"] | None = setting(
         None,
         "Put titles before texts, or omit them. [default: the start model's, or join]",
         no_effect=_only_with("doc2query"),
-        advanced=True,
     )
-    prefix: str | None = option(None, "Prefix of every input. [default: the start model's, or none]", advanced=True)
+    prefix: str | None = setting(None, "Prefix of every input. [default: the start model's, or none]")
     max_length: int | None = option(
         None, "Maximum input length in tokens. [default: the start model's, or 512]", at_least=2, panel=TRAINING
     )
@@ -378,9 +309,9 @@ class GeneratorConfig(TrainingConfig):
     dev_share: float | None = option(
         None, "Fraction of the pairs to hold out, instead of --dev.", at_least=0, at_most=1, panel=EVALUATION
     )
-    dev_limit: int = option(1000, "Maximum number of held-out pairs.", at_least=1, advanced=True)
-    dev_measure: Literal["rouge1", "rouge2", "rougeL", "loss"] | None = option(
-        None, "Measure that selects the best weights. [default: rougeL, GAR: rouge1]", advanced=True
+    dev_limit: int = setting(1000, "Maximum number of held-out pairs.", at_least=1)
+    dev_measure: Literal["rouge1", "rouge2", "rougeL", "loss"] | None = setting(
+        None, "Measure that selects the best weights. [default: rougeL, GAR: rouge1]"
     )
 
     @property

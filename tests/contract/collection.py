@@ -1,4 +1,4 @@
-"""A tiny collection with everything a command may read, made when it is first asked for."""
+"""A tiny collection with all inputs of commands; models and indexes are built on first use."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ WORDS = (
 )
 
 
-def sentence(number: int) -> str:
-    """A sentence that depends on its number alone."""
+def make_sentence(number: int) -> str:
+    """Return a sentence that depends only on `number`."""
     words = [WORDS[(number * 7 + step * (number % 5 + 1)) % len(WORDS)] for step in range(6 + number % 4)]
     return " ".join(words).capitalize() + f" {number}."
 
 
-def lines(rows: Iterator[dict[str, object]]) -> bytes:
+def dump_lines(rows: Iterator[dict[str, object]]) -> bytes:
     return b"".join(orjson.dumps(row) + b"\n" for row in rows)
 
 
-def documents(count: int) -> bytes:
-    """Documents of some sentences, with a field no command knows."""
-    return lines(
+def make_documents(count: int) -> bytes:
+    """Return documents of several sentences, with an unknown field."""
+    return dump_lines(
         {
             "_id": f"d{number}",
-            "title": sentence(number)[:12],
-            "text": " ".join(sentence(number * 10 + step) for step in range(4 + number % 5)),
+            "title": make_sentence(number)[:12],
+            "text": " ".join(make_sentence(number * 10 + step) for step in range(4 + number % 5)),
             "metadata": {"year": 1950 + number % 30},
             "colour": ["red", "blue"][number % 2],
         }
@@ -39,24 +39,26 @@ def documents(count: int) -> bytes:
     )
 
 
-def queried(count: int) -> bytes:
-    """The documents with two scored queries each."""
-    return lines(
+def make_documents_with_queries(count: int) -> bytes:
+    """Return the documents with two scored queries each."""
+    return dump_lines(
         row
         | {
-            "queries": [sentence(number * 10)[:-3], sentence(number + 7)[:-3]],
+            "queries": [make_sentence(number * 10)[:-3], make_sentence(number + 7)[:-3]],
             "query_scores": [number % 9 / 8, number % 4 / 4],
         }
-        for number, row in enumerate(map(orjson.loads, documents(count).splitlines()))
+        for number, row in enumerate(map(orjson.loads, make_documents(count).splitlines()))
     )
 
 
-def queries(count: int) -> bytes:
-    return lines({"_id": f"q{number}", "text": sentence(number * 10)[:-3], "colour": "red"} for number in range(count))
+def make_queries(count: int) -> bytes:
+    return dump_lines(
+        {"_id": f"q{number}", "text": make_sentence(number * 10)[:-3], "colour": "red"} for number in range(count)
+    )
 
 
-def run(count: int, depth: int = 20, shift: int = 0) -> bytes:
-    """A TREC run over 40 documents: query i finds the document i at rank 1 + i % 4 - `shift`."""
+def make_run(count: int, depth: int = 20, shift: int = 0) -> bytes:
+    """Return a TREC run over 40 documents: document i is at rank 1 + i % 4 - `shift` for query i."""
     return b"".join(
         b"q%d Q0 d%d %d %r drtk\n" % (query, (query - query % 4 + place + shift) % 40, place + 1, 100.0 - place)
         for query in range(count)
@@ -64,8 +66,8 @@ def run(count: int, depth: int = 20, shift: int = 0) -> bytes:
     )
 
 
-def examples(count: int) -> bytes:
-    return lines(
+def make_examples(count: int) -> bytes:
+    return dump_lines(
         {
             "query_id": f"q{number % 20}",
             "positives": [f"d{number % 20}"],
@@ -76,28 +78,32 @@ def examples(count: int) -> bytes:
     )
 
 
-def qrels(count: int) -> bytes:
+def make_qrels(count: int) -> bytes:
     return b"query-id\tcorpus-id\tscore\n" + b"".join(
         b"q%d\td%d\t1\n" % (number, number % 40) for number in range(count)
     )
 
 
-def questions(count: int) -> bytes:
-    """Questions whose answer is a word of the document they are about."""
-    return lines(
-        {"id": f"q{number}", "question": sentence(number * 10)[:-3], "answers": [sentence(number * 10).split()[1]]}
+def make_questions(count: int) -> bytes:
+    """Return questions that are answered by a word of their document."""
+    return dump_lines(
+        {
+            "id": f"q{number}",
+            "question": make_sentence(number * 10)[:-3],
+            "answers": [make_sentence(number * 10).split()[1]],
+        }
         for number in range(count)
     )
 
 
-def expansions(count: int) -> bytes:
-    """Four candidates for each question, the second of which holds its answer."""
-    return lines(
+def make_expansions(count: int) -> bytes:
+    """Return four expansions per question; the second contains the answer."""
+    return dump_lines(
         {
             "_id": f"e{number}",
             "query_id": f"q{number // 4}",
             "kind": "answer",
-            "text": f"{WORDS[number % 7]} {sentence(number // 4 * 10).split()[1] if number % 4 == 1 else number}",
+            "text": f"{WORDS[number % 7]} {make_sentence(number // 4 * 10).split()[1] if number % 4 == 1 else number}",
             "colour": ["red", "blue"][number % 2],
             "metadata": {"year": 1950},
         }
@@ -105,39 +111,40 @@ def expansions(count: int) -> bytes:
     )
 
 
-def labelled(count: int) -> bytes:
-    """The candidates with a rank each, the second of a question having the best, and a first passage."""
-    return lines(
-        row | {"rank": [101, 1, 7, 101][number % 4], "depth": 100, "top1": {"title": "", "text": sentence(number)}}
-        for number, row in enumerate(map(orjson.loads, expansions(count).splitlines()))
+def make_labeled_expansions(count: int) -> bytes:
+    """Return the expansions with ranks (the second one is best) and a first passage."""
+    return dump_lines(
+        row | {"rank": [101, 1, 7, 101][number % 4], "depth": 100, "top1": {"title": "", "text": make_sentence(number)}}
+        for number, row in enumerate(map(orjson.loads, make_expansions(count).splitlines()))
     )
 
 
-def predictions(count: int) -> bytes:
-    """Answers to the questions, every other one right."""
-    return lines(
-        {"query_id": f"q{number}", "answer": sentence(number * 10).split()[1 if number % 2 else 2]}
+def make_predictions(count: int) -> bytes:
+    """Return predicted answers, of which every other one is correct."""
+    return dump_lines(
+        {"query_id": f"q{number}", "answer": make_sentence(number * 10).split()[1 if number % 2 else 2]}
         for number in range(count)
     )
 
 
-def sentence_vectors(count: int) -> bytes:
-    """A vector for each of the first sentences, those of the sentence task among them."""
-    return lines(
-        {"text": sentence(number), "vector": [1.0, number % 7 / 7, number % 3 / 3]} for number in range(max(count, 20))
+def make_sentence_vectors(count: int) -> bytes:
+    """Return vectors of the first sentences, including those of the sentence task."""
+    return dump_lines(
+        {"text": make_sentence(number), "vector": [1.0, number % 7 / 7, number % 3 / 3]}
+        for number in range(max(count, 20))
     )
 
 
-def sentence_pairs(count: int) -> bytes:
-    """A task: pairs of the first sentences, rated 0 to 5."""
+def make_sentence_pairs(count: int) -> bytes:
+    """Return a sentence task: pairs of sentences with ratings from 0 to 5."""
     return b"sentence1\tsentence2\tscore\n" + b"".join(
-        f"{sentence(number)}\t{sentence(number + 5)}\t{number * 7 % 6}\n".encode() for number in range(count)
+        f"{make_sentence(number)}\t{make_sentence(number + 5)}\t{number * 7 % 6}\n".encode() for number in range(count)
     )
 
 
-def training_log(count: int) -> bytes:
-    """What training writes down: a loss that falls."""
-    return lines(
+def make_training_log(count: int) -> bytes:
+    """Return a training log with a falling loss."""
+    return dump_lines(
         {"step": 10 * (number + 1), "loss": 2.0 / (number + 1), "epoch": number / 10} for number in range(count)
     )
 
@@ -146,36 +153,36 @@ TINY = ["--vocab-size", "300", "--layers", "1", "--hidden", "16", "--heads", "2"
 
 
 class Collection:
-    """Paths by name: files are there at once, folders are made by the commands that make such folders."""
+    """Paths by name. Files are written at once; folders are made by drtk's commands on first use."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         contents = {
-            "documents.jsonl": documents(40),
-            "queried.jsonl": queried(40),
-            "queries.jsonl": queries(20),
-            "many.jsonl": queries(8000),
-            "first.run": run(20),
-            "second.run": run(20, shift=-2),
-            "many.run": run(1200, depth=5),
-            "qrels.tsv": qrels(20),
-            "many.tsv": qrels(20_000),
-            "examples.jsonl": examples(24),
-            "questions.jsonl": questions(20),
-            "predictions.jsonl": predictions(20),
-            "asked.jsonl": questions(2000),
-            "expansions.jsonl": expansions(80),
-            "labeled.jsonl": labelled(80),
-            "sentences.jsonl": sentence_vectors(20),
-            "tasks/STS-B/test.tsv": sentence_pairs(12),
-            "log.jsonl": training_log(20),
+            "documents.jsonl": make_documents(40),
+            "queried.jsonl": make_documents_with_queries(40),
+            "queries.jsonl": make_queries(20),
+            "many.jsonl": make_queries(8000),
+            "first.run": make_run(20),
+            "second.run": make_run(20, shift=-2),
+            "many.run": make_run(1200, depth=5),
+            "qrels.tsv": make_qrels(20),
+            "many.tsv": make_qrels(20_000),
+            "examples.jsonl": make_examples(24),
+            "questions.jsonl": make_questions(20),
+            "predictions.jsonl": make_predictions(20),
+            "asked.jsonl": make_questions(2000),
+            "expansions.jsonl": make_expansions(80),
+            "labeled.jsonl": make_labeled_expansions(80),
+            "sentences.jsonl": make_sentence_vectors(20),
+            "tasks/STS-B/test.tsv": make_sentence_pairs(12),
+            "log.jsonl": make_training_log(20),
         }
         for name, content in contents.items():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             (folder / name).write_bytes(content)
 
     def __getitem__(self, name: str) -> Path:
-        """A file of the collection, or a folder made of it: model, vectors, bm25s, index."""
+        """Return the path of a file, or of a folder such as model, vectors or bm25s."""
         made = getattr(self, f"_{name}", None)
         return self.folder / name if made is None else made
 
@@ -186,36 +193,36 @@ class Collection:
 
     @cached_property
     def _writer(self) -> Path:
-        """A T5-type model that writes."""
+        """A generator of the T5 type."""
         return self._make("writer", "init-model", str(self["documents.jsonl"]), "--arch", "t5", *TINY)
 
     @cached_property
     def _gpt2(self) -> Path:
-        """A model that goes on with a text."""
+        """A language model of the GPT-2 type."""
         return self._make("gpt2", "init-model", str(self["documents.jsonl"]), "--arch", "gpt2", *TINY)
 
     @cached_property
     def _crossencoder(self) -> Path:
-        """A cross-encoder; no command makes one."""
+        """A cross-encoder, which no command creates."""
         from tests.tiny_models import save_tiny_cross_encoder
 
         return save_tiny_cross_encoder(self.folder / "crossencoder")
 
     @cached_property
     def _query_reranker(self) -> Path:
-        """A model that has seen a few steps of what expansions retrieve."""
+        """A query re-ranker after two training steps."""
         call = ["rerank-queries", "train", str(self["labeled.jsonl"]), "--queries", str(self["asked.jsonl"])]
         call += ["--model", str(self["model"]), "--max-length", "24", "--max-steps", "2", "--device", "cpu"]
         return self._make("query_reranker", *call)
 
     @cached_property
     def _weighted(self) -> Path:
-        """The documents with a weight on each word piece."""
+        """The documents with term weights."""
         return self._weigh("weighted")
 
     @cached_property
     def _counts(self) -> Path:
-        """Statistics of the documents."""
+        """The statistics of the documents, for term weighting."""
         return self._weigh("counts", "--collect")
 
     def _weigh(self, name: str, *more: str) -> Path:
@@ -240,7 +247,7 @@ class Collection:
         return folder
 
     def for_examples(self) -> dict[str, Path]:
-        """The collection under the names the examples of the documentation use; the folders of models among them."""
+        """Return the files and folders under the names that the examples of the documentation use."""
         same = (
             "documents.jsonl queried.jsonl queries.jsonl qrels.tsv questions.jsonl predictions.jsonl expansions.jsonl "
         )

@@ -1,4 +1,4 @@
-"""One tiny collection for all contract tests of a process."""
+"""Fixtures of the contract tests: a tiny collection, a server that forks drtk, a working folder."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def forkserver() -> Forkserver:
 
 @pytest.fixture
 def workplace(tmp_path: Path, collection: Collection, forkserver: Forkserver) -> Path:
-    """A folder in which the examples run: the tiny collection under the names the pages use, and `drtk` on the path."""
+    """Return a folder to run documentation examples in: the collection under the names of the pages, and `drtk` on the path."""
     bin_folder = tmp_path / "bin"
     bin_folder.mkdir()
     (bin_folder / "drtk").write_text(forkserver.client)

@@ -1,4 +1,4 @@
-"""Running drtk: in this process where only the outcome counts, as a process where that is the point."""
+"""Run drtk in this process, or as a separate process."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Outcome:
 
 
 def run_in_process(*arguments: str, stdin: bytes = b"") -> Outcome:
-    """`drtk ARGUMENTS` in this process, through the same entry point; a bug's traceback reaches the test."""
+    """Run `drtk ARGUMENTS` in this process through its entry point. Exceptions that are bugs reach the test."""
     before = sys.argv, sys.stdin, sys.stdout, sys.stderr
     with tempfile.TemporaryFile() as source, tempfile.TemporaryFile() as target:
         source.write(stdin)
@@ -45,19 +45,19 @@ def run_in_process(*arguments: str, stdin: bytes = b"") -> Outcome:
 
 
 def run_successfully(*arguments: str, stdin: bytes = b"") -> Outcome:
-    """`here`, for what must succeed."""
+    """Run `drtk ARGUMENTS` in this process; fail unless the exit status is 0."""
     outcome = run_in_process(*arguments, stdin=stdin)
     assert outcome.status == 0, outcome.err
     return outcome
 
 
 def build_command(*arguments: str) -> list[str]:
-    """The command line of a process."""
+    """Return the command line of a process."""
     return [sys.executable, "-m", "drtk", *arguments]
 
 
 def run_process(*arguments: str, stdin: bytes = b"", folder: Path | None = None) -> Outcome:
-    """`drtk ARGUMENTS` as a process of its own."""
+    """Run `drtk ARGUMENTS` as a process."""
     found = subprocess.run(
         build_command(*arguments), input=stdin, capture_output=True, check=False, cwd=folder, env=make_environment()
     )
@@ -65,13 +65,16 @@ def run_process(*arguments: str, stdin: bytes = b"", folder: Path | None = None)
 
 
 def make_environment() -> dict[str, str]:
-    """The environment of processes: the checkout's drtk, wherever they run."""
+    """Return the environment of processes, in which drtk is the checkout's."""
     root = str(Path(__file__).resolve().parents[2])
     return os.environ | {"PYTHONPATH": root, "OMP_NUM_THREADS": "1"}
 
 
 def run_shell(*arguments: str, folder: Path, **settings: str) -> subprocess.CompletedProcess[str]:
-    """`sh ARGUMENTS` in the folder of the fixture `workplace`, whose `drtk` starts at once; settings: of the environment."""
+    """Run `sh ARGUMENTS` in the folder of the fixture `workplace`.
+
+    settings: environment variables
+    """
     path = f"{folder.parent / 'bin'}{os.pathsep}{os.environ['PATH']}"
     environment_ = make_environment() | {"PATH": path} | settings
     return subprocess.run(["sh", *arguments], cwd=folder, env=environment_, capture_output=True, text=True, check=False)

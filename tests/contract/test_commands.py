@@ -96,8 +96,10 @@ def test_every_option_that_names_an_output_is_declared_in_writes() -> None:
         assert writing <= set(getattr(function, "writes", ())), name
 
 
-def flag_of(parameter: str) -> str:
-    return f"--{parameter.replace('_', '-')}"
+def set_option(command: str, field: str, value: str) -> list[str]:
+    """Return the arguments that set a field: an option of the command, or --set for an advanced setting."""
+    has_option = field in inspect.signature(FUNCTIONS[command]).parameters
+    return [f"--{field.replace('_', '-')}", value] if has_option else ["--set", f"{field}={value}"]
 
 
 @pytest.mark.parametrize("name", [name for name in FILTERS if name in QUICK])
@@ -106,10 +108,11 @@ def test_two_options_cannot_name_the_same_output(name: str, other: str, collecti
     Path("linked").symlink_to(".")
     Path("to-out").symlink_to("out")
     for option in getattr(FUNCTIONS[name], "writes", ()):
-        call = [*arguments(name, collection, collection[CALLS[name].input], "out"), flag_of(option), other]
-        outcome = run_in_process(*call)
+        more = set_option(name, option, other)
+        outcome = run_in_process(*arguments(name, collection, collection[CALLS[name].input], "out"), *more)
         assert outcome.status == 2
-        assert f"--output and {flag_of(option)}: both are {other}; name different files" in outcome.err
+        flag = more[0] if more[0] != "--set" else f"--set {option}"
+        assert f"--output and {flag}: both are {other}; name different files" in outcome.err
         assert not Path("out").exists()
 
 
@@ -120,11 +123,11 @@ def test_force_does_not_overwrite_an_input(name: str, collection: Collection) ->
     Path("hard").hardlink_to("in")
     for other in ("in", "./in", "hard"):
         outputs = [(other, [])]
-        outputs += [("out", [flag_of(option), other]) for option in getattr(FUNCTIONS[name], "writes", ())]
+        outputs += [("out", set_option(name, option, other)) for option in getattr(FUNCTIONS[name], "writes", ())]
         for output, more in outputs:
             outcome = run_in_process(*arguments(name, collection, "in", output), *more, "--force")
             assert outcome.status == 2
-            assert "would overwrite the input" in outcome.err or (more and " goes with " in outcome.err)
+            assert "would overwrite the input" in outcome.err or (more and " needs " in outcome.err)
             assert Path("in").read_bytes() == content
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.contract.collection import Collection, documents
+from tests.contract.collection import Collection, make_documents
 from tests.contract.forkserver import DIE_AT, Forkserver
 from tests.run_commands import read_files
 
@@ -105,7 +105,7 @@ def test_killed_at_every_call(
     call, place = KILLED[name], tmp_path
     begin = place / "begin"
     begin.mkdir()
-    (begin / "in").write_bytes(documents(100))
+    (begin / "in").write_bytes(make_documents(100))
     arguments = re.sub(r"\{(.+?)\}", lambda part: str(collection[part[1]]), call.arguments).split()
     run = Runs(arguments, forkserver, place)
     if over:

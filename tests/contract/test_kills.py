@@ -17,7 +17,15 @@ from pathlib import Path
 import pytest
 
 from tests.contract.calls import mark_slow_commands
-from tests.contract.collection import Collection, documents, examples, expansions, queried, queries, run
+from tests.contract.collection import (
+    Collection,
+    make_documents,
+    make_documents_with_queries,
+    make_examples,
+    make_expansions,
+    make_queries,
+    make_run,
+)
 from tests.contract.forkserver import Forkserver, Running
 from tests.contract.test_commands import files_of
 
@@ -40,7 +48,7 @@ class Killed:
     arguments: str
     documents: int
     journal: str = ".part.json"
-    input: Callable[[int], bytes] = documents
+    input: Callable[[int], bytes] = make_documents
     beside: tuple[str, ...] = ()
 
 
@@ -50,32 +58,36 @@ KILLED = {
     "chunk": Killed("--max-words 12 --set punkt_mb=0.05 --num-workers 2", 9000),
     "doc2query": Killed("--model {writer} --n 1 --max-new-tokens 4", 2000),
     "doc2query --keep": Killed("--model {writer} --n 2 --max-new-tokens 4 --scorer {crossencoder} --keep 0.5", 1200),
-    "keep-queries": Killed("--keep 0.5", 60_000, input=queried),
+    "keep-queries": Killed("--keep 0.5", 60_000, input=make_documents_with_queries),
     "continue-text": Killed("--model {gpt2} --max-new-tokens 4", 2000),
     "termweight": Killed("--method bprop --model {model} --set min_words=0", 3000),
-    "mine-negatives": Killed(MINED, 8000, input=run),
+    "mine-negatives": Killed(MINED, 8000, input=make_run),
     "mine-negatives --audit": Killed(
-        f"{MINED} --audit {{output}}.rows --report {{output}}.txt", 2000, input=run, beside=(".rows", ".txt")
+        f"{MINED} --audit {{output}}.rows --report {{output}}.txt", 2000, input=make_run, beside=(".rows", ".txt")
     ),
-    "rerank": Killed(f"{TEXTS} --depth 2", 1500, input=run),
-    "score": Killed(TEXTS, 1500, input=examples),
-    "rerank-queries label": Killed("--queries {asked.jsonl} --index {bm25s} --batch-size 100", 8000, input=expansions),
+    "rerank": Killed(f"{TEXTS} --depth 2", 1500, input=make_run),
+    "score": Killed(TEXTS, 1500, input=make_examples),
+    "rerank-queries label": Killed(
+        "--queries {asked.jsonl} --index {bm25s} --batch-size 100", 8000, input=make_expansions
+    ),
     "rerank-queries apply": Killed(
         "--queries {asked.jsonl} --model {query_reranker} --n-best 2 --device cpu",
         5000,
         journal=".part/choices.jsonl.part.json",
-        input=expansions,
+        input=make_expansions,
     ),
     "expand-queries --from-run": Killed(
-        "--from-run {many.run} --corpus {documents.jsonl} --set candidates=9", 1200, input=queries
+        "--from-run {many.run} --corpus {documents.jsonl} --set candidates=9", 1200, input=make_queries
     ),
-    "expand-queries --model": Killed("--model {writer} --kind answer --n 2 --max-new-tokens 4", 1200, input=queries),
-    "search": Killed("{bm25s} in -k 20", 6000, input=queries),
-    "fuse": Killed("{many.run} in --method round-robin", 10_000, input=run),
+    "expand-queries --model": Killed(
+        "--model {writer} --kind answer --n 2 --max-new-tokens 4", 1200, input=make_queries
+    ),
+    "search": Killed("{bm25s} in -k 20", 6000, input=make_queries),
+    "fuse": Killed("{many.run} in --method round-robin", 10_000, input=make_run),
     "read": Killed(
         "--corpus {documents.jsonl} --queries {many.jsonl} --model {writer} --depth 4 --max-length 32 --max-new-tokens 4",
         1000,
-        input=run,
+        input=make_run,
     ),
     "encode": Killed("--model {model} --set shard_size=100", 3000, journal=".part/shards.json.part"),
 }

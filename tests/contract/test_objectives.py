@@ -27,13 +27,13 @@ CASES = [("use", name) for name in OBJECTIVES] + [("target", name) for name in T
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> PretrainingFiles:
-    return PretrainingFiles.made(tmp_path_factory.mktemp("objectives"))
+    return PretrainingFiles.create(tmp_path_factory.mktemp("objectives"))
 
 
 def staged(world: PretrainingFiles, by: str, name: str) -> tuple[PretrainingSetup, Objective]:
     """An example of the entry put together, and the first of its terms that has it."""
     preset, *changes = (KINDS if by == "use" else PREDICTED)[name]
-    stage = world.stage(preset, *changes).redrawn()
+    stage = world.prepare(preset, *changes).randomize_weights()
     found = [each for each in stage.network.composition.objectives if getattr(each, by, "") == name]
     return stage, found[0]
 

@@ -11,7 +11,7 @@ import pytest
 
 from drtk.cli import doc2query
 from drtk.expansion.term_weights import weigh
-from tests.contract.collection import Collection, documents
+from tests.contract.collection import Collection, make_documents
 from tests.contract.run_drtk import run_successfully
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "cookbook" / "machines.md").read_text(encoding="utf-8")
@@ -34,7 +34,7 @@ def test_the_function_on_the_page_restores_the_order_of_shards(
     assert f"in_order {doc2query.WINDOW} queries" in PAGE
     monkeypatch.setattr(doc2query, "WINDOW", WINDOW)
     monkeypatch.chdir(tmp_path)
-    Path("in").write_bytes(documents(count))
+    Path("in").write_bytes(make_documents(count))
     call = ["doc2query", "in", "--model", str(collection["writer"]), "--n", "1", "--max-new-tokens", "2", "--bare"]
     whole = run_successfully(*call).out
     for number in (1, 2, 3):
@@ -52,7 +52,7 @@ def test_weighing_in_shards_equals_one_run(
     for name in ("_COUNTED", "_READ_BY_MODEL", "_PLAIN"):
         monkeypatch.setattr(weigh, name, WINDOW)
     monkeypatch.chdir(tmp_path)
-    Path("in").write_bytes(documents(2 * WINDOW + 5))  # 3 windows: one for each part
+    Path("in").write_bytes(make_documents(2 * WINDOW + 5))  # 3 windows: one for each part
     call = ["termweight", "--method", *method.split(), str(collection["model"])]
     whole = [orjson.loads(line) for line in run_successfully(*call, "in", "--bare").out.splitlines()]
     for number in (1, 2, 3):

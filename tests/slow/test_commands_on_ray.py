@@ -20,7 +20,7 @@ from drtk.runtime.integrity import read_json
 from drtk.runtime.runners import BatchFunction
 from drtk.text import chunking
 from drtk.text.chunking import ChunkFunction
-from tests.contract.collection import documents
+from tests.contract.collection import make_documents
 from tests.run_commands import run_command
 from tests.tiny_models import (
     make_passages,
@@ -82,13 +82,13 @@ def test_a_local_chunk_run_resumes_on_ray_with_the_same_sentence_model(
     folder: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, ray: object
 ) -> None:
     monkeypatch.setattr(chunking, "WINDOW", 20)
-    whole = documents(300)
+    whole = make_documents(300)
     (folder / "whole.jsonl").write_bytes(whole)
-    call = ["--max-words", "20", "--set", "save_punkt=punkt.json"]
+    call = ["--max-words", "20", "--save-punkt", "punkt.json"]
     run_command(capfd, "chunk", "whole.jsonl", "-o", "expected", *call, "-q")
     lines = whole.splitlines(keepends=True)
     (folder / "c.jsonl").write_bytes(b"".join(lines[:130]) + b"torn\n")
-    call = ["chunk", "c.jsonl", "-o", "made", *call[:2], "--set", "punkt_model=punkt.json"]
+    call = ["chunk", "c.jsonl", "-o", "made", *call[:2], "--punkt-model", "punkt.json"]
     with pytest.raises(RecordError, match=r"c\.jsonl:131"):
         run_command(capfd, *call, "-q")
     assert not (folder / "made").exists()

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from drtk.cli.main import load_functions
-from tests.shared_data import BESIDE
+from tests.shared_data import DEFAULT_FOLDER
 from tests.slow.inventory import ROWS, STEPS, Checkout, add_requirements, prepare_data, start_checkout
 from tests.tiny_models import find_minilm
 
@@ -51,7 +51,7 @@ def test_every_preset_has_a_step() -> None:
 def test_every_row_of_the_master_table_has_steps_that_exist() -> None:
     unknown = {name for names in ROWS.values() for name in names} - set(STEPS)
     assert not unknown
-    methods = BESIDE.parent / "methods.md"
+    methods = DEFAULT_FOLDER.parent / "methods.md"
     if not methods.exists():
         pytest.skip(f"no {methods}")
     table = methods.read_text(encoding="utf-8").split("\n## 9. ")[1].split("\n## ")[0]

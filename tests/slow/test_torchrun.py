@@ -57,7 +57,7 @@ RUNS = {
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> PretrainingFiles:
-    files = PretrainingFiles.made(tmp_path_factory.mktemp("world"))
+    files = PretrainingFiles.create(tmp_path_factory.mktemp("world"))
     for folder in (files.model, files.generator):
         config = json.loads((folder / "config.json").read_text())
         (folder / "config.json").write_text(json.dumps(config | NO_DROPOUT))

@@ -14,4 +14,4 @@ if TYPE_CHECKING:
 def world(tmp_path_factory: pytest.TempPathFactory) -> PretrainingFiles:
     from tests.pretraining_setup import PretrainingFiles  # it loads torch, which most tests do without
 
-    return PretrainingFiles.made(tmp_path_factory.mktemp("world"))
+    return PretrainingFiles.create(tmp_path_factory.mktemp("world"))

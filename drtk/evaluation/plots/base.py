@@ -58,13 +58,13 @@ class PlotInputs:
             expected = f"{least}" if least == most else f"{least} to {most}"
             raise UsageError(f"this plot needs {expected} inputs, got {len(self.inputs)}")
 
-    def judgments(self) -> Judgements:
+    def read_judgments(self) -> Judgements:
         """Read the judgments. Raises UsageError without `qrels`."""
         if self.qrels is None:
             raise UsageError("this plot needs judgments: `qrels`")
         return read_judgments(self.qrels, self.tracker)
 
-    def rankings(self, run: NamedRun, judgments: Judgements) -> dict[str, list[str]]:
+    def read_rankings(self, run: NamedRun, judgments: Judgements) -> dict[str, list[str]]:
         """Read the rankings of judged queries; log how many the run lacks."""
         rankings = read_rankings(run, judgments, self.view, self.tracker).ids
         log_missing(run.name, len(rankings), len(judgments), retrieved_only=False)
@@ -76,11 +76,11 @@ class Plot:
 
     takes: ClassVar[frozenset[str]]
 
-    def numbers(self, inputs: PlotInputs) -> Numbers:
+    def compute(self, inputs: PlotInputs) -> Numbers:
         """Compute the content of the plot."""
         raise NotImplementedError
 
-    def size(self, numbers: Numbers) -> tuple[float, float]:
+    def choose_size(self, numbers: Numbers) -> tuple[float, float]:
         """Return the default width and height in inches."""
         return SIZE
 
@@ -110,10 +110,10 @@ def draw_plot(
         if value is not None and name not in plot.takes:
             raise UsageError(f"`{name}` has no effect on drtk plot {kind}; omit it")
     named = parse_logs(inputs) if kind == "training" else parse_runs(inputs)
-    numbers = plot.numbers(PlotInputs(named, qrels, pairs, settings, tracker or InputTracker(), device))
+    numbers = plot.compute(PlotInputs(named, qrels, pairs, settings, tracker or InputTracker(), device))
     if format == "json":
         return orjson.dumps(numbers, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
-    width, height = plot.size(numbers)
+    width, height = plot.choose_size(numbers)
     size = settings.width or width, settings.height or height
     return render(lambda figure: plot.draw(figure, numbers, settings), size, format, "drtk plot")
 

@@ -73,11 +73,11 @@ class RecallCurves(Plot):
 
     takes: ClassVar[frozenset[str]] = PLOT_OPTIONS | RUN_PLOT_OPTIONS | {"hit_rate"}
 
-    def numbers(self, inputs: PlotInputs) -> Numbers:
+    def compute(self, inputs: PlotInputs) -> Numbers:
         """Return {"measure", "k": depths, "curves": {run: values}, "deepest": {run: length of its longest ranking}, "queries"}."""
         inputs.check_count(1, MAX_LINES)
-        judgments = inputs.judgments()
-        runs = {run.name: inputs.rankings(run, judgments) for run in inputs.inputs}
+        judgments = inputs.read_judgments()
+        runs = {run.name: inputs.read_rankings(run, judgments) for run in inputs.inputs}
         if not any(runs.values()):
             raise DrtkError("the runs have no judged query, so there is nothing to draw")
         depths = [depth for depth in choose_depths(list(runs.values())) if depth <= (inputs.settings.depth or depth)]
@@ -112,7 +112,7 @@ class Differences(Plot):
 
     takes: ClassVar[frozenset[str]] = PLOT_OPTIONS | RUN_PLOT_OPTIONS | {"measure"}
 
-    def numbers(self, inputs: PlotInputs) -> Numbers:
+    def compute(self, inputs: PlotInputs) -> Numbers:
         """Return {"measure", "runs", "mean", "better", "equal", "worse", "queries", "differences"}, largest gain first.
 
         A difference is the first run's value minus the second's.
@@ -121,9 +121,9 @@ class Differences(Plot):
         measures = parse_measures(inputs.settings.measure or "nDCG@10", rel=inputs.rel)
         if len(measures) != 1 or measures[0].aggregate not in ("mean", "sum"):
             raise UsageError("`measure` must name one measure that has a number for every query")
-        judgments = inputs.judgments()
+        judgments = inputs.read_judgments()
         evaluator = Evaluator(judgments, measures)
-        first, second = (evaluator(run.name, inputs.rankings(run, judgments)).per_query for run in inputs.inputs)
+        first, second = (evaluator(run.name, inputs.read_rankings(run, judgments)).per_query for run in inputs.inputs)
         name = measures[0].name
         differences = {query: float(first[query][name]) - float(second[query][name]) for query in judgments}
         ordered = sorted(differences.items(), key=lambda item: (-item[1], item[0]))
@@ -184,7 +184,7 @@ class ScoreDistributions(Plot):
 
     takes: ClassVar[frozenset[str]] = PLOT_OPTIONS | RUN_PLOT_OPTIONS
 
-    def numbers(self, inputs: PlotInputs) -> Numbers:
+    def compute(self, inputs: PlotInputs) -> Numbers:
         """Return {"kinds": [good, other], "panels": {input: {"edges", "good", "other" (counts), "auc", "means"}}}."""
         inputs.check_count(1, MAX_PANELS)
         of_examples = [inputs.tracker.peek(item.source).lstrip()[:1] == b"{" for item in inputs.inputs]
@@ -197,11 +197,11 @@ class ScoreDistributions(Plot):
             panels = {item.name: _read_example_scores(item, inputs) for item in inputs.inputs}
         else:
             kinds = ["relevant", "not relevant or not judged"]
-            judgments = inputs.judgments()
+            judgments = inputs.read_judgments()
             panels = {item.name: _read_run_scores(item, judgments, inputs) for item in inputs.inputs}
         return {"kinds": kinds, "panels": {name: summarize_scores(*scores, name) for name, scores in panels.items()}}
 
-    def size(self, numbers: Numbers) -> tuple[float, float]:
+    def choose_size(self, numbers: Numbers) -> tuple[float, float]:
         return SIZE[0], 1.2 + 2.5 * len(numbers["panels"])
 
     def draw(self, figure: Any, numbers: Numbers, settings: PlotSettings) -> None:

@@ -37,7 +37,7 @@ class TrainingCurves(Plot):
 
     takes: ClassVar[frozenset[str]] = PLOT_OPTIONS | {"field"}
 
-    def numbers(self, inputs: PlotInputs) -> Numbers:
+    def compute(self, inputs: PlotInputs) -> Numbers:
         """Return {"field", "curves": {log: {"steps", "values"}}}, or for several fields {"panels": [the same, "held_out"]}.
 
         Without `field`: the loss. If a log has several terms or held-out measurements: every term with its held-out loss,
@@ -62,9 +62,9 @@ class TrainingCurves(Plot):
             panels.append(panel)
         return {"panels": panels}
 
-    def size(self, numbers: Numbers) -> tuple[float, float]:
+    def choose_size(self, numbers: Numbers) -> tuple[float, float]:
         if "panels" not in numbers:
-            return super().size(numbers)
+            return super().choose_size(numbers)
         count = len(numbers["panels"])
         return _PANEL[0] * min(count, _COLUMNS), _PANEL[1] * ceil(count / _COLUMNS) + 0.6
 

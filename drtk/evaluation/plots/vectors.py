@@ -52,7 +52,7 @@ class VectorSpace(Plot):
 
     takes: ClassVar[frozenset[str]] = PLOT_OPTIONS | {"pairs", "qrels", "rel", "positive", "points"}
 
-    def numbers(self, inputs: PlotInputs) -> Numbers:
+    def compute(self, inputs: PlotInputs) -> Numbers:
         """Return {"edges", "panels": {name: {"matching", "random"}}, "geometry": {name: {"alignment", "uniformity"}}}.
 
         matching, random: numbers of pairs per bin of cosine; matching is empty without judgments
@@ -73,7 +73,7 @@ class VectorSpace(Plot):
         }
         return {"edges": edges.tolist(), "panels": panels, "geometry": geometry}
 
-    def size(self, numbers: Numbers) -> tuple[float, float]:
+    def choose_size(self, numbers: Numbers) -> tuple[float, float]:
         return SIZE[0] + 4.2 * (len(numbers["geometry"]) > 1 and len(numbers["panels"]) > 1), 1.4 + 2.3 * len(
             numbers["panels"]
         )
@@ -156,7 +156,7 @@ def _compare_embeddings(inputs: PlotInputs) -> tuple[Cosines, Geometry]:
         return {name: (np.empty(0), _compute_random_cosines(vectors)) for name, vectors in samples.items()}, geometry
     judged = [
         (query, id)
-        for query, grades in inputs.judgments().items()
+        for query, grades in inputs.read_judgments().items()
         for id, grade in grades.items()
         if grade >= inputs.rel
     ]
@@ -211,7 +211,7 @@ class CosineByRating(Plot):
 
     takes: ClassVar[frozenset[str]] = PLOT_OPTIONS | {"pairs"}
 
-    def numbers(self, inputs: PlotInputs) -> Numbers:
+    def compute(self, inputs: PlotInputs) -> Numbers:
         """Return {"bins": [[low, high], …], "systems": {name: {"spearman", "pairs", "cosines": [[…] per bin]}}}."""
         data: dict[str, tuple[np.ndarray, np.ndarray]] = {}
         for item in inputs.inputs:

@@ -232,7 +232,7 @@ def test_impacts_are_summed_and_the_type_needs_no_saying(place: Path, capfd) -> 
     found = meta("i")
     assert (found["type"], found["encoder"], found["counts"]) == ("impact", None, {"passages": 3})
     assert "nobody reads this" in run_command(capfd, "search", "i", "--query", "wing bird", "-k", "1")
-    with pytest.raises(UsageError, match="plain sums"):
+    with pytest.raises(UsageError, match="is for indexes of type bm25, bm25s"):
         run_command(capfd, "search", "i", "queries.jsonl", "--k1", "10")
     write_text(place / "qrels.tsv", "query-id\tcorpus-id\tscore\nq1\td1\t1\n")
     with pytest.raises(UsageError, match="`tune` chooses k1 and b, which only indexes of type bm25 and bm25s have"):
@@ -280,7 +280,7 @@ def test_weights_whose_tokenizer_has_moved_are_read_with_the_one_that_is_named(p
     save_tiny_encoder(place / "there")
     save_tiny_encoder(place / "other", vocab_size=100)
     rows(place / "c", [{"_id": "p1", "text": "rivers castles"}, {"_id": "p2", "text": "planets"}])
-    run_command(capfd, "termweight", "c", "--method", "idf", "--tokenizer", "there", "-o", "w")
+    run_command(capfd, "termweight", "c", "--method", "idf", "--set", "tokenizer=there", "-o", "w")
     index = ("index", "w", "--type", "bm25s", "--term-weights")
     run_command(capfd, *index, "-o", "before")
     shown = run_command(capfd, "show", "--term-weights", "w")

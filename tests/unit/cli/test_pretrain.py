@@ -149,7 +149,8 @@ def test_out_of_memory_names_what_to_lower_and_resume_takes_it(
     )
     assert checkpoints(tmp_path / "m") == ["checkpoint-5", "checkpoint-4"]
     for more in (["--batch-size", "3"], ["--set", "warmup=2"], ["--max-length", "20"], ["--seed", "3"]):
-        with pytest.raises(MismatchError, match=rf"other settings or files \({more[0][2:].replace('-', '_')}\)"):
+        name = more[1].partition("=")[0] if more[0] == "--set" else more[0][2:].replace("-", "_")
+        with pytest.raises(MismatchError, match=rf"other settings or files \({name}\)"):
             pretrain(world, tmp_path / "m", "mlm", *SCHEDULE, "--resume", "--micro-batch-size", "2", *more)
     more = [
         "--resume",
@@ -515,7 +516,7 @@ def test_a_dry_run_prints_terms_slots_parameters_and_tokens(world: PretrainingFi
         re.sub(r" +", " ", line.strip())
         for line in dry_run(world, capfd, "simlm-mlm", "--max-steps", "40", "--set", "held_out=4").splitlines()
     ]
-    encoder, decoder = world.stage("simlm-mlm").network.parameters(), "decoder (layers 2, init copy) predicts"
+    encoder, decoder = world.prepare("simlm-mlm").network.parameters(), "decoder (layers 2, init copy) predicts"
     count = sum(each.numel() for each in encoder)
     assert lines[:3] == [
         "Terms of the loss",

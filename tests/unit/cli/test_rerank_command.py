@@ -328,21 +328,20 @@ def test_a_list_re_ranker_is_trained_and_used_from_vectors_alone(here: Path, cap
         run("rerank", "run", "--vectors", "v", "--model", "h", *TEXTS[:2], "-o", "x")
     for more in (
         "--set title=colon",
-        "--set",
-        "logits=true",
+        "--set logits=true",
         "--max-length 30",
         "--set batch_tokens=7",
         "--precision bfloat16",
         "--set vector_dtype=float32",
     ):
-        with pytest.raises(UsageError, match=f"{more.split()[0]}: is for a cross-encoder; h"):
+        with pytest.raises(UsageError, match=r"^`\w+`: is for a cross-encoder; h"):
             run("rerank", "run", "--vectors", "v", "--model", "h", *more.split(), "-o", "x")
-    with pytest.raises(UsageError, match="--skip-corpus-check: is for a cross-encoder; h"):
+    with pytest.raises(UsageError, match="`skip_corpus_check`: is for a cross-encoder; h"):
         run("rerank", "run", "--vectors", "v", "--model", "h", "--skip-corpus-check", "-o", "x")
     capfd.readouterr()
-    other = "60 of 60 queries have their documents in another order than in run, whose pairs v holds: a list re-ranker"
+    other = "60 of 60 queries rank their documents in another order than run, from which v was made; a list re-ranker"
     run("rerank", "listed", "--vectors", "v", "--model", "h", "-o", "twice")  # the re-ranked one, in the other's place
-    assert f"drtk: listed: {other} reads ranks of retrieval\n" in capfd.readouterr().err
+    assert f"drtk: listed: {other} uses the ranks of retrieval\n" in capfd.readouterr().err
     run(*[*call[:1], "listed", *call[2:-1], "listed"], "--force", "-o", "h2")
     said = capfd.readouterr().err
     assert f"drtk: listed: {other}" in said

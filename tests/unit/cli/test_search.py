@@ -204,8 +204,8 @@ def test_tuning_by_judgements_of_another_collection_warns_once(bm25, place, capf
     assert err.count("\n") == 1
     assert err.startswith("drtk: bm25: no judged document was retrieved (query 'q1': retrieved 'wing#1', judged '29')")
     write_text(place / "docs.tsv", "query-id\tcorpus-id\tscore\nq1\twing\t1\n")
-    app([*tune[:5], "docs.tsv", *tune[6:], "-q"], standalone_mode=False)
-    assert capfd.readouterr().err.endswith("--by source scores documents\n")
+    with pytest.raises(UsageError, match="the judgements are of documents: `by` source scores documents"):
+        app([*tune[:5], "docs.tsv", *tune[6:], "-q"], standalone_mode=False)
 
 
 def test_with_judgements_only_judged_queries_are_searched(bm25, place, capfd):

@@ -109,7 +109,7 @@ def test_the_folder_says_how_its_input_is_built(place: Path, tmp_path: Path, cap
         call = [place / "corpus.jsonl", "--model", tmp_path / "m", "--n", "1", "--max-new-tokens", "6", "--bare", "-q"]
         return run_command(capfd, "doc2query", *call, *more)
 
-    assert generate() == generate("--set", "prefix=ask:", "--set", "title=none", "--max-length", "24")
+    assert generate() == generate("--set", "prefix=ask:", "--set", "title=none", "--set", "max_length=24")
     with pytest.raises(MismatchError, match="was trained with `title` 'none'; 'join' contradicts it"):
         generate("--set", "title=join")
     call = f"{place}/examples.jsonl --corpus {place}/corpus.jsonl --queries {place}/queries.jsonl --model {tmp_path}/m"

@@ -56,7 +56,9 @@ def arguments(place: Path, name: str, output: Path, *more: str) -> list[str]:
     call = [*f"{CALLS[name]} {STEPS}".format(place).split(), "-o", str(output)]
     given = " ".join(more).format(place).split()
     return [
-        item for at, item in enumerate(call) if not {item, call[at - 1]} & {each for each in given if each[:2] == "--"}
+        item
+        for at, item in enumerate(call)
+        if not {item, call[at - 1]} & {each for each in given if each[:2] == "--" and each != "--set"}
     ] + given
 
 

@@ -144,8 +144,8 @@ def test_continuations_go_on_and_fall_back_on_the_passage(
     ("more", "complaint"),
     [
         (["--decode", "greedy", "--n", "3"], "3: .*greedy"),
-        (["--decode", "beam", "--top-p", "0.5"], "top.p.* only with .*sample"),
-        (["--set", "beams=2"], "beams.* only with .*beam"),
+        (["--decode", "beam", "--top-p", "0.5"], "top.p.* needs .*sample"),
+        (["--set", "beams=2"], "beams.* needs .*beam"),
     ],
 )
 def test_options_without_effect_on_the_decoding_are_rejected(

@@ -268,7 +268,7 @@ def test_hidden_continuations_change_attention_but_not_its_place(
 def test_words_after_the_longest_input_weigh_nothing(here: Path, tiny: Path, capfd: pytest.CaptureFixture[str]) -> None:
     words = "rivers castles planets gardens markets winters violins engines coppers sailors"
     corpus(here / "c", [words, "other words"])
-    call = ["c", *arguments("bprop", tiny), "--max-length", "5"]
+    call = ["c", *arguments("bprop", tiny), "--set", "max_length=5"]
     run_command(capfd, "termweight", *call, "--collect", "-o", "s")
     scores = ["--collection", "s", "--set"]
     for more in (
@@ -327,7 +327,7 @@ OF_IDF, OF_BPROP = ["--method", "idf", "--model", "{tiny}"], ["--method", "bprop
         ([*OF_IDF, "--set", "trainer=a=1"], "`trainer` needs --train"),
         ([*OF_IDF, "--set", "saturation=sqrt"], "--set saturation is for --method bprop"),
         ([*OF_IDF, "--set", "k1=1.2"], "--set k1 is for --method bm25"),
-        ([*OF_IDF, "--max-length", "9"], "--max-length is for --method bprop or deepct or deepimpact"),
+        ([*OF_IDF, "--set", "max_length=9"], "--set max_length is for --method bprop or deepct or deepimpact"),
         ([*OF_IDF, "--set", "expand=queries"], "--set expand is for --method deepimpact"),
         (
             ["--method", "deepct", "--model", "{tiny}", "--set", "stemmer=porter"],

@@ -136,9 +136,9 @@ def test_side_files_are_not_overwritten_and_have_a_place(world: Path, capfd: pyt
             run_command(capfd, *CALL, option, "there", "-o", "out.jsonl")
         with pytest.raises(DrtkError, match="no/x: there is no folder no"):
             run_command(capfd, *CALL, option, "no/x", "-o", "out.jsonl")
-    with pytest.raises(UsageError, match="--output and --report: both are -;"):
+    with pytest.raises(UsageError, match="`output` and `report`: both are -;"):
         run_command(capfd, *CALL, "--report", "-")
-    with pytest.raises(UsageError, match=r"--output and --audit: both are out\.jsonl;"):
+    with pytest.raises(UsageError, match=r"`output` and `audit`: both are out\.jsonl;"):
         run_command(capfd, *CALL, "--audit", "out.jsonl", "-o", "out.jsonl")
     assert (world / "there").read_text() == "mine"
 

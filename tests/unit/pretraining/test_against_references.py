@@ -395,7 +395,7 @@ def assert_terms_agree(found: Terms, expected: Terms) -> None:
 @pytest.mark.parametrize("case", [*CASES, *(pytest.param(case, marks=pytest.mark.slow) for case in VARIANTS)])
 def test_a_preset_says_what_its_reference_says(case: str, world: PretrainingFiles):
     preset, changes, reference = (CASES | VARIANTS)[case]
-    scene = Scene(world.stage(preset, *changes).redrawn())
+    scene = Scene(world.prepare(preset, *changes).randomize_weights())
     gap = WITH_GAPS.get(case) or WITH_GAPS.get(preset)
     assert gap is None or 0 < len(scene.rows(gap)) < ROWS  # some examples lack it, and not all
     assert len({len(text.original) for text in scene.texts(next(iter(scene.batch)))}) > 2
@@ -406,7 +406,7 @@ def test_a_preset_says_what_its_reference_says(case: str, world: PretrainingFile
 def test_in_training_batch_norm_takes_the_statistics_of_both_views_together(world: PretrainingFiles):
     """DiffCSE's released code projects both views as one batch; without dropout, only their texts differ here."""
     changes = ('slots.two={view="passage", corruption="deleted", rate=0.3}', "projectors.head.kind=bn")
-    scene = Scene(world.stage("simcse", *changes).redrawn().without_dropout())
+    scene = Scene(world.prepare("simcse", *changes).randomize_weights().disable_dropout())
     scene.network.train()
     assert_terms_agree(
         scene.stage.terms(scene.batch), simcse(scene.model, wrap_modules(scene), get_ids(scene, "one", "two"))
@@ -414,7 +414,7 @@ def test_in_training_batch_norm_takes_the_statistics_of_both_views_together(worl
 
 
 def test_master_without_a_group_keeps_the_other_terms(world: PretrainingFiles):
-    scene = Scene(world.stage("master", drop=["cpr"]).redrawn())
+    scene = Scene(world.prepare("master", drop=["cpr"]).randomize_weights())
     with torch.no_grad():
         found = scene.stage.terms(scene.batch)
         assert_terms_agree(found, of_master(scene))
@@ -424,7 +424,7 @@ def test_master_without_a_group_keeps_the_other_terms(world: PretrainingFiles):
 @pytest.mark.parametrize("case", ["simlm", "cocondenser"])
 def test_gradients_are_those_of_the_reference(case: str, world: PretrainingFiles):
     preset, changes, reference = CASES[case]
-    scene = Scene(world.stage(preset, *changes).redrawn())
+    scene = Scene(world.prepare(preset, *changes).randomize_weights())
     found = compute_gradients(scene.stage, scene.stage.terms(scene.batch)["total"])
     expected = compute_gradients(scene.stage, reference(scene)["total"])
     assert sum(float(slope.abs().sum()) > 0 for slope in expected.values()) > 60

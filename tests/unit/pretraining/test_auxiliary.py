@@ -39,9 +39,9 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def make_stage(place: Path, **changes: Any) -> TrainingSetup:
+def create_setup(place: Path, **changes: Any) -> TrainingSetup:
     generator = {"aux_generator": str(place / "generator")} if changes.get("aux") != "none" else {}
-    return TrainingSetup.of(place / "model", load_settings(PRESET, **SIZE | generator | changes))
+    return TrainingSetup.create(place / "model", load_settings(PRESET, **SIZE | generator | changes))
 
 
 def learner(stage: TrainingSetup) -> BiEncoderWithDiffCSE:
@@ -62,7 +62,7 @@ class RecordedGenerator(nn.Module):
 
 def test_the_known_answer_comes_out_of_the_preset(place: Path):
     # P(original) .9 .8 .3 .6, the third replaced: .105361 .223144 .356675 .510826; two pads at .95: .051293 each
-    model = learner(make_stage(place, aux_reduction="mean_all"))
+    model = learner(create_setup(place, aux_reduction="mean_all"))
     recovery: Any = model.network.recoveries["diffcse_query"]
     recovery.target.head = RecordedGenerator(torch.tensor([0.9, 0.8, 0.3, 0.6, 0.95, 0.95]))
     slot = make_slot(4, changed=[[2]], padding=2)  # no noise: the generator's tokens are there
@@ -71,7 +71,7 @@ def test_the_known_answer_comes_out_of_the_preset(place: Path):
 
 
 def test_an_undecided_discriminator_costs_ln_2_a_token(place: Path):
-    stage = make_stage(place)
+    stage = create_setup(place)
     recovery: Any = learner(stage).network.recoveries["diffcse_passage"]
     for weight in recovery.target.head.parameters():
         weight.data.zero_()
@@ -87,7 +87,7 @@ def model_inputs(stage: TrainingSetup) -> dict[str, Tensor]:
 
 
 def test_the_encoder_runs_once_a_text_and_the_discriminator_is_told_its_vector(place: Path):
-    stage = make_stage(place)
+    stage = create_setup(place)
     calls = []
     encoder: Any = stage.towers["passage"].encoder
     encoder.backbone.register_forward_hook(lambda *given: calls.append(len(given[2].last_hidden_state)))
@@ -101,7 +101,7 @@ def test_the_encoder_runs_once_a_text_and_the_discriminator_is_told_its_vector(p
 
 
 def test_vectors_and_their_loss_are_those_without_the_task(place: Path):
-    with_task, plain = make_stage(place), make_stage(place, aux="none")
+    with_task, plain = create_setup(place), create_setup(place, aux="none")
     inputs = model_inputs(with_task)
     queries, passages, _ = with_task.model(**inputs)
     theirs = plain.model(**{name: value for name, value in inputs.items() if not name.startswith("aux_")})
@@ -110,7 +110,7 @@ def test_vectors_and_their_loss_are_those_without_the_task(place: Path):
 
 
 def test_draws_depend_on_the_example_and_not_on_the_batch(place: Path):
-    stage = make_stage(place)
+    stage = create_setup(place)
     whole, part = stage.inputs(range(4)), stage.inputs([2])
     for role, rows in (("query", slice(2, 3)), ("passage", slice(4, 6))):
         width = part[f"{role}_input_ids"].shape[1]
@@ -131,7 +131,7 @@ def test_unsuitable_encoders_and_generators_are_rejected(place: Path, tmp_path: 
         build_diffcse_network(load_start_towers(str(place / "model"), settings), settings, seed=1)
     other = save_tiny_encoder(tmp_path / "other")
     with pytest.raises(MismatchError, match="has no trained masked-LM head"):
-        make_stage(place, aux_generator=str(other))
+        create_setup(place, aux_generator=str(other))
 
 
 def wrap_masked_lm(generator: Any) -> Any:
@@ -187,7 +187,7 @@ def retrieval(model: BiEncoderWithDiffCSE, inputs: dict[str, Tensor]) -> float:
 @pytest.mark.parametrize(("scope", "reduction", "weight"), [("masked", "mean", 0.1), ("all", "mean_all", 0.005)])
 def test_a_step_minimizes_both_tasks(place: Path, tmp_path: Path, scope: str, reduction: str, weight: float):
     changes = {"title": "segment"} if scope == "masked" else {}
-    stage = make_stage(place, aux_scope=scope, aux_reduction=reduction, aux_weight=weight, **changes)
+    stage = create_setup(place, aux_scope=scope, aux_reduction=reduction, aux_weight=weight, **changes)
     model = learner(stage)
     for seed, part in enumerate((stage.towers["passage"].encoder, model.network.recoveries)):
         randomize_weights(part, seed=seed)  # so that encoder and discriminator differ

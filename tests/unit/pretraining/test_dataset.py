@@ -38,7 +38,7 @@ def test_an_example_does_not_depend_on_its_batch(preset: str, changes: tuple[str
     small, large = (
         {
             each.key: each.slots
-            for each in collect_examples(world.stage(preset, *changes, batch_size=batch, max_steps=2))
+            for each in collect_examples(world.prepare(preset, *changes, batch_size=batch, max_steps=2))
         }
         for batch in (4, 6)
     )
@@ -50,12 +50,12 @@ def test_an_example_does_not_depend_on_its_batch(preset: str, changes: tuple[str
 
 
 def test_another_epoch_and_another_seed_mask_otherwise(world: PretrainingFiles):
-    stage = world.stage("cocondenser", batch_size=5, max_steps=6)
+    stage = world.prepare("cocondenser", batch_size=5, max_steps=6)
     rows = collect_examples(stage)
     epochs = sorted({each.key[1] for each in rows})
     assert len(epochs) > 1
     assert count_different_masks(rows, rows, epochs[0], epochs[1])
-    other = collect_examples(world.stage("cocondenser", batch_size=9, max_steps=6, seed=8))
+    other = collect_examples(world.prepare("cocondenser", batch_size=9, max_steps=6, seed=8))
     assert count_different_masks(rows, other, 0, 0)
 
 
@@ -71,7 +71,7 @@ def count_different_masks(
 
 
 def test_workers_make_the_batches_that_one_process_makes(world: PretrainingFiles):
-    stage = world.stage("retromae", batch_size=4, max_steps=3)  # whose collator draws, too: who sees whom
+    stage = world.prepare("retromae", batch_size=4, max_steps=3)  # whose collator draws, too: who sees whom
 
     def batches(workers: int) -> list:
         loader = DataLoader(
@@ -96,8 +96,8 @@ def test_workers_make_the_batches_that_one_process_makes(world: PretrainingFiles
 
 
 def test_who_sees_whom_does_not_depend_on_the_part(world: PretrainingFiles):
-    stage = world.stage("retromae", batch_size=8)
-    seen = stage.seen(*range(8))
+    stage = world.prepare("retromae", batch_size=8)
+    seen = stage.get_examples(*range(8))
     whole = stage.data.collator(8).collate(seen)["decoder"]
     alone = stage.data.collator(1).collate(seen[3:4])["decoder"]
     size = int(alone.attention.sum())
@@ -108,7 +108,7 @@ def test_who_sees_whom_does_not_depend_on_the_part(world: PretrainingFiles):
 
 def test_a_replaced_token_does_not_depend_on_the_batch(world: PretrainingFiles):
     """The generator draws by numbers that come with the example."""
-    stage = world.stage("simlm").redrawn()
+    stage = world.prepare("simlm").randomize_weights()
     whole = stage.batch(*range(6))
     ids = stage.views(whole).ids("decoder")
     alone = stage.batch(4)
@@ -118,13 +118,13 @@ def test_a_replaced_token_does_not_depend_on_the_batch(world: PretrainingFiles):
 
 def test_examples_can_be_pickled_for_worker_processes(world: PretrainingFiles):
     for preset, slot in (("rom", "passage"), ("cocondenser", "a")):
-        rows = world.stage(preset).rows
+        rows = world.prepare(preset).rows
         assert are_equal(pickle.loads(pickle.dumps(rows))[1].slots[slot], rows[1].slots[slot])
 
 
 @pytest.mark.parametrize("preset", ["cotmae", "master"])
 def test_passages_are_held_out_with_their_whole_document(preset: str, world: PretrainingFiles) -> None:
-    data = world.stage(preset, held_out=6).data
+    data = world.prepare(preset, held_out=6).data
     held, trained = ({data.corpus.get_document(row) for row in rows} for rows in (data.held_out, data.rows))
     assert len(data.held_out) == 6
     assert held
@@ -135,7 +135,7 @@ def test_passages_are_held_out_with_their_whole_document(preset: str, world: Pre
 
 def test_what_a_step_draws_is_drawn_for_every_passage_held_out(world: PretrainingFiles) -> None:
     """Otherwise mixed context would be measured on queries alone, or on neighbours alone, as the seed has it."""
-    data = world.stage("qac-cotmae-mixed", held_out=12).data
+    data = world.prepare("qac-cotmae-mixed", held_out=12).data
     contexts = {
         tuple(each[each != 0].tolist()) for batch in data.build_held_out_batches(4) for each in batch["context"].clean
     }
@@ -148,13 +148,13 @@ def test_what_a_step_draws_is_drawn_for_every_passage_held_out(world: Pretrainin
 def test_a_single_held_out_passage_is_evaluated_with_others(world: PretrainingFiles) -> None:
     sizes = {}
     for held in (8, 9, 10, 1):
-        batches = world.stage("mlm", held_out=held).data.build_held_out_batches(4)
+        batches = world.prepare("mlm", held_out=held).data.build_held_out_batches(4)
         sizes[held] = [len(batch["passage"].clean) for batch in batches]
     assert sizes == {8: [4, 4], 9: [4, 5], 10: [4, 4, 2], 1: []}
 
 
 def test_documents_are_held_out_where_a_row_is_a_document(world: PretrainingFiles) -> None:
-    data = world.stage("cocondenser", batch_size=2, held_out=3).data
+    data = world.prepare("cocondenser", batch_size=2, held_out=3).data
     assert len(data.held_out) == 3
     assert not {*data.held_out.tolist()} & {*data.rows.tolist()}
 
@@ -166,7 +166,7 @@ def test_one_document_alone_stays_in_training(world: PretrainingFiles, monkeypat
     one.write_text("\n".join(line for line in lines if json.loads(line)["_id"].startswith(f"{first}#")))
     told: list[str] = []
     monkeypatch.setattr("drtk.pretraining.dataset.warn", told.append)
-    data = PretrainingFiles(world.model, world.generator, one).stage("cotmae", batch_size=1, held_out=2).data
+    data = PretrainingFiles(world.model, world.generator, one).prepare("cotmae", batch_size=1, held_out=2).data
     assert len(data.held_out) == 0
     assert told == [f"{one}: nothing can be held out, since every document has more than half of all passages"]
 
@@ -181,10 +181,10 @@ def test_slots_that_lack_texts_are_logged(world: PretrainingFiles, monkeypatch: 
     monkeypatch.setattr("drtk.pretraining.dataset.log", messages.append)
     for preset, message in expected.items():
         messages.clear()
-        world.stage(preset).data.check_slots()
+        world.prepare(preset).data.check_slots()
         assert message in " ".join(messages)
         assert bool(messages) == bool(message)
-    data = world.stage("qac-cotmae").data
+    data = world.prepare("qac-cotmae").data
     monkeypatch.setattr(type(data.corpus), "get_queries", lambda corpus, row: [])
     with pytest.raises(MismatchError, match=r"none of .* passages has a text for slot"):
         data.check_slots()

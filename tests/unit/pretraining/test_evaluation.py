@@ -14,7 +14,7 @@ CPU = torch.device("cpu")
 
 
 def test_held_out_losses_are_means_over_all_batches(world: PretrainingFiles):
-    stage = world.stage("master").redrawn()
+    stage = world.prepare("master").randomize_weights()
     whole, parts = stage.batch(*range(8)), [stage.batch(*range(3)), stage.batch(*range(3, 8))]
     with torch.no_grad():
         expected = stage.terms(whole)
@@ -24,7 +24,7 @@ def test_held_out_losses_are_means_over_all_batches(world: PretrainingFiles):
 
 
 def test_the_gain_is_the_loss_with_anothers_vector_less_that_with_ones_own(world: PretrainingFiles):
-    stage = world.stage("simlm").redrawn()
+    stage = world.prepare("simlm").randomize_weights()
     batch = stage.batch()
     encoded = stage.views(batch)
     with torch.no_grad():
@@ -42,7 +42,7 @@ def test_the_gain_is_the_loss_with_anothers_vector_less_that_with_ones_own(world
 
 
 def test_alignment_is_of_the_pairs_that_are_there(world: PretrainingFiles):
-    stage = world.stage("qac-cocondenser").redrawn()
+    stage = world.prepare("qac-cocondenser").randomize_weights()
     batch = stage.batch(*range(8))
     both = batch["a"].present & batch["b"].present
     assert 0 < int(both.sum()) < 8
@@ -53,7 +53,7 @@ def test_alignment_is_of_the_pairs_that_are_there(world: PretrainingFiles):
 
 
 def test_a_contrast_is_measured_in_groups_of_one_size_whatever_the_batches_were(world: PretrainingFiles):
-    stage = world.stage("qac-cocondenser").redrawn()
+    stage = world.prepare("qac-cocondenser").randomize_weights()
     whole = evaluate_losses(stage.network, [stage.batch(*range(8))], CPU)
     parts = evaluate_losses(stage.network, [stage.batch(0, 1, 2), stage.batch(3, 4), stage.batch(5, 6, 7)], CPU)
     assert whole["held_out_contrast"] > 0.1
@@ -77,7 +77,7 @@ def test_what_is_left_of_the_groups_is_one_of_its_own_unless_it_is_alone(counts:
 
 
 def test_the_gain_of_condenser_is_that_of_its_late_first_token(world: PretrainingFiles):
-    stage = world.stage("condenser").redrawn()
+    stage = world.prepare("condenser").randomize_weights()
     batch = stage.batch()
     encoded = stage.views(batch)
     recovery = stage.network.recoveries["head"]

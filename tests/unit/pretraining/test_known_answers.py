@@ -44,14 +44,14 @@ def close(value: float) -> Any:
     ],
 )
 def test_token_losses_of_uniform_logits_are_ln_v(preset: str, total: float, world: PretrainingFiles):
-    stage = with_uniform_head(world.stage(preset))
+    stage = with_uniform_head(world.prepare(preset))
     found = compute_values(stage, stage.batch())
     assert found.pop("total") == pytest.approx(total, abs=1e-5)
     assert list(found.values()) == [close(LN_V)] * len(found)
 
 
 def test_a_joint_generator_counts_a_fifth(world: PretrainingFiles):
-    stage = with_uniform_head(world.stage("simlm", "generator.mode=joint", "generator.slot=encoder"))
+    stage = with_uniform_head(world.prepare("simlm", "generator.mode=joint", "generator.slot=encoder"))
     head = stage.network.generator.head
     with torch.no_grad():
         head.norm.weight.zero_()
@@ -69,7 +69,7 @@ def silence(stage: PretrainingSetup, term: str) -> None:
 
 
 def test_detection_with_logits_of_0_costs_ln_2_a_token(world: PretrainingFiles):
-    stage = world.stage("simlm-rtd")
+    stage = world.prepare("simlm-rtd")
     for term in ("encoder", "decoder"):
         silence(stage, term)
     assert compute_values(stage, stage.batch()) == {
@@ -77,7 +77,7 @@ def test_detection_with_logits_of_0_costs_ln_2_a_token(world: PretrainingFiles):
         "decoder": close(math.log(2)),
         "total": close(2 * math.log(2)),
     }
-    stage = world.stage("diffcse-sts-bert", "objective.2.reduction=sum")
+    stage = world.prepare("diffcse-sts-bert", "objective.2.reduction=sum")
     silence(stage, "difference")
     batch = {
         "one": make_slot(6, 6),
@@ -94,7 +94,7 @@ def test_detection_with_logits_of_0_costs_ln_2_a_token(world: PretrainingFiles):
 def test_contrasts_of_equal_vectors_are_the_logarithm_of_the_candidates(
     preset: str, symmetric: bool, world: PretrainingFiles
 ):
-    stage = world.stage(preset)
+    stage = world.prepare(preset)
     with torch.no_grad():
         norm = stage.network.backbone.encoder.layer[-1].output.LayerNorm
         norm.weight.zero_()
@@ -108,7 +108,7 @@ def test_contrasts_of_equal_vectors_are_the_logarithm_of_the_candidates(
 
 def test_simlm_counts_every_token_that_is_not_special(world: PretrainingFiles):
     """-ln of .7 .2 .5 and of .6 .1 .4, a mean each: .886420 + 1.243234; the changed token alone would give 3.912023."""
-    stage = world.stage("simlm")
+    stage = world.prepare("simlm")
     set_predictions(stage, [0.7, 0.2, 0.5], [0.6, 0.1, 0.4])
     seen = make_slot(5, hidden=[[2]], changed=[[2]])
     assert compute_values(stage, {"encoder": seen, "decoder": seen}) == {
@@ -117,14 +117,14 @@ def test_simlm_counts_every_token_that_is_not_special(world: PretrainingFiles):
         "total": pytest.approx(2.129654, abs=1e-5),
     }
     set_predictions(stage, [0.2], [0.1])
-    masked = world.stage("simlm-mlm")
+    masked = world.prepare("simlm-mlm")
     set_predictions(masked, [0.2], [0.1])
     assert compute_values(masked, {"encoder": seen, "decoder": seen})["total"] == pytest.approx(3.912023, abs=1e-5)
 
 
 def test_tokens_are_averaged_over_the_batch_and_not_by_text(world: PretrainingFiles):
     """Losses 1, 2, 3 and 6: 3.0; the mean of means would be 4.0."""
-    stage = world.stage("mlm")
+    stage = world.prepare("mlm")
     set_predictions(stage, [math.exp(-1), math.exp(-2), math.exp(-3), math.exp(-6)])
     batch = {"passage": make_slot(7, 4, hidden=[[1, 3, 5], [2]])}
     assert compute_values(stage, batch)["mlm"] == pytest.approx(3.0, abs=1e-5)
@@ -132,7 +132,7 @@ def test_tokens_are_averaged_over_the_batch_and_not_by_text(world: PretrainingFi
 
 def test_two_tasks_add_up_as_means_of_their_own(world: PretrainingFiles):
     """2.0 over 10 tokens and 1.0 over 30: 3.0; pooled it would be 1.25."""
-    stage = world.stage("simlm-mlm")
+    stage = world.prepare("simlm-mlm")
     set_predictions(stage, [math.exp(-2)] * 10, [math.exp(-1)] * 30)
     batch = {
         "encoder": make_slot(22, 12, hidden=[[*range(1, 11)], []]),
@@ -143,15 +143,15 @@ def test_two_tasks_add_up_as_means_of_their_own(world: PretrainingFiles):
 
 def test_both_texts_of_a_pair_are_one_mean(world: PretrainingFiles):
     """3 tokens of loss 2.0 and one of 1.0: 1.75, neither the sum of two means (3.0) nor theirs (1.5)."""
-    stage = world.stage("corom")
+    stage = world.prepare("corom")
     set_predictions(stage, [math.exp(-2)] * 3, [math.exp(-1)])
     batch = {"a": make_slot(6, 6, hidden=[[1, 2], [4]]), "b": make_slot(5, 5, hidden=[[], [1]])}
     assert compute_values(stage, batch)["mlm"] == pytest.approx(1.75, abs=1e-5)
 
 
 def test_another_context_changes_its_own_term_alone(world: PretrainingFiles):
-    stage = world.stage("cotmae").redrawn()
-    rows = [row for row in range(20) if stage.seen(row)[0].slots["context"].present][:6]
+    stage = world.prepare("cotmae").randomize_weights()
+    rows = [row for row in range(20) if stage.get_examples(row)[0].slots["context"].present][:6]
     batch = stage.batch(*rows)
     before, after = (
         compute_values(stage, batch),
@@ -162,20 +162,20 @@ def test_another_context_changes_its_own_term_alone(world: PretrainingFiles):
 
 
 def test_masks_that_refer_to_another_slot(world: PretrainingFiles):
-    equal = world.stage("simlm", "slots.decoder.rate=0.3").batch()
+    equal = world.prepare("simlm", "slots.decoder.rate=0.3").batch()
     assert bool((equal["encoder"].hidden == equal["decoder"].hidden).all())
-    wider = world.stage("simlm").batch()
+    wider = world.prepare("simlm").batch()
     assert bool((~wider["encoder"].hidden | wider["decoder"].hidden).all())
     assert int(wider["decoder"].hidden.sum()) > int(wider["encoder"].hidden.sum())
-    everything = world.stage("simlm", "slots.decoder.rate=1.0").batch()["decoder"]
+    everything = world.prepare("simlm", "slots.decoder.rate=1.0").batch()["decoder"]
     assert bool((everything.hidden == everything.content).all())
-    master = world.stage("master").batch()
+    master = world.prepare("master").batch()
     assert bool(((master["half"].hidden ^ master["complement"].hidden) == master["half"].content).all())
     assert int(master["half"].hidden.sum()) > 0
 
 
 def test_an_auto_encoder_reads_the_text_and_rebuilds_it_from_masks_alone(world: PretrainingFiles):
-    stage = world.stage("simlm-ae")
+    stage = world.prepare("simlm-ae")
     batch = stage.batch()
     assert bool((batch["encoder"].given == batch["encoder"].clean).all())
     decoder = batch["decoder"]
@@ -186,7 +186,7 @@ def test_an_auto_encoder_reads_the_text_and_rebuilds_it_from_masks_alone(world: 
 
 def test_a_generator_that_replaces_everything_spares_the_first_token_alone(world: PretrainingFiles):
     """Released DiffCSE: argmax at every position, [SEP] too; what it reads is 80/10/10."""
-    stage = world.stage("diffcse-sts-bert", "slots.changed_one.rate=0.9").redrawn()
+    stage = world.prepare("diffcse-sts-bert", "slots.changed_one.rate=0.9").randomize_weights()
     batch = stage.batch(*range(12))
     slot, ids = batch["changed_one"], stage.views(batch).ids("changed_one")
     assert bool((ids[:, 0] == slot.clean[:, 0]).all())
@@ -200,7 +200,7 @@ def test_a_generator_that_replaces_everything_spares_the_first_token_alone(world
 
 
 def test_simlms_generator_reads_masks_and_draws_for_each_side_anew(world: PretrainingFiles):
-    stage = world.stage("simlm").redrawn()
+    stage = world.prepare("simlm").randomize_weights()
     batch = stage.batch(*range(12))
     views = stage.views(batch)
     both = batch["encoder"].hidden & batch["decoder"].hidden
@@ -212,7 +212,7 @@ def test_simlms_generator_reads_masks_and_draws_for_each_side_anew(world: Pretra
 
 
 def test_no_gradient_reaches_what_is_masked_of_the_encoder_by_way_of_the_generator(world: PretrainingFiles):
-    stage = world.stage("simlm", "generator.mode=joint", "generator.slot=encoder").redrawn()
+    stage = world.prepare("simlm", "generator.mode=joint", "generator.slot=encoder").randomize_weights()
     terms = stage.terms(stage.batch())
     of_words = compute_gradients(stage, terms["encoder"] + terms["decoder"])
     own = compute_gradients(stage, terms["generator"])

@@ -363,7 +363,7 @@ def test_a_step_trains_the_encoder(flags: str, world: PretrainingFiles) -> None:
     made, _ = resolve(flags)
     if made.generator is not None:
         made = replace(made, generator=replace(made.generator, model=str(world.generator)))
-    stage = world.stage_of(made)
+    stage = world.prepare_composition(made)
     stage.network.train()
     terms = stage.terms(stage.batch(0, 1, 2, 3))
     assert set(terms) >= {each.name for each in made.objectives}

@@ -35,7 +35,7 @@ def find_largest(slopes: dict[str, Tensor], beginning: str) -> float:
 def test_a_term_behind_a_bottleneck_trains_all_layers_by_the_vector_alone(
     preset: str, term: str, world: PretrainingFiles
 ):
-    stage = world.stage(preset).redrawn()
+    stage = world.prepare(preset).randomize_weights()
     batch, recovery = stage.batch(*range(8)), stage.network.recoveries[term]
     objective = recovery.objective
     slopes = compute_gradients(stage, recovery(stage.views(batch)))
@@ -60,7 +60,7 @@ COPIES = {"simlm", "mixture-example"}
 
 @pytest.mark.parametrize("preset", ["simlm", "mixture-example", "condenser", "master"])
 def test_a_decoder_starts_from_the_encoders_last_layers_or_at_random(preset: str, world: PretrainingFiles):
-    network = world.stage(preset).network
+    network = world.prepare(preset).network
     own = [dict(layer.named_parameters()) for layer in network.adapter.layers]
     stacks = [list(each.reader.layers) for each in network.recoveries.values() if hasattr(each.reader, "layers")]
     assert stacks
@@ -76,7 +76,7 @@ def test_a_decoder_starts_from_the_encoders_last_layers_or_at_random(preset: str
 
 @pytest.mark.parametrize("preset", ["simlm", "diffcse-sts-bert"])
 def test_a_frozen_generator_has_no_gradient_and_is_no_part_of_the_model(preset: str, world: PretrainingFiles):
-    stage = world.stage(preset).redrawn()
+    stage = world.prepare(preset).randomize_weights()
     stage.network.train()
     assert not stage.network.generator.training
     stage.terms(stage.batch())["total"].backward()
@@ -105,7 +105,7 @@ def assert_same(found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
 @pytest.mark.parametrize("preset", ["simlm", "qac-cotmae-released", "retromae", "cocondenser", "diffcse-sts-bert"])
 def test_neither_padding_nor_the_order_of_a_batch_changes_a_loss(preset: str, world: PretrainingFiles):
     changes = ["objective.2.reduction=mean"] if preset.startswith("diffcse") else []  # its mean_all counts padding
-    stage = world.stage(preset, *changes).redrawn()
+    stage = world.prepare(preset, *changes).randomize_weights()
     batch = stage.batch()
     with torch.no_grad():
         before = stage.terms(batch)
@@ -116,7 +116,7 @@ def test_neither_padding_nor_the_order_of_a_batch_changes_a_loss(preset: str, wo
 
 
 def test_diffcses_mean_counts_padding(world: PretrainingFiles):
-    stage = world.stage("diffcse-sts-bert").redrawn()
+    stage = world.prepare("diffcse-sts-bert").randomize_weights()
     batch = stage.batch()
     with torch.no_grad():
         before = stage.terms(batch)

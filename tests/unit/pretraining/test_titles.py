@@ -40,7 +40,7 @@ def write_titled_corpus(world: PretrainingFiles, folder: Path, model: Path | Non
 def get_first_batch(stage: PretrainingSetup) -> list[Passage]:
     """Return the passages of the first batch, in order."""
     named = {each.id: each for each in PASSAGES}
-    return [named[str(each.key[-1])] for each in stage.seen(*range(6))]
+    return [named[str(each.key[-1])] for each in stage.get_examples(*range(6))]
 
 
 def tokenize_expected(stage: PretrainingSetup, passage: Passage) -> Any:
@@ -65,7 +65,7 @@ def record_embedding_inputs(stage: PretrainingSetup) -> list[dict[str, Tensor]]:
 def test_the_encoder_reads_what_the_tokenizer_makes_of_title_and_text(
     world: PretrainingFiles, tmp_path: Path, max_length: int
 ):
-    stage = write_titled_corpus(world, tmp_path).stage("simlm-ae", max_length=max_length)
+    stage = write_titled_corpus(world, tmp_path).prepare("simlm-ae", max_length=max_length)
     encoder, *_ = record_embedding_inputs(stage)
     for row, passage in enumerate(get_first_batch(stage)):
         wanted = tokenize_expected(stage, passage)
@@ -81,7 +81,7 @@ def test_the_encoder_reads_what_the_tokenizer_makes_of_title_and_text(
 def test_a_pair_without_token_types(family: str, world: PretrainingFiles, tmp_path: Path):
     """RoBERTa has two separators and one type; DistilBERT takes no types."""
     save_random_masked_lm(family, tmp_path / family)
-    stage = write_titled_corpus(world, tmp_path, tmp_path / family).stage("simlm-ae", max_length=32)
+    stage = write_titled_corpus(world, tmp_path, tmp_path / family).prepare("simlm-ae", max_length=32)
     encoder, *_ = record_embedding_inputs(stage)
     for row, passage in enumerate(get_first_batch(stage)):
         wanted = tokenize_expected(stage, passage)["input_ids"]
@@ -106,7 +106,7 @@ def test_a_pair_without_token_types(family: str, world: PretrainingFiles, tmp_pa
 def test_every_embedding_layer_gets_the_token_types(
     world: PretrainingFiles, tmp_path: Path, preset: str, calls: int, changes: list[str]
 ):
-    stage = write_titled_corpus(world, tmp_path).stage(preset, "title=segment", *changes)
+    stage = write_titled_corpus(world, tmp_path).prepare(preset, "title=segment", *changes)
     found = record_embedding_inputs(stage)
     assert len(found) == calls
     for row, passage in enumerate(get_first_batch(stage)):
@@ -118,7 +118,7 @@ def test_every_embedding_layer_gets_the_token_types(
 
 @pytest.mark.parametrize("title", ["join", "sep", "segment", "none"])
 def test_pre_training_reads_titles_as_encoding_does(world: PretrainingFiles, tmp_path: Path, title: str):
-    stage = write_titled_corpus(world, tmp_path).stage("simlm-ae", f"title={title}", max_length=40)
+    stage = write_titled_corpus(world, tmp_path).prepare("simlm-ae", f"title={title}", max_length=40)
     model = load_encoder(world.model)
     tokens = TextTokenizer(model.tokenizer, prompt="", max_length=40, title=title, with_types=True)(
         get_first_batch(stage)

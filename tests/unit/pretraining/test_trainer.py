@@ -28,9 +28,9 @@ def compute_difference(found: dict[str, Tensor], expected: dict[str, Tensor]) ->
 @pytest.mark.parametrize("preset", CACHED)
 def test_cached_gradients_are_those_of_the_whole_batch(preset: str, world: PretrainingFiles, tmp_path: Path):
     """Without batch norm a projector changes nothing about that."""
-    stage = world.stage(preset, *CACHED[preset], batch_size=8).without_dropout()
+    stage = world.prepare(preset, *CACHED[preset], batch_size=8).disable_dropout()
     if stage.network.projectors:
-        stage.redrawn()  # or its vectors would be nearly alike
+        stage.randomize_weights()  # or its vectors would be nearly alike
     check_batch(replace(stage.data.settings, micro_batch_size=2), stage.network)
     trainer = stage.trainer(tmp_path)
     loss, whole = stage.step(trainer, EXAMPLES, micro=8)
@@ -43,7 +43,7 @@ def test_cached_gradients_are_those_of_the_whole_batch(preset: str, world: Pretr
 
 
 def test_token_losses_in_parts_are_one_mean(world: PretrainingFiles, tmp_path: Path):
-    stage = world.stage("master", batch_size=8).without_dropout()
+    stage = world.prepare("master", batch_size=8).disable_dropout()
     trainer = stage.trainer(tmp_path)
     loss, whole = stage.step(trainer, EXAMPLES, micro=8)
     again, parts = stage.step(trainer, EXAMPLES, micro=3)
@@ -54,7 +54,7 @@ def test_token_losses_in_parts_are_one_mean(world: PretrainingFiles, tmp_path: P
 def test_with_dropout_they_are_those_of_one_graph_over_the_same_parts_and_seeds(
     world: PretrainingFiles, tmp_path: Path
 ):
-    stage = world.stage("mixture-example", batch_size=8)
+    stage = world.prepare("mixture-example", batch_size=8)
     trainer = stage.trainer(tmp_path)
     loss, found = stage.step(trainer, EXAMPLES, micro=3)
     _, parted = stage.step(trainer, EXAMPLES, micro=4)  # other parts, other dropout
@@ -70,7 +70,7 @@ def in_one_graph(stage: PretrainingSetup, trainer, *, micro: int) -> tuple[float
     """Every part under its seed, nothing cached, and the contrast of all vectors at the end."""
     network = stage.network
     network.zero_grad()
-    parts = stage.data.collator(micro)(stage.seen(*EXAMPLES))["parts"]
+    parts = stage.data.collator(micro)(stage.get_examples(*EXAMPLES))["parts"]
     assert len(parts) == 3
     counts = {name: sum(network.counts(part)[name] for part in parts) for name in network.counts(parts[0])}
     sums, vectors, present = [], [], []
@@ -95,9 +95,9 @@ def in_one_graph(stage: PretrainingSetup, trainer, *, micro: int) -> tuple[float
 def test_a_contrast_without_negatives_is_reported_once(
     world: PretrainingFiles, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ):
-    stage = world.stage("qac-cocondenser", batch_size=8)
+    stage = world.prepare("qac-cocondenser", batch_size=8)
     trainer = stage.trainer(tmp_path)
-    both = [at for at in range(40) if all(slot.present for slot in stage.seen(at)[0].slots.values())]
+    both = [at for at in range(40) if all(slot.present for slot in stage.get_examples(at)[0].slots.values())]
     stage.step(trainer, both[:2], micro=1)
     assert caplog.messages == []
     for _ in range(2):
@@ -108,13 +108,13 @@ def test_a_contrast_without_negatives_is_reported_once(
 
 def test_parts_weigh_by_their_tokens(world: PretrainingFiles, tmp_path: Path):
     """3 tokens of loss 2.0 in one part and 1 of loss 1.0 in the other: 1.75, not 1.5."""
-    stage = world.stage("mlm", "slots.passage.rate=0.2")
+    stage = world.prepare("mlm", "slots.passage.rate=0.2")
     trainer = stage.trainer(tmp_path)
-    numbers = sorted(range(40), key=lambda at: int(stage.seen(at)[0].slots["passage"].hidden.sum()))
-    three = next(at for at in numbers if stage.seen(at)[0].slots["passage"].hidden.sum() == 3)
+    numbers = sorted(range(40), key=lambda at: int(stage.get_examples(at)[0].slots["passage"].hidden.sum()))
+    three = next(at for at in numbers if stage.get_examples(at)[0].slots["passage"].hidden.sum() == 3)
     one = numbers[0]
-    assert int(stage.seen(one)[0].slots["passage"].hidden.sum()) == 1
-    inputs = stage.data.collator(1)(stage.seen(three, one))
+    assert int(stage.get_examples(one)[0].slots["passage"].hidden.sum()) == 1
+    inputs = stage.data.collator(1)(stage.get_examples(three, one))
     assert len(inputs["parts"]) == 2
     for part in inputs["parts"]:  # so that the head can say the same of all
         part["passage"].clean[part["passage"].hidden] = 10
@@ -123,9 +123,9 @@ def test_parts_weigh_by_their_tokens(world: PretrainingFiles, tmp_path: Path):
 
 
 def test_a_sum_is_no_smaller_in_parts(world: PretrainingFiles, tmp_path: Path):
-    stage = world.stage(
+    stage = world.prepare(
         "simlm-rtd", "objective.1.reduction=sum", "objective.2.reduction=sum", batch_size=8
-    ).without_dropout()
+    ).disable_dropout()
     trainer = stage.trainer(tmp_path)
     loss, whole = stage.step(trainer, EXAMPLES, micro=8)
     assert loss > 20  # about 2 ln 2 for each of many tokens
@@ -137,7 +137,7 @@ def test_a_sum_is_no_smaller_in_parts(world: PretrainingFiles, tmp_path: Path):
 
 @pytest.mark.parametrize("micro", [8, 3])
 def test_a_loss_that_is_no_number_names_its_term_and_passages(micro: int, world: PretrainingFiles, tmp_path: Path):
-    stage = world.stage("cocondenser", batch_size=8).without_dropout()
+    stage = world.prepare("cocondenser", batch_size=8).disable_dropout()
     with torch.no_grad():
         stage.network.backbone.encoder.layer[-1].output.LayerNorm.bias[0] = 1e30  # dot products beyond float32
     with pytest.raises(DrtkError, match=r"the loss \(.*contrast.*\) is nan at step 1, on passages d\d+#0"):
@@ -145,7 +145,7 @@ def test_a_loss_that_is_no_number_names_its_term_and_passages(micro: int, world:
 
 
 def test_shares_of_replaced_and_masked_stop_words_are_over_all_parts(world: PretrainingFiles, tmp_path: Path):
-    stage = world.stage("simlm", batch_size=8)
+    stage = world.prepare("simlm", batch_size=8)
     trainer = stage.trainer(tmp_path)
     stage.step(trainer, EXAMPLES, micro=8)
     whole = {name: value.tolist() for name, value in trainer._facts.items()}
@@ -160,4 +160,4 @@ def test_shares_of_replaced_and_masked_stop_words_are_over_all_parts(world: Pret
 
 def test_the_micro_batch_is_halved_unless_a_projector_needs_the_whole_batch(world: PretrainingFiles, tmp_path: Path):
     for preset, micro, half in (("mlm", 6, 3), ("mlm", 5, 2), ("mlm", 1, None), ("diffcse-sts-bert", 8, None)):
-        assert world.stage(preset, batch_size=8).trainer(tmp_path, micro=micro).halve_micro_batch() == half
+        assert world.prepare(preset, batch_size=8).trainer(tmp_path, micro=micro).halve_micro_batch() == half

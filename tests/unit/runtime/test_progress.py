@@ -53,7 +53,8 @@ def test_without_a_terminal_there_is_a_plain_line_every_thirty_seconds(
             bar.add()
     # 30, 60 and 90 documents in as many seconds, after the 100 that were there: 1 a second
     assert capfd.readouterr().err.splitlines() == [
-        f"drtk: chunk: {done} of 200 documents, 1.0/s" for done in (130, 160, 190)
+        f"drtk: chunk: {done} of 200 documents, 1.0/s, 0:0{left} left"
+        for done, left in ((130, "1:10"), (160, "0:40"), (190, "0:10"))
     ]
 
 

@@ -75,13 +75,13 @@ def test_fields_bare_and_empty_documents(run, tmp_path):
 def test_a_saved_sentence_model_gives_the_same_passages(run, tmp_path):
     documents = [{"_id": str(n), "text": f"It was no. {n} of the abk. is here. She came. He went."} for n in range(60)]
     model = tmp_path / "punkt.json"
-    rows, log = run(documents, "--max-words", 5, "--set", f"save_punkt={model}")
+    rows, log = run(documents, "--max-words", 5, "--save-punkt", model)
     assert "trained Punkt on the first" in log
-    assert run(documents, "--max-words", 5, "--set", f"punkt_model={model}")[0] == rows
+    assert run(documents, "--max-words", 5, "--punkt-model", model)[0] == rows
     manifest = json.loads((tmp_path / "out.jsonl.meta.json").read_text())
     assert {Path(entry["path"]).name for entry in manifest["inputs"]} == {"punkt.json", "in.jsonl"}
     model.write_text("mine")
-    call = ["chunk", tmp_path / "in.jsonl", "-o", tmp_path / "new.jsonl", "--set", f"save_punkt={model}"]
+    call = ["chunk", tmp_path / "in.jsonl", "-o", tmp_path / "new.jsonl", "--save-punkt", model]
     with pytest.raises(DrtkError, match="exists already; `force`"):
         app(list(map(str, call)), standalone_mode=False)
     assert model.read_text() == "mine"
@@ -91,7 +91,7 @@ def test_only_the_first_megabytes_train_the_sentence_model(run, tmp_path):
     # The same first kilobyte, in bytes and not in characters, and a different rest give the same model.
     for name, text in (("a", "Mr. Smith vs. xyz. is it. " * 50), ("b", "Nothing.")):
         documents = [{"_id": "first", "text": "Ä" * 600 + " " + text}, {"_id": "rest", "text": text}]
-        run(documents, "--set", "punkt_mb=0.001", "--set", f"save_punkt={tmp_path / name}")
+        run(documents, "--set", "punkt_mb=0.001", "--save-punkt", tmp_path / name)
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
 
 
@@ -145,9 +145,9 @@ def test_a_megabyte_without_a_space_is_cut_by_word_pieces(run, tmp_path):
             UsageError,
             "`short_min` 101 exceeds the longest passage, 100",
         ),
-        (["--set", "save_punkt=x", "--set", "punkt_model=y"], UsageError, "`save_punkt` saves a trained model"),
+        (["--save-punkt", "x", "--punkt-model", "y"], UsageError, "`save_punkt` saves a trained model"),
         (["--tokenizer", "/none/there"], DrtkError, "/none/there: no such folder"),
-        (["--set", "punkt_model=/none/there"], DrtkError, "/none/there: No such file"),
+        (["--punkt-model", "/none/there"], DrtkError, "/none/there: No such file"),
         (["--language", "../x"], DrtkError, "`language` ../x: "),
     ],
 )

@@ -21,7 +21,7 @@ from tests.pretraining_setup import PretrainingFiles
 from tests.pretraining_setup import PretrainingSetup as PretrainingStage
 from tests.run_commands import make_torchrun_variables
 from tests.tiny_models import save_tiny_generator
-from tests.unit.training.test_grad_cache import LOSSES, make_stage, place
+from tests.unit.training.test_grad_cache import LOSSES, create_setup, place
 
 __all__ = ["place"]  # the fixture
 BATCH = 8
@@ -67,7 +67,7 @@ PRESETS = ["mlm", "cocondenser", "simlm-rtd", "diffcse-sts-bert", JOINT, "master
 
 def make_pretraining_stage(world: PretrainingFiles, preset: str) -> PretrainingStage:
     changes = ("generator.mode=joint", "generator.slot=encoder") if preset == JOINT else ()
-    stage = world.stage(preset.partition(",")[0], *changes, batch_size=BATCH).redrawn().without_dropout()
+    stage = world.prepare(preset.partition(",")[0], *changes, batch_size=BATCH).randomize_weights().disable_dropout()
     share_batch_norm(stage.network)  # as the command does
     return stage
 
@@ -76,7 +76,7 @@ def make_examples(stage: PretrainingStage, preset: str) -> list[int]:
     """The examples of a step; of master, only those of the second process have a next passage."""
     if preset != "master":
         return [*range(BATCH)]
-    there = {number: stage.seen(number)[0].slots["next"].present for number in range(len(stage.rows))}
+    there = {number: stage.get_examples(number)[0].slots["next"].present for number in range(len(stage.rows))}
     found = [next_one for has in (False, True) for next_one in [n for n in there if there[n] is has][: BATCH // 2]]
     assert [there[number] for number in found] == [False] * 4 + [True] * 4
     return found
@@ -103,7 +103,7 @@ def prepare_pretraining(rank: int, folder: str) -> Callable[[], None]:
             together = torch.nn.parallel.DistributedDataParallel(stage.network)
             for _ in range(2):  # the second step would fail if a weight had waited for a gradient in the first
                 stage.network.zero_grad()
-                mine = stage.seen(*examples[preset][rank * share : rank * share + share])
+                mine = stage.get_examples(*examples[preset][rank * share : rank * share + share])
                 part = trainers[preset].training_step(together, stage.data.collator(micro)(mine)).clone()
             dist.all_reduce(part)
             assert abs(float(part) / 2 - loss) < 1e-5 * max(1, abs(loss)), (preset, float(part) / 2, loss)
@@ -119,7 +119,7 @@ def prepare_pretraining(rank: int, folder: str) -> Callable[[], None]:
 def check(rank: int, folder: str, generator: str, world: str, store: str, path: list[str]) -> None:
     sys.path[:] = path
     torch.set_num_threads(1)
-    stages = {name: make_stage(Path(folder), name) for name in LOSSES}
+    stages = {name: create_setup(Path(folder), name) for name in LOSSES}
     whole = {name: stage.inputs(range(BATCH)) for name, stage in stages.items()}
     trainers = {
         (name, chunk): stage.trainer(Path(store).parent / f"{name}-{rank}-{chunk}", cache_chunk=chunk)

@@ -43,18 +43,18 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def make_stage(place: Path, name: str, **changes: Any) -> TrainingSetup:
+def create_setup(place: Path, name: str, **changes: Any) -> TrainingSetup:
     given = dict(LOSSES[name])
     preset = given.pop("preset")
     if "aux" in given:
         given["aux_generator"] = str(place / "generator")
     dropout = changes.pop("dropout", False)
-    return TrainingSetup.of(place / "model", load_settings(preset, **SIZE | given | changes), dropout=dropout)
+    return TrainingSetup.create(place / "model", load_settings(preset, **SIZE | given | changes), dropout=dropout)
 
 
 @pytest.mark.parametrize("name", LOSSES)
 def test_gradients_are_those_of_the_whole_batch(place: Path, tmp_path: Path, name: str):
-    stage = make_stage(place, name)
+    stage = create_setup(place, name)
     inputs = stage.inputs(range(8))
     loss, expected = stage.step(stage.trainer(tmp_path / "a"), inputs)
     cached, found = stage.step(stage.trainer(tmp_path / "b", cache_chunk=3), inputs)
@@ -67,7 +67,7 @@ def test_gradients_are_those_of_the_whole_batch(place: Path, tmp_path: Path, nam
 
 
 def test_both_passes_see_the_same_dropout_and_steps_see_others(place: Path, tmp_path: Path, monkeypatch: Any):
-    stage = make_stage(place, "simlm", dropout=True)
+    stage = create_setup(place, "simlm", dropout=True)
     seen: list[Tensor] = []
     usual = grad_cache.encode_chunk
 
@@ -115,7 +115,7 @@ def measure_saved_bytes(stage: TrainingSetup, trainer: Any, inputs: dict[str, Te
 def test_memory_is_that_of_a_chunk_whatever_the_batch(place: Path, tmp_path: Path):
     kept: dict[tuple[int, int | None], int] = {}
     for batch in (4, 32):
-        stage = TrainingSetup.of(place / "model", load_settings("qac-r1", **SIZE | {"batch_size": batch}), count=40)
+        stage = TrainingSetup.create(place / "model", load_settings("qac-r1", **SIZE | {"batch_size": batch}), count=40)
         inputs = stage.inputs(range(batch))
         for chunk in (None, 8):
             kept[batch, chunk] = measure_saved_bytes(
@@ -128,7 +128,7 @@ def test_memory_is_that_of_a_chunk_whatever_the_batch(place: Path, tmp_path: Pat
 
 
 def test_terms_are_logged_and_weighed(place: Path, tmp_path: Path):
-    stage = make_stage(place, "diffcse")
+    stage = create_setup(place, "diffcse")
     trainer = stage.trainer(tmp_path, cache_chunk=5)
     loss, _ = stage.step(trainer, stage.inputs(range(8)))
     terms = {name: float(value) for name, value in trainer._terms.items()}
@@ -139,7 +139,7 @@ def test_terms_are_logged_and_weighed(place: Path, tmp_path: Path):
 
 
 def test_the_temperature_of_a_step_warms_up(place: Path, tmp_path: Path):
-    stage = make_stage(place, "simlm")
+    stage = create_setup(place, "simlm")
     trainer = stage.trainer(tmp_path, warm_up_temperature=True)  # warm-up of two steps
     found = []
     for step in range(3):
@@ -150,7 +150,7 @@ def test_the_temperature_of_a_step_warms_up(place: Path, tmp_path: Path):
 
 @pytest.mark.parametrize("chunk", [None, 4])
 def test_a_loss_that_is_no_number_ends_the_step(place: Path, tmp_path: Path, chunk: int | None):
-    stage = make_stage(place, "simlm")
+    stage = create_setup(place, "simlm")
     with torch.no_grad():
         next(stage.model.parameters())[:] = float("nan")
     with pytest.raises(DrtkError, match="the loss is nan at step 1; a lower `learning_rate`"):

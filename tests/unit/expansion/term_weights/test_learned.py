@@ -143,12 +143,12 @@ def test_batches_and_windows_do_not_change_weights(place: Path, models: dict[str
 
 def test_words_beyond_the_longest_input_weigh_nothing(place: Path, models: dict[str, Path], capfd) -> None:
     source = write_text(place / "long.jsonl", json.dumps({"_id": "l", "text": "rivers " * 10}) + "\n")
-    (row,) = rows(capfd, source, "--method", "deepct", "--model", models["deepct"], "--max-length", "6")
+    (row,) = rows(capfd, source, "--method", "deepct", "--model", models["deepct"], "--set", "max_length=6")
     assert all(weight > 0 for weight in row["weights"][:4])  # 6 tokens: [CLS], 4 pieces, [SEP]
     assert row["weights"][4:] == [0.0] * 6
     with pytest.raises(MismatchError, match="reads at most 64 tokens; 100 were requested"):
         run_command(
-            capfd, "termweight", source, "--method", "deepct", "--model", models["deepct"], "--max-length", "100"
+            capfd, "termweight", source, "--method", "deepct", "--model", models["deepct"], "--set", "max_length=100"
         )
 
 

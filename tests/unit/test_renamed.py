@@ -1,0 +1,126 @@
+"""Former names of options and settings: answered, loaded with a warning, and read from manifests."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from drtk.cli.main import app, load_functions
+from drtk.config import load_preset
+from drtk.errors import MismatchError
+from drtk.renamed import RENAMED, find_by_meaning, rename_settings
+from drtk.runtime.manifest import find_changes, read_manifest
+from tests.contract.run_drtk import run_in_process
+from tests.run_commands import write_text
+from tests.tiny_models import save_tiny_encoder, write_collection
+
+
+def names_of(command: str) -> set[str]:
+    """Return the names of the settings and options of a command."""
+    function: Any = load_functions()[command]
+    names = {item.name for kind in getattr(function, "settings_classes", ()) for item in fields(kind)}
+    for parameter in function.__signature__.parameters.values():
+        names.add(parameter.name)
+        (option,) = parameter.annotation.__metadata__
+        declared = [name for name in (option.default, *(option.param_decls or ())) if isinstance(name, str)]
+        names |= {name.split("/")[0].lstrip("-").replace("-", "_") for name in declared}
+    return names
+
+
+def test_every_new_name_exists_and_no_former_name_is_in_use() -> None:
+    everywhere = RENAMED[""]
+    for command in load_functions():
+        table = everywhere | RENAMED.get(command, {})
+        names = names_of(command)
+        assert set(RENAMED.get(command, {}).values()) <= names, command
+        assert not {old for old, new in table.items() if new in names and old in names} - {"weights", "k"}, command
+    assert set(RENAMED) - {""} <= set(load_functions())
+
+
+@pytest.mark.parametrize(
+    ("call", "told"),
+    [
+        ("train-retriever --lr 1", "--lr was renamed to --learning-rate"),
+        ("train-retriever --batch 1", "--batch was renamed to --batch-size"),
+        ("pretrain --save-every 1", "--save-every was renamed to --export-steps"),
+        ("pretrain --checkpoint-every 1", "--checkpoint-every is a setting now: --set save_steps=VALUE"),
+        ("train-retriever --save-every 1", "--save-every is a setting now: --set save_steps=VALUE"),
+        (
+            "train-retriever --temperature-warmup",
+            "--temperature-warmup is a setting now: --set temperature_warmup=true",
+        ),
+        ("rerank-queries train --no-skip-ties", "--no-skip-ties is a setting now: --set skip_ties=false"),
+        ("encode --dtype float16", "--dtype was renamed to --precision"),
+        ("index --dtype float16", "--dtype was renamed to --vector-dtype"),
+        ("show --weights", "--weights was renamed to --term-weights"),
+        ("train-retriever --learning_rate 1", "no such option --learning_rate; did you mean --learning-rate?"),
+        ("train-retriever --bs 1", "no such option --bs; did you mean --batch-size?"),
+        ("train-retriever --max-seq-length 1", "did you mean --query-length or --passage-length?"),
+        ("train-reranker --max-seq-length 1", "no such option --max-seq-length; did you mean --max-length?"),
+        ("train-retriever --n-epochs 1", "no such option --n-epochs; did you mean --epochs?"),
+        ("train-retriever --tau 1", "no such option --tau; did you mean --set temperature=VALUE?"),
+        ("search --hits 1", "no such option --hits; did you mean --depth?"),
+        ("eval --metrics x", "no such option --metrics; did you mean --measures?"),
+        ("chunk --set banana=1", "--set banana: no such setting (drtk presets --fields 'chunk' lists them)"),
+        ("chunk --set reserve_specials=true", "no such setting; did you mean reserve_special?"),
+        ("chunk --set overlap=2 --overlap 3", "--set overlap and --overlap: choose one"),
+        ("chunk --set punkt_mb=0", "--set punkt_mb: must be at least 0.001, is 0.0"),
+        ("chunk --set punkt_mb=much", "--set punkt_mb: expected float, got 'much'"),
+    ],
+)
+def test_an_unknown_option_is_answered_with_its_name_or_meaning(call: str, told: str) -> None:
+    outcome = run_in_process(*call.split())
+    assert outcome.status == 2
+    assert told in outcome.err
+    assert outcome.err.count("\n") == 1
+
+
+def test_meaning_comes_before_spelling() -> None:
+    assert find_by_meaning("lr", ["aux_rate", "learning_rate", "lora"]) == ["learning_rate"]
+    assert find_by_meaning("nothing", ["learning_rate"]) == []
+
+
+def test_keys_of_an_old_preset_load_with_a_warning(tmp_path: Path) -> None:
+    file = write_text(tmp_path / "old.toml", 'command = "train-retriever"\n[settings]\nlr = 1e-5\nalpha = 0.2\n')
+    preset = load_preset(str(file))
+    assert preset.settings == {"learning_rate": 1e-5, "contrastive_weight": 0.2}
+    files = f"{tmp_path}/e.jsonl --corpus {tmp_path}/c.jsonl --queries {tmp_path}/q.jsonl --model {tmp_path}/m"
+    outcome = run_in_process("train-retriever", *files.split(), "--preset", str(file), "-o", str(tmp_path / "out"))
+    assert f"drtk: preset {file}: lr was renamed to learning_rate\n" in outcome.err
+    assert f"drtk: preset {file}: alpha was renamed to contrastive_weight\n" in outcome.err
+
+
+def test_manifests_of_former_versions_are_read_by_current_names(tmp_path: Path) -> None:
+    old = {"lr": 0.1, "recipe": {"settings": {"save_every": 3, "lr": 0.1}}, "save_every": 0, "checkpoint_every": 500}
+    assert rename_settings(old, "pretrain") == {
+        "learning_rate": 0.1,
+        "recipe": {"settings": {"export_steps": 3, "learning_rate": 0.1}},
+        "export_steps": 0,
+        "save_steps": 500,
+    }
+    manifest = {"kind": "index", "program": "index", "command": "drtk index", "settings": {"dtype": None}, "inputs": []}
+    write_text(tmp_path / "meta.json", json.dumps(manifest))
+    assert read_manifest(tmp_path)["settings"] == {"vector_dtype": None}
+    assert find_changes(str(tmp_path), {"vector_dtype": None}, program="index") == []
+    assert find_changes(str(tmp_path), {"vector_dtype": "int8"}, program="index") == ["vector_dtype"]
+
+
+def test_a_run_begun_by_a_former_version_resumes_or_is_rejected_in_one_line(tmp_path: Path) -> None:
+    corpus, _, _ = write_collection(tmp_path, 40)
+    model = save_tiny_encoder(tmp_path / "model")
+    call = ["encode", corpus, "--model", str(model), "--set", "shard_size=10", "-o", str(tmp_path / "out"), "-q"]
+    app([*call, "--device", "cpu"], standalone_mode=False)
+    (tmp_path / "out").rename(tmp_path / "out.part")
+    manifest = json.loads((tmp_path / "out.part" / "meta.json").read_text())
+    former = {"precision": "dtype", "vector_dtype": "store"}
+    manifest["settings"] = {former.get(name, name): value for name, value in manifest["settings"].items()}
+    (tmp_path / "out.part" / "meta.json").unlink()
+    write_text(tmp_path / "out.part" / "meta.json.part", json.dumps(manifest))
+    with pytest.raises(MismatchError, match=r"was begun with other settings or files \(vector_dtype\)"):
+        app([*call, "--device", "cpu", "--resume", "--vector-dtype", "float16"], standalone_mode=False)
+    app([*call, "--device", "cpu", "--resume"], standalone_mode=False)
+    assert read_manifest(tmp_path / "out")["settings"]["vector_dtype"] == "float32"
