@@ -118,7 +118,11 @@ def termweight(
     }
     if isinstance(job, FilterJob):
         given |= {"bare": job.bare, "with": job.side_files, "shard": job.shard != WHOLE}
-    names = [*_changed(settings), *_changed(running), *(name for name, value in given.items() if value)]
+    names = [
+        *_list_changed_fields(settings),
+        *_list_changed_fields(running),
+        *(name for name, value in given.items() if value),
+    ]
     for name in names if work in _EFFECTS else ():
         if name not in _EFFECTS[work]:
             raise UsageError(f"{name if name == 'INPUT' else f'`{name}`'} is for weighing; {_PURPOSES[work]}")
@@ -127,7 +131,7 @@ def termweight(
             raise UsageError("--train needs --corpus, --queries and --model")
         _train(str(train), corpus, queries, model, method, settings, training, seed, device, job)
         return
-    for name in _changed(training):
+    for name in _list_changed_fields(training):
         raise UsageError(f"`{name}` needs --train")
     if corpus is not None or queries is not None:
         raise UsageError("--corpus and --queries need --train")
@@ -144,7 +148,7 @@ def termweight(
         passes.weigh_corpus(source, plan, collection or [], report=stopword_share, running=running, job=job)
 
 
-def _changed(settings: Any) -> Iterable[str]:
+def _list_changed_fields(settings: Any) -> Iterable[str]:
     """Return the names of the fields that differ from their default."""
     return [item.name for item in fields(settings) if getattr(settings, item.name) != get_default(item)]
 
