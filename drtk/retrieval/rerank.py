@@ -127,8 +127,8 @@ def warn_of_missing_texts(counts: Mapping[str, Any], corpus: str) -> None:
     """Warn if the passages of some pairs have no text."""
     pairs, textless = counts.get(PAIRS, 0), counts.get(WITHOUT_TEXT, 0)
     if textless:
-        some = f"{corpus}: the passages of {textless:,} of the {pairs:,} pairs have no text"
-        warn(_describe_missing_texts(pairs, corpus) if textless == pairs else some)
+        message = f"{corpus}: the passages of {textless:,} of the {pairs:,} pairs have no text"
+        warn(_describe_missing_texts(pairs, corpus) if textless == pairs else message)
 
 
 def _describe_missing_texts(pairs: int, corpus: str) -> str:

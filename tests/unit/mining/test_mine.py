@@ -67,7 +67,7 @@ def mined(*args: Any, **options: Any) -> Example:
     return example
 
 
-def test_every_labelled_positive_is_kept_out_of_the_negatives() -> None:
+def test_no_positive_is_a_negative() -> None:
     example = mined(["d1", "d2", "d3", "d4"], {"d2": 1, "d4": 2, "d3": 0, "d9": 1})
     assert example.positives == ("d4", "d2", "d9")  # the higher grade first, then the order of the judgements
     assert set(example.negatives) == {"d1", "d3"}
@@ -75,7 +75,7 @@ def test_every_labelled_positive_is_kept_out_of_the_negatives() -> None:
     assert mined(["d1", "p", "d2", "d3"], {"p": 1}, depth=2).negatives == ("d1",)
 
 
-def test_draws_depend_on_seed_and_query_alone() -> None:
+def test_samples_depend_on_seed_and_query_only() -> None:
     ranking, policy = [f"d{at}" for at in range(50)], Policy(10)
     first = mined(ranking, {"p": 1}, policy)
     assert mined(ranking, {"p": 1}, policy) == first
@@ -129,7 +129,7 @@ def test_queries_that_make_no_example_are_counted() -> None:
         assert miner.counts[reason] == 1
 
 
-def test_several_runs_are_mixed_and_each_negative_says_which_it_is_from() -> None:
+def test_several_runs_are_mixed_and_negatives_record_their_source() -> None:
     example = mined({"bm25": ["d1", "d2"], "dense": ["d2", "d3"]}, {"p": 1})
     assert example.sources is not None
     sources = dict(zip(example.negatives, example.sources["negatives"], strict=True))
@@ -209,7 +209,7 @@ DROPPED: dict[str, tuple[str, dict[str, int | Callable[[SimpleNamespace], int]]]
 
 
 @pytest.mark.parametrize("name", DROPPED)
-def test_every_filter_says_how_many_it_dropped_in_manifest_summary_and_audit(
+def test_drops_are_counted_in_manifest_summary_and_audit(
     world: SimpleNamespace, capfd: pytest.CaptureFixture[str], tmp_path: Path, name: str
 ) -> None:
     options, counted = DROPPED[name]
@@ -287,7 +287,7 @@ def test_a_scorer_reads_as_it_was_trained_and_scores_as_score_does(
         assert ("is up to date" in capfd.readouterr().err) is not renewed
 
 
-def test_the_activation_says_what_scores_can_be(tmp_path: Path) -> None:
+def test_the_activation_function_bounds_the_scores(tmp_path: Path) -> None:
     from drtk.models.cross_encoder import CrossEncoderScorer
 
     for name, bounds in (("Identity", (-inf, inf)), ("Tanh", (-1, 1)), ("Sigmoid", (0, 1))):
@@ -331,7 +331,7 @@ def test_options_without_an_effect_are_rejected_and_others_accepted(
         assert run_command(capfd, *CALL, *TEXTS, "-q", *parts, "-o", tmp_path / "out.jsonl", "--force") == ""
 
 
-def test_judgements_are_checked(world: SimpleNamespace, capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_judgments_are_checked(world: SimpleNamespace, capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     call = ["mine-negatives", "bm25.run", "--corpus", "corpus.jsonl", "--qrels", tmp_path / "qrels"]
     with pytest.raises(UsageError, match="`qrels` is required"):
         run_command(capfd, *call[:2])
@@ -351,7 +351,7 @@ def test_judgements_are_checked(world: SimpleNamespace, capfd: pytest.CaptureFix
         run_command(capfd, *call[:2], "--qrels", "bm25.run")
 
 
-def test_judgements_of_documents_are_noticed(
+def test_judgments_of_documents_are_detected(
     capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

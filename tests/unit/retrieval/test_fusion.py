@@ -110,7 +110,7 @@ def test_scores_fall_in_single_precision_from_anywhere(score: float) -> None:
     assert [id for id, _ in found] == ["d4", "d3", "d2", "d1", "d0"]
 
 
-def test_depth_cuts_what_goes_in_and_top_what_comes_out() -> None:
+def test_depth_cuts_the_inputs_and_top_the_output() -> None:
     assert [id for id, _ in fused([BM25, DENSE], method="rrf", depth=1)] == ["p3", "p1"]
     assert len(fused([BM25, DENSE], method="rrf", top=3)) == 3
 
