@@ -144,8 +144,9 @@ def main() -> None:
         ]
         calls = {"raw faiss": [__file__, "--raw", name, *size, "--out", str(out["raw faiss"])]}
         for kind in ("flat", "exact"):
-            keep = ["--negatives", str(given.depth), "-o", str(out[kind])]
-            calls[kind] = ["-m", "drtk", "mine-negatives", str(folder / kind), *drtk, *size, *keep]
+            keep = ["--negatives", str(given.depth), "--depth", str(given.depth), "-o", str(out[kind])]
+            batch = ["--set", f"batch_size={given.batch_size}"]
+            calls[kind] = ["-m", "drtk", "mine-negatives", str(folder / kind), *drtk, *batch, *keep]
         rounds = [{way: measured(call) for way, call in calls.items()} for _ in range(given.rounds)]
         results: dict[str, dict[str, Any]] = {}
         wanted = negatives(out["raw faiss"])

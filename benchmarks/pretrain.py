@@ -87,8 +87,8 @@ def _prepare(options: argparse.Namespace) -> None:
         "8",
         "--max-length",
         str(options.length),
-        "--held-out",
-        "0",
+        "--set",
+        "held_out=0",
     ]
     ready = _prepared(options)
     for call in (
