@@ -118,16 +118,16 @@ def _lucene() -> Iterator[Finding]:
     from drtk.indexing.lucene import jvm as lucene_jvm
 
     found = [
-        _located("java runtime", lambda: "{0.version} at {0.home}".format(lucene_jvm.find_java())),
-        _located("lucene jar", lucene_jvm.find_jar),
+        _check_location("java runtime", lambda: "{0.version} at {0.home}".format(lucene_jvm.find_java())),
+        _check_location("lucene jar", lucene_jvm.find_jar),
         _package("pyjnius", needed=False),
     ]
     yield from found
     if all(finding.state == "ok" for finding in found):
-        yield _started()
+        yield _check_java_start()
 
 
-def _started() -> Finding:
+def _check_java_start() -> Finding:
     """Start a JVM, since an installed Java may fail to."""
     from drtk.indexing.lucene.jvm import find_java_variables, find_jvm_problem
 
@@ -139,7 +139,7 @@ def _started() -> Finding:
     return Finding("java start", "absent", f"Java does not start, which Lucene needs: {fault}", mend)
 
 
-def _located(what: str, find: Callable[[], object]) -> Finding:
+def _check_location(what: str, find: Callable[[], object]) -> Finding:
     try:
         return Finding(what, "ok", str(find()))
     except MissingDependency as error:

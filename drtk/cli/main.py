@@ -66,7 +66,7 @@ def parsing_fault(error: Exception) -> str | None:
         *others, last = sorted(possible)
         near = f"{', '.join(others)} or {last}" if others else last
         message = f"no such option {error.option_name}; did you mean {near}?"
-    what, value = message.partition(": ")[0], _rejected_value(error)
+    what, value = message.partition(": ")[0], _describe_rejected_value(error)
     if value is not None and what != message:
         message = f"{what}: {value}"
     message += _format_hint(error, message)
@@ -85,7 +85,7 @@ def _format_hint(error: Exception, problem: str) -> str:
     return ""
 
 
-def _rejected_value(error: Exception) -> str | None:
+def _describe_rejected_value(error: Exception) -> str | None:
     """Return the rejected value and the reason, if pydantic gives one."""
     faults: Any = getattr(error.__cause__, "errors", None)
     if not callable(faults):

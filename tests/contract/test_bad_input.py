@@ -274,7 +274,7 @@ def test_truncated_compressed_input_is_an_error(suffix: str) -> None:
 
 
 def with_file_limit(limit: int, arguments: str) -> tuple[int | None, list[str]]:
-    """Run drtk where no file may grow beyond a limit, as on a disk that fills up; return its status and stderr."""
+    """Run drtk with a limit for file sizes, as on a full disk; return its status and stderr."""
     running = shared_forkserver().start(arguments.split(), Path.cwd(), Path("stderr"), **{FILE_LIMIT: limit})
     return running.status(), Path("stderr").read_text().splitlines()
 
@@ -313,7 +313,7 @@ def test_a_full_disk_is_reported_with_the_output_by_folder_commands_too(argument
 
 
 def as_nobody(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """`drtk ARGUMENTS` by a user whom permissions bind, also where the tests are run by root.
+    """Run `drtk ARGUMENTS` as a user without write permission, even if the tests run as root.
 
     A command that succeeds comes first and loads what is needed: that user may not be able to read the libraries.
     """
@@ -388,7 +388,7 @@ def test_a_closed_pipe_ends_every_command_of_a_pipeline() -> None:
 
 
 def interrupted(sign: signal.Signals, output: str) -> subprocess.Popen[bytes]:
-    """A conversion that gets `sign` after its first window, while it waits for more input; it has ended."""
+    """Run a conversion that receives `sign` after its first window, while it waits for input; return it when it has ended."""
     running = subprocess.Popen(
         build_command("convert", "-", "--as", "passages", "-o", output),
         stdin=subprocess.PIPE,

@@ -1,4 +1,4 @@
-"""What every command promises: help, errors with file and line, streams that can be cut, compressed and resumed."""
+"""Properties of all commands: help, errors with file and line, compressed streams, resuming, shards."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def arguments(name: str, collection: Collection, source: str | Path, output: str | Path) -> list[str]:
-    """The command line of the table, with its places filled in."""
+    """Return the arguments of a call in the table, with its placeholders filled in."""
 
     def fill(part: re.Match[str]) -> str:
         return str({"input": source, "output": output}.get(part[1]) or collection[part[1]])
@@ -44,12 +44,12 @@ def arguments(name: str, collection: Collection, source: str | Path, output: str
 
 
 def bytes_of(path: Path) -> bytes:
-    """The decompressed content of a file; "" where a filter wrote nothing."""
+    """Return the decompressed content of a file; b"" if it does not exist."""
     return b"".join(line + b"\n" for _, line in read_lines(open_input(str(path))[0], str(path)))
 
 
 def files_of(folder: Path, pattern: str) -> dict[str, bytes]:
-    """Content of a folder's files, manifests apart."""
+    """Return the content of the files in a folder, except manifests."""
     return {
         str(item.relative_to(folder)): item.read_bytes()
         for item in sorted(folder.rglob(pattern))
@@ -58,7 +58,7 @@ def files_of(folder: Path, pattern: str) -> dict[str, bytes]:
 
 
 def result(name: str, output: Path) -> object:
-    """What a command made, for comparison."""
+    """Return the output of a command, for comparison."""
     return files_of(output, CALLS[name].compares) if output.is_dir() else bytes_of(output)
 
 
@@ -67,7 +67,7 @@ def read_manifest(output: Path) -> Any:
 
 
 def with_a_torn_line(name: str, content: bytes, *, at: int) -> bytes:
-    """The input with a line that is no record as its line `at` (counted from 1)."""
+    """Return the input with an invalid record as line `at`, from 1."""
     lines = content.splitlines(keepends=True)
     return b"".join([*lines[: at - 1], CALLS[name].torn.rstrip(b"\n") + b"\n", *lines[at - 1 :]])
 

@@ -1,4 +1,4 @@
-"""Damaged folders and caches: a sample of the damages of tests/slow/test_damaged_folders.py."""
+"""Damaged folders and caches: a sample of the cases in tests/slow/test_damaged_folders.py."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the documentation says exists, is current, and runs."""
+"""The documentation: names exist, generated parts are current, examples run."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def relative(path: Path) -> str:
 
 @pytest.fixture(scope="module")
 def generate() -> ModuleType:
-    """docs/generate.py as a module; the layout it sets for help is set back."""
+    """Return docs/generate.py as a module, and restore the layout of help afterwards."""
     before = dict(os.environ)
     spec = importlib.util.spec_from_file_location("drtk_docs_generate", DOCS / "generate.py")
     assert spec is not None
@@ -105,7 +105,7 @@ def test_every_registry_entry_is_mentioned() -> None:
 
 
 def references() -> list[tuple[str, str, str]]:
-    """(page, file, function) of every `file.py:function` in the documentation."""
+    """Return (page, file, function) of every `file.py:function` in the documentation."""
     return [
         (relative(page), found[1], found[2])
         for page in PAGES
@@ -205,7 +205,7 @@ def options_of(command: str) -> set[str]:
 
 
 def examples() -> list[tuple[str, str]]:
-    """(page, script) of every block marked `sh test`."""
+    """Return (page, script) of every block marked `sh test`."""
     return [
         (relative(page), block)
         for page in PAGES

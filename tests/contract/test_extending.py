@@ -1,4 +1,4 @@
-"""The worked examples of docs/extending.md, followed to the letter in a copy of the package."""
+"""The worked examples of docs/extending.md, run in a copy of the package."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ Shell = Callable[[str], subprocess.CompletedProcess[str]]
 
 @pytest.fixture(scope="module")
 def extended(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of the package with the page's files and lines in it."""
+    """Return a copy of the package with the files and lines of the page added."""
     folder = tmp_path_factory.mktemp("extended") / "copy"
     shutil.copytree(ROOT / "drtk", folder / "drtk", ignore=shutil.ignore_patterns("__pycache__"))
     for file_mark, line_mark, registry in EXAMPLES:

@@ -43,7 +43,7 @@ LIGHT_MAY_IMPORT = {"drtk", "typer", "orjson"} | set(sys.stdlib_module_names)
 
 
 def modules() -> list[str]:
-    """Every module of the package, as `io.streams`, `io`, …; the package itself apart."""
+    """Return the names of all modules, such as `data` and `data.trec`."""
     names = []
     for path in sorted(ROOT.rglob("*.py")):
         parts = path.relative_to(ROOT).with_suffix("").parts
@@ -64,7 +64,7 @@ def all_modules() -> frozenset[str]:
 
 @cache
 def imports_of(module: str) -> frozenset[tuple[str, bool]]:
-    """(imported module, whether at import time) of every import statement, wherever it stands in the file."""
+    """Return (imported module, whether it is imported at import time) of every import statement in a module."""
     tree = ast.parse(path_of(module).read_text(encoding="utf-8"))
     inside = {id(node) for function in ast.walk(tree) if is_function(function) for node in ast.walk(function)}
     inside |= {id(node) for block in ast.walk(tree) if is_for_types_only(block) for node in ast.walk(block)}
@@ -94,7 +94,7 @@ def is_module(parent: str, alias: ast.alias) -> bool:
 
 
 def own_imports(module: str) -> set[str]:
-    """Modules of drtk that `module` imports anywhere in its file, without `drtk.`."""
+    """Return the modules of drtk that `module` imports anywhere in its file, without `drtk.`."""
     return {name.removeprefix("drtk.") for name, _ in imports_of(module) if name.startswith("drtk.")}
 
 

@@ -1,4 +1,4 @@
-"""What every index type promises: each passage finds itself first, ties follow the rule, dense ones agree with exact."""
+"""Properties of all index types: passages retrieve themselves, order of ties, agreement with exact search."""
 
 from pathlib import Path
 
@@ -27,7 +27,7 @@ def engine(name):
 
 
 def passage(id: str, text: str) -> Passage:
-    """A passage with what indexes of words read: its text, and an impact for each word."""
+    """Return a passage with a text, and an impact for each word."""
     return Passage(id, text, extra={"impacts": dict.fromkeys(text.split(), 7)})
 
 
@@ -46,7 +46,7 @@ def build(folder: Path, name: str):
 
 
 def asked(index):
-    """What each passage is found by: its words, or its vector."""
+    """Return the query that retrieves each passage: its words or its vector."""
     return list(TEXTS.values()) if index.reads == "passages" else VECTORS
 
 

@@ -36,11 +36,11 @@ SIGKILLED = 128 + 9
 
 @dataclass(frozen=True)
 class Killed:
-    """A call that takes a second or two. {NAME} is a part of the collection, {output} the output; the input has so many documents.
+    """A call that takes a second or two. {NAME} is a part of the collection, {output} the output.
 
     The input is `in`, the first argument where none is called so.
 
-    input: makes so many documents
+    input: returns the input with `documents` records
     journal: the file in or beside the output, after its name, that is there once something is finished
     beside: files that are made beside the output, by what follows its name
     """
@@ -94,7 +94,7 @@ KILLED = {
 
 
 def made(output: Path, beside: Iterable[str] = ()) -> dict[str, bytes]:
-    """The files of a folder, manifests apart, or the file itself and those beside it."""
+    """Return the files of a folder, except manifests, or a file and those beside it."""
     if output.is_dir():
         return files_of(output, "*")
     return {ending: Path(f"{output}{ending}").read_bytes() for ending in ("", *beside)}

@@ -1,4 +1,4 @@
-"""What holds of every objective and target. A new one needs a line: the preset that has it, and the changes that add it."""
+"""Properties of all objectives and targets. A new one needs an entry with a preset that uses it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> PretrainingFiles:
 
 
 def staged(world: PretrainingFiles, by: str, name: str) -> tuple[PretrainingSetup, Objective]:
-    """An example of the entry put together, and the first of its terms that has it."""
+    """Return a setup that uses the entry, and its first term."""
     preset, *changes = (KINDS if by == "use" else PREDICTED)[name]
     stage = world.prepare(preset, *changes).randomize_weights()
     found = [each for each in stage.network.composition.objectives if getattr(each, by, "") == name]
@@ -39,7 +39,7 @@ def staged(world: PretrainingFiles, by: str, name: str) -> tuple[PretrainingSetu
 
 
 def without(batch: Batch, rows: list[int]) -> Batch:
-    """Return the batch with examples that are not there."""
+    """Return the batch with some examples marked as absent."""
     there = torch.ones(len(next(iter(batch.values())).present), dtype=torch.bool)
     there[rows] = False
     return {name: replace(slot, present=slot.present & there) for name, slot in batch.items()}

@@ -1,4 +1,4 @@
-"""docs/cookbook/machines.md: parts of an output are joined in the order of the input by its own shell function."""
+"""docs/cookbook/machines.md: its shell function joins shards in the order of the input."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The program of docs/python.md runs, and its outputs are those of the commands."""
+"""The program of docs/python.md runs, and its outputs equal those of the commands."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Registries are strings, and strings rot: every entry loads, and says what it is."""
+"""Registries: every entry loads and has a description."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.contract.test_imports import modules, path_of
 
 
 def registries() -> dict[str, Registry]:
-    """Every Registry of the package by where it stands: `retrieval:INDEXES`, `io.writers:WRITERS.passages`."""
+    """Return {place: registry}, such as `indexing:INDEXES` and `data.writers:FORMATS.passages`."""
     found: dict[str, Registry] = {}
     for module in modules():
         if "Registry(" not in path_of(module).read_text(encoding="utf-8") or module == "registry":

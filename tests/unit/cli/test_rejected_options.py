@@ -81,7 +81,7 @@ REJECTED = {  # additional options and the error message of each command
     "pretrain": {
         "--dev none": "none: no such folder; expected a BEIR folder",
         "--dev-sts none.tsv": "none.tsv: No such file or directory",
-        "--dev dev --dev-sts qrels.tsv": "--dev and --dev-sts each choose the best encoder",
+        "--dev dev --dev-sts qrels.tsv": "--dev and --dev-sts: choose one",
         "--with none.jsonl": "none.jsonl: No such file or directory",
         "--with hf:x": "hf:x: is read repeatedly, so it must be a file",
         "--generator model": "--generator: preset 'cotmae' has no generator",
@@ -142,7 +142,7 @@ LATE = {  # rejected once torch is imported
         "--loss kl --negatives 0": "--loss kl needs --negatives above 0",
         "--batch-size 1 --negatives 0": "--batch-size 1 with --negatives 0 leaves no negatives",
     },
-    "pretrain": {"--preset mlm --set slots.passage.rat=0.4": "unknown key 'rat'"},
+    "pretrain": {"--preset mlm --set slots.passage.rat=0.4": "has a key 'rat'"},
     "rerank-queries train": {"--kind poem": "labelled.jsonl: contains no candidates of kind 'poem'"},
 }
 DRIVER = """

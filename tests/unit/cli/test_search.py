@@ -164,7 +164,7 @@ def test_each_line_is_answered_before_the_next_is_there(bm25):
 
 def test_an_unfinished_index_is_not_reported_as_missing(bm25, place, capfd):
     bm25.rename(place / "bm25.part")
-    with pytest.raises(MismatchError, match=r"^bm25: is unfinished; run .* again with --force"):
+    with pytest.raises(MismatchError, match=r"^bm25: is unfinished; run its command again with `force`"):
         run_command(capfd, "search", "bm25", "queries.jsonl")
 
 
@@ -175,7 +175,7 @@ def test_options_that_contradict_each_other_are_rejected(bm25, capfd):
         (["--query", "tail", "--by", "source"], "--by source"),
         (["--query", "  "], "the query is empty"),
         (["queries.jsonl", "--set", "tag=a\x1bb"], r"--set tag: 'a\\x1bb' must be one word"),
-        (["--query", "tail", "--qrels", "x"], "query files, not with --query"),
+        (["--query", "tail", "--qrels", "x"], "--tune and --qrels need query files; leave out --query"),
         (["queries.jsonl", "--tune"], "--tune needs --qrels"),
     ):
         with pytest.raises(UsageError, match=problem):
@@ -206,6 +206,20 @@ def test_tuning_by_judgements_of_another_collection_warns_once(bm25, place, capf
     write_text(place / "docs.tsv", "query-id\tcorpus-id\tscore\nq1\twing\t1\n")
     with pytest.raises(UsageError, match="the judgements are of documents: `by` source scores documents"):
         app([*tune[:5], "docs.tsv", *tune[6:], "-q"], standalone_mode=False)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        ("search bm25 queries.jsonl --nprobe 3", "--nprobe is for indexes of type ivf"),
+        ("search bm25 queries.jsonl --set block=64", "--set block is for indexes of type exact"),
+        ("index corpus.jsonl --type bm25s --hnsw-m 8 -o x", "--hnsw-m is for indexes of type hnsw"),
+        ("index vectors --type exact --language de -o x", "--language is for indexes of type bm25, bm25s, impact"),
+    ],
+)
+def test_options_of_other_types_of_index_are_rejected(bm25, place, call: str, message: str):
+    with pytest.raises(UsageError, match=f"^{message}$"):
+        app([*call.split(), "-q"], standalone_mode=False)
 
 
 def test_with_judgements_only_judged_queries_are_searched(bm25, place, capfd):

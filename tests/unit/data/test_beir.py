@@ -1,4 +1,4 @@
-"""The files of a collection in BEIR's layout, as they are or compressed."""
+"""Files and splits of BEIR collections."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks of inputs: the kind of a file from its first lines, swapped files, and the corpus an output was made from."""
+"""Detection of swapped files and of outputs made from another corpus."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def drtk(*lines: str) -> None:
 
 @pytest.fixture(scope="module")
 def outputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two corpora, and indexes, runs and examples made from them."""
+    """Return a folder with two corpora, and indexes, runs and examples made from them."""
     folder = tmp_path_factory.mktemp("origins")
     rows = [{"_id": f"d{at}", "text": f"wing lift {at}"} for at in range(9)]
     text = "".join(json.dumps(row) + "\n" for row in rows)
@@ -145,7 +145,7 @@ def outputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def world(outputs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A copy of the outputs, which a test may change."""
+    """Return a copy of the outputs, which the test may change."""
     shutil.copytree(outputs, tmp_path / "world")
     monkeypatch.chdir(tmp_path / "world")
     return tmp_path / "world"

@@ -1,4 +1,4 @@
-"""drtk convert: formats into one another, and the texts found in training data."""
+"""drtk convert: conversion between formats, and texts in training data."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TEXTED = [
 
 
 def run(*arguments: str, input: bytes | None = None) -> bytes:
-    """What the command writes, by way of a named output where the arguments name none."""
+    """Run drtk convert and return its output; without -o it is written to a temporary file."""
     with tempfile.TemporaryDirectory() as folder:
         named = [] if "-o" in arguments else ["-o", f"{folder}/out"]
         result = CliRunner().invoke(app, ["convert", *arguments, *named], input=input)
@@ -40,7 +40,7 @@ def lines(path: Path, rows: list[Any]) -> str:
 
 @pytest.fixture
 def split(tmp_path: Path) -> Path:
-    """A folder with examples as ids, and the corpus and queries that were found in them."""
+    """Return a folder with examples as ids, and the corpus and queries that they contained."""
     source = lines(tmp_path / "flag.jsonl", TEXTED)
     files = {"-o": "train.jsonl", "--corpus-out": "corpus.jsonl", "--queries-out": "queries.jsonl"}
     run(source, "--as", "examples", *(part for flag, name in files.items() for part in (flag, str(tmp_path / name))))

@@ -1,4 +1,4 @@
-"""Texts by id: what is found, what is refused, and when the index is made anew."""
+"""Look-up of passages by id, invalid corpora, and the cached index."""
 
 import gzip
 import os

@@ -1,4 +1,4 @@
-"""Embedding shards, and vectors of pairs by query and document."""
+"""Embedding shards, and vectors of (query, document) pairs."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_a_malformed_journal_of_shards_is_rejected(tmp_path: Path):
 
 
 def pair_folder(folder: Path, pairs: dict[str, list[str]], *, shard: int = 2, role: str = "pair") -> Path:
-    """A finished folder; all numbers of the vector in row i are i. So many queries stand in a shard."""
+    """Write a folder of pair vectors, in which all values of row i are i."""
     folder.mkdir()
     writer = ShardWriter(folder, dimension=3, dtype="float16")
     row, queries = 0, list(pairs)

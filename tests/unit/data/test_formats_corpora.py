@@ -1,4 +1,4 @@
-"""Corpora and queries in the formats of the field are told apart by content."""
+"""Corpora and queries in all formats, which are detected from the content."""
 
 from __future__ import annotations
 

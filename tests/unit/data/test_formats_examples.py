@@ -1,4 +1,4 @@
-"""Training data in the shapes of the field: ids stay, texts get ids."""
+"""Training data in all formats; texts without ids get ids."""
 
 from __future__ import annotations
 

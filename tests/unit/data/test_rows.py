@@ -1,4 +1,4 @@
-"""Expansion records: what is read, what is written, and what is refused with its place."""
+"""Rows of expansions: reading, writing and errors."""
 
 from __future__ import annotations
 

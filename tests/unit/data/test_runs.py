@@ -1,4 +1,4 @@
-"""What several runs and logs are called."""
+"""Names of runs and training logs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parquet and data sets of Hugging Face's library, read and written."""
+"""Reading and writing Parquet files and Hugging Face data sets."""
 
 from __future__ import annotations
 

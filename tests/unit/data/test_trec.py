@@ -1,4 +1,4 @@
-"""Runs and judgements: what is read, in which order it counts, and what is complained about, where."""
+"""Runs and judgements: parsing, ranking, errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""drtk validate: each check finds what it is for, with its place, and nothing else."""
+"""drtk validate: each check finds its problems, with their lines, and nothing else."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def findings(source: str, kind: str, **options: Any) -> Findings:
 
 
 def places(found: Findings) -> dict[str, list[int]]:
-    """Check -> lines, of all that was found."""
+    """Return {check: lines} of the findings."""
     return {check: [int(place.rpartition(":")[2]) for place, _ in found.list_places(check)] for check in found.counts}
 
 

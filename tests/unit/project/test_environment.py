@@ -1,4 +1,4 @@
-"""bin/env.sh, with a Python that only pretends: what it says and does where things are missing, fail, or are there already."""
+"""bin/env.sh with a fake Python: installation, missing parts, failures, repeated runs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
 
-# A venv's python: it notes what pip is asked for, fails where the test wants, and leaves all else to the real one.
+# The python of a venv: it records calls of pip, fails if the test says so, and otherwise runs the real Python.
 PRETENDED = """#!/bin/sh
 case "$*" in
     "-m pip install"*)
@@ -30,7 +30,7 @@ exec "$REAL_PYTHON" "$@"
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
-    """A folder with what env.sh reads of a checkout, and a venv whose python pretends."""
+    """Return a folder with the files that env.sh reads, and a venv with a fake python."""
     folder = tmp_path / "check out"
     (folder / "bin").mkdir(parents=True)
     for name in ("pyproject.toml", "constraints.txt", "requirements-quickstart.txt", "bin/env.sh"):
@@ -43,7 +43,7 @@ def checkout(tmp_path: Path) -> Path:
 
 
 def environment(checkout: Path, *extras: str, failing: str = "", **variables: str) -> subprocess.CompletedProcess[str]:
-    """Source env.sh and ask for `extras`; pip calls that contain `failing` fail."""
+    """Source env.sh and install `extras`; pip calls that contain `failing` fail."""
     script = f'set -eu; root="{checkout}"; . "$root/bin/env.sh"; drtk_environment {" ".join(extras)}; echo "$PATH"'
     clean = {name: value for name, value in os.environ.items() if not name.startswith("DRTK_")}
     settings = {"PIP_CALLS": str(checkout / "calls"), "FAILING": failing, "REAL_PYTHON": sys.executable}
@@ -57,7 +57,7 @@ def environment(checkout: Path, *extras: str, failing: str = "", **variables: st
 
 
 def calls(checkout: Path) -> list[str]:
-    """What pip was asked to install so far, one line a call."""
+    """Return the calls of pip so far."""
     file = checkout / "calls"
     return file.read_text().splitlines() if file.exists() else []
 

@@ -1,4 +1,4 @@
-"""The project's own files agree with each other."""
+"""Consistency of the project's files: dependencies, pins, scripts, recipes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TESTED = (
 
 
 def pins() -> dict[str, list[str]]:
-    """Pinned versions by package; several where Python versions differ."""
+    """Return {package: pinned versions}; several if they depend on the version of Python."""
     found: dict[str, list[str]] = {}
     for line in (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines():
         if line and not line.startswith("#"):

@@ -1,4 +1,4 @@
-"""Files and folders are flushed to disk before they are renamed, and their parent folder after."""
+"""Files and folders are flushed to disk before they are renamed, and their parent folder afterwards."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Filters resume after an interruption, replace only what they may, and record counts and inputs."""
+"""Filters: resuming, replacing outputs, counts and manifests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Folders appear under their name when finished; what drtk did not make is never deleted."""
+"""Output folders: resuming, atomic replacement, and protection of folders that drtk did not make."""
 
 from __future__ import annotations
 

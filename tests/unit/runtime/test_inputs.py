@@ -1,4 +1,4 @@
-"""Inputs: their entries in the manifest, streams that are read twice, and skipped records."""
+"""Inputs: manifest entries, streams that are read twice, and skipped records."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ctrl-C at any moment of a run leaves either no files or a part with its journal, from which the run resumes."""
+"""Ctrl-C at any moment leaves no files, or a part and its journal from which the run resumes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ STEP = 3  # moments from one test to the next; every one takes three times as lo
 
 
 def interrupted_at(moment: int, act: Callable[[], Any]) -> bool:
-    """Call `act` with a SIGINT at its `moment`-th line or call within drtk.io; whether there was such a moment."""
+    """Call `act` with a SIGINT at its `moment`-th line or call within drtk; return whether there was such a moment."""
     left = moment
 
     def tracer(frame: FrameType, event: str, _: Any) -> Any:
@@ -57,7 +57,7 @@ def copied(window: list[dict[str, Any]]) -> Iterator[bytes]:
 
 
 def run(output: Path, *, twice: bool = False, **given: Any) -> None:
-    """A filter that copies, or one that does so in two passes."""
+    """Run a filter that copies its input, in one or two passes."""
     job = FilterJob("copy", "corpus", str(output), {"depth": 3}, window=WINDOW, **given)
     job.check()
     pump = lambda windows: (WindowResult(copied(window)) for window in windows)  # noqa: E731
@@ -69,7 +69,7 @@ WHOLE = b"".join(copied(RECORDS))
 
 
 def begun(output: Path) -> None:
-    """Leave `output` as a run leaves it that was interrupted after its first window."""
+    """Interrupt a run after its first window."""
 
     def pump(windows: Iterator[list[Any]]) -> Iterator[WindowResult]:
         yield WindowResult(copied(next(windows)))
@@ -82,7 +82,7 @@ def begun(output: Path) -> None:
 
 
 def interrupt_everywhere(tmp_path: Path, prepare: Callable[[Path], None], **given: Any) -> Iterator[tuple[Path, int]]:
-    """The folder after a run that was interrupted at its first moment, its second, and so on to its last."""
+    """Yield the folder after runs that were interrupted at the first moment, the second, and so on to the last."""
     for moment in range(1, 4000, STEP):
         folder = tmp_path / str(moment)
         folder.mkdir()

@@ -1,4 +1,4 @@
-"""Manifests: what they record, and whether an output is still up to date."""
+"""Manifests: their entries, and whether an output is up to date."""
 
 from __future__ import annotations
 

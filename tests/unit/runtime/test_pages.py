@@ -1,4 +1,4 @@
-"""HTML pages: everything is escaped, tags are closed, and charts lie within their pictures."""
+"""HTML pages: text is escaped, tags are closed, and charts fit their frame."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Messages go to stderr, bars only to terminals, and neither ever to stdout."""
+"""Log messages and progress bars on stderr."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ import logging
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from drtk.runtime.progress import Progress, log, log_detail, name_options, set_verbosity, warn
+from drtk.runtime.streams import count_lines
 
 
 class Terminal(io.StringIO):
@@ -56,6 +58,15 @@ def test_without_a_terminal_there_is_a_plain_line_every_thirty_seconds(
         f"drtk: chunk: {done} of 200 documents, 1.0/s, 0:0{left} left"
         for done, left in ((130, "1:10"), (160, "0:40"), (190, "0:10"))
     ]
+
+
+def test_lines_are_counted_of_uncompressed_jsonl_files_only(tmp_path: Path) -> None:
+    for name in ("corpus.jsonl", "run.trec", "corpus.jsonl.gz"):
+        (tmp_path / name).write_bytes(b"{}\n" * 7)
+    assert count_lines(str(tmp_path / "corpus.jsonl")) == 7
+    assert count_lines(str(tmp_path / "corpus.jsonl"), shards=2) == 3
+    assert [count_lines(str(tmp_path / name)) for name in ("run.trec", "corpus.jsonl.gz", "none.jsonl")] == [None] * 3
+    assert count_lines("-") is None
 
 
 def test_a_terminal_gets_a_bar_with_messages_above_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Batch functions on both runners: order, resume, replaced workers, errors, closing."""
+"""Batch functions on both runners: order, resuming, lost workers, errors."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ from drtk.runtime.runners import BatchFunction, RunnerSettings, map_windows, run
 
 
 class Squares(BatchFunction):
-    """A number and its square; `deadly`: the process that meets this number for the first time is killed."""
+    """Return numbers and their squares.
+
+    deadly: the process that first gets this number is killed
+    """
 
     def __init__(self, deadly: int | None, marker: str, faulty: int | None) -> None:
         self._deadly, self._marker, self._faulty = deadly, Path(marker), faulty

@@ -1,4 +1,4 @@
-"""Shards of a stream: windows in turn, and a shard resumes like a whole run."""
+"""Shards of the input, and the variables of torchrun."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_malformed_shards_are_rejected(text: str) -> None:
 
 
 def copy(output: Path, count: int, *, torn: int | None = None, part: str = "2/3", **options: bool) -> FilterJob:
-    """Writes the numbers below `count` that are of the part; reading fails at the number `torn`."""
+    """Write the numbers below `count` of a shard; reading fails at the number `torn`."""
 
     def numbers():
         for number in range(count):

@@ -1,4 +1,4 @@
-"""Opening and replacing files: compression, line ends, damage, atomic outputs."""
+"""Input and output files: compression, line ends, damage, atomic replacement."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows of cells as text: whatever stands after a value, the digits of a column stay in line."""
+"""Tables as text, Markdown and LaTeX: alignment and escaping."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ HEADER = ["system", "RR", "a-long-measure"]
 
 
 def rows(*notes: str) -> list[Row]:
-    """A row a note, after the value in the second column; the first row is the best there, the last in the third."""
+    """Return a row per note, which follows the value in the second column; first and last row have a best value."""
     return [
         [Cell(f"s{at}"), Cell(0.5 + at / 10, at == 0, note), Cell(0.25, at == len(notes) - 1)]
         for at, note in enumerate(notes)

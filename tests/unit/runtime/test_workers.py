@@ -1,4 +1,4 @@
-"""Reading ahead: order, errors, and the end of the thread."""
+"""Prefetching in a thread: order, errors, and the end of the thread."""
 
 from __future__ import annotations
 

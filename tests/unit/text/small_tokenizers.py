@@ -1,4 +1,4 @@
-"""Small tokenizers of three kinds, made without a download."""
+"""Small tokenizers of three kinds, built without a download."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ TEXT = ["the cat sat on the mat and unbelievable things happened there, naïve o
 
 
 def word_pieces(folder: Path) -> str:
-    """BERT's kind: 'word' is one piece, 'wording' two ('word', '##ing'), other letters one each."""
+    """Save a tokenizer like BERT's: 'word' is one piece, 'wording' two ('word', '##ing'), other letters one each."""
     letters = "abcdefghijklmnopqrstuvwxyz0123456789.,!?-"
     vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "word", "##ing", *letters, *(f"##{x}" for x in letters)]
     tokenizer = Tokenizer(models.WordPiece({piece: i for i, piece in enumerate(vocabulary)}, unk_token="[UNK]"))
@@ -24,7 +24,7 @@ def word_pieces(folder: Path) -> str:
 
 
 def byte_pieces(folder: Path) -> str:
-    """RoBERTa's kind: byte-level BPE; a letter such as € is several pieces."""
+    """Save a tokenizer like RoBERTa's: byte-level BPE; a character such as € is several pieces."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -41,7 +41,7 @@ def byte_pieces(folder: Path) -> str:
 
 
 def sentence_pieces(folder: Path) -> str:
-    """sentencepiece's kind: a unigram model over text whose spaces are ▁."""
+    """Save a tokenizer like SentencePiece: a unigram model over text with ▁ for spaces."""
     tokenizer = Tokenizer(models.Unigram())
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
     tokenizer.train_from_iterator(

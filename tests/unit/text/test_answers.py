@@ -1,4 +1,4 @@
-"""DPR's answer matching, SQuAD's exact match and F1, and targets of generators, also against a reference."""
+"""DPR's answer matching, SQuAD's exact match and F1, and targets of generators, compared with a reference."""
 
 from __future__ import annotations
 

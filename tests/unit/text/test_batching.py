@@ -1,4 +1,4 @@
-"""Ragged tokens, padding on either side, and batches by length."""
+"""Tokenization of passages and pairs, padding, and batches by length."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""drtk chunk."""
+"""drtk chunk: passages, sentence models, resuming, memory."""
 
 from __future__ import annotations
 

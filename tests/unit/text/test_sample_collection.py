@@ -1,4 +1,4 @@
-"""The collection made of installed documentation."""
+"""The sample collection from docstrings of installed packages."""
 
 from __future__ import annotations
 

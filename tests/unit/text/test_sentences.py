@@ -1,4 +1,4 @@
-"""Where sentences begin and end, and the model that decides it."""
+"""Sentence splitting with Punkt, and sentence models."""
 
 from __future__ import annotations
 

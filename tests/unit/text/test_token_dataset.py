@@ -1,4 +1,4 @@
-"""A tokenized corpus: what is read back, what is rejected, and its cache."""
+"""Tokenized corpora: their content, errors, and cache."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _own_cache(tmp_path, monkeypatch):
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory) -> dict[str, str]:
-    """Tokenizers of three kinds. Of "words", 'wording' is 'word' and '##ing', 'ab' is 'a' and '##b'."""
+    """Return folders of tokenizers of three kinds. Of "words", 'wording' is 'word' '##ing', and 'ab' is 'a' '##b'."""
     folder = tmp_path_factory.mktemp("tokenizers")
     return {
         "words": small_tokenizers.word_pieces(folder / "words"),
@@ -47,7 +47,7 @@ def pieces(folders) -> str:
 
 @pytest.fixture
 def calls(monkeypatch) -> list[int]:
-    """The number of texts of each call of the tokenizer."""
+    """Return a list that collects the number of texts in each call of the tokenizer."""
     sizes: list[int] = []
     encode = WordPieceTokenizer.encode
 

@@ -1,4 +1,4 @@
-"""Tokenizers, and where they allow to cut a text."""
+"""Loading tokenizers, and positions at which a text may be split."""
 
 from __future__ import annotations
 

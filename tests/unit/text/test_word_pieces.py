@@ -1,4 +1,4 @@
-"""Word pieces, words, and the pieces of each word."""
+"""Alignment of words and word pieces."""
 
 from __future__ import annotations
 
