@@ -1,4 +1,4 @@
-"""Top-k answer accuracy: drtk beside the obvious way to do what DPR describes, on the same questions and passages.
+"""Top-k answer accuracy: drtk compared with a plain implementation of DPR's evaluation, on the same data.
 
 python benchmarks/answers.py DATA [--questions N] [--depth N] [--rounds N] [--out FILE]
 
@@ -27,40 +27,40 @@ import regex
 TOKEN = regex.compile(r"[\p{L}\p{N}\p{M}]+|[^\p{Z}\p{C}]")
 
 
-def tokens(text: str) -> list[str]:
+def tokenize(text: str) -> list[str]:
     return [match.group().lower() for match in TOKEN.finditer(unicodedata.normalize("NFD", text))]
 
 
-def contains(answers: list[list[str]], text: list[str]) -> bool:
+def contains_answer(answers: list[list[str]], text: list[str]) -> bool:
     return any(text[at : at + len(a)] == a for a in answers for at in range(len(text) - len(a) + 1))
 
 
-def obvious(folder: Path, depth: int) -> list[float]:
-    """Top-1, 5, 20 and 100 accuracy, the plain way."""
+def measure_plain(folder: Path, depth: int) -> list[float]:
+    """Return top-1, 5, 20 and 100 accuracy of a plain implementation."""
     texts = {}
     with open(folder / "corpus.jsonl", encoding="utf-8") as corpus:
         for line in corpus:
             row = json.loads(line)
             texts[row["_id"]] = row["text"]
     with open(folder / "questions.jsonl", encoding="utf-8") as questions:
-        answers = {row["id"]: [tokens(a) for a in row["answers"]] for row in map(json.loads, questions)}
+        answers = {row["id"]: [tokenize(a) for a in row["answers"]] for row in map(json.loads, questions)}
     ranked: dict[str, list[str]] = {}
     with open(folder / "x.run", encoding="utf-8") as run:
         for line in run:
             query, _, doc, *_ = line.split()
             ranked.setdefault(query, []).append(doc)
     firsts = []
-    for query, wanted in answers.items():
-        found = (
+    for query, query_answers in answers.items():
+        ranks = (
             rank
             for rank, doc in enumerate(ranked.get(query, [])[:depth], start=1)
-            if contains(wanted, tokens(texts[doc]))
+            if contains_answer(query_answers, tokenize(texts[doc]))
         )
-        firsts.append(next(found, depth + 1))
+        firsts.append(next(ranks, depth + 1))
     return [sum(first <= k for first in firsts) / len(firsts) for k in (1, 5, 20, 100)]
 
 
-def drtk(*arguments: str | Path) -> str:
+def measure_drtk(*arguments: str | Path) -> str:
     command = [str(Path(sys.executable).parent / "drtk"), *map(str, arguments)]
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
@@ -80,17 +80,19 @@ def main() -> None:
         with open(Path(options.data) / "openqa" / "nq_open_dev.jsonl", encoding="utf-8") as queries:
             chosen = list(queries)[: options.questions]
         (folder / "questions.jsonl").write_text("".join(chosen), encoding="utf-8")
-        drtk("index", folder / "corpus.jsonl", "--type", "bm25s", "-o", folder / "bm25s")
-        drtk("search", folder / "bm25s", folder / "questions.jsonl", "-k", str(options.depth), "-o", folder / "x.run")
+        measure_drtk("index", folder / "corpus.jsonl", "--type", "bm25s", "-o", folder / "bm25s")
+        measure_drtk(
+            "search", folder / "bm25s", folder / "questions.jsonl", "-k", str(options.depth), "-o", folder / "x.run"
+        )
         call = ["eval", folder / "x.run", "--answers", folder / "questions.jsonl", "--corpus", folder / "corpus.jsonl"]
         seconds: dict[str, list[float]] = {"drtk": [], "drtk, one process": [], "the obvious way": []}
         for _ in range(options.rounds):
             for kind, more in (("drtk", []), ("drtk, one process", ["--num-workers", "1"])):
                 start = time.perf_counter()
-                row = json.loads(drtk(*call, *more, "--format", "jsonl").splitlines()[-1])
+                row = json.loads(measure_drtk(*call, *more, "--format", "jsonl").splitlines()[-1])
                 seconds[kind].append(time.perf_counter() - start)
             start = time.perf_counter()
-            theirs = obvious(folder, options.depth)
+            theirs = measure_plain(folder, options.depth)
             seconds["the obvious way"].append(time.perf_counter() - start)
     ours = [row[f"Answer@{k}"] for k in (1, 5, 20, 100)]
     if ours != theirs:

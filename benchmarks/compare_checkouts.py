@@ -44,47 +44,49 @@ COMMANDS = {
 SIZES = {"passages": (100, 3000, 5000), "questions": (100, 10000, 20000)}
 
 
-def drtk(checkout: Path, folder: Path, arguments: str) -> float:
-    """Run a command in `folder`; return its processor seconds."""
+def run_drtk(checkout: Path, folder: Path, arguments: str) -> float:
+    """Run a drtk command in `folder`; return its processor seconds."""
     settings = {"PYTHONPATH": str(checkout), "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
     settings |= {"HF_HUB_OFFLINE": "1", "DRTK_CACHE": str(folder / "cache" / checkout.relative_to("/"))}
     command = [sys.executable, "-m", "drtk", *arguments.split(), "-q"]
     process = subprocess.Popen(command, cwd=folder, env=os.environ | settings, stderr=subprocess.PIPE)
     assert process.stderr is not None
-    told = process.stderr.read().decode()
+    errors = process.stderr.read().decode()
     _, process.returncode, used = os.wait4(process.pid, 0)
     if process.returncode:
-        sys.exit(f"{checkout}: drtk {arguments}: {told}")
+        sys.exit(f"{checkout}: drtk {arguments}: {errors}")
     return used.ru_utime + used.ru_stime
 
 
-def prepare(old: Path, folder: Path, data: Path) -> None:
-    """Make the inputs of all commands."""
+def make_inputs(old: Path, folder: Path, data: Path) -> None:
+    """Write the inputs of all commands."""
     folder.mkdir(parents=True, exist_ok=True)
-    lines = {"passages": first(data / "corpus.jsonl.gz", 5000)}
+    lines = {"passages": write_first_lines(data / "corpus.jsonl.gz", 5000)}
     known = {json.loads(line)["_id"] for line in lines["passages"]}
     header, *judged = (data / "qrels" / "train.tsv").read_text().splitlines(keepends=True)
     judged = [line for line in judged if line.split("\t")[1] in known]
-    asked = {line.split("\t")[0] for line in judged}
+    query_ids = {line.split("\t")[0] for line in judged}
     lines["questions"] = [
-        line for line in first(data / "queries.jsonl.gz", 200_000) if json.loads(line)["_id"] in asked
+        line for line in write_first_lines(data / "queries.jsonl.gz", 200_000) if json.loads(line)["_id"] in query_ids
     ]
     (folder / "qrels.tsv").write_text(header + "".join(judged))
     for name, sizes in SIZES.items():
         for size in sizes:
             (folder / f"{name}.{size}.jsonl").write_bytes(b"".join(lines[name][:size]))
-    drtk(old, folder, "init-model passages.5000.jsonl --layers 3 --hidden 128 --heads 4 --vocab-size 8000 -o model")
-    drtk(old, folder, "encode passages.5000.jsonl --model model -o vectors")
-    drtk(old, folder, "index vectors --type exact -o exact")
-    drtk(old, folder, "index passages.5000.jsonl --type bm25s -o bm25s")
+    run_drtk(old, folder, "init-model passages.5000.jsonl --layers 3 --hidden 128 --heads 4 --vocab-size 8000 -o model")
+    run_drtk(old, folder, "encode passages.5000.jsonl --model model -o vectors")
+    run_drtk(old, folder, "index vectors --type exact -o exact")
+    run_drtk(old, folder, "index passages.5000.jsonl --type bm25s -o bm25s")
     for size in (100, 10000):
-        drtk(old, folder, f"encode questions.{size}.jsonl --model model --role query -o asked.{size}")
-        drtk(old, folder, f"search exact asked.{size} -k 100 -o found.{size}.run")
-    drtk(old, folder, "mine-negatives found.10000.run --qrels qrels.tsv --corpus passages.5000.jsonl -o train.jsonl")
+        run_drtk(old, folder, f"encode questions.{size}.jsonl --model model --role query -o asked.{size}")
+        run_drtk(old, folder, f"search exact asked.{size} -k 100 -o found.{size}.run")
+    run_drtk(
+        old, folder, "mine-negatives found.10000.run --qrels qrels.tsv --corpus passages.5000.jsonl -o train.jsonl"
+    )
     (folder / "complete").touch()
 
 
-def first(path: Path, count: int) -> list[bytes]:
+def write_first_lines(path: Path, count: int) -> list[bytes]:
     with gzip.open(path) as lines:
         return [*islice(lines, count)]
 
@@ -101,7 +103,7 @@ def main() -> None:
     sides, folder = {"old": given.old.resolve(), "new": given.new.resolve()}, given.folder.resolve()
     if not (folder / "complete").exists():
         shutil.rmtree(folder, ignore_errors=True)
-        prepare(sides["old"], folder, given.data / "squad")
+        make_inputs(sides["old"], folder, given.data / "squad")
     print(f"{'command':16} {'old s':>8} {'new s':>8} {'new/old':>8}", flush=True)
     for name in given.only:
         command, small, large = COMMANDS[name]
@@ -109,7 +111,7 @@ def main() -> None:
         for number in range(given.rounds):
             for side in ("old", "new") if number % 2 == 0 else ("new", "old"):
                 few, many = (
-                    drtk(sides[side], folder, f"{command.format(n=size)} -o out.{name} --force")
+                    run_drtk(sides[side], folder, f"{command.format(n=size)} -o out.{name} --force")
                     for size in (small, large)
                 )
                 spent[side].append(many - few)

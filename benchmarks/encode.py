@@ -1,9 +1,8 @@
-"""Texts encoded per second by drtk, beside sentence-transformers' own encode() with the same weights on the same texts.
+"""Encoding speed of drtk and sentence-transformers, with the same weights on the same texts.
 
     python benchmarks/encode.py [CORPUS] [--model MODEL] [--texts 1000] [--repeats 3] [--device auto] [--threads N]
 
-The two take turns, so that whatever else the machine does falls on both; the best of the repeats counts. Processor
-seconds are given too: on a machine shared with others they are the steadier figure. JSON on stdout.
+Both take turns, and the best of the repeats counts. Processor seconds vary less on a shared machine. Writes JSON to stdout.
 """
 
 from __future__ import annotations
@@ -24,8 +23,8 @@ from drtk.retrieval.encode import Embedder
 from drtk.runtime.manifest import list_versions
 
 
-def measured(work: Callable[[], np.ndarray]) -> tuple[float, float, np.ndarray]:
-    """Seconds, processor seconds, and what `work` gives."""
+def measure(work: Callable[[], np.ndarray]) -> tuple[float, float, np.ndarray]:
+    """Return the seconds, the processor seconds and the result of `work`."""
     start, processor = time.perf_counter(), time.process_time()
     result = work()
     return time.perf_counter() - start, time.process_time() - processor, result
@@ -62,7 +61,7 @@ def main() -> None:
     vectors = {}
     for _ in range(chosen.repeats):
         for name, work in systems.items():
-            wall, processor, vectors[name] = measured(work)
+            wall, processor, vectors[name] = measure(work)
             before = best.get(name, (np.inf, np.inf))
             best[name] = min(before[0], wall), min(before[1], processor)
     reference = vectors[f"sentence-transformers, batch {chosen.st_batch[0]}"]

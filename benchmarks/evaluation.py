@@ -1,10 +1,10 @@
-"""Scoring a large run from file to figures: drtk beside ir_measures' command line, ranx and trec_eval's C program.
+"""Evaluation of a large run: drtk compared with ir_measures, ranx and trec_eval.
 
 python benchmarks/evaluation.py [--queries N] [--depth N] [--rounds N] [--trec-eval PROGRAM] [--ranx-python PYTHON] [--out FILE]
 
-A run like one over MS MARCO's development queries is made up, and judgements for it. Every program computes nDCG@10, RR@10,
-recall at 10 and 100 and the hit rate at 10 in a fresh process; they take turns, and the quickest of the rounds counts. Writes
-JSON: seconds, peak memory and values of each, the same for a run of 100 lines (what starting costs), versions, hardware.
+Generates a run of the size of MS MARCO's development queries, and judgments. Each program computes nDCG@10, RR@10, recall at
+10 and 100 and the hit rate at 10 in a new process; they take turns, and the fastest round counts. Writes JSON: seconds, peak
+memory and values of each, the same for a run of 100 lines (startup time), versions and hardware.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ print(*found.values())
 """
 
 
-def make_up(folder: Path, queries: int, depth: int) -> None:
-    """A run whose relevant documents stand at exponentially distributed ranks, some of them nowhere."""
+def make_run(folder: Path, queries: int, depth: int) -> None:
+    """Write a run and judgments; the ranks of relevant documents are exponential, and some are not retrieved."""
     rng = random.Random(1)
     with open(folder / "big.run", "w") as run, open(folder / "qrels", "w") as qrels:
         for number in range(queries):
@@ -54,10 +54,10 @@ def make_up(folder: Path, queries: int, depth: int) -> None:
         small.writelines(line for _, line in zip(range(100), run, strict=False))
 
 
-def programs(options: argparse.Namespace) -> dict[str, list[str]]:
-    """The command of each program, QRELS and RUN standing for the files."""
+def build_commands(options: argparse.Namespace) -> dict[str, list[str]]:
+    """Return the command of each program, with the placeholders QRELS and RUN."""
     here = Path(sys.executable).parent
-    found = {
+    commands = {
         "drtk": [
             str(here / "drtk"),
             "eval",
@@ -73,16 +73,16 @@ def programs(options: argparse.Namespace) -> dict[str, list[str]]:
     }
     if options.trec_eval:
         measures = ["-m", "ndcg_cut.10", "-m", "recall.10,100", "-m", "success.10"]
-        found["trec_eval, C"] = [options.trec_eval, "-c", *measures, "QRELS", "RUN"]
+        commands["trec_eval, C"] = [options.trec_eval, "-c", *measures, "QRELS", "RUN"]
     if options.ranx_python:
-        found["ranx"] = [options.ranx_python, "-c", RANX, "QRELS", "RUN"]
-    return found
+        commands["ranx"] = [options.ranx_python, "-c", RANX, "QRELS", "RUN"]
+    return commands
 
 
-def timed(command: list[str], qrels: Path, run: Path) -> tuple[float, float, str]:
-    """Seconds, peak memory in MiB, and what was printed."""
+def time_command(command: list[str], qrels: Path, run: Path) -> tuple[float, float, str]:
+    """Return the seconds, the peak memory in MiB and the output of a command."""
     filled = [{"QRELS": str(qrels), "RUN": str(run)}.get(part, part) for part in command]
-    # A process of its own between this one and the program: its children's peak is the program's alone.
+    # an intermediate process, whose only child is the program, to measure its peak memory
     watcher = (
         "import json, resource, subprocess, sys, time\n"
         "start = time.perf_counter()\n"
@@ -99,8 +99,8 @@ def timed(command: list[str], qrels: Path, run: Path) -> tuple[float, float, str
     return seconds, memory, out
 
 
-def values(name: str, printed: str) -> dict[str, float]:
-    """The figures a program printed, by the names of NAMES."""
+def parse_values(name: str, printed: str) -> dict[str, float]:
+    """Parse the output of a program; return values by the names of NAMES."""
     if name == "drtk":
         row = json.loads(printed.splitlines()[-1])
         return {measure: row[measure] for measure in NAMES}
@@ -113,24 +113,24 @@ def values(name: str, printed: str) -> dict[str, float]:
     return {keys[row[0]]: float(row[2]) for row in rows if row[0] in keys}
 
 
-def measured(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    """All programs on the large run and the small one, in turns."""
-    found: dict[str, dict[str, Any]] = {name: {} for name in programs(options)}
+def measure_programs(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    """Measure all programs in turns, on the large and the small run."""
+    results: dict[str, dict[str, Any]] = {name: {} for name in build_commands(options)}
     for run, rounds in (("big", options.rounds), ("small", options.rounds + 2)):
         for _ in range(rounds):
-            for name, command in programs(options).items():
-                seconds, memory, printed = timed(command, folder / "qrels", folder / f"{run}.run")
-                known = found[name].setdefault(
-                    run, {"seconds": seconds, "MiB": memory, "values": values(name, printed)}
+            for name, command in build_commands(options).items():
+                seconds, memory, printed = time_command(command, folder / "qrels", folder / f"{run}.run")
+                result = results[name].setdefault(
+                    run, {"seconds": seconds, "MiB": memory, "values": parse_values(name, printed)}
                 )
-                known["seconds"] = min(known["seconds"], seconds)
-                known["MiB"] = max(known["MiB"], memory)
+                result["seconds"] = min(result["seconds"], seconds)
+                result["MiB"] = max(result["MiB"], memory)
                 print(f"{run}: {name}: {seconds:.2f} s, {memory:.0f} MiB", file=sys.stderr)
-    reference = found["drtk"]["big"]["values"]
-    for item in found.values():
-        item["ratio"] = item["big"]["seconds"] / found["ir_measures"]["big"]["seconds"]
+    reference = results["drtk"]["big"]["values"]
+    for item in results.values():
+        item["ratio"] = item["big"]["seconds"] / results["ir_measures"]["big"]["seconds"]
         item["agrees"] = all(abs(value - reference[key]) < 1e-4 for key, value in item["big"]["values"].items())
-    return found
+    return results
 
 
 def main() -> None:
@@ -144,7 +144,7 @@ def main() -> None:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        make_up(folder, options.queries, options.depth)
+        make_run(folder, options.queries, options.depth)
         start = time.time()
         result = {
             "command": "python benchmarks/evaluation.py",
@@ -152,7 +152,7 @@ def main() -> None:
             "depth": options.depth,
             "run bytes": (folder / "big.run").stat().st_size,
             "rounds": options.rounds,
-            "programs": measured(options, folder),
+            "programs": measure_programs(options, folder),
             "load": os.getloadavg()[0],
             "seconds": time.time() - start,
             "hardware": {

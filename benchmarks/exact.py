@@ -1,4 +1,4 @@
-"""Where the time of exact search goes, part by part, beside faiss on the same vectors.
+"""Time of the parts of exact search, compared with faiss on the same vectors.
 
 python benchmarks/exact.py [--passages N] [--queries N] [--dimension N] [-k N] [--rounds N] [--out FILE]
 
@@ -34,52 +34,52 @@ from drtk.indexing.vectors import VECTORS
 BLOCK = DenseSearchSettings().block
 
 
-def quickest(work: Callable[[], object], rounds: int) -> float:
-    """Processor seconds."""
-    found = []
+def time_best_of(work: Callable[[], object], rounds: int) -> float:
+    """Return the processor seconds of the fastest round."""
+    seconds = []
     for _ in range(rounds):
         start = time.process_time()
         work()
-        found.append(time.process_time() - start)
-    return min(found)
+        seconds.append(time.process_time() - start)
+    return min(seconds)
 
 
-def parts(passages: np.ndarray, queries: np.ndarray, k: int, rounds: int) -> dict[str, float]:
-    """Seconds of each part."""
+def time_parts(passages: np.ndarray, queries: np.ndarray, k: int, rounds: int) -> dict[str, float]:
+    """Return the processor seconds of each part."""
     torch.set_num_threads(1)
     faiss.omp_set_num_threads(1)
-    asked, vectors = torch.from_numpy(queries), torch.from_numpy(passages)
+    query_vectors, vectors = torch.from_numpy(queries), torch.from_numpy(passages)
     blocks = [vectors[start : start + BLOCK] for start in range(0, len(vectors), BLOCK)]
     ranks = torch.arange(len(vectors))
-    buffer, plain = torch.empty(len(asked), BLOCK), np.empty((len(queries), BLOCK), dtype=np.float32)
+    buffer, plain = torch.empty(len(query_vectors), BLOCK), np.empty((len(queries), BLOCK), dtype=np.float32)
 
-    def fresh() -> None:
+    def multiply_fresh() -> None:
         for block in blocks:
-            asked @ block.T
+            query_vectors @ block.T
 
-    def buffered() -> None:
+    def multiply_buffered() -> None:
         for block in blocks:
-            torch.mm(asked, block.T, out=buffer[:, : len(block)] if len(block) == BLOCK else None)
+            torch.mm(query_vectors, block.T, out=buffer[:, : len(block)] if len(block) == BLOCK else None)
 
-    def by_numpy() -> None:
+    def multiply_numpy() -> None:
         for block in blocks:
             np.matmul(queries, block.numpy().T, out=plain if len(block) == BLOCK else None)
 
-    scored = [asked @ block.T for block in blocks]
+    scored = [query_vectors @ block.T for block in blocks]
 
-    def candidates() -> torch.Tensor:
-        keys = torch.full((len(asked), k), EMPTY, dtype=torch.int64)
+    def find_candidates() -> torch.Tensor:
+        keys = torch.full((len(query_vectors), k), EMPTY, dtype=torch.int64)
         for at, scores in enumerate(scored):
             keys = merge_top_k(keys, scores, ranks[at * BLOCK : at * BLOCK + scores.shape[1]])
         return keys
 
-    found = {
-        "products, fresh memory": quickest(fresh, rounds),
-        "products, one buffer": quickest(buffered, rounds),
-        "products, numpy": quickest(by_numpy, rounds),
-        "candidates": quickest(candidates, rounds),
+    seconds = {
+        "products, fresh memory": time_best_of(multiply_fresh, rounds),
+        "products, one buffer": time_best_of(multiply_buffered, rounds),
+        "products, numpy": time_best_of(multiply_numpy, rounds),
+        "candidates": time_best_of(find_candidates, rounds),
     }
-    best = candidates()
+    best = find_candidates()
     flat = faiss.IndexFlatIP(passages.shape[1])
     flat.add(passages)
     with tempfile.TemporaryDirectory() as name:
@@ -88,16 +88,16 @@ def parts(passages: np.ndarray, queries: np.ndarray, k: int, rounds: int) -> dic
         np.save(folder / VECTORS, passages)
         index = ExactIndex.open(folder, DenseSearchSettings(threads=1))
         ids = index.ids
-        found["lists of ids and scores"] = quickest(
+        seconds["lists of ids and scores"] = time_best_of(
             lambda: [
                 ids.make_ranking(ids.find_rows(ranks.numpy()), scores.numpy())
                 for ranks, scores in zip(extract_ranks(best), extract_scores(best), strict=True)
             ],
             rounds,
         )
-        found["exact, all of it"] = quickest(lambda: index.search(queries, k), rounds)
-    found["faiss, all of it"] = quickest(lambda: flat.search(queries, k), rounds)
-    return found
+        seconds["exact, all of it"] = time_best_of(lambda: index.search(queries, k), rounds)
+    seconds["faiss, all of it"] = time_best_of(lambda: flat.search(queries, k), rounds)
+    return seconds
 
 
 def main() -> None:
@@ -116,7 +116,7 @@ def main() -> None:
     passages, queries = (rows / np.linalg.norm(rows, axis=1, keepdims=True) for rows in drawn)
     report = {
         "benchmark": "exact",
-        "seconds": parts(passages, queries, given.k, given.rounds),
+        "seconds": time_parts(passages, queries, given.k, given.rounds),
         "settings": {name: value for name, value in vars(given).items() if name != "out"},
         "processor": platform.processor() or platform.machine(),
         "versions": {name: version(name) for name in ("torch", "faiss-cpu", "numpy")},

@@ -1,11 +1,11 @@
-"""Queries written to passages: drtk's decoding beside a plain loop over `model.generate`, with the same model and passages.
+"""Query generation speed: drtk's decoding compared with a plain loop over `model.generate`.
 
 python benchmarks/generate.py [--model DIR] [--passages N] [--n N] [--rounds N] [--profile] [--out FILE]
 
-Without --model, a T5-type model is made and trained for a minute on made-up pairs, so that its texts end at differing lengths
-as real ones do. The loop takes passages in their order, 32 at a time, padded to the longest, and draws as drtk does (top-k 25,
-top-p .95). Both take turns; the quicker round counts. Writes JSON: passages a second, mean length of the texts, the ratio;
-with --profile also which operations drtk's time goes to, in a round of its own that no rate is taken from.
+Without --model, a T5 model is trained for a minute on synthetic pairs, so that its texts have various lengths. The loop
+processes 32 passages at a time, padded to the longest, and samples as drtk does (top-k 25, top-p .95). Both take turns; the
+fastest round counts. Writes JSON: passages per second, mean length of the texts, the ratio; with --profile also the most
+expensive operations of drtk, from a separate round.
 """
 
 from __future__ import annotations
@@ -38,24 +38,24 @@ WORDS = [
     for b in ("ra", "li", "mo", "ten", "ve", "dor", "sa", "kin")
 ]
 BATCH = 32
-TOLD = 15  # operations of a profile
+PROFILE_LENGTH = 15  # operations
 
 
-def made_up(count: int, seed: int) -> list[tuple[Passage, str]]:
-    """Passages of 20 to 200 words, and a query of some of them, 3 to 14 words long."""
+def make_passages(count: int, seed: int) -> list[tuple[Passage, str]]:
+    """Return random passages of 20 to 200 words, each with a query of 3 to 14 of its words."""
     rng = random.Random(seed)
-    found = []
+    pairs = []
     for number in range(count):
         text = [rng.choice(WORDS) for _ in range(rng.randint(20, 200))]
         query = [text[at] for at in sorted(rng.sample(range(20), rng.randint(3, 14)))]
-        found.append((Passage(f"p{number}", " ".join(text)), " ".join(query)))
-    return found
+        pairs.append((Passage(f"p{number}", " ".join(text)), " ".join(query)))
+    return pairs
 
 
-def trained(folder: Path, device: str) -> None:
-    """A model that has learnt when a query ends."""
+def train_model(folder: Path, device: str) -> None:
+    """Train a T5 model that generates queries of various lengths."""
     settings = InitModelSettings(arch="t5", vocab_size=8000, layers=4, hidden=256, heads=4, max_length=512)
-    pairs = made_up(2000, seed=1)
+    pairs = make_passages(2000, seed=1)
     tokenizer = train_tokenizer((passage.text for passage, _ in pairs), settings)
     model = init_generator(tokenizer, settings, seed=1).to(device).train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
@@ -72,10 +72,10 @@ def trained(folder: Path, device: str) -> None:
     save_generation_model(model.cpu().eval(), tokenizer, folder)
 
 
-def plain(
+def generate_plain(
     folder: Path, passages: list[Passage], settings: GenerationSettings, device: str, dtype: torch.dtype
 ) -> tuple[float, list[str]]:
-    """Seconds and texts of the loop."""
+    """Generate with a plain loop; return the seconds and the texts."""
     writer = load_generation_model(folder)
     model: Any = writer.model.to(device, dtype)
     start = time.perf_counter()
@@ -95,8 +95,10 @@ def plain(
     return time.perf_counter() - start, texts
 
 
-def ours(folder: Path, passages: list[Passage], settings: GenerationSettings, device: str) -> tuple[float, list[str]]:
-    """Seconds and texts of drtk, in windows of 256."""
+def generate_drtk(
+    folder: Path, passages: list[Passage], settings: GenerationSettings, device: str
+) -> tuple[float, list[str]]:
+    """Generate with drtk, in windows of 256 passages; return the seconds and the texts."""
     generate = PassageExpander(str(folder), settings, 42, device, "queries", True)
     start = time.perf_counter()
     texts: list[str] = []
@@ -106,11 +108,8 @@ def ours(folder: Path, passages: list[Passage], settings: GenerationSettings, de
     return time.perf_counter() - start, texts
 
 
-def profiled(work: Callable[[], object], device: str) -> dict[str, Any]:
-    """The operations that take longest themselves, without those they call, and what share of all operations' time that is.
-
-    On a GPU it is the GPU's time that counts.
-    """
+def profile_operations(work: Callable[[], object], device: str) -> dict[str, Any]:
+    """Profile `work`; return the operations with the most self time, of the GPU if there is one, and their share."""
     kinds = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * (device == "cuda")
     start = time.perf_counter()
     with profile(activities=kinds) as found:
@@ -130,7 +129,7 @@ def profiled(work: Callable[[], object], device: str) -> dict[str, Any]:
                 "seconds": getattr(entry, by_own) / 1e6,
                 "share": getattr(entry, by_own) / total,
             }
-            for entry in operations[:TOLD]
+            for entry in operations[:PROFILE_LENGTH]
         ],
     }
 
@@ -151,19 +150,23 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(options.model or Path(name) / "model")
         if not options.model:
-            trained(folder, device)
-        passages = [passage for passage, _ in made_up(options.passages, seed=2)]
+            train_model(folder, device)
+        passages = [passage for passage, _ in make_passages(options.passages, seed=2)]
         seconds: dict[str, list[float]] = {"drtk": [], "model.generate": []}
         words = {}
         for _ in range(options.rounds):
             for kind, run in (
-                ("drtk", lambda: ours(folder, passages, settings, device)),
-                ("model.generate", lambda: plain(folder, passages, settings, device, dtype)),
+                ("drtk", lambda: generate_drtk(folder, passages, settings, device)),
+                ("model.generate", lambda: generate_plain(folder, passages, settings, device, dtype)),
             ):
                 took, texts = run()
                 seconds[kind].append(took)
                 words[kind] = sum(len(text.split()) for text in texts) / len(texts)
-        profiling = profiled(lambda: ours(folder, passages, settings, device), device) if options.profile else None
+        profiling = (
+            profile_operations(lambda: generate_drtk(folder, passages, settings, device), device)
+            if options.profile
+            else None
+        )
     rates = {kind: options.passages / min(found) for kind, found in seconds.items()}
     result = {
         "command": "python benchmarks/generate.py",

@@ -1,4 +1,4 @@
-"""Mining straight from an index, beside raw faiss and a plain loop that makes the same examples.
+"""Hard-negative mining from an index, compared with a plain loop over raw faiss.
 
 python benchmarks/mining.py [--passages N] [--queries N] [--dimension N] [--depth N] [--batch-size N] [--rounds N] [--out FILE]
 
@@ -32,8 +32,10 @@ ROWS = 50_000  # passages of a shard
 NOISE = 0.05
 
 
-def embeddings(folder: Path, names: str, count: int, dimension: int, role: str, near: np.ndarray | None = None) -> None:
-    """Random vectors of length 1 as an embeddings folder; of queries, each near a row of `near` (count, dimension)."""
+def make_embeddings(
+    folder: Path, names: str, count: int, dimension: int, role: str, near: np.ndarray | None = None
+) -> None:
+    """Write random normalized vectors as an embeddings folder. near: (count, dimension), the vectors lie near its rows"""
     draw = np.random.default_rng(0 if near is None else 1)
     job = FolderJob("encode", "embeddings", str(folder))
     writer = ShardWriter(job.begin(), dimension=dimension, dtype="float32")
@@ -48,16 +50,16 @@ def embeddings(folder: Path, names: str, count: int, dimension: int, role: str, 
     writer.close()
 
 
-def matrix(folder: Path) -> np.ndarray:
-    """All vectors of an embeddings folder, (rows, dimension)."""
+def read_vectors(folder: Path) -> np.ndarray:
+    """Return all vectors of an embeddings folder, (rows, dimension)."""
     return np.concatenate([np.load(path) for path in sorted(folder.glob("*.npy"))])
 
 
-def raw(folder: Path, output: str, depth: int, batch: int) -> None:
-    """What one would write with faiss at hand: search, leave the positive out, shuffle, write."""
+def mine_plain(folder: Path, output: str, depth: int, batch: int) -> None:
+    """Mine with raw faiss: search, remove the positive, shuffle, write."""
     import faiss
 
-    passages, queries = matrix(folder / "passages"), matrix(folder / "queries")
+    passages, queries = read_vectors(folder / "passages"), read_vectors(folder / "queries")
     index = faiss.IndexFlatIP(passages.shape[1])
     index.add(passages)
     del passages
@@ -71,16 +73,16 @@ def raw(folder: Path, output: str, depth: int, batch: int) -> None:
                 file.write(json.dumps({"query_id": f"q{at}", "positives": [f"p{at}"], "negatives": negatives}) + "\n")
 
 
-def make(folder: Path, passages: int, queries: int, dimension: int) -> None:
-    """The vectors of passages and queries; query i lies near passage i."""
+def make_inputs(folder: Path, passages: int, queries: int, dimension: int) -> None:
+    """Write the vectors of passages and queries; query i lies near passage i."""
     set_verbosity(quiet=True, verbose=False)
-    embeddings(folder / "passages", "p", passages, dimension, "passage")
+    make_embeddings(folder / "passages", "p", passages, dimension, "passage")
     near = np.load(folder / "passages" / "00000.npy")[:queries]
-    embeddings(folder / "queries", "q", queries, dimension, "query", near)
+    make_embeddings(folder / "queries", "q", queries, dimension, "query", near)
 
 
-def measured(arguments: list[str]) -> dict[str, float]:
-    """Seconds, processor seconds and peak memory (MiB) of a process."""
+def measure_command(arguments: list[str]) -> dict[str, float]:
+    """Run a Python process; return its seconds, processor seconds and peak memory in MiB."""
     start = time.perf_counter()
     process = os.spawnve(os.P_NOWAIT, sys.executable, [sys.executable, *arguments], os.environ)
     _, status, used = os.wait4(process, 0)
@@ -93,8 +95,8 @@ def measured(arguments: list[str]) -> dict[str, float]:
     }
 
 
-def negatives(path: Path) -> dict[str, frozenset[str]]:
-    """The negatives of each query of a file of examples."""
+def read_negatives(path: Path) -> dict[str, frozenset[str]]:
+    """Return the negatives of each query in a file of examples."""
     with open(path) as file:
         return {row["query_id"]: frozenset(row["negatives"]) for row in map(json.loads, file)}
 
@@ -114,23 +116,23 @@ def main() -> None:
     if given.queries > min(ROWS, given.passages):
         parser.error(f"--queries: at most {min(ROWS, given.passages):,}, as each lies near a passage")
     if given.make:
-        make(Path(given.make), given.passages, given.queries, given.dimension)
+        make_inputs(Path(given.make), given.passages, given.queries, given.dimension)
         return
     if given.raw:
-        raw(Path(given.raw), given.out, given.depth, given.batch_size)
+        mine_plain(Path(given.raw), given.out, given.depth, given.batch_size)
         return
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        # In a process of its own: the peak of one that starts others is counted as theirs.
+        # in a separate process, since child processes inherit the peak memory of this one
         size = ["--passages", str(given.passages), "--queries", str(given.queries), "--dimension", str(given.dimension)]
-        measured([__file__, "--make", name, *size])
+        measure_command([__file__, "--make", name, *size])
         qrels = folder / "qrels.tsv"
         qrels.write_text("".join(f"q{at}\tp{at}\t1\n" for at in range(given.queries)))
         built = {}
         for kind in ("exact", "flat"):
             index = ["-m", "drtk", "index", str(folder / "passages"), "--type", kind, "-o", str(folder / kind), "-q"]
-            built[kind] = measured(index)["seconds"]
-        size = ["--depth", str(given.depth), "--batch-size", str(given.batch_size)]
+            built[kind] = measure_command(index)["seconds"]
+        size = ["--depth", str(given.depth)]
         out = {way: folder / f"{way}.jsonl" for way in ("raw faiss", "flat", "exact")}
         drtk = [
             "--query-vectors",
@@ -139,19 +141,32 @@ def main() -> None:
             str(qrels),
             "--policy",
             "tevatron",
+            "--set",
+            f"batch_size={given.batch_size}",
             "-q",
             "--force",
         ]
-        calls = {"raw faiss": [__file__, "--raw", name, *size, "--out", str(out["raw faiss"])]}
+        calls = {
+            "raw faiss": [
+                __file__,
+                "--raw",
+                name,
+                "--batch-size",
+                str(given.batch_size),
+                *size,
+                "--out",
+                str(out["raw faiss"]),
+            ]
+        }
         for kind in ("flat", "exact"):
             keep = ["--negatives", str(given.depth), "-o", str(out[kind])]
             calls[kind] = ["-m", "drtk", "mine-negatives", str(folder / kind), *drtk, *size, *keep]
-        rounds = [{way: measured(call) for way, call in calls.items()} for _ in range(given.rounds)]
+        rounds = [{way: measure_command(call) for way, call in calls.items()} for _ in range(given.rounds)]
         results: dict[str, dict[str, Any]] = {}
-        wanted = negatives(out["raw faiss"])
+        wanted = read_negatives(out["raw faiss"])
         for way in calls:
             best = min((one[way] for one in rounds), key=lambda one: one["seconds"])
-            found = negatives(out[way])
+            found = read_negatives(out[way])
             same = [len(found[query] & wanted[query]) / len(wanted[query]) for query in wanted]
             results[way] = {key: round(value, 2) for key, value in best.items()} | {
                 "queries_per_s": round(given.queries / best["seconds"], 1),

@@ -1,13 +1,12 @@
-"""SimLM pre-training: drtk beside a plain textbook loop, with the same encoder, generator, passages, batch and precision.
+"""SimLM pre-training: drtk compared with a textbook loop, with the same models, passages, batch size and precision.
 
 python benchmarks/pretrain.py [DOCUMENTS] [--model DIR] [--batch-size N] [--length N] [--max-steps N] [--rounds N] [--out FILE]
 
-Both begin with MODEL after two steps of masked language modelling, which give it a head; the same weights are the generator. That
-and passages of up to the length are made first, in --folder. The textbook loop does what the paper says and no more: texts padded to the longest length, scores of every token for encoder,
-decoder and generator. Both run in processes of their own and take turns; sequences a second are of the steps after the first
-two, memory is the peak of the process (of the GPU where there is one), less what it has before the first step. Tokens are
-those of texts, not of padding. On a GPU whose peak is known, the share of it that the products of matrices come to is told:
-6 operations for each weight a token meets where gradients flow, 2 in the generator, attention left out. Writes JSON.
+Both start from MODEL after two steps of masked language modeling, which give it a head; the generator has the same weights.
+They run in separate processes and take turns. The textbook loop pads all texts to the maximum length and computes the logits
+of all tokens. Sequences per second exclude the first two steps; memory is the peak of the process (or GPU) minus that before
+the first step. Tokens do not include padding. On a known GPU, the share of its peak performance is computed from 6 operations
+per weight and token with gradients and 2 in the generator, without attention. Writes JSON.
 """
 
 from __future__ import annotations
@@ -39,12 +38,12 @@ PEAKS = {
 
 
 def main() -> None:
-    options = _options()
+    options = _parse_arguments()
     if options.run:
-        print(json.dumps({"textbook": textbook, "drtk": ours}[options.run](_prepared(options))))
+        print(json.dumps({"textbook": train_textbook, "drtk": train_drtk}[options.run](_open_inputs(options))))
         return
-    _prepare(options)
-    tokens = _tokens_of_a_text(_prepared(options))
+    _make_inputs(options)
+    tokens = _count_tokens_per_text(_open_inputs(options))
     rounds: dict[str, list[dict[str, float]]] = {"textbook": [], "drtk": []}
     for _ in range(options.rounds):
         for name, found in rounds.items():
@@ -57,14 +56,14 @@ def main() -> None:
         found["tokens_per_second"] = found["sequences_per_second"] * tokens
     report = {
         "benchmark": "pretrain",
-        "command": " ".join(["python", "benchmarks/pretrain.py", *map(_plain, sys.argv[1:])]),
+        "command": " ".join(["python", "benchmarks/pretrain.py", *map(_anonymize_path, sys.argv[1:])]),
         "best": best,
         "speed_ratio": best["drtk"]["sequences_per_second"] / best["textbook"]["sequences_per_second"],
         "memory_ratio": best["drtk"]["peak_mib"] / best["textbook"]["peak_mib"],
-        "share_of_peak": _share_of_peak(_prepared(options), best["drtk"]["tokens_per_second"]),
+        "share_of_peak": _compute_share_of_peak(_open_inputs(options), best["drtk"]["tokens_per_second"]),
         "tokens_of_a_text": tokens,
         "rounds": rounds,
-        "device": _device_name(),
+        "device": _get_device_name(),
         "versions": {name: importlib.metadata.version(name) for name in ("torch", "transformers")}
         | {"python": platform.python_version()},
     }
@@ -72,11 +71,11 @@ def main() -> None:
     Path(options.out).write_text(text, encoding="utf-8") if options.out else print(text)
 
 
-def _prepare(options: argparse.Namespace) -> None:
-    """Passages of the length, and the model with a head, by drtk's own commands; what is there already stays."""
+def _make_inputs(options: argparse.Namespace) -> None:
+    """Make the passages and the model with a head by drtk commands, unless they exist."""
     folder = Path(options.folder)
     folder.mkdir(parents=True, exist_ok=True)
-    made = ["--skip-done", "--force", "-q"]
+    common = ["--skip-done", "--force", "-q"]
     longest = str(options.length - 2)
     warm = [
         "--preset",
@@ -87,36 +86,36 @@ def _prepare(options: argparse.Namespace) -> None:
         "8",
         "--max-length",
         str(options.length),
-        "--held-out",
-        "0",
+        "--set",
+        "held_out=0",
     ]
-    ready = _prepared(options)
+    ready = _open_inputs(options)
     for call in (
         ["chunk", options.documents, "--tokenizer", options.model, "--max-tokens", longest, "-o", ready.passages],
         ["pretrain", ready.passages, "--model", options.model, *warm, "-o", ready.model],
         ["convert", "--masked-lm", ready.model, "-o", ready.masked_lm],
     ):
-        subprocess.run([sys.executable, "-m", "drtk", *call, *made], check=True)
+        subprocess.run([sys.executable, "-m", "drtk", *call, *common], check=True)
 
 
-def _prepared(options: argparse.Namespace) -> argparse.Namespace:
+def _open_inputs(options: argparse.Namespace) -> argparse.Namespace:
     folder = Path(options.folder)
     ready = {"passages": f"passages-{options.length}.jsonl", "model": "model", "masked_lm": "masked-lm"}
     return argparse.Namespace(**vars(options) | {name: str(folder / path) for name, path in ready.items()})
 
 
-def _tokens_of_a_text(options: argparse.Namespace) -> float:
+def _count_tokens_per_text(options: argparse.Namespace) -> float:
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(options.model)
     found = tokenizer(
-        _texts(options)[: options.max_steps * options.batch_size], truncation=True, max_length=options.length
+        _read_texts(options)[: options.max_steps * options.batch_size], truncation=True, max_length=options.length
     )
     return sum(map(len, found["input_ids"])) / len(found["input_ids"])
 
 
-def _share_of_peak(options: argparse.Namespace, tokens_per_second: float) -> float | None:
-    peak = next((peak for name, peak in PEAKS.items() if name in _device_name()), None)
+def _compute_share_of_peak(options: argparse.Namespace, tokens_per_second: float) -> float | None:
+    peak = next((peak for name, peak in PEAKS.items() if name in _get_device_name()), None)
     if peak is None:
         return None
     from transformers import AutoModelForMaskedLM
@@ -129,15 +128,15 @@ def _share_of_peak(options: argparse.Namespace, tokens_per_second: float) -> flo
     return (6 * trained + 2 * generator) * tokens_per_second / peak
 
 
-def _device_name() -> str:
+def _get_device_name() -> str:
     return torch.cuda.get_device_name() if torch.cuda.is_available() else f"{os.cpu_count()} CPU cores"
 
 
-def textbook(options: argparse.Namespace) -> dict[str, float]:
-    """SimLM as its paper has it, written down plainly."""
+def train_textbook(options: argparse.Namespace) -> dict[str, float]:
+    """Train SimLM as in its paper, without optimizations."""
     from transformers import AutoModelForMaskedLM, AutoTokenizer
 
-    device, half = _device()
+    device, half = _get_device()
     torch.manual_seed(1)
     tokenizer = AutoTokenizer.from_pretrained(options.model)
     model: Any = AutoModelForMaskedLM.from_pretrained(options.masked_lm).to(device).train()
@@ -146,11 +145,11 @@ def textbook(options: argparse.Namespace) -> dict[str, float]:
     decoder = deepcopy(body.encoder.layer[-2:])
     optimizer = torch.optim.AdamW([*model.parameters(), *decoder.parameters()], lr=3e-4)
     special = torch.tensor(sorted(tokenizer.all_special_ids), device=device)
-    texts = _texts(options)
-    memory, start = _memory(device), 0.0
+    texts = _read_texts(options)
+    memory, start = _measure_memory(device), 0.0
     for step in range(options.max_steps):
         if step == WARM:
-            _wait(device)
+            _synchronize(device)
             start = time.perf_counter()
         batch = [texts[(step * options.batch_size + at) % len(texts)] for at in range(options.batch_size)]
         inputs = tokenizer(
@@ -161,7 +160,9 @@ def textbook(options: argparse.Namespace) -> dict[str, float]:
         first = content & (torch.rand(ids.shape, device=device) < 0.3)
         second = first | (content & (torch.rand(ids.shape, device=device) < 0.2857))
         with torch.autocast(device.type, dtype=torch.bfloat16, enabled=half):
-            seen = [_replaced(generator, ids, attention, mask, tokenizer.mask_token_id) for mask in (first, second)]
+            seen = [
+                _replace_tokens(generator, ids, attention, mask, tokenizer.mask_token_id) for mask in (first, second)
+            ]
             above = body(input_ids=seen[0], attention_mask=attention).last_hidden_state
             labels = ids.masked_fill(~content, -100)
             loss = F.cross_entropy(model.cls(above).flatten(0, 1).float(), labels.flatten())
@@ -173,21 +174,21 @@ def textbook(options: argparse.Namespace) -> dict[str, float]:
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
-    _wait(device)
-    return _result(options, time.perf_counter() - start, _peak(device) - memory, float(loss))
+    _synchronize(device)
+    return _build_result(options, time.perf_counter() - start, _measure_peak_memory(device) - memory, float(loss))
 
 
 @torch.no_grad()
-def _replaced(
+def _replace_tokens(
     generator: Any, ids: torch.Tensor, attention: torch.Tensor, hidden: torch.Tensor, mask: int
 ) -> torch.Tensor:
     logits = generator(input_ids=ids.masked_fill(hidden, mask), attention_mask=attention).logits
-    drawn = torch.multinomial(logits.float().softmax(-1).flatten(0, 1), 1).view(ids.shape)
-    return torch.where(hidden, drawn, ids)
+    sampled = torch.multinomial(logits.float().softmax(-1).flatten(0, 1), 1).view(ids.shape)
+    return torch.where(hidden, sampled, ids)
 
 
-def ours(options: argparse.Namespace) -> dict[str, float]:
-    """The shipped preset, with a clock on its steps."""
+def train_drtk(options: argparse.Namespace) -> dict[str, float]:
+    """Train the preset simlm with drtk, and time its steps."""
     import tempfile
 
     from drtk.config import load_preset, merge
@@ -202,7 +203,7 @@ def ours(options: argparse.Namespace) -> dict[str, float]:
     from drtk.text.token_dataset import TokenCorpus
 
     set_verbosity(quiet=True, verbose=False)
-    device, _ = _device()
+    device, _ = _get_device()
     preset = load_preset("simlm")
     plan = parse_composition(preset.content | {"generator": {"model": options.model}}, "simlm")
     network, tokenizer = build_network(plan, Path(options.model), seed=1)
@@ -217,50 +218,52 @@ def ours(options: argparse.Namespace) -> dict[str, float]:
         chosen["micro_batch_size"] = options.micro
     settings = merge(PretrainSettings, preset.settings, chosen | {"log_steps": 1000})
     corpus = TokenCorpus.open(options.passages, options.model, fields=list_corpus_fields(plan), tracker=InputTracker())
-    material = training.PretrainingData(corpus, plan, settings, tokenizer, 1)
+    data = training.PretrainingData(corpus, plan, settings, tokenizer, 1)
     clock = {"start": 0.0, "memory": 0.0, "loss": 0.0}
-    usual = Pretrainer.training_step
+    original_step = Pretrainer.training_step
 
-    def timed(self: Any, *given: Any, **named: Any) -> torch.Tensor:
+    def run_timed_step(self: Any, *given: Any, **named: Any) -> torch.Tensor:
         if self.state.global_step == 0:
-            clock["memory"] = _memory(device)
+            clock["memory"] = _measure_memory(device)
         if self.state.global_step == WARM:
-            _wait(device)
+            _synchronize(device)
             clock["start"] = time.perf_counter()
-        loss = usual(self, *given, **named)
+        loss = original_step(self, *given, **named)
         if self.state.global_step == options.max_steps - 1:
-            _wait(device)
+            _synchronize(device)
             clock["end"], clock["loss"] = time.perf_counter(), float(loss)
         return loss
 
-    Pretrainer.training_step = timed  # type: ignore[method-assign]
+    Pretrainer.training_step = run_timed_step  # type: ignore[method-assign]
     with tempfile.TemporaryDirectory() as folder:
-        training.pretrain(material, Path(folder), network=network, tokenizer=tokenizer)
-    return _result(options, clock["end"] - clock["start"], _peak(device) - clock["memory"], clock["loss"])
+        training.pretrain(data, Path(folder), network=network, tokenizer=tokenizer)
+    return _build_result(
+        options, clock["end"] - clock["start"], _measure_peak_memory(device) - clock["memory"], clock["loss"]
+    )
 
 
-def _result(options: argparse.Namespace, seconds: float, peak: float, loss: float) -> dict[str, float]:
+def _build_result(options: argparse.Namespace, seconds: float, peak: float, loss: float) -> dict[str, float]:
     sequences = (options.max_steps - WARM) * options.batch_size
     return {"sequences_per_second": sequences / seconds, "peak_mib": peak, "last_loss": loss}
 
 
-def _texts(options: argparse.Namespace) -> list[str]:
+def _read_texts(options: argparse.Namespace) -> list[str]:
     from drtk.data.jsonl import read_passages
 
     return [passage.text for passage in islice(read_passages(options.passages), 5000)]
 
 
-def _device() -> tuple[torch.device, bool]:
+def _get_device() -> tuple[torch.device, bool]:
     return (torch.device("cuda"), True) if torch.cuda.is_available() else (torch.device("cpu"), False)
 
 
-def _wait(device: torch.device) -> None:
+def _synchronize(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.synchronize()
 
 
-def _memory(device: torch.device) -> float:
-    """MiB held now: of the GPU, or of the process."""
+def _measure_memory(device: torch.device) -> float:
+    """Return the current memory of the process in MiB; on a GPU, reset its peak and return 0."""
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats()
         return 0.0
@@ -268,18 +271,18 @@ def _memory(device: torch.device) -> float:
         return int(file.read().split()[1]) * resource.getpagesize() / 2**20
 
 
-def _peak(device: torch.device) -> float:
+def _measure_peak_memory(device: torch.device) -> float:
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated() / 2**20
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
 
 
-def _plain(word: str) -> str:
-    """A path as others have it."""
+def _anonymize_path(word: str) -> str:
+    """Return the file name of a path; other words unchanged."""
     return Path(word).name if "/" in word else word
 
 
-def _options() -> argparse.Namespace:
+def _parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("documents", nargs="?", default="runs/quickstart/data/documents.jsonl")
     parser.add_argument("--model", default="runs/quickstart/minilm")

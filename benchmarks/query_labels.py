@@ -1,4 +1,4 @@
-"""Labels of candidate expansions: drtk rerank-queries label beside Anserini's own batch search, on one index and the same queries.
+"""Labeling of candidate expansions: `drtk rerank-queries label` compared with Anserini's batch search on the same index.
 
 python benchmarks/query_labels.py [DATA] [--questions N] [--candidates N] [--depth N] [--threads N] [--rounds N] [--out FILE]
 
@@ -28,8 +28,8 @@ WARM = 100
 WAYS = ("anserini", "drtk search", "drtk label")
 
 
-def prepare(data: Path, folder: Path, questions: int, candidates: int) -> None:
-    """Passages, index, questions with answers and their candidates, in `folder`."""
+def make_inputs(data: Path, folder: Path, questions: int, candidates: int) -> None:
+    """Write passages, index, questions with answers, and their candidates."""
     run = [sys.executable, "-m", "drtk"]
     (folder / "corpus.jsonl").write_bytes(gzip.decompress((data / "squad" / "corpus.jsonl.gz").read_bytes()))
     with gzip.open(data / "squad" / "queries.jsonl.gz", "rb") as lines, open(folder / "queries.jsonl", "wb") as chosen:
@@ -48,8 +48,8 @@ def prepare(data: Path, folder: Path, questions: int, candidates: int) -> None:
             out.write(json.dumps(row | {"text": " ".join(texts[passage].split()[:25])}) + "\n")
 
 
-def queries(folder: Path) -> list[str]:
-    """The different query strings, in order."""
+def read_queries(folder: Path) -> list[str]:
+    """Return the distinct query strings in order."""
     from drtk.query_expansion.candidates import iter_expansion_lines, load_queries
     from drtk.runtime.inputs import InputTracker
     from drtk.text.expanded_text import expand_query
@@ -61,8 +61,8 @@ def queries(folder: Path) -> list[str]:
     return list(dict.fromkeys(expand_query(each.query.text, each.expansion.text) for each in asked))
 
 
-def timed(way: str, folder: Path, depth: int, threads: int) -> dict[str, Any]:
-    """Queries, seconds, and the first passage of each query, one way; run in a process of its own."""
+def time_search(way: str, folder: Path, depth: int, threads: int) -> dict[str, Any]:
+    """Search by one of the methods; return number of queries, seconds and the first passage of each query."""
     from drtk.runtime.progress import set_verbosity
 
     set_verbosity(quiet=True, verbose=False)
@@ -70,7 +70,7 @@ def timed(way: str, folder: Path, depth: int, threads: int) -> dict[str, Any]:
         from drtk.indexing.lucene.jvm import load_class
         from drtk.indexing.lucene.search import make_java_list
 
-        texts = queries(folder)
+        texts = read_queries(folder)
         searcher = load_class("io.anserini.search.SimpleSearcher")(str(folder / "index" / "lucene"))
         searcher.set_bm25(0.9, 0.4)
         names = [f"q{number}" for number in range(len(texts))]
@@ -88,7 +88,7 @@ def timed(way: str, folder: Path, depth: int, threads: int) -> dict[str, Any]:
         str(folder / "index"), corpus=str(folder / "corpus.jsonl"), settings=SearchSettings(threads=threads)
     )
     if way == "drtk search":
-        texts = queries(folder)
+        texts = read_queries(folder)
         index.search(texts[:WARM], depth)
         start = time.perf_counter()
         rankings = index.search(texts, depth)
@@ -105,7 +105,7 @@ def timed(way: str, folder: Path, depth: int, threads: int) -> dict[str, Any]:
     from drtk.runtime.inputs import InputTracker
 
     tracker = InputTracker()
-    index.search(queries(folder)[:WARM], depth)
+    index.search(read_queries(folder)[:WARM], depth)
     labelling = Labeler(index, LabelSettings(depth=depth, max_rank=depth + 1, threads=threads))
     asked = iter_expansion_lines(
         str(folder / "expansions.jsonl"),
@@ -130,12 +130,12 @@ def main() -> None:
     parser.add_argument("--way", choices=WAYS, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.way:
-        print(json.dumps(timed(given.way, given.data, given.depth, given.threads)))
+        print(json.dumps(time_search(given.way, given.data, given.depth, given.threads)))
         return
     results: dict[str, dict[str, Any]] = {}
     with tempfile.TemporaryDirectory(prefix="drtk-") as name:
         folder = Path(name)
-        prepare(given.data.resolve(), folder, given.questions, given.candidates)
+        make_inputs(given.data.resolve(), folder, given.questions, given.candidates)
         again = ["--depth", str(given.depth), "--threads", str(given.threads)]
         for _ in range(given.rounds):  # in turn, so that a busy minute spares none of them
             for way in WAYS:

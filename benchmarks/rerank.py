@@ -1,4 +1,4 @@
-"""Pairs per second of `drtk rerank`, beside sentence-transformers' CrossEncoder.predict with the same weights on the same pairs.
+"""Re-ranking speed of drtk and sentence-transformers' CrossEncoder, with the same weights on the same pairs.
 
     python benchmarks/rerank.py [CORPUS] [--model MODEL] [--queries 20] [--depth 30] [--repeats 2] [--device auto] [--threads N]
 
@@ -37,8 +37,8 @@ from drtk.runtime.progress import set_verbosity
 from drtk.runtime.runners import RunnerSettings, run_filter
 
 
-class Task:
-    """A run over a corpus, as files, and its pairs as texts."""
+class RerankingTask:
+    """A run and its corpus as files, and the pairs as texts."""
 
     def __init__(self, folder: Path, passages: list[Passage], queries: int, depth: int) -> None:
         draw = random.Random(0)
@@ -55,8 +55,8 @@ class Task:
                 self.pairs += [(text, format_passage(each, "join")) for each in chosen]
 
 
-def rerank(task: Task, work: RunReranker, output: Path) -> np.ndarray:
-    """What the command does once its model is loaded; the scores in the order of the task's pairs."""
+def rerank(task: RerankingTask, work: RunReranker, output: Path) -> np.ndarray:
+    """Re-rank as the command does with a loaded model; return the scores in the order of the pairs."""
     tracker = InputTracker()
     found = read_ranking_texts(
         str(task.run),
@@ -97,7 +97,9 @@ def main() -> None:
         model = str(folder / "model")
         made = init_cross_encoder(chosen.model, max_length=chosen.max_length, seed=1, default=chosen.max_length)
         save_cross_encoder(made, Path(model))
-        task = Task(folder, list(islice(read_passages(chosen.corpus), chosen.passages)), chosen.queries, chosen.depth)
+        task = RerankingTask(
+            folder, list(islice(read_passages(chosen.corpus), chosen.passages)), chosen.queries, chosen.depth
+        )
         work = RunReranker(model, ScoringSettings(precision="float32"), device, False, "drtk", False)
         peer = CrossEncoder(model, device=device)
         systems = {

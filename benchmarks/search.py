@@ -1,4 +1,4 @@
-"""Exact search three ways on the same vectors: torch in blocks, faiss flat, and a full numpy sort.
+"""Exact search on the same vectors: torch in blocks, faiss flat, and a full numpy sort.
 
 python benchmarks/search.py [--passages N] [--queries N] [--dimension N] [-k N] [--out FILE]
 
@@ -34,8 +34,8 @@ from drtk.runtime.progress import set_verbosity
 ROWS = 50_000  # passages of a shard
 
 
-def embeddings(folder: Path, count: int, dimension: int, random: np.random.Generator) -> Vectors:
-    """Random unit vectors as an embeddings folder."""
+def make_embeddings(folder: Path, count: int, dimension: int, random: np.random.Generator) -> Vectors:
+    """Write random normalized vectors as an embeddings folder."""
     job = FolderJob("encode", "embeddings", str(folder))
     writer = ShardWriter(job.begin(), dimension=dimension, dtype="float32")
     for first in range(0, count, ROWS):
@@ -47,20 +47,20 @@ def embeddings(folder: Path, count: int, dimension: int, random: np.random.Gener
     return Vectors(read_shards(folder))
 
 
-def indexed(
+def time_index(
     folder: Path, vectors: Vectors, queries: np.ndarray, k: int, name: str, dtype: str | None
 ) -> dict[str, Any]:
-    """Seconds to build, open and search an index, and what it found."""
+    """Build, open and search an index; return the seconds of each and the hits."""
     folder.mkdir()
     engine = INDEXES.load(name)
     start = time.perf_counter()
-    engine.build(vectors, folder, DenseIndexSettings(precision=dtype), kind=name)  # type: ignore[arg-type]
+    engine.build(vectors, folder, DenseIndexSettings(vector_dtype=dtype), kind=name)  # type: ignore[arg-type]
     built = time.perf_counter()
     index = engine.open(folder, DenseSearchSettings())
     opened = time.perf_counter()
     index.search(queries[:1], k)  # the first search reads the vectors from disk
     warm = time.perf_counter()
-    seconds, processor, found = timed(lambda: index.search(queries, k))
+    seconds, processor, found = time_best_of(lambda: index.search(queries, k))
     size = sum(path.stat().st_size for path in folder.iterdir())
     return {
         "build_s": built - start,
@@ -73,8 +73,8 @@ def indexed(
     }
 
 
-def full_sort(vectors: Vectors, queries: np.ndarray, k: int) -> dict[str, Any]:
-    """The plain way: all scores at once, every row sorted, ties by descending id."""
+def search_by_full_sort(vectors: Vectors, queries: np.ndarray, k: int) -> dict[str, Any]:
+    """Search by sorting all scores; ties are broken by descending id."""
     matrix = np.concatenate([block for _, block in vectors.blocks()])
     ids = np.array(list(vectors.ids()))
 
@@ -86,12 +86,12 @@ def full_sort(vectors: Vectors, queries: np.ndarray, k: int) -> dict[str, Any]:
                 found.append(sort_hits(ids[best].tolist(), scores[best].tolist(), k))
         return found
 
-    seconds, processor, found = timed(search)
+    seconds, processor, found = time_best_of(search)
     return {"search_s": seconds, "processor_s": processor, "bytes": matrix.nbytes, "found": found}
 
 
-def timed(search: Callable[[], list[Ranking]], *, repeats: int = 3) -> tuple[float, float, list[Ranking]]:
-    """Seconds and processor seconds of the quickest of `repeats`, and what was found."""
+def time_best_of(search: Callable[[], list[Ranking]], *, repeats: int = 3) -> tuple[float, float, list[Ranking]]:
+    """Return seconds, processor seconds and result of the fastest of `repeats` calls."""
     times = []
     for _ in range(repeats):
         start, processor = time.perf_counter(), time.process_time()
@@ -100,8 +100,8 @@ def timed(search: Callable[[], list[Ranking]], *, repeats: int = 3) -> tuple[flo
     return *min(times), found
 
 
-def agreement(found: list[Ranking], wanted: list[Ranking]) -> float:
-    """The mean share of each query's k passages that both found."""
+def compute_agreement(found: list[Ranking], wanted: list[Ranking]) -> float:
+    """Return the mean overlap of the top k passages per query."""
     shares = [len(dict(one).keys() & dict(other).keys()) / len(other) for one, other in zip(found, wanted, strict=True)]
     return sum(shares) / len(shares)
 
@@ -118,15 +118,15 @@ def main() -> None:
     random = np.random.default_rng(0)
     results: dict[str, dict[str, Any]] = {}
     with tempfile.TemporaryDirectory() as name:
-        vectors = embeddings(Path(name, "vectors"), given.passages, given.dimension, random)
+        vectors = make_embeddings(Path(name, "vectors"), given.passages, given.dimension, random)
         queries = scale_to_unit_length(random.standard_normal((given.queries, given.dimension), dtype=np.float32))
         for kind, dtype in [("exact", None), ("exact", "float16"), ("exact", "int8"), ("flat", None), ("flat", "int8")]:
             label = f"{'torch' if kind == 'exact' else 'faiss'} {kind} {dtype or 'float32'}"
-            results[label] = indexed(Path(name, label.replace(" ", "-")), vectors, queries, given.k, kind, dtype)
-        results["numpy argsort float32"] = full_sort(vectors, queries, given.k)
+            results[label] = time_index(Path(name, label.replace(" ", "-")), vectors, queries, given.k, kind, dtype)
+        results["numpy argsort float32"] = search_by_full_sort(vectors, queries, given.k)
     wanted = results["torch exact float32"]["found"]
     for result in results.values():
-        result["agrees"] = round(agreement(result.pop("found"), wanted), 6)
+        result["agrees"] = round(compute_agreement(result.pop("found"), wanted), 6)
         result["queries_per_s"] = round(given.queries / result["search_s"], 1)
         result |= {key: round(value, 4) for key, value in result.items() if key.endswith("_s")}
     report = {

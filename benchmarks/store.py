@@ -1,4 +1,4 @@
-"""Text look-ups by id: drtk's CorpusStore beside a plain dict, beside Hugging Face datasets, in one run.
+"""Text lookup by id: drtk's CorpusStore compared with a dict and Hugging Face datasets.
 
     python benchmarks/store.py --passages 1000000 -o results/store.json
 
@@ -48,7 +48,7 @@ def open_datasets(path: str) -> object:
 
     datasets.disable_progress_bars()
     table = datasets.load_dataset("json", data_files=path, split="train", cache_dir=os.environ["DRTK_CACHE"])
-    places = {id: row for row, id in enumerate(table["_id"])}  # datasets finds rows by number only
+    places = {id: row for row, id in enumerate(table["_id"])}  # datasets looks up rows by number only
 
     class Rows:
         def __getitem__(self, id: str) -> object:
@@ -107,7 +107,7 @@ def main() -> None:
                     system,
                 ]
                 runs = []
-                for _ in range(2):  # the first run builds what the second finds
+                for _ in range(2):  # the first run builds the store
                     began = time.perf_counter()
                     done = subprocess.run(
                         [*command, str(corpus)], capture_output=True, text=True, env=environment, check=False

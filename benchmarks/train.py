@@ -1,4 +1,4 @@
-"""Training of a retriever: drtk beside sentence-transformers' trainer, with the same model, examples, batches and precision.
+"""Retriever training: drtk compared with sentence-transformers, with the same model, examples, batches and precision.
 
 python benchmarks/train.py EXAMPLES --corpus FILE --queries FILE --model DIR [--batch-size N] [--negatives N] [--chunk N] [--max-steps N] [--rounds N] [--tensors] [--out FILE]
 
@@ -34,15 +34,15 @@ PEER = "sentence-transformers"
 
 
 def main() -> None:
-    options = _options()
+    options = _parse_arguments()
     if options.run:
-        print(json.dumps({"drtk": ours, PEER: theirs}[options.run](options)))
+        print(json.dumps({"drtk": train_drtk, PEER: train_sentence_transformers}[options.run](options)))
         return
     forms = {"plain": 0} | ({"cached": options.chunk} if options.chunk else {})
     report = {
         "benchmark": "train",
-        "command": " ".join(["python", "benchmarks/train.py", *map(_plain, sys.argv[1:])]),
-        **{form: compared(options, chunk) for form, chunk in forms.items()},
+        "command": " ".join(["python", "benchmarks/train.py", *map(_anonymize_path, sys.argv[1:])]),
+        **{form: compare(options, chunk) for form, chunk in forms.items()},
         "device": torch.cuda.get_device_name()
         if torch.cuda.is_available()
         else f"cpu, {torch.get_num_threads()} threads",
@@ -53,8 +53,8 @@ def main() -> None:
     Path(options.out).write_text(text, encoding="utf-8") if options.out else print(text)
 
 
-def compared(options: argparse.Namespace, chunk: int) -> dict[str, Any]:
-    """Both by turns, each in a process of its own: the best of the rounds, ratios, and all rounds."""
+def compare(options: argparse.Namespace, chunk: int) -> dict[str, Any]:
+    """Measure both in turns, in separate processes; return the best rounds, the ratios and all rounds."""
     rounds: dict[str, list[dict[str, float]]] = {PEER: [], "drtk": []}
     for _ in range(options.rounds):
         for name, found in rounds.items():
@@ -77,33 +77,33 @@ def compared(options: argparse.Namespace, chunk: int) -> dict[str, Any]:
     return {"best": best, "ratios": ratios, "rounds": rounds}
 
 
-def ours(options: argparse.Namespace) -> dict[str, float]:
-    """drtk train-retriever as the command runs it, with a clock on its steps."""
+def train_drtk(options: argparse.Namespace) -> dict[str, float]:
+    """Train with drtk as the command does, and time its steps."""
     from drtk.runtime.progress import set_verbosity
     from drtk.training.grad_cache import RetrieverTrainer
     from drtk.training.retriever import load_start_towers, train_retriever
 
     set_verbosity(quiet=True, verbose=False)
-    settings = _settings(options)
-    data = _data(options)
+    settings = _build_settings(options)
+    data = _load_data(options)
     clock = Clock(options.max_steps, tensors=options.tensors)
     usual = RetrieverTrainer.training_step
 
-    def timed(self: Any, *given: Any, **named: Any) -> torch.Tensor:
+    def run_timed_step(self: Any, *given: Any, **named: Any) -> torch.Tensor:
         clock.before(self.state.global_step)
         loss = usual(self, *given, **named)
         clock.after(self.state.global_step, loss)
         return loss
 
-    RetrieverTrainer.training_step = timed  # type: ignore[method-assign]
+    RetrieverTrainer.training_step = run_timed_step  # type: ignore[method-assign]
     towers = load_start_towers(options.model, settings)
     with tempfile.TemporaryDirectory() as folder:
         train_retriever(data, Path(folder), towers=towers, config=settings)
     return clock.result(options.batch_size)
 
 
-def theirs(options: argparse.Namespace) -> dict[str, float]:
-    """SentenceTransformerTrainer on the texts that drtk's own order gives."""
+def train_sentence_transformers(options: argparse.Namespace) -> dict[str, float]:
+    """Train with SentenceTransformerTrainer on the same texts in the same order."""
     from datasets import Dataset
     from sentence_transformers import (
         SentenceTransformer,
@@ -118,7 +118,7 @@ def theirs(options: argparse.Namespace) -> dict[str, float]:
 
     logging.set_verbosity_error()
     logging.disable_progress_bar()
-    data = _data(options)
+    data = _load_data(options)
     draws = SampledExamples(
         data.examples,
         queries=data.queries,
@@ -141,7 +141,7 @@ def theirs(options: argparse.Namespace) -> dict[str, float]:
         kind, more = CachedMultipleNegativesRankingLoss, {"mini_batch_size": options.chunk}
     clock = Clock(options.max_steps, tensors=options.tensors)
 
-    class Timed(SentenceTransformerTrainer):
+    class TimedTrainer(SentenceTransformerTrainer):
         def get_batch_sampler(self, dataset: Any, batch_size: int, drop_last: bool, **given: Any) -> Any:
             return BatchSampler(SequentialSampler(dataset), batch_size, drop_last)
 
@@ -167,7 +167,7 @@ def theirs(options: argparse.Namespace) -> dict[str, float]:
             report_to="none",
             disable_tqdm=True,
         )
-        trainer = Timed(
+        trainer = TimedTrainer(
             model=model,
             args=arguments,
             train_dataset=Dataset.from_list(rows),
@@ -178,7 +178,7 @@ def theirs(options: argparse.Namespace) -> dict[str, float]:
 
 
 class Clock:
-    """Seconds from the end of the warm-up to the end of the last step, and the memory it took."""
+    """Measure the seconds from the end of the warm-up to the end of the last step, and the memory."""
 
     def __init__(self, steps: int, *, tensors: bool) -> None:
         self._last = steps - 1
@@ -188,17 +188,17 @@ class Clock:
         self._most = 0
 
     def before(self, step: int) -> None:
-        """Before a step."""
+        """Call this before a step."""
         if step == 0:
-            self._memory = _memory()
+            self._memory = _measure_memory()
         if step == WARM:
-            _wait()
+            _synchronize()
             self._start, self._processor = time.perf_counter(), time.process_time()
             if self._tensors is not None:
                 self._tensors.start()
 
     def after(self, step: int, loss: torch.Tensor) -> None:
-        """After a step's backward pass."""
+        """Call this after the backward pass of a step."""
         if step == WARM and self._tensors is not None:
             self._tensors.stop()
             told: Any = self._tensors.profiler
@@ -208,23 +208,23 @@ class Clock:
         if step in (0, self._last):
             self._losses.append(float(loss))
         if step == self._last:
-            _wait()
+            _synchronize()
             self._seconds, self._spent = time.perf_counter() - self._start, time.process_time() - self._processor
 
     def result(self, batch: int) -> dict[str, float]:
-        """What was found."""
+        """Return the measurements."""
         samples = self._steps * batch
         return {
             "samples_per_second": samples / self._seconds,
             "samples_per_processor_second": samples / self._spent,
-            "peak_mib": _peak() - self._memory,
+            "peak_mib": _measure_peak_memory() - self._memory,
             **({} if self._tensors is None else {"tensors_mib": self._most / 2**20}),
             "first_loss": self._losses[0],
             "last_loss": self._losses[-1],
         }
 
 
-def _settings(options: argparse.Namespace) -> Any:
+def _build_settings(options: argparse.Namespace) -> Any:
     from drtk.config import merge
     from drtk.training.config import RetrieverConfig
 
@@ -237,7 +237,7 @@ def _settings(options: argparse.Namespace) -> Any:
         "grad_cache": options.chunk or None,
         "max_steps": options.max_steps,
         "warmup": 0.0,
-        "query_length": LENGTH,  # as the peer, which has one length for both
+        "query_length": LENGTH,  # sentence-transformers has one length for both
         "passage_length": LENGTH,
         "title": "join",
         "log_steps": 1000,
@@ -246,7 +246,7 @@ def _settings(options: argparse.Namespace) -> Any:
     return merge(RetrieverConfig, {}, chosen)
 
 
-def _data(options: argparse.Namespace) -> Any:
+def _load_data(options: argparse.Namespace) -> Any:
     from drtk.runtime.inputs import InputTracker
     from drtk.training.examples import load_examples
 
@@ -254,13 +254,13 @@ def _data(options: argparse.Namespace) -> Any:
     return load_examples(options.examples, **files, tracker=InputTracker(), negatives=options.negatives)
 
 
-def _wait() -> None:
+def _synchronize() -> None:
     if torch.cuda.is_available():
         torch.cuda.synchronize()
 
 
-def _memory() -> float:
-    """MiB held now: of the GPU, or of the process."""
+def _measure_memory() -> float:
+    """Return the current memory of the process in MiB; on a GPU, reset its peak and return 0."""
     if torch.cuda.is_available():
         torch.cuda.reset_peak_memory_stats()
         return 0.0
@@ -268,18 +268,18 @@ def _memory() -> float:
         return int(file.read().split()[1]) * resource.getpagesize() / 2**20
 
 
-def _peak() -> float:
+def _measure_peak_memory() -> float:
     if torch.cuda.is_available():
         return torch.cuda.max_memory_allocated() / 2**20
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
 
 
-def _plain(word: str) -> str:
-    """A path as others have it."""
+def _anonymize_path(word: str) -> str:
+    """Return the file name of a path; other words unchanged."""
     return Path(word).name if "/" in word else word
 
 
-def _options() -> argparse.Namespace:
+def _parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("examples", nargs="?", default="runs/quickstart/train.jsonl")
     parser.add_argument("--corpus", default="runs/quickstart/passages.jsonl")
@@ -302,5 +302,5 @@ def _options() -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    os.environ.setdefault("HF_HUB_OFFLINE", "1")  # everything lies on this disk
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")  # all models are local
     main()

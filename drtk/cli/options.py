@@ -215,7 +215,9 @@ def _option(item: Any, kind: Any, panel: str) -> inspect.Parameter:
     if plain is bool:
         flags[-1] = f"{flags[-1]}/--no-{flags[-1].removeprefix('--')}"
     shown = format_default(default, plain)
-    help = item.metadata["help"] + (f" [default: {shown}]" if shown else "")
+    help = item.metadata["help"]
+    if shown and "[default:" not in help:
+        help += f" [default: {shown}]"
     if get_origin(plain) is tuple:
         plain = list[get_args(plain)[0]]  # type: ignore[misc]
     option = typer.Option(

@@ -83,7 +83,7 @@ def rerank_queries__train(
     output: Folder,
     queries: Queries,
     model: Annotated[
-        str, typer.Option("--model", metavar="MODEL", help="Encoder to start from: a folder, or hub name.")
+        str, typer.Option("--model", metavar="MODEL", help="Encoder to start from, a folder or hub name.")
     ],
     kind: Annotated[
         str | None,

@@ -141,11 +141,11 @@ def termweight(
 
     plan = passes.make_plan(method, settings, tokenizer=tokenizer, model=model, device=device, seed=seed)
     if collect:
-        passes.collect(source, plan, running=running, job=job)
+        passes.collect_statistics(source, plan, running=running, job=job)
     elif merge:
-        passes.merge(collection or [], plan, job)
+        passes.merge_statistics(collection or [], plan, job)
     else:
-        passes.weigh(source, plan, collection or [], report=stopword_share, running=running, job=job)
+        passes.weigh_corpus(source, plan, collection or [], report=stopword_share, running=running, job=job)
 
 
 def _list_changed_fields(settings: Any) -> Iterable[str]:
@@ -173,18 +173,18 @@ def _train(
     training = training.resolve(method)
     check_training_inputs(training.trainer, device, examples, queries, local_files=[corpus])
     locate(model)
-    from drtk.expansion.term_weights.train import check_added_texts, plan, train_weigher
+    from drtk.expansion.term_weights.train import check_added_texts, plan_training, train_term_weighter
     from drtk.models.term_weighter import init_term_weighter
     from drtk.runtime.manifest import find_inputs
     from drtk.training.examples import load_examples
 
     negatives = 1 if method == "deepimpact" else 0
     data = load_examples(examples, queries=queries, corpus=corpus, tracker=job.tracker, negatives=negatives)
-    plan(data.examples, method, training, source=data.source)
+    plan_training(data.examples, method, training, source=data.source)
     if method == "deepimpact":
         check_added_texts(data.examples.passage_ids, data.corpus, settings.expand)
     weigher = init_term_weighter(Path(locate(model)), method, seed=seed)
-    counts, facts = train_weigher(
+    counts, facts = train_term_weighter(
         data, job.begin(), weigher=weigher, settings=settings, training=training, seed=seed, device=device
     )
     job.tracker.inputs += find_inputs({"corpus": corpus, "model": str(locate(model))})

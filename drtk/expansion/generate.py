@@ -1,4 +1,4 @@
-"""Generate queries (doc2query) and continuations for passages."""
+"""Expand passages with generated queries (doc2query) or continuations."""
 
 from __future__ import annotations
 
@@ -26,12 +26,13 @@ class PassageBatch(NamedTuple):
 
 
 class PassageExpander(BatchFunction):
-    """Add `field`, a list of generated texts, to passages. Sampling depends on the seed and the passage id only.
+    """Generate texts for windows of passages, and add them as a list in `field`.
 
-    An empty continuation is replaced by the passage itself, as in MASTER's released code (docs/methods/master.md).
-    keeping: score the generated queries, and drop some
-    Raises UsageError if prefix or output leave no room for a passage, MismatchError for a model that generates no text or
-    was trained to read passages otherwise.
+    Sampling depends only on the seed and the passage id. Empty continuations are replaced by the passage, as in MASTER's
+    released code (docs/methods/master.md).
+    filtering: settings to score generated queries and to drop low scores; None keeps all
+    Raises UsageError if prefix or output leave no room for a passage, MismatchError for a model that does not generate text
+    or was trained with another input format.
     """
 
     def __init__(
@@ -42,32 +43,35 @@ class PassageExpander(BatchFunction):
         device: str,
         field: str,
         bare: bool,  # positional: the arguments travel to other processes in a tuple
-        keeping: KeepSettings | None = None,
+        filtering: KeepSettings | None = None,
     ) -> None:
-        self._field, self._bare, self._keeping = field, bare, keeping
-        self._scorer = None if keeping is None else QueryScorer(keeping, device)
-        self._writer = TextGenerator(model, settings, seed=seed, device=device, needs_encoder=field != CONTINUATIONS)
+        self._field, self._bare, self._filtering = field, bare, filtering
+        self._scorer = None if filtering is None else QueryScorer(filtering, device)
+        self._generator = TextGenerator(model, settings, seed=seed, device=device, needs_encoder=field != CONTINUATIONS)
 
     def prepare(self, records: list[Passage]) -> PassageBatch:
         """Tokenize the passages."""
         return PassageBatch(
-            records, self._writer.tokenize([self._writer.input_format.format(passage) for passage in records])
+            records, self._generator.tokenize([self._generator.input_format.format(passage) for passage in records])
         )
 
     def __call__(self, prepared: PassageBatch) -> WindowResult:
         """Return the passages, in order, as JSON lines."""
         passages, tokens = prepared
-        written = self._writer.generate(tokens, [passage.id for passage in passages])
+        generated = self._generator.generate(tokens, [passage.id for passage in passages])
         texts = [
-            [" ".join(text.split()) or (passage.text if self._field == CONTINUATIONS else "") for text in found]
-            for passage, found in zip(passages, written, strict=True)
+            [
+                " ".join(text.split()) or (passage.text if self._field == CONTINUATIONS else "")
+                for text in texts_of_passage
+            ]
+            for passage, texts_of_passage in zip(passages, generated, strict=True)
         ]
         counts = {"texts": sum(map(len, texts))}
-        if self._scorer is None or self._keeping is None:
+        if self._scorer is None or self._filtering is None:
             return WindowResult([self._line(*pair) for pair in zip(passages, texts, strict=True)], counts)
-        scores = self._scorer.scores(self._scorer.prepare(passages, texts))
-        done = drop_queries(passages, texts, scores, self._keeping, bare=self._bare)
-        return WindowResult(done.lines, counts | done.counts)
+        scores = self._scorer.score(self._scorer.prepare(passages, texts))
+        result = drop_queries(passages, texts, scores, self._filtering, bare=self._bare)
+        return WindowResult(result.lines, counts | result.counts)
 
     def _line(self, passage: Passage, texts: list[str]) -> bytes:
         if self._bare:

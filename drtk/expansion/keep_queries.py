@@ -1,4 +1,4 @@
-"""Drop generated queries that do not fit their passage (doc2query--)."""
+"""Filter generated queries by their relevance to the passage (doc2query--)."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ if TYPE_CHECKING:
     from drtk.models.cross_encoder import TokenizedPairs as Pairs
 
 QUERIES, SCORES = "queries", "query_scores"
-_WINDOW = 1000  # lines of the second pass that are processed together
+_WINDOW = 1000  # lines of the second pass
 
 
 def iter_with_queries(
     passages: Iterable[Passage], source: str, tracker: InputTracker, *, scored: bool
 ) -> Iterator[Passage]:
-    """Yield the passages that hold queries and, with `scored`, a score for each.
+    """Yield the passages with queries and, if `scored`, with a score for each query.
 
-    Raises RecordError (file:line) for others, unless `tracker` skips it.
+    Raises RecordError (file:line) for others, unless `tracker` skips them.
     """
     for passage in passages:
         try:
@@ -58,7 +58,7 @@ def get_queries(passage: Passage) -> tuple[str, ...]:
 
 def _check_scores(passage: Passage, count: int) -> None:
     if SCORES not in passage.extra:
-        raise ValueError(f"'{SCORES}' is missing; `scorer` computes it")
+        raise ValueError(f"'{SCORES}' is missing; give `scorer` to compute it")
     scores = passage.extra[SCORES]
     if not isinstance(scores, list) or not all(type(score) in (int, float) and isfinite(score) for score in scores):
         raise ValueError(f"'{SCORES}' must be a list of numbers")
@@ -67,7 +67,7 @@ def _check_scores(passage: Passage, count: int) -> None:
 
 
 class QueryScorer:
-    """Score queries against their passage with a cross-encoder; the query is the first text of a pair."""
+    """Score pairs of a generated query and its passage with a cross-encoder."""
 
     def __init__(self, settings: KeepSettings, device: str) -> None:
         from drtk.models.config import ScoringSettings
@@ -87,21 +87,22 @@ class QueryScorer:
         from drtk.models.generator_input import format_passage
 
         texts = [format_passage(passage, self._title) for passage in passages]
-        return self._scorer.tokenize([(query, text) for text, own in zip(texts, queries, strict=True) for query in own])
+        pairs = [(query, text) for text, text_queries in zip(texts, queries, strict=True) for query in text_queries]
+        return self._scorer.tokenize(pairs)
 
-    def scores(self, pairs: Pairs) -> list[float]:
-        """Return the scores of all queries in order, with as many digits as distinguish float32 numbers."""
+    def score(self, pairs: Pairs) -> list[float]:
+        """Return the scores of all queries in order, as the shortest decimals that identify float32 numbers."""
         return [float(str(score)) for score in self._scorer.scores(pairs)]
 
 
 class _QueryBatch(NamedTuple):
     passages: list[Passage]
     queries: list[tuple[str, ...]]
-    pairs: Pairs | None  # tokens, if a cross-encoder scores them
+    pairs: Pairs | None  # None if the records contain scores
 
 
 class QueryFilter(BatchFunction):
-    """Drop queries by their scores: those of a cross-encoder, or without one those in the records."""
+    """Filter the queries of windows of passages by the scores of a cross-encoder, or by those in the records."""
 
     def __init__(self, settings: KeepSettings, device: str, bare: bool) -> None:
         self._scorer = QueryScorer(settings, device) if settings.scorer else None
@@ -118,9 +119,9 @@ class QueryFilter(BatchFunction):
         if self._scorer is None or pairs is None:
             scores = [score for passage in passages for score in passage.extra[SCORES]]
         else:
-            scores = self._scorer.scores(pairs)
-        done = drop_queries(passages, queries, scores, self._settings, bare=self._bare)
-        return WindowResult(done.lines, {"queries": len(scores)} | done.counts)
+            scores = self._scorer.score(pairs)
+        result = drop_queries(passages, queries, scores, self._settings, bare=self._bare)
+        return WindowResult(result.lines, {"queries": len(scores)} | result.counts)
 
 
 def drop_queries(
@@ -131,75 +132,75 @@ def drop_queries(
     *,
     bare: bool,
 ) -> WindowResult:
-    """Return the passages with the queries that reach `min_score`. A share of all is left to `TopShareFilter`.
+    """Return the JSON lines of the passages without queries below `min_score`. `TopShareFilter` applies `keep` later.
 
-    scores: of all queries in order
+    scores: of the queries of all passages, in order
     """
-    lines, at, kept = [], 0, 0
-    least = -inf if settings.min_score is None else settings.min_score
+    lines, start, num_kept = [], 0, 0
+    min_score = -inf if settings.min_score is None else settings.min_score
     for passage, texts in zip(passages, queries, strict=True):
-        own = scores[at : at + len(texts)]
-        at += len(texts)
-        row = _select(texts, own, [score >= least for score in own])
-        kept += len(row[QUERIES])
+        passage_scores = scores[start : start + len(texts)]
+        start += len(texts)
+        row = _select(texts, passage_scores, [score >= min_score for score in passage_scores])
+        num_kept += len(row[QUERIES])
         extra = passage.extra | row
         if not settings.scores and settings.keep is None:
             del row[SCORES], extra[SCORES]
         lines.append(dump({"_id": passage.id} | row if bare else replace(passage, extra=extra)))
-    return WindowResult(lines, {} if settings.keep is not None else {"kept": kept})
+    return WindowResult(lines, {} if settings.keep is not None else {"kept": num_kept})
 
 
 def _select(queries: Sequence[str], scores: Sequence[float], mask: Iterable[Any]) -> Row:
-    pairs = [pair for pair, stays in zip(zip(queries, scores, strict=True), mask, strict=True) if stays]
-    return {QUERIES: [query for query, _ in pairs], SCORES: [score for _, score in pairs]}
+    selected = [pair for pair, keep in zip(zip(queries, scores, strict=True), mask, strict=True) if keep]
+    return {QUERIES: [query for query, _ in selected], SCORES: [score for _, score in selected]}
 
 
 class TopShareFilter:
-    """Second pass over scored lines: keep a share of all queries, the best by score; of equal ones the first.
+    """Keep the best share of all queries of a corpus, in a second pass over its scored lines; ties keep the first.
 
-    The number is rounded up. In memory are the scores alone, 4 bytes per query.
-    counts: receives "min_score", the lowest score that is kept
+    The number of queries is rounded up. Only the scores are in memory, 4 bytes per query.
+    counts: counters, to which "min_score" is added, the lowest score that is kept
     """
 
     def __init__(self, share: float, counts: dict[str, Any], *, with_scores: bool) -> None:
         self._share, self._counts, self._with_scores = share, counts, with_scores
 
     def __call__(self, lines: Callable[[], Iterator[bytes]]) -> Iterator[WindowResult]:
-        """Yield the lines with the queries that are kept. `lines` is called twice."""
+        """Yield the lines with the remaining queries. `lines` is called twice."""
         values = array("f")
         for line in lines():
             values.extend(orjson.loads(line)[SCORES])
         scores = np.frombuffer(values, dtype=np.float32)
-        number = ceil(Fraction(str(self._share)) * len(scores))  # 0.7 of 10 is 7: 7.000000000000001 would make it 8
-        least, ties = find_lowest_kept(scores, number)
-        if number:
-            self._counts["min_score"] = float(str(least))  # the digits that `min_score` takes
-            log(f"keeping {number:,} of {len(scores):,} queries; their lowest score is {self._counts['min_score']}")
+        count = ceil(Fraction(str(self._share)) * len(scores))  # exact: 0.7 * 10 as floats could be rounded up to 8
+        threshold, num_ties = find_threshold(scores, count)
+        if count:
+            self._counts["min_score"] = float(str(threshold))  # shortest decimal, for use as `min_score`
+            log(f"keeping {count:,} of {len(scores):,} queries; their lowest score is {self._counts['min_score']}")
         stream = lines()
         while window := list(islice(stream, _WINDOW)):
-            made, kept = [], 0
+            results, num_kept = [], 0
             for line in window:
                 row = orjson.loads(line)
-                marks = np.array(row[SCORES], dtype=np.float32)
-                equal = marks == least
-                mask = (marks > least) | (equal & (np.cumsum(equal) <= ties))
-                ties -= int(np.count_nonzero(equal & mask))
+                row_scores = np.array(row[SCORES], dtype=np.float32)
+                is_tied = row_scores == threshold
+                mask = (row_scores > threshold) | (is_tied & (np.cumsum(is_tied) <= num_ties))
+                num_ties -= int(np.count_nonzero(is_tied & mask))
                 row |= _select(row[QUERIES], row[SCORES], mask)
-                kept += len(row[QUERIES])
+                num_kept += len(row[QUERIES])
                 if not self._with_scores:
                     del row[SCORES]
-                made.append(dump(row))
-            yield WindowResult(made, {"kept": kept})
+                results.append(dump(row))
+            yield WindowResult(results, {"kept": num_kept})
 
 
-def find_lowest_kept(scores: np.ndarray, number: int) -> tuple[np.float32, int]:
-    """Return the lowest of the `number` best scores, and how many of those equal it. Reorders `scores`.
+def find_threshold(scores: np.ndarray, count: int) -> tuple[np.float32, int]:
+    """Return the lowest of the `count` highest scores, and how many of these are equal to it.
 
-    scores: (n,), float32; number: at most n
+    scores: (n,), float32, with n >= count; sorted partially in place
     """
-    if not number:
+    if not count:
         return np.float32(inf), 0
-    place = len(scores) - number
-    scores.partition(place)
-    least = scores[place]
-    return least, number - int(np.count_nonzero(scores > least))
+    position = len(scores) - count
+    scores.partition(position)
+    threshold = scores[position]
+    return threshold, count - int(np.count_nonzero(scores > threshold))

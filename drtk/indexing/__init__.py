@@ -1,4 +1,4 @@
-"""Index types by name; each is loaded when used."""
+"""Index types by name; each is imported when it is used."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ways to weigh the words of a passage, by name; each loads when used."""
+"""Term weighting methods, by name; each is imported when it is used."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ TERM_WEIGHTS = Registry(
     {
         "bprop": (
             "drtk.expansion.term_weights.bprop:Bprop",
-            "attention, against that in the whole collection (B-PROP)",
+            "attention of [CLS], contrasted with that in the collection (B-PROP)",
         ),
         "tfidf": (
-            "drtk.expansion.term_weights.counted:TfIdf",
-            "share of the passage times log(passages / its passages)",
+            "drtk.expansion.term_weights.count_based:TfIdf",
+            "term frequency times inverse document frequency (MASTER)",
         ),
         "inv-freq": (
-            "drtk.expansion.term_weights.counted:InverseFrequency",
-            "1 / occurrences in the collection (MASTER)",
+            "drtk.expansion.term_weights.count_based:InverseFrequency",
+            "1 / occurrences in the collection (MASTER's code)",
         ),
-        "idf": ("drtk.expansion.term_weights.counted:Idf", "rarity alone, as BM25 has it"),
-        "bm25": ("drtk.expansion.term_weights.counted:Bm25", "what the word adds to a BM25 score"),
+        "idf": ("drtk.expansion.term_weights.count_based:Idf", "inverse document frequency of BM25"),
+        "bm25": ("drtk.expansion.term_weights.count_based:Bm25", "BM25 term score"),
         "deepct": (
             "drtk.expansion.term_weights.learned:DeepCT",
-            "how likely questions have the word, learned (DeepCT)",
+            "learned term recall: how likely questions contain the word (DeepCT)",
         ),
         "deepimpact": (
             "drtk.expansion.term_weights.learned:DeepImpact",
-            "what the word adds to a score, learned (DeepImpact)",
+            "learned impact of the word on the score (DeepImpact)",
         ),
     },
 )

@@ -1,4 +1,4 @@
-"""Input, collection statistics and protocol of weighting methods."""
+"""Interface of term weighting methods, their input, and statistics of a collection."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from drtk.text.words import LUCENE_STOPWORDS, make_stemmer, read_stopwords
 
 
 class SplitPassage(NamedTuple):
-    """The words of a passage and their pieces, the title's first if titles are read.
+    """A passage split into words and word pieces; those of the title come first, if titles are read.
 
-    ids:    word pieces without special tokens, of the title, then of the text
-    title:  the number of pieces of the title
-    words:  each occurrence of a word, lower-cased and stemmed, without stop words
-    owners: for each piece the number of its word in `words`; -1 if it has none
+    ids: word pieces without special tokens
+    title: number of pieces of the title
+    words: occurrences of words, lowercased and stemmed, without stop words
+    owners: index in `words` of the word of each piece; -1 for pieces of no word
     """
 
     passage: Passage
@@ -32,26 +32,29 @@ class SplitPassage(NamedTuple):
     words: list[str]
     owners: list[int]
 
-    def heads(self) -> list[int]:
-        """Return the first piece of each word; every word has one."""
-        heads: list[int] = []
+    def find_first_pieces(self) -> list[int]:
+        """Return the index of each word's first piece."""
+        firsts: list[int] = []
         for piece, owner in enumerate(self.owners):
-            if owner == len(heads):
-                heads.append(piece)
-        return heads
+            if owner == len(firsts):
+                firsts.append(piece)
+        return firsts
 
-    def spread(self, weights: Sequence[float], how: str) -> list[float]:
-        """Return a weight per piece from a weight per word. how: "copy" to all pieces of the word, or to its "first"."""
+    def spread_to_pieces(self, weights: Sequence[float], how: str) -> list[float]:
+        """Return the weights of pieces, given those of words. how: "copy" to all pieces of a word, or to its "first" one"""
         if how == "copy":
             return [weights[owner] if owner >= 0 else 0.0 for owner in self.owners]
         values = [0.0] * len(self.ids)
-        for piece, weight in zip(self.heads(), weights, strict=True):
+        for piece, weight in zip(self.find_first_pieces(), weights, strict=True):
             values[piece] = weight
         return values
 
 
 class PassageSplitter:
-    """Split passages into words and pieces. Raises UsageError for an unknown stemmer, DrtkError for a missing stop-word file."""
+    """Split passages into words and word pieces.
+
+    Raises UsageError for an unknown stemmer, DrtkError for a missing stop-word file.
+    """
 
     def __init__(self, tokenizer: WordPieceTokenizer, settings: WeightingSettings, split: WordSplit) -> None:
         self._tokenizer = tokenizer
@@ -64,28 +67,29 @@ class PassageSplitter:
         self._with_title = settings.title != "none"
 
     def __call__(self, passages: Sequence[Passage]) -> list[SplitPassage]:
-        """Return the passages' readings, in order."""
+        """Return the split passages, in order."""
         titles = [passage.title if self._with_title else "" for passage in passages]
-        of_titles = self._tokenizer(titles) if any(titles) else [WordPieces([], [], [])] * len(titles)
-        of_texts = self._tokenizer([passage.text for passage in passages])
-        readings = []
-        for passage, title, of_title, of_text in zip(passages, titles, of_titles, of_texts, strict=True):
-            words, owned = self._words(title, of_title)
-            more, further = self._words(passage.text, of_text)
-            owned += [owner + len(words) if owner >= 0 else -1 for owner in further]
-            readings.append(SplitPassage(passage, of_title.ids + of_text.ids, len(of_title.ids), words + more, owned))
-        return readings
+        title_pieces = self._tokenizer(titles) if any(titles) else [WordPieces([], [], [])] * len(titles)
+        text_pieces = self._tokenizer([passage.text for passage in passages])
+        split_passages = []
+        for passage, title, of_title, of_text in zip(passages, titles, title_pieces, text_pieces, strict=True):
+            words, owners = self._split_words(title, of_title)
+            text_words, text_owners = self._split_words(passage.text, of_text)
+            owners += [owner + len(words) if owner >= 0 else -1 for owner in text_owners]
+            ids = of_title.ids + of_text.ids
+            split_passages.append(SplitPassage(passage, ids, len(of_title.ids), words + text_words, owners))
+        return split_passages
 
-    def _words(self, text: str, pieces: WordPieces) -> tuple[list[str], list[int]]:
-        """Return the words that have a piece and are no stop words, and the number of each piece's word among them."""
+    def _split_words(self, text: str, pieces: WordPieces) -> tuple[list[str], list[int]]:
+        """Return the words that have a piece and are not stop words, and for each piece the index of its word, or -1."""
         spans = self._split(text, pieces)
-        owned = align_words(pieces, spans)
-        owning = set(owned)
+        owners = align_words(pieces, spans)
+        with_pieces = set(owners)
         words = [text[begin:end].lower() for begin, end in spans]
-        kept = [at in owning and word not in self._stopwords for at, word in enumerate(words)]
-        number = [*accumulate(kept, initial=0)]  # of kept words before each
-        stems = [self._stem(word) for word, is_kept in zip(words, kept, strict=True) if is_kept]
-        return stems, [number[owner] if owner >= 0 and kept[owner] else -1 for owner in owned]
+        is_kept = [number in with_pieces and word not in self._stopwords for number, word in enumerate(words)]
+        new_number = [*accumulate(is_kept, initial=0)]
+        stems = [self._stem(word) for word, keep in zip(words, is_kept, strict=True) if keep]
+        return stems, [new_number[owner] if owner >= 0 and is_kept[owner] else -1 for owner in owners]
 
 
 Needs = Literal["counts", "attention"]
@@ -93,11 +97,11 @@ _SIZES = {"counts": 2, "attention": 1}  # numbers per word
 
 
 class Statistics:
-    """Sums over the passages of a collection.
+    """Word statistics of a collection, as sums over its passages.
 
-    kind: "counts" (for each word the passages with it, and its occurrences) or "attention" (its saturated attention)
-    made_by: the choices that decide them; only statistics of the same choices add up
-    length: words of letters or digits, occurrences counted
+    kind: "counts" (passages with the word, and its occurrences) or "attention" (sum of its saturated attention)
+    made_by: settings that affect the statistics; only statistics with equal settings can be added up
+    length: number of words in all passages, without punctuation
     """
 
     def __init__(self, kind: str, made_by: Mapping[str, Any]) -> None:
@@ -107,20 +111,17 @@ class Statistics:
         self.words: dict[str, list[float]] = {}
 
     def add(self, words: Mapping[str, Sequence[float]], *, length: int, documents: int = 1) -> None:
-        """Add the numbers of one or several passages."""
+        """Add the statistics of one or several passages."""
         self.documents += documents
         self.length += length
         sums = self.words
         for word, values in words.items():
-            known = sums.get(word)
-            if known is None:
-                sums[word] = [*values]
-            else:
-                for at, value in enumerate(values):
-                    known[at] += value
+            word_sums = sums.setdefault(word, [0] * len(values))
+            for number, value in enumerate(values):
+                word_sums[number] += value
 
-    def line(self) -> bytes:
-        """Return the line of a file."""
+    def to_json_line(self) -> bytes:
+        """Return the statistics as a JSON line."""
         row = {
             "statistics": self.kind,
             "made_by": self.made_by,
@@ -134,11 +135,11 @@ class Statistics:
 def read_statistics(
     sources: Iterable[str], kind: str, made_by: Mapping[str, Any] | None, *, tracker: InputTracker
 ) -> Statistics:
-    """Return the sum of all lines of all files.
+    """Read files of statistics, and return the sum of all lines.
 
-    made_by: the choices that all lines must have; None: any, the same in all lines
-    Raises RecordError for a line that holds no statistics, MismatchError for statistics of another kind or of other
-    choices, DrtkError if there are none.
+    made_by: settings that all lines must have; None requires equal settings in all lines
+    Raises RecordError for a line without statistics, MismatchError for statistics of another kind or with other settings,
+    DrtkError if there are none.
     """
     total: Statistics | None = None
     source = ""
@@ -152,12 +153,12 @@ def read_statistics(
                 raise MismatchError(f"{place}: statistics of {row['statistics']}, but this method needs {kind}")
             if made_by is None:
                 made_by = row["made_by"]
-            if differences := _differences(row["made_by"], made_by):
-                raise MismatchError(f"{place}: was collected with {differences}")
+            if differences := _describe_differences(row["made_by"], made_by):
+                raise MismatchError(f"{place}: was collected with {differences}; collect with the same settings")
             total = total or Statistics(kind, made_by)
             total.add(row["words"], length=row["length"], documents=row["documents"])
     if total is None or not total.documents:
-        raise DrtkError(f"{name_of(source)}: holds no statistics of a passage")
+        raise DrtkError(f"{name_of(source)}: contains no statistics; collect them with drtk termweight")
     return total
 
 
@@ -169,21 +170,21 @@ def _parse_line(line: bytes, place: str) -> dict[str, Any]:
         if not is_complete or any(len(values) != size for values in row["words"].values()):
             raise ValueError
     except (orjson.JSONDecodeError, KeyError, TypeError, ValueError, AttributeError) as error:
-        raise RecordError(place, "holds no statistics; drtk termweight with `collect` writes them") from error
+        raise RecordError(place, "contains no statistics; drtk termweight with `collect` writes them") from error
     return row
 
 
-def _differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> str:
-    names = sorted(name for name in {*one, *other} if one.get(name) != other.get(name))
-    return ", ".join(f"{name} {one.get(name)}, not {other.get(name)}" for name in names)
+def _describe_differences(actual: Mapping[str, Any], expected: Mapping[str, Any]) -> str:
+    names = sorted(name for name in {*actual, *expected} if actual.get(name) != expected.get(name))
+    return ", ".join(f"{name} {actual.get(name)}, not {expected.get(name)}" for name in names)
 
 
 class TermWeights(Protocol):
-    """The class of a method; `drtk termweight` uses nothing else.
+    """Interface of a term weighting method.
 
-    needs: the kind of collection statistics that it requires, if any
-    split: its word splitting, unless the user chooses another
-    with_model: whether it reads passages with a model
+    needs: kind of collection statistics that it requires, if any
+    split: its default word splitting
+    with_model: whether it runs a model on the passages
     """
 
     needs: ClassVar[Needs | None]
@@ -194,29 +195,29 @@ class TermWeights(Protocol):
         self, settings: WeightingSettings, statistics: Statistics | None, model: str | None, device: str
     ) -> None: ...
 
-    def __call__(self, readings: Sequence[SplitPassage]) -> list[list[float]]:
-        """Return for each passage a weight, at least 0, for each of its words (`SplitPassage.words`), in order."""
+    def __call__(self, split_passages: Sequence[SplitPassage]) -> list[list[float]]:
+        """Return for each passage the weights, at least 0, of its `SplitPassage.words`."""
 
-    def fields(self, reading: SplitPassage, weights: Sequence[float]) -> dict[str, Any]:
-        """Return additional fields of the passage's record."""
+    def make_fields(self, split_passage: SplitPassage, weights: Sequence[float]) -> dict[str, Any]:
+        """Return additional fields for the record of the passage."""
 
 
 class WordWeights:
-    """Base of methods that give all occurrences of a word in a passage the same weight."""
+    """Base of methods that weigh all occurrences of a word in a passage equally."""
 
     with_model: ClassVar[bool] = False
 
-    def __call__(self, readings: Sequence[SplitPassage]) -> list[list[float]]:
-        """Return a weight per occurrence."""
+    def __call__(self, split_passages: Sequence[SplitPassage]) -> list[list[float]]:
+        """Return the weights of the words of each passage."""
         return [
-            [values[word] for word in reading.words]
-            for reading, values in zip(readings, self.values(readings), strict=True)
+            [weights[word] for word in split_passage.words]
+            for split_passage, weights in zip(split_passages, self.weigh_words(split_passages), strict=True)
         ]
 
-    def values(self, readings: Sequence[SplitPassage]) -> Iterable[Mapping[str, float]]:
-        """Return the weight of each word, for each passage."""
+    def weigh_words(self, split_passages: Sequence[SplitPassage]) -> Iterable[Mapping[str, float]]:
+        """Return for each passage the weight of each distinct word."""
         raise NotImplementedError
 
-    def fields(self, reading: SplitPassage, weights: Sequence[float]) -> dict[str, Any]:
+    def make_fields(self, split_passage: SplitPassage, weights: Sequence[float]) -> dict[str, Any]:
         """Return no additional fields."""
         return {}

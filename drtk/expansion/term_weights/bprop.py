@@ -25,10 +25,11 @@ _CPU_TOKENS, _GPU_TOKENS = 2048, 65536
 
 
 class FirstTokenAttention:
-    """Attention of the first token ([CLS]) in the last layer, averaged over the heads (docs/methods/term-weights.md).
+    """Compute the attention of the [CLS] token in the last layer, averaged over the heads (docs/methods/term-weights.md).
 
-    Only one row per head of the last layer is in memory. `room`: word pieces of an input without special tokens.
-    Raises MismatchError for a model without such a token, or whose attention cannot be observed.
+    Only the row of [CLS] is in memory, not the attention of all tokens.
+    room: maximum number of word pieces in an input, without special tokens
+    Raises MismatchError for a model without a first special token, or whose attention cannot be observed.
     """
 
     def __init__(
@@ -40,7 +41,7 @@ class FirstTokenAttention:
         self._pad = int(loaded.tokenizer.pad_token_id or 0)
         special = loaded.tokenizer("")["input_ids"]
         if not special or special[0] == loaded.tokenizer.eos_token_id != loaded.tokenizer.cls_token_id:
-            raise MismatchError(f"{folder}: puts no special token before a text; a BERT-like encoder is needed")
+            raise MismatchError(f"{folder}: puts no special token before a text; use a BERT-like encoder")
         self._first, self._last = special[:1], special[1:]
         self.room = loaded.encoding.passage_length - len(special)
         self._budget = batch_tokens or (_CPU_TOKENS if self._device.type == "cpu" else _GPU_TOKENS)
@@ -52,24 +53,25 @@ class FirstTokenAttention:
 
     @torch.inference_mode()
     def __call__(
-        self, texts: Sequence[Sequence[int]], hidden: Sequence[Sequence[int]] | None = None
+        self, texts: Sequence[Sequence[int]], masked: Sequence[Sequence[int]] | None = None
     ) -> list[np.ndarray]:
-        """Return the attention on each word piece of each text, float32; 0 for pieces beyond `room`.
+        """Return the attention to each word piece of each text, float32; 0 for pieces beyond `room`.
 
-        hidden: for each text the positions of pieces that are masked, "continuations" (docs/methods/term-weights.md)
+        masked: positions of the pieces of each text that are hidden by the attention mask
         """
         inputs = [[*self._first, *pieces[: self.room], *self._last] for pieces in texts]
         tokens = TokenizedTexts.from_lists(inputs, None)
         values = [np.zeros(len(pieces), dtype=np.float32) for pieces in texts]
         for rows in iter_batches_by_length(tokens.lengths, budget=self._budget):
             batch = tokens.pad(rows, pad=self._pad)
-            if hidden is not None:
-                for at, row in enumerate(rows):
-                    batch["attention_mask"][at, [1 + place for place in hidden[row] if place < self.room]] = 0
+            if masked is not None:
+                for batch_row, row in enumerate(rows):
+                    columns = [1 + position for position in masked[row] if position < self.room]
+                    batch["attention_mask"][batch_row, columns] = 0
             attention = self._forward(batch)
-            for at, row in enumerate(rows):
-                read = min(len(texts[row]), self.room)
-                values[row][:read] = attention[at, 1 : 1 + read]
+            for batch_row, row in enumerate(rows):
+                length = min(len(texts[row]), self.room)
+                values[row][:length] = attention[batch_row, 1 : 1 + length]
         return values
 
     def _forward(self, batch: dict[str, np.ndarray]) -> np.ndarray:
@@ -82,13 +84,13 @@ class FirstTokenAttention:
             size = batch["input_ids"].size
             raise DrtkError(f"{self._device}: out of memory at {size:,} tokens; lower `batch_tokens`") from error
         if not self._row:
-            raise MismatchError(f"{self._folder}: its attention cannot be observed; a BERT-like encoder is needed")
-        # ALBERT applies one layer several times: the last row is that of the last time.
+            raise MismatchError(f"{self._folder}: its attention cannot be observed; use a BERT-like encoder")
+        # ALBERT applies the same layer several times: the last row is that of the last application.
         return self._row[-1].float().mean(dim=1).cpu().numpy()  # (rows, heads, tokens) -> (rows, tokens)
 
 
 def _watch_last_layer(model: nn.Module, folder: Path) -> list[Tensor]:
-    """Return a list to which each forward pass appends the first row of the last self-attention, (rows, heads, tokens)."""
+    """Make the last self-attention append its first row, (rows, heads, tokens), to the returned list at each forward pass."""
     from transformers import AttentionInterface
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
@@ -99,7 +101,7 @@ def _watch_last_layer(model: nn.Module, folder: Path) -> list[Tensor]:
     ]
     leaves = [one for one in layers if not any(other is not one and other in [*one.modules()] for other in layers)]
     if not leaves:
-        raise MismatchError(f"{folder}: its attention cannot be observed; a BERT-like encoder is needed")
+        raise MismatchError(f"{folder}: its attention cannot be observed; use a BERT-like encoder")
     last: Any = leaves[-1]
     usual = ALL_ATTENTION_FUNCTIONS.get_interface("sdpa", None)
     rows: list[Tensor] = []
@@ -127,11 +129,11 @@ def _watch_last_layer(model: nn.Module, folder: Path) -> list[Tensor]:
 
 Saturation = Literal["ratio", "sqrt", "sigmoid"]
 Contrast = Literal["cross-entropy", "difference"]
-_LARGEST = 100.0  # ceiling of a score, as in the released code
+_MAX_SCORE = 100.0  # as in the released code
 
 
 def gather_occurrences(words: Iterable[tuple[str, float]], *, by: Literal["sum", "max"] = "sum") -> dict[str, float]:
-    """Return the attention of each word from that of its occurrences (step C)."""
+    """Return the attention of each word: the sum or maximum over its occurrences (step C)."""
     values: dict[str, float] = {}
     for word, attention in words:
         known = values.get(word)
@@ -140,7 +142,7 @@ def gather_occurrences(words: Iterable[tuple[str, float]], *, by: Literal["sum",
 
 
 def saturate(attention: float, kind: Saturation) -> float:
-    """Return v / (v + .01), the square root of v, or a sigmoid around .02 (step D)."""
+    """Saturate an attention value v: v / (v + .01), its square root, or a sigmoid centered at .02 (step D)."""
     if kind == "ratio":
         return attention / (attention + 0.01)
     if kind == "sqrt":
@@ -149,7 +151,7 @@ def saturate(attention: float, kind: Saturation) -> float:
 
 
 def normalize(values: Mapping[str, float]) -> dict[str, float]:
-    """Divide by the sum (step E, and for the collection step F); zeros stay zeros."""
+    """Divide values by their sum (step E, and step F for the collection); all remain 0 if the sum is 0."""
     total = sum(values.values())
     return {word: value / total if total > 0 else 0.0 for word, value in values.items()}
 
@@ -157,27 +159,31 @@ def normalize(values: Mapping[str, float]) -> dict[str, float]:
 def contrast(
     document: Mapping[str, float], collection: Mapping[str, float], kind: Contrast, *, unseen: float
 ) -> dict[str, float]:
-    """Return P(w|d) * -log2 P(w|C), at most 100, or max(P(w|d) - P(w|C), 0); 0 for words with other than letters (step G).
+    """Contrast the distribution of a passage with that of the collection (step G).
 
-    unseen: P(w|C) of a word that the collection lacks: the smallest in it
+    "cross-entropy": P(w|d) * -log2 P(w|C), at most 100; "difference": max(P(w|d) - P(w|C), 0). Words that are not only
+    letters score 0.
+    unseen: P(w|C) of words that are missing in the collection
     """
     scores = {}
-    for word, here in document.items():
+    for word, p_document in document.items():
+        p_collection = collection.get(word) or unseen
         if not word.isalpha():
             scores[word] = 0.0
-            continue
-        there = collection.get(word) or unseen
-        scores[word] = min(here * -log2(there), _LARGEST) if kind == "cross-entropy" else max(here - there, 0.0)
+        elif kind == "cross-entropy":
+            scores[word] = min(p_document * -log2(p_collection), _MAX_SCORE)
+        else:
+            scores[word] = max(p_document - p_collection, 0.0)
     return scores
 
 
 def softmax(scores: Mapping[str, float], *, temperature: float) -> dict[str, float]:
-    """Return a distribution over the words of letters; 0 for other words (step H)."""
-    chosen = {word: value for word, value in scores.items() if word.isalpha()}
-    if not chosen:
+    """Return a softmax over the words of letters only; other words have probability 0 (step H)."""
+    letter_scores = {word: score for word, score in scores.items() if word.isalpha()}
+    if not letter_scores:
         return dict.fromkeys(scores, 0.0)
-    highest = max(chosen.values())
-    powers = {word: exp((value - highest) / temperature) for word, value in chosen.items()}
+    highest = max(letter_scores.values())
+    powers = {word: exp((score - highest) / temperature) for word, score in letter_scores.items()}
     total = sum(powers.values())
     return {word: powers.get(word, 0.0) / total for word in scores}
 
@@ -186,7 +192,7 @@ _TEMPERATURES = {"cross-entropy": 1.0, "difference": 0.1}
 
 
 class WordAttention:
-    """Saturated attention of each word of a passage (steps A to D)."""
+    """Compute the saturated attention of the words of passages (steps A to D)."""
 
     def __init__(self, settings: WeightingSettings, model: str, device: str) -> None:
         self._settings = settings
@@ -198,29 +204,32 @@ class WordAttention:
             batch_tokens=settings.batch_tokens,
         )
 
-    def __call__(self, readings: Sequence[SplitPassage]) -> list[dict[str, float]]:
-        """Return the values of the words of each passage; 0 for words beyond the longest input."""
-        hidden = [_find_continuations(reading) for reading in readings] if self._settings.sub2word == "first" else None
-        attention = self._attention([reading.ids for reading in readings], hidden)
-        return [self._of_words(*each) for each in zip(readings, attention, strict=True)]
+    def __call__(self, split_passages: Sequence[SplitPassage]) -> list[dict[str, float]]:
+        """Return the values of the words of each passage; 0 for words beyond the maximum input length."""
+        masked: list[list[int]] | None = None
+        if self._settings.sub2word == "first":
+            masked = [_find_continuations(split_passage) for split_passage in split_passages]
+        attention = self._attention([split_passage.ids for split_passage in split_passages], masked)
+        return [self._combine_pieces(*pair) for pair in zip(split_passages, attention, strict=True)]
 
-    def _of_words(self, reading: SplitPassage, attention: Iterable[float]) -> dict[str, float]:
-        """Steps B to D of one passage; masked pieces have attention 0."""
-        occurrences = [0.0] * len(reading.words)
-        for owner, value in zip(reading.owners, attention, strict=True):
+    def _combine_pieces(self, split_passage: SplitPassage, attention: Iterable[float]) -> dict[str, float]:
+        """Return the saturated attention of each word of a passage (steps B to D)."""
+        occurrences = [0.0] * len(split_passage.words)
+        for owner, value in zip(split_passage.owners, attention, strict=True):
             if owner >= 0:
                 occurrences[owner] += float(value)
-        words = gather_occurrences(zip(reading.words, occurrences, strict=True), by=self._settings.gather)
+        words = gather_occurrences(zip(split_passage.words, occurrences, strict=True), by=self._settings.gather)
         return {word: saturate(value, self._settings.saturation) if value > 0 else 0.0 for word, value in words.items()}
 
 
-def _find_continuations(reading: SplitPassage) -> list[int]:
-    heads = set(reading.heads())
-    return [piece for piece, owner in enumerate(reading.owners) if owner >= 0 and piece not in heads]
+def _find_continuations(split_passage: SplitPassage) -> list[int]:
+    """Return the pieces that are not the first one of their word."""
+    first_pieces = set(split_passage.find_first_pieces())
+    return [piece for piece, owner in enumerate(split_passage.owners) if owner >= 0 and piece not in first_pieces]
 
 
 class Bprop(WordWeights):
-    """Contrast of the passage's attention with the collection's (steps E to H)."""
+    """B-PROP: contrast the attention of a passage with that of the collection (steps E to H)."""
 
     needs: ClassVar[Needs | None] = "attention"
     split: ClassVar[WordSplit] = "treebank"
@@ -235,10 +244,10 @@ class Bprop(WordWeights):
         self._collection = normalize(sums)  # step F: the number of passages cancels
         self._unseen = min((share for share in self._collection.values() if share > 0), default=1.0)
 
-    def values(self, readings: Sequence[SplitPassage]) -> Iterator[Mapping[str, float]]:
-        """Yield the weight of each word, for each passage."""
-        for reading, saturations in zip(readings, self._attention(readings), strict=True):
-            yield self._weights(reading.words, saturations)
+    def weigh_words(self, split_passages: Sequence[SplitPassage]) -> Iterator[Mapping[str, float]]:
+        """Yield for each passage the weight of each distinct word."""
+        for split_passage, saturations in zip(split_passages, self._attention(split_passages), strict=True):
+            yield self._weights(split_passage.words, saturations)
 
     def _weights(self, words: Sequence[str], saturations: Mapping[str, float]) -> dict[str, float]:
         settings = self._settings

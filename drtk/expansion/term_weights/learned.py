@@ -20,10 +20,10 @@ from drtk.text.word_pieces import WordPieceTokenizer, WordPositions, WordSplit, 
 from drtk.text.words import load_function_words, normalize_word
 
 
-def _load(
+def _load_model(
     model: str, method: str, settings: WeightingSettings, device: str
 ) -> tuple[TermWeightModel, TermWeightPredictor]:
-    """Return the trained model of a folder, and what runs it. Raises MismatchError for a folder without such a model."""
+    """Load a trained model and its predictor. Raises MismatchError for a folder without a model of this method."""
     weigher = load_term_weighter(Path(locate(model)), method)
     length, budget = settings.max_length, settings.batch_tokens
     return weigher, TermWeightPredictor(
@@ -32,7 +32,7 @@ def _load(
 
 
 class DeepCT:
-    """The model's output at the first piece of each occurrence, at least 0."""
+    """DeepCT weights: the model's output, at least 0, at the first piece of each occurrence of a word."""
 
     needs: ClassVar[Needs | None] = None
     split: ClassVar[WordSplit] = "pieces"
@@ -41,17 +41,17 @@ class DeepCT:
     def __init__(
         self, settings: WeightingSettings, statistics: Statistics | None, model: str | None, device: str
     ) -> None:
-        _, self._weigh = _load(model or "", "deepct", settings, device)
+        _, self._weigh = _load_model(model or "", "deepct", settings, device)
 
-    def __call__(self, readings: Sequence[SplitPassage]) -> list[list[float]]:
-        """Return a weight per occurrence of a word; 0 for words beyond the longest input."""
-        outputs = self._weigh([reading.ids for reading in readings])
+    def __call__(self, split_passages: Sequence[SplitPassage]) -> list[list[float]]:
+        """Return the weights of the words of each passage; 0 for words beyond the maximum input length."""
+        outputs = self._weigh([split_passage.ids for split_passage in split_passages])
         return [
-            [max(float(values[head]), 0.0) for head in reading.heads()]
-            for reading, values in zip(readings, outputs, strict=True)
+            [max(float(values[head]), 0.0) for head in split_passage.find_first_pieces()]
+            for split_passage, values in zip(split_passages, outputs, strict=True)
         ]
 
-    def fields(self, reading: SplitPassage, weights: Sequence[float]) -> dict[str, Any]:
+    def make_fields(self, split_passage: SplitPassage, weights: Sequence[float]) -> dict[str, Any]:
         """Return no additional fields."""
         return {}
 
@@ -60,7 +60,7 @@ STEPS, LARGEST = 256, 255  # of the quantization; the largest must fit a byte
 
 
 def quantize(impact: float, largest: float) -> int:
-    """Return ceil(256 impact / largest), at most 255; 0 for an impact of 0."""
+    """Quantize an impact to 8 bits: ceil(256 * impact / largest), at most 255; 0 if it is not positive."""
     steps = round(impact * STEPS / largest, 6)  # 3.65 of 7.3 is 128 steps, whatever the last bit of the quotient
     return min(ceil(steps), LARGEST) if impact > 0 else 0
 
@@ -72,9 +72,9 @@ def _get_expansion_fields(settings: WeightingSettings, facts: Mapping[str, Any])
 def iter_with_added_texts(
     passages: Iterable[Passage], model: str, settings: WeightingSettings, *, source: str, tracker: InputTracker
 ) -> Iterator[Passage]:
-    """Yield the passages whose added texts can be read, for a model and its settings.
+    """Yield the passages whose expansion fields are valid.
 
-    Raises RecordError (file:line) for others, unless `tracker` skips it.
+    Raises RecordError (file:line) for others, unless `tracker` skips them.
     """
     fields = _get_expansion_fields(settings, read_training_facts(Path(locate(model)), "deepimpact"))
     for passage in passages:
@@ -89,10 +89,10 @@ def iter_with_added_texts(
 
 
 class DeepImpact:
-    """Impacts of the words of a passage and of its added texts, and from them weights for masking (ROM).
+    """DeepImpact: impacts of the words of a passage and of its expansions, and weights for masking (ROM).
 
-    All occurrences of a word weigh the same: its impact over the largest impact of the passage's own words. Function words
-    weigh nothing: questions never contain them after preprocessing, so training does not see their impacts.
+    The weight of a word is its impact divided by the largest impact in the passage, without expansions. Function words
+    weigh 0: they are removed from questions, so their impacts are not trained.
     """
 
     needs: ClassVar[Needs | None] = None
@@ -102,7 +102,7 @@ class DeepImpact:
     def __init__(
         self, settings: WeightingSettings, statistics: Statistics | None, model: str | None, device: str
     ) -> None:
-        weigher, self._weigh = _load(model or "", "deepimpact", settings, device)
+        weigher, self._weigh = _load_model(model or "", "deepimpact", settings, device)
         self._tokenizer = WordPieceTokenizer(str(locate(model or "")))
         self._expand = _get_expansion_fields(settings, weigher.facts)
         self._largest = settings.impact_max or float(weigher.facts.get("largest") or 0)
@@ -110,36 +110,36 @@ class DeepImpact:
             raise MismatchError(f"{model}: does not record its largest impact; give `impact_max`")
         self._impacts: dict[int, dict[str, float]] = {}
 
-    def __call__(self, readings: Sequence[SplitPassage]) -> list[list[float]]:
-        """Return a weight, at most 1, per occurrence of a word in title and text. Raises RecordError for bad added texts."""
-        places = [
-            WordPositions(reading.ids, [normalize_word(word) for word in reading.words], reading.heads())
-            for reading in readings
-        ]
+    def __call__(self, split_passages: Sequence[SplitPassage]) -> list[list[float]]:
+        """Return the weights, at most 1, of the words of each passage. Raises RecordError for invalid expansion fields."""
+        inputs = []
+        for split_passage in split_passages:
+            words = [normalize_word(word) for word in split_passage.words]
+            inputs.append(WordPositions(split_passage.ids, words, split_passage.find_first_pieces()))
         if self._expand:
-            passages = [reading.passage for reading in readings]
-            places = append_added_words(places, passages, self._tokenizer, self.split, expand=self._expand)
-        outputs = self._weigh([each.ids for each in places])
+            passages = [split_passage.passage for split_passage in split_passages]
+            inputs = append_added_words(inputs, passages, self._tokenizer, self.split, expand=self._expand)
+        outputs = self._weigh([positions.ids for positions in inputs])
         self._impacts = {}
         weights = []
-        for reading, each, values in zip(readings, places, outputs, strict=True):
-            impacts = compute_impacts(each, values)
-            self._impacts[id(reading)] = impacts
-            own = [impacts.get(normalize_word(word), 0.0) for word in reading.words]
-            largest = max(own, default=0.0)
-            weights.append([impact / largest if largest > 0 else 0.0 for impact in own])
+        for split_passage, positions, values in zip(split_passages, inputs, outputs, strict=True):
+            impacts = compute_impacts(positions, values)
+            self._impacts[id(split_passage)] = impacts
+            word_impacts = [impacts.get(normalize_word(word), 0.0) for word in split_passage.words]
+            largest = max(word_impacts, default=0.0)
+            weights.append([impact / largest if largest > 0 else 0.0 for impact in word_impacts])
         return weights
 
-    def fields(self, reading: SplitPassage, weights: Sequence[float]) -> dict[str, Any]:
-        """Return the quantized impacts of the passage's words and of added words."""
-        impacts = {word: quantize(impact, self._largest) for word, impact in self._impacts[id(reading)].items()}
+    def make_fields(self, split_passage: SplitPassage, weights: Sequence[float]) -> dict[str, Any]:
+        """Return {"impacts": quantized impacts of the words of the passage and of its expansions}."""
+        impacts = {word: quantize(impact, self._largest) for word, impact in self._impacts[id(split_passage)].items()}
         return {"impacts": {word: impact for word, impact in impacts.items() if impact}}
 
 
 def compute_impacts(places: WordPositions, values: Sequence[float] | Any) -> dict[str, float]:
-    """Return the impact of each word, the value at the first piece of its first occurrence; none for function words.
+    """Return the impact of each word: the value at the first piece of its first occurrence. Function words have none.
 
-    values: one number per piece
+    values: outputs of the model, one per piece
     """
     excluded = load_function_words()
     return {word: float(values[head]) for word, head in places.find_first_heads().items() if word not in excluded}

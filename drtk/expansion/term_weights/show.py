@@ -1,4 +1,4 @@
-"""Show weighted passages in a terminal or as an HTML page."""
+"""Show the term weights of passages in a terminal or as an HTML page."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ Word = tuple[str, float]
 
 
 class WeightedPassage(NamedTuple):
-    """A passage as pieces of its title and text with their weights, 0 between words.
+    """Title and text of a passage as pieces with weights; the weight between words is 0.
 
-    top: its heaviest words in lower case, each once, the first of equals first; without punctuation
+    top: distinct lowercase words with the largest weights, without punctuation
     """
 
     passage: Passage
@@ -33,56 +33,58 @@ class WeightedPassage(NamedTuple):
 
     @property
     def largest(self) -> float:
-        """The largest weight, or 1 if all are 0."""
+        """The largest weight; 1 if all are 0."""
         return max((weight for _, weight in self.title + self.text), default=0.0) or 1.0
 
-    def figures(self) -> list[str]:
-        """Format the weights of `top` with as many decimals as give the largest three digits."""
+    def format_figures(self) -> list[str]:
+        """Format the weights of `top` with equally many decimals, so that the largest has three significant digits."""
         decimals = max(0, 2 - floor(log10(self.top[0][1]))) if self.top else 0
         return [f"{weight:.{decimals}f}" for _, weight in self.top]
 
 
-def iter_weighted(passages: Iterable[Passage], *, top: int, tokenizer: str = "") -> Iterator[WeightedPassage]:
-    """Yield the passages with their `top` heaviest words.
+def iter_weighted_passages(passages: Iterable[Passage], *, top: int, tokenizer: str = "") -> Iterator[WeightedPassage]:
+    """Yield passages with their weights, and the `top` words with the largest weights.
 
-    tokenizer: use its word pieces instead of those of the recorded tokenizer
-    Raises MismatchError for a passage without weights, or with another number of them than its text has word pieces,
-    and what `RecordedTokenizers` raises.
+    tokenizer: used instead of the recorded tokenizer
+    Raises MismatchError for a passage without weights, or with a wrong number of them, and what `RecordedTokenizers`
+    raises.
     """
     tokenizers = RecordedTokenizers(tokenizer)
     for passage in passages:
         name = read_weights_tokenizer(passage)
         weights = passage.extra.get("weights")
         if not isinstance(weights, list) or not (name or tokenizers.replacement):
-            raise MismatchError(f"passage '{passage.id}' has no weights; drtk termweight makes them")
+            raise MismatchError(f"passage '{passage.id}' has no weights; drtk termweight writes them")
         pieces_of = tokenizers(name)
         title: list[Word] = [(passage.title, 0.0)] if passage.title else []
         if "title_weights" in passage.extra:
-            title = _split(passage.title, passage.extra["title_weights"], pieces_of, passage.id)
-        text = _split(passage.text, weights, pieces_of, passage.id)
+            title = split_weighted_text(passage.title, passage.extra["title_weights"], pieces_of, passage.id)
+        text = split_weighted_text(passage.text, weights, pieces_of, passage.id)
         yield WeightedPassage(passage, title, text, _find_heaviest(title + text, top))
 
 
-def _split(text: str, weights: Any, tokenizer: WordPieceTokenizer, id: str) -> list[Word]:
-    """Return the text in pieces with their weights; a word has the largest weight of its word pieces."""
+def split_weighted_text(text: str, weights: Any, tokenizer: WordPieceTokenizer, id: str) -> list[Word]:
+    """Return the text as pieces with weights; the weight of a word is the largest of its word pieces."""
     if not isinstance(weights, list) or not all(type(weight) in (int, float) for weight in weights):
         raise MismatchError(f"passage '{id}': its weights must be a list of numbers; run drtk termweight again")
     pieces = tokenizer([text])[0]
     if len(weights) != len(pieces.ids):
         raise MismatchError(
-            f"passage '{id}': {len(weights)} weights, but {tokenizer.name} makes {len(pieces.ids)} word pieces of it"
+            f"passage '{id}': has {len(weights)} weights, but {len(pieces.ids)} word pieces with {tokenizer.name}; give its "
+            "`tokenizer`"
         )
     words: list[Word] = []
-    at = 0
+    position = 0
     for begin, end in split_by_pieces(text, pieces):
-        inside = [
+        piece_weights = [
             float(weight)
             for (start, stop), weight in zip(pieces.offsets, weights, strict=True)
             if start < end and stop > begin
         ]
-        words += [(text[at:begin], 0.0)] * (at < begin) + [(text[begin:end], max(inside, default=0.0))]
-        at = end
-    return words + [(text[at:], 0.0)] * (at < len(text))
+        words += [(text[position:begin], 0.0)] * (position < begin)
+        words.append((text[begin:end], max(piece_weights, default=0.0)))
+        position = end
+    return words + [(text[position:], 0.0)] * (position < len(text))
 
 
 def _find_heaviest(words: Iterable[Word], count: int) -> list[Word]:
@@ -99,35 +101,36 @@ _WHITE = re.compile(r"\s+")
 
 
 def format_terminal(passages: Iterable[WeightedPassage], *, color: bool) -> Iterator[str]:
-    """Yield lines for each passage: id and title, the text with words shaded by weight, and the heaviest words."""
+    """Yield the lines for each passage: id and title, the text with words shaded by weight, and the top words."""
     width = max(40, shutil.get_terminal_size().columns)
-    for number, each in enumerate(passages):
+    for number, weighted in enumerate(passages):
         if number:
             yield ""
-        title = "".join(_shade(part, each.largest, color) for part in each.title)
-        yield f"{escape_control_characters(each.passage.id)}  {title}".rstrip()
-        yield from _wrap(each, width, color)
-        if each.top:
-            top = "  ".join(f"{word} {figure}" for (word, _), figure in zip(each.top, each.figures(), strict=True))
+        title = "".join(_shade(part, weighted.largest, color) for part in weighted.title)
+        yield f"{escape_control_characters(weighted.passage.id)}  {title}".rstrip()
+        yield from _wrap(weighted, width, color)
+        if weighted.top:
+            figures = zip(weighted.top, weighted.format_figures(), strict=True)
+            top = "  ".join(f"{word} {figure}" for (word, _), figure in figures)
             yield from textwrap.wrap(escape_control_characters(top), width)
 
 
-def _wrap(each: WeightedPassage, width: int, color: bool) -> Iterator[str]:
+def _wrap(weighted: WeightedPassage, width: int, color: bool) -> Iterator[str]:
     """Yield the text in lines of at most `width` visible characters, broken at white space."""
     line, room = "", width
-    for cluster in _iter_clusters(each.text):
+    for cluster in _iter_clusters(weighted.text):
         size = sum(len(text) for text, _ in cluster)
         if line and size + 1 > room:
             yield line
             line, room = "", width
-        line += " " * bool(line) + "".join(_shade(part, each.largest, color) for part in cluster)
+        line += " " * bool(line) + "".join(_shade(part, weighted.largest, color) for part in cluster)
         room -= size + 1
     if line:
         yield line
 
 
 def _iter_clusters(parts: Iterable[Word]) -> Iterator[list[Word]]:
-    """Yield the words that are not separated by white space."""
+    """Yield the groups of pieces that are not separated by white space."""
     cluster: list[Word] = []
     for text, weight in parts:
         for at, piece in enumerate(_WHITE.split(text)):
@@ -148,19 +151,21 @@ def _shade(word: Word, largest: float, color: bool) -> str:
 
 def build_page(passages: Iterable[WeightedPassage], *, title: str) -> Iterator[str]:
     """Yield the lines of an HTML page: passages with their words shaded by weight, and their heaviest words."""
-    return pages.render_page(title, _page_parts(passages))
+    return pages.render_page(title, _iter_page_parts(passages))
 
 
-def _page_parts(passages: Iterable[WeightedPassage]) -> Iterator[Markup]:
+def _iter_page_parts(passages: Iterable[WeightedPassage]) -> Iterator[Markup]:
     scale = [(f" {step / 5:.1f} ", step / 5) for step in range(6)]
     yield pages.render_paragraph(
         Markup("Share of the passage's largest weight: ") + pages.render_shaded_words(scale, 1.0), kind="words"
     )
-    for each in passages:
+    for weighted in passages:
         yield pages.render_heading(
-            Markup("{} <code>{}</code>").format(pages.render_shaded_words(each.title, each.largest), each.passage.id)
+            Markup("{} <code>{}</code>").format(
+                pages.render_shaded_words(weighted.title, weighted.largest), weighted.passage.id
+            )
         )
-        yield pages.render_paragraph(pages.render_shaded_words(each.text, each.largest), kind="words")
-        if each.top:
-            rows = zip(each.top, each.figures(), strict=True)
-            yield pages.render_bar_table((word, figure, weight / each.largest) for (word, weight), figure in rows)
+        yield pages.render_paragraph(pages.render_shaded_words(weighted.text, weighted.largest), kind="words")
+        if weighted.top:
+            rows = zip(weighted.top, weighted.format_figures(), strict=True)
+            yield pages.render_bar_table((word, figure, weight / weighted.largest) for (word, weight), figure in rows)

@@ -18,7 +18,7 @@ from drtk.cli.main import app
 from drtk.data.jsonl import dump
 from drtk.errors import DrtkError, MismatchError, RecordError, UsageError
 from drtk.expansion import generate
-from drtk.expansion.keep_queries import find_lowest_kept
+from drtk.expansion.keep_queries import find_threshold
 from drtk.models.cross_encoder import PAIRING, CrossEncoderScorer
 from drtk.runtime.streams import open_input
 from tests.run_commands import run_command, write_text
@@ -146,11 +146,11 @@ def test_a_share_is_what_sorting_would_choose(here: Path, capfd: pytest.CaptureF
 
 def test_the_lowest_score_to_stay_and_its_ties() -> None:
     scores = np.array([2, 1, 2, 3, 2], dtype=np.float32)
-    assert find_lowest_kept(scores.copy(), 1) == (3, 1)
-    assert find_lowest_kept(scores.copy(), 3) == (2, 2)
-    assert find_lowest_kept(scores.copy(), 5) == (1, 1)
-    assert find_lowest_kept(scores.copy(), 0) == (np.inf, 0)
-    assert find_lowest_kept(scores[:0], 0) == (np.inf, 0)
+    assert find_threshold(scores.copy(), 1) == (3, 1)
+    assert find_threshold(scores.copy(), 3) == (2, 2)
+    assert find_threshold(scores.copy(), 5) == (1, 1)
+    assert find_threshold(scores.copy(), 0) == (np.inf, 0)
+    assert find_threshold(scores[:0], 0) == (np.inf, 0)
 
 
 def test_a_threshold_keeps_what_reaches_it(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -433,7 +433,9 @@ def test_missing_fields_are_named_with_what_makes_them(here: Path, capfd: pytest
     with pytest.raises(RecordError, match=r"^c\.jsonl:1: 'queries' is missing; drtk doc2query writes it$"):
         run_command(capfd, "keep-queries", "c.jsonl", "--keep", "0.9", "-q")
     save(here / "unscored.jsonl", without_scores(SCORED))
-    with pytest.raises(RecordError, match=r"^unscored\.jsonl:1: 'query_scores' is missing; `scorer` computes it$"):
+    with pytest.raises(
+        RecordError, match=r"^unscored\.jsonl:1: 'query_scores' is missing; give `scorer` to compute it$"
+    ):
         run_command(capfd, "keep-queries", "unscored.jsonl", "--keep", "0.9", "-q")
 
 
@@ -450,11 +452,11 @@ GENERATE, KEEP = ["doc2query", "c.jsonl", "--model", "nowhere"], ["keep-queries"
         (GENERATE, ["--scorer", "x", "--keep", "0"], "--keep: must be at least 1e-06"),
         (GENERATE, ["--scorer", "x", "--keep", "1.2"], "--keep: must be at most 1, is 1.2"),
         (GENERATE, ["--scorer", "x", "--keep", "0.5", "--min-score", "1"], "`keep` and `min_score`: choose one"),
-        (GENERATE, ["--scorer", "x", "--keep", "0.5", "--shard", "1/2"], "--keep takes a share of all queries"),
-        (GENERATE, ["--set", "scorer_precision=float32"], "--set scorer_[a-z_]+ needs --scorer"),
-        (KEEP, ["--keep", "0.5", "--set", "scorer_batch_tokens=64"], "--set scorer_[a-z_]+ needs --scorer"),
-        (KEEP, ["--keep", "0.5", "--set", "scorer_logits=true"], "--set scorer_[a-z_]+ needs --scorer"),
-        (KEEP, ["--keep", "0.5", "--set", "scorer_title=none"], "--set scorer_[a-z_]+ needs --scorer"),
+        (GENERATE, ["--scorer", "x", "--keep", "0.5", "--shard", "1/2"], "--keep needs the scores of all queries"),
+        (GENERATE, ["--set", "scorer_precision=float32"], "--set scorer_precision needs --scorer"),
+        (KEEP, ["--keep", "0.5", "--set", "scorer_batch_tokens=64"], "--set scorer_batch_tokens needs --scorer"),
+        (KEEP, ["--keep", "0.5", "--set", "scorer_logits=true"], "--set scorer_logits needs --scorer"),
+        (KEEP, ["--keep", "0.5", "--set", "scorer_title=none"], "--set scorer_title needs --scorer"),
         (KEEP, [], "nothing to do: `keep` or `min_score` drops queries"),
         (KEEP, ["--scores"], "nothing to do: `keep` or `min_score` drops queries"),
     ],

@@ -248,9 +248,9 @@ def test_attention_alone_needs_no_collection(here: Path, tiny: Path, capfd: pyte
     corpus(here / "c", CATS)
     call = ["c", *arguments("bprop", tiny), "--set", "emit=attention"]
     assert rows(capfd, *call)[0]["weights"]
-    assert "counted first" not in capfd.readouterr().err
+    assert "collecting statistics" not in capfd.readouterr().err
     for more, complaint in ((["--collect"], "collect"), (["--collection", "c"], "collection")):
-        with pytest.raises(UsageError, match=f"`{complaint}`: this method uses no collection"):
+        with pytest.raises(UsageError, match=f"`{complaint}`: this method needs no collection statistics"):
             rows(capfd, *call, *more)
 
 
@@ -367,7 +367,7 @@ def test_the_options_of_counting_may_be_given_to_all_kinds_of_work(
     run_command(capfd, "termweight", "c", *call, "--collect", "-o", "s")
     run_command(capfd, "termweight", *call, "--merge", "--collection", "s", "-o", "m")
     assert len(rows(capfd, "c", *call, "--collection", "m", "--set", "emit=softmax")) == 3
-    with pytest.raises(UsageError, match="`merge` joins the files of `collection`"):
+    with pytest.raises(UsageError, match="`merge` needs the files of `collection`"):
         run_command(capfd, "termweight", *arguments("idf", tiny), "--merge")
 
 

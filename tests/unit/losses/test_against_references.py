@@ -36,7 +36,7 @@ def in_double(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         yield
 
 
-def close(expected: Any) -> Any:
+def assert_close(expected: Any) -> Any:
     return pytest.approx(expected, abs=2e-6, rel=1e-6)
 
 
@@ -88,7 +88,7 @@ def test_contrastive_losses(name: str, similarity: Similarity, temperature: floa
         found = fast(batch.queries, batch.passages, mask=batch.mask(masking), **given)
         assert found.dtype == torch.float64
         expected = reference(batch.asked, masking=masking, **given)
-        assert found.item() == close(slow.mean(expected))
+        assert found.item() == assert_close(slow.mean(expected))
         masked += expected != reference(batch.asked, **given)
     assert masked == 0 if masking == "none" else masked > 2  # the masks bite in most of the batches
 
@@ -100,10 +100,12 @@ def test_distillation_and_margins(similarity: Similarity, temperature: float, so
         given: dict[str, Any] = {"similarity": similarity, "temperature": temperature}
         theirs: dict[str, Any] = {"teacher": batch.teacher, **given}
         found = RETRIEVER_LOSSES.load("kl")(batch.queries, batch.passages, teacher_temperature=softer, **theirs)
-        assert found.item() == close(slow.mean(slow.distillation(batch.asked, teacher_temperature=softer, **given)))
+        assert found.item() == assert_close(
+            slow.mean(slow.distillation(batch.asked, teacher_temperature=softer, **given))
+        )
         found = RETRIEVER_LOSSES.load("margin-mse")(batch.queries, batch.passages, **theirs)
         losses = slow.margin_mse(batch.asked, **given)
-        assert found.item() == close(slow.mean(losses) if losses else 0.0)
+        assert found.item() == assert_close(slow.mean(losses) if losses else 0.0)
 
 
 @pytest.mark.parametrize("masking", ["none", "duplicates", "answers"])
@@ -129,7 +131,7 @@ def test_a_presets_whole_loss_with_shorter_vectors_beside(preset: str, masking: 
     for seed in SEEDS:
         batch = Batch(seed)
         found = compute_terms(settings, batch.queries, batch.passages, **batch.facts())
-        assert found["loss"] == close(slow.matryoshka(batch.asked, (2, 1), loss))
+        assert found["loss"] == assert_close(slow.matryoshka(batch.asked, (2, 1), loss))
 
 
 def test_the_list_transformer_item_by_item():
@@ -147,4 +149,4 @@ def test_the_list_transformer_item_by_item():
         expected = slow_logits(
             list(vectors[row, :size]), layers=of_transformer(model.layers.layers), heads=2, **vars(parts)
         )
-        assert found[row, :size].tolist() == close([logit.item() for logit in expected])
+        assert found[row, :size].tolist() == assert_close([logit.item() for logit in expected])

@@ -12,7 +12,7 @@ from torch import Tensor
 from drtk.losses.language import linear_cross_entropy
 
 
-def inputs(n: int = 37, *, width: int = 8, vocabulary: int = 53, seed: int = 0, **to: torch.dtype) -> list[Tensor]:
+def make_inputs(n: int = 37, *, width: int = 8, vocabulary: int = 53, seed: int = 0, **to: torch.dtype) -> list[Tensor]:
     """features, weight, bias (leaves that want gradients) and labels, some of them ignored"""
     draw = torch.Generator().manual_seed(seed)
     shapes = (n, width), (vocabulary, width), (vocabulary,)
@@ -22,26 +22,28 @@ def inputs(n: int = 37, *, width: int = 8, vocabulary: int = 53, seed: int = 0, 
     return [*leaves, labels]
 
 
-def plain(features: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor) -> Tensor:
+def compute_plain_loss(features: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor) -> Tensor:
     return F.cross_entropy(F.linear(features, weight, bias).float(), labels, reduction="sum")
 
 
-def gradients(loss: Tensor, leaves: list[Tensor]) -> list[Tensor]:
+def compute_gradients(loss: Tensor, leaves: list[Tensor]) -> list[Tensor]:
     return list(torch.autograd.grad(loss, leaves))
 
 
 @pytest.mark.parametrize("chunk", [1, 4, 37, 1000, None])
 def test_value_and_gradients_are_those_of_plain_cross_entropy(chunk: int | None) -> None:
-    *leaves, labels = inputs()
-    mine, wanted = linear_cross_entropy(*leaves, labels, chunk=chunk), plain(*leaves, labels)
+    *leaves, labels = make_inputs()
+    mine, wanted = linear_cross_entropy(*leaves, labels, chunk=chunk), compute_plain_loss(*leaves, labels)
     assert mine.item() == pytest.approx(wanted.item(), rel=1e-5)
     # a factor, as the division by the number of labelled tokens is one
-    for found, expected in zip(gradients(mine / 29, leaves), gradients(wanted / 29, leaves), strict=True):
+    for found, expected in zip(
+        compute_gradients(mine / 29, leaves), compute_gradients(wanted / 29, leaves), strict=True
+    ):
         torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
 
 
 def test_the_gradient_is_that_of_finite_differences() -> None:
-    features, weight, bias, labels = inputs(7, width=3, vocabulary=5, dtype=torch.float64)
+    features, weight, bias, labels = make_inputs(7, width=3, vocabulary=5, dtype=torch.float64)
     assert torch.autograd.gradcheck(
         lambda f, w, b: linear_cross_entropy(f, w, b, labels, chunk=3), (features, weight, bias)
     )
@@ -49,10 +51,10 @@ def test_the_gradient_is_that_of_finite_differences() -> None:
 
 def test_two_uses_of_one_table_add_their_gradients() -> None:
     # Tied embeddings: the table is looked up in the encoder and multiplied by in the head.
-    features, weight, bias, labels = inputs()
+    features, weight, bias, labels = make_inputs()
     ids = labels.clamp(min=0)
-    found = gradients(linear_cross_entropy(features + weight[ids], weight, bias, labels, chunk=4), [weight])
-    expected = gradients(plain(features + weight[ids], weight, bias, labels), [weight])
+    found = compute_gradients(linear_cross_entropy(features + weight[ids], weight, bias, labels, chunk=4), [weight])
+    expected = compute_gradients(compute_plain_loss(features + weight[ids], weight, bias, labels), [weight])
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
 
 
@@ -78,34 +80,34 @@ def test_the_mean_over_tokens_is_not_the_mean_of_means() -> None:
 
 
 def test_no_tokens_cost_nothing() -> None:
-    features, weight, bias, _ = inputs(0)
+    features, weight, bias, _ = make_inputs(0)
     loss = linear_cross_entropy(features, weight, bias, torch.empty(0, dtype=torch.long))
     assert loss.item() == 0.0
-    assert all((gradient == 0).all() for gradient in gradients(loss, [features, weight, bias]))
-    all_ignored = linear_cross_entropy(*inputs()[:3], torch.full((37,), -100))
+    assert all((gradient == 0).all() for gradient in compute_gradients(loss, [features, weight, bias]))
+    all_ignored = linear_cross_entropy(*make_inputs()[:3], torch.full((37,), -100))
     assert all_ignored.item() == 0.0
 
 
 @pytest.mark.parametrize("how", ["autocast", "weights"])
 def test_half_precision_is_summed_in_float32(how: str) -> None:
     if how == "autocast":
-        *leaves, labels = inputs(400)
+        *leaves, labels = make_inputs(400)
         with torch.autocast("cpu", dtype=torch.bfloat16):
             mine = linear_cross_entropy(*leaves, labels, chunk=64)
             wanted = F.cross_entropy(F.linear(*leaves).float(), labels, reduction="sum")
     else:
-        *leaves, labels = inputs(400, dtype=torch.bfloat16)
-        mine, wanted = linear_cross_entropy(*leaves, labels, chunk=64), plain(*leaves, labels)
+        *leaves, labels = make_inputs(400, dtype=torch.bfloat16)
+        mine, wanted = linear_cross_entropy(*leaves, labels, chunk=64), compute_plain_loss(*leaves, labels)
     assert mine.dtype == torch.float32
     assert mine.item() == pytest.approx(wanted.item(), rel=2e-3)
-    for found, expected in zip(gradients(mine, leaves), gradients(wanted, leaves), strict=True):
+    for found, expected in zip(compute_gradients(mine, leaves), compute_gradients(wanted, leaves), strict=True):
         assert found.dtype == expected.dtype
         assert (found - expected).float().norm() < 0.01 * expected.float().norm()  # bfloat16 has 8 bits: .4%
 
 
-def kept_for_the_backward_pass(n: int, *, chunk: int) -> int:
+def count_saved_values(n: int, *, chunk: int) -> int:
     """Values in what autograd keeps."""
-    *leaves, labels = inputs(n, vocabulary=500)
+    *leaves, labels = make_inputs(n, vocabulary=500)
     kept: list[Tensor] = []
 
     def note(tensor: Tensor) -> Tensor:
@@ -119,8 +121,8 @@ def kept_for_the_backward_pass(n: int, *, chunk: int) -> int:
 
 def test_what_is_kept_grows_with_the_tokens_and_not_with_tokens_times_vocabulary() -> None:
     # kept: n * 8 for the features, 500 * 8 for the table, 500 for the bias; the logits would be n * 500
-    assert kept_for_the_backward_pass(100, chunk=10) == 100 * 8 + 500 * 8 + 500
-    assert kept_for_the_backward_pass(300, chunk=10) == 300 * 8 + 500 * 8 + 500
+    assert count_saved_values(100, chunk=10) == 100 * 8 + 500 * 8 + 500
+    assert count_saved_values(300, chunk=10) == 300 * 8 + 500 * 8 + 500
 
 
 def test_no_tensor_on_the_way_has_the_logits_of_more_tokens_than_a_chunk() -> None:
@@ -137,15 +139,15 @@ def test_no_tensor_on_the_way_has_the_logits_of_more_tokens_than_a_chunk() -> No
                 self.values = max(self.values, found.numel())
             return found
 
-    *leaves, labels = inputs(300, vocabulary=500)
+    *leaves, labels = make_inputs(300, vocabulary=500)
     with Largest() as largest:
         linear_cross_entropy(*leaves, labels, chunk=10).backward()
     assert largest.values == 10 * 500  # of a chunk; all together would be 300 * 500
 
 
 def test_evaluation_computes_no_gradients() -> None:
-    *leaves, labels = inputs()
+    *leaves, labels = make_inputs()
     with torch.no_grad():
         loss = linear_cross_entropy(*leaves, labels, chunk=4)
     assert not loss.requires_grad
-    assert loss.item() == pytest.approx(plain(*leaves, labels).item(), rel=1e-5)
+    assert loss.item() == pytest.approx(compute_plain_loss(*leaves, labels).item(), rel=1e-5)

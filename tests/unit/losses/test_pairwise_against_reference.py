@@ -30,7 +30,7 @@ def in_double(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Tensor, "float", Tensor.double)
 
 
-def questions(seed: int) -> Questions:
+def make_questions(seed: int) -> Questions:
     """Up to four questions of one to nine candidates, with many equal ranks, some with nothing else."""
     draw = random.Random(seed)
     found = []
@@ -43,7 +43,7 @@ def questions(seed: int) -> Questions:
     return found
 
 
-def padded(found: Questions, *, trash: float = 1e6) -> tuple[Tensor, Tensor, Tensor]:
+def pad_questions(found: Questions, *, trash: float = 1e6) -> tuple[Tensor, Tensor, Tensor]:
     """Scores, ranks and what is there, (questions, n) each; what is not there has numbers that would be noticed."""
     width = max(len(scores) for scores, _ in found)
     scores = torch.tensor([row + [trash] * (width - len(row)) for row, _ in found], dtype=torch.double)
@@ -55,8 +55,8 @@ def padded(found: Questions, *, trash: float = 1e6) -> tuple[Tensor, Tensor, Ten
 @pytest.mark.usefixtures("in_double")
 @pytest.mark.parametrize("seed", range(20))
 def test_the_pairwise_margin_loss_is_that_of_the_reference(seed: int) -> None:
-    found = questions(seed)
-    scores, ranks, there = padded(found)
+    found = make_questions(seed)
+    scores, ranks, there = pad_questions(found)
     for options in OPTIONS:
         fast = pairwise_margin_loss(scores, ranks, there, **options)  # type: ignore[arg-type]
         assert float(fast) == pytest.approx(slow.batch_loss(found, **options), abs=1e-9, rel=1e-9), options
@@ -70,7 +70,7 @@ def test_scores_move_where_the_reference_goes_down(options: dict[str, Any]) -> N
     found = [
         ([draw.gauss(0, 1) for _ in range(size)], [draw.choice([1, 5, 101]) for _ in range(size)]) for size in (6, 3)
     ]
-    scores, ranks, there = padded(found)
+    scores, ranks, there = pad_questions(found)
     scores.requires_grad_()
     pairwise_margin_loss(scores, ranks, there, **options).backward()
     assert scores.grad is not None
@@ -84,7 +84,7 @@ def test_scores_move_where_the_reference_goes_down(options: dict[str, Any]) -> N
     assert not scores.grad[~there].any()
 
 
-class Planted(nn.Module):
+class PlantedScorer(nn.Module):
     """Gives the scores it was made with, whatever it reads."""
 
     def __init__(self, scores: list[float]) -> None:
@@ -101,9 +101,9 @@ def test_presets_and_their_options_minimise_what_the_reference_says(preset: str,
     changes = {"pair_weight": options["weight"], "skip_ties": options["skip_ties"], "rank_margin": options["alpha"]}
     objective = make_objective(merge(QueryRerankerConfig, load_preset(preset).settings, changes))
     for seed in range(4):
-        found = questions(seed)
-        _, ranks, there = padded(found)
+        found = make_questions(seed)
+        _, ranks, there = pad_questions(found)
         flat = [score for scores, _ in found for score in scores]  # the model reads what is there alone
         inputs = {"input_ids": torch.zeros(len(flat), 2, dtype=torch.long), "ranks": ranks, "present": there}
-        value = float(objective(Planted(flat), inputs)["margin"])
+        value = float(objective(PlantedScorer(flat), inputs)["margin"])
         assert value == pytest.approx(slow.batch_loss(found, **options), rel=1e-5, abs=1e-5)

@@ -365,7 +365,7 @@ def test_judgements_of_documents_are_noticed(
         run_command(capfd, *call)
     write_text(tmp_path / "a.run", "q1 Q0 d1#0 1 2 t\nq1 Q0 d1 2 1 t\n")  # one judged document is there
     app(call, standalone_mode=False)
-    assert "judgments are of documents, not passages; use --set positives source" in capfd.readouterr().err
+    assert "judgments are of documents, not passages; use --set positives=source" in capfd.readouterr().err
     write_text(tmp_path / "qrels.tsv", "q1\tdoc\t1\n")
     with pytest.raises(
         DrtkError, match=r"^there are no examples to write: 1 without positives \(1 positives not found\)$"
@@ -384,7 +384,7 @@ def test_counts_of_queries_and_random_passages(
     options = "--qrels qrels.tsv --corpus corpus.jsonl --set positives=source --set source_name=s -o out.jsonl"
     app(["mine-negatives", "a.run", *options.split()], standalone_mode=False)
     assert (
-        "drtk: random passages: 19 of the 20 negatives, to fill lists up to --set min_negatives 210\n"
+        "drtk: random passages: 19 of the 20 negatives, to fill lists up to --set min_negatives=210\n"
         in capfd.readouterr().err
     )
     row = json.loads((tmp_path / "out.jsonl").read_text())

@@ -20,7 +20,7 @@ from tests.pretraining_setup import PretrainingFiles
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
 
 
-def base(model: Any) -> Any:
+def get_base_model(model: Any) -> Any:
     return getattr(model, model.base_model_prefix)
 
 
@@ -28,7 +28,7 @@ def base(model: Any) -> Any:
 @pytest.mark.parametrize("family", FAMILIES)
 @torch.no_grad()
 def test_states_are_the_hidden_states_of_transformers(family: str, attention: str) -> None:
-    backbone = base(create_masked_lm(family, attention=attention))
+    backbone = get_base_model(create_masked_lm(family, attention=attention))
     ids, seen = create_padded_batch(backbone)
     types = (torch.arange(ids.shape[1]) > 2).long() * seen  # no effect without token types
     typed = {"token_type_ids": types} if hasattr(backbone.embeddings, "token_type_embeddings") else {}
@@ -52,7 +52,7 @@ def test_states_are_the_hidden_states_of_transformers(family: str, attention: st
 @pytest.mark.parametrize("family", FAMILIES)
 @torch.no_grad()
 def test_a_mask_per_row(family: str, attention: str) -> None:
-    adapter = BackboneAdapter(base(create_masked_lm(family, attention=attention)))
+    adapter = BackboneAdapter(get_base_model(create_masked_lm(family, attention=attention)))
     ids, seen = create_padded_batch(adapter.backbone)
     rows = seen.unsqueeze(1).expand(-1, ids.shape[1], -1).bool()  # equal to a mask of columns
     whole = adapter.encode(ids, seen)[-1]
@@ -77,7 +77,7 @@ def test_a_mask_per_row(family: str, attention: str) -> None:
 @pytest.mark.parametrize("family", ["bert", "roberta", "xlm-roberta", "distilbert"])
 @torch.no_grad()
 def test_embeddings_are_the_norm_of_word_position_and_type(family: str) -> None:
-    adapter = BackboneAdapter(base(create_masked_lm(family)))
+    adapter = BackboneAdapter(get_base_model(create_masked_lm(family)))
     ids, _ = create_padded_batch(adapter.backbone, lengths=(8,))
     table = adapter.backbone.embeddings
     types = table.token_type_embeddings.weight[0] if hasattr(table, "token_type_embeddings") else 0.0
@@ -88,7 +88,7 @@ def test_embeddings_are_the_norm_of_word_position_and_type(family: str) -> None:
 @torch.no_grad()
 def test_electra_projects_embeddings_without_the_bias() -> None:
     # the projection is linear: project(w + p) - bias = project(w) + project(p), both without bias
-    adapter = BackboneAdapter(base(create_masked_lm("electra")))
+    adapter = BackboneAdapter(get_base_model(create_masked_lm("electra")))
     backbone = adapter.backbone
     ids, _ = create_padded_batch(backbone, lengths=(8,))
     narrow = backbone.embeddings.word_embeddings(ids) + backbone.embeddings.position_embeddings.weight[:8]
@@ -104,7 +104,7 @@ def test_what_a_backbone_lacks_is_rejected() -> None:
     with pytest.raises(MismatchError, match="type mpnet; supported: bert, roberta"):
         BackboneAdapter(other)
     bert, roberta, modern = (
-        BackboneAdapter(base(create_masked_lm(name))) for name in ("bert", "roberta", "modernbert")
+        BackboneAdapter(get_base_model(create_masked_lm(name))) for name in ("bert", "roberta", "modernbert")
     )
     assert bert.embed_positions(64).shape == (64, 32)
     assert not modern.has_positions
@@ -126,7 +126,7 @@ def test_what_a_backbone_lacks_is_rejected() -> None:
 @pytest.mark.parametrize("family", FAMILIES)
 @torch.no_grad()
 def test_random_layers_have_the_spread_of_the_configuration(family: str) -> None:
-    adapter = BackboneAdapter(base(create_masked_lm(family)))
+    adapter = BackboneAdapter(get_base_model(create_masked_lm(family)))
     torch.manual_seed(3)
     first = adapter.create_layers(2)
     torch.manual_seed(3)
@@ -147,7 +147,7 @@ def test_random_layers_have_the_spread_of_the_configuration(family: str) -> None
 @torch.no_grad()
 def test_random_layers_of_modernbert_use_full_attention() -> None:
     # The encoder's own second layer attends to 2 positions on each side; a new one sees position 0 from 8.
-    adapter = BackboneAdapter(base(create_masked_lm("modernbert")))
+    adapter = BackboneAdapter(get_base_model(create_masked_lm("modernbert")))
     hidden = torch.randn(1, 9, 32, generator=torch.Generator().manual_seed(1))
     other = hidden.clone()
     other[0, 0] = other[0, 0].flip(0)  # a constant would not pass the norm
@@ -169,7 +169,7 @@ def test_a_layer_of_bert_base_has_7087872_parameters() -> None:
 
 
 def test_gradient_checkpointing_reaches_the_layers_of_the_adapter() -> None:
-    backbone = base(create_masked_lm("bert")).train()
+    backbone = get_base_model(create_masked_lm("bert")).train()
     adapter = BackboneAdapter(backbone)
     ids, seen = create_padded_batch(backbone)
     torch.manual_seed(0)
@@ -188,9 +188,9 @@ def test_gradient_checkpointing_reaches_the_layers_of_the_adapter() -> None:
 def test_auto_uses_flash_attention_on_a_gpu_in_half_precision(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(device_module, "_is_installed", lambda name: name == "flash_attention_3")
     for device, half in ((CPU, True), (GPU, False)):
-        model = base(create_masked_lm("bert", attention="eager"))
+        model = get_base_model(create_masked_lm("bert", attention="eager"))
         assert AttentionBackend("auto", device, half=half).apply(model) == "eager"
-    model = base(create_masked_lm("bert"))
+    model = get_base_model(create_masked_lm("bert"))
 
     def set_attention(name: str) -> None:
         model.config._attn_implementation_internal = name
@@ -200,11 +200,11 @@ def test_auto_uses_flash_attention_on_a_gpu_in_half_precision(monkeypatch: pytes
     monkeypatch.setattr(type(model), "_supports_flash_attn", False)
     model.config._attn_implementation_internal = "sdpa"
     assert AttentionBackend("auto", GPU, half=True).apply(model) == "sdpa"
-    assert AttentionBackend("eager", CPU, half=False).apply(base(create_masked_lm("roberta"))) == "eager"
+    assert AttentionBackend("eager", CPU, half=False).apply(get_base_model(create_masked_lm("roberta"))) == "eager"
 
 
 def test_attention_that_is_not_available_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = base(create_masked_lm("bert"))
+    model = get_base_model(create_masked_lm("bert"))
     monkeypatch.setattr(type(model), "_supports_flash_attn", False)
     with pytest.raises(MismatchError, match=r"`attention` flash_attention_2: .*not support Flash Attention") as error:
         AttentionBackend("flash_attention_2", GPU, half=True).apply(model)

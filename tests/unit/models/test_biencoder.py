@@ -13,7 +13,7 @@ from drtk.models.biencoder import BiEncoder, load_towers, save_towers
 from tests.tiny_models import make_passages, save_tiny_encoder
 
 
-def inputs(towers, count: int = 12) -> dict[str, torch.Tensor]:
+def make_inputs(towers, count: int = 12) -> dict[str, torch.Tensor]:
     batch = {}
     for role in ("query", "passage"):
         padded = towers["passage"].get_tokenizer(role)(make_passages(count)).pad(range(count), pad=0)
@@ -27,7 +27,7 @@ def test_groups_of_like_length_give_the_vectors_and_gradients_of_one_batch(tmp_p
     for tokens in (None, 4):
         model = BiEncoder(towers["passage"].encoder, group_overhead=tokens)
         model.zero_grad()
-        queries, found = model(**inputs(towers))
+        queries, found = model(**make_inputs(towers))
         infonce(queries, found, similarity="cosine", temperature=0.05).backward()
         gradients = [weights.grad.clone() for weights in model.parameters() if weights.grad is not None]
         results.append((queries.detach(), found.detach(), gradients))
@@ -52,8 +52,10 @@ def test_the_query_encoder_encodes_queries_and_the_passage_encoder_passages(tmp_
     towers = load_towers(str(save_tiny_encoder(tmp_path / "m")), overrides={}, untied=True)
     with torch.no_grad():
         next(towers["query"].encoder.parameters()).neg_()
-        queries, found = BiEncoder(towers["passage"].encoder, towers["query"].encoder).eval()(**inputs(towers))
-        both = BiEncoder(towers["passage"].encoder).eval()(**inputs(towers))  # query and passage have the same text
+        queries, found = BiEncoder(towers["passage"].encoder, towers["query"].encoder).eval()(**make_inputs(towers))
+        both = BiEncoder(towers["passage"].encoder).eval()(
+            **make_inputs(towers)
+        )  # query and passage have the same text
     torch.testing.assert_close(both[0], both[1])
     torch.testing.assert_close(found, both[1])
     assert not torch.allclose(queries, both[0], atol=1e-2)

@@ -45,17 +45,17 @@ def encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def scores(folder: Path) -> np.ndarray:
-    return CrossEncoderScorer(str(folder))(pairs())
+    return CrossEncoderScorer(str(folder))(make_pairs())
 
 
-def pairs(count: int = 40) -> list[tuple[str, str]]:
+def make_pairs(count: int = 40) -> list[tuple[str, str]]:
     """Queries with passages of many lengths, some too long for the model; white space and an empty text."""
     passages, queries, _ = make_collection(count)
     rows = [(query["text"], passage["text"]) for query, passage in zip(queries, passages[::-1], strict=True)]
     return [*rows, (" rivers  rivered ", "engines\n"), ("", "rivers"), ("rivers", " ".join(["rivered"] * 90))]
 
 
-def change(path: Path, **entries: object) -> None:
+def change_config(path: Path, **entries: object) -> None:
     """Change entries of a JSON file."""
     write_json(path, read_json(path) | entries)
 
@@ -63,10 +63,10 @@ def change(path: Path, **entries: object) -> None:
 def reference(folder: Path) -> np.ndarray:
     """Return the scores of sentence-transformers."""
     library = pytest.importorskip("sentence_transformers")
-    return library.CrossEncoder(str(folder), device="cpu").predict(pairs(), batch_size=1)
+    return library.CrossEncoder(str(folder), device="cpu").predict(make_pairs(), batch_size=1)
 
 
-def start(model: Path, **given: object) -> CrossEncoder:
+def start_training(model: Path, **given: object) -> CrossEncoder:
     return init_cross_encoder(str(model), **{"max_length": None, "seed": 1, "default": 48} | given)
 
 
@@ -77,12 +77,12 @@ def test_scores_of_the_old_layout_are_those_of_sentence_transformers(
     assert scores.std() > 0.05
     assert np.allclose(scores, reference(folder), atol=3e-5)
     assert ((scores > 0) & (scores < 1)).all()  # sigmoid, the default
-    logits = CrossEncoderScorer(str(folder), logits=True)(pairs())
+    logits = CrossEncoderScorer(str(folder), logits=True)(make_pairs())
     np.testing.assert_allclose(1 / (1 + np.exp(-logits)), scores, atol=1e-5)
     configs = ({"sbert_ce_default_activation_function": IDENTITY}, {"sentence_transformers": {"activation_fn": TANH}})
     for number, config in enumerate(configs):
         other = save_tiny_cross_encoder(tmp_path / str(number), **config)
-        found = CrossEncoderScorer(str(other))(pairs())
+        found = CrossEncoderScorer(str(other))(make_pairs())
         assert found.min() < 0
         assert np.allclose(found, reference(other), atol=3e-5)
 
@@ -95,7 +95,7 @@ def test_scores_of_the_new_layout_are_those_of_sentence_transformers(
     library.CrossEncoder(str(folder), device="cpu", max_length=24, activation_fn=nn.Identity()).save_pretrained(
         str(new)
     )
-    found = CrossEncoderScorer(str(new))(pairs())
+    found = CrossEncoderScorer(str(new))(make_pairs())
     assert np.allclose(found, reference(new), atol=3e-5)
     assert not np.allclose(found, scores, atol=1e-2)  # another activation and length
     shared, settings = new / "config_sentence_transformers.json", new / "sentence_bert_config.json"
@@ -106,8 +106,8 @@ def test_scores_of_the_new_layout_are_those_of_sentence_transformers(
         (settings, {"processing_kwargs": {"text": {"max_length": 10}}}),
     ):
         before = found
-        change(file, **entries)
-        found = CrossEncoderScorer(str(new))(pairs())
+        change_config(file, **entries)
+        found = CrossEncoderScorer(str(new))(make_pairs())
         assert np.allclose(found, reference(new), atol=3e-5), entries
         assert not np.allclose(found, before, atol=1e-4), entries
 
@@ -115,24 +115,24 @@ def test_scores_of_the_new_layout_are_those_of_sentence_transformers(
 def test_scores_do_not_depend_on_batches(folder: Path, scores: np.ndarray, monkeypatch: pytest.MonkeyPatch) -> None:
     for tokens in (1, 200):
         settings = ScoringSettings(batch_tokens=tokens)
-        assert np.allclose(CrossEncoderScorer(str(folder), settings=settings)(pairs()), scores, atol=3e-5)
+        assert np.allclose(CrossEncoderScorer(str(folder), settings=settings)(make_pairs()), scores, atol=3e-5)
     monkeypatch.setattr(cross_encoder, "WINDOW", 7)
     scorer = CrossEncoderScorer(str(folder), settings=ScoringSettings(batch_tokens=64))
-    assert np.allclose(scorer(pairs()), scores, atol=3e-5)
+    assert np.allclose(scorer(make_pairs()), scores, atol=3e-5)
     assert scorer([]).shape == (0,)
     # equal pairs are scored once
-    tokenized = scorer.tokenize([*pairs(5), *pairs(5)[::-1]])
-    assert len(tokenized.tokens) == len(set(pairs(5)))
+    tokenized = scorer.tokenize([*make_pairs(5), *make_pairs(5)[::-1]])
+    assert len(tokenized.tokens) == len(set(make_pairs(5)))
     found = scorer.scores(tokenized)
     assert (found[: len(found) // 2] == found[len(found) // 2 :][::-1]).all()
 
 
 def test_length_and_precision_of_the_settings(folder: Path, scores: np.ndarray) -> None:
     scorer = CrossEncoderScorer(str(folder), settings=ScoringSettings(max_length=9))
-    assert scorer.tokenize(pairs()).tokens.lengths.max() == 9
+    assert scorer.tokenize(make_pairs()).tokens.lengths.max() == 9
     with pytest.raises(MismatchError, match="reads at most 64 tokens; 65 were requested"):
         CrossEncoderScorer(str(folder), settings=ScoringSettings(max_length=65))
-    half = CrossEncoderScorer(str(folder), settings=ScoringSettings(precision="bfloat16"))(pairs())
+    half = CrossEncoderScorer(str(folder), settings=ScoringSettings(precision="bfloat16"))(make_pairs())
     assert half.dtype == np.float32
     assert np.corrcoef(half, scores)[0, 1] > 0.98
 
@@ -141,7 +141,7 @@ def test_an_unknown_activation_becomes_a_sigmoid(
     tmp_path: Path, scores: np.ndarray, caplog: pytest.LogCaptureFixture
 ) -> None:
     strange = save_tiny_cross_encoder(tmp_path / "strange", sbert_ce_default_activation_function="my.module.Scale")
-    assert (CrossEncoderScorer(str(strange))(pairs()) == scores).all()
+    assert (CrossEncoderScorer(str(strange))(make_pairs()) == scores).all()
     assert "the activation my.module.Scale is not in torch.nn; using a sigmoid" in caplog.text
 
 
@@ -151,7 +151,9 @@ def test_other_models_are_rejected(tmp_path: Path, folder: Path, encoder: Path) 
     shutil.copytree(encoder, tmp_path / "encoder")
     save_tiny_generator(tmp_path / "writer", "t5")
     shutil.copytree(encoder, tmp_path / "plain", ignore=shutil.ignore_patterns("modules.json"))
-    change(tmp_path / "plain" / "config.json", architectures=None, id2label={"0": "LABEL_0"}, label2id={"LABEL_0": 0})
+    change_config(
+        tmp_path / "plain" / "config.json", architectures=None, id2label={"0": "LABEL_0"}, label2id={"LABEL_0": 0}
+    )
     shutil.copytree(folder, tmp_path / "damaged")
     (tmp_path / "damaged" / "model.safetensors").write_bytes(b"not weights")
     for name, error, message in (
@@ -170,7 +172,7 @@ def test_other_models_are_rejected(tmp_path: Path, folder: Path, encoder: Path) 
         ("empty", "is no model folder"),
     ):
         with pytest.raises(MismatchError, match=f"{name}: {message}"):
-            start(tmp_path / name)
+            start_training(tmp_path / name)
     # other modules and tasks of sentence-transformers
     shutil.copytree(folder, tmp_path / "x")
     modules = [{"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.base.modules.Transformer"}]
@@ -188,39 +190,41 @@ def test_a_score_that_is_not_finite_is_an_error(folder: Path, monkeypatch: pytes
     scorer = CrossEncoderScorer(str(folder))
     monkeypatch.setattr(scorer, "_activation", lambda logits: logits / 0)
     with pytest.raises(DrtkError, match=r"scorer: a score is NaN or infinite in torch\.float32"):
-        scorer(pairs())
+        scorer(make_pairs())
 
 
 def test_an_encoder_gets_a_random_head_and_a_cross_encoder_keeps_its_own(
     encoder: Path, folder: Path, tmp_path: Path
 ) -> None:
     state = torch.get_rng_state()
-    first, same, other = (start(encoder, seed=seed).model.state_dict() for seed in (1, 1, 2))
+    first, same, other = (start_training(encoder, seed=seed).model.state_dict() for seed in (1, 1, 2))
     assert bool((torch.get_rng_state() == state).all())
     assert all(bool((first[name] == same[name]).all()) for name in first)
     changed = {name for name in first if bool((first[name] != other[name]).any())}
     assert "classifier.weight" in changed
     assert all(name.startswith("classifier.") or ".pooler." in name for name in changed)
-    mine, theirs = start(folder).model.state_dict(), load_cross_encoder(folder).model.state_dict()
+    mine, theirs = start_training(folder).model.state_dict(), load_cross_encoder(folder).model.state_dict()
     assert all(bool((mine[name] == theirs[name]).all()) for name in theirs)
     for role in ("query", "passage"):  # of untied encoders, that of passages
         save_tiny_encoder(tmp_path / "pair" / role, seed={"query": 5, "passage": 6}[role])
-    mine, theirs = (start(path).model.state_dict() for path in (tmp_path / "pair", tmp_path / "pair" / "passage"))
+    mine, theirs = (
+        start_training(path).model.state_dict() for path in (tmp_path / "pair", tmp_path / "pair" / "passage")
+    )
     assert all(bool((mine[name] == theirs[name]).all()) for name in mine)
 
 
 def test_the_length_is_the_default_the_request_or_the_longest_input(encoder: Path) -> None:
-    assert start(encoder).max_length == 48
-    assert start(encoder, max_length=20).max_length == 20
-    assert start(encoder, default=192).max_length == 64  # its positions
+    assert start_training(encoder).max_length == 48
+    assert start_training(encoder, max_length=20).max_length == 20
+    assert start_training(encoder, default=192).max_length == 64  # its positions
     with pytest.raises(MismatchError, match="encoder: reads at most 64 tokens; 65 were requested"):
-        start(encoder, max_length=65)
+        start_training(encoder, max_length=65)
 
 
 def test_groups_of_similar_length_give_the_logits_and_gradients_of_one_batch(folder: Path) -> None:
-    loaded = start(folder)
+    loaded = start_training(folder)
     tokenizing = PairTokenizer(loaded.tokenizer, max_length=48)
-    padded = tokenizing(pairs()).pad(range(len(pairs())), pad=tokenizing.pad)
+    padded = tokenizing(make_pairs()).pad(range(len(make_pairs())), pad=tokenizing.pad)
     inputs = {name: torch.from_numpy(array) for name, array in padded.items()}
     results = []
     for tokens in (None, 100):
@@ -236,10 +240,10 @@ def test_groups_of_similar_length_give_the_logits_and_gradients_of_one_batch(fol
 
 @pytest.mark.parametrize("old", [{}, {"sbert_ce_default_activation_function": "torch.nn.modules.activation.Sigmoid"}])
 def test_a_saved_folder_gives_its_logits_in_sentence_transformers(tmp_path: Path, old: dict[str, object]) -> None:
-    loaded = start(save_tiny_cross_encoder(tmp_path / "start", **old), max_length=20)
+    loaded = start_training(save_tiny_cross_encoder(tmp_path / "start", **old), max_length=20)
     save_cross_encoder(loaded, tmp_path / "saved")
     scorer = CrossEncoderScorer(str(tmp_path / "saved"))
-    logits = scorer(pairs())
+    logits = scorer(make_pairs())
     np.testing.assert_allclose(logits, reference(tmp_path / "saved"), atol=5e-5)
     assert logits.min() < 0  # no sigmoid
     assert logits.std() > 0.05
@@ -248,13 +252,13 @@ def test_a_saved_folder_gives_its_logits_in_sentence_transformers(tmp_path: Path
 
 def test_vectors_are_the_last_layers_at_the_first_position(folder: Path) -> None:
     mine = CrossEncoderScorer(str(folder))
-    tokenized = mine.tokenize([*pairs(), pairs()[0]])
+    tokenized = mine.tokenize([*make_pairs(), make_pairs()[0]])
     found, vectors = mine.scores_and_vectors(tokenized)
-    assert vectors.shape == (len(pairs()) + 1, 32)
+    assert vectors.shape == (len(make_pairs()) + 1, 32)
     np.testing.assert_allclose(found, mine.scores(tokenized), atol=1e-5)
     assert (vectors[0] == vectors[-1]).all()
     loaded = load_cross_encoder(folder)
-    encoded = loaded.tokenizer(*pairs()[3], return_tensors="pt", truncation=True, max_length=64)
+    encoded = loaded.tokenizer(*make_pairs()[3], return_tensors="pt", truncation=True, max_length=64)
     with torch.no_grad():
         hidden = loaded.model.bert(**encoded).last_hidden_state
         logit = loaded.model.classifier(loaded.model.bert.pooler(hidden))
@@ -264,12 +268,12 @@ def test_vectors_are_the_last_layers_at_the_first_position(folder: Path) -> None
 
 def test_the_first_position_is_after_padding_on_the_left(folder: Path, tmp_path: Path) -> None:
     shutil.copytree(folder, tmp_path / "left")
-    change(tmp_path / "left" / "tokenizer_config.json", padding_side="left")
+    change_config(tmp_path / "left" / "tokenizer_config.json", padding_side="left")
     mine = CrossEncoderScorer(str(tmp_path / "left"))
     table = mine._model.bert.embeddings.position_embeddings
     nn.init.zeros_(table.weight)  # so that positions do not matter
-    alone = [mine.scores_and_vectors(mine.tokenize([pair]))[1][0] for pair in pairs()[:6]]
-    together = mine.scores_and_vectors(mine.tokenize(pairs()[:6]))[1]
+    alone = [mine.scores_and_vectors(mine.tokenize([pair]))[1][0] for pair in make_pairs()[:6]]
+    together = mine.scores_and_vectors(mine.tokenize(make_pairs()[:6]))[1]
     np.testing.assert_allclose(together, np.stack(alone), atol=5e-5)
 
 

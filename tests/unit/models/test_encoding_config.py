@@ -15,7 +15,7 @@ from drtk.runtime.atomic import write_json
 from tests.tiny_models import save_tiny_encoder
 
 
-def own(folder: Path, **changes: object) -> Path:
+def save_with_encoding(folder: Path, **changes: object) -> Path:
     """A model folder with a encoding in its meta.json."""
     save_tiny_encoder(folder)
     encoding = load_encoder(folder).encoding.override(changes, strict=False, folder="")
@@ -31,7 +31,7 @@ def test_a_recipe_survives_its_plain_form():
 
 
 def test_own_models_keep_lengths_titles_and_prompts_by_role(tmp_path: Path):
-    folder = own(tmp_path / "m", query_length=8, passage_length=20, title="none", query_prompt="rivers ")
+    folder = save_with_encoding(tmp_path / "m", query_length=8, passage_length=20, title="none", query_prompt="rivers ")
     query, passage = Embedder(str(folder), role="query"), Embedder(str(folder), role="passage")
     assert query.encoding.get_max_length("query") == 8
     assert passage.encoding.get_max_length("passage") == 20
@@ -41,7 +41,7 @@ def test_own_models_keep_lengths_titles_and_prompts_by_role(tmp_path: Path):
 
 
 def test_settings_that_contradict_a_trained_model_are_rejected(tmp_path: Path):
-    folder = own(tmp_path / "m", passage_length=20)
+    folder = save_with_encoding(tmp_path / "m", passage_length=20)
     for setting, message in (
         ({"pooling": "cls"}, "pooling mean; cls contradicts it"),
         ({"max_length": 9}, "passage length 20; 9"),

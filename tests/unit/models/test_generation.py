@@ -40,7 +40,7 @@ class Pads:
     pad_token_id = 0
 
 
-def tiny(kind: str) -> GenerationModel:
+def create_tiny_writer(kind: str) -> GenerationModel:
     """An untrained model of 50 tokens, with weights large enough for distributions that differ."""
     with torch.random.fork_rng():
         torch.manual_seed(3)
@@ -67,7 +67,7 @@ def tiny(kind: str) -> GenerationModel:
     return writer
 
 
-def batch(writer: GenerationModel, rows: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
+def make_inputs(writer: GenerationModel, rows: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
     """Random inputs of several lengths, padded as the model needs."""
     generator = torch.Generator().manual_seed(1)
     texts = [torch.randint(3, 50, (length,), generator=generator).tolist() for length in LENGTHS]
@@ -82,24 +82,29 @@ def batch(writer: GenerationModel, rows: list[int]) -> tuple[torch.Tensor, torch
 
 @pytest.mark.parametrize("kind", ["t5", "bart", "gpt2"])
 def test_what_is_sampled_depends_on_seed_and_key_alone(kind: str) -> None:
-    writer, keys = tiny(kind), list("abcde")
+    writer, keys = create_tiny_writer(kind), list("abcde")
     settings = GenerationSettings(n=4, max_new_tokens=16)
-    together = generate_tokens(writer, *batch(writer, [0, 1, 2, 3, 4]), keys, settings, seed=7)
+    together = generate_tokens(writer, *make_inputs(writer, [0, 1, 2, 3, 4]), keys, settings, seed=7)
     assert [len(found) for found in together] == [4] * 5
     assert len({tuple(text) for found in together for text in found}) > 5
     for row in range(5):
-        alone = generate_tokens(writer, *batch(writer, [row]), [keys[row]], settings, seed=7)
+        alone = generate_tokens(writer, *make_inputs(writer, [row]), [keys[row]], settings, seed=7)
         assert alone == [together[row]]
-    assert generate_tokens(writer, *batch(writer, [3, 1]), ["d", "b"], settings, seed=7) == [together[3], together[1]]
-    fewer = generate_tokens(writer, *batch(writer, [2]), ["c"], GenerationSettings(n=2, max_new_tokens=16), seed=7)
+    assert generate_tokens(writer, *make_inputs(writer, [3, 1]), ["d", "b"], settings, seed=7) == [
+        together[3],
+        together[1],
+    ]
+    fewer = generate_tokens(
+        writer, *make_inputs(writer, [2]), ["c"], GenerationSettings(n=2, max_new_tokens=16), seed=7
+    )
     assert fewer == [together[2][:2]]  # the first of four are the first of two
-    assert generate_tokens(writer, *batch(writer, [2]), ["c"], settings, seed=8) != [together[2]]
+    assert generate_tokens(writer, *make_inputs(writer, [2]), ["c"], settings, seed=8) != [together[2]]
 
 
 @pytest.mark.parametrize("kind", ["t5", "bart", "gpt2"])
 def test_greedy_and_beam_texts_are_those_of_transformers(kind: str) -> None:
-    writer = tiny(kind)
-    ids, mask = batch(writer, [0, 1, 2, 3])
+    writer = create_tiny_writer(kind)
+    ids, mask = make_inputs(writer, [0, 1, 2, 3])
     common = {"input_ids": ids, "attention_mask": mask, "do_sample": False, "max_new_tokens": 12, "pad_token_id": 0}
     begin = 1 if writer.is_encoder_decoder else ids.shape[1]
 
@@ -118,9 +123,9 @@ def test_greedy_and_beam_texts_are_those_of_transformers(kind: str) -> None:
 
 
 def test_first_tokens_are_drawn_as_often_as_they_are_likely() -> None:
-    writer = tiny("t5")
+    writer = create_tiny_writer("t5")
     settings = GenerationSettings(n=2000, max_new_tokens=1, top_k=5, top_p=1.0)
-    ids, mask = batch(writer, [1])
+    ids, mask = make_inputs(writer, [1])
     counts = Counter(text[0] if text else 1 for text in generate_tokens(writer, ids, mask, ["x"], settings, seed=1)[0])
     with torch.inference_mode():
         kept, tokens = filter_logits(DecodingState(writer, ids, mask).logits, top_k=5, top_p=1.0, temperature=1.0)
@@ -130,17 +135,17 @@ def test_first_tokens_are_drawn_as_often_as_they_are_likely() -> None:
 
 
 def test_finished_rows_leave_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    writer = tiny("bart")
+    writer = create_tiny_writer("bart")
     widths: list[int] = []
     step = DecodingState.append
 
-    def watched(self: DecodingState, tokens: torch.Tensor) -> None:
+    def record_width(self: DecodingState, tokens: torch.Tensor) -> None:
         widths.append(len(tokens))
         step(self, tokens)
 
-    monkeypatch.setattr(DecodingState, "append", watched)
+    monkeypatch.setattr(DecodingState, "append", record_width)
     settings = GenerationSettings(n=20, max_new_tokens=40, top_k=0, top_p=1.0)
-    generate_tokens(writer, *batch(writer, [0, 1]), ["a", "b"], settings, seed=1)
+    generate_tokens(writer, *make_inputs(writer, [0, 1]), ["a", "b"], settings, seed=1)
     assert widths[0] == 40
     assert widths == sorted(widths, reverse=True)
     assert widths[-1] < 40
@@ -156,8 +161,8 @@ WAYS = [
 @pytest.mark.parametrize("settings", WAYS, ids=["greedy", "sample", "beams"])
 def test_every_way_of_decoding_begins_with_the_token_that_the_checkpoint_forces(settings: GenerationSettings) -> None:
     settings = replace(settings, max_new_tokens=10)
-    writer = tiny("bart")
-    ids, mask = batch(writer, [0, 1, 2, 3])
+    writer = create_tiny_writer("bart")
+    ids, mask = make_inputs(writer, [0, 1, 2, 3])
     free = generate_tokens(writer, ids, mask, list("abcd"), settings, seed=1)
     assert any(text[:1] != [7] for found in free for text in found)
     writer.first = 7
@@ -176,7 +181,7 @@ def test_every_way_of_decoding_begins_with_the_token_that_the_checkpoint_forces(
 
 
 def test_the_forced_first_token_is_stored_in_the_folder(tmp_path: Path) -> None:
-    model = tiny("bart").model
+    model = create_tiny_writer("bart").model
     model.generation_config.forced_bos_token_id = 7
     tokenizer = train_tokenizer(["some words for a tokenizer"], InitModelSettings(vocab_size=50, min_frequency=1))
     save_generation_model(model, tokenizer, tmp_path)
@@ -188,8 +193,8 @@ def test_the_forced_first_token_is_stored_in_the_folder(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["bart"])
 def test_beams_do_not_hear_what_greedy_and_sampling_do_not_hear(kind: str) -> None:
-    writer = tiny(kind)
-    ids, mask = batch(writer, [0, 1, 2, 3])
+    writer = create_tiny_writer(kind)
+    ids, mask = make_inputs(writer, [0, 1, 2, 3])
     settings = GenerationSettings(n=2, decode="beam", beams=3, max_new_tokens=12)
     before = generate_tokens(writer, ids, mask, list("abcd"), settings, seed=1)
     wishes = {"no_repeat_ngram_size": 1, "min_length": 11, "repetition_penalty": 3.0, "num_beams": 7, "max_length": 4}
@@ -206,7 +211,7 @@ def test_beams_do_not_hear_what_greedy_and_sampling_do_not_hear(kind: str) -> No
 
 
 def test_ignored_settings_depend_on_the_decoding() -> None:
-    model = tiny("bart").model
+    model = create_tiny_writer("bart").model
     assert find_ignored_settings(model, "beam") == {}
     for name, value in {"no_repeat_ngram_size": 3, "min_length": 0, "early_stopping": True, "top_k": 4}.items():
         setattr(model.generation_config, name, value)
@@ -218,8 +223,8 @@ def test_ignored_settings_depend_on_the_decoding() -> None:
 
 @pytest.mark.parametrize("kind", ["t5"])
 def test_greedy_and_sample_is_the_greedy_text_and_then_the_samples_of_their_numbers(kind: str) -> None:
-    writer, keys = tiny(kind), list("abcde")
-    inputs = batch(writer, [0, 1, 2, 3, 4])
+    writer, keys = create_tiny_writer(kind), list("abcde")
+    inputs = make_inputs(writer, [0, 1, 2, 3, 4])
     shape = {"max_new_tokens": 12, "top_k": 20}
     greedy = generate_tokens(writer, *inputs, keys, GenerationSettings(n=1, decode="greedy", max_new_tokens=12), seed=7)
     sampled = generate_tokens(writer, *inputs, keys, GenerationSettings(n=4, decode="sample", **shape), seed=7)

@@ -25,7 +25,7 @@ def model() -> ListReranker:
     return init_list_reranker(CONFIG, seed=1).eval()
 
 
-def lists(queries: int = 3, n: int = 6) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def make_lists(queries: int = 3, n: int = 6) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Vectors, ranks and presence."""
     vectors = torch.randn(queries, n, 12, generator=torch.Generator().manual_seed(0))
     return vectors, torch.arange(n).repeat(queries, 1), torch.ones(queries, n, dtype=torch.bool)
@@ -33,7 +33,7 @@ def lists(queries: int = 3, n: int = 6) -> tuple[torch.Tensor, torch.Tensor, tor
 
 @torch.no_grad()
 def test_logits_depend_on_vector_rank_and_the_other_candidates(model: ListReranker) -> None:
-    vectors, ranks, present = lists()
+    vectors, ranks, present = make_lists()
     order = torch.tensor([4, 0, 5, 2, 1, 3])
     plain = model(vectors, ranks, present)
     torch.testing.assert_close(model(vectors[:, order], ranks[:, order], present), plain[:, order])
@@ -46,7 +46,7 @@ def test_logits_depend_on_vector_rank_and_the_other_candidates(model: ListRerank
 
 @torch.no_grad()
 def test_padding_changes_nothing(model: ListReranker) -> None:
-    vectors, ranks, present = lists()
+    vectors, ranks, present = make_lists()
     padded, places = torch.randn(3, 8, 12), torch.arange(8).repeat(3, 1)
     padded[:, :6] = vectors
     there = torch.zeros(3, 8, dtype=torch.bool)
@@ -72,7 +72,7 @@ def test_a_folder_gives_the_same_logits_unless_it_is_damaged(model: ListReranker
     again = load_list_reranker(tmp_path / "h")
     assert again.settings == CONFIG
     with torch.no_grad():
-        assert bool((again(*lists()) == model(*lists())).all())
+        assert bool((again(*make_lists()) == model(*make_lists())).all())
     (tmp_path / "h" / "model.safetensors").write_bytes(b"not weights")
     with pytest.raises(DrtkError, match="h: cannot be loaded as a list re-ranker: "):
         load_list_reranker(tmp_path / "h")

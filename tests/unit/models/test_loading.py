@@ -80,14 +80,14 @@ def modules(loaded: Any) -> list[torch.nn.Module]:
     return [loaded.encoder.encoder.backbone if isinstance(loaded, TermWeightModel) else loaded.model]
 
 
-def is_of_layer_0(name: str) -> bool:
+def is_in_layer_0(name: str) -> bool:
     return "layer.0." in name or "block.0." in name or "h.0." in name
 
 
 @pytest.mark.parametrize("kind", LOADERS)
 def test_missing_weights_are_reported(folders: dict[str, Path], tmp_path: Path, kind: str) -> None:
     lost = copy_with_weights(
-        folders[kind], tmp_path / "m", lambda given: {n: w for n, w in given.items() if not is_of_layer_0(n)}
+        folders[kind], tmp_path / "m", lambda given: {n: w for n, w in given.items() if not is_in_layer_0(n)}
     )
     with pytest.raises(MismatchError, match=r"m: its weights do not match its config\.json \(\d+ missing: .*\.0\."):
         LOADERS[kind](lost)
@@ -96,7 +96,7 @@ def test_missing_weights_are_reported(folders: dict[str, Path], tmp_path: Path, 
 @pytest.mark.parametrize("kind", LOADERS)
 def test_unexpected_layers_are_reported(folders: dict[str, Path], tmp_path: Path, kind: str) -> None:
     def add_layer(given: Weights) -> Weights:
-        copies = {n.replace(".0.", ".7.", 1): w for n, w in given.items() if is_of_layer_0(n)}
+        copies = {n.replace(".0.", ".7.", 1): w for n, w in given.items() if is_in_layer_0(n)}
         return given | copies
 
     with pytest.raises(MismatchError, match=r"m: its weights do not match its config\.json \(\d+ unexpected: .*\.7\."):

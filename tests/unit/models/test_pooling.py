@@ -28,7 +28,7 @@ WITHOUT_FIRST = {  # the first token is a prompt
 }
 
 
-def padded(side: str) -> tuple[torch.Tensor, torch.Tensor]:
+def pad_tokens(side: str) -> tuple[torch.Tensor, torch.Tensor]:
     """(1, 5, 2) and (1, 5): TOKENS with two paddings whose values must not matter."""
     junk = torch.full((2, 2), 100.0)
     parts = (TOKENS, junk) if side == "right" else (junk, TOKENS)
@@ -39,19 +39,19 @@ def padded(side: str) -> tuple[torch.Tensor, torch.Tensor]:
 @pytest.mark.parametrize("side", ["right", "left"])
 @pytest.mark.parametrize("mode", POOLINGS)
 def test_each_mode_gives_what_a_hand_gives(mode: str, side: str):
-    hidden, mask = padded(side)
+    hidden, mask = pad_tokens(side)
     assert pool(hidden, mask, (mode,))[0].tolist() == pytest.approx(EXPECTED[mode])
 
 
 @pytest.mark.parametrize("side", ["right", "left"])
 @pytest.mark.parametrize("mode", POOLINGS)
 def test_a_prompt_can_be_left_out(mode: str, side: str):
-    hidden, mask = padded(side)
+    hidden, mask = pad_tokens(side)
     assert pool(hidden, mask, (mode,), skip=1)[0].tolist() == pytest.approx(WITHOUT_FIRST[mode])
 
 
 def test_several_modes_lie_side_by_side():
-    hidden, mask = padded("right")
+    hidden, mask = pad_tokens("right")
     assert pool(hidden, mask, ("cls", "lasttoken"))[0].tolist() == [1.0, 8.0, 7.0, 5.0]
 
 

@@ -33,7 +33,7 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def saved(
+def save_and_load(
     plain: Path, folder: Path, *modules: Any, length: int | None = None, lower: bool = False, **given: Any
 ) -> Any:
     """A SentenceTransformer of `modules` over the plain encoder, saved and loaded again."""
@@ -44,7 +44,7 @@ def saved(
     return st.SentenceTransformer(str(folder), device="cpu")
 
 
-def module(name: str, *given: Any, **named: Any) -> Any:
+def make_module(name: str, *given: Any, **named: Any) -> Any:
     from sentence_transformers.sentence_transformer import modules
 
     return getattr(modules, name)(*given, **named)
@@ -52,7 +52,7 @@ def module(name: str, *given: Any, **named: Any) -> Any:
 
 @pytest.mark.parametrize("mode", ["weightedmean", "lasttoken", "mean_sqrt_len_tokens"])  # the others are below
 def test_every_pooling(plain: Path, tmp_path: Path, mode: str):
-    theirs = saved(plain, tmp_path / "m", module("Pooling", 32, mode))
+    theirs = save_and_load(plain, tmp_path / "m", make_module("Pooling", 32, mode))
     ours = Embedder(str(tmp_path / "m"), role="passage")
     np.testing.assert_allclose(ours(TEXTS), theirs.encode(TEXTS), atol=1e-5)
 
@@ -60,9 +60,11 @@ def test_every_pooling(plain: Path, tmp_path: Path, mode: str):
 def test_two_poolings_dense_layers_and_normalization(plain: Path, tmp_path: Path):
     import torch
 
-    first = module("Dense", 64, 24, activation_function=torch.nn.Tanh(), use_residual=True)
-    second = module("Dense", 24, 24, bias=False, activation_function=torch.nn.Identity(), use_residual=False)
-    theirs = saved(plain, tmp_path / "m", module("Pooling", 32, ("cls", "mean")), first, second, module("Normalize"))
+    first = make_module("Dense", 64, 24, activation_function=torch.nn.Tanh(), use_residual=True)
+    second = make_module("Dense", 24, 24, bias=False, activation_function=torch.nn.Identity(), use_residual=False)
+    theirs = save_and_load(
+        plain, tmp_path / "m", make_module("Pooling", 32, ("cls", "mean")), first, second, make_module("Normalize")
+    )
     ours = Embedder(str(tmp_path / "m"), role="passage")
     found = ours(TEXTS)
     assert ours.dimension == 24
@@ -76,10 +78,10 @@ def test_two_poolings_dense_layers_and_normalization(plain: Path, tmp_path: Path
 
 @pytest.mark.parametrize(("include", "name"), [(False, "document"), (True, "passage")])
 def test_prompts_of_both_roles(plain: Path, tmp_path: Path, include: bool, name: str):
-    theirs = saved(
+    theirs = save_and_load(
         plain,
         tmp_path / "m",
-        module("Pooling", 32, "mean", include_prompt=include),
+        make_module("Pooling", 32, "mean", include_prompt=include),
         prompts={"query": "rivers engine: ", name: "castled "},
     )
     for role, prompt in (("query", "query"), ("passage", name)):
@@ -89,13 +91,13 @@ def test_prompts_of_both_roles(plain: Path, tmp_path: Path, include: bool, name:
 
 
 def test_length_and_lower_case(plain: Path, tmp_path: Path):
-    theirs = saved(plain, tmp_path / "m", module("Pooling", 32, "mean"), length=9, lower=True)
+    theirs = save_and_load(plain, tmp_path / "m", make_module("Pooling", 32, "mean"), length=9, lower=True)
     ours = Embedder(str(tmp_path / "m"), role="passage")
     np.testing.assert_allclose(ours(TEXTS), theirs.encode(TEXTS), atol=1e-5)
 
 
 def test_the_old_layout_is_read_too(plain: Path, tmp_path: Path):
-    theirs = saved(plain, tmp_path / "m", module("Pooling", 32, ("max", "mean")), module("Normalize"))
+    theirs = save_and_load(plain, tmp_path / "m", make_module("Pooling", 32, ("max", "mean")), make_module("Normalize"))
     old = {"word_embedding_dimension": 32, "pooling_mode_max_tokens": True, "pooling_mode_mean_tokens": True}
     (tmp_path / "m" / "1_Pooling" / "config.json").write_text(json.dumps(old | {"pooling_mode_cls_token": False}))
     settings = {"max_seq_length": 12, "do_lower_case": False}
@@ -106,7 +108,9 @@ def test_the_old_layout_is_read_too(plain: Path, tmp_path: Path):
 
 
 def test_truncated_vectors_and_similarity(plain: Path, tmp_path: Path):
-    theirs = saved(plain, tmp_path / "m", module("Pooling", 32, "cls"), truncate_dim=5, similarity_fn_name="dot")
+    theirs = save_and_load(
+        plain, tmp_path / "m", make_module("Pooling", 32, "cls"), truncate_dim=5, similarity_fn_name="dot"
+    )
     ours = Embedder(str(tmp_path / "m"), role="query")
     assert (ours.dimension, ours.similarity) == (5, "dot")
     np.testing.assert_allclose(ours(TEXTS), theirs.encode(TEXTS), atol=1e-5)
@@ -162,7 +166,7 @@ def test_real_weights_give_equal_vectors():
 
 
 def test_modules_that_drtk_cannot_run_are_named(plain: Path, tmp_path: Path):
-    saved(plain, tmp_path / "m", module("Pooling", 32, "cls"), module("LayerNorm", 32))
+    save_and_load(plain, tmp_path / "m", make_module("Pooling", 32, "cls"), make_module("LayerNorm", 32))
     with pytest.raises(MismatchError, match=r"does not support: .*LayerNorm"):
         Embedder(str(tmp_path / "m"), role="query")
 

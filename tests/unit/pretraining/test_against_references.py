@@ -47,7 +47,7 @@ class Scene:
             patch.setattr(corruption, "delete_tokens_at", self._delete)
             self.batch: Batch = stage.batch(*range(ROWS))
         self.views: EncodedBatch = stage.views(self.batch)
-        self.model: Any = masked_lm(self.network.backbone, self.network.head)
+        self.model: Any = wrap_masked_lm(self.network.backbone, self.network.head)
 
     def _delete(self, text: Any, removed: Any) -> Any:
         """Remember which places a draw removes from a text; what the labels are is not the package's to say here."""
@@ -106,7 +106,7 @@ class Scene:
         return self.network.recoveries[term].target
 
 
-def masked_lm(backbone: Any, head: Any) -> Any:
+def wrap_masked_lm(backbone: Any, head: Any) -> Any:
     """The modules of an encoder and its head where BertForMaskedLM has them."""
     transform = SimpleNamespace(dense=head.dense, transform_act_fn=head._act, LayerNorm=head.norm)
     decoder = SimpleNamespace(weight=head.weight, bias=head.bias)
@@ -131,19 +131,19 @@ def of_cocondenser(scene: Scene) -> Terms:
         return found
     texts = [*scene.texts("a"), *scene.texts("b")]
     terms = mlm(scene.model, texts) if head is None else condenser(scene.model, head, texts, skip=2)
-    return summed(terms, {"contrast": found["contrast"]})
+    return add_terms(terms, {"contrast": found["contrast"]})
 
 
 def of_cotmae(scene: Scene) -> Terms:
     found = cotmae(scene.model, scene.layers("context"), scene.pairs("passage", "context"))
-    return summed(mlm(scene.model, scene.texts("passage")), {"context": found["context"]})
+    return add_terms(mlm(scene.model, scene.texts("passage")), {"context": found["context"]})
 
 
 def of_causal(scene: Scene) -> Terms:
     reader = scene.network.recoveries["context"].reader
     blocks = [as_gpt2(block, heads=2) for block in reader.blocks]
     found = cotmae_causal(scene.model, blocks, scene.pairs("passage", "context"), width=3, norm=reader.norm)
-    return summed(mlm(scene.model, scene.texts("passage")), {"context": found["context"]})
+    return add_terms(mlm(scene.model, scene.texts("passage")), {"context": found["context"]})
 
 
 def as_gpt2(block: Any, *, heads: int) -> GPT2Block:
@@ -203,7 +203,7 @@ def of_simlm_joint(scene: Scene) -> Terms:
         scene.model,
         scene.layers("decoder"),
         scene.pairs("encoder", "decoder"),
-        generator=masked_lm(generator.backbone, generator.head),
+        generator=wrap_masked_lm(generator.backbone, generator.head),
         masked=masked,
     )
 
@@ -224,15 +224,15 @@ def of_master(scene: Scene) -> Terms:
 
 
 def of_simcse(scene: Scene) -> Terms:
-    return simcse(scene.model, modules(scene), ids_of(scene, "one", "two"), running=True)
+    return simcse(scene.model, wrap_modules(scene), get_ids(scene, "one", "two"), running=True)
 
 
-def modules(scene: Scene) -> list[nn.Module]:
+def wrap_modules(scene: Scene) -> list[nn.Module]:
     """The projector, module by module."""
     return list(scene.network.projectors["head"].layers)
 
 
-def ids_of(scene: Scene, *slots: str) -> Any:
+def get_ids(scene: Scene, *slots: str) -> Any:
     """Ids of each slot's texts."""
     return tuple([text.inputs for text in scene.texts(name)] for name in slots)
 
@@ -251,8 +251,8 @@ def of_diffcse(scene: Scene, *, slots: Sequence[str] = CHANGED, **options: Any) 
             edited.append(Edited(text.inputs, found, row, view))
     return diffcse(
         scene.model,
-        modules(scene),
-        ids_of(scene, "one", "two"),
+        wrap_modules(scene),
+        get_ids(scene, "one", "two"),
         discriminator=scene.network.recoveries["difference"].reader.encoder,
         head=scene.target("difference").head,
         edited=edited,
@@ -270,8 +270,8 @@ def of_words(scene: Scene, *, corrected: bool) -> Terms:
             edited.append(Edited(text.inputs, text.original, row, view, predict))
     return diffcse(
         scene.model,
-        modules(scene),
-        ids_of(scene, "one", "two"),
+        wrap_modules(scene),
+        get_ids(scene, "one", "two"),
         discriminator=scene.network.recoveries["difference"].reader.encoder,
         head=target.head.logits,
         edited=edited,
@@ -305,7 +305,7 @@ def of_mixture(scene: Scene) -> Terms:
     return terms | {"total": terms["mlm"] + terms["query"] + 0.1 * terms["contrast"]}
 
 
-def summed(terms: Terms, more: Terms) -> Terms:
+def add_terms(terms: Terms, more: Terms) -> Terms:
     return with_total({name: value for name, value in terms.items() if name != "total"} | more)
 
 
@@ -369,12 +369,12 @@ VARIANTS: dict[str, tuple[str, tuple[str, ...], Callable[[Scene], Terms]]] = {
     "diffcse, as negative": (
         "diffcse-sts-bert",
         (*OTHERS, 'objective.1.extra_negatives=["other"]'),
-        lambda scene: of_diffcse(scene, augmented=ids_of(scene, "other")[0], augmented_as="negative"),
+        lambda scene: of_diffcse(scene, augmented=get_ids(scene, "other")[0], augmented_as="negative"),
     ),
     "diffcse, as positive": (
         "diffcse-sts-bert",
         (*OTHERS, 'objective.1.extra_positives=["other"]'),
-        lambda scene: of_diffcse(scene, augmented=ids_of(scene, "other")[0], augmented_as="positive"),
+        lambda scene: of_diffcse(scene, augmented=get_ids(scene, "other")[0], augmented_as="positive"),
     ),
 }
 WITH_GAPS = {"qac-cocondenser": "b", "cotmae": "context", "qac-cotmae-released": "context", "master": "next"}
@@ -386,7 +386,7 @@ WITH_GAPS |= {
 }
 
 
-def agree(found: Terms, expected: Terms) -> None:
+def assert_terms_agree(found: Terms, expected: Terms) -> None:
     assert found.keys() == expected.keys()
     for name in expected:
         assert found[name].item() == pytest.approx(expected[name].item(), abs=2e-5, rel=5e-5), name
@@ -400,7 +400,7 @@ def test_a_preset_says_what_its_reference_says(case: str, world: PretrainingFile
     assert gap is None or 0 < len(scene.rows(gap)) < ROWS  # some examples lack it, and not all
     assert len({len(text.original) for text in scene.texts(next(iter(scene.batch)))}) > 2
     with torch.no_grad():
-        agree(scene.stage.terms(scene.batch), reference(scene))
+        assert_terms_agree(scene.stage.terms(scene.batch), reference(scene))
 
 
 def test_in_training_batch_norm_takes_the_statistics_of_both_views_together(world: PretrainingFiles):
@@ -408,14 +408,16 @@ def test_in_training_batch_norm_takes_the_statistics_of_both_views_together(worl
     changes = ('slots.two={view="passage", corruption="deleted", rate=0.3}', "projectors.head.kind=bn")
     scene = Scene(world.prepare("simcse", *changes).randomize_weights().disable_dropout())
     scene.network.train()
-    agree(scene.stage.terms(scene.batch), simcse(scene.model, modules(scene), ids_of(scene, "one", "two")))
+    assert_terms_agree(
+        scene.stage.terms(scene.batch), simcse(scene.model, wrap_modules(scene), get_ids(scene, "one", "two"))
+    )
 
 
 def test_master_without_a_group_keeps_the_other_terms(world: PretrainingFiles):
     scene = Scene(world.prepare("master", drop=["cpr"]).randomize_weights())
     with torch.no_grad():
         found = scene.stage.terms(scene.batch)
-        agree(found, of_master(scene))
+        assert_terms_agree(found, of_master(scene))
     assert found.keys() == {"mlm", "mlm_npr", "npr", "dor", "gor", "total"}
 
 

@@ -49,7 +49,7 @@ def learner(stage: TrainingSetup) -> BiEncoderWithDiffCSE:
     return stage.model
 
 
-class Said(nn.Module):
+class RecordedGenerator(nn.Module):
     """A head with given probabilities of "original"."""
 
     def __init__(self, shares: Tensor) -> None:
@@ -64,7 +64,7 @@ def test_the_known_answer_comes_out_of_the_preset(place: Path):
     # P(original) .9 .8 .3 .6, the third replaced: .105361 .223144 .356675 .510826; two pads at .95: .051293 each
     model = learner(create_setup(place, aux_reduction="mean_all"))
     recovery: Any = model.network.recoveries["diffcse_query"]
-    recovery.target.head = Said(torch.tensor([0.9, 0.8, 0.3, 0.6, 0.95, 0.95]))
+    recovery.target.head = RecordedGenerator(torch.tensor([0.9, 0.8, 0.3, 0.6, 0.95, 0.95]))
     slot = make_slot(4, changed=[[2]], padding=2)  # no noise: the generator's tokens are there
     found = model.term("query", slot, torch.zeros(1, 32), model.count("query", slot))
     assert found["diffcse_query"].item() == pytest.approx(0.216432, abs=1e-5)
@@ -134,7 +134,7 @@ def test_unsuitable_encoders_and_generators_are_rejected(place: Path, tmp_path: 
         create_setup(place, aux_generator=str(other))
 
 
-def masked_lm(generator: Any) -> Any:
+def wrap_masked_lm(generator: Any) -> Any:
     """A generator's modules where BertForMaskedLM has them."""
     head = generator.head
     transform = SimpleNamespace(dense=head.dense, transform_act_fn=head._act, LayerNorm=head.norm)
@@ -163,7 +163,7 @@ def detection(
     real, pads = [], []
     for text in texts(inputs, role):
         vector = hidden_states(model.pair.passage.backbone, text.original, text.types)[-1][0]
-        proposed = generated(masked_lm(model.network.generator), text, scope=scope)
+        proposed = generated(wrap_masked_lm(model.network.generator), text, scope=scope)
         edited = Edited(proposed, difference_labels(text.original, proposed), 0, 0, types=text.types)
         found = rtd_losses(recovery.reader.encoder, recovery.target.head, vector, edited, length=length, pad=0)
         real.append(found[0])

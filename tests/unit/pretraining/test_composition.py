@@ -52,7 +52,7 @@ name = "decoder"
 """
 
 
-def made(*parts: str) -> Composition:
+def parse_parts(*parts: str) -> Composition:
     return parse_composition(tomllib.loads("".join(parts)), "mine.toml")
 
 
@@ -65,7 +65,7 @@ def message_of(function: Any, *given: Any) -> str:
 
 
 def test_a_composition_is_its_slots_readers_and_objectives() -> None:
-    found = made(SLOTS, '[slots.queries]\nview = "query"\n', MLM, DECODER, CONTRAST)
+    found = parse_parts(SLOTS, '[slots.queries]\nview = "query"\n', MLM, DECODER, CONTRAST)
     assert list(found.slots) == ["one", "two", "plain"]  # not the slot that nothing uses
     assert found.slots["one"].view == ("passage",)
     assert [each.name for each in found.objectives] == ["mlm", "decoder", "contrast"]
@@ -80,7 +80,7 @@ def test_a_composition_is_its_slots_readers_and_objectives() -> None:
 
 
 def test_other_keys_of_a_slot_are_options_of_its_view_or_masking() -> None:
-    found = made(
+    found = parse_parts(
         '[slots]\nq = { view = "query", limit = 5, masking = { use = "rom", scale = "sum" }, rate = 0.1 }\n',
         MLM.replace('"one"', '"q"'),
     )
@@ -90,11 +90,11 @@ def test_other_keys_of_a_slot_are_options_of_its_view_or_masking() -> None:
 
 def test_objectives_get_names_of_their_own_and_may_share_a_reader() -> None:
     nameless = MLM.replace('name = "mlm"\n', "")
-    found = made(SLOTS, nameless, nameless, CONTRAST.replace('name = "contrast"\n', ""))
+    found = parse_parts(SLOTS, nameless, nameless, CONTRAST.replace('name = "contrast"\n', ""))
     assert [each.name for each in found.objectives] == ["one_masked", "one_masked_2", "contrast"]
     shared = '[readers]\nmine = { use = "decoder", layers = 2 }\n'
     by_name = DECODER.replace('{ use = "decoder", layers = 1 }', '"mine"')
-    found = made(SLOTS, shared, by_name, by_name.replace('name = "decoder"', 'name = "again"'))
+    found = parse_parts(SLOTS, shared, by_name, by_name.replace('name = "decoder"', 'name = "again"'))
     assert [each.reader for each in found.recovers] == ["mine", "mine"]
     assert found.readers == {"mine": DecoderSpec("decoder", {"layers": 2})}
 
@@ -164,7 +164,7 @@ WRONG = {
 @pytest.mark.parametrize("case", WRONG)
 def test_malformed_compositions_are_rejected_in_one_line_with_their_place(case: str) -> None:
     parts, message = WRONG[case]
-    assert message_of(made, *parts).startswith(f"mine.toml: {message}")
+    assert message_of(parse_parts, *parts).startswith(f"mine.toml: {message}")
 
 
 CONTENT: dict[str, Any] = tomllib.loads(SLOTS + MLM + DECODER + CONTRAST) | {"name": "mine.toml"}
@@ -220,7 +220,7 @@ def test_a_change_of_nothing_that_exists_is_rejected(case: str) -> None:
 
 
 def test_objectives_are_dropped_by_name_or_group_with_the_parts_that_only_they_use() -> None:
-    whole = made(SLOTS, MLM, DECODER)
+    whole = parse_parts(SLOTS, MLM, DECODER)
     for dropped in ("words", "mlm"):
         left = whole.without([dropped])
         assert [each.name for each in left.objectives] == ["decoder"]
@@ -247,13 +247,13 @@ def test_a_frozen_generator_that_no_slot_needs_is_left_out_and_a_joint_one_stays
 def test_the_groups_of_master_are_those_of_its_table() -> None:
     whole = parse_composition(load_preset("master").content, "master")
 
-    def left(group: str) -> set[str]:
+    def get_remaining(group: str) -> set[str]:
         return {each.name for each in whole.without([group]).objectives}
 
     every = {each.name for each in whole.objectives}
-    assert every - left("cpr") == {"mkp", "cmp", "mlm_cmp"}
-    assert every - left("rpr") == {"npr", "mlm_npr"}
-    assert every - left("por") == {"dor", "gor"}
+    assert every - get_remaining("cpr") == {"mkp", "cmp", "mlm_cmp"}
+    assert every - get_remaining("rpr") == {"npr", "mlm_npr"}
+    assert every - get_remaining("por") == {"dor", "gor"}
 
 
 def look(preset: str, *changes: str) -> set[str]:

@@ -21,7 +21,7 @@ VOCABULARY = Vocabulary(size=1000, mask=MASK, special=frozenset({0, 100, CLS, SE
 A, B, C, D, E = range(200, 205)
 
 
-def framed(*ids: int) -> Text:
+def make_text(*ids: int) -> Text:
     """[CLS] ids [SEP], a word each."""
     words = np.array([-1, *range(len(ids)), -1], dtype=np.int32)
     return Text(np.array([CLS, *ids, SEP], dtype=np.int32), words)
@@ -35,7 +35,7 @@ def mask_at(length: int, *places: int) -> np.ndarray:
 
 @pytest.mark.parametrize("how", ["mask", "replaced"])
 def test_a_mask_stands_wherever_something_is_hidden(how: str) -> None:
-    text = framed(A, B, C)
+    text = make_text(A, B, C)
     found = corrupt_tokens(text.ids, mask_at(5, 1, 3), how, create_generator(1), VOCABULARY)  # type: ignore[arg-type]
     assert found.tolist() == [CLS, MASK, B, MASK, SEP]
     assert found.dtype == np.int32
@@ -43,7 +43,7 @@ def test_a_mask_stands_wherever_something_is_hidden(how: str) -> None:
 
 
 def test_none_leaves_all_visible_and_is_a_copy() -> None:
-    text = framed(A, B)
+    text = make_text(A, B)
     found = corrupt_tokens(text.ids, mask_at(4, 1, 2), "none", create_generator(1), VOCABULARY)
     assert found.tolist() == text.ids.tolist()
     found[0] = 0
@@ -81,18 +81,18 @@ def test_bert_touches_nothing_that_is_not_hidden() -> None:
 
 def test_what_follows_a_deletion_is_labelled() -> None:
     # [CLS] a b c d e [SEP] minus b, e -> [CLS] a c d [SEP], labels 0 0 1 0 1
-    found = delete_tokens_at(framed(A, B, C, D, E), mask_at(7, 2, 5))
+    found = delete_tokens_at(make_text(A, B, C, D, E), mask_at(7, 2, 5))
     assert found.text.ids.tolist() == [CLS, A, C, D, SEP]
     assert found.edited.tolist() == [0, 0, 1, 0, 1]
     assert found.edited.dtype == np.int64
     assert found.text.words.tolist() == [-1, 0, 1, 2, -1]
     assert not found.hidden.any()
-    found = delete_tokens_at(framed(A, B, C, D), mask_at(6, 1, 2, 3))  # several in a row leave one label
+    found = delete_tokens_at(make_text(A, B, C, D), mask_at(6, 1, 2, 3))  # several in a row leave one label
     assert (found.text.ids.tolist(), found.edited.tolist()) == ([CLS, D, SEP], [0, 1, 0])
 
 
 def test_a_share_of_the_pieces_is_deleted_and_no_special_token() -> None:
-    text = framed(*range(300, 310))
+    text = make_text(*range(300, 310))
     seen = set()
     for seed in range(200):
         found = delete_tokens(text, 0.15, create_generator(seed))
@@ -127,7 +127,7 @@ def test_kept_tokens_keep_their_type_and_inserted_masks_get_that_of_the_next_tok
 
 
 def test_ten_pieces_get_two_insertions_within_the_special_tokens() -> None:
-    text = framed(*range(300, 310))
+    text = make_text(*range(300, 310))
     gaps = set()
     for seed in range(200):
         found = insert_masks(text, 0.15, create_generator(seed), VOCABULARY)
@@ -141,11 +141,11 @@ def test_ten_pieces_get_two_insertions_within_the_special_tokens() -> None:
 
 
 def test_short_texts_and_full_rates() -> None:
-    for text in (framed(A, B, C), framed()):  # round(.45) = 0, and nothing but special tokens
+    for text in (make_text(A, B, C), make_text()):  # round(.45) = 0, and nothing but special tokens
         for edit in (
             insert_masks(text, 0.15, create_generator(1), VOCABULARY),
             delete_tokens(text, 0.15, create_generator(1)),
         ):
             assert (edit.text.ids.tolist(), edit.edited.any()) == (text.ids.tolist(), False)
-    everything = delete_tokens(framed(A, B), 1.0, create_generator(1))
+    everything = delete_tokens(make_text(A, B), 1.0, create_generator(1))
     assert (everything.text.ids.tolist(), everything.edited.tolist()) == ([CLS, SEP], [0, 1])

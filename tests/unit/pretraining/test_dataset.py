@@ -16,11 +16,11 @@ from drtk.pretraining.example_builder import SlotExample
 from tests.pretraining_setup import PretrainingFiles, PretrainingSetup
 
 
-def equal(one: SlotExample, two: SlotExample) -> bool:
+def are_equal(one: SlotExample, two: SlotExample) -> bool:
     return all((a is None and b is None) or np.array_equal(a, b) for a, b in zip(one, two, strict=True))
 
 
-def all_of(stage: PretrainingSetup) -> list[PretrainingExample]:
+def collect_examples(stage: PretrainingSetup) -> list[PretrainingExample]:
     return [stage.rows[number] for number in range(len(stage.rows))]
 
 
@@ -36,33 +36,38 @@ def all_of(stage: PretrainingSetup) -> list[PretrainingExample]:
 def test_an_example_does_not_depend_on_its_batch(preset: str, changes: tuple[str, ...], world: PretrainingFiles):
     """Batches of 4 and of 6 give an example another place, step and neighbors, and the same masks."""
     small, large = (
-        {each.key: each.slots for each in all_of(world.prepare(preset, *changes, batch_size=batch, max_steps=2))}
+        {
+            each.key: each.slots
+            for each in collect_examples(world.prepare(preset, *changes, batch_size=batch, max_steps=2))
+        }
         for batch in (4, 6)
     )
     both = small.keys() & large.keys()
     assert len(both) >= 6
     for key in both:
         assert small[key].keys() == large[key].keys()
-        assert all(equal(small[key][name], large[key][name]) for name in small[key])
+        assert all(are_equal(small[key][name], large[key][name]) for name in small[key])
 
 
 def test_another_epoch_and_another_seed_mask_otherwise(world: PretrainingFiles):
     stage = world.prepare("cocondenser", batch_size=5, max_steps=6)
-    rows = all_of(stage)
+    rows = collect_examples(stage)
     epochs = sorted({each.key[1] for each in rows})
     assert len(epochs) > 1
-    assert masks_apart(rows, rows, epochs[0], epochs[1])
-    other = all_of(world.prepare("cocondenser", batch_size=9, max_steps=6, seed=8))
-    assert masks_apart(rows, other, 0, 0)
+    assert count_different_masks(rows, rows, epochs[0], epochs[1])
+    other = collect_examples(world.prepare("cocondenser", batch_size=9, max_steps=6, seed=8))
+    assert count_different_masks(rows, other, 0, 0)
 
 
-def masks_apart(some: list[PretrainingExample], others: list[PretrainingExample], epoch: int, other: int) -> bool:
+def count_different_masks(
+    some: list[PretrainingExample], others: list[PretrainingExample], epoch: int, other: int
+) -> bool:
     """Whether examples that occur in both are read otherwise, most of them."""
     one = {each.key[2]: each for each in some if each.key[1] == epoch}
     two = {each.key[2]: each for each in others if each.key[1] == other}
     both = one.keys() & two.keys()
     assert len(both) > 2
-    return sum(not equal(one[key].slots["a"], two[key].slots["a"]) for key in both) > len(both) / 2
+    return sum(not are_equal(one[key].slots["a"], two[key].slots["a"]) for key in both) > len(both) / 2
 
 
 def test_workers_make_the_batches_that_one_process_makes(world: PretrainingFiles):
@@ -114,7 +119,7 @@ def test_a_replaced_token_does_not_depend_on_the_batch(world: PretrainingFiles):
 def test_examples_can_be_pickled_for_worker_processes(world: PretrainingFiles):
     for preset, slot in (("rom", "passage"), ("cocondenser", "a")):
         rows = world.prepare(preset).rows
-        assert equal(pickle.loads(pickle.dumps(rows))[1].slots[slot], rows[1].slots[slot])
+        assert are_equal(pickle.loads(pickle.dumps(rows))[1].slots[slot], rows[1].slots[slot])
 
 
 @pytest.mark.parametrize("preset", ["cotmae", "master"])

@@ -30,17 +30,17 @@ def make_adapter(family: str = "bert", **changes: Any) -> BackboneAdapter:
     return BackboneAdapter(getattr(model, model.base_model_prefix))
 
 
-def reader(name: str, adapter: BackboneAdapter, **options: Any) -> Any:
+def make_decoder(name: str, adapter: BackboneAdapter, **options: Any) -> Any:
     torch.manual_seed(5)
     return DECODERS.load(name)(adapter, **options).eval()
 
 
-def slot(adapter: BackboneAdapter, *, lengths: tuple[int, ...] = (9, 6, 4), seed: int = 0) -> DecoderSlot:
+def make_input(adapter: BackboneAdapter, *, lengths: tuple[int, ...] = (9, 6, 4), seed: int = 0) -> DecoderSlot:
     ids, attention = create_padded_batch(adapter.backbone, lengths=lengths, seed=seed)
     return DecoderSlot(adapter, ids, attention)
 
 
-def vector(batch: int = 3, *, seed: int = 1) -> Tensor:
+def make_vector(batch: int = 3, *, seed: int = 1) -> Tensor:
     return torch.randn(batch, 32, generator=torch.Generator().manual_seed(seed))
 
 
@@ -48,17 +48,17 @@ def vector(batch: int = 3, *, seed: int = 1) -> Tensor:
 def test_what_holds_of_every_reader(name: str, family: str) -> None:
     """Neither padding nor other rows matter, and all parameters are trained, none of which is the encoder's."""
     adapter = make_adapter(family)
-    read = reader(name, adapter)
-    short, one = slot(adapter), slot(adapter, lengths=(7, 7, 7))
+    read = make_decoder(name, adapter)
+    short, one = make_input(adapter), make_input(adapter, lengths=(7, 7, 7))
     more = torch.cat([short.ids, torch.full((3, 2), 41)], dim=1), F.pad(short.attention, (0, 2))
     with torch.no_grad():
-        found, longer = read(short, vector()), read(DecoderSlot(adapter, *more), vector())
-        turned = read(DecoderSlot(adapter, one.ids.flip(0), one.attention), vector().flip(0)).flip(0)
-        torch.testing.assert_close(turned, read(one, vector()))
+        found, longer = read(short, make_vector()), read(DecoderSlot(adapter, *more), make_vector())
+        turned = read(DecoderSlot(adapter, one.ids.flip(0), one.attention), make_vector().flip(0)).flip(0)
+        torch.testing.assert_close(turned, read(one, make_vector()))
     assert found.shape == (3, 9, 32)
     real = short.attention.bool()
     torch.testing.assert_close(longer[:, :9][real], found[real])
-    read(short, vector()).square().sum().backward()
+    read(short, make_vector()).square().sum().backward()
     own = dict(read.named_parameters())
     assert [name for name, parameter in own.items() if parameter.grad is None] == []
     assert not {id(value) for value in own.values()} & {id(value) for value in adapter.backbone.parameters()}
@@ -69,8 +69,8 @@ def test_what_holds_of_every_reader(name: str, family: str) -> None:
 def test_the_vector_is_read_by_its_own_row_alone(name: str) -> None:
     # Swapping the vectors of rows 0 and 1 changes these rows and not row 2 (docs/methods/cotmae.md).
     adapter = make_adapter()
-    read, view = reader(name, adapter), slot(adapter, lengths=(7, 7, 7))
-    first, second = read(view, vector()), read(view, vector()[[1, 0, 2]])
+    read, view = make_decoder(name, adapter), make_input(adapter, lengths=(7, 7, 7))
+    first, second = read(view, make_vector()), read(view, make_vector()[[1, 0, 2]])
     torch.testing.assert_close(first[2], second[2])
     assert (first[:2, 3] - second[:2, 3]).abs().max() > 1e-5
 
@@ -78,7 +78,7 @@ def test_the_vector_is_read_by_its_own_row_alone(name: str) -> None:
 @torch.no_grad()
 def test_the_encoder_reader_gives_the_last_states_and_has_no_parameters() -> None:
     adapter = make_adapter()
-    read, view = reader("encoder", adapter), slot(adapter)
+    read, view = make_decoder("encoder", adapter), make_input(adapter)
     torch.testing.assert_close(read(view, None), adapter.encode(view.ids, view.attention)[-1])
     assert not list(read.parameters())
 
@@ -88,9 +88,9 @@ def test_the_encoder_reader_gives_the_last_states_and_has_no_parameters() -> Non
 def test_a_decoder_of_copies_on_the_encoders_own_states_gives_the_encoders_last(family: str) -> None:
     # The states before the last two layers in place of the embeddings: copies of these layers finish the encoder's work.
     adapter = make_adapter(family)
-    view = slot(adapter)
+    view = make_input(adapter)
     states = adapter.encode(view.ids, view.attention)
-    read = reader("decoder", adapter, layers=2, init="copy")
+    read = make_decoder("decoder", adapter, layers=2, init="copy")
     adapter.embed = lambda ids, types: states[-3]  # type: ignore[method-assign]
     torch.testing.assert_close(read(view, states[-3][:, 0]), states[-1])
 
@@ -99,10 +99,10 @@ def test_a_decoder_of_copies_on_the_encoders_own_states_gives_the_encoders_last(
 def test_the_vector_enters_the_decoder_as_it_is() -> None:
     # Without layers to run, position 0 is the vector itself: no position, no norm; the others are the embeddings.
     adapter = make_adapter()
-    read, view = reader("decoder", adapter, layers=1), slot(adapter)
+    read, view = make_decoder("decoder", adapter, layers=1), make_input(adapter)
     read.layers = nn.ModuleList([Nothing()])
-    found = read(view, vector())
-    torch.testing.assert_close(found[:, 0], vector())
+    found = read(view, make_vector())
+    torch.testing.assert_close(found[:, 0], make_vector())
     torch.testing.assert_close(found[:, 1:], adapter.embed(view.ids)[:, 1:])
 
 
@@ -131,7 +131,7 @@ def test_condensers_loss_reaches_late_layers_through_the_first_position_alone() 
     for detached in (False, True):
         model = create_masked_lm("bert", num_hidden_layers=12)
         adapter, head = BackboneAdapter(model.bert), LMHead(model, model.bert)
-        read, view = reader("condenser", adapter), slot(adapter)
+        read, view = make_decoder("condenser", adapter), make_input(adapter)
         assert read.skip == 6
         states = adapter.encode(view.ids, view.attention)
         states[-1].retain_grad()
@@ -147,9 +147,9 @@ def test_condensers_loss_reaches_late_layers_through_the_first_position_alone() 
 def test_condenser_with_layers_that_do_nothing_and_the_last_states_is_the_masked_language_model() -> None:
     model = create_masked_lm("bert")
     adapter, head = BackboneAdapter(model.bert), LMHead(model, model.bert)
-    read, view = reader("condenser", adapter, skip=adapter.depth), slot(adapter)
+    read, view = make_decoder("condenser", adapter, skip=adapter.depth), make_input(adapter)
     read.layers = nn.ModuleList([Nothing(), Nothing()])
-    mlm = language_loss(head, reader("encoder", adapter)(view), view)
+    mlm = language_loss(head, make_decoder("encoder", adapter)(view), view)
     assert language_loss(head, read(view), view).item() == mlm.item()
 
 
@@ -166,12 +166,12 @@ def test_condenser_skips_from_half_the_depth_or_a_layer_there_is() -> None:
 def test_the_causal_reader_with_window_three_forgets_after_two_more_tokens(family: str) -> None:
     # Token 2 is seen at 2, 3, 4 (itself among the three most recent) and neither before nor at 5 and later.
     adapter = make_adapter(family)
-    read, view = reader("causal", adapter, layers=1, window=3), slot(adapter, lengths=(9,))
+    read, view = make_decoder("causal", adapter, layers=1, window=3), make_input(adapter, lengths=(9,))
     other = DecoderSlot(adapter, view.ids.clone(), view.attention)
     other.ids[0, 2] = view.ids[0, 2] % 90 + 6
-    changed = (read(view, vector(1)) != read(other, vector(1))).any(dim=-1)[0]
+    changed = (read(view, make_vector(1)) != read(other, make_vector(1))).any(dim=-1)[0]
     assert changed.tolist() == [False, False, True, True, True, False, False, False, False]
-    assert (read(view, vector(1)) != read(view, vector(1, seed=2))).any(dim=-1).all()  # all see the vector
+    assert (read(view, make_vector(1)) != read(view, make_vector(1, seed=2))).any(dim=-1).all()  # all see the vector
 
 
 def test_what_the_causal_reader_sees_written_out() -> None:
@@ -193,7 +193,7 @@ def test_parameters_that_readers_add_to_bert_base() -> None:
         with pytest.raises(
             MismatchError, match=f"'{name}' needs position embeddings; an encoder of type modernbert has none"
         ):
-            reader(name, make_adapter("modernbert"))
+            make_decoder(name, make_adapter("modernbert"))
 
 
 def test_what_a_row_of_the_two_streams_may_see() -> None:
@@ -209,16 +209,16 @@ def test_what_a_row_of_the_two_streams_may_see() -> None:
 def test_a_position_of_the_two_streams_reads_clean_tokens_it_sees_and_never_its_own(family: str) -> None:
     # Row 3 sees token 5, row 4 does not; no row sees itself; what is masked in the input ids is not looked at.
     adapter = make_adapter(family)
-    read, view = reader("two-stream", adapter), slot(adapter, lengths=(7,))
+    read, view = make_decoder("two-stream", adapter), make_input(adapter, lengths=(7,))
     view.seen = torch.ones(1, 7, 7, dtype=torch.bool)
     view.seen[0, 4, 5] = False
     view.clean = view.ids
     masked = DecoderSlot(adapter, torch.full_like(view.ids, 7), view.attention, view.ids, view.seen)
-    torch.testing.assert_close(read(masked, vector(1)), read(view, vector(1)))
+    torch.testing.assert_close(read(masked, make_vector(1)), read(view, make_vector(1)))
     other = DecoderSlot(adapter, view.ids, view.attention, view.ids.clone(), view.seen)
     assert other.clean is not None
     other.clean[0, 5] = view.ids[0, 5] % 90 + 6
-    changed = (read(view, vector(1)) != read(other, vector(1))).any(dim=-1)[0]
+    changed = (read(view, make_vector(1)) != read(other, make_vector(1))).any(dim=-1)[0]
     assert changed.tolist()[1:] == [True, True, True, False, False, True]  # not 4, not itself (5)
 
 
@@ -228,8 +228,8 @@ def test_the_two_streams_are_a_layer_of_the_encoder_where_both_are_the_same(fami
     # With positions of zero every query is the vector; a layer over content whose rows are all the vector has these queries,
     # too, and keys that are alike, so attention is a mean and its result the value of the vector.
     adapter = make_adapter(family)
-    read, view = reader("two-stream", adapter), slot(adapter, lengths=(5, 5))
-    source = vector(2)
+    read, view = make_decoder("two-stream", adapter), make_input(adapter, lengths=(5, 5))
+    source = make_vector(2)
     adapter.embed_positions = lambda length: torch.zeros(length, 32)  # type: ignore[method-assign]
     adapter.embed = lambda ids, types: source.unsqueeze(1).expand(-1, 5, -1)  # type: ignore[method-assign]
     expected = adapter.run_layers(
@@ -241,15 +241,15 @@ def test_the_two_streams_are_a_layer_of_the_encoder_where_both_are_the_same(fami
 @torch.no_grad()
 def test_the_discriminator_is_the_encoder_with_another_first_embedding() -> None:
     adapter = make_adapter()
-    read, view = reader("discriminator", adapter), slot(adapter)
+    read, view = make_decoder("discriminator", adapter), make_input(adapter)
     same = read(view, adapter.embed(view.ids)[:, 0])
     torch.testing.assert_close(same, adapter.encode(view.ids, view.attention)[-1])
 
 
 def test_training_the_discriminator_leaves_the_encoder_as_it_is() -> None:
     adapter = make_adapter()
-    read, view = reader("discriminator", adapter), slot(adapter)
-    source = vector().requires_grad_()
+    read, view = make_decoder("discriminator", adapter), make_input(adapter)
+    source = make_vector().requires_grad_()
     read(view, source).square().sum().backward()
     assert source.grad is not None
     assert (source.grad != 0).any(dim=1).all()
@@ -259,8 +259,8 @@ def test_training_the_discriminator_leaves_the_encoder_as_it_is() -> None:
 @pytest.mark.parametrize("name", ["decoder", "condenser", "causal", "two-stream", "discriminator"])
 def test_readers_train_in_the_precision_of_autocast(name: str) -> None:
     adapter = make_adapter()
-    read, view = reader(name, adapter), slot(adapter)
+    read, view = make_decoder(name, adapter), make_input(adapter)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        found = read(view, vector())
-    exact = read(view, vector())
+        found = read(view, make_vector())
+    exact = read(view, make_vector())
     assert (found.float() - exact).norm() < 0.02 * exact.norm()

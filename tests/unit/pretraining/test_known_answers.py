@@ -14,7 +14,7 @@ from tests.pretraining_setup import PretrainingFiles, PretrainingSetup, compute_
 LN_V = math.log(30522)  # 10.326203
 
 
-def values(stage: PretrainingSetup, batch: Any) -> dict[str, float]:
+def compute_values(stage: PretrainingSetup, batch: Any) -> dict[str, float]:
     with torch.no_grad():
         return {name: value.item() for name, value in stage.terms(batch).items()}
 
@@ -45,7 +45,7 @@ def close(value: float) -> Any:
 )
 def test_token_losses_of_uniform_logits_are_ln_v(preset: str, total: float, world: PretrainingFiles):
     stage = with_uniform_head(world.prepare(preset))
-    found = values(stage, stage.batch())
+    found = compute_values(stage, stage.batch())
     assert found.pop("total") == pytest.approx(total, abs=1e-5)
     assert list(found.values()) == [close(LN_V)] * len(found)
 
@@ -57,7 +57,7 @@ def test_a_joint_generator_counts_a_fifth(world: PretrainingFiles):
         head.norm.weight.zero_()
         head.norm.bias.zero_()
         head.bias.zero_()
-    found, own = values(stage, stage.batch()), math.log(len(head.weight))
+    found, own = compute_values(stage, stage.batch()), math.log(len(head.weight))
     assert found["generator"] == close(own)
     assert found["total"] == pytest.approx(2 * LN_V + 0.2 * own, abs=1e-5)
 
@@ -72,7 +72,7 @@ def test_detection_with_logits_of_0_costs_ln_2_a_token(world: PretrainingFiles):
     stage = world.prepare("simlm-rtd")
     for term in ("encoder", "decoder"):
         silence(stage, term)
-    assert values(stage, stage.batch()) == {
+    assert compute_values(stage, stage.batch()) == {
         "encoder": close(math.log(2)),
         "decoder": close(math.log(2)),
         "total": close(2 * math.log(2)),
@@ -85,7 +85,7 @@ def test_detection_with_logits_of_0_costs_ln_2_a_token(world: PretrainingFiles):
         "changed_one": make_slot(20, 12),
         "changed_two": make_slot(9, 9, missing=[0, 1]),
     }
-    found = values(stage, batch)
+    found = compute_values(stage, batch)
     assert found["difference"] == pytest.approx(22.180710, abs=1e-5)  # 32 tokens
     assert found["total"] == pytest.approx(found["contrast"] + 0.005 * 22.180710, abs=1e-5)
 
@@ -103,7 +103,7 @@ def test_contrasts_of_equal_vectors_are_the_logarithm_of_the_candidates(
     (contrast,) = [each for each in stage.network.composition.objectives if each.name == "contrast"]
     pairs = int((batch[contrast.a].present & batch[contrast.b].present).sum())
     assert pairs > 2
-    assert values(stage, batch)["contrast"] == close(math.log(2 * pairs - 1 if symmetric else pairs))
+    assert compute_values(stage, batch)["contrast"] == close(math.log(2 * pairs - 1 if symmetric else pairs))
 
 
 def test_simlm_counts_every_token_that_is_not_special(world: PretrainingFiles):
@@ -111,7 +111,7 @@ def test_simlm_counts_every_token_that_is_not_special(world: PretrainingFiles):
     stage = world.prepare("simlm")
     set_predictions(stage, [0.7, 0.2, 0.5], [0.6, 0.1, 0.4])
     seen = make_slot(5, hidden=[[2]], changed=[[2]])
-    assert values(stage, {"encoder": seen, "decoder": seen}) == {
+    assert compute_values(stage, {"encoder": seen, "decoder": seen}) == {
         "encoder": pytest.approx(0.886420, abs=1e-5),
         "decoder": pytest.approx(1.243234, abs=1e-5),
         "total": pytest.approx(2.129654, abs=1e-5),
@@ -119,7 +119,7 @@ def test_simlm_counts_every_token_that_is_not_special(world: PretrainingFiles):
     set_predictions(stage, [0.2], [0.1])
     masked = world.prepare("simlm-mlm")
     set_predictions(masked, [0.2], [0.1])
-    assert values(masked, {"encoder": seen, "decoder": seen})["total"] == pytest.approx(3.912023, abs=1e-5)
+    assert compute_values(masked, {"encoder": seen, "decoder": seen})["total"] == pytest.approx(3.912023, abs=1e-5)
 
 
 def test_tokens_are_averaged_over_the_batch_and_not_by_text(world: PretrainingFiles):
@@ -127,7 +127,7 @@ def test_tokens_are_averaged_over_the_batch_and_not_by_text(world: PretrainingFi
     stage = world.prepare("mlm")
     set_predictions(stage, [math.exp(-1), math.exp(-2), math.exp(-3), math.exp(-6)])
     batch = {"passage": make_slot(7, 4, hidden=[[1, 3, 5], [2]])}
-    assert values(stage, batch)["mlm"] == pytest.approx(3.0, abs=1e-5)
+    assert compute_values(stage, batch)["mlm"] == pytest.approx(3.0, abs=1e-5)
 
 
 def test_two_tasks_add_up_as_means_of_their_own(world: PretrainingFiles):
@@ -138,7 +138,7 @@ def test_two_tasks_add_up_as_means_of_their_own(world: PretrainingFiles):
         "encoder": make_slot(22, 12, hidden=[[*range(1, 11)], []]),
         "decoder": make_slot(22, 12, hidden=[[*range(1, 21)], [*range(1, 11)]]),
     }
-    assert values(stage, batch)["total"] == pytest.approx(3.0, abs=1e-5)
+    assert compute_values(stage, batch)["total"] == pytest.approx(3.0, abs=1e-5)
 
 
 def test_both_texts_of_a_pair_are_one_mean(world: PretrainingFiles):
@@ -146,14 +146,17 @@ def test_both_texts_of_a_pair_are_one_mean(world: PretrainingFiles):
     stage = world.prepare("corom")
     set_predictions(stage, [math.exp(-2)] * 3, [math.exp(-1)])
     batch = {"a": make_slot(6, 6, hidden=[[1, 2], [4]]), "b": make_slot(5, 5, hidden=[[], [1]])}
-    assert values(stage, batch)["mlm"] == pytest.approx(1.75, abs=1e-5)
+    assert compute_values(stage, batch)["mlm"] == pytest.approx(1.75, abs=1e-5)
 
 
 def test_another_context_changes_its_own_term_alone(world: PretrainingFiles):
     stage = world.prepare("cotmae").randomize_weights()
     rows = [row for row in range(20) if stage.get_examples(row)[0].slots["context"].present][:6]
     batch = stage.batch(*rows)
-    before, after = values(stage, batch), values(stage, batch | {"context": stage.batch(*rows[::-1])["context"]})
+    before, after = (
+        compute_values(stage, batch),
+        compute_values(stage, batch | {"context": stage.batch(*rows[::-1])["context"]}),
+    )
     assert after["mlm"] == before["mlm"]
     assert abs(after["context"] - before["context"]) > 1e-3
 

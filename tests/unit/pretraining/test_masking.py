@@ -33,7 +33,7 @@ from drtk.text.token_dataset import Text
 LONG = 142
 
 
-def text_of(sizes: Sequence[int], weights: Sequence[float] | None = None) -> Text:
+def make_text(sizes: Sequence[int], weights: Sequence[float] | None = None) -> Text:
     """Return [CLS] words [SEP]. sizes: pieces of each word; weights: of each piece"""
     words = np.array([-1, *np.arange(len(sizes)).repeat(np.array(sizes, dtype=int)), -1], dtype=np.int32)
     ids = np.arange(len(words), dtype=np.int32) + 10
@@ -105,7 +105,7 @@ def test_words_are_runs_of_equal_numbers_between_special_tokens() -> None:
 
 def test_random_hides_the_budget_and_every_token_alike() -> None:
     # 2 of 10 tokens, 5,000 times: 1,000 each, with a standard deviation of sqrt(5000 * .2 * .8) = 28.
-    text, rng = text_of([2, 1, 3, 1, 1, 2]), create_generator("random")
+    text, rng = make_text([2, 1, 3, 1, 1, 2]), create_generator("random")
     counts = np.sum([mask(mask_random_tokens, text, 0.15, rng=rng, counted=10) for _ in range(5000)], axis=0)
     assert counts.sum() == 10_000
     assert counts[[0, -1]].tolist() == [0, 0]
@@ -114,20 +114,20 @@ def test_random_hides_the_budget_and_every_token_alike() -> None:
 
 def test_bernoulli_hides_independently() -> None:
     # 30 tokens at .3: a mean of 9 and a variance of 6.3; 5,000 texts have deviations of .035 and .13.
-    text, rng = text_of([1] * 30), create_generator("bernoulli")
+    text, rng = make_text([1] * 30), create_generator("bernoulli")
     counts = [mask(mask_bernoulli, text, 0.3, rng=rng, counted=30).sum() for _ in range(5000)]
     assert np.mean(counts) == pytest.approx(9, abs=0.16)
     assert np.var(counts) == pytest.approx(6.3, abs=0.6)
-    assert places(mask(mask_bernoulli, text_of([1, 2]), 1.0, counted=3)) == [1, 2, 3]
+    assert places(mask(mask_bernoulli, make_text([1, 2]), 1.0, counted=3)) == [1, 2, 3]
 
 
 def test_whole_words_hides_words_that_fit() -> None:
-    text = text_of([2, 3, 1, 2])
+    text = make_text([2, 3, 1, 2])
     masks = {tuple(places(mask(mask_whole_words, text, 0.4, rng=seed, counted=8))) for seed in range(100)}
     assert masks == {(1, 2, 6), (3, 4, 5), (6, 7, 8)}  # round(3.2) = 3 of the pieces 1-2, 3-5, 6, 7-8
-    assert places(mask(mask_whole_words, text_of([3, 3]), 0.15, counted=6)) == []
+    assert places(mask(mask_whole_words, make_text([3, 3]), 0.15, counted=6)) == []
     for rate, counted, hidden in ((0.15, 142, 21), (0.3, 144, 43), (0.45, 10, 4), (0.55, 10, 6)):
-        words = text_of([1] * (LONG if counted > 10 else 8))
+        words = make_text([1] * (LONG if counted > 10 else 8))
         assert mask(mask_whole_words, words, rate, counted=counted).sum() == hidden
 
 
@@ -143,7 +143,7 @@ def test_keyword_samples_words_by_weight() -> None:
         expected[second] += chance
     assert expected == pytest.approx(INCLUDED, abs=2e-6)
     # 4,000 texts: standard deviations of .0053 .0075 .0079
-    text, rng = text_of([1, 1, 1], WEIGHTS), create_generator("keywords")
+    text, rng = make_text([1, 1, 1], WEIGHTS), create_generator("keywords")
     shares = np.mean(
         [mask(mask_keywords, text, 0.5, rng=rng, counted=3) for _ in range(4000)], axis=0
     )  # round(1.5) = 2
@@ -151,7 +151,7 @@ def test_keyword_samples_words_by_weight() -> None:
 
 
 def test_keyword_counts_a_word_once_and_may_exceed_the_budget() -> None:
-    text = text_of([1, 3], [0.5] * 4)
+    text = make_text([1, 3], [0.5] * 4)
     masks = {tuple(places(mask(mask_keywords, text, 0.5, rng=seed, counted=4))) for seed in range(50)}
     assert masks == {(2, 3, 4), (1, 2, 3, 4)}
     short = np.mean([mask(mask_keywords, text, 0.25, rng=seed, counted=4)[1] for seed in range(1000)])
@@ -186,18 +186,18 @@ SAMPLES = (0.62, 0.15, 0.80, 0.33, 0.47, 0.90, 0.05, 0.55, 0.71)
 def test_rom_hides_the_largest_sums(
     weights: list[float], rate: float, options: dict[str, Any], expected: list[int]
 ) -> None:
-    hidden = mask(mask_rom, text_of([1] * 9, weights), rate, rng=FixedRandom(*SAMPLES), counted=9, **options)
+    hidden = mask(mask_rom, make_text([1] * 9, weights), rate, rng=FixedRandom(*SAMPLES), counted=9, **options)
     assert [place - 1 for place in places(hidden)] == expected
 
 
 def test_rom_hides_the_first_of_equal_sums() -> None:
-    text = text_of([1, 1, 1], [0.5, 0, 0.5])
+    text = make_text([1, 1, 1], [0.5, 0, 0.5])
     assert places(mask(mask_rom, text, 0.15, rng=FixedRandom(0.25, 0.75, 0.25), counted=3)) == [1]
     assert sort_largest_first(np.arange(300) % 2).tolist() == [*range(1, 300, 2), *range(0, 300, 2)]
 
 
 def test_rom_without_weights_is_random() -> None:
-    text = text_of([2, 1, 3] * 5, [0.0] * 30)
+    text = make_text([2, 1, 3] * 5, [0.0] * 30)
     assert places(mask(mask_rom, text, 0.3, counted=30)) == places(mask(mask_random_tokens, text, 0.3, counted=30))
 
 
@@ -210,16 +210,16 @@ def test_rom_without_weights_is_random() -> None:
     ],
 )
 def test_rom_on_whole_words_uses_the_largest_weight(samples: tuple[float, ...], expected: list[int]) -> None:
-    text = text_of([2, 1, 3], [0.4, 0.1, 0.8, 0, 0, 0.2])
+    text = make_text([2, 1, 3], [0.4, 0.1, 0.8, 0, 0, 0.2])
     assert places(mask(mask_rom, text, 0.5, rng=FixedRandom(*samples), counted=6, whole_word=True)) == expected
 
 
 def test_rom_scales_words_and_ignores_special_tokens() -> None:
     # words .6 .2, to a sum of 1: .75 .25; with .2 .6: .95 .85. Over pieces it would be .43 .14.
-    text, samples = text_of([2, 1], [0.6, 0.6, 0.2]), FixedRandom(0.2, 0.6)
+    text, samples = make_text([2, 1], [0.6, 0.6, 0.2]), FixedRandom(0.2, 0.6)
     assert places(mask(mask_rom, text, 0.6, rng=samples, counted=3, whole_word=True, scale="sum")) == [1, 2]
     # pieces .5 .25: 1 and 0 by min-max; a 0 at [CLS] would make it 1 and .5
-    text, samples = text_of([1, 1], [0.5, 0.25]), FixedRandom(0.1, 0.9)
+    text, samples = make_text([1, 1], [0.5, 0.25]), FixedRandom(0.1, 0.9)
     assert [places(mask(mask_rom, text, 0.5, rng=samples, counted=2, scale=scale)) for scale in ("minmax", "max")] == [
         [1],
         [2],
@@ -246,7 +246,7 @@ def test_extra_rate() -> None:
 def test_extension_adds_an_independent_mask() -> None:
     # 43 of 142 words, then round(142 * .285714) = 41 of all: 43 + 99 * 41 / 142 = 71.585 on average.
     # The extra ones are hypergeometric, with a deviation of 2.9; the mean of 400 has one of .15.
-    text, rng, counts = text_of([1] * LONG), create_generator("extension"), []
+    text, rng, counts = make_text([1] * LONG), create_generator("extension"), []
     for _ in range(400):
         inner = OtherMask(mask(mask_whole_words, text, 0.3, rng=rng, counted=LONG), 0.3)
         before = inner.hidden.copy()
@@ -262,7 +262,7 @@ def test_extension_adds_an_independent_mask() -> None:
 
 
 def test_complement_hides_what_the_other_mask_leaves() -> None:
-    text = text_of([1] * LONG)
+    text = make_text([1] * LONG)
     inner = OtherMask(mask(mask_whole_words, text, 0.5, counted=LONG), 0.5)
     hidden = mask(mask_complement, text, 0.5, counted=LONG, other=inner)
     assert (hidden ^ inner.hidden)[1:-1].all()
@@ -272,4 +272,4 @@ def test_complement_hides_what_the_other_mask_leaves() -> None:
 @pytest.mark.parametrize("strategy", [mask_keywords, mask_rom])
 def test_a_strategy_without_weights_is_rejected(strategy: Callable[..., np.ndarray]) -> None:
     with pytest.raises(ValueError, match=r"needs token weights.* `drtk termweight`"):
-        mask(strategy, text_of([1, 1]), 0.5, counted=2)
+        mask(strategy, make_text([1, 1]), 0.5, counted=2)

@@ -16,7 +16,7 @@ from drtk.pretraining.composition import ContrastiveObjective, TokenObjective
 from drtk.pretraining.objectives import CorrectiveLM, EditDetection, TokenPrediction, contrastive_loss
 
 
-def slot(
+def make_slot(
     clean: Sequence[int],
     *,
     given: Sequence[int] = (),
@@ -38,7 +38,7 @@ def slot(
     )
 
 
-class Said(nn.Module):
+class RecordedHead(nn.Module):
     """A head whose scores are the states: a state is the logarithms of the probabilities wanted."""
 
     def __init__(self, vocabulary: int) -> None:
@@ -51,10 +51,10 @@ class Said(nn.Module):
     logits = features
 
 
-def target(kind: Any, name: str, *, size: int = 3, says_next: bool = False, **options: Any) -> Any:
+def make_target(kind: Any, name: str, *, size: int = 3, says_next: bool = False, **options: Any) -> Any:
     """Make a target of an objective whose reader has `Said` for a head and states of `size`."""
     parts: Any = SimpleNamespace(
-        get_head=lambda reader: Said(size),
+        get_head=lambda reader: RecordedHead(size),
         readers={"r": SimpleNamespace(says_next=says_next)},
         adapter=SimpleNamespace(hidden_size=size, config=SimpleNamespace()),
     )
@@ -63,14 +63,14 @@ def target(kind: Any, name: str, *, size: int = 3, says_next: bool = False, **op
 
 def two_classes(reduction: Any = "mean") -> Any:
     """Make an `Edited` whose scores are the state."""
-    made = target(EditDetection, "edited", size=2, classes=2, reduction=reduction)
+    made = make_target(EditDetection, "edited", size=2, classes=2, reduction=reduction)
     with torch.no_grad():
         made.head.weight.copy_(torch.eye(2))
         made.head.bias.zero_()
     return made
 
 
-def states(*shares: float, of: int = 3) -> Tensor:
+def make_states(*shares: float, of: int = 3) -> Tensor:
     """Return states (1, tokens, of) under which token 0 has a probability each, and the others share what is left."""
     rows = torch.tensor([[(1 - share) / (of - 1)] * of for share in shares])
     rows[:, 0] = torch.tensor(shares)
@@ -85,13 +85,13 @@ def mean_loss(made: Any, rows: Tensor, text: SlotBatch) -> tuple[int, float]:
 
 def test_simlm_counts_every_token_that_is_not_special_and_its_masked_variant_the_hidden_ones() -> None:
     # Original tokens have .7 .2 .5: mean of -log is (.356675 + 1.609438 + .693147) / 3 = .886420.
-    text, rows = slot([1, 0, 0, 0, 1], hidden=[2]), states(0.01, 0.7, 0.2, 0.5, 0.01)
-    assert mean_loss(target(TokenPrediction, "all"), rows, text) == (3, pytest.approx(0.886420, abs=2e-6))
-    assert mean_loss(target(TokenPrediction, "masked"), rows, text) == (1, pytest.approx(1.609438, abs=2e-6))
+    text, rows = make_slot([1, 0, 0, 0, 1], hidden=[2]), make_states(0.01, 0.7, 0.2, 0.5, 0.01)
+    assert mean_loss(make_target(TokenPrediction, "all"), rows, text) == (3, pytest.approx(0.886420, abs=2e-6))
+    assert mean_loss(make_target(TokenPrediction, "masked"), rows, text) == (1, pytest.approx(1.609438, abs=2e-6))
 
 
 def test_a_causal_reader_predicts_what_comes_next_the_last_special_token_too() -> None:
-    text, made = slot([1, 2, 0, 1], pads=2), target(TokenPrediction, "all", says_next=True)  # [CLS] a b [SEP]
+    text, made = make_slot([1, 2, 0, 1], pads=2), make_target(TokenPrediction, "all", says_next=True)  # [CLS] a b [SEP]
     assert made.positions(text).tolist() == [[True, True, True, False, False, False]]
     rows = torch.full((1, 6, 3), 0.25).log()
     for place, following in enumerate((2, 0, 1)):
@@ -101,16 +101,16 @@ def test_a_causal_reader_predicts_what_comes_next_the_last_special_token_too() -
 
 def test_the_released_mean_counts_special_tokens_and_padding_as_original() -> None:
     # "original" has .9 .8 .3 .6, the third was replaced: .105361 + .223144 + .356675 + .510826 = 1.196005; a quarter is .299001.
-    text = slot([5, 5, 5, 5], given=[5, 5, 6, 5], pads=2)
-    rows = states(0.9, 0.8, 0.3, 0.6, 0.95, 0.95, of=2)
+    text = make_slot([5, 5, 5, 5], given=[5, 5, 6, 5], pads=2)
+    rows = make_states(0.9, 0.8, 0.3, 0.6, 0.95, 0.95, of=2)
     assert mean_loss(two_classes(), rows, text) == (4, pytest.approx(0.299001, abs=2e-6))
     # and two pads at .95: (1.196005 + 2 x .051293) / 6 = .216432
     assert mean_loss(two_classes("mean_all"), rows, text) == (6, pytest.approx(0.216432, abs=2e-6))
 
 
 def test_one_logit_says_the_same_as_two_that_differ_by_it() -> None:
-    text, rows = slot([1, 5, 5, 1], given=[1, 5, 6, 1]), states(0.5, 0.9, 0.3, 0.5, of=2)
-    single = target(EditDetection, "edited", size=2, classes=1)
+    text, rows = make_slot([1, 5, 5, 1], given=[1, 5, 6, 1]), make_states(0.5, 0.9, 0.3, 0.5, of=2)
+    single = make_target(EditDetection, "edited", size=2, classes=1)
     single.head = nn.Linear(2, 1, bias=False)
     with torch.no_grad():
         single.head.weight.copy_(torch.tensor([[-1.0, 1.0]]))
@@ -119,7 +119,7 @@ def test_one_logit_says_the_same_as_two_that_differ_by_it() -> None:
 
 
 def test_a_token_proposed_as_it_was_is_no_change() -> None:
-    text = slot([1, 5, 6, 1], given=[1, 5, 7, 1], hidden=[1, 2])
+    text = make_slot([1, 5, 6, 1], given=[1, 5, 7, 1], hidden=[1, 2])
     assert two_classes().labels(text, text.given).tolist() == [[0, 0, 1, 0]]
     # Of edits sampled by the example, row 0 was replaced (-1 throughout): compare. Row 1 had tokens inserted: as noted.
     both = SlotBatch(
@@ -136,27 +136,27 @@ def test_a_token_proposed_as_it_was_is_no_change() -> None:
 
 def test_the_copy_gate_adds_its_share_where_the_token_at_hand_is_right() -> None:
     # Gate at c = 1/4, original at .2: right at hand: -log(.25 + .75 x .2) = .916291; replaced: -log(.75 x .2) = 1.897120.
-    made = target(CorrectiveLM, "corrected")
+    made = make_target(CorrectiveLM, "corrected")
     with torch.no_grad():
         made.gate.weight.zero_()
         made.gate.bias.fill_(-math.log(3))  # its sigmoid is 1/4
-    text = slot([1, 0, 0, 1], given=[1, 0, 2, 1])
+    text = make_slot([1, 0, 0, 1], given=[1, 0, 2, 1])
     for made.chunk in (1024, 1):
-        assert mean_loss(made, states(0.2, 0.2, 0.2, 0.2), text) == (
+        assert mean_loss(made, make_states(0.2, 0.2, 0.2, 0.2), text) == (
             2,
             pytest.approx((0.916291 + 1.897120) / 2, abs=5e-6),
         )
 
 
 def test_an_example_without_the_text_has_no_position() -> None:
-    text = slot([1, 5, 1], hidden=[1], edited=[0, 1, 0])
+    text = make_slot([1, 5, 1], hidden=[1], edited=[0, 1, 0])
     absent = SlotBatch(**vars(text) | {"present": torch.tensor([False])})
     tokens = [
-        target(TokenPrediction, "all"),
-        target(TokenPrediction, "masked"),
-        target(TokenPrediction, "all", says_next=True),
+        make_target(TokenPrediction, "all"),
+        make_target(TokenPrediction, "masked"),
+        make_target(TokenPrediction, "all", says_next=True),
     ]
-    for made in [*tokens, two_classes("mean_all"), two_classes(), target(CorrectiveLM, "corrected")]:
+    for made in [*tokens, two_classes("mean_all"), two_classes(), make_target(CorrectiveLM, "corrected")]:
         assert made.positions(text).any()
         assert not made.positions(absent).any()
 
@@ -167,7 +167,7 @@ COCONDENSER = {"candidates": "all", "symmetric": True}
 COSINE = {"similarity": "cosine"}
 
 
-def loss(options: dict[str, Any], *vectors: Tensor, present: Sequence[bool] = ()) -> float:
+def compute_loss(options: dict[str, Any], *vectors: Tensor, present: Sequence[bool] = ()) -> float:
     """Return the contrast of slots a, b and c; present: rows that have slot b"""
     rows = dict(zip("abc", vectors, strict=False))
     there = {name: torch.ones(len(each), dtype=torch.bool) for name, each in rows.items()}
@@ -201,14 +201,14 @@ def loss(options: dict[str, Any], *vectors: Tensor, present: Sequence[bool] = ()
     ],
 )
 def test_known_answers_of_contrasts(options: dict[str, Any], vectors: tuple[Tensor, ...], expected: float) -> None:
-    assert loss(options, *vectors) == pytest.approx(expected, abs=2e-6, rel=1e-6)
+    assert compute_loss(options, *vectors) == pytest.approx(expected, abs=2e-6, rel=1e-6)
 
 
 @pytest.mark.parametrize("options", [{}, COCONDENSER, {"symmetric": True}])
 def test_a_pair_that_lacks_a_side_is_neither_query_nor_candidate(options: dict[str, Any]) -> None:
     left, right = (torch.cat([rows, torch.tensor([[5.0, 5.0]])]) for rows in (LEFT, RIGHT))
-    found = loss(options, left, right, present=[True, True, False])
-    assert found == pytest.approx(loss(options, LEFT, RIGHT), abs=2e-6)
+    found = compute_loss(options, left, right, present=[True, True, False])
+    assert found == pytest.approx(compute_loss(options, LEFT, RIGHT), abs=2e-6)
 
 
 def test_absent_extra_negatives_are_no_candidates() -> None:

@@ -117,7 +117,7 @@ EXTRA = by_name(
 )
 
 
-def plan(name: str) -> Composition:
+def load_composition(name: str) -> Composition:
     return parse_composition(load_preset(name).content, name)
 
 
@@ -137,14 +137,14 @@ def test_schedules_are_those_of_the_papers(name: str) -> None:
 
 @pytest.mark.parametrize("name", PAPERS)
 def test_slots_show_what_the_papers_show(name: str) -> None:
-    slots = plan(name).slots.items()
+    slots = load_composition(name).slots.items()
     assert {slot: (" ".join(each.view), each.masking, each.rate, each.corruption) for slot, each in slots} == SLOTS[
         name
     ]
 
 
 def test_what_slots_say_besides() -> None:
-    slots = {name: plan(name).slots for name in PAPERS}
+    slots = {name: load_composition(name).slots for name in PAPERS}
     for name in ("simlm", "simlm-mlm", "simlm-rtd"):  # the released rate counts special tokens, and masks are nested
         assert {slot.count for slot in slots[name].values()} == {"with-specials"}
         assert slots[name]["decoder"].of == "encoder"
@@ -165,17 +165,17 @@ def test_what_slots_say_besides() -> None:
 
 
 def test_all_rows_of_query_as_context_pair_random_passages_of_a_document() -> None:
-    examples = {name: plan(name).example for name in PAPERS if "cotmae" in name or "cocondenser" in name}
+    examples = {name: load_composition(name).example for name in PAPERS if "cotmae" in name or "cocondenser" in name}
     assert [name for name, example in examples.items() if example == "document"] == ["cocondenser"]
     # the baseline of methods/cotmae.md with a pair for each passage
     changes = ["example=passage", "slots.a.view=passage", "slots.b.spans=random"]
     paired = parse_composition(apply_changes(dict(load_preset("cocondenser").content), changes), "cocondenser")
-    mixed_plan = plan("qac-cocondenser-mixed")
+    mixed_plan = load_composition("qac-cocondenser-mixed")
     assert (paired.example, load_views(paired, "a")) == (mixed_plan.example, load_views(mixed_plan, "a"))
     assert load_views(paired, "b") == load_views(mixed_plan, "b")[1:]
     baselines = {"cotmae": "context", "cocondenser": "b"}
     mixed = {"qac-cotmae-mixed": "context", "qac-cocondenser-mixed": "b"}
-    found = {name: load_views(plan(name), slot)[-1] for name, slot in (baselines | mixed).items()}
+    found = {name: load_views(load_composition(name), slot)[-1] for name, slot in (baselines | mixed).items()}
     assert {(view.name, view.part) for view in found.values()} == {("pair", "b")}
     spans = {name: view.options["spans"] for name, view in found.items()}
     assert spans.pop("cocondenser") == "distinct"  # one pair for each document: two random passages
@@ -183,7 +183,7 @@ def test_all_rows_of_query_as_context_pair_random_passages_of_a_document() -> No
 
 
 def test_master_printed_differs_from_the_released_form_in_its_encoder_passes_alone() -> None:
-    released, printed = plan("master"), plan("master-printed")
+    released, printed = load_composition("master"), load_composition("master-printed")
     assert dict(load_preset("master").settings) == dict(load_preset("master-printed").settings)
     passes = [[each.name for each in made.objectives if not each.vector_slots] for made in (released, printed)]
     assert passes == [["mlm", "mlm_cmp", "mlm_npr"], ["mlm"]]
@@ -204,7 +204,7 @@ def test_rows_of_simlms_table_7_differ_in_objective_and_corruption() -> None:
     assert table.count("`--") == len(names)  # no row has flags of its own
     settings = [merge(PretrainSettings, load_preset(name).settings, {}) for name in names]
     assert settings == [settings[0]] * len(names)
-    plans = {name: plan(name) for name in names}
+    plans = {name: load_composition(name) for name in names}
     assert len({(made.example, made.title, made.crop, made.pooling) for made in plans.values()}) == 1
     encoded = {name: next(iter(made.slots.values())) for name, made in plans.items() if name != "simlm-ae"}  # unmasked
     reads = {(slot.view, slot.masking, slot.rate, slot.count, slot.max_length) for slot in encoded.values()}
@@ -224,7 +224,7 @@ def test_generators_are_the_papers() -> None:
     for task, model in (("bert", "distilbert-base-uncased"), ("roberta", "distilroberta-base")):
         for kind in ("sts", "transfer"):
             wanted[f"diffcse-{kind}-{task}"] = (model, "frozen", "argmax", "all", "bert")
-    made = {name: plan(name).generator for name in PAPERS}
+    made = {name: load_composition(name).generator for name in PAPERS}
     found = {name: (each.model, each.mode, each.decode, each.scope, each.reads) for name, each in made.items() if each}
     assert found == wanted
 
@@ -242,7 +242,7 @@ def test_contrasts_compare_as_the_papers_do() -> None:
     } | dict.fromkeys((name for name in PAPERS if name.startswith("diffcse")), ("cosine", 0.05, "other", False, "bn"))
     found = {}
     for name in PAPERS:
-        made = plan(name)
+        made = load_composition(name)
         for each in made.objectives:
             if isinstance(each, ContrastiveObjective):
                 kind = made.projectors[each.projector].kind if each.projector else None
@@ -252,7 +252,7 @@ def test_contrasts_compare_as_the_papers_do() -> None:
 
 def test_terms_weigh_one_but_diffcses_difference() -> None:
     for name in PAPERS:
-        weights = {each.name: each.weight for each in plan(name).objectives}
+        weights = {each.name: each.weight for each in load_composition(name).objectives}
         difference = {"sts": 0.005, "transfer": 0.05}.get(name.split("-")[1] if name.startswith("diffcse") else "", 1.0)
         assert weights == dict.fromkeys(weights, 1.0) | (
             {"difference": difference} if name.startswith("diffcse") else {}
@@ -261,7 +261,7 @@ def test_terms_weigh_one_but_diffcses_difference() -> None:
 
 @pytest.mark.parametrize("name", EXTRA)
 def test_presets_add_the_parameters_that_the_papers_count(name: str) -> None:
-    made = plan(name)
+    made = load_composition(name)
     with torch.device("meta"):
         adapter = BackboneAdapter(BertModel(BertConfig()))
         readers = {
@@ -273,7 +273,7 @@ def test_presets_add_the_parameters_that_the_papers_count(name: str) -> None:
 
 def test_decoders_start_from_copies_in_simlm_only() -> None:
     for name in PAPERS:
-        made = plan(name)
+        made = load_composition(name)
         readers = [made.readers[each.reader] for each in made.recovers]
         inits = {each.options.get("init", "random") for each in readers if each.use == "decoder"}
         assert inits in (set(), {"copy"} if name.startswith("simlm") else {"random"}), name

@@ -59,7 +59,7 @@ def world() -> World:
     )
 
 
-def share(weighing: Weighing, scale: Scale) -> float:
+def compute_share(weighing: Weighing, scale: Scale) -> float:
     """Percentage of stop words and punctuation among what is hidden at 15%."""
     ranks, scores = world()
     rng = create_generator("rom")
@@ -77,7 +77,7 @@ def nothing(score: dict[str, float]) -> dict[str, float]:
     return dict.fromkeys(score, 0.0)
 
 
-def softened(temperature: float) -> Weighing:
+def make_softmax(temperature: float) -> Weighing:
     return lambda score: softmax(score, temperature=temperature)
 
 
@@ -85,14 +85,14 @@ def softened(temperature: float) -> Weighing:
     ("weighing", "scale", "specified"),
     [
         (nothing, "max", 40.1),
-        (softened(1), "sum", 40.0),
+        (make_softmax(1), "sum", 40.0),
         (dict, "sum", 39.4),
-        (softened(1), "max", 28.0),
-        (softened(0.1), "max", 15.4),
-        (softened(0.01), "max", 33.0),
+        (make_softmax(1), "max", 28.0),
+        (make_softmax(0.1), "max", 15.4),
+        (make_softmax(0.01), "max", 33.0),
         (dict, "max", 10.4),
         (dict, "minmax", 9.3),
     ],
 )
 def test_the_share_of_stop_words_is_that_of_the_table(weighing: Weighing, scale: Scale, specified: float) -> None:
-    assert share(weighing, scale) == pytest.approx(specified, abs=4)
+    assert compute_share(weighing, scale) == pytest.approx(specified, abs=4)

@@ -17,7 +17,7 @@ TERMS = [("simlm", "decoder"), ("simlm-rtd", "decoder"), ("cotmae", "context"), 
 TERMS += [("retromae", "decoder"), ("cocondenser", "head"), ("master", "npr"), ("diffcse-sts-bert", "difference")]
 
 
-def of_layers(stage: PretrainingSetup, slopes: dict[str, Tensor]) -> list[float]:
+def get_layer_gradients(stage: PretrainingSetup, slopes: dict[str, Tensor]) -> list[float]:
     """The largest gradient in each layer of the encoder, first to last."""
     found = [0.0] * stage.network.adapter.depth
     for name, slope in slopes.items():
@@ -27,7 +27,7 @@ def of_layers(stage: PretrainingSetup, slopes: dict[str, Tensor]) -> list[float]
     return found
 
 
-def largest(slopes: dict[str, Tensor], beginning: str) -> float:
+def find_largest(slopes: dict[str, Tensor], beginning: str) -> float:
     return max((float(slope.abs().max()) for name, slope in slopes.items() if name.startswith(beginning)), default=0.0)
 
 
@@ -39,7 +39,7 @@ def test_a_term_behind_a_bottleneck_trains_all_layers_by_the_vector_alone(
     batch, recovery = stage.batch(*range(8)), stage.network.recoveries[term]
     objective = recovery.objective
     slopes = compute_gradients(stage, recovery(stage.views(batch)))
-    assert min(of_layers(stage, slopes)) > 0
+    assert min(get_layer_gradients(stage, slopes)) > 0
     encoded = stage.views(batch)
     for name in objective.source:  # cut the vectors off from the encoder
         encoded._vectors[name] = encoded.vector(name).detach()
@@ -47,12 +47,12 @@ def test_a_term_behind_a_bottleneck_trains_all_layers_by_the_vector_alone(
         for name in objective.slot:
             encoded.states(name)[-1] = encoded.states(name)[-1].detach()
     cut = compute_gradients(stage, recovery(encoded))
-    trained = [slope > 0 for slope in of_layers(stage, cut)]
+    trained = [slope > 0 for slope in get_layer_gradients(stage, cut)]
     assert trained == ([False] * 4 if objective.source else [True, True, False, False])
     shares_nothing = stage.network.composition.readers[objective.reader].use == "discriminator"
-    assert (largest(cut, "backbone.embeddings.") > 0) is not shares_nothing
-    assert (largest(cut, "head.") > 0) is (objective.target != "edited" and not shares_nothing)
-    assert largest(cut, f"recoveries.{term}.") > 0
+    assert (find_largest(cut, "backbone.embeddings.") > 0) is not shares_nothing
+    assert (find_largest(cut, "head.") > 0) is (objective.target != "edited" and not shares_nothing)
+    assert find_largest(cut, f"recoveries.{term}.") > 0
 
 
 COPIES = {"simlm", "mixture-example"}
@@ -87,7 +87,7 @@ def test_a_frozen_generator_has_no_gradient_and_is_no_part_of_the_model(preset: 
         assert id(weight) not in mine
 
 
-def padded(slot: SlotBatch, *, more: int, junk: int) -> SlotBatch:
+def pad_slot(slot: SlotBatch, *, more: int, junk: int) -> SlotBatch:
     """Return it with `more` columns, and all that lies behind a text made junk."""
     wider = slot.map(lambda each: F.pad(each, (0, more) * (each.dim() - 1)) if each.dim() > 1 else each)
     if wider.visible is not None:
@@ -96,7 +96,7 @@ def padded(slot: SlotBatch, *, more: int, junk: int) -> SlotBatch:
     return replace(wider, clean=wider.clean.masked_fill(behind, junk), given=wider.given.masked_fill(behind, junk))
 
 
-def same(found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
+def assert_same(found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
     assert found.keys() == expected.keys()
     for name in expected:
         assert found[name].item() == pytest.approx(expected[name].item(), abs=5e-5, rel=5e-5), name
@@ -109,8 +109,8 @@ def test_neither_padding_nor_the_order_of_a_batch_changes_a_loss(preset: str, wo
     batch = stage.batch()
     with torch.no_grad():
         before = stage.terms(batch)
-        same(stage.terms({name: padded(slot, more=3, junk=17) for name, slot in batch.items()}), before)
-        same(
+        assert_same(stage.terms({name: pad_slot(slot, more=3, junk=17) for name, slot in batch.items()}), before)
+        assert_same(
             stage.terms({name: slot.map(lambda each: each[[3, 5, 0, 1, 4, 2]]) for name, slot in batch.items()}), before
         )
 
@@ -120,6 +120,6 @@ def test_diffcses_mean_counts_padding(world: PretrainingFiles):
     batch = stage.batch()
     with torch.no_grad():
         before = stage.terms(batch)
-        after = stage.terms({name: padded(slot, more=3, junk=0) for name, slot in batch.items()})
+        after = stage.terms({name: pad_slot(slot, more=3, junk=0) for name, slot in batch.items()})
     assert after["contrast"].item() == pytest.approx(before["contrast"].item(), abs=1e-5)
     assert abs(after["difference"].item() - before["difference"].item()) > 1e-4

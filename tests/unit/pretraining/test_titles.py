@@ -29,7 +29,7 @@ PASSAGES = [
 ]
 
 
-def titled(world: PretrainingFiles, folder: Path, model: Path | None = None) -> PretrainingFiles:
+def write_titled_corpus(world: PretrainingFiles, folder: Path, model: Path | None = None) -> PretrainingFiles:
     """Return the world with these passages as its corpus."""
     rows = [{"_id": each.id, "title": each.title, "text": each.text} for each in PASSAGES]
     path = folder / "titled.jsonl"
@@ -37,19 +37,19 @@ def titled(world: PretrainingFiles, folder: Path, model: Path | None = None) -> 
     return PretrainingFiles(model or world.model, world.generator, path)
 
 
-def seen(stage: PretrainingSetup) -> list[Passage]:
+def get_first_batch(stage: PretrainingSetup) -> list[Passage]:
     """Return the passages of the first batch, in order."""
     named = {each.id: each for each in PASSAGES}
     return [named[str(each.key[-1])] for each in stage.get_examples(*range(6))]
 
 
-def expected(stage: PretrainingSetup, passage: Passage) -> Any:
+def tokenize_expected(stage: PretrainingSetup, passage: Passage) -> Any:
     """Tokenize a passage: title and text as a pair if there is a title."""
     pair = (passage.title, passage.text) if passage.title else (passage.text,)
     return stage.tokenizer(*pair, truncation=True, max_length=stage.data.settings.max_length)
 
 
-def embedded(stage: PretrainingSetup) -> list[dict[str, Tensor]]:
+def record_embedding_inputs(stage: PretrainingSetup) -> list[dict[str, Tensor]]:
     """Record the inputs of every embedding module of encoder, generator and readers in a forward pass."""
     calls: list[dict[str, Tensor]] = []
     generator = stage.network.generator
@@ -65,10 +65,10 @@ def embedded(stage: PretrainingSetup) -> list[dict[str, Tensor]]:
 def test_the_encoder_reads_what_the_tokenizer_makes_of_title_and_text(
     world: PretrainingFiles, tmp_path: Path, max_length: int
 ):
-    stage = titled(world, tmp_path).prepare("simlm-ae", max_length=max_length)
-    encoder, *_ = embedded(stage)
-    for row, passage in enumerate(seen(stage)):
-        wanted = expected(stage, passage)
+    stage = write_titled_corpus(world, tmp_path).prepare("simlm-ae", max_length=max_length)
+    encoder, *_ = record_embedding_inputs(stage)
+    for row, passage in enumerate(get_first_batch(stage)):
+        wanted = tokenize_expected(stage, passage)
         size = len(wanted["input_ids"])
         assert encoder["input_ids"][row, :size].tolist() == wanted["input_ids"]
         assert encoder["token_type_ids"][row, :size].tolist() == wanted["token_type_ids"]
@@ -81,10 +81,10 @@ def test_the_encoder_reads_what_the_tokenizer_makes_of_title_and_text(
 def test_a_pair_without_token_types(family: str, world: PretrainingFiles, tmp_path: Path):
     """RoBERTa has two separators and one type; DistilBERT takes no types."""
     save_random_masked_lm(family, tmp_path / family)
-    stage = titled(world, tmp_path, tmp_path / family).prepare("simlm-ae", max_length=32)
-    encoder, *_ = embedded(stage)
-    for row, passage in enumerate(seen(stage)):
-        wanted = expected(stage, passage)["input_ids"]
+    stage = write_titled_corpus(world, tmp_path, tmp_path / family).prepare("simlm-ae", max_length=32)
+    encoder, *_ = record_embedding_inputs(stage)
+    for row, passage in enumerate(get_first_batch(stage)):
+        wanted = tokenize_expected(stage, passage)["input_ids"]
         assert encoder["input_ids"][row, : len(wanted)].tolist() == wanted
     assert "token_type_ids" not in encoder
 
@@ -106,11 +106,11 @@ def test_a_pair_without_token_types(family: str, world: PretrainingFiles, tmp_pa
 def test_every_embedding_layer_gets_the_token_types(
     world: PretrainingFiles, tmp_path: Path, preset: str, calls: int, changes: list[str]
 ):
-    stage = titled(world, tmp_path).prepare(preset, "title=segment", *changes)
-    found = embedded(stage)
+    stage = write_titled_corpus(world, tmp_path).prepare(preset, "title=segment", *changes)
+    found = record_embedding_inputs(stage)
     assert len(found) == calls
-    for row, passage in enumerate(seen(stage)):
-        wanted = expected(stage, passage)["token_type_ids"]
+    for row, passage in enumerate(get_first_batch(stage)):
+        wanted = tokenize_expected(stage, passage)["token_type_ids"]
         for given in found:
             types = given["token_type_ids"][row].tolist()
             assert types == wanted + [0] * (len(types) - len(wanted))
@@ -118,9 +118,11 @@ def test_every_embedding_layer_gets_the_token_types(
 
 @pytest.mark.parametrize("title", ["join", "sep", "segment", "none"])
 def test_pre_training_reads_titles_as_encoding_does(world: PretrainingFiles, tmp_path: Path, title: str):
-    stage = titled(world, tmp_path).prepare("simlm-ae", f"title={title}", max_length=40)
+    stage = write_titled_corpus(world, tmp_path).prepare("simlm-ae", f"title={title}", max_length=40)
     model = load_encoder(world.model)
-    tokens = TextTokenizer(model.tokenizer, prompt="", max_length=40, title=title, with_types=True)(seen(stage))
+    tokens = TextTokenizer(model.tokenizer, prompt="", max_length=40, title=title, with_types=True)(
+        get_first_batch(stage)
+    )
     wanted = tokens.pad(range(6), pad=0)
     slot = stage.batch()["encoder"]
     assert slot.given.tolist() == wanted["input_ids"].tolist()

@@ -31,7 +31,7 @@ def noise(*shape: int, seed: int = 0) -> Tensor:
     return torch.rand(*shape, generator=torch.Generator().manual_seed(seed))
 
 
-def fill(model: Any, *, noise: Tensor | None = None, where: Tensor = HIDDEN) -> tuple[Tensor, Tensor, Tensor]:
+def fill_tokens(model: Any, *, noise: Tensor | None = None, where: Tensor = HIDDEN) -> tuple[Tensor, Tensor, Tensor]:
     """Return the filled ids of a batch, the ids, and transformers' logits."""
     ids, attention = create_padded_batch(model)
     with torch.no_grad():
@@ -41,7 +41,7 @@ def fill(model: Any, *, noise: Tensor | None = None, where: Tensor = HIDDEN) -> 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_without_noise_the_likeliest_tokens_are_proposed(family: str) -> None:
-    found, ids, logits = fill(create_masked_lm(family))
+    found, ids, logits = fill_tokens(create_masked_lm(family))
     torch.testing.assert_close(found, torch.where(HIDDEN, logits.argmax(dim=-1), ids))
     assert (found[HIDDEN] != ids[HIDDEN]).any()
 
@@ -59,7 +59,7 @@ def test_a_sample_is_the_id_whose_part_of_the_unit_interval_holds_the_number() -
 
 def test_a_sample_is_the_inverse_of_the_cumulative_softmax_of_the_models_scores() -> None:
     numbers = noise(3, 9)
-    found, ids, logits = fill(create_masked_lm("bert"), noise=numbers)
+    found, ids, logits = fill_tokens(create_masked_lm("bert"), noise=numbers)
     steps = logits.softmax(dim=-1).cumsum(dim=-1)
     for row, place in HIDDEN.nonzero().tolist():
         assert int(found[row, place]) == int((steps[row, place] <= numbers[row, place]).sum())
@@ -89,7 +89,7 @@ def test_a_trained_generator_proposes_without_dropout_and_stays_in_training_mode
     model = create_masked_lm("bert", hidden_dropout_prob=0.5)
     ids, attention = create_padded_batch(model)
     generator = TokenGenerator.from_encoder(model.bert, LMHead(model, model.bert), init="copy").train()
-    quiet, _, _ = fill(create_masked_lm("bert", hidden_dropout_prob=0.5), noise=noise(3, 9))
+    quiet, _, _ = fill_tokens(create_masked_lm("bert", hidden_dropout_prob=0.5), noise=noise(3, 9))
     for _ in range(3):
         assert torch.equal(generator.fill(ids, attention, HIDDEN, noise=noise(3, 9)), quiet)
         assert generator.training

@@ -19,7 +19,7 @@ EXAMPLES = range(8)
 CACHED = {"cocondenser": (), "mixture-example": (), "diffcse-sts-bert": ("projectors.head.kind=tanh",)}
 
 
-def apart(found: dict[str, Tensor], expected: dict[str, Tensor]) -> float:
+def compute_difference(found: dict[str, Tensor], expected: dict[str, Tensor]) -> float:
     """The largest difference between two sets of gradients."""
     assert found.keys() == expected.keys()
     return max(float((found[name] - expected[name]).abs().max()) for name in expected)
@@ -39,7 +39,7 @@ def test_cached_gradients_are_those_of_the_whole_batch(preset: str, world: Pretr
     for micro in (1, 3):
         again, parts = stage.step(trainer, EXAMPLES, micro=micro)
         assert again == pytest.approx(loss, abs=3e-5)
-        assert apart(parts, whole) < 3e-5 * max(1.0, largest)
+        assert compute_difference(parts, whole) < 3e-5 * max(1.0, largest)
 
 
 def test_token_losses_in_parts_are_one_mean(world: PretrainingFiles, tmp_path: Path):
@@ -48,7 +48,7 @@ def test_token_losses_in_parts_are_one_mean(world: PretrainingFiles, tmp_path: P
     loss, whole = stage.step(trainer, EXAMPLES, micro=8)
     again, parts = stage.step(trainer, EXAMPLES, micro=3)
     assert again == pytest.approx(loss, abs=3e-5)
-    assert apart(parts, whole) < 3e-5
+    assert compute_difference(parts, whole) < 3e-5
 
 
 def test_with_dropout_they_are_those_of_one_graph_over_the_same_parts_and_seeds(
@@ -58,12 +58,12 @@ def test_with_dropout_they_are_those_of_one_graph_over_the_same_parts_and_seeds(
     trainer = stage.trainer(tmp_path)
     loss, found = stage.step(trainer, EXAMPLES, micro=3)
     _, parted = stage.step(trainer, EXAMPLES, micro=4)  # other parts, other dropout
-    assert apart(parted, found) > 1e-3
+    assert compute_difference(parted, found) > 1e-3
     graph_loss, graph = in_one_graph(stage, trainer, micro=3)
     assert graph_loss == pytest.approx(loss, abs=3e-5)
-    assert apart(found, graph) < 3e-5
+    assert compute_difference(found, graph) < 3e-5
     trainer.state.global_step = 1  # and other dropout in another step
-    assert apart(stage.step(trainer, EXAMPLES, micro=3)[1], found) > 1e-3
+    assert compute_difference(stage.step(trainer, EXAMPLES, micro=3)[1], found) > 1e-3
 
 
 def in_one_graph(stage: PretrainingSetup, trainer, *, micro: int) -> tuple[float, dict[str, Tensor]]:
@@ -132,7 +132,7 @@ def test_a_sum_is_no_smaller_in_parts(world: PretrainingFiles, tmp_path: Path):
     again, parts = stage.step(trainer, EXAMPLES, micro=3)
     assert again == pytest.approx(loss, rel=1e-5)
     scale = max(float(slope.abs().max()) for slope in whole.values())
-    assert apart(parts, whole) < 3e-5 * max(1.0, scale)
+    assert compute_difference(parts, whole) < 3e-5 * max(1.0, scale)
 
 
 @pytest.mark.parametrize("micro", [8, 3])

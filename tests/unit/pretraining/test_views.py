@@ -38,7 +38,7 @@ class Shelf:
         path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
         return TokenCorpus.open(str(path), self.tokenizer, fields=fields)
 
-    def said(self, text: Text) -> str:
+    def decode(self, text: Text) -> str:
         return " ".join(self._pieces.tokenizer.convert_ids_to_tokens(text.ids.tolist()))
 
 
@@ -48,11 +48,11 @@ def shelf(tmp_path, monkeypatch) -> Shelf:
     return Shelf(tmp_path)
 
 
-def view(name: str, corpus, row: int, *, seed: object = 0, room: int = 100, **options):
+def apply_view(name: str, corpus, row: int, *, seed: object = 0, room: int = 100, **options):
     return VIEWS.load(name)(ViewInput(corpus, row, create_generator(str(seed)), room, SEP), **options)
 
 
-def passage(id: str, text: str = "a b c d", **more) -> dict:
+def make_passage(id: str, text: str = "a b c d", **more) -> dict:
     return {"_id": id, "text": text, **more}
 
 
@@ -64,22 +64,22 @@ def chunks(document: str, *texts: str) -> list[dict]:
         for end in [at + 1 for at, letter in enumerate(text) if letter == "."]:
             spans.append([begin, end])
             begin = end + 1
-        rows.append(passage(f"{document}#{number}", text, metadata={"sentences": spans}))
+        rows.append(make_passage(f"{document}#{number}", text, metadata={"sentences": spans}))
     return rows
 
 
-def drawn(shelf: Shelf, name: str, corpus, row: int, part: str, times: int = 300, **options) -> Counter[str]:
-    found = (view(name, corpus, row, seed=seed, **options) for seed in range(times))
-    return Counter(shelf.said(parts[part]) for parts in found if parts is not None)
+def count_views(shelf: Shelf, name: str, corpus, row: int, part: str, times: int = 300, **options) -> Counter[str]:
+    found = (apply_view(name, corpus, row, seed=seed, **options) for seed in range(times))
+    return Counter(shelf.decode(parts[part]) for parts in found if parts is not None)
 
 
-def numbered(*words: int, weights: list[float] | None = None) -> Text:
+def make_text(*words: int, weights: list[float] | None = None) -> Text:
     ids = np.arange(10, 10 + len(words), dtype=np.int32)
     return Text(ids, np.array(words, np.int32), None if weights is None else np.array(weights, np.float32))
 
 
 def test_a_piece_of_a_text_takes_its_weights_along_and_numbers_its_words_from_0():
-    found = slice_text(numbered(0, 1, 1, 2, -1, 3, weights=[0, 1, 2, 3, 4, 5]), 2, 6)
+    found = slice_text(make_text(0, 1, 1, 2, -1, 3, weights=[0, 1, 2, 3, 4, 5]), 2, 6)
     assert found.ids.tolist() == [12, 13, 14, 15]
     assert found.words.tolist() == [0, 1, -1, 2]
     assert found.weights is not None
@@ -88,19 +88,19 @@ def test_a_piece_of_a_text_takes_its_weights_along_and_numbers_its_words_from_0(
 
 def test_joined_texts_number_their_words_on_and_a_separator_is_in_none():
     found = join_texts(
-        [numbered(0, 0, 1, weights=[1, 2, 3]), numbered(0, 1, weights=[4, 5]), numbered(0, weights=[6])], SEP
+        [make_text(0, 0, 1, weights=[1, 2, 3]), make_text(0, 1, weights=[4, 5]), make_text(0, weights=[6])], SEP
     )
     assert found.ids.tolist() == [10, 11, 12, SEP, 10, 11, SEP, 10]
     assert found.words.tolist() == [0, 0, 1, -1, 2, 3, -1, 4]
     assert found.weights is not None
     assert found.weights.tolist() == [1, 2, 3, 0, 4, 5, 0, 6]
-    assert join_texts([numbered(0, weights=[1]), numbered(0)]).weights is None
-    assert join_texts([numbered(0, 1), numbered(0)]).words.tolist() == [0, 1, 2]
+    assert join_texts([make_text(0, weights=[1]), make_text(0)]).weights is None
+    assert join_texts([make_text(0, 1), make_text(0)]).words.tolist() == [0, 1, 2]
     assert join_texts([]).ids.tolist() == []
 
 
 def test_a_random_crop_may_begin_anywhere_and_a_text_that_fits_is_left_alone():
-    text = numbered(*range(6))
+    text = make_text(*range(6))
     views = [ViewInput(None, 0, create_generator(seed), 4) for seed in range(600)]  # type: ignore[arg-type]
     begins = Counter(int(each.crop(text, "random").ids[0]) - 10 for each in views)
     assert set(begins) == {0, 1, 2}
@@ -110,113 +110,117 @@ def test_a_random_crop_may_begin_anywhere_and_a_text_that_fits_is_left_alone():
 
 
 def test_a_title_goes_before_the_text_with_or_without_a_separator(shelf):
-    corpus = shelf(passage("p", "a wording", title="b c"), passage("q", "d e f"))
-    assert shelf.said(view("passage", corpus, 0)[""]) == "a word ##ing"
-    assert shelf.said(view("passage", corpus, 0, title="join")[""]) == "b c a word ##ing"
-    found = view("passage", corpus, 0, title="segment")[""]
-    assert shelf.said(found) == "b c [SEP] a word ##ing"
+    corpus = shelf(make_passage("p", "a wording", title="b c"), make_passage("q", "d e f"))
+    assert shelf.decode(apply_view("passage", corpus, 0)[""]) == "a word ##ing"
+    assert shelf.decode(apply_view("passage", corpus, 0, title="join")[""]) == "b c a word ##ing"
+    found = apply_view("passage", corpus, 0, title="segment")[""]
+    assert shelf.decode(found) == "b c [SEP] a word ##ing"
     assert found.words.tolist() == [0, 1, -1, 2, 3, 3]
     assert found.types is not None
     assert found.types.tolist() == [0, 0, 0, 1, 1, 1]
-    parted = view("passage", corpus, 0, title="sep")[""]
-    assert (shelf.said(parted), parted.types) == ("b c [SEP] a word ##ing", None)
-    bare = view("passage", corpus, 1, title="segment")[""]
-    assert (shelf.said(bare), bare.types) == ("d e f", None)  # no title, no separator, one segment
+    parted = apply_view("passage", corpus, 0, title="sep")[""]
+    assert (shelf.decode(parted), parted.types) == ("b c [SEP] a word ##ing", None)
+    bare = apply_view("passage", corpus, 1, title="segment")[""]
+    assert (shelf.decode(bare), bare.types) == ("d e f", None)  # no title, no separator, one segment
 
 
 def test_a_part_of_a_pair_begins_with_the_first_segment(shelf):
-    corpus = shelf(passage("p", "a b c d", title="e f"))
+    corpus = shelf(make_passage("p", "a b c d", title="e f"))
     types = {"e f [SEP] a": [0, 0, 0, 1], "f [SEP] a b": [0, 0, 1, 1], "[SEP] a b c": [0, 1, 1, 1], "a b c d": [0] * 4}
-    found = [view("passage", corpus, 0, seed=n, room=4, title="segment", crop="random")[""] for n in range(40)]
-    assert {shelf.said(each): each.types.tolist() for each in found} == types
+    found = [apply_view("passage", corpus, 0, seed=n, room=4, title="segment", crop="random")[""] for n in range(40)]
+    assert {shelf.decode(each): each.types.tolist() for each in found} == types
 
 
 def test_a_pair_is_truncated_longest_first(shelf):
-    corpus = shelf(passage("p", "a b c d", title="e f"), passage("q", "a b c", title="d e f g h"))
+    corpus = shelf(make_passage("p", "a b c d", title="e f"), make_passage("q", "a b c", title="d e f g h"))
 
-    def shown(row: int, room: int) -> str:
-        return shelf.said(view("passage", corpus, row, room=room, title="segment")[""])
+    def decode_passage(row: int, room: int) -> str:
+        return shelf.decode(apply_view("passage", corpus, row, room=room, title="segment")[""])
 
-    assert [shown(0, room) for room in (6, 5, 4)] == ["e f [SEP] a b c", "e f [SEP] a b", "e [SEP] a b"]
-    assert [shown(1, room) for room in (8, 7, 6)] == ["d e f g [SEP] a b c", "d e f [SEP] a b c", "d e f [SEP] a b"]
+    assert [decode_passage(0, room) for room in (6, 5, 4)] == ["e f [SEP] a b c", "e f [SEP] a b", "e [SEP] a b"]
+    assert [decode_passage(1, room) for room in (8, 7, 6)] == [
+        "d e f g [SEP] a b c",
+        "d e f [SEP] a b c",
+        "d e f [SEP] a b",
+    ]
 
 
 def test_weights_are_cropped_with_their_pieces_and_those_of_a_title_go_before(shelf):
-    row = passage("p", "a b c d", title="e f", weights=[1, 2, 3, 4], title_weights=[8, 9])
+    row = make_passage("p", "a b c d", title="e f", weights=[1, 2, 3, 4], title_weights=[8, 9])
     corpus = shelf(row, fields={"weights"})
     value = dict(zip("abcdef", [1, 2, 3, 4, 8, 9], strict=True)) | {"[SEP]": 0}
     for seed in range(20):
-        found = view("passage", corpus, 0, seed=seed, room=3, title="segment", crop="random")[""]
+        found = apply_view("passage", corpus, 0, seed=seed, room=3, title="segment", crop="random")[""]
         assert found.weights is not None
-        assert found.weights.tolist() == [value[token] for token in shelf.said(found).split()]
+        assert found.weights.tolist() == [value[token] for token in shelf.decode(found).split()]
 
 
 def test_a_title_without_weights_before_a_text_with_them_is_refused(shelf):
-    corpus = shelf(passage("p", title="e", weights=[1, 2, 3, 4]), fields={"weights"})
+    corpus = shelf(make_passage("p", title="e", weights=[1, 2, 3, 4]), fields={"weights"})
     with pytest.raises(MismatchError, match=r"passage 'p' has weights but no 'title_weights'; `drtk termweight`"):
-        view("passage", corpus, 0, title="join")
-    assert view("passage", corpus, 0)[""].weights.tolist() == [1, 2, 3, 4]
+        apply_view("passage", corpus, 0, title="join")
+    assert apply_view("passage", corpus, 0)[""].weights.tolist() == [1, 2, 3, 4]
 
 
 def test_the_next_passage_is_i_plus_1_and_the_last_has_none(shelf):
-    corpus = shelf(*chunks("A", "a b c.", "d e f.", "g h i."), passage("B", "j k l"), fields={"documents"})
-    found = [view("next", corpus, row) for row in range(4)]
-    assert [None if parts is None else shelf.said(parts[""]) for parts in found] == ["d e f .", "g h i .", None, None]
+    corpus = shelf(*chunks("A", "a b c.", "d e f.", "g h i."), make_passage("B", "j k l"), fields={"documents"})
+    found = [apply_view("next", corpus, row) for row in range(4)]
+    assert [None if parts is None else shelf.decode(parts[""]) for parts in found] == ["d e f .", "g h i .", None, None]
 
 
 def test_halves_are_neighbours_and_the_second_has_the_odd_token(shelf):
-    corpus = shelf(passage("p", "a b c d e", title="t"))
-    found = view("halves", corpus, 0)
-    assert (shelf.said(found["a"]), shelf.said(found["b"])) == ("a b", "c d e")
+    corpus = shelf(make_passage("p", "a b c d e", title="t"))
+    found = apply_view("halves", corpus, 0)
+    assert (shelf.decode(found["a"]), shelf.decode(found["b"])) == ("a b", "c d e")
     assert found["b"].words.tolist() == [0, 1, 2]
-    found = view("halves", corpus, 0, room=2)  # cropped to 4 tokens first
-    assert (shelf.said(found["a"]), shelf.said(found["b"])) == ("a b", "c d")
-    found = view("halves", corpus, 0, title="segment")  # t [SEP] a b c d e
-    assert (shelf.said(found["a"]), shelf.said(found["b"])) == ("t [SEP] a", "b c d e")
+    found = apply_view("halves", corpus, 0, room=2)  # cropped to 4 tokens first
+    assert (shelf.decode(found["a"]), shelf.decode(found["b"])) == ("a b", "c d")
+    found = apply_view("halves", corpus, 0, title="segment")  # t [SEP] a b c d e
+    assert (shelf.decode(found["a"]), shelf.decode(found["b"])) == ("t [SEP] a", "b c d e")
 
 
 def test_a_random_partner_is_any_other_passage_of_the_document(shelf):
-    corpus = shelf(*chunks("A", "a b c", "d e f", "g h i", "j k l"), passage("B"), fields={"documents"})
-    found = drawn(shelf, "pair", corpus, 1, "b", spans="random")
+    corpus = shelf(*chunks("A", "a b c", "d e f", "g h i", "j k l"), make_passage("B"), fields={"documents"})
+    found = count_views(shelf, "pair", corpus, 1, "b", spans="random")
     assert set(found) == {"a b c", "g h i", "j k l"}
     assert all(abs(count - 100) < 41 for count in found.values())  # 5 * sqrt(300 * 2/9)
-    assert set(drawn(shelf, "pair", corpus, 1, "a", times=5, spans="random")) == {"d e f"}
-    assert view("pair", corpus, 4, spans="random") is None
+    assert set(count_views(shelf, "pair", corpus, 1, "a", times=5, spans="random")) == {"d e f"}
+    assert apply_view("pair", corpus, 4, spans="random") is None
 
 
 def test_a_nearby_partner_is_before_or_after_with_the_same_chance(shelf):
     corpus = shelf(*chunks("A", "a b c", "d e f", "g h i"), fields={"documents"})
-    found = drawn(shelf, "pair", corpus, 1, "b", spans="nearby")
+    found = count_views(shelf, "pair", corpus, 1, "b", spans="nearby")
     assert set(found) == {"a b c", "g h i"}
     assert abs(found["a b c"] - 150) < 44  # 5 * sqrt(300 / 4)
-    assert set(drawn(shelf, "pair", corpus, 0, "b", times=10, spans="nearby")) == {"d e f"}
-    assert set(drawn(shelf, "pair", corpus, 2, "b", times=10, spans="nearby")) == {"d e f"}
+    assert set(count_views(shelf, "pair", corpus, 0, "b", times=10, spans="nearby")) == {"d e f"}
+    assert set(count_views(shelf, "pair", corpus, 2, "b", times=10, spans="nearby")) == {"d e f"}
 
 
 def test_passages_across_a_gap_are_not_neighbors(shelf):
-    corpus = shelf(passage("A#0", "a b c"), passage("A#2", "d e f"), fields={"documents"})
-    assert view("pair", corpus, 0, spans="nearby") is None
-    assert shelf.said(view("pair", corpus, 0, spans="random")["b"]) == "d e f"
+    corpus = shelf(make_passage("A#0", "a b c"), make_passage("A#2", "d e f"), fields={"documents"})
+    assert apply_view("pair", corpus, 0, spans="nearby") is None
+    assert shelf.decode(apply_view("pair", corpus, 0, spans="random")["b"]) == "d e f"
 
 
 def test_an_overlapping_partner_shares_the_last_sentences_and_goes_on_to_the_cap(shelf):
     corpus = shelf(*chunks("A", "a b. c d. e f. g h.", "i j. k l.", "m n."), fields={"documents", "sentences"})
     # sentences have 3 pieces; r is 1 or 2 of 4: from "g h ." or from "e f ."; at most 9 pieces are three sentences
-    found = drawn(shelf, "pair", corpus, 0, "b", times=60, spans="overlap", room=9)
+    found = count_views(shelf, "pair", corpus, 0, "b", times=60, spans="overlap", room=9)
     assert set(found) == {"g h . i j . k l .", "e f . g h . i j ."}
     # with room for all, it goes to the end of the document
-    found = drawn(shelf, "pair", corpus, 0, "b", times=60, spans="overlap")
+    found = count_views(shelf, "pair", corpus, 0, "b", times=60, spans="overlap")
     assert set(found) == {"g h . i j . k l . m n .", "e f . g h . i j . k l . m n ."}
     # r is 1 of 2
-    assert set(drawn(shelf, "pair", corpus, 1, "b", times=20, spans="overlap", room=6)) == {"k l . m n ."}
+    assert set(count_views(shelf, "pair", corpus, 1, "b", times=20, spans="overlap", room=6)) == {"k l . m n ."}
 
 
 def test_from_the_last_passage_an_overlap_goes_backwards(shelf):
     corpus = shelf(*chunks("A", "a b. c d.", "e f. g h.", "i j. k l. m n. o p."), fields={"documents", "sentences"})
     # r is 1 or 2 of 4: "i j ." or "i j . k l .", and what stands before, in reading order
-    found = drawn(shelf, "pair", corpus, 2, "b", times=60, spans="overlap", room=9)
+    found = count_views(shelf, "pair", corpus, 2, "b", times=60, spans="overlap", room=9)
     assert set(found) == {"e f . g h . i j .", "g h . i j . k l ."}
-    found = drawn(shelf, "pair", corpus, 2, "b", times=60, spans="overlap")
+    found = count_views(shelf, "pair", corpus, 2, "b", times=60, spans="overlap")
     assert set(found) == {"a b . c d . e f . g h . i j .", "a b . c d . e f . g h . i j . k l ."}
 
 
@@ -225,8 +229,8 @@ def test_weights_and_words_go_with_an_overlap(shelf):
     for row, values in zip(rows, ([1, 2, 3, 4, 5, 6, 7], [8, 9, 10, 11, 12]), strict=True):
         row["weights"] = values
     corpus = shelf(*rows, fields={"documents", "sentences", "weights"})
-    found = view("pair", corpus, 0, spans="overlap")["b"]
-    assert shelf.said(found) == "b c . d . e f ."
+    found = apply_view("pair", corpus, 0, spans="overlap")["b"]
+    assert shelf.decode(found) == "b c . d . e f ."
     assert found.weights.tolist() == [5, 6, 7, 8, 9, 10, 11, 12]
     assert found.words.tolist() == list(range(8))
 
@@ -234,116 +238,116 @@ def test_weights_and_words_go_with_an_overlap(shelf):
 def test_mixed_partners_are_random_nearby_or_overlapping_alike_often(shelf):
     rows = chunks("A", "a b. c d.", "e f. g h.", "i j. k l.", "m n. o p.")
     corpus = shelf(*rows, fields={"documents", "sentences"})
-    found = drawn(shelf, "pair", corpus, 0, "b", times=600, spans="mixed", room=6)
+    found = count_views(shelf, "pair", corpus, 0, "b", times=600, spans="mixed", room=6)
     # overlap: "c d . e f ."; nearby: the second; random: the second, third or fourth
     assert set(found) == {"c d . e f .", "e f . g h .", "i j . k l .", "m n . o p ."}
     spread = 5 * (600 * 2 / 9) ** 0.5
     assert abs(found["c d . e f ."] - 200) < spread
     assert abs(found["e f . g h ."] - (200 + 200 / 3)) < spread
     parted = shelf(
-        passage("A#0", "a b c"),
-        passage("A#2", "d e. f"),
+        make_passage("A#0", "a b c"),
+        make_passage("A#2", "d e. f"),
         *chunks("B", "a b. c."),
         fields=ALL & {"documents", "sentences"},
     )
-    assert set(drawn(shelf, "pair", parted, 0, "b", times=20, spans="mixed")) == {"d e . f"}
+    assert set(count_views(shelf, "pair", parted, 0, "b", times=20, spans="mixed")) == {"d e . f"}
 
 
 def test_distinct_spans_of_a_document_are_drawn_without_replacement(shelf):
-    corpus = shelf(*chunks("A", "a b c", "d e f", "g h i"), passage("B", "j k l"), fields={"documents"})
+    corpus = shelf(*chunks("A", "a b c", "d e f", "g h i"), make_passage("B", "j k l"), fields={"documents"})
     pairs = Counter()
     for seed in range(600):
-        found = view("pair", corpus, 0, seed=seed, spans="distinct")
-        pairs[shelf.said(found["a"])[0] + shelf.said(found["b"])[0]] += 1
+        found = apply_view("pair", corpus, 0, seed=seed, spans="distinct")
+        pairs[shelf.decode(found["a"])[0] + shelf.decode(found["b"])[0]] += 1
     assert set(pairs) == {"ad", "ag", "da", "dg", "ga", "gd"}
     assert all(abs(count - 100) < 46 for count in pairs.values())  # 5 * sqrt(600 * 5/36)
-    assert view("pair", corpus, 1, spans="distinct") is None
+    assert apply_view("pair", corpus, 1, spans="distinct") is None
     titled = shelf(*[row | {"title": "t"} for row in chunks("A", "a b c", "d e f")], fields={"documents"})
-    found = view("pair", titled, 0, title="segment", room=4)
-    assert (shelf.said(found["a"]), shelf.said(found["b"])) == ("t [SEP] a b", "t [SEP] d e")
+    found = apply_view("pair", titled, 0, title="segment", room=4)
+    assert (shelf.decode(found["a"]), shelf.decode(found["b"])) == ("t [SEP] a b", "t [SEP] d e")
 
 
 def test_one_of_the_first_queries_is_drawn_each_with_the_same_chance(shelf):
-    corpus = shelf(passage("p", queries=["a", "b", "b", "c"]), passage("q", queries=[]), fields={"queries"})
-    found = drawn(shelf, "query", corpus, 0, "", times=400)
+    corpus = shelf(make_passage("p", queries=["a", "b", "b", "c"]), make_passage("q", queries=[]), fields={"queries"})
+    found = count_views(shelf, "query", corpus, 0, "", times=400)
     assert set(found) == {"a", "b", "c"}
     assert abs(found["b"] - 200) < 50  # written twice: 5 * sqrt(400 / 4)
-    assert set(drawn(shelf, "query", corpus, 0, "", times=50, limit=1)) == {"a"}
-    assert set(drawn(shelf, "query", corpus, 0, "", times=50, limit=9)) == {"a", "b", "c"}
-    assert view("query", corpus, 1) is None
+    assert set(count_views(shelf, "query", corpus, 0, "", times=50, limit=1)) == {"a"}
+    assert set(count_views(shelf, "query", corpus, 0, "", times=50, limit=9)) == {"a", "b", "c"}
+    assert apply_view("query", corpus, 1) is None
 
 
 def test_joined_queries_have_separators_in_no_word_and_are_cropped_to_the_room(shelf):
     rows = (
-        passage("p", queries=["a wording", "b", "c d"]),
-        passage("q", queries=[""]),
-        passage("r", queries=[*"abcdefghijkl"]),
+        make_passage("p", queries=["a wording", "b", "c d"]),
+        make_passage("q", queries=[""]),
+        make_passage("r", queries=[*"abcdefghijkl"]),
     )
     corpus = shelf(*rows, fields={"queries"})
-    found = view("queries", corpus, 0)[""]
-    assert shelf.said(found) == "a word ##ing [SEP] b [SEP] c d"
+    found = apply_view("queries", corpus, 0)[""]
+    assert shelf.decode(found) == "a word ##ing [SEP] b [SEP] c d"
     assert found.words.tolist() == [0, 1, 1, -1, 2, -1, 3, 4]
-    assert shelf.said(view("queries", corpus, 0, limit=2)[""]) == "a word ##ing [SEP] b"
-    assert set(drawn(shelf, "queries", corpus, 0, "", room=7)) == {
+    assert shelf.decode(apply_view("queries", corpus, 0, limit=2)[""]) == "a word ##ing [SEP] b"
+    assert set(count_views(shelf, "queries", corpus, 0, "", room=7)) == {
         "a word ##ing [SEP] b [SEP] c",
         "word ##ing [SEP] b [SEP] c d",
     }
-    assert view("queries", corpus, 1) is None
-    assert shelf.said(view("queries", corpus, 2)[""]) == " [SEP] ".join("abcdefghij")  # ten by default
+    assert apply_view("queries", corpus, 1) is None
+    assert shelf.decode(apply_view("queries", corpus, 2)[""]) == " [SEP] ".join("abcdefghij")  # ten by default
 
 
 def test_a_continuation_is_drawn_and_an_empty_one_gives_the_passage(shelf):
-    rows = passage("p", continuations=["a b", "c"]), passage("q", "d e f", continuations=[" "])
+    rows = make_passage("p", continuations=["a b", "c"]), make_passage("q", "d e f", continuations=[" "])
     corpus = shelf(*rows, fields={"continuations"})
-    assert set(drawn(shelf, "continuation", corpus, 0, "", times=40)) == {"a b", "c"}
-    assert shelf.said(view("continuation", corpus, 0, limit=1)[""]) == "a b"
-    assert shelf.said(view("continuation", corpus, 1)[""]) == "d e f"
+    assert set(count_views(shelf, "continuation", corpus, 0, "", times=40)) == {"a b", "c"}
+    assert shelf.decode(apply_view("continuation", corpus, 0, limit=1)[""]) == "a b"
+    assert shelf.decode(apply_view("continuation", corpus, 1)[""]) == "d e f"
 
 
 def test_crops_have_5_to_50_percent_of_the_tokens(shelf):
     letters = "abcdefghijklmnopqrstuvwxyz0123456789abcd"  # 40 tokens: parts of 2 to 20
-    corpus = shelf(passage("p", " ".join(letters)))
+    corpus = shelf(make_passage("p", " ".join(letters)))
     lengths: Counter[int] = Counter()
     begins = set()
     for seed in range(2000):
-        found = view("crop", corpus, 0, seed=seed)[""]
-        said = shelf.said(found).replace(" ", "")
+        found = apply_view("crop", corpus, 0, seed=seed)[""]
+        said = shelf.decode(found).replace(" ", "")
         assert said in letters
         lengths[len(said)] += 1
         begins.add(letters.index(said))
     assert (min(lengths), max(lengths)) == (2, 20)
     assert all(abs(count - 2000 / 19) < 50 for count in lengths.values())  # 5 * sqrt(2000 * 18/361) = 50
     assert {0, 20} <= begins
-    assert set(drawn(shelf, "crop", corpus, 0, "", times=9, shortest=1.0, longest=1.0)) == {" ".join(letters)}
-    assert all(len(view("crop", corpus, 0, seed=seed, room=5)[""].ids) <= 5 for seed in range(50))
-    short = shelf(passage("p", "a b c"))  # at least one token
-    assert set(drawn(shelf, "crop", short, 0, "")) == {"a", "b", "c"}
+    assert set(count_views(shelf, "crop", corpus, 0, "", times=9, shortest=1.0, longest=1.0)) == {" ".join(letters)}
+    assert all(len(apply_view("crop", corpus, 0, seed=seed, room=5)[""].ids) <= 5 for seed in range(50))
+    short = shelf(make_passage("p", "a b c"))  # at least one token
+    assert set(count_views(shelf, "crop", short, 0, "")) == {"a", "b", "c"}
 
 
 def test_two_crops_are_independent(shelf):
-    corpus = shelf(passage("p", " ".join("abcdefghijklmnopqrst")))
-    found = [view("crop-pair", corpus, 0, seed=seed) for seed in range(2000)]
+    corpus = shelf(make_passage("p", " ".join("abcdefghijklmnopqrst")))
+    found = [apply_view("crop-pair", corpus, 0, seed=seed) for seed in range(2000)]
     a, b = (np.array([len(parts[name].ids) for parts in found], float) for name in ("a", "b"))
     assert abs(np.corrcoef(a, b)[0, 1]) < 0.112  # 5 / sqrt(2000)
-    assert any(shelf.said(parts["a"]) != shelf.said(parts["b"]) for parts in found)
+    assert any(shelf.decode(parts["a"]) != shelf.decode(parts["b"]) for parts in found)
 
 
 def test_a_sentence_is_taken_out_of_its_context_nine_times_in_ten(shelf):
-    corpus = shelf(*chunks("A", "a b. ab. c d."), passage("q", "x y z"), fields={"sentences"})
+    corpus = shelf(*chunks("A", "a b. ab. c d."), make_passage("q", "x y z"), fields={"sentences"})
     whole = "a b . a ##b . c d ."
     kept = 0
     queries: Counter[str] = Counter()
     for seed in range(1000):
-        found = view("ict", corpus, 0, seed=seed)
-        query, context = shelf.said(found["query"]), shelf.said(found["context"])
+        found = apply_view("ict", corpus, 0, seed=seed)
+        query, context = shelf.decode(found["query"]), shelf.decode(found["context"])
         queries[query] += 1
         kept += context == whole
         assert context in (whole, " ".join(whole.replace(query, "").split()))
     assert set(queries) == {"a b .", "a ##b .", "c d ."}
     assert all(abs(count - 1000 / 3) < 75 for count in queries.values())  # 5 * sqrt(1000 * 2/9)
     assert abs(kept - 100) < 48  # 5 * sqrt(1000 * .1 * .9)
-    assert view("ict", corpus, 1) is None  # one sentence: nothing would be left
-    context = view("ict", corpus, 0, remove=1.0)["context"]
+    assert apply_view("ict", corpus, 1) is None  # one sentence: nothing would be left
+    context = apply_view("ict", corpus, 0, remove=1.0)["context"]
     assert context.words.tolist() in ([0, 0, 1, 2, 3, 4], [0, 1, 2, 3, 4, 5], [0, 1, 2, 3, 3, 4])
 
 
@@ -364,7 +368,7 @@ def test_every_view_keeps_the_contract(shelf, rich, name):
     """Room, word numbers, special tokens, determinism, and the fields it needs."""
     for room in (1, 5, 100):
         for row in range(len(rich)):
-            parts, again = (view(name, rich, row, seed=row, room=room) for _ in range(2))
+            parts, again = (apply_view(name, rich, row, seed=row, room=room) for _ in range(2))
             for part, text in (parts or {}).items():
                 assert 1 <= len(text.ids) <= room
                 assert text.ids.tolist() == again[part].ids.tolist()
@@ -377,7 +381,7 @@ def test_every_view_keeps_the_contract(shelf, rich, name):
     needs = fields_needed(VIEWS.load(name), {})
     assert needs <= set(FIELDS)
     with_these = TokenCorpus.open(str(shelf.folder / "corpus.jsonl"), shelf.tokenizer, fields=needs)
-    assert any(view(name, with_these, row) is not None for row in range(len(with_these)))
+    assert any(apply_view(name, with_these, row) is not None for row in range(len(with_these)))
 
 
 def test_what_a_view_needs_depends_on_its_options():

@@ -17,7 +17,7 @@ from tests.run_commands import make_torchrun_variables
 SCHEDULE = Schedule(batch=4, steps=50, steps_per_epoch=10)
 
 
-def make(folder: Path, *, device: str = "cpu", **changes: Any) -> TrainingArguments:
+def make_arguments(folder: Path, *, device: str = "cpu", **changes: Any) -> TrainingArguments:
     config = TrainingConfig(learning_rate=1e-4, precision="float32", save_steps=25, **changes)
     return build_training_arguments(config, SCHEDULE, folder, seed=1, device=device)
 
@@ -40,7 +40,7 @@ def test_values_are_parsed_as_json():
 )
 def test_invalid_arguments_are_rejected(tmp_path: Path, changes: dict, message: str):
     with pytest.raises(UsageError, match=message):
-        make(tmp_path, **changes)
+        make_arguments(tmp_path, **changes)
 
 
 def test_a_logger_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch):
@@ -53,11 +53,11 @@ def test_a_logger_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch
 
 
 def test_warm_up_and_checkpoints_between_entries_of_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture):
-    made = make(tmp_path)
+    made = make_arguments(tmp_path)
     assert (made.warmup_steps, made.save_steps, made.max_steps) == (5, 30, 50)  # .1 * 50; 25 -> 30
-    assert make(tmp_path, warmup=7.0).warmup_steps == 7
+    assert make_arguments(tmp_path, warmup=7.0).warmup_steps == 7
     assert not caplog.text
-    make(tmp_path, warmup=200.0)
+    make_arguments(tmp_path, warmup=200.0)
     assert (
         "the warm-up of 200 steps is not shorter than the training of 50, which ends at learning rate 2.5e-05"
         in caplog.text

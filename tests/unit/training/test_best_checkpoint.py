@@ -20,7 +20,7 @@ from drtk.training.best_checkpoint import (
 )
 
 
-class Scripted:
+class ScriptedSelection:
     """A selection with given values, over a model whose single weight is the step."""
 
     def __init__(
@@ -49,7 +49,7 @@ def test_the_best_weights_are_kept_the_first_of_equals(
 ):
     messages: list[str] = []
     monkeypatch.setattr("drtk.training.best_checkpoint.log_message", messages.append)
-    script = Scripted(tmp_path, [0.2, 0.6, 0.1, 0.6], metric=metric)
+    script = ScriptedSelection(tmp_path, [0.2, 0.6, 0.1, 0.6], metric=metric)
     for number in (10, 20, 30, 40):
         script.at(number)
     assert script.best() == best
@@ -63,12 +63,12 @@ def test_the_best_weights_are_kept_the_first_of_equals(
 
 
 def test_patience_counts_evaluations_without_improvement(tmp_path: Path):
-    script = Scripted(tmp_path, [0.2, 0.1, 0.3, 0.3, 0.2], patience=2)
+    script = ScriptedSelection(tmp_path, [0.2, 0.1, 0.3, 0.3, 0.2], patience=2)
     assert [script.at(step) for step in (10, 20, 30, 40, 50)] == [False, False, False, False, True]
 
 
 def test_a_resumed_selection_knows_what_its_checkpoint_knew_and_nothing_later(tmp_path: Path):
-    first = Scripted(tmp_path, [0.5, 0.4, 0.9], patience=2)
+    first = ScriptedSelection(tmp_path, [0.5, 0.4, 0.9], patience=2)
     checkpoint = tmp_path / "checkpoint-20"
     checkpoint.mkdir()
     first.at(10)
@@ -76,11 +76,11 @@ def test_a_resumed_selection_knows_what_its_checkpoint_knew_and_nothing_later(tm
     first.selection.save(checkpoint)
     first.selection.save(checkpoint)  # the Trainer may save a step twice
     first.at(30)  # the best of all, but lost: training continues after step 20
-    second = Scripted(tmp_path, [0.45], patience=2)
+    second = ScriptedSelection(tmp_path, [0.45], patience=2)
     second.selection.restore(checkpoint)
     assert second.at(30)  # .4 and .45 are two without improvement over .5
     assert second.best() == (10, 0.5)
-    third = Scripted(tmp_path, [0.1])
+    third = ScriptedSelection(tmp_path, [0.1])
     third.selection.restore(None)
     third.at(10)
     assert third.best() == (10, 0.1)

@@ -106,32 +106,32 @@ RERANKERS_BESIDES: dict[str, dict[str, Any]] = {
 }
 
 
-def presets_of(command: str) -> list[str]:
+def list_presets(command: str) -> list[str]:
     return [name for name in preset_names() if load_preset(name).command == command]
 
 
-def compared(kind: type, name: str, told: dict[str, Any], length: float, besides: dict[str, Any]) -> None:
+def check_settings(kind: type, name: str, told: dict[str, Any], length: float, besides: dict[str, Any]) -> None:
     """The merged settings of a preset are what is told of it, and the defaults of the command otherwise."""
     usual = {item.name: item.default for item in fields(kind)}
     told = told | ({"epochs": length} if isinstance(length, float) else {"max_steps": length}) | besides
     assert asdict(merge(kind, load_preset(name).settings, {})) == usual | told
 
 
-@pytest.mark.parametrize("name", presets_of("train-retriever"))
+@pytest.mark.parametrize("name", list_presets("train-retriever"))
 def test_retrievers_are_trained_as_their_sources_say(name: str) -> None:
     lr, batch, length, warmup, negatives, query, passage, loss, similarity, temperature, title = RETRIEVERS[name]
     told = {"learning_rate": lr, "batch_size": batch, "warmup": warmup, "negatives": negatives, "query_length": query}
     told |= {"passage_length": passage, "loss": loss, "similarity": similarity, "temperature": temperature}
     told |= {"title": title, "weight_decay": 0.0 if name in NO_DECAY else 0.01}
-    compared(RetrieverConfig, name, told, length, BESIDES.get(name, {}))
+    check_settings(RetrieverConfig, name, told, length, BESIDES.get(name, {}))
 
 
-@pytest.mark.parametrize("name", presets_of("train-reranker"))
+@pytest.mark.parametrize("name", list_presets("train-reranker"))
 def test_re_rankers_are_trained_as_their_sources_say(name: str) -> None:
     lr, batch, length, warmup, decay, negatives, longest, loss, title = RERANKERS[name]
     told = {"learning_rate": lr, "batch_size": batch, "warmup": warmup, "weight_decay": decay, "negatives": negatives}
     told |= {"max_length": longest, "loss": loss, "title": title}
-    compared(RerankerConfig, name, told, length, RERANKERS_BESIDES.get(name, {}))
+    check_settings(RerankerConfig, name, told, length, RERANKERS_BESIDES.get(name, {}))
 
 
 def test_defaults_are_table_12s() -> None:

@@ -16,7 +16,7 @@ from tests.tiny_models import make_collection, save_tiny_encoder
 COUNT = 12
 
 
-def draws(**changes: Any) -> SampledExamples:
+def sample_epochs(**changes: Any) -> SampledExamples:
     packed = PackedExamples(make_examples(COUNT), scored=True)
     queries = {row["_id"]: row["text"] for row in make_collection(COUNT)[1]}
     given = {"batch": 4, "steps": 30, "negatives": 2, "seed": 5, "with_scores": True, "with_positives": True}
@@ -29,7 +29,7 @@ def test_scores_belong_to_the_passages_drawn():
         for side, ids in (("positives", example.positives), ("negatives", example.negatives)):
             known |= {(example.query_id, side, id): score for id, score in zip(ids, example.scores[side], strict=True)}
     for number in range(40):
-        drawn = draws()[number]
+        drawn = sample_epochs()[number]
         query_id = drawn.key[2]
         assert drawn.passages[0].id in {"q1": ("d1", "d7"), "q5": ("d0", "d5")}.get(query_id, ("d" + query_id[1:],))
         first, *others = [passage.id for passage in drawn.passages]
@@ -37,20 +37,20 @@ def test_scores_belong_to_the_passages_drawn():
         assert list(drawn.scores) == pytest.approx(wanted, abs=2e-6)  # kept in single precision
 
 
-def positives_of(query_id: str, **changes: Any) -> list[str]:
+def find_positives(query_id: str, **changes: Any) -> list[str]:
     """The positive of a query in each of ten epochs."""
-    seen = (draws(**changes)[number] for number in range(30 * 4))
+    seen = (sample_epochs(**changes)[number] for number in range(30 * 4))
     return [each.passages[0].id for each in seen if each.key[2] == query_id]
 
 
 def test_positives_take_turns_or_the_first_is_the_one():
-    assert positives_of("q1") == ["d7", "d1"] * 5  # seed 5: (0 + 5) mod 2 = 1 comes first
-    assert positives_of("q1", positive="first") == ["d1"] * 10
+    assert find_positives("q1") == ["d7", "d1"] * 5  # seed 5: (0 + 5) mod 2 = 1 comes first
+    assert find_positives("q1", positive="first") == ["d1"] * 10
 
 
 def test_tensors_are_as_long_as_they_need_be(tmp_path: Path):
     tower = load_towers(str(save_tiny_encoder(tmp_path / "m")), overrides={}, untied=False)["passage"]
-    found = draws()
+    found = sample_epochs()
     chosen = [next(n for n in range(COUNT) if found[n].key[2] == id) for id in ("q1", "q2")]
     batch = collate(
         [found[number] for number in chosen], query=tower.get_tokenizer("query"), passage=tower.get_tokenizer("passage")
@@ -59,7 +59,7 @@ def test_tensors_are_as_long_as_they_need_be(tmp_path: Path):
     assert int(batch["positives"][1, 1]) == -1  # q2 one
     assert int(batch["positives"][1, 0]) == int(batch["passage_numbers"][3])  # its positive
     assert batch["teacher"].shape == (2, 3)
-    plain = draws(with_scores=False, with_positives=False)
+    plain = sample_epochs(with_scores=False, with_positives=False)
     batch = collate([plain[0]], query=tower.get_tokenizer("query"), passage=tower.get_tokenizer("passage"))
     assert not {"answers", "teacher"} & set(batch)
 

@@ -33,16 +33,16 @@ PAIRS = [
 ]
 
 
-def halves(inputs: dict[str, Tensor]) -> list[dict[str, Tensor]]:
+def split_batch(inputs: dict[str, Tensor]) -> list[dict[str, Tensor]]:
     """The inputs of each of two processes, padded as those of both: a task may count padding."""
     return [{name: value.chunk(2)[rank] for name, value in inputs.items()} for rank in range(2)]
 
 
-def pairs_of(writer: GenerationModel, start: int, stop: int) -> dict[str, Tensor]:
+def collate_pairs(writer: GenerationModel, start: int, stop: int) -> dict[str, Tensor]:
     return collate(PAIRS[start:stop], writer=writer, max_length=12, target_length=9)
 
 
-def generator_step(model: torch.nn.Module, inputs: dict[str, Tensor]) -> tuple[float, list[Tensor]]:
+def run_generator_step(model: torch.nn.Module, inputs: dict[str, Tensor]) -> tuple[float, list[Tensor]]:
     model.zero_grad()
     (loss,) = compute_generator_terms(model, inputs, smoothing=0.1).values()
     loss.backward()
@@ -65,14 +65,14 @@ JOINT = "simlm, joint generator"
 PRESETS = ["mlm", "cocondenser", "simlm-rtd", "diffcse-sts-bert", JOINT, "master"]
 
 
-def pretraining_stage(world: PretrainingFiles, preset: str) -> PretrainingStage:
+def make_pretraining_stage(world: PretrainingFiles, preset: str) -> PretrainingStage:
     changes = ("generator.mode=joint", "generator.slot=encoder") if preset == JOINT else ()
     stage = world.prepare(preset.partition(",")[0], *changes, batch_size=BATCH).randomize_weights().disable_dropout()
     share_batch_norm(stage.network)  # as the command does
     return stage
 
 
-def examples_of(stage: PretrainingStage, preset: str) -> list[int]:
+def make_examples(stage: PretrainingStage, preset: str) -> list[int]:
     """The examples of a step; of master, only those of the second process have a next passage."""
     if preset != "master":
         return [*range(BATCH)]
@@ -82,7 +82,7 @@ def examples_of(stage: PretrainingStage, preset: str) -> list[int]:
     return found
 
 
-def gradients_of(stage: PretrainingStage) -> dict[str, torch.Tensor]:
+def collect_gradients(stage: PretrainingStage) -> dict[str, torch.Tensor]:
     return {name: weight.grad.clone() for name, weight in stage.network.named_parameters() if weight.grad is not None}
 
 
@@ -90,9 +90,9 @@ def prepare_pretraining(rank: int, folder: str) -> Callable[[], None]:
     """Compute steps of presets in this process alone; return a function that compares them with those of two processes."""
     os.environ["DRTK_CACHE"] = f"{folder}/cache"
     world = PretrainingFiles(Path(folder) / "model", Path(folder) / "generator", Path(folder) / "corpus.jsonl")
-    stages = {preset: pretraining_stage(world, preset) for preset in PRESETS}
+    stages = {preset: make_pretraining_stage(world, preset) for preset in PRESETS}
     trainers = {preset: stage.trainer(Path(folder) / f"{preset}-{rank}") for preset, stage in stages.items()}
-    examples = {preset: examples_of(stage, preset) for preset, stage in stages.items()}
+    examples = {preset: make_examples(stage, preset) for preset, stage in stages.items()}
     alone = {preset: stage.step(trainers[preset], examples[preset], micro=BATCH) for preset, stage in stages.items()}
 
     def compare() -> None:
@@ -107,7 +107,7 @@ def prepare_pretraining(rank: int, folder: str) -> Callable[[], None]:
                 part = trainers[preset].training_step(together, stage.data.collator(micro)(mine)).clone()
             dist.all_reduce(part)
             assert abs(float(part) / 2 - loss) < 1e-5 * max(1, abs(loss)), (preset, float(part) / 2, loss)
-            found = gradients_of(stage)
+            found = collect_gradients(stage)
             assert found.keys() == expected.keys(), preset
             for name in expected:
                 difference = float((found[name] - expected[name]).abs().max())
@@ -128,7 +128,7 @@ def check(rank: int, folder: str, generator: str, world: str, store: str, path: 
     }
     alone = {name: stage.step(trainers[name, None], whole[name]) for name, stage in stages.items()}
     writer = load_generation_model(Path(generator))
-    lonely, wanted = generator_step(writer.model, pairs_of(writer, 0, 4))
+    lonely, wanted = run_generator_step(writer.model, collate_pairs(writer, 0, 4))
     figures = evaluate(writer)
     compare_pretraining = prepare_pretraining(rank, world)
     os.environ |= make_torchrun_variables(rank=rank, processes=2)
@@ -137,7 +137,7 @@ def check(rank: int, folder: str, generator: str, world: str, store: str, path: 
         stage, (loss, expected) = stages[name], alone[name]
         together = torch.nn.parallel.DistributedDataParallel(stage.model)
         for _ in range(2):  # the second step would fail if a weight had waited for a gradient in the first
-            mine, gradients = stage.step(trainer, halves(whole[name])[rank], together)
+            mine, gradients = stage.step(trainer, split_batch(whole[name])[rank], together)
         part = torch.tensor(mine)
         dist.all_reduce(part)
         assert abs(float(part) / 2 - loss) < 1e-5 * max(1, abs(loss)), (name, chunk, float(part) / 2, loss)
@@ -146,8 +146,8 @@ def check(rank: int, folder: str, generator: str, world: str, store: str, path: 
             difference = float((gradients[weight] - slope).abs().max())
             assert difference < 3e-3 * max(1e-3, float(slope.abs().max())), (name, chunk, weight, difference)
     # The halves of the generator's batch have different numbers of target tokens, so a mean of means would differ.
-    half = pairs_of(writer, 2 * rank, 2 * rank + 2)
-    mine, slopes = generator_step(torch.nn.parallel.DistributedDataParallel(writer.model), half)
+    half = collate_pairs(writer, 2 * rank, 2 * rank + 2)
+    mine, slopes = run_generator_step(torch.nn.parallel.DistributedDataParallel(writer.model), half)
     parts = [torch.zeros(()) for _ in range(2)]
     dist.all_gather(parts, torch.tensor(mine))
     assert abs(float(sum(parts)) / 2 - lonely) < 1e-5, (parts, lonely)

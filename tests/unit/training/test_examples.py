@@ -21,7 +21,7 @@ class Corpus:
         return [id for id in ids if id not in self._ids]
 
 
-def names(packed: PackedExamples, numbers: Iterable[int]) -> str:
+def read_ids(packed: PackedExamples, numbers: Iterable[int]) -> str:
     return "".join(packed.passage_ids[number] for number in numbers)
 
 
@@ -30,8 +30,8 @@ def test_packing_loses_nothing():
     assert len(packed) == 3
     assert packed.query_ids == ["q1", "q2", "q3"]
     assert packed.passage_ids == list("abcde")
-    assert [names(packed, packed.positives(number)) for number in range(3)] == ["ab", "c", "e"]
-    assert [names(packed, packed.negatives(number)) for number in range(3)] == ["c", "adb", ""]
+    assert [read_ids(packed, packed.positives(number)) for number in range(3)] == ["ab", "c", "e"]
+    assert [read_ids(packed, packed.negatives(number)) for number in range(3)] == ["c", "adb", ""]
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_a_share_of_the_queries_is_part_of_a_larger_share():
             first, shared = packed.positives(number)
             own = packed.passage_ids[first]
             assert packed.passage_ids[shared] == "shared"
-            assert names(packed, packed.negatives(number)) == "n" + own[1:]
+            assert read_ids(packed, packed.negatives(number)) == "n" + own[1:]
             assert list(packed.positive_scores(number)) == [float(own[1:]), 1.0]
             assert list(packed.negative_scores(number)) == [-float(own[1:])]
         assert len(packed.passage_ids) == 2 * len(packed) + 1  # nothing is looked up for those left out
@@ -124,12 +124,12 @@ def test_a_positive_among_its_own_negatives_is_taken_out_of_them(caplog: pytest.
     lines = [Example("q1", ("a", "b"), ("b", "c", "a", "d"), scores), Example("q2", ("c",), ("a",), other)]
     packed = PackedExamples(lines, scored=True)
     assert packed.contradictions == 2
-    assert [names(packed, packed.negatives(number)) for number in range(2)] == ["cd", "a"]
+    assert [read_ids(packed, packed.negatives(number)) for number in range(2)] == ["cd", "a"]
     assert [list(packed.negative_scores(number)) for number in range(2)] == [[1.0, 3.0], [0.25]]
     packed.check("ex.jsonl", queries={"q1": "", "q2": ""}, corpus=Corpus("abcd"), negatives=1)
     assert "ex.jsonl: removed 2 positives from their own negatives" in caplog.text
     first = PackedExamples(lines, scored=True, first_positive=True)  # b is right all the same
-    assert (names(first, first.positives(0)), names(first, first.negatives(0))) == ("a", "cd")
+    assert (read_ids(first, first.positives(0)), read_ids(first, first.negatives(0))) == ("a", "cd")
     assert list(first.positive_scores(0)) == [9.0]
 
 
@@ -156,6 +156,6 @@ def test_faults_that_are_forgiven_leave_their_examples_out():
         "ex.jsonl:4: the queries have no 'q4'",
     ]
     assert packed.query_ids == ["q1", "q1"]
-    assert [names(packed, packed.positives(number)) for number in range(2)] == ["ab", "b"]
-    assert [names(packed, packed.negatives(number)) for number in range(2)] == ["c", "f"]
+    assert [read_ids(packed, packed.positives(number)) for number in range(2)] == ["ab", "b"]
+    assert [read_ids(packed, packed.negatives(number)) for number in range(2)] == ["c", "f"]
     assert packed.passage_ids == list("abcf")  # nothing is looked up for those left out

@@ -15,7 +15,7 @@ from drtk.training.folds import QUESTIONS, TrainedQuestions, assign_folds, diges
 QUESTIONS_READ = [Query(f"q{number}", f"who is number {number}?") for number in range(200)]
 
 
-def record(folder: Path, questions: list[Query], folds: dict[str, int] | None) -> TrainedQuestions:
+def write_and_read_record(folder: Path, questions: list[Query], folds: dict[str, int] | None) -> TrainedQuestions:
     write_question_record(folder, questions, folds)
     found = TrainedQuestions.read(folder, count=None if folds is None else 4)
     assert found is not None
@@ -51,7 +51,7 @@ def test_digests_leave_out_case_white_space_and_the_last_question_mark() -> None
 
 def test_a_question_goes_to_the_generator_of_its_fold_whatever_its_id(tmp_path: Path) -> None:
     folds = assign_folds(QUESTIONS_READ, 4, seed=42)
-    seen = record(tmp_path, QUESTIONS_READ, folds)
+    seen = write_and_read_record(tmp_path, QUESTIONS_READ, folds)
     for query in QUESTIONS_READ:
         assert seen.choose_fold(query, allow_unknown=False) == folds[query.id]
         assert (
@@ -61,7 +61,7 @@ def test_a_question_goes_to_the_generator_of_its_fold_whatever_its_id(tmp_path: 
 
 
 def test_a_question_of_no_fold_is_refused_or_drawn(tmp_path: Path) -> None:
-    seen = record(tmp_path, QUESTIONS_READ, assign_folds(QUESTIONS_READ, 4, seed=42))
+    seen = write_and_read_record(tmp_path, QUESTIONS_READ, assign_folds(QUESTIONS_READ, 4, seed=42))
     outside = [Query(f"x{number}", f"new {number}") for number in range(40)]
     with pytest.raises(MismatchError, match=rf"'x0' is in no fold of {tmp_path}; `outside` draw"):
         seen.choose_fold(outside[0], allow_unknown=False)
@@ -73,7 +73,7 @@ def test_a_question_of_no_fold_is_refused_or_drawn(tmp_path: Path) -> None:
 
 
 def test_one_generator_knows_what_it_was_trained_with(tmp_path: Path) -> None:
-    seen = record(tmp_path, QUESTIONS_READ[:5], None)
+    seen = write_and_read_record(tmp_path, QUESTIONS_READ[:5], None)
     assert Query("other", "Who is number 3") in seen
     assert Query("q3", "who is number 5?") not in seen
     assert TrainedQuestions.read(tmp_path / "nothing", count=None) is None

@@ -43,7 +43,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_tiny_generator(tmp_path_factory.mktemp("t5") / "t5", "t5")
 
 
-def by_hand(logits: torch.Tensor, labels: torch.Tensor, smoothing: float = 0.0) -> tuple[float, int]:
+def compute_loss_by_hand(logits: torch.Tensor, labels: torch.Tensor, smoothing: float = 0.0) -> tuple[float, int]:
     """Sum over labelled tokens of (1 - e) * -log p(label) + e * mean over the vocabulary of -log p; and their number."""
     total, tokens = 0.0, 0
     for text in range(labels.shape[0]):
@@ -78,7 +78,7 @@ def test_the_loss_is_that_of_a_loop_over_tokens_and_padding_does_not_count(folde
     (loss,) = compute_generator_terms(writer.model, batch, smoothing=smoothing).values()
     # transformers' own shift of labels into decoder inputs; logits for the loop above
     theirs = writer.model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"], labels=batch["labels"])
-    total, tokens = by_hand(theirs.logits, batch["labels"], smoothing)
+    total, tokens = compute_loss_by_hand(theirs.logits, batch["labels"], smoothing)
     assert tokens == sum(lengths)
     assert loss.item() == pytest.approx(total / tokens, rel=1e-5)
     if not smoothing:
@@ -132,7 +132,7 @@ def test_what_is_measured_is_the_loss_over_all_tokens_and_the_texts_written(fold
     assert written[0] == written[3]
 
 
-def pairs_of_examples() -> ExamplePairs:
+def make_example_pairs() -> ExamplePairs:
     examples = [Example("q1", ("d1", "d2"), ()), Example("q2", ("d2",), ()), Example("q3", ("d1",), ())]
     queries = {"q1": "what is a wing", "q2": "lift", "q3": " "}
     corpus = Corpus(Passage("d1", "text one", "Wing"), Passage("d2", "text two"))
@@ -142,7 +142,7 @@ def pairs_of_examples() -> ExamplePairs:
 
 
 def test_every_positive_is_a_pair_with_prefix_and_title_and_empty_queries_are_none():
-    pairs = pairs_of_examples()
+    pairs = make_example_pairs()
     assert [pairs[number] for number in range(len(pairs))] == [
         TextPair("ask: Wing text one", "what is a wing"),
         TextPair("ask: text two", "what is a wing"),
@@ -165,7 +165,7 @@ def test_passages_bring_their_queries():
         PassageQueryPairs([Passage("d4", "", extra={"queries": [1]})], corpus=Corpus(), source=InputFormat().format)
 
 
-def many_pairs(count: int, each: int = 2) -> PassageQueryPairs:
+def make_passage_pairs(count: int, each: int = 2) -> PassageQueryPairs:
     passages = [
         Passage(f"d{number}", "x", extra={"queries": [f"{number}.{slot}" for slot in range(each)]})
         for number in range(count)
@@ -174,21 +174,21 @@ def many_pairs(count: int, each: int = 2) -> PassageQueryPairs:
 
 
 def test_passages_are_held_out_whole_by_their_id_alone():
-    pairs = many_pairs(1000)
+    pairs = make_passage_pairs(1000)
     train, dev = split_held_out(pairs, 0.1)
     sides = [{side.key(number) for number in range(len(side))} for side in (train, dev)]
     assert not sides[0] & sides[1]
     assert len(train) + len(dev) == 2000
     assert 70 <= len(sides[1]) <= 130  # 1000 * .1 = 100, standard deviation sqrt(1000 * .1 * .9) = 9.5
     assert {key for key in sides[1] if int(key[1:]) < 300} == {
-        side.key(number) for side in [split_held_out(many_pairs(300), 0.1)[1]] for number in range(len(side))
+        side.key(number) for side in [split_held_out(make_passage_pairs(300), 0.1)[1]] for number in range(len(side))
     }
     more = {side.key(number) for side in [split_held_out(pairs, 0.3)[1]] for number in range(len(side))}
     assert sides[1] < more
 
 
 def test_a_sample_to_measure_with_is_the_same_each_time_and_in_order():
-    pairs = many_pairs(100)
+    pairs = make_passage_pairs(100)
     some = sample_pairs(pairs, 20)
     assert len(some) == 20
     assert some == sample_pairs(pairs, 20)
@@ -200,7 +200,7 @@ def test_a_sample_to_measure_with_is_the_same_each_time_and_in_order():
 
 
 def test_each_epoch_sees_every_pair_that_fits_in_an_order_of_its_own():
-    pairs = many_pairs(5, each=2)
+    pairs = make_passage_pairs(5, each=2)
     steps = EpochDataset(pairs, batch=4, steps=5, seed=1)  # 10 // 4 = 2 steps an epoch: 5 steps are 2.5 epochs
     seen = [steps[number].target for number in range(len(steps))]
     assert len(seen) == 20

@@ -71,11 +71,11 @@ def test_both_passes_see_the_same_dropout_and_steps_see_others(place: Path, tmp_
     seen: list[Tensor] = []
     usual = grad_cache.encode_chunk
 
-    def watched(*given: Any) -> Tensor:
+    def record_output(*given: Any) -> Tensor:
         seen.append(usual(*given))
         return seen[-1]
 
-    monkeypatch.setattr(grad_cache, "encode_chunk", watched)
+    monkeypatch.setattr(grad_cache, "encode_chunk", record_output)
     trainer = stage.trainer(tmp_path, cache_chunk=4)
     stage.step(trainer, stage.inputs(range(8)))
     chunks = len(seen) // 2
@@ -91,7 +91,7 @@ def test_both_passes_see_the_same_dropout_and_steps_see_others(place: Path, tmp_
     assert float((seen[0] - before).abs().max()) > 1e-3
 
 
-def held(stage: TrainingSetup, trainer: Any, inputs: dict[str, Tensor]) -> int:
+def measure_saved_bytes(stage: TrainingSetup, trainer: Any, inputs: dict[str, Tensor]) -> int:
     """The most bytes that the graph of a step keeps at one time."""
     now = most = 0
 
@@ -118,7 +118,9 @@ def test_memory_is_that_of_a_chunk_whatever_the_batch(place: Path, tmp_path: Pat
         stage = TrainingSetup.create(place / "model", load_settings("qac-r1", **SIZE | {"batch_size": batch}), count=40)
         inputs = stage.inputs(range(batch))
         for chunk in (None, 8):
-            kept[batch, chunk] = held(stage, stage.trainer(tmp_path / f"{batch}", cache_chunk=chunk), inputs)
+            kept[batch, chunk] = measure_saved_bytes(
+                stage, stage.trainer(tmp_path / f"{batch}", cache_chunk=chunk), inputs
+            )
     assert kept[32, None] > 4 * kept[4, None]
     # a chunk of eight may be of longer texts in a larger batch; the vectors themselves are 32 wide
     assert kept[32, 8] < 1.5 * kept[4, 8]

@@ -45,16 +45,16 @@ def pretrain(world: PretrainingFiles, output: Path, *more: str) -> None:
     app([*call, *schedule, "--set", "report_to=tensorboard", *more], standalone_mode=False)
 
 
-def in_the_log(folder: Path) -> set[tuple[str, int, float]]:
+def read_log(folder: Path) -> set[tuple[str, int, float]]:
     """(name, step, value) of everything logged."""
     rows = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
     return {(name, row["step"], value) for row in rows for name, value in row.items() if name not in ("step", "epoch")}
 
 
-class Written:
+class RecordedWriter:
     """A fake of TensorBoard's writer that keeps what it gets."""
 
-    made: ClassVar[list[Written]] = []
+    made: ClassVar[list[RecordedWriter]] = []
 
     def __init__(self, folder: str, purge_step: int | None) -> None:
         self.folder, self.purge_step, self.entries = folder, purge_step, set[tuple[str, int, float]]()
@@ -74,12 +74,12 @@ class Written:
 
 
 @pytest.fixture
-def writers(monkeypatch: pytest.MonkeyPatch) -> list[Written]:
-    monkeypatch.setattr(Written, "made", [])
+def writers(monkeypatch: pytest.MonkeyPatch) -> list[RecordedWriter]:
+    monkeypatch.setattr(RecordedWriter, "made", [])
     monkeypatch.setattr(integration_utils, "is_tensorboard_available", lambda: True)
     monkeypatch.setattr(reporting, "find_spec", lambda name: name)
-    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", SimpleNamespace(SummaryWriter=Written))
-    return Written.made
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", SimpleNamespace(SummaryWriter=RecordedWriter))
+    return RecordedWriter.made
 
 
 SUMMARY = {  # logged by the Trainer at the end, not entries of the log
@@ -88,7 +88,7 @@ SUMMARY = {  # logged by the Trainer at the end, not entries of the log
 
 
 def test_tensorboard_gets_the_entries_of_the_log_also_after_a_resumption(
-    world: PretrainingFiles, tmp_path: Path, writers: list[Written], monkeypatch: pytest.MonkeyPatch
+    world: PretrainingFiles, tmp_path: Path, writers: list[RecordedWriter], monkeypatch: pytest.MonkeyPatch
 ):
     from drtk.pretraining.trainer import Pretrainer
 
@@ -110,7 +110,7 @@ def test_tensorboard_gets_the_entries_of_the_log_also_after_a_resumption(
     entries = {(name, step, value) for writer in writers for name, step, value in writer.entries if name not in SUMMARY}
     assert {name for name, _, _ in entries} >= {"loss", "encoder", "decoder", "held_out_decoder", "gain_decoder"}
     rounded = {(name, step, round_significant(value)) for name, step, value in entries if name != "epoch"}
-    assert rounded == in_the_log(tmp_path / "m")
+    assert rounded == read_log(tmp_path / "m")
 
 
 def test_real_files_of_tensorboard_hold_the_log(world: PretrainingFiles, tmp_path: Path):
@@ -124,5 +124,5 @@ def test_real_files_of_tensorboard_hold_the_log(world: PretrainingFiles, tmp_pat
         for name in events.Tags()["scalars"]
         for event in events.Scalars(name)
     }
-    for name, step, value in in_the_log(tmp_path / "m"):
+    for name, step, value in read_log(tmp_path / "m"):
         assert found[name, step] == pytest.approx(value, rel=1e-5, abs=1e-7)

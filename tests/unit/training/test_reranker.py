@@ -48,13 +48,13 @@ class Planted(nn.Module):
         return torch.cat([self.first[numbers[:half]], self.second[numbers[half:]]])
 
 
-def batch(passages: int) -> dict[str, Tensor]:
+def make_batch(passages: int) -> dict[str, Tensor]:
     """One query with so many passages: the first token of passage i is i."""
     ids = torch.arange(passages).unsqueeze(1)
     return {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
 
 
-def preset(name: str) -> RerankerConfig:
+def load_preset_settings(name: str) -> RerankerConfig:
     return merge(RerankerConfig, load_preset(name).settings, {})
 
 
@@ -64,7 +64,7 @@ def preset(name: str) -> RerankerConfig:
 def test_the_listwise_presets_give_the_known_answer(name: str, passages: int) -> None:
     # softmax over 2 1 .5 -1 and passages without a share: ln(e^2 + e + e^.5 + e^-1) - 2 = .495182
     model = Planted(FIRST + [HOPELESS] * (passages - 4))
-    terms = build_reranker_objective(preset(name))(model, batch(passages))
+    terms = build_reranker_objective(load_preset_settings(name))(model, make_batch(passages))
     assert {key: value.item() for key, value in terms.items()} == {"cross_entropy": pytest.approx(0.495182, abs=2e-6)}
     assert model.calls == [(passages, True, True)]
 
@@ -74,7 +74,7 @@ def test_the_official_presets_give_the_known_answer_of_r_drop(name: str, passage
     # .5 * .495182 + .5 * .808275 = .651728, R-Drop .059042, together .710770
     rest = [HOPELESS - step for step in range(passages - 4)]
     model = Planted(FIRST + rest, SECOND + rest)
-    terms = build_reranker_objective(preset(name))(model, batch(passages))
+    terms = build_reranker_objective(load_preset_settings(name))(model, make_batch(passages))
     assert terms["cross_entropy"].item() == pytest.approx(0.651728, abs=2e-6)
     assert terms["r_drop"].item() == pytest.approx(0.059042, abs=2e-6)
     assert sum(value.item() for value in terms.values()) == pytest.approx(0.710770, abs=2e-6)
@@ -85,19 +85,19 @@ def test_the_official_presets_give_the_known_answer_of_r_drop(name: str, passage
 
 @pytest.mark.parametrize("name", ["simlm-reranker", "simlm-nq-reranker", "master-official-reranker"])
 def test_equal_logits_count_the_64_passages_of_a_preset(name: str) -> None:
-    settings = preset(name)
+    settings = load_preset_settings(name)
     assert settings.negatives is not None
     passages = settings.negatives + 1
-    found = build_reranker_objective(settings)(Planted([0.5] * passages), batch(passages))
+    found = build_reranker_objective(settings)(Planted([0.5] * passages), make_batch(passages))
     assert found["cross_entropy"].item() == pytest.approx(4.158883, abs=2e-6)  # ln 64
 
 
 @pytest.mark.parametrize("name", ["simlm-reranker-official", "simlm-nq-reranker-official"])
 def test_equal_logits_count_the_16_passages_that_the_official_presets_keep(name: str) -> None:
-    settings = preset(name)
+    settings = load_preset_settings(name)
     assert settings.negatives is not None
     passages = settings.negatives + 1
-    found = build_reranker_objective(settings)(Planted([0.5] * passages), batch(passages))
+    found = build_reranker_objective(settings)(Planted([0.5] * passages), make_batch(passages))
     assert found["cross_entropy"].item() == pytest.approx(2.772589, abs=2e-6)  # ln 16
     assert found["r_drop"].item() == 0.0  # both passes agree
 
@@ -105,23 +105,23 @@ def test_equal_logits_count_the_16_passages_that_the_official_presets_keep(name:
 def test_gradients_reach_the_positive_and_the_best_negatives_alone() -> None:
     # two queries of five; the positive is the worst of the first, and kept all the same
     model = Planted([-3.0, 1.0, 4.0, 2.0, 3.0, 0.5, 0.1, 0.4, 0.2, 0.3])
-    compute_listwise_terms(model, batch(10), passages=5, backward=3, use_r_drop=False)["cross_entropy"].backward()
+    compute_listwise_terms(model, make_batch(10), passages=5, backward=3, use_r_drop=False)["cross_entropy"].backward()
     assert (model.first.grad != 0).nonzero().flatten().tolist() == [0, 2, 4, 5, 7, 9]
 
 
 def test_the_loss_after_selection_is_over_the_selected_alone() -> None:
     # kept: 2, 1 and .5: ln(e^2 + e + e^.5) - 2 = ln 11.756060 - 2 = .464369
     model = Planted(FIRST)
-    found = compute_listwise_terms(model, batch(4), passages=4, backward=3, use_r_drop=False)["cross_entropy"]
+    found = compute_listwise_terms(model, make_batch(4), passages=4, backward=3, use_r_drop=False)["cross_entropy"]
     assert found.item() == pytest.approx(np.log(np.exp(2) + np.exp(1) + np.exp(0.5)) - 2, abs=2e-6)
     assert found.item() == pytest.approx(0.464369, abs=2e-6)
 
 
 def test_the_preset_of_the_passage_re_ranker_takes_each_pair_by_itself() -> None:
     # right 2, wrong 1: (ln(1 + e^-2) + ln(1 + e)) / 2 = (.126928 + 1.313262) / 2 = .720095
-    objective = build_reranker_objective(preset("bert-passage-reranker"))
+    objective = build_reranker_objective(load_preset_settings("bert-passage-reranker"))
     assert objective is compute_binary_terms
-    found = objective(Planted([2.0, 1.0]), batch(2) | {"labels": torch.tensor([1.0, 0.0])})
+    found = objective(Planted([2.0, 1.0]), make_batch(2) | {"labels": torch.tensor([1.0, 0.0])})
     assert found["cross_entropy"].item() == pytest.approx(0.720095, abs=2e-6)
 
 
@@ -135,11 +135,11 @@ def test_dropout_differs_between_the_two_passes() -> None:
             return self.dropout(input_ids[:, 0].float() + 1)
 
     torch.manual_seed(0)
-    terms = compute_listwise_terms(Dropping(), batch(8), passages=8, backward=None, use_r_drop=True)
+    terms = compute_listwise_terms(Dropping(), make_batch(8), passages=8, backward=None, use_r_drop=True)
     assert terms["r_drop"].item() > 1e-3  # exactly 0 where both passes drop alike
 
 
-def examples(count: int = 5) -> PackedExamples:
+def make_examples(count: int = 5) -> PackedExamples:
     return PackedExamples(
         Example(f"q{at}", (f"d{at}", f"p{at}"), tuple(f"n{at}-{place}" for place in range(at))) for at in range(count)
     )
@@ -154,7 +154,7 @@ class Echo:
 
 def test_an_epoch_takes_every_pair_once_with_its_label() -> None:
     # 5 examples of 2 positives and 0 + 1 + 2 + 3 + 4 negatives: 20 pairs, 5 steps of 4
-    packed = examples()
+    packed = make_examples()
     pairs = JudgedPairs(packed, queries={f"q{at}": f"query {at}" for at in range(5)}, corpus=Echo())
     assert len(pairs) == 20
     draws = EpochDataset(pairs, batch=4, steps=10, seed=1)
@@ -170,13 +170,13 @@ def test_an_epoch_takes_every_pair_once_with_its_label() -> None:
 
 def test_plans_count_queries_or_pairs() -> None:
     assert (
-        plan_reranker_schedule(examples(), RerankerConfig(batch_size=2, epochs=2)).steps == 4
+        plan_reranker_schedule(make_examples(), RerankerConfig(batch_size=2, epochs=2)).steps == 4
     )  # 5 queries: 2 steps an epoch
     assert (
-        plan_reranker_schedule(examples(), RerankerConfig(loss="bce", batch_size=4, epochs=2)).steps == 10
+        plan_reranker_schedule(make_examples(), RerankerConfig(loss="bce", batch_size=4, epochs=2)).steps == 10
     )  # 20 pairs: 5
     with pytest.raises(DrtkError, match="20 pairs do not fill one batch"):
-        plan_reranker_schedule(examples(), RerankerConfig(loss="bce"))
+        plan_reranker_schedule(make_examples(), RerankerConfig(loss="bce"))
 
 
 def test_settings_that_contradict_each_other_are_rejected() -> None:
@@ -219,7 +219,7 @@ def test_runs_that_teach_a_list_re_ranker_nothing_are_told_apart(tmp_path: Path)
     vectors = PairVectors(str(pair_folder(tmp_path / "v", {"q1": ["a", "b"], "q2": ["c"]})))
     run, settings = tmp_path / "run", merge(RerankerConfig, load_preset("hlatr").settings, {"depth": 2})
 
-    def told(lines: str, judged: dict[str, dict[str, int]]) -> str:
+    def get_error(lines: str, judged: dict[str, dict[str, int]]) -> str:
         run.write_text(lines)
         lists = list_reranker.read_lists(str(run), vectors=vectors, judgements=judged, depth=2, tracker=InputTracker())
         with pytest.raises(DrtkError) as fault:
@@ -228,8 +228,8 @@ def test_runs_that_teach_a_list_re_ranker_nothing_are_told_apart(tmp_path: Path)
 
     two = "q1 Q0 a 1 2.0 t\nq2 Q0 c 1 3.0 t\n"
     none = f"{run}: there are no lists with a positive among the first 2 documents to train on"
-    assert told("", {"q1": {"a": 1}}) == none
-    assert told(two, {"q9": {"a": 1}}) == f"{run}: none of its 2 queries is judged"
-    assert told(two, {"q1": {"b": 1}, "q2": {"c": 0}}) == none
+    assert get_error("", {"q1": {"a": 1}}) == none
+    assert get_error(two, {"q9": {"a": 1}}) == f"{run}: none of its 2 queries is judged"
+    assert get_error(two, {"q1": {"b": 1}, "q2": {"c": 0}}) == none
     few = "1 lists with a positive among the first 2 documents do not fill one batch of 256; use `batch_size` 1 or less"
-    assert told(two, {"q1": {"a": 1}}) == few
+    assert get_error(two, {"q1": {"a": 1}}) == few

@@ -172,7 +172,7 @@ def test_weights_for_masking_are_shares_of_the_passages_own_largest_impact(known
     assert reading.words == ["planets", "rivers", "the", "rivers", "engines"]
     expected = [impact["planets"], impact["rivers"], 0.0, impact["rivers"], impact["engines"]]
     assert weights == pytest.approx([value / largest for value in expected])
-    found = known.fields(reading, weights)["impacts"]
+    found = known.make_fields(reading, weights)["impacts"]
     assert found == {word: quantize(value, 10.0) for word, value in impact.items()}  # and added words are indexed
 
 

@@ -19,7 +19,7 @@ def read(*paths: Path, kind: str = "counts") -> Statistics:
 def counts(words: dict[str, list[float]], *, stemmer: str = "none") -> str:
     sums = Statistics("counts", {"stemmer": stemmer})
     sums.add(words, length=3)
-    return sums.line().decode()
+    return sums.to_json_line().decode()
 
 
 def test_lines_and_files_add_up(tmp_path: Path) -> None:
@@ -28,7 +28,7 @@ def test_lines_and_files_add_up(tmp_path: Path) -> None:
     total = read(one, two)
     assert (total.documents, total.length) == (3, 9)
     assert total.words == {"cat": [2, 3], "dog": [2, 5]}
-    assert read(write_text(tmp_path / "3", total.line().decode())).words == total.words
+    assert read(write_text(tmp_path / "3", total.to_json_line().decode())).words == total.words
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,7 @@ def test_lines_and_files_add_up(tmp_path: Path) -> None:
     ],
 )
 def test_lines_that_hold_no_statistics_are_named(tmp_path: Path, line: str) -> None:
-    with pytest.raises(RecordError, match=r"s:2: holds no statistics"):
+    with pytest.raises(RecordError, match=r"s:2: contains no statistics"):
         read(write_text(tmp_path / "s", counts({"cat": [1, 2]}) + line + "\n"))
 
 
@@ -52,5 +52,5 @@ def test_statistics_of_other_choices_or_of_another_kind_do_not_add_up(tmp_path: 
         read(file)
     with pytest.raises(MismatchError, match="statistics of counts, but this method needs attention"):
         read(file, kind="attention")
-    with pytest.raises(DrtkError, match="holds no statistics of a passage"):
+    with pytest.raises(DrtkError, match="contains no statistics"):
         read(write_text(tmp_path / "s", "\n"))

@@ -11,9 +11,9 @@ from drtk.expansion.term_weights.train import (
     PassageQuestions,
     PassageQuestionsByNumber,
     RecallCollator,
+    compute_pair_terms,
     compute_recall,
-    make_pair_objective,
-    make_recall_objective,
+    compute_recall_terms,
 )
 from drtk.models.term_weighter import TermWeightModel, init_term_weighter
 from drtk.records import Example, Passage
@@ -85,11 +85,11 @@ def test_questions_are_asked_of_the_first_occurrence_in_both_passages(weigher: T
     passages = [Passage("p", "engines rivers rivers"), Passage("n", "rivers", extra={"queries": ["violins"]})]
     drawn = [SampledExample("the Rivers of violins, rivers", [0, 1], passages)]
     batch = PairCollator(weigher, tokenizer, room=60, title="join", expand=("queries",))(drawn)
-    first_row = [0.0] * batch["asked"].shape[1]
+    first_row = [0.0] * batch["in_question"].shape[1]
     first_row[1 + len(tokenizer(["engines"])[0].ids)] = 1
-    second_row = [0.0] * batch["asked"].shape[1]
+    second_row = [0.0] * batch["in_question"].shape[1]
     second_row[1] = second_row[1 + len(tokenizer(["rivers"])[0].ids)] = 1
-    assert batch["asked"].tolist() == [first_row, second_row]
+    assert batch["in_question"].tolist() == [first_row, second_row]
 
 
 def test_objectives_agree_with_their_losses_worked_out_by_hand() -> None:
@@ -101,8 +101,8 @@ def test_objectives_agree_with_their_losses_worked_out_by_hand() -> None:
 
     weights = torch.tensor([[1.0, 2.0, 5.0], [2.0, 0.0, 9.0]])
     asked = torch.tensor([[1.0, 1.0, 0.0], [1.0, 0.0, 0.0]])  # scores 3 and 2: log(1 + e^-1) = .313262
-    assert make_pair_objective(Given(), {"weights": weights, "asked": asked})["pairs"].item() == pytest.approx(
+    assert compute_pair_terms(Given(), {"weights": weights, "in_question": asked})["pairs"].item() == pytest.approx(
         0.313262, abs=2e-6
     )
-    found = make_recall_objective(Given(), {"weights": weights, "recall": torch.ones(2, 3), "first": asked})
+    found = compute_recall_terms(Given(), {"weights": weights, "recall": torch.ones(2, 3), "first": asked})
     assert found["recall"].item() == pytest.approx((0 + 1 + 1) / 3)

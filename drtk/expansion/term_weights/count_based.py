@@ -13,27 +13,27 @@ from drtk.text.word_pieces import WordSplit
 
 
 def is_word(word: str) -> bool:
-    """Return whether a word holds a letter or digit; punctuation does not."""
+    """Return whether a word contains a letter or digit, unlike punctuation."""
     return any(map(str.isalnum, word))
 
 
-def tf_idf(count: int, length: int, *, documents: int, frequency: int) -> float:
-    """Return (tf / |p|) * log(N / df), which is 0 for a word of every passage."""
+def compute_tf_idf(count: int, length: int, *, documents: int, frequency: int) -> float:
+    """Return (tf / passage length) * log(N / df), which is 0 for a word in every passage."""
     return count / length * log(documents / frequency)
 
 
-def idf(documents: int, frequency: int) -> float:
-    """Return Lucene's ln(1 + (N - df + .5) / (df + .5)), which is above 0 for every word (docs/commands/index.md)."""
+def compute_idf(documents: int, frequency: int) -> float:
+    """Return Lucene's ln(1 + (N - df + .5) / (df + .5)), which is above 0 for every word."""
     return log(1 + (documents - frequency + 0.5) / (frequency + 0.5))
 
 
-def bm25(count: int, length: int, *, idf: float, average: float, k1: float, b: float) -> float:
-    """Return Lucene's idf * tf / (tf + k1 (1 - b + b |d| / avgdl)), which has no factor k1 + 1 (docs/commands/index.md)."""
+def compute_bm25(count: int, length: int, *, idf: float, average: float, k1: float, b: float) -> float:
+    """Return Lucene's BM25 term score, idf * tf / (tf + k1 (1 - b + b length / average)), without a factor k1 + 1."""
     return idf * count / (count + k1 * (1 - b + b * length / average))
 
 
 class CountBasedWeights(WordWeights):
-    """Weights from counts in passage and collection. A word that the collection lacks counts once, in one passage."""
+    """Base of weights from counts. Words that are missing in the collection count as occurring once in one passage."""
 
     needs: ClassVar[Needs | None] = "counts"
     split: ClassVar[WordSplit] = "pieces"
@@ -45,10 +45,10 @@ class CountBasedWeights(WordWeights):
         self._settings, self._statistics = settings, statistics
         self._average = statistics.length / max(1, statistics.documents)
 
-    def values(self, readings: Sequence[SplitPassage]) -> Iterator[Mapping[str, float]]:
-        """Yield the weight of each word, for each passage."""
-        for reading in readings:
-            counts = Counter(reading.words)
+    def weigh_words(self, split_passages: Sequence[SplitPassage]) -> Iterator[Mapping[str, float]]:
+        """Yield for each passage the weight of each distinct word."""
+        for split_passage in split_passages:
+            counts = Counter(split_passage.words)
             length = sum(count for word, count in counts.items() if is_word(word))
             yield {word: self.weight(word, count, length) for word, count in counts.items()}
 
@@ -57,7 +57,7 @@ class CountBasedWeights(WordWeights):
         raise NotImplementedError
 
     def _get_counts(self, word: str) -> tuple[int, int]:
-        """Return the passages with the word and its occurrences in the collection; at least 1."""
+        """Return the document frequency and the number of occurrences of a word in the collection, at least 1."""
         passages, occurrences = self._statistics.words.get(word, (1, 1))
         return int(passages), int(occurrences)
 
@@ -68,7 +68,7 @@ class TfIdf(CountBasedWeights):
     def weight(self, word: str, count: int, length: int) -> float:
         if not is_word(word):
             return 0.0
-        return tf_idf(count, length, documents=self._statistics.documents, frequency=self._get_counts(word)[0])
+        return compute_tf_idf(count, length, documents=self._statistics.documents, frequency=self._get_counts(word)[0])
 
 
 class InverseFrequency(CountBasedWeights):
@@ -84,7 +84,7 @@ class Idf(CountBasedWeights):
     split: ClassVar[WordSplit] = "plain"
 
     def weight(self, word: str, count: int, length: int) -> float:
-        return idf(self._statistics.documents, self._get_counts(word)[0]) if is_word(word) else 0.0
+        return compute_idf(self._statistics.documents, self._get_counts(word)[0]) if is_word(word) else 0.0
 
 
 class Bm25(CountBasedWeights):
@@ -95,6 +95,6 @@ class Bm25(CountBasedWeights):
     def weight(self, word: str, count: int, length: int) -> float:
         if not is_word(word):
             return 0.0
-        rarity = idf(self._statistics.documents, self._get_counts(word)[0])
+        rarity = compute_idf(self._statistics.documents, self._get_counts(word)[0])
         average = self._average or 1.0
-        return bm25(count, length, idf=rarity, average=average, k1=self._settings.k1, b=self._settings.b)
+        return compute_bm25(count, length, idf=rarity, average=average, k1=self._settings.k1, b=self._settings.b)
