@@ -50,7 +50,7 @@ from drtk.runtime.progress import silence_transformers, warn
 from drtk.runtime.workers import read_ahead
 from drtk.text.batching import PairTokenizer, TokenizedTexts, iter_batches_by_length
 
-WINDOW = 16384  # pairs that `Scorer.__call__` tokenizes together
+WINDOW = 16384  # pairs tokenized at once
 PAIRING = "pairing"  # entry of meta.json: the format of passages
 IDENTITY = "torch.nn.modules.linear.Identity"
 _CPU_TOKENS, _GPU_TOKENS = 2048, 65536
