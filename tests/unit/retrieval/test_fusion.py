@@ -170,7 +170,7 @@ def test_a_sweep_finds_and_reports_the_best_weights(runs: Path, capfd: pytest.Ca
         (["rrf", "--set", "tag="], "--set tag: '' must be one word"),
         (["rrf", "--set", "tag=a b"], "--set tag: 'a b' must be one word"),
         (["rrf", "--sweep"], "needs --qrels"),
-        (["rrf", "--sweep", "--qrels", "other.tsv"], r"judgements in other\.tsv \(runs: 'q', judgements: 'x'\); pass"),
+        (["rrf", "--sweep", "--qrels", "other.tsv"], r"judgments in other\.tsv \(runs: 'q', judgments: 'x'\); pass"),
     ],
 )
 def test_wrong_usage_is_rejected(runs: Path, capfd: pytest.CaptureFixture[str], given: list[str], problem: str) -> None:
