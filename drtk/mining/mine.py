@@ -234,7 +234,7 @@ def _add_content_filters(
     if settings.scorer or by_ce:
         scorer, title = None, "none"
         if settings.scorer:
-            from drtk.models.config import ScoringSettings
+            from drtk.models.config import CrossEncoderSettings
             from drtk.models.cross_encoder import CrossEncoderScorer, resolve_title
             from drtk.models.model_folder import locate
 
@@ -242,7 +242,7 @@ def _add_content_filters(
             scorer = CrossEncoderScorer(
                 settings.scorer,
                 device=settings.device,
-                settings=ScoringSettings(
+                settings=CrossEncoderSettings(
                     batch_tokens=settings.scorer_batch_tokens, precision=settings.scorer_precision
                 ),
                 logits=settings.scorer_logits,
