@@ -77,7 +77,8 @@ class MinedFilterSettings:
         "drop", "margin, max_share: candidates of a source that did not retrieve the positive.", no_effect=_NEEDS_LIMIT
     )
     ce_margin: float | None = setting(
-        None, "Drop candidates with a cross-encoder score above the positive's minus this. [default: sbert 3, else none]"
+        None,
+        "Drop candidates with a cross-encoder score above the positive's minus this. [default: sbert 3, else none]",
     )
     ce_max: float | None = setting(None, "Drop candidates above this cross-encoder score.")
     max_overlap: float | None = setting(

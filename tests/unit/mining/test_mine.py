@@ -270,9 +270,9 @@ def test_a_scorer_reads_as_it_was_trained_and_scores_as_score_does(
                 assert examples[query_id]["scores"][side] == pytest.approx(row["scores"][side], abs=5e-5)
     scores = examples["q5"]["scores"]
     margin = scores["positives"][0] - sorted(scores["negatives"])[4]
-    limited = rows_of(run_command(capfd, *call, "--set", "scorer_logits=true", "-q", "--set", f"ce_margin={margin}"))["q5"][
-        "scores"
-    ]
+    limited = rows_of(run_command(capfd, *call, "--set", "scorer_logits=true", "-q", "--set", f"ce_margin={margin}"))[
+        "q5"
+    ]["scores"]
     assert 4 <= len(limited["negatives"]) <= 5
     assert max(limited["negatives"]) <= limited["positives"][0] - margin
     with pytest.raises(MismatchError, match="ours: was trained with `title` colon; join contradicts it"):
