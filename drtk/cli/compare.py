@@ -16,14 +16,14 @@ ComparedRuns = Annotated[
     list[str],
     typer.Argument(
         metavar="[NAME=]RUN…",
-        help="TREC runs; runs of the same NAME are repetitions; - is stdin.",
+        help="TREC runs; several runs of one NAME are repetitions with other seeds; - is stdin.",
     ),
 ]
 ShownCorpus = Annotated[
     str | None,
-    typer.Option("--corpus", metavar="FILE", help="Passages, for texts and for --by source."),
+    typer.Option("--corpus", metavar="FILE", help="Corpus, to show passage texts and for --by source."),
 ]
-ShownQueries = Annotated[str | None, typer.Option("--queries", metavar="FILE", help="Queries, for texts.")]
+ShownQueries = Annotated[str | None, typer.Option("--queries", metavar="FILE", help="Queries, to show query texts.")]
 
 
 @with_settings(CompareSettings)

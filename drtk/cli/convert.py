@@ -20,7 +20,7 @@ def convert(
         list[str] | None,
         typer.Argument(
             metavar="[INPUT]…",
-            help="Files to read; - is stdin. Files of examples are concatenated.",
+            help="Files to read; - is stdin. Several files of examples are concatenated.",
             show_default=False,
         ),
     ] = None,
@@ -30,7 +30,7 @@ def convert(
         typer.Option(
             "--masked-lm",
             metavar="MODEL",
-            help="Export this encoder and its language-model head as a masked language model.",
+            help="Export this encoder with its language-model head as a masked language model.",
         ),
     ] = None,
     *,

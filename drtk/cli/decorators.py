@@ -37,7 +37,12 @@ _FLAGS: dict[str, tuple[Any, Any]] = {
     "with_files": (
         Annotated[
             list[str] | None,
-            _flag("--with", metavar="FILE", panel=INPUT, help="Join a file of added fields by id; repeatable."),
+            _flag(
+                "--with",
+                metavar="FILE",
+                panel=INPUT,
+                help="File of additional fields, joined to the passages by id; repeatable.",
+            ),
         ],
         None,
     ),
@@ -45,7 +50,7 @@ _FLAGS: dict[str, tuple[Any, Any]] = {
         Annotated[bool, _flag("--bare", panel=INPUT, help="Write only ids and the fields this command adds.")],
         False,
     ),
-    "shard": (Annotated[str, _flag("--shard", metavar="N/OF", help="Process only shard N of OF.")], "1/1"),
+    "shard": (Annotated[str, _flag("--shard", metavar="I/N", help="Process only shard I of N, such as 1/4.")], "1/1"),
     "quiet": (Annotated[bool, _flag("--quiet", "-q", help="Print warnings and errors only.")], False),
     "verbose": (Annotated[bool, _flag("--verbose", "-v", help="Print details, and tracebacks of errors.")], False),
 }

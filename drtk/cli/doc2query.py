@@ -16,7 +16,7 @@ from drtk.runtime.runners import RunnerSettings
 
 WINDOW = 256  # passages between two points to resume from
 
-WritingModel = Annotated[str, typer.Option("--model", metavar="MODEL", help="T5 or BART model, a folder or hub name.")]
+WritingModel = Annotated[str, typer.Option("--model", metavar="MODEL", help="T5 or BART model, a folder or Hub name.")]
 
 
 @with_settings(GenerationSettings, panel=GENERATION)

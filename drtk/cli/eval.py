@@ -26,7 +26,7 @@ Judged = Annotated[
     typer.Option(
         "--qrels",
         metavar="FILE",
-        help="Judgments: BEIR TSV, TREC qrels, or a folder of BEIR collections.",
+        help="Judgments, BEIR TSV or TREC qrels, or a folder of BEIR collections.",
     ),
 ]
 KnownCorpus = Annotated[
@@ -34,7 +34,7 @@ KnownCorpus = Annotated[
     typer.Option(
         "--corpus",
         metavar="FILE",
-        help="Passages, for --answers and --by source.",
+        help="Corpus, for --answers and --by source.",
     ),
 ]
 

@@ -20,7 +20,7 @@ FusedRuns = Annotated[
     list[str], typer.Argument(metavar="RUN…", help="TREC runs; one may be - for stdin.", show_default=False)
 ]
 SweepQrels = Annotated[
-    str | None, typer.Option("--qrels", metavar="FILE", help="sweep: judgments, BEIR TSV or TREC qrels.")
+    str | None, typer.Option("--qrels", metavar="FILE", help="Judgments for --sweep, BEIR TSV or TREC qrels.")
 ]
 
 

@@ -40,7 +40,7 @@ def whole_number(text: str) -> int:
 
 Source = Annotated[str, typer.Argument(metavar="INPUT", help="File to read; - is stdin.", show_default=False)]
 Output = Annotated[str, typer.Option("--output", "-o", metavar="FILE", help="File to write; - is stdout.")]
-Folder = Annotated[str, typer.Option("--output", "-o", metavar="DIR", help="Folder to make.")]
+Folder = Annotated[str, typer.Option("--output", "-o", metavar="DIR", help="Output folder.")]
 Seed = Annotated[
     int,
     typer.Option("--seed", metavar="N", parser=whole_number, help="Random seed.", rich_help_panel=CONTROL),
@@ -53,21 +53,29 @@ SkipCorpusCheck = Annotated[
         rich_help_panel=CONTROL,
     ),
 ]
-Corpus = Annotated[str, typer.Option("--corpus", metavar="FILE", help="Passages, in any format drtk reads.")]
-Queries = Annotated[str, typer.Option("--queries", metavar="FILE", help="Queries, in any format drtk reads.")]
-Judged = Annotated[str | None, typer.Option("--qrels", metavar="FILE", help="Judgments: BEIR TSV or TREC qrels.")]
+Corpus = Annotated[
+    str, typer.Option("--corpus", metavar="FILE", help="Corpus of passages, in any format that drtk reads.")
+]
+Queries = Annotated[str, typer.Option("--queries", metavar="FILE", help="Queries, in any format that drtk reads.")]
+Judged = Annotated[
+    str | None, typer.Option("--qrels", metavar="FILE", help="Relevance judgments, BEIR TSV or TREC qrels.")
+]
 Answers = Annotated[
     str | None,
-    typer.Option("--answers", metavar="FILE", help="Questions with answers; a passage with an answer is relevant."),
+    typer.Option(
+        "--answers",
+        metavar="FILE",
+        help="Questions with answers; a passage that contains an answer counts as relevant.",
+    ),
 ]
-Qrels = Annotated[str, typer.Option("--qrels", metavar="FILE", help="Judgments: BEIR TSV or TREC qrels.")]
+Qrels = Annotated[str, typer.Option("--qrels", metavar="FILE", help="Relevance judgments, BEIR TSV or TREC qrels.")]
 Device = Annotated[
-    str, typer.Option("--device", metavar="NAME", help="auto, cpu, cuda, cuda:1 …", rich_help_panel=HARDWARE)
+    str, typer.Option("--device", metavar="NAME", help="Device: auto, cpu, cuda, cuda:1 …", rich_help_panel=HARDWARE)
 ]
 _PRESET = typer.Option(
     "--preset",
     metavar="NAME",
-    help="Preset (drtk presets lists them) or .toml file.",
+    help="Preset name (see drtk presets) or .toml file.",
     rich_help_panel=METHOD,
     autocompletion=preset_names,
 )

@@ -15,7 +15,9 @@ from drtk.runtime.filter_job import FilterJob
 
 Kind = Annotated[
     str,
-    typer.Argument(metavar="KIND", help="recall, training, differences, scores, space or cosine.", show_default=False),
+    typer.Argument(
+        metavar="KIND", help="Type of plot: recall, training, differences, scores, space or cosine.", show_default=False
+    ),
 ]
 Inputs = Annotated[
     list[str],
@@ -23,7 +25,7 @@ Inputs = Annotated[
 ]
 RatedPairs = Annotated[
     str | None,
-    typer.Option("--pairs", metavar="FILE", help="space, cosine: TSV of sentence1, sentence2, score."),
+    typer.Option("--pairs", metavar="FILE", help="TSV of sentence1, sentence2, score (space and cosine plots only)."),
 ]
 
 

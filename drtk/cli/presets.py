@@ -21,14 +21,15 @@ _CALLED = {"documents": "neighbors"}  # what documents are read for, and what th
 def presets(
     name: Annotated[
         str | None,
-        typer.Argument(metavar="NAME", help="Preset to print, a name or .toml file.", show_default=False),
+        typer.Argument(metavar="NAME", help="Name or .toml file of a preset to print.", show_default=False),
     ] = None,
     check: Annotated[
-        bool, typer.Option("--check", help="Check NAME or all presets; print the passage fields they need.")
+        bool,
+        typer.Option("--check", help="Validate NAME or all presets, and print the passage fields that they require."),
     ] = False,
     command: Annotated[
         str | None,
-        typer.Option("--fields", metavar="COMMAND", help="List all settings of a command, for --set and presets."),
+        typer.Option("--fields", metavar="COMMAND", help="List all settings of this command, for --set and presets."),
     ] = None,
 ) -> None:
     """List, print or check presets, and list the settings of a command.

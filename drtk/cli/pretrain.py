@@ -20,7 +20,7 @@ Changes = Annotated[
         "--set",
         rich_help_panel=METHOD,
         metavar="PATH=VALUE",
-        help="Change the preset: NAME=VALUE, slots.encoder.rate=0.4; repeatable.",
+        help="Change a value of the preset, such as slots.encoder.rate=0.4; repeatable.",
     ),
 ]
 Dropped = Annotated[
@@ -29,7 +29,7 @@ Dropped = Annotated[
         "--drop",
         rich_help_panel=METHOD,
         metavar="NAME",
-        help="Remove an objective or a group of objectives; repeatable.",
+        help="Remove an objective or a group of objectives from the preset; repeatable.",
     ),
 ]
 
@@ -43,19 +43,24 @@ def _title_types(settings: dict[str, Any]) -> dict[str, Any]:
 @folder_maker("model", resume=True, passages=True, may_differ=MAY_DIFFER, also=_title_types)
 def pretrain(
     passages: Annotated[
-        list[str], typer.Argument(metavar="PASSAGES", help="Files of passages, in any format drtk reads.")
+        list[str], typer.Argument(metavar="PASSAGES", help="Files of passages, in any format that drtk reads.")
     ],
     model: Annotated[
-        str, typer.Option("--model", metavar="MODEL", help="Encoder to start from, a folder or hub name[@revision].")
+        str, typer.Option("--model", metavar="MODEL", help="Encoder to start from, a folder or Hub name[@revision].")
     ],
     output: Annotated[
         str,
         typer.Option(
-            "--output", "-o", metavar="DIR", help="Folder to make; not needed with --dry-run.", show_default=False
+            "--output", "-o", metavar="DIR", help="Output folder (not required with --dry-run).", show_default=False
         ),
     ] = "",
     generator: Annotated[
-        str | None, typer.Option("--generator", metavar="MODEL", help="Masked language model that proposes tokens.")
+        str | None,
+        typer.Option(
+            "--generator",
+            metavar="MODEL",
+            help="Masked language model that proposes replacement tokens, a folder or Hub name.",
+        ),
     ] = None,
     changes: Changes = None,
     drop: Dropped = None,
@@ -65,7 +70,7 @@ def pretrain(
             "--dev",
             rich_help_panel=EVALUATION,
             metavar="DIR",
-            help="Keep the best encoder by nDCG@10 on a BEIR folder with qrels/dev.tsv.",
+            help="BEIR folder with qrels/dev.tsv; nDCG@10 on it selects the best checkpoint.",
         ),
     ] = None,
     dev_sts: Annotated[
@@ -74,13 +79,15 @@ def pretrain(
             "--dev-sts",
             rich_help_panel=EVALUATION,
             metavar="FILE",
-            help="Keep the best encoder by Spearman correlation on rated sentence pairs.",
+            help="Rated sentence pairs; the Spearman correlation on them selects the best checkpoint.",
         ),
     ] = None,
     dry_run: Annotated[
         bool,
         typer.Option(
-            "--dry-run", rich_help_panel=CONTROL, help="Print objectives, slots, parameters and tokens per step only."
+            "--dry-run",
+            rich_help_panel=CONTROL,
+            help="Print objectives, slots, parameter count and tokens per step, then exit.",
         ),
     ] = False,
     seed: Seed = 42,

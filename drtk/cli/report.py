@@ -13,11 +13,13 @@ from drtk.runtime.folder_job import FolderJob
 
 ReportedRuns = Annotated[list[str], typer.Argument(metavar="[NAME=]RUN…", help="TREC runs.")]
 ReportCorpus = Annotated[
-    str | None, typer.Option("--corpus", metavar="FILE", help="Passages, for texts and for --by source.")
+    str | None, typer.Option("--corpus", metavar="FILE", help="Corpus, to show passage texts and for --by source.")
 ]
-ReportQueries = Annotated[str | None, typer.Option("--queries", metavar="FILE", help="Queries, for texts of examples.")]
+ReportQueries = Annotated[
+    str | None, typer.Option("--queries", metavar="FILE", help="Queries, to show the texts of example queries.")
+]
 Log = Annotated[
-    str | None, typer.Option("--log", metavar="FILE", help="log.jsonl of a training run, to plot its loss.")
+    str | None, typer.Option("--log", metavar="FILE", help="Training log (log.jsonl) to plot the loss from.")
 ]
 
 

@@ -33,19 +33,21 @@ WINDOW_OF_LISTS = 512
 @record_filter("run", parts=True, writes=("vectors",))
 def rerank(
     model: Annotated[
-        str, typer.Option("--model", metavar="MODEL", help="Cross-encoder or HLATR model, a folder or hub name.")
+        str, typer.Option("--model", metavar="MODEL", help="Cross-encoder or HLATR model, a folder or Hub name.")
     ],
     source: Annotated[str, typer.Argument(metavar="RUN", help="TREC run; - is stdin.", show_default=False)] = "-",
     output: Output = "-",
     corpus: Annotated[
-        str | None, typer.Option("--corpus", metavar="FILE", help="Passages, in any format drtk reads.")
+        str | None, typer.Option("--corpus", metavar="FILE", help="Corpus of passages, in any format that drtk reads.")
     ] = None,
     queries: Annotated[
-        str | None, typer.Option("--queries", metavar="FILE", help="Queries, in any format drtk reads.")
+        str | None, typer.Option("--queries", metavar="FILE", help="Queries, in any format that drtk reads.")
     ] = None,
     vectors: Annotated[
         str | None,
-        typer.Option("--vectors", metavar="DIR", help="Write the vector of each scored pair, for HLATR."),
+        typer.Option(
+            "--vectors", metavar="DIR", help="Folder for the vectors of the scored pairs, to train or apply HLATR."
+        ),
     ] = None,
     skip_corpus_check: SkipCorpusCheck = False,
     device: Device = "auto",

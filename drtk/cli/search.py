@@ -29,7 +29,7 @@ def search(
         list[str],
         typer.Argument(
             metavar="PATH",
-            help="Index folders, and one file of queries or folder of query vectors.",
+            help="One or more index folders, then a file of queries or a folder of query vectors.",
             show_default=False,
         ),
     ],
@@ -37,11 +37,12 @@ def search(
     question: Annotated[
         str | None,
         typer.Option(
-            "--query", metavar="TEXT", help="Print the passages for a typed query; -: for each line of stdin."
+            "--query", metavar="TEXT", help="Search for one query and print the passages; - reads queries from stdin."
         ),
     ] = None,
     model: Annotated[
-        str | None, typer.Option("--model", metavar="MODEL", help="Encoder. [default: as the index records]")
+        str | None,
+        typer.Option("--model", metavar="MODEL", help="Encoder of the queries. [default: as recorded in the index]"),
     ] = None,
     by: Annotated[
         Literal["passage", "source"],
@@ -54,21 +55,25 @@ def search(
     ] = "passage",
     drop_same_id: Annotated[
         bool,
-        typer.Option("--drop-same-id", rich_help_panel=SEARCH, help="Exclude the document whose id is the query's id."),
+        typer.Option(
+            "--drop-same-id", rich_help_panel=SEARCH, help="Exclude the document with the same id as the query."
+        ),
     ] = False,
     corpus: Annotated[
         str | None,
-        typer.Option("--corpus", metavar="FILE", help="Passages: texts for --query, documents for --by source."),
+        typer.Option("--corpus", metavar="FILE", help="Corpus, to print texts with --query and for --by source."),
     ] = None,
     tune: Annotated[
         bool,
         typer.Option(
-            "--tune", rich_help_panel=SEARCH, help="Evaluate a grid of k1 and b on --qrels and print a table."
+            "--tune", rich_help_panel=SEARCH, help="Evaluate a grid of BM25 k1 and b on --qrels and print a table."
         ),
     ] = False,
     qrels: Annotated[
         str | None,
-        typer.Option("--qrels", metavar="FILE", help="Search judged queries only; judgments for --tune."),
+        typer.Option(
+            "--qrels", metavar="FILE", help="Search only queries with judgments in this file; required by --tune."
+        ),
     ] = None,
     *,
     settings: SearchSettings,

@@ -237,46 +237,60 @@ TOP = 5  # heaviest words listed below a passage
 
 @plain_command
 def show(
-    path: Annotated[
-        str, typer.Argument(metavar="PATH", help="A file or folder that drtk made, or a file it can read.")
-    ],
-    count: Annotated[int, typer.Option("--count", "-n", metavar="N", min=0, help="Records to show.")] = 3,
+    path: Annotated[str, typer.Argument(metavar="PATH", help="File or folder to show: any input or output of drtk.")],
+    count: Annotated[int, typer.Option("--count", "-n", metavar="N", min=0, help="Number of records to show.")] = 3,
     json: Annotated[bool, typer.Option("--json", help="Print the manifest as JSON.")] = False,
-    weights: Annotated[bool, typer.Option("--term-weights", help="Shade words of passages by term weight.")] = False,
+    weights: Annotated[
+        bool, typer.Option("--term-weights", help="Show the words of passages shaded by term weight.")
+    ] = False,
     top: Annotated[
-        int, typer.Option("--top", metavar="N", min=0, help="term-weights: heaviest words to list per passage.")
+        int,
+        typer.Option(
+            "--top",
+            metavar="N",
+            min=0,
+            help="Number of words with the highest weights to list per passage (term-weights).",
+        ),
     ] = TOP,
     tokenizer: Annotated[
         str | None,
         typer.Option(
             "--tokenizer",
             metavar="NAME",
-            help="term-weights: tokenizer. [default: as the passages record]",
+            help="Tokenizer of the term weights. [default: as recorded with the passages]",
         ),
     ] = None,
     html: Annotated[
         str | None,
-        typer.Option("--html", metavar="FILE", help="Write weighted passages to an HTML page."),
+        typer.Option("--html", metavar="FILE", help="HTML file for the weighted passages (term-weights)."),
     ] = None,
     with_files: Annotated[
         list[str] | None,
-        typer.Option("--with", metavar="FILE", help="Join a file of added fields by id; repeatable."),
+        typer.Option(
+            "--with", metavar="FILE", help="File of additional fields, joined to the passages by id; repeatable."
+        ),
     ] = None,
     preset: Annotated[
         str | None,
-        typer.Option("--preset", metavar="NAME", help="Show the inputs and labels of a pre-training preset."),
+        typer.Option(
+            "--preset", metavar="NAME", help="Show the model inputs and labels that this pre-training preset makes."
+        ),
     ] = None,
     model: Annotated[
-        str | None, typer.Option("--model", metavar="MODEL", help="preset: model whose tokenizer is used.")
+        str | None, typer.Option("--model", metavar="MODEL", help="Model whose tokenizer is used (preset).")
     ] = None,
     generator: Annotated[
         str | None,
-        typer.Option("--generator", metavar="MODEL", help="preset: masked language model that proposes tokens."),
+        typer.Option(
+            "--generator", metavar="MODEL", help="Masked language model that proposes replacement tokens (preset)."
+        ),
     ] = None,
     changes: Annotated[
         list[str] | None,
         typer.Option(
-            "--set", metavar="PATH=VALUE", help="preset: change it, such as slots.encoder.rate=0.4; repeatable."
+            "--set",
+            metavar="PATH=VALUE",
+            help="Change a value of --preset, such as slots.encoder.rate=0.4; repeatable.",
         ),
     ] = None,
     seed: Annotated[int, typer.Option("--seed", metavar="N", help="Random seed.")] = 42,

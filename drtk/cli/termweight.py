@@ -50,41 +50,53 @@ def termweight(
     output: Output = "-",
     model: Annotated[
         str | None,
-        typer.Option("--model", metavar="MODEL", help="Model that reads passages, a folder or hub name."),
+        typer.Option(
+            "--model", metavar="MODEL", help="Term-weighting model, a folder or Hub name (bprop, deepct, deepimpact)."
+        ),
     ] = None,
     tokenizer: Annotated[
         str | None,
-        typer.Option("--tokenizer", metavar="NAME", help="Tokenizer of the word pieces, a folder or hub name."),
+        typer.Option("--tokenizer", metavar="NAME", help="Tokenizer of the output word pieces, a folder or Hub name."),
     ] = None,
     collection: Annotated[
         list[str] | None,
-        typer.Option("--collection", metavar="FILE", help="Collection statistics; repeatable, counts add up."),
+        typer.Option(
+            "--collection",
+            metavar="FILE",
+            help="File of collection statistics, written by --collect; several files are summed; repeatable.",
+        ),
     ] = None,
     collect: Annotated[
-        bool, typer.Option("--collect", rich_help_panel=METHOD, help="Write collection statistics instead of weights.")
+        bool,
+        typer.Option("--collect", rich_help_panel=METHOD, help="Write collection statistics instead of term weights."),
     ] = False,
     merge: Annotated[
-        bool, typer.Option("--merge", rich_help_panel=METHOD, help="Merge the files of --collection; reads no input.")
+        bool,
+        typer.Option(
+            "--merge", rich_help_panel=METHOD, help="Merge the files of --collection into one; reads no corpus."
+        ),
     ] = False,
     stopword_share: Annotated[
         bool,
         typer.Option(
             "--stopword-share",
             rich_help_panel=METHOD,
-            help="Log the fraction of stop words that masking by weight hides.",
+            help="Log the fraction of stop words among the tokens masked by weight.",
         ),
     ] = False,
     train: Annotated[
         str | None,
         typer.Option(
-            "--train", metavar="EXAMPLES", help="Train --model on these examples (deepct, deepimpact); -o is a folder."
+            "--train",
+            metavar="EXAMPLES",
+            help="Train --model on these examples into the folder -o (deepct, deepimpact).",
         ),
     ] = None,
     corpus: Annotated[
-        str | None, typer.Option("--corpus", metavar="FILE", help="train: passages of the examples.")
+        str | None, typer.Option("--corpus", metavar="FILE", help="Corpus with the passages of the --train examples.")
     ] = None,
     queries: Annotated[
-        str | None, typer.Option("--queries", metavar="FILE", help="train: queries of the examples.")
+        str | None, typer.Option("--queries", metavar="FILE", help="Queries of the --train examples.")
     ] = None,
     seed: Seed = 42,
     device: Device = "auto",

@@ -166,15 +166,16 @@ def train_generator(
         str,
         typer.Argument(
             metavar="INPUT",
-            help="Examples, passages with queries, or questions with answers (GAR).",
+            help="Training examples, passages with queries, or questions with answers (GAR).",
         ),
     ],
     model: Annotated[
-        str, typer.Option("--model", metavar="MODEL", help="T5 or BART model to start from, a folder or hub name.")
+        str, typer.Option("--model", metavar="MODEL", help="T5 or BART model to start from, a folder or Hub name.")
     ],
     output: Folder,
     corpus: Annotated[
-        str | None, typer.Option("--corpus", metavar="FILE", help="Passages of the examples or of --run.")
+        str | None,
+        typer.Option("--corpus", metavar="FILE", help="Corpus with the passages of the examples or of --run."),
     ] = None,
     queries: Annotated[str | None, typer.Option("--queries", metavar="FILE", help="Queries of the examples.")] = None,
     dev: Annotated[
@@ -183,12 +184,12 @@ def train_generator(
             "--dev",
             rich_help_panel=EVALUATION,
             metavar="FILE",
-            help="Development data in the format of INPUT; keep the best weights.",
+            help="Development data in the format of INPUT, used to select the best checkpoint.",
         ),
     ] = None,
     run: Annotated[
         str | None,
-        typer.Option("--run", metavar="FILE", help="GAR sentences and titles: hits for the questions."),
+        typer.Option("--run", metavar="FILE", help="TREC run of the questions (gar-sentence, gar-title)."),
     ] = None,
     dev_run: Annotated[
         str | None,
@@ -196,7 +197,7 @@ def train_generator(
             "--dev-run",
             rich_help_panel=EVALUATION,
             metavar="FILE",
-            help="GAR sentences and titles: hits for the questions of --dev.",
+            help="TREC run of the --dev questions (gar-sentence, gar-title).",
         ),
     ] = None,
     seed: Seed = 42,

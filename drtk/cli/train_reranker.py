@@ -26,20 +26,24 @@ def train_reranker(
     ],
     output: Folder,
     corpus: Annotated[
-        str | None, typer.Option("--corpus", metavar="FILE", help="Passages, in any format drtk reads.")
+        str | None, typer.Option("--corpus", metavar="FILE", help="Corpus of passages, in any format that drtk reads.")
     ] = None,
     queries: Annotated[
-        str | None, typer.Option("--queries", metavar="FILE", help="Queries, in any format drtk reads.")
+        str | None, typer.Option("--queries", metavar="FILE", help="Queries, in any format that drtk reads.")
     ] = None,
     model: Annotated[
         str | None,
-        typer.Option("--model", metavar="MODEL", help="Model to start from, a folder or hub name."),
+        typer.Option("--model", metavar="MODEL", help="Model to start from, a folder or Hub name."),
     ] = None,
     vectors: Annotated[
-        str | None, typer.Option("--vectors", metavar="DIR", help="hlatr: pair vectors of the run, by drtk rerank.")
+        str | None,
+        typer.Option(
+            "--vectors", metavar="DIR", help="Pair vectors of the run, a folder from drtk rerank --vectors (hlatr)."
+        ),
     ] = None,
     qrels: Annotated[
-        str | None, typer.Option("--qrels", metavar="FILE", help="hlatr: judgments, BEIR TSV or TREC qrels.")
+        str | None,
+        typer.Option("--qrels", metavar="FILE", help="Judgments of the run, BEIR TSV or TREC qrels (hlatr)."),
     ] = None,
     dev: Annotated[
         str | None,
@@ -47,12 +51,17 @@ def train_reranker(
             "--dev",
             rich_help_panel=EVALUATION,
             metavar="DIR",
-            help="Development data, a BEIR folder; keep the best weights.",
+            help="BEIR folder of development data, used to select the best checkpoint.",
         ),
     ] = None,
     dev_run: Annotated[
         str | None,
-        typer.Option("--dev-run", rich_help_panel=EVALUATION, metavar="RUN", help="Run to rerank, for --dev."),
+        typer.Option(
+            "--dev-run",
+            rich_help_panel=EVALUATION,
+            metavar="RUN",
+            help="TREC run of the --dev queries, which is reranked to evaluate.",
+        ),
     ] = None,
     skip_corpus_check: SkipCorpusCheck = False,
     seed: Seed = 42,

@@ -15,24 +15,40 @@ Kind = Literal["passages", "queries", "qrels", "run", "examples"]
 class ConversionSettings:
     """drtk convert."""
 
-    kind: Kind | None = option(None, "Kind of records in the input. [default: detected]", flag="--as", panel=INPUT)
+    kind: Kind | None = option(None, "Type of the input records. [default: detected]", flag="--as", panel=INPUT)
     to: str | None = option(
         None,
-        "Output format, such as beir, tevatron or parquet; see the page. [default: drtk's]",
+        "Output format, such as beir, tevatron or parquet (all: see the page). [default: drtk's own]",
         metavar="FORMAT",
         panel=INPUT,
     )
     corpus: str | None = option(
-        None, "Passages of the examples, for formats with texts.", no_effect=_NO_EXAMPLES, metavar="FILE", panel=INPUT
+        None,
+        "Corpus of the examples, required by output formats that contain texts.",
+        no_effect=_NO_EXAMPLES,
+        metavar="FILE",
+        panel=INPUT,
     )
     queries: str | None = option(
-        None, "Queries of the examples, for formats with texts.", no_effect=_NO_EXAMPLES, metavar="FILE", panel=INPUT
+        None,
+        "Queries of the examples, required by output formats that contain texts.",
+        no_effect=_NO_EXAMPLES,
+        metavar="FILE",
+        panel=INPUT,
     )
     corpus_out: str | None = option(
-        None, "Also write the passages of the examples.", no_effect=_NO_EXAMPLES, metavar="FILE", panel=INPUT
+        None,
+        "File for the passages of the examples (for input that contains texts).",
+        no_effect=_NO_EXAMPLES,
+        metavar="FILE",
+        panel=INPUT,
     )
     queries_out: str | None = option(
-        None, "Also write the queries of the examples.", no_effect=_NO_EXAMPLES, metavar="FILE", panel=INPUT
+        None,
+        "File for the queries of the examples (for input that contains texts).",
+        no_effect=_NO_EXAMPLES,
+        metavar="FILE",
+        panel=INPUT,
     )
 
 
@@ -43,10 +59,16 @@ FileKind = Literal["passages", "queries", "qrels", "run", "examples", "expansion
 class ValidationSettings:
     """drtk validate."""
 
-    kind: FileKind | None = option(None, "Kind of records in the file. [default: detected]", flag="--as", panel=INPUT)
+    kind: FileKind | None = option(
+        None, "Type of the records in the file. [default: detected]", flag="--as", panel=INPUT
+    )
     corpus: str | None = option(None, "Corpus that must contain all passage ids.", metavar="FILE", panel=INPUT)
-    queries: str | None = option(None, "Queries that must contain all query ids.", metavar="FILE", panel=INPUT)
-    qrels: str | None = option(None, "Judgments to compare with.", metavar="FILE", panel=INPUT)
-    leak: str | None = option(None, "Test set; report texts that are in both files.", metavar="FILE", panel=INPUT)
-    show: int = option(10, "Problems of each kind to print.", at_least=0)
+    queries: str | None = option(None, "Query file that must contain all query ids.", metavar="FILE", panel=INPUT)
+    qrels: str | None = option(
+        None, "Judgments; report query and passage ids that do not match the input.", metavar="FILE", panel=INPUT
+    )
+    leak: str | None = option(
+        None, "Test set to check for leakage: report texts that the input shares with it.", metavar="FILE", panel=INPUT
+    )
+    show: int = option(10, "Maximum number of problems to print per type.", at_least=0)
     json: bool = option(False, "Print the findings as JSON.")
