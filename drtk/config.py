@@ -38,7 +38,7 @@ PANELS = INPUT, METHOD, TRAINING, SEARCH, GENERATION, EVALUATION, HARDWARE, CONT
 class NoEffect:
     """Condition under which an option does nothing: each field of `when` has one of the listed values.
 
-    `reason` completes the error: "--aux-rate goes with --aux diffcse".
+    `reason` completes the error: "--aux-rate requires --aux diffcse".
     """
 
     reason: str
@@ -132,7 +132,9 @@ def merge(
             pair = {name, other}
             for place, held in (("", chosen), (f"{preset_name}: ", preset)):
                 if pair <= held.keys():
-                    raise UsageError(f"{place}{flag_of(item)} and {flag_of(declared[other])}: choose one")
+                    raise UsageError(
+                        f"{place}{flag_of(item)} and {flag_of(declared[other])} cannot be combined; give one"
+                    )
             if pair & chosen.keys():
                 values = {key: value for key, value in values.items() if key not in pair}
     values.update(chosen)
@@ -251,7 +253,7 @@ class Preset:
         """Raise UsageError for a key outside [settings]; only presets of `pretrain` have other tables."""
         for key in self.content:
             if key not in ("command", "summary", "settings"):
-                raise UsageError(f"{self.name}: '{key}' is not read where it stands; settings go under [settings]")
+                raise UsageError(f"{self.name}: '{key}' is outside [settings]; move it there")
 
 
 def preset_names() -> list[str]:
@@ -277,16 +279,16 @@ def load_preset(name: str) -> Preset:
     else:
         near = get_close_matches(name, preset_names(), n=3)
         meant = f"did you mean {' or '.join(near)}? " if near else ""
-        raise UsageError(f"unknown preset '{name}'; {meant}drtk presets lists them; or name a .toml file")
+        raise UsageError(f"unknown preset '{name}'; {meant}choose one of drtk presets, or give a .toml file")
     try:
         content = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise DrtkError(f"{name}: not TOML: {error}") from error
     if not isinstance(content.get("command"), str):
-        raise DrtkError(f'{name}: a preset names its command, for example: command = "train-retriever"')
+        raise DrtkError(f"{name}: the key `command` is missing; add, for example, command = 'train-retriever'")
     settings = content.get("settings", {})
     if not isinstance(settings, dict):
-        raise DrtkError(f"{name}: 'settings' is not a table; settings go under [settings]")
+        raise DrtkError(f"{name}: 'settings' is not a table; write the settings under [settings]")
     command, summary = content["command"], str(content.get("summary", ""))
     names = {name: current_name(name, command) for name in settings}
     renamed = {old: new for old, new in names.items() if old != new}

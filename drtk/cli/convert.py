@@ -61,7 +61,7 @@ def _convert_masked_lm(sources: list[str] | None, model: str, settings: Conversi
     from drtk.runtime.manifest import find_inputs
 
     if (sources or ["-"]) != ["-"] or settings != ConversionSettings():
-        raise UsageError("--masked-lm converts a model; leave out the input and the options for records")
+        raise UsageError("--masked-lm cannot be combined with input files or options for records")
     folder = locate(model)
     made = load_trained_masked_lm(folder)
     save_masked_lm(*made, job.begin())

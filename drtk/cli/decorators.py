@@ -97,9 +97,9 @@ def record_filter(
         if trains is not None and settings.get(trains) is not None:
             flag = trains.replace("_", "-")
             if given.get("bare") or given.get("with_files"):
-                raise UsageError(f"--{flag} writes a model; leave out --bare and --with, which are for passages")
+                raise UsageError(f"--{flag} writes a model; omit --bare and --with")
             if parse_shard(given.get("shard", "1/1")) != WHOLE:
-                raise UsageError(f"--{flag} writes a model; leave out --shard, which is for passages")
+                raise UsageError(f"--{flag} writes a model; omit --shard")
             return _folder_job(name, "model", output, settings, given, OF_TRAINING)
         return FilterJob(
             name,
@@ -194,7 +194,7 @@ def _common(
         outputs = {"`output`": output} | {f"`{key}`": settings.get(key) for key in writes}
         check_outputs(outputs, {key: value for key, value in settings.items() if key not in writes})
         if common["skip_done"] and not dry_run and output == STANDARD:
-            raise UsageError("--skip-done needs --output with a file or folder")
+            raise UsageError("--skip-done requires --output with a file or folder")
         job = make(name, output, settings, common)
         if not dry_run:
             recovered = job.recover()

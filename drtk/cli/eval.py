@@ -65,23 +65,23 @@ def eval_(
     named = parse_runs(runs or ["-"])
     if settings.exact_match:
         if answers is None or qrels is not None or corpus is not None:
-            raise UsageError("--exact-match compares predictions with --answers FILE, and reads nothing else")
+            raise UsageError("--exact-match requires --answers and cannot be combined with other files")
         from drtk.evaluation.answers import evaluate_predictions
 
         lines = evaluate_predictions(named, answers, settings, job.tracker)
     elif answers is not None:
         if qrels is not None:
-            raise UsageError("--qrels and --answers: choose one")
+            raise UsageError("--qrels and --answers cannot be combined; give one")
         if corpus is None:
-            raise UsageError("--answers needs --corpus FILE, with the texts of the passages")
+            raise UsageError("--answers requires --corpus, the texts of the passages")
         from drtk.evaluation.answers import evaluate_by_answers
 
         lines = evaluate_by_answers(named, answers, corpus, settings, job.tracker)
     elif qrels is None:
-        raise UsageError("--qrels FILE or --answers FILE is required")
+        raise UsageError("--qrels or --answers is required")
     elif Path(qrels).is_dir() and not Path(qrels, "qrels").is_dir():
         if corpus is not None:
-            raise UsageError("--corpus is for one collection, but --qrels is a folder of collections; leave it out")
+            raise UsageError("--corpus cannot be combined with a folder of collections as --qrels; omit it")
         from drtk.evaluation.collections import evaluate_collections
 
         lines = evaluate_collections(named, qrels, settings, job.tracker)

@@ -56,9 +56,9 @@ def expand_queries(
     from drtk.runtime.progress import log, warn
 
     if (model is None) == (from_run is None):
-        raise UsageError("--model and --from-run: choose one")
+        raise UsageError("--model and --from-run cannot be combined; give one")
     if (corpus is None) != (from_run is None):
-        raise UsageError("--corpus and --from-run go together")
+        raise UsageError("--corpus and --from-run must be given together")
     settings.check()
     settings.check_kind(from_run=from_run is not None)
     if model is not None:

@@ -132,7 +132,7 @@ def with_settings(
             chosen = {key: value for key, value in chosen.items() if value is not None and value != []}
             changes, others = _split_changes(settings, given.pop("changes", None) or [])
             for key in changes.keys() & chosen.keys():
-                raise UsageError(f"--set {key} and {flag_of(declared[key])}: choose one")
+                raise UsageError(f"--set {key} and {flag_of(declared[key])} cannot be combined; give one")
             if "changes" in inner:
                 given["changes"] = others or None
             if "changes" not in own_parameters:
@@ -142,7 +142,9 @@ def with_settings(
             if recipe_name is not None:
                 loaded = load_preset(recipe_name)
                 if loaded.command != command_name(function):
-                    raise UsageError(f"preset '{recipe_name}' is for drtk {loaded.command}")
+                    raise UsageError(
+                        f"preset '{recipe_name}' sets options of drtk {loaded.command}, not of this command; choose another (drtk presets)"
+                    )
                 for old, new in loaded.renamed.items():
                     warn(f"preset {recipe_name}: {old} was renamed to {new}")
                 base = loaded.settings
@@ -151,7 +153,7 @@ def with_settings(
                 else:
                     given[recipe] = loaded.content | {"name": recipe_name}
             elif recipe is not None:
-                raise UsageError("--preset: name a recipe (drtk presets lists them) or a .toml file")
+                raise UsageError("--preset is required; give a preset (see drtk presets) or a .toml file")
             given[name] = merge(settings, base, chosen | changes, preset_name=f"preset {recipe_name}", others=given)
             return function(*args, **given)
 
@@ -209,7 +211,7 @@ def _check_changes(changes: Sequence[str], command: str, classes: Sequence[type]
     for change in changes:
         name, separator, _ = change.partition("=")
         if not separator:
-            raise UsageError(f"--set {change}: is not NAME=VALUE")
+            raise UsageError(f"--set {change}: expected NAME=VALUE")
         if name.removeprefix("settings.").replace("-", "_") not in names:
             if (renamed := current_name(name, command)) in names:
                 raise UsageError(f"--set {name}: was renamed to '{renamed}'")

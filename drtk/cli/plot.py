@@ -55,7 +55,7 @@ def plot(
 
     format = settings.format or Path(job.output).suffix.removeprefix(".").lower()
     if format not in FORMATS:
-        raise UsageError(f"--output names the format by its suffix, .{', .'.join(FORMATS)}; or give --format")
+        raise UsageError(f"--output: unknown extension; choose .{', .'.join(FORMATS)}; or give --format")
     data = draw_plot(kind, inputs, settings, format, job.tracker, qrels=qrels, pairs=pairs, device=device)
     job.log_summary, job.counts["in"] = False, len(inputs)
     job.run([kind], lambda _: [data], unit="pictures")

@@ -111,12 +111,12 @@ def _describe_fields(command: str) -> Iterator[str]:
 
 
 def _settings_of(preset: Preset) -> type:
-    """Return the settings class of a preset's command. Raises UsageError if the command takes no preset or does not exist."""
+    """Return the settings class of a preset's command. Raises UsageError if the command has no presets or does not exist."""
     from drtk.cli.main import load_functions
 
     found = getattr(load_functions().get(preset.command), "preset_settings", None)
     if found is None:
-        raise UsageError(f"{preset.name}: drtk {preset.command} takes no preset")
+        raise UsageError(f"{preset.name}: drtk {preset.command} has no presets")
     kind: type = found
     return kind
 

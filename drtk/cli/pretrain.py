@@ -124,9 +124,9 @@ def pretrain(
         if plan.generator is None:
             raise UsageError(f"--generator: no slot of preset '{place}', as changed here, needs a generator")
         if plan.generator.init == "copy":
-            raise UsageError('--generator: generator.init = "copy" starts from the encoder; leave one of them out')
+            raise UsageError('--generator: generator.init = "copy" starts from the encoder; omit one of them')
     if dev is not None and dev_sts is not None:
-        raise UsageError("--dev and --dev-sts: choose one")
+        raise UsageError("--dev and --dev-sts cannot be combined; give one")
     check_training_inputs(settings.trainer, device, dev_sts, local_files=[*passages, *job.side_files])
     folder = locate(model)
     split = choose_dev_split(dev) if dev is not None else ""

@@ -145,9 +145,9 @@ def rerank_queries__train(
         if each.startswith((".", "best-", "checkpoint")):
             raise UsageError(f"--dev: '{each}' cannot be the name of a folder for its model")
     if devs and "" not in devs and dev_kind is not None:
-        raise UsageError("--dev-kind: --dev KIND=FILE names the kind already")
+        raise UsageError("--dev-kind cannot be combined with --dev KIND=FILE")
     if not devs and (dev_queries is not None or dev_kind is not None):
-        raise UsageError("--dev-queries and --dev-kind need --dev")
+        raise UsageError("--dev-queries and --dev-kind require --dev")
     from drtk.models.model_folder import locate
     from drtk.training.preflight import check_training_inputs
 
@@ -273,9 +273,9 @@ def rerank_queries__apply(
     settings.check()
     models = _parse_by_kind("--model", model or [])
     if (settings.select == "scorer") != bool(models):
-        raise UsageError("--model and --select scorer go together")
+        raise UsageError("--model and --select scorer must be given together")
     if not models and (index is not None or corpus is not None):
-        raise UsageError("--index and --corpus need --model")
+        raise UsageError("--index and --corpus require --model")
     questions = load_queries(queries, job.tracker)
     if index is not None:
         from drtk.runtime.manifest import describe_folder

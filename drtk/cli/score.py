@@ -60,7 +60,7 @@ def score(
     from drtk.runtime.streams import is_stream
 
     if sample is not None and is_stream(source):
-        raise UsageError("--sample needs a file, because it counts the examples first")
+        raise UsageError("--sample requires a file, because the examples are counted first; save the input to a file")
     check_examples(source)
     warn_if_swapped(corpus, queries)
     check_same_corpus(source, corpus, another=skip_corpus_check)

@@ -97,9 +97,9 @@ def search(
     if question is not None and (source or by == "source" or job.output != "-"):
         raise UsageError("--query prints passages to the terminal; omit query files, --by source and -o")
     if question is not None and (tune or qrels is not None):
-        raise UsageError("--tune and --qrels need query files; leave out --query")
+        raise UsageError("--tune and --qrels require query files; omit --query")
     if tune and qrels is None:
-        raise UsageError("--tune needs --qrels")
+        raise UsageError("--tune requires --qrels")
     if question is not None:
         collection = IndexGroup(folders, settings)
         encoder = QueryEncoder(collection, settings, model) if collection.reads == "vectors" else None
@@ -151,13 +151,13 @@ def sort_paths(paths: Sequence[str]) -> tuple[list[str], str | None]:
         elif kind == KIND:
             sources.append(path)
         else:
-            raise MismatchError(f"{path}: is of kind '{kind}'; expected '{INDEX_KIND}' (drtk index makes it)")
+            raise MismatchError(f"{path}: expected an index, got '{kind}'; make an index with drtk index")
     if not folders:
-        raise UsageError(f"there is no index among {', '.join(paths)}; drtk index makes one")
+        raise UsageError(f"no index among {', '.join(paths)}; make one with drtk index")
     if len(folders) > len(set(folders)):
-        raise UsageError("an index folder is given twice")
+        raise UsageError("an index folder is given twice; give each folder once")
     if len(sources) > 1:
-        raise UsageError(f"queries are given twice: {' and '.join(sources)}; choose one")
+        raise UsageError(f"give only one query source, got {' and '.join(sources)}")
     return folders, sources[0] if sources else None
 
 

@@ -304,24 +304,24 @@ def show(
     drtk show corpus.jsonl --preset simlm --model bert-base-uncased --count 2
     """
     if html is not None and not html.endswith((".html", ".htm")):
-        raise UsageError(f"--html {html}: name a file that ends in .html")
+        raise UsageError(f"--html {html}: the file name must end in .html")
     if preset is not None:
         if weights or html is not None or json:
             raise UsageError("--preset cannot be combined with --term-weights, --html and --json")
         if model is None:
-            raise UsageError("--preset needs --model, whose tokenizer splits the passages")
+            raise UsageError("--preset requires --model, whose tokenizer splits the passages")
         _slots(path, preset, model, count, changes or [], generator, with_files or [], seed)
         return
     if model is not None or generator is not None or changes:
-        raise UsageError("--model, --generator and --set need --preset")
+        raise UsageError("--model, --generator and --set require --preset")
     if weights or html is not None:
         if json:
-            raise UsageError("--json prints the manifest, not weights")
+            raise UsageError("--json cannot be combined with --term-weights or --html")
         _weights(path, count, top, tokenizer or "", html, with_files or [])
     elif top != TOP or tokenizer is not None:
-        raise UsageError(f"{'--tokenizer' if top == TOP else '--top'} needs --term-weights or --html")
+        raise UsageError(f"{'--tokenizer' if top == TOP else '--top'} requires --term-weights or --html")
     elif with_files:
-        raise UsageError("--with needs --term-weights or --preset")
+        raise UsageError("--with requires --term-weights or --preset")
     else:
         sys.stdout.write(manifest_json(path) if json else describe(path, count=count))
 
@@ -358,7 +358,7 @@ def _slots(
 
     found = load_preset(preset)
     if found.command != "pretrain":
-        raise UsageError(f"preset '{preset}' is for drtk {found.command}; those of pretrain have slots to show")
+        raise UsageError(f"preset '{preset}' sets options of drtk {found.command}; choose a preset of pretrain")
     lines = preview_slots(
         path,
         found.content | {"name": preset},

@@ -118,7 +118,7 @@ def termweight(
 
     TERM_WEIGHTS.check(method)
     if collect and merge:
-        raise UsageError("--collect and --merge: choose one")
+        raise UsageError("--collect and --merge cannot be combined; give one")
     work = "train" if isinstance(job, FolderJob) else "collect" if collect else "merge" if merge else "weigh"
     given: dict[str, Any] = {
         "INPUT": source != STANDARD,
@@ -137,18 +137,20 @@ def termweight(
     ]
     for name in names if work in _EFFECTS else ():
         if name not in _EFFECTS[work]:
-            raise UsageError(f"{name if name == 'INPUT' else f'`{name}`'} is for weighing; {_PURPOSES[work]}")
+            raise UsageError(
+                f"{name if name == 'INPUT' else f'`{name}`'} is only valid for computing weights; {_PURPOSES[work]}"
+            )
     if isinstance(job, FolderJob):
         if corpus is None or queries is None or model is None:
-            raise UsageError("--train needs --corpus, --queries and --model")
+            raise UsageError("--train requires --corpus, --queries and --model")
         _train(str(train), corpus, queries, model, method, settings, training, seed, device, job)
         return
     for name in _list_changed_fields(training):
-        raise UsageError(f"`{name}` needs --train")
+        raise UsageError(f"`{name}` requires --train")
     if corpus is not None or queries is not None:
-        raise UsageError("--corpus and --queries need --train")
+        raise UsageError("--corpus and --queries require --train")
     if stopword_share and output == STANDARD and sys.stdout.isatty():
-        raise UsageError("--stopword-share is printed to standard output; write the passages to a file with --output")
+        raise UsageError("--stopword-share requires --output, because it prints to standard output")
     from drtk.expansion.term_weights import weigh as passes
 
     plan = passes.make_plan(method, settings, tokenizer=tokenizer, model=model, device=device, seed=seed)

@@ -83,15 +83,15 @@ def train_reranker(
     lists = {"vectors": vectors, "qrels": qrels}
     for name, value in (texts if hlatr else lists).items():
         if value is not None:
-            raise UsageError(f"`{name}`: is not for `kind` {settings.kind}")
+            raise UsageError(f"`{name}` cannot be combined with `kind` {settings.kind}")
     for name, value in (lists if hlatr else texts).items():
         if value is None:
-            more = "; drtk rerank RUN --vectors DIR writes it" if name == "vectors" else ""
+            more = "; make it with drtk rerank RUN --vectors DIR" if name == "vectors" else ""
             raise UsageError(f"`{name}`: is required by `kind` {settings.kind}{more}")
     if (dev is None) != (dev_run is None):
-        raise UsageError("`dev` and `dev_run` go together: judgments, and the run to rerank")
+        raise UsageError("`dev` and `dev_run` must be given together")
     if hlatr and skip_corpus_check:
-        raise UsageError("`skip_corpus_check`: is not for `kind` hlatr, which reads no texts")
+        raise UsageError("`skip_corpus_check` cannot be combined with `kind` hlatr")
     settings.check()
     from drtk.data.checks import check_examples, check_run, check_same_corpus, warn_if_swapped
     from drtk.training.preflight import check_training_inputs
@@ -202,14 +202,16 @@ def _dev_texts(dev: str, probe: RerankingProbe, corpus: str, job: FolderJob) -> 
     unknown = [query for query, _ in probe.candidates if query not in texts]
     if unknown:
         more = _count_missing(len(unknown), len(wanted))
-        raise MismatchError(f"{queries}: has no '{unknown[0]}', which the dev run and its judgments name{more}")
+        raise MismatchError(
+            f"{queries}: query '{unknown[0]}' of `dev_run` is missing{more}; use the queries of that run"
+        )
     place = str(find_file(folder, "corpus.jsonl") or corpus)
     store = CorpusStore.open(place)
     named = list(dict.fromkeys(id for _, ids in probe.candidates for id in ids))
     absent = list(store.find_missing(named))
     if absent:
         more = _count_missing(len(absent), len(named))
-        raise MismatchError(f"{place}: has no '{absent[0]}', which the dev run names{more}")
+        raise MismatchError(f"{place}: passage '{absent[0]}' of `dev_run` is missing{more}; use the corpus of that run")
     return texts, store
 
 

@@ -7,7 +7,7 @@ from typing import Literal
 
 from drtk.config import INPUT, NoEffect, option
 
-_NO_EXAMPLES = (NoEffect("needs --as examples", {"kind": ("passages", "queries", "qrels", "run")}),)
+_NO_EXAMPLES = (NoEffect("requires --as examples", {"kind": ("passages", "queries", "qrels", "run")}),)
 Kind = Literal["passages", "queries", "qrels", "run", "examples"]
 
 

@@ -220,7 +220,7 @@ def compare_runs(
     if settings.baseline and settings.baseline not in names:
         raise UsageError(f"`baseline`: no system is called '{settings.baseline}'; choose from {', '.join(names)}")
     if settings.intersect and settings.missing_as_zero:
-        raise UsageError("`intersect` and `missing_as_zero` contradict each other; choose one")
+        raise UsageError("`intersect` and `missing_as_zero` cannot be combined; give one")
     judged_by: RelevanceSource = "judgments" if answers is None else "answers"
     size: int | None
     if answers is not None:

@@ -11,7 +11,7 @@ from drtk.expansion.term_weights import TERM_WEIGHTS
 from drtk.models.config import PairTitle
 from drtk.training.config import Precision, TrainingConfig
 
-_NO_SCORER = (NoEffect("needs --scorer", {"scorer": ("",)}),)
+_NO_SCORER = (NoEffect("requires --scorer", {"scorer": ("",)}),)
 
 
 @dataclass(frozen=True)
@@ -46,25 +46,27 @@ class KeepSettings:
         """Raise UsageError for values that contradict each other. generates: the queries are new and have no scores."""
         is_filter = self.keep is not None or self.min_score is not None
         if self.keep is not None and self.min_score is not None:
-            raise UsageError("`keep` and `min_score`: choose one")
+            raise UsageError("`keep` and `min_score` cannot be combined; give one")
         if self.scorer and not (is_filter or self.scores):
-            raise UsageError("`scorer` goes with `keep`, `min_score` or `scores`, which say what the scores are for")
+            raise UsageError("`scorer` requires `keep`, `min_score` or `scores`")
         if not self.scorer and generates and (is_filter or self.scores):
-            raise UsageError("`keep`, `min_score` and `scores` need a cross-encoder: `scorer`")
+            raise UsageError("`keep`, `min_score` and `scores` require `scorer` (a cross-encoder)")
         if not self.scorer and not generates and not is_filter:
-            raise UsageError("nothing to do: `keep` or `min_score` drops queries, `scorer` with `scores` scores them")
+            raise UsageError(
+                "nothing to do; give `keep` or `min_score` to drop queries, or `scorer` with `scores` to score them"
+            )
 
 
 def _only_for(*methods: str) -> tuple[NoEffect, ...]:
     others = tuple(name for name in TERM_WEIGHTS if name not in methods)
-    return (NoEffect(f"is for --method {' or '.join(methods)}", {"method": others}),)
+    return (NoEffect(f"requires --method {' or '.join(methods)}", {"method": others}),)
 
 
 _ONLY_COUNTING = _only_for("bprop", "tfidf", "inv-freq", "idf", "bm25")
 _ONLY_MODEL = _only_for("bprop", "deepct", "deepimpact")
 _ONLY_BPROP, _ONLY_BM25, _ONLY_DEEPIMPACT = _only_for("bprop"), _only_for("bm25"), _only_for("deepimpact")
 _ONLY_CONTRAST = (*_ONLY_BPROP, NoEffect("has no effect with `emit=attention`", {"emit": ("attention",)}))
-_ONLY_SOFTMAX = (*_ONLY_BPROP, NoEffect("needs `emit=softmax`", {"emit": ("score", "attention")}))
+_ONLY_SOFTMAX = (*_ONLY_BPROP, NoEffect("requires `emit=softmax`", {"emit": ("score", "attention")}))
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ def _only_for(*types: str, key: str = "kind") -> tuple[NoEffect, ...]:
     key: "kind", the type of an index to build, or "index_type", that of an index to search
     """
     others = tuple(name for name in (*_WORDS, *_VECTORS) if name not in types)
-    return (NoEffect(f"is for indexes of type {', '.join(types)}", {key: others}),)
+    return (NoEffect(f"is only valid for indexes of type {', '.join(types)}", {key: others}),)
 
 
 RUN_DEPTH = 1000  # passages per query in a run, by default
@@ -148,7 +148,7 @@ class BM25SearchSettings:
         return 0.9 if self.k1 is None else self.k1, 0.4 if self.b is None else self.b
 
 
-_WITHOUT_WEIGHTS = (NoEffect("needs --term-weights", {"term_weights": (False,)}),)
+_WITHOUT_WEIGHTS = (NoEffect("requires --term-weights", {"term_weights": (False,)}),)
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ from drtk.models.config import PairTitle
 
 ENCODER_OPTIONS = ("prompt", "max_length")
 SCORE_LIMITS = ("max_score", "min_score", "margin", "max_share")
-_NEEDS_SCORER = (NoEffect("needs --scorer MODEL", {"scorer": ("",)}),)
-_NEEDS_LIMIT = (NoEffect("needs --margin or --max-share", {"margin": ((),), "max_share": ((),)}),)
+_NEEDS_SCORER = (NoEffect("requires --scorer", {"scorer": ("",)}),)
+_NEEDS_LIMIT = (NoEffect("requires --margin or --max-share", {"margin": ((),), "max_share": ((),)}),)
 
 
 @dataclass(frozen=True)

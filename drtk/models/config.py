@@ -40,8 +40,8 @@ class EncodeSettings:
     shard_size: int = setting(16384, "Texts per shard file; an interrupted run resumes at the last shard.", at_least=1)
 
 
-NOT_SAMPLING = (NoEffect("needs --decode sample", {"decode": ("greedy", "beam")}),)
-NOT_BEAM = (NoEffect("needs --decode beam", {"decode": (None, "sample", "greedy", "greedy+sample")}),)
+NOT_SAMPLING = (NoEffect("requires --decode sample", {"decode": ("greedy", "beam")}),)
+NOT_BEAM = (NoEffect("requires --decode beam", {"decode": (None, "sample", "greedy", "greedy+sample")}),)
 
 
 @dataclass(frozen=True)

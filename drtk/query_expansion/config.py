@@ -14,9 +14,9 @@ from drtk.training.config import NOT_MEASURED, TrainingConfig
 PASSAGE_KINDS = ("sentence", "title", "terms")  # candidates without a generator
 _PROMPTED_TOKENS = 100  # docs/methods/ear.md
 _TOKENS = 64  # the longest target of GAR (docs/methods/gar.md)
-_RUN = (NoEffect("needs --from-run", {"from_run": (None,)}),)
-_HOLDOUT = (NoEffect("needs --holdout", {"holdout": (False,)}),)
-_TRAINED = (NoEffect("is for models without fine-tuning", {"holdout": (True,)}),)
+_RUN = (NoEffect("requires --from-run", {"from_run": (None,)}),)
+_HOLDOUT = (NoEffect("requires --holdout", {"holdout": (False,)}),)
+_TRAINED = (NoEffect("cannot be combined with --holdout", {"holdout": (True,)}),)
 _OF_RUN = ("kind", "candidates", "depth", "feedback", "terms")  # the options of candidates without a generator
 
 
@@ -84,7 +84,7 @@ class ExpansionSettings(GenerationSettings):
             raise UsageError(f"`kind` {self.kind}: `from_run` makes {', '.join(PASSAGE_KINDS)}")
         for item in fields(self) if from_run else ():
             if item.name not in _OF_RUN and getattr(self, item.name) != item.default:
-                raise UsageError(f"`{item.name}` goes with `model`")
+                raise UsageError(f"`{item.name}` requires `model`")
 
 
 READ = {"ri": 64, "rd": 256}  # tokens of a candidate (docs/methods/ear.md)
@@ -172,7 +172,7 @@ class QueryRerankerConfig(TrainingConfig):
         if self.depth is not None:
             self.check_depth(self.depth)
         if self.schedule == "inverse-sqrt" and self.warmup < 1:
-            raise UsageError(f"`warmup` {self.warmup:g}: `schedule` inverse-sqrt needs a number of steps")
+            raise UsageError(f"`warmup` {self.warmup:g}: `schedule` inverse-sqrt requires a number of steps")
 
     def check_depth(self, depth: int) -> None:
         """Raise UsageError if candidates that found nothing would rank among those that found something."""
@@ -180,7 +180,7 @@ class QueryRerankerConfig(TrainingConfig):
             raise UsageError(f"`max_rank` {self.max_rank}: must be above the depth of the labels, {depth}")
 
 
-_NO_INDEX = (NoEffect("needs --index", {"index": (None,)}),)
+_NO_INDEX = (NoEffect("requires --index", {"index": (None,)}),)
 
 
 @redeclare("max_length", advanced=True)
@@ -199,7 +199,7 @@ class ChooseSettings(CrossEncoderSettings):
         None,
         "Maximum number of distinct words per query (concat); Lucene allows 1024.",
         at_least=1,
-        no_effect=(NoEffect("needs --select concat", {"select": ("scorer", "oracle", "greedy", "first")}),),
+        no_effect=(NoEffect("requires --select concat", {"select": ("scorer", "oracle", "greedy", "first")}),),
     )
     k1: float | None = setting(
         None, "BM25 k1, term-frequency saturation. [default: the index's, else 0.9]", at_least=0, no_effect=_NO_INDEX

@@ -34,7 +34,7 @@ def _not_with(*methods: str) -> tuple[NoEffect, ...]:
     return tuple(NoEffect(f"has no effect with --method {method}", {"method": (method,)}) for method in methods)
 
 
-_WITH_SWEEP = (NoEffect("needs --sweep", {"sweep": (False,)}),)
+_WITH_SWEEP = (NoEffect("requires --sweep", {"sweep": (False,)}),)
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ from typing import Literal
 from drtk.config import CONTROL, HARDWARE, INPUT, NoEffect, option, setting
 
 _WORDS = (NoEffect("has no effect with --policy words", {"policy": ("words",)}),)
-_NO_TOKENIZER = (NoEffect("needs --tokenizer; use --max-words", {"tokenizer": (None,)}),)
-_NO_OVERLAP = (NoEffect("needs --policy greedy or words", {"policy": ("condenser", "cotmae")}),)
+_NO_TOKENIZER = (NoEffect("requires --tokenizer; use --max-words", {"tokenizer": (None,)}),)
+_NO_OVERLAP = (NoEffect("requires --policy greedy or words", {"policy": ("condenser", "cotmae")}),)
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from drtk.errors import UsageError
 from drtk.models.config import PairTitle, Similarity, Title
 
 Precision = Literal["auto", "float32", "float16", "bfloat16"]
-NOT_MEASURED = NoEffect("needs --dev", {"dev": (None,)})
+NOT_MEASURED = NoEffect("requires --dev", {"dev": (None,)})
 
 
 @dataclass(frozen=True)
@@ -45,22 +45,22 @@ class TrainingConfig:
 
 # A registered loss of the user's is not listed: whether it learns from a teacher is known once it is loaded.
 _NO_TEACHER = NoEffect(
-    "needs --loss kl or margin-mse, which learn from a teacher", {"loss": ("infonce", "simlm-paper", "simlm-full")}
+    "requires --loss kl or margin-mse, which learn from a teacher", {"loss": ("infonce", "simlm-paper", "simlm-full")}
 )
 _NO_CONTRAST = (
     NoEffect(
-        "is for the contrastive loss, which --loss margin-mse adds only with `contrastive_weight`",
+        "requires `contrastive_weight` above 0 with --loss margin-mse",
         {"loss": ("margin-mse",), "contrastive_weight": (None, 0.0)},
     ),
     NoEffect(
-        "is for the contrastive loss, which `contrastive_weight=0` removes",
+        "has no effect with `contrastive_weight=0`",
         {"loss": ("kl",), "contrastive_weight": (0.0,)},
     ),
 )
-_NO_LORA = (NoEffect("needs `lora`, the rank of the adapters", {"lora": (None,)}),)
-_NO_AUX = (NoEffect("needs `aux=diffcse`", {"aux": ("none",)}),)
-_NO_WARMUP = (NoEffect("needs a warm-up, but `warmup` is 0", {"warmup": (0,)}),)
-_NO_NEGATIVES = (NoEffect("needs hard negatives, but --negatives is 0", {"negatives": (0,)}),)
+_NO_LORA = (NoEffect("requires `lora`, the rank of the adapters", {"lora": (None,)}),)
+_NO_AUX = (NoEffect("requires `aux=diffcse`", {"aux": ("none",)}),)
+_NO_WARMUP = (NoEffect("requires a warm-up, but `warmup` is 0", {"warmup": (0,)}),)
+_NO_NEGATIVES = (NoEffect("requires hard negatives, but --negatives is 0", {"negatives": (0,)}),)
 
 
 @dataclass(frozen=True)
@@ -178,7 +178,7 @@ class RetrieverConfig(TrainingConfig):
         if self.contrastive in ("kl", "margin-mse") and self.loss in ("kl", "margin-mse"):
             raise UsageError(f"`contrastive` {self.contrastive}: learns from a teacher; name a contrastive loss")
         if self.aux != "none" and not self.aux_generator:
-            raise UsageError("`aux` diffcse needs `aux_generator`, a masked language model")
+            raise UsageError("`aux` diffcse requires `aux_generator`, a masked language model")
         if self.temperature_warmup and self.temperature is not None and self.temperature >= 1:
             raise UsageError(
                 f"`temperature_warmup` starts at 1, so `temperature` must be below 1, not {self.temperature:g}"
@@ -188,9 +188,9 @@ class RetrieverConfig(TrainingConfig):
                 raise UsageError(f"`matryoshka` {size}: is given twice")
 
 
-_PAIRS = (NoEffect("is for --kind crossencoder", {"kind": ("hlatr",)}),)
-_LISTWISE = (*_PAIRS, NoEffect("is for --loss listwise", {"loss": ("bce",)}))
-_LISTS = (NoEffect("is for --kind hlatr", {"kind": ("crossencoder",)}),)
+_PAIRS = (NoEffect("requires --kind crossencoder", {"kind": ("hlatr",)}),)
+_LISTWISE = (*_PAIRS, NoEffect("requires --loss listwise", {"loss": ("bce",)}))
+_LISTS = (NoEffect("requires --kind hlatr", {"kind": ("crossencoder",)}),)
 NEGATIVES = 63  # per query (docs/methods/fine-tuning.md)
 
 
@@ -281,7 +281,7 @@ _TASKS = ("doc2query", "gar-answer", "gar-sentence", "gar-title")
 
 def _only_with(*tasks: str) -> tuple[NoEffect, ...]:
     others = tuple(task for task in _TASKS if task not in tasks)
-    return (NoEffect(f"only with --task {' or '.join(tasks)}", {"task": others}),)
+    return (NoEffect(f"requires --task {' or '.join(tasks)}", {"task": others}),)
 
 
 @redeclare("eval_steps", "patience", no_effect=())

@@ -83,8 +83,8 @@ def test_an_option_discards_the_presets_value_that_it_replaces(preset: dict, giv
     ("content", "problem"),
     [
         (b"command = ", "not TOML"),
-        (b"[settings]\n", "a preset names its command"),
-        (b"command = 3\n", "a preset names its command"),
+        (b"[settings]\n", "the key `command` is missing"),
+        (b"command = 3\n", "the key `command` is missing"),
         (b'command = "train-retriever"\nsettings = 3\n', "'settings' is not a table"),
         (b"\xff\xfe", "not UTF-8"),
     ],
@@ -133,7 +133,7 @@ def test_steps_replace_epochs_in_every_command() -> None:
     both = [kind for kind in settings_classes() if {"max_steps", "epochs"} <= {item.name for item in fields(kind)}]
     assert {"RetrieverConfig", "RerankerConfig", "PretrainSettings"} <= {kind.__name__ for kind in both}
     for kind in both:
-        with pytest.raises(UsageError, match="--max-steps and --epochs: choose one"):
+        with pytest.raises(UsageError, match="--max-steps and --epochs cannot be combined; give one"):
             merge(kind, {}, {"max_steps": 3, "epochs": 2.0})
         made: Any = merge(kind, {"max_steps": 3}, {"epochs": 2.0})
         assert (made.max_steps, made.epochs) == (None, 2.0), kind
@@ -158,8 +158,8 @@ class Boat:
         (Boat, {"mast": "wood"}, {"sail": 6.0, "mast": "none"}, "--sail goes with --mast"),
         (Boat, {"mast": "wood"}, {"songs": True}, "--songs is for a crew under sail"),
         (Boat, {"mast": "wood", "crew": 3}, {"songs": True, "crew": 0}, "--songs is for a crew under sail"),
-        (Walk, {}, {"laps": 2.0, "metres": 500}, "--far and --laps: choose one"),
-        (Walk, {"laps": 2.0, "metres": 500}, {}, "preset: --far and --laps: choose one"),
+        (Walk, {}, {"laps": 2.0, "metres": 500}, "--far and --laps cannot be combined; give one"),
+        (Walk, {"laps": 2.0, "metres": 500}, {}, "preset: --far and --laps cannot be combined; give one"),
     ],
 )
 def test_options_without_effect_or_that_replace_each_other_are_rejected(

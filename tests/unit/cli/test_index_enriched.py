@@ -232,7 +232,7 @@ def test_impacts_are_summed_and_the_type_needs_no_saying(place: Path, capfd) -> 
     found = meta("i")
     assert (found["type"], found["encoder"], found["counts"]) == ("impact", None, {"passages": 3})
     assert "nobody reads this" in run_command(capfd, "search", "i", "--query", "wing bird", "-k", "1")
-    with pytest.raises(UsageError, match="is for indexes of type bm25, bm25s"):
+    with pytest.raises(UsageError, match="is only valid for indexes of type bm25, bm25s"):
         run_command(capfd, "search", "i", "queries.jsonl", "--k1", "10")
     write_text(place / "qrels.tsv", "query-id\tcorpus-id\tscore\nq1\td1\t1\n")
     with pytest.raises(UsageError, match="`tune` chooses k1 and b, which only indexes of type bm25 and bm25s have"):
@@ -265,8 +265,8 @@ def test_what_is_no_impact_is_told_with_line_and_id(place: Path, capfd) -> None:
         (["--type", "exact", "--term-weights"], "`term_weights`: only supported by indexes of type bm25 and bm25s"),
         (["--type", "bm25s", "--term-weights", "--expand", "queries"], "added words have no weights"),
         (["--type", "bm25s", "--expand", "queries,"], "the name of a field is empty"),
-        (["--type", "bm25s", "--set", "weight_scale=sqrt"], "--set weight_scale needs --term-weights"),
-        (["--type", "bm25s", "--set", "tokenizer=m"], "--set tokenizer needs --term-weights"),
+        (["--type", "bm25s", "--set", "weight_scale=sqrt"], "--set weight_scale requires --term-weights"),
+        (["--type", "bm25s", "--set", "tokenizer=m"], "--set tokenizer requires --term-weights"),
     ],
 )
 def test_what_does_not_go_together_is_wrong_usage(arguments: list[str], complaint: str, place: Path, capfd) -> None:

@@ -48,19 +48,19 @@ def test_all_shipped_presets_pass_their_check_and_say_what_they_need(capsys):
         ('command = "train-retriever"\n[settings]\nloss_ = 1\n', "unknown setting 'loss_'"),
         (
             'command = "train-retriever"\nlr = 1e-5\n',
-            r"mine\.toml: 'lr' is not read where it stands; settings go under",
+            r"mine\.toml: 'lr' is outside",
         ),
-        ('command = "train-reranker"\n[setings]\nlr = 1e-5\n', r"mine\.toml: 'setings' is not read where it stands"),
+        ('command = "train-reranker"\n[setings]\nlr = 1e-5\n', r"mine\.toml: 'setings' is outside"),
         (
             'command = "train-retriever"\n[settings]\naux = "diffcse"\n',
-            r"preset .*mine\.toml: `aux` diffcse needs `aux_generator`",
+            r"preset .*mine\.toml: `aux` diffcse requires `aux_generator`",
         ),
         (
             'command = "train-reranker"\n[settings]\nkind = "hlatr"\nhidden = 100\nheads = 3\n',
             r"preset .*mine\.toml: `heads` 3 does not divide `hidden` 100",
         ),
-        ('command = "encode"\n', "mine.toml: drtk encode takes no preset"),
-        ('command = "pretend"\n', "mine.toml: drtk pretend takes no preset"),
+        ('command = "encode"\n', "mine.toml: drtk encode has no presets"),
+        ('command = "pretend"\n', "mine.toml: drtk pretend has no presets"),
     ],
 )
 def test_a_preset_that_cannot_be_used_is_told_why(text, told, tmp_path, capsys):

@@ -276,7 +276,7 @@ def test_epochs_on_the_command_line_replace_the_steps_of_a_preset(
     rows = len(world.corpus.read_text().splitlines())
     lines = dry_run(world, capfd, "retromae", "--epochs", "0.5")  # the preset has 80,000 steps
     assert f"Training: {round(0.5 * (rows // 6))} steps of 6 passages" in lines
-    with pytest.raises(UsageError, match="--max-steps and --epochs: choose one"):
+    with pytest.raises(UsageError, match="--max-steps and --epochs cannot be combined; give one"):
         dry_run(world, capfd, "retromae", "--epochs", "0.5", "--max-steps", "3")
 
 

@@ -23,8 +23,8 @@ CALLS = {
     "train-generator passages": "corpus.jsonl --model model -o out",
     "termweight": f"--method deepct --train examples.jsonl {TEXTS}",
 }
-DEV = "needs --dev"
-LISTWISE = "is for --loss listwise"
+DEV = "requires --dev"
+LISTWISE = "requires --loss listwise"
 REJECTED = {  # additional options and the error message of each command
     "train-retriever": {
         "--dev none": "none: no such folder; expected a BEIR folder",
@@ -34,37 +34,37 @@ REJECTED = {  # additional options and the error message of each command
         "--loss hinge": "unknown retriever loss 'hinge'; choose from infonce",
         "--loss kl --set contrastive=hinge": "unknown retriever loss 'hinge'; choose from infonce",
         "--loss kl --set contrastive=kl": "--set contrastive kl: learns from a teacher",
-        "--set contrastive=simlm-full": "--set contrastive needs --loss kl or margin-mse",
-        "--set contrastive_weight=0.5": "--set contrastive_weight needs --loss kl or margin-mse",
-        "--preset simlm-r1 --set teacher_temperature=2": "--set teacher_temperature needs --loss kl",
+        "--set contrastive=simlm-full": "--set contrastive requires --loss kl or margin-mse",
+        "--set contrastive_weight=0.5": "--set contrastive_weight requires --loss kl or margin-mse",
+        "--preset simlm-r1 --set teacher_temperature=2": "--set teacher_temperature requires --loss kl",
         "--loss margin-mse --set mask_false_negatives=true": "--set mask_false_negatives is for the contrastive loss",
         "--loss kl --set contrastive_weight=0 --set mask_false_negatives=true": "contrastive loss, which --set contrastive_weight=0 removes",
         "--set temperature_warmup=true --set temperature=1": "--set temperature_warmup starts at 1",
         "--set temperature_warmup=true --set warmup=0": "--set temperature_warmup needs a warm-up, but --set warmup is 0",
-        "--set lora_alpha=4": "--set lora_alpha needs --set lora",
-        "--set aux=diffcse": "--set aux diffcse needs --set aux_generator",
+        "--set lora_alpha=4": "--set lora_alpha requires --set lora",
+        "--set aux=diffcse": "--set aux diffcse requires --set aux_generator",
         "--set aux=diffcse --set aux_generator=./none": "./none: no such folder",
         "--set aux=diffcse --set aux_generator=qrels.tsv": "qrels.tsv: is a file; expected a model folder",
-        "--preset dpr-nq-roberta-shared --set aux_rate=0.2": "--set aux_rate needs --set aux=diffcse",
+        "--preset dpr-nq-roberta-shared --set aux_rate=0.2": "--set aux_rate requires --set aux=diffcse",
         "--set matryoshka=8 --set matryoshka=8": "--set matryoshka 8: is given twice",
-        "--negatives 0 --set negative_sampling=shuffle": "--set negative_sampling needs hard negatives, but --negatives is 0",
-        "--epochs 1 --max-steps 2": "--max-steps and --epochs: choose one",
-        "--preset simlm": "preset 'simlm' is for drtk pretrain",
+        "--negatives 0 --set negative_sampling=shuffle": "--set negative_sampling requires hard negatives, but --negatives is 0",
+        "--epochs 1 --max-steps 2": "--max-steps and --epochs cannot be combined; give one",
+        "--preset simlm": "preset 'simlm' sets options of drtk pretrain",
     },
     "train-reranker": {
         "--vectors v": "--vectors: is not for --kind crossencoder",
         "--qrels qrels.tsv": "--qrels: is not for --kind crossencoder",
-        "--set depth=50": "--set depth is for --kind hlatr",
+        "--set depth=50": "--set depth requires --kind hlatr",
         "--loss bce --set r_drop=true": f"--set r_drop {LISTWISE}",
         "--loss bce --set backward=4": f"--set backward {LISTWISE}",
         "--loss bce --negatives 4": f"--negatives {LISTWISE}",
         "--negatives 7 --set backward=16": "--set backward 16: a query has 8 passages in a step",
-        "--max-steps 3 --epochs 2": "--max-steps and --epochs: choose one",
-        "--preset quickstart": "preset 'quickstart' is for drtk train-retriever",
-        "--dev dev": "--dev and --dev-run go together",
+        "--max-steps 3 --epochs 2": "--max-steps and --epochs cannot be combined; give one",
+        "--preset quickstart": "preset 'quickstart' sets options of drtk train-retriever",
+        "--dev dev": "--dev and --dev-run must be given together",
         "--dev none --dev-run bm25.run": "none: No such file or directory",
         "--dev dev --dev-run none.run": "none.run: No such file or directory",
-        "--set dev_split=test": "--set dev_split needs --dev",
+        "--set dev_split=test": "--set dev_split requires --dev",
         "--set patience=2": f"--set patience {DEV}",
         "--set dev_measure=nDCG@10": f"--set dev_measure {DEV}",
         "--corpus hf:x": "hf:x: is read repeatedly, so it must be a file",
@@ -74,14 +74,14 @@ REJECTED = {  # additional options and the error message of each command
         "--skip-corpus-check": "--skip-corpus-check: is not for --kind hlatr",
         "--set dev_measure=nDCG@10": f"--set dev_measure {DEV}",
         "--set heads=3": "--set heads 3 does not divide --set hidden 128",
-        "--negatives 3": "--negatives is for --kind crossencoder",
-        "--loss bce": "--loss is for --kind crossencoder",
+        "--negatives 3": "--negatives requires --kind crossencoder",
+        "--loss bce": "--loss requires --kind crossencoder",
         "--set dev_vectors=none": "none: No such file or directory",
     },
     "pretrain": {
         "--dev none": "none: no such folder; expected a BEIR folder",
         "--dev-sts none.tsv": "none.tsv: No such file or directory",
-        "--dev dev --dev-sts qrels.tsv": "--dev and --dev-sts: choose one",
+        "--dev dev --dev-sts qrels.tsv": "--dev and --dev-sts cannot be combined; give one",
         "--with none.jsonl": "none.jsonl: No such file or directory",
         "--with hf:x": "hf:x: is read repeatedly, so it must be a file",
         "--generator model": "--generator: preset 'cotmae' has no generator",
@@ -101,40 +101,40 @@ REJECTED = {  # additional options and the error message of each command
         "--dev x --dev y": "--dev: given twice for all kinds; use KIND=NAME for one kind",
         "--dev x --dev a=y": "--dev: give one FILE, or KIND=FILE for each kind",
         "--dev ..=x": "--dev: '..' cannot be the name of a folder for its model",
-        "--dev a=x --dev-kind a": "--dev-kind: --dev KIND=FILE names the kind already",
-        "--dev-kind answer": "--dev-queries and --dev-kind need --dev",
+        "--dev a=x --dev-kind a": "--dev-kind cannot be combined with --dev KIND=FILE",
+        "--dev-kind answer": "--dev-queries and --dev-kind require --dev",
         "--set patience=2": f"--set patience {DEV}",
         "--set depth=100 --set max_rank=50": "--set max_rank 50: must be above the depth of the labels, 100",
         "--set warmup=0.1": "--set warmup 0.1: --set schedule inverse-sqrt needs a number of steps",
-        "--preset simlm-r1": "preset 'simlm-r1' is for drtk train-retriever",
+        "--preset simlm-r1": "preset 'simlm-r1' sets options of drtk train-retriever",
     },
     "train-generator": {
         "--dev none.jsonl": "none.jsonl: No such file or directory",
-        "--dev examples.jsonl --dev-share 0.1": "--dev and --dev-share: choose one",
-        "--set patience=2": "--set patience needs --dev or --dev-share",
+        "--dev examples.jsonl --dev-share 0.1": "--dev and --dev-share cannot be combined; give one",
+        "--set patience=2": "--set patience requires --dev or --dev-share",
         "--set trainer=label_smoothing_factor=0.1": "label_smoothing_factor: cannot be set",
-        "--run bm25.run": "--run: only with --task gar-sentence or gar-title",
-        "--set folds=5": "--set folds only with --task gar-answer or gar-sentence or gar-title",
+        "--run bm25.run": "--run requires --task gar-sentence or gar-title",
+        "--set folds=5": "--set folds requires --task gar-answer or gar-sentence or gar-title",
         "--task gar-answer": "--queries: with --task gar-answer, INPUT has the questions; leave it out",
-        "--task gar-answer --set title=none": "--set title only with --task doc2query",
-        "--task gar-answer --set depth=5": "--set depth only with --task gar-sentence or gar-title",
-        "--task gar-sentence --set answer_case=initial": "--set answer_case only with --task gar-answer",
+        "--task gar-answer --set title=none": "--set title requires --task doc2query",
+        "--task gar-answer --set depth=5": "--set depth requires --task gar-sentence or gar-title",
+        "--task gar-sentence --set answer_case=initial": "--set answer_case requires --task gar-answer",
     },
     "train-generator gar": {
-        "--dev queries.jsonl": "--dev and --dev-run go together",
+        "--dev queries.jsonl": "--dev and --dev-run must be given together",
         "--queries queries.jsonl": "--queries: with --task gar-title",
         "--dev queries.jsonl --dev-run none.run": "none.run: No such file or directory",
     },
     "train-generator passages": {
-        "--corpus corpus.jsonl": "--corpus and --queries go together",
-        "--task gar-answer --corpus corpus.jsonl": "--corpus: only with --task gar-sentence or gar-title",
+        "--corpus corpus.jsonl": "--corpus and --queries must be given together",
+        "--task gar-answer --corpus corpus.jsonl": "--corpus requires --task gar-sentence or gar-title",
         "--task gar-title --corpus corpus.jsonl": "--run: is required by --task gar-title",
     },
     "termweight": {
         "--method nothing": "unknown term weighting method 'nothing'",
         "--method bm25": "--train: --method bm25 is not trained",
         "--collect": "",
-        "--bare": "--train writes a model; leave out --bare and --with, which are for passages",
+        "--bare": "--train writes a model; omit --bare and --with",
     },
 }
 LATE = {  # rejected once torch is imported
@@ -180,9 +180,7 @@ def faulty_calls() -> list[tuple[str, str, str]]:
             preset = call.replace("--preset cotmae", "") + " --preset nothing"
             found.append((name, preset, "unknown preset 'nothing'"))
             bare = preset.replace("nothing", f"{command_of(name).replace(' ', '-')}.toml")
-            message = (
-                "has no [[objective]]" if name == "pretrain" else "'batch' is not read where it stands; settings go"
-            )
+            message = "has no [[objective]]" if name == "pretrain" else "'batch' is outside"
             found.append((name, bare, message))
         found += rejected_calls(REJECTED, name)
     return found

@@ -174,7 +174,7 @@ def test_models_and_shares_that_cannot_be_used_are_rejected(place: Path, tmp_pat
             train(place, tmp_path / "m", "--model", str(model))
     with pytest.raises(UsageError, match=r"`prefix`: its .* tokens leave none of `max_length` 24"):
         train(place, tmp_path / "m", "--set", "prefix=" + "river," * 30)
-    with pytest.raises(DrtkError, match=r"examples.jsonl: no pairs are left for evaluation; raise `dev_share`"):
+    with pytest.raises(DrtkError, match=r"examples.jsonl: no pairs are left for evaluation; increase `dev_share`"):
         train(place, tmp_path / "m", "--dev-share", "0")
 
 
@@ -346,7 +346,7 @@ def test_folds_hold_out_their_own_pairs_and_resume_where_they_stopped(
     first = (tmp_path / "m.part" / "fold-0" / "model.safetensors").stat().st_mtime_ns
     lines = asked.questions.read_text()
     asked.questions.write_text(lines.replace(asked.texts["q3"], "another question?"))
-    with pytest.raises(MismatchError, match="was begun with other questions; `force` without `resume` begins again"):
+    with pytest.raises(MismatchError, match="started with other questions; use `force` without `resume` to start over"):
         train_gar(asked, place, tmp_path / "m", *more, "--resume", task="gar-sentence")
     asked.questions.write_text(lines)
     train_gar(asked, place, tmp_path / "m", *more, "--resume", task="gar-sentence")

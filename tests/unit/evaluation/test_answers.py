@@ -197,7 +197,7 @@ def test_wrong_usage_and_files_are_rejected(folder: Path, capfd: pytest.CaptureF
     faults: list[tuple[list[str], type[DrtkError], str]] = [
         (["a.run"], UsageError, "--qrels FILE or --answers FILE"),
         (by_answers[:3], UsageError, "--corpus FILE"),
-        ([*by_answers, "--qrels", "q.jsonl"], UsageError, "--qrels and --answers: choose one"),
+        ([*by_answers, "--qrels", "q.jsonl"], UsageError, "--qrels and --answers cannot be combined; give one"),
         ([*by_answers, "--measures", "R@10"], UsageError, r"R@10 needs judgments"),
         ([*by_answers, "--measures", "Answer"], UsageError, "such as Answer@10"),
         ([*by_answers, "--by", "source"], UsageError, "`by` source"),

@@ -199,8 +199,8 @@ def test_paths_are_indexes_and_one_source_of_queries(tmp_path):
     model.begin()
     model.finish()
     for paths, error, problem in [
-        ([file], UsageError, "there is no index among"),
-        ([index, file, "-"], UsageError, "queries are given twice"),
+        ([file], UsageError, "no index among"),
+        ([index, file, "-"], UsageError, "give only one query source"),
         ([index, index], UsageError, "given twice"),
         ([index, str(tmp_path / "nowhere")], DrtkError, "no such file or folder"),
         ([str(begun), file], MismatchError, "unfinished"),
