@@ -80,7 +80,7 @@ def rerank(
         _rerank_lists(source, str(folder), vectors, device, settings, running, job)
         return
     if corpus is None or queries is None:
-        raise UsageError(f"{'--corpus' if corpus is None else '--queries'}is required by a cross-encoder")
+        raise UsageError(f"{'--corpus' if corpus is None else '--queries'} is required by a cross-encoder")
     _rerank_pairs(source, model, (corpus, queries), vectors, device, settings, running, job)
 
 

@@ -199,8 +199,8 @@ def test_unknown_ids_are_told_with_file_line_and_number(here: Path) -> None:
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
-        ("rerank run --queries queries.jsonl --model model", UsageError, "--corpus: a cross-encoder reads texts"),
-        ("rerank run --corpus corpus.jsonl --model model", UsageError, "--queries: a cross-encoder reads texts"),
+        ("rerank run --queries queries.jsonl --model model", UsageError, "--corpus is required by a cross-encoder"),
+        ("rerank run --corpus corpus.jsonl --model model", UsageError, "--queries is required by a cross-encoder"),
         ("rerank run TEXTS --set tag=a\tb", UsageError, "--set tag: .* must be one word"),
         ("rerank run TEXTS --max-length 65", MismatchError, "model: reads at most 64 tokens; 65 were requested"),
         ("score run TEXTS", MismatchError, "run: looks like hits of a TREC run; expected training examples, which"),

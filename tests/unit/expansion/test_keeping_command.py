@@ -445,9 +445,9 @@ GENERATE, KEEP = ["doc2query", "c.jsonl", "--model", "nowhere"], ["keep-queries"
 @pytest.mark.parametrize(
     ("call", "options", "message"),
     [
-        (GENERATE, ["--keep", "0.5"], "`keep`, `min_score` and `scores` need a cross-encoder"),
-        (GENERATE, ["--min-score", "0.5"], "`keep`, `min_score` and `scores` need a cross-encoder"),
-        (GENERATE, ["--scores"], "`keep`, `min_score` and `scores` need a cross-encoder"),
+        (GENERATE, ["--keep", "0.5"], "`keep`, `min_score` and `scores` require `scorer`"),
+        (GENERATE, ["--min-score", "0.5"], "`keep`, `min_score` and `scores` require `scorer`"),
+        (GENERATE, ["--scores"], "`keep`, `min_score` and `scores` require `scorer`"),
         (GENERATE, ["--scorer", "x"], "`scorer` requires `keep`, `min_score` or `scores`"),
         (GENERATE, ["--scorer", "x", "--keep", "0"], "--keep: must be at least 1e-06"),
         (GENERATE, ["--scorer", "x", "--keep", "1.2"], "--keep: must be at most 1, is 1.2"),
@@ -456,13 +456,13 @@ GENERATE, KEEP = ["doc2query", "c.jsonl", "--model", "nowhere"], ["keep-queries"
             ["--scorer", "x", "--keep", "0.5", "--min-score", "1"],
             "`keep` and `min_score` cannot be combined; give one",
         ),
-        (GENERATE, ["--scorer", "x", "--keep", "0.5", "--shard", "1/2"], "--keep needs the scores of all queries"),
+        (GENERATE, ["--scorer", "x", "--keep", "0.5", "--shard", "1/2"], "--keep requires the scores of all queries"),
         (GENERATE, ["--set", "scorer_precision=float32"], "--set scorer_precision requires --scorer"),
         (KEEP, ["--keep", "0.5", "--set", "scorer_batch_tokens=64"], "--set scorer_batch_tokens requires --scorer"),
         (KEEP, ["--keep", "0.5", "--set", "scorer_logits=true"], "--set scorer_logits requires --scorer"),
         (KEEP, ["--keep", "0.5", "--set", "scorer_title=none"], "--set scorer_title requires --scorer"),
-        (KEEP, [], "nothing to do: `keep` or `min_score` drops queries"),
-        (KEEP, ["--scores"], "nothing to do: `keep` or `min_score` drops queries"),
+        (KEEP, [], "nothing to do; give `keep` or `min_score` to drop queries"),
+        (KEEP, ["--scores"], "nothing to do; give `keep` or `min_score` to drop queries"),
     ],
 )
 def test_contradictory_options_are_rejected(

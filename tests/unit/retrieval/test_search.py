@@ -205,7 +205,7 @@ def test_paths_are_indexes_and_one_source_of_queries(tmp_path):
         ([index, str(tmp_path / "nowhere")], DrtkError, "no such file or folder"),
         ([str(begun), file], MismatchError, "unfinished"),
         ([str(tmp_path / "empty"), file], MismatchError, "not made by drtk"),
-        ([str(tmp_path / "model"), file], MismatchError, "is of kind 'model'; expected 'index'"),
+        ([str(tmp_path / "model"), file], MismatchError, "expected an index, got 'model'"),
     ]:
         with pytest.raises(error, match=problem):
             sort_paths(paths)
