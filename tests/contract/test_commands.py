@@ -112,7 +112,7 @@ def test_two_options_cannot_name_the_same_output(name: str, other: str, collecti
         outcome = run_in_process(*arguments(name, collection, collection[CALLS[name].input], "out"), *more)
         assert outcome.status == 2
         flag = more[0] if more[0] != "--set" else f"--set {option}"
-        assert f"--output and {flag}: both are {other}; name different files" in outcome.err
+        assert f"--output and {flag}: both write {other}; give different files" in outcome.err
         assert not Path("out").exists()
 
 

@@ -81,7 +81,7 @@ def test_a_run_is_not_resumed_after_files_of_the_model_changed(
         if name != "model.safetensors":
             (other / name).write_text((model / name).read_text() + " ")
         shutil.copy(other / name, model / name)
-        with pytest.raises(MismatchError, match=rf"was begun with other settings or files \(.*model-{name}\)"):
+        with pytest.raises(MismatchError, match=rf"started with other settings or files \(.*model-{name}\)"):
             run(*given, "--resume")
         shutil.copy(place / "model" / name, model / name)  # the old content at another time
         run(*given, "--resume")

@@ -417,11 +417,11 @@ def test_a_list_training_of_other_settings_is_not_gone_on_from(here: Path) -> No
     (here / "small.toml").write_text(
         'command = "train-reranker"\nsummary = "x"\n[settings]\nkind = "hlatr"\nlayers = 2\n'
     )
-    with pytest.raises(MismatchError, match=r"was begun with other settings or files \(.*layers") as fault:
+    with pytest.raises(MismatchError, match=r"started with other settings or files \(.*layers") as fault:
         run(*call, "--preset", "small.toml", "--resume")
     assert "\n" not in str(fault.value)
     texts = ["train-reranker", "examples.jsonl", *TEXTS, "--device", "cpu", "--negatives", "3", "-o", "h"]
-    with pytest.raises(MismatchError, match=r"was begun with other settings or files \(.*kind"):
+    with pytest.raises(MismatchError, match=r"started with other settings or files \(.*kind"):
         run(*texts, "--preset", "simlm-reranker", "--max-steps", "4", "--batch-size", "20", "--resume")
 
 

@@ -158,7 +158,7 @@ def test_many_shards_are_looked_up_in_any_order(tmp_path: Path) -> None:
 
 def test_vectors_of_texts_and_scattered_queries_are_rejected(tmp_path: Path) -> None:
     with pytest.raises(
-        MismatchError, match="texts: contains vectors of texts; expected vectors of pairs, which drtk rerank writes"
+        MismatchError, match="texts: contains vectors of texts; expected vectors of pairs; run `drtk rerank`"
     ):
         PairVectors(str(pair_folder(tmp_path / "texts", {"q1": ["a"]}, role="passage")))
     folder = pair_folder(tmp_path / "v", {"q1": ["a"], "q2": ["a"], "q3": ["a"]})
