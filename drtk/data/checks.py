@@ -37,7 +37,6 @@ class JudgedHits:
 
     Call `add` for each query. `found` counts the queries with a judged document among their hits.
     to_document: maps a passage id to its document id, if documents are judged
-    advice: part of the message if the hits are passages of judged documents
     """
 
     def __init__(
@@ -46,9 +45,8 @@ class JudgedHits:
         judgements: Judgements,
         *,
         to_document: Callable[[str], str] | None = None,
-        advice: str = "`by` source scores documents",
     ) -> None:
-        self._run, self._judgements, self._to_document, self._advice = run, judgements, to_document, advice
+        self._run, self._judgements, self._to_document = run, judgements, to_document
         self._example: tuple[str, str, str] | None = None
         self._names_documents = False
         self.found = 0
@@ -74,7 +72,7 @@ class JudgedHits:
         query, retrieved, judged = self._example
         hint = "check that run and judgements are of the same collection"
         if self._names_documents:
-            hint = f"the judgements are of documents: {self._advice}"
+            hint = "judgments are of documents, not passages; use `by=source`"
         return (
             f"{self._run}: no judged document was retrieved (query '{query}': retrieved '{retrieved}', "
             f"judged '{judged}'); {hint}"

@@ -108,7 +108,7 @@ def open_miner(
     sources = parse_sources(inputs.sources, job.tracker, name=settings.source_name)
     _check_inputs(inputs, settings, policy, sources, has_report=has_report)
     score_filters = build_score_filters(settings, [name for name in sources.names if name not in sources.examples])
-    by_source = settings.positives == "source"
+    by_source = settings.by == "source"
     corpus = None if inputs.corpus is None else _read_corpus(inputs.corpus, inputs, sources, job)
     judgements = None
     if inputs.qrels is not None:

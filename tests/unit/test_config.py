@@ -83,8 +83,8 @@ def test_an_option_discards_the_presets_value_that_it_replaces(preset: dict, giv
     ("content", "problem"),
     [
         (b"command = ", "not TOML"),
-        (b"[settings]\n", "has no key \"command\""),
-        (b"command = 3\n", "has no key \"command\""),
+        (b"[settings]\n", 'has no key "command"'),
+        (b"command = 3\n", 'has no key "command"'),
         (b'command = "train-retriever"\nsettings = 3\n', "'settings' is not a table"),
         (b"\xff\xfe", "not UTF-8"),
     ],

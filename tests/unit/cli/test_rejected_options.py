@@ -180,9 +180,7 @@ def faulty_calls() -> list[tuple[str, str, str]]:
             preset = call.replace("--preset cotmae", "") + " --preset nothing"
             found.append((name, preset, "unknown preset 'nothing'"))
             bare = preset.replace("nothing", f"{command_of(name).replace(' ', '-')}.toml")
-            message = (
-                "has no [[objective]]" if name == "pretrain" else "unknown key 'batch'; put settings"
-            )
+            message = "has no [[objective]]" if name == "pretrain" else "unknown key 'batch'; put settings"
             found.append((name, bare, message))
         found += rejected_calls(REJECTED, name)
     return found
