@@ -426,7 +426,7 @@ def test_an_interrupted_run_resumes_to_the_uninterrupted_one(sign: signal.Signal
     assert sorted(os.listdir()) == [f"{output}.part", f"{output}.part.json"]
     rejected = run_in_process("convert", "-", "--as", "passages", "-o", output, stdin=made.make_documents(3000))
     assert rejected.status == 1
-    assert "contains 1,000 finished records of an interrupted run; --resume continues it" in rejected.err
+    assert "contains 1,000 finished records of an interrupted run; use --resume to continue it" in rejected.err
     Path("in.jsonl").write_bytes(made.make_documents(3000))
     run_successfully("convert", "in.jsonl", "--as", "passages", "-o", "expected")
     assert "resuming" in run_successfully("convert", "in.jsonl", "--as", "passages", "-o", output, "--resume").err

@@ -274,7 +274,7 @@ def test_interrupted_then_resumed_equals_uninterrupted(name: str, collection: Co
     Path("in").write_bytes(with_a_torn_line(name, whole, at=lines * 4 // 5))
     interrupted = run_in_process(*arguments(name, collection, "in", "out.zst"))
     assert interrupted.status == 1
-    assert "--resume continues" in interrupted.err
+    assert "use --resume to continue" in interrupted.err
     assert Path("out.zst.part").exists()
     assert not Path("out.zst").exists()
     assert run_in_process(*arguments(name, collection, "in", "out.zst")).status == 1  # not silently begun again

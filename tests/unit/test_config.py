@@ -158,8 +158,8 @@ class Boat:
         (Boat, {"mast": "wood"}, {"sail": 6.0, "mast": "none"}, "--sail goes with --mast"),
         (Boat, {"mast": "wood"}, {"songs": True}, "--songs is for a crew under sail"),
         (Boat, {"mast": "wood", "crew": 3}, {"songs": True, "crew": 0}, "--songs is for a crew under sail"),
-        (Walk, {}, {"laps": 2.0, "metres": 500}, "--far and --laps cannot be combined"),
-        (Walk, {"laps": 2.0, "metres": 500}, {}, "preset: --far and --laps cannot be combined"),
+        (Walk, {}, {"laps": 2.0, "metres": 500}, "--far and --laps cannot be combined; give one"),
+        (Walk, {"laps": 2.0, "metres": 500}, {}, "preset: --far and --laps cannot be combined; give one"),
     ],
 )
 def test_options_without_effect_or_that_replace_each_other_are_rejected(

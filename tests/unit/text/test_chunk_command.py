@@ -52,7 +52,7 @@ def test_known_answers(run, tmp_path):
         "condenser": [130, 30, 150, 10, 140, 5],
         "cotmae": [160, 150, 150, 5],
     }
-    assert "with 2 special tokens a model reads 146 (--set reserve_special keeps" in log
+    assert "with 2 special tokens a model reads 146 (use --set reserve_special" in log
     rows, _ = run([{"_id": "d", "text": "w " * 257}], "--policy", "words")
     assert [len(row["text"].split()) for row in rows] == [100, 100, 57]
     documents = [{"_id": "d", "text": " ".join(map(sentence_of, [100, 44]))}]
