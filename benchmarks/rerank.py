@@ -25,7 +25,7 @@ from sentence_transformers import CrossEncoder
 from drtk.data.corpus_store import CorpusStore
 from drtk.data.jsonl import dump, read_passages
 from drtk.data.trec import format_run_lines
-from drtk.models.config import ScoringSettings
+from drtk.models.config import CrossEncoderSettings
 from drtk.models.cross_encoder import init_cross_encoder, save_cross_encoder
 from drtk.models.generator_input import format_passage
 from drtk.records import Passage
@@ -100,7 +100,7 @@ def main() -> None:
         task = RerankingTask(
             folder, list(islice(read_passages(chosen.corpus), chosen.passages)), chosen.queries, chosen.depth
         )
-        work = RunReranker(model, ScoringSettings(precision="float32"), device, False, "drtk", False)
+        work = RunReranker(model, CrossEncoderSettings(precision="float32"), device, False, "drtk", False)
         peer = CrossEncoder(model, device=device)
         systems = {
             "drtk rerank": lambda: rerank(task, work, folder / "out"),

@@ -54,7 +54,7 @@ def time_index(
     folder.mkdir()
     engine = INDEXES.load(name)
     start = time.perf_counter()
-    engine.build(vectors, folder, DenseIndexSettings(precision=dtype), kind=name)  # type: ignore[arg-type]
+    engine.build(vectors, folder, DenseIndexSettings(vector_dtype=dtype), kind=name)  # type: ignore[arg-type]
     built = time.perf_counter()
     index = engine.open(folder, DenseSearchSettings())
     opened = time.perf_counter()

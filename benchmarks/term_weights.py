@@ -28,8 +28,8 @@ PLAIN_GRID = "k1=0.6,0.9,1.2,2,3,5 b=0.2,0.4,0.75,0.9,1"
 WEIGHTS_GRID = "k1=2,5,10,18,40 b=0.2,0.4,0.7,0.9"
 SEARCHED, DISTRACTORS, QUESTIONS, CHOOSING = 1000, 1000, 2000, 500
 TRAINING = {
-    "deepct": ["--set", "batch_size=16", "--learning-rate", "1e-4", "--max-length", "128"],
-    "deepimpact": ["--set", "batch_size=8", "--learning-rate", "1e-4", "--max-length", "128"],
+    "deepct": ["--set", "batch_size=16", "--learning-rate", "1e-4", "--set", "max_length=128"],
+    "deepimpact": ["--set", "batch_size=8", "--learning-rate", "1e-4", "--set", "max_length=128"],
 }
 Rows = list[dict[str, Any]]
 
@@ -222,7 +222,7 @@ def main() -> None:
             )
             continue
         for scale in ("linear", "sqrt"):
-            more = ("--type", "bm25", "--term-weights", "--weight-scale", scale)
+            more = ("--type", "bm25", "--term-weights", "--set", f"weight_scale={scale}")
             found = {name: build_index(work, file, scale, *more) for name, file in files.items()}
             ways[f"DeepCT, {scale}"] = (found, [])
             ways[f"DeepCT, {scale}, k1 and b chosen"] = (

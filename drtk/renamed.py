@@ -37,7 +37,7 @@ RENAMED: dict[str, dict[str, str]] = {
     "train-generator": {"select": "dev_measure"},
     "rerank-queries train": {"alpha": "rank_margin", "scorer": "variant"},
     "rerank-queries apply": {"top": "n_best"},
-    "mine-negatives": {"keep": "negatives", "floor": "min_negatives"},
+    "mine-negatives": {"keep": "negatives", "floor": "min_negatives", "positives": "by"},
     "encode": {"store": "vector_dtype"},
     "rerank": {"store": "vector_dtype"},
     "index": {"dtype": "vector_dtype", "weights": "term_weights"},

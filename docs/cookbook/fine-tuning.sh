@@ -24,7 +24,7 @@ pipeline=$(dirname "$0")/simlm.sh
 # Settings of both collections: mean pooling, as MiniLM; learning rates for a small model and few steps.
 # The re-ranker starts from MODEL; the paper's starts from ELECTRA, not from the pre-trained encoder either.
 export INDEX="${INDEX-exact}" DEPTH="${DEPTH-50}" BASELINES="${BASELINES-start pretrained}"
-export MINE="${MINE---min-negatives 0}" SCORED="${SCORED---min-negatives 0 --negatives 15}" ENCODE="${ENCODE---max-length 128}" TEACHER="${TEACHER-$model}"
+export MINE="${MINE---set min_negatives=0}" SCORED="${SCORED---set min_negatives=0 --negatives 15}" ENCODE="${ENCODE---max-length 128}" TEACHER="${TEACHER-$model}"
 
 # set_sizes WARM PRETRAIN RETRIEVER RERANKER SCORED RERANK: steps of the four trainings, queries that the teacher scores, documents to re-rank
 set_sizes() {

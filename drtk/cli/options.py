@@ -24,7 +24,7 @@ from drtk.config import (
     to_dict,
 )
 from drtk.errors import UsageError
-from drtk.renamed import find_by_meaning
+from drtk.renamed import current_name, find_by_meaning
 from drtk.runtime.progress import OPTION_NAMES, set_verbosity, warn
 
 NO_WHOLE = "is not a whole number (a thousand is 1000 or 1_000)"
@@ -203,6 +203,8 @@ def _check_changes(changes: Sequence[str], command: str, classes: Sequence[type]
         if not separator:
             raise UsageError(f"--set {change}: is not NAME=VALUE")
         if name.removeprefix("settings.").replace("-", "_") not in names:
+            if (renamed := current_name(name, command)) in names:
+                raise UsageError(f"--set {name}: was renamed to '{renamed}'")
             near = find_by_meaning(name, names) or get_close_matches(name, names, n=1)
             meant = f"; did you mean {near[0]}?" if near else ""
             raise UsageError(f"--set {name}: no such setting{meant} (drtk presets --fields '{command}' lists them)")

@@ -37,7 +37,6 @@ class JudgedHits:
 
     Call `add` for each query. `found` counts the queries with a judged document among their hits.
     of: maps a passage id to its document id, if the judgements are of documents
-    by_source: advice for judgements of documents, part of the message
     """
 
     def __init__(
@@ -46,9 +45,8 @@ class JudgedHits:
         judgements: Judgements,
         *,
         of: Callable[[str], str] | None = None,
-        by_source: str = "`by` source scores documents",
     ) -> None:
-        self._run, self._judgements, self._of, self._by_source = run, judgements, of, by_source
+        self._run, self._judgements, self._of = run, judgements, of
         self._example: tuple[str, str, str] | None = None
         self._names_documents = False
         self.found = 0
@@ -74,7 +72,7 @@ class JudgedHits:
         query, retrieved, judged = self._example
         hint = "check that run and judgements are of the same collection"
         if self._names_documents:
-            hint = f"the judgements are of documents: {self._by_source}"
+            hint = "judgments are of documents, not passages; use `by=source`"
         return (
             f"{self._run}: no judged document was retrieved (query '{query}': retrieved '{retrieved}', "
             f"judged '{judged}'); {hint}"

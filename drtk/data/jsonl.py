@@ -73,13 +73,13 @@ def read_examples(source: str, *, tracker: InputTracker | None = None) -> Iterat
     Raises DrtkError for a format with texts only, which `drtk convert` can convert.
     """
     tracker = tracker or InputTracker()
-    for found in iter_valid(formats.iter_examples(source, tracker), source, tracker):
-        if found.has_new_ids:
+    for parsed in iter_valid(formats.iter_examples(source, tracker), source, tracker):
+        if parsed.has_new_ids:
             raise DrtkError(
                 f"{name_of(source)}: has texts without ids; convert it first, with `as` examples, `corpus_out` and `queries_out` "
                 "of drtk convert"
             )
-        yield found.example
+        yield parsed.example
 
 
 def read_predictions(source: str, *, tracker: InputTracker | None = None) -> Iterator[Prediction]:

@@ -70,14 +70,16 @@ class QueryScorer:
     """Score pairs of a generated query and its passage with a cross-encoder."""
 
     def __init__(self, settings: KeepSettings, device: str) -> None:
-        from drtk.models.config import ScoringSettings
+        from drtk.models.config import CrossEncoderSettings
         from drtk.models.cross_encoder import CrossEncoderScorer, resolve_title
 
         self._title = resolve_title(settings.scorer, settings.scorer_title, strict=True)
         self._scorer = CrossEncoderScorer(
             settings.scorer,
             device=device,
-            settings=ScoringSettings(batch_tokens=settings.scorer_batch_tokens, precision=settings.scorer_precision),
+            settings=CrossEncoderSettings(
+                batch_tokens=settings.scorer_batch_tokens, precision=settings.scorer_precision
+            ),
             logits=settings.scorer_logits,
             batch_field="scorer_batch_tokens",
         )

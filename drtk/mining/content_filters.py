@@ -79,7 +79,7 @@ def make_shingles(text: str) -> frozenset[int]:
     words = _WORD.findall(text.lower())
     if not words:
         return frozenset()
-    sequences = (words[at : at + SHINGLE] for at in range(max(1, len(words) - SHINGLE + 1)))
+    sequences = (words[start : start + SHINGLE] for start in range(max(1, len(words) - SHINGLE + 1)))
     return frozenset(crc32(" ".join(sequence).encode()) for sequence in sequences)
 
 

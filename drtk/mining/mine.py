@@ -108,7 +108,7 @@ def open_miner(
     sources = parse_sources(inputs.sources, job.tracker, name=settings.source_name)
     _check_inputs(inputs, settings, policy, sources, has_report=has_report)
     score_filters = build_score_filters(settings, [name for name in sources.names if name not in sources.examples])
-    by_source = settings.positives == "source"
+    by_source = settings.by == "source"
     corpus = None if inputs.corpus is None else _read_corpus(inputs.corpus, inputs, sources, job)
     judgements = None
     if inputs.qrels is not None:
@@ -234,7 +234,7 @@ def _add_content_filters(
     if settings.scorer or by_ce:
         scorer, title = None, "none"
         if settings.scorer:
-            from drtk.models.config import ScoringSettings
+            from drtk.models.config import CrossEncoderSettings
             from drtk.models.cross_encoder import CrossEncoderScorer, resolve_title
             from drtk.models.model_folder import locate
 
@@ -242,7 +242,7 @@ def _add_content_filters(
             scorer = CrossEncoderScorer(
                 settings.scorer,
                 device=settings.device,
-                settings=ScoringSettings(
+                settings=CrossEncoderSettings(
                     batch_tokens=settings.scorer_batch_tokens, precision=settings.scorer_precision
                 ),
                 logits=settings.scorer_logits,

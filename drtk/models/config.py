@@ -84,7 +84,7 @@ class ContinuationSettings(GenerationSettings):
 
 
 @dataclass(frozen=True)
-class ScoringSettings:
+class CrossEncoderSettings:
     """Options of a cross-encoder; None means as in the model folder."""
 
     max_length: int | None = option(None, "Maximum pair length in tokens. [default: the model's]", at_least=4)

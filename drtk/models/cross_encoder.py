@@ -25,7 +25,7 @@ from drtk.models.checkpoint import (
     list_weight_files,
     report_write_errors,
 )
-from drtk.models.config import ScoringSettings
+from drtk.models.config import CrossEncoderSettings
 from drtk.models.device import choose_device, choose_dtype
 from drtk.models.encoder import run_by_length
 from drtk.models.loading import (
@@ -50,7 +50,7 @@ from drtk.runtime.progress import silence_transformers, warn
 from drtk.runtime.workers import read_ahead
 from drtk.text.batching import PairTokenizer, TokenizedTexts, iter_batches_by_length
 
-WINDOW = 16384  # pairs that `Scorer.__call__` tokenizes together
+WINDOW = 16384  # pairs tokenized at once
 PAIRING = "pairing"  # entry of meta.json: the format of passages
 IDENTITY = "torch.nn.modules.linear.Identity"
 _CPU_TOKENS, _GPU_TOKENS = 2048, 65536
@@ -172,12 +172,12 @@ class CrossEncoderScorer:
         model: str,
         *,
         device: str = "auto",
-        settings: ScoringSettings | None = None,
+        settings: CrossEncoderSettings | None = None,
         logits: bool = False,
         make_tokenizer: Callable[[Any], Any] | None = None,
         batch_field: str = "batch_tokens",
     ) -> None:
-        settings = settings or ScoringSettings()
+        settings = settings or CrossEncoderSettings()
         self.model, self._batch_field = model, batch_field
         self.device = choose_device(device)
         folder = locate(model)

@@ -254,6 +254,6 @@ class TextGenerator:
         except torch.OutOfMemoryError as error:
             raise DrtkError(f"{self._device}: out of memory at {ids.numel():,} tokens; lower `batch_tokens`") from error
         texts = iter(
-            model.tokenizer.batch_decode([text for each in outputs for text in each], skip_special_tokens=True)
+            model.tokenizer.batch_decode([text for group in outputs for text in group], skip_special_tokens=True)
         )
-        return [[next(texts) for _ in each] for each in outputs]
+        return [[next(texts) for _ in group] for group in outputs]

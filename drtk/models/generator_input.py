@@ -17,7 +17,7 @@ INPUT_ENTRY = "writing"  # entry of meta.json
 
 
 @dataclass(frozen=True)
-class InputFormat:
+class GeneratorInputFormat:
     """The input format of a generator, stored in the `meta.json` of trained models: "prefix title text".
 
     title: "join" puts the title before the text, "none" omits it
@@ -45,23 +45,23 @@ def format_passage(passage: Passage, title: str) -> str:
     return f"{passage.title}: {passage.text}" if title == "colon" else f"{passage.title} {passage.text}"
 
 
-def load_input_format(folder: Path, overrides: Mapping[str, Any], *, strict: bool) -> InputFormat:
+def load_input_format(folder: Path, overrides: Mapping[str, Any], *, strict: bool) -> GeneratorInputFormat:
     """Return the input format of a trained model, with the overrides that are not None.
 
     strict: raise MismatchError if an override contradicts the prefix or title of the training
     """
     stated = read_training_entry(folder, INPUT_ENTRY) or {}
-    known = {name: value for name, value in stated.items() if name in InputFormat.__dataclass_fields__}
+    known = {name: value for name, value in stated.items() if name in GeneratorInputFormat.__dataclass_fields__}
     overrides = {name: value for name, value in overrides.items() if value is not None}
     for name in ("prefix", "title"):
         if strict and name in overrides and name in known and overrides[name] != known[name]:
             raise MismatchError(
                 f"{folder}: was trained with `{name}` '{known[name]}'; '{overrides[name]}' contradicts it"
             )
-    return InputFormat(**known | overrides)
+    return GeneratorInputFormat(**known | overrides)
 
 
-def max_input_length(model: GenerationModel, input_format: InputFormat, *, new_tokens: int = 0) -> int:
+def max_input_length(model: GenerationModel, input_format: GeneratorInputFormat, *, new_tokens: int = 0) -> int:
     """Return the maximum input length in tokens.
 
     new_tokens: tokens to generate, for which a decoder-only model needs positions too

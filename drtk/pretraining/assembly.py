@@ -103,8 +103,8 @@ def build_network(
             if not objective.compares_vectors
         }
         projectors = {
-            name: Projector(adapter.hidden_size, kind=each.kind)
-            for name, each in composition.projectors.items()
+            name: Projector(adapter.hidden_size, kind=spec.kind)
+            for name, spec in composition.projectors.items()
             if any(name == objective.projector for objective in composition.objectives)
         }
         generator = _build_generator(composition, backbone, head, tokenizer)
@@ -112,7 +112,7 @@ def build_network(
         attention.apply(generator.backbone)
     if head.is_untrained:
         warn_untrained_head(model)
-    if not any(part is head for each in recoveries.values() for part in each.modules()):
+    if not any(part is head for recovery in recoveries.values() for part in recovery.modules()):
         head.requires_grad_(False)  # not used, like the pooler
     network = Network(
         composition,
@@ -131,7 +131,7 @@ def check_lengths(network: Network, max_length: int) -> None:
     """Raise UsageError if a slot may exceed the maximum input length of the encoder or the generator."""
     models = [network.adapter.backbone] if network.adapter.has_positions else []
     models += [] if network.generator is None else [network.generator.backbone]
-    limit = min([get_max_positions(each.config) for each in models], default=10**9)
+    limit = min([get_max_positions(model.config) for model in models], default=10**9)
     for name, slot in network.composition.slots.items():
         length = slot.max_length or max_length
         if length > limit:

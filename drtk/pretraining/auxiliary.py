@@ -58,13 +58,13 @@ def build_diffcse_network(towers: Mapping[str, TextEncoder], settings: Retriever
     """
     plan = build_diffcse_composition(settings)
     tower = towers["passage"]
-    for role, each in towers.items():
-        if each.encoder.dimension != each.encoder.hidden_size:
+    for role, text_encoder in towers.items():
+        if text_encoder.encoder.dimension != text_encoder.encoder.hidden_size:
             raise MismatchError(
-                f"`aux` diffcse needs vectors as wide as token states: the {role} encoder's are {each.encoder.dimension} "
-                f"wide, its tokens {each.encoder.hidden_size}"
+                f"`aux` diffcse needs vectors as wide as token states: the {role} encoder's are {text_encoder.encoder.dimension} "
+                f"wide, its tokens {text_encoder.encoder.hidden_size}"
             )
-        if each.tokenizer.mask_token_id is None or each.tokenizer.padding_side == "left":
+        if text_encoder.tokenizer.mask_token_id is None or text_encoder.tokenizer.padding_side == "left":
             raise MismatchError("`aux` diffcse: the encoder's tokenizer has no mask token, or pads on the left")
     if len(towers) > 1 and towers["query"].tokenizer.get_vocab() != tower.tokenizer.get_vocab():
         raise MismatchError("`aux` diffcse: the two encoders have different vocabularies")
@@ -74,7 +74,7 @@ def build_diffcse_network(towers: Mapping[str, TextEncoder], settings: Retriever
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         parts = LossParts(adapter, nothing, {"discriminator": Discriminator(adapter)})
-        recoveries = {each.name: TokenLoss(each, parts) for each in plan.recovers}
+        recoveries = {objective.name: TokenLoss(objective, parts) for objective in plan.recovers}
         for recovery in recoveries.values():  # one head for queries and passages
             recovery.target = next(iter(recoveries.values())).target
     return Network(

@@ -58,7 +58,7 @@ Batch = dict[str, SlotBatch]
 
 def to_device(batch: Batch, device: torch.device) -> Batch:
     """Move a batch to a device."""
-    return {name: slot.map(lambda each: each.to(device, non_blocking=True)) for name, slot in batch.items()}
+    return {name: slot.map(lambda tensor: tensor.to(device, non_blocking=True)) for name, slot in batch.items()}
 
 
 class PretrainingCollator:
@@ -84,21 +84,23 @@ class PretrainingCollator:
         """Return {"parts": micro-batches, longest first, "ids": the example ids of each}."""
         if self.micro < len(examples):
             examples = sorted(
-                examples, key=lambda each: sum(len(slot.given) for slot in each.slots.values()), reverse=True
+                examples, key=lambda example: sum(len(slot.given) for slot in example.slots.values()), reverse=True
             )
         groups = [examples[start : start + self.micro] for start in range(0, len(examples), self.micro)]
         return {
             "parts": [self.collate(group) for group in groups],
-            "ids": [[str(each.key[-1]) for each in group] for group in groups],
+            "ids": [[str(example.key[-1]) for example in group] for group in groups],
         }
 
     def collate(self, examples: Sequence[PretrainingExample]) -> Batch:
         """Collate examples into one batch."""
-        keys = [each.key for each in examples]
-        return {name: self._slot(name, [each.slots[name] for each in examples], keys) for name in examples[0].slots}
+        keys = [example.key for example in examples]
+        return {
+            name: self._slot(name, [example.slots[name] for example in examples], keys) for name in examples[0].slots
+        }
 
     def _slot(self, name: str, slots: Sequence[SlotExample], keys: Sequence[tuple[Any, ...]]) -> SlotBatch:
-        width = max(self.fixed.get(name, 0), max(len(each.given) for each in slots))
+        width = max(self.fixed.get(name, 0), max(len(slot.given) for slot in slots))
 
         def pad(rows: Sequence[np.ndarray | None], kind: type, fill: int = 0, missing: int = 0) -> np.ndarray | None:
             """Return (batch, width), None if all rows are None. fill: value of padding    missing: value of rows that are None"""
@@ -109,18 +111,18 @@ class PretrainingCollator:
                 padded[at, : width if row is None else len(row)] = missing if row is None else row
             return padded
 
-        attention = pad([np.ones(len(each.given)) for each in slots], np.int64)
+        attention = pad([np.ones(len(slot.given)) for slot in slots], np.int64)
         arrays = {
-            "clean": pad([each.clean for each in slots], np.int64, self._pad),
-            "given": pad([each.given for each in slots], np.int64, self._pad),
+            "clean": pad([slot.clean for slot in slots], np.int64, self._pad),
+            "given": pad([slot.given for slot in slots], np.int64, self._pad),
             "attention": attention,
-            "content": pad([each.content for each in slots], bool),
-            "hidden": pad([each.hidden for each in slots], bool),
-            "present": np.array([each.present for each in slots]),
-            "edited": pad([each.edited for each in slots], np.int64, missing=-1),
-            "noise": pad([each.noise for each in slots], np.float32),
+            "content": pad([slot.content for slot in slots], bool),
+            "hidden": pad([slot.hidden for slot in slots], bool),
+            "present": np.array([slot.present for slot in slots]),
+            "edited": pad([slot.edited for slot in slots], np.int64, missing=-1),
+            "noise": pad([slot.noise for slot in slots], np.float32),
             "visible": self._sample_visible(name, attention, keys) if name in self._visible else None,
-            "types": pad([each.types for each in slots], np.int64),
+            "types": pad([slot.types for slot in slots], np.int64),
         }
         tensors: dict[str, Any] = {
             key: None if array is None else torch.from_numpy(array) for key, array in arrays.items()

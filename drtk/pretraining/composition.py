@@ -204,7 +204,7 @@ class Composition:
     @property
     def recovers(self) -> list[TokenObjective]:
         """The objectives with a decoder and a target."""
-        return [each for each in self.objectives if isinstance(each, TokenObjective)]
+        return [objective for objective in self.objectives if isinstance(objective, TokenObjective)]
 
     @property
     def joint_generator(self) -> GeneratorSpec | None:
@@ -216,21 +216,21 @@ class Composition:
 
         Raises UsageError for an unknown name, or if no objective is left.
         """
-        known = {each for objective in self.objectives for each in (objective.name, objective.group) if each}
+        known = {label for objective in self.objectives for label in (objective.name, objective.group) if label}
         unwanted = set(names)
         for name in unwanted - known:
             raise UsageError(f"`drop` {name}: unknown objective or group; {format_choices(known)}")
-        kept = tuple(each for each in self.objectives if not {each.name, each.group} & unwanted)
+        kept = tuple(objective for objective in self.objectives if not {objective.name, objective.group} & unwanted)
         if not kept:
             raise UsageError("`drop`: removes all objectives; keep at least one")
-        used = {each.projector for each in kept}
+        used = {objective.projector for objective in kept}
         projectors = {name: each for name, each in self.projectors.items() if name in used}
         return replace(self, objectives=kept, projectors=projectors).without_unused()
 
     def without_unused(self) -> Composition:
         """Return a copy without unused slots and without an unused frozen generator."""
-        used = {name for each in self.objectives for name in (*each.token_slots, *each.vector_slots)}
-        used |= {name for each in self.projectors.values() for name in each.slots}
+        used = {name for objective in self.objectives for name in (*objective.token_slots, *objective.vector_slots)}
+        used |= {name for projector in self.projectors.values() for name in projector.slots}
         if self.joint_generator is not None:
             used.add(self.joint_generator.slot)
         while more := {self.slots[name].of for name in used} - used - {""}:

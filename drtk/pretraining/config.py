@@ -60,7 +60,7 @@ def prefix_errors(place: str) -> Iterator[None]:
 def list_option_names(function: Callable[..., Any]) -> list[str]:
     """Return the names of the options of a view, masking or decoder: its keyword-only parameters."""
     parameters = inspect.signature(function).parameters.values()
-    return [each.name for each in parameters if each.kind is inspect.Parameter.KEYWORD_ONLY]
+    return [parameter.name for parameter in parameters if parameter.kind is inspect.Parameter.KEYWORD_ONLY]
 
 
 def check_options(what: str, function: Callable[..., Any], options: Mapping[str, Any]) -> None:

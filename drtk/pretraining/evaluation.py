@@ -32,7 +32,7 @@ def evaluate_losses(network: Network, batches: Sequence[Batch], device: torch.de
     vectors: dict[str, list[Tensor]] = {}
     present_rows: dict[str, list[Tensor]] = {}
     compared: list[tuple[Sums, Sums]] = []
-    slots = [*dict.fromkeys(name for each in network.composition.objectives for name in each.vector_slots)]
+    slots = [*dict.fromkeys(name for objective in network.composition.objectives for name in objective.vector_slots)]
     slots = slots or [next(iter(network.composition.slots))]
 
     def add(name: str, value: Tensor, count: Tensor | float) -> None:
@@ -77,7 +77,7 @@ def regroup(batches: Sequence[tuple[Sums, Sums]]) -> Iterator[tuple[Sums, Sums]]
     if not batches:
         return
     vectors, present = (
-        {name: torch.cat([each[at][name] for each in batches]) for name in batches[0][at]} for at in (0, 1)
+        {name: torch.cat([batch[at][name] for batch in batches]) for name in batches[0][at]} for at in (0, 1)
     )
     count = len(next(iter(present.values())))
     for start in range(0, count, GROUP_SIZE):

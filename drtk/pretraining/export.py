@@ -40,8 +40,8 @@ class EncoderExporter:
         save_encoder(self.encoder(), folder)
         save_lm_head(self.network.head, folder)
         modules = (self.network.backbone, self.network.head)
-        saved = {each.data_ptr() for module in modules for each in module.state_dict().values() if each.numel()}
-        others = {name: each for name, each in self.network.state_dict().items() if each.data_ptr() not in saved}
+        saved = {tensor.data_ptr() for module in modules for tensor in module.state_dict().values() if tensor.numel()}
+        others = {name: tensor for name, tensor in self.network.state_dict().items() if tensor.data_ptr() not in saved}
         if others:
             save_weights(others, get_head_path(folder, MODULES_FILE))
 
@@ -53,7 +53,7 @@ def load_training_modules(network: Network, model: Path) -> int:
         return 0
     state = network.state_dict()
     matching = {
-        name: each for name, each in load_file(path).items() if name in state and state[name].shape == each.shape
+        name: tensor for name, tensor in load_file(path).items() if name in state and state[name].shape == tensor.shape
     }
     network.load_state_dict(matching, strict=False)
     return len(matching)

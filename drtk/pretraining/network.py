@@ -119,7 +119,7 @@ class Network(nn.Module):
     @property
     def contrastive_slots(self) -> list[str]:
         """Slots with a contrastive loss, in the order in which they are encoded."""
-        compares = [each for each in self.composition.objectives if each.compares_vectors]
+        compares = [objective for objective in self.composition.objectives if objective.compares_vectors]
         return [*dict.fromkeys(name for objective in compares for name in objective.vector_slots)]
 
     def counts(self, batch: Batch) -> Sums:
@@ -227,7 +227,7 @@ class EncodedBatch:
         if projector:
             if projector not in self._projected:
                 slots = composition.projectors[projector].slots
-                rows = torch.cat([self.vector(each) for each in slots])
+                rows = torch.cat([self.vector(slot) for slot in slots])
                 parts = self.network.projectors[projector](rows).chunk(len(slots))
                 self._projected[projector] = dict(zip(slots, parts, strict=True))
             return self._projected[projector][name]

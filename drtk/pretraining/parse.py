@@ -118,11 +118,11 @@ def _get_child(node: Any, step: str) -> Any:
         return node.setdefault(step, {})
     if step.isdigit():
         return node[int(step) - 1] if 0 < int(step) <= len(node) else None
-    return next((each for each in node if isinstance(each, dict) and each.get("name") == step), None)
+    return next((table for table in node if isinstance(table, dict) and table.get("name") == step), None)
 
 
 def _list_objective_names(objectives: Sequence[Any]) -> list[str]:
-    names = [str(each["name"]) for each in objectives if isinstance(each, dict) and "name" in each]
+    names = [str(table["name"]) for table in objectives if isinstance(table, dict) and "name" in table]
     return [*(str(number) for number in range(1, len(objectives) + 1)), *names]
 
 
@@ -206,7 +206,7 @@ def _build_dataclass(kind: type[Part], table: Any, parts: Mapping[str, Any] | No
 def _convert_value(value: Any, kind: Any, name: str) -> Any:
     if get_origin(plain_type(kind)) is tuple:
         names = [value] if isinstance(value, str) else value
-        if not isinstance(names, list) or not names or not all(isinstance(each, str) for each in names):
+        if not isinstance(names, list) or not names or not all(isinstance(item, str) for item in names):
             raise UsageError(f"{name}: expected a name or a list of names, found {value!r}")
         return tuple(names)
     check_type(value, kind, name)
@@ -221,7 +221,7 @@ def _name_objectives(objectives: Sequence[Objective]) -> tuple[Objective, ...]:
         if not name:
             name = objective.default_name
             names = chain([name], (f"{name}_{number}" for number in count(2)))
-            name = next(each for each in names if each not in named)
+            name = next(candidate for candidate in names if candidate not in named)
         elif not _NAME.fullmatch(name):
             raise UsageError(f"'{name}' is not a valid name; use letters, digits, _ and -")
         elif name in named:

@@ -116,18 +116,18 @@ def mark_tokens(slot: SlotExample, given: Sequence[int], spell: TokenFormatter) 
     pieces = []
     last = len(given) - 1
     is_last_edited = given[last] != slot.clean[last] or (slot.edited is not None and slot.edited[last])
-    for place in range(1, last + 1 if is_last_edited else last):
-        text, is_glued = spell(given[place])
-        original, original_is_glued = spell(slot.clean[place])
-        is_hidden = bool(slot.hidden[place])
+    for position in range(1, last + 1 if is_last_edited else last):
+        text, is_glued = spell(given[position])
+        original, original_is_glued = spell(slot.clean[position])
+        is_hidden = bool(slot.hidden[position])
         if slot.edited is not None:
             if is_hidden:
                 pieces.append(MarkedPiece(f"{{+{text}}}", "edited", False))
                 continue
-            if slot.edited[place]:
+            if slot.edited[position]:
                 pieces.append(MarkedPiece("{-}", "edited", False))
             pieces.append(MarkedPiece(text, "", is_glued))
-        elif given[place] == slot.clean[place]:
+        elif given[position] == slot.clean[position]:
             pieces.append(MarkedPiece(f"{{{text}}}" if is_hidden else text, "left" if is_hidden else "", is_glued))
         elif text == spell.mask:
             pieces.append(MarkedPiece(text, "hidden", original_is_glued))
@@ -160,12 +160,12 @@ def _format_slot(
             words.append([piece])
     line, size = "   ", 3
     for word in words:
-        length = sum(len(each.text) for each in word)
+        length = sum(len(piece.text) for piece in word)
         if size > 3 and size + 1 + length > width:
             yield line
             line, size = "   ", 3
         line += " " + "".join(
-            f"\x1b[{_COLORS[each.mark]}m{each.text}\x1b[0m" if color and each.mark else each.text for each in word
+            f"\x1b[{_COLORS[piece.mark]}m{piece.text}\x1b[0m" if color and piece.mark else piece.text for piece in word
         )
         size += 1 + length
     if words:
@@ -181,22 +181,22 @@ def describe_uses(
     for term in plan.recovers:
         if name in term.slot:
             yield f"{term.name}: {_describe_labels(plan, term, slot, given, spell)}"
-    for each in plan.objectives:
+    for objective in plan.objectives:
         part = ""
-        if isinstance(each, TokenObjective):
-            slots = [to for to, source in zip(each.slot, each.source_by_slot, strict=False) if source == name]
+        if isinstance(objective, TokenObjective):
+            slots = [to for to, source in zip(objective.slot, objective.source_by_slot, strict=False) if source == name]
             part = f"its vector helps with {_quote(slots)}" if slots else ""
-        elif isinstance(each, ContrastiveObjective):
-            if name == each.a or (name == each.b and each.symmetric):
-                part = f"its vector finds that of '{each.b if name == each.a else each.a}'"
-            elif name == each.b:
-                part = f"its vector is found by that of '{each.a}'"
-            elif name in each.vector_slots:
-                part = f"its vector is {'a negative' if name in each.extra_negatives else 'a positive too'}"
-        elif name in (*each.token_slots, *each.vector_slots):
-            part = OBJECTIVES[each.use]
+        elif isinstance(objective, ContrastiveObjective):
+            if name == objective.a or (name == objective.b and objective.symmetric):
+                part = f"its vector finds that of '{objective.b if name == objective.a else objective.a}'"
+            elif name == objective.b:
+                part = f"its vector is found by that of '{objective.a}'"
+            elif name in objective.vector_slots:
+                part = f"its vector is {'a negative' if name in objective.extra_negatives else 'a positive too'}"
+        elif name in (*objective.token_slots, *objective.vector_slots):
+            part = OBJECTIVES[objective.use]
         if part:
-            yield f"{each.name}: {part}"
+            yield f"{objective.name}: {part}"
 
 
 def _describe_labels(
@@ -204,18 +204,18 @@ def _describe_labels(
 ) -> str:
     if plan.readers[term.reader].use == "causal":
         return f"labels are all {len(given) - 1} tokens after the first, including the last special token"
-    content = [place for place in range(len(given)) if slot.content[place]]
+    content = [position for position in range(len(given)) if slot.content[position]]
     if term.target == "masked":
-        tokens = [spell(slot.clean[place])[0] for place in range(len(given)) if slot.hidden[place]]
+        tokens = [spell(slot.clean[position])[0] for position in range(len(given)) if slot.hidden[position]]
         count = f"{len(tokens)} token{'s' * (len(tokens) != 1)}"
         return f"labels are {count}: {', '.join(tokens)}" if tokens else "there are no labels"
     if term.target != "edited":
         return f"labels are all {len(content)} original tokens"
-    places = content if term.classes == 1 and term.reduction != "mean_all" else range(len(given))  # as in Edited
+    positions = content if term.classes == 1 and term.reduction != "mean_all" else range(len(given))  # as in Edited
     changed = slot.edited if slot.edited is not None else [int(a != b) for a, b in zip(given, slot.clean, strict=True)]
-    tokens = [spell(given[place])[0] for place in places if changed[place]]
+    tokens = [spell(given[position])[0] for position in positions if changed[position]]
     listed = f": {', '.join(tokens)}" if tokens else ""
-    return f"{len(tokens)} of {len(places)} tokens are labeled as changed{listed}"
+    return f"{len(tokens)} of {len(positions)} tokens are labeled as changed{listed}"
 
 
 def preview_slots(
@@ -286,8 +286,13 @@ def describe_training(plan: Composition, data: PretrainingData, network: Network
     """Yield the lines of a dry run: objectives, slots, parameters and tokens per step. Writes nothing."""
     yield "Terms of the loss"
     terms = [
-        (each.name, f"{each.weight:g} x", each.group and f"[{each.group}]", describe_term(plan, each))
-        for each in plan.objectives
+        (
+            objective.name,
+            f"{objective.weight:g} x",
+            objective.group and f"[{objective.group}]",
+            describe_term(plan, objective),
+        )
+        for objective in plan.objectives
     ]
     if plan.joint_generator is not None:
         joint = plan.joint_generator
@@ -299,18 +304,18 @@ def describe_training(plan: Composition, data: PretrainingData, network: Network
     examples = data.sample(64)
     slots, tokens = [], 0.0
     for name, slot in plan.slots.items():
-        there = [each[name] for each in examples if each[name].present]
-        length = sum(len(each.given) for each in there) / len(examples)
-        hidden = sum(int(each.hidden.sum()) for each in there) / len(examples)
-        share = "" if len(there) == len(examples) else f" ({len(there) / len(examples):.0%} of examples have one)"
+        present = [example[name] for example in examples if example[name].present]
+        length = sum(len(slot_example.given) for slot_example in present) / len(examples)
+        hidden = sum(int(slot_example.hidden.sum()) for slot_example in present) / len(examples)
+        share = "" if len(present) == len(examples) else f" ({len(present) / len(examples):.0%} of examples have one)"
         slots.append((name, f"{length:.1f} tokens, {hidden:.1f} hidden", describe_slot(slot) + share))
         tokens += length
     yield from _format_table(slots)
-    total = sum(each.numel() for each in network.parameters())
-    trained = sum(each.numel() for each in network.parameters() if each.requires_grad)
+    total = sum(parameter.numel() for parameter in network.parameters())
+    trained = sum(parameter.numel() for parameter in network.parameters() if parameter.requires_grad)
     frozen = 0
     if network.generator is not None and plan.joint_generator is None:
-        frozen = sum(each.numel() for each in network.generator.parameters())
+        frozen = sum(parameter.numel() for parameter in network.generator.parameters())
     settings = data.settings
     yield f"Parameters: {total + frozen:,}, of which {trained:,} are trained"
     yield (

@@ -58,8 +58,8 @@ class Pretrainer(DrtkTrainer):
     graph, compute the loss of the whole batch, then encode each part again with the same dropout.
     """
 
-    def __init__(self, *, data_collator: PretrainingCollator, micro_batch: int | None = None, **given: Any) -> None:
-        super().__init__(objective=None, data_collator=data_collator, **given)
+    def __init__(self, *, data_collator: PretrainingCollator, micro_batch: int | None = None, **kwargs: Any) -> None:
+        super().__init__(objective=None, data_collator=data_collator, **kwargs)
         if micro_batch is not None:
             data_collator.micro = micro_batch
         self.micro_batch = None if needs_whole_batch(self.model) else data_collator.micro
@@ -70,7 +70,7 @@ class Pretrainer(DrtkTrainer):
         """Return half the micro-batch; None if it is 1, or if batch norm needs the whole batch."""
         return (self.micro_batch or 0) // 2 or None
 
-    def training_step(self, model: nn.Module, inputs: dict[str, Any], *given: Any, **named: Any) -> Tensor:
+    def training_step(self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Tensor:
         """Run one step, and return the weighted sum of the loss terms for the log, ()."""
         model.train()
         network: Network = self.accelerator.unwrap_model(model)
@@ -82,7 +82,7 @@ class Pretrainer(DrtkTrainer):
         parts = [to_device(part, self.args.device) for part, _ in split]
         counts_of_parts = [network.counts(part) for part in parts]
         counts = {
-            name: all_reduce_sum(torch.stack([each[name] for each in counts_of_parts]).sum())
+            name: all_reduce_sum(torch.stack([counts_of_part[name] for counts_of_part in counts_of_parts]).sum())
             for name in counts_of_parts[0]
         }
         gradients: Sums | None = None
@@ -133,7 +133,10 @@ class Pretrainer(DrtkTrainer):
                 self._seed(number)
                 with self.compute_loss_context_manager():
                     vectors.append(model(part, only_vectors=True).vectors)
-        whole = {name: torch.cat([each[name].float() for each in vectors]).requires_grad_() for name in vectors[0]}
+        whole = {
+            name: torch.cat([vectors_of_part[name].float() for vectors_of_part in vectors]).requires_grad_()
+            for name in vectors[0]
+        }
         terms = self._compute_contrastive_terms(network, whole, parts)
         self._sum_weighted(network, terms).backward()
         gradients = {name: torch.zeros_like(rows) if rows.grad is None else rows.grad for name, rows in whole.items()}
@@ -154,7 +157,7 @@ class Pretrainer(DrtkTrainer):
                     "(reported once)"
                 )
             self._has_warned |= bool(names)
-            rows = {name: gather_rows(each.float()) for name, each in vectors.items()}
+            rows = {name: gather_rows(value.float()) for name, value in vectors.items()}
             return compute_contrastive_terms(network.composition, rows, present)
 
     def _sum_weighted(self, network: Network, terms: Sums) -> Tensor:
@@ -171,7 +174,7 @@ class Pretrainer(DrtkTrainer):
             f"{', '.join(ids[:3])}{' …' if len(ids) > 3 else ''}; a lower `learning_rate` or `precision` float32 may help"
         )
 
-    def log(self, logs: dict[str, float], *given: Any, **named: Any) -> None:
+    def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
         """Add the loss terms (means) and the statistics (shares) of all processes to the log."""
         if "loss" in logs:
             for name in self._terms:
@@ -179,7 +182,7 @@ class Pretrainer(DrtkTrainer):
             shares = {name: all_reduce_sum(value) for name, value in self._facts.items()}
             logs |= {name: (value[0] / value[1].clamp(min=1)).item() for name, value in shares.items()}
             self._facts.clear()
-        super().log(logs, *given, **named)
+        super().log(logs, *args, **kwargs)
 
 
 class HeldOutEvaluator(TrainingEvaluator):

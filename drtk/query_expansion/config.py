@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 
 from drtk.config import HARDWARE, METHOD, TRAINING, NoEffect, option, redeclare, setting
 from drtk.errors import UsageError
-from drtk.models.config import NOT_BEAM, NOT_SAMPLING, GenerationSettings, ScoringSettings
+from drtk.models.config import NOT_BEAM, NOT_SAMPLING, CrossEncoderSettings, GenerationSettings
 from drtk.records import describe_kind_problem
 from drtk.training.config import NOT_MEASURED, TrainingConfig
 
@@ -162,7 +162,7 @@ _NO_INDEX = (NoEffect("needs --index", {"index": (None,)}),)
 
 @redeclare("max_length", advanced=True)
 @dataclass(frozen=True)
-class ChooseSettings(ScoringSettings):
+class ChooseSettings(CrossEncoderSettings):
     """drtk rerank-queries apply (docs/methods/ear.md)."""
 
     select: Literal["scorer", "oracle", "concat", "greedy", "first"] = option(

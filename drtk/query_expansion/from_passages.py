@@ -32,13 +32,14 @@ class QuestionPassages:
 def iter_question_passages(
     run: str, *, queries: dict[str, Query], corpus: CorpusStore, depth: int, tracker: InputTracker
 ) -> Iterator[QuestionPassages]:
-    """Yield the questions of a run in its order, with their first `depth` passages.
+    """Yield the questions of a run with their top `depth` passages.
 
-    Raises RecordError (file:line, and how many more) for ids that queries or corpus lack, unless `tracker` skips them.
+    Raises RecordError (file:line) for unknown ids, unless `tracker` skips them.
     """
     known = iter_known_hits(run, queries=queries, corpus=corpus, depth=depth, tracker=tracker)
     for hits in skip_unknown_ids(known, run, tracker):
-        passages = [Passage(each.id, each.text, each.title) for each in corpus.get_many(hits.to_ranked_ids()[:depth])]
+        hit_passages = corpus.get_many(hits.to_ranked_ids()[:depth])
+        passages = [Passage(passage.id, passage.text, passage.title) for passage in hit_passages]
         yield QuestionPassages(hits.query_id, queries[hits.query_id].text, passages)
 
 

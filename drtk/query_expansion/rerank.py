@@ -17,7 +17,7 @@ from drtk.data.checks import count_texts, describe_missing_texts, warn_of_missin
 from drtk.data.jsonl import dump
 from drtk.errors import DrtkError, MismatchError
 from drtk.indexing.config import SearchSettings
-from drtk.models.config import ScoringSettings
+from drtk.models.config import CrossEncoderSettings
 from drtk.query_expansion.candidates import ExpansionList, find_missing_label, iter_expansion_lists, select_distinct
 from drtk.query_expansion.config import ChooseSettings
 from drtk.query_expansion.query_reranker_input import CandidateTexts, CandidateTokenizer, load_input_format
@@ -97,10 +97,10 @@ class RankEstimator:
     Raises MismatchError for any other model, and what loading it raises.
     """
 
-    def __init__(self, model: str, *, device: str = "auto", settings: ScoringSettings | None = None) -> None:
+    def __init__(self, model: str, *, device: str = "auto", settings: CrossEncoderSettings | None = None) -> None:
         from drtk.models.cross_encoder import CrossEncoderScorer  # imports torch
 
-        settings = settings or ScoringSettings()
+        settings = settings or CrossEncoderSettings()
         self.input_format = load_input_format(model)
         input_format = self.input_format
         if settings.max_length is not None:

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 from drtk.config import By, NoEffect, option, setting
-from drtk.models.config import PairTitle, ScoringSettings
+from drtk.models.config import CrossEncoderSettings, PairTitle
 
 
 @dataclass(frozen=True)
-class ScoreSettings(ScoringSettings):
+class ScoreSettings(CrossEncoderSettings):
     """drtk score."""
 
     title: PairTitle | None = setting(

@@ -16,7 +16,7 @@ from drtk.data.jsonl import dump
 from drtk.data.trec import Ranking, format_run_lines, iter_grouped_hits
 from drtk.errors import DrtkError, MismatchError, RecordError
 from drtk.indexing.vectors import find_encoder_differences
-from drtk.models.config import ScoringSettings
+from drtk.models.config import CrossEncoderSettings
 from drtk.models.cross_encoder import CrossEncoderScorer, TokenizedPairs
 from drtk.models.device import choose_device
 from drtk.models.generator_input import format_passage
@@ -127,8 +127,8 @@ def warn_of_missing_texts(counts: Mapping[str, Any], corpus: str) -> None:
     """Warn if the passages of some pairs have no text."""
     pairs, textless = counts.get(PAIRS, 0), counts.get(WITHOUT_TEXT, 0)
     if textless:
-        some = f"{corpus}: the passages of {textless:,} of the {pairs:,} pairs have no text"
-        warn(_describe_missing_texts(pairs, corpus) if textless == pairs else some)
+        message = f"{corpus}: the passages of {textless:,} of the {pairs:,} pairs have no text"
+        warn(_describe_missing_texts(pairs, corpus) if textless == pairs else message)
 
 
 def _describe_missing_texts(pairs: int, corpus: str) -> str:
@@ -156,7 +156,7 @@ class RerankedWindow(NamedTuple):
 class _CrossEncoderFunction(BatchFunction):
     """Base of batch functions that score the pairs of a record's query with each of its texts."""
 
-    def __init__(self, model: str, settings: ScoringSettings, device: str, logits: bool) -> None:
+    def __init__(self, model: str, settings: CrossEncoderSettings, device: str, logits: bool) -> None:
         self._scorer = CrossEncoderScorer(model, device=device, settings=settings, logits=logits)
 
     def prepare(self, records: list[Any]) -> tuple[list[Any], TokenizedPairs]:
@@ -170,7 +170,7 @@ class RunReranker(_CrossEncoderFunction):
     """
 
     def __init__(
-        self, model: str, settings: ScoringSettings, device: str, logits: bool, tag: str, vectors: bool
+        self, model: str, settings: CrossEncoderSettings, device: str, logits: bool, tag: str, vectors: bool
     ) -> None:
         super().__init__(model, settings, device, logits)
         self._tag, self._vectors = tag, vectors

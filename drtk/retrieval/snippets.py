@@ -99,7 +99,7 @@ def format_passages(
 ) -> Iterator[str]:
     """Yield the lines of a ranking, of at most `width` columns: rank, score and title, then id and snippet.
 
-    passages: in the order of the ranking; None for unknown ones, of which only the id is printed
+    passages: in the order of the ranking; None prints only the id
     """
     stems = stem_query_words(query)
     for rank, ((id, score), passage) in enumerate(zip(ranking, passages, strict=True), start=1):
@@ -119,14 +119,14 @@ def format_passages(
 
 
 def _wrap(line: str, width: int, highlight: Highlight) -> Iterator[str]:
-    """Wrap a line and highlight the words between NUL and SOH; the marks do not count as columns."""
-    at, row = 0, ""
+    """Wrap a line to `width` columns, and highlight the words between NUL and SOH, which do not count as columns."""
+    column, row = 0, ""
     for word in line.split():
         length = len(word.replace("\0", "").replace("\1", ""))
-        if row and at + 1 + length > width - len(_INDENT):
+        if row and column + 1 + length > width - len(_INDENT):
             yield _INDENT + row
-            at, row = 0, ""
+            column, row = 0, ""
         row += (" " if row else "") + re.sub("\0([^\1]*)\1", lambda match: highlight(match[1]), word)
-        at += length + (1 if at else 0)
+        column += length + (1 if column else 0)
     if row:
         yield _INDENT + row

@@ -188,7 +188,9 @@ class FolderJob:
             raise DrtkError(f"{self.output}: its {FOLDER_MANIFEST} was not written by drtk; choose another folder")
         for entry in find_inputs(self.settings):
             if Path(entry["path"]).resolve().is_relative_to(self._final.resolve()):
-                raise UsageError(f"{self.output}: replacing it would destroy the input {entry['path']}")
+                raise UsageError(
+                    f"{self.output}: replacing it would delete the input {entry['path']}; choose another folder"
+                )
         files = list_output_files(self._final)
         foreign = sorted(set(files) - set(manifest.get("files", files)))  # in older versions a list of names
         if foreign:
@@ -323,7 +325,7 @@ class FolderJob:
             self.release()
             self._lock = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             if not lock(self._lock):
-                raise DrtkError(f"{self.output}: another run is writing it")
+                raise DrtkError(f"{self.output}: another run is writing it; wait for it to end")
             with contextlib.suppress(FileNotFoundError):
                 if os.path.samestat(os.fstat(self._lock), os.stat(self.path)):
                     return  # otherwise another run has finished and renamed the folder in the meantime

@@ -415,7 +415,7 @@ def _open_locked(part: Path) -> IO[bytes]:
         file = os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666), "wb", buffering=1 << 16)
         if not lock(file.fileno()):
             file.close()
-            raise DrtkError(f"{part}: another run is writing it")
+            raise DrtkError(f"{part}: another run is writing it; wait for it to end")
         if _has_path(file, part):
             return file
         file.close()  # another run finished and renamed it in the meantime

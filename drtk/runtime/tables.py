@@ -100,7 +100,7 @@ def _format_aligned(header: list[str], rows: list[Row], is_text: list[bool]) -> 
 def _format_markdown(header: list[str], rows: list[Row], is_text: list[bool]) -> Iterator[str]:
     """Align numbers to the right, but to the left if the column has notes and its values are equally long."""
     lengths = [{len(str(cell.value)) for cell in column} for column in zip(*rows, strict=True)]
-    is_even = [noted and len(found) == 1 for noted, found in zip(find_note_columns(rows), lengths, strict=True)]
+    is_even = [noted and len(widths) == 1 for noted, widths in zip(find_note_columns(rows), lengths, strict=True)]
 
     def line(fields: Sequence[str]) -> str:
         return "| " + " | ".join(fields) + " |"

@@ -362,7 +362,7 @@ def check_settings(settings: ChunkSettings) -> None:
     if settings.short_min is not None and settings.short_min > cap:
         raise UsageError(f"`short_min` {settings.short_min} exceeds the longest passage, {cap}")
     if settings.save_punkt and settings.punkt_model:
-        raise UsageError("`save_punkt` saves a trained model; with `punkt_model` none is trained")
+        raise UsageError("`save_punkt` and `punkt_model`: choose one")
 
 
 def _choose_model(settings: ChunkSettings, job: FilterJob, head: list[Passage]) -> PunktModel:

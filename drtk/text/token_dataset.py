@@ -319,7 +319,7 @@ def _build(
             _check_duplicates(making, ", ".join(sources))
         for name, digest in digests.items():
             if compute_content_digest(Path(name)) != digest:
-                raise DrtkError(f"{name}: changed while it was read")
+                raise DrtkError(f"{name}: changed while it was read; run the command again")
         meta: dict[str, Any] = {"counts": writer.counts, "bad": tracker.bad - before, "wants": sorted(fields)}
         meta |= {"tokenizer": tokenizer.name, "largest": tokenizer.max_id}
         meta |= {"specials": sorted(tokenizer.special_ids), "has_specials": writer.has_specials}

@@ -126,7 +126,7 @@ def _parse_position(value: Any, id: str) -> int | None:
         number = id.rpartition("#")[2] if "#" in id else ""
         return int(number) if number.isdecimal() and number.isascii() and len(number) < 10 else None
     if type(value) is not int or not 0 <= value < 1 << 31:
-        raise ValueError("'metadata.position' must be a whole number, 0 or more")
+        raise ValueError("'metadata.position' must be an integer of at least 0")
     return value
 
 

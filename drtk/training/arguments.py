@@ -185,8 +185,8 @@ class ResumableTensorBoardCallback(TensorBoardCallback):
         self._folder = folder
         self.tb_writer: Any = None
 
-    def on_train_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if state.is_world_process_zero and self.tb_writer is None:
             last = state.global_step
             self.tb_writer = self._SummaryWriter(str(self._folder), purge_step=last + 1 if last else None)
-        super().on_train_begin(args, state, control, **given)
+        super().on_train_begin(args, state, control, **kwargs)

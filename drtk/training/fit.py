@@ -249,14 +249,14 @@ class DrtkTrainer(Trainer):
         lr_factor: Callable[[int], float] | None = None,
         micro_batch: int | None = None,
         memory_advice: str = "",
-        **given: Any,
+        **kwargs: Any,
     ) -> None:
         if micro_batch is not None:
-            arguments = given["args"]
+            arguments = kwargs["args"]
             share = arguments.per_device_train_batch_size * arguments.gradient_accumulation_steps
             arguments.per_device_train_batch_size = micro_batch
             arguments.gradient_accumulation_steps = share // micro_batch
-        super().__init__(**given)
+        super().__init__(**kwargs)
         self._lr_factor = lr_factor
         self._weights = weights or {}
         self.remove_callback(PrinterCallback)
@@ -358,7 +358,7 @@ class DrtkTrainer(Trainer):
             else "there is no checkpoint to resume from"
         )
 
-    def evaluate(self, *given: Any, **named: Any) -> dict[str, float]:
+    def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
         """Run the evaluator, log its metrics, and stop training if it says so."""
         if self.evaluator is None:
             return {}
@@ -377,8 +377,8 @@ class DrtkTrainer(Trainer):
             with open(self._log_path, "a", encoding="utf-8") as file:
                 file.write(json.dumps(entry | {"epoch": epoch}) + "\n")
 
-    def _get_train_sampler(self, *given: Any) -> SequentialSampler:
-        return SequentialSampler(given[0] if given else self.train_dataset)
+    def _get_train_sampler(self, *args: Any) -> SequentialSampler:
+        return SequentialSampler(args[0] if args else self.train_dataset)
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
         """Create the learning-rate scheduler, from `lr_factor` if it is given."""
@@ -389,14 +389,14 @@ class DrtkTrainer(Trainer):
         self._created_lr_scheduler = True
         return self.lr_scheduler
 
-    def training_step(self, *given: Any, **named: Any) -> Tensor:
+    def training_step(self, *args: Any, **kwargs: Any) -> Tensor:
         """Run one step or micro-batch; dropout depends on (seed, step, rank) only."""
         if self._seeded_step != self.state.global_step:
             self._seeded_step = self.state.global_step
             torch.manual_seed(derive_step_seed(self.args.seed, self.state.global_step, get_rank()))
-        return super().training_step(*given, **named)
+        return super().training_step(*args, **kwargs)
 
-    def compute_loss(self, model: nn.Module, inputs: dict[str, Any], *given: Any, **named: Any) -> Any:
+    def compute_loss(self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
         """Return the weighted sum of the objective's terms, ()."""
         assert self.objective is not None, "a trainer without an objective overrides training_step"
         return self.record_terms(self.objective(model, inputs))
@@ -418,7 +418,7 @@ class DrtkTrainer(Trainer):
             )
         return total
 
-    def log(self, logs: dict[str, float], *given: Any, **named: Any) -> None:
+    def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
         """Write an entry to the log file, except for the Trainer's final summary."""
         step = self.state.global_step
         if "loss" in logs:
@@ -426,7 +426,7 @@ class DrtkTrainer(Trainer):
             logs |= {name: value.item() / self._num_terms_steps for name, value in self._terms.items()}
             self._terms.clear()
             self._num_terms_steps = 0
-        super().log(logs, *given, **named)
+        super().log(logs, *args, **kwargs)
         if "loss" in logs:
             self._write({"step": step} | logs)
 
@@ -445,10 +445,10 @@ class DrtkTrainer(Trainer):
     def _load_rng_state(self, checkpoint: str | None) -> None:
         """Do nothing: the random state is set at every step."""
 
-    def _init_training_state(self, max_steps: int, *given: Any, **named: Any) -> Any:
+    def _init_training_state(self, max_steps: int, *args: Any, **kwargs: Any) -> Any:
         """Restore the state of a checkpoint, but keep the logging and saving intervals of this run."""
         with silence_transformers():
-            state = super()._init_training_state(max_steps, *given, **named)
+            state = super()._init_training_state(max_steps, *args, **kwargs)
         self.state.compute_steps(self.args, max_steps)
         return state
 
@@ -465,12 +465,12 @@ class DrtkTrainer(Trainer):
         scheduler.base_lrs = base_lrs
         scheduler._last_lr = [group["lr"] for group in self.optimizer.param_groups]
 
-    def _maybe_log_save_evaluate(self, tr_loss: Tensor, *given: Any, **named: Any) -> None:
+    def _maybe_log_save_evaluate(self, tr_loss: Tensor, *args: Any, **kwargs: Any) -> None:
         if self.state.global_step == 1 and self._first_loss is None:
             self._first_loss = all_reduce_mean(tr_loss.detach()).item()
-        super()._maybe_log_save_evaluate(tr_loss, *given, **named)
+        super()._maybe_log_save_evaluate(tr_loss, *args, **kwargs)
 
-    def _save_checkpoint(self, *given: Any, **named: Any) -> None:
+    def _save_checkpoint(self, *args: Any, **kwargs: Any) -> None:
         """Write a checkpoint, unless a weight is not finite or the loss has diverged, since resuming would not help."""
         step, first = self.state.global_step, self._first_loss
         if not is_finite(self.model):
@@ -483,7 +483,7 @@ class DrtkTrainer(Trainer):
             )
             return
         with report_write_errors(Path(self.args.output_dir)), silence_transformers():
-            super()._save_checkpoint(*given, **named)
+            super()._save_checkpoint(*args, **kwargs)
         if self.args.should_save:
             folder = Path(self.args.output_dir) / f"checkpoint-{step}"
             if self.evaluator is not None:

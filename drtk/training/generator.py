@@ -16,7 +16,7 @@ from drtk.errors import MismatchError
 from drtk.losses.language import IGNORE_INDEX, cross_entropy_sum
 from drtk.models.config import GenerationSettings
 from drtk.models.generation import generate_tokens
-from drtk.models.generator_input import InputFormat, load_input_format, max_input_length, tokenize_texts
+from drtk.models.generator_input import GeneratorInputFormat, load_input_format, max_input_length, tokenize_texts
 from drtk.models.model_folder import locate
 from drtk.models.seq2seq import GenerationModel, load_generation_model, save_generation_model
 from drtk.text.batching import iter_batches_by_length
@@ -127,7 +127,7 @@ class StartModel:
     """The model that training starts from, and its input format."""
 
     writer: GenerationModel
-    input_format: InputFormat
+    input_format: GeneratorInputFormat
 
     @property
     def architecture(self) -> str:

@@ -56,9 +56,9 @@ class RetrieverTrainer(DrtkTrainer):
     micro_batch_field = "grad_cache"
 
     def __init__(
-        self, *, loss: RetrieverLoss, micro_batch: int | None = None, warm_up_temperature: bool = False, **given: Any
+        self, *, loss: RetrieverLoss, micro_batch: int | None = None, warm_up_temperature: bool = False, **kwargs: Any
     ) -> None:
-        super().__init__(objective=self._compute_terms, **given)
+        super().__init__(objective=self._compute_terms, **kwargs)
         self.loss, self.micro_batch, self._warm_up_temperature = loss, micro_batch, warm_up_temperature
         self._max_texts = 0  # texts of the largest step so far
 
@@ -81,11 +81,11 @@ class RetrieverTrainer(DrtkTrainer):
         terms = self.loss.compute_terms(queries, passages, inputs, temperature=self.temperature)
         return terms | (auxiliary[0] if auxiliary else {})
 
-    def training_step(self, model: nn.Module, inputs: dict[str, Any], *given: Any, **named: Any) -> Tensor:
+    def training_step(self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Tensor:
         """Run one step, and return the loss for the log, ()."""
         self._max_texts = max(self._max_texts, sum(len(inputs[f"{role}_input_ids"]) for role in ROLES))
         if self.micro_batch is None:
-            return super().training_step(model, inputs, *given, **named)
+            return super().training_step(model, inputs, *args, **kwargs)
         model.train()
         inputs = self._prepare_inputs(inputs)
         bare: Any = self.accelerator.unwrap_model(model)  # without DDP: gradients are averaged once, below

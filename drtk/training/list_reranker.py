@@ -28,7 +28,7 @@ from drtk.training.sampling import EpochDataset
 
 
 @dataclass(frozen=True)
-class LabeledList:
+class RankedCandidates:
     """The candidates of a query in retrieval order, (n,) each.
 
     rows: rows of their pair vectors    labels: bool, True if relevant
@@ -48,7 +48,7 @@ class ListData:
     """
 
     source: str
-    lists: list[LabeledList] = field(default_factory=list)
+    lists: list[RankedCandidates] = field(default_factory=list)
     query_ids: set[str] = field(default_factory=set)
     without: int = 0
     unjudged: int = 0
@@ -84,7 +84,7 @@ def read_lists(
             tracker.skip_or_raise(RecordError(f"{data.source}:{line}", problem))
         there = rows >= 0
         if labels[there].any():
-            data.lists.append(LabeledList(rows[there], labels[there]))
+            data.lists.append(RankedCandidates(rows[there], labels[there]))
             data.query_ids.add(hits.query_id)
     return data
 
@@ -97,7 +97,7 @@ def plan_list_schedule(data: ListData, config: RerankerConfig) -> Schedule:
     return plan_schedule(len(data.lists), config, what=what, source=data.source)
 
 
-def collate(lists: Sequence[LabeledList], vectors: PairVectors) -> dict[str, Tensor]:
+def collate(lists: Sequence[RankedCandidates], vectors: PairVectors) -> dict[str, Tensor]:
     """Return the inputs of a step: `vectors` (queries, n, width); `ranks`, `present` and `labels` (queries, n).
 
     n is the length of the longest list; `present` is False at padding.
@@ -134,7 +134,7 @@ class ListEvaluator:
             if (rows < 0).any():
                 absent = ids[int(np.flatnonzero(rows < 0)[0])]
                 raise DrtkError(f"{vectors.folder}: has no vector of '{absent}' for the dev query '{query}'")
-            self._lists.append(LabeledList(rows, np.zeros(len(rows), dtype=bool)))
+            self._lists.append(RankedCandidates(rows, np.zeros(len(rows), dtype=bool)))
         vectors.warn_of_another_order("the dev run")
 
     @torch.no_grad()

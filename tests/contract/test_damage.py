@@ -95,7 +95,7 @@ def test_a_folder_without_digests_is_opened_without_a_check(index: Path) -> None
     assert run_in_process("show", str(index)).status == 0
 
 
-@pytest.mark.parametrize(("id", "value", "problem"), [("", 1, "the id is blank"), ("d2", np.nan, "NaN or infinite")])
+@pytest.mark.parametrize(("id", "value", "problem"), [("", 1, "the id is blank"), ("d2", np.nan, "NaN or infinity")])
 def test_validate_reads_vectors_without_digests(tmp_path: Path, id: str, value: float, problem: str) -> None:
     vectors = Path(write_embeddings(tmp_path / "v", np.full((4, 3), 1.0)))
     ids = (vectors / "00000.ids").read_text().splitlines()

@@ -280,7 +280,7 @@ def test_weights_whose_tokenizer_has_moved_are_read_with_the_one_that_is_named(p
     save_tiny_encoder(place / "there")
     save_tiny_encoder(place / "other", vocab_size=100)
     rows(place / "c", [{"_id": "p1", "text": "rivers castles"}, {"_id": "p2", "text": "planets"}])
-    run_command(capfd, "termweight", "c", "--method", "idf", "--set", "tokenizer=there", "-o", "w")
+    run_command(capfd, "termweight", "c", "--method", "idf", "--tokenizer", "there", "-o", "w")
     index = ("index", "w", "--type", "bm25s", "--term-weights")
     run_command(capfd, *index, "-o", "before")
     shown = run_command(capfd, "show", "--term-weights", "w")
@@ -289,12 +289,12 @@ def test_weights_whose_tokenizer_has_moved_are_read_with_the_one_that_is_named(p
     ):
         run_command(capfd, *index, "--set", "tokenizer=other", "-o", "i")
     with pytest.raises(MismatchError, match="differ from those of other"):
-        run_command(capfd, "show", "--term-weights", "w", "--set", "tokenizer=other")
+        run_command(capfd, "show", "--term-weights", "w", "--tokenizer", "other")
     (place / "there").rename(place / "moved")
     for call in ((*index, "-o", "i"), ("show", "--term-weights", "w")):
         with pytest.raises(DrtkError, match="there: no such folder; if it was moved, name it with `tokenizer`"):
             run_command(capfd, *call)
-    assert run_command(capfd, "show", "--term-weights", "w", "--set", "tokenizer=moved") == shown
+    assert run_command(capfd, "show", "--term-weights", "w", "--tokenizer", "moved") == shown
     run_command(capfd, *index, "--set", "tokenizer=moved", "-o", "after")
     rows(place / "q", [{"_id": "q1", "text": "rivers planets"}])
     found = [run_command(capfd, "search", folder, "q") for folder in ("before", "after")]

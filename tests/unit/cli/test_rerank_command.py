@@ -19,7 +19,7 @@ from transformers import BertForSequenceClassification
 from drtk.cli.main import app
 from drtk.data.embeddings import PairVectors, read_shards
 from drtk.errors import DrtkError, MismatchError, RecordError, UsageError
-from drtk.models.config import ScoringSettings
+from drtk.models.config import CrossEncoderSettings
 from drtk.models.cross_encoder import CrossEncoderScorer, identify_scorer
 from drtk.models.list_reranker import ListReranker, ListRerankerConfig, load_list_reranker, save_list_reranker
 from drtk.retrieval.config import FuseSettings
@@ -136,7 +136,7 @@ def test_scores_stand_beside_positives_and_negatives_and_all_else_passes_through
     assert [{**row, "scores": None} for row in found] == [{**row, "scores": None} for row in rows]
     passages, queries, _ = make_collection(60)
     pairs = [(queries[3]["text"], passages[at]["text"]) for at in (3, 4, 7, 9)]
-    expected = CrossEncoderScorer("model", settings=ScoringSettings())(pairs)
+    expected = CrossEncoderScorer("model", settings=CrossEncoderSettings())(pairs)
     assert [*found[0]["scores"]["positives"], *found[0]["scores"]["negatives"]] == pytest.approx(
         expected.tolist(), abs=1e-5
     )

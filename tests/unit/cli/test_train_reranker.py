@@ -104,7 +104,7 @@ def test_pairs_by_themselves_and_the_first_positive_only(place: Path, tmp_path: 
 @pytest.mark.parametrize(
     ("run", "message"),
     [
-        ("x1 Q0 d1 1 1.0 t\n", r"other\.run: no query has a judgement"),
+        ("x1 Q0 d1 1 1.0 t\n", r"other\.run: no query has a judgment"),
         ("q1 Q0 d99 1 1.0 t\n", r"corpus\.jsonl: has no 'd99', which the dev run names$"),
         ("q1 Q0 d99 1 3 t\nq1 Q0 d1 2 2 t\nq1 Q0 d98 3 1 t\n", "has no 'd99', which the dev run names; 2 of 3 are mis"),
     ],

@@ -99,7 +99,7 @@ def test_documents_are_scored_by_their_best_passage(folder: Path, capfd: pytest.
     write_text(folder / "docs.tsv", "q\td\t1\n")
     arguments = ["eval", "-q", "chunks.run", "--qrels", "docs.tsv", "--measures", "RR num_ret"]
     assert run_command(capfd, *arguments, "--by", "source").split()[-2:] == ["0.5000", "2"]
-    with pytest.raises(UsageError, match="`by` source scores documents"):
+    with pytest.raises(UsageError, match="use `by=source`"):
         run_command(capfd, *arguments)
     # the corpus says which document a passage is of
     rows = [(id, {"source_id": id[0]}) for id in ("x#0", "x#1", "d#0", "d#1")]

@@ -119,7 +119,7 @@ def test_the_passage_is_cut_and_never_the_prefix(
         rows(capfd, *call, "--set", "max_length=3")
 
 
-def test_titles_are_read_unless_told_otherwise(here: Path, models: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_titles_are_read_by_default(here: Path, models: Path, capfd: pytest.CaptureFixture[str]) -> None:
     write_text(here / "t.jsonl", '{"_id": "d", "title": "wing", "text": "lift and drag"}\n')
     write_text(here / "u.jsonl", '{"_id": "d", "title": "", "text": "lift and drag"}\n')
     call = ["--model", models / "t5", *SHORT, "--bare"]
@@ -128,7 +128,7 @@ def test_titles_are_read_unless_told_otherwise(here: Path, models: Path, capfd: 
     assert rows(capfd, "doc2query", "t.jsonl", *call) != plain
 
 
-def test_continuations_go_on_and_fall_back_on_the_passage(
+def test_empty_continuations_are_replaced_by_the_passage(
     here: Path, models: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     call = ["continue-text", "c.jsonl", "--model", models / "gpt2", "--max-new-tokens", "6"]

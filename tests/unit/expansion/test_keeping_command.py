@@ -131,7 +131,7 @@ def test_the_share_is_rounded_up_to_whole_queries(here: Path, capfd: pytest.Capt
         assert row["queries"] == list("abcdefghij")[10 - number :]
 
 
-def test_a_share_is_what_sorting_would_choose(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_share_equals_that_of_sorting(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
     draw = random.Random(0)  # three values: nearly all are ties, across the windows of both passes
     rows = []
     for number in range(1300):
@@ -144,7 +144,7 @@ def test_a_share_is_what_sorting_would_choose(here: Path, capfd: pytest.CaptureF
     assert found == best(rows, -(-total * 3 // 8))
 
 
-def test_the_lowest_score_to_stay_and_its_ties() -> None:
+def test_find_the_lowest_kept_score_and_its_ties() -> None:
     scores = np.array([2, 1, 2, 3, 2], dtype=np.float32)
     assert find_threshold(scores.copy(), 1) == (3, 1)
     assert find_threshold(scores.copy(), 3) == (2, 2)
@@ -153,7 +153,7 @@ def test_the_lowest_score_to_stay_and_its_ties() -> None:
     assert find_threshold(scores[:0], 0) == (np.inf, 0)
 
 
-def test_a_threshold_keeps_what_reaches_it(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_threshold_keeps_scores_equal_to_it(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
     found = load(run_command(capfd, "keep-queries", "scored.jsonl", "--min-score", "0.5", "--scores", "-q"))
     assert [row["queries"] for row in found] == [["a1"], ["b1", "b2"], ["c1"]]
     assert [row["query_scores"] for row in found] == [[0.9], [0.5, 0.5], [0.5]]
@@ -333,7 +333,7 @@ def run_to_its_death(where: str, number: int, *arguments: str, stdin: bytes | No
 @pytest.mark.parametrize(
     ("where", "number", "suffix"), [("first", 4, ".gz"), ("second", 35 + 1, ""), ("second", 35 + 35, ".gz")]
 )
-def test_a_run_killed_in_either_pass_goes_on(
+def test_a_run_killed_in_either_pass_resumes(
     here: Path, capfd: pytest.CaptureFixture[str], where: str, number: int, suffix: str
 ) -> None:
     rows = [row | {"_id": f"{row['_id']}{number}"} for number in range(12) for row in SCORED][:35]
@@ -374,7 +374,7 @@ def test_a_killed_run_that_read_stdin_resumes_with_the_same_input_only(
     assert (here / "out").read_bytes() == (here / "whole").read_bytes()
 
 
-def test_what_is_replaced_stays_until_the_second_pass_is_done(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_old_output_remains_until_the_second_pass_is_done(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
     call = ["keep-queries", "scored.jsonl", "-q", "-o", "out"]
     run_command(capfd, *call, "--keep", "1")
     before = (here / "out").read_bytes(), (here / "out.meta.json").read_bytes()
@@ -384,7 +384,7 @@ def test_what_is_replaced_stays_until_the_second_pass_is_done(here: Path, capfd:
     assert [row["queries"] for row in load((here / "out").read_text())] == [["a1"], ["b1", "b2"], []]
 
 
-def test_generating_goes_on_after_a_fault_between_windows(
+def test_generation_resumes_after_a_fault_between_windows(
     here: Path, models: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("drtk.cli.doc2query.WINDOW", 4)

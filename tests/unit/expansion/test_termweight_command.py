@@ -184,7 +184,7 @@ def test_statistics_in_parts_give_what_the_whole_gives(
     assert rows(capfd, "1", *call, "--collection", "merged") == expected[:13]
 
 
-def test_the_input_is_its_own_collection_and_what_was_counted_is_found_again(
+def test_statistics_of_the_input_are_collected_and_reused(
     here: Path, tiny: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     corpus(here / "c", CATS)
@@ -282,7 +282,9 @@ def test_words_after_the_longest_input_weigh_nothing(here: Path, tiny: Path, cap
         assert weights[-1] == 0
 
 
-def test_a_report_tells_what_would_be_hidden(here: Path, tiny: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_report_counts_stop_words_among_masked_pieces(
+    here: Path, tiny: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     texts = [f"the {topic} of the " * 5 + "and , . of in to" for topic in ("rivers", "castles", "planets", "gardens")]
     corpus(here / "c", texts)
     run_command(capfd, "termweight", "c", *arguments("idf", tiny), "--stopword-share", "-o", "out")

@@ -104,7 +104,7 @@ def test_names_become_factory_strings():
         make_factory_string("IVF64,PQ16", half, 390)
 
 
-def test_what_cannot_be_made_is_rejected(tmp_path):
+def test_types_that_cannot_be_built_are_rejected(tmp_path):
     vectors = Vectors(read_shards(write_embeddings(tmp_path / "v", VECTORS)))
     for kind, problem in (
         ("bm26", "unknown index type 'bm26'; choose from bm25, "),

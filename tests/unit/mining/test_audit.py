@@ -49,7 +49,7 @@ def test_the_seed_selects_the_sampled_negatives(world: Path, capfd: pytest.Captu
     assert first == again != other
 
 
-def test_every_candidate_is_kept_dropped_or_not_drawn(world: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_every_candidate_is_kept_dropped_or_not_sampled(world: Path, capfd: pytest.CaptureFixture[str]) -> None:
     # the positive has 8: --margin 2 asks for 6 or less, ranks 5 to 10; ranks 1, 2 and 4 (10, 9, 7) go; 4 of 6 are drawn
     run_command(capfd, *CALL, "--margin", "2", "--negatives", "4", "--audit", "audit.jsonl.gz", "-o", "out.jsonl")
     rows, examples = read(world / "audit.jsonl.gz"), read(world / "out.jsonl")
@@ -79,7 +79,7 @@ def test_queries_that_make_no_example_are_in_the_audit_too(world: Path, capfd: p
     assert (counts["passages"]["candidates"], counts["passages"]["dropped"]) == (19, 18)
 
 
-def test_no_example_at_all_is_an_error_that_says_why(world: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_no_examples_at_all_is_an_error_with_reasons(world: Path, capfd: pytest.CaptureFixture[str]) -> None:
     # one query without a positive; the others find 9 candidates each, all above .5
     write_text(world / "qrels.tsv", (world / "qrels.tsv").read_text().replace("q0\td0\t1", "q0\td0\t0"))
     call = [*CALL, "--audit", "audit.jsonl", "--report", "report.txt", "-o", "out.jsonl"]
@@ -97,7 +97,7 @@ def test_no_example_at_all_is_an_error_that_says_why(world: Path, capfd: pytest.
     assert (world / "out.jsonl").read_text().count("\n") == 119  # the former output is not lost
 
 
-def test_the_report_says_how_many_how_hard_and_how_suspicious(world: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_report_counts_negatives_ranks_and_suspicions(world: Path, capfd: pytest.CaptureFixture[str]) -> None:
     texts = ["--queries", "queries.jsonl", "--corpus", "corpus.jsonl"]
     printed = run_command(capfd, *CALL, *texts, "--report", "-", "-o", "out.jsonl")
     found = {tuple(re.split(r"\s{2,}", line.strip())) for line in printed.splitlines()}
@@ -112,7 +112,7 @@ def test_the_report_says_how_many_how_hard_and_how_suspicious(world: Path, capfd
     assert ("any of these", "240", "22.2%") in found
 
 
-def test_the_page_stands_alone_and_shows_texts_to_judge(world: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_page_is_self_contained_and_shows_texts(world: Path, capfd: pytest.CaptureFixture[str]) -> None:
     texts = ["--queries", "queries.jsonl", "--corpus", "corpus.jsonl"]
     run_command(capfd, *CALL, *texts, "--margin", "2", "--report", "report.html", "-o", "out.jsonl")
     page = (world / "report.html").read_text()
@@ -129,7 +129,7 @@ def test_the_page_stands_alone_and_shows_texts_to_judge(world: Path, capfd: pyte
     assert sorted(path.name for path in world.glob("*part*")) == []
 
 
-def test_side_files_are_not_overwritten_and_have_a_place(world: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_side_files_are_not_overwritten_and_need_a_folder(world: Path, capfd: pytest.CaptureFixture[str]) -> None:
     write_text(world / "there", "mine")
     for option in ("--audit", "--report"):
         with pytest.raises(DrtkError, match="there: exists already; `force` replaces it"):
@@ -148,7 +148,7 @@ class Killed(BaseException):
 
 
 @pytest.mark.parametrize("windows", [1, 2])
-def test_an_interrupted_run_goes_on_with_its_audit_and_its_report(
+def test_an_interrupted_run_resumes_with_its_audit_and_report(
     windows: int, world: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     more = ["--queries", "queries.jsonl", "--corpus", "corpus.jsonl", "--margin", "2", "--negatives", "4"]
@@ -184,7 +184,7 @@ def unpacked(path: Path) -> bytes:
         return stream.read()
 
 
-def test_a_run_that_ended_between_its_audit_and_its_examples_goes_on(
+def test_a_run_killed_between_audit_and_examples_resumes(
     world: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     commit = Audit.commit

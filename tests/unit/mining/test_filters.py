@@ -59,7 +59,7 @@ def filtered(
 RUN = {"bm25": [("a", 9.0), ("p", 8.0), ("b", 7.5), ("c", 6.0), ("d", 1.0)]}
 
 
-def test_the_first_ranks_can_be_left_out_and_positives_count_as_ranks() -> None:
+def test_first_ranks_can_be_excluded_and_positives_count_as_ranks() -> None:
     left, pool = filtered(RUN, "p", from_rank=4)  # ranks: a 1, p 2, b 3, c 4, d 5
     assert left == {"bm25": ["c", "d"]}
     assert [(rejection.candidate.rank, rejection.filter, rejection.limit) for rejection in pool.rejected.values()] == [
@@ -78,7 +78,7 @@ def test_a_margin_is_taken_from_the_positives_score() -> None:
     }
 
 
-def test_what_lies_at_the_limit_stays() -> None:
+def test_scores_at_the_limit_are_kept() -> None:
     assert filtered(RUN, "p", margin=("0.5",))[0] == {"bm25": ["b", "c", "d"]}  # 8 - .5 = 7.5, the score of b
     assert filtered(RUN, "p", max_score=("7.5",))[0] == {"bm25": ["b", "c", "d"]}
     assert filtered(RUN, "p", min_score=("6",))[0] == {"bm25": ["a", "b", "c"]}
@@ -94,13 +94,13 @@ def test_a_share_of_the_positives_score() -> None:
     assert filtered(RUN, "p", max_share=("0.95",))[0] == {"bm25": ["b", "c", "d"]}
 
 
-def test_limits_of_scores_below_zero_lie_below_them() -> None:
+def test_shares_of_negative_scores_are_below_them() -> None:
     assert compute_share_limit(8.0, 0.95) == pytest.approx(7.6)
     assert compute_share_limit(-2.0, 0.95) == pytest.approx(-2.1)  # -2 - .05 * 2, where .95 * -2 = -1.9 would lie above
     assert compute_margin_limit(-2.0, 0.5) == -2.5
 
 
-def test_where_the_positive_was_not_found_everything_stands_above_it() -> None:
+def test_sources_without_the_positive_lose_all_candidates() -> None:
     left, pool = filtered(RUN, "elsewhere", margin=("1",))
     assert left == {"bm25": []}
     assert {rejection.filter for rejection in pool.rejected.values()} == {UNRETRIEVED}
@@ -110,14 +110,14 @@ def test_where_the_positive_was_not_found_everything_stands_above_it() -> None:
 BOTH = {"bm25": [("a", 9.0), ("b", 7.0), ("p", 6.0)], "dense": [("p", 0.9), ("b", 0.8), ("a", 0.2), ("c", 0.1)]}
 
 
-def test_each_source_is_measured_on_its_own_scale_and_its_doubt_holds_for_all() -> None:
+def test_limits_apply_per_source_and_reject_from_all_sources() -> None:
     # dense: .9 - .05 = .85 drops nothing; bm25: 6 - .05 = 5.95 drops a and b, which dense would keep
     assert filtered(BOTH, "p", margin=("0.05",))[0] == {"bm25": [], "dense": ["c"]}
     assert filtered(BOTH, "p", margin=("dense=0.05",))[0] == {"bm25": ["a", "b"], "dense": ["b", "a", "c"]}
     assert filtered(BOTH, "p", margin=("bm25=-2", "dense=0.2"))[0] == {"bm25": [], "dense": ["c"]}  # 6 + 2 < 9; .7 < .8
 
 
-def test_a_low_score_drops_only_what_no_other_source_puts_higher() -> None:
+def test_a_low_score_drops_a_passage_from_its_source_only() -> None:
     left, pool = filtered(BOTH, "p", min_score=("dense=0.5",))
     assert left == {"bm25": ["a", "b"], "dense": ["b"]}  # a stays by bm25; c has dense alone
     assert {id: rejection.filter for id, rejection in pool.rejected.items()} == {"c": "min-score"}
@@ -165,7 +165,7 @@ def test_non_finite_vectors_are_reported(tmp_path: Path) -> None:
         found.take(["c", "b", "a"])
 
 
-def test_vectors_that_lack_are_counted(tmp_path: Path) -> None:
+def test_missing_vectors_are_counted(tmp_path: Path) -> None:
     found = VectorsById(write_embeddings(tmp_path / "v", [[1, 0], [0, 1]], ["a", "b"]))
     assert found.take(["b", "a", "b"]).tolist() == [[0, 1], [1, 0], [0, 1]]
     with pytest.raises(MismatchError, match="v: has no vector of 'x' and 1 more"):
@@ -204,7 +204,7 @@ def test_a_cross_encoder_reads_title_and_text_and_the_lowest_positive_sets_the_l
     assert len(judge.asked) == 4  # what was scored once is not scored again
 
 
-def test_a_margin_that_no_two_scores_can_have_is_rejected() -> None:
+def test_a_margin_above_the_range_of_scores_is_rejected() -> None:
     for low, high, margin in ((0, 1, 3), (-1, 1, 2)):
         with pytest.raises(MismatchError, match=f"judge: its scores are between {low} and {high}, so no negative is"):
             CrossEncoderFilter(Judge({}, low=low, high=high), None, margin=margin)

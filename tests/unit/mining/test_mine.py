@@ -67,7 +67,7 @@ def mined(*args: Any, **options: Any) -> Example:
     return example
 
 
-def test_every_labelled_positive_is_kept_out_of_the_negatives() -> None:
+def test_no_positive_is_a_negative() -> None:
     example = mined(["d1", "d2", "d3", "d4"], {"d2": 1, "d4": 2, "d3": 0, "d9": 1})
     assert example.positives == ("d4", "d2", "d9")  # the higher grade first, then the order of the judgements
     assert set(example.negatives) == {"d1", "d3"}
@@ -75,7 +75,7 @@ def test_every_labelled_positive_is_kept_out_of_the_negatives() -> None:
     assert mined(["d1", "p", "d2", "d3"], {"p": 1}, depth=2).negatives == ("d1",)
 
 
-def test_draws_depend_on_seed_and_query_alone() -> None:
+def test_samples_depend_on_seed_and_query_only() -> None:
     ranking, policy = [f"d{at}" for at in range(50)], Policy(10)
     first = mined(ranking, {"p": 1}, policy)
     assert mined(ranking, {"p": 1}, policy) == first
@@ -129,7 +129,7 @@ def test_queries_that_make_no_example_are_counted() -> None:
         assert miner.counts[reason] == 1
 
 
-def test_several_runs_are_mixed_and_each_negative_says_which_it_is_from() -> None:
+def test_several_runs_are_mixed_and_negatives_record_their_source() -> None:
     example = mined({"bm25": ["d1", "d2"], "dense": ["d2", "d3"]}, {"p": 1})
     assert example.sources is not None
     sources = dict(zip(example.negatives, example.sources["negatives"], strict=True))
@@ -204,12 +204,12 @@ DROPPED: dict[str, tuple[str, dict[str, int | Callable[[SimpleNamespace], int]]]
     "overlap": ("--set max_overlap=1 --corpus corpus.jsonl", {"overlap": count_equal_texts}),
     # within .3 of the positive's angle: three of each, but for the last of the row, which have 2, 1 and none behind them
     "cosine": ("--vectors vectors --set max_cosine=0.95", {"cosine": 3 * 37 + 2 + 1}),
-    "ce": (f"{' '.join(TEXTS)} --scorer ce --ce-margin 0.01", {"ce": count_near_by_cross_encoder}),
+    "ce": (f"{' '.join(TEXTS)} --scorer ce --set ce_margin=0.01", {"ce": count_near_by_cross_encoder}),
 }
 
 
 @pytest.mark.parametrize("name", DROPPED)
-def test_every_filter_says_how_many_it_dropped_in_manifest_summary_and_audit(
+def test_drops_are_counted_in_manifest_summary_and_audit(
     world: SimpleNamespace, capfd: pytest.CaptureFixture[str], tmp_path: Path, name: str
 ) -> None:
     options, counted = DROPPED[name]
@@ -270,9 +270,9 @@ def test_a_scorer_reads_as_it_was_trained_and_scores_as_score_does(
                 assert examples[query_id]["scores"][side] == pytest.approx(row["scores"][side], abs=5e-5)
     scores = examples["q5"]["scores"]
     margin = scores["positives"][0] - sorted(scores["negatives"])[4]
-    limited = rows_of(run_command(capfd, *call, "--set", "scorer_logits=true", "-q", "--ce-margin", str(margin)))["q5"][
-        "scores"
-    ]
+    limited = rows_of(run_command(capfd, *call, "--set", "scorer_logits=true", "-q", "--set", f"ce_margin={margin}"))[
+        "q5"
+    ]["scores"]
     assert 4 <= len(limited["negatives"]) <= 5
     assert max(limited["negatives"]) <= limited["positives"][0] - margin
     with pytest.raises(MismatchError, match="ours: was trained with `title` colon; join contradicts it"):
@@ -287,7 +287,7 @@ def test_a_scorer_reads_as_it_was_trained_and_scores_as_score_does(
         assert ("is up to date" in capfd.readouterr().err) is not renewed
 
 
-def test_the_activation_says_what_scores_can_be(tmp_path: Path) -> None:
+def test_the_activation_function_bounds_the_scores(tmp_path: Path) -> None:
     from drtk.models.cross_encoder import CrossEncoderScorer
 
     for name, bounds in (("Identity", (-inf, inf)), ("Tanh", (-1, 1)), ("Sigmoid", (0, 1))):
@@ -331,7 +331,7 @@ def test_options_without_an_effect_are_rejected_and_others_accepted(
         assert run_command(capfd, *CALL, *TEXTS, "-q", *parts, "-o", tmp_path / "out.jsonl", "--force") == ""
 
 
-def test_judgements_are_checked(world: SimpleNamespace, capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_judgments_are_checked(world: SimpleNamespace, capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     call = ["mine-negatives", "bm25.run", "--corpus", "corpus.jsonl", "--qrels", tmp_path / "qrels"]
     with pytest.raises(UsageError, match="`qrels` is required"):
         run_command(capfd, *call[:2])
@@ -346,12 +346,12 @@ def test_judgements_are_checked(world: SimpleNamespace, capfd: pytest.CaptureFix
             run_command(capfd, *call)
     write_text(tmp_path / "qrels", "q1\tzz\t1\n")
     with pytest.raises(RecordError, match="qrels:1: document 'zz' is not in the corpus"):
-        run_command(capfd, *call, "--set", "positives=source")
+        run_command(capfd, *call, "--by", "source")
     with pytest.raises(RecordError, match=r"bm25\.run:1: expected 4 columns .* the file looks like hits of a TREC run"):
         run_command(capfd, *call[:2], "--qrels", "bm25.run")
 
 
-def test_judgements_of_documents_are_noticed(
+def test_judgments_of_documents_are_detected(
     capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -359,18 +359,18 @@ def test_judgements_of_documents_are_noticed(
     write_text(tmp_path / "a.run", "q1 Q0 d1#0 1 2 t\nq1 Q0 d2#0 2 1 t\n")
     write_text(tmp_path / "qrels.tsv", "q1\td1\t1\n")
     call = ["mine-negatives", "-q", "a.run", "--qrels", "qrels.tsv"]
-    with pytest.raises(RecordError, match=r"qrels\.tsv:1: 'd1' is a document .*; use `positives=source`$"):
+    with pytest.raises(RecordError, match=r"qrels\.tsv:1: 'd1' is a document .*; use `by=source`$"):
         run_command(capfd, *call, "--corpus", "corpus.jsonl")
-    with pytest.raises(DrtkError, match="the judgements are of documents: `positives=source`"):
+    with pytest.raises(DrtkError, match="judgments are of documents, not passages; use `by=source`"):
         run_command(capfd, *call)
     write_text(tmp_path / "a.run", "q1 Q0 d1#0 1 2 t\nq1 Q0 d1 2 1 t\n")  # one judged document is there
     app(call, standalone_mode=False)
-    assert "judgments are of documents, not passages; use --set positives=source" in capfd.readouterr().err
+    assert "judgments are of documents, not passages; use --by source" in capfd.readouterr().err
     write_text(tmp_path / "qrels.tsv", "q1\tdoc\t1\n")
     with pytest.raises(
         DrtkError, match=r"^there are no examples to write: 1 without positives \(1 positives not found\)$"
     ):
-        run_command(capfd, *call, "--set", "positives=source", "-o", "out.jsonl")
+        run_command(capfd, *call, "--by", "source", "-o", "out.jsonl")
 
 
 def test_counts_of_queries_and_random_passages(
@@ -381,7 +381,7 @@ def test_counts_of_queries_and_random_passages(
     write_text(tmp_path / "corpus.jsonl", "".join(json.dumps({"_id": id, "text": "t"}) + "\n" for id in ids))
     write_text(tmp_path / "a.run", "q1 Q0 book#7 1 2 t\nq1 Q0 other#3 2 1 t\nq2 Q0 book#1 1 1 t\n")
     write_text(tmp_path / "qrels.tsv", "q1\tbook\t1\nq9\tbook\t1\n")
-    options = "--qrels qrels.tsv --corpus corpus.jsonl --set positives=source --set source_name=s -o out.jsonl"
+    options = "--qrels qrels.tsv --corpus corpus.jsonl --by source --set source_name=s -o out.jsonl"
     app(["mine-negatives", "a.run", *options.split()], standalone_mode=False)
     assert (
         "drtk: random passages: 19 of the 20 negatives, to fill lists up to --set min_negatives=210\n"
@@ -469,7 +469,7 @@ def test_the_file_of_sentence_transformers_gives_five_of_each_system_three_below
     assert row["negatives"] == ["11", "12", "13", "14", "15", "16", "30"]
     assert row["sources"]["negatives"] == ["bm25"] * 5 + ["dense"] * 2
     assert row["scores"] == {"positives": [9.0, 8.0], "negatives": [5.0, 4.0, 3.0, 2.0, 1.0, 0.0, -1.0]}
-    row = json.loads(run_command(capfd, *call, "--ce-margin", "2.5", "--negatives", "1"))
+    row = json.loads(run_command(capfd, *call, "--set", "ce_margin=2.5", "--negatives", "1"))
     assert row["negatives"] == ["10", "12"]  # 8 - 2.5 = 5.5 lets 10 in; dense gives the first that bm25 did not
     write_text(hard, json.dumps({"qid": 7, "pos": [1], "neg": {"bm25": [2, 3]}}) + "\n")
     with pytest.raises(DrtkError, match="query '7': passage '1' has no cross-encoder score"):

@@ -32,7 +32,7 @@ def candidates(source: str, *ids: str) -> list[Candidate]:
     return [Candidate(id, source, rank, None) for rank, id in enumerate(ids, start=1)]
 
 
-def test_each_system_gives_its_first_that_no_earlier_one_gave() -> None:
+def test_each_system_gives_its_top_passages_without_those_of_earlier_systems() -> None:
     by_source = {"a": candidates("a", "1", "2", "3"), "b": candidates("b", "2", "4", "1", "5")}
     taken = take_top_of_each(by_source, 2, Random(0))
     assert [(one.id, one.source) for one in taken] == [("1", "a"), ("2", "a"), ("4", "b"), ("5", "b")]

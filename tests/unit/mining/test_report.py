@@ -23,7 +23,7 @@ def test_quantiles_of_many_numbers_are_those_of_a_fair_sample() -> None:
     assert distribution.compute_quantiles(0.05, 0.5, 0.95) == pytest.approx([0.05, 0.5, 0.95], abs=0.04)
 
 
-def test_whole_numbers_get_bins_that_hold_as_many_of_them_each() -> None:
+def test_integers_get_bins_of_equally_many_values() -> None:
     # ranks 2 to 20 in up to 40 bins: one bin a rank, none of them empty
     shares, edges = distribution_of([float(rank) for rank in range(2, 21)]).compute_histogram(40)
     assert shares == pytest.approx([1 / 19] * 19)
@@ -42,7 +42,7 @@ def test_pictures_of_more_than_one_number() -> None:
     assert "rank in its source; 1 to 2, mean 1.5" in page
 
 
-def test_nothing_mined_is_a_report_too() -> None:
+def test_a_report_of_no_queries() -> None:
     ((title, _, rows),) = build_sections(summarize([]))
     assert (title, rows) == ("Examples", [("queries", "0"), ("examples", "0")])
 

@@ -130,7 +130,7 @@ def test_the_order_of_a_second_run_does_not_matter(
     assert mined(capfd, "bm25.run", str(tmp_path / "exact.run")) == mined(capfd, "bm25.run", "exact.run")
 
 
-def test_items_are_taken_in_another_order_and_only_early_ones_are_held() -> None:
+def test_queries_are_taken_in_another_order_and_only_early_ones_are_buffered() -> None:
     def items() -> Iterator[MiningQuery]:
         yield from (MiningQuery(id, positives=(f"{id}{at}",)) for at, id in enumerate("abcdea"))
 
@@ -186,7 +186,7 @@ def chunks(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-BY_SOURCE = ["--qrels", "qrels.tsv", "--set", "positives=source", "--policy", "tevatron", "--depth", "10"]
+BY_SOURCE = ["--qrels", "qrels.tsv", "--by", "source", "--policy", "tevatron", "--depth", "10"]
 
 
 def test_an_index_gives_what_its_run_gives_where_judgements_name_documents(
@@ -221,7 +221,7 @@ def test_examples_and_a_run_are_mixed(world: Path, capfd: pytest.CaptureFixture[
     assert (row["positives"], row["negatives"]) == (["d3", "d1"], ["d2"])
 
 
-def test_beside_a_run_they_go_by_the_run_and_that_is_said(
+def test_with_a_run_score_limits_apply_to_the_run_only(
     world: Path, capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     # the run puts d5 first (9), the positive second (5), d6 third (4.5), d7 last (1): rank 1 goes, and what has more than 4
@@ -290,7 +290,9 @@ def test_all_lines_of_a_query_make_one_example_and_no_positive_of_any_is_a_negat
     assert sides(found["q2"]) == (["y#0"], ["y#2", "y#3", "y#4"])
 
 
-def test_they_do_so_beside_a_run_wherever_it_is_named(union: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_examples_of_several_lines_merge_with_a_run_in_any_order(
+    union: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     write_text(union / "c.run", "q1 Q0 x#1 1 3 t\nq1 Q0 x#5 2 2 t\nq1 Q0 doc#0 3 1 t\n")
     for sources in (["union.jsonl", "c.run"], ["c.run", "union.jsonl"]):
         found = rows_of(run_command(capfd, "mine-negatives", "-q", *sources, *TEVATRON))
@@ -298,9 +300,7 @@ def test_they_do_so_beside_a_run_wherever_it_is_named(union: Path, capfd: pytest
         assert sides(found["q2"]) == (["y#0"], ["y#2", "y#3", "y#4"])
 
 
-def test_they_do_so_beside_an_index_and_no_query_is_said_to_lack(
-    union: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_examples_of_several_lines_merge_with_an_index(union: Path, capfd: pytest.CaptureFixture[str]) -> None:
     run_command(capfd, "index", "corpus.jsonl", "--type", "bm25s", "-o", "index", "-q")
     call = ["mine-negatives", "index", "union.jsonl", "--queries", "queries.jsonl", *TEVATRON, "-o", "out.jsonl"]
     app(call, standalone_mode=False)
@@ -365,9 +365,7 @@ def test_faults_of_further_lines_have_their_place_and_can_be_forgiven(
         run_command(capfd, "mine-negatives", "-q", "union.jsonl", "--policy", "nq", *texts)
 
 
-def test_a_positives_score_is_its_own_where_a_system_has_it_with_another(
-    union: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_positive_keeps_its_score_if_a_system_has_another(union: Path, capfd: pytest.CaptureFixture[str]) -> None:
     # the limit is 8 - 3 = 5, though bm25's list gives the positive 1: 4.5 stays and 5.5 goes
     negatives = [{"pid": id, "ce-score": score} for id, score in (("p", 1.0), ("a", 4.5), ("b", 5.5))]
     row = {"qid": "q", "pos": [{"pid": "p", "ce-score": 8.0}], "neg": {"bm25": negatives}}

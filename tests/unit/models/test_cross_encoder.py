@@ -13,7 +13,7 @@ from torch import nn
 
 from drtk.errors import DrtkError, MismatchError
 from drtk.models import cross_encoder
-from drtk.models.config import ScoringSettings
+from drtk.models.config import CrossEncoderSettings
 from drtk.models.cross_encoder import (
     CrossEncoder,
     CrossEncoderScorer,
@@ -114,10 +114,10 @@ def test_scores_of_the_new_layout_are_those_of_sentence_transformers(
 
 def test_scores_do_not_depend_on_batches(folder: Path, scores: np.ndarray, monkeypatch: pytest.MonkeyPatch) -> None:
     for tokens in (1, 200):
-        settings = ScoringSettings(batch_tokens=tokens)
+        settings = CrossEncoderSettings(batch_tokens=tokens)
         assert np.allclose(CrossEncoderScorer(str(folder), settings=settings)(make_pairs()), scores, atol=3e-5)
     monkeypatch.setattr(cross_encoder, "WINDOW", 7)
-    scorer = CrossEncoderScorer(str(folder), settings=ScoringSettings(batch_tokens=64))
+    scorer = CrossEncoderScorer(str(folder), settings=CrossEncoderSettings(batch_tokens=64))
     assert np.allclose(scorer(make_pairs()), scores, atol=3e-5)
     assert scorer([]).shape == (0,)
     # equal pairs are scored once
@@ -128,11 +128,11 @@ def test_scores_do_not_depend_on_batches(folder: Path, scores: np.ndarray, monke
 
 
 def test_length_and_precision_of_the_settings(folder: Path, scores: np.ndarray) -> None:
-    scorer = CrossEncoderScorer(str(folder), settings=ScoringSettings(max_length=9))
+    scorer = CrossEncoderScorer(str(folder), settings=CrossEncoderSettings(max_length=9))
     assert scorer.tokenize(make_pairs()).tokens.lengths.max() == 9
     with pytest.raises(MismatchError, match="reads at most 64 tokens; 65 were requested"):
-        CrossEncoderScorer(str(folder), settings=ScoringSettings(max_length=65))
-    half = CrossEncoderScorer(str(folder), settings=ScoringSettings(precision="bfloat16"))(make_pairs())
+        CrossEncoderScorer(str(folder), settings=CrossEncoderSettings(max_length=65))
+    half = CrossEncoderScorer(str(folder), settings=CrossEncoderSettings(precision="bfloat16"))(make_pairs())
     assert half.dtype == np.float32
     assert np.corrcoef(half, scores)[0, 1] > 0.98
 

@@ -66,7 +66,7 @@ def test_titles_are_those_of_all_answer_bearing_passages_each_once_in_rank_order
     assert build_title_target([TANGANYIKA], contains, mode="all", separator=", ") is None
 
 
-def test_an_answer_in_a_title_counts_where_titles_are_looked_at() -> None:
+def test_an_answer_in_a_title_counts_with_match_title() -> None:
     contains = TokenMatcher(["Tanganyika"])
     named = Passage("p6", "It is deep.", "Lake Tanganyika")
     assert build_title_target([named], contains, mode="first", separator=", ") is None

@@ -92,7 +92,7 @@ def drawn(draw: random.Random, count: int) -> list[Candidate]:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_what_is_chosen_is_what_the_reference_chooses(seed: int) -> None:
+def test_selections_equal_those_of_the_reference(seed: int) -> None:
     draw = random.Random(seed)
     made = drawn(draw, draw.randint(1, 12))
     most = draw.choice([None, 1, 2, 5])
@@ -110,7 +110,7 @@ def test_what_is_chosen_is_what_the_reference_chooses(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_query_files_hold_what_the_reference_chooses(tmp_path: Path, seed: int) -> None:
+def test_query_files_equal_those_of_the_reference(tmp_path: Path, seed: int) -> None:
     draw = random.Random(seed)
     questions = [{"_id": f"q{n}", "text": draw.choice(["who?", " which of them ", "what??"])} for n in range(12)]
     groups: dict[tuple[str, str], list[Candidate]] = {}

@@ -180,7 +180,7 @@ def test_a_generator_says_what_and_how_long_it_writes(
     assert "gen was trained on 24 of these questions, and may have memorized their answers" in capfd.readouterr().err
 
 
-def test_a_prompt_stands_around_the_question_as_bm25_is_asked(
+def test_a_prompt_contains_the_question_as_an_unexpanded_query(
     asked: QuestionFiles, models: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Path("one.jsonl").write_text('{"_id": "q", "text": " rivers planets? "}\n')
@@ -333,7 +333,7 @@ def test_a_generator_of_a_fold_by_itself_knows_what_it_was_trained_with(
     assert told(tmp_path / "own.jsonl", 0) == ("", 0)
 
 
-def test_what_holdout_cannot_choose_is_refused(
+def test_holdout_is_rejected_without_a_generator_per_fold(
     held_out: tuple[Path, Path, dict[str, set[str]]], models: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     generators, questions, _ = held_out
@@ -374,7 +374,7 @@ def test_candidates_of_a_run_need_no_generator(asked: QuestionFiles, capfd: pyte
     assert [row["_id"] for row in two[:3]] == ["q0#sentence#01", "q0#sentence#02", "q1#sentence#01"]
 
 
-def test_a_run_with_ids_that_lead_nowhere_is_told_in_a_line(
+def test_a_run_with_unknown_ids_is_rejected_with_one_line(
     asked: QuestionFiles, capfd: pytest.CaptureFixture[str]
 ) -> None:
     call = ["questions.jsonl", "--from-run", "bm25.run", "--corpus", "passages.jsonl"]
@@ -417,7 +417,7 @@ def test_contradictory_options_are_rejected(
         rows(capfd, "questions.jsonl", *more)
 
 
-def test_a_question_without_text_is_told_with_its_line(
+def test_a_question_without_text_is_reported_with_its_line(
     asked: QuestionFiles, models: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     asked.questions.write_text(asked.questions.read_text() + '{"_id": "blank", "text": " "}\n')
@@ -458,7 +458,7 @@ def without_texts(asked: QuestionFiles, **changes: str) -> None:
     asked.corpus.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
-def test_candidates_that_are_missing_are_told_with_their_kind_and_the_corpus(
+def test_missing_candidates_are_reported_with_kind_and_corpus(
     asked: QuestionFiles, capfd: pytest.CaptureFixture[str]
 ) -> None:
     call = ["expand-queries", "questions.jsonl", "--from-run", "bm25.run", "--corpus", "passages.jsonl", "-q"]

@@ -37,7 +37,7 @@ def test_terms_are_shared_by_most_of_the_first_passages_then_those_of_each() -> 
     assert next(iter_terms(QUESTION, FOUND.passages, feedback=2, size=3)) == "speke egypt desert"
 
 
-def test_candidates_are_different_and_no_more_than_asked_for() -> None:
+def test_candidates_are_distinct_and_limited_in_number() -> None:
     assert make_candidates(FOUND, "title", ExpansionSettings()) == ["Nile", "John Speke"]
     assert len(make_candidates(FOUND, "sentence", ExpansionSettings(candidates=4))) == 4
     assert make_candidates(FOUND, "terms", ExpansionSettings(candidates=1, terms=2)) == ["speke egypt"]

@@ -175,7 +175,7 @@ def text(draw: random.Random, longest: int) -> str:
 
 @pytest.mark.parametrize("style", ["official", "thesis"])
 @pytest.mark.parametrize("scorer", ["ri", "rd"])
-def test_what_is_read_and_what_is_cut_is_what_the_reference_says(tokenizer: object, scorer: str, style: str) -> None:
+def test_inputs_and_truncation_equal_those_of_the_reference(tokenizer: object, scorer: str, style: str) -> None:
     draw = random.Random(3)
     for _ in range(60):
         candidate = CandidateTexts(text(draw, 9), text(draw, 9), text(draw, 3), text(draw, 30))

@@ -39,7 +39,7 @@ def read(tokenizer: object, candidate: CandidateTexts, **reading: object) -> tup
         ("rd", "thesis", "[CLS] which rivers? engines gardens [SEP] violins planets castles winters [SEP]"),
     ],
 )
-def test_parts_stand_between_separators(tokenizer: object, scorer: str, style: str, wanted: str) -> None:
+def test_parts_are_separated_by_special_tokens(tokenizer: object, scorer: str, style: str, wanted: str) -> None:
     found, types = read(tokenizer, WHOLE, scorer=scorer, style=style, max_length=64)
     assert found.replace(" [UNK]", "?") == wanted  # the tiny vocabulary has no question mark
     first = len(types) - sum(types)

@@ -155,7 +155,7 @@ def test_the_first_ten_of_a_fused_run_are_its_first_ten_by_rank(
     assert predictions(capfd, "fused", *FILES, "--model", model, "--depth", "10", "--set", "order=score") != of_ten
 
 
-def test_ranks_and_scores_that_disagree_are_told_once(
+def test_different_orders_of_ranks_and_scores_are_reported_once(
     here: Path, model: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     lines = [
@@ -245,7 +245,7 @@ def test_a_released_reader_loads_from_its_wrapped_weights(
         predictions(capfd, "run", *FILES, "--model", wrapped, "--tokenizer", model)
 
 
-def test_what_cannot_be_read_is_told_in_one_line(
+def test_unreadable_indexes_are_reported_in_one_line(
     here: Path, model: Path, capfd: pytest.CaptureFixture[str], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     call = ["read", *FILES, "--model", str(model), *SHORT]
@@ -267,7 +267,7 @@ def test_what_cannot_be_read_is_told_in_one_line(
             run_command(capfd, "read", "run", *FILES, "--model", folder, *SHORT)
 
 
-def test_passages_without_a_text_are_told_and_nothing_is_made_of_such_alone(
+def test_passages_without_text_are_reported_and_rejected_if_all_lack_it(
     here: Path, model: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     passages = [json.loads(line) for line in (here / "corpus.jsonl").read_text().splitlines()]
@@ -298,7 +298,7 @@ def test_passages_forgiven_make_room_for_those_that_follow(here: Path) -> None:
     assert tracker.bad == 2
 
 
-def test_a_score_that_is_no_number_is_a_fault(here: Path, model: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_nan_score_is_an_error(here: Path, model: Path, capfd: pytest.CaptureFixture[str]) -> None:
     folder = here / "broken"
     loaded = T5ForConditionalGeneration.from_pretrained(model)
     loaded.shared.weight.data[:] = float("nan")
@@ -309,7 +309,7 @@ def test_a_score_that_is_no_number_is_a_fault(here: Path, model: Path, capfd: py
         predictions(capfd, "run", *FILES, "--model", folder)
 
 
-def test_a_run_without_a_query_is_told(here: Path, model: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_run_without_a_query_is_reported(here: Path, model: Path, capfd: pytest.CaptureFixture[str]) -> None:
     write_text(here / "empty", "")
     capfd.readouterr()
     app(["read", "empty", *FILES, "--model", str(model), *SHORT], standalone_mode=False)

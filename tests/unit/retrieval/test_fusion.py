@@ -110,7 +110,7 @@ def test_scores_fall_in_single_precision_from_anywhere(score: float) -> None:
     assert [id for id, _ in found] == ["d4", "d3", "d2", "d1", "d0"]
 
 
-def test_depth_cuts_what_goes_in_and_top_what_comes_out() -> None:
+def test_depth_cuts_the_inputs_and_top_the_output() -> None:
     assert [id for id, _ in fused([BM25, DENSE], method="rrf", depth=1)] == ["p3", "p1"]
     assert len(fused([BM25, DENSE], method="rrf", top=3)) == 3
 
@@ -170,7 +170,7 @@ def test_a_sweep_finds_and_reports_the_best_weights(runs: Path, capfd: pytest.Ca
         (["rrf", "--set", "tag="], "--set tag: '' must be one word"),
         (["rrf", "--set", "tag=a b"], "--set tag: 'a b' must be one word"),
         (["rrf", "--sweep"], "needs --qrels"),
-        (["rrf", "--sweep", "--qrels", "other.tsv"], r"judgements in other\.tsv \(runs: 'q', judgements: 'x'\); pass"),
+        (["rrf", "--sweep", "--qrels", "other.tsv"], r"judgments in other\.tsv \(runs: 'q', judgments: 'x'\); pass"),
     ],
 )
 def test_wrong_usage_is_rejected(runs: Path, capfd: pytest.CaptureFixture[str], given: list[str], problem: str) -> None:

@@ -35,7 +35,7 @@ def index(place, capfd):
     return place / "dense"
 
 
-def test_queries_are_encoded_as_the_index_says_and_as_encode_would(index, place, capfd):
+def test_queries_are_encoded_with_the_settings_of_the_index(index, place, capfd):
     found = run_command(capfd, "search", index, place / "queries.jsonl", "-k", "5")
     queries = ["encode", place / "queries.jsonl", "--model", place / "model", "--role", "query", "-o", place / "q"]
     run_command(capfd, *queries)

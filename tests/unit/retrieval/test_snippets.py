@@ -18,7 +18,7 @@ def test_a_short_text_is_shown_whole_on_one_line():
     assert extract_snippet(text, stem_query_words("open files"), mark=starred) == "*Opening* a *file* returns a stream."
 
 
-def test_a_snippet_holds_the_place_where_most_different_words_stand_together():
+def test_a_snippet_contains_the_densest_matches():
     filler = " ".join(f"w{n}" for n in range(80))
     text = f"file file file. {filler}. Later one opens a file there. {filler}"
     found = extract_snippet(text, stem_query_words("open a file"), words=20, mark=starred)

@@ -185,7 +185,7 @@ def test_a_damaged_manifest_of_the_output_is_an_error_that_can_be_resolved(tmp_p
 def test_a_folder_is_not_replaced_by_what_is_made_from_it(tmp_path: Path) -> None:
     make(tmp_path / "out")
     for source in (tmp_path / "out", tmp_path / "out" / "ids.txt"):
-        with pytest.raises(UsageError, match="would destroy the input"):
+        with pytest.raises(UsageError, match="would delete the input"):
             job(tmp_path / "out", force=True, settings={"source": str(source)}).check()
     assert files(tmp_path / "out") == ["ids.txt", "meta.json", "parts/0.bin"]
 

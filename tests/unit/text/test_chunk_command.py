@@ -145,7 +145,7 @@ def test_a_megabyte_without_a_space_is_cut_by_word_pieces(run, tmp_path):
             UsageError,
             "`short_min` 101 exceeds the longest passage, 100",
         ),
-        (["--save-punkt", "x", "--punkt-model", "y"], UsageError, "`save_punkt` saves a trained model"),
+        (["--save-punkt", "x", "--punkt-model", "y"], UsageError, "`save_punkt` and `punkt_model`: choose one"),
         (["--tokenizer", "/none/there"], DrtkError, "/none/there: no such folder"),
         (["--punkt-model", "/none/there"], DrtkError, "/none/there: No such file"),
         (["--language", "../x"], DrtkError, "`language` ../x: "),

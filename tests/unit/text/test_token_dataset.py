@@ -308,7 +308,7 @@ def test_weights_of_another_tokenizer(tmp_path, folders, opened):
         ("sentences", {"metadata": {"sentences": [[0, 3], [2, 5]]}}, "'metadata.sentences' must be a list of"),
         ("sentences", {"metadata": {"sentences": [[0, 99]]}}, "'metadata.sentences' must be a list of"),
         ("sentences", {"metadata": {"sentences": "all"}}, "'metadata.sentences' must be a list of"),
-        ("documents", {"metadata": {"position": -1}}, "'metadata.position' must be a whole number"),
+        ("documents", {"metadata": {"position": -1}}, "'metadata.position' must be an integer"),
     ],
 )
 def test_malformed_fields_can_be_skipped(opened, field, more, problem):

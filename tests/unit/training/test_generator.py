@@ -12,7 +12,7 @@ import torch
 
 from drtk.errors import DrtkError
 from drtk.losses.language import IGNORE_INDEX, cross_entropy_sum
-from drtk.models.generator_input import InputFormat, load_input_format
+from drtk.models.generator_input import GeneratorInputFormat, load_input_format
 from drtk.models.seq2seq import load_generation_model
 from drtk.records import Example, Passage
 from drtk.training.examples import PackedExamples
@@ -137,7 +137,7 @@ def make_example_pairs() -> ExamplePairs:
     queries = {"q1": "what is a wing", "q2": "lift", "q3": " "}
     corpus = Corpus(Passage("d1", "text one", "Wing"), Passage("d2", "text two"))
     return ExamplePairs(
-        PackedExamples(examples), queries=queries, corpus=corpus, source=InputFormat(prefix="ask:").format
+        PackedExamples(examples), queries=queries, corpus=corpus, source=GeneratorInputFormat(prefix="ask:").format
     )
 
 
@@ -155,14 +155,16 @@ def test_passages_bring_their_queries():
     first = Passage("d1", "one", "Wing", extra={"queries": ["a", "", "b"]})
     third = Passage("d3", "three", extra={"queries": ["c"]})
     passages = [first, Passage("d2", "two"), third]
-    pairs = PassageQueryPairs(passages, corpus=Corpus(*passages), source=InputFormat(title="none").format)
+    pairs = PassageQueryPairs(passages, corpus=Corpus(*passages), source=GeneratorInputFormat(title="none").format)
     assert [pairs[number] for number in range(len(pairs))] == [
         TextPair("one", "a"),
         TextPair("one", "b"),
         TextPair("three", "c"),
     ]
     with pytest.raises(ValueError, match="'queries' must be a list of strings"):
-        PassageQueryPairs([Passage("d4", "", extra={"queries": [1]})], corpus=Corpus(), source=InputFormat().format)
+        PassageQueryPairs(
+            [Passage("d4", "", extra={"queries": [1]})], corpus=Corpus(), source=GeneratorInputFormat().format
+        )
 
 
 def make_passage_pairs(count: int, each: int = 2) -> PassageQueryPairs:
@@ -170,7 +172,7 @@ def make_passage_pairs(count: int, each: int = 2) -> PassageQueryPairs:
         Passage(f"d{number}", "x", extra={"queries": [f"{number}.{slot}" for slot in range(each)]})
         for number in range(count)
     ]
-    return PassageQueryPairs(passages, corpus=Corpus(*passages), source=InputFormat().format)
+    return PassageQueryPairs(passages, corpus=Corpus(*passages), source=GeneratorInputFormat().format)
 
 
 def test_passages_are_held_out_whole_by_their_id_alone():
@@ -211,12 +213,12 @@ def test_each_epoch_sees_every_pair_that_fits_in_an_order_of_its_own():
 
 
 def test_a_model_says_how_it_was_trained_to_read(tmp_path: Path):
-    assert load_input_format(tmp_path, {"prefix": "a"}, strict=True) == InputFormat(prefix="a")
+    assert load_input_format(tmp_path, {"prefix": "a"}, strict=True) == GeneratorInputFormat(prefix="a")
     stated = {"prefix": "ask:", "title": "none", "max_length": 99, "of a later version": 1}
     manifest = {"command": "drtk x", "settings": {}, "inputs": [], "writing": stated}
     (tmp_path / "meta.json").write_text(json.dumps(manifest))
     wishes = {"prefix": None, "title": "none", "max_length": 30}
-    assert load_input_format(tmp_path, wishes, strict=True) == InputFormat("ask:", "none", 30)
+    assert load_input_format(tmp_path, wishes, strict=True) == GeneratorInputFormat("ask:", "none", 30)
     with pytest.raises(DrtkError, match="was trained with `prefix` 'ask:'; '' contradicts it"):
         load_input_format(tmp_path, {"prefix": ""}, strict=True)
-    assert load_input_format(tmp_path, {"prefix": ""}, strict=False) == InputFormat("", "none", 99)
+    assert load_input_format(tmp_path, {"prefix": ""}, strict=False) == GeneratorInputFormat("", "none", 99)

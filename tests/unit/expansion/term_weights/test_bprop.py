@@ -192,12 +192,12 @@ def test_scores_by_their_maximum() -> None:
     assert {word: value / max(found.values()) for word, value in found.items()} == pytest.approx(expected, abs=2e-6)
 
 
-def test_the_difference_keeps_what_the_document_has_more_of() -> None:
+def test_the_difference_keeps_words_more_frequent_in_the_document() -> None:
     here, there = {"the": 0.2, "heart": 0.8}, {"the": 0.5, "heart": 0.5}
     assert contrast(here, there, "difference", unseen=0.5) == pytest.approx({"the": 0.0, "heart": 0.3})
 
 
-def test_a_word_the_collection_lacks_is_as_rare_as_its_rarest() -> None:
+def test_an_unseen_word_is_as_rare_as_the_rarest_word() -> None:
     assert contrast({"new": 0.5}, {"old": 0.25}, "cross-entropy", unseen=0.25) == {"new": 0.5 * 2}  # -log2 .25 = 2
 
 

@@ -102,7 +102,7 @@ def by_ending(texts: list[tuple[str, dict[str, float]]]) -> tuple[list[float], l
     return found
 
 
-def test_deepct_learns_which_words_are_asked_for(place: Path, models: dict[str, Path], capfd) -> None:
+def test_deepct_learns_which_words_questions_contain(place: Path, models: dict[str, Path], capfd) -> None:
     unseen = write_text(
         place / "unseen.jsonl", '{"_id":"u","title":"","text":"sailors castleing copperal violinish wintering"}\n'
     )
@@ -117,7 +117,7 @@ def test_deepct_learns_which_words_are_asked_for(place: Path, models: dict[str, 
     assert read_json(models["deepct"] / "meta.json")["term_weights"]["method"] == "deepct"
 
 
-def test_deepimpact_learns_what_tells_a_passage_from_its_negative(place: Path, models: dict[str, Path], capfd) -> None:
+def test_deepimpact_learns_the_words_that_distinguish_positives(place: Path, models: dict[str, Path], capfd) -> None:
     found = rows(capfd, place / "corpus.jsonl", "--method", "deepimpact", "--model", models["deepimpact"])
     asked, never = by_ending([(row["_id"], row["impacts"]) for row in found])
     assert np.mean(asked) > np.mean(never) + 50

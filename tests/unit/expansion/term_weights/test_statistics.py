@@ -41,7 +41,7 @@ def test_lines_and_files_add_up(tmp_path: Path) -> None:
         counts({"cat": [1, 2, 3]}),
     ],
 )
-def test_lines_that_hold_no_statistics_are_named(tmp_path: Path, line: str) -> None:
+def test_lines_without_statistics_are_reported(tmp_path: Path, line: str) -> None:
     with pytest.raises(RecordError, match=r"s:2: contains no statistics"):
         read(write_text(tmp_path / "s", counts({"cat": [1, 2]}) + line + "\n"))
 

@@ -51,7 +51,7 @@ def test_recall_is_the_share_of_queries_with_the_words_stem() -> None:
     assert compute_recall(["wing", "sea"], ["a wing, a wing"], stem=make_stemmer("porter")) == [1.0, 0.0]
 
 
-def test_targets_stand_at_first_pieces_within_the_room(weigher: TermWeightModel, model: Path) -> None:
+def test_targets_are_at_first_pieces_within_the_maximum_length(weigher: TermWeightModel, model: Path) -> None:
     tokenizer = WordPieceTokenizer(str(model))
     passage = Passage("p", "riverengines rivers engines", "rivers")
     (pieces,) = tokenizer([passage.text])
@@ -80,7 +80,7 @@ def test_a_passage_comes_with_all_its_queries_once_an_epoch(model: Path) -> None
     assert data[4] == epochs[1][1]  # a function of the place alone
 
 
-def test_questions_are_asked_of_the_first_occurrence_in_both_passages(weigher: TermWeightModel, model: Path) -> None:
+def test_question_words_are_marked_at_their_first_occurrence(weigher: TermWeightModel, model: Path) -> None:
     tokenizer = WordPieceTokenizer(str(model))
     passages = [Passage("p", "engines rivers rivers"), Passage("n", "rivers", extra={"queries": ["violins"]})]
     drawn = [SampledExample("the Rivers of violins, rivers", [0, 1], passages)]
