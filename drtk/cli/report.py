@@ -50,7 +50,7 @@ def report(
 
     content = build_report(runs, qrels, settings, job.tracker, corpus=corpus, queries=queries, loss_log=log)
     content.write(job.begin())
-    job.counts |= {"systems": len(content.results), "queries": content.results[0].queries}
+    job.counts |= {"systems": len(content.results), "queries": content.results[0].num_queries}
     job.finish()
     for line in content.to_text(shutil.get_terminal_size().columns):
         print(escape_control_characters(line))

@@ -17,7 +17,7 @@ DIGITS = "Decimals to print."
 
 @dataclass(frozen=True)
 class ScoringSettings:
-    """How runs are read and what is relevant; settings of eval and compare."""
+    """Settings of drtk eval and drtk compare: how runs are read and which passages are relevant."""
 
     measures: str = option("", MEASURES)
     rel: int = option(1, REL)
@@ -91,7 +91,7 @@ class CompareSettings(ScoringSettings):
 
 @dataclass(frozen=True)
 class PlotSettings:
-    """Settings of drtk plot. None: not given; each kind of plot rejects options that have no effect on it."""
+    """Settings of drtk plot; None means not given. Each plot rejects settings that have no effect on it."""
 
     measure: str | None = option(None, "differences: measure. [default: nDCG@10]")
     hit_rate: bool | None = option(None, "recall: plot success (any relevant document found) instead of recall.")

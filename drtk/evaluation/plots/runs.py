@@ -71,15 +71,15 @@ def draw_recall(axis: Any, numbers: Numbers) -> None:
 class RecallCurves(Plot):
     """Recall by depth, one line per run (drtk plot recall)."""
 
-    takes: ClassVar[frozenset[str]] = PLOT_OPTIONS | RUN_PLOT_OPTIONS | {"hit_rate"}
+    option_names: ClassVar[frozenset[str]] = PLOT_OPTIONS | RUN_PLOT_OPTIONS | {"hit_rate"}
 
     def compute(self, inputs: PlotInputs) -> Numbers:
         """Return {"measure", "k": depths, "curves": {run: values}, "deepest": {run: length of its longest ranking}, "queries"}."""
-        inputs.check_count(1, MAX_LINES)
+        inputs.check_num_inputs(1, MAX_LINES)
         judgments = inputs.read_judgments()
         runs = {run.name: inputs.read_rankings(run, judgments) for run in inputs.inputs}
         if not any(runs.values()):
-            raise DrtkError("the runs have no judged query, so there is nothing to draw")
+            raise DrtkError("the runs have no judged query; pass the judgments of their queries")
         depths = [depth for depth in choose_depths(list(runs.values())) if depth <= (inputs.settings.depth or depth)]
         hit_rate = bool(inputs.settings.hit_rate)
         curves = {
@@ -110,17 +110,17 @@ MAX_TICKS = 12  # with up to this many queries, each is named below its bar
 class Differences(Plot):
     """Difference of two runs, one bar per query (drtk plot differences)."""
 
-    takes: ClassVar[frozenset[str]] = PLOT_OPTIONS | RUN_PLOT_OPTIONS | {"measure"}
+    option_names: ClassVar[frozenset[str]] = PLOT_OPTIONS | RUN_PLOT_OPTIONS | {"measure"}
 
     def compute(self, inputs: PlotInputs) -> Numbers:
         """Return {"measure", "runs", "mean", "better", "equal", "worse", "queries", "differences"}, largest gain first.
 
         A difference is the first run's value minus the second's.
         """
-        inputs.check_count(2, 2)
+        inputs.check_num_inputs(2, 2)
         measures = parse_measures(inputs.settings.measure or "nDCG@10", rel=inputs.rel)
         if len(measures) != 1 or measures[0].aggregate not in ("mean", "sum"):
-            raise UsageError("`measure` must name one measure that has a number for every query")
+            raise UsageError("`measure` must name one measure with a value for every query")
         judgments = inputs.read_judgments()
         evaluator = Evaluator(judgments, measures)
         first, second = (evaluator(run.name, inputs.read_rankings(run, judgments)).per_query for run in inputs.inputs)
@@ -182,17 +182,17 @@ MAX_PANELS, BINS = 6, 40
 class ScoreDistributions(Plot):
     """Scores of relevant and other documents (drtk plot scores)."""
 
-    takes: ClassVar[frozenset[str]] = PLOT_OPTIONS | RUN_PLOT_OPTIONS
+    option_names: ClassVar[frozenset[str]] = PLOT_OPTIONS | RUN_PLOT_OPTIONS
 
     def compute(self, inputs: PlotInputs) -> Numbers:
         """Return {"kinds": [good, other], "panels": {input: {"edges", "good", "other" (counts), "auc", "means"}}}."""
-        inputs.check_count(1, MAX_PANELS)
+        inputs.check_num_inputs(1, MAX_PANELS)
         of_examples = [inputs.tracker.peek(item.source).lstrip()[:1] == b"{" for item in inputs.inputs]
         if any(of_examples) and not all(of_examples):
-            raise UsageError("runs and training examples cannot be in one plot; draw two")
+            raise UsageError("runs and training examples cannot be combined; plot them separately")
         if of_examples[0]:
             if inputs.qrels is not None:
-                raise UsageError("`qrels` has no effect on training examples, which name their positives; omit it")
+                raise UsageError("`qrels` cannot be combined with training examples; omit it")
             kinds = ["positives", "negatives"]
             panels = {item.name: _read_example_scores(item, inputs) for item in inputs.inputs}
         else:
@@ -205,7 +205,7 @@ class ScoreDistributions(Plot):
         return SIZE[0], 1.2 + 2.5 * len(numbers["panels"])
 
     def draw(self, figure: Any, numbers: Numbers, settings: PlotSettings) -> None:
-        """Draw overlaid histograms of both kinds of scores, one panel per input."""
+        """Draw overlaid histograms of good and other scores, one panel per input."""
         panels = numbers["panels"]
         axes = figure.subplots(len(panels), 1, squeeze=False)[:, 0]
         good, other = numbers["kinds"]
@@ -221,7 +221,7 @@ class ScoreDistributions(Plot):
 
 
 def summarize_scores(good: np.ndarray, other: np.ndarray, name: str) -> Numbers:
-    """Return counts per bin of the common range, means, and the AUC: how often a good score is higher; ties count half.
+    """Return histogram counts, means, and the AUC: the share of (good, other) pairs with the higher good score; ties count half.
 
     good, other: (n,), (m,). Raises DrtkError if one is empty.
     """
@@ -274,7 +274,7 @@ def draw_report(
 ) -> None:
     """Write a PNG of measures by system, recall by depth, and the training loss if there is one.
 
-    recall: as `draw_recall` takes it. Raises MissingDependency without matplotlib.
+    recall: data for `draw_recall`. Raises MissingDependency without matplotlib.
     """
     panels = 2 if loss is None else 3
 
@@ -316,7 +316,7 @@ def _draw_measures(axis: Any, results: Sequence[Evaluation], measures: Sequence[
 
 
 def _compute_interval(result: Evaluation, measure: str) -> tuple[float, float]:
-    """Return the confidence interval of a mean over queries; the mean itself where it is undefined."""
+    """Return the confidence interval of a mean over queries; (mean, mean) if it is undefined."""
     values = [float(values[measure]) for values in result.per_query.values() if measure in values]
     mean = float(result.overall[measure])
     return compute_interval(np.array(values), confidence=0.95) or (mean, mean)

@@ -50,17 +50,17 @@ MAX_MODELS, BINS = 4, 60
 class VectorSpace(Plot):
     """Cosines of matching and random pairs, alignment and uniformity (drtk plot space)."""
 
-    takes: ClassVar[frozenset[str]] = PLOT_OPTIONS | {"pairs", "qrels", "rel", "positive", "points"}
+    option_names: ClassVar[frozenset[str]] = PLOT_OPTIONS | {"pairs", "qrels", "rel", "positive", "points"}
 
     def compute(self, inputs: PlotInputs) -> Numbers:
         """Return {"edges", "panels": {name: {"matching", "random"}}, "geometry": {name: {"alignment", "uniformity"}}}.
 
-        matching, random: numbers of pairs per bin of cosine; matching is empty without judgments
+        matching, random: numbers of pairs per cosine bin; matching is empty without judgments
         """
-        inputs.check_count(1, MAX_MODELS)
+        inputs.check_num_inputs(1, MAX_MODELS)
         folders = [_is_embeddings(item) for item in inputs.inputs]
         if any(folders) and not all(folders):
-            raise UsageError("models and folders of embeddings cannot be in one plot; draw two")
+            raise UsageError("models and embedding folders cannot be combined; plot them separately")
         cosines, geometry = _compare_embeddings(inputs) if folders[0] else _compare_models(inputs)
         every = np.concatenate([values for pair in cosines.values() for values in pair])
         edges = np.linspace(every.min() - 1e-9, every.max() + 1e-9, BINS + 1)
@@ -121,9 +121,9 @@ Geometry = dict[str, dict[str, float]]
 
 def _compare_models(inputs: PlotInputs) -> tuple[Cosines, Geometry]:
     if inputs.pairs is None:
-        raise UsageError("models need sentences: `pairs`")
+        raise UsageError("`pairs` is required to plot models")
     if inputs.qrels is not None:
-        raise UsageError("`qrels` is for folders of embeddings; models take `pairs`")
+        raise UsageError("`qrels` is only valid for embedding folders; use `pairs` for models")
     pairs = read_pairs(inputs.pairs, inputs.tracker).pairs
     positive = POSITIVE if inputs.settings.positive is None else inputs.settings.positive
     positives = [at for at, pair in enumerate(pairs) if pair.score > positive]
@@ -141,9 +141,9 @@ def _compare_models(inputs: PlotInputs) -> tuple[Cosines, Geometry]:
 def _compare_embeddings(inputs: PlotInputs) -> tuple[Cosines, Geometry]:
     settings = inputs.settings
     if inputs.pairs is not None:
-        raise UsageError("`pairs` is for models; folders of embeddings take `qrels`")
+        raise UsageError("`pairs` is only valid for models; use `qrels` for embedding folders")
     if settings.positive is not None:
-        raise UsageError("`positive` has no effect with `qrels`; set `rel`")
+        raise UsageError("`positive` is only valid for models; use `rel` for embedding folders")
     groups = {item.name: _load_vectors(item, inputs) for item in inputs.inputs}
     sizes = {vectors.shape[1] for _, vectors in groups.values()}
     if len(sizes) > 1:
@@ -166,7 +166,8 @@ def _compare_embeddings(inputs: PlotInputs) -> tuple[Cosines, Geometry]:
     pairs = [(query, id) for query, id in judged if query in queries and id in passages]
     if not pairs:
         raise MismatchError(
-            f"no judged pair is among the vectors; the judgments begin with '{(*judged, ('', ''))[0][0]}'"
+            "no relevant pair has both vectors; pass the embeddings of the judged queries and passages (first judged query: "
+            f"'{(*judged, ('', ''))[0][0]}')"
         )
     first, second = np.stack([queries[id] for id, _ in pairs]), np.stack([passages[id] for _, id in pairs])
     geometry["judged pairs"] = {"alignment": compute_alignment(first, second)}
@@ -193,12 +194,12 @@ def _load_vectors(item: NamedRun, inputs: PlotInputs) -> tuple[list[str], np.nda
         check_finite(shard, shard.vectors, range(shard.rows))
     ids = [id for shard in shards for id in shard.ids]
     if len(ids) < 2:
-        raise DrtkError(f"{item.source}: a plot needs two vectors, got {len(ids)}")
+        raise DrtkError(f"{item.source}: a plot requires two vectors, got {len(ids)}")
     return ids, normalize_vectors(np.concatenate([np.asarray(shard.vectors) for shard in shards]))
 
 
 def _sample_rows(ids: Sequence[str], count: int | None) -> list[int]:
-    """Return `count` rows, sampled by a hash of their ids, in order."""
+    """Return `count` row indices in ascending order, sampled by a hash of the ids."""
     hashes = [hashlib.blake2b(id.encode(), digest_size=8).digest() for id in ids]
     return sorted(sorted(range(len(ids)), key=lambda row: (hashes[row], row))[: count or POINTS])
 
@@ -209,18 +210,18 @@ MAX_SYSTEMS, MAX_EDGES = 4, 12
 class CosineByRating(Plot):
     """Cosines of sentence pairs by human rating (drtk plot cosine)."""
 
-    takes: ClassVar[frozenset[str]] = PLOT_OPTIONS | {"pairs"}
+    option_names: ClassVar[frozenset[str]] = PLOT_OPTIONS | {"pairs"}
 
     def compute(self, inputs: PlotInputs) -> Numbers:
         """Return {"bins": [[low, high], …], "systems": {name: {"spearman", "pairs", "cosines": [[…] per bin]}}}."""
         data: dict[str, tuple[np.ndarray, np.ndarray]] = {}
         for item in inputs.inputs:
-            if _is_file(item.source) and inputs.tracker.peek(item.source)[:1] == b"{":
+            if (is_stream(item.source) or Path(item.source).is_file()) and inputs.tracker.peek(item.source)[:1] == b"{":
                 data |= _read_cosines(item.source, inputs)
             else:
                 data[item.name] = _compute_cosines(item.source, inputs)
         if not 1 <= len(data) <= MAX_SYSTEMS:
-            raise UsageError(f"this plot needs 1 to {MAX_SYSTEMS} systems, got {len(data)}")
+            raise UsageError(f"this plot requires 1 to {MAX_SYSTEMS} systems, got {len(data)}")
         high = max(float(ratings.max()) for _, ratings in data.values())
         low = int(np.floor(min(float(ratings.min()) for _, ratings in data.values())))
         edges = list(range(low, max(int(np.ceil(high)), low + 1) + 1))
@@ -270,14 +271,10 @@ def _draw_violin(axis: Any, cosines: np.ndarray, x: float, width: float, color: 
     axis.plot([x], [median], marker="o", color="white", markeredgecolor=color, markersize=5.5, markeredgewidth=1.5)
 
 
-def _is_file(source: str) -> bool:
-    return is_stream(source) or Path(source).is_file()
-
-
 def _read_cosines(source: str, inputs: PlotInputs) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Read the pairs written by drtk eval-sentences --pairs-out, by system."""
+    """Read the cosines and ratings written by drtk eval-sentences --pairs-out, by system."""
     if inputs.pairs is not None:
-        raise UsageError("`pairs` has no effect on a file of pairs with cosines; omit it")
+        raise UsageError("`pairs` cannot be combined with a file of cosines; omit it")
     pairs: dict[str, list[tuple[float, float]]] = {}
     rows = read_records(
         source,
@@ -287,7 +284,7 @@ def _read_cosines(source: str, inputs: PlotInputs) -> dict[str, tuple[np.ndarray
     for system, cosine, rating in rows:
         pairs.setdefault(str(system or source), []).append((cosine, rating))
     if not pairs:
-        raise DrtkError(f"{name_of(source)}: no pairs found; drtk eval-sentences writes such files")
+        raise DrtkError(f"{name_of(source)}: no sentence pairs; create the file with drtk eval-sentences")
     return {name: tuple(np.array(values).T) for name, values in pairs.items()}
 
 
@@ -300,7 +297,7 @@ def _take_number(row: Row, field: str) -> float:
 
 def _compute_cosines(source: str, inputs: PlotInputs) -> tuple[np.ndarray, np.ndarray]:
     if inputs.pairs is None:
-        raise UsageError("a model needs sentences: `pairs`")
+        raise UsageError("`pairs` is required to plot a model")
     pairs = read_pairs(inputs.pairs, inputs.tracker)
     encode = open_encoder(source, inputs.device, inputs.tracker)
     texts = [pair.first for pair in pairs.pairs] + [pair.second for pair in pairs.pairs]

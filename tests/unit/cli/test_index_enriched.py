@@ -235,7 +235,7 @@ def test_impacts_are_summed_and_the_type_needs_no_saying(place: Path, capfd) -> 
     with pytest.raises(UsageError, match="is for indexes of type bm25, bm25s"):
         run_command(capfd, "search", "i", "queries.jsonl", "--k1", "10")
     write_text(place / "qrels.tsv", "query-id\tcorpus-id\tscore\nq1\td1\t1\n")
-    with pytest.raises(UsageError, match="`tune` chooses k1 and b, which only indexes of type bm25 and bm25s have"):
+    with pytest.raises(UsageError, match="`tune` requires an index of type bm25 or bm25s"):
         run_command(capfd, "search", "i", "queries.jsonl", "--tune", "--qrels", "qrels.tsv")
 
 

@@ -30,7 +30,7 @@ def test_correlation_over_all_subsets_differs_from_their_mean() -> None:
 
 def test_an_undefined_correlation_is_rejected() -> None:
     for predicted, rated in (([0.5], [1.0]), ([0.5, 0.5], [1, 2]), ([0.1, 0.2], [3, 3])):
-        with pytest.raises(DrtkError, match=r"a correlation needs|the correlation is undefined"):
+        with pytest.raises(DrtkError, match=r"a correlation requires|the correlation is undefined"):
             compute_spearman(predicted, rated)
 
 
