@@ -201,7 +201,11 @@ def test_unknown_ids_are_told_with_file_line_and_number(here: Path) -> None:
         ("rerank run --corpus corpus.jsonl --model model", UsageError, "--queries: a cross-encoder reads texts"),
         ("rerank run TEXTS --set tag=a\tb", UsageError, "--set tag: .* must be one word"),
         ("rerank run TEXTS --max-length 65", MismatchError, "model: reads at most 64 tokens; 65 were requested"),
-        ("score run TEXTS", MismatchError, "run: looks like hits of a TREC run; expected training examples, such as from"),
+        (
+            "score run TEXTS",
+            MismatchError,
+            "run: looks like hits of a TREC run; expected training examples, such as from",
+        ),
         (
             "rerank examples.jsonl TEXTS",
             MismatchError,

@@ -345,7 +345,9 @@ def test_a_run_killed_in_either_pass_resumes(
     run_to_its_death(where, number, *call, "-o", f"out{suffix}")
     assert not (here / f"out{suffix}").exists()
     assert (here / f"out{suffix}.part.new").exists() == (where == "second")
-    with pytest.raises(DrtkError, match=r"contains \d+ finished records of an interrupted run; use `resume` to continue it"):
+    with pytest.raises(
+        DrtkError, match=r"contains \d+ finished records of an interrupted run; use `resume` to continue it"
+    ):
         run_command(capfd, *call, "-o", f"out{suffix}")
     run_command(capfd, *call, "-o", f"out{suffix}", "--resume")
     assert content(here / f"out{suffix}") == content(here / f"whole{suffix}")

@@ -139,7 +139,9 @@ def test_resuming_what_does_not_fit_is_rejected_and_force_begins_again(tmp_path:
 
 def test_an_interrupted_run_is_not_overwritten_by_accident(tmp_path: Path) -> None:
     interrupted(tmp_path / "out")
-    with pytest.raises(DrtkError, match=r"contains 20 finished records .* use `resume` to continue it or `force` to start over"):
+    with pytest.raises(
+        DrtkError, match=r"contains 20 finished records .* use `resume` to continue it or `force` to start over"
+    ):
         run(tmp_path / "out")
     run(tmp_path / "out", force=True)
     assert content(tmp_path / "out") == WHOLE
