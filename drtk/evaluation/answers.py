@@ -39,7 +39,7 @@ Question = tuple[str, tuple[str, ...], list[str]]  # id, answers, ids of passage
 
 
 class _UnicodeTokenizer:
-    """Tokenize into runs of letters and digits in lower case; rouge-score's own tokenizer drops all but ASCII."""
+    """Tokenizer into lower-case runs of letters and digits; rouge-score's own tokenizer drops non-ASCII characters."""
 
     def tokenize(self, text: str) -> list[str]:
         return _WORD.findall(text.lower())
@@ -187,10 +187,10 @@ def read_answers(source: str, match: str, tracker: InputTracker) -> dict[str, tu
 
 
 class AnswerJudge:
-    """Judge rankings by answer matching: the first passage of a ranking that contains an answer is relevant.
+    """Judge of rankings by answer matching: the first passage of a ranking that contains an answer is relevant.
 
-    `judgments` has these passages for all runs judged so far. The measures of `parse_answer_measures` need no others, because
-    no passage above them contains an answer.
+    `judgments` has the relevant passages of all runs judged so far. Passages below the first relevant one are not judged,
+    because the measures of `parse_answer_measures` do not depend on them.
     Raises UsageError for other measures, MismatchError (file:line) for a passage that is not in the corpus.
     """
 
@@ -259,7 +259,7 @@ class AnswerMatch(NamedTuple):
 
 
 class AnswerFinder:
-    """Search the ranked passages of each question for the first one that contains an answer, in a worker process.
+    """Worker that finds the first passage with an answer for each question.
 
     title: search title and text (GAR) instead of only the text (DPR)
     """

@@ -81,19 +81,19 @@ def read_curves(source: str, *, field: str | None = None, tracker: InputTracker 
 
     def parse(row: Row) -> tuple[int, dict[str, float]]:
         step: Any = row.get("step")
-        numbers = {
+        values = {
             name: float(value)
             for name, value in row.items()
             if name != "step" and isinstance(value, int | float) and not isinstance(value, bool)
         }
         has_step = isinstance(step, int) and not isinstance(step, bool)
-        if (needed in row or field is None) and not (has_step and (needed in numbers or needed not in row)):
+        if (needed in row or field is None) and not (has_step and (needed in values or needed not in row)):
             raise ValueError(f"expected an integer 'step' and a number as '{needed}'")
-        return (step, numbers) if has_step else (0, {})
+        return (step, values) if has_step else (0, {})
 
     curves: dict[str, Curve] = {}
-    for step, numbers in read_records(source, parse, tracker=tracker):
-        for name, value in numbers.items():
+    for step, values in read_records(source, parse, tracker=tracker):
+        for name, value in values.items():
             curve = curves.setdefault(name, Curve([], []))
             curve.steps.append(step)
             curve.values.append(value)

@@ -53,7 +53,7 @@ def read_judgments(
 def load_judgments(
     qrels: str, corpus: str | None, settings: ScoringSettings, tracker: InputTracker
 ) -> tuple[Judgements, RankingView, int | None]:
-    """Return the judgments, the view of the settings, and the number of passages in the corpus (None without a corpus)."""
+    """Return the judgments, a view from the settings, and the number of passages in the corpus (None without a corpus)."""
     corpus_ids = None if corpus is None else CorpusIds.read(corpus, tracker)
     judgments = read_judgments(qrels, tracker, corpus_ids=corpus_ids, by_source=settings.by == "source")
     view = RankingView.from_settings(settings, document_of=corpus_ids or parse_document_id)
@@ -195,7 +195,7 @@ def _find_judged_ranks(documents: JudgedDocuments, grades: Mapping[str, int], vi
 
 def _log_unjudged(name: str, count: int, judged_by: RelevanceSource = "judgments") -> None:
     if count:
-        log_detail(f"{name}: ignored {_count_queries(count)} without {judged_by}")
+        log_detail(f"{name}: ignored {count:,} {'query' if count == 1 else 'queries'} without {judged_by}")
 
 
 def log_missing(
@@ -213,8 +213,4 @@ def log_missing(
     """
     if missing := num_judged - num_present:
         fate = "ignored" if retrieved_only else "counted as 0"
-        log(f"{name}: {_count_queries(missing)} of {num_judged:,} with {judged_by} not {where}, {fate}")
-
-
-def _count_queries(count: int) -> str:
-    return f"{count:,} {'query' if count == 1 else 'queries'}"
+        log(f"{name}: {missing:,} of {num_judged:,} queries with {judged_by} are not {where}, {fate}")

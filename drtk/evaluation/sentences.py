@@ -306,7 +306,7 @@ _GEOMETRY = {"alignment": _evaluate_alignment, "uniformity": _evaluate_uniformit
 
 def _evaluate_transfer(data: TaskData, vectors: SentenceVectors, settings: SentenceSettings) -> tuple[Values, Details]:
     name, splits = data.task.name, data.labeled
-    classes = transfer.number_classes([[example.label for example in split] for split in splits.values()])
+    classes = transfer.encode_labels([[example.label for example in split] for split in splits.values()])
     parts = {
         split: transfer.LabeledVectors(_make_features(examples, vectors), numbers)
         for (split, examples), numbers in zip(splits.items(), classes, strict=True)

@@ -168,7 +168,7 @@ def compute_f1(predicted: np.ndarray, classes: np.ndarray) -> float:
     return 2 * true_positives / total if total else 0.0
 
 
-def number_classes(labels: Sequence[Sequence[str]]) -> list[np.ndarray]:
+def encode_labels(labels: Sequence[Sequence[str]]) -> list[np.ndarray]:
     """Return the labels of each split as class indices. Raises DrtkError for a single class."""
     names = sorted({label for split in labels for label in split}, key=_sort_key)
     if len(names) < 2:

@@ -27,7 +27,7 @@ GOOD, BAD, GRAY = "#0072b2", "#d55e00", "#8a8a8a"
 SIZE = (7.2, 4.5)  # inches: 864 pixels wide
 MAX_LINES = len(COLORS)
 FORMATS = ("png", "svg", "pdf", "json")
-Numbers = dict[str, Any]  # the data of a plot, as written in JSON format
+PlotData = dict[str, Any]  # written by `format` json
 
 
 @dataclass(frozen=True)
@@ -76,15 +76,15 @@ class Plot:
 
     option_names: ClassVar[frozenset[str]]
 
-    def compute(self, inputs: PlotInputs) -> Numbers:
+    def compute(self, inputs: PlotInputs) -> PlotData:
         """Return the data to draw."""
         raise NotImplementedError
 
-    def choose_size(self, numbers: Numbers) -> tuple[float, float]:
+    def choose_size(self, data: PlotData) -> tuple[float, float]:
         """Return the default width and height in inches."""
         return SIZE
 
-    def draw(self, figure: Any, numbers: Numbers, settings: PlotSettings) -> None:
+    def draw(self, figure: Any, data: PlotData, settings: PlotSettings) -> None:
         """Draw the data on a matplotlib figure."""
         raise NotImplementedError
 
@@ -110,12 +110,12 @@ def draw_plot(
         if value is not None and name not in plot.option_names:
             raise UsageError(f"`{name}` has no effect on drtk plot {kind}; omit it")
     named = parse_logs(inputs) if kind == "training" else parse_runs(inputs)
-    numbers = plot.compute(PlotInputs(named, qrels, pairs, settings, tracker or InputTracker(), device))
+    data = plot.compute(PlotInputs(named, qrels, pairs, settings, tracker or InputTracker(), device))
     if format == "json":
-        return orjson.dumps(numbers, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
-    width, height = plot.choose_size(numbers)
+        return orjson.dumps(data, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+    width, height = plot.choose_size(data)
     size = settings.width or width, settings.height or height
-    return render(lambda figure: plot.draw(figure, numbers, settings), size, format, "drtk plot")
+    return render(lambda figure: plot.draw(figure, data, settings), size, format, "drtk plot")
 
 
 def render(draw: Callable[[Any], None], size: tuple[float, float], format: str, what: str) -> bytes:

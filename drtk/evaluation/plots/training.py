@@ -15,8 +15,8 @@ from drtk.evaluation.plots.base import (
     COLORS,
     GRAY,
     MAX_LINES,
-    Numbers,
     Plot,
+    PlotData,
     PlotInputs,
     add_legend,
     shorten,
@@ -37,7 +37,7 @@ class TrainingCurves(Plot):
 
     option_names: ClassVar[frozenset[str]] = PLOT_OPTIONS | {"field"}
 
-    def compute(self, inputs: PlotInputs) -> Numbers:
+    def compute(self, inputs: PlotInputs) -> PlotData:
         """Return {"field", "curves": {log: {"steps", "values"}}}, or {"panels": [the same with "held_out"]} for several fields.
 
         By default, the field is the loss. If a log has several loss terms or held-out measurements, the fields are all loss
@@ -62,15 +62,15 @@ class TrainingCurves(Plot):
             panels.append(panel)
         return {"panels": panels}
 
-    def choose_size(self, numbers: Numbers) -> tuple[float, float]:
-        if "panels" not in numbers:
-            return super().choose_size(numbers)
-        count = len(numbers["panels"])
+    def choose_size(self, data: PlotData) -> tuple[float, float]:
+        if "panels" not in data:
+            return super().choose_size(data)
+        count = len(data["panels"])
         return _PANEL[0] * min(count, _COLUMNS), _PANEL[1] * ceil(count / _COLUMNS) + 0.6
 
-    def draw(self, figure: Any, numbers: Numbers, settings: PlotSettings) -> None:
+    def draw(self, figure: Any, data: PlotData, settings: PlotSettings) -> None:
         """Draw a panel per field; measurements on held-out passages are dashed."""
-        panels = numbers.get("panels") or [numbers | {"held_out": {}}]
+        panels = data.get("panels") or [data | {"held_out": {}}]
         columns = min(len(panels), _COLUMNS)
         axes = figure.subplots(ceil(len(panels) / columns), columns, squeeze=False).ravel()
         names = list(dict.fromkeys(name for panel in panels for part in ("curves", "held_out") for name in panel[part]))
@@ -88,7 +88,7 @@ class TrainingCurves(Plot):
             if panel["field"].startswith(GAIN):
                 axis.axhline(0, color=GRAY, linewidth=1)
             style_axis(axis, shorten(panel["field"]))
-            set_steps(axis, max(curve["steps"][-1] for curve in [*solid.values(), *dashed.values()]))
+            style_step_axis(axis, max(curve["steps"][-1] for curve in [*solid.values(), *dashed.values()]))
         for axis in axes[len(panels) :]:
             axis.set_axis_off()
         lines = {name: axes[0].plot([], [], color=colors[name], linewidth=2.2)[0] for name in names}
@@ -117,7 +117,7 @@ def choose_fields(logs: Sequence[Mapping[str, Curve]]) -> list[str]:
     return [*first, *terms, *gains, *others]
 
 
-def _select(logs: Mapping[str, Mapping[str, Curve]], field: str) -> Numbers:
+def _select(logs: Mapping[str, Mapping[str, Curve]], field: str) -> PlotData:
     return {
         name: {"steps": log[field].steps, "values": log[field].values} for name, log in logs.items() if field in log
     }
@@ -131,7 +131,7 @@ def draw_steps(axis: Any, steps: Sequence[int], values: Sequence[float], color: 
     axis.plot(steps, averages, color=color, linewidth=2, marker="o" if len(averages) <= _MAX_DOTS else "", markersize=4)
 
 
-def set_steps(axis: Any, last: int) -> None:
+def style_step_axis(axis: Any, last: int) -> None:
     """Set the range and integer ticks of an axis of steps, from 0 to the last step."""
     from matplotlib.ticker import MaxNLocator
 

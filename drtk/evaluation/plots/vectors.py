@@ -23,8 +23,8 @@ from drtk.evaluation.plots.base import (
     GOOD,
     MARKERS,
     SIZE,
-    Numbers,
     Plot,
+    PlotData,
     PlotInputs,
     add_legend,
     draw_histograms,
@@ -52,7 +52,7 @@ class VectorSpace(Plot):
 
     option_names: ClassVar[frozenset[str]] = PLOT_OPTIONS | {"pairs", "qrels", "rel", "positive", "points"}
 
-    def compute(self, inputs: PlotInputs) -> Numbers:
+    def compute(self, inputs: PlotInputs) -> PlotData:
         """Return {"edges", "panels": {name: {"matching", "random"}}, "geometry": {name: {"alignment", "uniformity"}}}.
 
         matching, random: numbers of pairs per cosine bin; matching is empty without judgments
@@ -61,7 +61,7 @@ class VectorSpace(Plot):
         folders = [_is_embeddings(item) for item in inputs.inputs]
         if any(folders) and not all(folders):
             raise UsageError("models and embedding folders cannot be combined; plot them separately")
-        cosines, geometry = _compare_embeddings(inputs) if folders[0] else _compare_models(inputs)
+        cosines, geometry = _compute_embedding_cosines(inputs) if folders[0] else _compute_model_cosines(inputs)
         every = np.concatenate([values for pair in cosines.values() for values in pair])
         edges = np.linspace(every.min() - 1e-9, every.max() + 1e-9, BINS + 1)
         panels = {
@@ -73,14 +73,12 @@ class VectorSpace(Plot):
         }
         return {"edges": edges.tolist(), "panels": panels, "geometry": geometry}
 
-    def choose_size(self, numbers: Numbers) -> tuple[float, float]:
-        return SIZE[0] + 4.2 * (len(numbers["geometry"]) > 1 and len(numbers["panels"]) > 1), 1.4 + 2.3 * len(
-            numbers["panels"]
-        )
+    def choose_size(self, data: PlotData) -> tuple[float, float]:
+        return SIZE[0] + 4.2 * (len(data["geometry"]) > 1 and len(data["panels"]) > 1), 1.4 + 2.3 * len(data["panels"])
 
-    def draw(self, figure: Any, numbers: Numbers, settings: PlotSettings) -> None:
+    def draw(self, figure: Any, data: PlotData, settings: PlotSettings) -> None:
         """Draw histograms of the cosines of matching and of random pairs; of several models also alignment and uniformity."""
-        panels, geometry = numbers["panels"], numbers["geometry"]
+        panels, geometry = data["panels"], data["geometry"]
         histograms = figure
         if len(panels) > 1 and all(len(values) == 2 for values in geometry.values()):
             histograms, scatter = figure.subfigures(1, 2, width_ratios=[1.7, 1])
@@ -88,15 +86,15 @@ class VectorSpace(Plot):
         axes = histograms.subplots(len(panels), 1, squeeze=False, sharex=True)[:, 0]
         for axis, (name, panel) in zip(axes, panels.items(), strict=True):
             kinds = [("random pairs", panel["random"], BAD), ("matching pairs", panel["matching"], GOOD)]
-            draw_histograms(axis, numbers["edges"], [kind for kind in kinds if sum(kind[1])])
-            style_axis(axis, f"{shorten(name)}{_describe(geometry.get(name, {}))}")
+            draw_histograms(axis, data["edges"], [kind for kind in kinds if sum(kind[1])])
+            style_axis(axis, f"{shorten(name)}{_format_values(geometry.get(name, {}))}")
         axes[-1].set_xlabel("cosine", fontsize=11.5)
         add_legend(figure, *axes[0].get_legend_handles_labels())
         if settings.heading:
             figure.suptitle(settings.heading, fontsize=14, fontweight="bold")
 
 
-def _describe(values: dict[str, float]) -> str:
+def _format_values(values: dict[str, float]) -> str:
     text = ", ".join(f"{name} {value:z.2f}" for name, value in values.items())
     return f": {text}".replace("-", "\N{MINUS SIGN}") if text else ""
 
@@ -119,7 +117,7 @@ Cosines = dict[str, tuple[np.ndarray, np.ndarray]]  # by panel: of matching and 
 Geometry = dict[str, dict[str, float]]
 
 
-def _compare_models(inputs: PlotInputs) -> tuple[Cosines, Geometry]:
+def _compute_model_cosines(inputs: PlotInputs) -> tuple[Cosines, Geometry]:
     if inputs.pairs is None:
         raise UsageError("`pairs` is required to plot models")
     if inputs.qrels is not None:
@@ -138,7 +136,7 @@ def _compare_models(inputs: PlotInputs) -> tuple[Cosines, Geometry]:
     return cosines, geometry
 
 
-def _compare_embeddings(inputs: PlotInputs) -> tuple[Cosines, Geometry]:
+def _compute_embedding_cosines(inputs: PlotInputs) -> tuple[Cosines, Geometry]:
     settings = inputs.settings
     if inputs.pairs is not None:
         raise UsageError("`pairs` is only valid for models; use `qrels` for embedding folders")
@@ -212,7 +210,7 @@ class CosineByRating(Plot):
 
     option_names: ClassVar[frozenset[str]] = PLOT_OPTIONS | {"pairs"}
 
-    def compute(self, inputs: PlotInputs) -> Numbers:
+    def compute(self, inputs: PlotInputs) -> PlotData:
         """Return {"bins": [[low, high], …], "systems": {name: {"spearman", "pairs", "cosines": [[…] per bin]}}}."""
         data: dict[str, tuple[np.ndarray, np.ndarray]] = {}
         for item in inputs.inputs:
@@ -237,10 +235,10 @@ class CosineByRating(Plot):
             }
         return {"bins": [[a, b] for a, b in pairwise(edges)], "systems": systems}
 
-    def draw(self, figure: Any, numbers: Numbers, settings: PlotSettings) -> None:
+    def draw(self, figure: Any, data: PlotData, settings: PlotSettings) -> None:
         """Draw a violin for each system and bin, with its median and quartiles."""
         axis = figure.subplots()
-        systems, bins = numbers["systems"], numbers["bins"]
+        systems, bins = data["systems"], data["bins"]
         width = 0.82 / len(systems)
         for at, (name, system) in enumerate(systems.items()):
             for number, cosines in enumerate(system["cosines"]):

@@ -79,7 +79,7 @@ def test_questions_without_ranking_or_answer_are_logged(folder: Path, capfd: pyt
     app(["eval", *arguments, "-v"], standalone_mode=False)
     messages = capfd.readouterr().err
     assert "q.jsonl: 1 of 3 questions have no answer and are ignored" in messages
-    assert "a: 1 query of 2 with answers not in the run, counted as 0" in messages
+    assert "a: 1 of 2 queries with answers are not in the run, counted as 0" in messages
     assert "a: ignored 1 query without answers" in messages
     assert "judge" not in messages
 
@@ -95,7 +95,7 @@ def test_messages_of_compare_mention_answers_not_judgments(folder: Path, capfd: 
     arguments = ["--answers", "q.jsonl", "--corpus", "c.jsonl"]
     app(["compare", "a.run", "b.run", *arguments, "-v"], standalone_mode=False)
     messages = capfd.readouterr().err
-    assert "a: 1 query of 3 with answers not in the run, counted as 0" in messages
+    assert "a: 1 of 3 queries with answers are not in the run, counted as 0" in messages
     assert "judge" not in messages
     write_text(folder / "b.run", "q1 Q0 d#2 1 1 t\n")
     with pytest.raises(MismatchError, match="b: lacks 1 queries with answers that other runs have"):

@@ -136,7 +136,7 @@ def test_wrong_usage_is_rejected(beir: Path, capfd: pytest.CaptureFixture[str]) 
         (["runs", "--measures", "num_ret"], "num_ret cannot be averaged"),
         (["runs/scifact.run"], "pass a folder with NAME.run"),
         (["-"], "pass a folder with NAME.run"),
-        (["runs", "--corpus", "c.jsonl"], "--corpus is for one collection"),
+        (["runs", "--corpus", "c.jsonl"], "--corpus cannot be combined with --qrels"),
     ):
         with pytest.raises(UsageError, match=problem):
             run_eval(capfd, *arguments)

@@ -132,7 +132,7 @@ def test_features_of_a_pair_are_difference_and_product() -> None:
 
 
 def test_labels_have_the_same_numbers_in_all_splits() -> None:
-    assert [part.tolist() for part in transfer.number_classes([["1", "0"], ["0", "1", "1"]])] == [[1, 0], [0, 1, 1]]
-    assert [part.tolist() for part in transfer.number_classes([["10", "9"], ["9"]])] == [[1, 0], [0]]
+    assert [part.tolist() for part in transfer.encode_labels([["1", "0"], ["0", "1", "1"]])] == [[1, 0], [0, 1, 1]]
+    assert [part.tolist() for part in transfer.encode_labels([["10", "9"], ["9"]])] == [[1, 0], [0]]
     with pytest.raises(DrtkError, match="two classes"):
-        transfer.number_classes([["a", "a"]])
+        transfer.encode_labels([["a", "a"]])
