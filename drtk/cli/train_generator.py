@@ -140,7 +140,7 @@ def _train_folds(
 
 
 def _record(pairs: QuestionPairs, folds: dict[str, int] | None, folder: Path, resuming: bool) -> None:
-    """Write the record of the questions before training. Raises MismatchError if a resumed run was begun with others."""
+    """Write the record of the questions before training. Raises MismatchError if a resumed run started with other questions."""
     from drtk.training.distributed import get_rank
     from drtk.training.folds import QUESTIONS, format_question_record, write_question_record
 

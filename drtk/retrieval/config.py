@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from drtk.config import By, NoEffect, option, setting
+from drtk.config import NoEffect, ScoringUnit, option, setting
 from drtk.models.config import CrossEncoderSettings, PairTitle
 
 
@@ -70,7 +70,7 @@ class FuseSettings:
         0.1, "Step between the weights to try, 0.001 to 1 (sweep).", at_least=0.001, at_most=1, no_effect=_WITH_SWEEP
     )
     measure: str = option("nDCG@10", "Measure to maximize (sweep).", no_effect=_WITH_SWEEP, metavar="NAME")
-    by: By = option(
+    by: ScoringUnit = option(
         "passage", "Score passages, or source documents by their best passage (sweep).", no_effect=_WITH_SWEEP
     )
     tag: str = setting("drtk", "Run name, the last column of the run.", one_word=True)

@@ -47,9 +47,9 @@ REJECTED = {  # additional options and the error message of each command
         "--set aux=diffcse --set aux_generator=qrels.tsv": "qrels.tsv: is a file; expected a model folder",
         "--preset dpr-nq-roberta-shared --set aux_rate=0.2": "--set aux_rate requires --set aux=diffcse",
         "--set matryoshka=8 --set matryoshka=8": "--set matryoshka 8: is given twice",
-        "--negatives 0 --set negative_sampling=shuffle": "--set negative_sampling requires hard negatives, but --negatives is 0",
-        "--epochs 1 --max-steps 2": "--max-steps and --epochs cannot be combined; give one",
-        "--preset simlm": "preset 'simlm' sets options of drtk pretrain",
+        "--negatives 0 --set negative_sampling=shuffle": "--set negative_sampling needs hard negatives, but --negatives is 0",
+        "--epochs 1 --max-steps 2": "--max-steps and --epochs cannot be combined",
+        "--preset simlm": "preset 'simlm' is for drtk pretrain",
     },
     "train-reranker": {
         "--vectors v": "--vectors: is not for --kind crossencoder",
@@ -59,9 +59,9 @@ REJECTED = {  # additional options and the error message of each command
         "--loss bce --set backward=4": f"--set backward {LISTWISE}",
         "--loss bce --negatives 4": f"--negatives {LISTWISE}",
         "--negatives 7 --set backward=16": "--set backward 16: a query has 8 passages in a step",
-        "--max-steps 3 --epochs 2": "--max-steps and --epochs cannot be combined; give one",
-        "--preset quickstart": "preset 'quickstart' sets options of drtk train-retriever",
-        "--dev dev": "--dev and --dev-run must be given together",
+        "--max-steps 3 --epochs 2": "--max-steps and --epochs cannot be combined",
+        "--preset quickstart": "preset 'quickstart' is for drtk train-retriever",
+        "--dev dev": "--dev and --dev-run go together",
         "--dev none --dev-run bm25.run": "none: No such file or directory",
         "--dev dev --dev-run none.run": "none.run: No such file or directory",
         "--set dev_split=test": "--set dev_split requires --dev",
@@ -180,7 +180,7 @@ def faulty_calls() -> list[tuple[str, str, str]]:
             preset = call.replace("--preset cotmae", "") + " --preset nothing"
             found.append((name, preset, "unknown preset 'nothing'"))
             bare = preset.replace("nothing", f"{command_of(name).replace(' ', '-')}.toml")
-            message = "has no [[objective]]" if name == "pretrain" else "'batch' is outside"
+            message = "has no [[objective]]" if name == "pretrain" else "unknown key 'batch'; put settings"
             found.append((name, bare, message))
         found += rejected_calls(REJECTED, name)
     return found

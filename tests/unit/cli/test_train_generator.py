@@ -11,7 +11,7 @@ import pytest
 from safetensors.torch import load_file
 
 from drtk.cli.main import app
-from drtk.config import load_preset, merge
+from drtk.config import load_preset, merge_settings
 from drtk.errors import DrtkError, MismatchError, RecordError, UsageError
 from drtk.models.seq2seq import save_generation_model
 from drtk.runtime.integrity import read_json
@@ -291,7 +291,7 @@ def test_answers_in_capitals_are_cleaned_where_the_preset_of_triviaqa_says_so(
 def test_presets_hold_the_published_figures() -> None:
     lengths = {"gar-answer": 40, "gar-sentence": 64, "gar-title": 64}
     for name in (*lengths, *(f"{each}-triviaqa" for each in lengths)):
-        config = merge(GeneratorConfig, load_preset(name).settings, {})
+        config = merge_settings(GeneratorConfig, load_preset(name).settings, {})
         task = name.removesuffix("-triviaqa")
         expected = (20, lengths[task]) if name == task else (50, 16 if task == "gar-answer" else 64)
         assert (config.task, config.max_length, config.target_length) == (task, *expected)
