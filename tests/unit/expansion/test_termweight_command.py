@@ -309,7 +309,7 @@ def test_a_report_is_not_mixed_with_passages_on_a_terminal(
     call = ["termweight", "c", *arguments("idf", tiny), "--stopword-share"]
     assert len(run_command(capfd, *call).splitlines()) == 3  # a pipe takes the passages
     monkeypatch.setattr("sys.stdout", seen := Terminal())
-    with pytest.raises(UsageError, match=r"write the passages to a file with --output$"):
+    with pytest.raises(UsageError, match=r"--stopword-share requires --output"):
         app(list(map(str, call)), standalone_mode=False)
     assert seen.getvalue() == ""
 
@@ -323,8 +323,8 @@ OF_IDF, OF_BPROP = ["--method", "idf", "--model", "{tiny}"], ["--method", "bprop
         (["--method", "nonsense"], "unknown term weighting method 'nonsense'"),
         (["--method", "tfidf"], "`method=tfidf` needs `tokenizer`"),
         (["--method", "bprop"], "`method=bprop` needs `model`"),
-        ([*OF_IDF, "--collect", "--merge"], "choose one"),
-        (["--method", "idf", "--tokenizer", "{tiny}", "--merge"], "INPUT is for weighing; --merge joins the files"),
+        ([*OF_IDF, "--collect", "--merge"], "--collect and --merge cannot be combined"),
+        (["--method", "idf", "--tokenizer", "{tiny}", "--merge"], "INPUT is only valid for computing weights; --merge joins the files"),
         ([*OF_IDF, "--learning-rate", "1"], "`learning_rate` requires --train"),
         ([*OF_IDF, "--set", "trainer=a=1"], "`trainer` requires --train"),
         ([*OF_IDF, "--set", "saturation=sqrt"], "--set saturation requires --method bprop"),
@@ -344,13 +344,13 @@ OF_IDF, OF_BPROP = ["--method", "idf", "--model", "{tiny}"], ["--method", "bprop
             "--set min_words has no effect with `emit=attention`",
         ),
         ([*OF_BPROP, "--set", "softmax_temperature=2"], "--set softmax_temperature requires `emit=softmax`"),
-        ([*OF_IDF, "--collect", "--stopword-share"], "`stopword_share` is for weighing; --collect writes statistics"),
+        ([*OF_IDF, "--collect", "--stopword-share"], "`stopword_share` is only valid for computing weights; --collect writes statistics"),
         (
             [*OF_IDF, "--collect", "--set", "weight_norm=sum"],
-            "`weight_norm` is for weighing; --collect writes statistics",
+            "`weight_norm` is only valid for computing weights; --collect writes statistics",
         ),
-        ([*OF_IDF, "--collect", "--bare"], "`bare` is for weighing; --collect writes statistics"),
-        ([*OF_IDF, "--collect", "--collection", "c"], "`collection` is for weighing; --collect writes statistics"),
+        ([*OF_IDF, "--collect", "--bare"], "`bare` is only valid for computing weights; --collect writes statistics"),
+        ([*OF_IDF, "--collect", "--collection", "c"], "`collection` is only valid for computing weights; --collect writes statistics"),
     ],
 )
 def test_contradictory_options_are_rejected(
