@@ -134,6 +134,6 @@ def rename_settings(settings: Mapping[str, Any], command: str) -> dict[str, Any]
     return renamed
 
 
-def find_by_meaning(name: str, names: Iterable[str]) -> list[str]:
-    """Return the names among `names` that mean what other tools call `name`."""
+def find_by_synonym(name: str, names: Iterable[str]) -> list[str]:
+    """Return the names in `names` that other tools or former versions call `name`."""
     return [known for known in names if name == known or name in SYNONYMS.get(known, "").split()]

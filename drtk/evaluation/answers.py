@@ -9,7 +9,7 @@ from contextlib import closing
 from statistics import fmean
 from typing import NamedTuple
 
-from drtk.data.checks import PASSAGES, WITHOUT_TEXT, describe_missing_texts, warn_of_missing_texts
+from drtk.data.checks import PASSAGES, WITHOUT_TEXT, describe_missing_texts, warn_if_texts_missing
 from drtk.data.corpus_store import CorpusStore
 from drtk.data.jsonl import read_predictions, read_queries
 from drtk.data.runs import NamedRun
@@ -246,7 +246,7 @@ class AnswerJudge:
         """Raise DrtkError if all passages read were empty; warn if some were."""
         if problem := describe_missing_texts(self._counts, self._corpus):
             raise DrtkError(problem)
-        warn_of_missing_texts(self._counts, self._corpus)
+        warn_if_texts_missing(self._counts, self._corpus)
 
 
 class AnswerMatch(NamedTuple):

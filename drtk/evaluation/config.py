@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from drtk.config import CONTROL, HARDWARE, By, option, redeclare, setting
+from drtk.config import CONTROL, HARDWARE, ScoringUnit, option, redeclare, setting
 
 REL = "Minimum relevance grade, for measures that do not name one."
 BY = "Score passages, or source documents by their best passage (MaxP)."
@@ -21,7 +21,7 @@ class ScoringSettings:
 
     measures: str = option("", MEASURES)
     rel: int = option(1, REL)
-    by: By = option("passage", BY)
+    by: ScoringUnit = option("passage", BY)
     drop_same_id: bool | None = option(None, DROP)
     depth: int | None = option(None, "Documents per query to score. [default: all]", at_least=1)
     order: Literal["score", "rank"] = setting("score", "Column that orders the run.")
@@ -57,7 +57,7 @@ class ReportSettings:
     """Settings of drtk report."""
 
     measures: str = option("nDCG@10 RR@10 R@10 R@100", "Measures to report.")
-    by: By = option("passage", BY)
+    by: ScoringUnit = option("passage", BY)
     rel: int = option(1, REL)
     drop_same_id: bool = option(False, DROP)
     examples: int = option(3, "Example queries to show.", at_least=0)
@@ -100,7 +100,7 @@ class PlotSettings:
     measure: str | None = option(None, "Measure to compare (differences plot only). [default: nDCG@10]")
     hit_rate: bool | None = option(None, "Plot success@k (hit rate) instead of recall@k (recall plot only).")
     rel: int | None = option(None, "Minimum relevance grade. [default: 1]")
-    by: By | None = option(None, BY + " [default: passage]")
+    by: ScoringUnit | None = option(None, BY + " [default: passage]")
     drop_same_id: bool | None = option(None, DROP)
     depth: int | None = option(None, "Documents per query to use. [default: all]", at_least=1)
     field: tuple[str, ...] | None = option(

@@ -107,7 +107,7 @@ def read_rankings(
     _log_unjudged(run.name, len(queries.looked_up) - len(hits_by_query), judged_by)
     tag = next((hits.tags[0] for hits in hits_by_query.values()), "")
     if judged_by == "judgments":
-        judged = JudgedHits(run.name, judgments, of=view.by)
+        judged = JudgedHits(run.name, judgments, to_document=view.by)
         if not any(judged.add(query, hits.doc_ids) for query, hits in hits_by_query.items()):
             judged.check()
     ids, top_passages, deepest = {}, {}, 0

@@ -128,7 +128,7 @@ def find_fusion_weights(
             f"'{next(iter(judgments))}'); pass the judgments of these queries"
         )
     for name, run in zip(names, runs, strict=True):
-        judged = JudgedHits(name, judgments, of=by)
+        judged = JudgedHits(name, judgments, to_document=by)
         if not any(judged.add(query, [id for id, _ in ranking]) for query, ranking in run.items()):
             judged.check()
     method = FUSIONS.load(settings.method)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Literal
 
-from drtk.config import By, NoEffect, option, redeclare, setting
+from drtk.config import NoEffect, ScoringUnit, option, redeclare, setting
 from drtk.indexing.config import BM25SearchSettings, DenseSearchSettings, SearchSettings
 from drtk.models.config import PairTitle
 
@@ -101,7 +101,9 @@ class MineSettings(MinedIndexSettings, MinedFilterSettings):  # help lists the l
     min_negatives: int | None = setting(
         None, "Fill up to N negatives per query with random passages. [default: the policy's]", at_least=0
     )
-    by: By = option("passage", "Judgments are of passages, or of source documents (positive: their best passage).")
+    by: ScoringUnit = option(
+        "passage", "Judgments are of passages, or of source documents (positive: their best passage)."
+    )
     rel: int = option(1, "Minimum relevance grade of a positive.")
     source_name: str = setting("", "Name of a single source in `sources`. [default: the file's or folder's]")
     match: Literal["tokens", "regex"] = setting("tokens", "nq: answer matching by tokens (DPR) or regular expressions.")

@@ -12,7 +12,7 @@ import pytest
 from drtk.cli.main import app, load_functions
 from drtk.config import load_preset
 from drtk.errors import MismatchError
-from drtk.renamed import RENAMED, find_by_meaning, rename_settings
+from drtk.renamed import RENAMED, find_by_synonym, rename_settings
 from drtk.runtime.manifest import find_changes, read_manifest
 from tests.contract.run_drtk import run_in_process
 from tests.run_commands import write_text
@@ -81,8 +81,8 @@ def test_an_unknown_option_is_answered_with_its_name_or_meaning(call: str, told:
 
 
 def test_meaning_comes_before_spelling() -> None:
-    assert find_by_meaning("lr", ["aux_rate", "learning_rate", "lora"]) == ["learning_rate"]
-    assert find_by_meaning("nothing", ["learning_rate"]) == []
+    assert find_by_synonym("lr", ["aux_rate", "learning_rate", "lora"]) == ["learning_rate"]
+    assert find_by_synonym("nothing", ["learning_rate"]) == []
 
 
 def test_keys_of_an_old_preset_load_with_a_warning(tmp_path: Path) -> None:
@@ -121,7 +121,7 @@ def test_a_run_begun_by_a_former_version_resumes_or_is_rejected_in_one_line(tmp_
     manifest["settings"] = {former.get(name, name): value for name, value in manifest["settings"].items()}
     (tmp_path / "out.part" / "meta.json").unlink()
     write_text(tmp_path / "out.part" / "meta.json.part", json.dumps(manifest))
-    with pytest.raises(MismatchError, match=r"was begun with other settings or files \(vector_dtype\)"):
+    with pytest.raises(MismatchError, match=r"started with other settings or files \(vector_dtype\)"):
         app([*call, "--device", "cpu", "--resume", "--vector-dtype", "float16"], standalone_mode=False)
     app([*call, "--device", "cpu", "--resume"], standalone_mode=False)
     assert read_manifest(tmp_path / "out")["settings"]["vector_dtype"] == "float32"

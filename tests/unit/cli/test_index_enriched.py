@@ -292,7 +292,7 @@ def test_weights_whose_tokenizer_has_moved_are_read_with_the_one_that_is_named(p
         run_command(capfd, "show", "--term-weights", "w", "--tokenizer", "other")
     (place / "there").rename(place / "moved")
     for call in ((*index, "-o", "i"), ("show", "--term-weights", "w")):
-        with pytest.raises(DrtkError, match="there: no such folder; if it was moved, name it with `tokenizer`"):
+        with pytest.raises(DrtkError, match="there: no such folder; if it was moved, set `tokenizer`"):
             run_command(capfd, *call)
     assert run_command(capfd, "show", "--term-weights", "w", "--tokenizer", "moved") == shown
     run_command(capfd, *index, "--set", "tokenizer=moved", "-o", "after")

@@ -116,7 +116,7 @@ def test_q_is_quiet_and_a_query_in_place_of_a_path_gets_a_hint(bm25, capfd, monk
         ('{"_id": "q", "text": "t"}\nfly', ""),
     ):
         monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(more.encode())))
-        place = f"<stdin>:{1 if hint else 2}: expected a JSON object, found other text"
+        place = f"<stdin>:{1 if hint else 2}: expected a JSON object, got other text"
         with pytest.raises(RecordError, match=rf"^{place}{f'; {hint} .-q is --quiet.' if hint else ''}$"):
             run_command(capfd, "search", "bm25", "-q", "-")
 
