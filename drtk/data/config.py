@@ -13,28 +13,24 @@ Kind = Literal["passages", "queries", "qrels", "run", "examples"]
 
 @dataclass(frozen=True)
 class ConversionSettings:
-    """drtk convert."""
+    """Settings of `drtk convert`."""
 
     kind: Kind | None = option(None, "Type of the input records. [default: detected]", flag="--as", panel=INPUT)
     to: str | None = option(
         None,
-        "Output format, such as beir, tevatron or parquet (all: see the page). [default: drtk's own]",
+        "Output format, such as beir, tevatron or parquet. [default: drtk's]",
         metavar="FORMAT",
         panel=INPUT,
     )
     corpus: str | None = option(
         None,
-        "Corpus of the examples, required by output formats that contain texts.",
+        "Corpus with the passages of the examples (for formats with texts).",
         no_effect=_NO_EXAMPLES,
         metavar="FILE",
         panel=INPUT,
     )
     queries: str | None = option(
-        None,
-        "Queries of the examples, required by output formats that contain texts.",
-        no_effect=_NO_EXAMPLES,
-        metavar="FILE",
-        panel=INPUT,
+        None, "Queries of the examples (for formats with texts).", no_effect=_NO_EXAMPLES, metavar="FILE", panel=INPUT
     )
     corpus_out: str | None = option(
         None,
@@ -57,18 +53,18 @@ FileKind = Literal["passages", "queries", "qrels", "run", "examples", "expansion
 
 @dataclass(frozen=True)
 class ValidationSettings:
-    """drtk validate."""
+    """Settings of `drtk validate`."""
 
     kind: FileKind | None = option(
         None, "Type of the records in the file. [default: detected]", flag="--as", panel=INPUT
     )
     corpus: str | None = option(None, "Corpus that must contain all passage ids.", metavar="FILE", panel=INPUT)
-    queries: str | None = option(None, "Query file that must contain all query ids.", metavar="FILE", panel=INPUT)
+    queries: str | None = option(None, "Queries that must contain all query ids.", metavar="FILE", panel=INPUT)
     qrels: str | None = option(
         None, "Judgments; report query and passage ids that do not match the input.", metavar="FILE", panel=INPUT
     )
     leak: str | None = option(
         None, "Test set to check for leakage: report texts that the input shares with it.", metavar="FILE", panel=INPUT
     )
-    show: int = option(10, "Maximum number of problems to print per type.", at_least=0)
+    show: int = option(10, "Number of problems to print per check.", at_least=0)
     json: bool = option(False, "Print the findings as JSON.")

@@ -14,10 +14,10 @@ _NO_OVERLAP = (NoEffect("requires --policy greedy or words", {"policy": ("conden
 
 @dataclass(frozen=True)
 class ChunkSettings:
-    """drtk chunk (docs/commands/chunk.md)."""
+    """Settings of `drtk chunk`."""
 
     policy: Literal["greedy", "condenser", "cotmae", "words"] = option(
-        "greedy", "How sentences are grouped into passages; words splits between any two words."
+        "greedy", "How to group sentences; words splits at any word."
     )
     tokenizer: str | None = option(
         None, "Measure length in tokens of this model's tokenizer, instead of words.", no_effect=_WORDS, metavar="MODEL"
@@ -30,34 +30,32 @@ class ChunkSettings:
         False, "Count the model's special tokens in the maximum length.", no_effect=_NO_TOKENIZER
     )
     overlap: int = option(
-        0, "Overlap of consecutive passages, in sentences (policy words: in words).", at_least=0, no_effect=_NO_OVERLAP
+        0, "Overlap of consecutive passages, in sentences (words: in words).", at_least=0, no_effect=_NO_OVERLAP
     )
     short_prob: float = setting(
         0.0,
-        "Probability of a randomly shortened passage, 0 to 1 (condenser 0.1, cotmae 0.15).",
+        "Probability of a random smaller passage limit, 0 to 1 (condenser 0.1, cotmae 0.15).",
         at_least=0,
         at_most=1,
         no_effect=_WORDS,
     )
     short_min: int | None = setting(
-        None, "Minimum length of a randomly shortened passage. [default: 2 for cotmae, else 1]", at_least=1
+        None, "Minimum of the random smaller passage limit. [default: cotmae 2, else 1]", at_least=1
     )
     paragraphs: bool = option(False, "Also end sentences at blank lines, for lists and code.", no_effect=_WORDS)
     keep_whitespace: bool = setting(False, "Keep white space unchanged.")
-    sentences: bool = option(True, "Write the character spans of sentences to metadata.sentences.")
+    sentences: bool = option(True, "Write sentence spans to metadata.sentences.")
     language: str = option("english", "Language of NLTK's sentence splitter.", metavar="NAME")
-    punkt_model: str | None = option(
-        None, "Sentence splitter, a file written by --save-punkt.", metavar="FILE", panel=INPUT
-    )
-    punkt_mb: float = setting(2.0, "Megabytes of input to train a sentence splitter on.", at_least=0.001, at_most=1e6)
-    save_punkt: str | None = option(None, "File to save the trained sentence splitter to.", metavar="FILE", panel=INPUT)
+    punkt_model: str | None = option(None, "Sentence model file, written by --save-punkt.", metavar="FILE", panel=INPUT)
+    punkt_mb: float = setting(2.0, "Megabytes of input to train a sentence model on.", at_least=0.001, at_most=1e6)
+    save_punkt: str | None = option(None, "Save the trained sentence model to this file.", metavar="FILE", panel=INPUT)
     num_workers: int = option(0, "Number of worker processes; 0 means one per core.", at_least=0, panel=HARDWARE)
     seed: int = option(42, "Random seed.", panel=CONTROL)
 
 
 @dataclass(frozen=True)
 class SampleSettings:
-    """drtk sample."""
+    """Settings of `drtk sample`."""
 
     packages: tuple[str, ...] = option(
         ("stdlib", "numpy", "torch", "transformers", "nltk"),
@@ -65,8 +63,8 @@ class SampleSettings:
         metavar="NAME",
     )
     limit: int | None = option(
-        None, "Number of query-document pairs; smaller samples are subsets of larger ones. [default: all]", at_least=2
+        None, "Maximum number of pairs; a smaller sample is a subset of a larger one.", at_least=2
     )
-    test_percent: int = option(20, "Percentage of queries in the test split, 1 to 99.", at_least=1, at_most=99)
+    test_percent: int = option(20, "Percentage of queries in the test split.", at_least=1, at_most=99)
     min_words: int = option(20, "Minimum document length in words.", at_least=1)
     num_workers: int = option(0, "Number of worker processes; 0 means one per core.", at_least=0, panel=HARDWARE)

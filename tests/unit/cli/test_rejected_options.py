@@ -49,7 +49,7 @@ REJECTED = {  # additional options and the error message of each command
         "--set matryoshka=8 --set matryoshka=8": "--set matryoshka 8: is given twice",
         "--negatives 0 --set negative_sampling=shuffle": "--set negative_sampling requires hard negatives, but --negatives is 0",
         "--epochs 1 --max-steps 2": "--max-steps and --epochs cannot be combined",
-        "--preset simlm": "preset 'simlm' is for drtk pretrain",
+        "--preset simlm": "preset 'simlm' sets options of drtk pretrain",
     },
     "train-reranker": {
         "--vectors v": "--vectors: is not for --kind crossencoder",
@@ -60,7 +60,7 @@ REJECTED = {  # additional options and the error message of each command
         "--loss bce --negatives 4": f"--negatives {LISTWISE}",
         "--negatives 7 --set backward=16": "--set backward 16: a query has 8 passages in a step",
         "--max-steps 3 --epochs 2": "--max-steps and --epochs cannot be combined",
-        "--preset quickstart": "preset 'quickstart' is for drtk train-retriever",
+        "--preset quickstart": "preset 'quickstart' sets options of drtk train-retriever",
         "--dev dev": "--dev and --dev-run go together",
         "--dev none --dev-run bm25.run": "none: No such file or directory",
         "--dev dev --dev-run none.run": "none.run: No such file or directory",

@@ -324,7 +324,10 @@ OF_IDF, OF_BPROP = ["--method", "idf", "--model", "{tiny}"], ["--method", "bprop
         (["--method", "tfidf"], "`method=tfidf` needs `tokenizer`"),
         (["--method", "bprop"], "`method=bprop` needs `model`"),
         ([*OF_IDF, "--collect", "--merge"], "--collect and --merge cannot be combined"),
-        (["--method", "idf", "--tokenizer", "{tiny}", "--merge"], "INPUT is only valid for computing weights; --merge joins the files"),
+        (
+            ["--method", "idf", "--tokenizer", "{tiny}", "--merge"],
+            "INPUT is only valid for computing weights; --merge joins the files",
+        ),
         ([*OF_IDF, "--learning-rate", "1"], "`learning_rate` requires --train"),
         ([*OF_IDF, "--set", "trainer=a=1"], "`trainer` requires --train"),
         ([*OF_IDF, "--set", "saturation=sqrt"], "--set saturation requires --method bprop"),
@@ -344,13 +347,19 @@ OF_IDF, OF_BPROP = ["--method", "idf", "--model", "{tiny}"], ["--method", "bprop
             "--set min_words has no effect with `emit=attention`",
         ),
         ([*OF_BPROP, "--set", "softmax_temperature=2"], "--set softmax_temperature requires `emit=softmax`"),
-        ([*OF_IDF, "--collect", "--stopword-share"], "`stopword_share` is only valid for computing weights; --collect writes statistics"),
+        (
+            [*OF_IDF, "--collect", "--stopword-share"],
+            "`stopword_share` is only valid for computing weights; --collect writes statistics",
+        ),
         (
             [*OF_IDF, "--collect", "--set", "weight_norm=sum"],
             "`weight_norm` is only valid for computing weights; --collect writes statistics",
         ),
         ([*OF_IDF, "--collect", "--bare"], "`bare` is only valid for computing weights; --collect writes statistics"),
-        ([*OF_IDF, "--collect", "--collection", "c"], "`collection` is only valid for computing weights; --collect writes statistics"),
+        (
+            [*OF_IDF, "--collect", "--collection", "c"],
+            "`collection` is only valid for computing weights; --collect writes statistics",
+        ),
     ],
 )
 def test_contradictory_options_are_rejected(

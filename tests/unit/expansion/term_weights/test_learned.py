@@ -236,17 +236,33 @@ def without(arguments: list[str], flag: str) -> list[str]:
     ("method", "more", "complaint"),
     [
         ("deepct", ["--shard", "1/2"], "--train writes a model; omit --shard"),
-        ("deepct", ["--stopword-share"], "`stopword_share` is only valid for computing weights; --train trains a model"),
+        (
+            "deepct",
+            ["--stopword-share"],
+            "`stopword_share` is only valid for computing weights; --train trains a model",
+        ),
         ("deepct", ["--collection", "x"], "`collection` is only valid for computing weights; --train trains a model"),
-        ("deepct", ["--set", "ray_workers=2"], "`ray_workers` is only valid for computing weights; --train trains a model"),
-        ("deepct", ["--set", "weight_norm=max"], "`weight_norm` is only valid for computing weights; --train trains a model"),
+        (
+            "deepct",
+            ["--set", "ray_workers=2"],
+            "`ray_workers` is only valid for computing weights; --train trains a model",
+        ),
+        (
+            "deepct",
+            ["--set", "weight_norm=max"],
+            "`weight_norm` is only valid for computing weights; --train trains a model",
+        ),
         (
             "deepct",
             ["--set", "stemmer=porter"],
             "--set stemmer requires --method bprop or tfidf or inv-freq or idf or bm25",
         ),
         ("deepct", ["--set", "expand=queries"], "--set expand requires --method deepimpact"),
-        ("deepimpact", ["--set", "impact_max=3"], "`impact_max` is only valid for computing weights; --train trains a model"),
+        (
+            "deepimpact",
+            ["--set", "impact_max=3"],
+            "`impact_max` is only valid for computing weights; --train trains a model",
+        ),
     ],
 )
 def test_contradictory_options_are_rejected(
