@@ -52,8 +52,8 @@ REJECTED = {  # additional options and the error message of each command
         "--preset simlm": "preset 'simlm' sets options of drtk pretrain",
     },
     "train-reranker": {
-        "--vectors v": "--vectors: is not for --kind crossencoder",
-        "--qrels qrels.tsv": "--qrels: is not for --kind crossencoder",
+        "--vectors v": "--vectors cannot be combined with --kind crossencoder",
+        "--qrels qrels.tsv": "--qrels cannot be combined with --kind crossencoder",
         "--set depth=50": "--set depth requires --kind hlatr",
         "--loss bce --set r_drop=true": f"--set r_drop {LISTWISE}",
         "--loss bce --set backward=4": f"--set backward {LISTWISE}",
@@ -61,7 +61,7 @@ REJECTED = {  # additional options and the error message of each command
         "--negatives 7 --set backward=16": "--set backward 16: a query has 8 passages in a step",
         "--max-steps 3 --epochs 2": "--max-steps and --epochs cannot be combined",
         "--preset quickstart": "preset 'quickstart' sets options of drtk train-retriever",
-        "--dev dev": "--dev and --dev-run go together",
+        "--dev dev": "--dev and --dev-run must be given together",
         "--dev none --dev-run bm25.run": "none: No such file or directory",
         "--dev dev --dev-run none.run": "none.run: No such file or directory",
         "--set dev_split=test": "--set dev_split requires --dev",
@@ -71,7 +71,7 @@ REJECTED = {  # additional options and the error message of each command
         "--set trainer=gradient_accumulation_steps=2": "gradient_accumulation_steps: cannot be set",
     },
     "train-reranker hlatr": {
-        "--skip-corpus-check": "--skip-corpus-check: is not for --kind hlatr",
+        "--skip-corpus-check": "--skip-corpus-check cannot be combined with --kind hlatr",
         "--set dev_measure=nDCG@10": f"--set dev_measure {DEV}",
         "--set heads=3": "--set heads 3 does not divide --set hidden 128",
         "--negatives 3": "--negatives requires --kind crossencoder",
@@ -87,7 +87,7 @@ REJECTED = {  # additional options and the error message of each command
         "--generator model": "--generator: preset 'cotmae' has no generator",
         "--preset diffcse-sts-bert --generator x --drop difference": "as changed here, needs a generator",
         "--preset simlm --generator x --set generator.mode=joint --set generator.slot=encoder --set generator.init=copy": (
-            "starts from the encoder; leave one"
+            "starts from the encoder; omit one"
         ),
         "--drop nothing": "--drop nothing: unknown objective or group",
         "--set slots.nowhere.rate=1": "nowhere",
@@ -105,7 +105,7 @@ REJECTED = {  # additional options and the error message of each command
         "--dev-kind answer": "--dev-queries and --dev-kind require --dev",
         "--set patience=2": f"--set patience {DEV}",
         "--set depth=100 --set max_rank=50": "--set max_rank 50: must be above the depth of the labels, 100",
-        "--set warmup=0.1": "--set warmup 0.1: --set schedule inverse-sqrt needs a number of steps",
+        "--set warmup=0.1": "--set warmup 0.1: --set schedule inverse-sqrt requires a number of steps",
         "--preset simlm-r1": "preset 'simlm-r1' sets options of drtk train-retriever",
     },
     "train-generator": {
@@ -115,14 +115,14 @@ REJECTED = {  # additional options and the error message of each command
         "--set trainer=label_smoothing_factor=0.1": "label_smoothing_factor: cannot be set",
         "--run bm25.run": "--run requires --task gar-sentence or gar-title",
         "--set folds=5": "--set folds requires --task gar-answer or gar-sentence or gar-title",
-        "--task gar-answer": "--queries: with --task gar-answer, INPUT has the questions; leave it out",
+        "--task gar-answer": "--queries cannot be combined with --task gar-answer",
         "--task gar-answer --set title=none": "--set title requires --task doc2query",
         "--task gar-answer --set depth=5": "--set depth requires --task gar-sentence or gar-title",
         "--task gar-sentence --set answer_case=initial": "--set answer_case requires --task gar-answer",
     },
     "train-generator gar": {
         "--dev queries.jsonl": "--dev and --dev-run must be given together",
-        "--queries queries.jsonl": "--queries: with --task gar-title",
+        "--queries queries.jsonl": "--queries cannot be combined with --task gar-title",
         "--dev queries.jsonl --dev-run none.run": "none.run: No such file or directory",
     },
     "train-generator passages": {
