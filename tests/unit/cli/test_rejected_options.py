@@ -33,7 +33,7 @@ REJECTED = {  # additional options and the error message of each command
         "--preset simlm-r1 --set dev_pool=10": f"--set dev_pool {DEV}",
         "--loss hinge": "unknown retriever loss 'hinge'; choose from infonce",
         "--loss kl --set contrastive=hinge": "unknown retriever loss 'hinge'; choose from infonce",
-        "--loss kl --set contrastive=kl": "--set contrastive kl: learns from a teacher",
+        "--loss kl --set contrastive=kl": "--set contrastive kl: is a distillation loss",
         "--set contrastive=simlm-full": "--set contrastive needs --loss kl or margin-mse",
         "--set contrastive_weight=0.5": "--set contrastive_weight needs --loss kl or margin-mse",
         "--preset simlm-r1 --set teacher_temperature=2": "--set teacher_temperature needs --loss kl",
@@ -67,7 +67,7 @@ REJECTED = {  # additional options and the error message of each command
         "--set dev_split=test": "--set dev_split needs --dev",
         "--set patience=2": f"--set patience {DEV}",
         "--set dev_measure=nDCG@10": f"--set dev_measure {DEV}",
-        "--corpus hf:x": "hf:x: is read repeatedly, so it must be a file",
+        "--corpus hf:x": "hf:x: must be a local file because it is read repeatedly",
         "--set trainer=gradient_accumulation_steps=2": "gradient_accumulation_steps: cannot be set",
     },
     "train-reranker hlatr": {
@@ -83,7 +83,7 @@ REJECTED = {  # additional options and the error message of each command
         "--dev-sts none.tsv": "none.tsv: No such file or directory",
         "--dev dev --dev-sts qrels.tsv": "--dev and --dev-sts: choose one",
         "--with none.jsonl": "none.jsonl: No such file or directory",
-        "--with hf:x": "hf:x: is read repeatedly, so it must be a file",
+        "--with hf:x": "hf:x: must be a local file because it is read repeatedly",
         "--generator model": "--generator: preset 'cotmae' has no generator",
         "--preset diffcse-sts-bert --generator x --drop difference": "as changed here, needs a generator",
         "--preset simlm --generator x --set generator.mode=joint --set generator.slot=encoder --set generator.init=copy": (
@@ -140,7 +140,7 @@ REJECTED = {  # additional options and the error message of each command
 LATE = {  # rejected once torch is imported
     "train-retriever": {
         "--loss kl --negatives 0": "--loss kl needs --negatives above 0",
-        "--batch-size 1 --negatives 0": "--batch-size 1 with --negatives 0 leaves no negatives",
+        "--batch-size 1 --negatives 0": "--batch-size 1 cannot be combined with --negatives 0",
     },
     "pretrain": {"--preset mlm --set slots.passage.rat=0.4": "has a key 'rat'"},
     "rerank-queries train": {"--kind poem": "labelled.jsonl: contains no candidates of kind 'poem'"},
@@ -172,7 +172,7 @@ def faulty_calls() -> list[tuple[str, str, str]]:
             found.append((name, call.replace("--model model", "--model ./none"), "./none: no such folder"))
         found.append((name, call.replace("-o out", "-o done"), "done: exists already; --force replaces it"))
         found.append((name, f"{call} --set trainer=max_steps=3", "--set trainer max_steps: use --max-steps"))
-        found.append((name, f"{call} --device tpu", "--device tpu: training supports auto, cpu and cuda"))
+        found.append((name, f"{call} --device tpu", "--device tpu: use auto, cpu or cuda"))
         if name in ("train-retriever", "train-reranker"):
             message = "bm25.run: looks like hits of a TREC run; expected training examples"
             found.append((name, call.replace("examples.jsonl", "bm25.run"), message))

@@ -347,14 +347,16 @@ def test_holdout_is_rejected_without_a_generator_per_fold(
     strange = tmp_path / "strange.jsonl"
     strange.write_text(questions.read_text() + '{"_id": "new", "text": "of no fold"}\n')
     call = [strange, "--model", generators, "--holdout", "--n", "2", "--max-new-tokens", "2"]
-    with pytest.raises(RecordError, match=r"strange.jsonl:25: 'new' is in no fold of .*gen; `outside` draw"):
+    with pytest.raises(
+        RecordError, match=r"strange.jsonl:25: question 'new' is in no fold of .*gen; use `outside` draw"
+    ):
         rows(capfd, *call)
     assert "new" not in {row["query_id"] for row in rows(capfd, *call, "--skip-bad", "1")}
     assert "new" in {
         row["query_id"] for row in rows(capfd, *call, "--set", "outside=draw", "--n", "9", "--max-new-tokens", "9")
     }
     strange.write_text('{"_id": "q3", "text": "another one"}\n')
-    with pytest.raises(RecordError, match=r"strange.jsonl:1: 'q3' is another question than the one"):
+    with pytest.raises(RecordError, match=r"strange.jsonl:1: question 'q3' differs from question 'q3' in"):
         rows(capfd, *call, "--set", "outside=draw")
 
 

@@ -229,7 +229,7 @@ def test_runs_that_teach_a_list_re_ranker_nothing_are_told_apart(tmp_path: Path)
     two = "q1 Q0 a 1 2.0 t\nq2 Q0 c 1 3.0 t\n"
     none = f"{run}: there are no lists with a positive among the first 2 documents to train on"
     assert get_error("", {"q1": {"a": 1}}) == none
-    assert get_error(two, {"q9": {"a": 1}}) == f"{run}: none of its 2 queries is judged"
+    assert get_error(two, {"q9": {"a": 1}}) == f"{run}: none of its 2 queries is judged; check the qrels file"
     assert get_error(two, {"q1": {"b": 1}, "q2": {"c": 0}}) == none
     few = "1 lists with a positive among the first 2 documents do not fill one batch of 256; use `batch_size` 1 or less"
     assert get_error(two, {"q1": {"a": 1}}) == few
