@@ -99,7 +99,7 @@ def format_passages(
 ) -> Iterator[str]:
     """Yield the lines of a ranking, of at most `width` columns: rank, score and title, then id and snippet.
 
-    passages: in the order of the ranking; None for unknown ones, of which only the id is printed
+    passages: in the order of the ranking; None prints only the id
     """
     stems = stem_query_words(query)
     for rank, ((id, score), passage) in enumerate(zip(ranking, passages, strict=True), start=1):

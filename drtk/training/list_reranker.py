@@ -135,7 +135,7 @@ class ListEvaluator:
                     f"{vectors.folder}: no vector of '{absent}' for dev query '{query}'; use the vectors of the dev run"
                 )
             self._lists.append(RankedCandidates(rows, np.zeros(len(rows), dtype=bool)))
-        vectors.warn_of_another_order("the dev run")
+        vectors.warn_if_order_differs("the dev run")
 
     @torch.no_grad()
     def __call__(self) -> dict[str, float]:
