@@ -405,7 +405,7 @@ def test_a_run_with_unknown_ids_is_rejected_with_one_line(
         (["--from-run", "r", "--corpus", "c", "--n", "3"], "`n` goes with `model`"),
         (["--from-run", "r", "--corpus", "c", "--kind", "answer"], "`from_run` makes sentence, title, terms"),
         (["--model", "m", "--kind", "../a"], "`kind` '../a': must be one word, usable as a file name"),
-        (["--model", "m", "--decode", "greedy", "--n", "3"], "`n` 3: `decode` greedy generates one text"),
+        (["--model", "m", "--decode", "greedy", "--n", "3"], "`n` 3: cannot be combined with `decode` greedy"),
         (["--model", "m", "--decode", "beam", "--top-k", "3"], "--top-k needs --decode sample"),
         (["--model", "m", "--set", "beams=3"], "--set beams needs --decode beam"),
         (["--model", "m", "--set", "outside=draw"], "--set outside needs --holdout"),

@@ -180,9 +180,9 @@ def test_plans_count_queries_or_pairs() -> None:
 
 
 def test_settings_that_contradict_each_other_are_rejected() -> None:
-    with pytest.raises(UsageError, match="`heads` 3 does not divide `hidden` 128"):
+    with pytest.raises(UsageError, match="`hidden` 128: must be a multiple of `heads` 3"):
         RerankerConfig(kind="hlatr", heads=3).check()
-    with pytest.raises(UsageError, match="`backward` 16: a query has 8 passages in a step"):
+    with pytest.raises(UsageError, match="`backward` 16: must be at most 8"):
         RerankerConfig(negatives=7, backward=16).check()
 
 
