@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import isfinite
 from pathlib import Path
 from typing import NamedTuple
@@ -123,12 +123,30 @@ def _iter_rows(source: str, columns: Sequence[str], tracker: InputTracker) -> It
         yield number, [fields[at] for at in indices]
 
 
-@dataclass(frozen=True)
+@dataclass
 class Task:
-    """A sentence task and its files by name: subsets of an STS year, one split, or all splits of a transfer task."""
+    """A sentence task and its files by name: subsets of an STS year, one split, or all splits of a transfer task.
+
+    rated: rated pairs by subset; labeled: labeled texts by split of a transfer task
+    """
 
     name: str
     files: dict[str, Path]
+    rated: dict[str, RatedPairs] = field(default_factory=dict)
+    labeled: dict[str, list[LabeledText]] = field(default_factory=dict)
+
+    @property
+    def pairs(self) -> list[RatedPair]:
+        """Rated pairs of all subsets."""
+        return [pair for subset in self.rated.values() for pair in subset.pairs]
+
+    def iter_texts(self) -> Iterator[str]:
+        """Yield every sentence of the task."""
+        for pair in self.pairs:
+            yield from (pair.first, pair.second)
+        for split in self.labeled.values():
+            for item in split:
+                yield from item.texts
 
 
 def find_tasks(folder: Path, names: Sequence[str], *, split: str) -> list[Task]:
