@@ -42,7 +42,7 @@ REJECTED = {  # additional options and the error message of each command
         "--set temperature_warmup=true --set temperature=1": "--set temperature_warmup requires a --set temperature below 1",
         "--set temperature_warmup=true --set warmup=0": "--set temperature_warmup needs a warm-up, but --set warmup is 0",
         "--set lora_alpha=4": "--set lora_alpha needs --set lora",
-        "--set aux=diffcse": "--set aux diffcse needs --set aux_generator",
+        "--set aux=diffcse": "--set aux diffcse requires --set aux_generator",
         "--set aux=diffcse --set aux_generator=./none": "./none: no such folder",
         "--set aux=diffcse --set aux_generator=qrels.tsv": "qrels.tsv: is a file; expected a model folder",
         "--preset dpr-nq-roberta-shared --set aux_rate=0.2": "--set aux_rate needs --set aux=diffcse",
@@ -139,7 +139,7 @@ REJECTED = {  # additional options and the error message of each command
 }
 LATE = {  # rejected once torch is imported
     "train-retriever": {
-        "--loss kl --negatives 0": "--loss kl needs --negatives above 0",
+        "--loss kl --negatives 0": "--loss kl requires --negatives above 0",
         "--batch-size 1 --negatives 0": "--batch-size 1 cannot be combined with --negatives 0",
     },
     "pretrain": {"--preset mlm --set slots.passage.rat=0.4": "has a key 'rat'"},
