@@ -18,7 +18,7 @@ Count = Annotated[int, 1, float("inf")]
 
 @dataclass(frozen=True)
 class PretrainSettings:
-    """drtk pretrain; presets hold the figures of their papers."""
+    """Settings of `drtk pretrain`. Presets contain the values of the papers."""
 
     batch_size: int = option(2048, "Examples per step, over all devices.", at_least=1)
     micro_batch_size: int | None = option(
@@ -50,7 +50,7 @@ class PretrainSettings:
 
 @contextmanager
 def prefix_errors(place: str) -> Iterator[None]:
-    """Put `place` before the messages of UsageError and MismatchError."""
+    """Context manager that prefixes the messages of UsageError and MismatchError with `place`."""
     try:
         yield
     except (UsageError, MismatchError) as error:
@@ -58,20 +58,20 @@ def prefix_errors(place: str) -> Iterator[None]:
 
 
 def list_option_names(function: Callable[..., Any]) -> list[str]:
-    """Return the names of the options of a view, masking or decoder: its keyword-only parameters."""
+    """Return the names of the options (the keyword-only parameters) of a view, masking or decoder."""
     parameters = inspect.signature(function).parameters.values()
     return [parameter.name for parameter in parameters if parameter.kind is inspect.Parameter.KEYWORD_ONLY]
 
 
 def check_options(what: str, function: Callable[..., Any], options: Mapping[str, Any]) -> None:
-    """Raise UsageError for options that `function` does not have or whose value has the wrong type.
+    """Raise UsageError for an option that `function` does not have, or for a value of the wrong type.
 
     what: prefix of error messages
     """
     kinds, known = get_type_hints(function, include_extras=True), list_option_names(function)
     for key, value in options.items():
         if key not in known:
-            choices = f"choose from {', '.join(known)}" if known else "it has none"
+            choices = f"choose from {', '.join(known)}" if known else "remove it"
             raise UsageError(f"{what} has no option '{key}'; {choices}")
         check_type(value, kinds[key], f"{what}: {key}")
 

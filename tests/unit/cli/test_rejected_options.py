@@ -181,7 +181,9 @@ def faulty_calls() -> list[tuple[str, str, str]]:
             found.append((name, preset, "unknown preset 'nothing'"))
             bare = preset.replace("nothing", f"{command_of(name).replace(' ', '-')}.toml")
             message = (
-                "has no [[objective]]" if name == "pretrain" else "'batch' is not read where it stands; settings go"
+                "there is no objective; add an [[objective]] table"
+                if name == "pretrain"
+                else "'batch' is not read where it stands; settings go"
             )
             found.append((name, bare, message))
         found += rejected_calls(REJECTED, name)

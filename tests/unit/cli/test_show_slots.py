@@ -13,7 +13,7 @@ from drtk.config import load_preset, merge
 from drtk.errors import UsageError
 from drtk.pretraining.config import PretrainSettings
 from drtk.pretraining.dataset import PretrainingData
-from drtk.pretraining.example_builder import SlotExample
+from drtk.pretraining.example_builder import TokenizedSlot
 from drtk.pretraining.parse import parse_composition
 from drtk.pretraining.preview import LEGEND, MarkedPiece, TokenFormatter, mark_tokens
 from drtk.text.token_dataset import TokenCorpus
@@ -47,11 +47,11 @@ class Letters:
         return self.names[id]
 
 
-def slotted(clean: list[int], hidden: list[int], edited: list[int] | None = None) -> SlotExample:
+def slotted(clean: list[int], hidden: list[int], edited: list[int] | None = None) -> TokenizedSlot:
     places = np.arange(len(clean))
     content = (places > 0) & (places < len(clean) - 1)
     labels = None if edited is None else np.array(edited)
-    return SlotExample(np.array(clean), np.array(clean), content, np.isin(places, hidden), labels, None, present=True)
+    return TokenizedSlot(np.array(clean), np.array(clean), content, np.isin(places, hidden), labels, None, present=True)
 
 
 def test_tokens_are_marked_by_what_happened_to_them() -> None:

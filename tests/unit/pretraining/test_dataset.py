@@ -12,11 +12,11 @@ from torch.utils.data import DataLoader, SequentialSampler
 
 from drtk.errors import MismatchError
 from drtk.pretraining.batch import PretrainingExample
-from drtk.pretraining.example_builder import SlotExample
+from drtk.pretraining.example_builder import TokenizedSlot
 from tests.pretraining_setup import PretrainingFiles, PretrainingSetup
 
 
-def are_equal(one: SlotExample, two: SlotExample) -> bool:
+def are_equal(one: TokenizedSlot, two: TokenizedSlot) -> bool:
     return all((a is None and b is None) or np.array_equal(a, b) for a, b in zip(one, two, strict=True))
 
 
@@ -78,7 +78,7 @@ def test_workers_make_the_batches_that_one_process_makes(world: PretrainingFiles
             stage.rows,
             batch_size=4,
             sampler=SequentialSampler(stage.rows),
-            collate_fn=stage.data.collator(4),
+            collate_fn=stage.data.build_collator(4),
             num_workers=workers,
             multiprocessing_context="fork" if workers else None,
         )
@@ -98,8 +98,8 @@ def test_workers_make_the_batches_that_one_process_makes(world: PretrainingFiles
 def test_who_sees_whom_does_not_depend_on_the_part(world: PretrainingFiles):
     stage = world.prepare("retromae", batch_size=8)
     seen = stage.get_examples(*range(8))
-    whole = stage.data.collator(8).collate(seen)["decoder"]
-    alone = stage.data.collator(1).collate(seen[3:4])["decoder"]
+    whole = stage.data.build_collator(8).collate(seen)["decoder"]
+    alone = stage.data.build_collator(1).collate(seen[3:4])["decoder"]
     size = int(alone.attention.sum())
     assert whole.visible is not None
     assert alone.visible is not None
@@ -168,12 +168,12 @@ def test_one_document_alone_stays_in_training(world: PretrainingFiles, monkeypat
     monkeypatch.setattr("drtk.pretraining.dataset.warn", told.append)
     data = PretrainingFiles(world.model, world.generator, one).prepare("cotmae", batch_size=1, held_out=2).data
     assert len(data.held_out) == 0
-    assert told == [f"{one}: nothing can be held out, since every document has more than half of all passages"]
+    assert told == [f"{one}: no passages are held out, because every document has more than half of all passages"]
 
 
 def test_slots_that_lack_texts_are_logged(world: PretrainingFiles, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = {
-        "master": " have no text for slot 'next' and are ignored by its objectives",
+        "master": " have no text for slot 'next'; objectives on slot 'next' skip them",
         "qac-cocondenser": " passages have no text for slot 'b'",
         "mlm": "",
     }

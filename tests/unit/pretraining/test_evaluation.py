@@ -28,15 +28,15 @@ def test_the_gain_is_the_loss_with_anothers_vector_less_that_with_ones_own(world
     batch = stage.batch()
     encoded = stage.views(batch)
     with torch.no_grad():
-        others = EncodedBatch(stage.network, batch, {"encoder": encoded.vector("encoder").roll(1, dims=0)})
-        recovery = stage.network.recoveries["decoder"]
-        gain = (recovery(others) - recovery(encoded)) / recovery.count(batch)
+        others = EncodedBatch(stage.network, batch, {"encoder": encoded.get_vector("encoder").roll(1, dims=0)})
+        token_loss = stage.network.recoveries["decoder"]
+        gain = (token_loss(others) - token_loss(encoded)) / token_loss.count_labels(batch)
     found = evaluate_losses(stage.network, [batch], CPU)
     assert found["gain_decoder"] == pytest.approx(gain.item(), abs=1e-5)
     assert abs(found["gain_decoder"]) > 1e-3
     assert "gain_encoder" not in found
     with torch.no_grad():  # a decoder that cannot see the vector gains nothing
-        for layer in recovery.reader.layers:
+        for layer in token_loss.reader.layers:
             layer.attention.output.dense.weight.zero_()
     assert evaluate_losses(stage.network, [batch], CPU)["gain_decoder"] == pytest.approx(0, abs=1e-5)
 
@@ -80,16 +80,16 @@ def test_the_gain_of_condenser_is_that_of_its_late_first_token(world: Pretrainin
     stage = world.prepare("condenser").randomize_weights()
     batch = stage.batch()
     encoded = stage.views(batch)
-    recovery = stage.network.recoveries["head"]
+    token_loss = stage.network.recoveries["head"]
     with torch.no_grad():
-        late = encoded.states("passage")[-1]
-        own, other = recovery(encoded), recovery(encoded, other_sources=True)
+        late = encoded.get_states("passage")[-1]
+        own, other = token_loss(encoded), token_loss(encoded, other_sources=True)
         swapped = stage.views(batch)
-        states = list(encoded.states("passage"))
+        states = list(encoded.get_states("passage"))
         states[-1] = torch.cat([late[:, :1].roll(1, dims=0), late[:, 1:]], dim=1)
         swapped._states["passage"] = states
-        assert other.item() == pytest.approx(recovery(swapped).item(), abs=1e-4)
+        assert other.item() == pytest.approx(token_loss(swapped).item(), abs=1e-4)
     found = evaluate_losses(stage.network, [batch], CPU)
-    assert found["gain_head"] == pytest.approx(((other - own) / recovery.count(batch)).item(), abs=1e-5)
+    assert found["gain_head"] == pytest.approx(((other - own) / token_loss.count_labels(batch)).item(), abs=1e-5)
     assert abs(found["gain_head"]) > 1e-3
     assert "gain_mlm" not in found

@@ -9,7 +9,7 @@ import pytest
 
 from drtk.config import load_preset
 from drtk.errors import MismatchError, UsageError
-from drtk.pretraining.example_builder import ExampleBuilder, SlotExample, SpecialTokens, list_corpus_fields
+from drtk.pretraining.example_builder import ExampleBuilder, SpecialTokens, TokenizedSlot, list_corpus_fields
 from drtk.pretraining.masking.strategies import compute_mask_budget
 from drtk.pretraining.parse import apply_changes, parse_composition
 from drtk.text.token_dataset import TokenCorpus
@@ -41,7 +41,7 @@ def shelf(tmp_path_factory: pytest.TempPathFactory) -> Shelf:
     return Shelf(tmp_path_factory.mktemp("shelf"))
 
 
-def kind_of(slot: SlotExample, whole: int) -> str:
+def kind_of(slot: TokenizedSlot, whole: int) -> str:
     """Which edit was made of a text of `whole` tokens."""
     if slot.edited is None:
         return "replaced"
@@ -98,7 +98,7 @@ def test_a_passage_without_successor_gets_a_placeholder(shelf: Shelf) -> None:
 def test_missing_parts_and_weights_are_reported_with_the_slot(shelf: Shelf) -> None:
     with pytest.raises(UsageError, match=r"\[slots.context\]: there is no view 'pair'; choose from pair.a, pair.b"):
         shelf("cotmae", "slots.context.view=pair")(0, epoch=0, step=0)
-    with pytest.raises(MismatchError, match=r"\[slots.context\]: passage 'd0#0': masking by 'rom' needs token weights"):
+    with pytest.raises(MismatchError, match=r"\[slots.context\]: passage 'd0#0': masking 'rom' requires token weights"):
         shelf("qac-cotmae", "slots.context.masking=rom")(0, epoch=0, step=0)
 
 

@@ -12,7 +12,7 @@ import pytest
 from drtk.pretraining.masking.strategies import (
     MaskInput,
     OtherMask,
-    compute_extra_rate,
+    compute_added_rate,
     compute_mask_budget,
     fill_budget,
     group_words,
@@ -238,7 +238,7 @@ def test_scale_weights() -> None:
 def test_extra_rate() -> None:
     # (.50 - .30) / (1 - .30) = .285714, so that .30 + .70 * .285714 = .50
     rates = [
-        compute_extra_rate(rate, inner) for inner, rate in ((0.3, 0.5), (0.15, 0.3), (0.4, 0.6), (0.3, 1.0), (1.0, 1.0))
+        compute_added_rate(rate, inner) for inner, rate in ((0.3, 0.5), (0.15, 0.3), (0.4, 0.6), (0.3, 1.0), (1.0, 1.0))
     ]
     assert rates == pytest.approx([0.285714, 0.176471, 0.333333, 1.0, 0.0], abs=2e-6)
 
@@ -271,5 +271,5 @@ def test_complement_hides_what_the_other_mask_leaves() -> None:
 
 @pytest.mark.parametrize("strategy", [mask_keywords, mask_rom])
 def test_a_strategy_without_weights_is_rejected(strategy: Callable[..., np.ndarray]) -> None:
-    with pytest.raises(ValueError, match=r"needs token weights.* `drtk termweight`"):
+    with pytest.raises(ValueError, match=r"requires token weights.* `drtk termweight`"):
         mask(strategy, make_text([1, 1]), 0.5, counted=2)

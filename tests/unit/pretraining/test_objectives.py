@@ -51,11 +51,11 @@ class RecordedHead(nn.Module):
     logits = features
 
 
-def make_target(kind: Any, name: str, *, size: int = 3, says_next: bool = False, **options: Any) -> Any:
+def make_target(kind: Any, name: str, *, size: int = 3, predicts_next: bool = False, **options: Any) -> Any:
     """Make a target of an objective whose reader has `Said` for a head and states of `size`."""
     parts: Any = SimpleNamespace(
         get_head=lambda reader: RecordedHead(size),
-        readers={"r": SimpleNamespace(says_next=says_next)},
+        readers={"r": SimpleNamespace(predicts_next=predicts_next)},
         adapter=SimpleNamespace(hidden_size=size, config=SimpleNamespace()),
     )
     return kind(TokenObjective(reader="r", slot=("s",), target=name, **options), parts)
@@ -79,8 +79,8 @@ def make_states(*shares: float, of: int = 3) -> Tensor:
 
 def mean_loss(made: Any, rows: Tensor, text: SlotBatch) -> tuple[int, float]:
     """Return the number of labels and the mean loss."""
-    count = int(made.positions(text).sum())
-    return count, made.losses(rows, text, text.given).item() / count
+    count = int(made.select_positions(text).sum())
+    return count, made.sum_losses(rows, text, text.given).item() / count
 
 
 def test_simlm_counts_every_token_that_is_not_special_and_its_masked_variant_the_hidden_ones() -> None:
@@ -91,8 +91,11 @@ def test_simlm_counts_every_token_that_is_not_special_and_its_masked_variant_the
 
 
 def test_a_causal_reader_predicts_what_comes_next_the_last_special_token_too() -> None:
-    text, made = make_slot([1, 2, 0, 1], pads=2), make_target(TokenPrediction, "all", says_next=True)  # [CLS] a b [SEP]
-    assert made.positions(text).tolist() == [[True, True, True, False, False, False]]
+    text, made = (
+        make_slot([1, 2, 0, 1], pads=2),
+        make_target(TokenPrediction, "all", predicts_next=True),
+    )  # [CLS] a b [SEP]
+    assert made.select_positions(text).tolist() == [[True, True, True, False, False, False]]
     rows = torch.full((1, 6, 3), 0.25).log()
     for place, following in enumerate((2, 0, 1)):
         rows[0, place, following] = torch.tensor(0.5).log()
@@ -120,7 +123,7 @@ def test_one_logit_says_the_same_as_two_that_differ_by_it() -> None:
 
 def test_a_token_proposed_as_it_was_is_no_change() -> None:
     text = make_slot([1, 5, 6, 1], given=[1, 5, 7, 1], hidden=[1, 2])
-    assert two_classes().labels(text, text.given).tolist() == [[0, 0, 1, 0]]
+    assert two_classes().build_labels(text, text.given).tolist() == [[0, 0, 1, 0]]
     # Of edits sampled by the example, row 0 was replaced (-1 throughout): compare. Row 1 had tokens inserted: as noted.
     both = SlotBatch(
         clean=torch.tensor([[1, 5, 6, 1], [1, 5, 9, 1]]),
@@ -131,7 +134,7 @@ def test_a_token_proposed_as_it_was_is_no_change() -> None:
         present=torch.tensor([True, True]),
         edited=torch.tensor([[-1, -1, -1, -1], [0, 1, 0, 0]]),
     )
-    assert two_classes().labels(both, both.given).tolist() == [[0, 0, 1, 0], [0, 1, 0, 0]]
+    assert two_classes().build_labels(both, both.given).tolist() == [[0, 0, 1, 0], [0, 1, 0, 0]]
 
 
 def test_the_copy_gate_adds_its_share_where_the_token_at_hand_is_right() -> None:
@@ -154,11 +157,11 @@ def test_an_example_without_the_text_has_no_position() -> None:
     tokens = [
         make_target(TokenPrediction, "all"),
         make_target(TokenPrediction, "masked"),
-        make_target(TokenPrediction, "all", says_next=True),
+        make_target(TokenPrediction, "all", predicts_next=True),
     ]
     for made in [*tokens, two_classes("mean_all"), two_classes(), make_target(CorrectiveLM, "corrected")]:
-        assert made.positions(text).any()
-        assert not made.positions(absent).any()
+        assert made.select_positions(text).any()
+        assert not made.select_positions(absent).any()
 
 
 LEFT, RIGHT = torch.tensor([[1.0, 0.0], [0.0, 1.0]]), torch.tensor([[0.8, 0.6], [0.6, 0.8]])

@@ -266,7 +266,7 @@ def test_presets_add_the_parameters_that_the_papers_count(name: str) -> None:
         adapter = BackboneAdapter(BertModel(BertConfig()))
         readers = {
             each.reader: DECODERS.load(made.readers[each.reader].use)(adapter, **made.readers[each.reader].options)
-            for each in made.recovers
+            for each in made.token_objectives
         }
     assert sum(weight.numel() for each in readers.values() for weight in each.parameters()) == EXTRA[name]
 
@@ -274,7 +274,7 @@ def test_presets_add_the_parameters_that_the_papers_count(name: str) -> None:
 def test_decoders_start_from_copies_in_simlm_only() -> None:
     for name in PAPERS:
         made = load_composition(name)
-        readers = [made.readers[each.reader] for each in made.recovers]
+        readers = [made.readers[each.reader] for each in made.token_objectives]
         inits = {each.options.get("init", "random") for each in readers if each.use == "decoder"}
         assert inits in (set(), {"copy"} if name.startswith("simlm") else {"random"}), name
 
@@ -337,7 +337,7 @@ def test_rows_that_drop_or_share_parts() -> None:
     )
     assert [each.name for each in alone.objectives] == ["difference"]
     shared = rows["master", "one decoder for all"][0]
-    assert [each.reader for each in shared.recovers if each.source] == ["shared"] * 5
+    assert [each.reader for each in shared.token_objectives if each.source] == ["shared"] * 5
     one_pass = rows["master", "complement of the 30% mask"][0]
     assert one_pass.slots["complement"].of == "passage"
     assert "mlm_cmp" not in {each.name for each in one_pass.objectives}

@@ -36,17 +36,17 @@ def test_a_term_behind_a_bottleneck_trains_all_layers_by_the_vector_alone(
     preset: str, term: str, world: PretrainingFiles
 ):
     stage = world.prepare(preset).randomize_weights()
-    batch, recovery = stage.batch(*range(8)), stage.network.recoveries[term]
-    objective = recovery.objective
-    slopes = compute_gradients(stage, recovery(stage.views(batch)))
+    batch, token_loss = stage.batch(*range(8)), stage.network.recoveries[term]
+    objective = token_loss.objective
+    slopes = compute_gradients(stage, token_loss(stage.views(batch)))
     assert min(get_layer_gradients(stage, slopes)) > 0
     encoded = stage.views(batch)
     for name in objective.source:  # cut the vectors off from the encoder
-        encoded._vectors[name] = encoded.vector(name).detach()
+        encoded._vectors[name] = encoded.get_vector(name).detach()
     if not objective.source:  # condenser's vector is the slot's own last state; the rest comes from layer 2 of 4
         for name in objective.slot:
-            encoded.states(name)[-1] = encoded.states(name)[-1].detach()
-    cut = compute_gradients(stage, recovery(encoded))
+            encoded.get_states(name)[-1] = encoded.get_states(name)[-1].detach()
+    cut = compute_gradients(stage, token_loss(encoded))
     trained = [slope > 0 for slope in get_layer_gradients(stage, cut)]
     assert trained == ([False] * 4 if objective.source else [True, True, False, False])
     shares_nothing = stage.network.composition.readers[objective.reader].use == "discriminator"

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from drtk.errors import DrtkError
-from drtk.pretraining.network import compute_contrastive_terms
+from drtk.pretraining.network import compute_contrastive_losses
 from drtk.pretraining.trainer import check_batch
 from tests.pretraining_setup import PretrainingFiles, PretrainingSetup, set_predictions
 
@@ -70,18 +70,18 @@ def in_one_graph(stage: PretrainingSetup, trainer, *, micro: int) -> tuple[float
     """Every part under its seed, nothing cached, and the contrast of all vectors at the end."""
     network = stage.network
     network.zero_grad()
-    parts = stage.data.collator(micro)(stage.get_examples(*EXAMPLES))["parts"]
+    parts = stage.data.build_collator(micro)(stage.get_examples(*EXAMPLES))["parts"]
     assert len(parts) == 3
-    counts = {name: sum(network.counts(part)[name] for part in parts) for name in network.counts(parts[0])}
+    counts = {name: sum(network.count_labels(part)[name] for part in parts) for name in network.count_labels(parts[0])}
     sums, vectors, present = [], [], []
     for number, part in enumerate(parts):
         trainer._seed(number)
         output = network(part, counts)
-        sums.append(output.terms)
+        sums.append(output.losses)
         vectors.append(output.vectors)
         present.append({name: part[name].present for name in output.vectors})
     terms = {name: torch.stack([each[name] for each in sums]).sum() for name in sums[0]}
-    terms |= compute_contrastive_terms(
+    terms |= compute_contrastive_losses(
         network.composition,
         {name: torch.cat([each[name] for each in vectors]) for name in vectors[0]},
         {name: torch.cat([each[name] for each in present]) for name in present[0]},
@@ -104,7 +104,7 @@ def test_a_contrast_without_negatives_is_reported_once(
     for _ in range(2):
         stage.step(trainer, both[:1], micro=1)
     (message,) = caplog.messages
-    assert "both texts of contrast, so there are no negatives and the loss is 0" in message
+    assert "both texts of objective contrast, so there are no negatives and the loss is 0" in message
 
 
 def test_parts_weigh_by_their_tokens(world: PretrainingFiles, tmp_path: Path):
@@ -115,7 +115,7 @@ def test_parts_weigh_by_their_tokens(world: PretrainingFiles, tmp_path: Path):
     three = next(at for at in numbers if stage.get_examples(at)[0].slots["passage"].hidden.sum() == 3)
     one = numbers[0]
     assert int(stage.get_examples(one)[0].slots["passage"].hidden.sum()) == 1
-    inputs = stage.data.collator(1)(stage.get_examples(three, one))
+    inputs = stage.data.build_collator(1)(stage.get_examples(three, one))
     assert len(inputs["parts"]) == 2
     for part in inputs["parts"]:  # so that the head can say the same of all
         part["passage"].clean[part["passage"].hidden] = 10
@@ -149,10 +149,10 @@ def test_shares_of_replaced_and_masked_stop_words_are_over_all_parts(world: Pret
     stage = world.prepare("simlm", batch_size=8)
     trainer = stage.trainer(tmp_path)
     stage.step(trainer, EXAMPLES, micro=8)
-    whole = {name: value.tolist() for name, value in trainer._facts.items()}
-    trainer._facts.clear()
+    whole = {name: value.tolist() for name, value in trainer._statistics.items()}
+    trainer._statistics.clear()
     stage.step(trainer, EXAMPLES, micro=3)
-    assert {name: value.tolist() for name, value in trainer._facts.items()} == whole
+    assert {name: value.tolist() for name, value in trainer._statistics.items()} == whole
     changed, of = whole["encoder_replaced"]
     slot = stage.batch(*EXAMPLES)["encoder"]
     assert of == int(slot.content.sum())

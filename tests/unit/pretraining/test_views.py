@@ -13,7 +13,7 @@ import pytest
 from drtk.errors import MismatchError, UsageError
 from drtk.pretraining.config import check_options
 from drtk.pretraining.views import VIEWS
-from drtk.pretraining.views.base import ViewInput, fields_needed, join_texts, slice_text
+from drtk.pretraining.views.base import ViewInput, join_texts, list_needed_fields, slice_text
 from drtk.pretraining.views.passages import sample_other, sample_overlap
 from drtk.text.rng import create_generator
 from drtk.text.token_dataset import Text, TokenCorpus
@@ -48,8 +48,8 @@ def shelf(tmp_path, monkeypatch) -> Shelf:
     return Shelf(tmp_path)
 
 
-def apply_view(name: str, corpus, row: int, *, seed: object = 0, room: int = 100, **options):
-    return VIEWS.load(name)(ViewInput(corpus, row, create_generator(str(seed)), room, SEP), **options)
+def apply_view(name: str, corpus, row: int, *, seed: object = 0, max_tokens: int = 100, **options):
+    return VIEWS.load(name)(ViewInput(corpus, row, create_generator(str(seed)), max_tokens, SEP), **options)
 
 
 def make_passage(id: str, text: str = "a b c d", **more) -> dict:
@@ -106,7 +106,7 @@ def test_a_random_crop_may_begin_anywhere_and_a_text_that_fits_is_left_alone():
     assert set(begins) == {0, 1, 2}
     assert all(abs(count - 200) < 60 for count in begins.values())  # 5 standard deviations: 5 * sqrt(600 * 2/9) = 58
     assert views[0].crop(text, "head").ids.tolist() == [10, 11, 12, 13]
-    assert views[0].crop(text, "random", room=6) is text
+    assert views[0].crop(text, "random", max_tokens=6) is text
 
 
 def test_a_title_goes_before_the_text_with_or_without_a_separator(shelf):
@@ -127,18 +127,24 @@ def test_a_title_goes_before_the_text_with_or_without_a_separator(shelf):
 def test_a_part_of_a_pair_begins_with_the_first_segment(shelf):
     corpus = shelf(make_passage("p", "a b c d", title="e f"))
     types = {"e f [SEP] a": [0, 0, 0, 1], "f [SEP] a b": [0, 0, 1, 1], "[SEP] a b c": [0, 1, 1, 1], "a b c d": [0] * 4}
-    found = [apply_view("passage", corpus, 0, seed=n, room=4, title="segment", crop="random")[""] for n in range(40)]
+    found = [
+        apply_view("passage", corpus, 0, seed=n, max_tokens=4, title="segment", crop="random")[""] for n in range(40)
+    ]
     assert {shelf.decode(each): each.types.tolist() for each in found} == types
 
 
 def test_a_pair_is_truncated_longest_first(shelf):
     corpus = shelf(make_passage("p", "a b c d", title="e f"), make_passage("q", "a b c", title="d e f g h"))
 
-    def decode_passage(row: int, room: int) -> str:
-        return shelf.decode(apply_view("passage", corpus, row, room=room, title="segment")[""])
+    def decode_passage(row: int, max_tokens: int) -> str:
+        return shelf.decode(apply_view("passage", corpus, row, max_tokens=max_tokens, title="segment")[""])
 
-    assert [decode_passage(0, room) for room in (6, 5, 4)] == ["e f [SEP] a b c", "e f [SEP] a b", "e [SEP] a b"]
-    assert [decode_passage(1, room) for room in (8, 7, 6)] == [
+    assert [decode_passage(0, max_tokens) for max_tokens in (6, 5, 4)] == [
+        "e f [SEP] a b c",
+        "e f [SEP] a b",
+        "e [SEP] a b",
+    ]
+    assert [decode_passage(1, max_tokens) for max_tokens in (8, 7, 6)] == [
         "d e f g [SEP] a b c",
         "d e f [SEP] a b c",
         "d e f [SEP] a b",
@@ -150,7 +156,7 @@ def test_weights_are_cropped_with_their_pieces_and_those_of_a_title_go_before(sh
     corpus = shelf(row, fields={"weights"})
     value = dict(zip("abcdef", [1, 2, 3, 4, 8, 9], strict=True)) | {"[SEP]": 0}
     for seed in range(20):
-        found = apply_view("passage", corpus, 0, seed=seed, room=3, title="segment", crop="random")[""]
+        found = apply_view("passage", corpus, 0, seed=seed, max_tokens=3, title="segment", crop="random")[""]
         assert found.weights is not None
         assert found.weights.tolist() == [value[token] for token in shelf.decode(found).split()]
 
@@ -173,7 +179,7 @@ def test_halves_are_neighbours_and_the_second_has_the_odd_token(shelf):
     found = apply_view("halves", corpus, 0)
     assert (shelf.decode(found["a"]), shelf.decode(found["b"])) == ("a b", "c d e")
     assert found["b"].words.tolist() == [0, 1, 2]
-    found = apply_view("halves", corpus, 0, room=2)  # cropped to 4 tokens first
+    found = apply_view("halves", corpus, 0, max_tokens=2)  # cropped to 4 tokens first
     assert (shelf.decode(found["a"]), shelf.decode(found["b"])) == ("a b", "c d")
     found = apply_view("halves", corpus, 0, title="segment")  # t [SEP] a b c d e
     assert (shelf.decode(found["a"]), shelf.decode(found["b"])) == ("t [SEP] a", "b c d e")
@@ -206,19 +212,19 @@ def test_passages_across_a_gap_are_not_neighbors(shelf):
 def test_an_overlapping_partner_shares_the_last_sentences_and_goes_on_to_the_cap(shelf):
     corpus = shelf(*chunks("A", "a b. c d. e f. g h.", "i j. k l.", "m n."), fields={"documents", "sentences"})
     # sentences have 3 pieces; r is 1 or 2 of 4: from "g h ." or from "e f ."; at most 9 pieces are three sentences
-    found = count_views(shelf, "pair", corpus, 0, "b", times=60, spans="overlap", room=9)
+    found = count_views(shelf, "pair", corpus, 0, "b", times=60, spans="overlap", max_tokens=9)
     assert set(found) == {"g h . i j . k l .", "e f . g h . i j ."}
     # with room for all, it goes to the end of the document
     found = count_views(shelf, "pair", corpus, 0, "b", times=60, spans="overlap")
     assert set(found) == {"g h . i j . k l . m n .", "e f . g h . i j . k l . m n ."}
     # r is 1 of 2
-    assert set(count_views(shelf, "pair", corpus, 1, "b", times=20, spans="overlap", room=6)) == {"k l . m n ."}
+    assert set(count_views(shelf, "pair", corpus, 1, "b", times=20, spans="overlap", max_tokens=6)) == {"k l . m n ."}
 
 
 def test_from_the_last_passage_an_overlap_goes_backwards(shelf):
     corpus = shelf(*chunks("A", "a b. c d.", "e f. g h.", "i j. k l. m n. o p."), fields={"documents", "sentences"})
     # r is 1 or 2 of 4: "i j ." or "i j . k l .", and what stands before, in reading order
-    found = count_views(shelf, "pair", corpus, 2, "b", times=60, spans="overlap", room=9)
+    found = count_views(shelf, "pair", corpus, 2, "b", times=60, spans="overlap", max_tokens=9)
     assert set(found) == {"e f . g h . i j .", "g h . i j . k l ."}
     found = count_views(shelf, "pair", corpus, 2, "b", times=60, spans="overlap")
     assert set(found) == {"a b . c d . e f . g h . i j .", "a b . c d . e f . g h . i j . k l ."}
@@ -238,7 +244,7 @@ def test_weights_and_words_go_with_an_overlap(shelf):
 def test_mixed_partners_are_random_nearby_or_overlapping_alike_often(shelf):
     rows = chunks("A", "a b. c d.", "e f. g h.", "i j. k l.", "m n. o p.")
     corpus = shelf(*rows, fields={"documents", "sentences"})
-    found = count_views(shelf, "pair", corpus, 0, "b", times=600, spans="mixed", room=6)
+    found = count_views(shelf, "pair", corpus, 0, "b", times=600, spans="mixed", max_tokens=6)
     # overlap: "c d . e f ."; nearby: the second; random: the second, third or fourth
     assert set(found) == {"c d . e f .", "e f . g h .", "i j . k l .", "m n . o p ."}
     spread = 5 * (600 * 2 / 9) ** 0.5
@@ -263,7 +269,7 @@ def test_distinct_spans_of_a_document_are_drawn_without_replacement(shelf):
     assert all(abs(count - 100) < 46 for count in pairs.values())  # 5 * sqrt(600 * 5/36)
     assert apply_view("pair", corpus, 1, spans="distinct") is None
     titled = shelf(*[row | {"title": "t"} for row in chunks("A", "a b c", "d e f")], fields={"documents"})
-    found = apply_view("pair", titled, 0, title="segment", room=4)
+    found = apply_view("pair", titled, 0, title="segment", max_tokens=4)
     assert (shelf.decode(found["a"]), shelf.decode(found["b"])) == ("t [SEP] a b", "t [SEP] d e")
 
 
@@ -288,7 +294,7 @@ def test_joined_queries_have_separators_in_no_word_and_are_cropped_to_the_room(s
     assert shelf.decode(found) == "a word ##ing [SEP] b [SEP] c d"
     assert found.words.tolist() == [0, 1, 1, -1, 2, -1, 3, 4]
     assert shelf.decode(apply_view("queries", corpus, 0, limit=2)[""]) == "a word ##ing [SEP] b"
-    assert set(count_views(shelf, "queries", corpus, 0, "", room=7)) == {
+    assert set(count_views(shelf, "queries", corpus, 0, "", max_tokens=7)) == {
         "a word ##ing [SEP] b [SEP] c",
         "word ##ing [SEP] b [SEP] c d",
     }
@@ -319,7 +325,7 @@ def test_crops_have_5_to_50_percent_of_the_tokens(shelf):
     assert all(abs(count - 2000 / 19) < 50 for count in lengths.values())  # 5 * sqrt(2000 * 18/361) = 50
     assert {0, 20} <= begins
     assert set(count_views(shelf, "crop", corpus, 0, "", times=9, shortest=1.0, longest=1.0)) == {" ".join(letters)}
-    assert all(len(apply_view("crop", corpus, 0, seed=seed, room=5)[""].ids) <= 5 for seed in range(50))
+    assert all(len(apply_view("crop", corpus, 0, seed=seed, max_tokens=5)[""].ids) <= 5 for seed in range(50))
     short = shelf(make_passage("p", "a b c"))  # at least one token
     assert set(count_views(shelf, "crop", short, 0, "")) == {"a", "b", "c"}
 
@@ -366,11 +372,11 @@ def rich(shelf) -> TokenCorpus:
 @pytest.mark.parametrize("name", VIEWS)
 def test_every_view_keeps_the_contract(shelf, rich, name):
     """Room, word numbers, special tokens, determinism, and the fields it needs."""
-    for room in (1, 5, 100):
+    for max_tokens in (1, 5, 100):
         for row in range(len(rich)):
-            parts, again = (apply_view(name, rich, row, seed=row, room=room) for _ in range(2))
+            parts, again = (apply_view(name, rich, row, seed=row, max_tokens=max_tokens) for _ in range(2))
             for part, text in (parts or {}).items():
-                assert 1 <= len(text.ids) <= room
+                assert 1 <= len(text.ids) <= max_tokens
                 assert text.ids.tolist() == again[part].ids.tolist()
                 assert (text.ids.dtype, text.words.dtype, len(text.words)) == (np.int32, np.int32, len(text.ids))
                 inside = text.words[text.words >= 0]
@@ -378,16 +384,16 @@ def test_every_view_keeps_the_contract(shelf, rich, name):
                 assert set(np.diff(inside).tolist()) <= {0, 1}
                 assert ((text.ids == SEP) == (text.words == -1)).all()
                 assert text.weights is None or (text.weights.dtype, len(text.weights)) == (np.float32, len(text.ids))
-    needs = fields_needed(VIEWS.load(name), {})
+    needs = list_needed_fields(VIEWS.load(name), {})
     assert needs <= set(FIELDS)
     with_these = TokenCorpus.open(str(shelf.folder / "corpus.jsonl"), shelf.tokenizer, fields=needs)
     assert any(apply_view(name, with_these, row) is not None for row in range(len(with_these)))
 
 
 def test_what_a_view_needs_depends_on_its_options():
-    assert fields_needed(VIEWS.load("passage"), {"title": "join"}) == set()
-    assert fields_needed(VIEWS.load("pair"), {"spans": "random"}) == {"documents"}
-    assert fields_needed(VIEWS.load("pair"), {"spans": "mixed"}) == {"documents", "sentences"}
+    assert list_needed_fields(VIEWS.load("passage"), {"title": "join"}) == set()
+    assert list_needed_fields(VIEWS.load("pair"), {"spans": "random"}) == {"documents"}
+    assert list_needed_fields(VIEWS.load("pair"), {"spans": "mixed"}) == {"documents", "sentences"}
 
 
 @pytest.mark.parametrize(
