@@ -104,7 +104,9 @@ class PretrainingData:
         if not num_held_out:
             return rows[:0], rows
         if self.composition.example == "document" or "documents" not in self.corpus.fields:
-            order = sorted(rows.tolist(), key=lambda row: sample_uniform(self.seed, "held-out", self._builder.get_id(row)))
+            order = sorted(
+                rows.tolist(), key=lambda row: sample_uniform(self.seed, "held-out", self._builder.get_id(row))
+            )
             return np.array(order[:num_held_out]), np.array(sorted(order[num_held_out:]))
         spans: list[np.ndarray] = []
         remaining = len(rows) // 2

@@ -83,7 +83,7 @@ def test_what_is_shown_is_what_the_first_epoch_of_training_sees(world: Path, cap
     corpus = TokenCorpus.open(str(world / "corpus.jsonl"), str(world / "model"))
     tokenizer = load_tokenizer(str(world / "model"))
     settings = merge(PretrainSettings, {"batch_size": 8, "max_length": 144}, {})
-    rows = PretrainingData(corpus, plan, settings, tokenizer, 7).dataset()
+    rows = PretrainingData(corpus, plan, settings, tokenizer, 7).build_dataset()
     by_id = {rows[number].key[-1]: rows[number].slots["passage"] for number in range(32)}
     passages = re.split(r"\n\n", said)[:-1]
     checked = 0

@@ -60,7 +60,7 @@ class RecordedGenerator(nn.Module):
         return self.logits
 
 
-def test_the_known_answer_comes_out_of_the_preset(place: Path):
+def test_auxiliary_loss_has_known_value(place: Path):
     # P(original) .9 .8 .3 .6, the third replaced: .105361 .223144 .356675 .510826; two pads at .95: .051293 each
     model = learner(create_setup(place, aux_reduction="mean_all"))
     token_loss: Any = model.network.recoveries["diffcse_query"]
@@ -70,7 +70,7 @@ def test_the_known_answer_comes_out_of_the_preset(place: Path):
     assert found["diffcse_query"].item() == pytest.approx(0.216432, abs=1e-5)
 
 
-def test_an_undecided_discriminator_costs_ln_2_a_token(place: Path):
+def test_uniform_discriminator_loss_is_ln_2_per_token(place: Path):
     stage = create_setup(place)
     token_loss: Any = learner(stage).network.recoveries["diffcse_passage"]
     for weight in token_loss.target.head.parameters():
@@ -86,7 +86,7 @@ def model_inputs(stage: TrainingSetup) -> dict[str, Tensor]:
     return inputs
 
 
-def test_the_encoder_runs_once_a_text_and_the_discriminator_is_told_its_vector(place: Path):
+def test_encoder_runs_once_per_text_and_discriminator_gets_its_vector(place: Path):
     stage = create_setup(place)
     calls = []
     encoder: Any = stage.towers["passage"].encoder
@@ -100,7 +100,7 @@ def test_the_encoder_runs_once_a_text_and_the_discriminator_is_told_its_vector(p
     assert all(name.startswith("recoveries.") for name in inside)  # the generator is neither trained nor saved
 
 
-def test_vectors_and_their_loss_are_those_without_the_task(place: Path):
+def test_auxiliary_task_does_not_change_vectors_and_retriever_loss(place: Path):
     with_task, plain = create_setup(place), create_setup(place, aux="none")
     inputs = model_inputs(with_task)
     queries, passages, _ = with_task.model(**inputs)
@@ -109,7 +109,7 @@ def test_vectors_and_their_loss_are_those_without_the_task(place: Path):
     torch.testing.assert_close(passages, theirs[1])
 
 
-def test_draws_depend_on_the_example_and_not_on_the_batch(place: Path):
+def test_token_corruption_does_not_depend_on_the_batch(place: Path):
     stage = create_setup(place)
     whole, part = stage.inputs(range(4)), stage.inputs([2])
     for role, rows in (("query", slice(2, 3)), ("passage", slice(4, 6))):
@@ -125,9 +125,11 @@ def test_draws_depend_on_the_example_and_not_on_the_batch(place: Path):
     assert not all(same)
 
 
-def test_unsuitable_encoders_and_generators_are_rejected(place: Path, tmp_path: Path):
+def test_incompatible_encoders_and_generators_are_rejected(place: Path, tmp_path: Path):
     settings = load_settings(PRESET, **SIZE | {"aux_generator": str(place / "generator"), "pooling": "cls+mean"})
-    with pytest.raises(MismatchError, match="the passage encoder's are 64 wide, its tokens 32"):
+    with pytest.raises(
+        MismatchError, match="the passage encoder has vectors of 64 dimensions, but a hidden size of 32"
+    ):
         build_diffcse_network(load_start_towers(str(place / "model"), settings), settings, seed=1)
     other = save_tiny_encoder(tmp_path / "other")
     with pytest.raises(MismatchError, match="no trained masked-LM head"):
@@ -185,7 +187,7 @@ def retrieval(model: BiEncoderWithDiffCSE, inputs: dict[str, Tensor]) -> float:
 
 
 @pytest.mark.parametrize(("scope", "reduction", "weight"), [("masked", "mean", 0.1), ("all", "mean_all", 0.005)])
-def test_a_step_minimizes_both_tasks(place: Path, tmp_path: Path, scope: str, reduction: str, weight: float):
+def test_training_step_minimizes_both_losses(place: Path, tmp_path: Path, scope: str, reduction: str, weight: float):
     changes = {"title": "segment"} if scope == "masked" else {}
     stage = create_setup(place, aux_scope=scope, aux_reduction=reduction, aux_weight=weight, **changes)
     model = learner(stage)

@@ -64,7 +64,7 @@ def message_of(function: Any, *given: Any) -> str:
     return name_options(str(caught.value))
 
 
-def test_a_composition_is_its_slots_readers_and_objectives() -> None:
+def test_composition_has_slots_readers_and_objectives_of_toml() -> None:
     found = parse_parts(SLOTS, '[slots.queries]\nview = "query"\n', MLM, DECODER, CONTRAST)
     assert list(found.slots) == ["one", "two", "plain"]  # not the slot that nothing uses
     assert found.slots["one"].view == ("passage",)
@@ -79,7 +79,7 @@ def test_a_composition_is_its_slots_readers_and_objectives() -> None:
     assert contrast.vector_slots == ("one", "plain")
 
 
-def test_other_keys_of_a_slot_are_options_of_its_view_or_masking() -> None:
+def test_unknown_keys_of_a_slot_become_view_or_masking_options() -> None:
     found = parse_parts(
         '[slots]\nq = { view = "query", limit = 5, masking = { use = "rom", scale = "sum" }, rate = 0.1 }\n',
         MLM.replace('"one"', '"q"'),
@@ -88,7 +88,7 @@ def test_other_keys_of_a_slot_are_options_of_its_view_or_masking() -> None:
     assert (found.slots["q"].masking, found.slots["q"].masking_options) == ("rom", {"scale": "sum"})
 
 
-def test_objectives_get_names_of_their_own_and_may_share_a_reader() -> None:
+def test_objectives_get_unique_names_and_can_share_a_reader() -> None:
     nameless = MLM.replace('name = "mlm"\n', "")
     found = parse_parts(SLOTS, nameless, nameless, CONTRAST.replace('name = "contrast"\n', ""))
     assert [each.name for each in found.objectives] == ["one_masked", "one_masked_2", "contrast"]
@@ -114,7 +114,7 @@ WRONG = {
     "a slot without room": (('[slots]\none = { view = "passage", max_length = 2 }\n', MLM), "[slots.one]: max_length 2 is too small; use 3 or more"),
     "a misspelled slot of a change": ((SLOTS, "onne = { rate = 0.4 }\n", MLM), "[slots.onne]: 'view' is missing"),
     "a slot that refers to none": ((SLOTS.replace('of = "one"', 'of = "zero"'), MLM), "[slots.two]: of: there is no slot 'zero'; choose from one, plain, two"),
-    "a slot that refers to another view": ((SLOTS.replace('two = { view = "passage"', 'two = { view = "next"'), MLM), "[slots.two]: of = \"one\" requires the same view"),
+    "a slot that refers to another view": ((SLOTS.replace('two = { view = "passage"', 'two = { view = "next"'), MLM), "[slots.two]: of = \"one\" requires the same view and length in both slots"),
     "a circle": (
         (SLOTS.replace('one = { view = "passage",', 'one = { view = "passage", of = "two",'), MLM),
         "slots one -> two -> one refer to each other in a cycle",
@@ -162,7 +162,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("case", WRONG)
-def test_malformed_compositions_are_rejected_in_one_line_with_their_place(case: str) -> None:
+def test_malformed_compositions_are_rejected_with_location(case: str) -> None:
     parts, message = WRONG[case]
     assert message_of(parse_parts, *parts).startswith(f"mine.toml: {message}")
 
@@ -185,12 +185,12 @@ CONTENT: dict[str, Any] = tomllib.loads(SLOTS + MLM + DECODER + CONTRAST) | {"na
         ("projectors.head={slots=[\"one\"], kind=\"none\"}", lambda found: found.projectors["head"], ProjectorSpec(("one",), "none")),
     ],
 )  # fmt: skip
-def test_a_change_reaches_its_place_and_leaves_the_preset_as_it_was(change: str, look: Any, value: Any) -> None:
+def test_change_is_applied_to_a_copy_of_the_preset(change: str, look: Any, value: Any) -> None:
     before = repr(CONTENT)
     changed = apply_changes(CONTENT, [change])
     assert repr(CONTENT) == before
     if look is None:  # two reads the view of one, which is another now
-        with pytest.raises(UsageError, match="has another view"):
+        with pytest.raises(UsageError, match="requires the same view"):
             parse_composition(changed, "mine.toml")
     else:
         assert look(parse_composition(changed, "mine.toml")) == value
@@ -208,18 +208,18 @@ CHANGES_WRONG = {
     "no such name": ("objective.mkp.weight=1", "--set objective.mkp.weight: there is no 'mkp'; choose from 1, 2, 3, contrast, decoder, mlm"),
     "no such table": ("slot.one.rate=0.4", "--set slot.one.rate: there is no 'slot'; choose from generator, objective, projectors, readers, slots"),
     "an objective as a whole": ("objective.2=1", "--set objective.2: incomplete path; add the key of an objective, as in objective.1.weight"),
-    "parts of a number": ("slots.one.rate.high=1", "--set slots.one.rate.high: 'rate' is 0.3, not a table"),
+    "parts of a number": ("slots.one.rate.high=1", "--set slots.one.rate.high: 'rate' is 0.3, not a table; end the path at 'rate'"),
     "a former name": ("settings.micro_batch=8", "--set settings.micro_batch: no such setting; choose from " + ", ".join(sorted(SETTINGS))),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("case", CHANGES_WRONG)
-def test_a_change_of_nothing_that_exists_is_rejected(case: str) -> None:
+def test_change_of_an_unknown_path_is_rejected(case: str) -> None:
     change, message = CHANGES_WRONG[case]
     assert message_of(apply_changes, CONTENT, [change]) == message
 
 
-def test_objectives_are_dropped_by_name_or_group_with_the_parts_that_only_they_use() -> None:
+def test_drop_removes_objectives_and_their_unused_parts() -> None:
     whole = parse_parts(SLOTS, MLM, DECODER)
     for dropped in ("words", "mlm"):
         left = whole.without([dropped])
@@ -236,7 +236,7 @@ def test_objectives_are_dropped_by_name_or_group_with_the_parts_that_only_they_u
     assert isinstance(alone.generator, GeneratorSpec)
 
 
-def test_a_frozen_generator_that_no_slot_needs_is_left_out_and_a_joint_one_stays() -> None:
+def test_unused_frozen_generator_is_removed_and_joint_generator_kept() -> None:
     masks = ["slots.encoder.corruption=mask", "slots.decoder.corruption=mask"]
     simlm = load_preset("simlm").content
     assert parse_composition(apply_changes(simlm, masks), "x").generator is None
@@ -244,7 +244,7 @@ def test_a_frozen_generator_that_no_slot_needs_is_left_out_and_a_joint_one_stays
     assert parse_composition(apply_changes(simlm, joint), "x").generator is not None
 
 
-def test_the_groups_of_master_are_those_of_its_table() -> None:
+def test_groups_of_master_match_the_papers_ablation_table() -> None:
     whole = parse_composition(load_preset("master").content, "master")
 
     def get_remaining(group: str) -> set[str]:
@@ -262,7 +262,7 @@ def look(preset: str, *changes: str) -> set[str]:
     )
 
 
-def test_a_preset_needs_the_fields_of_its_views_and_maskings() -> None:
+def test_required_corpus_fields_follow_views_and_maskings() -> None:
     needs = {
         "simlm": set(),
         "rom": {"weights"},
@@ -293,11 +293,11 @@ UNKNOWN = [
     ("mlm", "objective.mlm.reader=decoder", "objective 'mlm': reader 'decoder' requires 'source'; set it to the slot whose vector the decoder gets"),
     ("simlm", "objective.encoder.source=decoder", "objective 'encoder': reader 'encoder' does not use a text vector; remove 'source'"),
     ("mlm", "example=document", '[slots.passage]: example = "document" and view "pair" with spans = "distinct" must be set together'),
-    ("cocondenser", "slots.b.spans=random", '[slots.b]: example = "document" and distinct'),
-    ("cotmae", "slots.context.spans=distinct", '[slots.context]: example = "document" and distinct'),
+    ("cocondenser", "slots.b.spans=random", '[slots.b]: example = "document" and view "pair"'),
+    ("cotmae", "slots.context.spans=distinct", '[slots.context]: example = "document" and view "pair"'),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("preset", "change", "message"), UNKNOWN, ids=[each[1] for each in UNKNOWN])
-def test_unknown_parts_and_options_are_rejected_in_one_line(preset: str, change: str, message: str) -> None:
+def test_unknown_parts_and_options_are_rejected(preset: str, change: str, message: str) -> None:
     assert message_of(look, preset, change).startswith(f"mine.toml: {message}")

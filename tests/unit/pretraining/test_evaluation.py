@@ -23,7 +23,7 @@ def test_held_out_losses_are_means_over_all_batches(world: PretrainingFiles):
         assert found[f"held_out_{name}"] == pytest.approx(expected[name].item(), abs=1e-5)
 
 
-def test_the_gain_is_the_loss_with_anothers_vector_less_that_with_ones_own(world: PretrainingFiles):
+def test_gain_is_loss_with_other_vectors_minus_loss_with_own(world: PretrainingFiles):
     stage = world.prepare("simlm").randomize_weights()
     batch = stage.batch()
     encoded = stage.views(batch)
@@ -41,18 +41,18 @@ def test_the_gain_is_the_loss_with_anothers_vector_less_that_with_ones_own(world
     assert evaluate_losses(stage.network, [batch], CPU)["gain_decoder"] == pytest.approx(0, abs=1e-5)
 
 
-def test_alignment_is_of_the_pairs_that_are_there(world: PretrainingFiles):
+def test_alignment_uses_only_present_pairs(world: PretrainingFiles):
     stage = world.prepare("qac-cocondenser").randomize_weights()
     batch = stage.batch(*range(8))
     both = batch["a"].present & batch["b"].present
     assert 0 < int(both.sum()) < 8
     with torch.no_grad():
-        one, two = (F.normalize(stage.views(batch).vector(name), dim=-1)[both] for name in "ab")
+        one, two = (F.normalize(stage.views(batch).get_vector(name), dim=-1)[both] for name in "ab")
     found = evaluate_losses(stage.network, [batch], CPU)
     assert found["alignment"] == pytest.approx((one - two).pow(2).sum(dim=1).mean().item(), abs=1e-5)
 
 
-def test_a_contrast_is_measured_in_groups_of_one_size_whatever_the_batches_were(world: PretrainingFiles):
+def test_held_out_contrastive_loss_does_not_depend_on_batch_sizes(world: PretrainingFiles):
     stage = world.prepare("qac-cocondenser").randomize_weights()
     whole = evaluate_losses(stage.network, [stage.batch(*range(8))], CPU)
     parts = evaluate_losses(stage.network, [stage.batch(0, 1, 2), stage.batch(3, 4), stage.batch(5, 6, 7)], CPU)
@@ -63,7 +63,7 @@ def test_a_contrast_is_measured_in_groups_of_one_size_whatever_the_batches_were(
 @pytest.mark.parametrize(
     ("counts", "groups"), [([32, 32, 32, 32, 2], [64, 64, 2]), ([100, 29], [64, 64]), ([5], [5]), ([1], []), ([], [])]
 )
-def test_what_is_left_of_the_groups_is_one_of_its_own_unless_it_is_alone(counts: list[int], groups: list[int]):
+def test_regroup_drops_a_single_last_row(counts: list[int], groups: list[int]):
     batches, first = [], 0
     for count in counts:
         rows = torch.arange(first, first + count)
@@ -76,7 +76,7 @@ def test_what_is_left_of_the_groups_is_one_of_its_own_unless_it_is_alone(counts:
     assert all(torch.equal(vectors["(a)"][:, 0] % 2 == 0, present["a"]) for vectors, present in found)
 
 
-def test_the_gain_of_condenser_is_that_of_its_late_first_token(world: PretrainingFiles):
+def test_gain_of_condenser_replaces_the_last_cls_state(world: PretrainingFiles):
     stage = world.prepare("condenser").randomize_weights()
     batch = stage.batch()
     encoded = stage.views(batch)

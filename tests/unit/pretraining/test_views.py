@@ -78,7 +78,7 @@ def make_text(*words: int, weights: list[float] | None = None) -> Text:
     return Text(ids, np.array(words, np.int32), None if weights is None else np.array(weights, np.float32))
 
 
-def test_a_piece_of_a_text_takes_its_weights_along_and_numbers_its_words_from_0():
+def test_slice_text_slices_weights_and_renumbers_words():
     found = slice_text(make_text(0, 1, 1, 2, -1, 3, weights=[0, 1, 2, 3, 4, 5]), 2, 6)
     assert found.ids.tolist() == [12, 13, 14, 15]
     assert found.words.tolist() == [0, 1, -1, 2]
@@ -86,7 +86,7 @@ def test_a_piece_of_a_text_takes_its_weights_along_and_numbers_its_words_from_0(
     assert found.weights.tolist() == [2, 3, 4, 5]
 
 
-def test_joined_texts_number_their_words_on_and_a_separator_is_in_none():
+def test_join_texts_continues_word_indices_and_separator_has_none():
     found = join_texts(
         [make_text(0, 0, 1, weights=[1, 2, 3]), make_text(0, 1, weights=[4, 5]), make_text(0, weights=[6])], SEP
     )
@@ -99,7 +99,7 @@ def test_joined_texts_number_their_words_on_and_a_separator_is_in_none():
     assert join_texts([]).ids.tolist() == []
 
 
-def test_a_random_crop_may_begin_anywhere_and_a_text_that_fits_is_left_alone():
+def test_random_crop_starts_anywhere_and_short_text_is_unchanged():
     text = make_text(*range(6))
     views = [ViewInput(None, 0, create_generator(seed), 4) for seed in range(600)]  # type: ignore[arg-type]
     begins = Counter(int(each.crop(text, "random").ids[0]) - 10 for each in views)
@@ -109,7 +109,7 @@ def test_a_random_crop_may_begin_anywhere_and_a_text_that_fits_is_left_alone():
     assert views[0].crop(text, "random", max_tokens=6) is text
 
 
-def test_a_title_goes_before_the_text_with_or_without_a_separator(shelf):
+def test_title_is_added_with_or_without_separator(shelf):
     corpus = shelf(make_passage("p", "a wording", title="b c"), make_passage("q", "d e f"))
     assert shelf.decode(apply_view("passage", corpus, 0)[""]) == "a word ##ing"
     assert shelf.decode(apply_view("passage", corpus, 0, title="join")[""]) == "b c a word ##ing"
@@ -124,7 +124,7 @@ def test_a_title_goes_before_the_text_with_or_without_a_separator(shelf):
     assert (shelf.decode(bare), bare.types) == ("d e f", None)  # no title, no separator, one segment
 
 
-def test_a_part_of_a_pair_begins_with_the_first_segment(shelf):
+def test_random_crop_of_a_pair_starts_with_token_type_0(shelf):
     corpus = shelf(make_passage("p", "a b c d", title="e f"))
     types = {"e f [SEP] a": [0, 0, 0, 1], "f [SEP] a b": [0, 0, 1, 1], "[SEP] a b c": [0, 1, 1, 1], "a b c d": [0] * 4}
     found = [
@@ -133,7 +133,7 @@ def test_a_part_of_a_pair_begins_with_the_first_segment(shelf):
     assert {shelf.decode(each): each.types.tolist() for each in found} == types
 
 
-def test_a_pair_is_truncated_longest_first(shelf):
+def test_pair_is_truncated_longest_first(shelf):
     corpus = shelf(make_passage("p", "a b c d", title="e f"), make_passage("q", "a b c", title="d e f g h"))
 
     def decode_passage(row: int, max_tokens: int) -> str:
@@ -151,7 +151,7 @@ def test_a_pair_is_truncated_longest_first(shelf):
     ]
 
 
-def test_weights_are_cropped_with_their_pieces_and_those_of_a_title_go_before(shelf):
+def test_weights_are_cropped_and_title_weights_prepended(shelf):
     row = make_passage("p", "a b c d", title="e f", weights=[1, 2, 3, 4], title_weights=[8, 9])
     corpus = shelf(row, fields={"weights"})
     value = dict(zip("abcdef", [1, 2, 3, 4, 8, 9], strict=True)) | {"[SEP]": 0}
@@ -161,20 +161,20 @@ def test_weights_are_cropped_with_their_pieces_and_those_of_a_title_go_before(sh
         assert found.weights.tolist() == [value[token] for token in shelf.decode(found).split()]
 
 
-def test_a_title_without_weights_before_a_text_with_them_is_refused(shelf):
+def test_title_without_weights_is_rejected_if_the_text_has_weights(shelf):
     corpus = shelf(make_passage("p", title="e", weights=[1, 2, 3, 4]), fields={"weights"})
-    with pytest.raises(MismatchError, match=r"passage 'p' has weights but no 'title_weights'; `drtk termweight`"):
+    with pytest.raises(MismatchError, match=r"passage 'p' has weights but no 'title_weights'; run `drtk termweight`"):
         apply_view("passage", corpus, 0, title="join")
     assert apply_view("passage", corpus, 0)[""].weights.tolist() == [1, 2, 3, 4]
 
 
-def test_the_next_passage_is_i_plus_1_and_the_last_has_none(shelf):
+def test_next_view_is_the_following_passage_and_last_has_none(shelf):
     corpus = shelf(*chunks("A", "a b c.", "d e f.", "g h i."), make_passage("B", "j k l"), fields={"documents"})
     found = [apply_view("next", corpus, row) for row in range(4)]
     assert [None if parts is None else shelf.decode(parts[""]) for parts in found] == ["d e f .", "g h i .", None, None]
 
 
-def test_halves_are_neighbours_and_the_second_has_the_odd_token(shelf):
+def test_halves_are_adjacent_and_second_has_the_odd_token(shelf):
     corpus = shelf(make_passage("p", "a b c d e", title="t"))
     found = apply_view("halves", corpus, 0)
     assert (shelf.decode(found["a"]), shelf.decode(found["b"])) == ("a b", "c d e")
@@ -185,7 +185,7 @@ def test_halves_are_neighbours_and_the_second_has_the_odd_token(shelf):
     assert (shelf.decode(found["a"]), shelf.decode(found["b"])) == ("t [SEP] a", "b c d e")
 
 
-def test_a_random_partner_is_any_other_passage_of_the_document(shelf):
+def test_random_pair_is_any_other_passage_of_the_document(shelf):
     corpus = shelf(*chunks("A", "a b c", "d e f", "g h i", "j k l"), make_passage("B"), fields={"documents"})
     found = count_views(shelf, "pair", corpus, 1, "b", spans="random")
     assert set(found) == {"a b c", "g h i", "j k l"}
@@ -194,7 +194,7 @@ def test_a_random_partner_is_any_other_passage_of_the_document(shelf):
     assert apply_view("pair", corpus, 4, spans="random") is None
 
 
-def test_a_nearby_partner_is_before_or_after_with_the_same_chance(shelf):
+def test_nearby_pair_is_previous_or_next_passage_uniformly(shelf):
     corpus = shelf(*chunks("A", "a b c", "d e f", "g h i"), fields={"documents"})
     found = count_views(shelf, "pair", corpus, 1, "b", spans="nearby")
     assert set(found) == {"a b c", "g h i"}
@@ -203,13 +203,13 @@ def test_a_nearby_partner_is_before_or_after_with_the_same_chance(shelf):
     assert set(count_views(shelf, "pair", corpus, 2, "b", times=10, spans="nearby")) == {"d e f"}
 
 
-def test_passages_across_a_gap_are_not_neighbors(shelf):
+def test_passages_across_a_gap_are_not_nearby(shelf):
     corpus = shelf(make_passage("A#0", "a b c"), make_passage("A#2", "d e f"), fields={"documents"})
     assert apply_view("pair", corpus, 0, spans="nearby") is None
     assert shelf.decode(apply_view("pair", corpus, 0, spans="random")["b"]) == "d e f"
 
 
-def test_an_overlapping_partner_shares_the_last_sentences_and_goes_on_to_the_cap(shelf):
+def test_overlap_starts_with_last_sentences_and_fills_max_length(shelf):
     corpus = shelf(*chunks("A", "a b. c d. e f. g h.", "i j. k l.", "m n."), fields={"documents", "sentences"})
     # sentences have 3 pieces; r is 1 or 2 of 4: from "g h ." or from "e f ."; at most 9 pieces are three sentences
     found = count_views(shelf, "pair", corpus, 0, "b", times=60, spans="overlap", max_tokens=9)
@@ -221,7 +221,7 @@ def test_an_overlapping_partner_shares_the_last_sentences_and_goes_on_to_the_cap
     assert set(count_views(shelf, "pair", corpus, 1, "b", times=20, spans="overlap", max_tokens=6)) == {"k l . m n ."}
 
 
-def test_from_the_last_passage_an_overlap_goes_backwards(shelf):
+def test_overlap_of_the_last_passage_extends_backwards(shelf):
     corpus = shelf(*chunks("A", "a b. c d.", "e f. g h.", "i j. k l. m n. o p."), fields={"documents", "sentences"})
     # r is 1 or 2 of 4: "i j ." or "i j . k l .", and what stands before, in reading order
     found = count_views(shelf, "pair", corpus, 2, "b", times=60, spans="overlap", max_tokens=9)
@@ -230,7 +230,7 @@ def test_from_the_last_passage_an_overlap_goes_backwards(shelf):
     assert set(found) == {"a b . c d . e f . g h . i j .", "a b . c d . e f . g h . i j . k l ."}
 
 
-def test_weights_and_words_go_with_an_overlap(shelf):
+def test_overlap_has_weights_and_word_indices(shelf):
     rows = chunks("A", "ab a. b c.", "d. e f.")
     for row, values in zip(rows, ([1, 2, 3, 4, 5, 6, 7], [8, 9, 10, 11, 12]), strict=True):
         row["weights"] = values
@@ -241,7 +241,7 @@ def test_weights_and_words_go_with_an_overlap(shelf):
     assert found.words.tolist() == list(range(8))
 
 
-def test_mixed_partners_are_random_nearby_or_overlapping_alike_often(shelf):
+def test_mixed_pairs_sample_three_span_types_uniformly(shelf):
     rows = chunks("A", "a b. c d.", "e f. g h.", "i j. k l.", "m n. o p.")
     corpus = shelf(*rows, fields={"documents", "sentences"})
     found = count_views(shelf, "pair", corpus, 0, "b", times=600, spans="mixed", max_tokens=6)
@@ -259,7 +259,7 @@ def test_mixed_partners_are_random_nearby_or_overlapping_alike_often(shelf):
     assert set(count_views(shelf, "pair", parted, 0, "b", times=20, spans="mixed")) == {"d e . f"}
 
 
-def test_distinct_spans_of_a_document_are_drawn_without_replacement(shelf):
+def test_distinct_spans_are_sampled_without_replacement(shelf):
     corpus = shelf(*chunks("A", "a b c", "d e f", "g h i"), make_passage("B", "j k l"), fields={"documents"})
     pairs = Counter()
     for seed in range(600):
@@ -273,7 +273,7 @@ def test_distinct_spans_of_a_document_are_drawn_without_replacement(shelf):
     assert (shelf.decode(found["a"]), shelf.decode(found["b"])) == ("t [SEP] a b", "t [SEP] d e")
 
 
-def test_one_of_the_first_queries_is_drawn_each_with_the_same_chance(shelf):
+def test_query_is_sampled_uniformly_from_the_first_queries(shelf):
     corpus = shelf(make_passage("p", queries=["a", "b", "b", "c"]), make_passage("q", queries=[]), fields={"queries"})
     found = count_views(shelf, "query", corpus, 0, "", times=400)
     assert set(found) == {"a", "b", "c"}
@@ -283,7 +283,7 @@ def test_one_of_the_first_queries_is_drawn_each_with_the_same_chance(shelf):
     assert apply_view("query", corpus, 1) is None
 
 
-def test_joined_queries_have_separators_in_no_word_and_are_cropped_to_the_room(shelf):
+def test_queries_are_joined_by_separators_and_cropped(shelf):
     rows = (
         make_passage("p", queries=["a wording", "b", "c d"]),
         make_passage("q", queries=[""]),
@@ -302,7 +302,7 @@ def test_joined_queries_have_separators_in_no_word_and_are_cropped_to_the_room(s
     assert shelf.decode(apply_view("queries", corpus, 2)[""]) == " [SEP] ".join("abcdefghij")  # ten by default
 
 
-def test_a_continuation_is_drawn_and_an_empty_one_gives_the_passage(shelf):
+def test_continuation_is_sampled_or_replaced_by_the_passage(shelf):
     rows = make_passage("p", continuations=["a b", "c"]), make_passage("q", "d e f", continuations=[" "])
     corpus = shelf(*rows, fields={"continuations"})
     assert set(count_views(shelf, "continuation", corpus, 0, "", times=40)) == {"a b", "c"}
@@ -338,7 +338,7 @@ def test_two_crops_are_independent(shelf):
     assert any(shelf.decode(parts["a"]) != shelf.decode(parts["b"]) for parts in found)
 
 
-def test_a_sentence_is_taken_out_of_its_context_nine_times_in_ten(shelf):
+def test_ict_removes_the_sentence_with_probability_0_9(shelf):
     corpus = shelf(*chunks("A", "a b. ab. c d."), make_passage("q", "x y z"), fields={"sentences"})
     whole = "a b . a ##b . c d ."
     kept = 0
@@ -370,7 +370,7 @@ def rich(shelf) -> TokenCorpus:
 
 
 @pytest.mark.parametrize("name", VIEWS)
-def test_every_view_keeps_the_contract(shelf, rich, name):
+def test_every_view_satisfies_the_interface(shelf, rich, name):
     """Room, word numbers, special tokens, determinism, and the fields it needs."""
     for max_tokens in (1, 5, 100):
         for row in range(len(rich)):
@@ -390,7 +390,7 @@ def test_every_view_keeps_the_contract(shelf, rich, name):
     assert any(apply_view(name, with_these, row) is not None for row in range(len(with_these)))
 
 
-def test_what_a_view_needs_depends_on_its_options():
+def test_needed_fields_depend_on_the_options():
     assert list_needed_fields(VIEWS.load("passage"), {"title": "join"}) == set()
     assert list_needed_fields(VIEWS.load("pair"), {"spans": "random"}) == {"documents"}
     assert list_needed_fields(VIEWS.load("pair"), {"spans": "mixed"}) == {"documents", "sentences"}
@@ -405,17 +405,17 @@ def test_what_a_view_needs_depends_on_its_options():
         ("crop", {"longest": 5}, "longest = 5 is not a number from 0.0 to 1.0"),
     ],
 )
-def test_unknown_options_are_rejected(name, options, message):
+def test_unknown_view_options_are_rejected(name, options, message):
     with pytest.raises(UsageError, match=re.escape(message)):
         check_options(f"view '{name}'", VIEWS.load(name), options)
 
 
 @pytest.mark.parametrize("cap", [1, 5])
-def test_one_sentence_is_taken_even_where_it_exceeds_the_cap(cap):
+def test_overlap_has_one_sentence_even_above_max_length(cap):
     assert sample_overlap(0, [[9], [9]], cap, rng=np.random.default_rng(0)) == [(0, 0)]
 
 
-def test_a_random_partner_is_within_reach() -> None:
+def test_random_pair_is_within_max_distance() -> None:
     rng = np.random.default_rng(5)
     others = {sample_other(150, 1000, rng=rng) for _ in range(2000)}
     assert (min(others), max(others), 150 in others) == (50, 250, False)  # type: ignore[type-var]
