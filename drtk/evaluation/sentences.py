@@ -58,7 +58,7 @@ def compute_spearman(cosines: Sequence[float] | np.ndarray, ratings: Sequence[fl
 
 
 def compute_pearson(cosines: Sequence[float] | np.ndarray, ratings: Sequence[float] | np.ndarray) -> float:
-    """Return Pearson's correlation. Raises DrtkError as `spearman` does."""
+    """Return Pearson's correlation. Raises DrtkError for the same reasons as `compute_spearman`."""
     return _correlate(cosines, ratings, "pearsonr")
 
 
@@ -66,32 +66,32 @@ def _correlate(cosines: Sequence[float] | np.ndarray, ratings: Sequence[float] |
     from scipy import stats
 
     if len(cosines) < 2:
-        raise DrtkError(f"a correlation needs two pairs, got {len(cosines)}")
+        raise DrtkError(f"a correlation requires two pairs, got {len(cosines)}")
     for name, values in (("cosines", cosines), ("ratings", ratings)):
         if np.ptp(np.asarray(values, dtype=np.float64)) == 0:
-            raise DrtkError(f"the correlation is undefined: all {name} are the same")
+            raise DrtkError(f"the correlation is undefined: all {name} are equal")
     return float(getattr(stats, kind)(cosines, ratings).statistic)
 
 
 def compute_alignment(first: np.ndarray, second: np.ndarray) -> float:
     """Return the mean squared distance of positive pairs on the unit sphere (Wang and Isola 2020, alpha 2).
 
-    Low values mean near pairs. first, second: (n, d). Raises DrtkError without a pair.
+    Low values mean that positive pairs are close. first, second: (n, d). Raises DrtkError without a pair.
     """
     if len(first) == 0:
-        raise DrtkError("alignment needs a positive pair, got none")
+        raise DrtkError("alignment requires a positive pair, got none")
     return float(np.mean(2 - 2 * compute_pair_cosines(first, second)))
 
 
 def compute_uniformity(vectors: np.ndarray) -> float:
     """Return the log of the mean of exp(-2 squared distance) over all pairs of rows (Wang and Isola 2020, t 2).
 
-    Low values mean evenly spread vectors. vectors: (n, d). Raises DrtkError for fewer than two.
+    Low values mean evenly spread vectors. vectors: (n, d). Raises DrtkError for fewer than two vectors.
     """
     points = normalize_vectors(vectors)
     count = len(points)
     if count < 2:
-        raise DrtkError(f"uniformity needs two sentences, got {count}")
+        raise DrtkError(f"uniformity requires two sentences, got {count}")
     total = 0.0
     for start in range(0, count, _BLOCK):
         block = points[start : start + _BLOCK]
@@ -103,11 +103,11 @@ def compute_uniformity(vectors: np.ndarray) -> float:
 def compute_partner_ranks(
     vectors: np.ndarray, texts: Sequence[int], queries: Sequence[int], partners: Sequence[int]
 ) -> np.ndarray:
-    """Return the rank of each query's partner among all sentences by cosine, from 1; the partner wins ties: (queries,).
+    """Return the rank (from 1) of each query's partner among all sentences by cosine: (queries,). The partner wins ties.
 
-    The query and copies of its text are excluded, unless the partner is one.
-    vectors: (sentences, d); texts: (sentences,), a number that is the same for the same text
-    queries, partners: (queries,), rows of `vectors`
+    Duplicates of the query sentence are excluded from the ranking, except the partner.
+    vectors: (sentences, d); texts: (sentences,), text indices, equal for duplicate sentences
+    queries, partners: (queries,), row indices of `vectors`
     """
     points, text = normalize_vectors(vectors), np.asarray(texts)
     ranks = np.empty(len(queries), dtype=np.int64)
@@ -149,7 +149,7 @@ class TaskData:
 
 @dataclass(frozen=True)
 class TaskResult:
-    """The results of a task: `values` are columns of the table, `details` are in JSON lines only."""
+    """Result of a task: `values` are columns of the table, `details` are written to JSON lines only."""
 
     task: str
     values: dict[str, float]
@@ -157,7 +157,7 @@ class TaskResult:
 
 
 def load_tasks(tasks: Iterable[Task], tracker: InputTracker) -> list[TaskData]:
-    """Read the files of tasks, each file once."""
+    """Read the files of tasks; a file shared by several tasks is read once."""
     rated: dict[str, RatedPairs] = {}
     loaded = []
     for task in tasks:
@@ -173,18 +173,18 @@ def load_tasks(tasks: Iterable[Task], tracker: InputTracker) -> list[TaskData]:
 
 
 class SentenceVectors:
-    """Vectors by text; each distinct sentence is encoded once."""
+    """Vectors of sentences; each distinct sentence is encoded once."""
 
     def __init__(self, encode: Encode, texts: Iterable[str]) -> None:
         self._rows = {text: at for at, text in enumerate(dict.fromkeys(texts))}
         self._vectors = encode(list(self._rows))  # (distinct, d)
 
     def __call__(self, texts: Iterable[str]) -> np.ndarray:
-        """Return the vectors of texts: (n, d)."""
+        """Look up the vectors of texts: (n, d)."""
         return self._vectors[self.find_rows(texts)]
 
     def find_rows(self, texts: Iterable[str]) -> list[int]:
-        """Return a number per text that is the same for the same text."""
+        """Return the row index of each text; duplicate texts share a row."""
         return [self._rows[text] for text in texts]
 
     def compute_cosines(self, pairs: Sequence[RatedPair]) -> np.ndarray:
@@ -214,7 +214,7 @@ def evaluate_sentences(
 ) -> Iterator[str]:
     """Evaluate systems given as [NAME=]MODEL on the tasks of a folder; return the lines of a table.
 
-    write_pair: called with every rated pair and its cosine, as a JSON line
+    write_pair: function that writes a rated pair with its cosine, a JSON line
     """
     tracker = tracker or InputTracker()
     tasks = find_tasks(Path(data), settings.tasks.split(), split=settings.split)
@@ -234,7 +234,7 @@ def evaluate_sentences(
 def evaluate_tasks(
     loaded: Sequence[TaskData], vectors: SentenceVectors, settings: SentenceSettings
 ) -> list[TaskResult]:
-    """Evaluate a system's vectors on each task. Raises DrtkError naming the task and its files."""
+    """Evaluate a system's vectors on each task. Raises DrtkError that names the task and its files."""
     results = []
     for data in loaded:
         name = data.task.name
@@ -287,7 +287,7 @@ def _evaluate_retrieval(data: TaskData, vectors: SentenceVectors, settings: Sent
     first = [2 * at for at, pair in enumerate(data.pairs) if pair.score == settings.same]
     second = [row + 1 for row in first]
     if not first:
-        raise DrtkError(f"retrieval needs a pair rated {settings.same:g}, got none")
+        raise DrtkError(f"retrieval requires a pair rated {settings.same:g}, got none; set `same` to another rating")
     ranks = compute_partner_ranks(vectors(texts), vectors.find_rows(texts), first + second, second + first)
 
     def recall(part: np.ndarray) -> Values:
@@ -306,7 +306,7 @@ _GEOMETRY = {"alignment": _evaluate_alignment, "uniformity": _evaluate_uniformit
 
 def _evaluate_transfer(data: TaskData, vectors: SentenceVectors, settings: SentenceSettings) -> tuple[Values, Details]:
     name, splits = data.task.name, data.labeled
-    classes = transfer.number_classes([[example.label for example in split] for split in splits.values()])
+    classes = transfer.encode_labels([[example.label for example in split] for split in splits.values()])
     parts = {
         split: transfer.LabeledVectors(_make_features(examples, vectors), numbers)
         for (split, examples), numbers in zip(splits.items(), classes, strict=True)
@@ -334,7 +334,7 @@ LOWER_IS_BETTER = ("alignment", "uniformity")
 
 
 def format_sentence_results(results: Mapping[str, Sequence[TaskResult]], format: str, *, digits: int) -> Iterator[str]:
-    """Yield the lines of a table with a system per row, or of JSON lines with a system and task each."""
+    """Yield the lines of a table with one row per system, or JSON lines with one row per system and task."""
     averages = {system: _compute_averages(tasks) for system, tasks in results.items()}
     if format == "jsonl":
         for system, tasks in results.items():
@@ -360,7 +360,7 @@ def format_sentence_results(results: Mapping[str, Sequence[TaskResult]], format:
 
 
 def _compute_averages(results: Sequence[TaskResult]) -> dict[str, tuple[str, float]]:
-    """Return {average: (task it is shown after, value)} for averages whose seven tasks were all evaluated."""
+    """Return {average: (task whose column it follows, value)} for averages with all seven tasks evaluated."""
     values = {name: value for result in results for name, value in result.values.items()}
     dev = {result.task: float(result.details["dev"]) for result in results if "dev" in result.details}
     # SentEval selects the penalty by dev accuracies (Chuang's thesis, tables 2.3 to 2.6).

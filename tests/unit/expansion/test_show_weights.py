@@ -126,7 +126,7 @@ def test_the_command_shows_passages_and_writes_a_page(
     assert (tmp_path / "w.html").read_text().count("<h2>") == 2
     for more in ([], ["-n", "1"]):
         with pytest.raises(
-            RecordError, match="w:1: 'text' is missing; a file written with `bare` is joined to its corpus by `with`"
+            RecordError, match="w:1: 'text' is missing; join a file written with `bare` to its corpus with `with`"
         ):
             run_command(capfd, "show", "--term-weights", "w", *more)
     for wrong in (["--html", "c"], ["--with", "w"], ["--top", "3"], ["--tokenizer", "x"], ["--json", "--term-weights"]):

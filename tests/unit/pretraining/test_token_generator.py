@@ -135,7 +135,7 @@ def test_generator_from_folder(tmp_path: Path) -> None:
     tokenizer, bare = AutoTokenizer.from_pretrained(tmp_path / "g"), save_tiny_encoder(tmp_path / "e", vocab_size=60)
     other = AutoTokenizer.from_pretrained(bare)
     assert TokenGenerator.from_folder(tmp_path / "g", tokenizer).frozen
-    with pytest.raises(MismatchError, match=r"vocabulary \(\d+ word pieces, .* differs from the encoder's \(\d+\)"):
+    with pytest.raises(MismatchError, match=r"vocabulary \(\d+ tokens, .* differs from the encoder's \(\d+ tokens\)"):
         TokenGenerator.from_folder(tmp_path / "g", other)
     for frozen in (True, False):
         with pytest.raises(MismatchError, match="no trained masked-LM head"):

@@ -215,7 +215,7 @@ def test_a_resumed_training_ends_with_the_weights_of_an_uninterrupted_one(
         with pytest.raises(CutOff):
             app(train(place, "deepimpact", parts, *schedule), standalone_mode=False)
     assert not (parts / "meta.json").exists()
-    with pytest.raises(DrtkError, match="`resume` continues"):
+    with pytest.raises(DrtkError, match="use `resume` to continue"):
         app(train(place, "deepimpact", parts, *schedule), standalone_mode=False)
     app(train(place, "deepimpact", parts, *schedule, "--resume"), standalone_mode=False)
     for name in ("model.safetensors", "heads/deepimpact.safetensors"):
