@@ -480,7 +480,7 @@ def test_a_probe_with_test_queries_only_is_rejected(world: PretrainingFiles, tmp
 REJECTED: list[tuple[str, Sequence[str], str]] = [
     ("qac-cotmae", ["--set", "slots.context.masking=rom"], ": masking 'rom' requires token weights"),
     ("simlm", [*JOINT, "--set", "generator.model="], 'set --generator to a model folder, or init = "copy" or "random"'),
-    ("simcse", ["--micro-batch-size", "2", "--set", "projectors.head.kind=bn"], "a projector with batch norm needs"),
+    ("simcse", ["--micro-batch-size", "2", "--set", "projectors.head.kind=bn"], "a projector with batch norm requires"),
     ("simcse", ["--batch-size", "1"], "--batch-size 1 leaves no negatives for the contrastive objective"),
     (
         "mlm",

@@ -81,13 +81,13 @@ REJECTED = {  # additional options and the error message of each command
     "pretrain": {
         "--dev none": "none: no such folder; expected a BEIR folder",
         "--dev-sts none.tsv": "none.tsv: No such file or directory",
-        "--dev dev --dev-sts qrels.tsv": "--dev and --dev-sts: choose one",
+        "--dev dev --dev-sts qrels.tsv": "--dev and --dev-sts cannot be combined",
         "--with none.jsonl": "none.jsonl: No such file or directory",
         "--with hf:x": "hf:x: is read repeatedly, so it must be a file",
         "--generator model": "--generator: preset 'cotmae' has no generator",
-        "--preset diffcse-sts-bert --generator x --drop difference": "as changed here, needs a generator",
+        "--preset diffcse-sts-bert --generator x --drop difference": "needs a generator after --set and --drop",
         "--preset simlm --generator x --set generator.mode=joint --set generator.slot=encoder --set generator.init=copy": (
-            "starts from the encoder; leave one"
+            "--generator and generator.init = \"copy\" cannot be combined"
         ),
         "--drop nothing": "--drop nothing: unknown objective or group",
         "--set slots.nowhere.rate=1": "nowhere",
