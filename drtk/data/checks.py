@@ -294,11 +294,11 @@ def check_origin(path: str, corpus: CorpusOrigin) -> None:
             )
 
 
-def check_same_corpus(path: str, corpus: str, *, another: bool) -> None:
-    """Raise MismatchError if `path` was made from another corpus than the file `corpus`, unless `another` is set.
+def check_same_corpus(path: str, corpus: str, *, skip: bool) -> None:
+    """Raise MismatchError if `path` was made from another corpus than the file `corpus`, unless `skip` is set.
 
     Streams and folders are not checked.
     """
-    if another or is_stream(path) or is_stream(corpus) or not Path(corpus).is_file() or not find_origins(path):
+    if skip or is_stream(path) or is_stream(corpus) or not Path(corpus).is_file() or not find_origins(path):
         return
     check_origin(path, CorpusOrigin(corpus, digest_file(corpus)))

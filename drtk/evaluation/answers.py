@@ -16,7 +16,7 @@ from drtk.data.runs import NamedRun
 from drtk.data.trec import Judgements, iter_query_hits
 from drtk.errors import DrtkError, MismatchError, MissingDependency, RecordError, UsageError, format_pip_command
 from drtk.evaluation.config import EvalSettings, ScoringSettings
-from drtk.evaluation.evaluate import Evaluation, Evaluator, RankingView, Value, warn_shallow
+from drtk.evaluation.evaluate import Evaluation, Evaluator, RankingView, Value, log_shallow_runs
 from drtk.evaluation.judged_runs import JudgedRankings, log_missing, read_rankings
 from drtk.evaluation.measures import Measure, parse_measures
 from drtk.evaluation.result_table import format_results
@@ -78,19 +78,19 @@ def evaluate_predictions(
     results = []
     for run in runs:
         predictions = read_best_predictions(run.source, tracker)
-        known = {id: prediction for id, prediction in predictions.items() if id in answers}
+        answered = {id: prediction for id, prediction in predictions.items() if id in answers}
         if not predictions:
             warn(f"{run.name}: contains no predictions")
-        elif not known:
+        elif not answered:
             raise MismatchError(
                 f"{name_of(run.source)}: no prediction has the id of a question with answers (predictions: "
                 f"'{next(iter(predictions))}', questions: '{next(iter(answers))}'); pass the questions that were answered"
             )
-        if extra := len(predictions) - len(known):
+        if extra := len(predictions) - len(answered):
             log_detail(f"{run.name}: ignored {extra:,} predictions for questions without answers")
         where = "among the predictions"
-        log_missing(run.name, len(known), len(answers), retrieved_only=only, judged_by="answers", where=where)
-        results.append(_score_predictions(run.name, known, answers, names, only))
+        log_missing(run.name, len(answered), len(answers), retrieved_only=only, judged_by="answers", where=where)
+        results.append(_score_predictions(run.name, answered, answers, names, only))
     return format_results(results, [Measure(name, "builtin", name) for name in names], settings)
 
 
@@ -101,13 +101,13 @@ def read_best_predictions(source: str, tracker: InputTracker) -> dict[str, str]:
     """
     best: dict[str, Prediction] = {}
     for prediction in read_predictions(source, tracker=tracker):
-        known = best.setdefault(prediction.query_id, prediction)
-        if known is prediction:
+        previous = best.setdefault(prediction.query_id, prediction)
+        if previous is prediction:
             continue
-        if known.score is None or prediction.score is None:
+        if previous.score is None or prediction.score is None:
             problem = f"question '{prediction.query_id}' has several predictions, but not all have scores; add scores"
             raise RecordError(f"{name_of(source)}:{tracker.line}", problem)
-        if prediction.score > known.score:
+        if prediction.score > previous.score:
             best[prediction.query_id] = prediction
     return {id: prediction.answer for id, prediction in best.items()}
 
@@ -143,15 +143,12 @@ def evaluate_by_answers(
         results.append(result)
     judge.check_texts()
     depths = {result.name: result.deepest for result in results}
-    warn_shallow(depths, judge.measures, judged_by="answers", size=judge.corpus_size)
+    log_shallow_runs(depths, judge.measures, judged_by="answers", size=judge.corpus_size)
     return format_results(results, judge.measures, settings)
 
 
 def parse_answer_measures(text: str) -> list[Measure]:
-    """Parse measures that depend only on the rank of the first relevant passage: Answer@k, Success@k and RR.
-
-    Raises UsageError for other measures.
-    """
+    """Parse measures that depend only on the first relevant passage. Raises UsageError for other measures."""
     measures = parse_measures(text, answers=True)
     for measure in measures:
         is_first_only = measure.key == "Answer" or measure.key.startswith(("recip_rank", "success_"))

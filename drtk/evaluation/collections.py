@@ -10,7 +10,7 @@ from drtk.data.beir import PACKED, find_qrels
 from drtk.data.runs import NamedRun
 from drtk.errors import DrtkError, MismatchError, UsageError
 from drtk.evaluation.config import EvalSettings
-from drtk.evaluation.evaluate import Evaluation, Evaluator, RankingView, Value, warn_shallow
+from drtk.evaluation.evaluate import Evaluation, Evaluator, RankingView, Value, log_shallow_runs
 from drtk.evaluation.judged_runs import evaluate_run, read_judgments
 from drtk.evaluation.measures import Measure, parse_measures
 from drtk.evaluation.result_table import RowLabels, format_results
@@ -95,7 +95,7 @@ def evaluate_collections(
             run = NamedRun(f"{name}: {collection.name}", str(paths[collection.name]))
             result = evaluate_run(run, evaluator, view, tracker)
             values[name][collection.name], depths[run.name] = result.overall, result.deepest
-    warn_shallow(depths, measures)
+    log_shallow_runs(depths, measures)
     num_groups = len({collection.group_name for collection in common})
     text = "1 collection" if num_groups == 1 else f"{num_groups:,} collections"
     log(

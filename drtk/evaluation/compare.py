@@ -16,7 +16,7 @@ from drtk.data.trec import Judgements
 from drtk.errors import DrtkError, MismatchError, UsageError
 from drtk.evaluation.answers import AnswerJudge
 from drtk.evaluation.config import CompareSettings
-from drtk.evaluation.evaluate import Evaluation, Evaluator, RankingView, warn_shallow
+from drtk.evaluation.evaluate import Evaluation, Evaluator, RankingView, log_shallow_runs
 from drtk.evaluation.judged_runs import RelevanceSource, load_judgments, log_missing, read_rankings
 from drtk.evaluation.measures import Measure, parse_measures
 from drtk.evaluation.significance import (
@@ -164,7 +164,7 @@ class Comparison:
         """Return `system` minus `baseline` for each query: (queries,). Raises DrtkError for NaN or infinite values."""
         values = [self.systems[name].compute_values(measure, self.queries) for name in (baseline, system)]
         if not np.isfinite(values).all():
-            raise DrtkError(f"{measure}: a query has a NaN or infinite value")
+            raise DrtkError(f"{measure}: a query has a NaN or infinite value; omit this measure")
         return values[1] - values[0]
 
     def _test_pairs(self, measure: str) -> list[PairedTest]:
@@ -250,7 +250,7 @@ def compare_runs(
                     system.top_ids[query] = ids[:TOP]
                     system.judged_ranks[query] = {id: rank for rank, id in enumerate(ids, start=1) if id in judged}
     queries = _find_common_queries(retrieved, judgments, settings, judged_by)
-    warn_shallow(depths, measures, judged_by=judged_by, size=size)
+    log_shallow_runs(depths, measures, judged_by=judged_by, size=size)
     if len(queries) < len(judgments):
         for system in systems.values():
             system.runs[:] = [_restrict_to_queries(run, queries, measures) for run in system.runs]

@@ -103,8 +103,3 @@ def read_curves(source: str, *, field: str | None = None, tracker: InputTracker 
         others = f"; choose from {', '.join(curves)}" if curves else ""
         raise DrtkError(f"{name_of(source)}: no field {field}{others}")
     return curves
-
-
-def read_curve(source: str, field: str = "loss", *, tracker: InputTracker | None = None) -> Curve:
-    """Read one field of a training log. Raises the errors of `read_curves`."""
-    return read_curves(source, field=field, tracker=tracker)[field]

@@ -18,7 +18,6 @@ from drtk.evaluation.measures import Measure
 from drtk.evaluation.metrics import JudgedRanks, find_rank_measure
 from drtk.runtime import progress
 
-SourceOf = Callable[[str], str]
 Value = float | int | str  # of a measure; counts are integers
 Rankings = Mapping[str, Sequence[str]]  # document ids by query, best first
 _MIN_AP = 1e-5  # trec_eval's floor for values of a geometric mean
@@ -36,12 +35,14 @@ class RankingView:
     """
 
     order: Order = "score"
-    by: SourceOf | None = None
+    by: Callable[[str], str] | None = None
     drop_same_id: bool = False
     depth: int | None = None
 
     @classmethod
-    def from_settings(cls, settings: ScoringSettings, *, document_of: SourceOf = parse_document_id) -> RankingView:
+    def from_settings(
+        cls, settings: ScoringSettings, *, document_of: Callable[[str], str] = parse_document_id
+    ) -> RankingView:
         """Create a view from settings. document_of: maps a passage id to its document id"""
         by = document_of if settings.by == "source" else None
         return cls(settings.order, by, bool(settings.drop_same_id), settings.depth)
@@ -73,7 +74,7 @@ class RankingView:
         raise ValueError(f"the ranking of query '{hits.query_id}' is empty")
 
 
-def warn_shallow(
+def log_shallow_runs(
     depths: Mapping[str, int], measures: Sequence[Measure], *, judged_by: str = "judgments", size: int | None = None
 ) -> None:
     """Log the runs that retrieve fewer documents than a measure's cut-off, one line per depth.
@@ -219,7 +220,9 @@ class Evaluator:
                     yield metric.query_id, {names[metric.measure]: float(metric.value)}
         except (RuntimeError, OSError, ValueError, SubprocessError) as error:
             listed = ", ".join(names.values())
-            raise UsageError(f"`measures`: ir_measures could not compute {listed}: {error}") from error
+            raise UsageError(
+                f"`measures`: ir_measures could not compute {listed} ({error}); choose other measures"
+            ) from error
 
     def _aggregate(self, result: Evaluation, tag: str) -> Evaluation:
         """Add overall values, and put the values of each query in the order of the measures."""

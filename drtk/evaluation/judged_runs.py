@@ -1,4 +1,4 @@
-"""Read judgments and run files, and evaluate runs."""
+"""Read judgments and run files, and evaluate runs against the judgments."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from drtk.data.runs import NamedRun
 from drtk.data.trec import Judgements, load_hits, load_qrels
 from drtk.errors import DrtkError, MismatchError, RecordError
 from drtk.evaluation.config import EvalSettings, ScoringSettings
-from drtk.evaluation.evaluate import Evaluation, Evaluator, RankingView, warn_shallow
+from drtk.evaluation.evaluate import Evaluation, Evaluator, RankingView, log_shallow_runs
 from drtk.evaluation.measures import parse_measures
 from drtk.evaluation.metrics import JudgedRanks
 from drtk.evaluation.result_table import format_results
@@ -161,14 +161,14 @@ def evaluate_runs(
     judgments, view, size = load_judgments(qrels, corpus, settings, tracker)
     evaluator = Evaluator(judgments, measures)
     results = [evaluate_run(run, evaluator, view, tracker, retrieved_only=settings.retrieved_only) for run in runs]
-    warn_shallow({result.name: result.deepest for result in results}, measures, size=size)
+    log_shallow_runs({result.name: result.deepest for result in results}, measures, size=size)
     return format_results(results, measures, settings)
 
 
 def _evaluate_in_blocks(
     run: NamedRun, evaluator: Evaluator, view: RankingView, tracker: InputTracker, retrieved_only: bool
 ) -> Evaluation:
-    """Evaluate a run read in blocks. Raises UnsupportedRunError for a run that must be read line by line."""
+    """Evaluate a run that is read in blocks. Raises UnsupportedRunError for a run that must be read line by line."""
     from drtk.data.run_blocks import QueryCounts, UnsupportedRunError, iter_judged_documents
 
     counts, ranks, tag, deepest = QueryCounts(), {}, "", 0
@@ -207,10 +207,7 @@ def log_missing(
     judged_by: RelevanceSource = "judgments",
     where: str = "in the run",
 ) -> None:
-    """Log the number of judged queries that are missing from a run, and whether they count as 0.
-
-    where: place of the missing queries, part of the message
-    """
+    """Log the number of judged queries without a ranking, and whether they count as 0. where: part of the message"""
     if missing := num_judged - num_present:
         fate = "ignored" if retrieved_only else "counted as 0"
         log(f"{name}: {missing:,} of {num_judged:,} queries with {judged_by} are not {where}, {fate}")

@@ -23,7 +23,9 @@ from drtk.runtime.inputs import InputTracker
 from drtk.runtime.sharding import sample_evenly
 
 DEPTH = 10
-Encode = Callable[[Sequence[Any], Literal["query", "passage"]], np.ndarray]  # records of a role -> (n, d) float32
+EncodeRecords = Callable[
+    [Sequence[Any], Literal["query", "passage"]], np.ndarray
+]  # records of a role -> (n, d) float32
 SampleKey = Callable[[str], float]  # hash of an id; the ids with the smallest hashes are sampled
 
 
@@ -65,11 +67,11 @@ class RankingProbe:
         self._relevant = {query.id: _find_best_document(judgments[query.id]) for query in judged}
         self._evaluator = Evaluator({q.id: judgments[q.id] for q in judged}, parse_measures(self.name))
 
-    def __call__(self, encode: Encode) -> float:
+    def __call__(self, encode: EncodeRecords) -> float:
         """Return mean nDCG@10."""
         return self._compute_ndcg(encode(self._passages, "passage"), encode(self.queries, "query"))
 
-    def compute(self, encode: Encode, *, batch: int) -> dict[str, float]:
+    def compute(self, encode: EncodeRecords, *, batch: int) -> dict[str, float]:
         """Return nDCG@10 and in-batch accuracy, the share of queries that score their own positive highest in a batch."""
         passages, queries = encode(self._passages, "passage"), encode(self.queries, "query")
         rows = {passage.id: row for row, passage in enumerate(self._passages)}
@@ -111,7 +113,7 @@ class RerankingProbe:
         judged = [item for item in load_run(run, tracker=tracker).items() if item[0] in judgments]
         if not judged:
             raise MismatchError(f"{run}: no query has a judgment; pass the judgments of these queries")
-        sample = sample_evenly(judged, limit, of=len(judged))
+        sample = sample_evenly(judged, limit, total=len(judged))
         self.candidates = [(query, [id for id, _ in ranking[:depth]]) for query, ranking in sample]
         measures = parse_measures(" ".join(self.names))
         self._evaluator = Evaluator({query: judgments[query] for query, _ in self.candidates}, measures)
@@ -137,7 +139,7 @@ class RatingProbe:
         if len(self._pairs) < 2:
             raise DrtkError(f"{source}: a correlation requires at least two rated pairs")
 
-    def __call__(self, encode: Encode) -> float:
+    def __call__(self, encode: EncodeRecords) -> float:
         """Return the correlation."""
         first = encode([pair.first for pair in self._pairs], "passage")
         second = encode([pair.second for pair in self._pairs], "passage")

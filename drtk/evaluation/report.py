@@ -18,8 +18,8 @@ from drtk.errors import MissingDependency, UsageError
 from drtk.evaluation.compare import PairedTest, compare_with_first
 from drtk.evaluation.compare_report import format_p, format_passage_markdown, wrap_snippet
 from drtk.evaluation.config import CompareSettings, EvalSettings, ReportSettings
-from drtk.evaluation.curves import Curve, choose_depths, compute_recall_curve, describe_loss, read_curve
-from drtk.evaluation.evaluate import Evaluation, Evaluator, Rankings, warn_shallow
+from drtk.evaluation.curves import Curve, choose_depths, compute_recall_curve, describe_loss, read_curves
+from drtk.evaluation.evaluate import Evaluation, Evaluator, Rankings, log_shallow_runs
 from drtk.evaluation.judged_runs import JudgedRankings, evaluate_with_rankings, load_judgments
 from drtk.evaluation.measures import Measure, parse_measures
 from drtk.evaluation.plots.runs import draw_report
@@ -313,7 +313,7 @@ def build_report(
     for run in named:
         result, retrieved[run.name] = evaluate_with_rankings(run, evaluator, view, tracker)
         results.append(result)
-    warn_shallow({result.name: result.deepest for result in results}, measures, size=size)
+    log_shallow_runs({result.name: result.deepest for result in results}, measures, size=size)
     rankings = {name: judged.ids for name, judged in retrieved.items()}
     depths = choose_depths(list(rankings.values()))
     compare_settings = CompareSettings()
@@ -327,7 +327,7 @@ def build_report(
         tests=compare_with_first(results, measures, judgments, compare_settings),
         alpha=compare_settings.alpha,
         overlap=_find_overlap(named, rankings, judgments, settings.rel),
-        loss=None if loss_log is None else read_curve(loss_log, tracker=tracker),
+        loss=None if loss_log is None else read_curves(loss_log, field="loss", tracker=tracker)["loss"],
     )
     if settings.examples and corpus is not None and queries is not None:
         texts = {query.id: query.text for query in read_queries(queries, tracker=tracker) if query.id in judgments}

@@ -86,13 +86,13 @@ def _build_table(
         ]
         return ["run", *header, *(measure.name for measure in measures)], rows
     has_average = {measure.name for measure in measures if any(measure.name in result.overall for result in results)}
-    every = sorted(
-        dict.fromkeys(q for queries in queries_of.values() for q in queries), key=lambda query: query is None
+    queries = sorted(
+        dict.fromkeys(query for ids in queries_of.values() for query in ids), key=lambda query: query is None
     )
     rows = [
         [*label(measure.name, query), *(cell(result, query, measure) for result in results)]
         for measure in measures
-        for query in every
+        for query in queries
         if query is not None or measure.name in has_average
     ]
     return ["measure", *header, *(result.name for result in results)], rows

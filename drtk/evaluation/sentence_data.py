@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import isfinite
 from pathlib import Path
 from typing import NamedTuple
@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from drtk.data.jsonl import read_records
-from drtk.data.rows import Row, parse_text, take
+from drtk.data.rows import Row, parse_text, take_field
 from drtk.errors import DrtkError, RecordError, UsageError
 from drtk.runtime.inputs import InputTracker
 from drtk.runtime.streams import name_of
@@ -123,12 +123,30 @@ def _iter_rows(source: str, columns: Sequence[str], tracker: InputTracker) -> It
         yield number, [fields[at] for at in indices]
 
 
-@dataclass(frozen=True)
+@dataclass
 class Task:
-    """A sentence task and its files by name: subsets of an STS year, one split, or all splits of a transfer task."""
+    """A sentence task and its files by name: subsets of an STS year, one split, or all splits of a transfer task.
+
+    rated: rated pairs by subset; labeled: labeled texts by split of a transfer task
+    """
 
     name: str
     files: dict[str, Path]
+    rated: dict[str, RatedPairs] = field(default_factory=dict)
+    labeled: dict[str, list[LabeledText]] = field(default_factory=dict)
+
+    @property
+    def pairs(self) -> list[RatedPair]:
+        """Rated pairs of all subsets."""
+        return [pair for subset in self.rated.values() for pair in subset.pairs]
+
+    def iter_texts(self) -> Iterator[str]:
+        """Yield every sentence of the task."""
+        for pair in self.pairs:
+            yield from (pair.first, pair.second)
+        for split in self.labeled.values():
+            for item in split:
+                yield from item.texts
 
 
 def find_tasks(folder: Path, names: Sequence[str], *, split: str) -> list[Task]:
@@ -206,8 +224,8 @@ def load_vectors(source: str, tracker: InputTracker) -> Callable[[list[str]], np
 
 
 def _parse_vector(row: Row) -> tuple[str, np.ndarray]:
-    text = parse_text(take(row, "text"), "text")
-    values = take(row, "vector")
+    text = parse_text(take_field(row, "text"), "text")
+    values = take_field(row, "vector")
     numbers = isinstance(values, list) and all(isinstance(v, int | float) and not isinstance(v, bool) for v in values)
     if not numbers or not values:
         raise ValueError("'vector' must be a list of numbers")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -126,28 +126,6 @@ RECALL_AT = (1, 5, 10)
 
 
 @dataclass(frozen=True)
-class TaskData:
-    """A task with the content of its files: rated pairs by subset, or labeled texts by split."""
-
-    task: Task
-    rated: dict[str, RatedPairs] = field(default_factory=dict)
-    labeled: dict[str, list[LabeledText]] = field(default_factory=dict)
-
-    @property
-    def pairs(self) -> list[RatedPair]:
-        """The rated pairs of all subsets."""
-        return [pair for subset in self.rated.values() for pair in subset.pairs]
-
-    def iter_texts(self) -> Iterator[str]:
-        """Yield every sentence of the task."""
-        for pair in self.pairs:
-            yield from (pair.first, pair.second)
-        for split in self.labeled.values():
-            for item in split:
-                yield from item.texts
-
-
-@dataclass(frozen=True)
 class TaskResult:
     """Result of a task: `values` are columns of the table, `details` are written to JSON lines only."""
 
@@ -156,20 +134,17 @@ class TaskResult:
     details: dict[str, Any]
 
 
-def load_tasks(tasks: Iterable[Task], tracker: InputTracker) -> list[TaskData]:
-    """Read the files of tasks; a file shared by several tasks is read once."""
+def load_tasks(tasks: Iterable[Task], tracker: InputTracker) -> None:
+    """Read the files of tasks into `rated` and `labeled`; a file shared by several tasks is read once."""
     rated: dict[str, RatedPairs] = {}
-    loaded = []
     for task in tasks:
         files = {name: str(path) for name, path in task.files.items()}
         if task.name in TRANSFER:
             is_pairs = task.name == "MRPC"
-            splits = {name: read_labeled_texts(path, tracker, pairs=is_pairs) for name, path in files.items()}
-            loaded.append(TaskData(task, labeled=splits))
+            task.labeled = {name: read_labeled_texts(path, tracker, pairs=is_pairs) for name, path in files.items()}
         else:
             rated |= {path: read_pairs(path, tracker) for path in files.values() if path not in rated}
-            loaded.append(TaskData(task, rated={name: rated[path] for name, path in files.items()}))
-    return loaded
+            task.rated = {name: rated[path] for name, path in files.items()}
 
 
 class SentenceVectors:
@@ -219,30 +194,28 @@ def evaluate_sentences(
     tracker = tracker or InputTracker()
     tasks = find_tasks(Path(data), settings.tasks.split(), split=settings.split)
     log(f"eval-sentences: {', '.join(task.name for task in tasks)}")
-    loaded = load_tasks(tasks, tracker)
+    load_tasks(tasks, tracker)
     results: dict[str, list[TaskResult]] = {}
     for system in parse_runs(systems):
         encode = open_encoder(system.source, device, tracker)
-        vectors = SentenceVectors(encode, (text for item in loaded for text in item.iter_texts()))
-        results[system.name] = evaluate_tasks(loaded, vectors, settings)
+        vectors = SentenceVectors(encode, (text for task in tasks for text in task.iter_texts()))
+        results[system.name] = evaluate_tasks(tasks, vectors, settings)
         if write_pair is not None:
-            for line in format_pairs(system.name, loaded, vectors):
+            for line in format_pairs(system.name, tasks, vectors):
                 write_pair(line)
     return format_sentence_results(results, settings.format, digits=settings.digits)
 
 
-def evaluate_tasks(
-    loaded: Sequence[TaskData], vectors: SentenceVectors, settings: SentenceSettings
-) -> list[TaskResult]:
+def evaluate_tasks(tasks: Sequence[Task], vectors: SentenceVectors, settings: SentenceSettings) -> list[TaskResult]:
     """Evaluate a system's vectors on each task. Raises DrtkError that names the task and its files."""
     results = []
-    for data in loaded:
-        name = data.task.name
+    for task in tasks:
+        name = task.name
         evaluate = _evaluate_transfer if name in TRANSFER else _GEOMETRY.get(name, _evaluate_sts)
         try:
-            values, details = evaluate(data, vectors, settings)
+            values, details = evaluate(task, vectors, settings)
         except DrtkError as error:
-            files = ", ".join(str(path) for path in data.task.files.values())
+            files = ", ".join(str(path) for path in task.files.values())
             raise DrtkError(f"{name} ({files}): {error}") from error
         results.append(TaskResult(name, values, details))
     return results
@@ -252,39 +225,39 @@ Values = dict[str, float]
 Details = dict[str, Any]
 
 
-def _evaluate_sts(data: TaskData, vectors: SentenceVectors, settings: SentenceSettings) -> tuple[Values, Details]:
-    cosines = {name: vectors.compute_cosines(subset.pairs) for name, subset in data.rated.items()}
+def _evaluate_sts(task: Task, vectors: SentenceVectors, settings: SentenceSettings) -> tuple[Values, Details]:
+    cosines = {name: vectors.compute_cosines(subset.pairs) for name, subset in task.rated.items()}
     all_cosines = np.concatenate(list(cosines.values()))
-    ratings = [pair.score for pair in data.pairs]
+    ratings = [pair.score for pair in task.pairs]
     value = compute_spearman(all_cosines, ratings)
     details: Details = {
         "spearman": value,
         "pearson": compute_pearson(all_cosines, ratings),
         "pairs": len(ratings),
-        "unrated": sum(subset.unrated for subset in data.rated.values()),
+        "unrated": sum(subset.unrated for subset in task.rated.values()),
     }
     if len(cosines) > 1:
-        subsets = {name: compute_spearman(values, data.rated[name].scores) for name, values in cosines.items()}
+        subsets = {name: compute_spearman(values, task.rated[name].scores) for name, values in cosines.items()}
         mean = float(np.mean(list(subsets.values())))
         details |= {"mean of subsets": mean, "subsets": subsets}
         value = mean if settings.setting == "mean" else value
-    return {data.task.name: value}, details
+    return {task.name: value}, details
 
 
-def _evaluate_alignment(data: TaskData, vectors: SentenceVectors, settings: SentenceSettings) -> tuple[Values, Details]:
-    pairs = [pair for pair in data.pairs if pair.score > settings.positive]
+def _evaluate_alignment(task: Task, vectors: SentenceVectors, settings: SentenceSettings) -> tuple[Values, Details]:
+    pairs = [pair for pair in task.pairs if pair.score > settings.positive]
     value = compute_alignment(vectors(pair.first for pair in pairs), vectors(pair.second for pair in pairs))
     return {"alignment": value}, {"pairs": len(pairs), "rated above": settings.positive}
 
 
-def _evaluate_uniformity(data: TaskData, vectors: SentenceVectors, _: SentenceSettings) -> tuple[Values, Details]:
-    texts = list(data.iter_texts())
+def _evaluate_uniformity(task: Task, vectors: SentenceVectors, _: SentenceSettings) -> tuple[Values, Details]:
+    texts = list(task.iter_texts())
     return {"uniformity": compute_uniformity(vectors(texts))}, {"sentences": len(texts)}
 
 
-def _evaluate_retrieval(data: TaskData, vectors: SentenceVectors, settings: SentenceSettings) -> tuple[Values, Details]:
-    texts = list(data.iter_texts())  # sentence 2 i and 2 i + 1 are a pair
-    first = [2 * at for at, pair in enumerate(data.pairs) if pair.score == settings.same]
+def _evaluate_retrieval(task: Task, vectors: SentenceVectors, settings: SentenceSettings) -> tuple[Values, Details]:
+    texts = list(task.iter_texts())  # sentence 2 i and 2 i + 1 are a pair
+    first = [2 * at for at, pair in enumerate(task.pairs) if pair.score == settings.same]
     second = [row + 1 for row in first]
     if not first:
         raise DrtkError(f"retrieval requires a pair rated {settings.same:g}, got none; set `same` to another rating")
@@ -304,8 +277,8 @@ def _evaluate_retrieval(data: TaskData, vectors: SentenceVectors, settings: Sent
 _GEOMETRY = {"alignment": _evaluate_alignment, "uniformity": _evaluate_uniformity, "retrieval": _evaluate_retrieval}
 
 
-def _evaluate_transfer(data: TaskData, vectors: SentenceVectors, settings: SentenceSettings) -> tuple[Values, Details]:
-    name, splits = data.task.name, data.labeled
+def _evaluate_transfer(task: Task, vectors: SentenceVectors, settings: SentenceSettings) -> tuple[Values, Details]:
+    name, splits = task.name, task.labeled
     classes = transfer.encode_labels([[example.label for example in split] for split in splits.values()])
     parts = {
         split: transfer.LabeledVectors(_make_features(examples, vectors), numbers)
@@ -376,11 +349,11 @@ def _compute_averages(results: Sequence[TaskResult]) -> dict[str, tuple[str, flo
     }
 
 
-def format_pairs(system: str, loaded: Sequence[TaskData], vectors: SentenceVectors) -> Iterator[bytes]:
+def format_pairs(system: str, tasks: Sequence[Task], vectors: SentenceVectors) -> Iterator[bytes]:
     """Yield every rated pair with its cosine as a JSON line."""
-    for data in loaded:
-        for subset, rated in data.rated.items():
+    for task in tasks:
+        for subset, rated in task.rated.items():
             for pair, cosine in zip(rated.pairs, vectors.compute_cosines(rated.pairs).tolist(), strict=True):
-                row: dict[str, object] = {"system": system, "task": data.task.name, "subset": subset}
+                row: dict[str, object] = {"system": system, "task": task.name, "subset": subset}
                 row |= {"sentence1": pair.first, "sentence2": pair.second, "score": pair.score, "cosine": cosine}
                 yield orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE)

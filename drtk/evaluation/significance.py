@@ -17,7 +17,7 @@ _SIGNS = 1 << 22  # random signs held in memory at once
 
 
 class TTest(NamedTuple):
-    """t (None if undefined), degrees of freedom, and the two-sided p value."""
+    """Result of a t-test: t (None if undefined), degrees of freedom, and the two-sided p value."""
 
     t: float | None
     df: int

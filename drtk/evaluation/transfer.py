@@ -1,7 +1,7 @@
 """Transfer tasks: logistic regression on frozen vectors by the protocol of SentEval (Conneau and Kiela 2018).
 
-The classifier is trained with Adam, batches of 64, an evaluation every 4 epochs, early stopping after 5 evaluations without improvement, and
-the L2 penalty chosen from 1e-5 … 1e-2 by accuracy on held-out data.
+Training uses Adam, batches of 64, an evaluation every 4 epochs, and early stopping after 5 evaluations without improvement.
+The L2 penalty is selected from 1e-5 … 1e-2 by accuracy on held-out data.
 """
 
 from __future__ import annotations

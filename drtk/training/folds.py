@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from drtk.data.jsonl import dump, read_records
-from drtk.data.rows import Row, parse_id, parse_text, take
+from drtk.data.rows import Row, parse_id, parse_text, take_field
 from drtk.errors import DrtkError, MismatchError
 from drtk.records import Query
 from drtk.runtime.atomic import write_bytes
@@ -115,4 +115,4 @@ def _parse_entry(row: Row) -> tuple[str, str, int | None]:
     fold = row.get("fold")
     if fold is not None and (type(fold) is not int or fold < 0):
         raise ValueError("'fold' must be a whole number from 0")
-    return parse_id(take(row, "_id"), "_id"), parse_text(take(row, "question"), "question"), fold
+    return parse_id(take_field(row, "_id"), "_id"), parse_text(take_field(row, "question"), "question"), fold

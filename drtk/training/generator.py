@@ -103,7 +103,7 @@ class GenerationEvaluator:
         lengths = np.array(
             [len(pair.source) for pair in self._local_pairs], dtype=np.int64
         )  # in characters, which approximates tokens
-        return iter_batches_by_length(lengths, budget=1 << 62, most=self._batch_size)
+        return iter_batches_by_length(lengths, budget=1 << 62, max_texts=self._batch_size)
 
 
 def compute_logits(model: nn.Module, inputs: dict[str, Tensor]) -> Tensor:

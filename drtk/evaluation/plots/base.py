@@ -52,10 +52,10 @@ class PlotInputs:
         by = parse_document_id if self.settings.by == "source" else None
         return RankingView(by=by, drop_same_id=bool(self.settings.drop_same_id), depth=self.settings.depth)
 
-    def check_num_inputs(self, least: int, most: int) -> None:
-        """Raise UsageError for fewer than `least` or more than `most` inputs."""
-        if not least <= len(self.inputs) <= most:
-            expected = f"{least}" if least == most else f"{least} to {most}"
+    def check_num_inputs(self, minimum: int, maximum: int) -> None:
+        """Raise UsageError for fewer than `minimum` or more than `maximum` inputs."""
+        if not minimum <= len(self.inputs) <= maximum:
+            expected = f"{minimum}" if minimum == maximum else f"{minimum} to {maximum}"
             raise UsageError(f"this plot requires {expected} inputs, got {len(self.inputs)}")
 
     def read_judgments(self) -> Judgements:
@@ -118,16 +118,16 @@ def draw_plot(
     return render(lambda figure: plot.draw(figure, data, settings), size, format, "drtk plot")
 
 
-def render(draw: Callable[[Any], None], size: tuple[float, float], format: str, what: str) -> bytes:
+def render(draw: Callable[[Any], None], size: tuple[float, float], format: str, feature: str) -> bytes:
     """Return a figure of `size` inches, drawn by `draw`; the same drawing gives the same bytes.
 
-    what: feature that requires matplotlib, part of the message of MissingDependency
+    feature: name of the plot, part of the message of MissingDependency
     """
     try:
         import matplotlib
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise MissingDependency("matplotlib", what, format_pip_command("matplotlib")) from error
+        raise MissingDependency("matplotlib", feature, format_pip_command("matplotlib")) from error
     figure = Figure(figsize=size, dpi=120, layout="constrained")
     target = io.BytesIO()
     # Text stays text in an SVG, and neither its ids nor its date change from one run to the next.
@@ -167,6 +167,6 @@ def add_legend(figure: Any, handles: Sequence[Any], labels: Sequence[str], *, co
     figure.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False)
 
 
-def shorten(name: str, most: int = 28) -> str:
-    """Truncate a name to at most `most` characters."""
-    return name if len(name) <= most else name[: most - 1] + "…"
+def shorten(name: str, limit: int = 28) -> str:
+    """Truncate a name to at most `limit` characters."""
+    return name if len(name) <= limit else name[: limit - 1] + "…"

@@ -39,26 +39,26 @@ TICKS = (1, 3, 10, 30, 100, 300, 1000)
 BEYOND_DEPTH = "; dotted: beyond the depth of the run"
 
 
-def draw_curve(axis: Any, depths: Sequence[int], values: Sequence[float], deepest: int, **look: Any) -> None:
+def draw_curve(axis: Any, depths: Sequence[int], values: Sequence[float], deepest: int, **style: Any) -> None:
     """Draw a line by depth, dotted beyond the longest ranking, where recall is unknown."""
     count = max(1, sum(depth <= deepest for depth in depths))
-    (line,) = axis.plot(depths[:count], values[:count], **look)
+    (line,) = axis.plot(depths[:count], values[:count], **style)
     if count < len(depths):
-        style = {"color": line.get_color(), "linewidth": line.get_linewidth()}
-        axis.plot(depths[count - 1 :], values[count - 1 :], linestyle=":", **style)
+        dotted = {"color": line.get_color(), "linewidth": line.get_linewidth(), "linestyle": ":"}
+        axis.plot(depths[count - 1 :], values[count - 1 :], **dotted)
 
 
 def draw_recall(axis: Any, data: PlotData) -> None:
     """Draw a labeled line per run of `data` ("k", "curves", "deepest") over a logarithmic depth."""
     depths = data["k"]
     for at, (name, values) in enumerate(data["curves"].items()):
-        look = {
+        style = {
             "color": COLORS[at % len(COLORS)],
             "marker": MARKERS[at % len(MARKERS)],
             "markersize": 5,
             "linewidth": 2,
         }
-        draw_curve(axis, depths, values, data["deepest"][name], label=shorten(name), **look)
+        draw_curve(axis, depths, values, data["deepest"][name], label=shorten(name), **style)
     axis.set_xscale("log")
     ticks = [k for k in TICKS if depths[0] <= k <= depths[-1]]
     axis.set_xticks(ticks, list(map(str, ticks)))
@@ -168,12 +168,12 @@ class Differences(Plot):
         style_axis(axis, settings.heading or f"{first} minus {second}, query by query")
 
 
-def _shorten_id(id: str, most: int) -> str:
-    """Return an id of at most `most` characters, cut in the middle."""
-    if len(id) <= most:
+def _shorten_id(id: str, limit: int) -> str:
+    """Return an id of at most `limit` characters, cut in the middle."""
+    if len(id) <= limit:
         return id
-    end = most // 2
-    return f"{id[: most - 1 - end]}…{id[len(id) - end :]}"
+    end = limit // 2
+    return f"{id[: limit - 1 - end]}…{id[len(id) - end :]}"
 
 
 MAX_PANELS, BINS = 6, 40
@@ -227,9 +227,9 @@ def summarize_scores(good: np.ndarray, other: np.ndarray, name: str) -> PlotData
     """
     from scipy.stats import rankdata
 
-    for what, values in (("relevant", good), ("other", other)):
+    for kind, values in (("relevant", good), ("other", other)):
         if len(values) == 0:
-            raise DrtkError(f"{name}: no {what} document has a score")
+            raise DrtkError(f"{name}: no {kind} document has a score")
     both = np.concatenate([good, other])
     edges = np.histogram_bin_edges(both, bins=BINS)
     ranks = rankdata(both)[: len(good)]
@@ -303,8 +303,8 @@ def _draw_measures(axis: Any, results: Sequence[Evaluation], measures: Sequence[
         means = np.array([float(result.overall[measure]) for measure in measures])
         intervals = [_compute_interval(result, measure) for measure in measures]
         reach = np.abs(np.array(intervals).T - means)
-        look = {"color": COLORS[at % len(COLORS)], "marker": MARKERS[at % len(MARKERS)], "markersize": 6}
-        axis.errorbar(places, means, reach, linestyle="", capsize=3, **look)
+        style = {"color": COLORS[at % len(COLORS)], "marker": MARKERS[at % len(MARKERS)], "markersize": 6}
+        axis.errorbar(places, means, reach, linestyle="", capsize=3, **style)
         for place, mean, (_, high) in zip(places, means, intervals, strict=True):
             axis.annotate(f"{mean:.3f}", (place, high), (0, 5), textcoords="offset points", rotation=90, fontsize=9,
                           ha="center", va="bottom")  # fmt: skip

@@ -58,12 +58,13 @@ class VectorSpace(Plot):
         matching, random: numbers of pairs per cosine bin; matching is empty without judgments
         """
         inputs.check_num_inputs(1, MAX_MODELS)
-        folders = [_is_embeddings(item) for item in inputs.inputs]
+        paths = [Path(item.source) for item in inputs.inputs]
+        folders = [any(path.glob("*.npy")) and any(path.glob("*.ids")) for path in paths]
         if any(folders) and not all(folders):
             raise UsageError("models and embedding folders cannot be combined; plot them separately")
         cosines, geometry = _compute_embedding_cosines(inputs) if folders[0] else _compute_model_cosines(inputs)
-        every = np.concatenate([values for pair in cosines.values() for values in pair])
-        edges = np.linspace(every.min() - 1e-9, every.max() + 1e-9, BINS + 1)
+        all_cosines = np.concatenate([values for pair in cosines.values() for values in pair])
+        edges = np.linspace(all_cosines.min() - 1e-9, all_cosines.max() + 1e-9, BINS + 1)
         panels = {
             name: {
                 "matching": np.histogram(matching, edges)[0].tolist(),
@@ -179,10 +180,6 @@ def _compute_random_cosines(vectors: np.ndarray) -> np.ndarray:
     """Return the cosines of all pairs of different rows."""
     cosines: np.ndarray = (vectors @ vectors.T)[np.triu_indices(len(vectors), k=1)]
     return cosines
-
-
-def _is_embeddings(item: NamedRun) -> bool:
-    return any(Path(item.source).glob("*.npy")) and any(Path(item.source).glob("*.ids"))
 
 
 def _load_vectors(item: NamedRun, inputs: PlotInputs) -> tuple[list[str], np.ndarray]:
