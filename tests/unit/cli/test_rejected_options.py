@@ -87,7 +87,7 @@ REJECTED = {  # additional options and the error message of each command
         "--generator model": "--generator: preset 'cotmae' has no generator",
         "--preset diffcse-sts-bert --generator x --drop difference": "needs a generator after --set and --drop",
         "--preset simlm --generator x --set generator.mode=joint --set generator.slot=encoder --set generator.init=copy": (
-            "--generator and generator.init = \"copy\" cannot be combined"
+            '--generator and generator.init = "copy" cannot be combined'
         ),
         "--drop nothing": "--drop nothing: unknown objective or group",
         "--set slots.nowhere.rate=1": "nowhere",
