@@ -24,13 +24,13 @@ class AuxiliaryModel(Protocol):
 
     pair: BiEncoder
 
-    def slot(self, inputs: Mapping[str, Tensor], role: str, rows: Any = slice(None)) -> Any:
+    def build_slot(self, inputs: Mapping[str, Tensor], role: str, rows: Any = slice(None)) -> Any:
         """Return the task's inputs for the texts of a role. rows: indices of some of the texts"""
 
-    def count(self, role: str, slot: Any) -> Tensor:
+    def count_labels(self, role: str, slot: Any) -> Tensor:
         """Return the divisor of a role's term, over the texts of all processes, ()."""
 
-    def term(self, role: str, slot: Any, vectors: Tensor, count: Tensor) -> dict[str, Tensor]:
+    def compute_loss(self, role: str, slot: Any, vectors: Tensor, count: Tensor) -> dict[str, Tensor]:
         """Return the loss term of some texts of a role, given their vectors."""
 
 
@@ -97,7 +97,9 @@ class RetrieverTrainer(DrtkTrainer):
         self.sum_terms(terms).backward()
         total = {name: value.detach() for name, value in terms.items()}
         counts = (
-            {} if auxiliary is None else {role: auxiliary.count(role, auxiliary.slot(inputs, role)) for role in ROLES}
+            {}
+            if auxiliary is None
+            else {role: auxiliary.count_labels(role, auxiliary.build_slot(inputs, role)) for role in ROLES}
         )
         for number, chunk in enumerate(chunks):
             self._seed(number)
@@ -107,8 +109,8 @@ class RetrieverTrainer(DrtkTrainer):
                 assert gradient is not None
                 surrogate = (vectors.float() * gradient[chunk.rows]).sum()
                 if auxiliary is not None:
-                    slot = auxiliary.slot(inputs, chunk.role, chunk.rows)
-                    auxiliary_terms = auxiliary.term(chunk.role, slot, vectors, counts[chunk.role])
+                    slot = auxiliary.build_slot(inputs, chunk.role, chunk.rows)
+                    auxiliary_terms = auxiliary.compute_loss(chunk.role, slot, vectors, counts[chunk.role])
                     surrogate = surrogate + self.sum_terms(auxiliary_terms)
                     for name, value in auxiliary_terms.items():
                         total[name] = total.get(name, torch.zeros_like(value)) + value.detach()

@@ -81,13 +81,13 @@ REJECTED = {  # additional options and the error message of each command
     "pretrain": {
         "--dev none": "none: no such folder; expected a BEIR folder",
         "--dev-sts none.tsv": "none.tsv: No such file or directory",
-        "--dev dev --dev-sts qrels.tsv": "--dev and --dev-sts: choose one",
+        "--dev dev --dev-sts qrels.tsv": "--dev and --dev-sts cannot be combined",
         "--with none.jsonl": "none.jsonl: No such file or directory",
         "--with hf:x": "hf:x: must be a local file because it is read repeatedly",
         "--generator model": "--generator: preset 'cotmae' has no generator",
-        "--preset diffcse-sts-bert --generator x --drop difference": "as changed here, needs a generator",
+        "--preset diffcse-sts-bert --generator x --drop difference": "needs a generator after --set and --drop",
         "--preset simlm --generator x --set generator.mode=joint --set generator.slot=encoder --set generator.init=copy": (
-            "starts from the encoder; leave one"
+            '--generator and generator.init = "copy" cannot be combined'
         ),
         "--drop nothing": "--drop nothing: unknown objective or group",
         "--set slots.nowhere.rate=1": "nowhere",
@@ -180,7 +180,7 @@ def faulty_calls() -> list[tuple[str, str, str]]:
             preset = call.replace("--preset cotmae", "") + " --preset nothing"
             found.append((name, preset, "unknown preset 'nothing'"))
             bare = preset.replace("nothing", f"{command_of(name).replace(' ', '-')}.toml")
-            message = "has no [[objective]]" if name == "pretrain" else "unknown key 'batch'; put settings"
+            message = "there is no objective; add an" if name == "pretrain" else "unknown key 'batch'; put settings"
             found.append((name, bare, message))
         found += rejected_calls(REJECTED, name)
     return found
