@@ -35,7 +35,7 @@ Dropped = Annotated[
 
 
 def _title_types(settings: dict[str, Any]) -> dict[str, Any]:
-    """Record that titled passages have token types, which they did not have in earlier versions."""
+    """Record in the settings that titled passages have token types, unlike in earlier versions."""
     return {"title_types": True} if "segment" in repr([settings["recipe"], settings["changes"]]) else {}
 
 
@@ -43,7 +43,7 @@ def _title_types(settings: dict[str, Any]) -> dict[str, Any]:
 @folder_maker("model", resume=True, passages=True, may_differ=MAY_DIFFER, also=_title_types)
 def pretrain(
     passages: Annotated[
-        list[str], typer.Argument(metavar="PASSAGES", help="Files of passages, in any format that drtk reads.")
+        list[str], typer.Argument(metavar="PASSAGES", help="Passage files, in any format that drtk reads.")
     ],
     model: Annotated[
         str, typer.Option("--model", metavar="MODEL", help="Encoder to start from, a folder or Hub name[@revision].")
@@ -51,16 +51,12 @@ def pretrain(
     output: Annotated[
         str,
         typer.Option(
-            "--output", "-o", metavar="DIR", help="Output folder (not required with --dry-run).", show_default=False
+            "--output", "-o", metavar="DIR", help="Output folder (not needed with --dry-run).", show_default=False
         ),
     ] = "",
     generator: Annotated[
         str | None,
-        typer.Option(
-            "--generator",
-            metavar="MODEL",
-            help="Masked language model that proposes replacement tokens, a folder or Hub name.",
-        ),
+        typer.Option("--generator", metavar="MODEL", help="Masked language model that proposes replacement tokens."),
     ] = None,
     changes: Changes = None,
     drop: Dropped = None,
@@ -70,7 +66,7 @@ def pretrain(
             "--dev",
             rich_help_panel=EVALUATION,
             metavar="DIR",
-            help="BEIR folder with qrels/dev.tsv; nDCG@10 on it selects the best checkpoint.",
+            help="BEIR folder with qrels/dev.tsv, to select the best checkpoint by nDCG@10.",
         ),
     ] = None,
     dev_sts: Annotated[
@@ -79,7 +75,7 @@ def pretrain(
             "--dev-sts",
             rich_help_panel=EVALUATION,
             metavar="FILE",
-            help="Rated sentence pairs; the Spearman correlation on them selects the best checkpoint.",
+            help="Rated sentence pairs, to select the best checkpoint by Spearman correlation.",
         ),
     ] = None,
     dry_run: Annotated[
@@ -97,9 +93,9 @@ def pretrain(
     recipe: dict[str, Any],
     job: FolderJob,
 ) -> None:
-    """Pre-train an encoder: SimLM, MASTER, ROM, CoT-MAE, coCondenser, DiffCSE, or a composition of your own.
+    """Pre-train an encoder: SimLM, MASTER, ROM, CoT-MAE, coCondenser, DiffCSE, or your own combination of objectives.
 
-    Makes a model folder that train-retriever, transformers and sentence-transformers load. Its log.jsonl has every loss.
+    The output is a model folder that train-retriever, transformers and sentence-transformers load. Its log.jsonl has all losses.
 
     Examples:
     drtk pretrain passages.jsonl --preset simlm --model bert-base-uncased -o simlm
@@ -115,16 +111,18 @@ def pretrain(
     content = apply_changes(recipe, changes or [])
     if generator is not None:
         if "generator" not in content:
-            raise UsageError(f"--generator: preset '{place}' has no generator")
+            raise UsageError(f"--generator: preset '{place}' has no generator; remove the option")
         content["generator"] = content["generator"] | {"model": generator}
     plan = parse_composition(content, place)
     if drop:
         plan = plan.without(drop)
     if generator is not None:
         if plan.generator is None:
-            raise UsageError(f"--generator: no slot of preset '{place}', as changed here, needs a generator")
+            raise UsageError(
+                f"--generator: no slot of preset '{place}' needs a generator after --set and --drop; remove the option"
+            )
         if plan.generator.init == "copy":
-            raise UsageError('--generator: generator.init = "copy" starts from the encoder; omit one of them')
+            raise UsageError('--generator and generator.init = "copy" cannot be combined; remove one')
     if dev is not None and dev_sts is not None:
         raise UsageError("--dev and --dev-sts cannot be combined; give one")
     check_training_inputs(settings.trainer, device, dev_sts, local_files=[*passages, *job.side_files])
@@ -181,7 +179,7 @@ def pretrain(
 
 
 def _probe(folder: str | None, split: str, pairs: str | None, job: FolderJob) -> Any:
-    """Return a function that scores an encoder, or None without --dev and --dev-sts."""
+    """Return a function that scores an encoder on --dev or --dev-sts, or None without both options."""
     from pathlib import Path
 
     from drtk.evaluation.probes import RankingProbe, RatingProbe

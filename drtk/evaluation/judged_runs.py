@@ -54,7 +54,7 @@ def load_judgments(
     qrels: str, corpus: str | None, settings: ScoringSettings, tracker: InputTracker
 ) -> tuple[Judgements, RankingView, int | None]:
     """Return the judgments, a view from the settings, and the number of passages in the corpus (None without a corpus)."""
-    corpus_ids = None if corpus is None else CorpusIds.read(corpus, tracker)
+    corpus_ids = None if corpus is None else CorpusIds.load(corpus, tracker)
     judgments = read_judgments(qrels, tracker, corpus_ids=corpus_ids, by_source=settings.by == "source")
     view = RankingView.from_settings(settings, document_of=corpus_ids or parse_document_id)
     return judgments, view, None if corpus_ids is None else len(corpus_ids)

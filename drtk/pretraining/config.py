@@ -18,7 +18,7 @@ Count = Annotated[int, 1, float("inf")]
 
 @dataclass(frozen=True)
 class PretrainSettings:
-    """drtk pretrain; presets hold the figures of their papers."""
+    """Settings of `drtk pretrain`. Presets contain the values of the papers."""
 
     batch_size: int = option(2048, "Examples per optimizer step, over all devices.", at_least=1)
     micro_batch_size: int | None = option(
@@ -40,12 +40,12 @@ class PretrainSettings:
     )
     eval_steps: int = option(1000, "Number of steps between evaluations.", at_least=1, panel=EVALUATION)
     precision: Literal["auto", "float32", "float16", "bfloat16"] = option(
-        "auto", "Compute dtype; auto: bfloat16 on a GPU that has it, else float32.", panel=HARDWARE
+        "auto", "Compute dtype; auto: bfloat16 if the GPU supports it, else float32.", panel=HARDWARE
     )
     gradient_checkpointing: bool = setting(False, "Recompute activations in the backward pass to save memory.")
     compile: bool = setting(False, "Compile the encoder's layers with torch.compile.")
     attention: Literal["auto", "eager", "sdpa", "flash_attention_2", "flash_attention_3"] = setting(
-        "auto", "Attention implementation; auto: flash attention where installed and in 16 bits, else sdpa."
+        "auto", "Attention implementation; auto: flash attention if installed and in 16 bits, else sdpa."
     )
     fused: bool = setting(True, "Use the fused AdamW of PyTorch where available.")
     log_steps: int = setting(10, "Number of steps between entries in log.jsonl.", at_least=1)
@@ -57,7 +57,7 @@ class PretrainSettings:
 
 @contextmanager
 def prefix_errors(place: str) -> Iterator[None]:
-    """Put `place` before the messages of UsageError and MismatchError."""
+    """Context manager that prefixes the messages of UsageError and MismatchError with `place`."""
     try:
         yield
     except (UsageError, MismatchError) as error:
@@ -65,20 +65,20 @@ def prefix_errors(place: str) -> Iterator[None]:
 
 
 def list_option_names(function: Callable[..., Any]) -> list[str]:
-    """Return the names of the options of a view, masking or decoder: its keyword-only parameters."""
+    """Return the names of the options (the keyword-only parameters) of a view, masking or decoder."""
     parameters = inspect.signature(function).parameters.values()
     return [parameter.name for parameter in parameters if parameter.kind is inspect.Parameter.KEYWORD_ONLY]
 
 
 def check_options(what: str, function: Callable[..., Any], options: Mapping[str, Any]) -> None:
-    """Raise UsageError for options that `function` does not have or whose value has the wrong type.
+    """Raise UsageError for an option that `function` does not have, or for a value of the wrong type.
 
     what: prefix of error messages
     """
     kinds, known = get_type_hints(function, include_extras=True), list_option_names(function)
     for key, value in options.items():
         if key not in known:
-            choices = f"choose from {', '.join(known)}" if known else "it has none"
+            choices = f"choose from {', '.join(known)}" if known else "remove it"
             raise UsageError(f"{what} has no option '{key}'; {choices}")
         check_type(value, kinds[key], f"{what}: {key}")
 
