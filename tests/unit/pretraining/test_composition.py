@@ -171,7 +171,7 @@ CONTENT: dict[str, Any] = tomllib.loads(SLOTS + MLM + DECODER + CONTRAST) | {"na
 
 
 @pytest.mark.parametrize(
-    ("change", "look", "value"),
+    ("change", "get_value", "value"),
     [
         ("slots.one.rate=0.4", lambda found: found.slots["one"].rate, 0.4),
         ("slots.two.rate=1", lambda found: found.slots["two"].rate, 1.0),
@@ -185,15 +185,15 @@ CONTENT: dict[str, Any] = tomllib.loads(SLOTS + MLM + DECODER + CONTRAST) | {"na
         ("projectors.head={slots=[\"one\"], kind=\"none\"}", lambda found: found.projectors["head"], ProjectorSpec(("one",), "none")),
     ],
 )  # fmt: skip
-def test_change_is_applied_to_a_copy_of_the_preset(change: str, look: Any, value: Any) -> None:
+def test_change_is_applied_to_a_copy_of_the_preset(change: str, get_value: Any, value: Any) -> None:
     before = repr(CONTENT)
     changed = apply_changes(CONTENT, [change])
     assert repr(CONTENT) == before
-    if look is None:  # two reads the view of one, which is another now
+    if get_value is None:  # two reads the view of one, which is another now
         with pytest.raises(UsageError, match="requires the same view"):
             parse_composition(changed, "mine.toml")
     else:
-        assert list_fields(parse_composition(changed, "mine.toml")) == value
+        assert get_value(parse_composition(changed, "mine.toml")) == value
 
 
 def test_changes_apply_in_order() -> None:
