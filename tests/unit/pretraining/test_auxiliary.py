@@ -82,7 +82,7 @@ def test_uniform_discriminator_loss_is_ln_2_per_token(place: Path):
 
 def model_inputs(stage: TrainingSetup) -> dict[str, Tensor]:
     inputs = stage.inputs(range(4))
-    inputs.pop("passage_numbers")
+    inputs.pop("passage_indices")
     return inputs
 
 
@@ -202,5 +202,5 @@ def test_training_step_minimizes_both_losses(place: Path, tmp_path: Path, scope:
     loss, _ = stage.step(stage.trainer(tmp_path), inputs)
     assert loss == pytest.approx(slow.with_difference(own, *sides, weight=weight), rel=2e-5)
     with torch.no_grad():
-        *_, terms = model(**{name: value for name, value in inputs.items() if name != "passage_numbers"})
+        *_, terms = model(**{name: value for name, value in inputs.items() if name != "passage_indices"})
     assert [terms[f"diffcse_{role}"].item() for role in ("query", "passage")] == pytest.approx(sides, rel=2e-5)
