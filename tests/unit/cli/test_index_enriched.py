@@ -201,7 +201,7 @@ def test_titles_without_weights_are_told_and_left_out(weights: Path, place: Path
     given = [orjson.loads(line) | {"title": "violins"} for line in weights.read_bytes().splitlines()]
     rows(place / "titled.jsonl", given)
     complaints = told(capfd, "index", "titled.jsonl", "--type", "bm25s", "--term-weights", "-o", "i")
-    assert "2 passages have no 'title_weights', so their titles are not indexed" in complaints
+    assert "titles of 2 passages are not indexed, because the passages have no 'title_weights'" in complaints
     rows(place / "queries.jsonl", [{"_id": "q", "text": "violins"}])
     assert run_command(capfd, "search", "i", "queries.jsonl") == ""
 
@@ -255,7 +255,7 @@ def test_what_is_no_impact_is_told_with_line_and_id(place: Path, capfd) -> None:
     rows(place / "corpus.jsonl", [IMPACTS[0], {"_id": "p9", "text": "", "impacts": {"wing": 1.5}}])
     with pytest.raises(RecordError) as caught:
         run_command(capfd, "index", "corpus.jsonl", "--type", "impact", "-o", "i")
-    assert str(caught.value) == "corpus.jsonl:2: passage 'p9': the impact of 'wing' must be a whole number, got 1.5"
+    assert str(caught.value) == "corpus.jsonl:2: passage 'p9': the impact of 'wing' must be an integer, got 1.5"
 
 
 @pytest.mark.parametrize(
@@ -264,7 +264,7 @@ def test_what_is_no_impact_is_told_with_line_and_id(place: Path, capfd) -> None:
         (["--type", "impact", "--expand", "queries"], "`expand`: only supported by indexes of type bm25 and bm25s"),
         (["--type", "exact", "--term-weights"], "`term_weights`: only supported by indexes of type bm25 and bm25s"),
         (["--type", "bm25s", "--term-weights", "--expand", "queries"], "added words have no weights"),
-        (["--type", "bm25s", "--expand", "queries,"], "the name of a field is empty"),
+        (["--type", "bm25s", "--expand", "queries,"], "a field name is empty"),
         (["--type", "bm25s", "--set", "weight_scale=sqrt"], "--set weight_scale needs --term-weights"),
         (["--type", "bm25s", "--set", "tokenizer=m"], "--set tokenizer needs --term-weights"),
     ],

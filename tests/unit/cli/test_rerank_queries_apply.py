@@ -286,15 +286,13 @@ def test_a_model_for_each_kind_and_an_index_where_first_passages_are_missing(
         for row in read_rows(place / "labelled.jsonl")
     ]
     source = write_rows(tmp_path / "in", bare)
-    with pytest.raises(RecordError, match="in:9: 'q0#title#00' has no 'top1', which `variant=rd` reads"):
+    with pytest.raises(RecordError, match="in:9: 'q0#title#00' has no 'top1', which `variant=rd` requires"):
         call(place, tmp_path / "out", *named, source=source)
     found = call(place, tmp_path / "found", *named, "--index", str(place / "bm25s"), source=source)
     for mine, theirs in zip(read_rows(found / "choices.jsonl"), read_rows(known / "choices.jsonl"), strict=True):
         assert mine["chosen"] == theirs["chosen"]
         assert mine["estimates"] == pytest.approx(theirs["estimates"], abs=5e-5)
-    with pytest.raises(
-        RecordError, match=r"there is no model for kind 'sentence'; give `model=sentence=DIR`, or one for all"
-    ):
+    with pytest.raises(RecordError, match=r"no model for kind 'sentence'; give `model=sentence=DIR`, or one for all"):
         call(place, tmp_path / "one", "--model", f"title={tmp_path / 'rd'}")
     # Where the index's passages have lost their texts, there is nothing to read. q{n} has 4 titles; of these one, "nowhere",
     # and one, the key of nobody, find nothing, which is no fault of the corpus.
@@ -387,7 +385,7 @@ def test_contradictory_options_are_rejected(
 def test_candidates_without_a_question_or_a_label_are_named(place: Path, tmp_path: Path) -> None:
     for row, message in (
         ({"query_id": "q99", "rank": 1}, "in:1: the queries have no 'q99'"),
-        ({"query_id": "q1"}, "in:1: 'e' has no rank; drtk rerank-queries label adds it"),
+        ({"query_id": "q1"}, "in:1: 'e' has no rank; run `drtk rerank-queries label` first"),
     ):
         source = write_rows(tmp_path / "in", [{"_id": "e", "kind": "answer", "text": "a", **row}])
         with pytest.raises(RecordError, match=message):

@@ -129,8 +129,8 @@ def test_a_resumed_run_equals_the_uninterrupted_one(
 @pytest.mark.parametrize(
     ("question", "told"),
     [
-        ({"text": "which?"}, "query 'q0' has no answers, so its candidates cannot be labeled"),
-        ({"text": "which?", "answers": []}, "query 'q0' has no answers, so its candidates cannot be labeled"),
+        ({"text": "which?"}, "query 'q0' has no answers, which are required to label candidates"),
+        ({"text": "which?", "answers": []}, "query 'q0' has no answers, which are required to label candidates"),
         ({"text": "which?", "answers": ["", " "]}, "none of the answers of query 'q0' can be matched"),
     ],
 )

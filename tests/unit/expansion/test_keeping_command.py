@@ -430,7 +430,7 @@ def test_bad_queries_and_scores_are_named(
 
 
 def test_missing_fields_are_named_with_what_makes_them(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(RecordError, match=r"^c\.jsonl:1: 'queries' is missing; drtk doc2query writes it$"):
+    with pytest.raises(RecordError, match=r"^c\.jsonl:1: 'queries' is missing; run `drtk doc2query` first$"):
         run_command(capfd, "keep-queries", "c.jsonl", "--keep", "0.9", "-q")
     save(here / "unscored.jsonl", without_scores(SCORED))
     with pytest.raises(

@@ -250,7 +250,7 @@ def test_attention_alone_needs_no_collection(here: Path, tiny: Path, capfd: pyte
     assert rows(capfd, *call)[0]["weights"]
     assert "collecting statistics" not in capfd.readouterr().err
     for more, complaint in ((["--collect"], "collect"), (["--collection", "c"], "collection")):
-        with pytest.raises(UsageError, match=f"`{complaint}`: this method needs no collection statistics"):
+        with pytest.raises(UsageError, match=f"`{complaint}` has no effect, because the method uses no"):
             rows(capfd, *call, *more)
 
 
@@ -369,7 +369,7 @@ def test_the_options_of_counting_may_be_given_to_all_kinds_of_work(
     run_command(capfd, "termweight", "c", *call, "--collect", "-o", "s")
     run_command(capfd, "termweight", *call, "--merge", "--collection", "s", "-o", "m")
     assert len(rows(capfd, "c", *call, "--collection", "m", "--set", "emit=softmax")) == 3
-    with pytest.raises(UsageError, match="`merge` needs the files of `collection`"):
+    with pytest.raises(UsageError, match="`merge` requires the files to merge as `collection`"):
         run_command(capfd, "termweight", *arguments("idf", tiny), "--merge")
 
 
