@@ -191,7 +191,7 @@ def train_drtk(options: argparse.Namespace) -> dict[str, float]:
     """Train the preset simlm with drtk, and time its steps."""
     import tempfile
 
-    from drtk.config import load_preset, merge
+    from drtk.config import load_preset, merge_settings
     from drtk.pretraining import trainer as training
     from drtk.pretraining.assembly import build_network
     from drtk.pretraining.config import PretrainSettings
@@ -216,7 +216,7 @@ def train_drtk(options: argparse.Namespace) -> dict[str, float]:
     }
     if options.micro:
         chosen["micro_batch_size"] = options.micro
-    settings = merge(PretrainSettings, preset.settings, chosen | {"log_steps": 1000})
+    settings = merge_settings(PretrainSettings, preset.settings, chosen | {"log_steps": 1000})
     corpus = TokenCorpus.open(options.passages, options.model, fields=list_corpus_fields(plan), tracker=InputTracker())
     data = training.PretrainingData(corpus, plan, settings, tokenizer, 1)
     clock = {"start": 0.0, "memory": 0.0, "loss": 0.0}

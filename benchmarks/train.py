@@ -225,7 +225,7 @@ class Clock:
 
 
 def _build_settings(options: argparse.Namespace) -> Any:
-    from drtk.config import merge
+    from drtk.config import merge_settings
     from drtk.training.config import RetrieverConfig
 
     chosen = {
@@ -243,7 +243,7 @@ def _build_settings(options: argparse.Namespace) -> Any:
         "log_steps": 1000,
         "save_steps": 100_000,
     }
-    return merge(RetrieverConfig, {}, chosen)
+    return merge_settings(RetrieverConfig, {}, chosen)
 
 
 def _load_data(options: argparse.Namespace) -> Any:

@@ -19,7 +19,7 @@ from drtk.renamed import current_name
 
 Settings = TypeVar("Settings")
 
-By = Literal["passage", "source"]  # the unit that is scored
+ScoringUnit = Literal["passage", "source"]  # the unit that is scored
 
 # Panels of --help, in their order.
 PANELS = INPUT, METHOD, TRAINING, SEARCH, GENERATION, EVALUATION, HARDWARE, CONTROL = (
@@ -38,7 +38,7 @@ PANELS = INPUT, METHOD, TRAINING, SEARCH, GENERATION, EVALUATION, HARDWARE, CONT
 class NoEffect:
     """Condition under which an option does nothing: each field of `when` has one of the listed values.
 
-    `reason` completes the error: "--aux-rate goes with --aux diffcse".
+    `reason` completes the error: "--aux-rate requires --aux diffcse".
     """
 
     reason: str
@@ -106,7 +106,7 @@ def redeclare(*names: str, **metadata: Any) -> Callable[[type[Settings]], type[S
     return decorate
 
 
-def merge(
+def merge_settings(
     settings: type[Settings],
     preset: Mapping[str, Any],
     given: Mapping[str, Any],
@@ -132,7 +132,9 @@ def merge(
             pair = {name, other}
             for place, held in (("", chosen), (f"{preset_name}: ", preset)):
                 if pair <= held.keys():
-                    raise UsageError(f"{place}{flag_of(item)} and {flag_of(declared[other])}: choose one")
+                    raise UsageError(
+                        f"{place}{flag_of(item)} and {flag_of(declared[other])} cannot be combined; give one"
+                    )
             if pair & chosen.keys():
                 values = {key: value for key, value in values.items() if key not in pair}
     values.update(chosen)
@@ -176,7 +178,7 @@ def _check_value(value: Any, kind: Any, item: Any) -> Any:
     if get_origin(kind) is tuple:
         if not isinstance(value, (list, tuple)):
             raise UsageError(f"{flag_of(item)}: expected a list, got {value!r}")
-        return tuple(_check_item(each, get_args(kind)[0], item) for each in value)
+        return tuple(_check_item(entry, get_args(kind)[0], item) for entry in value)
     return _check_item(value, kind, item)
 
 
@@ -251,7 +253,7 @@ class Preset:
         """Raise UsageError for a key outside [settings]; only presets of `pretrain` have other tables."""
         for key in self.content:
             if key not in ("command", "summary", "settings"):
-                raise UsageError(f"{self.name}: '{key}' is not read where it stands; settings go under [settings]")
+                raise UsageError(f"{self.name}: unknown key '{key}'; put settings under [settings]")
 
 
 def preset_names() -> list[str]:
@@ -277,16 +279,18 @@ def load_preset(name: str) -> Preset:
     else:
         near = get_close_matches(name, preset_names(), n=3)
         meant = f"did you mean {' or '.join(near)}? " if near else ""
-        raise UsageError(f"unknown preset '{name}'; {meant}drtk presets lists them; or name a .toml file")
+        raise UsageError(
+            f"unknown preset '{name}'; {meant}run `drtk presets` for a list, or give the path of a .toml file"
+        )
     try:
         content = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise DrtkError(f"{name}: not TOML: {error}") from error
     if not isinstance(content.get("command"), str):
-        raise DrtkError(f'{name}: a preset names its command, for example: command = "train-retriever"')
+        raise DrtkError(f'{name}: has no key "command"; add it, for example: command = "train-retriever"')
     settings = content.get("settings", {})
     if not isinstance(settings, dict):
-        raise DrtkError(f"{name}: 'settings' is not a table; settings go under [settings]")
+        raise DrtkError(f"{name}: 'settings' is not a table; put settings under [settings]")
     command, summary = content["command"], str(content.get("summary", ""))
     names = {name: current_name(name, command) for name in settings}
     renamed = {old: new for old, new in names.items() if old != new}

@@ -39,7 +39,7 @@ class RecordError(DrtkError):
 
 
 class MismatchError(DrtkError):
-    """Inputs that do not fit together: unknown ids, other dimensions, a folder of another kind."""
+    """Inputs that do not match: unknown ids, different dimensions, or a folder of another kind."""
 
 
 class MissingDependency(DrtkError):

@@ -75,12 +75,12 @@ def describe_kind_problem(kind: str) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Expansion:
-    """A candidate expansion of a query (GAR), with its label for re-ranking (EAR).
+    """A candidate expansion of a query (GAR), with its label for reranking (EAR).
 
     kind: what was generated, for example "answer" or "title"
     rank: rank of the first passage with an answer when the expanded query is searched
     depth: largest rank that was checked; a larger `rank` means that no passage had an answer
-    top1: title and text of the first passage; fold: fold of the generator that did not train on the query
+    top1: title and text of the top-ranked passage; fold: fold of the generator that did not train on the query
     """
 
     id: str

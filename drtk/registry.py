@@ -1,4 +1,4 @@
-"""Registries of named choices, which are imported only when they are used."""
+"""Registries of named implementations, which are imported on first use."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from drtk.errors import UsageError
 class Registry(Mapping[str, str]):
     """A mapping from names to descriptions, in the order of declaration. `load` imports the object of a name.
 
-    kind: what the names are, for errors
+    kind: noun for the names, for errors
     entries: name -> ("module:attribute", description)
     """
 

@@ -37,7 +37,7 @@ RENAMED: dict[str, dict[str, str]] = {
     "train-generator": {"select": "dev_measure"},
     "rerank-queries train": {"alpha": "rank_margin", "scorer": "variant"},
     "rerank-queries apply": {"top": "n_best"},
-    "mine-negatives": {"keep": "negatives", "floor": "min_negatives"},
+    "mine-negatives": {"keep": "negatives", "floor": "min_negatives", "positives": "by"},
     "encode": {"store": "vector_dtype"},
     "rerank": {"store": "vector_dtype"},
     "index": {"dtype": "vector_dtype", "weights": "term_weights"},
@@ -134,6 +134,6 @@ def rename_settings(settings: Mapping[str, Any], command: str) -> dict[str, Any]
     return renamed
 
 
-def find_by_meaning(name: str, names: Iterable[str]) -> list[str]:
-    """Return the names among `names` that mean what other tools call `name`."""
+def find_by_synonym(name: str, names: Iterable[str]) -> list[str]:
+    """Return the names in `names` that other tools or former versions call `name`."""
     return [known for known in names if name == known or name in SYNONYMS.get(known, "").split()]

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from drtk.config import load_preset, merge
+from drtk.config import load_preset, merge_settings
 from drtk.models.biencoder import BiEncoder
 from drtk.models.checkpoint import TextEncoder
 from drtk.pretraining.auxiliary import DiffCSE
@@ -31,7 +31,7 @@ P = torch.tensor([[0.8, 0.6], [0.6, -0.8], [0.28, 0.96], [-0.6, 0.8]])  # d1+, n
 
 def load_settings(preset: str | None = None, **changes: Any) -> RetrieverConfig:
     """Return the settings of a shipped preset, or the defaults, with changes."""
-    return merge(RetrieverConfig, load_preset(preset).settings if preset else {}, changes)
+    return merge_settings(RetrieverConfig, load_preset(preset).settings if preset else {}, changes)
 
 
 def compute_terms(settings: RetrieverConfig, queries: Tensor, passages: Tensor, **facts: Tensor) -> dict[str, float]:

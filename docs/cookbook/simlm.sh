@@ -72,7 +72,7 @@ search() {
 # mine NAME SOURCE DEPTH [OPTION…]: training examples from an index, a run or examples
 mine() {
   name=$1 source=$2 ranks=$3 && shift 3
-  drtk mine-negatives "$source" --queries "$queries" --qrels "$qrels" --corpus "$corpus" --set "positives=$by" --depth "$ranks" \
+  drtk mine-negatives "$source" --queries "$queries" --qrels "$qrels" --corpus "$corpus" --by "$by" --depth "$ranks" \
     -o "$out/$name.jsonl" ${MINE:-} "$@" $seed $again
 }
 

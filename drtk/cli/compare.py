@@ -1,4 +1,4 @@
-"""drtk compare: is one system better than another, by how much, and where."""
+"""drtk compare: test whether systems differ significantly."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ ComparedRuns = Annotated[
     list[str],
     typer.Argument(
         metavar="[NAME=]RUN…",
-        help="TREC runs; runs of the same NAME are repetitions; - is stdin.",
+        help="TREC runs; runs of the same NAME are runs of one system; - is stdin.",
     ),
 ]
 ShownCorpus = Annotated[
     str | None,
-    typer.Option("--corpus", metavar="FILE", help="Passages, for texts and for --by source."),
+    typer.Option("--corpus", metavar="FILE", help="Corpus, to show passage texts (required with --answers)."),
 ]
-ShownQueries = Annotated[str | None, typer.Option("--queries", metavar="FILE", help="Queries, for texts.")]
+ShownQueries = Annotated[str | None, typer.Option("--queries", metavar="FILE", help="Queries, to show their texts.")]
 
 
 @with_settings(CompareSettings)

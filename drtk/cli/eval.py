@@ -17,7 +17,7 @@ Runs = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="[NAME=]RUN…",
-        help="TREC runs, or folders of runs of several collections; - is stdin.",
+        help="TREC runs, or folders of runs for several collections; - is stdin.",
         show_default=False,
     ),
 ]
@@ -34,7 +34,7 @@ KnownCorpus = Annotated[
     typer.Option(
         "--corpus",
         metavar="FILE",
-        help="Passages, for --answers and --by source.",
+        help="Corpus with the passages of the runs (required with --answers).",
     ),
 ]
 
@@ -65,7 +65,7 @@ def eval_(
     named = parse_runs(runs or ["-"])
     if settings.exact_match:
         if answers is None or qrels is not None or corpus is not None:
-            raise UsageError("--exact-match compares predictions with --answers FILE, and reads nothing else")
+            raise UsageError("--exact-match requires --answers FILE, and cannot be combined with --qrels or --corpus")
         from drtk.evaluation.answers import evaluate_predictions
 
         lines = evaluate_predictions(named, answers, settings, job.tracker)
@@ -73,7 +73,7 @@ def eval_(
         if qrels is not None:
             raise UsageError("--qrels and --answers: choose one")
         if corpus is None:
-            raise UsageError("--answers needs --corpus FILE, with the texts of the passages")
+            raise UsageError("--answers requires --corpus FILE (the passage texts)")
         from drtk.evaluation.answers import evaluate_by_answers
 
         lines = evaluate_by_answers(named, answers, corpus, settings, job.tracker)
@@ -81,7 +81,7 @@ def eval_(
         raise UsageError("--qrels FILE or --answers FILE is required")
     elif Path(qrels).is_dir() and not Path(qrels, "qrels").is_dir():
         if corpus is not None:
-            raise UsageError("--corpus is for one collection, but --qrels is a folder of collections; leave it out")
+            raise UsageError("--corpus cannot be combined with --qrels for a folder of collections; omit it")
         from drtk.evaluation.collections import evaluate_collections
 
         lines = evaluate_collections(named, qrels, settings, job.tracker)

@@ -1,4 +1,4 @@
-"""drtk eval-sentences: how good sentence vectors are."""
+"""drtk eval-sentences: evaluate sentence vectors."""
 
 from __future__ import annotations
 

@@ -106,7 +106,7 @@ def _generate(
 def _extract(
     source: str, run: str, corpus: str, settings: ExpansionSettings, running: RunnerSettings, job: FilterJob
 ) -> None:
-    from drtk.data.checks import describe_missing_texts, warn_of_missing_texts
+    from drtk.data.checks import describe_missing_texts, warn_if_texts_missing
     from drtk.data.corpus_store import CorpusStore
     from drtk.query_expansion.candidates import load_queries
     from drtk.query_expansion.from_passages import PassageBasedExpander, iter_question_passages
@@ -126,7 +126,7 @@ def _extract(
         passages, job, PassageBasedExpander, settings.kind, settings,
         running=running, window=WINDOW, unit="questions", gpu=False,
     )  # fmt: skip
-    warn_of_missing_texts(job.counts, corpus)
+    warn_if_texts_missing(job.counts, corpus)
     missing = len(queries) - max((sums["questions"] for sums in job.counts.get("words", {}).values()), default=0)
     if job.shard == WHOLE and missing:
         warn(f"{missing:,} of {len(queries):,} questions have no hits in {run}, and so no candidates")

@@ -10,7 +10,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from drtk.config import CONTROL, INPUT, PANELS
-from drtk.renamed import current_name, find_by_meaning
+from drtk.renamed import current_name, find_by_synonym
 
 _EXAMPLES = "Examples:\n"
 
@@ -95,6 +95,6 @@ def explain_unknown_option(option: str, context: Any, command: str) -> str:
             is_flag = str(settings[renamed].type) in ("bool", "bool | None")
             value = ("false" if candidate != name else "true") if is_flag else "VALUE"
             return f"{option} is a setting now: --set {renamed}={value}"
-    near = find_by_meaning(name, {**flags, **settings})
+    near = find_by_synonym(name, {**flags, **settings})
     shown = [flags.get(known, f"--set {known}=VALUE") for known in near]
     return f"no such option {option}; did you mean {' or '.join(dict.fromkeys(shown))}?" if near else ""

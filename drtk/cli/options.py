@@ -18,13 +18,13 @@ from drtk.config import (
     flag_of,
     get_default,
     load_preset,
-    merge,
+    merge_settings,
     plain_type,
     preset_names,
     to_dict,
 )
 from drtk.errors import UsageError
-from drtk.renamed import find_by_meaning
+from drtk.renamed import current_name, find_by_synonym
 from drtk.runtime.progress import OPTION_NAMES, set_verbosity, warn
 
 NO_WHOLE = "is not a whole number (a thousand is 1000 or 1_000)"
@@ -144,7 +144,9 @@ def with_settings(
                     given[recipe] = loaded.content | {"name": recipe_name}
             elif recipe is not None:
                 raise UsageError("--preset: name a recipe (drtk presets lists them) or a .toml file")
-            given[name] = merge(settings, base, chosen | changes, preset_name=f"preset {recipe_name}", others=given)
+            given[name] = merge_settings(
+                settings, base, chosen | changes, preset_name=f"preset {recipe_name}", others=given
+            )
             return function(*args, **given)
 
         wrapper.settings_classes = classes  # type: ignore[attr-defined]
@@ -203,7 +205,9 @@ def _check_changes(changes: Sequence[str], command: str, classes: Sequence[type]
         if not separator:
             raise UsageError(f"--set {change}: is not NAME=VALUE")
         if name.removeprefix("settings.").replace("-", "_") not in names:
-            near = find_by_meaning(name, names) or get_close_matches(name, names, n=1)
+            if (renamed := current_name(name, command)) in names:
+                raise UsageError(f"--set {name}: was renamed to '{renamed}'")
+            near = find_by_synonym(name, names) or get_close_matches(name, names, n=1)
             meant = f"; did you mean {near[0]}?" if near else ""
             raise UsageError(f"--set {name}: no such setting{meant} (drtk presets --fields '{command}' lists them)")
 

@@ -1,4 +1,4 @@
-"""drtk plot: pictures of runs, training and vectors."""
+"""drtk plot: plot runs, training logs and vectors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from drtk.runtime.filter_job import FilterJob
 
 Kind = Annotated[
     str,
-    typer.Argument(metavar="KIND", help="recall, training, differences, scores, space or cosine.", show_default=False),
+    typer.Argument(
+        metavar="KIND", help="Kind of plot: recall, training, differences, scores, space or cosine.", show_default=False
+    ),
 ]
 Inputs = Annotated[
     list[str],
@@ -23,7 +25,7 @@ Inputs = Annotated[
 ]
 RatedPairs = Annotated[
     str | None,
-    typer.Option("--pairs", metavar="FILE", help="space, cosine: TSV of sentence1, sentence2, score."),
+    typer.Option("--pairs", metavar="FILE", help="TSV of sentence1, sentence2, score (space and cosine plots only)."),
 ]
 
 
@@ -42,8 +44,8 @@ def plot(
 ) -> None:
     """Plot runs, training logs and vectors.
 
-    recall: recall by depth; training: loss or measures by step; differences: two runs per query; scores: of relevant and
-    other documents; space: alignment, uniformity and principal components; cosine: cosine by human rating.
+    Kinds of plots: recall (recall by depth), training (loss or measures by step), differences (two runs, query by query),
+    scores (of relevant and other documents), space (cosines, alignment, uniformity), cosine (cosines by human rating).
 
     Examples:
     drtk plot recall bm25=bm25.run dense=dense.run --qrels qrels.tsv -o recall.png
@@ -53,7 +55,7 @@ def plot(
 
     format = settings.format or Path(job.output).suffix.removeprefix(".").lower()
     if format not in FORMATS:
-        raise UsageError(f"--output names the format by its suffix, .{', .'.join(FORMATS)}; or give --format")
+        raise UsageError(f"--format is required unless --output ends in .{', .'.join(FORMATS)}")
     data = draw_plot(kind, inputs, settings, format, job.tracker, qrels=qrels, pairs=pairs, device=device)
     job.log_summary, job.counts["in"] = False, len(inputs)
     job.run([kind], lambda _: [data], unit="pictures")

@@ -11,7 +11,7 @@ import typer
 
 from drtk.cli.decorators import plain_command
 from drtk.cli.options import format_default
-from drtk.config import Preset, flag_of, get_default, load_preset, merge, plain_type, preset_names
+from drtk.config import Preset, flag_of, get_default, load_preset, merge_settings, plain_type, preset_names
 from drtk.errors import UsageError
 
 _CALLED = {"documents": "neighbors"}  # what documents are read for, and what the pages call it
@@ -58,7 +58,7 @@ def presets(
 
 def _check(preset: Preset) -> str:
     """Return one line about a valid preset. Raises UsageError for one that cannot be used."""
-    made: Any = merge(_settings_of(preset), preset.settings, {}, preset_name=f"preset {preset.name}")
+    made: Any = merge_settings(_settings_of(preset), preset.settings, {}, preset_name=f"preset {preset.name}")
     if preset.command != "pretrain":
         preset.check_flat()
         if check := getattr(made, "check", None):

@@ -47,7 +47,7 @@ def read(
     drtk read bm25.run --model reader --corpus corpus.jsonl --queries questions.jsonl -o predictions.jsonl
     drtk read dense.run --model nq_reader_base --tokenizer t5-base --depth 10 --corpus corpus.jsonl --queries questions.jsonl
     """
-    from drtk.data.checks import describe_missing_texts, warn_of_missing_texts
+    from drtk.data.checks import describe_missing_texts, warn_if_texts_missing
     from drtk.data.corpus_store import CorpusStore
     from drtk.models.model_folder import locate
     from drtk.query_expansion.candidates import load_queries
@@ -69,4 +69,4 @@ def read(
     run_filter(
         questions, job, AnswerReader, model, tokenizer, settings, device, running=running, window=WINDOW, unit="questions"
     )  # fmt: skip
-    warn_of_missing_texts(job.counts, corpus)
+    warn_if_texts_missing(job.counts, corpus)

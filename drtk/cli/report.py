@@ -1,4 +1,4 @@
-"""drtk report: several systems in numbers, words and a picture."""
+"""drtk report: write a report that compares systems."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from drtk.runtime.folder_job import FolderJob
 
 ReportedRuns = Annotated[list[str], typer.Argument(metavar="[NAME=]RUN…", help="TREC runs.")]
 ReportCorpus = Annotated[
-    str | None, typer.Option("--corpus", metavar="FILE", help="Passages, for texts and for --by source.")
+    str | None, typer.Option("--corpus", metavar="FILE", help="Corpus, to show passage texts in examples.")
 ]
-ReportQueries = Annotated[str | None, typer.Option("--queries", metavar="FILE", help="Queries, for texts of examples.")]
-Log = Annotated[
-    str | None, typer.Option("--log", metavar="FILE", help="log.jsonl of a training run, to plot its loss.")
+ReportQueries = Annotated[
+    str | None, typer.Option("--queries", metavar="FILE", help="Queries, to show their texts in examples.")
 ]
+Log = Annotated[str | None, typer.Option("--log", metavar="FILE", help="Training log (log.jsonl), to plot the loss.")]
 
 
 @with_settings(ReportSettings)
@@ -50,7 +50,7 @@ def report(
 
     content = build_report(runs, qrels, settings, job.tracker, corpus=corpus, queries=queries, loss_log=log)
     content.write(job.begin())
-    job.counts |= {"systems": len(content.results), "queries": content.results[0].queries}
+    job.counts |= {"systems": len(content.results), "queries": content.results[0].num_queries}
     job.finish()
     for line in content.to_text(shutil.get_terminal_size().columns):
         print(escape_control_characters(line))

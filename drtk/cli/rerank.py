@@ -98,7 +98,7 @@ def _rerank_pairs(
     from drtk.data.jsonl import read_queries
     from drtk.models.cross_encoder import resolve_title
     from drtk.models.model_folder import locate
-    from drtk.retrieval.rerank import RunReranker, find_text_problem, read_ranking_texts, warn_of_missing_texts
+    from drtk.retrieval.rerank import RunReranker, find_text_problem, read_ranking_texts, warn_if_texts_missing
     from drtk.runtime.runners import map_windows
 
     corpus, queries = files
@@ -125,7 +125,7 @@ def _rerank_pairs(
             writer.job.discard()
             writer.job.release()
         raise
-    warn_of_missing_texts(job.counts, corpus)
+    warn_if_texts_missing(job.counts, corpus)
 
 
 def _reject_text_options(model: str, settings: RerankSettings, *, skip_corpus_check: bool) -> None:
@@ -169,7 +169,7 @@ def _rerank_lists(
         records, job, RunListReranker, model, vectors, device, settings.tag,
         running=running, window=WINDOW_OF_LISTS, unit="queries",
     )  # fmt: skip
-    opened.warn_of_another_order(name_of(run))
+    opened.warn_if_order_differs(name_of(run))
 
 
 class _VectorFolder:

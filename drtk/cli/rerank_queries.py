@@ -47,7 +47,7 @@ def rerank_queries__label(
     drtk rerank-queries label candidates.jsonl --queries questions.jsonl --index bm25 -o labels.jsonl
     drtk rerank-queries label candidates.jsonl --queries questions.jsonl --index bm25 --match regex -o labels.jsonl
     """
-    from drtk.data.checks import describe_missing_texts, warn_of_missing_texts
+    from drtk.data.checks import describe_missing_texts, warn_if_texts_missing
     from drtk.indexing.config import SearchSettings
     from drtk.query_expansion.candidates import iter_expansion_lines, load_queries
     from drtk.query_expansion.label import AnswerCheck, Labeler
@@ -66,7 +66,7 @@ def rerank_queries__label(
     candidates = iter_expansion_lines(source, questions, job.tracker, check=AnswerCheck(settings.match))
     job.find_problem = lambda _: describe_missing_texts(job.counts, texts.corpus)
     job.run_windows(candidates, labeler.label, unit="candidates")
-    warn_of_missing_texts(job.counts, texts.corpus)
+    warn_if_texts_missing(job.counts, texts.corpus)
     if labeler.num_searched:
         rate = labeler.num_searched / labeler.seconds
         log(

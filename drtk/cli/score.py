@@ -53,7 +53,7 @@ def score(
     from drtk.data.jsonl import read_examples, read_queries
     from drtk.models.cross_encoder import resolve_title
     from drtk.models.model_folder import locate
-    from drtk.retrieval.rerank import ExampleScorer, find_text_problem, read_example_texts, warn_of_missing_texts
+    from drtk.retrieval.rerank import ExampleScorer, find_text_problem, read_example_texts, warn_if_texts_missing
     from drtk.runtime.inputs import InputTracker
     from drtk.runtime.runners import run_filter
     from drtk.runtime.sharding import sample_evenly
@@ -86,4 +86,4 @@ def score(
         window=WINDOW,
         unit="examples",
     )
-    warn_of_missing_texts(job.counts, corpus)
+    warn_if_texts_missing(job.counts, corpus)

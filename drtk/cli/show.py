@@ -36,10 +36,11 @@ def describe_model(folder: Path) -> Iterator[tuple[str, str]]:
         if (place / CONFIG).exists():
             yield ("network" if place == folder else f"{place.name}s by"), _network(place)
     if (folder / LOG).exists():
-        from drtk.evaluation.curves import describe_loss, read_curve
+        from drtk.evaluation.curves import describe_loss, read_curves
 
         try:
-            yield "training", describe_loss(read_curve(str(folder / LOG))).removeprefix("The training ")
+            loss = read_curves(str(folder / LOG), field="loss")["loss"]
+            yield "training", describe_loss(loss).removeprefix("The training ")
         except DrtkError:
             return  # no loss, or a damaged log, which `drtk plot` reports
 

@@ -138,7 +138,7 @@ def _train_folds(
 
 
 def _record(pairs: QuestionPairs, folds: dict[str, int] | None, folder: Path, resuming: bool) -> None:
-    """Write the record of the questions before training. Raises MismatchError if a resumed run was begun with others."""
+    """Write the record of the questions before training. Raises MismatchError if a resumed run started with other questions."""
     from drtk.training.distributed import get_rank
     from drtk.training.folds import QUESTIONS, format_question_record, write_question_record
 
@@ -147,7 +147,7 @@ def _record(pairs: QuestionPairs, folds: dict[str, int] | None, folder: Path, re
     path = folder / QUESTIONS
     if resuming and path.exists():
         if path.read_bytes() != b"".join(format_question_record(pairs.all_questions, folds)):
-            raise MismatchError(f"{folder}: was begun with other questions; `force` without `resume` begins again")
+            raise MismatchError(f"{folder}: started with other questions; use `force` without `resume` to start over")
         return
     write_question_record(folder, pairs.all_questions, folds)
 

@@ -233,7 +233,7 @@ def _train_on_lists(
         check_same_scorer(vectors, opened.scorer, str(settings.dev_vectors), others.scorer)
     judgements = load_qrels(qrels, tracker=job.tracker)
     data = read_lists(source, vectors=opened, judgements=judgements, depth=settings.depth, tracker=job.tracker)
-    opened.warn_of_another_order(data.source)
+    opened.warn_if_order_differs(data.source)
     if data.without:
         log(f"excluded {data.without:,} queries without a positive among their first {settings.depth} documents")
     if data.unjudged:

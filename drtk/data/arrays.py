@@ -16,7 +16,7 @@ def read_array(path: Path, *, dimensions: int = 1, mmap: Literal["r", "c"] | Non
     try:
         array: np.ndarray = np.load(path, mmap_mode=mmap, allow_pickle=False)
         if not isinstance(array, np.ndarray) or array.ndim != dimensions:
-            raise ValueError(f"expected an array of {dimensions} dimensions")
+            raise ValueError(f"expected an array with {dimensions} dimensions")
     except OSError as error:
         raise DrtkError(f"{path}: {error.strerror or 'is damaged'}; rebuild the folder") from error
     except Exception as error:  # numpy's parsers raise ValueError, EOFError, BadZipFile, SyntaxError, OverflowError ...
@@ -25,7 +25,7 @@ def read_array(path: Path, *, dimensions: int = 1, mmap: Literal["r", "c"] | Non
 
 
 class RaggedWriter:
-    """Write a ragged array row by row, as `NAME.values` and `NAME.starts` in a folder."""
+    """Writer of a ragged array, row by row, as `NAME.values` and `NAME.starts` in a folder."""
 
     def __init__(self, folder: Path, name: str, dtype: str) -> None:
         self._dtype = np.dtype(dtype)
@@ -51,7 +51,7 @@ class RaggedWriter:
         self._starts.close()
 
 
-class Ragged:
+class RaggedArray:
     """A memory-mapped ragged array, as RaggedWriter writes it; `rows[i]` has shape (values,)."""
 
     def __init__(self, folder: Path, name: str, dtype: str) -> None:
@@ -71,7 +71,7 @@ class Ragged:
 
 
 def map_array(path: Path, dtype: str) -> np.ndarray:
-    """Memory-map the numbers of a file for reading, (numbers,). Raises OSError if it cannot be read."""
+    """Memory-map a file of numbers as a read-only one-dimensional array. Raises OSError if it cannot be read."""
     if path.stat().st_size == 0:
         return np.empty(0, dtype)
     return np.memmap(path, dtype=dtype, mode="r").view(np.ndarray)

@@ -32,9 +32,9 @@ def list_splits(folder: Path) -> list[str]:
 
 
 def find_qrels(folder: Path, split: str) -> Path:
-    """Return the path of the judgements of `split`. If the collection has a single other split, log and use that one.
+    """Return the path of the qrels of `split`. If the collection has a single other split, log and use that split.
 
-    Raises DrtkError if it has several others.
+    Raises DrtkError if the collection has several other splits.
     """
     if path := find_file(folder / "qrels", f"{split}.tsv"):
         return path
@@ -49,9 +49,9 @@ def find_qrels(folder: Path, split: str) -> Path:
 
 
 def choose_dev_split(folder: str | Path) -> str:
-    """Return the split for choosing a checkpoint: dev, or else train.
+    """Return the split for checkpoint selection: dev, or else train.
 
-    Raises DrtkError if there is neither, since test queries must not be used for that.
+    Raises DrtkError if there is neither, because a checkpoint must not be selected on test queries.
     """
     if not Path(folder).is_dir():
         raise DrtkError(
@@ -64,4 +64,4 @@ def choose_dev_split(folder: str | Path) -> str:
                 log(f"{folder}: has no qrels/dev.tsv; using qrels/{split}.tsv")
             return split
     others = f", only {', '.join(splits)}" if splits else ""
-    raise DrtkError(f"{folder}: has no qrels/dev.tsv or qrels/train.tsv to choose a checkpoint by{others}")
+    raise DrtkError(f"{folder}: has no qrels/dev.tsv or qrels/train.tsv to select a checkpoint with{others}")

@@ -25,7 +25,7 @@ WithErrors = tuple[Item | None, list[RecordError]]  # a record, or None if it is
 
 
 class PassageLookup(Protocol):
-    """Passages by id, such as `CorpusStore`."""
+    """Protocol for a store of passages by id, such as `CorpusStore`."""
 
     def get_many(self, ids: Sequence[str]) -> list[Passage]: ...
 
@@ -33,11 +33,10 @@ class PassageLookup(Protocol):
 
 
 class JudgedHits:
-    """Detect a run without any judged document among its hits, probably because it is of another collection.
+    """Check that a run retrieved judged documents; a run without any is probably of another collection.
 
     Call `add` for each query. `found` counts the queries with a judged document among their hits.
-    of: maps a passage id to its document id, if the judgements are of documents
-    by_source: advice for judgements of documents, part of the message
+    to_document: maps a passage id to its document id, if documents are judged
     """
 
     def __init__(
@@ -45,10 +44,9 @@ class JudgedHits:
         run: str,
         judgements: Judgements,
         *,
-        of: Callable[[str], str] | None = None,
-        by_source: str = "`by` source scores documents",
+        to_document: Callable[[str], str] | None = None,
     ) -> None:
-        self._run, self._judgements, self._of, self._by_source = run, judgements, of, by_source
+        self._run, self._judgements, self._to_document = run, judgements, to_document
         self._example: tuple[str, str, str] | None = None
         self._names_documents = False
         self.found = 0
@@ -58,13 +56,13 @@ class JudgedHits:
         judged = self._judgements.get(query_id)
         if not judged or not doc_ids:
             return False
-        if any((id if self._of is None else self._of(id)) in judged for id in doc_ids):
+        if any((self._to_document(id) if self._to_document else id) in judged for id in doc_ids):
             self.found += 1
             return True
         if self.found:
             return False
         self._example = self._example or (query_id, doc_ids[0], next(iter(judged)))
-        self._names_documents |= self._of is None and any(parse_document_id(id) in judged for id in doc_ids)
+        self._names_documents |= self._to_document is None and any(parse_document_id(id) in judged for id in doc_ids)
         return False
 
     def describe_problem(self) -> str | None:
@@ -74,7 +72,7 @@ class JudgedHits:
         query, retrieved, judged = self._example
         hint = "check that run and judgements are of the same collection"
         if self._names_documents:
-            hint = f"the judgements are of documents: {self._by_source}"
+            hint = "judgments are of documents, not passages; use `by=source`"
         return (
             f"{self._run}: no judged document was retrieved (query '{query}': retrieved '{retrieved}', "
             f"judged '{judged}'); {hint}"
@@ -97,7 +95,7 @@ def iter_known_hits(
     tracker: InputTracker,
     order: Order = "score",
 ) -> Iterator[WithErrors[QueryHits]]:
-    """Yield the hits of each query of a run that the corpus has, and the errors of those that it lacks.
+    """Yield the hits of each query that are in the corpus, and an error for each other hit.
 
     queries: the known query ids
     depth: number of best hits per query to look up
@@ -119,7 +117,7 @@ def iter_known_hits(
 
 
 def skip_unknown_ids(records: Iterator[WithErrors[Item]], source: str, tracker: InputTracker) -> Iterator[Item]:
-    """Yield the valid records; errors go to `tracker`. The error that it raises says how many more ids are unknown."""
+    """Yield the valid records and pass errors to `tracker`. A raised error has the number of further unknown ids."""
     for item, errors in records:
         for at, unknown in enumerate(errors):
             try:
@@ -153,14 +151,14 @@ def check_examples(source: str) -> None:
     """Raise MismatchError for a file whose first lines are not training examples."""
     if (kind := _sniff_file(source)) in (*_OTHERS, sniff.RUN, sniff.PREDICTIONS, sniff.EXPANSIONS):
         raise MismatchError(
-            f"{source}: looks like {kind}; expected training examples, which drtk mine-negatives writes"
+            f"{source}: looks like {kind}; expected training examples, such as from `drtk mine-negatives`"
         )
 
 
 def check_run(source: str) -> None:
     """Raise MismatchError for a file whose first lines are not those of a run."""
     if (kind := _sniff_file(source)) in (*_OTHERS, sniff.EXAMPLES, sniff.QUERIES, sniff.EITHER):
-        raise MismatchError(f"{source}: looks like {kind}; expected a TREC run, which drtk search writes")
+        raise MismatchError(f"{source}: looks like {kind}; expected a TREC run, such as from `drtk search`")
 
 
 def warn_if_swapped(corpus: str, queries: str) -> None:
@@ -173,20 +171,20 @@ PASSAGES, WITHOUT_TEXT = "passages", "without a text"  # names of counts
 
 
 class EmptyTextCounter:
-    """Count records and those with an empty text.
+    """Counter of records, and of records with an empty text.
 
-    read: returns the text of a record that is encoded
+    get_text: returns the text of a record
     """
 
-    def __init__(self, read: Callable[[Any], str]) -> None:
-        self._read = read
+    def __init__(self, get_text: Callable[[Any], str]) -> None:
+        self._get_text = get_text
         self._all = self._empty = 0
 
     def count(self, records: Iterable[Item]) -> Iterator[Item]:
         """Yield the records unchanged, and count them."""
         for record in records:
             self._all += 1
-            self._empty += not self._read(record).strip()
+            self._empty += not self._get_text(record).strip()
             yield record
 
     def warn(self, source: str, unit: str) -> None:
@@ -208,7 +206,7 @@ def describe_missing_texts(counts: Mapping[str, Any], corpus: str) -> str | None
     return f"{corpus}: none of the {counts[PASSAGES]:,} passages that were read has a text; check that it is the right file"
 
 
-def warn_of_missing_texts(counts: Mapping[str, Any], corpus: str) -> None:
+def warn_if_texts_missing(counts: Mapping[str, Any], corpus: str) -> None:
     """Log a warning if any of the counted passages lack a text."""
     if problem := describe_missing_texts(counts, corpus):
         warn(problem)
@@ -271,7 +269,7 @@ def _find_corpus(manifest: Mapping[str, Any]) -> list[CorpusOrigin]:
 
 
 def _get_setting_paths(manifest: Mapping[str, Any], settings: Sequence[str]) -> list[str]:
-    """Return the paths in these settings; a value is PATH or NAME=PATH."""
+    """Return the paths in the settings named `settings`, where a value is PATH or NAME=PATH."""
     values = [manifest["settings"].get(name) or [] for name in settings]
     paths = [path for value in values for path in (value if isinstance(value, list) else [value])]
     return [path.partition("=")[2] if is_named(path) else path for path in paths]

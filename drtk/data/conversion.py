@@ -39,12 +39,12 @@ def convert_records(sources: Sequence[str], settings: ConversionSettings, job: F
     kind = settings.kind
     name = FORMATS[kind].check(settings.to or next(iter(FORMATS[kind])))
     if job.side_files and kind != "passages":
-        raise UsageError("`with` adds fields to passages and needs `as` passages")
+        raise UsageError("`with` requires `as` passages")
     job.kind = "corpus" if kind == "passages" else kind
     source = sources[0]
     if len(sources) > 1 and (kind != "examples" or name in TABLES or settings.corpus_out or settings.queries_out):
         raise UsageError(
-            "several inputs need `as` examples, and cannot be combined with tables, `corpus_out` and `queries_out`"
+            "several inputs require `as` examples and cannot be combined with tables, `corpus_out` and `queries_out`"
         )
     sides = _create_text_jobs(settings, job)
     if sides or name in TABLES:
@@ -64,7 +64,7 @@ def convert_records(sources: Sequence[str], settings: ConversionSettings, job: F
     _write(stream, form, job, complete)
     if kind == "examples" and not form.needs and not sides and job.counts.get(_GENERATED_IDS):
         log(
-            "ids were generated from texts that are not in the output; `corpus_out` and `queries_out` write these texts"
+            "ids were generated from texts that are not in the output; use `corpus_out` and `queries_out` to write the texts"
         )
 
 
@@ -83,7 +83,7 @@ def iter_records(source: str, kind: str, tracker: InputTracker, side_files: Sequ
 def _create_text_jobs(
     settings: ConversionSettings, job: FilterJob
 ) -> list[tuple[FilterJob, Callable[..., Iterator[Any]]]]:
-    """Return the jobs that write the texts of examples. Each reads the source itself, so that each can be resumed."""
+    """Return the jobs that write the texts of examples. Each job reads the source itself and can be resumed alone."""
     jobs: list[tuple[FilterJob, Callable[..., Iterator[Any]]]] = []
     for output, kind, read in (
         (settings.corpus_out, "corpus", read_passages),
@@ -103,7 +103,7 @@ def _create_text_jobs(
 
 
 class _TextLookup:
-    """Add missing texts that a format needs to examples, from the files `queries` and `corpus`."""
+    """Lookup of texts that a format needs and examples lack, in the files `queries` and `corpus`."""
 
     def __init__(self, needs: tuple[str, ...], settings: ConversionSettings, tracker: InputTracker) -> None:
         self._needs, self._settings, self._tracker = needs, settings, tracker

@@ -47,7 +47,7 @@ class Shard:
 
     @cached_property
     def ids(self) -> list[str]:
-        """The ids of the rows. Raises DrtkError if there are more or fewer than vectors, or if an id contains white space."""
+        """The ids of the vectors. Raises DrtkError if their number is wrong or an id contains white space."""
         path = self.folder / f"{self.name}.ids"
         try:
             ids = path.read_text(encoding="utf-8").splitlines()
@@ -102,7 +102,7 @@ def read_shards(folder: str | Path) -> list[Shard]:
 
 
 class ShardWriter:
-    """Write shards in order. After a crash a shard is complete or absent; a journal records the digests of its records.
+    """Writer of shards. After a crash, a shard is complete or absent; a journal records the digests of its records.
 
     model: name of the model, for errors
     """
@@ -113,7 +113,9 @@ class ShardWriter:
         self._journal = folder / JOURNAL
         self._entries: list[dict[str, Any]] = read_json(self._journal) if self._journal.exists() else []
         if not isinstance(self._entries, list) or not all(map(_is_entry, self._entries)):
-            raise DrtkError(f"{self._journal}: is not a list of finished shards; `force` without `resume` begins again")
+            raise DrtkError(
+                f"{self._journal}: is not a list of finished shards; use `force` without `resume` to start over"
+            )
 
     @property
     def entries(self) -> list[dict[str, Any]]:
@@ -132,7 +134,9 @@ class ShardWriter:
         if number >= len(self._entries):
             return False
         if self._entries[number]["digest"] != digest:
-            raise MismatchError(f"{self.folder}: shard {number:05d} was made from other records; `force` begins again")
+            raise MismatchError(
+                f"{self.folder}: shard {number:05d} was made from other records; use `force` to start over"
+            )
         return True
 
     def write(self, ids: Sequence[str], vectors: np.ndarray, *, digest: str) -> None:
@@ -211,7 +215,7 @@ class PairVectors:
         manifest = read_manifest(folder, kind=KIND, dimension=int)
         if manifest.get("role") != PAIR:
             raise MismatchError(
-                f"{folder}: contains vectors of texts; expected vectors of pairs, which drtk rerank writes with `vectors`"
+                f"{folder}: contains vectors of texts; expected vectors of pairs; run `drtk rerank` with `vectors`"
             )
         self.folder = folder
         self.scorer: dict[str, Any] = manifest.get("scorer") or {}
@@ -237,22 +241,22 @@ class PairVectors:
 
     @property
     def run(self) -> str:
-        """The run from which the pairs were made, for messages."""
+        """Path of the run from which the pairs were made, for messages."""
         named = {value for value in self._manifest.get("settings", {}).values() if isinstance(value, str)}
         return next(
             (name_of(entry["path"]) for entry in self._manifest.get("inputs", []) if entry["path"] not in named),
             "a run",
         )
 
-    def warn_of_another_order(self, run: str) -> None:
-        """Log a warning if documents were ranked in another order than in the run of the vectors.
+    def warn_if_order_differs(self, run: str) -> None:
+        """Log a warning if `run` ranks documents differently from the run that the vectors were encoded from.
 
-        A list re-ranker uses the retrieval rank of each candidate, which a re-ranked run does not have.
+        A list reranker uses the retrieval rank of each candidate, which a reranked run does not have.
         """
         if self._reordered:
             warn(
-                f"{run}: {self._reordered:,} of {self._queries:,} queries rank their documents in another order than "
-                f"{self.run}, from which {self.folder} was made; a list re-ranker uses the ranks of retrieval"
+                f"{run}: {self._reordered:,} of {self._queries:,} queries rank their documents differently from "
+                f"{self.run}, from which {self.folder} was made; a list reranker requires the retrieval ranks"
             )
         self._queries = self._reordered = 0
 
@@ -287,7 +291,7 @@ class PairVectors:
 
 
 class PairWriter:
-    """Write the vectors of pairs, one shard per window, beside an output that can be resumed."""
+    """Writer of the vectors of (query, document) pairs next to a resumable output, one shard per window of records."""
 
     def __init__(self, writer: ShardWriter) -> None:
         self._writer = writer
@@ -310,5 +314,5 @@ class PairWriter:
             rows += entry["rows"]
         raise MismatchError(
             f"{self._writer.folder}: has {self._writer.rows:,} vectors, but the output has {before:,} pairs; "
-            "`force` without `resume` begins again"
+            "use `force` without `resume` to start over"
         )

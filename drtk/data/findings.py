@@ -15,9 +15,9 @@ NUM_FILES = 512  # files on disk; one at a time is read
 
 
 class DuplicateFinder:
-    """Collect (key, value) pairs and find the keys that occur more than once.
+    """Collection of (key, value) pairs that finds keys with several values.
 
-    Above `max_pairs` pairs they are written to `num_files` temporary files. Keys must not contain tabs or line ends,
+    More than `max_pairs` pairs are written to `num_files` temporary files. Keys must not contain tabs or line ends,
     values no line ends.
     """
 
@@ -117,9 +117,9 @@ def format_count(number: int, noun: str) -> str:
 
 @dataclass
 class Findings:
-    """The problems of a file: the number of each check, and the places of the first `show` of each.
+    """Problems in a file: their number per check, and the places of the first `show` problems per check.
 
-    compared: a line that says what was compared with another file
+    compared: description of the comparison with another file
     """
 
     file: str

@@ -163,7 +163,7 @@ def _read(
 
 
 def parse_rows(rows: Iterator[ParsedRow], parse: Callable[[Row], Record]) -> ParsedRecords[Record]:
-    """Yield (line number, `parse(row)`) for rows; a ValueError of `parse` takes the place of the record."""
+    """Yield (line number, `parse(row)`) for rows; a ValueError of `parse` is yielded in place of the record."""
     for number, row in rows:
         if type(row) is dict:
             try:
@@ -289,7 +289,7 @@ def _iter_candidates(source: str, tracker: InputTracker) -> ParsedRecords[Hit]:
             continue
         query_id, doc_id = columns[0], columns[1]
         if not (query_id.isdecimal() and doc_id.isdecimal()):
-            yield number, ValueError(f"expected integers as qid and pid, found '{query_id}' and '{doc_id}'")
+            yield number, ValueError(f"expected integers as qid and pid, got '{query_id}' and '{doc_id}'")
             continue
         ranks[query_id] = rank = ranks.get(query_id, 0) + 1
         yield number, Hit(query_id, doc_id, rank, 1 / rank)
@@ -312,4 +312,4 @@ def _iter_columns(
         if len(columns) == count:
             yield number, columns
         elif line.strip():
-            yield number, ValueError(f"expected {count} columns '{names}', found {len(columns)}")
+            yield number, ValueError(f"expected {count} columns '{names}', got {len(columns)}")

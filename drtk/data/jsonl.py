@@ -88,7 +88,7 @@ def read_predictions(source: str, *, tracker: InputTracker | None = None) -> Ite
 
 
 def read_expansions(source: str, *, tracker: InputTracker | None = None) -> Iterator[Expansion]:
-    """Yield the query expansions of a JSONL file, as drtk expand-queries and rerank-queries write it."""
+    """Yield the query expansions of a JSONL file, as drtk expand-queries and rerank-queries write them."""
     return read_records(source, parse_expansion, tracker=tracker, id_of=_get_id)
 
 

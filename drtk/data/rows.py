@@ -31,7 +31,7 @@ def parse_row(line: bytes) -> Row:
     except orjson.JSONDecodeError as error:
         raise ValueError(describe_json_error(line, error)) from error
     if type(row) is not dict:
-        raise ValueError(f"expected a JSON object, found {_describe_type(row)}")
+        raise ValueError(f"expected a JSON object, got {_describe_type(row)}")
     if is_too_deep(line, row):
         raise ValueError(TOO_DEEP)
     return row
@@ -72,7 +72,7 @@ def describe_json_error(text: bytes, error: orjson.JSONDecodeError) -> str:
         if rest.startswith((word, word[1:])):
             return f"not JSON: {word} at column {error.colno} is not a JSON number"
     if not text.lstrip().startswith((b"{", b"[")):
-        return "expected a JSON object, found other text"
+        return "expected a JSON object, got other text"
     return f"not JSON: {error.msg} at column {error.colno}"
 
 
@@ -89,7 +89,7 @@ def parse_id(value: Any, field: str) -> str:
     if type(value) is int:
         return str(value)
     if not isinstance(value, str):
-        raise ValueError(f"'{field}' must be a string, found {_describe_type(value)}")
+        raise ValueError(f"'{field}' must be a string, got {_describe_type(value)}")
     if value.split() != [value] or "\0" in value:
         if not value:
             raise ValueError(f"'{field}' is empty")
@@ -108,7 +108,7 @@ def take(row: Row, *names: str) -> Any:
 def parse_text(value: Any, field: str) -> str:
     """Return `value`. Raises ValueError if it is not a string."""
     if not isinstance(value, str):
-        raise ValueError(f"'{field}' must be a string, found {_describe_type(value)}")
+        raise ValueError(f"'{field}' must be a string, got {_describe_type(value)}")
     return value
 
 
@@ -116,7 +116,7 @@ def take_metadata(row: Row) -> Row | None:
     """Remove and return the field `metadata` of a row. Raises ValueError if it is not an object."""
     value = row.pop("metadata", None)
     if value is not None and not isinstance(value, dict):
-        raise ValueError(f"'metadata' must be an object, found {_describe_type(value)}")
+        raise ValueError(f"'metadata' must be an object, got {_describe_type(value)}")
     return value
 
 
@@ -144,7 +144,7 @@ def parse_passage(row: Row) -> Passage:
     else:
         has_side_fields = not _SIDE_FIELDS.isdisjoint(row)
         raise ValueError(
-            "'text' is missing" + "; a file written with `bare` is joined to its corpus by `with`" * has_side_fields
+            "'text' is missing" + "; join a file written with `bare` to its corpus with `with`" * has_side_fields
         )
     if type(text) is not str:
         text = parse_text(text, "text")
@@ -163,8 +163,8 @@ def parse_passage(row: Row) -> Passage:
 def parse_query(row: Row) -> Query:
     """Return the query of a row in BEIR's format, or of a row with `question` or `query`.
 
-    Answers may be in `metadata.answers`. A question without an id (NQ-open) gets one generated from its text. Of
-    TriviaQA's answer, an object, the value comes before the aliases. Raises ValueError for an invalid row.
+    Answers may be in `metadata.answers`. A question without an id (NQ-open) gets one generated from its text. In
+    TriviaQA's answer objects, the value comes before the aliases. Raises ValueError for an invalid row.
     """
     row = row.copy()
     for ours, theirs in _TRIVIAQA_NAMES:

@@ -17,7 +17,7 @@ _MASKS = np.array([(1 << (8 * size)) - 1 for size in range(_WORD)] + [(1 << 64) 
 
 
 class ByteWords:
-    """Read bytes as 64-bit words at any position.
+    """Bytes that can be read as 64-bit words at any position.
 
     A field is a range of bytes, given by its start and its end or length; all methods take arrays of fields.
     """
@@ -88,7 +88,7 @@ class JudgedDocuments(NamedTuple):
 
 @dataclass
 class QueryCounts:
-    """The numbers of queries of a run with and without judgements; `example` is the first query without."""
+    """The numbers of queries of a run with and without judgements; `example` is the first query without any."""
 
     judged: int = 0
     unjudged: int = 0
@@ -163,7 +163,7 @@ def _find_query_start(data: bytes, query: bytes, end: int) -> int:
 
 
 class _JudgedFilter:
-    """Exclude most unjudged documents with one look-up in a table of hashes of (query, document)."""
+    """Filter that excludes most unjudged documents with one look-up in a table of hashes of (query, document)."""
 
     def __init__(self, judgements: Judgements) -> None:
         self.queries = {query: at for at, query in enumerate(judgements)}

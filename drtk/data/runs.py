@@ -26,7 +26,7 @@ class NamedRun:
 
 
 def parse_runs(arguments: Sequence[str], *, name: str = "") -> list[NamedRun]:
-    """Parse arguments NAME=FILE or FILE. Without a name, use the file name, with its folder if two files have the same.
+    """Parse arguments NAME=FILE or FILE. Without a name, use the file name, preceded by the folder if two file names are equal.
 
     name: the name of a single run
     Raises UsageError for a repeated name, and for stdin given twice.
@@ -45,7 +45,7 @@ def parse_runs(arguments: Sequence[str], *, name: str = "") -> list[NamedRun]:
 
 
 def parse_logs(arguments: Sequence[str]) -> list[NamedRun]:
-    """Parse arguments NAME=FILE or FILE for training logs; runs/mlm/log.jsonl is named mlm, or runs/mlm if two have it.
+    """Parse arguments NAME=FILE or FILE for training logs; runs/mlm/log.jsonl is named mlm, or runs/mlm if two logs are named mlm.
 
     Raises UsageError as `parse_runs` does.
     """
@@ -55,7 +55,7 @@ def parse_logs(arguments: Sequence[str]) -> list[NamedRun]:
 
 
 def _name_runs(arguments: Sequence[str], file_names: Mapping[str, str]) -> list[NamedRun]:
-    """Return the runs of arguments; `file_names` has the names of arguments without one.
+    """Return the runs of arguments; `file_names` has the names of arguments given as FILE.
 
     Raises UsageError for a repeated name, and for stdin given twice.
     """
@@ -64,7 +64,7 @@ def _name_runs(arguments: Sequence[str], file_names: Mapping[str, str]) -> list[
         for argument in arguments
     ]
     if sum(run.source == STANDARD for run in runs) > 1:
-        raise UsageError("stdin can be only one of the runs")
+        raise UsageError("stdin can be given for one run only; use files for the others")
     names = [run.name for run in runs]
     for name in names:
         if names.count(name) > 1:
@@ -104,13 +104,17 @@ def group_runs(arguments: Sequence[str]) -> dict[str, list[NamedRun]]:
     }
     for name, _ in named:
         if name in file_names.values():
-            raise UsageError(f"'{name}' is the name of a system and of a file; name the file: NAME=FILE")
+            raise UsageError(f"'{name}' is the name of a system and of a file; give the file as NAME=FILE")
     systems: dict[str, list[NamedRun]] = {}
     sources: set[str] = set()
     for argument in arguments:
         name, source = (file_names[argument], argument) if argument in file_names else argument.partition("=")[::2]
         if source in sources:
-            raise UsageError("stdin can be only one of the runs" if source == STANDARD else f"{source} is given twice")
+            raise UsageError(
+                "stdin can be given for one run only; use files for the others"
+                if source == STANDARD
+                else f"{source} is given twice"
+            )
         sources.add(source)
         runs = systems.setdefault(name, [])
         runs.append(NamedRun(name if not runs else f"{name}, run {len(runs) + 1}", source))
@@ -159,7 +163,7 @@ def _get_stem(source: str) -> str:
 def iter_aligned(
     first: Iterator[tuple[str, Entry]], others: Sequence[dict[str, Entry]]
 ) -> Iterator[tuple[str, list[Entry | None]]]:
-    """Yield (query, its entry in each run, or None): the queries of the first run in order, then those of the others only.
+    """Yield (query, its entry in each run, or None): the queries of the first run in order, then further queries of the others.
 
     `others` is emptied, to save memory.
     """

@@ -56,7 +56,7 @@ def sniff_kind(head: bytes) -> str | None:
 
 
 def is_candidate(line: bytes) -> bool:
-    """Return whether a line is MS MARCO's `qid<TAB>pid<TAB>query<TAB>passage`, and not a judgement with a number last."""
+    """Return whether a line is MS MARCO's `qid<TAB>pid<TAB>query<TAB>passage`, not qrels (a number in the last column)."""
     columns = line.split(b"\t")
     return len(columns) == 4 and columns[0].isdigit() and columns[1].isdigit() and not columns[3].strip().isdigit()
 

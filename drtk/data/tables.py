@@ -22,14 +22,14 @@ HUB = "hf:"
 _BATCH = 1024  # rows turned into Python objects at once
 
 
-def is_of_hub(source: str) -> bool:
+def is_hub_dataset(source: str) -> bool:
     """Return whether `source` is `hf:NAME`, a data set of the Hugging Face hub."""
     return source.startswith(HUB)
 
 
 def is_table(source: str) -> bool:
     """Return whether `source` is a Parquet file, a folder of Parquet files, a saved data set, or `hf:NAME`."""
-    if is_of_hub(source):
+    if is_hub_dataset(source):
         return True
     if is_stream(source):  # its first bytes could not be read again
         return False
@@ -56,7 +56,7 @@ def iter_table_rows(source: str, tracker: InputTracker) -> Iterator[tuple[int, R
             yield number, error
             continue
         yield number, plain
-    if is_of_hub(source):
+    if is_hub_dataset(source):
         tracker.inputs.append({"path": source, "digest": f"{number} rows"})
     elif Path(source).is_dir():
         tracker.inputs.append(describe_folder(source))
@@ -67,7 +67,7 @@ def iter_table_rows(source: str, tracker: InputTracker) -> Iterator[tuple[int, R
 
 
 def _iter_rows(source: str) -> Iterator[Row]:
-    if is_of_hub(source):
+    if is_hub_dataset(source):
         return _iter_hub_rows(source.removeprefix(HUB))
     path = Path(source)
     if path.is_dir() and _is_saved(path):
@@ -184,7 +184,7 @@ def write_parquet(read: Read, kind: str, job: FilterJob) -> None:
     _log(job, kind, count, clock)
 
 
-def write_data_set(read: Read, kind: str, job: FilterJob) -> None:
+def write_dataset(read: Read, kind: str, job: FilterJob) -> None:
     """Write records to a folder for `datasets.load_from_disk`. Arguments and errors are those of `write_parquet`."""
     _check_job(job)
     datasets = require_datasets("writing a data set")
@@ -213,9 +213,9 @@ def write_data_set(read: Read, kind: str, job: FilterJob) -> None:
 
 def _check_job(job: FilterJob) -> None:
     if job.output == STANDARD:
-        raise UsageError("a table needs `output` with a file or folder name")
+        raise UsageError("writing a table requires a file or folder name as `output`")
     if job.resume:
-        raise UsageError("writing a table cannot be resumed; leave out `resume`")
+        raise UsageError("writing a table cannot be resumed; remove `resume`")
 
 
 def _iter_row_groups(records: Iterable[Any], kind: str) -> Iterator[list[Row]]:

@@ -195,7 +195,7 @@ def _parse_lines(block: Iterable[tuple[int, bytes]], source: str, tracker: Input
         try:
             columns = _split_columns(line)
             if len(columns) < 6:
-                raise ValueError(f"expected 6 columns '{RUN_COLUMNS}', found {len(columns)}")
+                raise ValueError(f"expected 6 columns '{RUN_COLUMNS}', got {len(columns)}")
             query_id, _, doc_id, rank, score, tag = columns[:6]
             hits = QueryHits(query_id, [doc_id], [_parse_score(score)], [_parse_int(rank, "rank")], [tag], [number])
         except ValueError as error:
@@ -313,5 +313,5 @@ def _describe(error: ValueError, line: bytes, number: int, expected: str) -> str
 def _parse_qrel(columns: list[str], count: int) -> Qrel:
     if len(columns) != count:
         shape = "query-id corpus-id score" if count == 3 else "qid 0 docid grade"
-        raise ValueError(f"expected {count} columns '{shape}', found {len(columns)}")
+        raise ValueError(f"expected {count} columns '{shape}', got {len(columns)}")
     return Qrel(columns[0], columns[-2], _parse_int(columns[-1], "grade"))

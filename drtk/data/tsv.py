@@ -45,7 +45,7 @@ def _parse_lines(lines: Iterable[Line], shape: Shape | None, expected: str) -> I
         try:
             columns = _decode(line).split("\t")
             if shape is None:
-                raise ValueError(f"expected JSON, or {expected} tab-separated columns; found {len(columns)}")
+                raise ValueError(f"expected JSON, or {expected} tab-separated columns, got {len(columns)}")
             row = shape(columns)
         except ValueError as error:
             yield number, error
@@ -64,7 +64,7 @@ def _decode(line: bytes) -> str:
 
 def _check_columns(columns: list[str], count: int) -> list[str]:
     if len(columns) != count:
-        raise ValueError(f"expected {count} columns, found {len(columns)}")
+        raise ValueError(f"expected {count} columns, got {len(columns)}")
     return columns
 
 

@@ -115,7 +115,7 @@ class ReferenceFiles:
             (settings.leak, "leak", ("passages", "queries", "examples")),
         ):
             if value is not None and kind not in kinds:
-                raise UsageError(f"`{field}` needs `as` {', '.join(kinds[:-1])} or {kinds[-1]}")
+                raise UsageError(f"`{field}` requires `as` {', '.join(kinds[:-1])} or {kinds[-1]}")
         self.queries: dict[str, str] | None = None
         self.qrels: Judgements | None = None
         self.corpus: CorpusStore | None = None
@@ -408,7 +408,7 @@ def note_leaks(source: str, other: str, kind: str, findings: Findings, queries: 
     Raises UsageError for stdin, DrtkError if the text of a query is unknown.
     """
     if STANDARD in (source, other):
-        raise UsageError("`leak` cannot be used with stdin; name both files")
+        raise UsageError("`leak` cannot be used with stdin; give two files")
     shared = DuplicateFinder()
     for side, name in (("here", source), ("there", other)):
         for line, id, text in _iter_texts(name, kind, queries):

@@ -37,7 +37,7 @@ class Format(Generic[Record]):
 
 _TABLES = {
     "parquet": ("drtk.data.tables:write_parquet", "one Parquet file (extra: data)"),
-    "datasets": ("drtk.data.tables:write_data_set", "a folder that Hugging Face datasets loads (extra: data)"),
+    "datasets": ("drtk.data.tables:write_dataset", "a folder that Hugging Face datasets loads (extra: data)"),
 }
 TABLES = tuple(_TABLES)
 

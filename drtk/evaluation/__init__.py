@@ -1,4 +1,7 @@
-"""Measures that drtk computes from the grade of every rank, by name; metrics.RANK_MEASURES has those of judged ranks."""
+"""Evaluate runs, answers and sentence vectors.
+
+METRICS has the measures that need the grade at every rank, metrics.RANK_MEASURES those that need judged documents only.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from drtk.registry import Registry
 METRICS = Registry(
     "measure",
     {
-        "Answer": ("drtk.evaluation.metrics:has_answer", "whether one of the first k passages contains an answer"),
+        "Answer": ("drtk.evaluation.metrics:has_answer", "whether a top-k passage contains an answer"),
         "num_rel": ("drtk.evaluation.metrics:count_relevant", "number of relevant documents"),
         "iprec_at_recall": ("drtk.evaluation.metrics:precision_at_recall", "interpolated precision at a recall level"),
         "11pt_avg": (
@@ -16,8 +19,8 @@ METRICS = Registry(
         ),
         "rbp": ("drtk.evaluation.metrics:rank_biased_precision", "rank-biased precision"),
         "rbp_resid": ("drtk.evaluation.metrics:rank_biased_residual", "possible gain of rbp by unjudged documents"),
-        "unj": ("drtk.evaluation.metrics:share_unjudged", "share of unjudged documents in the first k"),
+        "unj": ("drtk.evaluation.metrics:share_unjudged", "share of unjudged documents in the top k"),
         "utility": ("drtk.evaluation.metrics:utility", "weighted counts of retrieved and missed documents"),
-        "relstring": ("drtk.evaluation.metrics:relevance_string", "grades of the first k as a string"),
+        "relstring": ("drtk.evaluation.metrics:relevance_string", "grades of the top k as a string"),
     },
 )

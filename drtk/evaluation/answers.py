@@ -1,4 +1,4 @@
-"""Evaluate by answers: top-k accuracy of runs, exact match and F1 of predictions, ROUGE of texts."""
+"""Evaluate against gold answers: top-k accuracy of runs, exact match and F1 of predictions, ROUGE of generated texts."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from contextlib import closing
 from statistics import fmean
 from typing import NamedTuple
 
-from drtk.data.checks import PASSAGES, WITHOUT_TEXT, describe_missing_texts, warn_of_missing_texts
+from drtk.data.checks import PASSAGES, WITHOUT_TEXT, describe_missing_texts, warn_if_texts_missing
 from drtk.data.corpus_store import CorpusStore
 from drtk.data.jsonl import read_predictions, read_queries
 from drtk.data.runs import NamedRun
 from drtk.data.trec import Judgements, iter_query_hits
 from drtk.errors import DrtkError, MismatchError, MissingDependency, RecordError, UsageError, format_pip_command
 from drtk.evaluation.config import EvalSettings, ScoringSettings
-from drtk.evaluation.evaluate import Evaluation, Evaluator, RankingView, Value, warn_shallow
+from drtk.evaluation.evaluate import Evaluation, Evaluator, RankingView, Value, log_shallow_runs
 from drtk.evaluation.judged_runs import JudgedRankings, log_missing, read_rankings
 from drtk.evaluation.measures import Measure, parse_measures
 from drtk.evaluation.result_table import format_results
@@ -39,7 +39,7 @@ Question = tuple[str, tuple[str, ...], list[str]]  # id, answers, ids of passage
 
 
 class _UnicodeTokenizer:
-    """Tokenize into runs of letters and digits in lower case; rouge-score's own tokenizer drops all but ASCII."""
+    """Tokenizer into lower-case runs of letters and digits; rouge-score's own tokenizer drops non-ASCII characters."""
 
     def tokenize(self, text: str) -> list[str]:
         return _WORD.findall(text.lower())
@@ -54,7 +54,7 @@ def require_rouge() -> None:
 
 
 def compute_rouge(texts: Sequence[str], references: Sequence[str]) -> dict[str, float]:
-    """Return mean F1 over words, word pairs and the longest common subsequence (Lin 2004), without stemming; 0 for no texts.
+    """Return the mean ROUGE-1, ROUGE-2 and ROUGE-L F1 of texts (Lin 2004), without stemming; 0 for no texts.
 
     Raises MissingDependency if rouge-score is not installed.
     """
@@ -69,45 +69,45 @@ def compute_rouge(texts: Sequence[str], references: Sequence[str]) -> dict[str, 
 def evaluate_predictions(
     runs: Sequence[NamedRun], questions: str, settings: EvalSettings, tracker: InputTracker
 ) -> Iterator[str]:
-    """Evaluate files of predictions by exact match and F1; return the lines of a table with a file per row."""
+    """Evaluate files of predicted answers by exact match and F1; return the lines of a table with one row per file."""
     names = list(dict.fromkeys(settings.measures.upper().replace(",", " ").split())) or list(PREDICTION_MEASURES)
     if unknown := [name for name in names if name not in PREDICTION_MEASURES]:
-        raise UsageError(f"`measures`: {unknown[0]} needs a run; choose from {', '.join(PREDICTION_MEASURES)}")
+        raise UsageError(f"`measures`: expected {' or '.join(PREDICTION_MEASURES)} for predictions, got {unknown[0]}")
     answers = read_answers(questions, "tokens", tracker)
     only = settings.retrieved_only
     results = []
     for run in runs:
         predictions = read_best_predictions(run.source, tracker)
-        known = {id: prediction for id, prediction in predictions.items() if id in answers}
+        answered = {id: prediction for id, prediction in predictions.items() if id in answers}
         if not predictions:
-            warn(f"{run.name}: there are no predictions")
-        elif not known:
+            warn(f"{run.name}: contains no predictions")
+        elif not answered:
             raise MismatchError(
-                f"{name_of(run.source)}: no prediction is for a question with answers; it has '{next(iter(predictions))}', "
-                f"the questions have '{next(iter(answers))}'"
+                f"{name_of(run.source)}: no prediction has the id of a question with answers (predictions: "
+                f"'{next(iter(predictions))}', questions: '{next(iter(answers))}'); pass the questions that were answered"
             )
-        if extra := len(predictions) - len(known):
-            log_detail(f"{run.name}: {extra:,} predictions for questions without answers left out")
+        if extra := len(predictions) - len(answered):
+            log_detail(f"{run.name}: ignored {extra:,} predictions for questions without answers")
         where = "among the predictions"
-        log_missing(run.name, len(known), len(answers), retrieved_only=only, judged_by="answers", where=where)
-        results.append(_score_predictions(run.name, known, answers, names, only))
+        log_missing(run.name, len(answered), len(answers), retrieved_only=only, judged_by="answers", where=where)
+        results.append(_score_predictions(run.name, answered, answers, names, only))
     return format_results(results, [Measure(name, "builtin", name) for name in names], settings)
 
 
 def read_best_predictions(source: str, tracker: InputTracker) -> dict[str, str]:
-    """Return the prediction with the highest score for each question, the first of equal ones.
+    """Return the highest-scored prediction of each question; the first one wins ties.
 
     Raises RecordError (file:line) if a question has several predictions and one of them has no score.
     """
     best: dict[str, Prediction] = {}
     for prediction in read_predictions(source, tracker=tracker):
-        known = best.setdefault(prediction.query_id, prediction)
-        if known is prediction:
+        previous = best.setdefault(prediction.query_id, prediction)
+        if previous is prediction:
             continue
-        if known.score is None or prediction.score is None:
-            problem = f"question '{prediction.query_id}' has several predictions, and not all have scores"
+        if previous.score is None or prediction.score is None:
+            problem = f"question '{prediction.query_id}' has several predictions, but not all have scores; add scores"
             raise RecordError(f"{name_of(source)}:{tracker.line}", problem)
-        if prediction.score > known.score:
+        if prediction.score > previous.score:
             best[prediction.query_id] = prediction
     return {id: prediction.answer for id, prediction in best.items()}
 
@@ -115,7 +115,7 @@ def read_best_predictions(source: str, tracker: InputTracker) -> dict[str, str]:
 def _score_predictions(
     name: str, predictions: Mapping[str, str], answers: Answers, measures: Sequence[str], retrieved_only: bool
 ) -> Evaluation:
-    """Evaluate predictions; a question without one counts as 0, or is left out if `retrieved_only`."""
+    """Evaluate predictions; questions without a prediction count as 0, or are ignored if `retrieved_only`."""
     compute = {"EM": lambda text, gold: float(is_exact_match(text, gold)), "F1": compute_token_f1}
     per_query: dict[str, dict[str, Value]] = {
         id: {m: compute[m](predictions[id], gold) if id in predictions else 0.0 for m in measures}
@@ -123,7 +123,7 @@ def _score_predictions(
         if id in predictions or not retrieved_only
     }
     if not per_query:
-        raise DrtkError(f"{name}: no question has a prediction")
+        raise DrtkError(f"{name}: no question has a prediction; omit `retrieved_only`")
     overall: dict[str, Value] = {m: fmean(float(values[m]) for values in per_query.values()) for m in measures}
     return Evaluation(name, per_query, overall)
 
@@ -131,7 +131,7 @@ def _score_predictions(
 def evaluate_by_answers(
     runs: Sequence[NamedRun], questions: str, corpus: str, settings: EvalSettings, tracker: InputTracker
 ) -> Iterator[str]:
-    """Evaluate runs by answers; return the lines of a table with a run per row. Raises as `AnswerJudge`."""
+    """Evaluate runs by answer matching; return the lines of a table with one row per run. Raises the errors of `AnswerJudge`."""
     judge = AnswerJudge(questions, corpus, settings, tracker, workers=settings.num_workers)
     results = []
     for run in runs:
@@ -143,24 +143,27 @@ def evaluate_by_answers(
         results.append(result)
     judge.check_texts()
     depths = {result.name: result.deepest for result in results}
-    warn_shallow(depths, judge.measures, judged_by="answers", size=judge.corpus_size)
+    log_shallow_runs(depths, judge.measures, judged_by="answers", size=judge.corpus_size)
     return format_results(results, judge.measures, settings)
 
 
 def parse_answer_measures(text: str) -> list[Measure]:
-    """Parse measures that need only the first passage with an answer. Raises UsageError for others."""
+    """Parse measures that depend only on the rank of the first relevant passage: Answer@k, Success@k and RR.
+
+    Raises UsageError for other measures.
+    """
     measures = parse_measures(text, answers=True)
     for measure in measures:
         is_first_only = measure.key == "Answer" or measure.key.startswith(("recip_rank", "success_"))
         if not is_first_only or measure.judged_only or measure.rel != 1:
             raise UsageError(
-                f"`measures`: {measure.name} needs judgments; with answers choose from Answer@k, Success@k and RR"
+                f"`measures`: {measure.name} requires `qrels`; with `answers`, choose from Answer@k, Success@k and RR"
             )
     return measures
 
 
 def read_answers(source: str, match: str, tracker: InputTracker) -> dict[str, tuple[str, ...]]:
-    """Return the answers of each question that has any; warn about invalid patterns and questions without answers.
+    """Return the gold answers by question id; warn about invalid regular expressions and questions without answers.
 
     Raises DrtkError if no question has an answer.
     """
@@ -176,19 +179,19 @@ def read_answers(source: str, match: str, tracker: InputTracker) -> dict[str, tu
         else:
             num_without += 1
     if not answers:
-        raise DrtkError(f"{name_of(source)}: no question has an answer")
+        raise DrtkError(f"{name_of(source)}: no question has an answer; expected the field 'answers'")
     if num_without:
         total = num_without + len(answers)
-        warn(f"{name_of(source)}: {num_without:,} of {total:,} questions have no answer and are left out")
+        warn(f"{name_of(source)}: {num_without:,} of {total:,} questions have no answer and are ignored")
     return answers
 
 
 class AnswerJudge:
-    """Find the first passage with an answer in each ranking; `judgments` has these passages of all runs so far.
+    """Judge of rankings by answer matching: the first passage of a ranking that contains an answer is relevant.
 
-    They suffice for `parse_answer_measures`: such a passage of another run cannot be ranked above a run's own first one.
-    Raises UsageError for measures that need every relevant passage, MismatchError (file:line) for a passage that is not in
-    the corpus.
+    `judgments` has the relevant passages of all runs judged so far. Passages below the first relevant one are not judged,
+    because the measures of `parse_answer_measures` do not depend on them.
+    Raises UsageError for other measures, MismatchError (file:line) for a passage that is not in the corpus.
     """
 
     def __init__(
@@ -201,7 +204,7 @@ class AnswerJudge:
         workers: int | None = None,
     ) -> None:
         if settings.by == "source" or settings.rel != 1:
-            raise UsageError("`by` source and `rel` need `qrels`; omit them with `answers`")
+            raise UsageError("`by=source` and `rel` cannot be combined with `answers`; omit them")
         self.measures = parse_answer_measures(settings.measures or ANSWER_MEASURES)
         self.answers = read_answers(questions, settings.match, tracker)
         self.judgments: Judgements = {id: {} for id in self.answers}
@@ -211,7 +214,7 @@ class AnswerJudge:
             self.corpus_size = len(store)
 
     def __call__(self, run: NamedRun) -> JudgedRankings:
-        """Read a run and judge each ranking, down to the largest cut-off."""
+        """Read a run, judge its rankings down to the largest cut-off, and return them."""
         rankings = read_rankings(
             run, self.judgments, RankingView.from_settings(self._settings), self._tracker, judged_by="answers"
         )
@@ -230,7 +233,9 @@ class AnswerJudge:
                 for match in batch:
                     if match.absent is not None:
                         place = _locate_passage(run.source, match.query_id, match.absent)
-                        raise MismatchError(f"{place}: passage '{match.absent}' is not in the corpus {self._corpus}")
+                        raise MismatchError(
+                            f"{place}: passage '{match.absent}' is not in the corpus {self._corpus}; pass the corpus of this run"
+                        )
                     if match.relevant is not None:
                         self.judgments[match.query_id][match.relevant] = 1
                     self._counts.update(match.counts)
@@ -238,14 +243,14 @@ class AnswerJudge:
         return rankings
 
     def check_texts(self) -> None:
-        """Raise DrtkError if no passage that was read had a text; warn if some had none."""
+        """Raise DrtkError if all passages read were empty; warn if some were."""
         if problem := describe_missing_texts(self._counts, self._corpus):
             raise DrtkError(problem)
-        warn_of_missing_texts(self._counts, self._corpus)
+        warn_if_texts_missing(self._counts, self._corpus)
 
 
 class AnswerMatch(NamedTuple):
-    """The first passage with an answer, or one that is absent from the corpus, and counts of the passages read."""
+    """First relevant passage of a ranking, or a passage that is absent from the corpus, and counts of the passages read."""
 
     query_id: str
     relevant: str | None
@@ -254,9 +259,9 @@ class AnswerMatch(NamedTuple):
 
 
 class AnswerFinder:
-    """Find the first passage of each question that contains one of its answers.
+    """Worker that finds the first passage with an answer for each question.
 
-    title: search title and text (GAR) instead of the text alone (DPR)
+    title: search title and text (GAR) instead of only the text (DPR)
     """
 
     def __init__(self, corpus: str, match: str, title: bool) -> None:  # sent to workers
@@ -281,7 +286,7 @@ class AnswerFinder:
 
 
 def _locate_passage(source: str, query: str, passage: str) -> str:
-    """Return file:line of a passage in a run; the name of the file if it cannot be read again."""
+    """Return file:line of a passage in a run, or the file name if the run cannot be read again."""
     try:
         for hits in iter_query_hits(source):
             if hits.query_id == query and passage in hits.doc_ids:

@@ -1,4 +1,4 @@
-"""Compare systems: means, paired tests against a baseline, and the queries that changed most."""
+"""Compare systems: means, paired significance tests, and the queries with the largest differences."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from drtk.data.trec import Judgements
 from drtk.errors import DrtkError, MismatchError, UsageError
 from drtk.evaluation.answers import AnswerJudge
 from drtk.evaluation.config import CompareSettings
-from drtk.evaluation.evaluate import Evaluation, Evaluator, RankingView, warn_shallow
+from drtk.evaluation.evaluate import Evaluation, Evaluator, RankingView, log_shallow_runs
 from drtk.evaluation.judged_runs import RelevanceSource, load_judgments, log_missing, read_rankings
 from drtk.evaluation.measures import Measure, parse_measures
 from drtk.evaluation.significance import (
@@ -38,36 +38,36 @@ ShowPassage = Callable[[str, str], tuple[str, str]]  # (query text, passage id) 
 
 @dataclass(frozen=True)
 class System:
-    """A system: one evaluation per run (for example per seed), and the rankings of its first run.
+    """A retrieval system: one evaluation per run (for example per seed), and rankings from the first run.
 
-    tops: first documents of each query; ranks: ranks of its judged documents
+    top_ids: top-ranked document ids by query; judged_ranks: ranks of judged documents by query
     """
 
     name: str
     runs: list[Evaluation] = field(default_factory=list)
-    tops: dict[str, list[str]] = field(default_factory=dict)
-    ranks: dict[str, dict[str, int]] = field(default_factory=dict)
+    top_ids: dict[str, list[str]] = field(default_factory=dict)
+    judged_ranks: dict[str, dict[str, int]] = field(default_factory=dict)
 
     def compute_values(self, measure: str, queries: Sequence[str]) -> np.ndarray:
-        """Return the value of each query, averaged over runs: (queries,)."""
+        """Return the value of a measure for each query, averaged over runs: (queries,)."""
         rows = [[float(run.per_query[query][measure]) for query in queries] for run in self.runs]
         return np.mean(np.array(rows, dtype=np.float64), axis=0)
 
     def compute_average(self, measure: str) -> SystemAverage:
-        """Return the mean over queries, and its spread over runs."""
+        """Return the mean of a measure over queries, and its spread over runs."""
         means = [float(run.overall[measure]) for run in self.runs]
         sd = stdev(means) if len(means) > 1 else None
         return SystemAverage(self.name, measure, mean(means), sd, min(means), max(means), len(means))
 
     def find_rank(self, query: str, id: str) -> int | None:
-        """Return the rank of a judged document or of one of the first `TOP`; None if not retrieved."""
-        top = self.tops.get(query, [])
-        return self.ranks.get(query, {}).get(id) or (top.index(id) + 1 if id in top else None)
+        """Return the rank of a judged document or of a document in the top `TOP`; None if not retrieved."""
+        top = self.top_ids.get(query, [])
+        return self.judged_ranks.get(query, {}).get(id) or (top.index(id) + 1 if id in top else None)
 
 
 @dataclass(frozen=True)
 class SystemAverage:
-    """A system's mean of one measure; over several runs also the standard deviation (n - 1), lowest and highest mean."""
+    """Mean of one measure for a system; over several runs also the standard deviation (n - 1), lowest and highest mean."""
 
     system: str
     measure: str
@@ -80,9 +80,10 @@ class SystemAverage:
 
 @dataclass(frozen=True)
 class PairedTest:
-    """Paired tests of `system` minus `baseline` on one measure.
+    """Paired significance tests of `system` against `baseline` on one measure.
 
-    effect: Cohen's d; interval: confidence interval of the mean difference; these two and t are None if undefined
+    difference: mean of system minus baseline; interval: its confidence interval; effect: Cohen's d
+    interval, effect and t are None if undefined
     better, equal, worse: numbers of queries
     significant: whether the corrected p values of both tests are below alpha
     """
@@ -105,13 +106,13 @@ class PairedTest:
     significant: bool
 
     def to_json(self) -> dict[str, Any]:
-        """Return the fields; an infinite t becomes null."""
+        """Return the fields as a dictionary; an infinite t becomes None."""
         return asdict(self) | {"t": self.t if self.t is not None and isfinite(self.t) else None}
 
 
 @dataclass(frozen=True)
 class RankedPassage:
-    """A passage and its rank in both systems (None: not retrieved); grade None if it is not judged."""
+    """A passage with its grade (None: not judged) and its rank in both systems (None: not retrieved)."""
 
     id: str
     grade: int | None
@@ -123,9 +124,9 @@ class RankedPassage:
 
 @dataclass(frozen=True)
 class ChangedQuery:
-    """A query with its value in both systems and the passages that explain the difference.
+    """A query with its values for both systems and the passages that explain the difference.
 
-    relevant: relevant passages whose ranks differ; firsts: the first passage of each system, None if it is relevant
+    relevant: relevant passages whose ranks differ; firsts: top-ranked passage of each system, None if it is relevant
     """
 
     baseline: str
@@ -141,7 +142,7 @@ class ChangedQuery:
 
 @dataclass
 class Comparison:
-    """Systems by name, evaluated on `queries`, and the paired tests of `pairs` (baseline, system)."""
+    """Systems evaluated on the same queries, with significance tests for each pair (baseline, system)."""
 
     systems: dict[str, System]
     measures: list[Measure]
@@ -156,18 +157,18 @@ class Comparison:
         self.tests = [test for name in names for test in self._test_pairs(name)]
 
     def compute_averages(self) -> list[list[SystemAverage]]:
-        """Return a row per system with a column per measure."""
+        """Return one row per system with one column per measure."""
         return [[system.compute_average(measure.name) for measure in self.measures] for system in self.systems.values()]
 
     def compute_differences(self, baseline: str, system: str, measure: str) -> np.ndarray:
         """Return `system` minus `baseline` for each query: (queries,). Raises DrtkError for NaN or infinite values."""
         values = [self.systems[name].compute_values(measure, self.queries) for name in (baseline, system)]
         if not np.isfinite(values).all():
-            raise DrtkError(f"{measure}: a query has a NaN or infinite value")
+            raise DrtkError(f"{measure}: a query has a NaN or infinite value; omit this measure")
         return values[1] - values[0]
 
     def _test_pairs(self, measure: str) -> list[PairedTest]:
-        """Test all pairs on one measure; p values are corrected over them."""
+        """Test all pairs on one measure, with p values corrected for the number of pairs."""
         settings = self.settings
         differences = [self.compute_differences(*pair, measure) for pair in self.pairs]
         t_tests = [run_t_test(values) for values in differences]
@@ -208,19 +209,19 @@ def compare_runs(
     *,
     answers: str | None = None,
 ) -> Comparison:
-    """Compare runs given as [NAME=]FILE by judgments (`qrels`), or by `answers` to the questions of a file.
+    """Compare runs given as [NAME=]FILE, judged by `qrels` or by answer matching (`answers`: file of questions with answers).
 
-    Raises UsageError for fewer than two systems or an unknown baseline, MismatchError for runs of different queries
-    unless the settings say how to treat them.
+    Raises UsageError for fewer than two systems or an unknown baseline, MismatchError for runs with different
+    queries unless `intersect` or `missing_as_zero` is set.
     """
     grouped = group_runs(runs)
     names = list(grouped)
     if len(names) < 2:
-        raise UsageError("compare needs two systems; runs of the same name count as one system")
+        raise UsageError("compare requires two systems; runs of the same name count as one system")
     if settings.baseline and settings.baseline not in names:
         raise UsageError(f"`baseline`: no system is called '{settings.baseline}'; choose from {', '.join(names)}")
     if settings.intersect and settings.missing_as_zero:
-        raise UsageError("`intersect` and `missing_as_zero` contradict each other; choose one")
+        raise UsageError("`intersect` and `missing_as_zero` cannot be combined; choose one")
     judged_by: RelevanceSource = "judgments" if answers is None else "answers"
     size: int | None
     if answers is not None:
@@ -246,10 +247,10 @@ def compare_runs(
             if len(system.runs) == 1:
                 for query, ids in rankings.ids.items():
                     judged = judgments[query]
-                    system.tops[query] = ids[:TOP]
-                    system.ranks[query] = {id: rank for rank, id in enumerate(ids, start=1) if id in judged}
+                    system.top_ids[query] = ids[:TOP]
+                    system.judged_ranks[query] = {id: rank for rank, id in enumerate(ids, start=1) if id in judged}
     queries = _find_common_queries(retrieved, judgments, settings, judged_by)
-    warn_shallow(depths, measures, judged_by=judged_by, size=size)
+    log_shallow_runs(depths, measures, judged_by=judged_by, size=size)
     if len(queries) < len(judgments):
         for system in systems.values():
             system.runs[:] = [_restrict_to_queries(run, queries, measures) for run in system.runs]
@@ -261,7 +262,7 @@ def compare_runs(
 def compare_with_first(
     results: Sequence[Evaluation], measures: Sequence[Measure], judgments: Judgements, settings: CompareSettings
 ) -> list[PairedTest]:
-    """Compare every run with the first one, on all measures that are means over queries."""
+    """Test every run against the first one on all measures that are means over queries."""
     systems = {result.name: System(result.name, [result]) for result in results}
     pairs = [(results[0].name, result.name) for result in results[1:]]
     return Comparison(systems, list(measures), list(judgments), judgments, pairs, settings).tests
@@ -274,12 +275,12 @@ def _judge_by_answers(
     settings: CompareSettings,
     tracker: InputTracker,
 ) -> tuple[list[Measure], Judgements, int]:
-    """Return measures, the first passage with an answer for each run and question as judgments, and the corpus size."""
+    """Return the measures, judgments from answer matching, and the number of passages in the corpus."""
     runs = [run for files in systems.values() for run in files]
     if corpus is None:
-        raise UsageError("`answers` needs the texts of the passages: `corpus`")
+        raise UsageError("`answers` requires `corpus` (the passage texts)")
     if any(is_stream(run.source) for run in runs):
-        raise UsageError("`answers` reads every run twice, so none can be a stream; save it to a file")
+        raise UsageError("`answers`: runs cannot be read from stdin or a pipe; save them to files")
     judge = AnswerJudge(answers, corpus, settings, tracker)
     for run in runs:
         judge(run)
@@ -295,15 +296,15 @@ def _find_common_queries(
     in_any = set.union(*retrieved.values())
     if settings.intersect:
         if not in_all:
-            raise MismatchError(f"`intersect`: no query with {judged_by} is in all runs; are they of the same queries?")
+            raise MismatchError(f"`intersect`: the runs have no common query with {judged_by}; check the query ids")
         return [query for query in judgments if query in in_all]
     if in_all != in_any and not settings.missing_as_zero:
         name, missing = max(((run, in_any - ids) for run, ids in retrieved.items()), key=lambda item: len(item[1]))
         other = next(other for other, ids in retrieved.items() if ids & missing)
         raise MismatchError(
             f"{name}: lacks {len(missing):,} queries with {judged_by} that other runs have, for example "
-            f"'{min(retrieved[other] & missing)}' of {other}; `intersect` compares on the common queries, "
-            "`missing_as_zero` counts them as 0"
+            f"'{min(retrieved[other] & missing)}' of {other}; use `intersect` to compare on the common queries, or "
+            "`missing_as_zero` to count missing queries as 0"
         )
     for name, ids in retrieved.items():
         log_missing(name, len(ids), len(judgments), retrieved_only=False, judged_by=judged_by)
@@ -319,7 +320,7 @@ def _restrict_to_queries(run: Evaluation, queries: Sequence[str], measures: Sequ
 def find_changed_queries(comparison: Comparison, *, texts: Mapping[str, str], show: ShowPassage) -> list[ChangedQuery]:
     """Return for each pair the queries with the largest gains, then those with the largest losses, on the first measure.
 
-    texts: of queries, by id; show: returns title and snippet of a passage. Ties are ordered by query id.
+    texts: query texts by id; show: function that returns title and snippet of a passage. Ties are ordered by query id.
     """
     changed = []
     measure, count = comparison.measures[0].name, comparison.settings.moved
@@ -349,7 +350,7 @@ def _describe_query(
     relevant = [describe(id) for id, grade in grades.items() if grade >= rel]
     moved = [passage for passage in relevant if passage.before != passage.after]
     moved.sort(key=lambda passage: (-abs(gain(passage)), -(passage.grade or 0), passage.id))
-    tops = [next(iter(system.tops.get(query, ())), None) for system in pair]
+    tops = [next(iter(system.top_ids.get(query, ())), None) for system in pair]
     first, second = (None if top is None or grades.get(top, rel - 1) >= rel else describe(top) for top in tops)
     before, after = (float(system.compute_values(measure, [query])[0]) for system in pair)
     names = pair[0].name, pair[1].name

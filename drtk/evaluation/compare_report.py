@@ -1,4 +1,4 @@
-"""Print a comparison as text, Markdown, LaTeX, CSV, JSON lines or an HTML page."""
+"""Format a comparison as text, Markdown, LaTeX, CSV, JSON lines or an HTML page."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ def compare_files(
 ) -> Iterator[str]:
     """Compare runs given as [NAME=]FILE; return the lines of the comparison in the format of the settings.
 
-    qrels or answers: which passages are relevant; corpus, queries: texts shown with the queries that changed most
-    Raises as `compare_runs`.
+    qrels: judgments, or answers: questions with answers; corpus, queries: texts to show for the queries that changed most
+    Raises the errors of `compare_runs`.
     """
     tracker = tracker or InputTracker()
     comparison = compare_runs(runs, qrels, corpus, settings, tracker, answers=answers)
@@ -80,7 +80,7 @@ def format_comparison(comparison: Comparison, changed: Sequence[ChangedQuery]) -
 
 
 def format_p(p: float) -> str:
-    """Return a p value with two or three significant digits."""
+    """Format a p value with three or four decimals."""
     if p < 0.0001:
         return "<.0001"
     return f"{p:.4f}" if p < 0.1 else f"{p:.3f}"
@@ -92,7 +92,7 @@ def _describe_scope(comparison: Comparison) -> str:
 
 
 def _list_notes(comparison: Comparison) -> list[str]:
-    """Return notes that explain marks and columns."""
+    """Return footnotes that explain the symbols and columns of the tables."""
     settings = comparison.settings
     family = len(comparison.pairs)
     corrected = (
@@ -116,7 +116,7 @@ def _list_notes(comparison: Comparison) -> list[str]:
 
 
 def _build_average_table(comparison: Comparison) -> tuple[list[str], list[Row]]:
-    """Return a row per system with the mean of each measure; mark the best, and significant differences by a dagger."""
+    """Return header and rows: the means of each system. The best is marked, significant differences have a dagger."""
     settings = comparison.settings
     marked = {(c.system, c.measure) for c in comparison.tests if not settings.all_pairs and c.significant}
     averages = comparison.compute_averages()
@@ -132,7 +132,7 @@ def _build_average_table(comparison: Comparison) -> tuple[list[str], list[Row]]:
 
 
 def _build_full_table(comparison: Comparison) -> tuple[list[str], list[Row]]:
-    """Return a row per test with all its numbers."""
+    """Return header and rows: all statistics of each test."""
     corrected = comparison.settings.correction != "none" and len(comparison.pairs) > 1
     tests = ["p(t)", "corrected", "p(rand)", "corrected"] if corrected else ["p(t)", "p(rand)"]
     header = ["measure", "system", "against", "difference", "low", "high", "d", "t", *tests, "better", "equal", "worse"]
@@ -145,7 +145,7 @@ def _build_full_table(comparison: Comparison) -> tuple[list[str], list[Row]]:
 
 
 def _build_test_table(comparison: Comparison) -> tuple[list[str], list[Row]]:
-    """Return a row per test for reading: signed differences, the interval in one column, short p values."""
+    """Return header and rows: each test with a signed difference, its interval in one column, and rounded p values."""
     digits = comparison.settings.digits
     several = len(comparison.pairs) > 1
     corrected = comparison.settings.correction != "none" and several
@@ -193,7 +193,7 @@ def _format_headline(query: ChangedQuery, digits: int) -> str:
 
 
 def _iter_passages(query: ChangedQuery) -> Iterator[tuple[str, RankedPassage]]:
-    """Yield (label, passage): relevant passages whose rank differs, then first passages that are not relevant."""
+    """Yield (label, passage): relevant passages whose rank changed, then top-ranked passages that are not relevant."""
     for passage in query.relevant:
         before, after = (
             "not retrieved" if rank is None else f"rank {rank}" for rank in (passage.before, passage.after)
@@ -218,7 +218,7 @@ def _format_query_text(query: ChangedQuery, digits: int) -> Iterator[str]:
 
 
 def wrap_snippet(snippet: str, width: int, *, indent: int) -> list[str]:
-    """Return the first two lines of a snippet."""
+    """Wrap a snippet to `width` columns and return its first two lines."""
     space = " " * indent
     return textwrap.wrap(snippet, width, initial_indent=space, subsequent_indent=space, max_lines=2, placeholder=" …")
 
@@ -233,7 +233,7 @@ def _format_query_markdown(query: ChangedQuery, digits: int) -> Iterator[str]:
 
 
 def format_passage_markdown(label: str, id: str, title: str, snippet: str) -> str:
-    """Return a list item of a Markdown page."""
+    """Format a passage as a Markdown list item."""
     name = f"**{escape_markdown(title or id)}** ({format_markdown_code(id)})"
     return f"- {escape_markdown(label)}: {name} {escape_markdown(snippet)}".rstrip()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from drtk.config import CONTROL, HARDWARE, By, option, redeclare, setting
+from drtk.config import CONTROL, HARDWARE, ScoringUnit, option, redeclare, setting
 
 REL = "Minimum relevance grade, for measures that do not name one."
 BY = "Score passages, or source documents by their best passage (MaxP)."
@@ -17,11 +17,11 @@ DIGITS = "Decimals to print."
 
 @dataclass(frozen=True)
 class ScoringSettings:
-    """How runs are read and what is relevant; settings of eval and compare."""
+    """Settings of drtk eval and drtk compare: how runs are read and which passages are relevant."""
 
     measures: str = option("", MEASURES)
     rel: int = option(1, REL)
-    by: By = option("passage", BY)
+    by: ScoringUnit = option("passage", BY)
     drop_same_id: bool | None = option(None, DROP)
     depth: int | None = option(None, "Documents per query to score. [default: all]", at_least=1)
     order: Literal["score", "rank"] = setting("score", "Column that orders the run.")
@@ -35,19 +35,19 @@ class EvalSettings(ScoringSettings):
 
     measures: str = option(
         "",
-        f"{MEASURES} [default: nDCG@10 RR@10 R@10 R@100 Success@10; collections: nDCG@10 R@100; "
-        "--answers: Answer@1,5,20,100; --exact-match: EM F1]",
+        f"{MEASURES} [default: nDCG@10 RR@10 R@10 R@100 Success@10; nDCG@10 R@100 for several collections; "
+        "Answer@1,5,20,100 with --answers; EM F1 with --exact-match]",
     )
     drop_same_id: bool | None = option(None, f"{DROP} [default: on for a folder of collections]")
     split: str = option("test", "Split of a BEIR collection, qrels/NAME.tsv.", metavar="NAME")
     retrieved_only: bool = setting(False, "Ignore judged queries without a ranking, instead of counting them as 0.")
     per_query: bool = option(False, "Also print the values per query.")
     format: Literal["table", "jsonl", "markdown", "latex", "csv", "trec"] = option(
-        "table", "Output format; trec is that of trec_eval."
+        "table", "Output format; trec is the output of trec_eval."
     )
-    exact_match: bool = option(False, "Compare predictions with --answers by exact match and F1.")
+    exact_match: bool = option(False, "Evaluate predicted answers by exact match and F1 (requires --answers).")
     num_workers: int | None = option(
-        None, "Processes for answer matching. [default: one per core]", at_least=1, panel=HARDWARE
+        None, "Worker processes for answer matching. [default: one per core]", at_least=1, panel=HARDWARE
     )
     digits: int = setting(4, DIGITS, at_least=0, at_most=17)
 
@@ -57,11 +57,13 @@ class ReportSettings:
     """Settings of drtk report."""
 
     measures: str = option("nDCG@10 RR@10 R@10 R@100", "Measures to report.")
-    by: By = option("passage", BY)
+    by: ScoringUnit = option("passage", BY)
     rel: int = option(1, REL)
     drop_same_id: bool = option(False, DROP)
     examples: int = option(3, "Example queries to show.", at_least=0)
-    show: str = option("", "System shown beside the first in examples. [default: the best other]", metavar="NAME")
+    show: str = option(
+        "", "System to show beside the first in examples. [default: the best of the others]", metavar="NAME"
+    )
     heading: str = option("Retrieval report", "Heading of the report.")
 
 
@@ -70,40 +72,44 @@ class ReportSettings:
 class CompareSettings(ScoringSettings):
     """Settings of drtk compare."""
 
-    measures: str = option("", "Measures to compare. [default: nDCG@10 RR@10 R@100; --answers: Answer@1,5,20,100]")
-    baseline: str = option("", "System to compare with. [default: the first]", metavar="NAME")
-    all_pairs: bool = option(False, "Compare every pair of systems.")
+    measures: str = option("", "Measures to compare. [default: nDCG@10 RR@10 R@100; Answer@1,5,20,100 with --answers]")
+    baseline: str = option("", "Baseline of the tests. [default: the first system]", metavar="NAME")
+    all_pairs: bool = option(False, "Test every pair of systems, not only pairs with the baseline.")
     drop_same_id: bool = option(False, DROP)
-    intersect: bool = option(False, "Compare on the queries that all runs contain.")
+    intersect: bool = option(False, "Compare on the queries that are in all runs.")
     missing_as_zero: bool = setting(False, "Count queries missing from a run as 0.")
     permutations: int = setting(100_000, "Permutations of the randomization test.", at_least=100)
     seed: int = option(42, "Random seed.", panel=CONTROL)
     correction: Literal["holm", "none"] = setting("holm", "Correction of p values for multiple comparisons.")
     alpha: float = option(0.05, "Significance level, 0 to 1.", at_least=0, at_most=1)
     confidence: float = setting(0.95, "Confidence level of intervals.", at_least=0.5, at_most=0.9999)
-    moved: int = option(5, "Queries with the largest gains and losses to print.", at_least=0)
+    moved: int = option(
+        5, "Number of queries to print with the largest gains, and with the largest losses.", at_least=0
+    )
     format: Literal["table", "markdown", "latex", "html", "jsonl", "csv"] = option(
         "table", "Output format; html is a page with all results."
     )
     digits: int = setting(4, DIGITS, at_least=0, at_most=17)
-    heading: str = option("Comparison", "Heading of a page.")
+    heading: str = option("Comparison", "Heading of the comparison.")
 
 
 @dataclass(frozen=True)
 class PlotSettings:
-    """Settings of drtk plot. None: not given; each kind of plot rejects options that have no effect on it."""
+    """Settings of drtk plot; None means not given. Each plot rejects settings that have no effect on it."""
 
-    measure: str | None = option(None, "differences: measure. [default: nDCG@10]")
-    hit_rate: bool | None = option(None, "recall: plot success (any relevant document found) instead of recall.")
+    measure: str | None = option(None, "Measure to compare (differences plot only). [default: nDCG@10]")
+    hit_rate: bool | None = option(None, "Plot success@k (hit rate) instead of recall@k (recall plot only).")
     rel: int | None = option(None, "Minimum relevance grade. [default: 1]")
-    by: By | None = option(None, BY + " [default: passage]")
+    by: ScoringUnit | None = option(None, BY + " [default: passage]")
     drop_same_id: bool | None = option(None, DROP)
     depth: int | None = option(None, "Documents per query to use. [default: all]", at_least=1)
     field: tuple[str, ...] | None = option(
-        None, "training: field of log.jsonl to plot; repeatable. [default: loss, or all terms]", metavar="NAME"
+        None,
+        "Field of log.jsonl to plot; repeatable (training plot only). [default: loss, or all loss terms]",
+        metavar="NAME",
     )
-    positive: float | None = option(None, "space: minimum rating of a positive pair, exclusive. [default: 4]")
-    points: int | None = option(None, "space: vectors per group to plot. [default: 1500]", at_least=2)
+    positive: float | None = option(None, "Pairs rated above this value are positive (space plot only). [default: 4]")
+    points: int | None = option(None, "Vectors to sample per input (space plot only). [default: 1500]", at_least=2)
     format: Literal["png", "svg", "pdf", "json"] | None = option(None, "Output format. [default: from the file name]")
     heading: str | None = option(None, "Heading of the figure.")
     width: float | None = setting(None, "Width in inches.", at_least=1, at_most=100)
@@ -120,9 +126,11 @@ class SentenceSettings:
 
     tasks: str = option("", "Tasks, separated by spaces. [default: all in --data]")
     split: str = option("test", "Split of STS-B and SICK-R.", metavar="NAME")
-    positive: float = setting(4.0, "Alignment: minimum rating of a positive pair, exclusive.")
-    same: float = setting(5.0, "Retrieval: rating of pairs to retrieve.")
+    positive: float = setting(4.0, "Pairs rated above this value are positive (alignment only).")
+    same: float = setting(5.0, "Rating of the pairs to retrieve (retrieval only).")
     seed: int = option(42, "Random seed.", panel=CONTROL)
     format: Literal["table", "jsonl", "markdown", "latex", "csv"] = option("table", "Output format.")
     digits: int = setting(4, DIGITS, at_least=0, at_most=17)
-    setting: Literal["all", "mean"] = setting("all", "STS12-16: one correlation over all subsets, or their mean.")
+    setting: Literal["all", "mean"] = setting(
+        "all", "One correlation over all subsets, or the mean over subsets (STS12 to STS16 only)."
+    )

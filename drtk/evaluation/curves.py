@@ -1,4 +1,4 @@
-"""Curves of reports and plots: recall by depth, and numbers of a training log by step."""
+"""Curves of reports and plots: recall by depth, and fields of a training log by step."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DEPTHS = (1, 2, 3, 5, 10, 20, 30, 50, 100, 200, 300, 500, 1000)
 
 
 def choose_depths(rankings: Sequence[Mapping[str, Sequence[str]]]) -> tuple[int, ...]:
-    """Return the depths up to 100, and deeper ones up to the longest ranking."""
+    """Return the depths of a recall curve: up to 100, and up to the length of the longest ranking."""
     longest = max((len(ranking) for run in rankings for ranking in run.values()), default=0)
     return tuple(depth for depth in DEPTHS if depth <= max(100, longest))
 
@@ -32,7 +32,7 @@ def compute_recall_curve(
     rel: int = 1,
     hit_rate: bool = False,
 ) -> list[float]:
-    """Return recall, or the share of queries with a hit, at each depth; a query without a relevant document counts as 0."""
+    """Return recall@k, or success@k if `hit_rate`, for each k in `depths`; queries without relevant documents count as 0."""
     sums = [0.0] * len(depths)
     for query, grades in judgments.items():
         relevant = {id for id, grade in grades.items() if grade >= rel}
@@ -45,19 +45,19 @@ def compute_recall_curve(
 
 @dataclass(frozen=True)
 class Curve:
-    """A number of a training log by step."""
+    """Values of one field of a training log, with their steps."""
 
     steps: list[int]
     values: list[float]
 
     @property
     def first(self) -> float:
-        """The mean of the first quarter of the values, at least one: single values are noisy."""
+        """Mean of the first quarter of the values (at least one), because single values are noisy."""
         return fmean(self.values[: max(1, len(self.values) // 4)])
 
     @property
     def last(self) -> float:
-        """The mean of the last quarter of the values, at least one."""
+        """Mean of the last quarter of the values (at least one)."""
         return fmean(self.values[-max(1, len(self.values) // 4) :])
 
 
@@ -71,40 +71,35 @@ def describe_loss(loss: Curve) -> str:
 
 
 def read_curves(source: str, *, field: str | None = None, tracker: InputTracker | None = None) -> dict[str, Curve]:
-    """Read the numbers of a log of JSON lines with `step`, by name, in order of their first appearance.
+    """Read the numeric fields of a training log (JSON lines with `step`), by name in order of first appearance.
 
-    field: a required number; by default any
+    field: name of a required field
     Raises RecordError (file:line) for a line without an integer `step`, or whose loss or `field` is not a number; DrtkError
-    for a log without numbers, or without `field`.
+    for a log without numeric fields, or without `field`.
     """
     needed = field or "loss"
 
     def parse(row: Row) -> tuple[int, dict[str, float]]:
         step: Any = row.get("step")
-        numbers = {
+        values = {
             name: float(value)
             for name, value in row.items()
             if name != "step" and isinstance(value, int | float) and not isinstance(value, bool)
         }
         has_step = isinstance(step, int) and not isinstance(step, bool)
-        if (needed in row or field is None) and not (has_step and (needed in numbers or needed not in row)):
+        if (needed in row or field is None) and not (has_step and (needed in values or needed not in row)):
             raise ValueError(f"expected an integer 'step' and a number as '{needed}'")
-        return (step, numbers) if has_step else (0, {})
+        return (step, values) if has_step else (0, {})
 
     curves: dict[str, Curve] = {}
-    for step, numbers in read_records(source, parse, tracker=tracker):
-        for name, value in numbers.items():
+    for step, values in read_records(source, parse, tracker=tracker):
+        for name, value in values.items():
             curve = curves.setdefault(name, Curve([], []))
             curve.steps.append(step)
             curve.values.append(value)
     if not curves and field is None:
-        raise DrtkError(f"{name_of(source)}: no numbers found")
+        raise DrtkError(f"{name_of(source)}: no numeric fields found; expected JSON lines with 'step' and 'loss'")
     if field is not None and field not in curves:
-        others = f"; there are {', '.join(curves)}" if curves else ""
+        others = f"; choose from {', '.join(curves)}" if curves else ""
         raise DrtkError(f"{name_of(source)}: no field {field}{others}")
     return curves
-
-
-def read_curve(source: str, field: str = "loss", *, tracker: InputTracker | None = None) -> Curve:
-    """Read one number of a training log. Raises as `read_curves`."""
-    return read_curves(source, field=field, tracker=tracker)[field]

@@ -18,7 +18,6 @@ from drtk.evaluation.measures import Measure
 from drtk.evaluation.metrics import JudgedRanks, find_rank_measure
 from drtk.runtime import progress
 
-SourceOf = Callable[[str], str]
 Value = float | int | str  # of a measure; counts are integers
 Rankings = Mapping[str, Sequence[str]]  # document ids by query, best first
 _MIN_AP = 1e-5  # trec_eval's floor for values of a geometric mean
@@ -28,26 +27,28 @@ _MAX_NAMED = 3  # runs, or measures, named in a warning before the others are co
 
 @dataclass(frozen=True)
 class RankingView:
-    """How the hits of a query become the ranking that is scored.
+    """Conversion of a query's hits to the ranking that is scored.
 
-    order: sort by score, or trust the rank column
+    order: sort by score or by the rank column
     by: maps a passage id to its document id, to score documents by their best passage (MaxP)
-    drop_same_id: remove the document with the query's id, before the cut; depth: number of ranks that are scored
+    drop_same_id: remove the document whose id is the query's id; depth: number of the remaining documents to score
     """
 
     order: Order = "score"
-    by: SourceOf | None = None
+    by: Callable[[str], str] | None = None
     drop_same_id: bool = False
     depth: int | None = None
 
     @classmethod
-    def from_settings(cls, settings: ScoringSettings, *, document_of: SourceOf = parse_document_id) -> RankingView:
-        """Return the view of the settings; document_of: maps a passage id to its document id."""
+    def from_settings(
+        cls, settings: ScoringSettings, *, document_of: Callable[[str], str] = parse_document_id
+    ) -> RankingView:
+        """Create a view from settings. document_of: maps a passage id to its document id"""
         by = document_of if settings.by == "source" else None
         return cls(settings.order, by, bool(settings.drop_same_id), settings.depth)
 
     def __call__(self, hits: QueryHits) -> list[str]:
-        """Return the ids of one query's ranking, best first."""
+        """Return the ranked ids of one query."""
         if self.by is None:
             ids = hits.to_ranked_ids(self.order)
         else:
@@ -62,24 +63,24 @@ class RankingView:
         return ids[: self.depth]
 
     def count_documents(self, hits: QueryHits) -> int:
-        """Return the number of documents in one query's ranking, before any is removed."""
+        """Return the number of documents among one query's hits, including those that `__call__` removes."""
         return len(hits.doc_ids) if self.by is None else len({self.by(id) for id in hits.doc_ids})
 
     def find_top_passage(self, hits: QueryHits) -> str:
-        """Return the highest passage of the first document of `self(hits)`. Raises ValueError for an empty ranking."""
+        """Return the best passage of the top-ranked document. Raises ValueError for an empty ranking."""
         for id in hits.to_ranked_ids(self.order):
             if not self.drop_same_id or (self.by(id) if self.by else id) != hits.query_id:
                 return id
         raise ValueError(f"the ranking of query '{hits.query_id}' is empty")
 
 
-def warn_shallow(
+def log_shallow_runs(
     depths: Mapping[str, int], measures: Sequence[Measure], *, judged_by: str = "judgments", size: int | None = None
 ) -> None:
-    """Log which runs are shallower than a measure's cut-off, one line per depth.
+    """Log the runs that retrieve fewer documents than a measure's cut-off, one line per depth.
 
-    depths: by run, number of documents of its longest ranking of a judged query; 0 is ignored
-    size: number of documents of the collection if known; no run can be deeper
+    depths: length of the longest ranking of a judged query, by run; 0 is ignored
+    size: number of documents in the collection, if known; runs of this depth are complete
     """
     by_depth: dict[int, list[str]] = {}
     for name, depth in depths.items():
@@ -101,9 +102,9 @@ def _join_names(names: Sequence[str]) -> str:
 
 @dataclass
 class Evaluation:
-    """Values of one run: `per_query[query][measure]` and `overall[measure]`.
+    """Measures of one run: `per_query[query][measure]` and `overall[measure]`.
 
-    deepest: number of documents of the longest ranking of a judged query; 0 if unknown
+    deepest: length of the longest ranking of a judged query; 0 if unknown
     """
 
     name: str
@@ -112,12 +113,12 @@ class Evaluation:
     deepest: int = 0
 
     @property
-    def queries(self) -> int:
+    def num_queries(self) -> int:
         return len(self.per_query)
 
 
 class Evaluator:
-    """Evaluate runs by the same judgments and measures."""
+    """Evaluator of rankings with fixed judgments and measures."""
 
     def __init__(self, judgments: Judgements, measures: Iterable[Measure]) -> None:
         self.judgments = judgments
@@ -132,14 +133,14 @@ class Evaluator:
 
     @property
     def needs_rankings(self) -> bool:
-        """Whether a measure needs the ids of unjudged documents too."""
+        """Whether any measure depends on the ids of unjudged documents."""
         return bool(self._by_pytrec or self._by_ir_measures)
 
     def __call__(self, name: str, rankings: Rankings, *, retrieved_only: bool = False, tag: str = "") -> Evaluation:
-        """Evaluate rankings, in the order of the judgments.
+        """Evaluate rankings; the result has the queries in the order of the judgments.
 
-        A query without a ranking counts as 0, or is left out if `retrieved_only`. Queries without judgments are left out.
-        tag: the tag of the run
+        Judged queries without a ranking count as 0, or are ignored if `retrieved_only`. Queries without judgments are ignored.
+        tag: run tag, the value of the measure runid
         """
         judged = {}
         for query, grades in self.judgments.items():
@@ -155,10 +156,10 @@ class Evaluator:
                 result.per_query[query] |= values
         return self._aggregate(result, tag)
 
-    def from_ranks(
+    def evaluate_judged_ranks(
         self, name: str, judged: Mapping[str, JudgedRanks], *, retrieved_only: bool = False, tag: str = ""
     ) -> Evaluation:
-        """Evaluate from ranks of judged documents, which suffice unless `needs_rankings`."""
+        """Evaluate a run from the ranks of its judged documents; only valid if not `needs_rankings`."""
         return self._aggregate(self._evaluate_ranks(name, judged, retrieved_only), tag)
 
     def _evaluate_ranks(self, name: str, judged: Mapping[str, JudgedRanks], retrieved_only: bool) -> Evaluation:
@@ -219,10 +220,12 @@ class Evaluator:
                     yield metric.query_id, {names[metric.measure]: float(metric.value)}
         except (RuntimeError, OSError, ValueError, SubprocessError) as error:
             listed = ", ".join(names.values())
-            raise UsageError(f"`measures`: ir_measures could not compute {listed}: {error}") from error
+            raise UsageError(
+                f"`measures`: ir_measures could not compute {listed} ({error}); choose other measures"
+            ) from error
 
     def _aggregate(self, result: Evaluation, tag: str) -> Evaluation:
-        """Add overall values, and sort the values of each query by the order of the measures."""
+        """Add overall values, and put the values of each query in the order of the measures."""
         for measure in self.measures:
             if (overall := self._average(measure, result, tag)) is not None:
                 result.overall[measure.name] = overall
@@ -236,7 +239,7 @@ class Evaluator:
 
     def _average(self, measure: Measure, result: Evaluation, tag: str) -> Value | None:
         if measure.engine == "run":
-            return tag if measure.key == "runid" else result.queries
+            return tag if measure.key == "runid" else result.num_queries
         if measure.aggregate == "none":
             return None
         # A geometric mean has no values of single queries, as in trec_eval.
@@ -254,5 +257,5 @@ class Evaluator:
 
 
 def _make_scores(ranking: Sequence[str]) -> dict[str, float]:
-    """Return distinct falling scores, which every library sorts in the same order."""
+    """Return distinct decreasing scores, so that every library keeps the order of the ranking."""
     return {id: float(len(ranking) - at) for at, id in enumerate(ranking)}

@@ -13,7 +13,7 @@ from drtk.data.runs import NamedRun
 from drtk.data.trec import Judgements, load_hits, load_qrels
 from drtk.errors import DrtkError, MismatchError, RecordError
 from drtk.evaluation.config import EvalSettings, ScoringSettings
-from drtk.evaluation.evaluate import Evaluation, Evaluator, RankingView, warn_shallow
+from drtk.evaluation.evaluate import Evaluation, Evaluator, RankingView, log_shallow_runs
 from drtk.evaluation.measures import parse_measures
 from drtk.evaluation.metrics import JudgedRanks
 from drtk.evaluation.result_table import format_results
@@ -32,9 +32,9 @@ MIN_BLOCK_BYTES = 1 << 20  # smaller files are read line by line, which is faste
 def read_judgments(
     source: str, tracker: InputTracker, *, corpus_ids: CorpusIds | None = None, by_source: bool = False
 ) -> Judgements:
-    """Read a file of judgments; warn about judged documents that are not in the corpus.
+    """Read relevance judgments; warn about judged documents that are not in the corpus.
 
-    Raises DrtkError for a file without judgments.
+    by_source: the judgments are of documents, not passages. Raises DrtkError for a file without judgments.
     """
     judgments = load_qrels(source, tracker=tracker)
     if not judgments:
@@ -53,7 +53,7 @@ def read_judgments(
 def load_judgments(
     qrels: str, corpus: str | None, settings: ScoringSettings, tracker: InputTracker
 ) -> tuple[Judgements, RankingView, int | None]:
-    """Return judgments, how the settings turn runs into rankings, and the size of the corpus if one is given."""
+    """Return the judgments, a view from the settings, and the number of passages in the corpus (None without a corpus)."""
     corpus_ids = None if corpus is None else CorpusIds.read(corpus, tracker)
     judgments = read_judgments(qrels, tracker, corpus_ids=corpus_ids, by_source=settings.by == "source")
     view = RankingView.from_settings(settings, document_of=corpus_ids or parse_document_id)
@@ -62,9 +62,10 @@ def load_judgments(
 
 @dataclass(frozen=True)
 class JudgedRankings:
-    """A run's rankings of judged queries (document ids), the first passage of each, and the run's tag.
+    """Rankings of the judged queries of a run.
 
-    deepest: number of documents of the longest ranking before any cut
+    ids: ranked document ids by query; top_passages: id of the top-ranked passage by query; tag: run tag
+    deepest: length of the longest ranking, including documents that are not scored
     """
 
     ids: dict[str, list[str]]
@@ -93,20 +94,20 @@ def read_rankings(
     *,
     judged_by: RelevanceSource = "judgments",
 ) -> JudgedRankings:
-    """Read a run's rankings of judged queries. Raises MismatchError for a run without a judged query."""
+    """Read the rankings of the judged queries of a run. Raises MismatchError if the run has no judged query."""
     queries = _JudgedQueries(judgments)
     hits_by_query = load_hits(run.source, tracker=tracker, only=queries)
     if not queries.looked_up:
         warn(f"{run.name}: the run is empty")
     elif not hits_by_query:
         raise MismatchError(
-            f"{name_of(run.source)}: no query has {judged_by}; it has '{next(iter(queries.looked_up))}', the "
-            f"{'questions' if judged_by == 'answers' else judged_by} have '{next(iter(judgments))}'"
+            f"{name_of(run.source)}: no query has {judged_by} (run: '{next(iter(queries.looked_up))}', {judged_by}: "
+            f"'{next(iter(judgments))}'); pass the {judged_by} of these queries"
         )
     _log_unjudged(run.name, len(queries.looked_up) - len(hits_by_query), judged_by)
     tag = next((hits.tags[0] for hits in hits_by_query.values()), "")
     if judged_by == "judgments":
-        judged = JudgedHits(run.name, judgments, of=view.by)
+        judged = JudgedHits(run.name, judgments, to_document=view.by)
         if not any(judged.add(query, hits.doc_ids) for query, hits in hits_by_query.items()):
             judged.check()
     ids, top_passages, deepest = {}, {}, 0
@@ -122,7 +123,7 @@ def read_rankings(
 def evaluate_with_rankings(
     run: NamedRun, evaluator: Evaluator, view: RankingView, tracker: InputTracker, *, retrieved_only: bool = False
 ) -> tuple[Evaluation, JudgedRankings]:
-    """Evaluate a run; also return its rankings."""
+    """Evaluate a run; return its evaluation and rankings."""
     rankings = read_rankings(run, evaluator.judgments, view, tracker)
     log_missing(run.name, len(rankings.ids), len(evaluator.judgments), retrieved_only=retrieved_only)
     result = evaluator(run.name, rankings.ids, retrieved_only=retrieved_only, tag=rankings.tag)
@@ -133,7 +134,7 @@ def evaluate_with_rankings(
 def evaluate_run(
     run: NamedRun, evaluator: Evaluator, view: RankingView, tracker: InputTracker, *, retrieved_only: bool = False
 ) -> Evaluation:
-    """Evaluate a run; read a large file in blocks if the ranks of judged documents suffice."""
+    """Evaluate a run. A large file is read in blocks if the measures depend only on the ranks of judged documents."""
     is_large = (
         run.source != STANDARD and Path(run.source).is_file() and Path(run.source).stat().st_size >= MIN_BLOCK_BYTES
     )
@@ -143,7 +144,7 @@ def evaluate_run(
         try:
             return _evaluate_in_blocks(run, evaluator, view, tracker, retrieved_only)
         except (UnsupportedRunError, RecordError):  # read line by line, which reports the line of an error
-            log_detail(f"{run.name}: is read line by line")
+            log_detail(f"{run.name}: reading line by line")
     return evaluate_with_rankings(run, evaluator, view, tracker, retrieved_only=retrieved_only)[0]
 
 
@@ -154,20 +155,20 @@ def evaluate_runs(
     settings: EvalSettings | None = None,
     tracker: InputTracker | None = None,
 ) -> Iterator[str]:
-    """Evaluate runs against a file of judgments; return the lines of a table with a run per row."""
+    """Evaluate runs with a file of judgments; return the lines of a table with one row per run."""
     settings, tracker = settings or EvalSettings(), tracker or InputTracker()
     measures = parse_measures(settings.measures or MEASURES, rel=settings.rel)
     judgments, view, size = load_judgments(qrels, corpus, settings, tracker)
     evaluator = Evaluator(judgments, measures)
     results = [evaluate_run(run, evaluator, view, tracker, retrieved_only=settings.retrieved_only) for run in runs]
-    warn_shallow({result.name: result.deepest for result in results}, measures, size=size)
+    log_shallow_runs({result.name: result.deepest for result in results}, measures, size=size)
     return format_results(results, measures, settings)
 
 
 def _evaluate_in_blocks(
     run: NamedRun, evaluator: Evaluator, view: RankingView, tracker: InputTracker, retrieved_only: bool
 ) -> Evaluation:
-    """Evaluate from ranks of judged documents. Raises UnsupportedRunError for a run that must be read line by line."""
+    """Evaluate a run that is read in blocks. Raises UnsupportedRunError for a run that must be read line by line."""
     from drtk.data.run_blocks import QueryCounts, UnsupportedRunError, iter_judged_documents
 
     counts, ranks, tag, deepest = QueryCounts(), {}, "", 0
@@ -178,7 +179,7 @@ def _evaluate_in_blocks(
         raise UnsupportedRunError
     _log_unjudged(run.name, counts.unjudged)
     log_missing(run.name, len(ranks), len(evaluator.judgments), retrieved_only=retrieved_only)
-    result = evaluator.from_ranks(run.name, ranks, retrieved_only=retrieved_only, tag=tag)
+    result = evaluator.evaluate_judged_ranks(run.name, ranks, retrieved_only=retrieved_only, tag=tag)
     result.deepest = deepest
     return result
 
@@ -194,7 +195,7 @@ def _find_judged_ranks(documents: JudgedDocuments, grades: Mapping[str, int], vi
 
 def _log_unjudged(name: str, count: int, judged_by: RelevanceSource = "judgments") -> None:
     if count:
-        log_detail(f"{name}: {_count_queries(count)} of the run without {judged_by} left out")
+        log_detail(f"{name}: ignored {count:,} {'query' if count == 1 else 'queries'} without {judged_by}")
 
 
 def log_missing(
@@ -206,11 +207,10 @@ def log_missing(
     judged_by: RelevanceSource = "judgments",
     where: str = "in the run",
 ) -> None:
-    """Log how many judged queries are not in a run (or `where`), and whether they count as 0."""
+    """Log the number of judged queries that are missing from a run, and whether they count as 0.
+
+    where: place of the missing queries, part of the message
+    """
     if missing := num_judged - num_present:
-        fate = "left out" if retrieved_only else "counted as 0"
-        log(f"{name}: {_count_queries(missing)} of {num_judged:,} with {judged_by} not {where}, {fate}")
-
-
-def _count_queries(count: int) -> str:
-    return f"{count:,} {'query' if count == 1 else 'queries'}"
+        fate = "ignored" if retrieved_only else "counted as 0"
+        log(f"{name}: {missing:,} of {num_judged:,} queries with {judged_by} are not {where}, {fate}")

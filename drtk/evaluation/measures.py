@@ -1,6 +1,6 @@
-"""Parse names of measures: trec_eval's (map, P_30, all_trec) and ir_measures' (nDCG@10, RR(rel=2)@10), in any case.
+"""Parse measure names of trec_eval (map, P_30, all_trec) and ir_measures (nDCG@10, RR(rel=2)@10), ignoring case.
 
-Other names in use are accepted with a cut-off too: mrr@10, recall@100, map@100, hits@5, precision@10.
+Other common names are accepted with a cut-off: mrr@10, recall@100, map@100, hits@5, precision@10.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ Aggregate = Literal["mean", "sum", "geometric", "none"]
 
 @dataclass(frozen=True)
 class Measure:
-    """A column of a table: its heading, how it is computed, and how values of queries are aggregated.
+    """An evaluation measure: its name, how it is computed, and how per-query values are aggregated.
 
     engine: trec_eval (`key` is its name there), builtin (`key` is in METRICS), ir_measures (`key` is in its grammar), or
     run (a property of the run: its tag or number of queries)
@@ -84,7 +84,7 @@ class Measure:
 
     @property
     def cutoff(self) -> int | None:
-        """The cut-off; None if all ranks count."""
+        """Rank cut-off, such as 10 for nDCG@10; None if all ranks count."""
         if self.engine == "ir_measures":
             match = _CUTOFF.search(self.key)
             return None if match is None else int(match[1])
@@ -93,10 +93,10 @@ class Measure:
 
 
 def parse_measures(text: str, *, rel: int = 1, answers: bool = False) -> list[Measure]:
-    """Return the measures named in a text, separated by white space or commas, each once.
+    """Parse measure names separated by white space or commas; duplicates are dropped.
 
-    rel: the lowest relevant grade, unless the name gives it (`RR(rel=2)@10`)
-    answers: whether passages are judged by the answers they contain, which Answer@k needs
+    rel: minimum relevance grade of measures that do not name one, unlike RR(rel=2)@10
+    answers: passages are judged by answer matching, so Answer@k is allowed
     Raises UsageError for unknown names.
     """
     measures: dict[str, Measure] = {}
@@ -104,10 +104,10 @@ def parse_measures(text: str, *, rel: int = 1, answers: bool = False) -> list[Me
         for measure in _parse_name(name, rel):
             measures.setdefault(measure.name, measure)
     if not measures:
-        raise UsageError("`measures`: no measure is named; for example nDCG@10")
+        raise UsageError("`measures` is empty; give at least one measure, such as nDCG@10")
     for measure in measures.values():
         if measure.key == "Answer" and not answers:
-            raise UsageError(f"`measures`: {measure.name} needs `answers`; with judgments use Success@k")
+            raise UsageError(f"`measures`: {measure.name} requires `answers`; with `qrels`, use Success@k")
     return list(measures.values())
 
 
@@ -132,14 +132,14 @@ def _parse_name(name: str, rel: int) -> list[Measure]:
     # IPrec@0.1 is at a recall level.
     has_cutoff = standard == "Answer" or (is_builtin and parameters) or ("@" in parameters and standard != "IPrec")
     if has_cutoff and not re.fullmatch("@0*[1-9][0-9]*" if is_builtin else r"(\(.*\))?@0*[1-9][0-9]*", parameters):
-        raise UsageError(f"`measures`: '{name}' needs a cut-off of at least 1, such as {typed}@10")
+        raise UsageError(f"`measures`: '{name}' requires a cut-off of at least 1, such as {typed}@10")
     if not is_builtin:
         return [_parse_ir(name, standard + parameters, rel)]
     return [Measure(name, "builtin", standard, rel, params={"cutoff": int(parameters[1:])} if parameters else {})]
 
 
 def _load_names() -> Mapping[str, str]:
-    """Return the names of ir_measures and METRICS by their own and their lower-case spelling, and aliases."""
+    """Return the standard names of measures by all accepted spellings: standard, lower case and aliases."""
     from ir_measures.measures import registry
 
     names = [name for name in reversed([*registry, *METRICS]) if name.isascii()]
@@ -162,12 +162,12 @@ def _parse_trec(family: str, name: str, rel: int) -> list[Measure]:
         pairs = _parse_parameters(kind, given, default)
     except ValueError:
         hint = f"; did you mean {family}_cut_{given}?" if given.isdecimal() and f"{family}_cut" in _NAMES else ""
-        raise UsageError(f"`measures`: '{given}' cannot be a parameter of {typed}{hint}") from None
+        raise UsageError(f"`measures`: '{given}' is not a valid parameter of {typed}{hint}") from None
     return [_make_trec_measure(typed + suffix, family, suffix, params, rel) for suffix, params in pairs]
 
 
 def _parse_parameters(kind: str, given: str, default: str) -> list[tuple[str, dict[str, Any]]]:
-    """Return (suffix of the name, parameters) of each measure. Raises ValueError for invalid parameters."""
+    """Return (name suffix, parameters) of each measure. Raises ValueError for invalid parameters."""
     if kind == "cutoffs":
         cutoffs = [int(float(text)) for text in (given or default).split(",")]
         if min(cutoffs) < 1:
@@ -211,7 +211,7 @@ def _make_trec_measure(name: str, family: str, suffix: str, params: dict[str, An
 
 
 def _parse_ir(name: str, standard_name: str, default_rel: int) -> Measure:
-    """Parse a name as ir_measures spells it; return a measure called `name`."""
+    """Parse `standard_name` with ir_measures; return a measure called `name`."""
     import ir_measures
 
     try:
@@ -221,9 +221,9 @@ def _parse_ir(name: str, standard_name: str, default_rel: int) -> Measure:
             parsed, name = parsed(rel=default_rel), str(parsed(rel=default_rel))
     except (NameError, AssertionError, ValueError, SyntaxError, TypeError, KeyError) as error:
         if "invalid param cutoff" in str(error):
-            raise UsageError(f"`measures`: '{name}' needs a cut-off, such as {name}@10") from None
+            raise UsageError(f"`measures`: '{name}' requires a cut-off, such as {name}@10") from None
         problem = re.sub(r"=<object object.*", " is missing", str(error))
-        raise UsageError(f"`measures`: '{name}' is not a measure: {problem}") from None
+        raise UsageError(f"`measures`: '{name}' is not a valid measure: {problem}") from None
     params = dict(parsed.params)
     has_rel = "rel" in params
     rel = int(params.pop("rel", 1))
@@ -256,7 +256,7 @@ def _parse_ir(name: str, standard_name: str, default_rel: int) -> Measure:
         return trec(_PLAIN[kind])
     if not ir_measures.DefaultPipeline.supports(parsed):
         raise UsageError(
-            f"`measures`: '{name}' needs a provider of ir_measures that is not installed: "
+            f"`measures`: '{name}' requires a package that is not installed; run "
             "pip install 'ir-measures[cwl_eval]' or 'ir-measures[pyndeval]'"
         )
     return Measure(name, "ir_measures", str(parsed), rel)

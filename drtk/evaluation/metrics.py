@@ -1,4 +1,4 @@
-"""Compute measures of one query: from the ranks of judged documents, or from the grade of every rank."""
+"""Compute measures of one query from the ranks of judged documents, or from the grade at every rank."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ RECALL_LEVELS = tuple(level / 10 for level in range(11))
 
 @dataclass(frozen=True)
 class JudgedRanks:
-    """Ranks (from 1, ascending) and grades of the judged documents of a ranking, and the length of the ranking."""
+    """Judged documents of a ranking: their ranks (from 1, ascending) and grades, and the length of the whole ranking."""
 
     ranks: Sequence[int]
     grades: Sequence[int]
     length: int
 
     def cut(self, depth: int | None) -> JudgedRanks:
-        """Return the ranking cut to its first `depth` ranks."""
+        """Return the ranking truncated to its top `depth` ranks."""
         if depth is None or self.length <= depth:
             return self
         count = sum(rank <= depth for rank in self.ranks)
@@ -37,41 +37,41 @@ class JudgedRanks:
         return JudgedRanks(range(1, len(grades) + 1), grades, len(grades))
 
     def to_grades(self) -> list[int | None]:
-        """Return the grade of every rank; None for unjudged documents."""
+        """Return the grade at every rank; None for unjudged documents."""
         grades: list[int | None] = [None] * self.length
         for rank, grade in zip(self.ranks, self.grades, strict=True):
             grades[rank - 1] = grade
         return grades
 
     def find_relevant_ranks(self, rel: int, cutoff: int | None = None) -> list[int]:
-        """Return the ranks of relevant documents among the first `cutoff`."""
+        """Return the ranks of relevant documents in the top `cutoff`."""
         last = self.length if cutoff is None else cutoff
         return [rank for rank, grade in zip(self.ranks, self.grades, strict=True) if grade >= rel and rank <= last]
 
 
 # Arguments of the functions of RANK_MEASURES: the ranks of judged documents (`ranking`), the grades of all judged documents
-# of the query (`judged`), the lowest relevant grade (`rel`) and the number of ranks that count (`cutoff`, None for all).
+# of the query (`judged`), the minimum relevance grade (`rel`) and the number of ranks that count (`cutoff`, None for all).
 
 
 def reciprocal_rank(ranking: JudgedRanks, judged: Sequence[int], *, rel: int = 1, cutoff: int | None = None) -> float:
-    """Return 1 / rank of the first relevant document, 0 if the first `cutoff` have none: RR@10, MRR@10, recip_rank."""
+    """Return 1 / rank of the first relevant document, or 0 if none is in the top `cutoff` (RR, MRR)."""
     ranks = ranking.find_relevant_ranks(rel, cutoff)
     return 1 / ranks[0] if ranks else 0.0
 
 
 def recall(ranking: JudgedRanks, judged: Sequence[int], *, rel: int = 1, cutoff: int | None = None) -> float:
-    """Return the share of relevant documents among the first `cutoff`."""
+    """Return the share of the relevant documents that is in the top `cutoff`."""
     total = count_relevant((), judged, rel=rel)
     return len(ranking.find_relevant_ranks(rel, cutoff)) / total if total else 0.0
 
 
 def precision(ranking: JudgedRanks, judged: Sequence[int], *, rel: int = 1, cutoff: int) -> float:
-    """Return the number of relevant documents among the first `cutoff`, divided by `cutoff`."""
+    """Return the number of relevant documents in the top `cutoff`, divided by `cutoff`."""
     return len(ranking.find_relevant_ranks(rel, cutoff)) / cutoff
 
 
 def success(ranking: JudgedRanks, judged: Sequence[int], *, rel: int = 1, cutoff: int) -> float:
-    """Return 1 if a relevant document is among the first `cutoff`, else 0 (hit rate)."""
+    """Return 1 if a relevant document is in the top `cutoff`, else 0 (hit rate)."""
     return float(bool(ranking.find_relevant_ranks(rel, cutoff)))
 
 
@@ -97,9 +97,9 @@ def ndcg(
     gains: Mapping[int, float] | None = None,
     exponential: bool = False,
 ) -> float:
-    """Return the discounted gain divided by that of the ideal ranking of all judged documents; `rel` is ignored.
+    """Return nDCG, the discounted gain divided by the discounted gain of the ideal ranking; `rel` is ignored.
 
-    The gain of a grade is `gains[grade]`, else 2^grade - 1 if `exponential`, else the grade; grades below 0 gain nothing.
+    The gain of a grade is `gains[grade]`, else 2^grade - 1 if `exponential`, else the grade; negative grades have gain 0.
     The discount is log2(rank + 1).
     """
     special = gains or {}
@@ -132,20 +132,20 @@ RANK_MEASURES: dict[str, Callable[..., float]] = {  # by trec_eval's name, witho
 
 
 def find_rank_measure(key: str, params: Mapping[str, Any]) -> Callable[..., float] | None:
-    """Return the function for trec_eval's measure `key`, such as ndcg_cut_10; None if judged ranks do not suffice."""
+    """Return the function for trec_eval's measure `key`, such as ndcg_cut_10; None if RANK_MEASURES lacks it."""
     return RANK_MEASURES.get(key.removesuffix(f"_{params['cutoff']}") if "cutoff" in params else key)
 
 
-# The functions of the registry METRICS get the grade of every rank (`grades`) in place of `ranking`.
+# The functions of the registry METRICS get the grade at every rank (`grades`) in place of `ranking`.
 
 
 def has_answer(grades: Grades, judged: Sequence[int], *, rel: int = 1, cutoff: int) -> float:
-    """Return 1 if one of the first `cutoff` passages contains an answer (top-k accuracy), else 0."""
+    """Return 1 if a passage in the top `cutoff` contains an answer (top-k accuracy), else 0."""
     return float(any(grade is not None and grade >= rel for grade in grades[:cutoff]))
 
 
 def share_unjudged(grades: Grades, judged: Sequence[int], *, rel: int = 1, cutoff: int) -> float:
-    """Return the share of the first `cutoff` ranks with an unjudged document (trec_eval's unj); missing ranks count as judged."""
+    """Return the share of unjudged documents in the top `cutoff` (trec_eval's unj); missing ranks count as judged."""
     return sum(grade is None or grade < 0 for grade in grades[:cutoff]) / cutoff
 
 
@@ -155,9 +155,9 @@ def count_relevant(grades: Grades, judged: Sequence[int], *, rel: int = 1) -> fl
 
 
 def precision_at_recall(grades: Grades, judged: Sequence[int], *, rel: int = 1, recall: float) -> float:
-    """Return the highest precision at a rank where at least the share `recall` of relevant documents is retrieved.
+    """Return interpolated precision, the highest precision at any rank with a recall of at least `recall`.
 
-    The number of documents, recall * R, is rounded half up, as in trec_eval 10 (trec_eval 9 rounds up).
+    The number of relevant documents to retrieve, recall * R, is rounded half up, as in trec_eval 10 (trec_eval 9 rounds up).
     """
     needed = int(recall * sum(grade >= rel for grade in judged) + 0.5)
     ranks = [rank for rank, grade in enumerate(grades, start=1) if grade is not None and grade >= rel]
@@ -193,9 +193,9 @@ def utility(
     rel: int = 1,
     weights: tuple[float, float, float, float] = (1.0, -1.0, 0.0, 0.0),
 ) -> float:
-    """Return weighted counts: retrieved relevant, retrieved other, missed relevant and missed other documents.
+    """Return the weighted sum of four counts: retrieved relevant and non-relevant, missed relevant and non-relevant documents.
 
-    The last count needs the size of the collection, which is 0 as in trec_eval.
+    The number of missed non-relevant documents assumes a collection of size 0, as in trec_eval.
     """
     retrieved = sum(grade is not None and grade >= rel for grade in grades)
     missed = sum(grade >= rel for grade in judged) - retrieved

@@ -1,4 +1,4 @@
-"""Evaluate an encoder or reranker during training: ranking of a small collection, or correlation with human ratings."""
+"""Probes: small evaluations of an encoder or reranker during training, on rankings or human ratings."""
 
 from __future__ import annotations
 
@@ -23,15 +23,17 @@ from drtk.runtime.inputs import InputTracker
 from drtk.runtime.sharding import sample_evenly
 
 DEPTH = 10
-Encode = Callable[[Sequence[Any], Literal["query", "passage"]], np.ndarray]  # records of a role -> (n, d) float32
-SampleKey = Callable[[str], float]  # a number per id; the ids with the smallest are sampled
+EncodeRecords = Callable[
+    [Sequence[Any], Literal["query", "passage"]], np.ndarray
+]  # records of a role -> (n, d) float32
+SampleKey = Callable[[str], float]  # hash of an id; the ids with the smallest hashes are sampled
 
 
 class RankingProbe:
-    """nDCG@10 by inner products over a collection in BEIR's layout.
+    """Probe of an encoder: nDCG@10 of exact search by inner product on a collection in BEIR format.
 
-    queries: maximum number of judged queries; pool: maximum number of passages, all relevant ones included
-    Raises MismatchError if no judged query is among the queries, DrtkError for missing files.
+    queries: maximum number of judged queries; pool: maximum number of passages, relevant ones included
+    Raises MismatchError if queries.jsonl has no judged query, DrtkError for missing files.
     """
 
     name = f"nDCG@{DEPTH}"
@@ -53,7 +55,7 @@ class RankingProbe:
             sample = set(nsmallest(queries, ((sample_key(query.id), query.id) for query in judged)))
             judged = [query for query in judged if (sample_key(query.id), query.id) in sample]
         if not judged:
-            raise MismatchError(f"{folder}: no query of {split} has a judgment")
+            raise MismatchError(f"{folder}: no query of {split} has a judgment; check queries.jsonl and qrels")
         self.queries: list[Query] = judged
         relevant = {id for query in judged for id, grade in judgments[query.id].items() if grade > 0}
         passages = read_passages(corpus, tracker=tracker)
@@ -65,12 +67,12 @@ class RankingProbe:
         self._relevant = {query.id: _find_best_document(judgments[query.id]) for query in judged}
         self._evaluator = Evaluator({q.id: judgments[q.id] for q in judged}, parse_measures(self.name))
 
-    def __call__(self, encode: Encode) -> float:
+    def __call__(self, encode: EncodeRecords) -> float:
         """Return mean nDCG@10."""
         return self._compute_ndcg(encode(self._passages, "passage"), encode(self.queries, "query"))
 
-    def compute(self, encode: Encode, *, batch: int) -> dict[str, float]:
-        """Return nDCG@10 and in-batch accuracy: how often a query's positive beats those of the other queries of a batch."""
+    def compute(self, encode: EncodeRecords, *, batch: int) -> dict[str, float]:
+        """Return nDCG@10 and in-batch accuracy, the share of queries that score their own positive highest in a batch."""
         passages, queries = encode(self._passages, "passage"), encode(self.queries, "query")
         rows = {passage.id: row for row, passage in enumerate(self._passages)}
         pairs = [(at, rows[id]) for at, query in enumerate(self.queries) if (id := self._relevant[query.id]) in rows]
@@ -98,11 +100,11 @@ class RankingProbe:
 
 
 class RerankingProbe:
-    """RR@10 and nDCG@10 of a run whose first documents are reranked by scores.
+    """Probe of a reranker: RR@10 and nDCG@10 after reranking the top documents of a run.
 
-    candidates: (query id, ids of its first documents in the order of the run) for each evaluated query
-    limit: maximum number of evaluated queries, spread evenly over the judged queries of the run
-    Raises MismatchError if no query is judged.
+    candidates: (query id, top-ranked document ids in run order) for each evaluated query
+    limit: maximum number of queries, sampled at even intervals from the judged queries of the run
+    Raises MismatchError if no query of the run is judged.
     """
 
     names = ("RR@10", "nDCG@10")
@@ -117,7 +119,7 @@ class RerankingProbe:
         self._evaluator = Evaluator({query: judgments[query] for query, _ in self.candidates}, measures)
 
     def __call__(self, scores: np.ndarray) -> dict[str, float]:
-        """Return the means over queries. scores: of all candidates, query by query: (candidates,)"""
+        """Return the mean of each measure. scores: (candidates,), scores of all candidates, query by query"""
         rankings, at = {}, 0
         for query, ids in self.candidates:
             pairs = zip(scores[at : at + len(ids)].tolist(), ids, strict=True)
@@ -128,16 +130,16 @@ class RerankingProbe:
 
 
 class RatingProbe:
-    """Spearman's correlation of cosines with the ratings of sentence pairs, such as STS-B's dev set."""
+    """Probe of an encoder: Spearman's correlation of cosines with human ratings of sentence pairs."""
 
     name = "Spearman"
 
     def __init__(self, source: str, *, tracker: InputTracker) -> None:
         self._source, self._pairs = source, read_pairs(source, tracker).pairs
         if len(self._pairs) < 2:
-            raise DrtkError(f"{source}: a correlation needs two rated pairs")
+            raise DrtkError(f"{source}: a correlation requires at least two rated pairs")
 
-    def __call__(self, encode: Encode) -> float:
+    def __call__(self, encode: EncodeRecords) -> float:
         """Return the correlation."""
         first = encode([pair.first for pair in self._pairs], "passage")
         second = encode([pair.second for pair in self._pairs], "passage")
@@ -150,7 +152,7 @@ class RatingProbe:
 def sample_passages(
     passages: Iterable[Passage], relevant: set[str], *, count: int, sample_key: SampleKey
 ) -> list[Passage]:
-    """Return all relevant passages and a sample of the others, `count` in all, in file order.
+    """Return `count` passages in file order: all relevant ones and a sample of the others.
 
     Only the result is held in memory.
     """

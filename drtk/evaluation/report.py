@@ -1,4 +1,4 @@
-"""Report on several systems: a table, significance, overlap of a fusion, training loss and example queries."""
+"""Build a report on several systems: measures, significance tests, overlap with a fusion, training loss, example queries."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from drtk.errors import MissingDependency, UsageError
 from drtk.evaluation.compare import PairedTest, compare_with_first
 from drtk.evaluation.compare_report import format_p, format_passage_markdown, wrap_snippet
 from drtk.evaluation.config import CompareSettings, EvalSettings, ReportSettings
-from drtk.evaluation.curves import Curve, choose_depths, compute_recall_curve, describe_loss, read_curve
-from drtk.evaluation.evaluate import Evaluation, Evaluator, Rankings, warn_shallow
+from drtk.evaluation.curves import Curve, choose_depths, compute_recall_curve, describe_loss, read_curves
+from drtk.evaluation.evaluate import Evaluation, Evaluator, Rankings, log_shallow_runs
 from drtk.evaluation.judged_runs import JudgedRankings, evaluate_with_rankings, load_judgments
 from drtk.evaluation.measures import Measure, parse_measures
 from drtk.evaluation.plots.runs import draw_report
@@ -37,10 +37,11 @@ SNIPPET_WORDS = 40
 
 @dataclass(frozen=True)
 class Overlap:
-    """Relevant documents of all queries in the top `depth` of two runs and of their fusion.
+    """Overlap of the relevant documents in the top `depth` of two runs and of their fusion.
 
-    relevant: number in both runs, only the first, only the second, neither; kept: how many of them the fusion has
-    shared: documents in both runs, relevant or not, divided by the length of the shorter list; mean over queries
+    relevant: numbers of relevant documents in both runs, in the first only, in the second only, and in neither
+    kept: numbers of these documents that the fusion retrieves, with the same keys
+    shared: documents in both runs, relevant or not, divided by the length of the shorter ranking; mean over queries
     """
 
     runs: tuple[str, str]
@@ -72,7 +73,7 @@ def measure_overlap(
     depth: int = 100,
     rel: int = 1,
 ) -> Overlap:
-    """Count the relevant documents of two runs and of their fusion. rankings: by system, then by query"""
+    """Compute the overlap of two runs and their fusion. rankings: ranked ids by system, then by query"""
     relevant = dict.fromkeys(("both", "first", "second", "neither"), 0)
     kept = dict(relevant)
     shares = []
@@ -89,7 +90,7 @@ def measure_overlap(
 
 
 def describe_test(test: PairedTest, values: tuple[float, float]) -> str:
-    """Return a sentence that compares a run with the first one; values: their means."""
+    """Return a sentence on the significance test of a run against the baseline. values: means of run and baseline"""
     better = "better" if test.difference > 0 else "worse"
     verb = f"is significantly {better} than" if test.significant else "does not differ significantly from"
     queries = test.better + test.worse + test.equal
@@ -113,7 +114,7 @@ def find_leaders(results: Sequence[Evaluation], measures: Sequence[str]) -> list
 
 @dataclass(frozen=True)
 class TopHit:
-    """A system's first hit for a query, and the rank of its first relevant document (None: not retrieved)."""
+    """Top-ranked hit of a system for a query, and the rank of the first relevant document (None: not retrieved)."""
 
     system: str
     id: str | None
@@ -130,7 +131,7 @@ class TopHit:
 
 @dataclass(frozen=True)
 class ExampleQuery:
-    """A query with the top hits of two systems; why: which of them is better (first, second, alike)."""
+    """A query with the top hits of two systems; why: the better system (first, second, or alike for a tie)."""
 
     query_id: str
     query: str
@@ -150,25 +151,25 @@ def find_first_relevant(ranking: Sequence[str], grades: Mapping[str, int], rel: 
 def choose_queries(
     first: Rankings, second: Rankings, judgments: Judgements, count: int, *, rel: int = 1
 ) -> list[tuple[str, str]]:
-    """Return (query, why) of `count` queries: in turn one where the second system is better, the first, or both are alike.
+    """Return (query, why) of `count` example queries, alternating between better second system, better first, and ties.
 
-    Within a kind, the largest difference of reciprocal ranks comes first; ties are ordered by a hash of the id, so the
-    choice does not depend on the order of the files.
+    Each of these groups is ordered by the difference of reciprocal ranks, largest first, and then by a hash of the query id,
+    so the choice does not depend on the order of the files.
     """
-    kinds: dict[str, list[tuple[float, bytes, str]]] = {"second": [], "first": [], "alike": []}
+    groups: dict[str, list[tuple[float, bytes, str]]] = {"second": [], "first": [], "alike": []}
     for query, grades in judgments.items():
         ranks = [find_first_relevant(run.get(query, ()), grades, rel) for run in (first, second)]
         a, b = (0.0 if rank is None else 1 / rank for rank in ranks)
-        kind = "second" if b > a else "first" if a > b else "alike"
-        kinds[kind].append((-abs(a - b), hashlib.blake2b(query.encode(), digest_size=8).digest(), query))
-    columns = [[(query, kind) for *_, query in sorted(queries)] for kind, queries in kinds.items()]
+        why = "second" if b > a else "first" if a > b else "alike"
+        groups[why].append((-abs(a - b), hashlib.blake2b(query.encode(), digest_size=8).digest(), query))
+    columns = [[(query, why) for *_, query in sorted(queries)] for why, queries in groups.items()]
     in_turn = [pair for row in zip_longest(*columns) for pair in row if pair is not None]
     return in_turn[:count]
 
 
 @dataclass
 class Report:
-    """Content of a report. has_plot: whether report.png is in its folder"""
+    """Content of a report. has_plot: report.png was written"""
 
     title: str
     results: list[Evaluation]
@@ -184,8 +185,7 @@ class Report:
     has_plot: bool = False
 
     @property
-    def names(self) -> list[str]:
-        """Names of the measures."""
+    def measure_names(self) -> list[str]:
         return [measure.name for measure in self.measures]
 
     def to_json(self) -> dict[str, Any]:
@@ -193,7 +193,7 @@ class Report:
         loss = self.loss
         return {
             "title": self.title,
-            "queries": self.results[0].queries,
+            "queries": self.results[0].num_queries,
             "relevant": self.num_relevant,
             "systems": {result.name: result.overall for result in self.results},
             "recall": {"k": list(self.depths)} | {name: list(values) for name, values in self.recall.items()},
@@ -209,9 +209,9 @@ class Report:
         }
 
     def list_findings(self) -> list[str]:
-        """Return the conclusions, one or two sentences each."""
-        means = {result.name: float(result.overall[self.names[0]]) for result in self.results}
-        tests = [test for test in self.tests if test.measure == self.names[0]]
+        """Return the findings, one or two sentences each."""
+        means = {result.name: float(result.overall[self.measure_names[0]]) for result in self.results}
+        tests = [test for test in self.tests if test.measure == self.measure_names[0]]
         sentences = [describe_test(test, (means[test.system], means[test.baseline])) for test in tests]
         if tests:
             corrected = f", with Holm's correction over {len(tests)} comparisons" * (len(tests) > 1)
@@ -220,7 +220,7 @@ class Report:
                 f"if both are below {self.alpha:g}."
             )
         if len(self.results) > 1:
-            sentences += find_leaders(self.results, self.names)
+            sentences += find_leaders(self.results, self.measure_names)
         if self.overlap is not None:
             sentences.append(self.overlap.describe())
         if self.loss is not None:
@@ -232,7 +232,7 @@ class Report:
         yield from (f"# {escape_markdown(self.title)}", "", self._describe_scope(), "")
         yield from format_results(self.results, self.measures, EvalSettings(format="markdown"))
         if self.has_plot:
-            yield from ("", f"![{', '.join(self.names)} by system, recall by depth, loss by step]({PLOT})")
+            yield from ("", f"![{', '.join(self.measure_names)} by system, recall by depth, loss by step]({PLOT})")
         yield from ("", "## Findings", "")
         yield from (f"- {escape_markdown(line)}" for line in self.list_findings())
         if self.examples:
@@ -273,7 +273,7 @@ class Report:
             "deepest": {result.name: result.deepest for result in self.results},
         }
         try:
-            draw_report(folder / PLOT, self.title, self.results, self.names, recall, self.loss)
+            draw_report(folder / PLOT, self.title, self.results, self.measure_names, recall, self.loss)
             self.has_plot = True
         except MissingDependency as missing:
             warn(f"report.png was not drawn: {missing}")
@@ -282,7 +282,7 @@ class Report:
 
     def _describe_scope(self) -> str:
         systems = "1 system" if len(self.results) == 1 else f"{len(self.results)} systems"
-        return f"{systems}, {self.results[0].queries:,} queries, {self.num_relevant:,} relevant documents."
+        return f"{systems}, {self.results[0].num_queries:,} queries, {self.num_relevant:,} relevant documents."
 
 
 def build_report(
@@ -297,7 +297,7 @@ def build_report(
 ) -> Report:
     """Build the report of runs given as [NAME=]FILE.
 
-    Raises UsageError for measures without a mean, and for an unknown system.
+    loss_log: training log (JSON lines). Raises UsageError for measures without a mean, and for an unknown system.
     """
     tracker = tracker or InputTracker()
     named = parse_runs(runs)
@@ -313,7 +313,7 @@ def build_report(
     for run in named:
         result, retrieved[run.name] = evaluate_with_rankings(run, evaluator, view, tracker)
         results.append(result)
-    warn_shallow({result.name: result.deepest for result in results}, measures, size=size)
+    log_shallow_runs({result.name: result.deepest for result in results}, measures, size=size)
     rankings = {name: judged.ids for name, judged in retrieved.items()}
     depths = choose_depths(list(rankings.values()))
     compare_settings = CompareSettings()
@@ -327,7 +327,7 @@ def build_report(
         tests=compare_with_first(results, measures, judgments, compare_settings),
         alpha=compare_settings.alpha,
         overlap=_find_overlap(named, rankings, judgments, settings.rel),
-        loss=None if loss_log is None else read_curve(loss_log, tracker=tracker),
+        loss=None if loss_log is None else read_curves(loss_log, field="loss", tracker=tracker)["loss"],
     )
     if settings.examples and corpus is not None and queries is not None:
         texts = {query.id: query.text for query in read_queries(queries, tracker=tracker) if query.id in judgments}
@@ -335,14 +335,14 @@ def build_report(
         pair = retrieved[results[0].name], retrieved[second]
         report.examples = _build_examples((results[0].name, second), pair, judgments, texts, corpus, settings)
     elif settings.examples:
-        log("report: no examples, because they need `corpus` and `queries`")
+        log("report: no example queries; they require `corpus` and `queries`")
     return report
 
 
 def _find_overlap(
     runs: Sequence[NamedRun], rankings: Mapping[str, Rankings], judgments: Judgements, rel: int
 ) -> Overlap | None:
-    """Measure the overlap for the first run that fuses two of the others; None without one."""
+    """Measure the overlap for the first run that is a fusion of two other runs; None if there is none."""
     names = {Path(run.source).resolve(): run.name for run in runs if not is_stream(run.source)}
     for run in runs:
         parts = [names.get(Path(source).resolve()) for source in read_fused_runs(run.source)]
@@ -352,7 +352,7 @@ def _find_overlap(
 
 
 def _choose_system(results: Sequence[Evaluation], name: str, measure: str) -> str:
-    """Return the system that examples compare with the first one: the named one, or the best of the others."""
+    """Return the system to show beside the first: `name` if given, otherwise the best of the others."""
     names = [result.name for result in results]
     if name and name not in names:
         raise UsageError(f"`show`: no system is called '{name}'; choose from {', '.join(names)}")
@@ -369,7 +369,7 @@ def _build_examples(
 ) -> list[ExampleQuery]:
     with_text = {query: grades for query, grades in judgments.items() if query in texts}
     if len(with_text) < len(judgments):
-        log(f"report: {len(judgments) - len(with_text):,} judged queries have no text in the file of queries")
+        log(f"report: {len(judgments) - len(with_text):,} judged queries have no text in `queries`")
     show = PassageSnippets(corpus, words=SNIPPET_WORDS)
 
     def top_hit(name: str, rankings: JudgedRankings, query: str) -> TopHit:

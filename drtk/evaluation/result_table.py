@@ -1,4 +1,4 @@
-"""Print evaluations as text, Markdown, LaTeX, CSV, JSON lines or as trec_eval does."""
+"""Format evaluations as text, Markdown, LaTeX, CSV, JSON lines or trec_eval output."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ MAX_COLUMNS = 8  # with more measures, each measure gets a row
 
 @dataclass(frozen=True)
 class RowLabels:
-    """Labels of what an evaluation averages over: queries, or BEIR datasets.
+    """Labels of the items that an evaluation averages over, which are queries or BEIR collections.
 
-    name: heading of the column; field, count: keys in JSON lines; average: label of the average
-    is_ranked: mark the best system of each row, with systems side by side
+    name: column heading; field, count: JSON keys of an item's id and the number of items; average: label of the average
+    is_ranked: put systems side by side and mark the best of each row
     """
 
     name: str = "query"
@@ -42,7 +42,7 @@ def format_results(
         for result in results:
             for query, values in result.per_query.items() if per_query else ():
                 yield orjson.dumps({"run": result.name, labels.field: query, **values}).decode()
-            yield orjson.dumps({"run": result.name, labels.count: result.queries, **result.overall}).decode()
+            yield orjson.dumps({"run": result.name, labels.count: result.num_queries, **result.overall}).decode()
     elif settings.format == "trec":
         for result in results:
             for query, values in (*(result.per_query.items() if per_query else ()), ("all", result.overall)):
@@ -57,9 +57,9 @@ def format_results(
 def _build_table(
     results: Sequence[Evaluation], measures: Sequence[Measure], labels: RowLabels, *, per_query: bool
 ) -> tuple[list[str], list[Row]]:
-    """Return header and rows: one row per run and query, or for many measures or ranked rows one per measure and query.
+    """Return header and rows: one row per run and query, or one per measure and query if measures are many or `is_ranked`.
 
-    The highest of several averages is marked, and with `is_ranked` the highest of every row. The query None is the average.
+    The highest of several averages is marked, and with `is_ranked` the highest value of every row. Query None is the average.
     """
 
     def get(result: Evaluation, query: str | None, measure: Measure) -> Value | None:
@@ -86,13 +86,13 @@ def _build_table(
         ]
         return ["run", *header, *(measure.name for measure in measures)], rows
     has_average = {measure.name for measure in measures if any(measure.name in result.overall for result in results)}
-    every = sorted(
-        dict.fromkeys(q for queries in queries_of.values() for q in queries), key=lambda query: query is None
+    queries = sorted(
+        dict.fromkeys(query for ids in queries_of.values() for query in ids), key=lambda query: query is None
     )
     rows = [
         [*label(measure.name, query), *(cell(result, query, measure) for result in results)]
         for measure in measures
-        for query in every
+        for query in queries
         if query is not None or measure.name in has_average
     ]
     return ["measure", *header, *(result.name for result in results)], rows

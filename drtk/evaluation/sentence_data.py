@@ -1,10 +1,10 @@
-"""Read sentence tasks and vectors."""
+"""Read the data of sentence evaluation tasks, and precomputed sentence vectors."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import isfinite
 from pathlib import Path
 from typing import NamedTuple
@@ -45,12 +45,12 @@ class RatedPairs:
 
     @property
     def scores(self) -> list[float]:
-        """The ratings in order."""
+        """Human ratings, in the order of `pairs`."""
         return [pair.score for pair in self.pairs]
 
 
 class LabeledText(NamedTuple):
-    """One text or a pair of texts, and its class."""
+    """A text or a pair of texts with its class label."""
 
     texts: tuple[str, ...]
     label: str
@@ -59,7 +59,7 @@ class LabeledText(NamedTuple):
 def read_pairs(source: str, tracker: InputTracker) -> RatedPairs:
     """Read a table with the columns sentence1, sentence2 and score; skip and count pairs with an empty score.
 
-    Raises RecordError (file:line) for a row of another width, or a score that is not a number.
+    Raises RecordError (file:line) for a row with a wrong number of columns, or a score that is not a number.
     """
     rated = RatedPairs([])
     for number, row in _iter_rows(source, ("sentence1", "sentence2", "score"), tracker):
@@ -76,24 +76,24 @@ def read_pairs(source: str, tracker: InputTracker) -> RatedPairs:
             continue
         rated.pairs.append(RatedPair(first, second, value))
     if not rated.pairs:
-        raise DrtkError(f"{name_of(source)}: no rated pair found")
+        raise DrtkError(f"{name_of(source)}: no rated pair found; expected sentence1, sentence2 and score")
     return rated
 
 
 def read_labeled_texts(source: str, tracker: InputTracker, *, pairs: bool = False) -> list[LabeledText]:
     """Read a table with the columns text and label, or with `pairs` sentence1, sentence2 and label.
 
-    Raises RecordError (file:line) for a row of another width or without a label, DrtkError for a table without rows.
+    Raises RecordError (file:line) for a row with a wrong number of columns or without a label, DrtkError for a table without rows.
     """
     columns = ("sentence1", "sentence2", "label") if pairs else ("text", "label")
     examples = []
     for number, (*texts, label) in _iter_rows(source, columns, tracker):
         if not label.strip():
-            tracker.skip_or_raise(RecordError(f"{name_of(source)}:{number}", "has no label"))
+            tracker.skip_or_raise(RecordError(f"{name_of(source)}:{number}", "the label is empty"))
             continue
         examples.append(LabeledText(tuple(texts), label.strip()))
     if not examples:
-        raise DrtkError(f"{name_of(source)}: no labeled text found")
+        raise DrtkError(f"{name_of(source)}: no labeled text found; expected the columns {', '.join(columns)}")
     return examples
 
 
@@ -123,19 +123,37 @@ def _iter_rows(source: str, columns: Sequence[str], tracker: InputTracker) -> It
         yield number, [fields[at] for at in indices]
 
 
-@dataclass(frozen=True)
+@dataclass
 class Task:
-    """A task and its files: the subsets of an STS year, one split, or all splits of a transfer task."""
+    """A sentence task and its files by name: subsets of an STS year, one split, or all splits of a transfer task.
+
+    rated: rated pairs by subset; labeled: labeled texts by split of a transfer task
+    """
 
     name: str
     files: dict[str, Path]
+    rated: dict[str, RatedPairs] = field(default_factory=dict)
+    labeled: dict[str, list[LabeledText]] = field(default_factory=dict)
+
+    @property
+    def pairs(self) -> list[RatedPair]:
+        """Rated pairs of all subsets."""
+        return [pair for subset in self.rated.values() for pair in subset.pairs]
+
+    def iter_texts(self) -> Iterator[str]:
+        """Yield every sentence of the task."""
+        for pair in self.pairs:
+            yield from (pair.first, pair.second)
+        for split in self.labeled.values():
+            for item in split:
+                yield from item.texts
 
 
 def find_tasks(folder: Path, names: Sequence[str], *, split: str) -> list[Task]:
     """Return the named tasks of a folder, or all, in the order of TASKS.
 
-    Folders are DIR/TASK; case and punctuation are ignored (stsb is STS-B).
-    Raises UsageError for an unknown task, DrtkError for a missing task, or a folder without tasks.
+    A task is a subfolder of `folder`; case and punctuation of its name are ignored (stsb is STS-B).
+    Raises UsageError for an unknown task name, DrtkError for a task without a subfolder, or a folder without tasks.
     """
     if not folder.is_dir():
         problem = "is a file; expected a folder" if folder.exists() else "No such file or directory"
@@ -159,7 +177,7 @@ def find_tasks(folder: Path, names: Sequence[str], *, split: str) -> list[Task]:
         if path_of_task is not None and (not selected or name in selected):
             tasks.append(Task(name, _find_files(name, path_of_task, split)))
         elif name in selected:
-            raise DrtkError(f"{folder}: has no folder for the task {name}")
+            raise DrtkError(f"{folder}: has no folder for the task {name}; add it, or omit the task")
     return tasks
 
 
@@ -181,9 +199,10 @@ def _find_files(task: str, folder: Path, split: str) -> dict[str, Path]:
 
 
 def load_vectors(source: str, tracker: InputTracker) -> Callable[[list[str]], np.ndarray]:
-    """Return a function that looks up sentences in a file of {"text", "vector"}; it raises DrtkError for a missing one.
+    """Load a file of {"text", "vector"} and return a function that looks up the vectors of sentences.
 
-    Raises RecordError (file:line) for a row without a vector of numbers, or of another length than the first.
+    The function raises DrtkError for a sentence without a vector. Raises RecordError (file:line) for a row without a numeric
+    vector, or with a vector of another dimension than the first.
     """
     vectors: dict[str, np.ndarray] = {}
     dimension = 0

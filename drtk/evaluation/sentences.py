@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +58,7 @@ def compute_spearman(cosines: Sequence[float] | np.ndarray, ratings: Sequence[fl
 
 
 def compute_pearson(cosines: Sequence[float] | np.ndarray, ratings: Sequence[float] | np.ndarray) -> float:
-    """Return Pearson's correlation. Raises DrtkError as `spearman` does."""
+    """Return Pearson's correlation. Raises DrtkError for the same reasons as `compute_spearman`."""
     return _correlate(cosines, ratings, "pearsonr")
 
 
@@ -66,32 +66,32 @@ def _correlate(cosines: Sequence[float] | np.ndarray, ratings: Sequence[float] |
     from scipy import stats
 
     if len(cosines) < 2:
-        raise DrtkError(f"a correlation needs two pairs, got {len(cosines)}")
+        raise DrtkError(f"a correlation requires two pairs, got {len(cosines)}")
     for name, values in (("cosines", cosines), ("ratings", ratings)):
         if np.ptp(np.asarray(values, dtype=np.float64)) == 0:
-            raise DrtkError(f"the correlation is undefined: all {name} are the same")
+            raise DrtkError(f"the correlation is undefined: all {name} are equal")
     return float(getattr(stats, kind)(cosines, ratings).statistic)
 
 
 def compute_alignment(first: np.ndarray, second: np.ndarray) -> float:
     """Return the mean squared distance of positive pairs on the unit sphere (Wang and Isola 2020, alpha 2).
 
-    Low values mean near pairs. first, second: (n, d). Raises DrtkError without a pair.
+    Low values mean that positive pairs are close. first, second: (n, d). Raises DrtkError without a pair.
     """
     if len(first) == 0:
-        raise DrtkError("alignment needs a positive pair, got none")
+        raise DrtkError("alignment requires a positive pair, got none")
     return float(np.mean(2 - 2 * compute_pair_cosines(first, second)))
 
 
 def compute_uniformity(vectors: np.ndarray) -> float:
     """Return the log of the mean of exp(-2 squared distance) over all pairs of rows (Wang and Isola 2020, t 2).
 
-    Low values mean evenly spread vectors. vectors: (n, d). Raises DrtkError for fewer than two.
+    Low values mean evenly spread vectors. vectors: (n, d). Raises DrtkError for fewer than two vectors.
     """
     points = normalize_vectors(vectors)
     count = len(points)
     if count < 2:
-        raise DrtkError(f"uniformity needs two sentences, got {count}")
+        raise DrtkError(f"uniformity requires two sentences, got {count}")
     total = 0.0
     for start in range(0, count, _BLOCK):
         block = points[start : start + _BLOCK]
@@ -103,11 +103,11 @@ def compute_uniformity(vectors: np.ndarray) -> float:
 def compute_partner_ranks(
     vectors: np.ndarray, texts: Sequence[int], queries: Sequence[int], partners: Sequence[int]
 ) -> np.ndarray:
-    """Return the rank of each query's partner among all sentences by cosine, from 1; the partner wins ties: (queries,).
+    """Return the rank (from 1) of each query's partner among all sentences by cosine: (queries,). The partner wins ties.
 
-    The query and copies of its text are excluded, unless the partner is one.
-    vectors: (sentences, d); texts: (sentences,), a number that is the same for the same text
-    queries, partners: (queries,), rows of `vectors`
+    Duplicates of the query sentence are excluded from the ranking, except the partner.
+    vectors: (sentences, d); texts: (sentences,), text indices, equal for duplicate sentences
+    queries, partners: (queries,), row indices of `vectors`
     """
     points, text = normalize_vectors(vectors), np.asarray(texts)
     ranks = np.empty(len(queries), dtype=np.int64)
@@ -126,65 +126,40 @@ RECALL_AT = (1, 5, 10)
 
 
 @dataclass(frozen=True)
-class TaskData:
-    """A task with the content of its files: rated pairs by subset, or labeled texts by split."""
-
-    task: Task
-    rated: dict[str, RatedPairs] = field(default_factory=dict)
-    labeled: dict[str, list[LabeledText]] = field(default_factory=dict)
-
-    @property
-    def pairs(self) -> list[RatedPair]:
-        """The rated pairs of all subsets."""
-        return [pair for subset in self.rated.values() for pair in subset.pairs]
-
-    def iter_texts(self) -> Iterator[str]:
-        """Yield every sentence of the task."""
-        for pair in self.pairs:
-            yield from (pair.first, pair.second)
-        for split in self.labeled.values():
-            for item in split:
-                yield from item.texts
-
-
-@dataclass(frozen=True)
 class TaskResult:
-    """The results of a task: `values` are columns of the table, `details` are in JSON lines only."""
+    """Result of a task: `values` are columns of the table, `details` are written to JSON lines only."""
 
     task: str
     values: dict[str, float]
     details: dict[str, Any]
 
 
-def load_tasks(tasks: Iterable[Task], tracker: InputTracker) -> list[TaskData]:
-    """Read the files of tasks, each file once."""
+def load_tasks(tasks: Iterable[Task], tracker: InputTracker) -> None:
+    """Read the files of tasks into `rated` and `labeled`; a file shared by several tasks is read once."""
     rated: dict[str, RatedPairs] = {}
-    loaded = []
     for task in tasks:
         files = {name: str(path) for name, path in task.files.items()}
         if task.name in TRANSFER:
             is_pairs = task.name == "MRPC"
-            splits = {name: read_labeled_texts(path, tracker, pairs=is_pairs) for name, path in files.items()}
-            loaded.append(TaskData(task, labeled=splits))
+            task.labeled = {name: read_labeled_texts(path, tracker, pairs=is_pairs) for name, path in files.items()}
         else:
             rated |= {path: read_pairs(path, tracker) for path in files.values() if path not in rated}
-            loaded.append(TaskData(task, rated={name: rated[path] for name, path in files.items()}))
-    return loaded
+            task.rated = {name: rated[path] for name, path in files.items()}
 
 
 class SentenceVectors:
-    """Vectors by text; each distinct sentence is encoded once."""
+    """Vectors of sentences; each distinct sentence is encoded once."""
 
     def __init__(self, encode: Encode, texts: Iterable[str]) -> None:
         self._rows = {text: at for at, text in enumerate(dict.fromkeys(texts))}
         self._vectors = encode(list(self._rows))  # (distinct, d)
 
     def __call__(self, texts: Iterable[str]) -> np.ndarray:
-        """Return the vectors of texts: (n, d)."""
+        """Look up the vectors of texts: (n, d)."""
         return self._vectors[self.find_rows(texts)]
 
     def find_rows(self, texts: Iterable[str]) -> list[int]:
-        """Return a number per text that is the same for the same text."""
+        """Return the row index of each text; duplicate texts share a row."""
         return [self._rows[text] for text in texts]
 
     def compute_cosines(self, pairs: Sequence[RatedPair]) -> np.ndarray:
@@ -214,35 +189,33 @@ def evaluate_sentences(
 ) -> Iterator[str]:
     """Evaluate systems given as [NAME=]MODEL on the tasks of a folder; return the lines of a table.
 
-    write_pair: called with every rated pair and its cosine, as a JSON line
+    write_pair: function that writes a rated pair with its cosine, a JSON line
     """
     tracker = tracker or InputTracker()
     tasks = find_tasks(Path(data), settings.tasks.split(), split=settings.split)
     log(f"eval-sentences: {', '.join(task.name for task in tasks)}")
-    loaded = load_tasks(tasks, tracker)
+    load_tasks(tasks, tracker)
     results: dict[str, list[TaskResult]] = {}
     for system in parse_runs(systems):
         encode = open_encoder(system.source, device, tracker)
-        vectors = SentenceVectors(encode, (text for item in loaded for text in item.iter_texts()))
-        results[system.name] = evaluate_tasks(loaded, vectors, settings)
+        vectors = SentenceVectors(encode, (text for task in tasks for text in task.iter_texts()))
+        results[system.name] = evaluate_tasks(tasks, vectors, settings)
         if write_pair is not None:
-            for line in format_pairs(system.name, loaded, vectors):
+            for line in format_pairs(system.name, tasks, vectors):
                 write_pair(line)
     return format_sentence_results(results, settings.format, digits=settings.digits)
 
 
-def evaluate_tasks(
-    loaded: Sequence[TaskData], vectors: SentenceVectors, settings: SentenceSettings
-) -> list[TaskResult]:
-    """Evaluate a system's vectors on each task. Raises DrtkError naming the task and its files."""
+def evaluate_tasks(tasks: Sequence[Task], vectors: SentenceVectors, settings: SentenceSettings) -> list[TaskResult]:
+    """Evaluate a system's vectors on each task. Raises DrtkError that names the task and its files."""
     results = []
-    for data in loaded:
-        name = data.task.name
+    for task in tasks:
+        name = task.name
         evaluate = _evaluate_transfer if name in TRANSFER else _GEOMETRY.get(name, _evaluate_sts)
         try:
-            values, details = evaluate(data, vectors, settings)
+            values, details = evaluate(task, vectors, settings)
         except DrtkError as error:
-            files = ", ".join(str(path) for path in data.task.files.values())
+            files = ", ".join(str(path) for path in task.files.values())
             raise DrtkError(f"{name} ({files}): {error}") from error
         results.append(TaskResult(name, values, details))
     return results
@@ -252,42 +225,42 @@ Values = dict[str, float]
 Details = dict[str, Any]
 
 
-def _evaluate_sts(data: TaskData, vectors: SentenceVectors, settings: SentenceSettings) -> tuple[Values, Details]:
-    cosines = {name: vectors.compute_cosines(subset.pairs) for name, subset in data.rated.items()}
+def _evaluate_sts(task: Task, vectors: SentenceVectors, settings: SentenceSettings) -> tuple[Values, Details]:
+    cosines = {name: vectors.compute_cosines(subset.pairs) for name, subset in task.rated.items()}
     all_cosines = np.concatenate(list(cosines.values()))
-    ratings = [pair.score for pair in data.pairs]
+    ratings = [pair.score for pair in task.pairs]
     value = compute_spearman(all_cosines, ratings)
     details: Details = {
         "spearman": value,
         "pearson": compute_pearson(all_cosines, ratings),
         "pairs": len(ratings),
-        "unrated": sum(subset.unrated for subset in data.rated.values()),
+        "unrated": sum(subset.unrated for subset in task.rated.values()),
     }
     if len(cosines) > 1:
-        subsets = {name: compute_spearman(values, data.rated[name].scores) for name, values in cosines.items()}
+        subsets = {name: compute_spearman(values, task.rated[name].scores) for name, values in cosines.items()}
         mean = float(np.mean(list(subsets.values())))
         details |= {"mean of subsets": mean, "subsets": subsets}
         value = mean if settings.setting == "mean" else value
-    return {data.task.name: value}, details
+    return {task.name: value}, details
 
 
-def _evaluate_alignment(data: TaskData, vectors: SentenceVectors, settings: SentenceSettings) -> tuple[Values, Details]:
-    pairs = [pair for pair in data.pairs if pair.score > settings.positive]
+def _evaluate_alignment(task: Task, vectors: SentenceVectors, settings: SentenceSettings) -> tuple[Values, Details]:
+    pairs = [pair for pair in task.pairs if pair.score > settings.positive]
     value = compute_alignment(vectors(pair.first for pair in pairs), vectors(pair.second for pair in pairs))
     return {"alignment": value}, {"pairs": len(pairs), "rated above": settings.positive}
 
 
-def _evaluate_uniformity(data: TaskData, vectors: SentenceVectors, _: SentenceSettings) -> tuple[Values, Details]:
-    texts = list(data.iter_texts())
+def _evaluate_uniformity(task: Task, vectors: SentenceVectors, _: SentenceSettings) -> tuple[Values, Details]:
+    texts = list(task.iter_texts())
     return {"uniformity": compute_uniformity(vectors(texts))}, {"sentences": len(texts)}
 
 
-def _evaluate_retrieval(data: TaskData, vectors: SentenceVectors, settings: SentenceSettings) -> tuple[Values, Details]:
-    texts = list(data.iter_texts())  # sentence 2 i and 2 i + 1 are a pair
-    first = [2 * at for at, pair in enumerate(data.pairs) if pair.score == settings.same]
+def _evaluate_retrieval(task: Task, vectors: SentenceVectors, settings: SentenceSettings) -> tuple[Values, Details]:
+    texts = list(task.iter_texts())  # sentence 2 i and 2 i + 1 are a pair
+    first = [2 * at for at, pair in enumerate(task.pairs) if pair.score == settings.same]
     second = [row + 1 for row in first]
     if not first:
-        raise DrtkError(f"retrieval needs a pair rated {settings.same:g}, got none")
+        raise DrtkError(f"retrieval requires a pair rated {settings.same:g}, got none; set `same` to another rating")
     ranks = compute_partner_ranks(vectors(texts), vectors.find_rows(texts), first + second, second + first)
 
     def recall(part: np.ndarray) -> Values:
@@ -304,9 +277,9 @@ def _evaluate_retrieval(data: TaskData, vectors: SentenceVectors, settings: Sent
 _GEOMETRY = {"alignment": _evaluate_alignment, "uniformity": _evaluate_uniformity, "retrieval": _evaluate_retrieval}
 
 
-def _evaluate_transfer(data: TaskData, vectors: SentenceVectors, settings: SentenceSettings) -> tuple[Values, Details]:
-    name, splits = data.task.name, data.labeled
-    classes = transfer.number_classes([[example.label for example in split] for split in splits.values()])
+def _evaluate_transfer(task: Task, vectors: SentenceVectors, settings: SentenceSettings) -> tuple[Values, Details]:
+    name, splits = task.name, task.labeled
+    classes = transfer.encode_labels([[example.label for example in split] for split in splits.values()])
     parts = {
         split: transfer.LabeledVectors(_make_features(examples, vectors), numbers)
         for (split, examples), numbers in zip(splits.items(), classes, strict=True)
@@ -334,7 +307,7 @@ LOWER_IS_BETTER = ("alignment", "uniformity")
 
 
 def format_sentence_results(results: Mapping[str, Sequence[TaskResult]], format: str, *, digits: int) -> Iterator[str]:
-    """Yield the lines of a table with a system per row, or of JSON lines with a system and task each."""
+    """Yield the lines of a table with one row per system, or JSON lines with one row per system and task."""
     averages = {system: _compute_averages(tasks) for system, tasks in results.items()}
     if format == "jsonl":
         for system, tasks in results.items():
@@ -360,7 +333,7 @@ def format_sentence_results(results: Mapping[str, Sequence[TaskResult]], format:
 
 
 def _compute_averages(results: Sequence[TaskResult]) -> dict[str, tuple[str, float]]:
-    """Return {average: (task it is shown after, value)} for averages whose seven tasks were all evaluated."""
+    """Return {average: (task whose column it follows, value)} for averages with all seven tasks evaluated."""
     values = {name: value for result in results for name, value in result.values.items()}
     dev = {result.task: float(result.details["dev"]) for result in results if "dev" in result.details}
     # SentEval selects the penalty by dev accuracies (Chuang's thesis, tables 2.3 to 2.6).
@@ -376,11 +349,11 @@ def _compute_averages(results: Sequence[TaskResult]) -> dict[str, tuple[str, flo
     }
 
 
-def format_pairs(system: str, loaded: Sequence[TaskData], vectors: SentenceVectors) -> Iterator[bytes]:
+def format_pairs(system: str, tasks: Sequence[Task], vectors: SentenceVectors) -> Iterator[bytes]:
     """Yield every rated pair with its cosine as a JSON line."""
-    for data in loaded:
-        for subset, rated in data.rated.items():
+    for task in tasks:
+        for subset, rated in task.rated.items():
             for pair, cosine in zip(rated.pairs, vectors.compute_cosines(rated.pairs).tolist(), strict=True):
-                row: dict[str, object] = {"system": system, "task": data.task.name, "subset": subset}
+                row: dict[str, object] = {"system": system, "task": task.name, "subset": subset}
                 row |= {"sentence1": pair.first, "sentence2": pair.second, "score": pair.score, "cosine": cosine}
                 yield orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE)

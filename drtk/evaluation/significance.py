@@ -1,6 +1,6 @@
-"""Paired significance tests, correction for several tests, and effect sizes.
+"""Paired significance tests, correction for multiple testing, and effect sizes.
 
-`differences` are values of the compared system minus those of the baseline on one measure, one per query: (queries,).
+`differences` are per-query values of a measure for the system minus those for the baseline: (queries,).
 Distributions are scipy.special's: importing scipy.stats takes longer than most comparisons.
 """
 
@@ -17,7 +17,7 @@ _SIGNS = 1 << 22  # random signs held in memory at once
 
 
 class TTest(NamedTuple):
-    """t (None if undefined), degrees of freedom, and the two-sided p value."""
+    """Result of a t-test: t (None if undefined), degrees of freedom, and the two-sided p value."""
 
     t: float | None
     df: int
@@ -27,7 +27,7 @@ class TTest(NamedTuple):
 def run_t_test(differences: np.ndarray) -> TTest:
     """Compute Student's paired two-sided t-test: t = mean / (sd / sqrt(n)) with n - 1 degrees of freedom.
 
-    With one query, or no difference anywhere, t is undefined and p is 1. If all queries differ by the same amount, the
+    With one query, or if all differences are 0, t is undefined and p is 1. If all queries differ by the same amount, the
     standard deviation is 0, t is infinite and p is 0.
     """
     from scipy.special import stdtr
@@ -43,11 +43,11 @@ def run_t_test(differences: np.ndarray) -> TTest:
 
 
 def run_randomization_test(differences: np.ndarray, *, permutations: int, seed: int) -> float:
-    """Return the two-sided p of Fisher's randomization test: the share of random signs with at least as large a mean.
+    """Return the two-sided p value of Fisher's randomization test (Smucker et al. 2007).
 
-    All 2^n assignments of signs are counted if there are at most `permutations`. Otherwise that many are sampled and the
-    observed one is added: (hits + 1) / (permutations + 1), as in Smucker et al. 2007. Queries without a difference have no
-    influence.
+    It is the share of sign assignments whose mean difference is at least as large as the observed one. All 2^n assignments
+    are counted if there are at most `permutations`; otherwise `permutations` are sampled and p = (hits + 1) /
+    (permutations + 1). Queries with difference 0 have no influence.
     """
     moved = differences[np.abs(differences) > ZERO]
     count = len(moved)
@@ -58,7 +58,7 @@ def run_randomization_test(differences: np.ndarray, *, permutations: int, seed: 
     rows = max(1, _SIGNS // count)
 
     def count_hits(keeps_sign: np.ndarray) -> int:
-        """Count rows with at least as large a mean. keeps_sign: (rows, count), 1 to keep a sign, 0 to flip it"""
+        """Count the sign assignments with at least as large a mean. keeps_sign: (rows, count), 1 to keep a sign, 0 to flip it"""
         return int((np.abs(2 * (keeps_sign @ moved) - total) >= least).sum())
 
     if count < 63 and 2**count <= permutations:
@@ -77,7 +77,7 @@ def run_randomization_test(differences: np.ndarray, *, permutations: int, seed: 
 def correct_holm(p_values: Sequence[float]) -> list[float]:
     """Return p values corrected for multiple testing (Holm 1979), in the given order.
 
-    The smallest is multiplied by the number of tests, the next by one less, and so on; none is below a smaller one.
+    The smallest p is multiplied by the number of tests n, the next by n - 1, and so on; corrected values never decrease.
     """
     order = sorted(range(len(p_values)), key=p_values.__getitem__)
     corrected = [0.0] * len(p_values)

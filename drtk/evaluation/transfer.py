@@ -1,7 +1,7 @@
 """Transfer tasks: logistic regression on frozen vectors by the protocol of SentEval (Conneau and Kiela 2018).
 
-Full mode: Adam, batches of 64, an evaluation every 4 epochs, early stopping after 5 evaluations without improvement, and
-the L2 penalty chosen from 1e-5 … 1e-2 by accuracy on held-out data.
+Training uses Adam, batches of 64, an evaluation every 4 epochs, and early stopping after 5 evaluations without improvement.
+The L2 penalty is selected from 1e-5 … 1e-2 by accuracy on held-out data.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SEED = 1111  # SentEval's
 
 @dataclass(frozen=True)
 class LabeledVectors:
-    """Vectors and their classes. vectors: (n, d) float32; classes: (n,) int64"""
+    """Vectors with class indices. vectors: (n, d) float32; classes: (n,) int64"""
 
     vectors: np.ndarray
     classes: np.ndarray
@@ -32,7 +32,7 @@ class LabeledVectors:
         return len(self.classes)
 
     def select(self, rows: np.ndarray) -> LabeledVectors:
-        """Return the examples of some rows."""
+        """Return the examples at `rows`."""
         return LabeledVectors(self.vectors[rows], self.classes[rows])
 
 
@@ -53,7 +53,7 @@ def make_pair_features(first: np.ndarray, second: np.ndarray) -> np.ndarray:
 def cross_validate(
     examples: LabeledVectors, *, seed: int = SEED, on_fold: Callable[[], None] = lambda: None
 ) -> TransferScores:
-    """Evaluate MR, CR, SUBJ, MPQA: test on ten folds, each with the penalty selected over ten folds of its training data."""
+    """Evaluate MR, CR, SUBJ or MPQA by ten-fold cross-validation; each fold selects its own penalty by inner cross-validation."""
     tests, devs = [], []
     for train, test in split_folds(examples.classes, FOLDS, seed):
         outcome = evaluate_with_folds(examples.select(train), examples.select(test), seed=seed)
@@ -64,7 +64,7 @@ def cross_validate(
 
 
 def evaluate_with_folds(train: LabeledVectors, test: LabeledVectors, *, seed: int = SEED) -> TransferScores:
-    """Evaluate TREC, MRPC: select the penalty over ten folds of the training data, then fit all of it."""
+    """Evaluate TREC or MRPC: select the penalty by ten-fold cross-validation, then fit on the training data."""
     splits = list(split_folds(train.classes, FOLDS, seed))
     count = _count_classes(train, test)
 
@@ -82,7 +82,7 @@ def evaluate_with_folds(train: LabeledVectors, test: LabeledVectors, *, seed: in
 def evaluate_with_dev(
     train: LabeledVectors, dev: LabeledVectors, test: LabeledVectors, *, seed: int = SEED
 ) -> TransferScores:
-    """Evaluate SST2: select the penalty on the development data, which also stops the fit."""
+    """Evaluate SST2: use the development set to select the penalty and to stop training."""
     count = _count_classes(train, test)
     penalty, score = _choose_penalty(lambda value: fit(train, dev, penalty=value, classes=count, seed=seed)[1])
     return _evaluate(fit(train, dev, penalty=penalty, classes=count, seed=seed)[0], test, score)
@@ -109,7 +109,7 @@ def split_folds(classes: np.ndarray, count: int, seed: int) -> Iterator[tuple[np
     for label in np.unique(classes):
         rows = np.flatnonzero(classes == label)
         if len(rows) < count:
-            raise DrtkError(f"{count} folds need {count} examples of each class, got {len(rows)}")
+            raise DrtkError(f"{count} folds require {count} examples of each class, got {len(rows)}")
         folds[rng.permutation(rows)] = (assigned + np.arange(len(rows))) % count
         assigned += len(rows)  # the next class continues here, so that folds have the same size
     for number in range(count):
@@ -117,7 +117,7 @@ def split_folds(classes: np.ndarray, count: int, seed: int) -> Iterator[tuple[np
 
 
 def fit(train: LabeledVectors, dev: LabeledVectors, *, penalty: float, classes: int, seed: int) -> tuple[Any, float]:
-    """Fit a linear classifier; return the best checkpoint by accuracy on `dev`, and that accuracy."""
+    """Fit a linear classifier; return the checkpoint with the highest accuracy on `dev`, and this accuracy."""
     import torch
 
     with torch.random.fork_rng(devices=[]):
@@ -168,11 +168,11 @@ def compute_f1(predicted: np.ndarray, classes: np.ndarray) -> float:
     return 2 * true_positives / total if total else 0.0
 
 
-def number_classes(labels: Sequence[Sequence[str]]) -> list[np.ndarray]:
-    """Return the labels of each split as integers. Raises DrtkError for a single class."""
+def encode_labels(labels: Sequence[Sequence[str]]) -> list[np.ndarray]:
+    """Return the labels of each split as class indices. Raises DrtkError for a single class."""
     names = sorted({label for split in labels for label in split}, key=_sort_key)
     if len(names) < 2:
-        raise DrtkError("a classification needs two classes, got one")
+        raise DrtkError("classification requires at least two classes, got one")
     number = {name: at for at, name in enumerate(names)}
     return [np.array([number[label] for label in split], dtype=np.int64) for split in labels]
 

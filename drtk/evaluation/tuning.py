@@ -27,7 +27,7 @@ Point = TypeVar("Point")
 
 
 class RankingScorer:
-    """Compute the mean of one measure over the judged queries.
+    """Scorer of rankings: the mean of one measure over the judged queries.
 
     by: maps a passage id to its document id, to score documents by their best passage
     Raises UsageError unless `measure` names exactly one measure.
@@ -57,7 +57,7 @@ def grid_search(
 ) -> list[tuple[Point, float]]:
     """Return every point with the score of its rankings, highest first; equal scores keep the order of `points`.
 
-    rank: returns the rankings by query id at a point; report: called after each point
+    rank: function that returns the rankings by query id at a point; report: function called after each point
     """
     scores = []
     for point in points:
@@ -84,12 +84,12 @@ def parse_grid(text: str) -> list[tuple[float, float]]:
         raise UsageError(f"`grid`: expected values such as 'k1=0.6,0.9,1.2 b=0.4,0.75', got '{text}'")
     for k1, b in product(axes["k1"], axes["b"]):
         if not (0 <= k1 < float("inf") and 0 <= b <= 1):
-            raise UsageError(f"`grid`: k1 must be at least 0 and b between 0 and 1: k1 {k1:g}, b {b:g}")
+            raise UsageError(f"`grid`: k1 must be at least 0 and b between 0 and 1, got k1 {k1:g}, b {b:g}")
     return list(product(axes["k1"], axes["b"]))
 
 
 def iter_weights(runs: int, step: float) -> Iterator[tuple[float, ...]]:
-    """Yield all weights of `runs` runs that are multiples of 1 / round(1 / `step`) and sum to 1."""
+    """Yield all weight vectors for `runs` runs that are multiples of 1 / round(1 / `step`) and sum to 1."""
     steps = max(1, round(1 / step))
 
     def split(total: int, parts: int) -> Iterator[tuple[int, ...]]:
@@ -113,9 +113,9 @@ def find_fusion_weights(
     *,
     tracker: InputTracker,
 ) -> tuple[tuple[float, ...], float]:
-    """Return the weights with the highest score on the judged queries, the most even ones among equals, and that score.
+    """Return the weights with the highest score on the judged queries, and this score. Ties go to the most even weights.
 
-    names: files of the runs. Raises UsageError if no query of the runs is judged.
+    names: run files; scored: number of scored hits per query of each run. Raises UsageError if no query is judged.
     """
     by = parse_document_id if settings.by == "source" else None
     judgments = read_judgments(qrels, tracker)
@@ -128,7 +128,7 @@ def find_fusion_weights(
             f"'{next(iter(judgments))}'); pass the judgments of these queries"
         )
     for name, run in zip(names, runs, strict=True):
-        judged = JudgedHits(name, judgments, of=by)
+        judged = JudgedHits(name, judgments, to_document=by)
         if not any(judged.add(query, [id for id, _ in ranking]) for query, ranking in run.items()):
             judged.check()
     method = FUSIONS.load(settings.method)
@@ -148,7 +148,7 @@ def find_fusion_weights(
 
 
 class BM25Grid(NamedTuple):
-    """The score of every (k1, b) of a grid, highest first, on `num_queries` judged queries."""
+    """Scores of all (k1, b) of a grid on `num_queries` judged queries, highest first."""
 
     measure: str
     scores: list[tuple[tuple[float, float], float]]
@@ -171,11 +171,11 @@ def tune_bm25(
 ) -> BM25Grid:
     """Score every point of `settings.grid` on the judged queries.
 
-    folders: BM25 indexes; source: file of queries; qrels: their judgments
+    folders: BM25 indexes; source: queries file; qrels: judgments file
     Raises UsageError for an index without BM25 parameters, MismatchError if no query is judged.
     """
     if not IndexGroup(folders, settings).tunable:
-        raise UsageError("`tune` chooses k1 and b, which only indexes of type bm25 and bm25s have")
+        raise UsageError("`tune` requires an index of type bm25 or bm25s, because it selects k1 and b")
     grid = parse_grid(settings.grid)
     judgments = read_judgments(qrels, tracker)
     score = RankingScorer(judgments, settings.measure)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Literal
 
-from drtk.config import NoEffect, option, redeclare, setting
+from drtk.config import NoEffect, ScoringUnit, option, redeclare, setting
 from drtk.indexing.config import BM25SearchSettings, DenseSearchSettings, SearchSettings
 from drtk.models.config import PairTitle
 
@@ -76,8 +76,9 @@ class MinedFilterSettings:
     unretrieved: Literal["drop", "keep"] = setting(
         "drop", "margin, max_share: candidates of a source that did not retrieve the positive.", no_effect=_NEEDS_LIMIT
     )
-    ce_margin: float | None = option(
-        None, "Drop candidates less than X below the positive by cross-encoder. [default: sbert 3]", metavar="X"
+    ce_margin: float | None = setting(
+        None,
+        "Drop candidates with a cross-encoder score above the positive's minus this. [default: sbert 3, else none]",
     )
     ce_max: float | None = setting(None, "Drop candidates above this cross-encoder score.")
     max_overlap: float | None = setting(
@@ -100,8 +101,8 @@ class MineSettings(MinedIndexSettings, MinedFilterSettings):  # help lists the l
     min_negatives: int | None = setting(
         None, "Fill up to N negatives per query with random passages. [default: the policy's]", at_least=0
     )
-    positives: Literal["passage", "source"] = setting(
-        "passage", "What is judged: passages, or source documents, whose best passage is the positive."
+    by: ScoringUnit = option(
+        "passage", "Judgments are of passages, or of source documents (positive: their best passage)."
     )
     rel: int = option(1, "Minimum relevance grade of a positive.")
     source_name: str = setting("", "Name of a single source in `sources`. [default: the file's or folder's]")

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from drtk.config import to_dict
-from drtk.data.checks import CorpusOrigin, check_origin, describe_missing_texts, warn_of_missing_texts
+from drtk.data.checks import CorpusOrigin, check_origin, describe_missing_texts, warn_if_texts_missing
 from drtk.data.ids import CorpusIds
 from drtk.data.jsonl import dump, read_queries
 from drtk.errors import UsageError
@@ -81,7 +81,7 @@ def mine_negatives(
     job.find_problem = find_problem
     with rows or nullcontext():
         job.run_windows(iter(miner.queries), mine, unit="queries")
-    warn_of_missing_texts(job.counts.get(LOOKED_UP, {}), str(inputs.corpus))
+    warn_if_texts_missing(job.counts.get(LOOKED_UP, {}), str(inputs.corpus))
     for problem in miner.find_unjudged_sources():
         warn(problem)
     passages = job.counts.get("passages", {})
@@ -106,7 +106,7 @@ def open_miner(
     sources = parse_sources(inputs.sources, job.tracker, name=settings.source_name)
     _check_inputs(inputs, settings, policy, sources, has_report=has_report)
     score_filters = build_score_filters(settings, [name for name in sources.names if name not in sources.examples])
-    by_source = settings.positives == "source"
+    by_source = settings.by == "source"
     corpus = None if inputs.corpus is None else _read_corpus(inputs.corpus, inputs, sources, job)
     judgements = None
     if inputs.qrels is not None:

@@ -244,7 +244,7 @@ class Miner:
     def _get_judged_hits(self, name: str) -> JudgedHits:
         if name not in self._judged:
             judgements = self.queries.judgements or {}
-            self._judged[name] = JudgedHits(name, judgements, of=self.document_of, by_source="`positives=source`")
+            self._judged[name] = JudgedHits(name, judgements, to_document=self.document_of)
         return self._judged[name]
 
     def find_unjudged_sources(self) -> list[str]:

@@ -113,7 +113,7 @@ def read_judgements(qrels: str, *, corpus: CorpusIds | None, by_source: bool, tr
             elif corpus and not (corpus.has_document(qrel.doc_id) if by_source else qrel.doc_id in corpus):
                 problem = f"{unit} '{qrel.doc_id}' is not in the corpus"
                 if corpus.has_document(qrel.doc_id):
-                    problem = f"'{qrel.doc_id}' is a document of the corpus, not a passage; use `positives=source`"
+                    problem = f"'{qrel.doc_id}' is a document of the corpus, not a passage; use `by=source`"
                 yield None, [RecordError(place, problem)]
             else:
                 grades[qrel.doc_id] = qrel.grade
@@ -204,7 +204,7 @@ class QueryStream:
                 continue
             seen.add(id)
             if not warned and self._names_documents(query):
-                warn(f"query '{id}': the judgments are of documents, not passages; use `positives=source`")
+                warn(f"query '{id}': the judgments are of documents, not passages; use `by=source`")
                 warned = True
             yield query
         if num_unjudged and not seen and self.judgements is not None:

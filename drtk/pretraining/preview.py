@@ -236,7 +236,7 @@ def preview_slots(
     generator: folder of the generator that replaces tokens; None: show its input
     Raises what parsing the preset, reading the corpus and building examples raise.
     """
-    from drtk.config import merge
+    from drtk.config import merge_settings
     from drtk.pretraining.config import PretrainSettings
     from drtk.pretraining.example_builder import ExampleBuilder, SpecialTokens, list_corpus_fields
     from drtk.pretraining.parse import apply_changes, parse_composition
@@ -244,7 +244,7 @@ def preview_slots(
     from drtk.text.tokenizers import load_tokenizer
 
     place = str(preset["name"])
-    settings = merge(PretrainSettings, preset.get("settings", {}), {}, preset_name=f"preset {place}")
+    settings = merge_settings(PretrainSettings, preset.get("settings", {}), {}, preset_name=f"preset {place}")
     plan = parse_composition(apply_changes(preset, changes), place)
     corpus = TokenCorpus.open(path, model, fields=list_corpus_fields(plan), side_files=side_files)
     tokenizer = load_tokenizer(model)

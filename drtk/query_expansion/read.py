@@ -144,7 +144,7 @@ def iter_reader_questions(
             other = "score" if order == "rank" else "rank"
             warn(
                 f"{name_of(run)}:{hits.lines[0]}: ranks and scores of query '{hits.query_id}' are in different orders; "
-                f"passages are sorted by {order} (set `order={other}` to sort by {other})"
+                f"passages are sorted by {order} (use `order={other}` to sort by {other})"
             )
         question = queries[hits.query_id]
         passages = corpus.get_many(ids)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import orjson
 
-from drtk.data.checks import count_texts, describe_missing_texts, warn_of_missing_texts
+from drtk.data.checks import count_texts, describe_missing_texts, warn_if_texts_missing
 from drtk.data.jsonl import dump
 from drtk.errors import DrtkError, MismatchError
 from drtk.indexing.config import SearchSettings
@@ -293,7 +293,7 @@ def select_queries(
             f'{name_of(source)}: no candidate has "decode": "{GREEDY}"; run `drtk expand-queries` with `decode=greedy`, or use '
             "`select=first` for the first candidate"
         )
-    warn_of_missing_texts(counts, corpus_name)
+    warn_if_texts_missing(counts, corpus_name)
     files, num_without = write_queries(folder, queries, settings.n_best)
     get_manifest_path(path).unlink()
     return counts | {"without a candidate": num_without, "files": files}

@@ -15,7 +15,7 @@ from drtk.data.checks import (
     describe_missing_texts,
     iter_known_hits,
     skip_unknown_ids,
-    warn_of_missing_texts,
+    warn_if_texts_missing,
 )
 from drtk.data.corpus_store import CorpusStore
 from drtk.data.jsonl import read_queries
@@ -150,7 +150,7 @@ def build_question_pairs(
         targets = dict(_iter_targets(answerable, pairs.all_questions, run, corpus, settings, tracker, text_counts))
         if problem := describe_missing_texts(text_counts, corpus):
             raise DrtkError(problem)
-        warn_of_missing_texts(text_counts, corpus)
+        warn_if_texts_missing(text_counts, corpus)
     for query in answerable:
         if target := targets.get(query.id):
             pairs.questions.append(query)

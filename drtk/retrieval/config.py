@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from drtk.config import By, NoEffect, option, setting
+from drtk.config import NoEffect, ScoringUnit, option, setting
 from drtk.models.config import CrossEncoderSettings, PairTitle
 
 
@@ -63,5 +63,5 @@ class FuseSettings:
         0.1, "sweep: step between weights, 0.001 to 1.", at_least=0.001, at_most=1, no_effect=_WITH_SWEEP
     )
     measure: str = option("nDCG@10", "sweep: measure to maximize.", no_effect=_WITH_SWEEP, metavar="NAME")
-    by: By = option("passage", "sweep: score passages, or source documents (MaxP).", no_effect=_WITH_SWEEP)
+    by: ScoringUnit = option("passage", "sweep: score passages, or source documents (MaxP).", no_effect=_WITH_SWEEP)
     tag: str = setting("drtk", "Run name, the last column.", one_word=True)

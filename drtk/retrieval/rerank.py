@@ -125,7 +125,7 @@ def find_text_problem(counts: Mapping[str, Any], corpus: str) -> str | None:
     return _describe_missing_texts(pairs, corpus) if pairs and counts.get(UNREADABLE, 0) == pairs else None
 
 
-def warn_of_missing_texts(counts: Mapping[str, Any], corpus: str) -> None:
+def warn_if_texts_missing(counts: Mapping[str, Any], corpus: str) -> None:
     """Log a warning if the passages of some pairs have no text."""
     pairs, textless = counts.get(PAIRS, 0), counts.get(WITHOUT_TEXT, 0)
     if textless:

@@ -1,4 +1,6 @@
-"""Replace files atomically and flush them to disk, so that files stay usable after a kill or a power failure."""
+"""Replace files atomically and flush them to disk, so that files stay usable after a kill or a power failure.
+
+An unfinished output NAME is written as NAME.part (its part), and renamed when it is complete."""
 
 from __future__ import annotations
 
@@ -25,10 +27,10 @@ REPLACES = (
 
 @contextmanager
 def delay_interrupts() -> Iterator[None]:
-    """Delay Ctrl-C until the end of the block. The block must not wait for anything.
+    """Delay Ctrl-C until the end of the block. The block must not wait for other threads or processes.
 
-    Masking the signal does not suffice: another thread would receive it, and Python would still interrupt the main thread.
-    Only the main thread is ever interrupted, so there is nothing to do in others.
+    Masking the signal would not work: another thread would receive it, and Python would still interrupt the main thread.
+    Only the main thread is ever interrupted, so the function has no effect in other threads.
     """
     if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGINT) is None:
         yield  # None: the handler was not set from Python, so Python cannot restore it
@@ -128,14 +130,14 @@ def _complete_commit(part: Path, final: Path, manifest: Mapping[str, Any] | None
 
 
 def list_temporary_files(final: Path) -> list[Path]:
-    """Return the temporary files beside the part of `final` that a killed run left."""
+    """Return the temporary files that a killed run left next to the part of `final`."""
     return [Path(name) for name in glob.glob(glob.escape(f"{final}.part") + ".*.tmp")]
 
 
 def recover(final: Path) -> bool:
-    """Complete a `commit` that was interrupted; return whether there was one.
+    """Complete an interrupted `commit`; return whether there was one.
 
-    A file at `final` is replaced only if it is the file that was there when the commit began.
+    An existing `final` is replaced only if it has not changed since the commit began.
     """
     for suffix in (".part.new", ".part"):
         part = final.with_name(final.name + suffix)

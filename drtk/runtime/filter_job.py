@@ -1,4 +1,6 @@
-"""Run a filter over its records in windows, with a journal (NAME.part.json) from which a killed run resumes."""
+"""Run a filter over windows of records, with a journal (NAME.part.json) from which a killed run resumes.
+
+A window is a fixed number of consecutive records that are processed together."""
 
 from __future__ import annotations
 
@@ -49,7 +51,7 @@ JOURNAL_EVERY = 2.0
 
 @dataclass(frozen=True)
 class WindowResult:
-    """The result of a window: lines of the output, and numbers that are added to the counts of the job.
+    """The output lines of a window of records, and numbers to add to the counts of the job.
 
     Nested counts are written to the manifest, but not logged.
     """
@@ -69,7 +71,7 @@ class Journal:
     sources: manifest entries of inputs that were not read to the end; `digest` detects changes of their records
     others: manifest entries of inputs that were read to the end, and of other files and folders in the settings
     records, lines: numbers of input records and output lines of the finished windows
-    offset: size of these lines in the part, in bytes
+    offset: size of the output lines in NAME.part, in bytes
     digest: digest of the records read
     seconds: duration of the run, including earlier sessions
     replaces: identity of the finished output that the run may replace (see `identify_file`); None if there was none
@@ -107,7 +109,7 @@ class Journal:
 
 
 def _is_numeric(value: Any) -> bool:
-    """Return whether a value consists of numbers, in nested lists and objects, too."""
+    """Return whether a value is a number, or nested lists and objects of numbers."""
     if isinstance(value, dict):
         return all(map(_is_numeric, value.values()))
     return all(map(_is_numeric, value)) if isinstance(value, list) else type(value) in (int, float)
@@ -119,12 +121,12 @@ def _find_changed_paths(entries: list[dict[str, Any]]) -> list[str]:
 
 @dataclass
 class FilterJob:
-    """One run of a filter: its output, inputs and counts, and how it is resumed.
+    """A run of a filter: its output, inputs, counts and journal.
 
     command, kind: name of the command and kind of the output, for the manifest
     bare: write only the new fields of records, to be joined with the input later
     side_files: files with further fields of the input records
-    writes: names of the settings that are outputs
+    writes: names of the settings that hold output paths
     window: number of records per window
     shard: the shard of the input to process
     lookups: further files and folders on which the output depends
@@ -169,7 +171,7 @@ class FilterJob:
         return Path(self.output + ".part.json")
 
     def record(self, settings: Any, **values: Any) -> None:
-        """Check and record the settings of a call from Python, as the command line does for its own."""
+        """Check and record the settings in a call from Python. The command line does this itself."""
         if not self.settings:
             check_values(settings)
             self.settings |= to_dict(settings) | values
@@ -196,7 +198,7 @@ class FilterJob:
             raise DrtkError(f"{self.output}: is a folder; expected a file")
         if not is_replaceable(self.output):
             if self.resume:
-                raise UsageError("`resume` needs `output` with a file name")
+                raise UsageError("`resume` requires a file name as `output`")
             return
         self._check_final()
         if not final.parent.is_dir():
@@ -210,7 +212,7 @@ class FilterJob:
         if journal is not None and Path(self.output + ".part").exists():
             raise DrtkError(
                 f"{self.output}.part: contains {journal.records:,} finished records of an interrupted run; "
-                "`resume` continues it, `force` begins again"
+                "use `resume` to continue it or `force` to start over"
             )
 
     def _check_final(self) -> None:
@@ -246,10 +248,10 @@ class FilterJob:
     ) -> None:
         """Write the results that `work` yields for windows of records, in order. `work` may read ahead.
 
-        A journal is written every two seconds, and when the run fails. It has a digest of the records read, so that a run
-        is resumed only with the same input. Records of other shards are skipped and not counted.
-        revise: a second pass that makes the output from all lines of `work`; until then these are kept in the part or,
-            if the output is a pipe, in a temporary file
+        A journal is written every two seconds, and when the run fails. Records of other shards are skipped and not
+        counted.
+        revise: second pass over all lines of `work`, which are first written to NAME.part (to a temporary file if the
+            output is a pipe)
         """
         self._clock, self._manifest = Clock(), create_manifest(self.kind, self.settings, program=self.command)
         resumable = is_replaceable(self.output)
@@ -307,14 +309,14 @@ class FilterJob:
         self._log_summary()
 
     def _count_records(self, unit: str) -> int | None:
-        """Return the number of records in the source; None if it is not one per line, or not known cheaply."""
+        """Return the number of records in the source; None if it is unknown or expensive to count."""
         source, sample = self.settings.get("source"), self.settings.get("sample")
         lines = count_lines(source, shards=self.shard[1]) if isinstance(source, str) and unit != "queries" else None
         return lines if lines is None or sample is None else min(lines, sample)
 
     @contextmanager
     def _keep_journal(self, output: Output) -> Iterator[None]:
-        """If the run fails, write the journal once more, and log how many records are finished."""
+        """If the run fails, write the journal again and log the number of finished records."""
         try:
             yield
         except BaseException:
@@ -323,7 +325,7 @@ class FilterJob:
                     self._write_journal(self._pending, output)
             journal = Journal.read(self.journal) if output.keep_part else None
             if journal is not None:
-                log(f"{output.part}: contains the output of {journal.records:,} records; `resume` continues from there")
+                log(f"{output.part}: contains the output of {journal.records:,} records; use `resume` to continue")
             raise
 
     def _write_journal(self, journal: Journal, output: Output) -> None:
@@ -340,12 +342,12 @@ class FilterJob:
 
     @contextmanager
     def _open_first_pass(self, *, has_second: bool) -> Iterator[str]:
-        """Yield the target of the first pass: the output, or a temporary file if there is a second pass that writes to a pipe."""
+        """Yield the target of the first pass: the output, or a temporary file before a second pass to a pipe."""
         if not has_second or is_replaceable(self.output):
             yield self.output
             return
         with TemporaryDirectory(prefix="drtk-") as folder:
-            log(f"{self.command}: all records are processed before the first is written; they are kept in {folder}")
+            log(f"{self.command}: processing all records before writing the first; temporary folder {folder}")
             yield str(Path(folder) / "records")
 
     def _run_second_pass(self, revise: SecondPass, part: Path) -> None:
@@ -395,30 +397,30 @@ class FilterJob:
         if part.stat().st_size < journal.offset:
             problem = f"{part}: is shorter than its journal records"
         elif changed:
-            problem = f"{part}: was begun with other settings or files ({', '.join(changed)})"
+            problem = f"{part}: started with other settings or files ({', '.join(changed)})"
         elif self.force and _find_changed_paths(journal.sources):  # even if only records after those read have changed
-            problem = f"{part}: was begun with another input"
+            problem = f"{part}: started with another input"
         else:
             self.counts.update(journal.counts)
             log(f"resuming {self.output} after {journal.records:,} records")
             return journal
         if self.force:
-            log(f"{problem}; beginning again")
+            log(f"{problem}; starting over")
             return fresh
-        raise MismatchError(f"{problem}; `force` begins again")
+        raise MismatchError(f"{problem}; use `force` to start over")
 
     def _skip_finished(self, stream: Iterator[Any], journal: Journal) -> Any:
         """Skip the records that are finished according to the journal; return the running digest of the records.
 
-        Raises MismatchError if they differ from those of the interrupted run.
+        Raises MismatchError if the interrupted run read other records.
         """
         digest = hashlib.blake2b(digest_size=16)
         for record in islice(stream, journal.records):
             digest.update(orjson.dumps(record))
         if journal.records and digest.hexdigest() != journal.digest:
-            # The records are consumed, so the run cannot begin again here.
+            # The records are consumed, so the run cannot start over here.
             raise MismatchError(
-                f"{self.output}.part: was begun with another input; `force` without `resume` begins again"
+                f"{self.output}.part: started with another input; use `force` without `resume` to start over"
             )
         return digest
 

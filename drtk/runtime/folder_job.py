@@ -44,7 +44,7 @@ _REMOVE = "the file is damaged; remove the folder, or choose another"
 
 @dataclass
 class FolderJob:
-    """One run of a command that writes a folder. `begin` creates NAME.part, `finish` adds meta.json and renames it to NAME.
+    """A run of a command that writes a folder. `begin` creates NAME.part, `finish` adds meta.json and renames it to NAME.
 
     With `force`, the old folder is kept until the end: it is renamed to NAME.part.old, the new folder to NAME, and the old
     one is deleted. `recover` completes these steps after a kill. With several processes (torchrun), only rank 0 creates,
@@ -83,7 +83,7 @@ class FolderJob:
         self._folders: list[dict[str, Any]] = []
 
     def record(self, settings: Any, **values: Any) -> None:
-        """Check and record the settings of a call from Python, as the command line does for its own."""
+        """Check and record the settings in a call from Python. The command line does this itself."""
         if not self.settings:
             check_values(settings)
             self.settings |= to_dict(settings) | values
@@ -117,11 +117,12 @@ class FolderJob:
             changed = self._find_changes()
             if changed and not self.force:
                 raise MismatchError(
-                    f"{self.path}: was begun with other settings or files ({', '.join(changed)}); `force` begins again"
+                    f"{self.path}: started with other settings or files ({', '.join(changed)}); "
+                    "use `force` to start over"
                 )
         elif not self.force:
-            advice = "`resume` continues it, `force` begins again" if self.resumable else "`force` begins again"
-            raise DrtkError(f"{self.path}: contains an interrupted run; {advice}")
+            advice = "`resume` to continue it or `force` to start over" if self.resumable else "`force` to start over"
+            raise DrtkError(f"{self.path}: contains an interrupted run; use {advice}")
 
     def _check_final(self) -> None:
         """Raise DrtkError if a folder exists that this run may not replace."""
@@ -203,7 +204,7 @@ class FolderJob:
         """Whether the run continues an interrupted one with the same settings and files.
 
         A changed `source` is allowed, because the user may have repaired a bad line; the command compares the records.
-        With `force` it is not, because the run can begin again.
+        It is not allowed with `force`, which lets the run start over.
         """
         if not self.resume or self._read_interrupted() is None or self._find_changes():
             return False
@@ -219,7 +220,7 @@ class FolderJob:
         return None if self._is_being_emptied() else manifest
 
     def _is_being_emptied(self) -> bool:
-        """Return whether an interrupted run was emptying the folder to begin again."""
+        """Return whether an interrupted run was emptying the folder to start over."""
         return bool((_load_manifest(self._unfinished) or {}).get("discards"))
 
     def _find_changes(self) -> list[str]:
@@ -231,7 +232,7 @@ class FolderJob:
             check_object({"streams": {}, "changes": []} | manifest, place, streams=dict, changes=list)
             check_object(manifest.get("stretch", {"began": 0.0, "before": 0.0}), place, began=number, before=number)
         except DrtkError:
-            raise DrtkError(f"{place}: is damaged; `force` without `resume` begins again") from None
+            raise DrtkError(f"{place}: is damaged; use `force` without `resume` to start over") from None
         before, now = rename_settings(manifest["settings"], self.command), to_json_values(self.settings)
         ignored = {*SOURCES, *self.may_differ}
         changed = sorted(key for key in before | now if before.get(key) != now.get(key) and key not in ignored)
@@ -253,7 +254,7 @@ class FolderJob:
         )
 
     def _continue_manifest(self) -> None:
-        """Take over the manifest of the interrupted run; log and record changed settings."""
+        """Continue the manifest of the interrupted run; log and record changed settings."""
         manifest = read_json(self._unfinished)
         self._clock.before = self._compute_seconds(manifest)
         self._manifest["started"] = manifest["started"]
@@ -270,7 +271,7 @@ class FolderJob:
             self._manifest["changes"] = changes
 
     def _describe_session(self) -> dict[str, Any]:
-        """Return the time at which this session began (seconds since the epoch), and the duration of earlier sessions."""
+        """Return the start time of this session (seconds since the epoch) and the duration of earlier sessions."""
         return {"stretch": {"began": self._started, "before": self._clock.before}}
 
     def _compute_seconds(self, manifest: Manifest) -> float:
@@ -284,7 +285,7 @@ class FolderJob:
     def begin(self) -> Path:
         """Return the folder to write to. It is empty, unless an interrupted run is resumed.
 
-        Raises DrtkError if another run is writing it or it cannot be created.
+        Raises DrtkError if another run is writing the folder, or the folder cannot be created.
         """
         if not self._is_leader:
             return self.path
@@ -295,7 +296,7 @@ class FolderJob:
             if self.is_resuming:
                 if other := self._find_changed_stream():
                     raise MismatchError(
-                        f"{self.path}: was begun with other records from {name_of(other)}; `force` begins again"
+                        f"{self.path}: started with other records from {name_of(other)}; use `force` to start over"
                     )
                 log(f"resuming {self.output}")
                 for path in self.path.glob("*.tmp"):  # files that were not renamed before a kill
@@ -403,7 +404,7 @@ def _delete(item: Path) -> None:
 
 
 def _remove(folder: Path) -> None:
-    """Delete a folder that drtk made. If this is interrupted, the remaining folder is still recognized as drtk's."""
+    """Delete a folder that drtk made. If the deletion is interrupted, the remaining folder is still recognized as drtk's."""
     whole, unfinished = folder / FOLDER_MANIFEST, folder / UNFINISHED_MANIFEST
     if _is_nonempty(folder) and not (_load_manifest(whole) or _load_manifest(unfinished)):
         raise DrtkError(f"{folder}: was not made by drtk; move it away")

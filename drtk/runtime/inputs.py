@@ -52,7 +52,7 @@ class InputTracker:
         for source in streams:
             if streams.count(source) > 1:
                 raise UsageError(
-                    f"{name_of(source).strip('<>')} can be only one of the inputs; name a file for the other"
+                    f"{name_of(source).strip('<>')} cannot be given for two inputs; use a file for one of them"
                 )
             if source in self.copies:
                 continue
@@ -67,14 +67,14 @@ class InputTracker:
             self._temporary_files.append(copy)
 
     def iter_lines(self, source: str) -> Iterator[tuple[int, bytes]]:
-        """Yield (line number, line without its end). The source is added to `inputs`; its digest follows after the last line."""
+        """Yield (line number, line without line end). Add the source to `inputs`, and its digest after the last line."""
         stream, raw = self._take(source)
         entry = self._add_entry(source)
         yield from read_lines(stream, name_of(source))
         _add_digest(entry, raw)
 
     def iter_blocks(self, source: str, size: int = 1 << 20) -> Iterator[bytes]:
-        """Yield the decompressed bytes in blocks of at most `size`. The source is added to `inputs` as by `iter_lines`.
+        """Yield the decompressed bytes in blocks of at most `size`. Add the source to `inputs` as `iter_lines` does.
 
         Raises RecordError if compressed data ends early or is damaged.
         """
@@ -88,7 +88,7 @@ class InputTracker:
         _add_digest(entry, raw)
 
     def skip_or_raise(self, error: DrtkError) -> None:
-        """Log and count a bad record, or raise its error if `skip_bad` records were skipped already."""
+        """Log and count a bad record. Raises its error if `skip_bad` records were skipped before."""
         if self.bad >= self.skip_bad:
             raise error
         self.bad += 1
@@ -101,7 +101,7 @@ class InputTracker:
         if source in self.copies:
             return open_input(self.copies[source])
         if any(entry["path"] == source for entry in self.inputs) and is_stream(source):
-            raise UsageError(f"{name_of(source).strip('<>')} can be read only once; name a file for the other input")
+            raise UsageError(f"{name_of(source).strip('<>')} can be read only once; use a file for the other input")
         return open_input(source)
 
     def _add_entry(self, source: str) -> dict[str, Any]:

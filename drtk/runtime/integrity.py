@@ -119,7 +119,7 @@ def find_changed_files(
 def is_intact(folder: Path, manifest: str) -> bool:
     """Return whether the files of a cache folder match its `manifest`, a JSON file with an entry "files".
 
-    The files of a copied folder have other times. After one comparison the new times are recorded.
+    Copied files have new modification times, which are recorded after their content was compared once.
     """
     path = folder / manifest
     try:
@@ -181,7 +181,7 @@ def get_cache_folder() -> Path:
 
 
 def compute_content_digest(path: Path) -> str:
-    """Return the digest of a file or folder. Digests of files are cached by name, size and time."""
+    """Return the digest of a file or folder. Digests of files are cached by name, size and modification time."""
     if path.is_dir():
         parts = "".join(
             f"{item.name}\0{compute_content_digest(item)}\0" for item in sorted(path.rglob("*")) if item.is_file()
@@ -203,7 +203,7 @@ def compute_content_digest(path: Path) -> str:
 
 
 def replace_folder(new: Path, folder: Path) -> None:
-    """Rename the finished cache folder `new` to `folder`, and remove a damaged one that exists.
+    """Rename the finished cache folder `new` to `folder`, replacing a damaged one.
 
     Raises OSError if another process has created `folder` in the meantime.
     """

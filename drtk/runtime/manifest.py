@@ -328,12 +328,12 @@ def check_outputs(outputs: Mapping[str, str | None], settings: Mapping[str, Any]
             continue  # not given, or a device or pipe, which accepts both
         other = places.setdefault(target if target == STANDARD else os.path.realpath(target), option)
         if other != option:
-            raise UsageError(f"{other} and {option}: both are {target}; name different files")
+            raise UsageError(f"{other} and {option}: both write {target}; give different files")
     for option, target in outputs.items():
         if target and target != STANDARD and os.path.isfile(target):
             for path in _find_paths(settings):
                 if os.path.samefile(path, target):
-                    raise UsageError(f"{option} {target}: would overwrite the input {path}; name another file")
+                    raise UsageError(f"{option} {target}: would overwrite the input {path}; give another file")
 
 
 def _find_paths(settings: Mapping[str, Any]) -> list[str]:
@@ -425,7 +425,7 @@ def add_folders(inputs: list[dict[str, Any]], entries: Iterable[dict[str, Any]])
 
 
 class Clock:
-    """Measure the duration of a run in seconds; `before` is the duration of earlier sessions that were interrupted."""
+    """Stopwatch for a run, in seconds; `before` is the duration of earlier, interrupted sessions."""
 
     def __init__(self) -> None:
         self._start = time.monotonic()

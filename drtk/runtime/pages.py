@@ -1,4 +1,4 @@
-"""Render self-contained HTML pages: tables, charts and lists that unfold. The markup is in page.html; text is escaped."""
+"""Render self-contained HTML pages: tables, charts and collapsible lists. The markup is in page.html; text is escaped."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def render_table(
 def render_difference_bars(differences: Sequence[float], *, name: str, unit: str, zero: float = 0.0) -> Markup:
     """Render a bar chart of differences, in the given order, with a y axis that is symmetric about 0.
 
-    name: name of the measure; unit: what a bar stands for, such as "query"
+    name: name of the measure; unit: what a bar represents, such as "query"
     zero: largest absolute difference that counts as equal
     """
     width, height = _DIFFERENCES
@@ -150,7 +150,7 @@ def render_figures(figures: Iterable[Markup]) -> Markup:
 
 
 def render_details(summary: str, items: Iterable[str]) -> Markup:
-    """Render a summary that unfolds to a list."""
+    """Render a collapsible list under a summary line."""
     return Markup(_load_macros().details(summary, list(items)))
 
 
@@ -169,7 +169,7 @@ def render_passage_item(label: str, id: str, title: str, snippet: str) -> Markup
 def render_shaded_words(words: Iterable[tuple[str, float]], largest: float) -> Markup:
     """Render a text with its words shaded by weight, and the weights as tooltips.
 
-    words: (piece of the text, weight), with weight 0 between words; largest: the weight with the darkest shade
+    words: (string, weight) segments; text between words has weight 0. largest: weight with the darkest shade
     """
     return Markup(_load_macros().shaded([(text, weight / largest, f"{weight:.4g}") for text, weight in words]))
 

@@ -32,7 +32,7 @@ _VISIBLE = {
 
 
 def escape_control_characters(text: str) -> str:
-    """Escape control characters, which a terminal would execute; ESC becomes \\x1b."""
+    """Escape control characters, which a terminal would interpret; ESC becomes \\x1b."""
     return text.translate(_VISIBLE)
 
 
@@ -51,8 +51,8 @@ def name_options(text: str) -> str:
     return _FIELD.sub(name_option, text)
 
 
-class _Stderr(logging.Handler):
-    """Write to the current stderr, above a progress bar; ignore a full or closed stderr."""
+class _StderrHandler(logging.Handler):
+    """Log handler that writes to the current stderr, above a progress bar, and ignores a full or closed stderr."""
 
     def emit(self, record: logging.LogRecord) -> None:
         message = escape_control_characters(name_options(self.format(record)))
@@ -69,7 +69,7 @@ def set_verbosity(*, quiet: bool, verbose: bool) -> None:
     level = logging.WARNING if quiet else logging.DEBUG if verbose else logging.INFO
     _LOGGER.setLevel(level if get_rank() == 0 else logging.ERROR)
     if not _LOGGER.handlers:
-        handler = _Stderr()
+        handler = _StderrHandler()
         handler.setFormatter(logging.Formatter("drtk: %(message)s"))
         _LOGGER.addHandler(handler)
         _LOGGER.propagate = False
@@ -101,10 +101,10 @@ def format_duration(seconds: float) -> str:
 
 
 class Progress:
-    """Report progress: a bar if stderr is a terminal, otherwise a log line every 30 seconds.
+    """Progress report: a bar if stderr is a terminal, otherwise a log line every 30 seconds.
 
-    initial: units that were done before, which do not count for the rate
-    first: seconds until the first line
+    initial: number of units that earlier sessions finished, excluded from the rate
+    first: seconds until the first log line
     note: text after the count; may be changed at any time
     """
 

@@ -1,4 +1,4 @@
-"""Run a batch function over windows of records, in this process or on Ray Data."""
+"""Run a batch function over windows (fixed numbers of consecutive records), in this process or on Ray Data."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Report = Callable[[int], None]  # called with the number of further records that
 
 @dataclass(frozen=True)
 class RunnerSettings:
-    """Where a batch function runs: in this process, or on a Ray cluster."""
+    """Settings of the runner of a batch function: this process or a Ray cluster."""
 
     runner: Literal["local", "ray"] = option("local", "Run in this process, or on Ray.", panel=HARDWARE)
     ray_workers: int | None = setting(None, "Ray workers. [default: one per GPU, or per core without GPUs]", at_least=1)
@@ -35,10 +35,10 @@ class RunnerSettings:
 
 
 class BatchFunction:
-    """Process windows of records. The constructor may be expensive; for example, it may load a model.
+    """Function that processes windows of records. Its constructor may be expensive, for example load a model.
 
-    It gets records only, not a stream or a job, so that it can run in this process or on another machine.
-    report: if set, called during the work with the number of further records that are finished
+    The arguments are records, not a stream or a job, so that the function can run on another machine.
+    report: progress callback, called with the number of newly finished records
     ahead: whether to prepare a window in a thread while the window before is processed
     """
 

@@ -163,7 +163,7 @@ def open_input(source: str) -> tuple[BinaryIO, DigestingReader]:
     except OSError as error:
         raise DrtkError(f"{name_of(source)}: {error.strerror}") from error
     except ValueError as error:  # a NUL in the name
-        raise DrtkError(f"{source!r}: not a file name") from error
+        raise DrtkError(f"{source!r}: is not a valid file name") from error
     digesting = DigestingReader(raw, head)
     return decompress(io.BufferedReader(digesting, buffer_size=1 << 20), head), digesting
 
@@ -314,7 +314,7 @@ class Output:
         with delay_interrupts():  # otherwise an interrupt could leave the new file behind
             self._file = _open_locked(self.part)
         if os.fstat(self._file.fileno()).st_size < self._start:
-            raise DrtkError(f"{self.part}: is shorter than its journal records; `force` begins again")
+            raise DrtkError(f"{self.part}: is shorter than its journal records; use `force` to start over")
         if self._journal is not None and not self.keep_part:
             self._journal.unlink(missing_ok=True)
         self._file.truncate(self._start)

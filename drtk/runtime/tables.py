@@ -98,7 +98,7 @@ def _format_aligned(header: list[str], rows: list[Row], is_text: list[bool]) -> 
 
 
 def _format_markdown(header: list[str], rows: list[Row], is_text: list[bool]) -> Iterator[str]:
-    """Align numbers to the right, but to the left if the column has notes and its values are equally long."""
+    """Right-align numbers, except values of equal length in a column with notes."""
     lengths = [{len(str(cell.value)) for cell in column} for column in zip(*rows, strict=True)]
     is_even = [noted and len(widths) == 1 for noted, widths in zip(find_note_columns(rows), lengths, strict=True)]
 
@@ -125,7 +125,7 @@ def format_markdown_code(text: str) -> str:
 
 
 def _format_latex(header: list[str], rows: list[Row], is_text: list[bool]) -> Iterator[str]:
-    """Use booktabs rules, and siunitx columns for numbers; texts in such a column, and notes, are in braces."""
+    """Use booktabs rules and siunitx columns for numbers; braces protect texts and notes in these columns."""
     kinds = []
     for column in zip(*rows, strict=True):
         numbers = [match for cell in column if (match := _NUMBER.fullmatch(str(cell.value)))]

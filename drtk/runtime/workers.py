@@ -69,7 +69,7 @@ def count_cores() -> int:
 
 
 class Workers:
-    """Map a function over items in `count` worker processes, or in this process if `count` is 1.
+    """Pool that maps a function over items in `count` worker processes, or in this process if `count` is 1.
 
     Create it before any thread is started, because worker processes are forked on Linux.
     build, arguments: `build(*arguments)` returns the function, in each process
@@ -100,7 +100,7 @@ class Workers:
         return iter_results()
 
     def close(self) -> None:
-        """End the processes. Items that were not begun are dropped."""
+        """End the processes. Items that were not started are dropped."""
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True)
 

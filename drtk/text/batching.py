@@ -56,7 +56,7 @@ class TokenizedTexts:
 
 
 class TextTokenizer:
-    """Tokenize passages or queries for an encoder.
+    """Tokenizer of passages or queries for an encoder.
 
     title: "join" and "sep" put the title before the text, with a space or the separator token between them.
         "segment" makes title and text a pair of segments. "none" drops the title. A blank title is always dropped.
@@ -95,7 +95,7 @@ class TextTokenizer:
 
 
 class PairTokenizer:
-    """Tokenize pairs of texts with special tokens; truncate the longer text of a pair to fit `max_length` tokens."""
+    """Tokenizer of text pairs that truncates the longer text of a pair to fit `max_length` tokens, special ones included."""
 
     def __init__(self, tokenizer: Any, *, max_length: int, prompt: str = "") -> None:
         self.tokenizer, self.max_length, self.prompt = tokenizer, max_length, prompt
@@ -139,7 +139,7 @@ def _interleave(is_first: np.ndarray, first: TokenizedTexts, second: TokenizedTe
 
 
 def iter_batches_by_length(lengths: np.ndarray, *, budget: int, most: int = 4096) -> Iterator[np.ndarray]:
-    """Yield batches of row numbers, longest texts first, so that the first batch needs the most memory.
+    """Yield batches of row indices, longest texts first, so that the first batch needs the most memory.
 
     lengths: (texts,), in tokens
     budget: largest number of tokens in a batch, padding included; a longer text is a batch of its own
@@ -154,7 +154,7 @@ def iter_batches_by_length(lengths: np.ndarray, *, budget: int, most: int = 4096
 
 
 def group_by_length(lengths: np.ndarray, *, overhead: float) -> list[np.ndarray]:
-    """Return batches of row numbers, longest texts first, that need the least computation.
+    """Return batches of row indices, longest texts first, that minimize the cost.
 
     The cost is the number of tokens, padding included, plus `overhead` for each batch.
     lengths: (texts,), in tokens; overhead: fixed cost of a batch, in tokens

@@ -31,7 +31,7 @@ from drtk.text.sentences import (
     train_model,
     trim,
 )
-from drtk.text.tokenizers import Units, WordCounter, WordPieceCounter, load_tokenizer, serialize_tokenizer
+from drtk.text.tokenizers import TextUnits, WordCounter, WordPieceCounter, load_tokenizer, serialize_tokenizer
 
 MAX_TOKENS, MAX_WORDS = 144, 100
 WINDOW = 250  # documents per window; they are larger than most records
@@ -39,9 +39,9 @@ _BATCH = 200_000  # characters per batch of a worker
 _MIN_PARALLEL_SIZE = 1_000_000  # characters; for smaller inputs, starting processes takes longer than chunking
 _DOCUMENT_FIELDS = ("weights", "impacts")  # they belong to the words of the whole text
 
-SentencePart = tuple[int, int, int]  # number of the sentence, begin and end in its units
+SentencePart = tuple[int, int, int]  # index of the sentence, begin and end in its units
 Group = list[SentencePart]
-GroupCap = Callable[[int], int]  # group number -> its cap
+GroupCap = Callable[[int], int]  # group index -> its cap
 Boundary = Callable[[int, int, int], int]  # (sentence, begin, latest end) -> end of the cut, in (begin, latest]
 
 
@@ -60,7 +60,7 @@ def group_sentences(
         "condenser" keeps a longer sentence whole, as a group of its own (Condenser's released code).
         "cotmae" ends a group after the sentence that exceeds `cap` (released code of CoT-MAE and query-as-context).
     lengths: number of units of each sentence
-    target: returns the cap of a group by its number, if it is smaller than `cap`; it never splits a sentence
+    target: returns a cap of at most `cap` for each group index; sentences are split only at `cap`
     boundary: moves the position at which "greedy" splits a sentence, for example to the start of a word
     overlap: number of sentences that "greedy" repeats at the start of the next group, fewer if they do not fit
     """
@@ -94,7 +94,7 @@ def split_blocks(count: int, cap: int, *, overlap: int = 0) -> list[tuple[int, i
 
 
 class _GroupBuilder:
-    """Collect sentence parts into groups: the finished groups in `closed`, and the current one with its `size` and `limit`."""
+    """Builder of groups of sentence parts: finished groups in `closed`, and the current one with its `size` and `limit`."""
 
     def __init__(self, target: GroupCap | None, cap: int) -> None:
         self._target = target or (lambda group: cap)
@@ -123,7 +123,7 @@ class _GroupBuilder:
 
 @dataclass(frozen=True)
 class PassageSpan:
-    """The span of a passage in the text of its document, and the spans of its sentences there."""
+    """The spans of a passage and of its sentences in the text of a document."""
 
     begin: int
     end: int
@@ -136,9 +136,9 @@ def needs_sentences(settings: ChunkSettings) -> bool:
 
 
 class Chunker:
-    """Split documents into passages.
+    """Splitter of documents into passages.
 
-    cap: length of the longest passage, in word pieces of `tokenizer`, or in words without one
+    cap: maximum length of a passage, in word pieces of `tokenizer`, or in words without one
     tokenizer: a serialized tokenizer (see `serialize_tokenizer`)
     model: the sentence model; None if `needs_sentences` is false
     """
@@ -200,15 +200,15 @@ class Chunker:
 
     def _group_sentences(self, id: str, text: str, sentences: list[Span], lengths: list[int]) -> list[PassageSpan]:
         settings, cap = self._settings, self._cap
-        units: dict[int, Units] = {}
+        units: dict[int, TextUnits] = {}
 
-        def get_units(sentence: int) -> Units:
+        def get_units(sentence: int) -> TextUnits:
             if sentence not in units:
                 begin, end = sentences[sentence]
                 units[sentence] = self._counter.split_units(text[begin:end])
             return units[sentence]
 
-        def sample_cap(group: int) -> int:
+        def sample_group_cap(group: int) -> int:
             if sample_uniform(settings.seed, id, "short", group) >= settings.short_prob:
                 return cap
             low = settings.short_min or (2 if settings.policy == "cotmae" else 1)
@@ -228,7 +228,7 @@ class Chunker:
             settings.policy,
             lengths,
             cap,
-            target=sample_cap if settings.short_prob else None,
+            target=sample_group_cap if settings.short_prob else None,
             boundary=find_boundary,
             overlap=settings.overlap,
         )
@@ -250,7 +250,7 @@ class Chunker:
 
 
 class ChunkFunction(BatchFunction):
-    """Chunk windows of documents in `count` processes, which chunk the next window while this one is written.
+    """Batch function that chunks windows of documents in `count` processes, and prepares the next window meanwhile.
 
     arguments: the arguments of `create_chunk_task`
     """
@@ -288,7 +288,7 @@ class ChunkFunction(BatchFunction):
 def create_chunk_task(
     settings: ChunkSettings, cap: int, model: PunktModel | None, tokenizer: str | None, bare: bool
 ) -> Callable[[Sequence[Passage]], tuple[list[bytes], int]]:
-    """Return a function that chunks documents; it returns JSON lines and the number of documents without words.
+    """Return a function that chunks documents into JSON lines and counts documents without words.
 
     bare: write ids, texts and metadata only
     The other arguments are those of `Chunker`.
@@ -322,7 +322,7 @@ def chunk_corpus(
     check_settings(settings)
     running = running or RunnerSettings()
     if running.runner != "local" and settings.num_workers:
-        raise UsageError("`num_workers` has no effect with Ray; `ray_workers` sets the number of its workers")
+        raise UsageError("`num_workers` has no effect with Ray; use `ray_workers`")
     stream = iter(documents)
     train = needs_sentences(settings) and settings.punkt_model is None
     head: list[Passage] = []
@@ -355,14 +355,14 @@ def check_settings(settings: ChunkSettings) -> None:
     """Raise UsageError for settings that contradict each other."""
     check_effects(settings)
     if settings.tokenizer and settings.max_words is not None:
-        raise UsageError("`max_words` has no effect with `tokenizer`; the cap in word pieces is `max_tokens`")
+        raise UsageError("`max_words` has no effect with `tokenizer`; use `max_tokens` (word pieces)")
     cap = (settings.max_tokens or MAX_TOKENS) if settings.tokenizer else (settings.max_words or MAX_WORDS)
     if settings.policy == "words" and settings.overlap >= cap:
-        raise UsageError(f"`overlap` {settings.overlap} must be smaller than the passages, {cap} words")
+        raise UsageError(f"`overlap` {settings.overlap} must be below the passage length, {cap} words")
     if settings.short_min is not None and settings.short_min > cap:
-        raise UsageError(f"`short_min` {settings.short_min} exceeds the longest passage, {cap}")
+        raise UsageError(f"`short_min` {settings.short_min} must not exceed the maximum passage length, {cap}")
     if settings.save_punkt and settings.punkt_model:
-        raise UsageError("`save_punkt` and `punkt_model`: choose one")
+        raise UsageError("`save_punkt` and `punkt_model` cannot be combined; give one")
 
 
 def _choose_model(settings: ChunkSettings, job: FilterJob, head: list[Passage]) -> PunktModel:
@@ -396,7 +396,7 @@ def _choose_model(settings: ChunkSettings, job: FilterJob, head: list[Passage]) 
 
 
 def _choose_cap(settings: ChunkSettings, job: FilterJob) -> tuple[int, str | None]:
-    """Return the length of the longest passage and the serialized tokenizer; None if the length is in words."""
+    """Return the maximum passage length, and the serialized tokenizer (None if the length is in words)."""
     if settings.tokenizer is None:
         return settings.max_words or MAX_WORDS, None
     tokenizer = load_tokenizer(settings.tokenizer)
@@ -409,6 +409,6 @@ def _choose_cap(settings: ChunkSettings, job: FilterJob) -> tuple[int, str | Non
     else:
         log(
             f"passages of up to {cap} word pieces; with {special} special tokens a model reads {cap + special} "
-            "(`reserve_special` keeps that within the cap)"
+            "(use `reserve_special` to count special tokens)"
         )
     return cap, serialize_tokenizer(tokenizer, settings.tokenizer)

@@ -111,7 +111,7 @@ def _iter_documenting_call(call: ast.Call, scope: str) -> Iterator[tuple[str, st
 
 
 def _evaluate_text(node: ast.expr) -> str | None:
-    """Return the string that literals, `+` and `.format(…)` make, with placeholders such as {name} unchanged."""
+    """Evaluate an AST node of string literals, `+` and `.format(…)`; keep placeholders such as {name}."""
     if isinstance(node, ast.Constant):
         return node.value if isinstance(node.value, str) else None
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):

@@ -121,7 +121,7 @@ def parse_model(data: bytes, name: str) -> PunktModel:
             {_parse_word(word): int(bits) for word, bits in content["capitalisation"].items()},
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:  # JSONDecodeError is a ValueError
-        raise DrtkError(f"{name}: not a sentence model; drtk chunk with `save_punkt` writes one") from error
+        raise DrtkError(f"{name}: not a sentence model; create one with `drtk chunk` and `save_punkt`") from error
 
 
 def _parse_word(value: Any) -> str:
@@ -131,14 +131,14 @@ def _parse_word(value: Any) -> str:
 
 
 class _Counts(dict[str, int]):
-    """Return 0 for a missing key without adding it: a defaultdict would grow with every word of the corpus."""
+    """Dictionary with 0 for missing keys, which it does not add: a defaultdict would grow with every word of the corpus."""
 
     def __missing__(self, word: str) -> int:
         return 0
 
 
 class SentenceSplitter:
-    """Find sentences with Punkt and the parameters of `model`."""
+    """Sentence splitter: Punkt with the parameters of `model`."""
 
     def __init__(self, model: PunktModel) -> None:
         from nltk.tokenize.punkt import PunktParameters, PunktSentenceTokenizer

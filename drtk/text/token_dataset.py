@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import orjson
 
-from drtk.data.arrays import Ragged, map_array
+from drtk.data.arrays import RaggedArray, map_array
 from drtk.data.jsonl import join_side_files, read_passages
 from drtk.errors import DrtkError, MismatchError, RecordError
 from drtk.records import Passage
@@ -48,9 +48,9 @@ class Text(NamedTuple):
     """A tokenized text. Every array has the shape (tokens,).
 
     ids: token ids, int32
-    words: number of the word of each piece, int32; -1 for special tokens, which are never masked
-    weights: weight of each piece, float32, or None
-    types: segment of each piece (0 or 1), int32, or None if the text has one segment
+    words: word index of each token (as `word_ids()` of tokenizers), int32; -1 for special tokens
+    weights: weight of each token, float32, or None
+    types: segment of each token (0 or 1), int32, or None if the text has one segment
     """
 
     ids: np.ndarray
@@ -62,7 +62,7 @@ class Text(NamedTuple):
 class TokenCorpus:
     """The word pieces of a corpus, by passage. Use `TokenCorpus.open` to create one; only the folder's name is pickled.
 
-    Methods take the row of a passage: its position among the passages that are long enough.
+    `row` is the index of a passage among the passages of at least `shortest` word pieces.
     sources: the corpus files, for errors
     counts: numbers of passages, tokens and field values (see `TokenCorpusWriter`)
     """
@@ -77,16 +77,16 @@ class TokenCorpus:
         dtype, bit = choose_dtype(meta["largest"])
         self._bit, self._mask = np.array(bit, dtype), np.array((1 << bit) - 1, dtype)
         self._specials = np.array(meta["specials"], np.int32) if meta["has_specials"] else None
-        self._ids = Ragged(folder, "ids", "uint8")
-        self._texts, self._titles = Ragged(folder, "texts", dtype), Ragged(folder, "titles", dtype)
+        self._ids = RaggedArray(folder, "ids", "uint8")
+        self._texts, self._titles = RaggedArray(folder, "texts", dtype), RaggedArray(folder, "titles", dtype)
         self._lists = {
-            name: (Ragged(folder, name, dtype), Ragged(folder, f"{name}_of", "int64"))
+            name: (RaggedArray(folder, name, dtype), RaggedArray(folder, f"{name}_of", "int64"))
             for name in LISTS
             if name in self.fields
         }
         has_weights = not self.fields.isdisjoint(WEIGHTS)
-        self._weights = {name: Ragged(folder, name, "float32") for name in WEIGHTS if has_weights}
-        self._sentences = Ragged(folder, "sentences", "int32") if "sentences" in self.fields else None
+        self._weights = {name: RaggedArray(folder, name, "float32") for name in WEIGHTS if has_weights}
+        self._sentences = RaggedArray(folder, "sentences", "int32") if "sentences" in self.fields else None
         if "documents" in self.fields:
             self._document = map_array(folder / "document.values", "int32")
             self._position = map_array(folder / "position.values", "int32")
@@ -151,7 +151,7 @@ class TokenCorpus:
         return self._ids[row].tobytes().decode()
 
     def get_text(self, row: int) -> Text:
-        """Return the text of a passage without special tokens, with its weights if the corpus was opened with them."""
+        """Return the text of a passage without special tokens, and its weights if the corpus was opened with weights."""
         text = self._unpack(self._texts[row])
         return text._replace(weights=np.array(self._weights["weights"][row])) if "weights" in self.fields else text
 
@@ -177,7 +177,7 @@ class TokenCorpus:
         return list(zip([0, *ends[:-1]], ends, strict=True))
 
     def get_document(self, row: int) -> int:
-        """Return the number of the document of a passage; documents are numbered by first occurrence."""
+        """Return the index of the document of a passage, in the order of first occurrence."""
         return int(self._document[row])
 
     @property
@@ -187,7 +187,7 @@ class TokenCorpus:
 
     @property
     def multi_passage_documents(self) -> np.ndarray:
-        """The numbers of documents with at least two passages."""
+        """The indices of documents with at least two passages."""
         return np.flatnonzero(np.diff(self._spans) > 1)
 
     def get_document_passages(self, document: int) -> np.ndarray:
@@ -195,7 +195,7 @@ class TokenCorpus:
         return self._members[self._spans[document] : self._spans[document + 1]]
 
     def get_consecutive_passages(self, row: int) -> tuple[np.ndarray, int]:
-        """Return the rows of the consecutive passages around one, in reading order, and its position among them.
+        """Return the rows of the consecutive passages around a passage, in reading order, and the position of `row` there.
 
         Passages are consecutive if no passage of the document is missing between them.
         """
@@ -208,7 +208,7 @@ class TokenCorpus:
         return span[begin:end], place - begin
 
     def get_next_passage(self, row: int) -> int | None:
-        """Return the row of the next passage of the document; None if there is none or it is missing."""
+        """Return the row of the next passage of the document; None if the corpus does not have it."""
         span, place = self.get_consecutive_passages(row)
         return int(span[place + 1]) if place + 1 < len(span) else None
 
@@ -349,7 +349,7 @@ def _read_with_places(
 
 
 def _check_duplicates(folder: Path, sources: str) -> None:
-    ids = Ragged(folder, "ids", "uint8")
+    ids = RaggedArray(folder, "ids", "uint8")
     hashes = np.fromiter((hash_id(ids[row].tobytes().decode()) for row in range(len(ids))), np.uint64, len(ids))
     order = np.argsort(hashes, kind="stable")
     for at in np.flatnonzero(hashes[order[1:]] == hashes[order[:-1]]):

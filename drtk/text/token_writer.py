@@ -37,12 +37,12 @@ _BATCH, _CHARACTERS = 512, 500_000  # passages, and characters of their texts, t
 
 
 class PassageFields(NamedTuple):
-    """A passage and its parsed fields. Fields that the corpus is not opened with are empty or None.
+    """A passage and its parsed fields. Fields that were not requested are empty or None.
 
     place: file:line, for errors
     lists: generated queries and continuations
     tokenizer: the tokenizer of the weights, if the passage names it
-    document: id of the document; position: number of the passage in it
+    document: id of the document; position: index of the passage in the document
     """
 
     place: str
@@ -131,12 +131,12 @@ def _parse_position(value: Any, id: str) -> int | None:
 
 
 def choose_dtype(largest: int) -> tuple[str, int]:
-    """Return the dtype of stored token ids up to `largest`, and the number of the bit that marks the start of a word."""
+    """Return the dtype of stored token ids up to `largest`, and the index of the bit that marks the start of a word."""
     return ("uint16", 15) if largest < 1 << 15 else ("uint32", 31)
 
 
 class TokenCorpusWriter:
-    """Write the files of a `TokenCorpus` into `folder`.
+    """Writer of the files of a `TokenCorpus`.
 
     counts: numbers of passages, excluded passages (`short`), word pieces (`tokens`), and values of each field
     """
@@ -163,9 +163,9 @@ class TokenCorpusWriter:
         self.counts |= {name: 0 for name in (*LISTS, "sentences") if name in fields}
 
     def add(self, passages: Iterable[PassageFields]) -> None:
-        """Tokenize and write passages. Those with fewer than `shortest` word pieces are counted and excluded.
+        """Tokenize and write passages. Passages with fewer than `shortest` word pieces are counted and excluded.
 
-        Raises MismatchError for weights of another tokenizer, or if their number is not that of the pieces.
+        Raises MismatchError for weights of another tokenizer, or a number of weights that is not the number of word pieces.
         """
         progress = Progress("tokenize", unit="passages")
         with progress, closing(read_ahead(_split_batches(passages))) as batches:  # an error ends the reading thread
@@ -238,7 +238,7 @@ class TokenCorpusWriter:
                 raise MismatchError(
                     f"{fields.place}: the weights are for the word pieces of {fields.tokenizer}, which cannot be compared "
                     f"with those of {self._tokenizer.name} ({error}); "
-                    f"drtk termweight with `tokenizer` {self._tokenizer.name} computes them again"
+                    f"compute them again with `drtk termweight` and `tokenizer` {self._tokenizer.name}"
                 ) from error
             try:
                 self._tokenizer.check(other)

@@ -108,14 +108,16 @@ def serialize_tokenizer(tokenizer: Any, name: str) -> str:
     """
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is None:
-        raise MismatchError(f"{name}: has no fast tokenizer, which gives offsets of word pieces; use another model")
+        raise MismatchError(
+            f"{name}: has no fast tokenizer, which is required for offsets of word pieces; use another model"
+        )
     return backend.to_str()
 
 
 _BATCH = 4096  # texts encoded together: an encoding takes many times the memory of its text
 
 
-class Units(NamedTuple):
+class TextUnits(NamedTuple):
     """The units (words or word pieces) of a text.
 
     begins: first character of each unit; may_cut: whether the text may be split before it
@@ -145,10 +147,10 @@ class WordCounter:
         """Return the number of words of each text."""
         return [len(text.split()) for text in texts]
 
-    def split_units(self, text: str) -> Units:
+    def split_units(self, text: str) -> TextUnits:
         """Return the words of a text as units."""
         begins = [begin for begin, _ in find_word_spans(text)]
-        return Units(begins, [True] * len(begins))
+        return TextUnits(begins, [True] * len(begins))
 
 
 class WordPieceCounter:
@@ -172,7 +174,7 @@ class WordPieceCounter:
             counts.extend(map(len, encoded))
         return counts
 
-    def split_units(self, text: str) -> Units:
+    def split_units(self, text: str) -> TextUnits:
         """Return the word pieces of a text as units. It may be split where a word of the tokenizer begins, and at white space."""
         pieces = self._tokenizer.encode(text, add_special_tokens=False)
         words = pieces.word_ids
@@ -185,4 +187,4 @@ class WordPieceCounter:
             )
             for unit, begin in enumerate(begins)
         ]
-        return Units(begins, may_cut)
+        return TextUnits(begins, may_cut)

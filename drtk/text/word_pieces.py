@@ -23,7 +23,7 @@ _SPACES = tuple(chr(256 + byte) for byte in b" \t\n\v\f\r")  # as written in byt
 class WordPieces(NamedTuple):
     """The word pieces of a text, without special tokens. Each list has one entry per piece.
 
-    offsets: (begin, end) in characters; words: number of the word (as the tokenizer splits words)
+    offsets: (begin, end) in characters; words: word index, as the tokenizer splits words
     """
 
     ids: list[int]
@@ -32,7 +32,7 @@ class WordPieces(NamedTuple):
 
 
 class WordPieceTokenizer:
-    """Split texts into word pieces, without special tokens and without truncation.
+    """Tokenizer into word pieces, without special tokens and without truncation.
 
     name: a model folder or hub name; passages with weights have it as `metadata.weights_tokenizer`
     Raises DrtkError if there is no tokenizer, MismatchError for one without offsets.
@@ -84,7 +84,7 @@ class WordPieceTokenizer:
         if other.identity != self.identity:
             raise MismatchError(
                 f"the weights are for the word pieces of {other.name}, which differ from those of {self.name}; "
-                "drtk termweight computes them again"
+                "compute them again with `drtk termweight`"
             )
 
     @property
@@ -100,7 +100,7 @@ class WordPieceTokenizer:
 
 
 def align_words(pieces: WordPieces, words: Sequence[Span]) -> list[int]:
-    """Return for each piece the number of the word in which it begins; -1 for a piece outside all words.
+    """Return for each word piece the index of the word in which it begins; -1 outside all words.
 
     words: spans in characters, ordered and disjoint
     """
@@ -127,7 +127,7 @@ def get_splitter(name: WordSplit) -> Splitter:
 def split_treebank(text: str, pieces: WordPieces) -> list[Span]:
     """Split words with nltk's word tokenizer, sentence by sentence, with an untrained Punkt model.
 
-    The result is the same on every machine, whether nltk's data is installed or not.
+    The result does not depend on whether nltk's data is installed.
     """
     words, sentences = _load_nltk()
     spans: list[Span] = []
@@ -267,7 +267,7 @@ def read_weights_tokenizer(passage: Passage) -> str:
 
 
 class RecordedTokenizers:
-    """Load the tokenizers that are recorded in weighted passages, each once.
+    """Cache of the tokenizers that are recorded in weighted passages.
 
     replacement: a tokenizer to use instead of all recorded ones, for example after its folder was moved; "" for none
     """
@@ -291,11 +291,11 @@ class RecordedTokenizers:
             tokenizer = WordPieceTokenizer(recorded) if recorded else None
         except DrtkError as error:
             if self.replacement is None:
-                raise DrtkError(f"{error}; if it was moved, name it with `tokenizer`") from error
+                raise DrtkError(f"{error}; if it was moved, set `tokenizer` to its new place") from error
             return self.replacement
         if self.replacement is None:
             if tokenizer is None:
-                raise DrtkError("the weights do not name their tokenizer; name it with `tokenizer`")
+                raise DrtkError("the weights have no tokenizer name; set `tokenizer`")
             return tokenizer
         if tokenizer is not None:
             self.replacement.check(tokenizer)

@@ -122,7 +122,7 @@ def make_stemmer(name: str, *, language: str = "en") -> Callable[[str], str]:
         return lambda word: word
     if name == "porter":
         if language != "en":
-            raise UsageError(f"`stemmer` porter is for English, not for '{language}'")
+            raise UsageError(f"`stemmer` porter supports English only, not '{language}'; use snowball or none")
         from nltk.stem.porter import PorterStemmer
 
         return lru_cache(_CACHED_STEMS)(PorterStemmer().stem)

@@ -135,7 +135,7 @@ class ListEvaluator:
                 absent = ids[int(np.flatnonzero(rows < 0)[0])]
                 raise DrtkError(f"{vectors.folder}: has no vector of '{absent}' for the dev query '{query}'")
             self._lists.append(RankedCandidates(rows, np.zeros(len(rows), dtype=bool)))
-        vectors.warn_of_another_order("the dev run")
+        vectors.warn_if_order_differs("the dev run")
 
     @torch.no_grad()
     def __call__(self) -> dict[str, float]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from drtk.data.tables import is_of_hub
+from drtk.data.tables import is_hub_dataset
 from drtk.errors import UsageError
 from drtk.runtime.streams import STANDARD
 
@@ -60,10 +60,10 @@ def check_training_inputs(
     check_trainer_items(trainer)
     check_device(device)
     for file in local_files:
-        if file is not None and is_of_hub(file):
+        if file is not None and is_hub_dataset(file):
             raise UsageError(f"{file}: is read repeatedly, so it must be a file; write one with `drtk convert`")
     for file in (*files, *local_files):
-        if file is not None and file != STANDARD and not is_of_hub(file):
+        if file is not None and file != STANDARD and not is_hub_dataset(file):
             os.stat(file)
 
 

@@ -30,9 +30,9 @@ UNREADABLE = {
     "not UTF-8": (b'{"_id": "b", "text": "caf\xe9"}\n', "not UTF-8"),
     "UTF-16": ('{"_id": "b", "text": "two"}'.encode("utf-16-le") + b"\n", "not JSON"),
     "torn last line": (b'{"_id": "b", "te', "not JSON"),
-    "a list": (b'["b", "two"]\n', "expected a JSON object, found a list"),
-    "a number": (b"3\n", "expected a JSON object, found a number"),
-    "null": (b"null\n", "expected a JSON object, found null"),
+    "a list": (b'["b", "two"]\n', "expected a JSON object, got a list"),
+    "a number": (b"3\n", "expected a JSON object, got a number"),
+    "null": (b"null\n", "expected a JSON object, got null"),
     "missing id": (b'{"text": "two"}\n', "'_id' is missing"),
     "missing text": (b'{"_id": "b"}\n', "'text' is missing"),
     "empty id": (b'{"_id": "", "text": "two"}\n', "'_id' is empty"),
@@ -40,12 +40,12 @@ UNREADABLE = {
     "an id with a space": (b'{"_id": "b c", "text": "two"}\n', "'_id' 'b c' contains white space"),
     "an id with a tab": (b'{"_id": "b\\tc", "text": "two"}\n', "contains white space"),
     "an id with a line end": (b'{"_id": "b\\n", "text": "two"}\n', "contains white space"),
-    "an id that is a list": (b'{"_id": ["b"], "text": "two"}\n', "'_id' must be a string, found a list"),
-    "a text that is null": (b'{"_id": "b", "text": null}\n', "'text' must be a string, found null"),
-    "a text that is a number": (b'{"_id": "b", "text": 2}\n', "'text' must be a string, found a number"),
+    "an id that is a list": (b'{"_id": ["b"], "text": "two"}\n', "'_id' must be a string, got a list"),
+    "a text that is null": (b'{"_id": "b", "text": null}\n', "'text' must be a string, got null"),
+    "a text that is a number": (b'{"_id": "b", "text": 2}\n', "'text' must be a string, got a number"),
     "metadata that is a string": (b'{"_id": "b", "text": "", "metadata": "x"}\n', "'metadata' must be an object"),
     "a NUL byte": (b'{"_id": "b", "text": "t\x00o"}\n', "not JSON"),
-    "nothing but NUL bytes": (b"\x00\x00\x00\x00\n", "expected a JSON object, found other text"),
+    "nothing but NUL bytes": (b"\x00\x00\x00\x00\n", "expected a JSON object, got other text"),
 }
 
 
@@ -139,9 +139,9 @@ def test_unreadable_columns_are_reported(fault: str) -> None:
 @pytest.mark.parametrize(
     ("content", "complaint"),
     [
-        (b"a\tone\nb\n", "in.tsv:2: expected 2 columns, found 1"),
-        (b"a\tone\nb\ttwo\tthree\n", "in.tsv:2: expected 2 columns, found 3"),
-        (b"id\ttext\ttitle\na\tone\tfirst\nb\ttwo\n", "in.tsv:3: expected 3 columns, found 2"),
+        (b"a\tone\nb\n", "in.tsv:2: expected 2 columns, got 1"),
+        (b"a\tone\nb\ttwo\tthree\n", "in.tsv:2: expected 2 columns, got 3"),
+        (b"id\ttext\ttitle\na\tone\tfirst\nb\ttwo\n", "in.tsv:3: expected 3 columns, got 2"),
         (b"a\tone\nb\tt\x00o\n", "in.tsv:2: contains a NUL byte"),
         (b"a\tone\nb\tcaf\xe9\n", "in.tsv:2: not UTF-8"),
         (b"a\tone\n\ttwo\n", "in.tsv:2: '_id' is empty"),
@@ -419,14 +419,14 @@ def test_an_interrupted_run_resumes_to_the_uninterrupted_one(sign: signal.Signal
     if sign == signal.SIGINT:
         assert running.returncode == 130
         assert stderr.splitlines()[-1] == "drtk: interrupted"
-        assert f"{output}.part: contains the output of 1,000 records; --resume continues from there" in stderr
+        assert f"{output}.part: contains the output of 1,000 records; use --resume to continue" in stderr
         assert "Traceback" not in stderr
     else:
         assert running.returncode == -signal.SIGKILL
     assert sorted(os.listdir()) == [f"{output}.part", f"{output}.part.json"]
     rejected = run_in_process("convert", "-", "--as", "passages", "-o", output, stdin=made.make_documents(3000))
     assert rejected.status == 1
-    assert "contains 1,000 finished records of an interrupted run; --resume continues it" in rejected.err
+    assert "contains 1,000 finished records of an interrupted run; use --resume to continue it" in rejected.err
     Path("in.jsonl").write_bytes(made.make_documents(3000))
     run_successfully("convert", "in.jsonl", "--as", "passages", "-o", "expected")
     assert "resuming" in run_successfully("convert", "in.jsonl", "--as", "passages", "-o", output, "--resume").err

@@ -112,7 +112,7 @@ def test_two_options_cannot_name_the_same_output(name: str, other: str, collecti
         outcome = run_in_process(*arguments(name, collection, collection[CALLS[name].input], "out"), *more)
         assert outcome.status == 2
         flag = more[0] if more[0] != "--set" else f"--set {option}"
-        assert f"--output and {flag}: both are {other}; name different files" in outcome.err
+        assert f"--output and {flag}: both write {other}; give different files" in outcome.err
         assert not Path("out").exists()
 
 
@@ -274,7 +274,7 @@ def test_interrupted_then_resumed_equals_uninterrupted(name: str, collection: Co
     Path("in").write_bytes(with_a_torn_line(name, whole, at=lines * 4 // 5))
     interrupted = run_in_process(*arguments(name, collection, "in", "out.zst"))
     assert interrupted.status == 1
-    assert "--resume continues" in interrupted.err
+    assert "use --resume to continue" in interrupted.err
     assert Path("out.zst.part").exists()
     assert not Path("out.zst").exists()
     assert run_in_process(*arguments(name, collection, "in", "out.zst")).status == 1  # not silently begun again

@@ -200,7 +200,7 @@ def test_fine_tuning_has_sizes_for_each_collection_and_variables(tmp_path: Path)
     assert all("title=segment" in words for words in calls["pretrain"])  # the title format of the fine-tuning presets
     assert {get_option(words, "--model") for words in calls["train-reranker"]} == {"MODEL"}
     # The sample has judgments for documents: passages are mined, searched and re-ranked, documents are compared.
-    assert [get_setting(words, "positives") for words in calls["mine-negatives"]] == ["passage"] * 4 + ["source"] * 4
+    assert [get_option(words, "--by") for words in calls["mine-negatives"]] == ["passage"] * 4 + ["source"] * 4
     assert [get_option(words, "--by") for words in calls["compare"]] == ["passage", "source"]
     squad = tmp_path / "runs" / "fine-tuning" / "squad"
     # The corpus is the last 3,000 of 5,000, c2000 to c4999; the test queries are every 35th of dev's 5,001 lines, with the header.
@@ -311,7 +311,7 @@ def test_mine_from_official_triples_and_candidates(workplace: Path) -> None:
         (workplace / name).write_text("".join(f'{{"_id": "{id}", "text": "text {id}"}}\n' for id in ids))
     (workplace / "train.tsv").write_text("query-id\tcorpus-id\tscore\n1\t1010\t1\n2\t1020\t1\n2\t1021\t1\n")
     (workplace / "msmarco").mkdir()
-    inputs = "--queries q.jsonl --qrels train.tsv --corpus c.jsonl --set positives=passage --set min_negatives=0 --depth 1000"
+    inputs = "--queries q.jsonl --qrels train.tsv --corpus c.jsonl --by passage --set min_negatives=0 --depth 1000"
     names = ("triples.jsonl.zst", "top1000.run")
     mining = [f"drtk mine-negatives msmarco/{name} {inputs} -o {name}.mined" for name in names]
     (workplace / "mine.sh").write_text("set -e\n" + "\n".join([triples, *candidates, *mining]) + "\n")

@@ -77,7 +77,7 @@ def test_calls_from_python_record_their_settings_and_resume_with_the_same_only(
         patch.setattr(ShardWriter, "write", stop_after_one)
         with pytest.raises(KeyboardInterrupt):
             encode(resume=False)
-    with pytest.raises(MismatchError, match=r"begun with other settings or files \(max_length\)"):
+    with pytest.raises(MismatchError, match=r"started with other settings or files \(max_length\)"):
         encode(max_length=8)
     encode()
     assert read_json(Path(out, "meta.json"))["settings"]["shard_size"] == 20

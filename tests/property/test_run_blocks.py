@@ -160,7 +160,7 @@ def test_values_equal_those_of_pytrec_eval(
     ranks = [rank for rank, id in enumerate(docs, start=1) if id in known]
     judged_ranks = JudgedRanks(ranks, [known[docs[rank - 1]] for rank in ranks], length)
     measures = {measure.key: measure for measure in parse_measures(" ".join(keys), rel=rel)}
-    computed = Evaluator({"q": known}, measures.values()).from_ranks("x", {"q": judged_ranks}).per_query["q"]
+    computed = Evaluator({"q": known}, measures.values()).evaluate_judged_ranks("x", {"q": judged_ranks}).per_query["q"]
     ours = {key: computed[measure.name] for key, measure in measures.items()}
     run = {"q": {id: float(length - at) for at, id in enumerate(docs)}}
     engine = pytrec_eval.RelevanceEvaluator({"q": known}, set(keys), relevance_level=rel)

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import pytest
 
 import drtk
-from drtk.config import NoEffect, load_preset, merge, option, plain_type, preset_names, to_dict
+from drtk.config import NoEffect, load_preset, merge_settings, option, plain_type, preset_names, to_dict
 from drtk.errors import DrtkError, UsageError
 
 
@@ -27,11 +27,11 @@ class Oven:
 
 def test_options_override_presets_and_presets_override_defaults() -> None:
     preset = {"degrees": 200, "hours": 2, "fan": True, "trays": [1, 3]}
-    made = merge(Oven, preset, {"degrees": 300, "hours": None, "fan": False})
+    made = merge_settings(Oven, preset, {"degrees": 300, "hours": None, "fan": False})
     assert made == Oven(degrees=300, hours=2.0, fan=False, trays=(1, 3))
     assert type(made.hours) is float
     assert to_dict(made)["trays"] == [1, 3]
-    assert merge(Oven, preset, {"fan": None, "degrees": 50}) == Oven(50, 2.0, True, trays=(1, 3))
+    assert merge_settings(Oven, preset, {"fan": None, "degrees": 50}) == Oven(50, 2.0, True, trays=(1, 3))
     assert (plain_type(str | None), plain_type(int)) == (str, int)
 
 
@@ -55,7 +55,7 @@ def test_options_override_presets_and_presets_override_defaults() -> None:
 )
 def test_an_invalid_value_is_rejected_with_its_option(preset: dict[str, Any], problem: str) -> None:
     with pytest.raises(UsageError) as caught:
-        merge(Oven, preset, {})
+        merge_settings(Oven, preset, {})
     assert problem in str(caught.value)
 
 
@@ -76,15 +76,15 @@ class Walk:
     ],
 )
 def test_an_option_discards_the_presets_value_that_it_replaces(preset: dict, given: dict, expected: Walk) -> None:
-    assert merge(Walk, preset, given) == expected
+    assert merge_settings(Walk, preset, given) == expected
 
 
 @pytest.mark.parametrize(
     ("content", "problem"),
     [
         (b"command = ", "not TOML"),
-        (b"[settings]\n", "a preset names its command"),
-        (b"command = 3\n", "a preset names its command"),
+        (b"[settings]\n", 'has no key "command"'),
+        (b"command = 3\n", 'has no key "command"'),
         (b'command = "train-retriever"\nsettings = 3\n', "'settings' is not a table"),
         (b"\xff\xfe", "not UTF-8"),
     ],
@@ -133,9 +133,9 @@ def test_steps_replace_epochs_in_every_command() -> None:
     both = [kind for kind in settings_classes() if {"max_steps", "epochs"} <= {item.name for item in fields(kind)}]
     assert {"RetrieverConfig", "RerankerConfig", "PretrainSettings"} <= {kind.__name__ for kind in both}
     for kind in both:
-        with pytest.raises(UsageError, match="--max-steps and --epochs: choose one"):
-            merge(kind, {}, {"max_steps": 3, "epochs": 2.0})
-        made: Any = merge(kind, {"max_steps": 3}, {"epochs": 2.0})
+        with pytest.raises(UsageError, match="--max-steps and --epochs cannot be combined"):
+            merge_settings(kind, {}, {"max_steps": 3, "epochs": 2.0})
+        made: Any = merge_settings(kind, {"max_steps": 3}, {"epochs": 2.0})
         assert (made.max_steps, made.epochs) == (None, 2.0), kind
 
 
@@ -158,15 +158,15 @@ class Boat:
         (Boat, {"mast": "wood"}, {"sail": 6.0, "mast": "none"}, "--sail goes with --mast"),
         (Boat, {"mast": "wood"}, {"songs": True}, "--songs is for a crew under sail"),
         (Boat, {"mast": "wood", "crew": 3}, {"songs": True, "crew": 0}, "--songs is for a crew under sail"),
-        (Walk, {}, {"laps": 2.0, "metres": 500}, "--far and --laps: choose one"),
-        (Walk, {"laps": 2.0, "metres": 500}, {}, "preset: --far and --laps: choose one"),
+        (Walk, {}, {"laps": 2.0, "metres": 500}, "--far and --laps cannot be combined; give one"),
+        (Walk, {"laps": 2.0, "metres": 500}, {}, "preset: --far and --laps cannot be combined; give one"),
     ],
 )
 def test_options_without_effect_or_that_replace_each_other_are_rejected(
     kind: type, preset: dict, given: dict, problem: str
 ) -> None:
     with pytest.raises(UsageError) as caught:
-        merge(kind, preset, given)
+        merge_settings(kind, preset, given)
     assert str(caught.value) == problem
 
 
@@ -182,5 +182,5 @@ def test_options_without_effect_or_that_replace_each_other_are_rejected(
     ],
 )
 def test_an_option_with_effect_is_accepted(preset: dict, given: dict) -> None:
-    made = merge(Boat, preset, given)
+    made = merge_settings(Boat, preset, given)
     assert {name: getattr(made, name) for name in given if given[name] is not None}.items() <= given.items()

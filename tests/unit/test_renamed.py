@@ -12,7 +12,7 @@ import pytest
 from drtk.cli.main import app, load_functions
 from drtk.config import load_preset
 from drtk.errors import MismatchError
-from drtk.renamed import RENAMED, find_by_meaning, rename_settings
+from drtk.renamed import RENAMED, find_by_synonym, rename_settings
 from drtk.runtime.manifest import find_changes, read_manifest
 from tests.contract.run_drtk import run_in_process
 from tests.run_commands import write_text
@@ -67,6 +67,7 @@ def test_every_new_name_exists_and_no_former_name_is_in_use() -> None:
         ("eval --metrics x", "no such option --metrics; did you mean --measures?"),
         ("chunk --set banana=1", "--set banana: no such setting (drtk presets --fields 'chunk' lists them)"),
         ("chunk --set reserve_specials=true", "no such setting; did you mean reserve_special?"),
+        ("mine-negatives x --set positives=source", "--set positives: was renamed to 'by'"),
         ("chunk --set overlap=2 --overlap 3", "--set overlap and --overlap: choose one"),
         ("chunk --set punkt_mb=0", "--set punkt_mb: must be at least 0.001, is 0.0"),
         ("chunk --set punkt_mb=much", "--set punkt_mb: expected float, got 'much'"),
@@ -80,8 +81,8 @@ def test_an_unknown_option_is_answered_with_its_name_or_meaning(call: str, told:
 
 
 def test_meaning_comes_before_spelling() -> None:
-    assert find_by_meaning("lr", ["aux_rate", "learning_rate", "lora"]) == ["learning_rate"]
-    assert find_by_meaning("nothing", ["learning_rate"]) == []
+    assert find_by_synonym("lr", ["aux_rate", "learning_rate", "lora"]) == ["learning_rate"]
+    assert find_by_synonym("nothing", ["learning_rate"]) == []
 
 
 def test_keys_of_an_old_preset_load_with_a_warning(tmp_path: Path) -> None:
@@ -120,7 +121,7 @@ def test_a_run_begun_by_a_former_version_resumes_or_is_rejected_in_one_line(tmp_
     manifest["settings"] = {former.get(name, name): value for name, value in manifest["settings"].items()}
     (tmp_path / "out.part" / "meta.json").unlink()
     write_text(tmp_path / "out.part" / "meta.json.part", json.dumps(manifest))
-    with pytest.raises(MismatchError, match=r"was begun with other settings or files \(vector_dtype\)"):
+    with pytest.raises(MismatchError, match=r"started with other settings or files \(vector_dtype\)"):
         app([*call, "--device", "cpu", "--resume", "--vector-dtype", "float16"], standalone_mode=False)
     app([*call, "--device", "cpu", "--resume"], standalone_mode=False)
     assert read_manifest(tmp_path / "out")["settings"]["vector_dtype"] == "float32"

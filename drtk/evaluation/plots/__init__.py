@@ -5,7 +5,7 @@ from __future__ import annotations
 from drtk.registry import Registry
 
 PLOTS = Registry(
-    "picture",
+    "plot",
     {
         "recall": ("drtk.evaluation.plots.runs:RecallCurves", "recall by depth, one line per run"),
         "training": ("drtk.evaluation.plots.training:TrainingCurves", "fields of training logs by step"),

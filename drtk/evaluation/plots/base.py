@@ -27,7 +27,7 @@ GOOD, BAD, GRAY = "#0072b2", "#d55e00", "#8a8a8a"
 SIZE = (7.2, 4.5)  # inches: 864 pixels wide
 MAX_LINES = len(COLORS)
 FORMATS = ("png", "svg", "pdf", "json")
-Numbers = dict[str, Any]  # the content of a plot, as JSON holds it
+PlotData = dict[str, Any]  # written by `format` json
 
 
 @dataclass(frozen=True)
@@ -43,49 +43,49 @@ class PlotInputs:
 
     @property
     def rel(self) -> int:
-        """The lowest relevant grade."""
+        """Minimum relevance grade."""
         return 1 if self.settings.rel is None else self.settings.rel
 
     @property
     def view(self) -> RankingView:
-        """How runs become rankings."""
+        """Conversion of hits to rankings."""
         by = parse_document_id if self.settings.by == "source" else None
         return RankingView(by=by, drop_same_id=bool(self.settings.drop_same_id), depth=self.settings.depth)
 
-    def check_count(self, least: int, most: int) -> None:
-        """Raise UsageError for fewer or more inputs than the plot can show."""
-        if not least <= len(self.inputs) <= most:
-            expected = f"{least}" if least == most else f"{least} to {most}"
-            raise UsageError(f"this plot needs {expected} inputs, got {len(self.inputs)}")
+    def check_num_inputs(self, minimum: int, maximum: int) -> None:
+        """Raise UsageError for fewer than `minimum` or more than `maximum` inputs."""
+        if not minimum <= len(self.inputs) <= maximum:
+            expected = f"{minimum}" if minimum == maximum else f"{minimum} to {maximum}"
+            raise UsageError(f"this plot requires {expected} inputs, got {len(self.inputs)}")
 
     def read_judgments(self) -> Judgements:
         """Read the judgments. Raises UsageError without `qrels`."""
         if self.qrels is None:
-            raise UsageError("this plot needs judgments: `qrels`")
+            raise UsageError("this plot requires judgments (`qrels`)")
         return read_judgments(self.qrels, self.tracker)
 
     def read_rankings(self, run: NamedRun, judgments: Judgements) -> dict[str, list[str]]:
-        """Read the rankings of judged queries; log how many the run lacks."""
+        """Read the rankings of judged queries; log the number of judged queries that the run lacks."""
         rankings = read_rankings(run, judgments, self.view, self.tracker).ids
         log_missing(run.name, len(rankings), len(judgments), retrieved_only=False)
         return rankings
 
 
 class Plot:
-    """A kind of plot. takes: settings and files of drtk plot that have an effect on it"""
+    """Base class of plots. option_names: settings and files of drtk plot that have an effect on the plot"""
 
-    takes: ClassVar[frozenset[str]]
+    option_names: ClassVar[frozenset[str]]
 
-    def compute(self, inputs: PlotInputs) -> Numbers:
-        """Compute the content of the plot."""
+    def compute(self, inputs: PlotInputs) -> PlotData:
+        """Return the data to draw."""
         raise NotImplementedError
 
-    def choose_size(self, numbers: Numbers) -> tuple[float, float]:
+    def choose_size(self, data: PlotData) -> tuple[float, float]:
         """Return the default width and height in inches."""
         return SIZE
 
-    def draw(self, figure: Any, numbers: Numbers, settings: PlotSettings) -> None:
-        """Draw the numbers on a matplotlib figure."""
+    def draw(self, figure: Any, data: PlotData, settings: PlotSettings) -> None:
+        """Draw the data on a matplotlib figure."""
         raise NotImplementedError
 
 
@@ -107,27 +107,27 @@ def draw_plot(
     plot = PLOTS.load(kind)()
     given = {item.name: getattr(settings, item.name) for item in fields(settings)} | {"qrels": qrels, "pairs": pairs}
     for name, value in given.items():
-        if value is not None and name not in plot.takes:
+        if value is not None and name not in plot.option_names:
             raise UsageError(f"`{name}` has no effect on drtk plot {kind}; omit it")
     named = parse_logs(inputs) if kind == "training" else parse_runs(inputs)
-    numbers = plot.compute(PlotInputs(named, qrels, pairs, settings, tracker or InputTracker(), device))
+    data = plot.compute(PlotInputs(named, qrels, pairs, settings, tracker or InputTracker(), device))
     if format == "json":
-        return orjson.dumps(numbers, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
-    width, height = plot.choose_size(numbers)
+        return orjson.dumps(data, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+    width, height = plot.choose_size(data)
     size = settings.width or width, settings.height or height
-    return render(lambda figure: plot.draw(figure, numbers, settings), size, format, "drtk plot")
+    return render(lambda figure: plot.draw(figure, data, settings), size, format, "drtk plot")
 
 
-def render(draw: Callable[[Any], None], size: tuple[float, float], format: str, what: str) -> bytes:
+def render(draw: Callable[[Any], None], size: tuple[float, float], format: str, feature: str) -> bytes:
     """Return a figure of `size` inches, drawn by `draw`; the same drawing gives the same bytes.
 
-    Raises MissingDependency without matplotlib, which `what` needs.
+    feature: name of the plot, part of the message of MissingDependency
     """
     try:
         import matplotlib
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise MissingDependency("matplotlib", what, format_pip_command("matplotlib")) from error
+        raise MissingDependency("matplotlib", feature, format_pip_command("matplotlib")) from error
     figure = Figure(figsize=size, dpi=120, layout="constrained")
     target = io.BytesIO()
     # Text stays text in an SVG, and neither its ids nor its date change from one run to the next.
@@ -162,11 +162,11 @@ def draw_histograms(axis: Any, edges: Sequence[float], counts: Sequence[tuple[st
 
 
 def add_legend(figure: Any, handles: Sequence[Any], labels: Sequence[str], *, columns: int = 4) -> None:
-    """Put one legend below all axes, in as many columns as its labels fit into the width of the figure."""
+    """Add one legend below all axes, with as many columns as fit the width of the figure."""
     columns = min(columns, len(labels), max(1, int(figure.get_size_inches()[0] / (0.11 * max(map(len, labels)) + 0.7))))
     figure.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False)
 
 
-def shorten(name: str, most: int = 28) -> str:
-    """Return a name of at most `most` characters."""
-    return name if len(name) <= most else name[: most - 1] + "…"
+def shorten(name: str, limit: int = 28) -> str:
+    """Truncate a name to at most `limit` characters."""
+    return name if len(name) <= limit else name[: limit - 1] + "…"

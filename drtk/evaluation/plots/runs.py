@@ -23,8 +23,8 @@ from drtk.evaluation.plots.base import (
     MARKERS,
     MAX_LINES,
     SIZE,
-    Numbers,
     Plot,
+    PlotData,
     PlotInputs,
     add_legend,
     draw_histograms,
@@ -32,54 +32,54 @@ from drtk.evaluation.plots.base import (
     shorten,
     style_axis,
 )
-from drtk.evaluation.plots.training import draw_steps, set_steps
+from drtk.evaluation.plots.training import draw_steps, style_step_axis
 from drtk.evaluation.significance import ZERO, compute_interval
 
 TICKS = (1, 3, 10, 30, 100, 300, 1000)
 BEYOND_DEPTH = "; dotted: beyond the depth of the run"
 
 
-def draw_curve(axis: Any, depths: Sequence[int], values: Sequence[float], deepest: int, **look: Any) -> None:
+def draw_curve(axis: Any, depths: Sequence[int], values: Sequence[float], deepest: int, **style: Any) -> None:
     """Draw a line by depth, dotted beyond the longest ranking, where recall is unknown."""
     count = max(1, sum(depth <= deepest for depth in depths))
-    (line,) = axis.plot(depths[:count], values[:count], **look)
+    (line,) = axis.plot(depths[:count], values[:count], **style)
     if count < len(depths):
-        style = {"color": line.get_color(), "linewidth": line.get_linewidth()}
-        axis.plot(depths[count - 1 :], values[count - 1 :], linestyle=":", **style)
+        dotted = {"color": line.get_color(), "linewidth": line.get_linewidth(), "linestyle": ":"}
+        axis.plot(depths[count - 1 :], values[count - 1 :], **dotted)
 
 
-def draw_recall(axis: Any, numbers: Numbers) -> None:
-    """Draw a labeled line per run of `numbers` ("k", "curves", "deepest") over a logarithmic depth."""
-    depths = numbers["k"]
-    for at, (name, values) in enumerate(numbers["curves"].items()):
-        look = {
+def draw_recall(axis: Any, data: PlotData) -> None:
+    """Draw a labeled line per run of `data` ("k", "curves", "deepest") over a logarithmic depth."""
+    depths = data["k"]
+    for at, (name, values) in enumerate(data["curves"].items()):
+        style = {
             "color": COLORS[at % len(COLORS)],
             "marker": MARKERS[at % len(MARKERS)],
             "markersize": 5,
             "linewidth": 2,
         }
-        draw_curve(axis, depths, values, numbers["deepest"][name], label=shorten(name), **look)
+        draw_curve(axis, depths, values, data["deepest"][name], label=shorten(name), **style)
     axis.set_xscale("log")
     ticks = [k for k in TICKS if depths[0] <= k <= depths[-1]]
     axis.set_xticks(ticks, list(map(str, ticks)))
     axis.minorticks_off()
     axis.set_ylim(0, 1.02)
-    beyond = BEYOND_DEPTH if any(deepest < depths[-1] for deepest in numbers["deepest"].values()) else ""
+    beyond = BEYOND_DEPTH if any(deepest < depths[-1] for deepest in data["deepest"].values()) else ""
     axis.set_xlabel(f"k: number of documents{beyond}", fontsize=11.5)
 
 
 class RecallCurves(Plot):
     """Recall by depth, one line per run (drtk plot recall)."""
 
-    takes: ClassVar[frozenset[str]] = PLOT_OPTIONS | RUN_PLOT_OPTIONS | {"hit_rate"}
+    option_names: ClassVar[frozenset[str]] = PLOT_OPTIONS | RUN_PLOT_OPTIONS | {"hit_rate"}
 
-    def compute(self, inputs: PlotInputs) -> Numbers:
+    def compute(self, inputs: PlotInputs) -> PlotData:
         """Return {"measure", "k": depths, "curves": {run: values}, "deepest": {run: length of its longest ranking}, "queries"}."""
-        inputs.check_count(1, MAX_LINES)
+        inputs.check_num_inputs(1, MAX_LINES)
         judgments = inputs.read_judgments()
         runs = {run.name: inputs.read_rankings(run, judgments) for run in inputs.inputs}
         if not any(runs.values()):
-            raise DrtkError("the runs have no judged query, so there is nothing to draw")
+            raise DrtkError("the runs have no judged query; pass the judgments of their queries")
         depths = [depth for depth in choose_depths(list(runs.values())) if depth <= (inputs.settings.depth or depth)]
         hit_rate = bool(inputs.settings.hit_rate)
         curves = {
@@ -90,15 +90,15 @@ class RecallCurves(Plot):
         measure = "Success" if hit_rate else "R"
         return {"measure": measure, "k": depths, "curves": curves, "deepest": deepest, "queries": len(judgments)}
 
-    def draw(self, figure: Any, numbers: Numbers, settings: PlotSettings) -> None:
-        """Draw lines over a logarithmic depth."""
+    def draw(self, figure: Any, data: PlotData, settings: PlotSettings) -> None:
+        """Draw a line per run over a logarithmic depth."""
         axis = figure.subplots()
-        draw_recall(axis, numbers)
-        is_hit_rate = numbers["measure"] == "Success"
+        draw_recall(axis, data)
+        is_hit_rate = data["measure"] == "Success"
         label = "hit rate: share of queries with a hit" if is_hit_rate else "recall: share of relevant documents found"
         axis.set_ylabel(label, fontsize=11.5)
         axis.legend(frameon=False, loc="lower right")
-        title = f"{'Hit rate' if is_hit_rate else 'Recall'} at k, {numbers['queries']:,} queries"
+        title = f"{'Hit rate' if is_hit_rate else 'Recall'} at k, {data['queries']:,} queries"
         style_axis(axis, settings.heading or title, grid="both")
 
 
@@ -110,17 +110,17 @@ MAX_TICKS = 12  # with up to this many queries, each is named below its bar
 class Differences(Plot):
     """Difference of two runs, one bar per query (drtk plot differences)."""
 
-    takes: ClassVar[frozenset[str]] = PLOT_OPTIONS | RUN_PLOT_OPTIONS | {"measure"}
+    option_names: ClassVar[frozenset[str]] = PLOT_OPTIONS | RUN_PLOT_OPTIONS | {"measure"}
 
-    def compute(self, inputs: PlotInputs) -> Numbers:
+    def compute(self, inputs: PlotInputs) -> PlotData:
         """Return {"measure", "runs", "mean", "better", "equal", "worse", "queries", "differences"}, largest gain first.
 
         A difference is the first run's value minus the second's.
         """
-        inputs.check_count(2, 2)
+        inputs.check_num_inputs(2, 2)
         measures = parse_measures(inputs.settings.measure or "nDCG@10", rel=inputs.rel)
         if len(measures) != 1 or measures[0].aggregate not in ("mean", "sum"):
-            raise UsageError("`measure` must name one measure that has a number for every query")
+            raise UsageError("`measure` must name one measure with a value for every query")
         judgments = inputs.read_judgments()
         evaluator = Evaluator(judgments, measures)
         first, second = (evaluator(run.name, inputs.read_rankings(run, judgments)).per_query for run in inputs.inputs)
@@ -140,40 +140,40 @@ class Differences(Plot):
             "differences": values,
         }
 
-    def draw(self, figure: Any, numbers: Numbers, settings: PlotSettings) -> None:
+    def draw(self, figure: Any, data: PlotData, settings: PlotSettings) -> None:
         """Draw bars from the largest gain to the largest loss and the mean as a line; name the outermost queries."""
         from matplotlib.patches import Patch
 
         axis = figure.subplots()
-        values, first, second = numbers["differences"], *map(shorten, numbers["runs"])
-        count, ids = len(values), [_shorten_id(query, MAX_ID) for query in numbers["queries"]]
+        values, first, second = data["differences"], *map(shorten, data["runs"])
+        count, ids = len(values), [_shorten_id(query, MAX_ID) for query in data["queries"]]
         colors = [GOOD if value > 0 else BAD for value in values]
         axis.bar(range(count), values, width=1.0 if count > 60 else 0.85, color=colors)
         axis.axhline(0, color="#444444", linewidth=0.8)
-        mean = axis.axhline(numbers["mean"], color="#444444", linewidth=1.2, linestyle=(0, (5, 3)))
-        sides = [(first, numbers["better"], ids, GOOD), (second, numbers["worse"], ids[::-1], BAD)]
+        mean = axis.axhline(data["mean"], color="#444444", linewidth=1.2, linestyle=(0, (5, 3)))
+        sides = [(first, data["better"], ids, GOOD), (second, data["worse"], ids[::-1], BAD)]
         labels = [
             f"{name} better: {number:,}" + f" (most on {', '.join(outer[: min(number, NAMED)])})" * (number > 0)
             for name, number, outer, _ in sides
         ]
         handles = [*(Patch(color=color) for *_, color in sides), mean]
-        add_legend(figure, handles, [*labels, f"mean {numbers['mean']:+z.4f}; {numbers['equal']:,} equal"], columns=1)
+        add_legend(figure, handles, [*labels, f"mean {data['mean']:+z.4f}; {data['equal']:,} equal"], columns=1)
         largest = max(map(abs, values))
         limit = (1.1 if largest > 1 else min(1.1, 1 / largest) if largest else 1) * (largest or 1)
         axis.set_ylim(-limit, limit)
         axis.set_xlim(-0.7, count - 0.3)
         axis.set_xticks(range(count) if count <= MAX_TICKS else [], ids if count <= MAX_TICKS else [], rotation=30)
         axis.set_xlabel(f"{count:,} {'query' if count == 1 else 'queries'}, sorted by difference", fontsize=11.5)
-        axis.set_ylabel(f"difference in {numbers['measure']}", fontsize=11.5)
+        axis.set_ylabel(f"difference in {data['measure']}", fontsize=11.5)
         style_axis(axis, settings.heading or f"{first} minus {second}, query by query")
 
 
-def _shorten_id(id: str, most: int) -> str:
-    """Return an id of at most `most` characters, cut in the middle."""
-    if len(id) <= most:
+def _shorten_id(id: str, limit: int) -> str:
+    """Return an id of at most `limit` characters, cut in the middle."""
+    if len(id) <= limit:
         return id
-    end = most // 2
-    return f"{id[: most - 1 - end]}…{id[len(id) - end :]}"
+    end = limit // 2
+    return f"{id[: limit - 1 - end]}…{id[len(id) - end :]}"
 
 
 MAX_PANELS, BINS = 6, 40
@@ -182,17 +182,17 @@ MAX_PANELS, BINS = 6, 40
 class ScoreDistributions(Plot):
     """Scores of relevant and other documents (drtk plot scores)."""
 
-    takes: ClassVar[frozenset[str]] = PLOT_OPTIONS | RUN_PLOT_OPTIONS
+    option_names: ClassVar[frozenset[str]] = PLOT_OPTIONS | RUN_PLOT_OPTIONS
 
-    def compute(self, inputs: PlotInputs) -> Numbers:
+    def compute(self, inputs: PlotInputs) -> PlotData:
         """Return {"kinds": [good, other], "panels": {input: {"edges", "good", "other" (counts), "auc", "means"}}}."""
-        inputs.check_count(1, MAX_PANELS)
+        inputs.check_num_inputs(1, MAX_PANELS)
         of_examples = [inputs.tracker.peek(item.source).lstrip()[:1] == b"{" for item in inputs.inputs]
         if any(of_examples) and not all(of_examples):
-            raise UsageError("runs and training examples cannot be in one plot; draw two")
+            raise UsageError("runs and training examples cannot be combined; plot them separately")
         if of_examples[0]:
             if inputs.qrels is not None:
-                raise UsageError("`qrels` has no effect on training examples, which name their positives; omit it")
+                raise UsageError("`qrels` cannot be combined with training examples; omit it")
             kinds = ["positives", "negatives"]
             panels = {item.name: _read_example_scores(item, inputs) for item in inputs.inputs}
         else:
@@ -201,14 +201,14 @@ class ScoreDistributions(Plot):
             panels = {item.name: _read_run_scores(item, judgments, inputs) for item in inputs.inputs}
         return {"kinds": kinds, "panels": {name: summarize_scores(*scores, name) for name, scores in panels.items()}}
 
-    def choose_size(self, numbers: Numbers) -> tuple[float, float]:
-        return SIZE[0], 1.2 + 2.5 * len(numbers["panels"])
+    def choose_size(self, data: PlotData) -> tuple[float, float]:
+        return SIZE[0], 1.2 + 2.5 * len(data["panels"])
 
-    def draw(self, figure: Any, numbers: Numbers, settings: PlotSettings) -> None:
-        """Draw overlaid histograms of both kinds of scores, one panel per input."""
-        panels = numbers["panels"]
+    def draw(self, figure: Any, data: PlotData, settings: PlotSettings) -> None:
+        """Draw overlaid histograms of good and other scores, one panel per input."""
+        panels = data["panels"]
         axes = figure.subplots(len(panels), 1, squeeze=False)[:, 0]
-        good, other = numbers["kinds"]
+        good, other = data["kinds"]
         for axis, (name, panel) in zip(axes, panels.items(), strict=True):
             draw_histograms(axis, panel["edges"], [(other, panel["other"], BAD), (good, panel["good"], GOOD)])
             sizes = f"{sum(panel['good']):,} against {sum(panel['other']):,} scores"
@@ -220,16 +220,16 @@ class ScoreDistributions(Plot):
             figure.suptitle(settings.heading, fontsize=14, fontweight="bold")
 
 
-def summarize_scores(good: np.ndarray, other: np.ndarray, name: str) -> Numbers:
-    """Return counts per bin of the common range, means, and the AUC: how often a good score is higher; ties count half.
+def summarize_scores(good: np.ndarray, other: np.ndarray, name: str) -> PlotData:
+    """Return histogram counts, means, and the AUC: the share of (good, other) pairs with the higher good score; ties count half.
 
     good, other: (n,), (m,). Raises DrtkError if one is empty.
     """
     from scipy.stats import rankdata
 
-    for what, values in (("relevant", good), ("other", other)):
+    for kind, values in (("relevant", good), ("other", other)):
         if len(values) == 0:
-            raise DrtkError(f"{name}: no {what} document has a score")
+            raise DrtkError(f"{name}: no {kind} document has a score")
     both = np.concatenate([good, other])
     edges = np.histogram_bin_edges(both, bins=BINS)
     ranks = rankdata(both)[: len(good)]
@@ -270,11 +270,11 @@ def _read_example_scores(item: NamedRun, inputs: PlotInputs) -> tuple[np.ndarray
 
 
 def draw_report(
-    path: Path, title: str, results: Sequence[Evaluation], measures: Sequence[str], recall: Numbers, loss: Curve | None
+    path: Path, title: str, results: Sequence[Evaluation], measures: Sequence[str], recall: PlotData, loss: Curve | None
 ) -> None:
     """Write a PNG of measures by system, recall by depth, and the training loss if there is one.
 
-    recall: as `draw_recall` takes it. Raises MissingDependency without matplotlib.
+    recall: data for `draw_recall`. Raises MissingDependency without matplotlib.
     """
     panels = 2 if loss is None else 3
 
@@ -288,7 +288,7 @@ def draw_report(
         style_axis(axes[1], "Recall at k", grid="both")
         if loss is not None:
             draw_steps(axes[2], loss.steps, loss.values, COLORS[0])
-            set_steps(axes[2], loss.steps[-1])
+            style_step_axis(axes[2], loss.steps[-1])
             style_axis(axes[2], "Training loss")
         add_legend(figure, *axes[1].get_legend_handles_labels(), columns=8)
 
@@ -303,8 +303,8 @@ def _draw_measures(axis: Any, results: Sequence[Evaluation], measures: Sequence[
         means = np.array([float(result.overall[measure]) for measure in measures])
         intervals = [_compute_interval(result, measure) for measure in measures]
         reach = np.abs(np.array(intervals).T - means)
-        look = {"color": COLORS[at % len(COLORS)], "marker": MARKERS[at % len(MARKERS)], "markersize": 6}
-        axis.errorbar(places, means, reach, linestyle="", capsize=3, **look)
+        style = {"color": COLORS[at % len(COLORS)], "marker": MARKERS[at % len(MARKERS)], "markersize": 6}
+        axis.errorbar(places, means, reach, linestyle="", capsize=3, **style)
         for place, mean, (_, high) in zip(places, means, intervals, strict=True):
             axis.annotate(f"{mean:.3f}", (place, high), (0, 5), textcoords="offset points", rotation=90, fontsize=9,
                           ha="center", va="bottom")  # fmt: skip
@@ -316,7 +316,7 @@ def _draw_measures(axis: Any, results: Sequence[Evaluation], measures: Sequence[
 
 
 def _compute_interval(result: Evaluation, measure: str) -> tuple[float, float]:
-    """Return the confidence interval of a mean over queries; the mean itself where it is undefined."""
+    """Return the confidence interval of a mean over queries; (mean, mean) if it is undefined."""
     values = [float(values[measure]) for values in result.per_query.values() if measure in values]
     mean = float(result.overall[measure])
     return compute_interval(np.array(values), confidence=0.95) or (mean, mean)

@@ -1,4 +1,4 @@
-"""Plot training logs by step: a line per log; losses, held-out measurements and probes in panels."""
+"""Plots of training logs by step: one line per log, one panel per field."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from drtk.evaluation.plots.base import (
     COLORS,
     GRAY,
     MAX_LINES,
-    Numbers,
     Plot,
+    PlotData,
     PlotInputs,
     add_legend,
     shorten,
@@ -35,15 +35,15 @@ _SHARES = ("_replaced", "_stop_words")
 class TrainingCurves(Plot):
     """Fields of training logs by step (drtk plot training)."""
 
-    takes: ClassVar[frozenset[str]] = PLOT_OPTIONS | {"field"}
+    option_names: ClassVar[frozenset[str]] = PLOT_OPTIONS | {"field"}
 
-    def compute(self, inputs: PlotInputs) -> Numbers:
-        """Return {"field", "curves": {log: {"steps", "values"}}}, or for several fields {"panels": [the same, "held_out"]}.
+    def compute(self, inputs: PlotInputs) -> PlotData:
+        """Return {"field", "curves": {log: {"steps", "values"}}}, or {"panels": [the same with "held_out"]} for several fields.
 
-        Without `field`: the loss. If a log has several terms or held-out measurements: every term with its held-out loss,
-        every gain, and every other measurement.
+        By default, the field is the loss. If a log has several loss terms or held-out measurements, the fields are all loss
+        terms with their held-out losses, all gains, and all other measurements.
         """
-        inputs.check_count(1, MAX_LINES)
+        inputs.check_num_inputs(1, MAX_LINES)
         fields = list(inputs.settings.field or ())
         required = fields[0] if len(fields) == 1 else None
         logs = {log.name: read_curves(log.source, field=required, tracker=inputs.tracker) for log in inputs.inputs}
@@ -51,26 +51,26 @@ class TrainingCurves(Plot):
         if required is not None or fields == ["loss"]:
             for name, log in logs.items():
                 if fields[0] not in log:
-                    raise DrtkError(f"{name}: no field {fields[0]}; there are {', '.join(log)}")
+                    raise DrtkError(f"{name}: no field {fields[0]}; choose from {', '.join(log)}")
             return {"field": fields[0], "curves": _select(logs, fields[0])}
         panels = []
         for field in fields:
             panel = {"field": field, "curves": _select(logs, field), "held_out": _select(logs, HELD_OUT + field)}
             if not panel["curves"] and not panel["held_out"]:
                 names = dict.fromkeys(name for log in logs.values() for name in log)
-                raise DrtkError(f"no log has the field {field}; there are {', '.join(names)}")
+                raise DrtkError(f"no log has the field {field}; choose from {', '.join(names)}")
             panels.append(panel)
         return {"panels": panels}
 
-    def choose_size(self, numbers: Numbers) -> tuple[float, float]:
-        if "panels" not in numbers:
-            return super().choose_size(numbers)
-        count = len(numbers["panels"])
+    def choose_size(self, data: PlotData) -> tuple[float, float]:
+        if "panels" not in data:
+            return super().choose_size(data)
+        count = len(data["panels"])
         return _PANEL[0] * min(count, _COLUMNS), _PANEL[1] * ceil(count / _COLUMNS) + 0.6
 
-    def draw(self, figure: Any, numbers: Numbers, settings: PlotSettings) -> None:
+    def draw(self, figure: Any, data: PlotData, settings: PlotSettings) -> None:
         """Draw a panel per field; measurements on held-out passages are dashed."""
-        panels = numbers.get("panels") or [numbers | {"held_out": {}}]
+        panels = data.get("panels") or [data | {"held_out": {}}]
         columns = min(len(panels), _COLUMNS)
         axes = figure.subplots(ceil(len(panels) / columns), columns, squeeze=False).ravel()
         names = list(dict.fromkeys(name for panel in panels for part in ("curves", "held_out") for name in panel[part]))
@@ -88,7 +88,7 @@ class TrainingCurves(Plot):
             if panel["field"].startswith(GAIN):
                 axis.axhline(0, color=GRAY, linewidth=1)
             style_axis(axis, shorten(panel["field"]))
-            set_steps(axis, max(curve["steps"][-1] for curve in [*solid.values(), *dashed.values()]))
+            style_step_axis(axis, max(curve["steps"][-1] for curve in [*solid.values(), *dashed.values()]))
         for axis in axes[len(panels) :]:
             axis.set_axis_off()
         lines = {name: axes[0].plot([], [], color=colors[name], linewidth=2.2)[0] for name in names}
@@ -117,21 +117,21 @@ def choose_fields(logs: Sequence[Mapping[str, Curve]]) -> list[str]:
     return [*first, *terms, *gains, *others]
 
 
-def _select(logs: Mapping[str, Mapping[str, Curve]], field: str) -> Numbers:
+def _select(logs: Mapping[str, Mapping[str, Curve]], field: str) -> PlotData:
     return {
         name: {"steps": log[field].steps, "values": log[field].values} for name, log in logs.items() if field in log
     }
 
 
 def draw_steps(axis: Any, steps: Sequence[int], values: Sequence[float], color: str) -> None:
-    """Draw values, faint, and their moving average in a band of one standard deviation."""
+    """Draw values as a faint line, and their moving average with a band of one standard deviation."""
     averages, deviations = smooth(values)
     axis.plot(steps, values, color=color, linewidth=0.8, alpha=0.35)
     axis.fill_between(steps, averages - deviations, averages + deviations, color=color, alpha=0.15, linewidth=0)
     axis.plot(steps, averages, color=color, linewidth=2, marker="o" if len(averages) <= _MAX_DOTS else "", markersize=4)
 
 
-def set_steps(axis: Any, last: int) -> None:
+def style_step_axis(axis: Any, last: int) -> None:
     """Set the range and integer ticks of an axis of steps, from 0 to the last step."""
     from matplotlib.ticker import MaxNLocator
 
@@ -142,9 +142,9 @@ def set_steps(axis: Any, last: int) -> None:
 
 
 def smooth(values: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
-    """Return mean and standard deviation of each value and its neighbors, a twentieth of all on either side.
+    """Return the moving average and standard deviation. The window has a twentieth of all values on either side.
 
-    From 8 values on, at least one neighbor on either side is included.
+    With 8 or more values, the window has at least one neighbor on either side.
     """
     reach = len(values) // 20 or int(len(values) >= 8)
     windows = [values[max(0, at - reach) : at + reach + 1] for at in range(len(values))]

@@ -23,8 +23,8 @@ from drtk.evaluation.plots.base import (
     GOOD,
     MARKERS,
     SIZE,
-    Numbers,
     Plot,
+    PlotData,
     PlotInputs,
     add_legend,
     draw_histograms,
@@ -50,20 +50,21 @@ MAX_MODELS, BINS = 4, 60
 class VectorSpace(Plot):
     """Cosines of matching and random pairs, alignment and uniformity (drtk plot space)."""
 
-    takes: ClassVar[frozenset[str]] = PLOT_OPTIONS | {"pairs", "qrels", "rel", "positive", "points"}
+    option_names: ClassVar[frozenset[str]] = PLOT_OPTIONS | {"pairs", "qrels", "rel", "positive", "points"}
 
-    def compute(self, inputs: PlotInputs) -> Numbers:
+    def compute(self, inputs: PlotInputs) -> PlotData:
         """Return {"edges", "panels": {name: {"matching", "random"}}, "geometry": {name: {"alignment", "uniformity"}}}.
 
-        matching, random: numbers of pairs per bin of cosine; matching is empty without judgments
+        matching, random: numbers of pairs per cosine bin; matching is empty without judgments
         """
-        inputs.check_count(1, MAX_MODELS)
-        folders = [_is_embeddings(item) for item in inputs.inputs]
+        inputs.check_num_inputs(1, MAX_MODELS)
+        paths = [Path(item.source) for item in inputs.inputs]
+        folders = [any(path.glob("*.npy")) and any(path.glob("*.ids")) for path in paths]
         if any(folders) and not all(folders):
-            raise UsageError("models and folders of embeddings cannot be in one plot; draw two")
-        cosines, geometry = _compare_embeddings(inputs) if folders[0] else _compare_models(inputs)
-        every = np.concatenate([values for pair in cosines.values() for values in pair])
-        edges = np.linspace(every.min() - 1e-9, every.max() + 1e-9, BINS + 1)
+            raise UsageError("models and embedding folders cannot be combined; plot them separately")
+        cosines, geometry = _compute_embedding_cosines(inputs) if folders[0] else _compute_model_cosines(inputs)
+        all_cosines = np.concatenate([values for pair in cosines.values() for values in pair])
+        edges = np.linspace(all_cosines.min() - 1e-9, all_cosines.max() + 1e-9, BINS + 1)
         panels = {
             name: {
                 "matching": np.histogram(matching, edges)[0].tolist(),
@@ -73,14 +74,12 @@ class VectorSpace(Plot):
         }
         return {"edges": edges.tolist(), "panels": panels, "geometry": geometry}
 
-    def choose_size(self, numbers: Numbers) -> tuple[float, float]:
-        return SIZE[0] + 4.2 * (len(numbers["geometry"]) > 1 and len(numbers["panels"]) > 1), 1.4 + 2.3 * len(
-            numbers["panels"]
-        )
+    def choose_size(self, data: PlotData) -> tuple[float, float]:
+        return SIZE[0] + 4.2 * (len(data["geometry"]) > 1 and len(data["panels"]) > 1), 1.4 + 2.3 * len(data["panels"])
 
-    def draw(self, figure: Any, numbers: Numbers, settings: PlotSettings) -> None:
+    def draw(self, figure: Any, data: PlotData, settings: PlotSettings) -> None:
         """Draw histograms of the cosines of matching and of random pairs; of several models also alignment and uniformity."""
-        panels, geometry = numbers["panels"], numbers["geometry"]
+        panels, geometry = data["panels"], data["geometry"]
         histograms = figure
         if len(panels) > 1 and all(len(values) == 2 for values in geometry.values()):
             histograms, scatter = figure.subfigures(1, 2, width_ratios=[1.7, 1])
@@ -88,15 +87,15 @@ class VectorSpace(Plot):
         axes = histograms.subplots(len(panels), 1, squeeze=False, sharex=True)[:, 0]
         for axis, (name, panel) in zip(axes, panels.items(), strict=True):
             kinds = [("random pairs", panel["random"], BAD), ("matching pairs", panel["matching"], GOOD)]
-            draw_histograms(axis, numbers["edges"], [kind for kind in kinds if sum(kind[1])])
-            style_axis(axis, f"{shorten(name)}{_describe(geometry.get(name, {}))}")
+            draw_histograms(axis, data["edges"], [kind for kind in kinds if sum(kind[1])])
+            style_axis(axis, f"{shorten(name)}{_format_values(geometry.get(name, {}))}")
         axes[-1].set_xlabel("cosine", fontsize=11.5)
         add_legend(figure, *axes[0].get_legend_handles_labels())
         if settings.heading:
             figure.suptitle(settings.heading, fontsize=14, fontweight="bold")
 
 
-def _describe(values: dict[str, float]) -> str:
+def _format_values(values: dict[str, float]) -> str:
     text = ", ".join(f"{name} {value:z.2f}" for name, value in values.items())
     return f": {text}".replace("-", "\N{MINUS SIGN}") if text else ""
 
@@ -119,11 +118,11 @@ Cosines = dict[str, tuple[np.ndarray, np.ndarray]]  # by panel: of matching and 
 Geometry = dict[str, dict[str, float]]
 
 
-def _compare_models(inputs: PlotInputs) -> tuple[Cosines, Geometry]:
+def _compute_model_cosines(inputs: PlotInputs) -> tuple[Cosines, Geometry]:
     if inputs.pairs is None:
-        raise UsageError("models need sentences: `pairs`")
+        raise UsageError("`pairs` is required to plot models")
     if inputs.qrels is not None:
-        raise UsageError("`qrels` is for folders of embeddings; models take `pairs`")
+        raise UsageError("`qrels` is only valid for embedding folders; use `pairs` for models")
     pairs = read_pairs(inputs.pairs, inputs.tracker).pairs
     positive = POSITIVE if inputs.settings.positive is None else inputs.settings.positive
     positives = [at for at, pair in enumerate(pairs) if pair.score > positive]
@@ -138,12 +137,12 @@ def _compare_models(inputs: PlotInputs) -> tuple[Cosines, Geometry]:
     return cosines, geometry
 
 
-def _compare_embeddings(inputs: PlotInputs) -> tuple[Cosines, Geometry]:
+def _compute_embedding_cosines(inputs: PlotInputs) -> tuple[Cosines, Geometry]:
     settings = inputs.settings
     if inputs.pairs is not None:
-        raise UsageError("`pairs` is for models; folders of embeddings take `qrels`")
+        raise UsageError("`pairs` is only valid for models; use `qrels` for embedding folders")
     if settings.positive is not None:
-        raise UsageError("`positive` has no effect with `qrels`; set `rel`")
+        raise UsageError("`positive` is only valid for models; use `rel` for embedding folders")
     groups = {item.name: _load_vectors(item, inputs) for item in inputs.inputs}
     sizes = {vectors.shape[1] for _, vectors in groups.values()}
     if len(sizes) > 1:
@@ -166,7 +165,8 @@ def _compare_embeddings(inputs: PlotInputs) -> tuple[Cosines, Geometry]:
     pairs = [(query, id) for query, id in judged if query in queries and id in passages]
     if not pairs:
         raise MismatchError(
-            f"no judged pair is among the vectors; the judgments begin with '{(*judged, ('', ''))[0][0]}'"
+            "no relevant pair has both vectors; pass the embeddings of the judged queries and passages (first judged query: "
+            f"'{(*judged, ('', ''))[0][0]}')"
         )
     first, second = np.stack([queries[id] for id, _ in pairs]), np.stack([passages[id] for _, id in pairs])
     geometry["judged pairs"] = {"alignment": compute_alignment(first, second)}
@@ -182,10 +182,6 @@ def _compute_random_cosines(vectors: np.ndarray) -> np.ndarray:
     return cosines
 
 
-def _is_embeddings(item: NamedRun) -> bool:
-    return any(Path(item.source).glob("*.npy")) and any(Path(item.source).glob("*.ids"))
-
-
 def _load_vectors(item: NamedRun, inputs: PlotInputs) -> tuple[list[str], np.ndarray]:
     shards = read_shards(item.source)
     inputs.tracker.inputs.append(describe_folder(item.source))
@@ -193,12 +189,12 @@ def _load_vectors(item: NamedRun, inputs: PlotInputs) -> tuple[list[str], np.nda
         check_finite(shard, shard.vectors, range(shard.rows))
     ids = [id for shard in shards for id in shard.ids]
     if len(ids) < 2:
-        raise DrtkError(f"{item.source}: a plot needs two vectors, got {len(ids)}")
+        raise DrtkError(f"{item.source}: a plot requires two vectors, got {len(ids)}")
     return ids, normalize_vectors(np.concatenate([np.asarray(shard.vectors) for shard in shards]))
 
 
 def _sample_rows(ids: Sequence[str], count: int | None) -> list[int]:
-    """Return `count` rows, sampled by a hash of their ids, in order."""
+    """Return `count` row indices in ascending order, sampled by a hash of the ids."""
     hashes = [hashlib.blake2b(id.encode(), digest_size=8).digest() for id in ids]
     return sorted(sorted(range(len(ids)), key=lambda row: (hashes[row], row))[: count or POINTS])
 
@@ -209,18 +205,18 @@ MAX_SYSTEMS, MAX_EDGES = 4, 12
 class CosineByRating(Plot):
     """Cosines of sentence pairs by human rating (drtk plot cosine)."""
 
-    takes: ClassVar[frozenset[str]] = PLOT_OPTIONS | {"pairs"}
+    option_names: ClassVar[frozenset[str]] = PLOT_OPTIONS | {"pairs"}
 
-    def compute(self, inputs: PlotInputs) -> Numbers:
+    def compute(self, inputs: PlotInputs) -> PlotData:
         """Return {"bins": [[low, high], …], "systems": {name: {"spearman", "pairs", "cosines": [[…] per bin]}}}."""
         data: dict[str, tuple[np.ndarray, np.ndarray]] = {}
         for item in inputs.inputs:
-            if _is_file(item.source) and inputs.tracker.peek(item.source)[:1] == b"{":
+            if (is_stream(item.source) or Path(item.source).is_file()) and inputs.tracker.peek(item.source)[:1] == b"{":
                 data |= _read_cosines(item.source, inputs)
             else:
                 data[item.name] = _compute_cosines(item.source, inputs)
         if not 1 <= len(data) <= MAX_SYSTEMS:
-            raise UsageError(f"this plot needs 1 to {MAX_SYSTEMS} systems, got {len(data)}")
+            raise UsageError(f"this plot requires 1 to {MAX_SYSTEMS} systems, got {len(data)}")
         high = max(float(ratings.max()) for _, ratings in data.values())
         low = int(np.floor(min(float(ratings.min()) for _, ratings in data.values())))
         edges = list(range(low, max(int(np.ceil(high)), low + 1) + 1))
@@ -236,10 +232,10 @@ class CosineByRating(Plot):
             }
         return {"bins": [[a, b] for a, b in pairwise(edges)], "systems": systems}
 
-    def draw(self, figure: Any, numbers: Numbers, settings: PlotSettings) -> None:
+    def draw(self, figure: Any, data: PlotData, settings: PlotSettings) -> None:
         """Draw a violin for each system and bin, with its median and quartiles."""
         axis = figure.subplots()
-        systems, bins = numbers["systems"], numbers["bins"]
+        systems, bins = data["systems"], data["bins"]
         width = 0.82 / len(systems)
         for at, (name, system) in enumerate(systems.items()):
             for number, cosines in enumerate(system["cosines"]):
@@ -270,14 +266,10 @@ def _draw_violin(axis: Any, cosines: np.ndarray, x: float, width: float, color: 
     axis.plot([x], [median], marker="o", color="white", markeredgecolor=color, markersize=5.5, markeredgewidth=1.5)
 
 
-def _is_file(source: str) -> bool:
-    return is_stream(source) or Path(source).is_file()
-
-
 def _read_cosines(source: str, inputs: PlotInputs) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Read the pairs written by drtk eval-sentences --pairs-out, by system."""
+    """Read the cosines and ratings written by drtk eval-sentences --pairs-out, by system."""
     if inputs.pairs is not None:
-        raise UsageError("`pairs` has no effect on a file of pairs with cosines; omit it")
+        raise UsageError("`pairs` cannot be combined with a file of cosines; omit it")
     pairs: dict[str, list[tuple[float, float]]] = {}
     rows = read_records(
         source,
@@ -287,7 +279,7 @@ def _read_cosines(source: str, inputs: PlotInputs) -> dict[str, tuple[np.ndarray
     for system, cosine, rating in rows:
         pairs.setdefault(str(system or source), []).append((cosine, rating))
     if not pairs:
-        raise DrtkError(f"{name_of(source)}: no pairs found; drtk eval-sentences writes such files")
+        raise DrtkError(f"{name_of(source)}: no sentence pairs; create the file with drtk eval-sentences")
     return {name: tuple(np.array(values).T) for name, values in pairs.items()}
 
 
@@ -300,7 +292,7 @@ def _take_number(row: Row, field: str) -> float:
 
 def _compute_cosines(source: str, inputs: PlotInputs) -> tuple[np.ndarray, np.ndarray]:
     if inputs.pairs is None:
-        raise UsageError("a model needs sentences: `pairs`")
+        raise UsageError("`pairs` is required to plot a model")
     pairs = read_pairs(inputs.pairs, inputs.tracker)
     encode = open_encoder(source, inputs.device, inputs.tracker)
     texts = [pair.first for pair in pairs.pairs] + [pair.second for pair in pairs.pairs]

@@ -52,7 +52,7 @@ def test_a_killed_run_resumes_to_the_uninterrupted_result(place: Path, tmp_path:
     kill_at(part / "00005.npy", *call, "-o", str(output), *size)
     assert not output.exists()
     assert 6 <= len(list(part.glob("*.npy"))) < 10
-    with pytest.raises(DrtkError, match="interrupted run; `resume`"):
+    with pytest.raises(DrtkError, match="interrupted run; use `resume`"):
         encode(place, output, *size)
     with pytest.raises(MismatchError, match="other settings"):
         encode(place, output, "--resume", "--set", "shard_size=3")
@@ -81,7 +81,7 @@ def test_a_run_is_not_resumed_after_files_of_the_model_changed(
         if name != "model.safetensors":
             (other / name).write_text((model / name).read_text() + " ")
         shutil.copy(other / name, model / name)
-        with pytest.raises(MismatchError, match=rf"was begun with other settings or files \(.*model-{name}\)"):
+        with pytest.raises(MismatchError, match=rf"started with other settings or files \(.*model-{name}\)"):
             run(*given, "--resume")
         shutil.copy(place / "model" / name, model / name)  # the old content at another time
         run(*given, "--resume")

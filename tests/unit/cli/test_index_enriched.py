@@ -235,7 +235,7 @@ def test_impacts_are_summed_and_the_type_needs_no_saying(place: Path, capfd) -> 
     with pytest.raises(UsageError, match="is for indexes of type bm25, bm25s"):
         run_command(capfd, "search", "i", "queries.jsonl", "--k1", "10")
     write_text(place / "qrels.tsv", "query-id\tcorpus-id\tscore\nq1\td1\t1\n")
-    with pytest.raises(UsageError, match="`tune` chooses k1 and b, which only indexes of type bm25 and bm25s have"):
+    with pytest.raises(UsageError, match="`tune` requires an index of type bm25 or bm25s"):
         run_command(capfd, "search", "i", "queries.jsonl", "--tune", "--qrels", "qrels.tsv")
 
 
@@ -292,7 +292,7 @@ def test_weights_whose_tokenizer_has_moved_are_read_with_the_one_that_is_named(p
         run_command(capfd, "show", "--term-weights", "w", "--tokenizer", "other")
     (place / "there").rename(place / "moved")
     for call in ((*index, "-o", "i"), ("show", "--term-weights", "w")):
-        with pytest.raises(DrtkError, match="there: no such folder; if it was moved, name it with `tokenizer`"):
+        with pytest.raises(DrtkError, match="there: no such folder; if it was moved, set `tokenizer`"):
             run_command(capfd, *call)
     assert run_command(capfd, "show", "--term-weights", "w", "--tokenizer", "moved") == shown
     run_command(capfd, *index, "--set", "tokenizer=moved", "-o", "after")

@@ -29,7 +29,7 @@ from tests.contract.forkserver import die_at
 from tests.contract.run_drtk import make_environment
 from tests.run_commands import read_files
 
-REJECTED = re.compile("exists already; `force` replaces it|contains an interrupted run; `")
+REJECTED = re.compile("exists already; `force` replaces it|contains an interrupted run; use `")
 
 
 def read(source: str, job: FilterJob | FolderJob) -> list[str]:

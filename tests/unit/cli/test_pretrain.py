@@ -258,7 +258,7 @@ def test_checkpoints_made_without_token_types_are_rejected(world: PretrainingFil
     content = read_json(begun)
     before = {name: value for name, value in content["settings"].items() if name != "title_types"}
     write_json(begun, content | {"settings": before})
-    with pytest.raises(MismatchError, match=r"other settings or files \(title_types\); `force` begins again"):
+    with pytest.raises(MismatchError, match=r"other settings or files \(title_types\); use `force` to start over"):
         pretrain(world, tmp_path / "m", "mlm", *SCHEDULE, *titles, "--resume")
     write_json(begun, content)
     pretrain(world, tmp_path / "m", "mlm", *SCHEDULE, *titles, "--resume")
@@ -276,7 +276,7 @@ def test_epochs_on_the_command_line_replace_the_steps_of_a_preset(
     rows = len(world.corpus.read_text().splitlines())
     lines = dry_run(world, capfd, "retromae", "--epochs", "0.5")  # the preset has 80,000 steps
     assert f"Training: {round(0.5 * (rows // 6))} steps of 6 passages" in lines
-    with pytest.raises(UsageError, match="--max-steps and --epochs: choose one"):
+    with pytest.raises(UsageError, match="--max-steps and --epochs cannot be combined"):
         dry_run(world, capfd, "retromae", "--epochs", "0.5", "--max-steps", "3")
 
 
@@ -472,7 +472,7 @@ def test_a_probe_with_test_queries_only_is_rejected(world: PretrainingFiles, tmp
     (tmp_path / "probe" / "qrels").mkdir(parents=True)
     (tmp_path / "probe" / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\nq1\tab\t1\n")
     message = rejected(world, tmp_path, "mlm", "--dev", tmp_path / "probe")
-    assert message.endswith("has no qrels/dev.tsv or qrels/train.tsv to choose a checkpoint by, only test")
+    assert message.endswith("has no qrels/dev.tsv or qrels/train.tsv to select a checkpoint with, only test")
 
 
 REJECTED: list[tuple[str, Sequence[str], str]] = [

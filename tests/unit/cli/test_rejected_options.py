@@ -48,7 +48,7 @@ REJECTED = {  # additional options and the error message of each command
         "--preset dpr-nq-roberta-shared --set aux_rate=0.2": "--set aux_rate needs --set aux=diffcse",
         "--set matryoshka=8 --set matryoshka=8": "--set matryoshka 8: is given twice",
         "--negatives 0 --set negative_sampling=shuffle": "--set negative_sampling needs hard negatives, but --negatives is 0",
-        "--epochs 1 --max-steps 2": "--max-steps and --epochs: choose one",
+        "--epochs 1 --max-steps 2": "--max-steps and --epochs cannot be combined",
         "--preset simlm": "preset 'simlm' is for drtk pretrain",
     },
     "train-reranker": {
@@ -59,7 +59,7 @@ REJECTED = {  # additional options and the error message of each command
         "--loss bce --set backward=4": f"--set backward {LISTWISE}",
         "--loss bce --negatives 4": f"--negatives {LISTWISE}",
         "--negatives 7 --set backward=16": "--set backward 16: a query has 8 passages in a step",
-        "--max-steps 3 --epochs 2": "--max-steps and --epochs: choose one",
+        "--max-steps 3 --epochs 2": "--max-steps and --epochs cannot be combined",
         "--preset quickstart": "preset 'quickstart' is for drtk train-retriever",
         "--dev dev": "--dev and --dev-run go together",
         "--dev none --dev-run bm25.run": "none: No such file or directory",
@@ -180,9 +180,7 @@ def faulty_calls() -> list[tuple[str, str, str]]:
             preset = call.replace("--preset cotmae", "") + " --preset nothing"
             found.append((name, preset, "unknown preset 'nothing'"))
             bare = preset.replace("nothing", f"{command_of(name).replace(' ', '-')}.toml")
-            message = (
-                "has no [[objective]]" if name == "pretrain" else "'batch' is not read where it stands; settings go"
-            )
+            message = "has no [[objective]]" if name == "pretrain" else "unknown key 'batch'; put settings"
             found.append((name, bare, message))
         found += rejected_calls(REJECTED, name)
     return found

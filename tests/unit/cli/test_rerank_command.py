@@ -201,7 +201,11 @@ def test_unknown_ids_are_told_with_file_line_and_number(here: Path) -> None:
         ("rerank run --corpus corpus.jsonl --model model", UsageError, "--queries: a cross-encoder reads texts"),
         ("rerank run TEXTS --set tag=a\tb", UsageError, "--set tag: .* must be one word"),
         ("rerank run TEXTS --max-length 65", MismatchError, "model: reads at most 64 tokens; 65 were requested"),
-        ("score run TEXTS", MismatchError, "run: looks like hits of a TREC run; expected training examples, which"),
+        (
+            "score run TEXTS",
+            MismatchError,
+            "run: looks like hits of a TREC run; expected training examples, such as from",
+        ),
         (
             "rerank examples.jsonl TEXTS",
             MismatchError,
@@ -286,7 +290,7 @@ def test_a_killed_run_with_vectors_resumes_to_the_same_bytes(here: Path, capfd: 
     mine = ["-o", "out", "--vectors", "v"]
     kill_at(here / "v.part" / "00001.npy", *call, *mine)
     assert not (here / "out").exists()
-    with pytest.raises(DrtkError, match="`resume` continues"):
+    with pytest.raises(DrtkError, match="use `resume` to continue"):
         run(*call, *mine)
     assert "resuming out after" in warnings_of(capfd, *call, *mine, "--resume")
     run(*call, "-o", "whole", "--vectors", "w")
@@ -339,9 +343,9 @@ def test_a_list_re_ranker_is_trained_and_used_from_vectors_alone(here: Path, cap
     with pytest.raises(UsageError, match="`skip_corpus_check`: is for a cross-encoder; h"):
         run("rerank", "run", "--vectors", "v", "--model", "h", "--skip-corpus-check", "-o", "x")
     capfd.readouterr()
-    other = "60 of 60 queries rank their documents in another order than run, from which v was made; a list re-ranker"
+    other = "60 of 60 queries rank their documents differently from run, from which v was made; a list reranker"
     run("rerank", "listed", "--vectors", "v", "--model", "h", "-o", "twice")  # the re-ranked one, in the other's place
-    assert f"drtk: listed: {other} uses the ranks of retrieval\n" in capfd.readouterr().err
+    assert f"drtk: listed: {other} requires the retrieval ranks\n" in capfd.readouterr().err
     run(*[*call[:1], "listed", *call[2:-1], "listed"], "--force", "-o", "h2")
     said = capfd.readouterr().err
     assert f"drtk: listed: {other}" in said
@@ -417,11 +421,11 @@ def test_a_list_training_of_other_settings_is_not_gone_on_from(here: Path) -> No
     (here / "small.toml").write_text(
         'command = "train-reranker"\nsummary = "x"\n[settings]\nkind = "hlatr"\nlayers = 2\n'
     )
-    with pytest.raises(MismatchError, match=r"was begun with other settings or files \(.*layers") as fault:
+    with pytest.raises(MismatchError, match=r"started with other settings or files \(.*layers") as fault:
         run(*call, "--preset", "small.toml", "--resume")
     assert "\n" not in str(fault.value)
     texts = ["train-reranker", "examples.jsonl", *TEXTS, "--device", "cpu", "--negatives", "3", "-o", "h"]
-    with pytest.raises(MismatchError, match=r"was begun with other settings or files \(.*kind"):
+    with pytest.raises(MismatchError, match=r"started with other settings or files \(.*kind"):
         run(*texts, "--preset", "simlm-reranker", "--max-steps", "4", "--batch-size", "20", "--resume")
 
 

@@ -339,7 +339,7 @@ def test_a_run_that_was_cut_short_goes_on_to_the_same_files(
         with pytest.raises(Killed):
             call(place, tmp_path / "out", *more)
     assert not (tmp_path / "out" / "meta.json").exists()
-    with pytest.raises(DrtkError, match="contains an interrupted run; `resume` continues it"):
+    with pytest.raises(DrtkError, match="contains an interrupted run; use `resume` to continue it"):
         call(place, tmp_path / "out", *more)
     if at == "finishing":  # killed when the manifest of the finished choices was removed
         get_manifest_path(tmp_path / "out.part" / "choices.jsonl").unlink()

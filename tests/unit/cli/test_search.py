@@ -116,7 +116,7 @@ def test_q_is_quiet_and_a_query_in_place_of_a_path_gets_a_hint(bm25, capfd, monk
         ('{"_id": "q", "text": "t"}\nfly', ""),
     ):
         monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(more.encode())))
-        place = f"<stdin>:{1 if hint else 2}: expected a JSON object, found other text"
+        place = f"<stdin>:{1 if hint else 2}: expected a JSON object, got other text"
         with pytest.raises(RecordError, match=rf"^{place}{f'; {hint} .-q is --quiet.' if hint else ''}$"):
             run_command(capfd, "search", "bm25", "-q", "-")
 
@@ -204,7 +204,7 @@ def test_tuning_by_judgements_of_another_collection_warns_once(bm25, place, capf
     assert err.count("\n") == 1
     assert err.startswith("drtk: bm25: no judged document was retrieved (query 'q1': retrieved 'wing#1', judged '29')")
     write_text(place / "docs.tsv", "query-id\tcorpus-id\tscore\nq1\twing\t1\n")
-    with pytest.raises(UsageError, match="the judgements are of documents: `by` source scores documents"):
+    with pytest.raises(UsageError, match="judgments are of documents, not passages; use `by=source`"):
         app([*tune[:5], "docs.tsv", *tune[6:], "-q"], standalone_mode=False)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from drtk.config import load_preset, merge
+from drtk.config import load_preset, merge_settings
 from drtk.errors import UsageError
 from drtk.pretraining.config import PretrainSettings
 from drtk.pretraining.dataset import PretrainingData
@@ -82,7 +82,7 @@ def test_what_is_shown_is_what_the_first_epoch_of_training_sees(world: Path, cap
     plan = parse_composition(load_preset("condenser").content, "condenser")
     corpus = TokenCorpus.open(str(world / "corpus.jsonl"), str(world / "model"))
     tokenizer = load_tokenizer(str(world / "model"))
-    settings = merge(PretrainSettings, {"batch_size": 8, "max_length": 144}, {})
+    settings = merge_settings(PretrainSettings, {"batch_size": 8, "max_length": 144}, {})
     rows = PretrainingData(corpus, plan, settings, tokenizer, 7).dataset()
     by_id = {rows[number].key[-1]: rows[number].slots["passage"] for number in range(32)}
     passages = re.split(r"\n\n", said)[:-1]

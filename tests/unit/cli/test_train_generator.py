@@ -11,7 +11,7 @@ import pytest
 from safetensors.torch import load_file
 
 from drtk.cli.main import app
-from drtk.config import load_preset, merge
+from drtk.config import load_preset, merge_settings
 from drtk.errors import DrtkError, MismatchError, RecordError, UsageError
 from drtk.models.seq2seq import save_generation_model
 from drtk.runtime.integrity import read_json
@@ -291,7 +291,7 @@ def test_answers_in_capitals_are_cleaned_where_the_preset_of_triviaqa_says_so(
 def test_presets_hold_the_published_figures() -> None:
     lengths = {"gar-answer": 40, "gar-sentence": 64, "gar-title": 64}
     for name in (*lengths, *(f"{each}-triviaqa" for each in lengths)):
-        config = merge(GeneratorConfig, load_preset(name).settings, {})
+        config = merge_settings(GeneratorConfig, load_preset(name).settings, {})
         task = name.removesuffix("-triviaqa")
         expected = (20, lengths[task]) if name == task else (50, 16 if task == "gar-answer" else 64)
         assert (config.task, config.max_length, config.target_length) == (task, *expected)
@@ -346,7 +346,7 @@ def test_folds_hold_out_their_own_pairs_and_resume_where_they_stopped(
     first = (tmp_path / "m.part" / "fold-0" / "model.safetensors").stat().st_mtime_ns
     lines = asked.questions.read_text()
     asked.questions.write_text(lines.replace(asked.texts["q3"], "another question?"))
-    with pytest.raises(MismatchError, match="was begun with other questions; `force` without `resume` begins again"):
+    with pytest.raises(MismatchError, match="started with other questions; use `force` without `resume` to start over"):
         train_gar(asked, place, tmp_path / "m", *more, "--resume", task="gar-sentence")
     asked.questions.write_text(lines)
     train_gar(asked, place, tmp_path / "m", *more, "--resume", task="gar-sentence")

@@ -146,7 +146,7 @@ def test_examples_from_a_pipe_must_be_the_same_when_resuming(
 
     with failing_at(4, RuntimeError("cut off")), pytest.raises(RuntimeError, match="cut off"):
         train_on(lines)
-    with pytest.raises(MismatchError, match=r"m\.part: was begun with other records from <stdin>"):
+    with pytest.raises(MismatchError, match=r"m\.part: started with other records from <stdin>"):
         train_on(lines[1:], "--resume")
     train_on(lines, "--resume")
 
@@ -183,7 +183,7 @@ def test_a_nan_loss_ends_training_and_another_preset_does_not_resume_it(place: P
     with pytest.raises(DrtkError, match=r"the loss is nan at step \d+; a lower `learning_rate`"):
         train(place, name, tmp_path / "m", diverging)
     assert not (tmp_path / "m").exists()
-    with pytest.raises(MismatchError, match=r"was begun with other settings or files \("):
+    with pytest.raises(MismatchError, match=r"started with other settings or files \("):
         train(
             place,
             name,

@@ -50,7 +50,7 @@ def test_dev_split_is_dev_or_else_train_and_never_test(tmp_path: Path) -> None:
     with pytest.raises(DrtkError) as caught:
         choose_dev_split(folder)
     assert str(caught.value) == (
-        f"{folder}: has no qrels/dev.tsv or qrels/train.tsv to choose a checkpoint by, only test"
+        f"{folder}: has no qrels/dev.tsv or qrels/train.tsv to select a checkpoint with, only test"
     )
-    with pytest.raises(DrtkError, match=r"no qrels/dev\.tsv or qrels/train\.tsv to choose a checkpoint by$"):
+    with pytest.raises(DrtkError, match=r"no qrels/dev\.tsv or qrels/train\.tsv to select a checkpoint with$"):
         choose_dev_split(tmp_path)

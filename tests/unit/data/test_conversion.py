@@ -98,7 +98,7 @@ def test_missing_texts_are_an_error(split: Path) -> None:
         (["--as", "passages", "--to", "trec"], "unknown format of passages 'trec'; choose from beir"),
         (["--as", "passages", "--corpus", "x"], "--corpus needs --as examples"),
         (["--as", "queries", "--corpus-out", "x"], "--corpus-out needs --as examples"),
-        (["--as", "examples", "--corpus-out", "x", "--queries-out", "x"], "name different files"),
+        (["--as", "examples", "--corpus-out", "x", "--queries-out", "x"], "give different files"),
     ],
 )
 def test_contradictory_settings_are_rejected(arguments: list[str], problem: str) -> None:
@@ -152,7 +152,7 @@ def test_official_candidates_become_a_run_with_ranks_by_query(tmp_path: Path) ->
     assert found == ["7 Q0 15 1 1.0 drtk", "8 Q0 15 1 1.0 drtk", "7 Q0 70 2 0.5 drtk"]
     with path.open("a") as more:
         more.write("D7\thttp://x\ttitle\tbody\n7\t71\n")
-    with pytest.raises(RecordError, match=r"top1000.dev.tsv:4: expected integers as qid and pid, found 'D7'"):
+    with pytest.raises(RecordError, match=r"top1000.dev.tsv:4: expected integers as qid and pid, got 'D7'"):
         run(str(path), "--as", "run")
     assert len(run(str(path), "--as", "run", "--skip-bad", "2").splitlines()) == 3
 
@@ -231,5 +231,5 @@ def test_several_files_of_examples_become_one(tmp_path: Path) -> None:
         ["--as", "examples", "--corpus-out", "c"],
         ["--as", "examples", "--to", "parquet"],
     ):
-        with pytest.raises(UsageError, match="several inputs need `as` examples"):
+        with pytest.raises(UsageError, match="several inputs require `as` examples"):
             run(first, second, *more)

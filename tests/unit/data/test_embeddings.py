@@ -158,7 +158,7 @@ def test_many_shards_are_looked_up_in_any_order(tmp_path: Path) -> None:
 
 def test_vectors_of_texts_and_scattered_queries_are_rejected(tmp_path: Path) -> None:
     with pytest.raises(
-        MismatchError, match="texts: contains vectors of texts; expected vectors of pairs, which drtk rerank writes"
+        MismatchError, match="texts: contains vectors of texts; expected vectors of pairs; run `drtk rerank`"
     ):
         PairVectors(str(pair_folder(tmp_path / "texts", {"q1": ["a"]}, role="passage")))
     folder = pair_folder(tmp_path / "v", {"q1": ["a"], "q2": ["a"], "q3": ["a"]})
@@ -174,7 +174,7 @@ def test_a_window_repeated_after_a_crash_is_written_once_and_a_gap_is_an_error(t
     pairs.write(["q\ta", "q\tb"], np.ones((2, 2), np.float32), before=0)  # killed before the output had its lines
     pairs.write([], np.empty((0, 2), np.float32), before=2)
     assert writer.rows == 2
-    with pytest.raises(MismatchError, match="has 2 vectors, but the output has 3 pairs; `force` without `resume`"):
+    with pytest.raises(MismatchError, match="has 2 vectors, but the output has 3 pairs; use `force` without `resume`"):
         pairs.write(["r\ta"], np.ones((1, 2), np.float32), before=3)
     with pytest.raises(MismatchError, match="has 2 vectors, but the output has 0 pairs"):
         pairs.write(["q\tx", "q\ty"], np.ones((2, 2), np.float32), before=0)

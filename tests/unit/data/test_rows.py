@@ -41,7 +41,7 @@ def test_expansions_are_written_back_unchanged(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        ({"query_id": None}, "'query_id' must be a string, found null"),
+        ({"query_id": None}, "'query_id' must be a string, got null"),
         ({"kind": "a/b"}, "'kind' 'a/b' must be one word, usable as a file name"),
         ({"text": " "}, "'text' is empty"),
         ({"rank": 0}, "'rank' must be an integer of at least 1"),
@@ -49,7 +49,7 @@ def test_expansions_are_written_back_unchanged(tmp_path: Path) -> None:
         ({"fold": True}, "'fold' must be an integer of at least 0"),
         ({"score": "high"}, "'score' must be a number"),
         ({"top1": []}, "'top1' must be an object"),
-        ({"top1": {"text": 3}}, "'top1.text' must be a string, found a number"),
+        ({"top1": {"text": 3}}, "'top1.text' must be a string, got a number"),
         ({"_id": "q7#answer#03"}, "duplicate id 'q7#answer#03'"),
     ],
 )

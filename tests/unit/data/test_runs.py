@@ -31,7 +31,7 @@ def test_logs_are_named_by_the_shortest_unique_part_of_their_path(given: list[st
     [
         (["mlm=a.jsonl", "o/mlm/log.jsonl"], "two runs are named 'mlm'; give them other names: NAME=FILE"),
         (["o/mlm/log.jsonl", "o/mlm/log.jsonl"], "two runs are named"),
-        (["-", "-"], "stdin can be only one of the runs"),
+        (["-", "-"], "stdin can be given for one run only"),
     ],
 )
 def test_logs_with_the_same_name_are_rejected(given: list[str], told: str) -> None:

@@ -47,7 +47,7 @@ def test_separators_and_line_ends_of_a_run_do_not_matter(tmp_path: Path, text: s
 @pytest.mark.parametrize(
     ("line", "problem"),
     [
-        ("q1 Q0 d3 3 9", "expected 6 columns 'qid Q0 docid rank score tag', found 5"),
+        ("q1 Q0 d3 3 9", "expected 6 columns 'qid Q0 docid rank score tag', got 5"),
         ("q1 Q0 d3 3 high t", "score 'high' is not a number"),
         ("q1 Q0 d3 3 nan t", "score 'nan' is not finite"),
         ("q1 Q0 d3 3 inf t", "score 'inf' is not finite"),
@@ -127,7 +127,7 @@ def test_the_format_of_judgements_is_detected(tmp_path: Path, text: str) -> None
 @pytest.mark.parametrize(
     ("line", "problem"),
     [
-        ("q1 0 d2", "expected 4 columns 'qid 0 docid grade', found 3"),
+        ("q1 0 d2", "expected 4 columns 'qid 0 docid grade', got 3"),
         ("q1 0 d2 1.5", "grade '1.5' is not an integer"),
         ("q1 0 d2 1_0", "grade '1_0' is not an integer"),
         ("q1 0 d1 0", "document 'd1' is judged a second time for query 'q1'"),

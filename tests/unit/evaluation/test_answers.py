@@ -78,9 +78,9 @@ def test_questions_without_ranking_or_answer_are_logged(folder: Path, capfd: pyt
     capfd.readouterr()
     app(["eval", *arguments, "-v"], standalone_mode=False)
     messages = capfd.readouterr().err
-    assert "q.jsonl: 1 of 3 questions have no answer and are left out" in messages
-    assert "a: 1 query of 2 with answers not in the run, counted as 0" in messages
-    assert "a: 1 query of the run without answers left out" in messages
+    assert "q.jsonl: 1 of 3 questions have no answer and are ignored" in messages
+    assert "a: 1 of 2 queries with answers are not in the run, counted as 0" in messages
+    assert "a: ignored 1 query without answers" in messages
     assert "judge" not in messages
 
 
@@ -95,7 +95,7 @@ def test_messages_of_compare_mention_answers_not_judgments(folder: Path, capfd: 
     arguments = ["--answers", "q.jsonl", "--corpus", "c.jsonl"]
     app(["compare", "a.run", "b.run", *arguments, "-v"], standalone_mode=False)
     messages = capfd.readouterr().err
-    assert "a: 1 query of 3 with answers not in the run, counted as 0" in messages
+    assert "a: 1 of 3 queries with answers are not in the run, counted as 0" in messages
     assert "judge" not in messages
     write_text(folder / "b.run", "q1 Q0 d#2 1 1 t\n")
     with pytest.raises(MismatchError, match="b: lacks 1 queries with answers that other runs have"):
@@ -198,18 +198,22 @@ def test_wrong_usage_and_files_are_rejected(folder: Path, capfd: pytest.CaptureF
         (["a.run"], UsageError, "--qrels FILE or --answers FILE"),
         (by_answers[:3], UsageError, "--corpus FILE"),
         ([*by_answers, "--qrels", "q.jsonl"], UsageError, "--qrels and --answers: choose one"),
-        ([*by_answers, "--measures", "R@10"], UsageError, r"R@10 needs judgments"),
+        ([*by_answers, "--measures", "R@10"], UsageError, r"R@10 requires `qrels`"),
         ([*by_answers, "--measures", "Answer"], UsageError, "such as Answer@10"),
-        ([*by_answers, "--by", "source"], UsageError, "`by` source"),
-        (["a.run", "--qrels", "q.jsonl", "--measures", "Answer@1"], UsageError, "needs `answers`"),
+        ([*by_answers, "--by", "source"], UsageError, "`by=source`"),
+        (["a.run", "--qrels", "q.jsonl", "--measures", "Answer@1"], UsageError, "requires `answers`"),
         (["a.run", "--exact-match"], UsageError, "--answers FILE"),
-        (["p.jsonl", "--exact-match", *by_answers[1:3], "--measures", "RR"], UsageError, "choose from EM, F1"),
+        (["p.jsonl", "--exact-match", *by_answers[1:3], "--measures", "RR"], UsageError, "expected EM or F1"),
         (["p.jsonl", "--exact-match", *by_answers[1:3]], RecordError, r"^p\.jsonl:2: .*'answer'"),
-        (by_answers, MismatchError, r"^a\.run:2: passage 'gone' is not in the corpus c\.jsonl$"),
+        (
+            by_answers,
+            MismatchError,
+            r"^a\.run:2: passage 'gone' is not in the corpus c\.jsonl; pass the corpus of this run$",
+        ),
         (
             ["x.run", *by_answers[1:]],
             MismatchError,
-            r"^x\.run: no query has answers; it has 'x7', the questions have 'q'$",
+            r"^x\.run: no query has answers \(run: 'x7', answers: 'q'\); pass the answers of these queries$",
         ),
         (["a.run", "--answers", "bare.jsonl", *by_answers[3:]], DrtkError, "no question has an answer"),
     ]

@@ -9,7 +9,7 @@ import pytest
 
 from drtk.cli.main import app
 from drtk.errors import DrtkError, MismatchError, UsageError
-from drtk.evaluation.collections import BeirDataset, average_groups
+from drtk.evaluation.collections import BeirCollection, average_groups
 from drtk.evaluation.measures import parse_measures
 from tests.run_commands import run_command, write_text
 
@@ -34,7 +34,7 @@ PUBLISHED = {  # nDCG@10 by set in thousandths, and the printed average (docs/me
 def test_averages_equal_published_averages() -> None:
     for system, (text, average) in PUBLISHED.items():
         values = {f"set{number}": {"nDCG@10": int(value) / 1000} for number, value in enumerate(text.split())}
-        collections = [BeirDataset(name, Path()) for name in values]
+        collections = [BeirCollection(name, Path()) for name in values]
         made = average_groups(system, collections, values, parse_measures("nDCG@10"))
         assert made.overall["nDCG@10"] == pytest.approx(average, abs=2e-4)
 
@@ -72,7 +72,7 @@ def test_group_is_averaged_first_and_counts_once(beir: Path, capfd: pytest.Captu
         ["runs", "scifact", "0.5000"],
         ["runs", "average", "0.6667"],
     ]
-    assert "averages are over 3 collections (4 before groups are averaged)" in messages
+    assert "averages are over 3 collections (4 before averaging within groups)" in messages
     printed = run_command(capfd, "eval", "-q", "runs", "--qrels", "beir", "--measures", "RR@10", "--format", "jsonl")
     lines = [json.loads(line) for line in printed.splitlines()]
     assert lines[0] == {"run": "runs", "collection": "arguana", "RR@10": 1.0}
@@ -110,7 +110,7 @@ def test_systems_must_have_runs_of_the_same_collections(beir: Path, capfd: pytes
         run_eval(capfd, "a=runs", "b=other")
     rows, messages = run_eval(capfd, "a=runs", "b=other", "--measures", "RR@10", "--set", "retrieved_only=true")
     assert rows[1:] == [["RR@10", "arguana", "1.0000*", "1.0000*"], ["RR@10", "average", "1.0000*", "1.0000*"]]
-    assert "left out because a run is missing: cqadupstack/android, cqadupstack/unix, scifact" in messages
+    assert "collections ignored because a run is missing: cqadupstack/android, cqadupstack/unix, scifact" in messages
     assert "1 files belong to no collection, for example nfcorpus.run" in messages
 
 
@@ -131,12 +131,12 @@ def test_folder_of_one_collection_is_accepted_as_qrels(beir: Path, capfd: pytest
 
 def test_wrong_usage_is_rejected(beir: Path, capfd: pytest.CaptureFixture[str]) -> None:
     for arguments, problem in (
-        (["runs", "--per-query"], "`per_query` needs a single collection"),
-        (["runs", "--format", "trec"], "`format` trec needs a single collection"),
+        (["runs", "--per-query"], "`per_query` requires a single collection"),
+        (["runs", "--format", "trec"], "`format=trec` requires a single collection"),
         (["runs", "--measures", "num_ret"], "num_ret cannot be averaged"),
-        (["runs/scifact.run"], "a system is a folder of NAME.run"),
-        (["-"], "a system is a folder of NAME.run"),
-        (["runs", "--corpus", "c.jsonl"], "--corpus is for one collection"),
+        (["runs/scifact.run"], "pass a folder with NAME.run"),
+        (["-"], "pass a folder with NAME.run"),
+        (["runs", "--corpus", "c.jsonl"], "--corpus cannot be combined with --qrels"),
     ):
         with pytest.raises(UsageError, match=problem):
             run_eval(capfd, *arguments)

@@ -244,7 +244,7 @@ def test_wrong_usage_is_rejected(folder: Path, capfd: pytest.CaptureFixture[str]
     by_answers = write_answers(folder)[1:]
     qrels = ["--qrels", "qrels"]
     for arguments, problem in (
-        (["x=a.run", "x=b.run", *qrels], "needs two systems"),
+        (["x=a.run", "x=b.run", *qrels], "requires two systems"),
         (["a.run", "b.run"], "`qrels` or `answers`"),
         (["a.run", "b.run", "--baseline", "c", *qrels], "`baseline`: no system is called 'c'; choose from a, b"),
         (
@@ -254,10 +254,10 @@ def test_wrong_usage_is_rejected(folder: Path, capfd: pytest.CaptureFixture[str]
         (["a.run", "b.run", "--measures", "num_ret", *qrels], "num_ret is not a mean"),
         (["x=a.run", "x=a.run", "b.run", *qrels], "is given twice"),
         ([*by_answers, *qrels], "--qrels and --answers"),
-        ([*by_answers, "--measures", "nDCG@10"], "needs judgments"),
-        ([*by_answers, "--by", "source"], "`by` source"),
-        (by_answers[:-4], "`answers` needs the texts"),
-        ([word if word != "b.run" else "-" for word in by_answers], "none can be a stream"),
+        ([*by_answers, "--measures", "nDCG@10"], "requires `qrels`"),
+        ([*by_answers, "--by", "source"], "`by=source`"),
+        (by_answers[:-4], "`answers` requires `corpus`"),
+        ([word if word != "b.run" else "-" for word in by_answers], "cannot be read from stdin"),
     ):
         with pytest.raises(UsageError, match=problem):
             run_command(capfd, "compare", *arguments)

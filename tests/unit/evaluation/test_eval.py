@@ -14,7 +14,7 @@ import pytest
 from drtk.cli.main import app
 from drtk.errors import DrtkError, MismatchError, RecordError, UsageError
 from drtk.evaluation import judged_runs
-from drtk.evaluation.evaluate import warn_shallow
+from drtk.evaluation.evaluate import log_shallow_runs
 from drtk.evaluation.measures import parse_measures
 from tests.run_commands import run_command, write_text
 
@@ -99,7 +99,7 @@ def test_documents_are_scored_by_their_best_passage(folder: Path, capfd: pytest.
     write_text(folder / "docs.tsv", "q\td\t1\n")
     arguments = ["eval", "-q", "chunks.run", "--qrels", "docs.tsv", "--measures", "RR num_ret"]
     assert run_command(capfd, *arguments, "--by", "source").split()[-2:] == ["0.5000", "2"]
-    with pytest.raises(UsageError, match="`by` source scores documents"):
+    with pytest.raises(UsageError, match="use `by=source`"):
         run_command(capfd, *arguments)
     # the corpus says which document a passage is of
     rows = [(id, {"source_id": id[0]}) for id in ("x#0", "x#1", "d#0", "d#1")]
@@ -144,11 +144,11 @@ def test_unjudged_and_missing_queries(folder: Path, capfd: pytest.CaptureFixture
     more = qrels + "q3 0 a 1\n"  # judged, not in the run: (1/2 + 1 + 0)/3
     value, messages = eval_rr(capfd, run=run, qrels=more)
     assert value == 0.5
-    assert "x: 1 query of 3 with judgments not in the run, counted as 0" in messages
+    assert "x: 1 of 3 queries with judgments are not in the run, counted as 0" in messages
     assert eval_rr(capfd, "--set", "retrieved_only=true", run=run, qrels=more)[0] == 0.75
     value, messages = eval_rr(capfd, "-v", run=run + "q9 Q0 a 1 1 t\n", qrels=qrels)
     assert value == 0.75
-    assert "x: 1 query of the run without judgments left out" in messages
+    assert "x: ignored 1 query without judgments" in messages
     value, messages = eval_rr(capfd, run="", qrels=qrels)
     assert (value, "x: the run is empty" in messages) == (0.0, True)
     # all grades 0, negative, or of other documents: nothing can be found
@@ -172,7 +172,7 @@ def test_errors_name_file_and_line(folder: Path, capfd: pytest.CaptureFixture[st
             "x Q0 d1 1 1 a\n",
             QRELS,
             MismatchError,
-            r"^x\.run: no query has judgments; it has 'x', the judgments have 'q1'$",
+            r"^x\.run: no query has judgments \(run: 'x', judgments: 'q1'\); pass the judgments of these queries$",
         ),
         (RUN, "", DrtkError, r"^x\.qrels: no judgments found; expected BEIR TSV or TREC qrels$"),
         (RUN + "q3 Q0 d7 4 nan a\n", QRELS, RecordError, r"^x\.run:10: score 'nan' is not finite"),
@@ -240,7 +240,7 @@ def test_runs_shallower_than_a_cutoff_are_reported(shallow: Path, capfd: pytest.
 def test_runs_of_one_depth_are_reported_in_one_line(caplog: pytest.LogCaptureFixture) -> None:
     depths = {"a": 20, "b": 20, "deep": 100, "c": 20, "d": 20, "one": 1, "empty": 0}
     whole = "nDCG RR AP num_q num_ret iprec_at_recall_0.50 SetF "
-    warn_shallow(depths, parse_measures(whole + "nDCG@10 R@10 R@20 P_30 R@50 R@100"))
+    log_shallow_runs(depths, parse_measures(whole + "nDCG@10 R@10 R@20 P_30 R@50 R@100"))
     query = "for a query with judgments, fewer than the cut-off of"
     assert caplog.messages == [
         f"a, b, c and 1 more: at most 20 documents {query} P_30, R@50, R@100",

@@ -58,7 +58,7 @@ def test_empty_run_scores_0_and_evaluator_is_reusable() -> None:
     first = evaluator("a", RANKINGS)
     empty = evaluator("b", {})
     assert set(empty.overall.values()) == {0}
-    assert empty.queries == 4
+    assert empty.num_queries == 4
     assert evaluator("a", RANKINGS | {"not judged": ["d1"]}) == first
     assert overall("num_q num_rel num_ret num_rel_ret NumRel(rel=2)") == {
         "num_q": 4, "num_rel": 5, "num_ret": 9, "num_rel_ret": 3, "NumRel(rel=2)": 0

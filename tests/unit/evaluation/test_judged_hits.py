@@ -116,6 +116,6 @@ def test_one_judged_document_is_enough() -> None:
 def test_judgements_of_documents_are_detected() -> None:
     judged = JudgedHits("a", {"q": {"x": 1}})
     judged.add("q", ["x#0"])
-    assert str(judged.describe_problem()).endswith("; the judgements are of documents: `by` source scores documents")
-    by_source = JudgedHits("a", {"q": {"x": 1}}, of=parse_document_id)
+    assert str(judged.describe_problem()).endswith("; judgments are of documents, not passages; use `by=source`")
+    by_source = JudgedHits("a", {"q": {"x": 1}}, to_document=parse_document_id)
     assert by_source.add("q", ["x#0"])

@@ -60,7 +60,7 @@ def test_training_draws_a_field_of_the_log(folder: Path, capfd: pytest.CaptureFi
     assert result == {"field": "loss", "curves": {"one": {"steps": [10, 20, 30], "values": [2.0, 1.0, 0.5]}}}
     result = plot_numbers(capfd, "training", "one=log.jsonl", "--field", "nDCG@10")
     assert result["curves"]["one"] == {"steps": [20], "values": [0.3]}
-    with pytest.raises(DrtkError, match=r"log\.jsonl: no field accuracy; there are loss, nDCG@10"):
+    with pytest.raises(DrtkError, match=r"log\.jsonl: no field accuracy; choose from loss, nDCG@10"):
         plot_numbers(capfd, "training", "log.jsonl", "--field", "accuracy")
 
 
@@ -98,7 +98,7 @@ def test_pretraining_logs_have_a_panel_per_term_and_measurement(
         ("probe", ["warm"]),
         ("passage_stop_words", ["simlm"]),
     ]
-    with pytest.raises(DrtkError, match="no log has the field gain_mlm; there are held_out_mlm, "):
+    with pytest.raises(DrtkError, match="no log has the field gain_mlm; choose from held_out_mlm, "):
         plot_numbers(capfd, "training", "simlm.jsonl", "--field", "loss", "--field", "gain_mlm")
     write_text(folder_with_logs / "loss.jsonl", '{"step": 1, "loss": 4.0}\n')  # beside it, the loss gets a panel
     panels = plot_numbers(capfd, "training", "warm.jsonl", "loss.jsonl")["panels"]
@@ -257,7 +257,7 @@ def test_space_of_embeddings_and_judgments(folder: Path, capfd: pytest.CaptureFi
     result = plot_numbers(capfd, "space", "q", "same", "--qrels", "same.qrels")
     assert result["geometry"]["judged pairs"]["alignment"] == pytest.approx(0.8)
     write_text(folder / "other", "q9 0 r 1\n")
-    with pytest.raises(MismatchError, match="no judged pair is among the vectors"):
+    with pytest.raises(MismatchError, match="no relevant pair has both vectors"):
         plot_numbers(capfd, "space", "queries=q", "passages=p", "--qrels", "other")
     write_embeddings(folder / "wide", ["w", "v"], [[1, 0, 0, 0], [0, 1, 0, 0]])
     with pytest.raises(MismatchError, match=r"the dimensions differ \(3, 4\)"):
@@ -314,23 +314,23 @@ def test_wrong_usage_and_files_are_rejected(folder: Path, capfd: pytest.CaptureF
     write_text(folder / "x.run", "q1 Q0 x 1 1 t\n")
     write_text(folder / "empty.run", "")
     faults: list[tuple[list[str], type[DrtkError], str]] = [
-        (["recall", "a.run"], UsageError, "needs judgments: `qrels`"),
-        (["nonsense", "a.run"], UsageError, "unknown picture 'nonsense'; choose from recall, training"),
-        (["differences", "a.run", *judged], UsageError, "needs 2 inputs, got 1"),
+        (["recall", "a.run"], UsageError, "requires judgments"),
+        (["nonsense", "a.run"], UsageError, "unknown plot 'nonsense'; choose from recall, training"),
+        (["differences", "a.run", *judged], UsageError, "requires 2 inputs, got 1"),
         (["differences", "a.run", "b.run", *judged, "--measure", "RR P_5"], UsageError, "must name one measure"),
         (["training", "log.jsonl", *judged], UsageError, "`qrels` has no effect on drtk plot training"),
         (["recall", "a.run", *judged, "--field", "x"], UsageError, "`field` has no effect on drtk plot recall"),
-        (["cosine", "nowhere"], UsageError, "a model needs sentences: `pairs`"),
-        (["cosine", "pairs.jsonl", "--pairs", "x"], UsageError, "has no effect on a file of pairs with cosines"),
-        (["scores", "a.run", "pairs.jsonl"], UsageError, "cannot be in one plot"),
+        (["cosine", "nowhere"], UsageError, "`pairs` is required to plot a model"),
+        (["cosine", "pairs.jsonl", "--pairs", "x"], UsageError, "cannot be combined with a file of cosines"),
+        (["scores", "a.run", "pairs.jsonl"], UsageError, "cannot be combined"),
         (["training", "bad.jsonl"], RecordError, r"bad\.jsonl:2: expected an integer 'step' and a number as 'loss'"),
         (["cosine", "cut.jsonl"], RecordError, r"cut\.jsonl:2: expected a number as 'cosine'"),
         (["scores", "x.run", *judged], DrtkError, "x: no relevant document has a score"),
-        (["recall", "empty.run", *judged], DrtkError, "there is nothing to draw"),
+        (["recall", "empty.run", *judged], DrtkError, "the runs have no judged query"),
     ]
     for arguments, fault, problem in faults:
         with pytest.raises(fault, match=problem):
             plot_numbers(capfd, *arguments)
     for output in ([], ["-o", "x.jpg"]):
-        with pytest.raises(UsageError, match=r"\.png, \.svg, \.pdf, \.json; or give --format"):
+        with pytest.raises(UsageError, match=r"\.png, \.svg, \.pdf, \.json"):
             run_command(capfd, "plot", "training", "log.jsonl", *output)

@@ -11,7 +11,7 @@ import pytest
 from drtk.errors import DrtkError, RecordError, UsageError
 from drtk.evaluation.compare import compare_with_first
 from drtk.evaluation.config import CompareSettings
-from drtk.evaluation.curves import Curve, choose_depths, compute_recall_curve, describe_loss, read_curve
+from drtk.evaluation.curves import Curve, choose_depths, compute_recall_curve, describe_loss, read_curves
 from drtk.evaluation.evaluate import Evaluation, Evaluator
 from drtk.evaluation.measures import parse_measures
 from drtk.evaluation.report import (
@@ -88,7 +88,7 @@ def test_recall_is_averaged_over_all_judged_queries() -> None:
 def test_loss_trend_is_read_from_a_log(tmp_path: Path) -> None:
     rows = [{"step": step, "loss": 20.0 - step} for step in range(20)] + [{"step": 20, "seconds": 3}]
     log = write_text(tmp_path / "log.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
-    curve = read_curve(str(log))
+    curve = read_curves(str(log), field="loss")["loss"]
     assert (curve.steps[-1], curve.first, curve.last) == (19, 18.0, 3.0)  # of five entries each
     assert Curve([1], [3.0]).first == Curve([1], [3.0]).last == 3.0
     for text, fault, problem in (
@@ -101,7 +101,7 @@ def test_loss_trend_is_read_from_a_log(tmp_path: Path) -> None:
         ("nonsense\n", RecordError, r"log\.jsonl:1: expected a JSON object"),
     ):
         with pytest.raises(fault, match=problem):
-            read_curve(str(write_text(log, text)))
+            read_curves(str(write_text(log, text)), field="loss")
     steps = list(range(1, 11))
     assert describe_loss(Curve(steps, [2.0] * 5 + [1.0] * 5)) == "The training loss fell from 2 to 1 in 10 steps."
     assert "did not fall: from 1 to 2" in describe_loss(Curve(steps, [1.0] * 5 + [2.0] * 5))

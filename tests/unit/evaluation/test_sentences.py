@@ -30,7 +30,7 @@ def test_correlation_over_all_subsets_differs_from_their_mean() -> None:
 
 def test_an_undefined_correlation_is_rejected() -> None:
     for predicted, rated in (([0.5], [1.0]), ([0.5, 0.5], [1, 2]), ([0.1, 0.2], [3, 3])):
-        with pytest.raises(DrtkError, match=r"a correlation needs|the correlation is undefined"):
+        with pytest.raises(DrtkError, match=r"a correlation requires|the correlation is undefined"):
             compute_spearman(predicted, rated)
 
 
@@ -132,7 +132,7 @@ def test_features_of_a_pair_are_difference_and_product() -> None:
 
 
 def test_labels_have_the_same_numbers_in_all_splits() -> None:
-    assert [part.tolist() for part in transfer.number_classes([["1", "0"], ["0", "1", "1"]])] == [[1, 0], [0, 1, 1]]
-    assert [part.tolist() for part in transfer.number_classes([["10", "9"], ["9"]])] == [[1, 0], [0]]
+    assert [part.tolist() for part in transfer.encode_labels([["1", "0"], ["0", "1", "1"]])] == [[1, 0], [0, 1, 1]]
+    assert [part.tolist() for part in transfer.encode_labels([["10", "9"], ["9"]])] == [[1, 0], [0]]
     with pytest.raises(DrtkError, match="two classes"):
-        transfer.number_classes([["a", "a"]])
+        transfer.encode_labels([["a", "a"]])

@@ -117,8 +117,8 @@ def test_a_share_of_all_queries_stays_and_of_equal_ones_the_first(
 def test_the_second_pass_logs_the_lowest_score(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
     app(["keep-queries", "scored.jsonl", "--keep", "0.5"], standalone_mode=False)
     logged = capfd.readouterr().err
-    assert "drtk: keeping 3 of 6 queries; their lowest score is 0.5\n" in logged
-    assert "drtk: keep-queries: all records are processed before the first is written; they are kept in " in logged
+    assert "drtk: keeping 3 of 6 queries, with scores of at least 0.5\n" in logged
+    assert "drtk: keep-queries: processing all records before writing the first; temporary folder " in logged
     assert "3 in, 3 out, 6 queries, 3 kept" in logged
 
 
@@ -345,7 +345,9 @@ def test_a_run_killed_in_either_pass_resumes(
     run_to_its_death(where, number, *call, "-o", f"out{suffix}")
     assert not (here / f"out{suffix}").exists()
     assert (here / f"out{suffix}.part.new").exists() == (where == "second")
-    with pytest.raises(DrtkError, match=r"contains \d+ finished records of an interrupted run; `resume` continues it"):
+    with pytest.raises(
+        DrtkError, match=r"contains \d+ finished records of an interrupted run; use `resume` to continue it"
+    ):
         run_command(capfd, *call, "-o", f"out{suffix}")
     run_command(capfd, *call, "-o", f"out{suffix}", "--resume")
     assert content(here / f"out{suffix}") == content(here / f"whole{suffix}")
@@ -368,7 +370,7 @@ def test_a_killed_run_that_read_stdin_resumes_with_the_same_input_only(
         monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(content)))
         run_command(capfd, *call, "-o", "out", "--resume")
 
-    with pytest.raises(DrtkError, match=r"out\.part: was begun with another input"):
+    with pytest.raises(DrtkError, match=r"out\.part: started with another input"):
         resume(text.replace(b"b1", b"bx"))
     resume(text)
     assert (here / "out").read_bytes() == (here / "whole").read_bytes()
@@ -414,7 +416,7 @@ def test_generation_resumes_after_a_fault_between_windows(
     [
         ({"queries": None}, "'queries' must be a list of strings"),
         ({"queries": ["b1", 2, "b3"]}, "'queries' must be a list of strings"),
-        ({"query_scores": [0.1, 0.2]}, "'query_scores' has 2 entries for 3 queries"),
+        ({"query_scores": [0.1, 0.2]}, "'query_scores' has 2 numbers for 3 queries"),
         ({"query_scores": [0.1, None, 0.2]}, "'query_scores' must be a list of numbers"),
         ({"query_scores": "high"}, "'query_scores' must be a list of numbers"),
     ],

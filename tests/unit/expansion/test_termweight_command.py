@@ -222,7 +222,7 @@ def test_statistics_of_other_choices_are_rejected(here: Path, tiny: Path, capfd:
     corpus(here / "c", CATS)
     call = arguments("idf", tiny)
     run_command(capfd, "termweight", "c", *call, "--collect", "--set", "stemmer=porter", "-o", "s")
-    with pytest.raises(MismatchError, match="s:1: was collected with stemmer porter, not none"):
+    with pytest.raises(MismatchError, match="s:1: collected with stemmer porter, not none"):
         rows(capfd, "c", *call, "--collection", "s")
     with pytest.raises(MismatchError, match=r"s:1: statistics of counts, but this method needs attention"):
         rows(capfd, "c", *arguments("bprop", tiny), "--collection", "s")
@@ -321,8 +321,8 @@ OF_IDF, OF_BPROP = ["--method", "idf", "--model", "{tiny}"], ["--method", "bprop
     ("more", "complaint"),
     [
         (["--method", "nonsense"], "unknown term weighting method 'nonsense'"),
-        (["--method", "tfidf"], "`method=tfidf` needs `tokenizer`"),
-        (["--method", "bprop"], "`method=bprop` needs `model`"),
+        (["--method", "tfidf"], "`method=tfidf` requires `tokenizer`"),
+        (["--method", "bprop"], "`method=bprop` requires `model`"),
         ([*OF_IDF, "--collect", "--merge"], "choose one"),
         (["--method", "idf", "--tokenizer", "{tiny}", "--merge"], "INPUT is for weighing; --merge joins the files"),
         ([*OF_IDF, "--learning-rate", "1"], "`learning_rate` needs --train"),

@@ -94,7 +94,7 @@ def test_unreadable_passages_are_reported_with_their_line(tokenizer: str) -> Non
 
 def test_a_missing_tokenizer_is_an_error(tmp_path: Path) -> None:
     passage = Passage("p", "text", metadata={"weights_tokenizer": str(tmp_path / "nowhere")}, extra={"weights": [1.0]})
-    with pytest.raises(DrtkError, match="nowhere: no such folder; if it was moved, name it with `tokenizer`"):
+    with pytest.raises(DrtkError, match="nowhere: no such folder; if it was moved, set `tokenizer`"):
         made(passage)
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from drtk.config import load_preset, merge
+from drtk.config import load_preset, merge_settings
 from drtk.losses.ranking import pairwise_margin_loss
 from drtk.query_expansion.config import QueryRerankerConfig
 from drtk.query_expansion.train_reranker import make_objective
@@ -99,7 +99,7 @@ class PlantedScorer(nn.Module):
 @pytest.mark.parametrize("options", OPTIONS)
 def test_presets_and_their_options_minimise_what_the_reference_says(preset: str, options: dict[str, Any]) -> None:
     changes = {"pair_weight": options["weight"], "skip_ties": options["skip_ties"], "rank_margin": options["alpha"]}
-    objective = make_objective(merge(QueryRerankerConfig, load_preset(preset).settings, changes))
+    objective = make_objective(merge_settings(QueryRerankerConfig, load_preset(preset).settings, changes))
     for seed in range(4):
         found = make_questions(seed)
         _, ranks, there = pad_questions(found)

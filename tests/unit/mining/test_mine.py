@@ -204,7 +204,7 @@ DROPPED: dict[str, tuple[str, dict[str, int | Callable[[SimpleNamespace], int]]]
     "overlap": ("--set max_overlap=1 --corpus corpus.jsonl", {"overlap": count_equal_texts}),
     # within .3 of the positive's angle: three of each, but for the last of the row, which have 2, 1 and none behind them
     "cosine": ("--vectors vectors --set max_cosine=0.95", {"cosine": 3 * 37 + 2 + 1}),
-    "ce": (f"{' '.join(TEXTS)} --scorer ce --ce-margin 0.01", {"ce": count_near_by_cross_encoder}),
+    "ce": (f"{' '.join(TEXTS)} --scorer ce --set ce_margin=0.01", {"ce": count_near_by_cross_encoder}),
 }
 
 
@@ -270,9 +270,9 @@ def test_a_scorer_reads_as_it_was_trained_and_scores_as_score_does(
                 assert examples[query_id]["scores"][side] == pytest.approx(row["scores"][side], abs=5e-5)
     scores = examples["q5"]["scores"]
     margin = scores["positives"][0] - sorted(scores["negatives"])[4]
-    limited = rows_of(run_command(capfd, *call, "--set", "scorer_logits=true", "-q", "--ce-margin", str(margin)))["q5"][
-        "scores"
-    ]
+    limited = rows_of(run_command(capfd, *call, "--set", "scorer_logits=true", "-q", "--set", f"ce_margin={margin}"))[
+        "q5"
+    ]["scores"]
     assert 4 <= len(limited["negatives"]) <= 5
     assert max(limited["negatives"]) <= limited["positives"][0] - margin
     with pytest.raises(MismatchError, match="ours: was trained with `title` colon; join contradicts it"):
@@ -346,7 +346,7 @@ def test_judgments_are_checked(world: SimpleNamespace, capfd: pytest.CaptureFixt
             run_command(capfd, *call)
     write_text(tmp_path / "qrels", "q1\tzz\t1\n")
     with pytest.raises(RecordError, match="qrels:1: document 'zz' is not in the corpus"):
-        run_command(capfd, *call, "--set", "positives=source")
+        run_command(capfd, *call, "--by", "source")
     with pytest.raises(RecordError, match=r"bm25\.run:1: expected 4 columns .* the file looks like hits of a TREC run"):
         run_command(capfd, *call[:2], "--qrels", "bm25.run")
 
@@ -359,18 +359,18 @@ def test_judgments_of_documents_are_detected(
     write_text(tmp_path / "a.run", "q1 Q0 d1#0 1 2 t\nq1 Q0 d2#0 2 1 t\n")
     write_text(tmp_path / "qrels.tsv", "q1\td1\t1\n")
     call = ["mine-negatives", "-q", "a.run", "--qrels", "qrels.tsv"]
-    with pytest.raises(RecordError, match=r"qrels\.tsv:1: 'd1' is a document .*; use `positives=source`$"):
+    with pytest.raises(RecordError, match=r"qrels\.tsv:1: 'd1' is a document .*; use `by=source`$"):
         run_command(capfd, *call, "--corpus", "corpus.jsonl")
-    with pytest.raises(DrtkError, match="the judgements are of documents: `positives=source`"):
+    with pytest.raises(DrtkError, match="judgments are of documents, not passages; use `by=source`"):
         run_command(capfd, *call)
     write_text(tmp_path / "a.run", "q1 Q0 d1#0 1 2 t\nq1 Q0 d1 2 1 t\n")  # one judged document is there
     app(call, standalone_mode=False)
-    assert "judgments are of documents, not passages; use --set positives=source" in capfd.readouterr().err
+    assert "judgments are of documents, not passages; use --by source" in capfd.readouterr().err
     write_text(tmp_path / "qrels.tsv", "q1\tdoc\t1\n")
     with pytest.raises(
         DrtkError, match=r"^no training examples were mined: 1 without positives \(1 positives not found\)$"
     ):
-        run_command(capfd, *call, "--set", "positives=source", "-o", "out.jsonl")
+        run_command(capfd, *call, "--by", "source", "-o", "out.jsonl")
 
 
 def test_counts_of_queries_and_random_passages(
@@ -381,7 +381,7 @@ def test_counts_of_queries_and_random_passages(
     write_text(tmp_path / "corpus.jsonl", "".join(json.dumps({"_id": id, "text": "t"}) + "\n" for id in ids))
     write_text(tmp_path / "a.run", "q1 Q0 book#7 1 2 t\nq1 Q0 other#3 2 1 t\nq2 Q0 book#1 1 1 t\n")
     write_text(tmp_path / "qrels.tsv", "q1\tbook\t1\nq9\tbook\t1\n")
-    options = "--qrels qrels.tsv --corpus corpus.jsonl --set positives=source --set source_name=s -o out.jsonl"
+    options = "--qrels qrels.tsv --corpus corpus.jsonl --by source --set source_name=s -o out.jsonl"
     app(["mine-negatives", "a.run", *options.split()], standalone_mode=False)
     assert (
         "drtk: added 19 random passages to reach --set min_negatives=210; 20 negatives in all\n"
@@ -469,7 +469,7 @@ def test_the_file_of_sentence_transformers_gives_five_of_each_system_three_below
     assert row["negatives"] == ["11", "12", "13", "14", "15", "16", "30"]
     assert row["sources"]["negatives"] == ["bm25"] * 5 + ["dense"] * 2
     assert row["scores"] == {"positives": [9.0, 8.0], "negatives": [5.0, 4.0, 3.0, 2.0, 1.0, 0.0, -1.0]}
-    row = json.loads(run_command(capfd, *call, "--ce-margin", "2.5", "--negatives", "1"))
+    row = json.loads(run_command(capfd, *call, "--set", "ce_margin=2.5", "--negatives", "1"))
     assert row["negatives"] == ["10", "12"]  # 8 - 2.5 = 5.5 lets 10 in; dense gives the first that bm25 did not
     write_text(hard, json.dumps({"qid": 7, "pos": [1], "neg": {"bm25": [2, 3]}}) + "\n")
     with pytest.raises(DrtkError, match="query '7': passage '1' has no cross-encoder score"):

@@ -186,7 +186,7 @@ def chunks(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-BY_SOURCE = ["--qrels", "qrels.tsv", "--set", "positives=source", "--policy", "tevatron", "--depth", "10"]
+BY_SOURCE = ["--qrels", "qrels.tsv", "--by", "source", "--policy", "tevatron", "--depth", "10"]
 
 
 def test_an_index_gives_what_its_run_gives_where_judgements_name_documents(

@@ -14,7 +14,7 @@ import pytest
 import torch
 from transformers import BertConfig, BertModel
 
-from drtk.config import load_preset, merge, preset_names
+from drtk.config import load_preset, merge_settings, preset_names
 from drtk.models.backbone import BackboneAdapter
 from drtk.pretraining.assembly import check_composition
 from drtk.pretraining.composition import Composition, ContrastiveObjective
@@ -202,7 +202,7 @@ def test_rows_of_simlms_table_7_differ_in_objective_and_corruption() -> None:
     names = re.findall(r"`--preset (\S+)`", table)
     assert names == ["simlm", "simlm-mlm", "simlm-table7-condenser", "simlm-table7-mlm", "simlm-rtd", "simlm-ae"]
     assert table.count("`--") == len(names)  # no row has flags of its own
-    settings = [merge(PretrainSettings, load_preset(name).settings, {}) for name in names]
+    settings = [merge_settings(PretrainSettings, load_preset(name).settings, {}) for name in names]
     assert settings == [settings[0]] * len(names)
     plans = {name: load_composition(name) for name in names}
     assert len({(made.example, made.title, made.crop, made.pooling) for made in plans.values()}) == 1
@@ -312,7 +312,7 @@ def resolve(flags: str) -> tuple[Composition, PretrainSettings]:
         content["generator"] = content["generator"] | {"model": model}
     given = {SETTINGS[flag]: json.loads(value) for flag, (value,) in values.items()}
     made = parse_composition(content, preset)
-    return made.without(drops) if drops else made, merge(PretrainSettings, found.settings, given)
+    return made.without(drops) if drops else made, merge_settings(PretrainSettings, found.settings, given)
 
 
 def test_every_row_of_a_page_is_a_composition_of_parts_that_exist() -> None:

@@ -339,7 +339,7 @@ def test_holdout_is_rejected_without_a_generator_per_fold(
     generators, questions, _ = held_out
     with pytest.raises(
         MismatchError,
-        match=r"gen: contains 3 generators, one per fold; use `holdout`, or a single one such as .*/fold-0",
+        match=r"gen: contains 3 generators, one per fold; use `holdout`, or give one generator, such as .*/fold-0",
     ):
         rows(capfd, questions, "--model", generators, *SHORT)
     with pytest.raises(MismatchError, match="contains a single generator"):

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from transformers import AutoTokenizer
 
 from drtk.cli.main import app
-from drtk.config import load_preset, merge
+from drtk.config import load_preset, merge_settings
 from drtk.query_expansion.config import QueryRerankerConfig
 from drtk.query_expansion.labeled import LabeledCandidates
 from drtk.query_expansion.query_reranker_input import CandidateTexts, CandidateTokenizer, InputFormat
@@ -38,7 +38,7 @@ from tests.unit.query_expansion.test_labeled import candidates
 
 
 def settings_of(preset: str, **changes: object) -> QueryRerankerConfig:
-    return merge(QueryRerankerConfig, load_preset(preset).settings, changes)
+    return merge_settings(QueryRerankerConfig, load_preset(preset).settings, changes)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from drtk.config import load_preset, merge
+from drtk.config import load_preset, merge_settings
 from drtk.query_expansion.train_generator import build_question_pairs
 from drtk.runtime.inputs import InputTracker
 from drtk.text.sentences import split_plain_sentences
@@ -57,7 +57,7 @@ def test_questions_get_the_targets_of_the_reference(tmp_path: Path, seed: int) -
     run = write_text(tmp_path / "run", "".join(lines))
     presets = ["gar-answer", "gar-answer-triviaqa", "gar-sentence", "gar-title", "gar-title-triviaqa"]
     for preset in presets:
-        plain = merge(GeneratorConfig, load_preset(preset).settings, {})
+        plain = merge_settings(GeneratorConfig, load_preset(preset).settings, {})
         for settings in (plain, replace(plain, depth=2), replace(plain, title_mode="first")):
             pairs = build_question_pairs(
                 str(asked), run=str(run), corpus=str(corpus), settings=settings, format=str, tracker=InputTracker()
@@ -78,4 +78,4 @@ def test_questions_get_the_targets_of_the_reference(tmp_path: Path, seed: int) -
                     wanted[question["text"]] = target
             assert {pairs[at].source: pairs[at].target for at in range(len(pairs))} == wanted, settings
             assert len(pairs) == len(wanted)
-    assert merge(GeneratorConfig, load_preset("gar-title").settings, {}).title_mode == "all"
+    assert merge_settings(GeneratorConfig, load_preset("gar-title").settings, {}).title_mode == "all"

@@ -131,7 +131,7 @@ def test_resuming_what_does_not_fit_is_rejected_and_force_begins_again(tmp_path:
         "setting": r"settings or files \(depth\)",
         "file": r"\(.*qrels\.tsv\)",
     }
-    with pytest.raises(MismatchError, match=rf"out\.part: .*{problem[change]}; `force` begins again"):
+    with pytest.raises(MismatchError, match=rf"out\.part: .*{problem[change]}; use `force` to start over"):
         run(tmp_path / "out", resume=True, settings=settings)
     run(tmp_path / "out", resume=True, force=True, settings=settings)
     assert content(tmp_path / "out") == WHOLE
@@ -139,7 +139,9 @@ def test_resuming_what_does_not_fit_is_rejected_and_force_begins_again(tmp_path:
 
 def test_an_interrupted_run_is_not_overwritten_by_accident(tmp_path: Path) -> None:
     interrupted(tmp_path / "out")
-    with pytest.raises(DrtkError, match=r"contains 20 finished records .* `resume` continues it, `force` begins"):
+    with pytest.raises(
+        DrtkError, match=r"contains 20 finished records .* use `resume` to continue it or `force` to start over"
+    ):
         run(tmp_path / "out")
     run(tmp_path / "out", force=True)
     assert content(tmp_path / "out") == WHOLE
@@ -149,7 +151,7 @@ def test_an_interrupted_run_is_not_overwritten_by_accident(tmp_path: Path) -> No
 def test_resuming_with_another_input_is_rejected(tmp_path: Path) -> None:
     interrupted(tmp_path / "out")
     for other in ([*RECORDS[:5], {"_id": "changed"}, *RECORDS[6:]], RECORDS[:15]):  # one record changed; too few
-        with pytest.raises(MismatchError, match="was begun with another input"):
+        with pytest.raises(MismatchError, match="started with another input"):
             run(tmp_path / "out", resume=True, records=other)
         assert (tmp_path / "out.part.json").exists()  # the run with the first input can still resume
     run(tmp_path / "out", resume=True, records=RECORDS)
@@ -247,7 +249,7 @@ def test_a_device_gets_neither_part_nor_manifest_and_cannot_resume(tmp_path: Pat
     assert os.listdir(tmp_path) == ["null"]
     assert (tmp_path / "null").is_symlink()
     for output in ("-", str(tmp_path / "null")):
-        with pytest.raises(UsageError, match="`resume` needs `output`"):
+        with pytest.raises(UsageError, match="`resume` requires a file name"):
             job(output, resume=True).check()
 
 

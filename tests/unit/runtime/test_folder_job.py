@@ -82,9 +82,9 @@ def test_a_finished_folder_is_replaced_only_with_force_and_by_a_finished_one(tmp
 
 def test_an_unfinished_folder_is_resumed_or_begun_again_only_on_request(tmp_path: Path) -> None:
     leave_unfinished(tmp_path / "out")
-    with pytest.raises(DrtkError, match="interrupted run; `force` begins again"):
+    with pytest.raises(DrtkError, match="interrupted run; use `force` to start over"):
         job(tmp_path / "out").check()
-    with pytest.raises(DrtkError, match="`resume` continues it, `force` begins again"):
+    with pytest.raises(DrtkError, match="use `resume` to continue it or `force` to start over"):
         job(tmp_path / "out", resumable=True).check()
     resumed = job(tmp_path / "out", resume=True)
     resumed.check()
@@ -137,7 +137,7 @@ def test_resuming_with_another_stream_is_rejected_and_force_begins_again(tmp_pat
     (first.begin() / "half.bin").write_bytes(b"x")
     first.release()
     other = read(b"a\nc\n", resume=True)
-    with pytest.raises(MismatchError, match=r"begun with other records from /dev/fd/63; `force` begins again"):
+    with pytest.raises(MismatchError, match=r"started with other records from /dev/fd/63; use `force` to start over"):
         other.begin()
     other.release()
     same = read(b"a\nb\n", resume=True)

@@ -60,7 +60,7 @@ def test_a_pipe_is_recorded_like_stdin_and_can_be_only_one_input() -> None:
 def test_a_copied_pipe_can_be_read_again() -> None:
     with open_pipe(b"one\n") as pipe:
         tracker = InputTracker()
-        with pytest.raises(UsageError, match=f"{pipe} can be only one of the inputs"):
+        with pytest.raises(UsageError, match=f"{pipe} cannot be given for two inputs"):
             tracker.copy_streams(pipe, pipe)
         tracker.copy_streams("a file", pipe)
         assert list(tracker.iter_lines(pipe)) == list(tracker.iter_lines(pipe)) == [(1, b"one")]

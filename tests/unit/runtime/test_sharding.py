@@ -58,7 +58,7 @@ def test_stray_variables_of_torchrun_have_no_effect(tmp_path: Path, monkeypatch:
 
 @pytest.mark.parametrize("text", ["0/4", "5/4", "x", "1", "1/", "-1/2", "1/0", "1/2/3"])
 def test_malformed_shards_are_rejected(text: str) -> None:
-    with pytest.raises(UsageError, match="is not N/OF"):
+    with pytest.raises(UsageError, match="is not of the form I/N"):
         parse_shard(text)
 
 

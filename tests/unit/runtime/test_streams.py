@@ -83,7 +83,7 @@ def test_unusable_sources_are_rejected(tmp_path: Path) -> None:
     for source, problem in [
         (str(tmp_path), "is a folder; expected a file"),
         (str(tmp_path / "none"), "none: No such file or directory"),
-        ("a\0b", "not a file name"),
+        ("a\0b", "not a valid file name"),
     ]:
         with pytest.raises(DrtkError, match=problem):
             open_input(source)

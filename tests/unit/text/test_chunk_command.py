@@ -52,7 +52,7 @@ def test_known_answers(run, tmp_path):
         "condenser": [130, 30, 150, 10, 140, 5],
         "cotmae": [160, 150, 150, 5],
     }
-    assert "with 2 special tokens a model reads 146 (--set reserve_special keeps" in log
+    assert "with 2 special tokens a model reads 146 (use --set reserve_special" in log
     rows, _ = run([{"_id": "d", "text": "w " * 257}], "--policy", "words")
     assert [len(row["text"].split()) for row in rows] == [100, 100, 57]
     documents = [{"_id": "d", "text": " ".join(map(sentence_of, [100, 44]))}]
@@ -138,14 +138,14 @@ def test_a_megabyte_without_a_space_is_cut_by_word_pieces(run, tmp_path):
         (
             ["--policy", "words", "--max-words", 5, "--overlap", 5],
             UsageError,
-            "`overlap` 5 must be smaller than the passages",
+            "`overlap` 5 must be below the passage length",
         ),
         (
             ["--set", "short_min=101", "--set", "short_prob=0.1"],
             UsageError,
-            "`short_min` 101 exceeds the longest passage, 100",
+            "`short_min` 101 must not exceed the maximum passage length, 100",
         ),
-        (["--save-punkt", "x", "--punkt-model", "y"], UsageError, "`save_punkt` and `punkt_model`: choose one"),
+        (["--save-punkt", "x", "--punkt-model", "y"], UsageError, "`save_punkt` and `punkt_model` cannot be combined"),
         (["--tokenizer", "/none/there"], DrtkError, "/none/there: no such folder"),
         (["--punkt-model", "/none/there"], DrtkError, "/none/there: No such file"),
         (["--language", "../x"], DrtkError, "`language` ../x: "),

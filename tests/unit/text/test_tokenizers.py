@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from drtk.errors import DrtkError, MismatchError
-from drtk.text.tokenizers import Units, WordCounter, WordPieceCounter, load_tokenizer, serialize_tokenizer
+from drtk.text.tokenizers import TextUnits, WordCounter, WordPieceCounter, load_tokenizer, serialize_tokenizer
 from tests.unit.text.small_tokenizers import byte_pieces, sentence_pieces, word_pieces
 
 
@@ -27,15 +27,17 @@ def test_pieces_are_counted_and_cut_at_words(make, tmp_path):
 def test_units(tmp_path):
     folder = word_pieces(tmp_path)
     units = WordPieceCounter(serialize_tokenizer(load_tokenizer(folder), folder)).split_units("word wording word")
-    assert units == Units([0, 5, 9, 13], [True, True, False, True])  # word | word ##ing | word
+    assert units == TextUnits([0, 5, 9, 13], [True, True, False, True])  # word | word ##ing | word
     assert units.find_boundary(0, 2) == 1  # not between "word" and "##ing"
     assert units.find_boundary(1, 2) == 2  # a single word is cut
-    units = Units([0, 0, 0, 1, 1, 1], [True, False, False, False, False, False])  # two letters of three bytes, one word
+    units = TextUnits(
+        [0, 0, 0, 1, 1, 1], [True, False, False, False, False, False]
+    )  # two letters of three bytes, one word
     assert units.find_boundary(0, 5) == 3
     assert units.find_boundary(0, 2) == 3  # not within the first letter
     assert units.find_boundary(3, 4) == 6
     assert WordCounter().count(["a  b\tc", "", " x "]) == [3, 0, 1]
-    assert WordCounter().split_units("a  bc d") == Units([0, 3, 6], [True, True, True])
+    assert WordCounter().split_units("a  bc d") == TextUnits([0, 3, 6], [True, True, True])
 
 
 def test_loading(tmp_path):

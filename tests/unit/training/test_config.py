@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from drtk.config import load_preset, merge, preset_names
+from drtk.config import load_preset, merge_settings, preset_names
 from drtk.training.config import RerankerConfig, RetrieverConfig
 
 # lr, batch, epochs (a fraction) or steps, warm-up, negatives, query length, passage length, loss, similarity, temperature, title
@@ -114,7 +114,7 @@ def check_settings(kind: type, name: str, told: dict[str, Any], length: float, b
     """The merged settings of a preset are what is told of it, and the defaults of the command otherwise."""
     usual = {item.name: item.default for item in fields(kind)}
     told = told | ({"epochs": length} if isinstance(length, float) else {"max_steps": length}) | besides
-    assert asdict(merge(kind, load_preset(name).settings, {})) == usual | told
+    assert asdict(merge_settings(kind, load_preset(name).settings, {})) == usual | told
 
 
 @pytest.mark.parametrize("name", list_presets("train-retriever"))

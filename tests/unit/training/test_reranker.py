@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from drtk.config import load_preset, merge
+from drtk.config import load_preset, merge_settings
 from drtk.errors import DrtkError, UsageError
 from drtk.records import Example, Passage
 from drtk.training.config import RerankerConfig
@@ -55,7 +55,7 @@ def make_batch(passages: int) -> dict[str, Tensor]:
 
 
 def load_preset_settings(name: str) -> RerankerConfig:
-    return merge(RerankerConfig, load_preset(name).settings, {})
+    return merge_settings(RerankerConfig, load_preset(name).settings, {})
 
 
 @pytest.mark.parametrize(
@@ -217,7 +217,7 @@ def test_runs_that_teach_a_list_re_ranker_nothing_are_told_apart(tmp_path: Path)
     from tests.unit.data.test_embeddings import pair_folder
 
     vectors = PairVectors(str(pair_folder(tmp_path / "v", {"q1": ["a", "b"], "q2": ["c"]})))
-    run, settings = tmp_path / "run", merge(RerankerConfig, load_preset("hlatr").settings, {"depth": 2})
+    run, settings = tmp_path / "run", merge_settings(RerankerConfig, load_preset("hlatr").settings, {"depth": 2})
 
     def get_error(lines: str, judged: dict[str, dict[str, int]]) -> str:
         run.write_text(lines)

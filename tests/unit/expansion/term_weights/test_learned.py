@@ -215,7 +215,7 @@ def test_a_resumed_training_ends_with_the_weights_of_an_uninterrupted_one(
         with pytest.raises(CutOff):
             app(train(place, "deepimpact", parts, *schedule), standalone_mode=False)
     assert not (parts / "meta.json").exists()
-    with pytest.raises(DrtkError, match="`resume` continues"):
+    with pytest.raises(DrtkError, match="use `resume` to continue"):
         app(train(place, "deepimpact", parts, *schedule), standalone_mode=False)
     app(train(place, "deepimpact", parts, *schedule, "--resume"), standalone_mode=False)
     for name in ("model.safetensors", "heads/deepimpact.safetensors"):
@@ -297,7 +297,7 @@ def test_titles_are_read_as_the_model_was_trained_to(
     call = [titled, "--method", "deepct", "--model"]
     assert "title_weights" in rows(capfd, *call, models["deepct"])[0]
     assert "title_weights" not in rows(capfd, *call, tmp_path / "bare")[0]
-    with pytest.raises(MismatchError, match="was trained with `title=none`; `title=join` contradicts it"):
+    with pytest.raises(MismatchError, match="was trained with `title=none`, got `title=join`"):
         rows(capfd, *call, tmp_path / "bare", "--set", "title=join")
 
 
