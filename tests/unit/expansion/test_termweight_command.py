@@ -224,7 +224,7 @@ def test_statistics_of_other_choices_are_rejected(here: Path, tiny: Path, capfd:
     run_command(capfd, "termweight", "c", *call, "--collect", "--set", "stemmer=porter", "-o", "s")
     with pytest.raises(MismatchError, match="s:1: collected with stemmer porter, not none"):
         rows(capfd, "c", *call, "--collection", "s")
-    with pytest.raises(MismatchError, match=r"s:1: statistics of counts, but this method needs attention"):
+    with pytest.raises(MismatchError, match=r"s:1: expected 'attention' statistics, got 'counts'"):
         rows(capfd, "c", *arguments("bprop", tiny), "--collection", "s")
 
 
