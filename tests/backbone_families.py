@@ -127,7 +127,7 @@ class DecoderSlot:
     def clean_ids(self) -> Tensor:
         return self.ids if self.clean is None else self.clean
 
-    def states(self) -> list[Tensor]:
+    def get_states(self) -> list[Tensor]:
         return self.given or self.adapter.encode(self.ids, self.attention, self.types)
 
     @property

@@ -21,7 +21,7 @@ from drtk.pretraining.composition import Composition
 from drtk.pretraining.config import PretrainSettings
 from drtk.pretraining.dataset import PretrainingData
 from drtk.pretraining.example_builder import list_corpus_fields
-from drtk.pretraining.network import EncodedBatch, Network, compute_contrastive_terms
+from drtk.pretraining.network import EncodedBatch, PretrainingNetwork, compute_contrastive_losses
 from drtk.pretraining.parse import apply_changes, parse_composition
 from drtk.pretraining.trainer import Pretrainer
 from drtk.text.token_dataset import TokenCorpus
@@ -115,14 +115,14 @@ def _add_lm_head(folder: Path) -> None:
 class PretrainingSetup:
     """A network and its training data."""
 
-    network: Network
+    network: PretrainingNetwork
     tokenizer: Any
     data: PretrainingData
 
     @cached_property
     def rows(self) -> Any:
         """The examples of all training steps."""
-        return self.data.dataset()
+        return self.data.build_dataset()
 
     def get_examples(self, *numbers: int) -> list[PretrainingExample]:
         """Return examples by their position in the training order."""
@@ -130,7 +130,7 @@ class PretrainingSetup:
 
     def batch(self, *numbers: int) -> Batch:
         """Return these examples as a batch; by default the first six."""
-        return self.data.collator(10**6).collate(self.get_examples(*(numbers or range(6))))
+        return self.data.build_collator(10**6).collate(self.get_examples(*(numbers or range(6))))
 
     def randomize_weights(self, *, seed: int = 0) -> PretrainingSetup:
         """Randomize all weights widely, so that no term is 0 or 1 by chance; return self."""
@@ -141,9 +141,9 @@ class PretrainingSetup:
 
     def terms(self, batch: Batch) -> dict[str, Tensor]:
         """Return the loss terms by name, and "total", their weighted sum, with gradients."""
-        output = self.network(batch, self.network.counts(batch))
+        output = self.network(batch, self.network.count_labels(batch))
         present = {name: slot.present for name, slot in batch.items()}
-        terms = output.terms | compute_contrastive_terms(self.network.composition, output.vectors, present)
+        terms = output.losses | compute_contrastive_losses(self.network.composition, output.vectors, present)
         weights = self.network.weights
         return terms | {"total": torch.stack([weights[name] * value for name, value in terms.items()]).sum()}
 
@@ -172,13 +172,13 @@ class PretrainingSetup:
             steps_per_epoch=1,
             model=self.network,
             args=arguments,
-            data_collator=self.data.collator(micro),
+            data_collator=self.data.build_collator(micro),
         )
 
     def step(self, trainer: Pretrainer, numbers: Sequence[int], *, micro: int) -> tuple[float, dict[str, Tensor]]:
         """Return loss and gradients of one training step on these examples, with micro-batches of `micro`."""
         self.network.zero_grad()
-        loss = trainer.training_step(self.network, self.data.collator(micro)(self.get_examples(*numbers)))
+        loss = trainer.training_step(self.network, self.data.build_collator(micro)(self.get_examples(*numbers)))
         found = {
             name: weight.grad.clone() for name, weight in self.network.named_parameters() if weight.grad is not None
         }

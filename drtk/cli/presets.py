@@ -1,4 +1,4 @@
-"""drtk presets: list the shipped recipes, print one, or check one of your own."""
+"""drtk presets: list the shipped presets, print one, or check your own preset."""
 
 from __future__ import annotations
 
@@ -24,11 +24,13 @@ def presets(
         typer.Argument(metavar="NAME", help="Preset to print, a name or .toml file.", show_default=False),
     ] = None,
     check: Annotated[
-        bool, typer.Option("--check", help="Check NAME or all presets; print the passage fields they need.")
+        bool, typer.Option("--check", help="Check NAME or all presets, and print the passage fields they require.")
     ] = False,
     command: Annotated[
         str | None,
-        typer.Option("--fields", metavar="COMMAND", help="List all settings of a command, for --set and presets."),
+        typer.Option(
+            "--fields", metavar="COMMAND", help="List all settings of a command, as used by --set and in presets."
+        ),
     ] = None,
 ) -> None:
     """List, print or check presets, and list the settings of a command.
@@ -57,7 +59,7 @@ def presets(
 
 
 def _check(preset: Preset) -> str:
-    """Return one line about a valid preset. Raises UsageError for one that cannot be used."""
+    """Return a line about a valid preset. Raises UsageError for an invalid preset."""
     made: Any = merge_settings(_settings_of(preset), preset.settings, {}, preset_name=f"preset {preset.name}")
     if preset.command != "pretrain":
         preset.check_flat()
@@ -110,12 +112,14 @@ def _describe_fields(command: str) -> Iterator[str]:
 
 
 def _settings_of(preset: Preset) -> type:
-    """Return the settings class of a preset's command. Raises UsageError if the command takes no preset or does not exist."""
+    """Return the settings class of a preset's command. Raises UsageError for a command that does not exist or has no presets."""
     from drtk.cli.main import load_functions
 
     found = getattr(load_functions().get(preset.command), "preset_settings", None)
     if found is None:
-        raise UsageError(f"{preset.name}: drtk {preset.command} takes no preset")
+        raise UsageError(
+            f"{preset.name}: no presets exist for '{preset.command}'; set command to one of a shipped preset"
+        )
     kind: type = found
     return kind
 

@@ -20,7 +20,7 @@ Changes = Annotated[
         "--set",
         rich_help_panel=METHOD,
         metavar="PATH=VALUE",
-        help="Change the preset: NAME=VALUE, slots.encoder.rate=0.4; repeatable.",
+        help="Change a value of the preset, such as slots.encoder.rate=0.4; repeatable.",
     ),
 ]
 Dropped = Annotated[
@@ -29,13 +29,13 @@ Dropped = Annotated[
         "--drop",
         rich_help_panel=METHOD,
         metavar="NAME",
-        help="Remove an objective or a group of objectives; repeatable.",
+        help="Remove an objective or a group of objectives from the preset; repeatable.",
     ),
 ]
 
 
 def _title_types(settings: dict[str, Any]) -> dict[str, Any]:
-    """Record that titled passages have token types, which they did not have in earlier versions."""
+    """Record in the settings that titled passages have token types, unlike in earlier versions."""
     return {"title_types": True} if "segment" in repr([settings["recipe"], settings["changes"]]) else {}
 
 
@@ -43,7 +43,7 @@ def _title_types(settings: dict[str, Any]) -> dict[str, Any]:
 @folder_maker("model", resume=True, passages=True, may_differ=MAY_DIFFER, also=_title_types)
 def pretrain(
     passages: Annotated[
-        list[str], typer.Argument(metavar="PASSAGES", help="Files of passages, in any format drtk reads.")
+        list[str], typer.Argument(metavar="PASSAGES", help="Passage files, in any format that drtk reads.")
     ],
     model: Annotated[
         str, typer.Option("--model", metavar="MODEL", help="Encoder to start from, a folder or hub name[@revision].")
@@ -51,11 +51,12 @@ def pretrain(
     output: Annotated[
         str,
         typer.Option(
-            "--output", "-o", metavar="DIR", help="Folder to make; not needed with --dry-run.", show_default=False
+            "--output", "-o", metavar="DIR", help="Output folder (not needed with --dry-run).", show_default=False
         ),
     ] = "",
     generator: Annotated[
-        str | None, typer.Option("--generator", metavar="MODEL", help="Masked language model that proposes tokens.")
+        str | None,
+        typer.Option("--generator", metavar="MODEL", help="Masked language model that proposes replacement tokens."),
     ] = None,
     changes: Changes = None,
     drop: Dropped = None,
@@ -65,7 +66,7 @@ def pretrain(
             "--dev",
             rich_help_panel=EVALUATION,
             metavar="DIR",
-            help="Keep the best encoder by nDCG@10 on a BEIR folder with qrels/dev.tsv.",
+            help="BEIR folder with qrels/dev.tsv, to select the best checkpoint by nDCG@10.",
         ),
     ] = None,
     dev_sts: Annotated[
@@ -74,13 +75,15 @@ def pretrain(
             "--dev-sts",
             rich_help_panel=EVALUATION,
             metavar="FILE",
-            help="Keep the best encoder by Spearman correlation on rated sentence pairs.",
+            help="Rated sentence pairs, to select the best checkpoint by Spearman correlation.",
         ),
     ] = None,
     dry_run: Annotated[
         bool,
         typer.Option(
-            "--dry-run", rich_help_panel=CONTROL, help="Print objectives, slots, parameters and tokens per step only."
+            "--dry-run",
+            rich_help_panel=CONTROL,
+            help="Print objectives, slots, parameter count and tokens per step, then exit.",
         ),
     ] = False,
     seed: Seed = 42,
@@ -90,9 +93,9 @@ def pretrain(
     recipe: dict[str, Any],
     job: FolderJob,
 ) -> None:
-    """Pre-train an encoder: SimLM, MASTER, ROM, CoT-MAE, coCondenser, DiffCSE, or a composition of your own.
+    """Pre-train an encoder: SimLM, MASTER, ROM, CoT-MAE, coCondenser, DiffCSE, or your own combination of objectives.
 
-    Makes a model folder that train-retriever, transformers and sentence-transformers load. Its log.jsonl has every loss.
+    The output is a model folder that train-retriever, transformers and sentence-transformers load. Its log.jsonl has all losses.
 
     Examples:
     drtk pretrain passages.jsonl --preset simlm --model bert-base-uncased -o simlm
@@ -108,18 +111,20 @@ def pretrain(
     content = apply_changes(recipe, changes or [])
     if generator is not None:
         if "generator" not in content:
-            raise UsageError(f"--generator: preset '{place}' has no generator")
+            raise UsageError(f"--generator: preset '{place}' has no generator; remove the option")
         content["generator"] = content["generator"] | {"model": generator}
     plan = parse_composition(content, place)
     if drop:
         plan = plan.without(drop)
     if generator is not None:
         if plan.generator is None:
-            raise UsageError(f"--generator: no slot of preset '{place}', as changed here, needs a generator")
+            raise UsageError(
+                f"--generator: no slot of preset '{place}' needs a generator after --set and --drop; remove the option"
+            )
         if plan.generator.init == "copy":
-            raise UsageError('--generator: generator.init = "copy" starts from the encoder; leave one of them out')
+            raise UsageError('--generator and generator.init = "copy" cannot be combined; remove one')
     if dev is not None and dev_sts is not None:
-        raise UsageError("--dev and --dev-sts: choose one")
+        raise UsageError("--dev and --dev-sts cannot be combined; give one")
     check_training_inputs(settings.trainer, device, dev_sts, local_files=[*passages, *job.side_files])
     folder = locate(model)
     split = choose_dev_split(dev) if dev is not None else ""
@@ -174,7 +179,7 @@ def pretrain(
 
 
 def _probe(folder: str | None, split: str, pairs: str | None, job: FolderJob) -> Any:
-    """Return a function that scores an encoder, or None without --dev and --dev-sts."""
+    """Return a function that scores an encoder on --dev or --dev-sts, or None without both options."""
     from pathlib import Path
 
     from drtk.evaluation.probes import RankingProbe, RatingProbe

@@ -36,7 +36,7 @@ def report(
 ) -> None:
     """Compare runs in a report with measures, significance tests and a figure.
 
-    Makes report.json, report.md and report.png, and prints the table and example queries. Every run is compared with the
+    Writes report.json, report.md and report.png, and prints the table and example queries. Every run is compared with the
     first.
 
     Examples:

@@ -69,7 +69,7 @@ def rerank(
     if corpus is not None and queries is not None:
         warn_if_swapped(corpus, queries)
     if corpus is not None:
-        check_same_corpus(source, corpus, another=skip_corpus_check)
+        check_same_corpus(source, corpus, skip=skip_corpus_check)
     folder = locate(model)
     if is_list_reranker(folder):
         if vectors is None or corpus is not None or queries is not None:

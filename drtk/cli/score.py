@@ -63,14 +63,14 @@ def score(
         raise UsageError("--sample needs a file, because it counts the examples first")
     check_examples(source)
     warn_if_swapped(corpus, queries)
-    check_same_corpus(source, corpus, another=skip_corpus_check)
+    check_same_corpus(source, corpus, skip=skip_corpus_check)
     title = resolve_title(model, settings.title, strict=True)
     job.lookups = (corpus, str(locate(model)))
     texts = {query.id: query.text for query in read_queries(queries, tracker=job.tracker)}
     examples = read_examples(source, tracker=job.tracker)
     if sample is not None:  # neighbors in a file are often similar, so the first ones are no fair sample
         count = sum(1 for _ in read_examples(source, tracker=InputTracker(skip_bad=job.tracker.skip_bad)))
-        examples = sample_evenly(examples, sample, of=count)
+        examples = sample_evenly(examples, sample, total=count)
     store = CorpusStore.open(corpus)
     records = read_example_texts(examples, source, queries=texts, corpus=store, title=title, tracker=job.tracker)
     job.find_problem = lambda _: find_text_problem(job.counts, corpus)

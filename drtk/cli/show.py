@@ -19,7 +19,7 @@ import typer
 from drtk.cli.decorators import plain_command
 from drtk.data.rows import parse_row
 from drtk.errors import DrtkError, UsageError
-from drtk.pretraining.preview import describe_slot, describe_term
+from drtk.pretraining.preview import describe_objective, describe_slot
 from drtk.runtime.inputs import InputTracker
 from drtk.runtime.integrity import MANIFEST_DIGEST, read_json, read_object
 from drtk.runtime.manifest import Manifest, get_manifest_path, has_unfinished_part, read_manifest
@@ -82,7 +82,7 @@ def describe_recipe(recipe: Mapping[str, Any], changes: Sequence[str], dropped: 
     for name, slot in plan.slots.items():
         yield f"slot {name}: {describe_slot(slot)}"
     for term in plan.objectives:
-        yield f"term {term.name}, {term.weight:g} x: {describe_term(plan, term)}"
+        yield f"term {term.name}, {term.weight:g} x: {describe_objective(plan, term)}"
 
 
 _SHOWN_SEPARATELY = (

@@ -102,7 +102,7 @@ def train_reranker(
     if hlatr:
         _train_on_lists(examples, str(vectors), str(qrels), dev, probe, seed, device, settings, job)
     else:
-        check_same_corpus(examples, str(corpus), another=skip_corpus_check)
+        check_same_corpus(examples, str(corpus), skip=skip_corpus_check)
         _train_on_pairs(examples, str(corpus), str(queries), str(model), dev, probe, seed, device, settings, job)
 
 

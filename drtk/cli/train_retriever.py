@@ -71,7 +71,7 @@ def train_retriever(
     if settings.aux != "none":
         locate(settings.aux_generator)
     split = choose_dev_split(dev) if dev is not None else ""
-    check_same_corpus(examples, corpus, another=skip_corpus_check)
+    check_same_corpus(examples, corpus, skip=skip_corpus_check)
     from drtk.training.retriever import train_from_files
 
     def build_dev(towers: dict[str, TextEncoder], data: TrainingData) -> Callable[[], dict[str, float]]:

@@ -148,7 +148,7 @@ def _sniff_file(path: str) -> str | None:
 
 
 def check_examples(source: str) -> None:
-    """Raise MismatchError for a file whose first lines are not training examples."""
+    """Raise MismatchError if the first lines of a file are not training examples."""
     if (kind := _sniff_file(source)) in (*_OTHERS, sniff.RUN, sniff.PREDICTIONS, sniff.EXPANSIONS):
         raise MismatchError(
             f"{source}: looks like {kind}; expected training examples, such as from `drtk mine-negatives`"
@@ -156,7 +156,7 @@ def check_examples(source: str) -> None:
 
 
 def check_run(source: str) -> None:
-    """Raise MismatchError for a file whose first lines are not those of a run."""
+    """Raise MismatchError if the first lines of a file are not hits of a run."""
     if (kind := _sniff_file(source)) in (*_OTHERS, sniff.EXAMPLES, sniff.QUERIES, sniff.EITHER):
         raise MismatchError(f"{source}: looks like {kind}; expected a TREC run, such as from `drtk search`")
 
@@ -180,7 +180,7 @@ class EmptyTextCounter:
         self._get_text = get_text
         self._all = self._empty = 0
 
-    def count(self, records: Iterable[Item]) -> Iterator[Item]:
+    def count_records(self, records: Iterable[Item]) -> Iterator[Item]:
         """Yield the records unchanged, and count them."""
         for record in records:
             self._all += 1
@@ -294,11 +294,11 @@ def check_origin(path: str, corpus: CorpusOrigin) -> None:
             )
 
 
-def check_same_corpus(path: str, corpus: str, *, another: bool) -> None:
-    """Raise MismatchError if `path` was made from another corpus than the file `corpus`, unless `another` is set.
+def check_same_corpus(path: str, corpus: str, *, skip: bool) -> None:
+    """Raise MismatchError if `path` was made from another corpus than the file `corpus`, unless `skip` is set.
 
     Streams and folders are not checked.
     """
-    if another or is_stream(path) or is_stream(corpus) or not Path(corpus).is_file() or not find_origins(path):
+    if skip or is_stream(path) or is_stream(corpus) or not Path(corpus).is_file() or not find_origins(path):
         return
     check_origin(path, CorpusOrigin(corpus, digest_file(corpus)))

@@ -13,20 +13,24 @@ Kind = Literal["passages", "queries", "qrels", "run", "examples"]
 
 @dataclass(frozen=True)
 class ConversionSettings:
-    """drtk convert."""
+    """Settings of `drtk convert`."""
 
     kind: Kind | None = option(None, "Kind of records in the input. [default: detected]", flag="--as", panel=INPUT)
     to: str | None = option(
         None,
-        "Output format, such as beir, tevatron or parquet; see the page. [default: drtk's]",
+        "Output format, such as beir, tevatron or parquet. [default: drtk's]",
         metavar="FORMAT",
         panel=INPUT,
     )
     corpus: str | None = option(
-        None, "Passages of the examples, for formats with texts.", no_effect=_NO_EXAMPLES, metavar="FILE", panel=INPUT
+        None,
+        "Corpus with the passages of the examples (for formats with texts).",
+        no_effect=_NO_EXAMPLES,
+        metavar="FILE",
+        panel=INPUT,
     )
     queries: str | None = option(
-        None, "Queries of the examples, for formats with texts.", no_effect=_NO_EXAMPLES, metavar="FILE", panel=INPUT
+        None, "Queries of the examples (for formats with texts).", no_effect=_NO_EXAMPLES, metavar="FILE", panel=INPUT
     )
     corpus_out: str | None = option(
         None, "Also write the passages of the examples.", no_effect=_NO_EXAMPLES, metavar="FILE", panel=INPUT
@@ -41,12 +45,14 @@ FileKind = Literal["passages", "queries", "qrels", "run", "examples", "expansion
 
 @dataclass(frozen=True)
 class ValidationSettings:
-    """drtk validate."""
+    """Settings of `drtk validate`."""
 
     kind: FileKind | None = option(None, "Kind of records in the file. [default: detected]", flag="--as", panel=INPUT)
     corpus: str | None = option(None, "Corpus that must contain all passage ids.", metavar="FILE", panel=INPUT)
     queries: str | None = option(None, "Queries that must contain all query ids.", metavar="FILE", panel=INPUT)
     qrels: str | None = option(None, "Judgments to compare with.", metavar="FILE", panel=INPUT)
-    leak: str | None = option(None, "Test set; report texts that are in both files.", metavar="FILE", panel=INPUT)
-    show: int = option(10, "Problems of each kind to print.", at_least=0)
+    leak: str | None = option(
+        None, "Test set to check for leakage: report texts that both files contain.", metavar="FILE", panel=INPUT
+    )
+    show: int = option(10, "Number of problems to print per check.", at_least=0)
     json: bool = option(False, "Print the findings as JSON.")

@@ -2,7 +2,7 @@
 
 The index has the sorted 64-bit hashes of the ids and the offsets of their lines. A look-up is a binary search and one
 read; the id of the line is compared, since hashes may collide. A corpus that is compressed or not JSONL is first written
-as JSONL beside its index. The index is in $DRTK_CACHE (default ~/.cache/drtk), under the digest of the corpus.
+as JSONL next to its index. The index is in $DRTK_CACHE (default ~/.cache/drtk), under the digest of the corpus.
 """
 
 from __future__ import annotations
@@ -224,4 +224,4 @@ def _check_duplicates(path: Path, folder: Path) -> None:
     for position in repeated:
         id = store._read(position).id
         if store._read(position + 1).id == id:
-            raise RecordError(str(path), f"duplicate id '{id}'; drtk validate lists all of them")
+            raise RecordError(str(path), f"duplicate id '{id}'; run `drtk validate` to list all duplicates")

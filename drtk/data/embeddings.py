@@ -200,10 +200,6 @@ def make_pair_id(query_id: str, doc_id: str) -> str:
     return f"{query_id}\t{doc_id}"
 
 
-def _get_query_id(pair: str) -> str:
-    return pair.partition("\t")[0]
-
-
 class PairVectors:
     """The vectors of (query, document) pairs in a finished folder. Memory grows with the number of queries, not of pairs.
 
@@ -227,7 +223,7 @@ class PairVectors:
         self._starts = np.cumsum([0, *(shard.rows for shard in self._shards)])
         for number, shard in enumerate(self._shards):
             start = 0
-            for query, rows in groupby(self._ids(shard), key=_get_query_id):
+            for query, rows in groupby(self._ids(shard), key=lambda pair: pair.partition("\t")[0]):
                 count = sum(1 for _ in rows)
                 if query in self._places:
                     raise MismatchError(f"{folder}: the pairs of query '{query}' are not consecutive")

@@ -16,7 +16,7 @@ from drtk.data.rows import (
     parse_query,
     parse_strings,
     parse_text,
-    take,
+    take_field,
     take_metadata,
 )
 from drtk.records import Example, Passage, Query
@@ -122,7 +122,7 @@ def _parse_dpr_results(row: Row) -> ParsedExample:
 def parse_result_hits(row: Row) -> tuple[Query, list[tuple[str, float]]]:
     """Return the query and the (passage id, score) pairs of a row of DPR's retrieval results."""
     row = row.copy()
-    contexts = _check_list(take(row, "ctxs"), "ctxs")
+    contexts = _check_list(take_field(row, "ctxs"), "ctxs")
     hits = []
     for position, ((passage, _), context) in enumerate(zip(_parse_contexts(contexts, "ctxs"), contexts, strict=True)):
         score = context.get("score", 1 / (position + 1))
@@ -151,7 +151,7 @@ def _parse_flag(row: Row) -> ParsedExample:
 
 
 def _parse_sbert(row: Row) -> ParsedExample:
-    query_id = parse_id(take(row, "qid", "query_id"), "qid")
+    query_id = parse_id(take_field(row, "qid", "query_id"), "qid")
     positives = _parse_scored_ids(row.pop("pos"), "pos")
     given = row.pop("neg", [])
     negatives: dict[str, float | None] = {}
@@ -185,7 +185,7 @@ def _parse_scored_ids(items: Any, field: str) -> dict[str, float | None]:
     for item in _check_list(items, field):
         if isinstance(item, dict):
             score = item.get("ce-score")
-            scores[parse_id(take(item, "pid", "_id", "id"), field)] = (
+            scores[parse_id(take_field(item, "pid", "_id", "id"), field)] = (
                 None if score is None else _parse_numbers([score], f"{field}.ce-score", 1)[0]
             )
         else:
@@ -211,7 +211,7 @@ def _parse_contexts(value: Any, field: str) -> list[tuple[Passage, bool]]:
 def _parse_context(item: Any, field: str) -> tuple[Passage, bool]:
     if not isinstance(item, dict):
         raise ValueError(f"'{field}' must hold objects with 'title' and 'text'")
-    text = parse_text(take(item.copy(), "text", "contents"), f"{field}.text")
+    text = parse_text(take_field(item.copy(), "text", "contents"), f"{field}.text")
     title = parse_text(item.get("title") or "", f"{field}.title")
     for name in PASSAGE_IDS:
         if name in item and item[name] not in (None, ""):

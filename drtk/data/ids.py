@@ -39,7 +39,7 @@ class CorpusIds:
         self._known = set(self.ids)
 
     @classmethod
-    def read(cls, corpus: str, tracker: InputTracker) -> CorpusIds:
+    def load(cls, corpus: str, tracker: InputTracker) -> CorpusIds:
         """Read the ids of a corpus file."""
         return cls(read_passages(corpus, tracker=tracker))
 

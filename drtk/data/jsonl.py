@@ -118,7 +118,7 @@ def iter_valid(
                 seen = None
                 warn(
                     f"{name_of(source)}: more than {MAX_CHECKED_IDS:,} records; "
-                    "repeated ids are not detected from here on; drtk validate finds them"
+                    "repeated ids are not detected from here on; run `drtk validate` to find them"
                 )
         tracker.line = number
         yield record

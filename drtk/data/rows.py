@@ -97,7 +97,7 @@ def parse_id(value: Any, field: str) -> str:
     return value
 
 
-def take(row: Row, *names: str) -> Any:
+def take_field(row: Row, *names: str) -> Any:
     """Remove the first of the fields `names` from a row and return its value. Raises ValueError if it has none of them."""
     for name in names:
         if name in row:
@@ -131,7 +131,7 @@ def parse_passage(row: Row) -> Passage:
     Other fields go to `extra`. Raises ValueError for an invalid row.
     """
     row = row.copy()
-    id = row.pop("_id") if "_id" in row else take(row, *PASSAGE_IDS)
+    id = row.pop("_id") if "_id" in row else take_field(row, *PASSAGE_IDS)
     if type(id) is not str or id.split() != [id] or "\0" in id:  # inlined, because every reader spends its time here
         id = parse_id(id, "_id")
     title = row.pop("title", None)
@@ -173,10 +173,10 @@ def parse_query(row: Row) -> Query:
     has_id = any(name in row for name in QUERY_IDS)
     if not has_id and ("text" in row or not ("question" in row or "query" in row)):
         raise ValueError("'_id' is missing")
-    id = parse_id(take(row, *QUERY_IDS), "_id") if has_id else ""
-    text = parse_text(take(row, "text", "question", "query", "query_text"), "text")
+    id = parse_id(take_field(row, *QUERY_IDS), "_id") if has_id else ""
+    text = parse_text(take_field(row, "text", "question", "query", "query_text"), "text")
     metadata = take_metadata(row)
-    answers = take(row, "answers", "answer") if "answers" in row or "answer" in row else None
+    answers = take_field(row, "answers", "answer") if "answers" in row or "answer" in row else None
     if answers is None and metadata is not None:
         answers = metadata.get("answers")
     if isinstance(answers, str):
@@ -210,9 +210,9 @@ def parse_ids(value: Any, field: str) -> tuple[str, ...]:
 def parse_example(row: Row) -> Example:
     """Return the training example of a row in drtk's format. Raises ValueError for an invalid row."""
     row = row.copy()
-    query_id = parse_id(take(row, "query_id"), "query_id")
-    positives = parse_ids(take(row, "positives"), "positives")
-    negatives = parse_ids(take(row, "negatives"), "negatives")
+    query_id = parse_id(take_field(row, "query_id"), "query_id")
+    positives = parse_ids(take_field(row, "positives"), "positives")
+    negatives = parse_ids(take_field(row, "negatives"), "negatives")
     if not positives:
         raise ValueError("'positives' is empty")
     scores, sources = row.pop("scores", None), row.pop("sources", None)
@@ -235,12 +235,12 @@ def parse_example(row: Row) -> Example:
 def parse_expansion(row: Row) -> Expansion:
     """Return the query expansion of a row. Raises ValueError for an invalid row or an empty text."""
     row = row.copy()
-    id = parse_id(take(row, "_id", "id"), "_id")
-    query_id = parse_id(take(row, "query_id", "qid"), "query_id")
-    kind = parse_id(take(row, "kind"), "kind")
+    id = parse_id(take_field(row, "_id", "id"), "_id")
+    query_id = parse_id(take_field(row, "query_id", "qid"), "query_id")
+    kind = parse_id(take_field(row, "kind"), "kind")
     if problem := describe_kind_problem(kind):
         raise ValueError(f"'kind' {kind!r} {problem}")
-    text = parse_text(take(row, "text"), "text")
+    text = parse_text(take_field(row, "text"), "text")
     if not text.strip():
         raise ValueError("'text' is empty")
     score = _take_score(row)
@@ -267,8 +267,8 @@ def _take_score(row: Row) -> float | None:
 def parse_prediction(row: Row) -> Prediction:
     """Return the predicted answer of a row. Raises ValueError for an invalid row."""
     row = row.copy()
-    query_id = parse_id(take(row, "query_id", "qid", "_id", "id"), "query_id")
-    answer = parse_text(take(row, "answer", "prediction"), "answer")
+    query_id = parse_id(take_field(row, "query_id", "qid", "_id", "id"), "query_id")
+    answer = parse_text(take_field(row, "answer", "prediction"), "answer")
     return Prediction(query_id, answer, _take_score(row), row)
 
 

@@ -67,7 +67,7 @@ class ByteWords:
 
 BLOCK = 1 << 22  # bytes; the arrays of a block fit into the processor cache
 _LARGEST_QUERY = 1 << 28  # bytes; a larger one is read line by line
-_LONGEST_RANK, _LONGEST_SCORE = 8, 16  # letters
+_LONGEST_RANK, _LONGEST_SCORE = 8, 16  # characters
 _TABLE_BITS = 22
 _POWERS = 10.0 ** np.arange(23)
 

@@ -127,7 +127,7 @@ def _parse_quoted(lines: Iterator[Line]) -> Iterator[ParsedRow]:
 
 
 def _read_continuation(line: bytes, waiting: deque[Line], lines: Iterator[Line]) -> tuple[list[bytes], list[Line]]:
-    """Return the fields of a row that continues on the next lines, and these lines; no fields if the row does not end."""
+    """Return the fields of a row that continues on the next lines, and the lines read; no fields if the row does not end."""
     more: list[Line] = []
     while len(more) < MAX_FIELD_LINES:
         following = waiting.popleft() if waiting else next(lines, None)

@@ -425,7 +425,7 @@ def note_leaks(source: str, other: str, kind: str, findings: Findings, queries: 
 
 
 def _iter_texts(source: str, kind: str, queries: Mapping[str, str]) -> Iterator[tuple[int, str, str]]:
-    """Yield (line, id, text) of the valid records of a file; of training examples, those of the query."""
+    """Yield (line, id, text) of the valid records of a file; for training examples, id and text of the query."""
     tracker = InputTracker(skip_bad=2**62)
     record: Passage | Query | ParsedExample | ValueError
     if kind == "passages":

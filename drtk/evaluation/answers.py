@@ -148,10 +148,7 @@ def evaluate_by_answers(
 
 
 def parse_answer_measures(text: str) -> list[Measure]:
-    """Parse measures that depend only on the rank of the first relevant passage: Answer@k, Success@k and RR.
-
-    Raises UsageError for other measures.
-    """
+    """Parse measures that depend only on the first relevant passage. Raises UsageError for other measures."""
     measures = parse_measures(text, answers=True)
     for measure in measures:
         is_first_only = measure.key == "Answer" or measure.key.startswith(("recip_rank", "success_"))

@@ -1,4 +1,4 @@
-"""Read judgments and run files, and evaluate runs."""
+"""Read judgments and run files, and evaluate runs against the judgments."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def load_judgments(
     qrels: str, corpus: str | None, settings: ScoringSettings, tracker: InputTracker
 ) -> tuple[Judgements, RankingView, int | None]:
     """Return the judgments, a view from the settings, and the number of passages in the corpus (None without a corpus)."""
-    corpus_ids = None if corpus is None else CorpusIds.read(corpus, tracker)
+    corpus_ids = None if corpus is None else CorpusIds.load(corpus, tracker)
     judgments = read_judgments(qrels, tracker, corpus_ids=corpus_ids, by_source=settings.by == "source")
     view = RankingView.from_settings(settings, document_of=corpus_ids or parse_document_id)
     return judgments, view, None if corpus_ids is None else len(corpus_ids)
@@ -207,10 +207,7 @@ def log_missing(
     judged_by: RelevanceSource = "judgments",
     where: str = "in the run",
 ) -> None:
-    """Log the number of judged queries that are missing from a run, and whether they count as 0.
-
-    where: place of the missing queries, part of the message
-    """
+    """Log the number of judged queries without a ranking, and whether they count as 0. where: part of the message"""
     if missing := num_judged - num_present:
         fate = "ignored" if retrieved_only else "counted as 0"
         log(f"{name}: {missing:,} of {num_judged:,} queries with {judged_by} are not {where}, {fate}")

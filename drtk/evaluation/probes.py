@@ -113,7 +113,7 @@ class RerankingProbe:
         judged = [item for item in load_run(run, tracker=tracker).items() if item[0] in judgments]
         if not judged:
             raise MismatchError(f"{run}: no query has a judgment; pass the judgments of these queries")
-        sample = sample_evenly(judged, limit, of=len(judged))
+        sample = sample_evenly(judged, limit, total=len(judged))
         self.candidates = [(query, [id for id, _ in ranking[:depth]]) for query, ranking in sample]
         measures = parse_measures(" ".join(self.names))
         self._evaluator = Evaluator({query: judgments[query] for query, _ in self.candidates}, measures)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from drtk.data.jsonl import read_records
-from drtk.data.rows import Row, parse_text, take
+from drtk.data.rows import Row, parse_text, take_field
 from drtk.errors import DrtkError, RecordError, UsageError
 from drtk.runtime.inputs import InputTracker
 from drtk.runtime.streams import name_of
@@ -224,8 +224,8 @@ def load_vectors(source: str, tracker: InputTracker) -> Callable[[list[str]], np
 
 
 def _parse_vector(row: Row) -> tuple[str, np.ndarray]:
-    text = parse_text(take(row, "text"), "text")
-    values = take(row, "vector")
+    text = parse_text(take_field(row, "text"), "text")
+    values = take_field(row, "vector")
     numbers = isinstance(values, list) and all(isinstance(v, int | float) and not isinstance(v, bool) for v in values)
     if not numbers or not values:
         raise ValueError("'vector' must be a list of numbers")

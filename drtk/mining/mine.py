@@ -186,7 +186,7 @@ def _check_inputs(
 
 def _read_corpus(corpus: str, inputs: MiningInputs, sources: Sources, job: FilterJob) -> CorpusIds:
     """Return the ids of the corpus. Raises MismatchError if a source was built from another corpus."""
-    ids = CorpusIds.read(corpus, job.tracker)
+    ids = CorpusIds.load(corpus, job.tracker)
     digest = next((entry.get("digest") for entry in job.tracker.inputs if entry["path"] == corpus), None)
     if digest and not inputs.skip_corpus_check and not is_stream(corpus):
         for path in [*sources.paths, *filter(None, [inputs.vectors])]:

@@ -1,12 +1,17 @@
-"""Pre-training: the registries of objectives and of their targets."""
+"""Pre-training of encoders with a composition of objectives, defined in a preset's TOML.
+
+Vocabulary: a *view* selects a text of a corpus row, such as the passage, a random span of it, or one of its queries. A *slot* is
+an input of the encoder: a view with its masking and corruption. An *objective* is a loss: a decoder predicts a *target* at the
+tokens of slots, or the text vectors of two slots are compared. Here are the registries of objectives and targets.
+"""
 
 from __future__ import annotations
 
 from drtk.registry import Registry
 
 # A target is an nn.Module, created as Target(objective, parts) from a TokenObjective and the LossParts of objectives.py.
-# It has `positions(slot)`, (batch, tokens) bool, the labeled positions, and `losses(hidden, slot, given)`, the sum of the
-# losses at these positions; hidden: (batch, tokens, width), the decoder's output; given: (batch, tokens), the input ids.
+# Its method `select_positions(slot)` returns the labeled positions, (batch, tokens) bool. Its method `sum_losses(hidden, slot,
+# given)` returns the sum of the losses at the labeled positions. hidden: decoder output, (batch, tokens, width); given: input ids.
 TARGETS = Registry(
     "target",
     {
@@ -17,7 +22,7 @@ TARGETS = Registry(
         ),
         "edited": (
             "drtk.pretraining.objectives:EditDetection",
-            "whether a token was replaced, inserted, or follows a deleted one",
+            "whether a token was replaced, was inserted, or follows a deleted token",
         ),
         "corrected": (
             "drtk.pretraining.objectives:CorrectiveLM",
@@ -28,11 +33,10 @@ TARGETS = Registry(
 
 
 # An objective is a subclass of drtk.pretraining.composition.Objective; `implementation` names the code that computes it.
-# If `compares_vectors`, that is a function (objective, vectors, present) -> (), with vectors (batch, hidden) and present
-# (batch,) bool by slot. The result must not depend on rows that are not present; without any, it is 0 with a graph.
-# Otherwise it is an nn.Module, created as Implementation(objective, parts), with `count(batch)`, the number of labels;
-# a call (encoded, *, other_sources) -> (), the sum of the losses; and `reduce(sum, count)`, the loss from the totals over all
-# parts and processes.
+# If `compares_vectors` is True, the implementation is a function (objective, vectors, present) -> scalar loss, with vectors
+# (batch, hidden) and present (batch,) bool by slot. The loss must not depend on rows that are not present. If no row is present,
+# the loss is 0 and has a graph. Otherwise the implementation is an nn.Module, created as Implementation(objective, parts). Its
+# methods are those of TokenLoss in objectives.py: `count_labels`, `forward` and `reduce`.
 OBJECTIVES = Registry(
     "objective",
     {

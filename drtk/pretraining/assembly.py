@@ -1,4 +1,4 @@
-"""Build the network of a composition."""
+"""Build the network of a composition: encoder, heads, decoders, projectors and generator."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from drtk.pretraining.composition import Composition, ContrastiveObjective, Deco
 from drtk.pretraining.config import check_options, prefix_errors
 from drtk.pretraining.decoders import DECODERS
 from drtk.pretraining.example_builder import list_corpus_fields
-from drtk.pretraining.network import Network, Projector
+from drtk.pretraining.network import PretrainingNetwork, Projector
 from drtk.pretraining.objectives import LossParts
 from drtk.pretraining.token_generator import TokenGenerator
 from drtk.registry import load_attribute
@@ -37,29 +37,29 @@ _DROPOUTS = (
 
 
 def check_composition(composition: Composition, *, place: str) -> set[str]:
-    """Check the registry entries of a composition without loading a model; return the corpus fields it needs.
+    """Check a composition without loading a model, and return the corpus fields that it needs.
 
     place: prefix of error messages
     Raises UsageError for an unknown view, masking, decoder, target or option, and for a missing or unused `source`.
     """
     with prefix_errors(place):
-        for objective in composition.recovers:
+        for objective in composition.token_objectives:
             with prefix_errors(f"objective '{objective.name}'"):
-                _check_reader(objective, composition.readers[objective.reader])
+                _check_decoder(objective, composition.readers[objective.reader])
         return list_corpus_fields(composition)
 
 
-def _check_reader(objective: TokenObjective, reader: DecoderSpec) -> None:
-    what, kind = f"reader '{reader.use}'", DECODERS.load(reader.use)
+def _check_decoder(objective: TokenObjective, decoder: DecoderSpec) -> None:
+    what, kind = f"reader '{decoder.use}'", DECODERS.load(decoder.use)
     TARGETS.check(objective.target)
-    if getattr(kind, "says_next", False) and objective.target != "all":
+    if getattr(kind, "predicts_next", False) and objective.target != "all":
         raise UsageError(f'{what} predicts the next token; set target = "all"')
-    check_options(what, kind.__init__, reader.options)
+    check_options(what, kind.__init__, decoder.options)
     needs_source = getattr(kind, "needs_source", False)
     if needs_source and not objective.source:
-        raise UsageError(f"{what} needs 'source', the slot whose vector it gets")
+        raise UsageError(f"{what} requires 'source'; set it to the slot whose vector the decoder gets")
     if objective.source and not needs_source:
-        raise UsageError(f"{what} uses no vector; remove 'source'")
+        raise UsageError(f"{what} does not use a text vector; remove 'source'")
 
 
 def build_network(
@@ -69,13 +69,13 @@ def build_network(
     seed: int,
     place: str = "preset",
     attention: AttentionBackend | None = None,
-) -> tuple[Network, Any]:
-    """Build the network in float32 on the CPU; return (network, tokenizer). New weights are initialized with `seed`.
+) -> tuple[PretrainingNetwork, Any]:
+    """Build the network in float32 on the CPU, and return (network, tokenizer). New weights are initialized with `seed`.
 
     model: folder of the encoder to start from
     place: prefix of error messages
     attention: attention implementation of encoder, decoders and generator; None: the default
-    Raises MismatchError for an encoder that does not suit a decoder or the generator.
+    Raises MismatchError if a decoder or the generator does not support the encoder.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)  # for a new head, if the folder has none
@@ -87,10 +87,10 @@ def build_network(
             parameter.requires_grad_(False)
     adapter = BackboneAdapter(backbone)
     if tokenizer.mask_token_id is None:
-        raise MismatchError(f"{model}: its tokenizer has no mask token; use a model such as BERT")
+        raise MismatchError(f"{model}: the tokenizer has no mask token; use a masked language model such as BERT")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        used = {objective.reader for objective in composition.recovers}
+        used = {objective.reader for objective in composition.token_objectives}
         readers = {}
         for name, reader in composition.readers.items():
             if name in used:
@@ -112,9 +112,9 @@ def build_network(
         attention.apply(generator.backbone)
     if head.is_untrained:
         warn_untrained_head(model)
-    if not any(part is head for recovery in recoveries.values() for part in recovery.modules()):
+    if not any(part is head for token_loss in recoveries.values() for part in token_loss.modules()):
         head.requires_grad_(False)  # not used, like the pooler
-    network = Network(
+    network = PretrainingNetwork(
         composition,
         backbone=backbone,
         adapter=adapter,
@@ -127,7 +127,7 @@ def build_network(
     return network, tokenizer
 
 
-def check_lengths(network: Network, max_length: int) -> None:
+def check_lengths(network: PretrainingNetwork, max_length: int) -> None:
     """Raise UsageError if a slot may exceed the maximum input length of the encoder or the generator."""
     models = [network.adapter.backbone] if network.adapter.has_positions else []
     models += [] if network.generator is None else [network.generator.backbone]
@@ -136,17 +136,19 @@ def check_lengths(network: Network, max_length: int) -> None:
         length = slot.max_length or max_length
         if length > limit:
             fix = f"`set` slots.{name}.max_length={limit}" if slot.max_length else f"`max_length` {limit}"
-            raise UsageError(f"slot '{name}' has up to {length} tokens, but the models read at most {limit}; use {fix}")
+            raise UsageError(
+                f"slot '{name}' has up to {length} tokens, but the models accept at most {limit}; use {fix}"
+            )
 
 
 def get_max_positions(config: Any) -> int:
-    """Return the maximum input length in tokens; RoBERTa's first positions are not usable."""
+    """Return the maximum input length in tokens, without the positions that RoBERTa reserves for padding."""
     before = config.pad_token_id + 1 if config.model_type in ("roberta", "xlm-roberta") else 0
     return int(getattr(config, "max_position_embeddings", None) or 10**9) - before
 
 
-def warn_of_equal_views(network: Network) -> None:
-    """Warn if a contrastive objective compares equal vectors: the same text twice, and an encoder without dropout."""
+def warn_of_equal_views(network: PretrainingNetwork) -> None:
+    """Warn if a contrastive objective compares the same text twice and the encoder has no dropout."""
     plan, config = network.composition, network.adapter.config.to_dict()
     if any(config.get(name) for name in _DROPOUTS):
         return
@@ -155,8 +157,8 @@ def warn_of_equal_views(network: Network) -> None:
             slot = plan.slots[objective.a]
             if slot == plan.slots[objective.b] and slot.corruption == "none":
                 warn(
-                    f"objective '{objective.name}': '{objective.a}' and '{objective.b}' show the same text, and the encoder "
-                    "has no dropout, so their vectors are equal and nothing is learned; set dropout in its config.json"
+                    f"objective '{objective.name}': slots '{objective.a}' and '{objective.b}' have the same text and the encoder "
+                    "has no dropout, so their vectors are equal; set dropout in the encoder's config.json"
                 )
 
 
@@ -175,11 +177,11 @@ def _build_generator(composition: Composition, backbone: nn.Module, head: Any, t
 
 
 def _build_stop_word_mask(tokenizer: Any) -> Tensor:
-    """Return the mask of stop words and of word pieces without a letter or digit, (vocabulary,) bool."""
+    """Return a mask of the vocabulary, (vocabulary,) bool, True at stop words and at tokens without a letter or digit."""
     words = load_stop_words()
     mask = torch.zeros(len(tokenizer), dtype=torch.bool)
-    for piece, number in tokenizer.get_vocab().items():
-        plain = piece.removeprefix("##").lstrip("Ġ▁").lower()
-        if number < len(mask):
-            mask[number] = (plain in words and not piece.startswith("##")) or not any(map(str.isalnum, plain))
+    for token, id in tokenizer.get_vocab().items():
+        plain = token.removeprefix("##").lstrip("Ġ▁").lower()
+        if id < len(mask):
+            mask[id] = (plain in words and not token.startswith("##")) or not any(map(str.isalnum, plain))
     return mask

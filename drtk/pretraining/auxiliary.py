@@ -19,7 +19,7 @@ from drtk.pretraining.composition import Composition
 from drtk.pretraining.corruption import corrupt_tokens
 from drtk.pretraining.decoders.transformer import Discriminator
 from drtk.pretraining.example_builder import SpecialTokens
-from drtk.pretraining.network import EncodedBatch, Network
+from drtk.pretraining.network import EncodedBatch, PretrainingNetwork
 from drtk.pretraining.objectives import LossParts, TokenLoss
 from drtk.pretraining.parse import parse_composition
 from drtk.pretraining.token_generator import TokenGenerator
@@ -32,7 +32,7 @@ PREFIX = "aux_"
 
 
 def build_diffcse_composition(settings: RetrieverConfig) -> Composition:
-    """Return the composition: replaced token detection for queries and for passages, given their vectors."""
+    """Return the composition of replaced token detection for queries and passages, conditioned on their vectors."""
     changed = {"masking": "bernoulli", "rate": settings.aux_rate, "corruption": "replaced"}
     term = {"use": "recover", "reader": "discriminator", "target": "edited", "classes": 2}
     term |= {"reduction": settings.aux_reduction, "weight": settings.aux_weight}
@@ -51,8 +51,10 @@ def build_diffcse_composition(settings: RetrieverConfig) -> Composition:
     return parse_composition(content, "`aux` diffcse")
 
 
-def build_diffcse_network(towers: Mapping[str, TextEncoder], settings: RetrieverConfig, *, seed: int) -> Network:
-    """Build the network of discriminator, head and frozen generator. The encoders are not part of it.
+def build_diffcse_network(
+    towers: Mapping[str, TextEncoder], settings: RetrieverConfig, *, seed: int
+) -> PretrainingNetwork:
+    """Build the discriminator, its head and the frozen generator, without the encoders.
 
     Raises MismatchError for encoders or a generator that DiffCSE cannot use.
     """
@@ -61,29 +63,33 @@ def build_diffcse_network(towers: Mapping[str, TextEncoder], settings: Retriever
     for role, text_encoder in towers.items():
         if text_encoder.encoder.dimension != text_encoder.encoder.hidden_size:
             raise MismatchError(
-                f"`aux` diffcse needs vectors as wide as token states: the {role} encoder's are {text_encoder.encoder.dimension} "
-                f"wide, its tokens {text_encoder.encoder.hidden_size}"
+                f"`aux` diffcse requires vectors of the hidden size: the {role} encoder has vectors of {text_encoder.encoder.dimension} "
+                f"dimensions, but a hidden size of {text_encoder.encoder.hidden_size}; use an encoder without a dense layer"
             )
         if text_encoder.tokenizer.mask_token_id is None or text_encoder.tokenizer.padding_side == "left":
-            raise MismatchError("`aux` diffcse: the encoder's tokenizer has no mask token, or pads on the left")
+            raise MismatchError(
+                "`aux` diffcse requires a tokenizer with a mask token and padding on the right; use a model such as BERT"
+            )
     if len(towers) > 1 and towers["query"].tokenizer.get_vocab() != tower.tokenizer.get_vocab():
-        raise MismatchError("`aux` diffcse: the two encoders have different vocabularies")
+        raise MismatchError(
+            "`aux` diffcse: the two encoders have different vocabularies; use encoders with one tokenizer"
+        )
     proposing = TokenGenerator.from_folder(locate(settings.aux_generator), tower.tokenizer)
     adapter = BackboneAdapter(tower.encoder.backbone)
     nothing = nn.Identity()
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         parts = LossParts(adapter, nothing, {"discriminator": Discriminator(adapter)})
-        recoveries = {objective.name: TokenLoss(objective, parts) for objective in plan.recovers}
-        for recovery in recoveries.values():  # one head for queries and passages
-            recovery.target = next(iter(recoveries.values())).target
-    return Network(
+        recoveries = {objective.name: TokenLoss(objective, parts) for objective in plan.token_objectives}
+        for token_loss in recoveries.values():  # one head for queries and passages
+            token_loss.target = next(iter(recoveries.values())).target
+    return PretrainingNetwork(
         plan, backbone=nothing, adapter=None, head=nothing, recoveries=recoveries, projectors={}, generator=proposing
     )
 
 
 class TokenCorruptor:
-    """Corrupt the tokens of queries or passages. Sampling depends on the key of a text only."""
+    """Corruption of the tokens of queries and passages. Sampling depends only on the keys of the texts."""
 
     def __init__(self, plan: Composition, tokenizer: Any) -> None:
         self._plan, self._vocabulary = plan, SpecialTokens.from_tokenizer(tokenizer).vocabulary
@@ -91,9 +97,9 @@ class TokenCorruptor:
     def __call__(
         self, role: str, padded: Mapping[str, np.ndarray], keys: Sequence[tuple[Any, ...]]
     ) -> dict[str, np.ndarray]:
-        """Return the arrays `given`, `content`, `hidden` and `noise` of SlotBatch, (texts, tokens) each.
+        """Return the arrays `given`, `content`, `hidden` and `noise` of SlotBatch, each (texts, tokens).
 
-        role: "query" or "passage"    padded: the model inputs    keys: one per text
+        role: "query" or "passage"    padded: the padded model inputs    keys: a sampling key for each text
         """
         assert self._plan.generator is not None
         slot, vocabulary = self._plan.slots[f"{role}_changed"], self._vocabulary
@@ -113,43 +119,42 @@ class TokenCorruptor:
 
 
 class DiffCSE:
-    """DiffCSE as an AuxiliaryTask of drtk.training.retriever."""
+    """The DiffCSE task for retriever training; implements AuxiliaryTask of drtk.training.retriever."""
 
     def __init__(self, towers: Mapping[str, TextEncoder], config: RetrieverConfig, *, seed: int) -> None:
-        """Raises what `build_diffcse_network` raises."""
         self.network = build_diffcse_network(towers, config, seed=seed)
         self.weights = self.network.weights
         self.corrupt = TokenCorruptor(self.network.composition, towers["passage"].tokenizer)
 
     def wrap(self, pair: BiEncoder, device: torch.device) -> BiEncoderWithDiffCSE:
-        """Return the model to train, and move the generator to the device."""
+        """Move the generator to the device, and return the model to train."""
         assert self.network.generator is not None
         self.network.generator.to(device)
         return BiEncoderWithDiffCSE(pair, self.network)
 
 
 class BiEncoderWithDiffCSE(nn.Module):
-    """A BiEncoder with the network of the auxiliary loss, which uses the vectors of the BiEncoder."""
+    """A BiEncoder with the DiffCSE network, whose discriminator gets the vectors of the BiEncoder."""
 
-    def __init__(self, pair: BiEncoder, network: Network) -> None:
+    def __init__(self, pair: BiEncoder, network: PretrainingNetwork) -> None:
         super().__init__()
         self.pair, self.network = pair, network
 
     def forward(self, **inputs: Tensor) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-        """Return (query vectors, passage vectors, auxiliary loss terms).
+        """Return (query vectors, passage vectors, auxiliary losses by name).
 
-        Each term is this process's share of the loss, times the number of processes.
+        The losses are multiplied by the number of processes, because DDP averages gradients.
         """
         auxiliary = {name for name in inputs if name.startswith(PREFIX)}
         queries, passages = self.pair(**{name: value for name, value in inputs.items() if name not in auxiliary})
         terms: dict[str, Tensor] = {}
         for role, vectors in zip(ROLES, (queries, passages), strict=True):
-            slot = self.slot(inputs, role)
-            terms |= self.term(role, slot, vectors, self.count(role, slot))
+            slot = self.build_slot(inputs, role)
+            terms |= self.compute_loss(role, slot, vectors, self.count_labels(role, slot))
         return queries, passages, terms
 
-    def slot(self, inputs: Mapping[str, Tensor], role: str, rows: Any = slice(None)) -> SlotBatch:
-        """Return the discriminator's SlotBatch of a role. rows: indices of some of the texts"""
+    def build_slot(self, inputs: Mapping[str, Tensor], role: str, rows: Any = slice(None)) -> SlotBatch:
+        """Return the discriminator's input for the queries or passages. rows: indices of the texts to use"""
         ids = inputs[f"{role}_input_ids"][rows]
         tensors = {name: inputs[f"{PREFIX}{role}_{name}"][rows] for name in ("given", "content", "hidden", "noise")}
         if (types := inputs.get(f"{role}_token_type_ids")) is not None:
@@ -157,14 +162,14 @@ class BiEncoderWithDiffCSE(nn.Module):
         present = torch.ones(len(ids), dtype=torch.bool, device=ids.device)
         return SlotBatch(clean=ids, attention=inputs[f"{role}_attention_mask"][rows], present=present, **tensors)
 
-    def count(self, role: str, slot: SlotBatch) -> Tensor:
-        """Return the number of labeled positions of a role over all processes, ()."""
-        recovery: Any = self.network.recoveries[f"diffcse_{role}"]
-        return all_reduce_sum(recovery.count({f"{role}_changed": slot}))
+    def count_labels(self, role: str, slot: SlotBatch) -> Tensor:
+        """Return the number of labeled positions of the queries or passages over all processes, a scalar."""
+        token_loss: Any = self.network.recoveries[f"diffcse_{role}"]
+        return all_reduce_sum(token_loss.count_labels({f"{role}_changed": slot}))
 
-    def term(self, role: str, slot: SlotBatch, vectors: Tensor, count: Tensor) -> dict[str, Tensor]:
-        """Return the loss term of some texts of a role, divided by the `count` of all texts."""
+    def compute_loss(self, role: str, slot: SlotBatch, vectors: Tensor, count: Tensor) -> dict[str, Tensor]:
+        """Return the loss of some queries or passages by name, divided by `count`, the labels of all of them."""
         name = f"diffcse_{role}"
-        recovery: Any = self.network.recoveries[name]
+        token_loss: Any = self.network.recoveries[name]
         encoded = EncodedBatch(self.network, {role: slot, f"{role}_changed": slot}, {role: vectors})
-        return {name: recovery.reduce(recovery(encoded), count) * get_world_size()}
+        return {name: token_loss.reduce(token_loss(encoded), count) * get_world_size()}

@@ -11,28 +11,28 @@ import torch
 from torch import Tensor
 
 from drtk.pretraining.composition import Composition
-from drtk.pretraining.example_builder import SlotExample
+from drtk.pretraining.example_builder import TokenizedSlot
 from drtk.text.rng import create_generator
 
 
 class PretrainingExample(NamedTuple):
-    """The slots of an example. key: (seed, epoch, id), for random numbers"""
+    """A training example: its tokenized slots by name. key: (seed, epoch, id), from which random numbers are derived"""
 
     key: tuple[Any, ...]
-    slots: Mapping[str, SlotExample]
+    slots: Mapping[str, TokenizedSlot]
 
 
 @dataclass
 class SlotBatch:
-    """A slot of a batch. Tensors are (batch, tokens), padded on the right, unless noted.
+    """One slot of a batch. Tensors are (batch, tokens), padded on the right, unless noted.
 
     clean: int64, original ids    given: int64, input ids
     attention: 1 at tokens, 0 at padding
     content: bool, False at special tokens    hidden: bool, True at masked positions
     present: (batch,) bool, False for examples without a text for this slot
     edited: int64, 1 at inserted tokens and after deletions, -1 in rows with replaced tokens; None: no edits
-    noise: float32, random numbers in [0, 1) for the generator; None: not needed
-    visible: (batch, tokens, tokens) bool, the tokens that each token may see; None: all
+    noise: float32, random numbers in [0, 1) for the generator; None if the generator is not used
+    visible: (batch, tokens, tokens) bool, the tokens that each token attends to; None: all
     types: int64, token types; None: all 0
     """
 
@@ -49,7 +49,9 @@ class SlotBatch:
 
     def map(self, change: Callable[[Tensor], Tensor]) -> SlotBatch:
         """Return a SlotBatch with `change` applied to every tensor."""
-        tensors: dict[str, Any] = {name: None if each is None else change(each) for name, each in vars(self).items()}
+        tensors: dict[str, Any] = {
+            name: None if tensor is None else change(tensor) for name, tensor in vars(self).items()
+        }
         return SlotBatch(**tensors)
 
 
@@ -57,22 +59,22 @@ Batch = dict[str, SlotBatch]
 
 
 def to_device(batch: Batch, device: torch.device) -> Batch:
-    """Move a batch to a device."""
+    """Return a copy of a batch on a device."""
     return {name: slot.map(lambda tensor: tensor.to(device, non_blocking=True)) for name, slot in batch.items()}
 
 
 class PretrainingCollator:
-    """Collate the examples of a step on a device into micro-batches of at most `micro` examples of similar length.
+    """Collator that splits the batch of a device into micro-batches of at most `micro` examples of similar length.
 
-    Slots with reduction `mean_all` are padded to their maximum length, over which the mean is taken (docs/methods/diffcse.md).
-    Slots of a two-stream decoder get random visibility matrices (docs/methods/retromae.md).
+    Slots with reduction `mean_all` are padded to their maximum length, because the mean includes padding
+    (docs/methods/diffcse.md). Slots of a two-stream decoder get random attention masks (docs/methods/retromae.md).
     """
 
     def __init__(self, composition: Composition, *, pad: int, max_length: int, seed: int, micro: int) -> None:
         self._pad, self._seed, self.micro = pad, seed, micro
-        self.fixed: dict[str, int] = {}  # padded length of a slot, if fixed
+        self.fixed: dict[str, int] = {}  # padded lengths of the slots that are padded to a fixed length
         self._visible: dict[str, float] = {}
-        for objective in composition.recovers:
+        for objective in composition.token_objectives:
             reader = composition.readers[objective.reader]
             for name in objective.slot:
                 if objective.reduction == "mean_all":
@@ -81,7 +83,7 @@ class PretrainingCollator:
                     self._visible[name] = float(reader.options.get("visible", 0.5))
 
     def __call__(self, examples: Sequence[PretrainingExample]) -> dict[str, Any]:
-        """Return {"parts": micro-batches, longest first, "ids": the example ids of each}."""
+        """Return {"parts": micro-batches, longest first, "ids": the example ids of each micro-batch}."""
         if self.micro < len(examples):
             examples = sorted(
                 examples, key=lambda example: sum(len(slot.given) for slot in example.slots.values()), reverse=True
@@ -93,17 +95,21 @@ class PretrainingCollator:
         }
 
     def collate(self, examples: Sequence[PretrainingExample]) -> Batch:
-        """Collate examples into one batch."""
+        """Return one batch of all examples."""
         keys = [example.key for example in examples]
         return {
-            name: self._slot(name, [example.slots[name] for example in examples], keys) for name in examples[0].slots
+            name: self._collate_slot(name, [example.slots[name] for example in examples], keys)
+            for name in examples[0].slots
         }
 
-    def _slot(self, name: str, slots: Sequence[SlotExample], keys: Sequence[tuple[Any, ...]]) -> SlotBatch:
+    def _collate_slot(self, name: str, slots: Sequence[TokenizedSlot], keys: Sequence[tuple[Any, ...]]) -> SlotBatch:
         width = max(self.fixed.get(name, 0), max(len(slot.given) for slot in slots))
 
         def pad(rows: Sequence[np.ndarray | None], kind: type, fill: int = 0, missing: int = 0) -> np.ndarray | None:
-            """Return (batch, width), None if all rows are None. fill: value of padding    missing: value of rows that are None"""
+            """Return the padded rows, (batch, width), or None if all rows are None.
+
+            fill: value of padding    missing: value of rows that are None
+            """
             if all(row is None for row in rows):
                 return None
             padded: np.ndarray = np.full((len(rows), width), fill, kind)
@@ -130,7 +136,10 @@ class PretrainingCollator:
         return SlotBatch(**tensors)
 
     def _sample_visible(self, name: str, attention: Any, keys: Sequence[tuple[Any, ...]]) -> np.ndarray:
-        """Return (batch, tokens, tokens) bool: each position sees position 0 and a random share of the others, not itself."""
+        """Return random attention masks, (batch, tokens, tokens) bool.
+
+        Each position attends to position 0 and to a random share of the other positions, but not to itself.
+        """
         batch, width = attention.shape
         visible = np.zeros((batch, width, width), bool)
         for row, key in enumerate(keys):
@@ -139,5 +148,5 @@ class PretrainingCollator:
             np.fill_diagonal(seen, val=False)
             seen[:, 0] = True
             visible[row, :size, :size] = seen
-        visible[:, :, 0] = True  # padding must see something, so that no softmax is empty
+        visible[:, :, 0] = True  # also for padding, so that no softmax is empty
         return visible

@@ -1,6 +1,7 @@
 """A pre-training composition: slots, decoders, projectors, a generator and objectives.
 
-`parse.py` parses it from a preset's TOML and checks it.
+A slot is an input text of the encoder: a view (a text of a corpus row, such as the passage or a span of it), masked and corrupted.
+An objective is a loss on the tokens or vectors of slots. `parse.py` parses a composition from a preset's TOML and checks it.
 """
 
 from __future__ import annotations
@@ -13,21 +14,21 @@ from drtk.errors import UsageError
 
 Options = dict[str, Any]
 Corruption = Literal["none", "mask", "bert", "replaced", "inserted", "deleted", "any"]
-EDITS: tuple[Corruption, ...] = ("replaced", "inserted", "deleted")  # "any" samples one of them
-GENERATED: tuple[Corruption, ...] = ("replaced", "inserted", "any")  # need a generator
+EDITS: tuple[Corruption, ...] = ("replaced", "inserted", "deleted")  # corruption "any" samples one of the three
+GENERATED: tuple[Corruption, ...] = ("replaced", "inserted", "any")  # corruptions that require a generator
 
 
 @dataclass(frozen=True)
 class Slot:
-    """An input text of the network: a view of the passage, with masking and corruption.
+    """An input text of the encoder: a view of a corpus row, with masking and corruption.
 
-    view: one view, or several to sample from
+    view: names of one view, or of several views to sample from
     draw: sample the view once per "step" or per "example"
-    masking: masking strategy    rate: share of tokens to mask
-    of: the slot whose mask this one extends or complements; both must use the same view
-    count: whether the rate refers to all tokens or excludes special tokens
+    masking: masking strategy    rate: share of tokens to mask or edit
+    of: name of the slot whose mask this slot extends or complements; both slots must use the same view
+    count: the rate is a share of all tokens ("with-specials"), or of all but special tokens ("content")
     corruption: replacement of the masked tokens, or an edit; "any" samples an edit per example
-    max_length: in tokens; None: that of the settings
+    max_length: maximum length in tokens; None: `max_length` of PretrainSettings
     """
 
     view: tuple[str, ...]
@@ -41,15 +42,15 @@ class Slot:
     masking_options: Options = field(default_factory=dict)
     view_options: Options = field(default_factory=dict)
 
-    def room(self, max_length: int) -> int:
-        """Return the maximum length of the text itself, without special and inserted tokens."""
-        room = (self.max_length or max_length) - 2
-        return int(room / (1 + self.rate)) if self.corruption in ("inserted", "any") else room
+    def compute_text_length(self, max_length: int) -> int:
+        """Return the maximum length of the original text in tokens, without special and inserted tokens."""
+        length = (self.max_length or max_length) - 2
+        return int(length / (1 + self.rate)) if self.corruption in ("inserted", "any") else length
 
 
 @dataclass(frozen=True)
 class DecoderSpec:
-    """The decoder (`reader` in TOML) of an objective: a name in DECODERS and its options."""
+    """The decoder of an objective (`reader` in TOML): its name in the registry DECODERS and its options."""
 
     use: str
     options: Options = field(default_factory=dict)
@@ -59,9 +60,9 @@ class DecoderSpec:
 class GeneratorSpec:
     """The generator, a masked language model that proposes replacement tokens.
 
-    mode: "frozen", or trained "joint"ly on the masked positions of `slot`, with loss weight `weight`
-    init: initial weights of a joint generator: those of `model`, a copy of the encoder, or random
-    reads: its input at masked positions: [MASK], or BERT's 80/10/10 scheme
+    mode: "frozen", or "joint": trained on the masked positions of `slot`, with loss weight `weight`
+    init: initial weights of a joint generator: the weights of `model`, a copy of the encoder, or random weights
+    reads: the generator's input at masked positions: [MASK], or BERT's 80/10/10 scheme
     scope: replace tokens at masked positions, or at all positions but the first
     """
 
@@ -77,7 +78,7 @@ class GeneratorSpec:
 
 @dataclass(frozen=True)
 class ProjectorSpec:
-    """A projection head for the vectors of several slots."""
+    """A projection head: the slots whose vectors it projects, and its type (see Projector in network.py)."""
 
     slots: tuple[str, ...]
     kind: Literal["bn", "tanh", "none"] = "bn"
@@ -85,12 +86,12 @@ class ProjectorSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class Objective:
-    """Base class of the [[objective]] tables; the subclasses are named in OBJECTIVES.
+    """Base class of the [[objective]] tables. The subclasses are listed in the registry OBJECTIVES.
 
-    implementation: import path of the code that computes it (interface: drtk/pretraining/__init__.py)
-    compares_vectors: whether it compares the vectors of the whole batch; otherwise it is a sum over tokens
-    projector: projection head for its vectors; "": none
-    use: its name in OBJECTIVES    group: name by which `drop` removes several objectives
+    implementation: import path of the code that computes the loss (interface: drtk/pretraining/__init__.py)
+    compares_vectors: whether the loss compares the vectors of the whole batch; otherwise it is a sum over tokens
+    projector: projection head for the vectors of the objective; "": none
+    use: name in OBJECTIVES    group: name by which `drop` removes several objectives
     """
 
     implementation: ClassVar[str]
@@ -104,26 +105,27 @@ class Objective:
 
     @property
     def token_slots(self) -> tuple[str, ...]:
-        """Slots whose tokens are predicted."""
+        """Names of the slots whose tokens are predicted."""
         return ()
 
     @property
     def vector_slots(self) -> tuple[str, ...]:
-        """Slots whose vectors are used."""
+        """Names of the slots whose vectors are used."""
         return ()
 
     @property
     def default_name(self) -> str:
-        """The name of an objective without a name in the preset."""
+        """Name used if the preset gives the objective no name."""
         return type(self).__name__.lower()
 
 
 @dataclass(frozen=True)
 class TokenObjective(Objective):
-    """A decoder predicts a target (a name in TARGETS) at the tokens of its slots, optionally given a vector.
+    """An objective in which a decoder predicts a target at the tokens of slots, optionally conditioned on a text vector.
 
-    reader: name of the decoder    source: slots whose vectors the decoder gets
-    reduction: mean over labels, mean over padding too, or sum    classes: outputs of target "edited"
+    reader: name of the decoder    source: slots whose vectors the decoder gets    target: name in the registry TARGETS
+    reduction: mean over labels ("mean"), mean over labels and padding ("mean_all"), or "sum"
+    classes: number of output classes of target "edited"
     """
 
     implementation: ClassVar[str] = "drtk.pretraining.objectives:TokenLoss"
@@ -145,7 +147,7 @@ class TokenObjective(Objective):
 
     @property
     def source_by_slot(self) -> tuple[str, ...]:
-        """The source of each slot; () if there are none."""
+        """The source of each slot, or () without sources."""
         return self.source * len(self.slot) if len(self.source) == 1 else self.source
 
     @property
@@ -157,9 +159,9 @@ class TokenObjective(Objective):
 class ContrastiveObjective(Objective):
     """A contrastive loss between the vectors of slots `a` and `b`, with in-batch negatives.
 
-    candidates: the vectors of the "other" slot, or "all" vectors of both slots except the query itself
-    symmetric: average the losses of both directions
-    extra_negatives, extra_positives: further slots
+    candidates: compare a query with the vectors of the "other" slot, or with "all" vectors of both slots except itself
+    symmetric: average the losses with `a` as queries and with `b` as queries
+    extra_negatives, extra_positives: slots with additional negatives and positives
     """
 
     implementation: ClassVar[str] = "drtk.pretraining.objectives:contrastive_loss"
@@ -185,10 +187,10 @@ class ContrastiveObjective(Objective):
 
 @dataclass(frozen=True)
 class Composition:
-    """A complete composition: the model and the objectives of a pre-training.
+    """A complete composition: slots, decoders, projectors, generator and objectives of a pre-training.
 
-    example: an example is a passage, or a document from which two passages are sampled
-    title, crop: defaults of the options of views
+    example: whether an example is a passage, or a document from which two passages are sampled
+    title, crop: default values of the view options of the same name
     """
 
     slots: dict[str, Slot]
@@ -202,19 +204,19 @@ class Composition:
     pooling: Literal["cls", "mean"] = "cls"
 
     @property
-    def recovers(self) -> list[TokenObjective]:
-        """The objectives with a decoder and a target."""
+    def token_objectives(self) -> list[TokenObjective]:
+        """The objectives that have a decoder and a target."""
         return [objective for objective in self.objectives if isinstance(objective, TokenObjective)]
 
     @property
     def joint_generator(self) -> GeneratorSpec | None:
-        """The generator if it is trained jointly, else None."""
+        """The generator if it is trained jointly, otherwise None."""
         return self.generator if self.generator is not None and self.generator.mode == "joint" else None
 
     def without(self, names: Iterable[str]) -> Composition:
-        """Return a copy without some objectives, by name or group, and without the parts that only they use.
+        """Return a copy without the named objectives or groups, and without projectors and slots that are then unused.
 
-        Raises UsageError for an unknown name, or if no objective is left.
+        Raises UsageError for an unknown name, or if no objective remains.
         """
         known = {label for objective in self.objectives for label in (objective.name, objective.group) if label}
         unwanted = set(names)
@@ -222,9 +224,9 @@ class Composition:
             raise UsageError(f"`drop` {name}: unknown objective or group; {format_choices(known)}")
         kept = tuple(objective for objective in self.objectives if not {objective.name, objective.group} & unwanted)
         if not kept:
-            raise UsageError("`drop`: removes all objectives; keep at least one")
+            raise UsageError("`drop` removes all objectives; keep at least one")
         used = {objective.projector for objective in kept}
-        projectors = {name: each for name, each in self.projectors.items() if name in used}
+        projectors = {name: projector for name, projector in self.projectors.items() if name in used}
         return replace(self, objectives=kept, projectors=projectors).without_unused()
 
     def without_unused(self) -> Composition:
@@ -241,6 +243,6 @@ class Composition:
 
 
 def format_choices(names: Iterable[str]) -> str:
-    """Return "choose from …" for an error message."""
+    """Return "choose from NAME, NAME …" for an error message, or "define one" without names."""
     names = sorted(names)
-    return f"choose from {', '.join(names)}" if names else "there are none"
+    return f"choose from {', '.join(names)}" if names else "define one"

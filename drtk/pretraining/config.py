@@ -18,39 +18,44 @@ Count = Annotated[int, 1, float("inf")]
 
 @dataclass(frozen=True)
 class PretrainSettings:
-    """drtk pretrain; presets hold the figures of their papers."""
+    """Settings of `drtk pretrain`. Presets contain the values of the papers."""
 
     batch_size: int = option(2048, "Examples per step, over all devices.", at_least=1)
     micro_batch_size: int | None = option(
-        None, "Examples in memory at once per device. [default: halved while out of memory]", at_least=1, panel=HARDWARE
+        None,
+        "Examples per forward pass and device. [default: halved until it fits in memory]",
+        at_least=1,
+        panel=HARDWARE,
     )
     max_steps: int | None = option(None, "Training steps, instead of --epochs.", at_least=1, replaces="epochs")
-    epochs: float = option(8.0, "Passes over the passages.", at_least=1e-6)
+    epochs: float = option(8.0, "Number of passes over the passages.", at_least=1e-6)
     learning_rate: float = option(1e-4, "Peak learning rate.", at_least=0)
     warmup: float = setting(0.1, "Warm-up steps; below 1, a fraction of all steps.", at_least=0)
     weight_decay: float = setting(0.01, "Weight decay, except for biases and norms.", at_least=0)
     max_length: int = option(144, "Maximum text length in tokens, special tokens included.", at_least=5)
-    held_out: int = setting(0, "Passages held out of training to measure the losses on.", at_least=0, panel=EVALUATION)
+    held_out: int = setting(
+        0, "Number of passages held out of training to evaluate the losses.", at_least=0, panel=EVALUATION
+    )
     eval_steps: int = option(1000, "Steps between evaluations.", at_least=1, panel=EVALUATION)
     precision: Literal["auto", "float32", "float16", "bfloat16"] = option(
-        "auto", "Compute dtype; auto: bfloat16 on a GPU that has it, else float32.", panel=HARDWARE
+        "auto", "Compute dtype; auto: bfloat16 if the GPU supports it, else float32.", panel=HARDWARE
     )
     gradient_checkpointing: bool = setting(False, "Recompute activations in the backward pass to save memory.")
     compile: bool = setting(False, "Compile the encoder's layers with torch.compile.")
     attention: Literal["auto", "eager", "sdpa", "flash_attention_2", "flash_attention_3"] = setting(
-        "auto", "Attention implementation; auto: flash attention where installed and in 16 bits, else sdpa."
+        "auto", "Attention implementation; auto: flash attention if installed and in 16 bits, else sdpa."
     )
-    fused: bool = setting(True, "Use torch's fused AdamW where it exists.")
-    log_steps: int = setting(10, "Steps between entries of log.jsonl.", at_least=1)
-    export_steps: int = option(0, "Steps between encoders kept as DIR/step-N; 0: only the last.", at_least=0)
-    report_to: tuple[str, ...] = setting((), "Experiment tracker: tensorboard, wandb …; repeatable.")
+    fused: bool = setting(True, "Use torch's fused AdamW if available.")
+    log_steps: int = setting(10, "Steps between lines of log.jsonl.", at_least=1)
+    export_steps: int = option(0, "Steps between exports of the encoder to DIR/step-N; 0: no exports.", at_least=0)
+    report_to: tuple[str, ...] = setting((), "Experiment tracker, such as tensorboard or wandb; repeatable.")
     save_steps: int = setting(500, "Steps between checkpoints for --resume.", at_least=1)
-    trainer: tuple[str, ...] = setting((), "KEY=VALUE, an argument of transformers' TrainingArguments; repeatable.")
+    trainer: tuple[str, ...] = setting((), "Argument of transformers' TrainingArguments, KEY=VALUE; repeatable.")
 
 
 @contextmanager
 def prefix_errors(place: str) -> Iterator[None]:
-    """Put `place` before the messages of UsageError and MismatchError."""
+    """Context manager that prefixes the messages of UsageError and MismatchError with `place`."""
     try:
         yield
     except (UsageError, MismatchError) as error:
@@ -58,20 +63,20 @@ def prefix_errors(place: str) -> Iterator[None]:
 
 
 def list_option_names(function: Callable[..., Any]) -> list[str]:
-    """Return the names of the options of a view, masking or decoder: its keyword-only parameters."""
+    """Return the names of the options (the keyword-only parameters) of a view, masking or decoder."""
     parameters = inspect.signature(function).parameters.values()
     return [parameter.name for parameter in parameters if parameter.kind is inspect.Parameter.KEYWORD_ONLY]
 
 
 def check_options(what: str, function: Callable[..., Any], options: Mapping[str, Any]) -> None:
-    """Raise UsageError for options that `function` does not have or whose value has the wrong type.
+    """Raise UsageError for an option that `function` does not have, or for a value of the wrong type.
 
     what: prefix of error messages
     """
     kinds, known = get_type_hints(function, include_extras=True), list_option_names(function)
     for key, value in options.items():
         if key not in known:
-            choices = f"choose from {', '.join(known)}" if known else "it has none"
+            choices = f"choose from {', '.join(known)}" if known else "remove it"
             raise UsageError(f"{what} has no option '{key}'; {choices}")
         check_type(value, kinds[key], f"{what}: {key}")
 

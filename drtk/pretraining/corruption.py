@@ -1,4 +1,4 @@
-"""Corrupt texts: replace, insert and delete tokens."""
+"""Corrupt tokenized texts: replace, insert and delete tokens."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import numpy as np
 from drtk.pretraining.masking.strategies import group_words
 from drtk.text.token_dataset import Text
 
-_MASKED, _RANDOM = 0.8, 0.1  # shares in BERT; the others stay unchanged but are predicted too
+_MASKED, _RANDOM = 0.8, 0.1  # shares in BERT; the remaining tokens stay unchanged but are predicted too
 
 
 class Vocabulary(NamedTuple):
-    """A vocabulary: its size, the id of [MASK] and the ids of all special tokens."""
+    """The size of a vocabulary, the id of [MASK] and the ids of all special tokens."""
 
     size: int
     mask: int
@@ -21,7 +21,7 @@ class Vocabulary(NamedTuple):
 
 
 class EditedText(NamedTuple):
-    """A text after insertions or deletions.
+    """A text with inserted or deleted tokens.
 
     hidden: (tokens,) bool, True at inserted [MASK] tokens, which a generator replaces
     edited: (tokens,) int64, 1 at inserted tokens and at tokens that follow a deletion
@@ -42,8 +42,8 @@ def corrupt_tokens(
     """Return a copy of `ids` with the masked tokens corrupted, (tokens,).
 
     hidden: (tokens,) bool, True at masked tokens
-    how: "mask" or "replaced": [MASK]; for "replaced", a generator fills it later
-        "bert": 80% [MASK], 10% a random token, 10% unchanged
+    how: "none": unchanged; "mask": [MASK]; "replaced": [MASK], which a generator replaces later; "bert": 80% [MASK],
+        10% a random token, 10% unchanged
     """
     corrupted = ids.copy()
     if how in ("mask", "replaced"):
@@ -58,7 +58,7 @@ def corrupt_tokens(
 
 
 def insert_masks(text: Text, rate: float, rng: np.random.Generator, vocabulary: Vocabulary) -> EditedText:
-    """Insert [MASK] at round(rate * T) random positions beside the T word pieces, at most one at each position."""
+    """Insert [MASK] at round(rate * T) random positions next to the T word pieces, at most once per position."""
     beside = np.zeros(len(text.ids) + 1, dtype=bool)
     content = text.words >= 0
     beside[:-1] |= content
@@ -68,7 +68,7 @@ def insert_masks(text: Text, rate: float, rng: np.random.Generator, vocabulary: 
 
 
 def insert_masks_at(text: Text, gaps: np.ndarray, mask: int) -> EditedText:
-    """Insert [MASK] before each index of `gaps` (sorted). A word that is split becomes two.
+    """Insert [MASK] before each token index in `gaps`, which is sorted. A word that is split becomes two words.
 
     An inserted token is a separate word and has the token type of the token after it.
     """
@@ -89,7 +89,7 @@ def delete_tokens(text: Text, rate: float, rng: np.random.Generator) -> EditedTe
 
 
 def delete_tokens_at(text: Text, removed: np.ndarray) -> EditedText:
-    """Delete tokens, and label the token after each deleted one with 1. removed: (tokens,) bool"""
+    """Delete tokens, and label the token after each deleted token with 1. removed: (tokens,) bool, True at deleted tokens"""
     kept = ~removed
     after = np.zeros(len(removed), dtype=np.int64)
     after[1:] = removed[:-1]
@@ -103,7 +103,7 @@ def _num_edits(rate: float, text: Text) -> int:
 
 
 def _renumber(words: np.ndarray) -> np.ndarray:
-    """Renumber the words from 0; special tokens keep -1."""
+    """Renumber word indices consecutively from 0; special tokens keep -1. words: (tokens,)"""
     numbers = np.full(len(words), -1, dtype=np.int32)
     groups = group_words(words)
     numbers[groups.content] = np.arange(len(groups.sizes), dtype=np.int32).repeat(groups.sizes)

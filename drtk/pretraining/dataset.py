@@ -1,4 +1,4 @@
-"""The dataset of pre-training: training and held-out rows of a corpus, and the order of examples."""
+"""The data of pre-training: training and held-out rows of a corpus, and the order of examples."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from drtk.errors import DrtkError, MismatchError
 from drtk.pretraining.batch import Batch, PretrainingCollator, PretrainingExample
 from drtk.pretraining.composition import Composition
 from drtk.pretraining.config import PretrainSettings
-from drtk.pretraining.example_builder import ExampleBuilder, SlotExample, SpecialTokens
+from drtk.pretraining.example_builder import ExampleBuilder, SpecialTokens, TokenizedSlot
 from drtk.runtime.progress import log, warn
 from drtk.text.rng import sample_uniform
 from drtk.text.token_dataset import TokenCorpus
@@ -23,11 +23,11 @@ INSPECTED = 256  # examples that `check_slots` inspects
 
 
 class ExampleDataset(torch.utils.data.Dataset[PretrainingExample]):
-    """The examples of all training steps in order: item k belongs to step k // batch.
+    """Dataset of the examples of all training steps: item k belongs to step k // batch.
 
-    Each epoch shuffles the rows and drops those that do not fill a batch.
+    Each epoch shuffles the rows and drops the last, incomplete batch.
 
-    rows: corpus rows to use, (rows,)
+    rows: indices of the corpus rows to use, (rows,)
     """
 
     def __init__(self, builder: ExampleBuilder, rows: np.ndarray, *, batch: int, steps: int, seed: int) -> None:
@@ -45,7 +45,7 @@ class ExampleDataset(torch.utils.data.Dataset[PretrainingExample]):
             self._order = (epoch, shuffle_epoch(len(self._rows), epoch=epoch, seed=self._seed))
         row = int(self._rows[self._order[1][place]])
         slots = self._builder(row, epoch=epoch, step=index // self._batch)
-        return PretrainingExample((self._seed, epoch, self._builder.id(row)), slots)
+        return PretrainingExample((self._seed, epoch, self._builder.get_id(row)), slots)
 
 
 class PretrainingData:
@@ -53,7 +53,7 @@ class PretrainingData:
 
     max_held_out: maximum share of rows to hold out
     batch_from: name of the preset that sets the batch size, for the error message
-    Raises DrtkError if the training rows do not fill a batch.
+    Raises DrtkError if there are fewer training rows than the batch size.
     """
 
     def __init__(
@@ -91,20 +91,22 @@ class PretrainingData:
         self.steps_per_epoch = len(self.rows) // settings.batch_size
         self.steps = settings.max_steps or max(1, round(settings.epochs * self.steps_per_epoch))
         self._pad = int(tokenizer.pad_token_id or 0)
-        examples = self.dataset()
-        for number in range(min(16, len(examples))):  # raises what cannot be built before anything is written
-            examples[number]
+        examples = self.build_dataset()
+        for index in range(min(16, len(examples))):  # raise errors in building examples before anything is written
+            examples[index]
 
     def _split(self, rows: np.ndarray, num_held_out: int) -> tuple[np.ndarray, np.ndarray]:
         """Return (held-out rows, training rows), sampled by a hash of the ids.
 
-        If views use neighboring passages, whole documents are held out; surplus passages of the last one are in neither.
-        At least half of all passages stay in training.
+        If views use neighboring passages, whole documents are held out, and surplus passages of the last held-out document are
+        not used. At least half of all passages are training rows.
         """
         if not num_held_out:
             return rows[:0], rows
         if self.composition.example == "document" or "documents" not in self.corpus.fields:
-            order = sorted(rows.tolist(), key=lambda row: sample_uniform(self.seed, "held-out", self._builder.id(row)))
+            order = sorted(
+                rows.tolist(), key=lambda row: sample_uniform(self.seed, "held-out", self._builder.get_id(row))
+            )
             return np.array(order[:num_held_out]), np.array(sorted(order[num_held_out:]))
         spans: list[np.ndarray] = []
         remaining = len(rows) // 2
@@ -123,31 +125,31 @@ class PretrainingData:
                 break
         if not spans:
             warn(
-                f"{self.corpus.sources}: nothing can be held out, since every document has more than half of all passages"
+                f"{self.corpus.sources}: no passages are held out, because every document has more than half of all passages"
             )
             return rows[:0], rows
         held_out = np.concatenate(spans)
         return held_out[:num_held_out], rows[~np.isin(rows, held_out)]
 
-    def dataset(self) -> ExampleDataset:
-        """Return the dataset of all training steps."""
+    def build_dataset(self) -> ExampleDataset:
+        """Return the examples of all training steps."""
         return ExampleDataset(
             self._builder, self.rows, batch=self.settings.batch_size, steps=self.steps, seed=self.seed
         )
 
-    def sample(self, count: int) -> list[Mapping[str, SlotExample]]:
+    def sample_slots(self, count: int) -> list[Mapping[str, TokenizedSlot]]:
         """Return the slots of at most `count` evenly spaced training rows."""
         chosen = self.rows[np.linspace(0, len(self.rows) - 1, min(count, len(self.rows))).astype(int)]
         return [self._builder(int(row), epoch=0, step=step) for step, row in enumerate(chosen)]
 
-    def collator(self, micro: int) -> PretrainingCollator:
-        """Return the collator. micro: maximum examples of a micro-batch"""
+    def build_collator(self, micro: int) -> PretrainingCollator:
+        """Return the collator of the composition. micro: maximum number of examples in a micro-batch"""
         return PretrainingCollator(
             self.composition, pad=self._pad, max_length=self.settings.max_length, seed=self.seed, micro=micro
         )
 
     def build_held_out_batches(self, size: int) -> list[Batch]:
-        """Return batches of at most `size` held-out rows; they depend on the seed only."""
+        """Return batches of at most `size` held-out examples. Sampling depends only on the seed."""
         count = len(self.held_out)
         # one step per example, so that views sampled per step differ between examples
         rows = ExampleDataset(
@@ -157,13 +159,13 @@ class PretrainingData:
         starts = [*range(0, count, size)]
         if len(starts) > 1 and count - starts[-1] == 1:  # a single row has no in-batch negatives
             starts.pop()
-        collate = self.collator(size).collate
+        collate = self.build_collator(size).collate
         groups = [examples[start:stop] for start, stop in zip(starts, [*starts[1:], count], strict=True)]
         return [collate(group) for group in groups if len(group) > 1]
 
     def check_slots(self) -> None:
-        """Log the share of rows without a text for a slot. Raises MismatchError if no row has one."""
-        examples = self.sample(INSPECTED)
+        """Log the share of rows without a text for a slot. Raises MismatchError for a slot without a text in all rows."""
+        examples = self.sample_slots(INSPECTED)
         total = len(examples)
         slots_by_rows: dict[tuple[int, ...], list[str]] = {}  # both slots of a pair are missing in the same rows
         for name in self.composition.slots:
@@ -177,4 +179,4 @@ class PretrainingData:
             share = f"{len(rows):,} of {total:,} {self.unit}"
             if total < len(self.rows):
                 share = f"about {len(rows) / total:.0%} of the {self.unit}"
-            log(f"{self.corpus.sources}: {share} have no text for {what} and are ignored by its objectives")
+            log(f"{self.corpus.sources}: {share} have no text for {what}; objectives on {what} skip them")

@@ -10,19 +10,19 @@ from torch import Tensor
 
 from drtk.pretraining.batch import Batch, to_device
 from drtk.pretraining.composition import ContrastiveObjective
-from drtk.pretraining.network import EncodedBatch, Network, Sums, compute_contrastive_terms
+from drtk.pretraining.network import EncodedBatch, PretrainingNetwork, Sums, compute_contrastive_losses
 
 MAX_ROWS = 2048  # vectors for alignment and uniformity
 GROUP_SIZE = 64  # batch size of the contrastive losses, whose value depends on it
-BATCH_SIZE = 32
+BATCH_SIZE = 32  # examples of a held-out batch
 
 
 @torch.no_grad()
-def evaluate_losses(network: Network, batches: Sequence[Batch], device: torch.device) -> dict[str, float]:
-    """Return metrics of the network on held-out batches, computed in evaluation mode, by name.
+def evaluate_losses(network: PretrainingNetwork, batches: Sequence[Batch], device: torch.device) -> dict[str, float]:
+    """Return the metrics of a network on held-out batches by name, computed in evaluation mode.
 
-    held_out_TERM: mean loss per labeled token, or per example for a contrastive objective
-    gain_TERM: loss with another passage's vector minus loss with the right one; near 0, the decoder ignores the vector
+    held_out_NAME: mean loss of an objective per labeled token, or per example for a contrastive objective
+    gain_NAME: loss with the vector of another example minus loss with the correct vector; near 0, the decoder ignores the vector
     alignment, uniformity: of the normalized vectors (Wang and Isola 2020)
     """
     was_training = network.training
@@ -43,21 +43,21 @@ def evaluate_losses(network: Network, batches: Sequence[Batch], device: torch.de
         for held_out in batches:
             batch = to_device(held_out, device)
             encoded = EncodedBatch(network, batch)
-            for name, recovery in network.recoveries.items():
-                count = recovery.count(batch)
-                loss = recovery(encoded)
+            for name, token_loss in network.recoveries.items():
+                count = token_loss.count_labels(batch)
+                loss = token_loss(encoded)
                 add(f"held_out_{name}", loss, count)
-                if getattr(recovery, "has_bottleneck", False):
-                    add(f"gain_{name}", recovery(encoded, other_sources=True) - loss, count)
+                if getattr(token_loss, "has_bottleneck", False):
+                    add(f"gain_{name}", token_loss(encoded, other_sources=True) - loss, count)
             present = {name: slot.present for name, slot in batch.items()}
             if network.contrastive_slots:
                 compared.append((network.collect_vectors(encoded), present))
             for name in slots:
-                vectors.setdefault(name, []).append(F.normalize(encoded.vector(name).float(), dim=-1))
+                vectors.setdefault(name, []).append(F.normalize(encoded.get_vector(name).float(), dim=-1))
                 present_rows.setdefault(name, []).append(present[name])
         for group, present in regroup(compared):
             rows = len(next(iter(present.values())))
-            for name, value in compute_contrastive_terms(network.composition, group, present).items():
+            for name, value in compute_contrastive_losses(network.composition, group, present).items():
                 add(f"held_out_{name}", value * rows, rows)
     finally:
         network.train(was_training)
@@ -70,7 +70,7 @@ def evaluate_losses(network: Network, batches: Sequence[Batch], device: torch.de
 
 
 def regroup(batches: Sequence[tuple[Sums, Sums]]) -> Iterator[tuple[Sums, Sums]]:
-    """Regroup the vectors, (rows, hidden), and present rows, (rows,), of several batches into groups of GROUP_SIZE rows.
+    """Regroup the vectors, (rows, hidden), and `present`, (rows,) bool, of several batches into groups of GROUP_SIZE rows.
 
     The last group may be smaller. A group of a single row is dropped, because it has no negatives.
     """
@@ -84,12 +84,12 @@ def regroup(batches: Sequence[tuple[Sums, Sums]]) -> Iterator[tuple[Sums, Sums]]
         if count - start > 1:
             rows = slice(start, start + GROUP_SIZE)
             yield (
-                {name: each[rows] for name, each in vectors.items()},
-                {name: each[rows] for name, each in present.items()},
+                {name: tensor[rows] for name, tensor in vectors.items()},
+                {name: tensor[rows] for name, tensor in present.items()},
             )
 
 
-def _compute_alignment_and_uniformity(network: Network, vectors: Sums, present: Sums) -> dict[str, float]:
+def _compute_alignment_and_uniformity(network: PretrainingNetwork, vectors: Sums, present: Sums) -> dict[str, float]:
     """Return the uniformity of the first slot's vectors and the alignment of the first contrastive objective."""
     values: dict[str, float] = {}
     name, rows = next(iter(vectors.items()))

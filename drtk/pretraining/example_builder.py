@@ -1,4 +1,4 @@
-"""Build pre-training examples: sample the view of each slot, mask it and corrupt it."""
+"""Build pre-training examples: for each slot, sample a view (a text of the corpus row), then mask and corrupt its tokens."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from drtk.pretraining.masking import MASKING
 from drtk.pretraining.masking.strategies import MaskInput, OtherMask
 from drtk.pretraining.parse import SLOT_KEYS
 from drtk.pretraining.views import VIEWS
-from drtk.pretraining.views.base import ViewInput, fields_needed
+from drtk.pretraining.views.base import ViewInput, list_needed_fields
 from drtk.text.rng import create_generator, sample_uniform
 from drtk.text.token_dataset import Text
 
 
-class SlotExample(NamedTuple):
-    """A slot of an example; arrays are (tokens,), special tokens included.
+class TokenizedSlot(NamedTuple):
+    """The tokens of a slot in one example. Arrays are (tokens,) and include special tokens.
 
     clean: original ids; after insertions or deletions, the edited ids
     given: input ids; for corruption "replaced", the generator's input
     content: False at special tokens    hidden: True at masked tokens
     edited: 1 at tokens that were inserted or follow a deletion; None for other corruptions
-    noise: random numbers in [0, 1) for the generator; None: not needed
-    present: False for an example without a text for this slot; the arrays are then a placeholder
+    noise: random numbers in [0, 1) for the generator; None if the generator is not used
+    present: False for an example without a text for this slot; the arrays then hold special tokens only
     types: token types; None: all 0
     """
 
@@ -43,7 +43,7 @@ class SlotExample(NamedTuple):
 
 
 class SpecialTokens(NamedTuple):
-    """The special tokens of a tokenizer, and its vocabulary.
+    """The special tokens and the vocabulary of a tokenizer.
 
     first, last: ids before and after a text    between: ids between the two texts of a pair
     has_types: whether the two texts of a pair have different token types
@@ -57,7 +57,7 @@ class SpecialTokens(NamedTuple):
 
     @classmethod
     def from_tokenizer(cls, tokenizer: Any) -> SpecialTokens:
-        """Return the special tokens of a transformers tokenizer."""
+        """Return the special tokens of a tokenizer of transformers."""
         first, *text, last = tokenizer("a")["input_ids"]
         pair = tokenizer("a", "a", return_token_type_ids=True)
         between = pair["input_ids"][1 + len(text) : -1 - len(text)]
@@ -66,7 +66,7 @@ class SpecialTokens(NamedTuple):
         return cls(first, last, vocabulary, tuple(between), has_types)
 
     def add_to(self, text: Text) -> Text:
-        """Return a text with special tokens around it, which get the token types of their neighbors."""
+        """Add special tokens before and after a text; they get the token types of their neighbors."""
         weights = None if text.weights is None else np.pad(text.weights, 1)
         types = None
         if self.has_types and text.types is not None and len(text.types):
@@ -80,7 +80,7 @@ class SpecialTokens(NamedTuple):
 
 
 class SlotView(NamedTuple):
-    """A view of a slot: name, the part of its result to use, function and options."""
+    """A view of a slot: its name, the key of its result to use (such as "a" of view "pair.a"), its function and options."""
 
     name: str
     part: str
@@ -89,9 +89,11 @@ class SlotView(NamedTuple):
 
 
 class ExampleBuilder:
-    """Build the slots of examples from corpus rows. Sampling depends on (seed, epoch, id) only.
+    """Builder of training examples, one tokenized input per slot, from corpus rows.
 
-    max_length: maximum length in tokens of slots that do not set one
+    Sampling depends only on (seed, epoch, id), and for views sampled per step on the step.
+
+    max_length: default maximum length of a slot in tokens
     Raises UsageError for an unknown masking, view or option.
     """
 
@@ -107,7 +109,7 @@ class ExampleBuilder:
         self._composition, self._corpus, self._special = composition, corpus, special
         self._max_length, self._seed = max_length, seed
         slots = composition.slots
-        self._order: list[str] = []  # slots, after those that they refer to
+        self._order: list[str] = []  # slot names; a slot comes after the slot that its `of` names
         while len(self._order) < len(slots):
             ready = ("", *self._order)
             self._order += [name for name, slot in slots.items() if name not in self._order and slot.of in ready]
@@ -118,33 +120,33 @@ class ExampleBuilder:
 
     @property
     def rows(self) -> np.ndarray:
-        """The rows of the corpus to use: passages, or documents of several passages."""
+        """Indices of the corpus rows to use: passages, or documents of several passages."""
         is_document = self._composition.example == "document"
         rows: np.ndarray = self._corpus.multi_passage_documents if is_document else np.arange(len(self._corpus))
         return rows
 
-    def id(self, row: int) -> str:
-        """Return the id of a row; for a document, the id of its first passage."""
+    def get_id(self, row: int) -> str:
+        """Return the id of a passage, or the id of the first passage of a document."""
         is_document = self._composition.example == "document"
         return str(self._corpus.get_id(int(self._corpus.get_document_passages(row)[0]) if is_document else row))
 
-    def __call__(self, row: int, *, epoch: int, step: int) -> dict[str, SlotExample]:
+    def __call__(self, row: int, *, epoch: int, step: int) -> dict[str, TokenizedSlot]:
         """Build the slots of a row by name. Raises MismatchError if a masking needs weights and the text has none."""
-        parts: dict[Any, Mapping[str, Text] | None] = {}  # views with two parts are sampled once for both slots
-        slots: dict[str, SlotExample] = {}
+        texts: dict[Any, Mapping[str, Text] | None] = {}  # two slots that use one view of two texts share a sample
+        slots: dict[str, TokenizedSlot] = {}
         for name in self._order:
-            slots[name] = self._slot(name, row, epoch, step, parts, slots)
+            slots[name] = self._build_slot(name, row, epoch, step, texts, slots)
         return slots
 
-    def _slot(
-        self, name: str, row: int, epoch: int, step: int, parts: dict[Any, Any], slots: Mapping[str, SlotExample]
-    ) -> SlotExample:
+    def _build_slot(
+        self, name: str, row: int, epoch: int, step: int, texts: dict[Any, Any], slots: Mapping[str, TokenizedSlot]
+    ) -> TokenizedSlot:
         slot, vocabulary = self._composition.slots[name], self._special.vocabulary
-        key = (self._seed, epoch, self.id(row))
-        text = self._text(name, row, key, step, parts)
+        key = (self._seed, epoch, self.get_id(row))
+        text = self._get_text(name, row, key, step, texts)
         if text is None:
             ids, nothing = np.array([self._special.first, self._special.last], dtype=np.int32), np.zeros(2, dtype=bool)
-            return SlotExample(ids, ids, nothing, nothing, None, None, present=False)
+            return TokenizedSlot(ids, ids, nothing, nothing, None, None, present=False)
         text = self._special.add_to(text)
         rng = create_generator(*key, "slot", name)
         corruption: Any = slot.corruption
@@ -157,7 +159,7 @@ class ExampleBuilder:
                 edit = delete_tokens(text, slot.rate, rng)
             text, hidden, edited = edit
             noise = rng.random(len(text.ids), dtype=np.float32) if hidden.any() else None
-            return SlotExample(text.ids, text.ids, text.words >= 0, hidden, edited, noise, True, text.types)
+            return TokenizedSlot(text.ids, text.ids, text.words >= 0, hidden, edited, noise, True, text.types)
         content = text.words >= 0
         hidden = np.zeros(len(text.ids), dtype=bool)
         if slot.masking != "none":
@@ -167,38 +169,38 @@ class ExampleBuilder:
             try:
                 hidden = masking(MaskInput(text, slot.rate, rng, counted, other), **slot.masking_options)
             except ValueError as error:  # a text without weights
-                place = f"[slots.{name}]: passage {self.id(row)!r}"
-                raise MismatchError(f"{place}: masking by '{slot.masking}' {error}") from error
+                place = f"[slots.{name}]: passage {self.get_id(row)!r}"
+                raise MismatchError(f"{place}: masking '{slot.masking}' {error}") from error
         how, model = corruption, self._composition.generator
         if how == "replaced" and model is not None:
             how = model.reads
         given = corrupt_tokens(text.ids, hidden, how, rng, vocabulary)
         noise = rng.random(len(text.ids), dtype=np.float32) if corruption == "replaced" else None
-        return SlotExample(text.ids, given, content, hidden, None, noise, True, text.types)
+        return TokenizedSlot(text.ids, given, content, hidden, None, noise, True, text.types)
 
-    def _text(self, name: str, row: int, key: tuple[Any, ...], step: int, parts: dict[Any, Any]) -> Text | None:
+    def _get_text(self, name: str, row: int, key: tuple[Any, ...], step: int, texts: dict[Any, Any]) -> Text | None:
         slot, choice = self._composition.slots[name], 0
         if len(slot.view) > 1:
             sampled_for = (self._seed, "step", step) if slot.draw == "step" else key
             choice = int(sample_uniform(*sampled_for, "mixed", *slot.view) * len(slot.view))
-        view, room = self._views[name][choice], slot.room(self._max_length)
-        sample = (view.name, room, *sorted(view.options.items()))
-        if sample not in parts:
+        view, max_length = self._views[name][choice], slot.compute_text_length(self._max_length)
+        sample = (view.name, max_length, *sorted(view.options.items()))
+        if sample not in texts:
             rng = create_generator(*key, "view", view.name)
             separator = self._special.between if view.options.get("title") == "segment" else self._special.last
-            parts[sample] = view.function(ViewInput(self._corpus, row, rng, room, separator), **view.options)
-        texts = parts[sample]
-        if texts is not None and view.part not in texts:
-            choices = ", ".join(f"{view.name}.{part}".rstrip(".") for part in texts)
+            texts[sample] = view.function(ViewInput(self._corpus, row, rng, max_length, separator), **view.options)
+        result = texts[sample]
+        if result is not None and view.part not in result:
+            choices = ", ".join(f"{view.name}.{part}".rstrip(".") for part in result)
             raise UsageError(f"[slots.{name}]: there is no view '{slot.view[choice]}'; choose from {choices}")
-        return None if texts is None else texts[view.part]
+        return None if result is None else result[view.part]
 
 
 def load_views(composition: Composition, name: str) -> list[SlotView]:
     """Load the views of a slot with their options.
 
-    Raises UsageError for an unknown view or option, or a view that does not suit `example`: "document" needs view "pair"
-    with distinct spans.
+    Raises UsageError for an unknown view or option, and unless example = "document" is combined with distinct spans of the view
+    "pair".
     """
     slot = composition.slots[name]
     general: dict[str, Any] = {"title": composition.title, "crop": composition.crop}
@@ -217,7 +219,7 @@ def load_views(composition: Composition, name: str) -> list[SlotView]:
         check_options(f"[slots.{name}]: view '{view}'", function, options)
         if (options.get("spans") == "distinct") != (composition.example == "document"):
             raise UsageError(
-                f'[slots.{name}]: example = "document" and distinct spans of view "pair" require each other'
+                f'[slots.{name}]: example = "document" and view "pair" with spans = "distinct" must be set together'
             )
         views.append(SlotView(view, part, function, options))
     for key in slot.view_options:
@@ -240,14 +242,14 @@ def load_masking(composition: Composition, name: str) -> Callable[..., np.ndarra
 def list_corpus_fields(composition: Composition) -> set[str]:
     """Return the corpus fields that a composition needs besides texts and titles.
 
-    Raises what `load_views` and `load_masking` raise.
+    Raises UsageError for an unknown view, masking or option.
     """
     corpus_fields = set()
     for name, slot in composition.slots.items():
         if slot.masking != "none" and getattr(load_masking(composition, name), "needs_weights", False):
             corpus_fields.add("weights")
         for view in load_views(composition, name):
-            corpus_fields |= fields_needed(view.function, view.options)
+            corpus_fields |= list_needed_fields(view.function, view.options)
     if "weights" in corpus_fields and composition.title != "none":
         corpus_fields.add("title_weights")
     return corpus_fields

@@ -13,16 +13,16 @@ from drtk.models.encoder import Encoder
 from drtk.models.lm_head import HEADS, get_head_path, save_lm_head
 from drtk.models.model_folder import EncodingConfig
 from drtk.pretraining.config import PretrainSettings
-from drtk.pretraining.network import Network
+from drtk.pretraining.network import PretrainingNetwork
 from drtk.training.best_checkpoint import save_weights
 
 MODULES_FILE = "readers"
 
 
 class EncoderExporter:
-    """Write model folders that AutoModel and SentenceTransformer load, with the heads in the subfolder heads/."""
+    """Writer of model folders that AutoModel and SentenceTransformer load, with the heads in the subfolder heads/."""
 
-    def __init__(self, folder: Path, network: Network, tokenizer: Any, settings: PretrainSettings) -> None:
+    def __init__(self, folder: Path, network: PretrainingNetwork, tokenizer: Any, settings: PretrainSettings) -> None:
         self.folder, self.network, self.tokenizer, composition = folder, network, tokenizer, network.composition
         self.encoding = EncodingConfig(
             pooling=(composition.pooling,),
@@ -31,13 +31,13 @@ class EncoderExporter:
             title=EncodingConfig.title if composition.title == "none" else composition.title,
         )
 
-    def encoder(self) -> TextEncoder:
-        """Return the current encoder."""
+    def build_encoder(self) -> TextEncoder:
+        """Return the encoder with its current weights and the encoding settings to save."""
         return TextEncoder(Encoder(self.network.backbone, pooling=self.encoding.pooling), self.tokenizer, self.encoding)
 
     def save(self, folder: Path) -> None:
-        """Write the encoder, the masked-LM head, and the decoders, projectors and joint generator."""
-        save_encoder(self.encoder(), folder)
+        """Write the encoder, the masked-LM head, the decoders, the projectors and the joint generator to a folder."""
+        save_encoder(self.build_encoder(), folder)
         save_lm_head(self.network.head, folder)
         modules = (self.network.backbone, self.network.head)
         saved = {tensor.data_ptr() for module in modules for tensor in module.state_dict().values() if tensor.numel()}
@@ -46,8 +46,8 @@ class EncoderExporter:
             save_weights(others, get_head_path(folder, MODULES_FILE))
 
 
-def load_training_modules(network: Network, model: Path) -> int:
-    """Load decoders and projectors that an earlier pre-training saved in `model`; return the number of loaded tensors."""
+def load_training_modules(network: PretrainingNetwork, model: Path) -> int:
+    """Load the decoders and projectors that an earlier pre-training saved in `model`, and return the number of tensors."""
     path = model / HEADS / f"{MODULES_FILE}.safetensors"
     if not path.exists():
         return 0
@@ -60,7 +60,7 @@ def load_training_modules(network: Network, model: Path) -> int:
 
 
 class EncoderExportCallback(TrainerCallback):
-    """Export the encoder to OUT/step-N every `every` steps."""
+    """Trainer callback that exports the encoder to OUT/step-N every `every` steps."""
 
     def __init__(self, exporter: EncoderExporter, *, every: int) -> None:
         self._exporter, self._every = exporter, every

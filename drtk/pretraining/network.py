@@ -1,4 +1,4 @@
-"""The network of a composition: its forward pass over a batch."""
+"""The network of a composition and its forward pass over a batch."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from drtk.pretraining.decoders.transformer import DecoderInput
 from drtk.pretraining.token_generator import fill_masks
 from drtk.registry import load_attribute
 
-GENERATOR_TERM = "generator"
+GENERATOR_LOSS = "generator"
 Sums = dict[str, Tensor]
 
 
-class NetworkOutput(NamedTuple):
+class PretrainingOutput(NamedTuple):
     """The output of a forward pass.
 
-    terms: unweighted token losses by objective, () each; sums, or means if counts were given
-    facts: statistics for the log, (2,) each: numerator and denominator
-    vectors: vectors for contrastive losses, (batch, hidden) by `build_vector_key`
+    losses: unweighted token losses by objective, scalars: sums, or means if `counts` were given
+    statistics: shares for the log, each (2,): numerator and denominator
+    vectors: vectors for contrastive losses, (batch, hidden), by `build_vector_key`
     """
 
-    terms: Sums
-    facts: Sums
+    losses: Sums
+    statistics: Sums
     vectors: Sums
 
 
@@ -69,10 +69,10 @@ class Projector(nn.Module):
         return projected
 
 
-class Network(nn.Module):
-    """Encoder, heads, decoders, projectors and generator of a composition.
+class PretrainingNetwork(nn.Module):
+    """The trained modules of a composition: encoder, heads, decoders, projectors and generator.
 
-    adapter: adapter of the encoder    head: its masked-LM head    recoveries: token losses by objective
+    adapter: adapter of the encoder    head: masked-LM head of the encoder    recoveries: token losses by objective name
     stop_words: (vocabulary,) bool, True at stop words and punctuation, for statistics; None: no statistics
     """
 
@@ -105,12 +105,12 @@ class Network(nn.Module):
 
     @property
     def weights(self) -> dict[str, float]:
-        """The weights of the loss terms by name."""
+        """Weights of the losses by objective name, and of the generator's loss."""
         weights = {objective.name: objective.weight for objective in self.composition.objectives}
-        return weights | ({} if self._joint is None else {GENERATOR_TERM: self._joint.weight})
+        return weights | ({} if self._joint is None else {GENERATOR_LOSS: self._joint.weight})
 
-    def train(self, mode: bool = True) -> Network:
-        """Set the mode. A frozen generator stays in evaluation mode (docs/methods/simlm.md)."""
+    def train(self, mode: bool = True) -> PretrainingNetwork:
+        """Set training or evaluation mode. A frozen generator stays in evaluation mode (docs/methods/simlm.md)."""
         super().train(mode)
         if self.generator is not None and self._joint is None:
             self.generator.eval()
@@ -118,121 +118,121 @@ class Network(nn.Module):
 
     @property
     def contrastive_slots(self) -> list[str]:
-        """Slots with a contrastive loss, in the order in which they are encoded."""
-        compares = [objective for objective in self.composition.objectives if objective.compares_vectors]
-        return [*dict.fromkeys(name for objective in compares for name in objective.vector_slots)]
+        """Names of the slots with a contrastive loss, in the order in which they are encoded."""
+        objectives = [objective for objective in self.composition.objectives if objective.compares_vectors]
+        return [*dict.fromkeys(name for objective in objectives for name in objective.vector_slots)]
 
-    def counts(self, batch: Batch) -> Sums:
-        """Count the labeled positions of each token loss in a batch, () by objective."""
-        counts = {name: recovery.count(batch) for name, recovery in self.recoveries.items()}
+    def count_labels(self, batch: Batch) -> Sums:
+        """Count the labeled positions of each token loss in a batch; return scalars by objective."""
+        counts = {name: token_loss.count_labels(batch) for name, token_loss in self.recoveries.items()}
         if self._joint is not None:
-            counts[GENERATOR_TERM] = _select_masked(batch[self._joint.slot]).sum().float()
+            counts[GENERATOR_LOSS] = _select_masked(batch[self._joint.slot]).sum().float()
         return counts
 
     def collect_vectors(self, encoded: EncodedBatch) -> Sums:
-        """Return the vectors for contrastive losses, (batch, hidden) by `build_vector_key`."""
+        """Return the vectors for contrastive losses, (batch, hidden), by `build_vector_key`."""
         return {
-            build_vector_key(objective, name): encoded.vector(name, objective.projector)
+            build_vector_key(objective, name): encoded.get_vector(name, objective.projector)
             for objective in self.composition.objectives
             if objective.compares_vectors
             for name in objective.vector_slots
         }
 
-    def forward(self, batch: Batch, counts: Sums | None = None, *, only_vectors: bool = False) -> NetworkOutput:
+    def forward(self, batch: Batch, counts: Sums | None = None, *, only_vectors: bool = False) -> PretrainingOutput:
         """Compute the token losses of a batch, and the vectors for contrastive losses.
 
-        counts: divisors of the token losses, over all micro-batches and processes; None: return sums
+        counts: number of labels of each token loss over all micro-batches and processes; None: return sums instead of means
         only_vectors: do not compute token losses
         """
         encoded = EncodedBatch(self, batch)
-        vectors = self.collect_vectors(encoded)  # first, so that their dropout does not depend on the terms
-        terms: Sums = {}
+        vectors = self.collect_vectors(encoded)  # first, so that their dropout does not depend on the token losses
+        losses: Sums = {}
         if only_vectors:
-            return NetworkOutput(terms, {}, vectors)
-        for name, recovery in self.recoveries.items():
-            total = recovery(encoded)
-            terms[name] = total if counts is None else recovery.reduce(total, counts[name])
+            return PretrainingOutput(losses, {}, vectors)
+        for name, token_loss in self.recoveries.items():
+            total = token_loss(encoded)
+            losses[name] = total if counts is None else token_loss.reduce(total, counts[name])
         if self._joint is not None:
-            total = self._generator_loss(batch[self._joint.slot])
-            terms[GENERATOR_TERM] = total if counts is None else total / counts[GENERATOR_TERM].clamp(min=1)
-        return NetworkOutput(terms, self._facts(encoded), vectors)
+            total = self._sum_generator_losses(batch[self._joint.slot])
+            losses[GENERATOR_LOSS] = total if counts is None else total / counts[GENERATOR_LOSS].clamp(min=1)
+        return PretrainingOutput(losses, self._count_statistics(encoded), vectors)
 
-    def _generator_loss(self, slot: SlotBatch) -> Tensor:
-        """Return the sum of a joint generator's losses at masked positions (docs/methods/simlm.md), ()."""
+    def _sum_generator_losses(self, slot: SlotBatch) -> Tensor:
+        """Return the sum of a joint generator's losses at masked positions (docs/methods/simlm.md), a scalar."""
         where, head = _select_masked(slot), self.generator.head
         features = self.generator.features(slot.given, slot.attention, where, slot.types)
         return linear_cross_entropy(features, head.weight, head.bias, slot.clean[where])
 
     @torch.no_grad()
-    def _facts(self, encoded: EncodedBatch) -> Sums:
-        """Count the tokens that were replaced by another token, and the stop words among masked tokens."""
-        facts: Sums = {}
+    def _count_statistics(self, encoded: EncodedBatch) -> Sums:
+        """Count the replaced tokens of each slot, and the stop words among its masked tokens."""
+        statistics: Sums = {}
         for name, slot in self.composition.slots.items():
             tokens = encoded.batch[name]
             if slot.corruption == "replaced":
-                changed = ((encoded.ids(name) != tokens.clean) & tokens.content).sum()
-                facts[f"{name}_replaced"] = torch.stack([changed, tokens.content.sum()]).float()
+                changed = ((encoded.get_ids(name) != tokens.clean) & tokens.content).sum()
+                statistics[f"{name}_replaced"] = torch.stack([changed, tokens.content.sum()]).float()
             is_masked = slot.masking != "none" and slot.corruption not in ("inserted", "deleted", "any")
             if is_masked and self.stop_words is not None:
                 stop_words = (self.stop_words[tokens.clean] & tokens.hidden).sum()
-                facts[f"{name}_stop_words"] = torch.stack([stop_words, tokens.hidden.sum()]).float()
-        return facts
+                statistics[f"{name}_stop_words"] = torch.stack([stop_words, tokens.hidden.sum()]).float()
+        return statistics
 
 
 class EncodedBatch:
-    """Lazily computed input ids, hidden states and vectors of a batch, by slot.
+    """The input ids, hidden states and vectors of a batch by slot, computed when first used.
 
-    vectors: precomputed vectors, (batch, hidden) by slot
+    vectors: precomputed vectors, (batch, hidden), by slot
     """
 
-    def __init__(self, network: Network, batch: Batch, vectors: Mapping[str, Tensor] | None = None) -> None:
+    def __init__(self, network: PretrainingNetwork, batch: Batch, vectors: Mapping[str, Tensor] | None = None) -> None:
         self.network, self.batch = network, batch
         self._ids: dict[str, Tensor] = {}
         self._states: dict[str, list[Tensor]] = {}
         self._vectors: dict[str, Tensor] = dict(vectors or {})
         self._projected: dict[str, dict[str, Tensor]] = {}
 
-    def decoder_input(self, name: str) -> DecoderInput:
+    def build_decoder_input(self, name: str) -> DecoderInput:
         """Return the input of a decoder for a slot."""
         slot = self.batch[name]
         return DecoderInput(
             adapter=self.network.adapter,
-            ids=self.ids(name),
+            ids=self.get_ids(name),
             clean_ids=slot.clean,
             attention=slot.attention,
             types=slot.types,
-            states=lambda: self.states(name),
+            get_states=lambda: self.get_states(name),
             visible=slot.visible,
         )
 
-    def ids(self, name: str) -> Tensor:
+    def get_ids(self, name: str) -> Tensor:
         """Return the input ids of a slot, (batch, tokens), including the generator's replacements."""
         if name not in self._ids:
             self._ids[name] = fill_masks(self.batch[name], name, self.network.composition, self.network.generator)
         return self._ids[name]
 
-    def states(self, name: str) -> list[Tensor]:
-        """Return the encoder's embeddings and the hidden states after each layer, (batch, tokens, hidden) each."""
+    def get_states(self, name: str) -> list[Tensor]:
+        """Return the encoder's embeddings and the hidden states of each layer, each (batch, tokens, hidden)."""
         if name not in self._states:
             slot = self.batch[name]
-            self._states[name] = self.network.adapter.encode(self.ids(name), slot.attention, slot.types)
+            self._states[name] = self.network.adapter.encode(self.get_ids(name), slot.attention, slot.types)
         return self._states[name]
 
-    def vector(self, name: str, projector: str = "") -> Tensor:
-        """Return the vectors of a slot, (batch, hidden). projector: name of the projector to apply; "": none
+    def get_vector(self, name: str, projector: str = "") -> Tensor:
+        """Return the vectors of a slot, (batch, hidden).
 
-        A projector is applied to the vectors of all its slots together.
+        projector: name of the projector to apply to the vectors of all its slots together; "": none
         """
         composition = self.network.composition
         if projector:
             if projector not in self._projected:
                 slots = composition.projectors[projector].slots
-                rows = torch.cat([self.vector(slot) for slot in slots])
+                rows = torch.cat([self.get_vector(slot) for slot in slots])
                 parts = self.network.projectors[projector](rows).chunk(len(slots))
                 self._projected[projector] = dict(zip(slots, parts, strict=True))
             return self._projected[projector][name]
         if name not in self._vectors:
-            last, pooling = self.states(name)[-1], composition.pooling
+            last, pooling = self.get_states(name)[-1], composition.pooling
             self._vectors[name] = last[:, 0] if pooling == "cls" else pool(last, self.batch[name].attention, (pooling,))
         return self._vectors[name]
 
@@ -241,10 +241,10 @@ def _select_masked(slot: SlotBatch) -> Tensor:
     return slot.hidden & slot.present[:, None]
 
 
-def compute_contrastive_terms(composition: Composition, vectors: Sums, present: Sums) -> Sums:
-    """Compute the contrastive loss terms, () by objective, from the whole batch of all processes.
+def compute_contrastive_losses(composition: Composition, vectors: Sums, present: Sums) -> Sums:
+    """Compute the contrastive losses of a whole batch of all processes; return scalars by objective.
 
-    vectors: (batch, hidden) by `build_vector_key`    present: (batch,) bool by slot
+    vectors: (batch, hidden), by `build_vector_key`    present: (batch,) bool by slot
     """
     return {
         objective.name: load_attribute(objective.implementation)(
@@ -256,9 +256,9 @@ def compute_contrastive_terms(composition: Composition, vectors: Sums, present: 
 
 
 def find_contrasts_without_negatives(composition: Composition, present: Sums) -> list[str]:
-    """Return the names of contrastive objectives with a single candidate in this batch, so that their loss is 0.
+    """Return the names of contrastive objectives whose loss is 0, because the batch has a single pair and no negatives.
 
-    present: (batch,) bool by slot, of all processes
+    present: (batch,) bool by slot, over all processes
     """
     return [
         objective.name
@@ -270,5 +270,5 @@ def find_contrasts_without_negatives(composition: Composition, present: Sums) ->
 
 
 def build_vector_key(objective: Objective, slot: str) -> str:
-    """Return the key of a slot's vector for an objective: its name, with the projector if there is one."""
+    """Return the key of a slot's vectors for an objective: SLOT, or PROJECTOR(SLOT)."""
     return f"{objective.projector}({slot})" if objective.projector else slot

@@ -1,4 +1,4 @@
-"""Pre-training losses: token prediction targets and the contrastive loss."""
+"""Pre-training losses: the targets that a decoder predicts at the tokens, and the contrastive loss."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from drtk.pretraining.network import EncodedBatch
 class LossParts:
     """The modules that token losses share.
 
-    adapter: adapter of the encoder    head: its masked-LM head    readers: decoders by name
+    adapter: adapter of the encoder    head: masked-LM head of the encoder    readers: decoders by name
     """
 
     adapter: BackboneAdapter
@@ -33,7 +33,7 @@ class LossParts:
     _heads: dict[str, Any] = field(default_factory=dict)
 
     def get_head(self, reader: str) -> Any:
-        """Return the masked-LM head of a decoder: the encoder's, or a copy for a decoder with `own_head`."""
+        """Return the masked-LM head of a decoder: the encoder's head, or a copy for a decoder with `own_head`."""
         module: Any = self.readers[reader]
         if not getattr(module, "own_head", False):
             return self.head
@@ -45,47 +45,49 @@ class LossParts:
 
 
 class TokenLoss(nn.Module):
-    """The loss of a TokenObjective: a decoder predicts the target at the tokens of the slots."""
+    """The loss of a TokenObjective: a decoder predicts a target at the tokens of slots."""
 
     def __init__(self, objective: TokenObjective, parts: LossParts) -> None:
         super().__init__()
         self.objective, self.reader = objective, parts.readers[objective.reader]
         self.target: Any = TARGETS.load(objective.target)(objective, parts)
-        self._own_vector = getattr(self.reader, "own_vector", False)
-        self.has_bottleneck = bool(objective.source) or self._own_vector
+        self._uses_own_vector = getattr(self.reader, "uses_own_vector", False)
+        self.has_bottleneck = bool(objective.source) or self._uses_own_vector
 
-    def count(self, batch: Batch) -> Tensor:
-        """Return the number of labeled positions in a batch, ()."""
-        return torch.stack([self.target.positions(batch[name]).sum() for name in self.objective.slot]).sum().float()
+    def count_labels(self, batch: Batch) -> Tensor:
+        """Return the number of labeled positions in a batch, a scalar."""
+        return (
+            torch.stack([self.target.select_positions(batch[name]).sum() for name in self.objective.slot]).sum().float()
+        )
 
     def reduce(self, total: Tensor, count: Tensor) -> Tensor:
-        """Return the loss, (), from its total and count over all micro-batches and processes."""
+        """Return the scalar loss from the sum of the losses and the number of labels over all micro-batches and processes."""
         return total if self.objective.reduction == "sum" else total / count.clamp(min=1)
 
     def forward(self, encoded: EncodedBatch, *, other_sources: bool = False) -> Tensor:
-        """Return the sum of the losses at labeled positions, ().
+        """Return the sum of the losses at labeled positions, a scalar.
 
-        other_sources: give the decoder the vector of another example, to measure the bottleneck gain
+        other_sources: give the decoder the vector of another example, to measure how much the decoder uses the vector
         """
         sources = self.objective.source_by_slot
         losses = []
-        for number, name in enumerate(self.objective.slot):
+        for index, name in enumerate(self.objective.slot):
             vector = None
             if sources:
-                vector = encoded.vector(sources[number], self.objective.projector)
-            elif other_sources and self._own_vector:
-                vector = encoded.states(name)[-1][:, 0]
+                vector = encoded.get_vector(sources[index], self.objective.projector)
+            elif other_sources and self._uses_own_vector:
+                vector = encoded.get_states(name)[-1][:, 0]
             if other_sources and vector is not None:
                 vector = vector.roll(1, dims=0)
-            hidden = self.reader(encoded.decoder_input(name), vector)
-            losses.append(self.target.losses(hidden, encoded.batch[name], encoded.ids(name)))
+            hidden = self.reader(encoded.build_decoder_input(name), vector)
+            losses.append(self.target.sum_losses(hidden, encoded.batch[name], encoded.get_ids(name)))
         return sum(losses[1:], start=losses[0])
 
 
 class TokenPrediction(nn.Module):
-    """Predict the original tokens at masked positions, or at all positions (docs/methods/simlm.md).
+    """Target "masked" or "all": the original tokens at masked positions, or at all positions (docs/methods/simlm.md).
 
-    With a causal decoder, predict the next token at every position, including the last special token
+    With a causal decoder, the target at every position is the next token, including the last special token
     (docs/methods/cotmae.md).
     """
 
@@ -93,9 +95,9 @@ class TokenPrediction(nn.Module):
         super().__init__()
         self.head = parts.get_head(objective.reader)
         self.everywhere = objective.target == "all"
-        self.predicts_next = getattr(parts.readers[objective.reader], "says_next", False)
+        self.predicts_next = getattr(parts.readers[objective.reader], "predicts_next", False)
 
-    def positions(self, slot: SlotBatch) -> Tensor:
+    def select_positions(self, slot: SlotBatch) -> Tensor:
         """Return the labeled positions, (batch, tokens) bool."""
         if self.predicts_next:
             where = F.pad(slot.attention[:, 1:], (0, 1)).bool()
@@ -103,19 +105,19 @@ class TokenPrediction(nn.Module):
             where = slot.content if self.everywhere else slot.hidden
         return where & slot.present[:, None]
 
-    def losses(self, hidden: Tensor, slot: SlotBatch, given: Tensor) -> Tensor:
+    def sum_losses(self, hidden: Tensor, slot: SlotBatch, given: Tensor) -> Tensor:
         """Return the sum of the cross-entropies, (). hidden: (batch, tokens, width)    given: (batch, tokens), input ids"""
-        where = self.positions(slot)
+        where = self.select_positions(slot)
         labels = F.pad(slot.clean[:, 1:], (0, 1)) if self.predicts_next else slot.clean
         return linear_cross_entropy(self.head.features(hidden[where]), self.head.weight, self.head.bias, labels[where])
 
 
 class EditDetection(nn.Module):
-    """Detect tokens that were replaced or inserted, or that follow a deletion.
+    """Target "edited": whether a token was replaced, was inserted, or follows a deleted token.
 
-    With one class: dense, GELU and a linear layer to one logit, at all but special tokens (SimLM's replaced token
-    detection). With two: a linear layer to two logits, at special tokens too, since [SEP] may follow a deletion; with
-    reduction `mean_all` also at padding, labeled as original (DiffCSE's released code).
+    classes=1: dense layer, GELU and a linear layer to one logit, at all but special tokens (SimLM).
+    classes=2: a linear layer to two logits, at special tokens too, because [SEP] may follow a deletion (DiffCSE).
+    With reduction `mean_all`, padding is labeled as original, as in DiffCSE's released code.
     """
 
     def __init__(self, objective: TokenObjective, parts: LossParts) -> None:
@@ -129,7 +131,7 @@ class EditDetection(nn.Module):
                 nn.init.normal_(layer.weight, std=float(getattr(parts.adapter.config, "initializer_range", 0.02)))
                 nn.init.zeros_(layer.bias)
 
-    def positions(self, slot: SlotBatch) -> Tensor:
+    def select_positions(self, slot: SlotBatch) -> Tensor:
         """Return the labeled positions, (batch, tokens) bool."""
         if self.counts_padding:
             where = torch.ones_like(slot.content)
@@ -137,15 +139,18 @@ class EditDetection(nn.Module):
             where = slot.content if self.classes == 1 else slot.attention.bool()
         return where & slot.present[:, None]
 
-    def labels(self, slot: SlotBatch, given: Tensor) -> Tensor:
-        """Return the labels, (batch, tokens): 1 at edited tokens; 0 elsewhere, and where the generator chose the original token."""
+    def build_labels(self, slot: SlotBatch, given: Tensor) -> Tensor:
+        """Return the labels, (batch, tokens): 1 at edited tokens, 0 at others. given: (batch, tokens), input ids
+
+        A token for which the generator chose the original token is not edited.
+        """
         replaced = (given != slot.clean).long()
         return replaced if slot.edited is None else torch.where(slot.edited < 0, replaced, slot.edited)
 
-    def losses(self, hidden: Tensor, slot: SlotBatch, given: Tensor) -> Tensor:
+    def sum_losses(self, hidden: Tensor, slot: SlotBatch, given: Tensor) -> Tensor:
         """Return the sum of the cross-entropies, (). hidden: (batch, tokens, width)    given: (batch, tokens), input ids"""
-        where = self.positions(slot)
-        labels = self.labels(slot, given)[where]
+        where = self.select_positions(slot)
+        labels = self.build_labels(slot, given)[where]
         logits = self.head(hidden[where]).float()
         if self.classes == 2:
             return F.cross_entropy(logits, labels, reduction="sum")
@@ -153,7 +158,7 @@ class EditDetection(nn.Module):
 
 
 class CorrectiveLM(nn.Module):
-    """Corrective language modeling: predict the original token at every position, with a gate that copies the input token.
+    """Target "corrected", corrective language modeling: the original token at every position, with a gate that copies the input.
 
     p(original) = c * [input token is the original] + (1 - c) * softmax (COCO-LM; docs/methods/diffcse.md)
     """
@@ -165,13 +170,13 @@ class CorrectiveLM(nn.Module):
         self.head = parts.get_head(objective.reader)
         self.gate = nn.Linear(parts.adapter.hidden_size, 1)
 
-    def positions(self, slot: SlotBatch) -> Tensor:
+    def select_positions(self, slot: SlotBatch) -> Tensor:
         """Return the labeled positions, (batch, tokens) bool."""
         return slot.content & slot.present[:, None]
 
-    def losses(self, hidden: Tensor, slot: SlotBatch, given: Tensor) -> Tensor:
-        """Return the sum of -log p(original), (). hidden: (batch, tokens, width)    given: (batch, tokens), input ids"""
-        where = self.positions(slot)
+    def sum_losses(self, hidden: Tensor, slot: SlotBatch, given: Tensor) -> Tensor:
+        """Return the sum of -log p(original). hidden: (batch, tokens, width)    given: (batch, tokens), input ids"""
+        where = self.select_positions(slot)
         rows, originals, copied = hidden[where], slot.clean[where], given[where] == slot.clean[where]
         total = hidden.new_zeros((), dtype=torch.float32)
         for start in range(0, max(1, len(rows)), self.chunk):  # at least once, so that every process has a gradient
@@ -193,9 +198,9 @@ class CorrectiveLM(nn.Module):
 def contrastive_loss(
     objective: ContrastiveObjective, vectors: Mapping[str, Tensor], present: Mapping[str, Tensor]
 ) -> Tensor:
-    """Return the contrastive loss, averaged over the pairs that are present, (); 0 without any.
+    """Return the contrastive loss, a scalar, averaged over the pairs of which both texts are present; 0 without such pairs.
 
-    With extra positives it is the mean of the losses of all positives (docs/methods/diffcse.md).
+    With extra positives, it is the mean of the losses of all positives (docs/methods/diffcse.md).
     vectors: (batch, hidden) by slot    present: (batch,) bool by slot
     """
     positives = (objective.b, *objective.extra_positives)
@@ -209,18 +214,21 @@ def _compute_pair_loss(
     left, right = vectors[objective.a].float(), vectors[other].float()
     valid = present[objective.a] & present[other]
     if not bool(valid.any()):
-        return (left.sum() + right.sum()) * 0.0  # keeps the graph, so that all processes have gradients
+        return (left.sum() + right.sum()) * 0.0  # with a graph, so that all processes have gradients
     size = len(left)
     partners = torch.arange(size, device=left.device)
 
-    def cross_entropy(rows: Tensor, columns: Tensor, excluded: Tensor, targets: Tensor, valid: Tensor) -> Tensor:
-        """Return the mean over the valid rows, (). excluded: (rows, columns) bool    targets: (rows,), indices of columns"""
+    def compute_loss(queries: Tensor, keys: Tensor, excluded: Tensor, targets: Tensor, valid: Tensor) -> Tensor:
+        """Return the mean loss of the valid queries.
+
+        excluded: (queries, keys) bool, True at keys that are no candidates    targets: (queries,), indices of the positive keys
+        """
         groups = [
-            (columns, excluded),
+            (keys, excluded),
             *((vectors[name], ~present[name][None, :]) for name in objective.extra_negatives),
         ]
         how: dict[str, Any] = {"similarity": objective.similarity, "temperature": objective.temperature}
-        scores = [compute_similarities(rows, group, **how).masked_fill(absent, -torch.inf) for group, absent in groups]
+        scores = [compute_similarities(queries, group, **how).masked_fill(mask, -torch.inf) for group, mask in groups]
         return F.cross_entropy(torch.cat(scores, dim=1)[valid], targets[valid])
 
     if objective.candidates == "all":
@@ -228,7 +236,7 @@ def _compute_pair_loss(
         excluded = torch.eye(2 * size, dtype=torch.bool, device=left.device) | ~valid.repeat(2)[None, :]
         targets = torch.cat([partners + size, partners])
         rows = slice(2 * size if objective.symmetric else size)
-        return cross_entropy(both[rows], both, excluded[rows], targets[rows], valid.repeat(2)[rows])
+        return compute_loss(both[rows], both, excluded[rows], targets[rows], valid.repeat(2)[rows])
     absent = (~valid)[None, :]
-    loss = cross_entropy(left, right, absent, partners, valid)
-    return (loss + cross_entropy(right, left, absent, partners, valid)) / 2 if objective.symmetric else loss
+    loss = compute_loss(left, right, absent, partners, valid)
+    return (loss + compute_loss(right, left, absent, partners, valid)) / 2 if objective.symmetric else loss

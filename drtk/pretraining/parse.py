@@ -1,4 +1,4 @@
-"""Parse a composition from a preset's TOML and validate it."""
+"""Parse a composition from a preset's TOML and check it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from drtk.pretraining.composition import (
 from drtk.pretraining.config import PretrainSettings, check_type, prefix_errors
 
 Part = TypeVar("Part")
-SHORTEST_SLOT = 3  # tokens, including two special tokens
+MIN_SLOT_LENGTH = 3  # tokens, including two special tokens
 SETTINGS = {item.name for item in fields(PretrainSettings)}
 SLOT_KEYS = {item.name for item in fields(Slot)} - {"masking_options", "view_options"}
 _TABLES = ("slots", "readers", "projectors", "generator", "objective")
@@ -39,9 +39,10 @@ _NAME = re.compile(r"[A-Za-z][\w-]*")
 
 
 def parse_composition(content: Mapping[str, Any], place: str) -> Composition:
-    """Parse a preset's TOML.
+    """Parse the content of a preset's TOML file.
 
-    place: prefix of error messages. Raises UsageError for unknown, malformed or contradictory entries.
+    place: prefix of error messages
+    Raises UsageError for unknown, malformed or contradictory entries.
     """
     with prefix_errors(place):
         general = {name: value for name, value in content.items() if name not in _RESERVED}
@@ -58,7 +59,7 @@ def parse_composition(content: Mapping[str, Any], place: str) -> Composition:
         if not isinstance(listed, list):
             raise UsageError("'objective' must be a list of tables; write [[objective]]")
         if not listed:
-            raise UsageError("has no [[objective]]; add one")
+            raise UsageError("there is no objective; add an [[objective]] table")
         objectives = []
         for number, table in enumerate(listed, start=1):
             with prefix_errors(f"objective {number}"):
@@ -78,15 +79,15 @@ def parse_composition(content: Mapping[str, Any], place: str) -> Composition:
 
 
 def apply_changes(content: Mapping[str, Any], changes: Sequence[str]) -> dict[str, Any]:
-    """Apply PATH=VALUE changes to a preset's TOML: slots.enc.rate=0.4, objective.1.weight=0.5, or a setting: batch_size=8.
+    """Apply PATH=VALUE changes to the content of a preset, such as slots.enc.rate=0.4, objective.1.weight=0.5 or batch_size=8.
 
-    Values are parsed as TOML, or else taken as strings. Raises UsageError for a path that does not exist.
+    A value that is not valid TOML is a string. Raises UsageError for a path that does not exist.
     """
     changed: dict[str, Any] = copy.deepcopy(dict(content))
     for change in changes:
         path, separator, text = change.partition("=")
         if not separator:
-            raise UsageError(f"`set` {change}: is not PATH=VALUE")
+            raise UsageError(f"`set` {change}: expected PATH=VALUE")
         try:
             value = tomllib.loads(f"value = {text}")["value"]
         except tomllib.TOMLDecodeError:
@@ -104,16 +105,16 @@ def apply_changes(content: Mapping[str, Any], changes: Sequence[str]) -> dict[st
             if child is None:
                 raise UsageError(f"`set` {path}: there is no '{step}'; {format_choices(_list_objective_names(node))}")
             if not isinstance(child, (dict, list)):
-                raise UsageError(f"`set` {path}: '{step}' is {child!r}, which has no parts")
+                raise UsageError(f"`set` {path}: '{step}' is {child!r}, not a table; end the path at '{step}'")
             node = child
         if isinstance(node, list):
-            raise UsageError(f"`set` {path}: name a setting of an objective: objective.1.weight")
+            raise UsageError(f"`set` {path}: incomplete path; add the key of an objective, as in objective.1.weight")
         node[last] = value
     return changed
 
 
 def _get_child(node: Any, step: str) -> Any:
-    """Return an entry of a table, created if missing, or an objective by name or number, None if there is none."""
+    """Return the entry `step` of a table, created if missing, or of a list of objectives, by name or number; None if not found."""
     if isinstance(node, dict):
         return node.setdefault(step, {})
     if step.isdigit():
@@ -129,7 +130,7 @@ def _list_objective_names(objectives: Sequence[Any]) -> list[str]:
 def _parse_tables(content: Mapping[str, Any], kind: str, parse: Callable[[Any], Part]) -> dict[str, Part]:
     tables = content.get(kind, {})
     if not isinstance(tables, Mapping):
-        raise UsageError(f"[{kind}] must hold tables")
+        raise UsageError(f"[{kind}] must contain tables; write [{kind}.NAME]")
     parsed = {}
     for name, table in tables.items():
         with prefix_errors(f"[{kind}.{name}]"):
@@ -150,9 +151,9 @@ def _parse_slot(table: Any) -> Slot:
     if not 0 <= slot.rate <= 1:
         raise UsageError(f"rate {slot.rate} is not between 0 and 1")
     if slot.corruption in ("mask", "bert", "replaced", "any") and slot.masking == "none":
-        raise UsageError(f"corruption '{slot.corruption}' needs a masking")
-    if slot.max_length is not None and slot.max_length < SHORTEST_SLOT:
-        raise UsageError(f"max_length {slot.max_length} has no room for a token between the special ones")
+        raise UsageError(f"corruption '{slot.corruption}' requires a masking; set masking")
+    if slot.max_length is not None and slot.max_length < MIN_SLOT_LENGTH:
+        raise UsageError(f"max_length {slot.max_length} is too small; use {MIN_SLOT_LENGTH} or more")
     return slot
 
 
@@ -162,12 +163,12 @@ def _parse_decoder(table: Any) -> DecoderSpec:
     options = _check_table(table)
     use = options.pop("use", None)
     if not isinstance(use, str):
-        raise UsageError('has no decoder; set use, for example use = "decoder"')
+        raise UsageError("'use' is missing; set it to the name of a decoder, such as use = \"decoder\"")
     return DecoderSpec(use, options)
 
 
 def _parse_objective(table: Any, number: int, readers: dict[str, DecoderSpec]) -> Objective:
-    """Parse an objective. A decoder that it defines itself is added to `readers`."""
+    """Parse an [[objective]] table. A decoder that is defined in the table is added to `readers`."""
     given = _check_table(table)
     use = str(given.pop("use", None))
     kind = OBJECTIVES.load(use)
@@ -181,12 +182,12 @@ def _parse_objective(table: Any, number: int, readers: dict[str, DecoderSpec]) -
 
 def _check_table(table: Any) -> dict[str, Any]:
     if not isinstance(table, Mapping):
-        raise UsageError(f"must be a table, found {table!r}")
+        raise UsageError(f"expected a table, got {table!r}")
     return dict(table)
 
 
 def _build_dataclass(kind: type[Part], table: Any, parts: Mapping[str, Any] | None = None) -> Part:
-    """Build a dataclass from a table. parts: values that exist already
+    """Build a dataclass from a table and from values that are already parsed (`parts`).
 
     Raises UsageError for an unknown or missing key, or a value of the wrong type.
     """
@@ -199,7 +200,7 @@ def _build_dataclass(kind: type[Part], table: Any, parts: Mapping[str, Any] | No
         values[name] = _convert_value(value, hints[name], name)
     for name, item in known.items():
         if name not in values and item.default is MISSING and item.default_factory is MISSING:
-            raise UsageError(f"'{name}' is missing")
+            raise UsageError(f"'{name}' is missing; set it")
     return kind(**values)
 
 
@@ -207,14 +208,14 @@ def _convert_value(value: Any, kind: Any, name: str) -> Any:
     if get_origin(plain_type(kind)) is tuple:
         names = [value] if isinstance(value, str) else value
         if not isinstance(names, list) or not names or not all(isinstance(item, str) for item in names):
-            raise UsageError(f"{name}: expected a name or a list of names, found {value!r}")
+            raise UsageError(f"{name}: expected a name or a list of names, got {value!r}")
         return tuple(names)
     check_type(value, kind, name)
     return float(value) if plain_type(kind) is float else value
 
 
 def _name_objectives(objectives: Sequence[Objective]) -> tuple[Objective, ...]:
-    """Give each objective a unique name: its own, or its default name with a number."""
+    """Return the objectives with unique names: the name in the preset, otherwise the default name with a number."""
     named: dict[str, Objective] = {}
     for objective in objectives:
         name = objective.name
@@ -225,7 +226,7 @@ def _name_objectives(objectives: Sequence[Objective]) -> tuple[Objective, ...]:
         elif not _NAME.fullmatch(name):
             raise UsageError(f"'{name}' is not a valid name; use letters, digits, _ and -")
         elif name in named:
-            raise UsageError(f"two objectives are called '{name}'")
+            raise UsageError(f"two objectives have the name '{name}'; rename one")
         named[name] = replace(objective, name=name)
     return tuple(named.values())
 
@@ -248,17 +249,23 @@ def _check_slot(plan: Composition, name: str) -> None:
                 "deleted",
                 "any",
             ):
-                raise UsageError(f"refers to '{slot.of}', which has another view; use the same view")
+                raise UsageError(
+                    f'of = "{slot.of}" requires the same view and length in both slots, without inserted or deleted tokens'
+                )
             if slot.masking == "extension" and slot.rate < other.rate:
-                raise UsageError(f"rate {slot.rate} is below the rate {other.rate} of '{slot.of}', which it extends")
+                raise UsageError(
+                    f"rate {slot.rate} is below the rate of '{slot.of}'; use {other.rate} or more to extend its mask"
+                )
         elif slot.masking in ("extension", "complement"):
-            raise UsageError(f"masking '{slot.masking}' needs another slot; name it by of = \"…\"")
+            raise UsageError(f"masking '{slot.masking}' requires 'of'; set it to the slot whose mask is used")
         if slot.corruption in GENERATED and plan.generator is None:
-            raise UsageError(f"corruption '{slot.corruption}' needs a [generator]")
+            raise UsageError(f"corruption '{slot.corruption}' requires a generator; add a [generator] table")
     path, at = [name], slot.of
     while at in plan.slots:
         if at in path:
-            raise UsageError(f"slots {' -> '.join([*path, at])} refer to each other in a circle")
+            raise UsageError(
+                f"slots {' -> '.join([*path, at])} refer to each other in a cycle; change 'of' in one of them"
+            )
         path.append(at)
         at = plan.slots[at].of
 
@@ -271,7 +278,7 @@ def _check_objective(plan: Composition, objective: Objective) -> None:
     names = objective.vector_slots
     _check_names(plan, (*objective.token_slots, *names))
     if objective.weight < 0:
-        raise UsageError(f"weight {objective.weight} is below 0")
+        raise UsageError(f"weight {objective.weight} is negative; use 0 or more")
     if objective.projector:
         if objective.projector not in plan.projectors:
             raise UsageError(f"there is no projector '{objective.projector}'; {format_choices(plan.projectors)}")
@@ -279,33 +286,35 @@ def _check_objective(plan: Composition, objective: Objective) -> None:
             if name not in plan.projectors[objective.projector].slots:
                 raise UsageError(f"projector '{objective.projector}' does not include slot '{name}'; add it")
     if isinstance(objective, TokenObjective):
-        _check_recover(plan, objective)
+        _check_token_objective(plan, objective)
     if isinstance(objective, ContrastiveObjective):
         if not objective.temperature > 0:
-            raise UsageError(f"temperature {objective.temperature} is not above 0")
+            raise UsageError(f"temperature {objective.temperature} is not positive; use a number above 0")
         for name in names:
-            if names.count(name) > 1:  # it is encoded once: both vectors would be equal
+            if names.count(name) > 1:  # a slot is encoded once, so both vectors would be equal
                 raise UsageError(f"slot '{name}' is compared with itself; define a second slot with the same view")
 
 
-def _check_recover(plan: Composition, objective: TokenObjective) -> None:
+def _check_token_objective(plan: Composition, objective: TokenObjective) -> None:
     if len(objective.source) not in (0, 1, len(objective.slot)):
-        raise UsageError("the number of sources must be 1 or the number of slots")
+        raise UsageError(
+            f"{len(objective.source)} sources for {len(objective.slot)} slots; give one source, or one per slot"
+        )
     if objective.projector and not objective.source:
-        raise UsageError("a projector needs a 'source', whose vector it projects")
+        raise UsageError("'projector' requires 'source', the slot whose vector is projected")
     is_edited = objective.target == "edited"
     if objective.classes != 1 and not is_edited:
-        raise UsageError("'classes' is for target \"edited\" only")
+        raise UsageError("'classes' requires target \"edited\"")
     if objective.reduction == "mean_all" and not is_edited:
-        raise UsageError("reduction 'mean_all' is for target \"edited\" only")
+        raise UsageError("reduction 'mean_all' requires target \"edited\"")
     for name in objective.slot:
         slot = plan.slots[name]
         if is_edited and slot.corruption not in (*EDITS, "any"):
             raise UsageError(f"slot '{name}' has no edits; set its corruption to one of {', '.join((*EDITS, 'any'))}")
         if not is_edited and slot.corruption in ("inserted", "deleted", "any"):
-            raise UsageError(f"slot '{name}' has inserted or deleted tokens, so only target \"edited\" is possible")
+            raise UsageError(f"slot '{name}' has inserted or deleted tokens; use target \"edited\"")
         if objective.target == "masked" and slot.masking == "none":
-            raise UsageError(f"slot '{name}' has no masking, so target \"masked\" is not possible")
+            raise UsageError(f"target \"masked\" requires a masking; set the masking of slot '{name}'")
 
 
 def _check_generator(plan: Composition) -> None:
@@ -316,8 +325,8 @@ def _check_generator(plan: Composition) -> None:
         _check_names(plan, [generator.slot] if generator.slot else [])
     if generator.mode == "frozen":
         if generator.init != "model":
-            raise UsageError(f'init \'{generator.init}\' is for mode "joint"; a frozen generator needs init "model"')
+            raise UsageError(f'init "{generator.init}" requires mode "joint"; for a frozen generator use init "model"')
     elif not generator.slot:
-        raise UsageError("mode \"joint\" needs 'slot', the slot on whose masked tokens it is trained")
+        raise UsageError("mode \"joint\" requires 'slot', the slot whose masked tokens train the generator")
     elif plan.slots[generator.slot].corruption not in ("mask", "bert", "replaced"):
-        raise UsageError(f"slot '{generator.slot}' has no masked tokens to train the generator on")
+        raise UsageError(f"slot '{generator.slot}' has no masked tokens to train the generator on; name a masked slot")

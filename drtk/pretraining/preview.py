@@ -1,4 +1,4 @@
-"""Describe a composition in words, and print masked examples."""
+"""Describe the objectives and slots of a composition in words, and print masked examples."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from drtk.runtime.progress import escape_control_characters
 
 if TYPE_CHECKING:
     from drtk.pretraining.dataset import PretrainingData
-    from drtk.pretraining.example_builder import SlotExample
-    from drtk.pretraining.network import Network
+    from drtk.pretraining.example_builder import TokenizedSlot
+    from drtk.pretraining.network import PretrainingNetwork
 
 LEGEND = "[MASK] masked   {a→b} replaced   {a} masked but unchanged   {+a} inserted   {-} tokens deleted here"
 _COLORS = {"hidden": "30;48;5;229", "replaced": "30;48;5;214", "left": "30;48;5;194", "edited": "30;48;5;153"}
@@ -36,8 +36,8 @@ _CORRUPTIONS = {
 }
 
 
-def describe_term(plan: Composition, objective: Objective) -> str:
-    """Describe an objective in one line: what predicts which tokens, or which vectors are compared."""
+def describe_objective(plan: Composition, objective: Objective) -> str:
+    """Return a line that says which decoder predicts which tokens, or which vectors an objective compares."""
     projected = f", through projector '{objective.projector}'" if objective.projector else ""
     if isinstance(objective, ContrastiveObjective):
         finds = "and '{}' find each other" if objective.symmetric else "finds '{}'"
@@ -60,7 +60,7 @@ def describe_term(plan: Composition, objective: Objective) -> str:
 
 
 def describe_slot(slot: Slot) -> str:
-    """Describe a slot in one line: view, masking and corruption."""
+    """Return a line with the view, masking and corruption of a slot."""
     view = _with_options(" or ".join(slot.view), slot.view_options)
     if len(slot.view) > 1:
         view += f", sampled by the {slot.draw}"
@@ -82,7 +82,7 @@ def _quote(names: Sequence[str]) -> str:
 
 
 class MarkedPiece(NamedTuple):
-    """A token to print. mark: a key of `_COLORS`, or ""    is_glued: whether it continues a word"""
+    """A token to print. mark: a key of `_COLORS`, or "" without color    is_glued: whether the token continues a word"""
 
     text: str
     mark: str
@@ -90,7 +90,7 @@ class MarkedPiece(NamedTuple):
 
 
 class TokenFormatter:
-    """Format a token id as (text, whether it continues a word), for WordPiece and byte-level BPE."""
+    """Function from a token id to (text, whether the token continues a word), for WordPiece and byte-level BPE."""
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
@@ -108,10 +108,10 @@ class TokenFormatter:
         return token.removeprefix("##"), token.startswith("##")
 
 
-def mark_tokens(slot: SlotExample, given: Sequence[int], spell: TokenFormatter) -> list[MarkedPiece]:
-    """Return the tokens of a slot with marks, without special tokens; the last one is included only if it was edited.
+def mark_tokens(slot: TokenizedSlot, given: Sequence[int], spell: TokenFormatter) -> list[MarkedPiece]:
+    """Return the tokens of a slot with their marks, without special tokens, except for the last token if it was edited.
 
-    given: the input ids, with the generator's tokens if there is a generator
+    given: input ids, with the generator's tokens if there is a generator
     """
     pieces = []
     last = len(given) - 1
@@ -139,14 +139,14 @@ def mark_tokens(slot: SlotExample, given: Sequence[int], spell: TokenFormatter) 
 def _format_slot(
     plan: Composition,
     name: str,
-    slot: SlotExample,
+    slot: TokenizedSlot,
     given: Sequence[int],
     spell: TokenFormatter,
     *,
     color: bool,
     width: int,
 ) -> Iterator[str]:
-    """Yield lines: the description of a slot, its marked text, and its use in each objective."""
+    """Yield the lines of a slot: its description, its marked text, and its use in each objective."""
     title = f"{name}: {describe_slot(plan.slots[name])} · {len(given)} tokens, {int(slot.hidden.sum())} hidden"
     yield from textwrap.wrap(title, width, initial_indent="  ", subsequent_indent="    ")
     if not slot.present:
@@ -175,10 +175,10 @@ def _format_slot(
 
 
 def describe_uses(
-    plan: Composition, name: str, slot: SlotExample, given: Sequence[int], spell: TokenFormatter
+    plan: Composition, name: str, slot: TokenizedSlot, given: Sequence[int], spell: TokenFormatter
 ) -> Iterator[str]:
-    """Yield a line for each use of a slot by an objective: as labels or as a vector."""
-    for term in plan.recovers:
+    """Yield a line for each objective that uses the labels or the vector of a slot."""
+    for term in plan.token_objectives:
         if name in term.slot:
             yield f"{term.name}: {_describe_labels(plan, term, slot, given, spell)}"
     for objective in plan.objectives:
@@ -200,7 +200,7 @@ def describe_uses(
 
 
 def _describe_labels(
-    plan: Composition, term: TokenObjective, slot: SlotExample, given: Sequence[int], spell: TokenFormatter
+    plan: Composition, term: TokenObjective, slot: TokenizedSlot, given: Sequence[int], spell: TokenFormatter
 ) -> str:
     if plan.readers[term.reader].use == "causal":
         return f"labels are all {len(given) - 1} tokens after the first, including the last special token"
@@ -211,7 +211,9 @@ def _describe_labels(
         return f"labels are {count}: {', '.join(tokens)}" if tokens else "there are no labels"
     if term.target != "edited":
         return f"labels are all {len(content)} original tokens"
-    positions = content if term.classes == 1 and term.reduction != "mean_all" else range(len(given))  # as in Edited
+    positions = (
+        content if term.classes == 1 and term.reduction != "mean_all" else range(len(given))
+    )  # see EditDetection
     changed = slot.edited if slot.edited is not None else [int(a != b) for a, b in zip(given, slot.clean, strict=True)]
     tokens = [spell(given[position])[0] for position in positions if changed[position]]
     listed = f": {', '.join(tokens)}" if tokens else ""
@@ -230,11 +232,11 @@ def preview_slots(
     seed: int = 42,
     color: bool = False,
 ) -> Iterator[str]:
-    """Yield lines with the first `count` examples of a corpus as in the first epoch.
+    """Yield lines with the first `count` examples of a corpus, as in the first epoch of training.
 
-    path: corpus file    preset: content of the preset's TOML, and its name    model: folder with the tokenizer
-    generator: folder of the generator that replaces tokens; None: show its input
-    Raises what parsing the preset, reading the corpus and building examples raise.
+    path: corpus file    preset: name and content of the preset    model: folder with the tokenizer
+    generator: folder of the generator that replaces tokens; None: show the generator's input
+    Raises DrtkError for an invalid preset, corpus or model.
     """
     from drtk.config import merge_settings
     from drtk.pretraining.config import PretrainSettings
@@ -255,7 +257,7 @@ def preview_slots(
     fill = _load_generator(plan, generator, tokenizer) if generator and plan.generator else None
     width = max(60, shutil.get_terminal_size().columns)
     for row in build.rows[:count].tolist():
-        yield f"{'document of ' if plan.example == 'document' else ''}{escape_control_characters(build.id(row))}"
+        yield f"{'document of ' if plan.example == 'document' else ''}{escape_control_characters(build.get_id(row))}"
         slots = build(row, epoch=0, step=0)
         filled = fill(slots) if fill else {}
         for name, slot in slots.items():
@@ -265,8 +267,8 @@ def preview_slots(
     yield LEGEND
 
 
-def _load_generator(plan: Composition, folder: str, tokenizer: Any) -> Callable[[Mapping[str, SlotExample]], Any]:
-    """Return a function from the slots of an example to their input ids with the generator's tokens."""
+def _load_generator(plan: Composition, folder: str, tokenizer: Any) -> Callable[[Mapping[str, TokenizedSlot]], Any]:
+    """Return a function from the slots of an example to the input ids by slot, including the generator's tokens."""
     from drtk.models.model_folder import locate
     from drtk.pretraining.batch import PretrainingCollator, PretrainingExample
     from drtk.pretraining.token_generator import TokenGenerator, fill_masks
@@ -274,7 +276,7 @@ def _load_generator(plan: Composition, folder: str, tokenizer: Any) -> Callable[
     model = TokenGenerator.from_folder(locate(folder), tokenizer)
     collator = PretrainingCollator(plan, pad=int(tokenizer.pad_token_id or 0), max_length=0, seed=0, micro=1)
 
-    def fill(slots: Mapping[str, SlotExample]) -> dict[str, list[int]]:
+    def fill(slots: Mapping[str, TokenizedSlot]) -> dict[str, list[int]]:
         batch = collator.collate([PretrainingExample((), slots)])
         ids = {name: fill_masks(batch[name], name, plan, model)[0].tolist() for name in slots}
         return {name: ids[name][: len(slot.given)] for name, slot in slots.items()}
@@ -282,15 +284,15 @@ def _load_generator(plan: Composition, folder: str, tokenizer: Any) -> Callable[
     return fill
 
 
-def describe_training(plan: Composition, data: PretrainingData, network: Network) -> Iterator[str]:
-    """Yield the lines of a dry run: objectives, slots, parameters and tokens per step. Writes nothing."""
+def describe_training(plan: Composition, data: PretrainingData, network: PretrainingNetwork) -> Iterator[str]:
+    """Yield the lines of a dry run: objectives, slots, number of parameters, and tokens per step."""
     yield "Terms of the loss"
     terms = [
         (
             objective.name,
             f"{objective.weight:g} x",
             objective.group and f"[{objective.group}]",
-            describe_term(plan, objective),
+            describe_objective(plan, objective),
         )
         for objective in plan.objectives
     ]
@@ -301,7 +303,7 @@ def describe_training(plan: Composition, data: PretrainingData, network: Network
         terms.append(("generator", f"{joint.weight:g} x", "", what))
     yield from _format_table(terms)
     yield "Slots"
-    examples = data.sample(64)
+    examples = data.sample_slots(64)
     slots, tokens = [], 0.0
     for name, slot in plan.slots.items():
         present = [example[name] for example in examples if example[name].present]

@@ -19,11 +19,11 @@ _CHUNK_LOGITS = 1 << 24  # logits in memory at once: 64 MiB in float32
 
 
 class TokenGenerator(nn.Module):
-    """A masked language model that replaces tokens, without gradients and dropout.
+    """A masked language model that proposes replacement tokens, without gradients and dropout.
 
-    A joint generator is trained by the network with a masked-LM loss on `features`.
+    PretrainingNetwork trains a joint generator with a masked-LM loss on the output of `features`.
 
-    frozen: do not train it, and keep it in evaluation mode
+    frozen: do not train the generator, and keep it in evaluation mode
     """
 
     def __init__(self, backbone: nn.Module, head: LMHead, *, frozen: bool) -> None:
@@ -41,27 +41,27 @@ class TokenGenerator(nn.Module):
     ) -> TokenGenerator:
         """Load the generator from a model folder (SimLM, DiffCSE).
 
-        tokenizer: tokenizer of the encoder    reinitialize: use random weights, with the model's configuration only
+        tokenizer: tokenizer of the encoder    reinitialize: load only the configuration, and use random weights
         Raises MismatchError if the vocabularies differ, or if the folder has no trained masked-LM head.
         """
         backbone, head, own_tokenizer = load_masked_lm(folder, warn_untrained=False)
         if head.is_untrained and not reinitialize:
             raise MismatchError(
-                f"{folder}: has no trained masked-LM head, so it proposes no tokens; "
-                "use a masked language model, such as one of `drtk pretrain` with the preset mlm"
+                f"{folder}: no trained masked-LM head; as generator, use a masked language model, such as one from "
+                "`drtk pretrain` with the preset mlm"
             )
         vocabulary, expected = own_tokenizer.get_vocab(), tokenizer.get_vocab()
         if vocabulary != expected:
             num_different = sum(expected.get(piece) != id for piece, id in vocabulary.items())
             raise MismatchError(
-                f"{folder}: the generator's vocabulary ({len(vocabulary):,} word pieces, {num_different:,} different) is not the "
-                f"encoder's ({len(expected):,})"
+                f"{folder}: the generator's vocabulary ({len(vocabulary):,} tokens, {num_different:,} different) differs from the "
+                f"encoder's ({len(expected):,} tokens); use a generator with the tokenizer of the encoder"
             )
         return cls.from_encoder(backbone, head, init="random") if reinitialize else cls(backbone, head, frozen=frozen)
 
     @classmethod
     def from_encoder(cls, backbone: nn.Module, head: LMHead, *, init: Literal["copy", "random"]) -> TokenGenerator:
-        """Create a trainable generator from the encoder: a copy, or with random weights (SimLM, Table 13)."""
+        """Create a trainable generator from the encoder: a copy, or the same architecture with random weights (SimLM, Table 13)."""
         own: Any
         own, own_head = deepcopy((backbone, head))  # together, because the head refers to its encoder
         if init == "random":  # applied to a copy, since transformers does not reinitialize loaded weights
@@ -75,14 +75,14 @@ class TokenGenerator(nn.Module):
         return cls(own, own_head, frozen=False)
 
     def train(self, mode: bool = True) -> TokenGenerator:
-        """Set the mode. A frozen generator stays in evaluation mode."""
+        """Set training or evaluation mode. A frozen generator stays in evaluation mode."""
         super().train(mode and not self.frozen)
         return self
 
     def features(self, ids: Tensor, attention: Tensor, where: Tensor, types: Tensor | None = None) -> Tensor:
         """Return the inputs of the output layer at the m positions of `where`, (m, E), with gradients.
 
-        ids, attention, types: (B, L)    where: (B, L) bool
+        ids, attention, types: (B, L)    where: (B, L) bool, True at m positions
         """
         given = {"input_ids": ids, "attention_mask": attention} | build_token_type_inputs(self.backbone, types)
         return self.head.features(self.backbone(**given).last_hidden_state[where])
@@ -91,10 +91,10 @@ class TokenGenerator(nn.Module):
     def fill(
         self, ids: Tensor, attention: Tensor, where: Tensor, *, noise: Tensor | None = None, types: Tensor | None = None
     ) -> Tensor:
-        """Return the ids with the generator's tokens at the positions of `where`, (B, L).
+        """Replace the ids at the positions of `where` by the generator's tokens, and return all ids, (B, L).
 
         ids, attention: (B, L)    where: (B, L) bool    types: (B, L), token types; None: all 0
-        noise: (B, L), random numbers in [0, 1) to sample from the softmax; None: choose the most likely tokens
+        noise: (B, L), random numbers in [0, 1) to sample from the softmax; None: choose the most likely token
         """
         was_training = self.training
         self.eval()
@@ -108,7 +108,7 @@ class TokenGenerator(nn.Module):
         return result
 
     def _propose(self, features: Tensor, noise: Tensor | None) -> Tensor:
-        """Return the chosen ids, (m,). features: (m, E)    noise: (m,), or None for argmax"""
+        """Return the generator's token ids, (m,). features: (m, E)    noise: (m,), or None for argmax"""
         weight, bias = self.head.weight, self.head.bias
         ids = []
         step = max(1, _CHUNK_LOGITS // len(weight))
@@ -123,7 +123,7 @@ class TokenGenerator(nn.Module):
 
 
 def sample_from_softmax(logits: Tensor, noise: Tensor) -> Tensor:
-    """Sample an id per row from the softmax of its logits, (m,), by inverse transform sampling.
+    """Sample a token id from the softmax of each row of logits, by inverse transform sampling; return (m,).
 
     logits: (m, V)    noise: (m,), random numbers in [0, 1)
     """
@@ -134,10 +134,10 @@ def sample_from_softmax(logits: Tensor, noise: Tensor) -> Tensor:
 
 
 def fill_masks(slot: SlotBatch, name: str, composition: Composition, model: TokenGenerator | None) -> Tensor:
-    """Return the input ids of a slot, (batch, tokens), with the generator's tokens if its corruption needs them.
+    """Return the input ids of a slot, (batch, tokens), with the generator's tokens if the corruption of the slot needs them.
 
     A generator with scope "all" replaces all tokens but the first, including [SEP], as in DiffCSE's released code
-    (docs/methods/diffcse.md). In rows with insertions it fills the inserted tokens only.
+    (docs/methods/diffcse.md). In rows with insertions, only the inserted tokens are replaced.
     """
     corruption, settings = composition.slots[name].corruption, composition.generator
     if corruption not in GENERATED or model is None or settings is None or slot.noise is None:

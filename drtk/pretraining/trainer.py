@@ -18,10 +18,10 @@ from drtk.pretraining.dataset import PretrainingData
 from drtk.pretraining.evaluation import BATCH_SIZE, evaluate_losses
 from drtk.pretraining.export import EncoderExportCallback, EncoderExporter
 from drtk.pretraining.network import (
-    Network,
-    NetworkOutput,
+    PretrainingNetwork,
+    PretrainingOutput,
     Sums,
-    compute_contrastive_terms,
+    compute_contrastive_losses,
     find_contrasts_without_negatives,
 )
 from drtk.runtime.progress import log, round_significant, warn
@@ -53,7 +53,7 @@ EncoderScore = Callable[[TextEncoder], float]
 class Pretrainer(DrtkTrainer):
     """A DrtkTrainer whose steps consist of micro-batches ("parts") of at most `collator.micro` examples.
 
-    The token losses of a step are divided by the labels of all its parts and processes.
+    Token losses are divided by the number of labels in all parts and processes of a step.
     Contrastive losses over several parts use gradient caching (docs/methods/cocondenser.md): encode all parts without a
     graph, compute the loss of the whole batch, then encode each part again with the same dropout.
     """
@@ -63,24 +63,26 @@ class Pretrainer(DrtkTrainer):
         if micro_batch is not None:
             data_collator.micro = micro_batch
         self.micro_batch = None if needs_whole_batch(self.model) else data_collator.micro
-        self._facts: Sums = {}
+        self._statistics: Sums = {}
         self._has_warned = False
 
     def halve_micro_batch(self) -> int | None:
-        """Return half the micro-batch; None if it is 1, or if batch norm needs the whole batch."""
+        """Return half the size of the micro-batch, or None if the size is 1 or batch norm needs the whole batch."""
         return (self.micro_batch or 0) // 2 or None
 
     def training_step(self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Tensor:
-        """Run one step, and return the weighted sum of the loss terms for the log, ()."""
+        """Run one training step, and return the weighted sum of the losses for the log, a scalar."""
         model.train()
-        network: Network = self.accelerator.unwrap_model(model)
+        network: PretrainingNetwork = self.accelerator.unwrap_model(model)
         total = self._step(model, network, [*zip(inputs["parts"], inputs["ids"], strict=True)])
         self._num_terms_steps += 1
         return total
 
-    def _step(self, model: nn.Module, network: Network, split: Sequence[tuple[Batch, Sequence[str]]]) -> Tensor:
+    def _step(
+        self, model: nn.Module, network: PretrainingNetwork, split: Sequence[tuple[Batch, Sequence[str]]]
+    ) -> Tensor:
         parts = [to_device(part, self.args.device) for part, _ in split]
-        counts_of_parts = [network.counts(part) for part in parts]
+        counts_of_parts = [network.count_labels(part) for part in parts]
         counts = {
             name: all_reduce_sum(torch.stack([counts_of_part[name] for counts_of_part in counts_of_parts]).sum())
             for name in counts_of_parts[0]
@@ -97,8 +99,8 @@ class Pretrainer(DrtkTrainer):
             with nullcontext() if is_last or not hasattr(model, "no_sync") else wrapped.no_sync():
                 self._seed(number)
                 with self.compute_loss_context_manager():
-                    output: NetworkOutput = model(part, counts)
-                terms = {name: value * get_world_size() for name, value in output.terms.items()}
+                    output: PretrainingOutput = model(part, counts)
+                terms = {name: value * get_world_size() for name, value in output.losses.items()}
                 if gradients is not None:
                     vectors = output.vectors
                     rows = slice(start, start + len(next(iter(vectors.values()))))
@@ -111,22 +113,24 @@ class Pretrainer(DrtkTrainer):
                         terms |= contrastive
                 else:
                     if output.vectors:
-                        terms |= self._compute_contrastive_terms(network, output.vectors, [part])
+                        terms |= self._compute_contrastive_losses(network, output.vectors, [part])
                     loss = self._sum_weighted(network, terms)
                 self._check_finite(loss, terms | contrastive, ids)
                 self.accelerator.backward(loss)
             for name, value in terms.items():
                 self._terms[name] = self._terms.get(name, torch.zeros((), device=value.device)) + value.detach()
-            for name, value in output.facts.items():
-                self._facts[name] = self._facts.get(name, torch.zeros(2, device=value.device)) + value
+            for name, value in output.statistics.items():
+                self._statistics[name] = self._statistics.get(name, torch.zeros(2, device=value.device)) + value
             total += self._sum_weighted(network, terms).detach()
         return total
 
     def _seed(self, part: int) -> None:
         torch.manual_seed(derive_step_seed(self.args.seed, self.state.global_step * _MAX_PARTS + part, get_rank()))
 
-    def _cache_gradients(self, model: nn.Module, network: Network, parts: Sequence[Batch]) -> tuple[Sums, Sums]:
-        """Return (gradients of the contrastive terms with respect to the vectors, (rows, hidden) by key; the terms)."""
+    def _cache_gradients(
+        self, model: nn.Module, network: PretrainingNetwork, parts: Sequence[Batch]
+    ) -> tuple[Sums, Sums]:
+        """Return (gradients, losses): the gradients of the contrastive losses by vector key, each (rows, hidden)."""
         vectors: list[Sums] = []
         with torch.no_grad():
             for number, part in enumerate(parts):
@@ -137,13 +141,13 @@ class Pretrainer(DrtkTrainer):
             name: torch.cat([vectors_of_part[name].float() for vectors_of_part in vectors]).requires_grad_()
             for name in vectors[0]
         }
-        terms = self._compute_contrastive_terms(network, whole, parts)
+        terms = self._compute_contrastive_losses(network, whole, parts)
         self._sum_weighted(network, terms).backward()
         gradients = {name: torch.zeros_like(rows) if rows.grad is None else rows.grad for name, rows in whole.items()}
         return gradients, {name: value.detach() for name, value in terms.items()}
 
-    def _compute_contrastive_terms(self, network: Network, vectors: Sums, parts: Sequence[Batch]) -> Sums:
-        """Compute the contrastive terms over the vectors of all processes."""
+    def _compute_contrastive_losses(self, network: PretrainingNetwork, vectors: Sums, parts: Sequence[Batch]) -> Sums:
+        """Compute the contrastive losses over the vectors of all processes."""
         with torch.autocast(self.args.device.type, enabled=False):
             present = {
                 name: gather_rows(torch.cat([part[name].present for part in parts]))
@@ -152,15 +156,15 @@ class Pretrainer(DrtkTrainer):
             names = [] if self._has_warned else find_contrasts_without_negatives(network.composition, present)
             if names and get_rank() == 0:
                 warn(
-                    f"step {self.state.global_step + 1:,}: only one example of the batch has both texts of "
+                    f"step {self.state.global_step + 1:,}: only one example of the batch has both texts of objective "
                     f"{', '.join(names)}, so there are no negatives and the loss is 0; set a larger `batch_size` "
                     "(reported once)"
                 )
             self._has_warned |= bool(names)
             rows = {name: gather_rows(value.float()) for name, value in vectors.items()}
-            return compute_contrastive_terms(network.composition, rows, present)
+            return compute_contrastive_losses(network.composition, rows, present)
 
-    def _sum_weighted(self, network: Network, terms: Sums) -> Tensor:
+    def _sum_weighted(self, network: PretrainingNetwork, terms: Sums) -> Tensor:
         weights = network.weights
         parts = [weights[name] * value for name, value in terms.items()]
         return torch.stack(parts).sum() if parts else torch.zeros((), device=self.args.device, requires_grad=True)
@@ -175,24 +179,23 @@ class Pretrainer(DrtkTrainer):
         )
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
-        """Add the loss terms (means) and the statistics (shares) of all processes to the log."""
+        """Log the mean of each loss and the statistics over all processes, along with `logs`."""
         if "loss" in logs:
             for name in self._terms:
                 self._terms[name] = all_reduce_mean(self._terms[name])
-            shares = {name: all_reduce_sum(value) for name, value in self._facts.items()}
+            shares = {name: all_reduce_sum(value) for name, value in self._statistics.items()}
             logs |= {name: (value[0] / value[1].clamp(min=1)).item() for name, value in shares.items()}
-            self._facts.clear()
+            self._statistics.clear()
         super().log(logs, *args, **kwargs)
 
 
 class HeldOutEvaluator(TrainingEvaluator):
-    """Evaluate on held-out rows every `every` steps, without selecting weights."""
+    """Evaluator that computes metrics on held-out rows every `every` steps, without selecting a checkpoint."""
 
     def __init__(self, evaluate: Callable[[], dict[str, float]], *, every: int) -> None:
         self._evaluate, self.every = evaluate, every
 
     def evaluate(self, step: int) -> dict[str, float]:
-        """Return the metrics by name."""
         return self._evaluate()
 
 
@@ -200,15 +203,15 @@ def pretrain(
     data: PretrainingData,
     folder: Path,
     *,
-    network: Network,
+    network: PretrainingNetwork,
     tokenizer: Any,
     device: str = "auto",
     probe: EncoderScore | None = None,
 ) -> dict[str, Any]:
-    """Pre-train, write encoder and heads into `folder` (rank zero); return "steps", "epochs", "micro_batch_size" and "best".
+    """Pre-train the network, and let rank 0 write the encoder and heads into `folder`; return facts about the training by name.
 
-    folder: output folder; training resumes from a checkpoint in it
-    probe: returns a score of the encoder, higher is better; the best weights are kept
+    folder: output folder; training resumes from a checkpoint in the folder
+    probe: function that returns a score of the encoder; the weights with the highest score are saved
     Raises DrtkError for a NaN or infinite loss, or when out of memory.
     """
     settings = data.settings
@@ -219,7 +222,7 @@ def pretrain(
     arguments = build_training_arguments(settings, schedule, folder, seed=data.seed, device=device)
     micro = settings.micro_batch_size or share
     if settings.micro_batch_size is None and not needs_whole_batch(network):
-        if (checkpoints / MICRO_FILE).exists():  # of the resumed run
+        if (checkpoints / MICRO_FILE).exists():  # written by the run to resume
             micro = int((checkpoints / MICRO_FILE).read_text(encoding="utf-8"))
         elif arguments.device.type == "cpu":
             micro = MICRO_BATCH_ON_CPU
@@ -243,7 +246,7 @@ def pretrain(
     def evaluate() -> dict[str, float]:
         values = evaluate_losses(network, batches, arguments.device) if batches else {}
         if probe is not None:
-            values["probe"] = probe(exporter.encoder())
+            values["probe"] = probe(exporter.build_encoder())
             network.train()
         log("pretrain: " + ", ".join(f"{name} {value:z.4f}" for name, value in values.items()))
         return {name: round_significant(value) for name, value in values.items()}
@@ -260,8 +263,8 @@ def pretrain(
 
     facts = fit(
         network,
-        data.dataset(),
-        data.collator(micro),
+        data.build_dataset(),
+        data.build_collator(micro),
         objective=None,
         arguments=arguments,
         schedule=schedule,
@@ -278,20 +281,22 @@ def pretrain(
     return {"micro_batch": micro} | facts
 
 
-def check_batch(settings: PretrainSettings, network: Network) -> None:
-    """Raise DrtkError for a batch size that does not suit the processes or the objectives."""
+def check_batch(settings: PretrainSettings, network: PretrainingNetwork) -> None:
+    """Raise DrtkError for a batch size that the number of processes or an objective does not allow."""
     share, remainder = divmod(settings.batch_size, get_world_size())
     if remainder:
-        raise DrtkError(f"`batch_size` {settings.batch_size} is not a multiple of the {get_world_size()} processes")
+        raise DrtkError(
+            f"`batch_size` {settings.batch_size} is not divisible by {get_world_size()} processes; use a multiple"
+        )
     if network.contrastive_slots and settings.batch_size < 2:
         raise DrtkError("`batch_size` 1 leaves no negatives for the contrastive objective; use 2 or more")
     if needs_whole_batch(network) and min(settings.micro_batch_size or share, share) < share:
         raise DrtkError(
-            f"a projector with batch norm needs the whole batch at once; use `micro_batch_size` {share} or a smaller `batch_size`"
+            f"a projector with batch norm requires one micro-batch; use `micro_batch_size` {share} or a smaller `batch_size`"
         )
 
 
-def needs_whole_batch(network: Network) -> bool:
-    """Return whether the batch of a device cannot be split, because a projector has batch norm."""
+def needs_whole_batch(network: PretrainingNetwork) -> bool:
+    """Return whether a projector has batch norm, so that the batch of a device cannot be split into micro-batches."""
     projectors = network.composition.projectors
     return any(projectors[name].kind == "bn" for name in network.projectors)

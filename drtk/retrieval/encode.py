@@ -259,7 +259,7 @@ def encode_records(
     size = embedder.settings.shard_size
     stream: Iterator[Any] = select_shard(records, part, window=size)
     if empty_texts is not None:
-        stream = empty_texts.count(stream)
+        stream = empty_texts.count_records(stream)
     pending: deque[tuple[list[str], str]] = deque()  # ids and digests of the windows being encoded
     reported = 0  # records of the current window
 

@@ -93,7 +93,7 @@ def get_file_manifest_path(file: Path) -> Path:
 
 
 def commit(part: Path, final: Path, manifest: Mapping[str, Any] | None = None) -> None:
-    """Rename a finished part to `final` and write its manifest, if any, beside it.
+    """Rename a finished part to `final` and write its manifest, if any, next to it.
 
     The part must be flushed to disk. Its manifest is written before the rename, so that `recover` can complete both.
     Raises OSError and DrtkError.

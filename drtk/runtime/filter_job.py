@@ -89,7 +89,7 @@ class Journal:
     replaces: dict[str, int] | None = None
 
     @classmethod
-    def read(cls, path: Path) -> Journal | None:
+    def load(cls, path: Path) -> Journal | None:
         """Read a journal; return None if there is no file. Raises DrtkError if the file is not a journal."""
         if not path.exists():
             return None
@@ -184,7 +184,7 @@ class FilterJob:
 
     def _may_replace_final(self) -> bool:
         """Return whether the interrupted run may replace the existing output."""
-        journal = Journal.read(self.journal)
+        journal = Journal.load(self.journal)
         return (
             journal is not None
             and journal.replaces is not None
@@ -208,7 +208,7 @@ class FilterJob:
         self._folders = find_folders(self._drop_outputs(self.settings))
         if self.resume or self.force:
             return
-        journal = Journal.read(self.journal)
+        journal = Journal.load(self.journal)
         if journal is not None and Path(self.output + ".part").exists():
             raise DrtkError(
                 f"{self.output}.part: contains {journal.records:,} finished records of an interrupted run; "
@@ -323,7 +323,7 @@ class FilterJob:
             with suppress(DrtkError):  # report the first error, not this one
                 if self._pending is not None:
                     self._write_journal(self._pending, output)
-            journal = Journal.read(self.journal) if output.keep_part else None
+            journal = Journal.load(self.journal) if output.keep_part else None
             if journal is not None:
                 log(f"{output.part}: contains the output of {journal.records:,} records; use `resume` to continue")
             raise
@@ -387,7 +387,7 @@ class FilterJob:
         self._input_entries = find_inputs(self._drop_outputs(settings), self._folders)  # before the command writes any
         self._lookup_entries = find_inputs({"lookups": self.lookups}, self._input_entries)
         fresh = Journal(settings, replaces=identify_file(Path(self.output)))
-        journal = Journal.read(self.journal) if self.resume else None
+        journal = Journal.load(self.journal) if self.resume else None
         part = Path(self.output + ".part")
         if journal is None or not part.exists():
             return fresh

@@ -224,7 +224,7 @@ class FolderJob:
         return bool((_load_manifest(self._unfinished) or {}).get("discards"))
 
     def _find_changes(self) -> list[str]:
-        """Return the names of settings that differ from those of the interrupted run, and of its input files that changed."""
+        """Return the names of settings and input files that changed since the interrupted run."""
         manifest = read_json(self._unfinished)
         place, number = str(self._unfinished), int | float
         try:

@@ -16,7 +16,7 @@ from drtk.runtime.streams import DigestingReader, convert_read_errors, is_stream
 
 @dataclass
 class InputTracker:
-    """Open the inputs of a command, record them for the manifest, and count bad records.
+    """Tracker that opens the inputs of a command, records them for the manifest, and counts bad records.
 
     skip_bad: largest number of bad records to skip
     bad: number of bad records skipped so far

@@ -93,7 +93,7 @@ _RECORDED_PACKAGES = ("torch", "transformers", "tokenizers", "faiss", "bm25s", "
 
 
 def get_manifest_path(output: str | Path) -> Path:
-    """Return the path of the manifest of an output: inside a folder, or beside a file."""
+    """Return the path of the manifest of an output: inside a folder, or next to a file."""
     path = Path(output)
     return path / FOLDER_MANIFEST if path.is_dir() else get_file_manifest_path(path)
 
@@ -139,7 +139,7 @@ def list_versions() -> dict[str, str]:
 
 
 def has_unfinished_part(folder: Path) -> bool:
-    """Return whether an interrupted run left NAME.part or NAME.part.old beside a folder that does not exist."""
+    """Return whether an interrupted run left NAME.part or NAME.part.old of a folder that does not exist."""
     return Path(f"{folder}.part").is_dir() or Path(f"{folder}.part.old").is_dir()
 
 

@@ -110,9 +110,9 @@ def render_histogram(shares: Sequence[float], edges: Sequence[float], *, label: 
     """
     width, height = HISTOGRAM
     inner, tall, bottom = width - _LEFT - _RIGHT, height - _ABOVE - _BELOW, height - _BELOW
-    up = compute_ticks(0.0, max(shares), 3, cover=True)
+    up = compute_ticks(0.0, max(shares), 3, cover_high=True)
     are_whole = all((edge - 0.5).is_integer() for edge in edges)  # bins around whole numbers
-    along = compute_ticks(edges[0], edges[-1], 8, least=1.0 if are_whole else 0.0)
+    along = compute_ticks(edges[0], edges[-1], 8, min_step=1.0 if are_whole else 0.0)
     step = inner / len(shares)
     bars = [
         {
@@ -132,15 +132,17 @@ def render_histogram(shares: Sequence[float], edges: Sequence[float], *, label: 
     )
 
 
-def compute_ticks(low: float, high: float, count: int, *, least: float = 0.0, cover: bool = False) -> list[float]:
+def compute_ticks(
+    low: float, high: float, count: int, *, min_step: float = 0.0, cover_high: bool = False
+) -> list[float]:
     """Return about `count` axis ticks in [low, high], at multiples of 1, 2 or 5 times a power of ten.
 
-    least: smallest distance between ticks; cover: whether the last tick is at least `high`
+    min_step: smallest distance between ticks; cover_high: whether the last tick is at least `high`
     """
-    rough = max((high - low) / count, least, 1e-9)
+    rough = max((high - low) / count, min_step, 1e-9)
     power = 10.0 ** floor(log10(rough))
     step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= rough * (1 - 1e-9))
-    first, last = ceil(low / step - 1e-9), ceil(high / step - 1e-9) if cover else floor(high / step + 1e-9)
+    first, last = ceil(low / step - 1e-9), ceil(high / step - 1e-9) if cover_high else floor(high / step + 1e-9)
     return [round(number * step, 12) for number in range(first, last + 1)]
 
 

@@ -47,12 +47,16 @@ def parse_shard(text: str) -> InputShard:
     raise UsageError(f"`shard`: '{text}' is not of the form I/N, such as 1/4")
 
 
-def sample_evenly(records: Iterable[Record], number: int, *, of: int) -> Iterator[Record]:
+def sample_evenly(records: Iterable[Record], number: int, *, total: int) -> Iterator[Record]:
     """Yield `number` evenly spaced records, in order, or all if there are fewer.
 
-    of: total number of records
+    total: number of records
     """
-    return (record for at, record in enumerate(records) if number >= of or (at + 1) * number // of > at * number // of)
+    return (
+        record
+        for at, record in enumerate(records)
+        if number >= total or (at + 1) * number // total > at * number // total
+    )
 
 
 def select_shard(records: Iterable[Record], shard: InputShard, *, window: int) -> Iterator[Record]:

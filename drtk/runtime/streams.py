@@ -264,7 +264,7 @@ class Output:
     append_at: resume at this offset of the part and drop the bytes after it
     suffix: suffix of the part
     scratch: remove the part at the end instead of renaming it
-    journal: journal of the part, which is removed before a new part is begun
+    journal: journal of the part, removed before a new part is started
     manifest: if set before the end, it is written as NAME.meta.json
     Raises DrtkError for a folder and, when it is entered, if the output cannot be written or another run is writing it.
     """

@@ -114,9 +114,8 @@ def is_exact_match(prediction: str, answers: Iterable[str]) -> bool:
 
 def compute_token_f1(prediction: str, answers: Iterable[str]) -> float:
     """Return the F1 of prediction and answer words after normalization, for the best answer (SQuAD); 1 if both are empty."""
-    return max(
-        (_compute_f1(normalize_answer(prediction).split(), normalize_answer(a).split()) for a in answers), default=0.0
-    )
+    predicted = normalize_answer(prediction).split()
+    return max((_compute_f1(predicted, normalize_answer(answer).split()) for answer in answers), default=0.0)
 
 
 def _compute_f1(predicted: Sequence[str], gold: Sequence[str]) -> float:

@@ -138,17 +138,17 @@ def _interleave(is_first: np.ndarray, first: TokenizedTexts, second: TokenizedTe
     return TokenizedTexts(np.concatenate([first.ids, second.ids]), types, lengths, starts)
 
 
-def iter_batches_by_length(lengths: np.ndarray, *, budget: int, most: int = 4096) -> Iterator[np.ndarray]:
+def iter_batches_by_length(lengths: np.ndarray, *, budget: int, max_texts: int = 4096) -> Iterator[np.ndarray]:
     """Yield batches of row indices, longest texts first, so that the first batch needs the most memory.
 
     lengths: (texts,), in tokens
-    budget: largest number of tokens in a batch, padding included; a longer text is a batch of its own
-    most: largest number of texts in a batch
+    budget: maximum number of tokens in a batch, padding included; a longer text is a batch of its own
+    max_texts: maximum number of texts in a batch
     """
     order = np.argsort(-lengths, kind="stable")
     start = 0
     while start < len(order):
-        rows = max(1, min(most, budget // max(1, int(lengths[order[start]]))))
+        rows = max(1, min(max_texts, budget // max(1, int(lengths[order[start]]))))
         yield order[start : start + rows]
         start += rows
 

@@ -138,7 +138,7 @@ def needs_sentences(settings: ChunkSettings) -> bool:
 class Chunker:
     """Splitter of documents into passages.
 
-    cap: maximum length of a passage, in word pieces of `tokenizer`, or in words without one
+    cap: maximum length of a passage, in word pieces of `tokenizer`, or in words without a tokenizer
     tokenizer: a serialized tokenizer (see `serialize_tokenizer`)
     model: the sentence model; None if `needs_sentences` is false
     """
@@ -166,7 +166,7 @@ class Chunker:
             sentence_texts = [
                 text[begin:end] for text, sentences in zip(texts, spans, strict=True) for begin, end in sentences
             ]
-            lengths = iter(self._counter.count(sentence_texts))
+            lengths = iter(self._counter.count_units(sentence_texts))
             passages = [
                 self._group_sentences(document.id, text, sentences, list(islice(lengths, len(sentences))))
                 for document, text, sentences in zip(documents, texts, spans, strict=True)

@@ -14,10 +14,10 @@ _NO_OVERLAP = (NoEffect("needs --policy greedy or words", {"policy": ("condenser
 
 @dataclass(frozen=True)
 class ChunkSettings:
-    """drtk chunk (docs/commands/chunk.md)."""
+    """Settings of `drtk chunk`."""
 
     policy: Literal["greedy", "condenser", "cotmae", "words"] = option(
-        "greedy", "Grouping of sentences; words cuts anywhere."
+        "greedy", "How to group sentences; words splits at any word."
     )
     tokenizer: str | None = option(
         None, "Count tokens of this model instead of words.", no_effect=_WORDS, metavar="MODEL"
@@ -27,22 +27,24 @@ class ChunkSettings:
     )
     max_words: int | None = option(None, "Maximum passage length in words. [default: 100]", at_least=1)
     reserve_special: bool = setting(False, "Reserve room for the model's special tokens.", no_effect=_NO_TOKENIZER)
-    overlap: int = option(0, "Overlap of passages in sentences (words: in words).", at_least=0, no_effect=_NO_OVERLAP)
+    overlap: int = option(
+        0, "Overlap of consecutive passages, in sentences (words: in words).", at_least=0, no_effect=_NO_OVERLAP
+    )
     short_prob: float = setting(
         0.0,
-        "Probability of a random shorter passage (condenser 0.1, cotmae 0.15).",
+        "Probability of a random smaller passage limit, 0 to 1 (condenser 0.1, cotmae 0.15).",
         at_least=0,
         at_most=1,
         no_effect=_WORDS,
     )
     short_min: int | None = setting(
-        None, "Minimum length of a random shorter passage. [default: cotmae 2, else 1]", at_least=1
+        None, "Minimum of the random smaller passage limit. [default: cotmae 2, else 1]", at_least=1
     )
     paragraphs: bool = option(False, "End sentences at blank lines, for lists and code.", no_effect=_WORDS)
     keep_whitespace: bool = setting(False, "Keep white space unchanged.")
     sentences: bool = option(True, "Write sentence spans to metadata.sentences.")
     language: str = option("english", "Language of nltk's sentence model.", metavar="NAME")
-    punkt_model: str | None = option(None, "Sentence model, a file of --save-punkt.", metavar="FILE", panel=INPUT)
+    punkt_model: str | None = option(None, "Sentence model file, written by --save-punkt.", metavar="FILE", panel=INPUT)
     punkt_mb: float = setting(2.0, "Megabytes of input to train a sentence model on.", at_least=0.001, at_most=1e6)
     save_punkt: str | None = option(None, "Save the trained sentence model to this file.", metavar="FILE", panel=INPUT)
     num_workers: int = option(0, "Worker processes; 0: one per core.", at_least=0, panel=HARDWARE)
@@ -51,14 +53,16 @@ class ChunkSettings:
 
 @dataclass(frozen=True)
 class SampleSettings:
-    """drtk sample."""
+    """Settings of `drtk sample`."""
 
     packages: tuple[str, ...] = option(
         ("stdlib", "numpy", "torch", "transformers", "nltk"),
         "Python package to read, or stdlib; repeatable.",
         metavar="NAME",
     )
-    limit: int | None = option(None, "Number of pairs; smaller samples are subsets of larger ones.", at_least=2)
+    limit: int | None = option(
+        None, "Maximum number of pairs; a smaller sample is a subset of a larger one.", at_least=2
+    )
     test_percent: int = option(20, "Percentage of queries in the test split.", at_least=1, at_most=99)
     min_words: int = option(20, "Minimum document length in words.", at_least=1)
     num_workers: int = option(0, "Worker processes; 0: one per core.", at_least=0, panel=HARDWARE)

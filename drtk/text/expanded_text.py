@@ -31,7 +31,7 @@ def format_query(question: str) -> str:
 def expand_query(question: str, *expansions: str) -> str:
     """Append expansions to a question: one of them (GAR, EAR) or all (GAR's concatenation).
 
-    >>> expanded_query("who wrote hamlet?", "william shakespeare")
+    >>> expand_query("who wrote hamlet?", "william shakespeare")
     'who wrote hamlet ? william shakespeare'
     """
     return " ".join(

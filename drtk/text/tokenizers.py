@@ -141,9 +141,9 @@ class TextUnits(NamedTuple):
 
 
 class WordCounter:
-    """Count the words of `str.split`."""
+    """Counter of the words of `str.split`."""
 
-    def count(self, texts: Sequence[str]) -> list[int]:
+    def count_units(self, texts: Sequence[str]) -> list[int]:
         """Return the number of words of each text."""
         return [len(text.split()) for text in texts]
 
@@ -154,7 +154,7 @@ class WordCounter:
 
 
 class WordPieceCounter:
-    """Count word pieces without special tokens.
+    """Counter of word pieces without special tokens.
 
     definition: a serialized tokenizer (see `serialize_tokenizer`)
     """
@@ -166,7 +166,7 @@ class WordPieceCounter:
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
 
-    def count(self, texts: Sequence[str]) -> list[int]:
+    def count_units(self, texts: Sequence[str]) -> list[int]:
         """Return the number of word pieces of each text."""
         counts: list[int] = []
         for begin in range(0, len(texts), _BATCH):

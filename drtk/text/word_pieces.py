@@ -187,7 +187,7 @@ class WordPositions(NamedTuple):
     heads: list[int]
 
     def append(self, other: WordPositions) -> WordPositions:
-        """Return the words of this text followed by those of `other`."""
+        """Return the words of this text followed by the words of `other`."""
         heads = self.heads + [head + len(self.ids) for head in other.heads]
         return WordPositions(self.ids + other.ids, self.words + other.words, heads)
 
@@ -244,7 +244,7 @@ def append_added_words(
     *,
     expand: Sequence[str],
 ) -> list[WordPositions]:
-    """Append to the words of each passage those of the texts in its fields `expand`, joined by spaces.
+    """Append the words of the texts in the fields `expand` to the words of each passage.
 
     Raises RecordError, naming the passage, for a field that does not contain texts.
     """

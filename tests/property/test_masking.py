@@ -14,7 +14,7 @@ from drtk.pretraining.masking import MASKING
 from drtk.pretraining.masking.strategies import (
     MaskInput,
     OtherMask,
-    compute_extra_rate,
+    compute_added_rate,
     compute_mask_budget,
     group_words,
     mask_whole_words,
@@ -130,7 +130,7 @@ def test_an_extension_contains_the_other_mask_and_a_complement_the_remaining_tok
     assert extended[other.hidden].all()
     assert masks_whole_words(extended, text)
     assert extended.sum() <= compute_mask_budget(inner, counted) + compute_mask_budget(
-        compute_extra_rate(rate, inner), counted
+        compute_added_rate(rate, inner), counted
     )
     complement = mask("complement", text, rate, seed=seed, counted=counted, other=other)
     assert (complement ^ other.hidden)[content].all()

@@ -264,7 +264,7 @@ def find_largest_impact(
     device: str,
 ) -> float:
     """Return the largest impact of a word in a sample of the training passages, without stop words."""
-    ids = [*sample_evenly(examples.passage_ids, _SAMPLE, of=len(examples.passage_ids))]
+    ids = [*sample_evenly(examples.passage_ids, _SAMPLE, total=len(examples.passage_ids))]
     predict = TermWeightPredictor(weigher, device=device, dtype="float32", max_length=length)
     excluded = load_function_words()
     largest = 0.0

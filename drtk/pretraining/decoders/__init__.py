@@ -1,9 +1,12 @@
-"""Registry of the decoders of pre-training (`reader` in a composition).
+"""Registry of the decoders of pre-training (`reader` in a preset). A decoder predicts tokens from a text vector and token states.
 
-A decoder is an nn.Module class, created as Decoder(adapter, **options) and called as decoder(input, source) -> (B, L, H) with
-a `DecoderInput` of decoders/transformer.py and the vector `source`, (B, H). Class attributes: `needs_source`, whether it
-requires the vector; `says_next`, whether its output at a token predicts the next one; `own_head`, whether it has its own
-`encoder` and a copy of the masked-LM head with that encoder's embeddings.
+A decoder is an nn.Module class, created as Decoder(adapter, **options). The call decoder(inputs, source) gets a `DecoderInput`
+of decoders/transformer.py and the text vectors `source`, (B, H), and returns hidden states, (B, L, H). Class attributes:
+
+needs_source: whether the decoder requires text vectors
+predicts_next: whether the output at a token predicts the next token
+uses_own_vector: whether the decoder uses the [CLS] vector of its own slot as text vector
+own_head: whether the decoder has an `encoder`, and a copy of the masked-LM head with the embeddings of that encoder
 """
 
 from __future__ import annotations

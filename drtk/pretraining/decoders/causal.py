@@ -17,20 +17,20 @@ _DROPOUTS = ("hidden_dropout_prob", "dropout"), ("attention_probs_dropout_prob",
 
 
 class CausalDecoder(nn.Module):
-    """Run [source ; embed(ids)[:, 1:]] through `layers` GPT-2 blocks and a final norm.
+    """A shallow causal decoder: `layers` GPT-2 blocks and a final norm over the text vector and the token embeddings.
 
-    A token attends to position 0, which holds the vector, and to the last `window` tokens including itself. The output at
-    position t predicts token t + 1. Raises MismatchError for an encoder without position embeddings.
+    The text vector replaces the first token. A token attends to the text vector and to the last `window` tokens including itself.
+    The output at position t predicts token t + 1. Raises MismatchError for an encoder without position embeddings.
     """
 
     needs_source = True
-    says_next = True
+    predicts_next = True
 
     def __init__(self, adapter: BackboneAdapter, *, layers: Count = 1, window: Count = 3) -> None:
         super().__init__()
         if not adapter.has_positions:
             raise MismatchError(
-                f"decoder 'causal' needs position embeddings; an encoder of type {adapter.family} has none"
+                f"decoder 'causal' requires position embeddings, which {adapter.family} lacks; use an encoder such as BERT"
             )
         self.window = window
         config = adapter.config
@@ -64,17 +64,17 @@ class CausalDecoder(nn.Module):
             elif name.endswith("bias"):
                 parameter.zero_()
 
-    def forward(self, view: DecoderInput, source: Tensor) -> Tensor:
-        """Return (B, L, H). source: (B, H)"""
-        hidden = replace_first(source, view.adapter.embed(view.ids, view.types))
-        visible = self.build_visible_mask(view.attention)
+    def forward(self, inputs: DecoderInput, source: Tensor) -> Tensor:
+        """Return the hidden states, (B, L, H). source: text vectors, (B, H)"""
+        hidden = replace_first(source, inputs.adapter.embed(inputs.ids, inputs.types))
+        visible = self.build_visible_mask(inputs.attention)
         for block in self.blocks:
             hidden = block(hidden, visible)
         output: Tensor = self.norm(hidden)
         return output
 
     def build_visible_mask(self, attention: Tensor) -> Tensor:
-        """Return (B, 1, L, L) bool, True if the row's token attends to the column's. attention: (B, L)"""
+        """Return the attention mask, (B, 1, L, L) bool, True if the row attends to the column. attention: (B, L)"""
         position = torch.arange(attention.shape[1], device=attention.device)
         distance = position.unsqueeze(1) - position.unsqueeze(0)  # row - column
         visible = ((distance >= 0) & (distance < self.window)) & attention.bool().unsqueeze(1)
@@ -96,7 +96,7 @@ class _GPT2Block(nn.Module):
         self.dropout = nn.Dropout(residual_dropout)
 
     def forward(self, hidden: Tensor, visible: Tensor) -> Tensor:
-        """Return (B, L, H). hidden: (B, L, H)    visible: (B, 1, L, L) bool"""
+        """Return the hidden states after the block, (B, L, H). hidden: (B, L, H)    visible: (B, 1, L, L) bool"""
         batch, length, width = hidden.shape
         split = self.qkv(self.first_norm(hidden)).view(batch, length, 3, self.heads, -1)
         query, key, value = split.permute(2, 0, 3, 1, 4)  # each (B, heads, L, H / heads)

@@ -18,13 +18,13 @@ from drtk.pretraining.config import Count, Share
 
 @dataclass(frozen=True)
 class DecoderInput:
-    """The input of a decoder: the tokens of a slot, (B, L) each, padded on the right.
+    """The input of a decoder: the tokens of a slot, (B, L), padded on the right.
 
     adapter: adapter of the encoder
     ids: input ids, with masked or replaced tokens    clean_ids: original ids
     attention: 1 at tokens, 0 at padding    types: token types; None: all 0
-    states: returns the encoder's hidden states of these tokens, as `BackboneAdapter.encode` does
-    visible: (B, L, L) bool, the tokens that each token may see; for "two-stream" only
+    get_states: returns the hidden states of the encoder for the slot, as `BackboneAdapter.encode` does
+    visible: (B, L, L) bool, the tokens that each token attends to (decoder "two-stream" only)
     """
 
     adapter: BackboneAdapter
@@ -32,7 +32,7 @@ class DecoderInput:
     clean_ids: Tensor
     attention: Tensor
     types: Tensor | None
-    states: Callable[[], list[Tensor]]
+    get_states: Callable[[], list[Tensor]]
     visible: Tensor | None = None
 
 
@@ -42,23 +42,23 @@ def replace_first(source: Tensor, hidden: Tensor) -> Tensor:
 
 
 class EncoderOutput(nn.Module):
-    """Return the last hidden states of the encoder. It has no parameters and uses no vector."""
+    """A decoder without parameters: its output is the last hidden states of the encoder."""
 
     def __init__(self, adapter: BackboneAdapter) -> None:
         super().__init__()
 
-    def forward(self, view: DecoderInput, source: Tensor | None = None) -> Tensor:
-        """Return (B, L, H)."""
-        return view.states()[-1]
+    def forward(self, inputs: DecoderInput, source: Tensor | None = None) -> Tensor:
+        """Return the hidden states, (B, L, H)."""
+        return inputs.get_states()[-1]
 
 
 class Decoder(nn.Module):
-    """Run [source ; embed(ids)[:, 1:]] through `layers` bidirectional layers of the encoder's type.
+    """A shallow decoder: `layers` bidirectional layers of the encoder's type over the text vector and the token embeddings.
 
-    The embeddings are the encoder's; the vector gets no position embedding and no norm.
+    The text vector replaces the first token, without position embedding or layer norm. The embeddings are shared with the encoder.
 
     init: "random" (CoT-MAE, MASTER), or "copy" of the encoder's last layers (SimLM)
-    Raises MismatchError for more copies than the encoder has layers.
+    Raises MismatchError for init "copy" if `layers` exceeds the number of encoder layers.
     """
 
     needs_source = True
@@ -69,24 +69,23 @@ class Decoder(nn.Module):
         super().__init__()
         self.layers = adapter.create_layers(layers, init)
 
-    def forward(self, view: DecoderInput, source: Tensor) -> Tensor:
-        """Return (B, L, H). source: (B, H)"""
-        adapter = view.adapter
-        hidden = replace_first(source, adapter.embed(view.ids, view.types))
+    def forward(self, inputs: DecoderInput, source: Tensor) -> Tensor:
+        """Return the hidden states, (B, L, H). source: text vectors, (B, H)"""
+        adapter = inputs.adapter
+        hidden = replace_first(source, adapter.embed(inputs.ids, inputs.types))
         return adapter.apply_final_norm(
-            adapter.run_layers(self.layers, hidden, adapter.build_attention_mask(view.attention))[-1]
+            adapter.run_layers(self.layers, hidden, adapter.build_attention_mask(inputs.attention))[-1]
         )
 
 
 class CondenserHead(nn.Module):
-    """Run [states[-1][:, 0] ; states[skip][:, 1:]] through `layers` layers of the encoder's type.
+    """Condenser's head: `layers` layers over the last [CLS] state and the states of the other tokens after layer `skip`.
 
-    own_vector: its bottleneck is the slot's own [CLS] vector, so the composition names no source
-    skip: layer whose output is used for the other tokens; 0: the embeddings; "half": half the depth
-    Raises MismatchError if the encoder has no such layer.
+    skip: index of an encoder layer; 0: the embeddings; "half": the middle layer
+    Raises MismatchError if the encoder has no layer `skip`.
     """
 
-    own_vector = True
+    uses_own_vector = True
 
     def __init__(
         self,
@@ -100,22 +99,22 @@ class CondenserHead(nn.Module):
         self.skip = adapter.depth // 2 if skip == "half" else skip
         if not 0 <= self.skip <= adapter.depth:
             raise MismatchError(
-                f"decoder 'condenser': skip = {self.skip} is not a layer of the encoder, which has {adapter.depth}"
+                f"decoder 'condenser': skip = {self.skip} is not between 0 and {adapter.depth}, the number of encoder layers"
             )
         self.layers = adapter.create_layers(layers, init)
 
-    def forward(self, view: DecoderInput, source: Tensor | None = None) -> Tensor:
-        """Return (B, L, H). source: (B, H), replaces the slot's own vector to measure the bottleneck gain"""
-        states, adapter = view.states(), view.adapter
+    def forward(self, inputs: DecoderInput, source: Tensor | None = None) -> Tensor:
+        """Return the hidden states, (B, L, H). source: (B, H), replaces the slot's own vector in `evaluate_losses`"""
+        states, adapter = inputs.get_states(), inputs.adapter
         first = states[-1][:, :1] if source is None else source.unsqueeze(1)
         hidden = torch.cat([first, states[self.skip][:, 1:]], dim=1)
         return adapter.apply_final_norm(
-            adapter.run_layers(self.layers, hidden, adapter.build_attention_mask(view.attention))[-1]
+            adapter.run_layers(self.layers, hidden, adapter.build_attention_mask(inputs.attention))[-1]
         )
 
 
 class Discriminator(nn.Module):
-    """A separate copy of the encoder with the vector as its first embedding (DiffCSE)."""
+    """DiffCSE's discriminator: a copy of the encoder, with the text vector as the embedding of the first token."""
 
     needs_source = True
     own_head = True
@@ -128,19 +127,20 @@ class Discriminator(nn.Module):
         self.encoder.requires_grad_(True)
         self._adapter = BackboneAdapter(self.encoder)
 
-    def forward(self, view: DecoderInput, source: Tensor) -> Tensor:
-        """Return (B, L, H). source: (B, H)"""
+    def forward(self, inputs: DecoderInput, source: Tensor) -> Tensor:
+        """Return the hidden states, (B, L, H). source: text vectors, (B, H)"""
         own = self._adapter
-        hidden = replace_first(source, own.embed(view.ids, view.types))
-        return own.apply_final_norm(own.run_layers(own.layers, hidden, own.build_attention_mask(view.attention))[-1])
+        hidden = replace_first(source, own.embed(inputs.ids, inputs.types))
+        return own.apply_final_norm(own.run_layers(own.layers, hidden, own.build_attention_mask(inputs.attention))[-1])
 
 
 class TwoStreamDecoder(nn.Module):
     """RetroMAE's decoder: one layer of two-stream attention.
 
-    Queries are vector + position embedding; keys and values are [source ; embed(original ids)[:, 1:]].
+    The queries are the text vector plus position embeddings. The keys and values are the text vector in place of the first token
+    and the embeddings of the original tokens.
 
-    visible: share of the other tokens that a position may see (docs/methods/retromae.md)
+    visible: share of the other tokens that a position attends to (docs/methods/retromae.md)
     Raises MismatchError for an encoder without position embeddings.
     """
 
@@ -150,18 +150,18 @@ class TwoStreamDecoder(nn.Module):
         super().__init__()
         if not adapter.has_positions:
             raise MismatchError(
-                f"decoder 'two-stream' needs position embeddings; an encoder of type {adapter.family} has none"
+                f"decoder 'two-stream' requires position embeddings, which {adapter.family} lacks; use an encoder such as BERT"
             )
         self.layer: Any = adapter.create_layers(1)[0]
         self._heads = int(adapter.config.num_attention_heads)
 
-    def forward(self, view: DecoderInput, source: Tensor) -> Tensor:
-        """Return (B, L, H), undefined at position 0. source: (B, H)"""
-        assert view.visible is not None
-        adapter = view.adapter
-        content = replace_first(source, adapter.embed(view.clean_ids, view.types))  # (B, L, H)
+    def forward(self, inputs: DecoderInput, source: Tensor) -> Tensor:
+        """Return the hidden states, (B, L, H), undefined at position 0. source: text vectors, (B, H)"""
+        assert inputs.visible is not None
+        adapter = inputs.adapter
+        content = replace_first(source, adapter.embed(inputs.clean_ids, inputs.types))  # (B, L, H)
         query = content[:, :1] + adapter.embed_positions(content.shape[1])  # (B, 1, H) + (L, H)
-        visible = build_visible_mask(view.visible, view.attention)
+        visible = build_visible_mask(inputs.visible, inputs.attention)
         layer = self.layer
         if adapter.family == "distilbert":
             attention = layer.attention
@@ -179,7 +179,7 @@ class TwoStreamDecoder(nn.Module):
         return output
 
     def _attend(self, query: Tensor, key: Tensor, value: Tensor, visible: Tensor, dropout: float) -> Tensor:
-        """Return (B, L, H). query, key, value: (B, L, H)    visible: (B, L, L) bool"""
+        """Return multi-head attention, (B, L, H). query, key, value: (B, L, H)    visible: (B, L, L) bool"""
         query, key, value = (
             part.unflatten(-1, (self._heads, -1)).transpose(1, 2)  # (B, heads, L, H / heads)
             for part in (query, key, value)
@@ -191,9 +191,9 @@ class TwoStreamDecoder(nn.Module):
 
 
 def build_visible_mask(visible: Tensor, attention: Tensor) -> Tensor:
-    """Return `visible` without padding and without each token itself, (B, L, L) bool; position 0 is always visible.
+    """Return the attention mask `visible` without padding and without the token itself; all attend to position 0.
 
-    visible: (B, L, L) bool    attention: (B, L)
+    visible, result: (B, L, L) bool    attention: (B, L)
     """
     itself = torch.eye(visible.shape[1], dtype=torch.bool, device=visible.device)
     visible = visible & ~itself & attention.bool().unsqueeze(1)

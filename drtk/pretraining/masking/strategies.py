@@ -1,4 +1,4 @@
-"""Masking strategies: random tokens, whole words, ROM, keywords, and masks based on another slot's mask."""
+"""Masking strategies: random tokens, whole words, ROM, keywords, and masks derived from the mask of another slot."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Scale = Literal["max", "minmax", "sum"]
 
 
 class OtherMask(NamedTuple):
-    """The mask of another slot, (tokens,) bool, and its rate."""
+    """The mask of another slot, (tokens,) bool, and the rate of that slot."""
 
     hidden: np.ndarray
     rate: float
@@ -23,9 +23,9 @@ class OtherMask(NamedTuple):
 class MaskInput(NamedTuple):
     """The input of a masking strategy.
 
-    text: a text with its special tokens    rate: share of tokens to mask, in [0, 1]    rng: for all random numbers
+    text: a text with its special tokens    rate: share of tokens to mask, in [0, 1]    rng: source of all random numbers
     counted: number of tokens to which the rate refers
-    other: mask of the slot named by `of`, for the same text; None if there is none
+    other: mask of the slot that `of` names, for the same text; None without `of`
     """
 
     text: Text
@@ -36,30 +36,30 @@ class MaskInput(NamedTuple):
 
     @property
     def budget(self) -> int:
-        """The number of tokens to mask."""
+        """Number of tokens to mask."""
         return compute_mask_budget(self.rate, self.counted)
 
     @property
     def content(self) -> np.ndarray:
-        """(tokens,) bool, False at special tokens."""
+        """Mask of the tokens that are not special tokens, (tokens,) bool."""
         return self.text.words >= 0
 
     @property
     def weights(self) -> np.ndarray:
-        """The weights of the tokens, (tokens,). Raises ValueError if the text has none."""
+        """Weights of the tokens, (tokens,). Raises ValueError for a text without weights."""
         if self.text.weights is None:
-            raise ValueError("needs token weights, and the text has none; add them with `drtk termweight`")
+            raise ValueError("requires token weights, but the text has none; run `drtk termweight` first")
         return self.text.weights
 
-    def hide(self, order: np.ndarray) -> np.ndarray:
-        """Return a mask of the first `budget` tokens in `order`, (tokens,) bool. order: indices of tokens that are not special"""
+    def build_mask(self, order: np.ndarray) -> np.ndarray:
+        """Return a mask of the first `budget` tokens in `order`, (tokens,) bool. order: indices that exclude special tokens"""
         hidden = np.zeros(len(self.text.ids), dtype=bool)
         hidden[self.content.nonzero()[0][order[: self.budget]]] = True
         return hidden
 
 
 def uses_weights(strategy: Masking) -> Masking:
-    """Declare that a masking strategy needs token weights, so that a corpus without them is rejected."""
+    """Declare that a masking strategy needs token weights, so that a corpus without weights is rejected."""
     strategy.needs_weights = True  # type: ignore[attr-defined]
     return strategy
 
@@ -70,8 +70,8 @@ def compute_mask_budget(rate: float, count: int) -> int:
 
 
 def mask_random_tokens(given: MaskInput) -> np.ndarray:
-    """Mask `budget` tokens sampled uniformly. The same as `mask_rom` with weights of 0."""
-    return given.hide(sort_largest_first(given.rng.random(np.count_nonzero(given.content))))
+    """Mask `budget` tokens sampled uniformly, as `mask_rom` does if all weights are 0."""
+    return given.build_mask(sort_largest_first(given.rng.random(np.count_nonzero(given.content))))
 
 
 def mask_bernoulli(given: MaskInput) -> np.ndarray:
@@ -87,23 +87,23 @@ def mask_whole_words(given: MaskInput) -> np.ndarray:
 
 
 def mask_complement(given: MaskInput) -> np.ndarray:
-    """Mask the tokens that `other` does not mask; the rate is not used (MASTER)."""
+    """Mask the tokens that `other` does not mask (MASTER). The rate has no effect."""
     return ~given.other.hidden & given.content
 
 
-def compute_extra_rate(rate: float, inner: float) -> float:
+def compute_added_rate(rate: float, inner: float) -> float:
     """Return the rate of an independent mask whose union with a mask of rate `inner` has rate `rate`."""
     return (rate - inner) / (1 - inner) if inner < 1 else 0.0
 
 
 def mask_extension(given: MaskInput) -> np.ndarray:
-    """Mask what `other` masks, and further words by an independent `mask_whole_words` (SimLM's decoder)."""
-    return given.other.hidden | mask_whole_words(given._replace(rate=compute_extra_rate(given.rate, given.other.rate)))
+    """Mask the tokens that `other` masks, and more words by an independent `mask_whole_words` (SimLM's decoder)."""
+    return given.other.hidden | mask_whole_words(given._replace(rate=compute_added_rate(given.rate, given.other.rate)))
 
 
 @uses_weights
 def mask_keywords(given: MaskInput) -> np.ndarray:
-    """Mask words sampled in proportion to their weight until the budget is reached; the last may exceed it (MASTER).
+    """Mask words sampled in proportion to their weight until at least `budget` tokens are masked (MASTER).
 
     The weight of a word is the maximum weight of its word pieces.
     """
@@ -120,9 +120,9 @@ def mask_keywords(given: MaskInput) -> np.ndarray:
 def mask_rom(
     given: MaskInput, *, scale: Scale = "max", weight_scale: float = 1.0, whole_word: bool = False
 ) -> np.ndarray:
-    """Mask the `budget` tokens with the largest U(0, 1) + weight; of equal ones, the first (ROM).
+    """Mask the `budget` tokens with the largest sum of weight and U(0, 1); ties keep the order of the text (ROM).
 
-    scale: normalization of the weights (`scale_weights`)    weight_scale: factor on the normalized weights
+    scale: normalization of the weights (see `scale_weights`)    weight_scale: factor on the normalized weights
     whole_word: mask whole words by the maximum weight of their word pieces; skip words that exceed the remaining budget
     """
 
@@ -132,13 +132,13 @@ def mask_rom(
     if whole_word:
         words = group_words(given.text.words)
         return words.expand(fill_budget(order(words.max_weights(given.weights)), words.sizes, given.budget))
-    return given.hide(order(given.weights[given.content]))
+    return given.build_mask(order(given.weights[given.content]))
 
 
 def order_by_weight(weights: np.ndarray, *, rng: np.random.Generator) -> np.ndarray:
-    """Sample all indices without replacement in proportion to `weights`, (words,); weights of 0 come last.
+    """Return all word indices in random order, sampled without replacement in proportion to `weights`, (words,).
 
-    Sorts exponential random numbers divided by the weights (Efraimidis and Spirakis 2006).
+    Words of weight 0 come last. The order sorts exponential random numbers divided by the weights (Efraimidis and Spirakis 2006).
     """
     weightless = ~(weights > 0)
     keys = rng.standard_exponential(len(weights))
@@ -147,21 +147,21 @@ def order_by_weight(weights: np.ndarray, *, rng: np.random.Generator) -> np.ndar
 
 
 def scale_weights(weights: np.ndarray, how: Scale) -> np.ndarray:
-    """Normalize the token weights of a passage, (tokens,): by their maximum, to [0, 1] (minmax), or to a sum of 1."""
+    """Divide the token weights of a passage, (tokens,), by their maximum or sum, or scale them to [0, 1] (minmax)."""
     lowest = weights.min(initial=np.inf) if how == "minmax" and len(weights) else 0.0
     span = weights.sum() if how == "sum" else weights.max(initial=0.0) - lowest
     return (weights - lowest) / span if span > 0 else np.zeros_like(weights)
 
 
 def sort_largest_first(scores: np.ndarray) -> np.ndarray:
-    """Return the indices that sort `scores` in descending order; ties keep their order."""
+    """Return the indices that sort `scores` in descending order; ties keep the order of the text."""
     return np.argsort(-scores, kind="stable")
 
 
 def fill_budget(order: np.ndarray, sizes: np.ndarray, budget: int) -> np.ndarray:
-    """Select words in `order` up to `budget` word pieces, (words,) bool; skip words that exceed the remaining budget.
+    """Select words in `order` up to `budget` word pieces; skip words that exceed the remaining budget.
 
-    order: (words,) indices    sizes: (words,) word pieces of each word
+    order: word indices, (words,)    sizes: number of word pieces per word, (words,)    returns: selected words, (words,) bool
     """
     selected = np.zeros(len(sizes), dtype=bool)
     ordered = sizes[order]
@@ -180,11 +180,11 @@ def fill_budget(order: np.ndarray, sizes: np.ndarray, budget: int) -> np.ndarray
 
 
 class WordGroups(NamedTuple):
-    """The words of a text: runs of word pieces with the same word number.
+    """The words of a text: consecutive word pieces with the same word index.
 
     content: (tokens,) bool, False at special tokens
-    begins: (words,), index of each word's first piece, not counting special tokens
-    sizes: (words,), number of word pieces
+    begins: (words,), index of the first piece of each word, not counting special tokens
+    sizes: (words,), number of word pieces per word
     """
 
     content: np.ndarray
@@ -192,18 +192,18 @@ class WordGroups(NamedTuple):
     sizes: np.ndarray
 
     def expand(self, chosen: np.ndarray) -> np.ndarray:
-        """Expand a mask of words, (words,) bool, to a mask of tokens, (tokens,) bool."""
+        """Return the token mask, (tokens,) bool, of a word mask, (words,) bool."""
         hidden = np.zeros(len(self.content), dtype=bool)
         hidden[self.content] = chosen.repeat(self.sizes)
         return hidden
 
     def max_weights(self, weights: np.ndarray) -> np.ndarray:
-        """Return the maximum weight of each word's pieces, (words,). weights: (tokens,)"""
+        """Return the maximum weight of the word pieces of each word, (words,). weights: (tokens,)"""
         return np.maximum.reduceat(weights[self.content], self.begins)
 
 
 def group_words(words: np.ndarray) -> WordGroups:
-    """Group tokens by their word numbers (`Text.words`, (tokens,)); special tokens separate words."""
+    """Group the tokens of a text by word index (`Text.words`, (tokens,)). A special token ends a word."""
     content = words >= 0
     first = content.copy()
     first[1:] &= words[1:] != words[:-1]

@@ -1,6 +1,7 @@
-"""Registry of views, which select the text of a corpus row that a slot shows.
+"""Registry of views. A view selects the text of a slot from a corpus row: the passage, a span of it, one of its queries …
 
-A view is a function (ViewInput of views/base.py, **options) -> texts by part, or None if the row has no such text.
+A view is a function (ViewInput of views/base.py, **options) that returns a dictionary of texts, or None for a row without such a
+text. The key of a single text is ""; a slot names one of several texts as VIEW.KEY, such as "pair.a".
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The input of views, and functions to slice, join and crop tokenized texts."""
+"""The input of views (functions that select a text of a corpus row), and functions to slice, join and crop tokenized texts."""
 
 from __future__ import annotations
 
@@ -20,38 +20,51 @@ View = TypeVar("View", bound=Callable[..., ViewTexts | None])
 class ViewInput(NamedTuple):
     """The input of a view.
 
-    row: index of a passage of the corpus, or of a document if examples are documents
-    room: maximum tokens of each part, without the special tokens around it
+    row: index of a passage in the corpus, or of a document if examples are documents
+    max_tokens: maximum length of each text, without the special tokens before and after it
     separator: token ids between two texts
     """
 
     corpus: TokenCorpus
     row: int
     rng: np.random.Generator
-    room: int
+    max_tokens: int
     separator: Separator | None = None
 
     def choose(self, choices: Sequence[Any]) -> Any:
-        """Sample one of `choices` uniformly; None if there are none."""
+        """Return one of `choices`, sampled uniformly, or None if `choices` is empty."""
         return choices[int(self.rng.integers(len(choices)))] if len(choices) else None
 
-    def crop(self, text: Text, how: Crop, room: int | None = None) -> Text:
-        """Crop a text to `room` tokens: its first tokens ("head"), or a span with a random start ("random")."""
-        count, room = len(text.ids), self.room if room is None else room
-        if count <= room:
+    def crop(self, text: Text, how: Crop, max_tokens: int | None = None) -> Text:
+        """Crop a text to `max_tokens` tokens: to its first tokens ("head"), or to a random span ("random")."""
+        count, max_tokens = len(text.ids), self.max_tokens if max_tokens is None else max_tokens
+        if count <= max_tokens:
             return text
-        begin = int(self.rng.integers(count - room + 1)) if how == "random" else 0
-        return slice_text(text, begin, begin + room)
+        begin = int(self.rng.integers(count - max_tokens + 1)) if how == "random" else 0
+        return slice_text(text, begin, begin + max_tokens)
 
-    def passage(self, row: int, title: Title, crop: Crop, *, text: Text | None = None, room: int | None = None) -> Text:
-        """Return a passage with its title (`add_title`), cropped to `room` tokens. text: replaces the passage's text"""
-        text, room = self.corpus.get_text(row) if text is None else text, self.room if room is None else room
-        pair_room = room if crop == "head" else None
-        return self.crop(add_title(self.corpus, row, text, title, self.separator, room=pair_room), crop, room)
+    def build_passage(
+        self, row: int, title: Title, crop: Crop, *, text: Text | None = None, max_tokens: int | None = None
+    ) -> Text:
+        """Return a passage with its title, cropped to `max_tokens` tokens.
+
+        title: see `add_title`    text: text to use instead of the passage's text
+        """
+        text, max_tokens = (
+            self.corpus.get_text(row) if text is None else text,
+            self.max_tokens if max_tokens is None else max_tokens,
+        )
+        pair_max_tokens = max_tokens if crop == "head" else None
+        return self.crop(
+            add_title(self.corpus, row, text, title, self.separator, max_tokens=pair_max_tokens), crop, max_tokens
+        )
 
 
 def needs_fields(*fields: str, **by_option: Mapping[str, str]) -> Callable[[View], View]:
-    """Declare the corpus fields that a view needs. by_option: {option: {value: field}}, needed for that value only"""
+    """Decorator that declares the corpus fields that a view needs.
+
+    by_option: {option: {value: field}}, fields that are needed only for a value of an option
+    """
 
     def mark(view: View) -> View:
         view.needs = fields, by_option  # type: ignore[attr-defined]
@@ -60,14 +73,14 @@ def needs_fields(*fields: str, **by_option: Mapping[str, str]) -> Callable[[View
     return mark
 
 
-def fields_needed(view: Callable[..., Any], options: Mapping[str, Any]) -> set[str]:
+def list_needed_fields(view: Callable[..., Any], options: Mapping[str, Any]) -> set[str]:
     """Return the corpus fields that a view needs with the given options."""
     always, by_option = getattr(view, "needs", ((), {}))
     return {*always, *(values[options[key]] for key, values in by_option.items() if options.get(key) in values)}
 
 
 def slice_text(text: Text, begin: int, end: int) -> Text:
-    """Return the tokens [begin, end) of a text; words are renumbered from 0."""
+    """Return the tokens [begin, end) of a text, with word indices from 0."""
     words = text.words[begin:end]
     is_word = words >= 0
     lowest = words[is_word].min() if is_word.any() else 0
@@ -80,7 +93,7 @@ def slice_text(text: Text, begin: int, end: int) -> Text:
 
 
 def join_texts(texts: Sequence[Text], separator: Separator | None = None) -> Text:
-    """Concatenate texts, with `separator` between them (word -1, weight 0). All token types are 0.
+    """Concatenate texts, with `separator` between them (word index -1, weight 0) and without token types.
 
     The result has weights if all texts have weights.
     """
@@ -105,13 +118,19 @@ def join_texts(texts: Sequence[Text], separator: Separator | None = None) -> Tex
 
 
 def add_title(
-    corpus: TokenCorpus, row: int, text: Text, title: Title, separator: Separator | None, *, room: int | None = None
+    corpus: TokenCorpus,
+    row: int,
+    text: Text,
+    title: Title,
+    separator: Separator | None,
+    *,
+    max_tokens: int | None = None,
 ) -> Text:
-    """Put the title of passage `row` before `text`.
+    """Add the title of passage `row` before `text`.
 
-    title: "none": no title; "join": title and text; "sep": with the separator between them; "segment": a pair, with the
-        separator between them and token type 1 for the text
-    room: truncate a pair to this many tokens, the longer text first, as tokenizers do
+    title: "none": no title; "join": title and text; "sep": title, separator and text; "segment": title, separator and text,
+        with token type 1 for the text
+    max_tokens: maximum length of title, separator and text (title "segment" only); the longer text is truncated first
     Raises MismatchError if the text has weights and the title has none.
     """
     if title == "none":
@@ -122,23 +141,23 @@ def add_title(
     if text.weights is not None and heading.weights is None:
         raise MismatchError(
             f"passage '{corpus.get_id(row)}' has weights but no 'title_weights'; "
-            '`drtk termweight` with `title` join adds them; title = "none" does not need them'
+            'run `drtk termweight` with `title` join, or use title = "none"'
         )
     if title != "segment":
         return join_texts([heading, text], None if title == "join" else separator)
-    if room is not None and separator is not None:
-        heading, text = truncate_longest_first(heading, text, room - np.size(separator))
+    if max_tokens is not None and separator is not None:
+        heading, text = truncate_longest_first(heading, text, max_tokens - np.size(separator))
     joined = join_texts([heading, text], separator)
     types = np.zeros(len(joined.ids), np.int32)
     types[len(types) - len(text.ids) :] = 1
     return joined._replace(types=types)
 
 
-def truncate_longest_first(first: Text, second: Text, room: int) -> tuple[Text, Text]:
-    """Truncate two texts to `room` tokens, the longer first; if both exceed half of `room`, each gets half."""
+def truncate_longest_first(first: Text, second: Text, max_tokens: int) -> tuple[Text, Text]:
+    """Truncate two texts to `max_tokens` tokens in total, the longer text first; if both are longer than half, each gets half."""
     sizes = len(first.ids), len(second.ids)
-    if sum(sizes) > room:
-        short = max(0, min(*sizes, room // 2))
-        long = max(0, room - short)
+    if sum(sizes) > max_tokens:
+        short = max(0, min(*sizes, max_tokens // 2))
+        long = max(0, max_tokens - short)
         sizes = (short, long) if sizes[0] <= sizes[1] else (long, short)
     return slice_text(first, 0, sizes[0]), slice_text(second, 0, sizes[1])

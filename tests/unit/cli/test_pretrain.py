@@ -16,7 +16,7 @@ from drtk.cli.main import app
 from drtk.errors import DrtkError, MismatchError, UsageError
 from drtk.models.biencoder import load_towers, save_towers
 from drtk.models.model_folder import read_layout
-from drtk.pretraining.network import Network
+from drtk.pretraining.network import PretrainingNetwork
 from drtk.pretraining.trainer import Pretrainer
 from drtk.runtime.atomic import write_json
 from drtk.runtime.integrity import read_json
@@ -181,16 +181,16 @@ def test_a_run_out_of_memory_continues_and_resumes_with_half_the_micro_batch(
     world: PretrainingFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     pretrain(world, tmp_path / "whole", "qac-cocondenser", *SCHEDULE, "--micro-batch-size", "3")
-    forward, limit = Network.forward, 3
+    forward, limit = PretrainingNetwork.forward, 3
 
-    def limited(self: Network, batch: Any, *given: Any, **named: Any) -> Any:
+    def limited(self: PretrainingNetwork, batch: Any, *given: Any, **named: Any) -> Any:
         if len(next(iter(batch.values())).given) > limit:
             raise RuntimeError(
                 "[enforce fail at alloc_cpu.cpp:118] DefaultCPUAllocator: can't allocate memory: you tried"
             )
         return forward(self, batch, *given, **named)
 
-    monkeypatch.setattr(Network, "forward", limited)
+    monkeypatch.setattr(PretrainingNetwork, "forward", limited)
     fail(world, tmp_path / "m", 6, cut_off, preset="qac-cocondenser")
     limit = 6  # there is more memory now, but dropout is sampled part by part
     pretrain(world, tmp_path / "m", "qac-cocondenser", *SCHEDULE, "--resume")
@@ -386,7 +386,9 @@ def test_contrasts_of_equal_texts_without_dropout_are_reported(
         pretrain(world, tmp_path / "m", preset, "--model", families / family, "--dry-run", *more)
         warned.append([message for message in caplog.messages if "dropout" in message])
     assert [len(messages) for messages in warned] == [1, 0, 0, 0]
-    assert warned[0][0].startswith("objective 'contrast': 'one' and 'two' show the same text, and the encoder has no")
+    assert warned[0][0].startswith(
+        "objective 'contrast': slots 'one' and 'two' have the same text and the encoder has no"
+    )
 
 
 # rejected inputs
@@ -460,12 +462,12 @@ def test_a_generator_with_another_vocabulary_or_without_a_head_is_rejected(
 ):
     other = save_tiny_encoder(tmp_path / "other", vocab_size=120)
     message = rejected(world, tmp_path, "simlm", "--generator", other, "--model", other)
-    assert "has no trained masked-LM head, so it proposes no tokens" in message
+    assert "no trained masked-LM head; as generator, use a masked language model" in message
     assert "untrained" not in capsys.readouterr().err
     pretrain(world, tmp_path / "warm", "mlm", "--max-steps", "1", "--model", other)
-    assert capsys.readouterr().err.count("training starts with a random one") == 1
+    assert capsys.readouterr().err.count("training starts with a randomly initialized one") == 1
     message = rejected(world, tmp_path, "simlm", "--generator", tmp_path / "warm")
-    assert re.search(r"warm: the generator's vocabulary \(.* is not the encoder's \(", message)
+    assert re.search(r"warm: the generator's vocabulary \(.* differs from the encoder's \(", message)
 
 
 def test_a_probe_with_test_queries_only_is_rejected(world: PretrainingFiles, tmp_path: Path):
@@ -476,16 +478,16 @@ def test_a_probe_with_test_queries_only_is_rejected(world: PretrainingFiles, tmp
 
 
 REJECTED: list[tuple[str, Sequence[str], str]] = [
-    ("qac-cotmae", ["--set", "slots.context.masking=rom"], ": masking by 'rom' needs token weights"),
+    ("qac-cotmae", ["--set", "slots.context.masking=rom"], ": masking 'rom' requires token weights"),
     ("simlm", [*JOINT, "--set", "generator.model="], 'set --generator to a model folder, or init = "copy" or "random"'),
-    ("simcse", ["--micro-batch-size", "2", "--set", "projectors.head.kind=bn"], "a projector with batch norm needs"),
+    ("simcse", ["--micro-batch-size", "2", "--set", "projectors.head.kind=bn"], "a projector with batch norm requires"),
     ("simcse", ["--batch-size", "1"], "--batch-size 1 leaves no negatives for the contrastive objective"),
     (
         "mlm",
         ["--batch-size", "2048"],
         " passages do not fill one batch of 2,048, set by preset 'mlm'; set --batch-size ",
     ),
-    ("mlm", ["--max-length", "100"], "the models read at most 64; use --max-length 64"),
+    ("mlm", ["--max-length", "100"], "the models accept at most 64; use --max-length 64"),
     ("simlm-mlm", ["--set", "objective.2.reader.layers=9"], "has 4 layers"),
 ]
 
@@ -499,7 +501,7 @@ def test_what_cannot_be_trained_is_rejected(
 
 def test_a_reader_that_cannot_serve_an_encoder_is_rejected(families: Path, world: PretrainingFiles, tmp_path: Path):
     message = rejected(world, tmp_path, "retromae", "--model", families / "modernbert")
-    assert "decoder 'two-stream' needs position embeddings; an encoder of type modernbert has none" in message
+    assert "decoder 'two-stream' requires position embeddings, which modernbert lacks" in message
 
 
 # --dry-run

@@ -200,7 +200,7 @@ def test_unknown_ids_are_told_with_file_line_and_number(here: Path) -> None:
         ("rerank run --queries queries.jsonl --model model", UsageError, "--corpus: a cross-encoder reads texts"),
         ("rerank run --corpus corpus.jsonl --model model", UsageError, "--queries: a cross-encoder reads texts"),
         ("rerank run TEXTS --set tag=a\tb", UsageError, "--set tag: .* must be one word"),
-        ("rerank run TEXTS --max-length 65", MismatchError, "model: reads at most 64 tokens; 65 were requested"),
+        ("rerank run TEXTS --max-length 65", MismatchError, "model: cannot read 65 tokens; use at most 64"),
         (
             "score run TEXTS",
             MismatchError,
@@ -477,7 +477,7 @@ def test_out_of_memory_names_the_option_that_scores_less_at_once(
     call = [*SCORING[name], "--device", "cpu", "-o", "out"]
     with monkeypatch.context() as patch:
         patch.setattr(BertForSequenceClassification, "forward", full)
-        with pytest.raises(DrtkError, match=rf"^cpu: out of memory at [0-9,]+ tokens of pairs; lower `{field}`$"):
+        with pytest.raises(DrtkError, match=rf"^cpu: out of memory at [0-9,]+ tokens; lower `{field}`$"):
             run(*call)
     if name == "score":
         run(*call, "--set", "batch_tokens=64", "--resume")

@@ -134,7 +134,7 @@ def test_commands_that_expect_higher_scores_reject_the_folder(place: Path, tmp_p
         ["score", str(tmp_path / "examples.jsonl")],
         ["train-reranker", str(tmp_path / "examples.jsonl")],
     ):
-        with pytest.raises(MismatchError, match="ri: is a query re-ranker; use it with"):
+        with pytest.raises(MismatchError, match="ri: is a query reranker; use a cross-encoder"):
             app([*call, *files, *model], standalone_mode=False)
 
 
@@ -299,7 +299,7 @@ def test_the_head_of_a_cross_encoder_changes_its_sign(
     ("more", "message"),
     [
         (["--set", "depth=99"], "`depth=99`: .*labelled.jsonl was labeled with `depth=100`"),
-        (["--set", "micro_batch_size=3"], "`micro_batch_size` 3: does not divide the 4 of a device"),
+        (["--set", "micro_batch_size=3"], "`micro_batch_size` 3: must divide the batch of a device, 4"),
     ],
 )
 def test_options_that_contradict_the_data_are_rejected(

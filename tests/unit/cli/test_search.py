@@ -244,7 +244,7 @@ def test_vectors_are_indexed_searched_and_refused_like_words(place, capfd):
     run = run_command(capfd, "search", "dense", "q")
     assert run == "q1 Q0 c 1 1.5 drtk\nq1 Q0 a 2 1.0 drtk\nq1 Q0 b 3 0.5 drtk\n"
     write_text(place / "qrels.tsv", "query-id\tcorpus-id\tscore\nq1\ta\t1\n")
-    with pytest.raises(UsageError, match="only indexes of type bm25"):
+    with pytest.raises(UsageError, match="requires an index of type bm25"):
         run_command(capfd, "search", "dense", "queries.jsonl", "--tune", "--qrels", "qrels.tsv")
 
 

@@ -13,7 +13,7 @@ from drtk.config import load_preset, merge_settings
 from drtk.errors import UsageError
 from drtk.pretraining.config import PretrainSettings
 from drtk.pretraining.dataset import PretrainingData
-from drtk.pretraining.example_builder import SlotExample
+from drtk.pretraining.example_builder import TokenizedSlot
 from drtk.pretraining.parse import parse_composition
 from drtk.pretraining.preview import LEGEND, MarkedPiece, TokenFormatter, mark_tokens
 from drtk.text.token_dataset import TokenCorpus
@@ -47,11 +47,11 @@ class Letters:
         return self.names[id]
 
 
-def slotted(clean: list[int], hidden: list[int], edited: list[int] | None = None) -> SlotExample:
+def slotted(clean: list[int], hidden: list[int], edited: list[int] | None = None) -> TokenizedSlot:
     places = np.arange(len(clean))
     content = (places > 0) & (places < len(clean) - 1)
     labels = None if edited is None else np.array(edited)
-    return SlotExample(np.array(clean), np.array(clean), content, np.isin(places, hidden), labels, None, present=True)
+    return TokenizedSlot(np.array(clean), np.array(clean), content, np.isin(places, hidden), labels, None, present=True)
 
 
 def test_tokens_are_marked_by_what_happened_to_them() -> None:
@@ -83,7 +83,7 @@ def test_what_is_shown_is_what_the_first_epoch_of_training_sees(world: Path, cap
     corpus = TokenCorpus.open(str(world / "corpus.jsonl"), str(world / "model"))
     tokenizer = load_tokenizer(str(world / "model"))
     settings = merge_settings(PretrainSettings, {"batch_size": 8, "max_length": 144}, {})
-    rows = PretrainingData(corpus, plan, settings, tokenizer, 7).dataset()
+    rows = PretrainingData(corpus, plan, settings, tokenizer, 7).build_dataset()
     by_id = {rows[number].key[-1]: rows[number].slots["passage"] for number in range(32)}
     passages = re.split(r"\n\n", said)[:-1]
     checked = 0

@@ -475,7 +475,7 @@ def test_a_folder_that_is_no_cross_encoder_is_rejected(
 ) -> None:
     encoder = save_tiny_encoder(here / "encoder")
     for call in (["doc2query", "c.jsonl", "--model", models / "t5", *SHORT], [*KEEP, "-q"]):
-        with pytest.raises(MismatchError, match="encoder: is a SentenceTransformer; a CrossEncoder is needed"):
+        with pytest.raises(MismatchError, match="encoder: expected a CrossEncoder, got a SentenceTransformer"):
             run_command(capfd, *call, "--scorer", encoder, "--keep", "0.5")
         with pytest.raises(DrtkError, match=r"\./nowhere: no such folder"):
             run_command(capfd, *call, "--scorer", "./nowhere", "--keep", "0.5")

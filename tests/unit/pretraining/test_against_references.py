@@ -76,7 +76,7 @@ class Scene:
 
     def texts(self, name: str, rows: list[int] | None = None) -> list[Text]:
         """A slot as lists, without padding; of those examples that have it by default."""
-        slot, ids = self.batch[name], self.views.ids(name)
+        slot, ids = self.batch[name], self.views.get_ids(name)
         found = []
         for row in self.rows(name) if rows is None else rows:
             size = int(slot.attention[row].sum())
@@ -393,7 +393,7 @@ def assert_terms_agree(found: Terms, expected: Terms) -> None:
 
 
 @pytest.mark.parametrize("case", [*CASES, *(pytest.param(case, marks=pytest.mark.slow) for case in VARIANTS)])
-def test_a_preset_says_what_its_reference_says(case: str, world: PretrainingFiles):
+def test_losses_of_presets_equal_reference_implementations(case: str, world: PretrainingFiles):
     preset, changes, reference = (CASES | VARIANTS)[case]
     scene = Scene(world.prepare(preset, *changes).randomize_weights())
     gap = WITH_GAPS.get(case) or WITH_GAPS.get(preset)
@@ -403,7 +403,7 @@ def test_a_preset_says_what_its_reference_says(case: str, world: PretrainingFile
         assert_terms_agree(scene.stage.terms(scene.batch), reference(scene))
 
 
-def test_in_training_batch_norm_takes_the_statistics_of_both_views_together(world: PretrainingFiles):
+def test_batch_norm_in_training_uses_statistics_of_both_views(world: PretrainingFiles):
     """DiffCSE's released code projects both views as one batch; without dropout, only their texts differ here."""
     changes = ('slots.two={view="passage", corruption="deleted", rate=0.3}', "projectors.head.kind=bn")
     scene = Scene(world.prepare("simcse", *changes).randomize_weights().disable_dropout())
@@ -413,7 +413,7 @@ def test_in_training_batch_norm_takes_the_statistics_of_both_views_together(worl
     )
 
 
-def test_master_without_a_group_keeps_the_other_terms(world: PretrainingFiles):
+def test_dropping_a_group_of_master_keeps_the_other_losses(world: PretrainingFiles):
     scene = Scene(world.prepare("master", drop=["cpr"]).randomize_weights())
     with torch.no_grad():
         found = scene.stage.terms(scene.batch)
@@ -422,7 +422,7 @@ def test_master_without_a_group_keeps_the_other_terms(world: PretrainingFiles):
 
 
 @pytest.mark.parametrize("case", ["simlm", "cocondenser"])
-def test_gradients_are_those_of_the_reference(case: str, world: PretrainingFiles):
+def test_gradients_equal_those_of_the_reference(case: str, world: PretrainingFiles):
     preset, changes, reference = CASES[case]
     scene = Scene(world.prepare(preset, *changes).randomize_weights())
     found = compute_gradients(scene.stage, scene.stage.terms(scene.batch)["total"])

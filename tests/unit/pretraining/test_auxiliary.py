@@ -60,20 +60,20 @@ class RecordedGenerator(nn.Module):
         return self.logits
 
 
-def test_the_known_answer_comes_out_of_the_preset(place: Path):
+def test_auxiliary_loss_has_known_value(place: Path):
     # P(original) .9 .8 .3 .6, the third replaced: .105361 .223144 .356675 .510826; two pads at .95: .051293 each
     model = learner(create_setup(place, aux_reduction="mean_all"))
-    recovery: Any = model.network.recoveries["diffcse_query"]
-    recovery.target.head = RecordedGenerator(torch.tensor([0.9, 0.8, 0.3, 0.6, 0.95, 0.95]))
+    token_loss: Any = model.network.recoveries["diffcse_query"]
+    token_loss.target.head = RecordedGenerator(torch.tensor([0.9, 0.8, 0.3, 0.6, 0.95, 0.95]))
     slot = make_slot(4, changed=[[2]], padding=2)  # no noise: the generator's tokens are there
-    found = model.term("query", slot, torch.zeros(1, 32), model.count("query", slot))
+    found = model.compute_loss("query", slot, torch.zeros(1, 32), model.count_labels("query", slot))
     assert found["diffcse_query"].item() == pytest.approx(0.216432, abs=1e-5)
 
 
-def test_an_undecided_discriminator_costs_ln_2_a_token(place: Path):
+def test_uniform_discriminator_loss_is_ln_2_per_token(place: Path):
     stage = create_setup(place)
-    recovery: Any = learner(stage).network.recoveries["diffcse_passage"]
-    for weight in recovery.target.head.parameters():
+    token_loss: Any = learner(stage).network.recoveries["diffcse_passage"]
+    for weight in token_loss.target.head.parameters():
         weight.data.zero_()
     *_, terms = stage.model(**model_inputs(stage))
     assert terms["diffcse_query"].item() == pytest.approx(0.693147, abs=2e-6)  # one head for both
@@ -82,11 +82,11 @@ def test_an_undecided_discriminator_costs_ln_2_a_token(place: Path):
 
 def model_inputs(stage: TrainingSetup) -> dict[str, Tensor]:
     inputs = stage.inputs(range(4))
-    inputs.pop("passage_numbers")
+    inputs.pop("passage_indices")
     return inputs
 
 
-def test_the_encoder_runs_once_a_text_and_the_discriminator_is_told_its_vector(place: Path):
+def test_encoder_runs_once_per_text_and_discriminator_gets_its_vector(place: Path):
     stage = create_setup(place)
     calls = []
     encoder: Any = stage.towers["passage"].encoder
@@ -100,7 +100,7 @@ def test_the_encoder_runs_once_a_text_and_the_discriminator_is_told_its_vector(p
     assert all(name.startswith("recoveries.") for name in inside)  # the generator is neither trained nor saved
 
 
-def test_vectors_and_their_loss_are_those_without_the_task(place: Path):
+def test_auxiliary_task_does_not_change_vectors_and_retriever_loss(place: Path):
     with_task, plain = create_setup(place), create_setup(place, aux="none")
     inputs = model_inputs(with_task)
     queries, passages, _ = with_task.model(**inputs)
@@ -109,14 +109,14 @@ def test_vectors_and_their_loss_are_those_without_the_task(place: Path):
     torch.testing.assert_close(passages, theirs[1])
 
 
-def test_draws_depend_on_the_example_and_not_on_the_batch(place: Path):
+def test_token_corruption_does_not_depend_on_the_batch(place: Path):
     stage = create_setup(place)
     whole, part = stage.inputs(range(4)), stage.inputs([2])
     for role, rows in (("query", slice(2, 3)), ("passage", slice(4, 6))):
         width = part[f"{role}_input_ids"].shape[1]
         for name in ("given", "hidden", "content"):
             torch.testing.assert_close(whole[f"aux_{role}_{name}"][rows, :width], part[f"aux_{role}_{name}"])
-    slot = learner(stage).slot(whole, "passage")
+    slot = learner(stage).build_slot(whole, "passage")
     share = slot.hidden.sum().item() / slot.content.sum().item()
     assert 0.1 < share < 0.5  # of 30%
     assert not bool((slot.hidden & ~slot.content).any())
@@ -125,12 +125,14 @@ def test_draws_depend_on_the_example_and_not_on_the_batch(place: Path):
     assert not all(same)
 
 
-def test_unsuitable_encoders_and_generators_are_rejected(place: Path, tmp_path: Path):
+def test_incompatible_encoders_and_generators_are_rejected(place: Path, tmp_path: Path):
     settings = load_settings(PRESET, **SIZE | {"aux_generator": str(place / "generator"), "pooling": "cls+mean"})
-    with pytest.raises(MismatchError, match="the passage encoder's are 64 wide, its tokens 32"):
+    with pytest.raises(
+        MismatchError, match="the passage encoder has vectors of 64 dimensions, but a hidden size of 32"
+    ):
         build_diffcse_network(load_start_towers(str(place / "model"), settings), settings, seed=1)
     other = save_tiny_encoder(tmp_path / "other")
-    with pytest.raises(MismatchError, match="has no trained masked-LM head"):
+    with pytest.raises(MismatchError, match="no trained masked-LM head"):
         create_setup(place, aux_generator=str(other))
 
 
@@ -158,14 +160,14 @@ def detection(
     model: BiEncoderWithDiffCSE, role: str, inputs: dict[str, Tensor], *, scope: Any, reduction: Any
 ) -> Tensor:
     """Cross-entropy of "replaced" and "as it was", told the vector that the retriever ranks by."""
-    recovery: Any = model.network.recoveries[f"diffcse_{role}"]
+    token_loss: Any = model.network.recoveries[f"diffcse_{role}"]
     length = inputs[f"{role}_input_ids"].shape[1]
     real, pads = [], []
     for text in texts(inputs, role):
         vector = hidden_states(model.pair.passage.backbone, text.original, text.types)[-1][0]
         proposed = generated(wrap_masked_lm(model.network.generator), text, scope=scope)
         edited = Edited(proposed, difference_labels(text.original, proposed), 0, 0, types=text.types)
-        found = rtd_losses(recovery.reader.encoder, recovery.target.head, vector, edited, length=length, pad=0)
+        found = rtd_losses(token_loss.reader.encoder, token_loss.target.head, vector, edited, length=length, pad=0)
         real.append(found[0])
         pads.append(found[1])
     return reduced(real, pads, reduction=reduction)
@@ -185,7 +187,7 @@ def retrieval(model: BiEncoderWithDiffCSE, inputs: dict[str, Tensor]) -> float:
 
 
 @pytest.mark.parametrize(("scope", "reduction", "weight"), [("masked", "mean", 0.1), ("all", "mean_all", 0.005)])
-def test_a_step_minimizes_both_tasks(place: Path, tmp_path: Path, scope: str, reduction: str, weight: float):
+def test_training_step_minimizes_both_losses(place: Path, tmp_path: Path, scope: str, reduction: str, weight: float):
     changes = {"title": "segment"} if scope == "masked" else {}
     stage = create_setup(place, aux_scope=scope, aux_reduction=reduction, aux_weight=weight, **changes)
     model = learner(stage)
@@ -200,5 +202,5 @@ def test_a_step_minimizes_both_tasks(place: Path, tmp_path: Path, scope: str, re
     loss, _ = stage.step(stage.trainer(tmp_path), inputs)
     assert loss == pytest.approx(slow.with_difference(own, *sides, weight=weight), rel=2e-5)
     with torch.no_grad():
-        *_, terms = model(**{name: value for name, value in inputs.items() if name != "passage_numbers"})
+        *_, terms = model(**{name: value for name, value in inputs.items() if name != "passage_indices"})
     assert [terms[f"diffcse_{role}"].item() for role in ("query", "passage")] == pytest.approx(sides, rel=2e-5)

@@ -34,7 +34,7 @@ def mask_at(length: int, *places: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("how", ["mask", "replaced"])
-def test_a_mask_stands_wherever_something_is_hidden(how: str) -> None:
+def test_masked_tokens_become_mask_tokens(how: str) -> None:
     text = make_text(A, B, C)
     found = corrupt_tokens(text.ids, mask_at(5, 1, 3), how, create_generator(1), VOCABULARY)  # type: ignore[arg-type]
     assert found.tolist() == [CLS, MASK, B, MASK, SEP]
@@ -42,7 +42,7 @@ def test_a_mask_stands_wherever_something_is_hidden(how: str) -> None:
     assert text.ids.tolist() == [CLS, A, B, C, SEP]
 
 
-def test_none_leaves_all_visible_and_is_a_copy() -> None:
+def test_corruption_none_returns_an_unchanged_copy() -> None:
     text = make_text(A, B)
     found = corrupt_tokens(text.ids, mask_at(4, 1, 2), "none", create_generator(1), VOCABULARY)
     assert found.tolist() == text.ids.tolist()
@@ -50,7 +50,7 @@ def test_none_leaves_all_visible_and_is_a_copy() -> None:
     assert text.ids[0] == CLS
 
 
-def test_bert_masks_80_swaps_10_and_keeps_10_of_a_hundred() -> None:
+def test_bert_corruption_has_80_10_10_shares() -> None:
     # 100,000 hidden tokens: deviations of sqrt(n p (1 - p)) = 126, 95, 95. A swap may draw the token itself: 1 of 1,000.
     ids = np.full(100_000, A, dtype=np.int32)
     found = corrupt_tokens(ids, np.ones(len(ids), dtype=bool), "bert", create_generator("bert"), VOCABULARY)
@@ -61,7 +61,7 @@ def test_bert_masks_80_swaps_10_and_keeps_10_of_a_hundred() -> None:
     assert found.dtype == np.int32
 
 
-def test_bert_swaps_for_any_token_of_the_vocabulary() -> None:
+def test_bert_corruption_samples_from_the_whole_vocabulary() -> None:
     # 10,000 swaps among 20 tokens: 500 each, with a deviation of 22; the first and the last, and special ones, are among them.
     small = Vocabulary(size=20, mask=3, special=frozenset({0, 1, 2, 3}))
     ids = np.full(100_000, 50, dtype=np.int32)
@@ -72,14 +72,14 @@ def test_bert_swaps_for_any_token_of_the_vocabulary() -> None:
     assert counts[3] == pytest.approx(500, abs=4.5 * 126)
 
 
-def test_bert_touches_nothing_that_is_not_hidden() -> None:
+def test_bert_corruption_keeps_unmasked_tokens() -> None:
     ids, hidden = np.full(1000, A, dtype=np.int32), np.arange(1000) % 2 == 0
     found = corrupt_tokens(ids, hidden, "bert", create_generator(1), VOCABULARY)
     assert (found[~hidden] == A).all()
     assert (found[hidden] != A).mean() == pytest.approx(0.9, abs=0.06)  # deviation .013
 
 
-def test_what_follows_a_deletion_is_labelled() -> None:
+def test_tokens_after_deletions_are_labeled() -> None:
     # [CLS] a b c d e [SEP] minus b, e -> [CLS] a c d [SEP], labels 0 0 1 0 1
     found = delete_tokens_at(make_text(A, B, C, D, E), mask_at(7, 2, 5))
     assert found.text.ids.tolist() == [CLS, A, C, D, SEP]
@@ -91,7 +91,7 @@ def test_what_follows_a_deletion_is_labelled() -> None:
     assert (found.text.ids.tolist(), found.edited.tolist()) == ([CLS, D, SEP], [0, 1, 0])
 
 
-def test_a_share_of_the_pieces_is_deleted_and_no_special_token() -> None:
+def test_deletion_removes_a_share_of_pieces_but_no_special_token() -> None:
     text = make_text(*range(300, 310))
     seen = set()
     for seed in range(200):
@@ -102,7 +102,7 @@ def test_a_share_of_the_pieces_is_deleted_and_no_special_token() -> None:
     assert seen == set(range(300, 310))  # each of them goes in some
 
 
-def test_masks_are_put_before_the_places_named() -> None:
+def test_masks_are_inserted_before_the_given_positions() -> None:
     # Gaps before a (place 1) and before [SEP] (place 3), and one in the middle of a word of two pieces.
     text = Text(np.array([CLS, A, B, SEP], dtype=np.int32), np.array([-1, 0, 0, -1], dtype=np.int32))
     found = insert_masks_at(text, np.array([1, 2, 3]), MASK)
@@ -113,7 +113,7 @@ def test_masks_are_put_before_the_places_named() -> None:
     assert (found.text.ids.dtype, found.edited.dtype, found.text.words.dtype) == (np.int32, np.int64, np.int32)
 
 
-def test_kept_tokens_keep_their_type_and_inserted_masks_get_that_of_the_next_token() -> None:
+def test_inserted_masks_get_the_token_type_of_the_next_token() -> None:
     ids, words = np.array([CLS, A, SEP, B, C, SEP], dtype=np.int32), np.array([-1, 0, -1, 1, 2, -1], dtype=np.int32)
     text = Text(ids, words, types=np.array([0, 0, 0, 1, 1, 1], dtype=np.int32))
     longer = insert_masks_at(text, np.array([2, 3, 5]), MASK)  # after the title, before the text, after the text
@@ -126,7 +126,7 @@ def test_kept_tokens_keep_their_type_and_inserted_masks_get_that_of_the_next_tok
     assert shorter.text.types.tolist() == [0, 0, 1, 1]
 
 
-def test_ten_pieces_get_two_insertions_within_the_special_tokens() -> None:
+def test_insertions_are_between_the_special_tokens() -> None:
     text = make_text(*range(300, 310))
     gaps = set()
     for seed in range(200):
@@ -140,7 +140,7 @@ def test_ten_pieces_get_two_insertions_within_the_special_tokens() -> None:
     assert gaps == set(range(1, 12))  # before each of the ten, and after the last: 11 gaps
 
 
-def test_short_texts_and_full_rates() -> None:
+def test_edits_of_short_texts_and_at_rate_one() -> None:
     for text in (make_text(A, B, C), make_text()):  # round(.45) = 0, and nothing but special tokens
         for edit in (
             insert_masks(text, 0.15, create_generator(1), VOCABULARY),

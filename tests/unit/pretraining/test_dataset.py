@@ -12,11 +12,11 @@ from torch.utils.data import DataLoader, SequentialSampler
 
 from drtk.errors import MismatchError
 from drtk.pretraining.batch import PretrainingExample
-from drtk.pretraining.example_builder import SlotExample
+from drtk.pretraining.example_builder import TokenizedSlot
 from tests.pretraining_setup import PretrainingFiles, PretrainingSetup
 
 
-def are_equal(one: SlotExample, two: SlotExample) -> bool:
+def are_equal(one: TokenizedSlot, two: TokenizedSlot) -> bool:
     return all((a is None and b is None) or np.array_equal(a, b) for a, b in zip(one, two, strict=True))
 
 
@@ -33,7 +33,7 @@ def collect_examples(stage: PretrainingSetup) -> list[PretrainingExample]:
         ("diffcse-sts-bert", ()),
     ],
 )
-def test_an_example_does_not_depend_on_its_batch(preset: str, changes: tuple[str, ...], world: PretrainingFiles):
+def test_example_does_not_depend_on_its_batch(preset: str, changes: tuple[str, ...], world: PretrainingFiles):
     """Batches of 4 and of 6 give an example another place, step and neighbors, and the same masks."""
     small, large = (
         {
@@ -49,7 +49,7 @@ def test_an_example_does_not_depend_on_its_batch(preset: str, changes: tuple[str
         assert all(are_equal(small[key][name], large[key][name]) for name in small[key])
 
 
-def test_another_epoch_and_another_seed_mask_otherwise(world: PretrainingFiles):
+def test_masks_differ_between_epochs_and_seeds(world: PretrainingFiles):
     stage = world.prepare("cocondenser", batch_size=5, max_steps=6)
     rows = collect_examples(stage)
     epochs = sorted({each.key[1] for each in rows})
@@ -70,7 +70,7 @@ def count_different_masks(
     return sum(not are_equal(one[key].slots["a"], two[key].slots["a"]) for key in both) > len(both) / 2
 
 
-def test_workers_make_the_batches_that_one_process_makes(world: PretrainingFiles):
+def test_batches_do_not_depend_on_the_number_of_workers(world: PretrainingFiles):
     stage = world.prepare("retromae", batch_size=4, max_steps=3)  # whose collator draws, too: who sees whom
 
     def batches(workers: int) -> list:
@@ -78,7 +78,7 @@ def test_workers_make_the_batches_that_one_process_makes(world: PretrainingFiles
             stage.rows,
             batch_size=4,
             sampler=SequentialSampler(stage.rows),
-            collate_fn=stage.data.collator(4),
+            collate_fn=stage.data.build_collator(4),
             num_workers=workers,
             multiprocessing_context="fork" if workers else None,
         )
@@ -95,24 +95,24 @@ def test_workers_make_the_batches_that_one_process_makes(world: PretrainingFiles
                 assert (value is None and found is None) or torch.equal(value, found), (name, item)
 
 
-def test_who_sees_whom_does_not_depend_on_the_part(world: PretrainingFiles):
+def test_visibility_matrices_do_not_depend_on_the_micro_batch(world: PretrainingFiles):
     stage = world.prepare("retromae", batch_size=8)
     seen = stage.get_examples(*range(8))
-    whole = stage.data.collator(8).collate(seen)["decoder"]
-    alone = stage.data.collator(1).collate(seen[3:4])["decoder"]
+    whole = stage.data.build_collator(8).collate(seen)["decoder"]
+    alone = stage.data.build_collator(1).collate(seen[3:4])["decoder"]
     size = int(alone.attention.sum())
     assert whole.visible is not None
     assert alone.visible is not None
     assert torch.equal(whole.visible[3, :size, :size], alone.visible[0])
 
 
-def test_a_replaced_token_does_not_depend_on_the_batch(world: PretrainingFiles):
+def test_replaced_tokens_do_not_depend_on_the_batch(world: PretrainingFiles):
     """The generator draws by numbers that come with the example."""
     stage = world.prepare("simlm").randomize_weights()
     whole = stage.batch(*range(6))
-    ids = stage.views(whole).ids("decoder")
+    ids = stage.views(whole).get_ids("decoder")
     alone = stage.batch(4)
-    found = stage.views(alone).ids("decoder")[0]
+    found = stage.views(alone).get_ids("decoder")[0]
     assert torch.equal(ids[4, : len(found)], found)
 
 
@@ -123,7 +123,7 @@ def test_examples_can_be_pickled_for_worker_processes(world: PretrainingFiles):
 
 
 @pytest.mark.parametrize("preset", ["cotmae", "master"])
-def test_passages_are_held_out_with_their_whole_document(preset: str, world: PretrainingFiles) -> None:
+def test_whole_documents_are_held_out(preset: str, world: PretrainingFiles) -> None:
     data = world.prepare(preset, held_out=6).data
     held, trained = ({data.corpus.get_document(row) for row in rows} for rows in (data.held_out, data.rows))
     assert len(data.held_out) == 6
@@ -133,7 +133,7 @@ def test_passages_are_held_out_with_their_whole_document(preset: str, world: Pre
     assert len(data.rows) >= len(data.corpus) // 2
 
 
-def test_what_a_step_draws_is_drawn_for_every_passage_held_out(world: PretrainingFiles) -> None:
+def test_views_sampled_per_step_are_sampled_per_held_out_passage(world: PretrainingFiles) -> None:
     """Otherwise mixed context would be measured on queries alone, or on neighbours alone, as the seed has it."""
     data = world.prepare("qac-cotmae-mixed", held_out=12).data
     contexts = {
@@ -145,7 +145,7 @@ def test_what_a_step_draws_is_drawn_for_every_passage_held_out(world: Pretrainin
     assert 0 < of_queries < len(contexts)
 
 
-def test_a_single_held_out_passage_is_evaluated_with_others(world: PretrainingFiles) -> None:
+def test_single_last_held_out_passage_joins_the_previous_batch(world: PretrainingFiles) -> None:
     sizes = {}
     for held in (8, 9, 10, 1):
         batches = world.prepare("mlm", held_out=held).data.build_held_out_batches(4)
@@ -153,13 +153,13 @@ def test_a_single_held_out_passage_is_evaluated_with_others(world: PretrainingFi
     assert sizes == {8: [4, 4], 9: [4, 5], 10: [4, 4, 2], 1: []}
 
 
-def test_documents_are_held_out_where_a_row_is_a_document(world: PretrainingFiles) -> None:
+def test_document_rows_are_held_out(world: PretrainingFiles) -> None:
     data = world.prepare("cocondenser", batch_size=2, held_out=3).data
     assert len(data.held_out) == 3
     assert not {*data.held_out.tolist()} & {*data.rows.tolist()}
 
 
-def test_one_document_alone_stays_in_training(world: PretrainingFiles, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_single_document_is_not_held_out(world: PretrainingFiles, monkeypatch: pytest.MonkeyPatch) -> None:
     lines = world.corpus.read_text().splitlines()
     one = world.corpus.with_name("one.jsonl")
     first = json.loads(lines[0])["_id"].partition("#")[0]
@@ -168,12 +168,12 @@ def test_one_document_alone_stays_in_training(world: PretrainingFiles, monkeypat
     monkeypatch.setattr("drtk.pretraining.dataset.warn", told.append)
     data = PretrainingFiles(world.model, world.generator, one).prepare("cotmae", batch_size=1, held_out=2).data
     assert len(data.held_out) == 0
-    assert told == [f"{one}: nothing can be held out, since every document has more than half of all passages"]
+    assert told == [f"{one}: no passages are held out, because every document has more than half of all passages"]
 
 
-def test_slots_that_lack_texts_are_logged(world: PretrainingFiles, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slots_without_text_are_logged(world: PretrainingFiles, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = {
-        "master": " have no text for slot 'next' and are ignored by its objectives",
+        "master": " have no text for slot 'next'; objectives on slot 'next' skip them",
         "qac-cocondenser": " passages have no text for slot 'b'",
         "mlm": "",
     }

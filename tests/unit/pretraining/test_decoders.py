@@ -45,7 +45,7 @@ def make_vector(batch: int = 3, *, seed: int = 1) -> Tensor:
 
 
 @pytest.mark.parametrize(("name", "family"), SERVED)
-def test_what_holds_of_every_reader(name: str, family: str) -> None:
+def test_every_decoder_satisfies_the_interface(name: str, family: str) -> None:
     """Neither padding nor other rows matter, and all parameters are trained, none of which is the encoder's."""
     adapter = make_adapter(family)
     read = make_decoder(name, adapter)
@@ -66,7 +66,7 @@ def test_what_holds_of_every_reader(name: str, family: str) -> None:
 
 @pytest.mark.parametrize("name", ["decoder", "causal", "two-stream", "discriminator"])
 @torch.no_grad()
-def test_the_vector_is_read_by_its_own_row_alone(name: str) -> None:
+def test_vector_affects_only_its_own_row(name: str) -> None:
     # Swapping the vectors of rows 0 and 1 changes these rows and not row 2 (docs/methods/cotmae.md).
     adapter = make_adapter()
     read, view = make_decoder(name, adapter), make_input(adapter, lengths=(7, 7, 7))
@@ -76,7 +76,7 @@ def test_the_vector_is_read_by_its_own_row_alone(name: str) -> None:
 
 
 @torch.no_grad()
-def test_the_encoder_reader_gives_the_last_states_and_has_no_parameters() -> None:
+def test_encoder_output_is_last_hidden_states_without_parameters() -> None:
     adapter = make_adapter()
     read, view = make_decoder("encoder", adapter), make_input(adapter)
     torch.testing.assert_close(read(view, None), adapter.encode(view.ids, view.attention)[-1])
@@ -85,7 +85,7 @@ def test_the_encoder_reader_gives_the_last_states_and_has_no_parameters() -> Non
 
 @pytest.mark.parametrize("family", FAMILIES)
 @torch.no_grad()
-def test_a_decoder_of_copies_on_the_encoders_own_states_gives_the_encoders_last(family: str) -> None:
+def test_decoder_of_copied_layers_equals_last_encoder_layers(family: str) -> None:
     # The states before the last two layers in place of the embeddings: copies of these layers finish the encoder's work.
     adapter = make_adapter(family)
     view = make_input(adapter)
@@ -96,7 +96,7 @@ def test_a_decoder_of_copies_on_the_encoders_own_states_gives_the_encoders_last(
 
 
 @torch.no_grad()
-def test_the_vector_enters_the_decoder_as_it_is() -> None:
+def test_vector_enters_the_decoder_unchanged() -> None:
     # Without layers to run, position 0 is the vector itself: no position, no norm; the others are the embeddings.
     adapter = make_adapter()
     read, view = make_decoder("decoder", adapter, layers=1), make_input(adapter)
@@ -126,7 +126,7 @@ def encoder_gradients(adapter: BackboneAdapter) -> list[bool]:
     ]
 
 
-def test_condensers_loss_reaches_late_layers_through_the_first_position_alone() -> None:
+def test_condenser_gradient_reaches_late_layers_only_through_cls() -> None:
     # 12 layers, skip from 6: with states[-1][:, 0] detached layers 7-12 have no gradient and layers 1-6 have one.
     for detached in (False, True):
         model = create_masked_lm("bert", num_hidden_layers=12)
@@ -144,7 +144,7 @@ def test_condensers_loss_reaches_late_layers_through_the_first_position_alone() 
             assert (states[-1].grad[:, 1:] == 0).all()
 
 
-def test_condenser_with_layers_that_do_nothing_and_the_last_states_is_the_masked_language_model() -> None:
+def test_condenser_with_identity_layers_equals_masked_lm() -> None:
     model = create_masked_lm("bert")
     adapter, head = BackboneAdapter(model.bert), LMHead(model, model.bert)
     read, view = make_decoder("condenser", adapter, skip=adapter.depth), make_input(adapter)
@@ -153,17 +153,17 @@ def test_condenser_with_layers_that_do_nothing_and_the_last_states_is_the_masked
     assert language_loss(head, read(view), view).item() == mlm.item()
 
 
-def test_condenser_skips_from_half_the_depth_or_a_layer_there_is() -> None:
+def test_condenser_skip_must_be_an_encoder_layer() -> None:
     adapter = make_adapter("bert", num_hidden_layers=6)
     assert CondenserHead(adapter).skip == 3
     assert CondenserHead(adapter, skip=0).skip == 0
-    with pytest.raises(MismatchError, match="skip = 7 is not a layer of the encoder, which has 6"):
+    with pytest.raises(MismatchError, match="skip = 7 is not between 0 and 6"):
         CondenserHead(adapter, skip=7)
 
 
 @pytest.mark.parametrize("family", ABSOLUTE)
 @torch.no_grad()
-def test_the_causal_reader_with_window_three_forgets_after_two_more_tokens(family: str) -> None:
+def test_causal_decoder_attends_to_window_of_three(family: str) -> None:
     # Token 2 is seen at 2, 3, 4 (itself among the three most recent) and neither before nor at 5 and later.
     adapter = make_adapter(family)
     read, view = make_decoder("causal", adapter, layers=1, window=3), make_input(adapter, lengths=(9,))
@@ -174,14 +174,14 @@ def test_the_causal_reader_with_window_three_forgets_after_two_more_tokens(famil
     assert (read(view, make_vector(1)) != read(view, make_vector(1, seed=2))).any(dim=-1).all()  # all see the vector
 
 
-def test_what_the_causal_reader_sees_written_out() -> None:
+def test_causal_attention_mask_has_known_value() -> None:
     # window 2, four tokens and one of padding
     read = CausalDecoder(make_adapter(), window=2)
     seen = read.build_visible_mask(torch.tensor([[1, 1, 1, 1, 0]]))[0, 0].int().tolist()
     assert seen == [[1, 0, 0, 0, 0], [1, 1, 0, 0, 0], [1, 1, 1, 0, 0], [1, 0, 1, 1, 0], [1, 0, 0, 1, 0]]
 
 
-def test_parameters_that_readers_add_to_bert_base() -> None:
+def test_number_of_decoder_parameters_for_bert_base() -> None:
     # A layer: 768 * 2304 + 2304 + 768^2 + 768 + 2 * 768 * 3072 + 3072 + 768 + 4 * 768 = 7,087,872; so has GPT-2's block.
     layer = 7_087_872
     added = {"decoder": 2 * layer, "condenser": 2 * layer, "two-stream": layer, "encoder": 0, "causal": layer + 2 * 768}
@@ -190,13 +190,11 @@ def test_parameters_that_readers_add_to_bert_base() -> None:
         readers = {name: DECODERS.load(name)(adapter) for name in added}
     assert {name: sum(each.numel() for each in read.parameters()) for name, read in readers.items()} == added
     for name in ("causal", "two-stream"):
-        with pytest.raises(
-            MismatchError, match=f"'{name}' needs position embeddings; an encoder of type modernbert has none"
-        ):
+        with pytest.raises(MismatchError, match=f"'{name}' requires position embeddings, which modernbert lacks"):
             make_decoder(name, make_adapter("modernbert"))
 
 
-def test_what_a_row_of_the_two_streams_may_see() -> None:
+def test_two_stream_attention_mask_has_known_value() -> None:
     # All drawn visible; three tokens and one of padding: position 0, and neither itself nor padding.
     seen = build_visible_mask(torch.ones(1, 4, 4, dtype=torch.bool), torch.tensor([[1, 1, 1, 0]]))[0].int().tolist()
     assert seen == [[1, 1, 1, 0], [1, 0, 1, 0], [1, 1, 0, 0], [1, 1, 1, 0]]
@@ -206,7 +204,7 @@ def test_what_a_row_of_the_two_streams_may_see() -> None:
 
 @pytest.mark.parametrize("family", ABSOLUTE)
 @torch.no_grad()
-def test_a_position_of_the_two_streams_reads_clean_tokens_it_sees_and_never_its_own(family: str) -> None:
+def test_two_stream_position_uses_only_visible_original_tokens(family: str) -> None:
     # Row 3 sees token 5, row 4 does not; no row sees itself; what is masked in the input ids is not looked at.
     adapter = make_adapter(family)
     read, view = make_decoder("two-stream", adapter), make_input(adapter, lengths=(7,))
@@ -224,7 +222,7 @@ def test_a_position_of_the_two_streams_reads_clean_tokens_it_sees_and_never_its_
 
 @pytest.mark.parametrize("family", ABSOLUTE)
 @torch.no_grad()
-def test_the_two_streams_are_a_layer_of_the_encoder_where_both_are_the_same(family: str) -> None:
+def test_two_stream_layer_equals_encoder_layer_for_equal_streams(family: str) -> None:
     # With positions of zero every query is the vector; a layer over content whose rows are all the vector has these queries,
     # too, and keys that are alike, so attention is a mean and its result the value of the vector.
     adapter = make_adapter(family)
@@ -239,14 +237,14 @@ def test_the_two_streams_are_a_layer_of_the_encoder_where_both_are_the_same(fami
 
 
 @torch.no_grad()
-def test_the_discriminator_is_the_encoder_with_another_first_embedding() -> None:
+def test_discriminator_equals_encoder_with_replaced_first_embedding() -> None:
     adapter = make_adapter()
     read, view = make_decoder("discriminator", adapter), make_input(adapter)
     same = read(view, adapter.embed(view.ids)[:, 0])
     torch.testing.assert_close(same, adapter.encode(view.ids, view.attention)[-1])
 
 
-def test_training_the_discriminator_leaves_the_encoder_as_it_is() -> None:
+def test_training_the_discriminator_does_not_change_the_encoder() -> None:
     adapter = make_adapter()
     read, view = make_decoder("discriminator", adapter), make_input(adapter)
     source = make_vector().requires_grad_()
@@ -257,7 +255,7 @@ def test_training_the_discriminator_leaves_the_encoder_as_it_is() -> None:
 
 
 @pytest.mark.parametrize("name", ["decoder", "condenser", "causal", "two-stream", "discriminator"])
-def test_readers_train_in_the_precision_of_autocast(name: str) -> None:
+def test_decoders_train_under_autocast(name: str) -> None:
     adapter = make_adapter()
     read, view = make_decoder(name, adapter), make_input(adapter)
     with torch.autocast("cpu", dtype=torch.bfloat16):

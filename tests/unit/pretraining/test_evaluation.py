@@ -23,36 +23,36 @@ def test_held_out_losses_are_means_over_all_batches(world: PretrainingFiles):
         assert found[f"held_out_{name}"] == pytest.approx(expected[name].item(), abs=1e-5)
 
 
-def test_the_gain_is_the_loss_with_anothers_vector_less_that_with_ones_own(world: PretrainingFiles):
+def test_gain_is_loss_with_other_vectors_minus_loss_with_own(world: PretrainingFiles):
     stage = world.prepare("simlm").randomize_weights()
     batch = stage.batch()
     encoded = stage.views(batch)
     with torch.no_grad():
-        others = EncodedBatch(stage.network, batch, {"encoder": encoded.vector("encoder").roll(1, dims=0)})
-        recovery = stage.network.recoveries["decoder"]
-        gain = (recovery(others) - recovery(encoded)) / recovery.count(batch)
+        others = EncodedBatch(stage.network, batch, {"encoder": encoded.get_vector("encoder").roll(1, dims=0)})
+        token_loss = stage.network.recoveries["decoder"]
+        gain = (token_loss(others) - token_loss(encoded)) / token_loss.count_labels(batch)
     found = evaluate_losses(stage.network, [batch], CPU)
     assert found["gain_decoder"] == pytest.approx(gain.item(), abs=1e-5)
     assert abs(found["gain_decoder"]) > 1e-3
     assert "gain_encoder" not in found
     with torch.no_grad():  # a decoder that cannot see the vector gains nothing
-        for layer in recovery.reader.layers:
+        for layer in token_loss.reader.layers:
             layer.attention.output.dense.weight.zero_()
     assert evaluate_losses(stage.network, [batch], CPU)["gain_decoder"] == pytest.approx(0, abs=1e-5)
 
 
-def test_alignment_is_of_the_pairs_that_are_there(world: PretrainingFiles):
+def test_alignment_uses_only_present_pairs(world: PretrainingFiles):
     stage = world.prepare("qac-cocondenser").randomize_weights()
     batch = stage.batch(*range(8))
     both = batch["a"].present & batch["b"].present
     assert 0 < int(both.sum()) < 8
     with torch.no_grad():
-        one, two = (F.normalize(stage.views(batch).vector(name), dim=-1)[both] for name in "ab")
+        one, two = (F.normalize(stage.views(batch).get_vector(name), dim=-1)[both] for name in "ab")
     found = evaluate_losses(stage.network, [batch], CPU)
     assert found["alignment"] == pytest.approx((one - two).pow(2).sum(dim=1).mean().item(), abs=1e-5)
 
 
-def test_a_contrast_is_measured_in_groups_of_one_size_whatever_the_batches_were(world: PretrainingFiles):
+def test_held_out_contrastive_loss_does_not_depend_on_batch_sizes(world: PretrainingFiles):
     stage = world.prepare("qac-cocondenser").randomize_weights()
     whole = evaluate_losses(stage.network, [stage.batch(*range(8))], CPU)
     parts = evaluate_losses(stage.network, [stage.batch(0, 1, 2), stage.batch(3, 4), stage.batch(5, 6, 7)], CPU)
@@ -63,7 +63,7 @@ def test_a_contrast_is_measured_in_groups_of_one_size_whatever_the_batches_were(
 @pytest.mark.parametrize(
     ("counts", "groups"), [([32, 32, 32, 32, 2], [64, 64, 2]), ([100, 29], [64, 64]), ([5], [5]), ([1], []), ([], [])]
 )
-def test_what_is_left_of_the_groups_is_one_of_its_own_unless_it_is_alone(counts: list[int], groups: list[int]):
+def test_regroup_drops_a_single_last_row(counts: list[int], groups: list[int]):
     batches, first = [], 0
     for count in counts:
         rows = torch.arange(first, first + count)
@@ -76,20 +76,20 @@ def test_what_is_left_of_the_groups_is_one_of_its_own_unless_it_is_alone(counts:
     assert all(torch.equal(vectors["(a)"][:, 0] % 2 == 0, present["a"]) for vectors, present in found)
 
 
-def test_the_gain_of_condenser_is_that_of_its_late_first_token(world: PretrainingFiles):
+def test_gain_of_condenser_replaces_the_last_cls_state(world: PretrainingFiles):
     stage = world.prepare("condenser").randomize_weights()
     batch = stage.batch()
     encoded = stage.views(batch)
-    recovery = stage.network.recoveries["head"]
+    token_loss = stage.network.recoveries["head"]
     with torch.no_grad():
-        late = encoded.states("passage")[-1]
-        own, other = recovery(encoded), recovery(encoded, other_sources=True)
+        late = encoded.get_states("passage")[-1]
+        own, other = token_loss(encoded), token_loss(encoded, other_sources=True)
         swapped = stage.views(batch)
-        states = list(encoded.states("passage"))
+        states = list(encoded.get_states("passage"))
         states[-1] = torch.cat([late[:, :1].roll(1, dims=0), late[:, 1:]], dim=1)
         swapped._states["passage"] = states
-        assert other.item() == pytest.approx(recovery(swapped).item(), abs=1e-4)
+        assert other.item() == pytest.approx(token_loss(swapped).item(), abs=1e-4)
     found = evaluate_losses(stage.network, [batch], CPU)
-    assert found["gain_head"] == pytest.approx(((other - own) / recovery.count(batch)).item(), abs=1e-5)
+    assert found["gain_head"] == pytest.approx(((other - own) / token_loss.count_labels(batch)).item(), abs=1e-5)
     assert abs(found["gain_head"]) > 1e-3
     assert "gain_mlm" not in found

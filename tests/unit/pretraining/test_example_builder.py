@@ -9,7 +9,7 @@ import pytest
 
 from drtk.config import load_preset
 from drtk.errors import MismatchError, UsageError
-from drtk.pretraining.example_builder import ExampleBuilder, SlotExample, SpecialTokens, list_corpus_fields
+from drtk.pretraining.example_builder import ExampleBuilder, SpecialTokens, TokenizedSlot, list_corpus_fields
 from drtk.pretraining.masking.strategies import compute_mask_budget
 from drtk.pretraining.parse import apply_changes, parse_composition
 from drtk.text.token_dataset import TokenCorpus
@@ -41,14 +41,14 @@ def shelf(tmp_path_factory: pytest.TempPathFactory) -> Shelf:
     return Shelf(tmp_path_factory.mktemp("shelf"))
 
 
-def kind_of(slot: SlotExample, whole: int) -> str:
+def kind_of(slot: TokenizedSlot, whole: int) -> str:
     """Which edit was made of a text of `whole` tokens."""
     if slot.edited is None:
         return "replaced"
     return "inserted" if len(slot.given) > whole else "deleted"
 
 
-def test_any_edit_is_one_of_three_drawn_for_each_example_alike_often(shelf: Shelf) -> None:
+def test_corruption_any_samples_three_edits_uniformly(shelf: Shelf) -> None:
     build = shelf("diffcse-sts-bert", *EDITS)
     seen = []
     for epoch in range(10):
@@ -60,7 +60,7 @@ def test_any_edit_is_one_of_three_drawn_for_each_example_alike_often(shelf: Shel
     assert all(75 < count < 165 for count in counts.values()), counts
 
 
-def test_each_edit_is_what_it_is_by_itself(shelf: Shelf) -> None:
+def test_sampled_edits_equal_single_corruptions(shelf: Shelf) -> None:
     build = shelf("diffcse-sts-bert", *EDITS)
     for row in range(36):
         slots = build(row, epoch=0, step=0)
@@ -80,7 +80,7 @@ def test_each_edit_is_what_it_is_by_itself(shelf: Shelf) -> None:
     assert max(len(short(row, epoch=0, step=0)["changed_one"].given) for row in range(36)) <= 12
 
 
-def test_a_context_drawn_by_the_step_is_of_one_kind_in_all_examples_of_a_step(shelf: Shelf) -> None:
+def test_views_sampled_per_step_are_equal_within_a_step(shelf: Shelf) -> None:
     build = shelf("qac-cotmae-mixed")
     kinds = {}
     for step in range(40):
@@ -89,20 +89,20 @@ def test_a_context_drawn_by_the_step_is_of_one_kind_in_all_examples_of_a_step(sh
     assert set(kinds.values()) == {True, False}
 
 
-def test_a_passage_without_successor_gets_a_placeholder(shelf: Shelf) -> None:
+def test_passage_without_next_passage_gets_a_placeholder(shelf: Shelf) -> None:
     found = shelf("master")(2, epoch=0, step=0)["next"]  # the third of three passages of its document
     assert not found.present
     assert (len(found.given), int(found.content.sum()), int(found.hidden.sum())) == (2, 0, 0)
 
 
-def test_missing_parts_and_weights_are_reported_with_the_slot(shelf: Shelf) -> None:
+def test_errors_of_views_and_weights_name_the_slot(shelf: Shelf) -> None:
     with pytest.raises(UsageError, match=r"\[slots.context\]: there is no view 'pair'; choose from pair.a, pair.b"):
         shelf("cotmae", "slots.context.view=pair")(0, epoch=0, step=0)
-    with pytest.raises(MismatchError, match=r"\[slots.context\]: passage 'd0#0': masking by 'rom' needs token weights"):
+    with pytest.raises(MismatchError, match=r"\[slots.context\]: passage 'd0#0': masking 'rom' requires token weights"):
         shelf("qac-cotmae", "slots.context.masking=rom")(0, epoch=0, step=0)
 
 
-def test_the_rate_counts_special_tokens_if_the_slot_says_so(shelf: Shelf) -> None:
+def test_count_with_specials_includes_special_tokens_in_the_rate(shelf: Shelf) -> None:
     mlm, simlm = shelf("mlm", "slots.passage.masking=random"), shelf("simlm", "slots.encoder.masking=random")
     for row in range(36):
         passage, encoder = mlm(row, epoch=0, step=0)["passage"], simlm(row, epoch=0, step=0)["encoder"]

@@ -43,14 +43,14 @@ def close(value: float) -> Any:
         ("retromae", 2 * LN_V),
     ],
 )
-def test_token_losses_of_uniform_logits_are_ln_v(preset: str, total: float, world: PretrainingFiles):
+def test_token_loss_of_uniform_logits_is_ln_vocabulary(preset: str, total: float, world: PretrainingFiles):
     stage = with_uniform_head(world.prepare(preset))
     found = compute_values(stage, stage.batch())
     assert found.pop("total") == pytest.approx(total, abs=1e-5)
     assert list(found.values()) == [close(LN_V)] * len(found)
 
 
-def test_a_joint_generator_counts_a_fifth(world: PretrainingFiles):
+def test_joint_generator_loss_has_weight_0_2(world: PretrainingFiles):
     stage = with_uniform_head(world.prepare("simlm", "generator.mode=joint", "generator.slot=encoder"))
     head = stage.network.generator.head
     with torch.no_grad():
@@ -68,7 +68,7 @@ def silence(stage: PretrainingSetup, term: str) -> None:
         nn.init.zeros_(weight)
 
 
-def test_detection_with_logits_of_0_costs_ln_2_a_token(world: PretrainingFiles):
+def test_edit_detection_with_zero_logits_is_ln_2_per_token(world: PretrainingFiles):
     stage = world.prepare("simlm-rtd")
     for term in ("encoder", "decoder"):
         silence(stage, term)
@@ -91,9 +91,7 @@ def test_detection_with_logits_of_0_costs_ln_2_a_token(world: PretrainingFiles):
 
 
 @pytest.mark.parametrize(("preset", "symmetric"), [("cocondenser", True), ("qac-cocondenser", True), ("simcse", False)])
-def test_contrasts_of_equal_vectors_are_the_logarithm_of_the_candidates(
-    preset: str, symmetric: bool, world: PretrainingFiles
-):
+def test_contrastive_loss_of_equal_vectors_is_log_of_candidates(preset: str, symmetric: bool, world: PretrainingFiles):
     stage = world.prepare(preset)
     with torch.no_grad():
         norm = stage.network.backbone.encoder.layer[-1].output.LayerNorm
@@ -106,7 +104,7 @@ def test_contrasts_of_equal_vectors_are_the_logarithm_of_the_candidates(
     assert compute_values(stage, batch)["contrast"] == close(math.log(2 * pairs - 1 if symmetric else pairs))
 
 
-def test_simlm_counts_every_token_that_is_not_special(world: PretrainingFiles):
+def test_simlm_labels_all_but_special_tokens(world: PretrainingFiles):
     """-ln of .7 .2 .5 and of .6 .1 .4, a mean each: .886420 + 1.243234; the changed token alone would give 3.912023."""
     stage = world.prepare("simlm")
     set_predictions(stage, [0.7, 0.2, 0.5], [0.6, 0.1, 0.4])
@@ -122,7 +120,7 @@ def test_simlm_counts_every_token_that_is_not_special(world: PretrainingFiles):
     assert compute_values(masked, {"encoder": seen, "decoder": seen})["total"] == pytest.approx(3.912023, abs=1e-5)
 
 
-def test_tokens_are_averaged_over_the_batch_and_not_by_text(world: PretrainingFiles):
+def test_token_loss_is_mean_over_the_batch_not_per_text(world: PretrainingFiles):
     """Losses 1, 2, 3 and 6: 3.0; the mean of means would be 4.0."""
     stage = world.prepare("mlm")
     set_predictions(stage, [math.exp(-1), math.exp(-2), math.exp(-3), math.exp(-6)])
@@ -130,7 +128,7 @@ def test_tokens_are_averaged_over_the_batch_and_not_by_text(world: PretrainingFi
     assert compute_values(stage, batch)["mlm"] == pytest.approx(3.0, abs=1e-5)
 
 
-def test_two_tasks_add_up_as_means_of_their_own(world: PretrainingFiles):
+def test_losses_are_separate_means(world: PretrainingFiles):
     """2.0 over 10 tokens and 1.0 over 30: 3.0; pooled it would be 1.25."""
     stage = world.prepare("simlm-mlm")
     set_predictions(stage, [math.exp(-2)] * 10, [math.exp(-1)] * 30)
@@ -141,7 +139,7 @@ def test_two_tasks_add_up_as_means_of_their_own(world: PretrainingFiles):
     assert compute_values(stage, batch)["total"] == pytest.approx(3.0, abs=1e-5)
 
 
-def test_both_texts_of_a_pair_are_one_mean(world: PretrainingFiles):
+def test_loss_on_two_slots_is_one_mean(world: PretrainingFiles):
     """3 tokens of loss 2.0 and one of 1.0: 1.75, neither the sum of two means (3.0) nor theirs (1.5)."""
     stage = world.prepare("corom")
     set_predictions(stage, [math.exp(-2)] * 3, [math.exp(-1)])
@@ -149,7 +147,7 @@ def test_both_texts_of_a_pair_are_one_mean(world: PretrainingFiles):
     assert compute_values(stage, batch)["mlm"] == pytest.approx(1.75, abs=1e-5)
 
 
-def test_another_context_changes_its_own_term_alone(world: PretrainingFiles):
+def test_changing_the_context_changes_only_its_loss(world: PretrainingFiles):
     stage = world.prepare("cotmae").randomize_weights()
     rows = [row for row in range(20) if stage.get_examples(row)[0].slots["context"].present][:6]
     batch = stage.batch(*rows)
@@ -161,7 +159,7 @@ def test_another_context_changes_its_own_term_alone(world: PretrainingFiles):
     assert abs(after["context"] - before["context"]) > 1e-3
 
 
-def test_masks_that_refer_to_another_slot(world: PretrainingFiles):
+def test_extension_and_complement_use_the_mask_of_another_slot(world: PretrainingFiles):
     equal = world.prepare("simlm", "slots.decoder.rate=0.3").batch()
     assert bool((equal["encoder"].hidden == equal["decoder"].hidden).all())
     wider = world.prepare("simlm").batch()
@@ -174,7 +172,7 @@ def test_masks_that_refer_to_another_slot(world: PretrainingFiles):
     assert int(master["half"].hidden.sum()) > 0
 
 
-def test_an_auto_encoder_reads_the_text_and_rebuilds_it_from_masks_alone(world: PretrainingFiles):
+def test_autoencoder_encodes_the_text_and_decodes_only_masks(world: PretrainingFiles):
     stage = world.prepare("simlm-ae")
     batch = stage.batch()
     assert bool((batch["encoder"].given == batch["encoder"].clean).all())
@@ -184,11 +182,11 @@ def test_an_auto_encoder_reads_the_text_and_rebuilds_it_from_masks_alone(world: 
     assert bool((decoder.given[special] == decoder.clean[special]).all())
 
 
-def test_a_generator_that_replaces_everything_spares_the_first_token_alone(world: PretrainingFiles):
+def test_generator_with_scope_all_keeps_only_the_first_token(world: PretrainingFiles):
     """Released DiffCSE: argmax at every position, [SEP] too; what it reads is 80/10/10."""
     stage = world.prepare("diffcse-sts-bert", "slots.changed_one.rate=0.9").randomize_weights()
     batch = stage.batch(*range(12))
-    slot, ids = batch["changed_one"], stage.views(batch).ids("changed_one")
+    slot, ids = batch["changed_one"], stage.views(batch).get_ids("changed_one")
     assert bool((ids[:, 0] == slot.clean[:, 0]).all())
     last = slot.attention.sum(dim=1) - 1
     assert bool((ids[torch.arange(len(ids)), last] != stage.tokenizer.sep_token_id).any())
@@ -199,7 +197,7 @@ def test_a_generator_that_replaces_everything_spares_the_first_token_alone(world
     assert bool((shown == slot.clean[slot.hidden]).any())
 
 
-def test_simlms_generator_reads_masks_and_draws_for_each_side_anew(world: PretrainingFiles):
+def test_simlm_generator_samples_independently_per_slot(world: PretrainingFiles):
     stage = world.prepare("simlm").randomize_weights()
     batch = stage.batch(*range(12))
     views = stage.views(batch)
@@ -207,11 +205,11 @@ def test_simlms_generator_reads_masks_and_draws_for_each_side_anew(world: Pretra
     for name in ("encoder", "decoder"):
         slot = batch[name]
         assert bool((slot.given[slot.hidden] == stage.tokenizer.mask_token_id).all())
-        assert bool((views.ids(name) == slot.clean)[~slot.hidden].all())
-    assert bool((views.ids("encoder")[both] != views.ids("decoder")[both]).any())
+        assert bool((views.get_ids(name) == slot.clean)[~slot.hidden].all())
+    assert bool((views.get_ids("encoder")[both] != views.get_ids("decoder")[both]).any())
 
 
-def test_no_gradient_reaches_what_is_masked_of_the_encoder_by_way_of_the_generator(world: PretrainingFiles):
+def test_no_gradient_flows_through_the_generator(world: PretrainingFiles):
     stage = world.prepare("simlm", "generator.mode=joint", "generator.slot=encoder").randomize_weights()
     terms = stage.terms(stage.batch())
     of_words = compute_gradients(stage, terms["encoder"] + terms["decoder"])

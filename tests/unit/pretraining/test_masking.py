@@ -12,7 +12,7 @@ import pytest
 from drtk.pretraining.masking.strategies import (
     MaskInput,
     OtherMask,
-    compute_extra_rate,
+    compute_added_rate,
     compute_mask_budget,
     fill_budget,
     group_words,
@@ -87,13 +87,13 @@ def test_mask_budget() -> None:
         ([], [], 4, []),
     ],
 )
-def test_a_word_that_exceeds_the_budget_is_skipped(
+def test_word_that_exceeds_the_budget_is_skipped(
     order: list[int], sizes: list[int], budget: int, expected: list[int]
 ) -> None:
     assert places(fill_budget(np.array(order, dtype=int), np.array(sizes, dtype=int), budget)) == expected
 
 
-def test_words_are_runs_of_equal_numbers_between_special_tokens() -> None:
+def test_group_words_groups_equal_indices_between_special_tokens() -> None:
     words = group_words(np.array([-1, 0, 0, -1, 0, 1, -1]))
     assert (words.sizes.tolist(), words.begins.tolist()) == ([2, 1, 1], [0, 2, 3])
     assert places(words.expand(np.array([True, False, True]))) == [1, 2, 5]
@@ -103,7 +103,7 @@ def test_words_are_runs_of_equal_numbers_between_special_tokens() -> None:
     assert nothing.max_weights(np.array([3.0, 4.0])).tolist() == []
 
 
-def test_random_hides_the_budget_and_every_token_alike() -> None:
+def test_random_masks_budget_tokens_uniformly() -> None:
     # 2 of 10 tokens, 5,000 times: 1,000 each, with a standard deviation of sqrt(5000 * .2 * .8) = 28.
     text, rng = make_text([2, 1, 3, 1, 1, 2]), create_generator("random")
     counts = np.sum([mask(mask_random_tokens, text, 0.15, rng=rng, counted=10) for _ in range(5000)], axis=0)
@@ -112,7 +112,7 @@ def test_random_hides_the_budget_and_every_token_alike() -> None:
     assert counts[1:-1] == pytest.approx([1000] * 10, abs=4.5 * 28)
 
 
-def test_bernoulli_hides_independently() -> None:
+def test_bernoulli_masks_tokens_independently() -> None:
     # 30 tokens at .3: a mean of 9 and a variance of 6.3; 5,000 texts have deviations of .035 and .13.
     text, rng = make_text([1] * 30), create_generator("bernoulli")
     counts = [mask(mask_bernoulli, text, 0.3, rng=rng, counted=30).sum() for _ in range(5000)]
@@ -121,7 +121,7 @@ def test_bernoulli_hides_independently() -> None:
     assert places(mask(mask_bernoulli, make_text([1, 2]), 1.0, counted=3)) == [1, 2, 3]
 
 
-def test_whole_words_hides_words_that_fit() -> None:
+def test_whole_word_masks_words_within_the_budget() -> None:
     text = make_text([2, 3, 1, 2])
     masks = {tuple(places(mask(mask_whole_words, text, 0.4, rng=seed, counted=8))) for seed in range(100)}
     assert masks == {(1, 2, 6), (3, 4, 5), (6, 7, 8)}  # round(3.2) = 3 of the pieces 1-2, 3-5, 6, 7-8
@@ -135,7 +135,7 @@ WEIGHTS = [0.545455, 0.272727, 0.181818]
 INCLUDED = [0.871212, 0.660606, 0.468182]  # word 0 first or second: .545455 + .272727 * .545455 / .727273 + …
 
 
-def test_keyword_samples_words_by_weight() -> None:
+def test_keyword_samples_words_in_proportion_to_weight() -> None:
     expected = [0.0, 0.0, 0.0]
     for first, second, _ in permutations(range(3)):
         chance = WEIGHTS[first] * WEIGHTS[second] / (sum(WEIGHTS) - WEIGHTS[first])
@@ -150,7 +150,7 @@ def test_keyword_samples_words_by_weight() -> None:
     assert shares[1:-1] == pytest.approx(INCLUDED, abs=0.035)
 
 
-def test_keyword_counts_a_word_once_and_may_exceed_the_budget() -> None:
+def test_keyword_can_exceed_the_budget_by_the_last_word() -> None:
     text = make_text([1, 3], [0.5] * 4)
     masks = {tuple(places(mask(mask_keywords, text, 0.5, rng=seed, counted=4))) for seed in range(50)}
     assert masks == {(2, 3, 4), (1, 2, 3, 4)}
@@ -159,7 +159,7 @@ def test_keyword_counts_a_word_once_and_may_exceed_the_budget() -> None:
     assert places(mask(mask_keywords, text, 0.0, counted=3)) == []
 
 
-def test_words_without_weight_come_last() -> None:
+def test_words_of_weight_zero_come_last() -> None:
     weights, rng = np.array([0.0, 1e-30, 0.0, 5.0]), create_generator("last")
     orders = [order_by_weight(weights, rng=rng).tolist() for _ in range(500)]
     assert all(set(order[:2]) == {1, 3} for order in orders)
@@ -183,20 +183,20 @@ SAMPLES = (0.62, 0.15, 0.80, 0.33, 0.47, 0.90, 0.05, 0.55, 0.71)
         (ROM_WEIGHTS, 0.45, {"weight_scale": 10.0}, [1, 4, 7, 8]),  # 10 at 1, 2.5 at 4, 7.5 at 7, 5 at 8
     ],
 )
-def test_rom_hides_the_largest_sums(
+def test_rom_masks_the_largest_sums(
     weights: list[float], rate: float, options: dict[str, Any], expected: list[int]
 ) -> None:
     hidden = mask(mask_rom, make_text([1] * 9, weights), rate, rng=FixedRandom(*SAMPLES), counted=9, **options)
     assert [place - 1 for place in places(hidden)] == expected
 
 
-def test_rom_hides_the_first_of_equal_sums() -> None:
+def test_rom_masks_the_first_of_equal_sums() -> None:
     text = make_text([1, 1, 1], [0.5, 0, 0.5])
     assert places(mask(mask_rom, text, 0.15, rng=FixedRandom(0.25, 0.75, 0.25), counted=3)) == [1]
     assert sort_largest_first(np.arange(300) % 2).tolist() == [*range(1, 300, 2), *range(0, 300, 2)]
 
 
-def test_rom_without_weights_is_random() -> None:
+def test_rom_with_zero_weights_equals_random() -> None:
     text = make_text([2, 1, 3] * 5, [0.0] * 30)
     assert places(mask(mask_rom, text, 0.3, counted=30)) == places(mask(mask_random_tokens, text, 0.3, counted=30))
 
@@ -209,12 +209,12 @@ def test_rom_without_weights_is_random() -> None:
         ((0.1, 0.1, 0.95), [4, 5, 6]),  # .6 1.1 1.2
     ],
 )
-def test_rom_on_whole_words_uses_the_largest_weight(samples: tuple[float, ...], expected: list[int]) -> None:
+def test_whole_word_rom_uses_the_maximum_weight(samples: tuple[float, ...], expected: list[int]) -> None:
     text = make_text([2, 1, 3], [0.4, 0.1, 0.8, 0, 0, 0.2])
     assert places(mask(mask_rom, text, 0.5, rng=FixedRandom(*samples), counted=6, whole_word=True)) == expected
 
 
-def test_rom_scales_words_and_ignores_special_tokens() -> None:
+def test_whole_word_rom_scales_word_weights() -> None:
     # words .6 .2, to a sum of 1: .75 .25; with .2 .6: .95 .85. Over pieces it would be .43 .14.
     text, samples = make_text([2, 1], [0.6, 0.6, 0.2]), FixedRandom(0.2, 0.6)
     assert places(mask(mask_rom, text, 0.6, rng=samples, counted=3, whole_word=True, scale="sum")) == [1, 2]
@@ -235,10 +235,10 @@ def test_scale_weights() -> None:
         assert scale_weights(np.zeros(0), how).tolist() == []  # type: ignore[arg-type]
 
 
-def test_extra_rate() -> None:
+def test_added_rate_gives_the_union_its_rate() -> None:
     # (.50 - .30) / (1 - .30) = .285714, so that .30 + .70 * .285714 = .50
     rates = [
-        compute_extra_rate(rate, inner) for inner, rate in ((0.3, 0.5), (0.15, 0.3), (0.4, 0.6), (0.3, 1.0), (1.0, 1.0))
+        compute_added_rate(rate, inner) for inner, rate in ((0.3, 0.5), (0.15, 0.3), (0.4, 0.6), (0.3, 1.0), (1.0, 1.0))
     ]
     assert rates == pytest.approx([0.285714, 0.176471, 0.333333, 1.0, 0.0], abs=2e-6)
 
@@ -261,7 +261,7 @@ def test_extension_adds_an_independent_mask() -> None:
     assert places(mask(mask_extension, text, 1.0, rng=rng, counted=LONG, other=inner)) == list(range(1, LONG + 1))
 
 
-def test_complement_hides_what_the_other_mask_leaves() -> None:
+def test_complement_masks_the_tokens_not_masked_by_other() -> None:
     text = make_text([1] * LONG)
     inner = OtherMask(mask(mask_whole_words, text, 0.5, counted=LONG), 0.5)
     hidden = mask(mask_complement, text, 0.5, counted=LONG, other=inner)
@@ -270,6 +270,6 @@ def test_complement_hides_what_the_other_mask_leaves() -> None:
 
 
 @pytest.mark.parametrize("strategy", [mask_keywords, mask_rom])
-def test_a_strategy_without_weights_is_rejected(strategy: Callable[..., np.ndarray]) -> None:
-    with pytest.raises(ValueError, match=r"needs token weights.* `drtk termweight`"):
+def test_text_without_weights_is_rejected(strategy: Callable[..., np.ndarray]) -> None:
+    with pytest.raises(ValueError, match=r"requires token weights.* `drtk termweight`"):
         mask(strategy, make_text([1, 1]), 0.5, counted=2)

@@ -13,7 +13,7 @@ from drtk.pretraining.network import Projector
 from drtk.pretraining.token_generator import fill_masks
 
 
-def test_its_size_for_bert_base() -> None:
+def test_number_of_projector_parameters_for_bert_base() -> None:
     # 768 * 1536 + 2 * 1536 + 1536 * 768 = 2,362,368: no bias, and the second norm has neither scale nor shift
     def count(module: nn.Module) -> int:
         return sum(parameter.numel() for parameter in module.parameters())
@@ -23,21 +23,21 @@ def test_its_size_for_bert_base() -> None:
     assert count(Projector(768, kind="none")) == 0
 
 
-def test_batch_norm_leaves_columns_of_mean_0_and_variance_1() -> None:
+def test_bn_projector_outputs_have_mean_0_and_variance_1() -> None:
     torch.manual_seed(0)
     projected = Projector(8, kind="bn").train()(5 + 3 * torch.randn(64, 8))
     torch.testing.assert_close(projected.mean(dim=0), torch.zeros(8), atol=1e-5, rtol=0)
     torch.testing.assert_close(projected.var(dim=0, unbiased=False), torch.ones(8), atol=0.02, rtol=0)  # epsilon
 
 
-def test_both_views_together_are_not_each_by_itself() -> None:
+def test_bn_projector_of_both_views_differs_from_separate_calls() -> None:
     torch.manual_seed(0)
     projector, views = Projector(8, kind="bn").train(), torch.randn(2, 16, 8)
     together = projector(views.flatten(0, 1)).view(2, 16, 8)
     assert (together[0] - projector(views[0])).abs().max() > 0.01
 
 
-def test_tanh_is_one_layer_within_plus_and_minus_one() -> None:
+def test_tanh_projector_is_one_layer() -> None:
     projector = Projector(4, kind="tanh")
     vectors = torch.randn(3, 4)
     linear = projector.layers[0]
@@ -74,7 +74,7 @@ def fill(
 PLAIN, MASKED, EVERYWHERE = [2, 5, 4, 3, 0], [2, 5, 9, 3, 0], [2, 9, 9, 9, 0]
 
 
-def test_padding_and_the_first_token_stay() -> None:
+def test_fill_masks_keeps_padding_and_first_token() -> None:
     assert fill("replaced", "masked") == [MASKED, MASKED]
     assert fill("replaced", "all") == [EVERYWHERE, EVERYWHERE]
     assert fill("inserted", "all") == [MASKED, MASKED]  # inserted tokens only

@@ -51,11 +51,11 @@ class RecordedHead(nn.Module):
     logits = features
 
 
-def make_target(kind: Any, name: str, *, size: int = 3, says_next: bool = False, **options: Any) -> Any:
+def make_target(kind: Any, name: str, *, size: int = 3, predicts_next: bool = False, **options: Any) -> Any:
     """Make a target of an objective whose reader has `Said` for a head and states of `size`."""
     parts: Any = SimpleNamespace(
         get_head=lambda reader: RecordedHead(size),
-        readers={"r": SimpleNamespace(says_next=says_next)},
+        readers={"r": SimpleNamespace(predicts_next=predicts_next)},
         adapter=SimpleNamespace(hidden_size=size, config=SimpleNamespace()),
     )
     return kind(TokenObjective(reader="r", slot=("s",), target=name, **options), parts)
@@ -79,27 +79,30 @@ def make_states(*shares: float, of: int = 3) -> Tensor:
 
 def mean_loss(made: Any, rows: Tensor, text: SlotBatch) -> tuple[int, float]:
     """Return the number of labels and the mean loss."""
-    count = int(made.positions(text).sum())
-    return count, made.losses(rows, text, text.given).item() / count
+    count = int(made.select_positions(text).sum())
+    return count, made.sum_losses(rows, text, text.given).item() / count
 
 
-def test_simlm_counts_every_token_that_is_not_special_and_its_masked_variant_the_hidden_ones() -> None:
+def test_labeled_positions_of_targets_all_and_masked() -> None:
     # Original tokens have .7 .2 .5: mean of -log is (.356675 + 1.609438 + .693147) / 3 = .886420.
     text, rows = make_slot([1, 0, 0, 0, 1], hidden=[2]), make_states(0.01, 0.7, 0.2, 0.5, 0.01)
     assert mean_loss(make_target(TokenPrediction, "all"), rows, text) == (3, pytest.approx(0.886420, abs=2e-6))
     assert mean_loss(make_target(TokenPrediction, "masked"), rows, text) == (1, pytest.approx(1.609438, abs=2e-6))
 
 
-def test_a_causal_reader_predicts_what_comes_next_the_last_special_token_too() -> None:
-    text, made = make_slot([1, 2, 0, 1], pads=2), make_target(TokenPrediction, "all", says_next=True)  # [CLS] a b [SEP]
-    assert made.positions(text).tolist() == [[True, True, True, False, False, False]]
+def test_causal_labels_are_next_tokens_and_last_special_token() -> None:
+    text, made = (
+        make_slot([1, 2, 0, 1], pads=2),
+        make_target(TokenPrediction, "all", predicts_next=True),
+    )  # [CLS] a b [SEP]
+    assert made.select_positions(text).tolist() == [[True, True, True, False, False, False]]
     rows = torch.full((1, 6, 3), 0.25).log()
     for place, following in enumerate((2, 0, 1)):
         rows[0, place, following] = torch.tensor(0.5).log()
     assert mean_loss(made, rows, text) == (3, pytest.approx(0.693147, abs=5e-6))
 
 
-def test_the_released_mean_counts_special_tokens_and_padding_as_original() -> None:
+def test_mean_all_labels_special_tokens_and_padding_as_original() -> None:
     # "original" has .9 .8 .3 .6, the third was replaced: .105361 + .223144 + .356675 + .510826 = 1.196005; a quarter is .299001.
     text = make_slot([5, 5, 5, 5], given=[5, 5, 6, 5], pads=2)
     rows = make_states(0.9, 0.8, 0.3, 0.6, 0.95, 0.95, of=2)
@@ -108,7 +111,7 @@ def test_the_released_mean_counts_special_tokens_and_padding_as_original() -> No
     assert mean_loss(two_classes("mean_all"), rows, text) == (6, pytest.approx(0.216432, abs=2e-6))
 
 
-def test_one_logit_says_the_same_as_two_that_differ_by_it() -> None:
+def test_one_logit_equals_two_logits_with_that_difference() -> None:
     text, rows = make_slot([1, 5, 5, 1], given=[1, 5, 6, 1]), make_states(0.5, 0.9, 0.3, 0.5, of=2)
     single = make_target(EditDetection, "edited", size=2, classes=1)
     single.head = nn.Linear(2, 1, bias=False)
@@ -118,9 +121,9 @@ def test_one_logit_says_the_same_as_two_that_differ_by_it() -> None:
     assert mean_loss(single, rows, text) == (2, pytest.approx(wanted, abs=2e-6))
 
 
-def test_a_token_proposed_as_it_was_is_no_change() -> None:
+def test_proposed_original_token_is_labeled_unchanged() -> None:
     text = make_slot([1, 5, 6, 1], given=[1, 5, 7, 1], hidden=[1, 2])
-    assert two_classes().labels(text, text.given).tolist() == [[0, 0, 1, 0]]
+    assert two_classes().build_labels(text, text.given).tolist() == [[0, 0, 1, 0]]
     # Of edits sampled by the example, row 0 was replaced (-1 throughout): compare. Row 1 had tokens inserted: as noted.
     both = SlotBatch(
         clean=torch.tensor([[1, 5, 6, 1], [1, 5, 9, 1]]),
@@ -131,10 +134,10 @@ def test_a_token_proposed_as_it_was_is_no_change() -> None:
         present=torch.tensor([True, True]),
         edited=torch.tensor([[-1, -1, -1, -1], [0, 1, 0, 0]]),
     )
-    assert two_classes().labels(both, both.given).tolist() == [[0, 0, 1, 0], [0, 1, 0, 0]]
+    assert two_classes().build_labels(both, both.given).tolist() == [[0, 0, 1, 0], [0, 1, 0, 0]]
 
 
-def test_the_copy_gate_adds_its_share_where_the_token_at_hand_is_right() -> None:
+def test_copy_gate_adds_probability_to_correct_input_tokens() -> None:
     # Gate at c = 1/4, original at .2: right at hand: -log(.25 + .75 x .2) = .916291; replaced: -log(.75 x .2) = 1.897120.
     made = make_target(CorrectiveLM, "corrected")
     with torch.no_grad():
@@ -148,17 +151,17 @@ def test_the_copy_gate_adds_its_share_where_the_token_at_hand_is_right() -> None
         )
 
 
-def test_an_example_without_the_text_has_no_position() -> None:
+def test_absent_text_has_no_labeled_position() -> None:
     text = make_slot([1, 5, 1], hidden=[1], edited=[0, 1, 0])
     absent = SlotBatch(**vars(text) | {"present": torch.tensor([False])})
     tokens = [
         make_target(TokenPrediction, "all"),
         make_target(TokenPrediction, "masked"),
-        make_target(TokenPrediction, "all", says_next=True),
+        make_target(TokenPrediction, "all", predicts_next=True),
     ]
     for made in [*tokens, two_classes("mean_all"), two_classes(), make_target(CorrectiveLM, "corrected")]:
-        assert made.positions(text).any()
-        assert not made.positions(absent).any()
+        assert made.select_positions(text).any()
+        assert not made.select_positions(absent).any()
 
 
 LEFT, RIGHT = torch.tensor([[1.0, 0.0], [0.0, 1.0]]), torch.tensor([[0.8, 0.6], [0.6, 0.8]])
@@ -200,18 +203,20 @@ def compute_loss(options: dict[str, Any], *vectors: Tensor, present: Sequence[bo
         ({"extra_positives": ("c",)}, (LEFT, RIGHT, LEFT), (0.598139 + 0.313262) / 2),
     ],
 )
-def test_known_answers_of_contrasts(options: dict[str, Any], vectors: tuple[Tensor, ...], expected: float) -> None:
+def test_contrastive_loss_has_known_values(
+    options: dict[str, Any], vectors: tuple[Tensor, ...], expected: float
+) -> None:
     assert compute_loss(options, *vectors) == pytest.approx(expected, abs=2e-6, rel=1e-6)
 
 
 @pytest.mark.parametrize("options", [{}, COCONDENSER, {"symmetric": True}])
-def test_a_pair_that_lacks_a_side_is_neither_query_nor_candidate(options: dict[str, Any]) -> None:
+def test_incomplete_pair_is_neither_query_nor_candidate(options: dict[str, Any]) -> None:
     left, right = (torch.cat([rows, torch.tensor([[5.0, 5.0]])]) for rows in (LEFT, RIGHT))
     found = compute_loss(options, left, right, present=[True, True, False])
     assert found == pytest.approx(compute_loss(options, LEFT, RIGHT), abs=2e-6)
 
 
-def test_absent_extra_negatives_are_no_candidates() -> None:
+def test_absent_extra_negatives_are_not_candidates() -> None:
     options, rows = {"extra_negatives": ("c",)}, {"a": LEFT, "b": RIGHT, "c": torch.full((2, 2), 5.0)}
     everybody = torch.tensor([True, True])
     found = contrastive_loss(
@@ -220,7 +225,7 @@ def test_absent_extra_negatives_are_no_candidates() -> None:
     assert found.item() == pytest.approx(0.598139, abs=2e-6)
 
 
-def test_without_any_pair_the_loss_is_0_and_has_a_gradient() -> None:
+def test_contrastive_loss_without_pairs_is_0_with_gradient() -> None:
     rows, absent = LEFT.clone().requires_grad_(), torch.tensor([False, False])
     found = contrastive_loss(ContrastiveObjective("a", "b"), {"a": rows, "b": RIGHT}, {"a": absent, "b": absent})
     found.backward()

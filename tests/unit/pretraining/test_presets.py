@@ -122,7 +122,7 @@ def load_composition(name: str) -> Composition:
 
 
 @pytest.mark.parametrize("name", PAPERS)
-def test_schedules_are_those_of_the_papers(name: str) -> None:
+def test_schedules_match_the_papers(name: str) -> None:
     found = dict(load_preset(name).settings)
     batch, length, lr, warmup, decay, tokens, held = SCHEDULES[name]
     assert found.pop("batch_size") == batch
@@ -136,14 +136,14 @@ def test_schedules_are_those_of_the_papers(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", PAPERS)
-def test_slots_show_what_the_papers_show(name: str) -> None:
+def test_slots_match_the_papers(name: str) -> None:
     slots = load_composition(name).slots.items()
     assert {slot: (" ".join(each.view), each.masking, each.rate, each.corruption) for slot, each in slots} == SLOTS[
         name
     ]
 
 
-def test_what_slots_say_besides() -> None:
+def test_other_slot_settings_match_the_papers() -> None:
     slots = {name: load_composition(name).slots for name in PAPERS}
     for name in ("simlm", "simlm-mlm", "simlm-rtd"):  # the released rate counts special tokens, and masks are nested
         assert {slot.count for slot in slots[name].values()} == {"with-specials"}
@@ -164,7 +164,7 @@ def test_what_slots_say_besides() -> None:
     assert slots["crop"]["one"].view_options == {}
 
 
-def test_all_rows_of_query_as_context_pair_random_passages_of_a_document() -> None:
+def test_query_as_context_presets_pair_random_passages_of_a_document() -> None:
     examples = {name: load_composition(name).example for name in PAPERS if "cotmae" in name or "cocondenser" in name}
     assert [name for name, example in examples.items() if example == "document"] == ["cocondenser"]
     # the baseline of methods/cotmae.md with a pair for each passage
@@ -182,7 +182,7 @@ def test_all_rows_of_query_as_context_pair_random_passages_of_a_document() -> No
     assert set(spans.values()) == {"random"}
 
 
-def test_master_printed_differs_from_the_released_form_in_its_encoder_passes_alone() -> None:
+def test_master_printed_differs_from_master_only_in_encoder_passes() -> None:
     released, printed = load_composition("master"), load_composition("master-printed")
     assert dict(load_preset("master").settings) == dict(load_preset("master-printed").settings)
     passes = [[each.name for each in made.objectives if not each.vector_slots] for made in (released, printed)]
@@ -196,7 +196,7 @@ def test_master_printed_differs_from_the_released_form_in_its_encoder_passes_alo
     assert (slot, printed.slots[slot].of, released.slots[slot].of) == ("complement", "passage", "half")
 
 
-def test_rows_of_simlms_table_7_differ_in_objective_and_corruption() -> None:
+def test_presets_of_simlm_table_7_differ_in_objective_and_corruption() -> None:
     page = (METHODS / "simlm.md").read_text(encoding="utf-8")
     table = page.partition("| row (Table 7)")[2].partition("\n\n")[0]
     names = re.findall(r"`--preset (\S+)`", table)
@@ -218,7 +218,7 @@ def test_rows_of_simlms_table_7_differ_in_objective_and_corruption() -> None:
     }
 
 
-def test_generators_are_the_papers() -> None:
+def test_generators_match_the_papers() -> None:
     simlm = ("google/electra-base-generator", "frozen", "sample", "masked", "mask")
     wanted = {"simlm": simlm, "simlm-rtd": simlm}
     for task, model in (("bert", "distilbert-base-uncased"), ("roberta", "distilroberta-base")):
@@ -229,7 +229,7 @@ def test_generators_are_the_papers() -> None:
     assert found == wanted
 
 
-def test_contrasts_compare_as_the_papers_do() -> None:
+def test_contrastive_objectives_match_the_papers() -> None:
     wanted = {  # similarity, temperature, candidates, symmetric, projector
         "cocondenser": ("dot", 1.0, "all", True, None),
         "qac-cocondenser": ("dot", 1.0, "all", True, None),
@@ -250,7 +250,7 @@ def test_contrasts_compare_as_the_papers_do() -> None:
     assert found == wanted
 
 
-def test_terms_weigh_one_but_diffcses_difference() -> None:
+def test_objective_weights_match_the_papers() -> None:
     for name in PAPERS:
         weights = {each.name: each.weight for each in load_composition(name).objectives}
         difference = {"sts": 0.005, "transfer": 0.05}.get(name.split("-")[1] if name.startswith("diffcse") else "", 1.0)
@@ -260,21 +260,21 @@ def test_terms_weigh_one_but_diffcses_difference() -> None:
 
 
 @pytest.mark.parametrize("name", EXTRA)
-def test_presets_add_the_parameters_that_the_papers_count(name: str) -> None:
+def test_number_of_added_parameters_matches_the_papers(name: str) -> None:
     made = load_composition(name)
     with torch.device("meta"):
         adapter = BackboneAdapter(BertModel(BertConfig()))
         readers = {
             each.reader: DECODERS.load(made.readers[each.reader].use)(adapter, **made.readers[each.reader].options)
-            for each in made.recovers
+            for each in made.token_objectives
         }
     assert sum(weight.numel() for each in readers.values() for weight in each.parameters()) == EXTRA[name]
 
 
-def test_decoders_start_from_copies_in_simlm_only() -> None:
+def test_only_simlm_initializes_decoders_from_copies() -> None:
     for name in PAPERS:
         made = load_composition(name)
-        readers = [made.readers[each.reader] for each in made.recovers]
+        readers = [made.readers[each.reader] for each in made.token_objectives]
         inits = {each.options.get("init", "random") for each in readers if each.use == "decoder"}
         assert inits in (set(), {"copy"} if name.startswith("simlm") else {"random"}), name
 
@@ -315,7 +315,7 @@ def resolve(flags: str) -> tuple[Composition, PretrainSettings]:
     return made.without(drops) if drops else made, merge_settings(PretrainSettings, found.settings, given)
 
 
-def test_every_row_of_a_page_is_a_composition_of_parts_that_exist() -> None:
+def test_every_documented_variant_is_a_valid_composition() -> None:
     for page, name, flags in ROWS:
         check_composition(resolve(flags)[0], place=f"{page}: {name}")
     counts = {page: sum(row[0] == page for row in ROWS) for page, *_ in ROWS}
@@ -327,7 +327,7 @@ def test_every_row_of_a_page_is_a_composition_of_parts_that_exist() -> None:
     assert [name for name in PAPERS if f"`{name}`" not in pages and f"--preset {name}" not in pages] == []
 
 
-def test_rows_that_drop_or_share_parts() -> None:
+def test_documented_variants_that_drop_or_share_parts() -> None:
     rows = {(page, name): resolve(flags) for page, name, flags in ROWS}
     zero, alone = rows["diffcse", "0"][0], rows["diffcse", "without contrastive loss"][0]
     assert ([each.name for each in zero.objectives], list(zero.slots), zero.generator) == (
@@ -337,7 +337,7 @@ def test_rows_that_drop_or_share_parts() -> None:
     )
     assert [each.name for each in alone.objectives] == ["difference"]
     shared = rows["master", "one decoder for all"][0]
-    assert [each.reader for each in shared.recovers if each.source] == ["shared"] * 5
+    assert [each.reader for each in shared.token_objectives if each.source] == ["shared"] * 5
     one_pass = rows["master", "complement of the 30% mask"][0]
     assert one_pass.slots["complement"].of == "passage"
     assert "mlm_cmp" not in {each.name for each in one_pass.objectives}
@@ -358,7 +358,7 @@ def test_rows_that_drop_or_share_parts() -> None:
         "--preset master --set slots.before.view=halves.a --set slots.next.view=halves.b",
     ],
 )
-def test_a_step_trains_the_encoder(flags: str, world: PretrainingFiles) -> None:
+def test_training_step_changes_the_encoder(flags: str, world: PretrainingFiles) -> None:
     """test_against_references.py has the other presets and the rows of DiffCSE."""
     made, _ = resolve(flags)
     if made.generator is not None:
@@ -389,7 +389,7 @@ CALL = [
 
 
 @pytest.mark.parametrize("preset", ["diffcse-sts-bert", "cocondenser"])
-def test_a_preset_trains_and_logs_its_terms(
+def test_preset_trains_and_logs_its_losses(
     preset: str, world: PretrainingFiles, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """tests/slow/test_every_preset.py trains all of them."""
@@ -406,7 +406,7 @@ def test_a_preset_trains_and_logs_its_terms(
         assert (f"gain_{name}" in before) == ("source" in objective or name == "head")
 
 
-def test_a_preset_trains_a_roberta_with_byte_level_pieces(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_preset_trains_a_roberta_with_byte_level_bpe(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     save_random_masked_lm("roberta", tmp_path / "model")
     save_random_masked_lm("roberta", tmp_path / "generator", num_hidden_layers=1)
     corpus = write_enriched_corpus(tmp_path / "corpus.jsonl", tmp_path / "model", documents=6)

@@ -94,5 +94,5 @@ def make_softmax(temperature: float) -> Weighing:
         (dict, "minmax", 9.3),
     ],
 )
-def test_the_share_of_stop_words_is_that_of_the_table(weighing: Weighing, scale: Scale, specified: float) -> None:
+def test_share_of_masked_stop_words_matches_the_table(weighing: Weighing, scale: Scale, specified: float) -> None:
     assert compute_share(weighing, scale) == pytest.approx(specified, abs=4)

@@ -32,21 +32,19 @@ def find_largest(slopes: dict[str, Tensor], beginning: str) -> float:
 
 
 @pytest.mark.parametrize(("preset", "term"), TERMS)
-def test_a_term_behind_a_bottleneck_trains_all_layers_by_the_vector_alone(
-    preset: str, term: str, world: PretrainingFiles
-):
+def test_bottleneck_loss_trains_all_layers_only_through_the_vector(preset: str, term: str, world: PretrainingFiles):
     stage = world.prepare(preset).randomize_weights()
-    batch, recovery = stage.batch(*range(8)), stage.network.recoveries[term]
-    objective = recovery.objective
-    slopes = compute_gradients(stage, recovery(stage.views(batch)))
+    batch, token_loss = stage.batch(*range(8)), stage.network.recoveries[term]
+    objective = token_loss.objective
+    slopes = compute_gradients(stage, token_loss(stage.views(batch)))
     assert min(get_layer_gradients(stage, slopes)) > 0
     encoded = stage.views(batch)
     for name in objective.source:  # cut the vectors off from the encoder
-        encoded._vectors[name] = encoded.vector(name).detach()
+        encoded._vectors[name] = encoded.get_vector(name).detach()
     if not objective.source:  # condenser's vector is the slot's own last state; the rest comes from layer 2 of 4
         for name in objective.slot:
-            encoded.states(name)[-1] = encoded.states(name)[-1].detach()
-    cut = compute_gradients(stage, recovery(encoded))
+            encoded.get_states(name)[-1] = encoded.get_states(name)[-1].detach()
+    cut = compute_gradients(stage, token_loss(encoded))
     trained = [slope > 0 for slope in get_layer_gradients(stage, cut)]
     assert trained == ([False] * 4 if objective.source else [True, True, False, False])
     shares_nothing = stage.network.composition.readers[objective.reader].use == "discriminator"
@@ -59,7 +57,7 @@ COPIES = {"simlm", "mixture-example"}
 
 
 @pytest.mark.parametrize("preset", ["simlm", "mixture-example", "condenser", "master"])
-def test_a_decoder_starts_from_the_encoders_last_layers_or_at_random(preset: str, world: PretrainingFiles):
+def test_decoder_init_copies_last_encoder_layers_or_is_random(preset: str, world: PretrainingFiles):
     network = world.prepare(preset).network
     own = [dict(layer.named_parameters()) for layer in network.adapter.layers]
     stacks = [list(each.reader.layers) for each in network.recoveries.values() if hasattr(each.reader, "layers")]
@@ -75,7 +73,7 @@ def test_a_decoder_starts_from_the_encoders_last_layers_or_at_random(preset: str
 
 
 @pytest.mark.parametrize("preset", ["simlm", "diffcse-sts-bert"])
-def test_a_frozen_generator_has_no_gradient_and_is_no_part_of_the_model(preset: str, world: PretrainingFiles):
+def test_frozen_generator_has_no_gradient_and_is_not_saved(preset: str, world: PretrainingFiles):
     stage = world.prepare(preset).randomize_weights()
     stage.network.train()
     assert not stage.network.generator.training
@@ -103,7 +101,7 @@ def assert_same(found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
 
 
 @pytest.mark.parametrize("preset", ["simlm", "qac-cotmae-released", "retromae", "cocondenser", "diffcse-sts-bert"])
-def test_neither_padding_nor_the_order_of_a_batch_changes_a_loss(preset: str, world: PretrainingFiles):
+def test_losses_do_not_depend_on_padding_or_batch_order(preset: str, world: PretrainingFiles):
     changes = ["objective.2.reduction=mean"] if preset.startswith("diffcse") else []  # its mean_all counts padding
     stage = world.prepare(preset, *changes).randomize_weights()
     batch = stage.batch()
@@ -115,7 +113,7 @@ def test_neither_padding_nor_the_order_of_a_batch_changes_a_loss(preset: str, wo
         )
 
 
-def test_diffcses_mean_counts_padding(world: PretrainingFiles):
+def test_mean_all_includes_padding(world: PretrainingFiles):
     stage = world.prepare("diffcse-sts-bert").randomize_weights()
     batch = stage.batch()
     with torch.no_grad():

@@ -62,9 +62,7 @@ def record_embedding_inputs(stage: PretrainingSetup) -> list[dict[str, Tensor]]:
 
 
 @pytest.mark.parametrize("max_length", [8, 9, 16, 64])
-def test_the_encoder_reads_what_the_tokenizer_makes_of_title_and_text(
-    world: PretrainingFiles, tmp_path: Path, max_length: int
-):
+def test_title_segment_equals_the_tokenizers_pair_encoding(world: PretrainingFiles, tmp_path: Path, max_length: int):
     stage = write_titled_corpus(world, tmp_path).prepare("simlm-ae", max_length=max_length)
     encoder, *_ = record_embedding_inputs(stage)
     for row, passage in enumerate(get_first_batch(stage)):
@@ -78,7 +76,7 @@ def test_the_encoder_reads_what_the_tokenizer_makes_of_title_and_text(
 
 
 @pytest.mark.parametrize("family", ["roberta", "distilbert"])
-def test_a_pair_without_token_types(family: str, world: PretrainingFiles, tmp_path: Path):
+def test_pair_without_token_types(family: str, world: PretrainingFiles, tmp_path: Path):
     """RoBERTa has two separators and one type; DistilBERT takes no types."""
     save_random_masked_lm(family, tmp_path / family)
     stage = write_titled_corpus(world, tmp_path, tmp_path / family).prepare("simlm-ae", max_length=32)
@@ -103,7 +101,7 @@ def test_a_pair_without_token_types(family: str, world: PretrainingFiles, tmp_pa
         ("qac-cotmae-released", 2, ['slots.context={view="passage"}']),  # the causal decoder
     ],
 )
-def test_every_embedding_layer_gets_the_token_types(
+def test_every_embedding_layer_gets_token_types(
     world: PretrainingFiles, tmp_path: Path, preset: str, calls: int, changes: list[str]
 ):
     stage = write_titled_corpus(world, tmp_path).prepare(preset, "title=segment", *changes)
@@ -117,7 +115,7 @@ def test_every_embedding_layer_gets_the_token_types(
 
 
 @pytest.mark.parametrize("title", ["join", "sep", "segment", "none"])
-def test_pre_training_reads_titles_as_encoding_does(world: PretrainingFiles, tmp_path: Path, title: str):
+def test_pretraining_and_encoding_format_titles_alike(world: PretrainingFiles, tmp_path: Path, title: str):
     stage = write_titled_corpus(world, tmp_path).prepare("simlm-ae", f"title={title}", max_length=40)
     model = load_encoder(world.model)
     tokens = TextTokenizer(model.tokenizer, prompt="", max_length=40, title=title, with_types=True)(
@@ -130,7 +128,7 @@ def test_pre_training_reads_titles_as_encoding_does(world: PretrainingFiles, tmp
     assert types.tolist() == wanted["token_type_ids"].tolist()
 
 
-def test_simlm_and_its_variants_read_titles_as_a_segment():
+def test_simlm_presets_use_title_segment():
     presets = [load_preset(name) for name in preset_names()]
     found = {each.name for each in presets if each.command == "pretrain" and each.content.get("title") == "segment"}
     variants = ("ae", "mlm", "rtd", "table7-condenser", "table7-mlm")

@@ -40,13 +40,13 @@ def fill_tokens(model: Any, *, noise: Tensor | None = None, where: Tensor = HIDD
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_without_noise_the_likeliest_tokens_are_proposed(family: str) -> None:
+def test_without_noise_the_most_likely_tokens_are_proposed(family: str) -> None:
     found, ids, logits = fill_tokens(create_masked_lm(family))
     torch.testing.assert_close(found, torch.where(HIDDEN, logits.argmax(dim=-1), ids))
     assert (found[HIDDEN] != ids[HIDDEN]).any()
 
 
-def test_a_sample_is_the_id_whose_part_of_the_unit_interval_holds_the_number() -> None:
+def test_sample_from_softmax_has_known_values() -> None:
     # p = .5 .2 0 .3: ids have [0, .5), [.5, .7), nothing and [.7, 1)
     scores = torch.tensor([0.5, 0.2, 0.0, 0.3]).log().repeat(8, 1)
     noise = torch.tensor([0.0, 0.49, 0.51, 0.69, 0.71, 0.99, 1.0, 0.2])
@@ -57,7 +57,7 @@ def test_a_sample_is_the_id_whose_part_of_the_unit_interval_holds_the_number() -
     torch.testing.assert_close(torch.bincount(found, minlength=7) / 100_000, scores.softmax(dim=0), atol=2e-5, rtol=0)
 
 
-def test_a_sample_is_the_inverse_of_the_cumulative_softmax_of_the_models_scores() -> None:
+def test_samples_invert_the_cumulative_softmax_of_the_model() -> None:
     numbers = noise(3, 9)
     found, ids, logits = fill_tokens(create_masked_lm("bert"), noise=numbers)
     steps = logits.softmax(dim=-1).cumsum(dim=-1)
@@ -66,7 +66,7 @@ def test_a_sample_is_the_inverse_of_the_cumulative_softmax_of_the_models_scores(
     assert (found == ids)[~HIDDEN].all()
 
 
-def test_a_sample_depends_on_its_own_number_and_not_on_its_batch() -> None:
+def test_sample_depends_on_its_noise_and_not_on_the_batch() -> None:
     model = create_masked_lm("bert")
     ids, attention = create_padded_batch(model)
     generator, numbers = frozen(model), noise(3, 9)
@@ -78,14 +78,14 @@ def test_a_sample_depends_on_its_own_number_and_not_on_its_batch() -> None:
     assert (generator.fill(ids, attention, HIDDEN, noise=noise(3, 9, seed=1)) != whole).any()
 
 
-def test_a_frozen_generator_has_no_dropout_and_no_gradient_whatever_the_mode() -> None:
+def test_frozen_generator_has_no_dropout_and_no_gradient() -> None:
     generator = frozen(create_masked_lm("bert"))
     assert torch.nn.ModuleList([generator]).train().training
     assert not any(module.training for module in generator.modules())
     assert not any(parameter.requires_grad for parameter in generator.parameters())
 
 
-def test_a_trained_generator_proposes_without_dropout_and_stays_in_training_mode() -> None:
+def test_joint_generator_proposes_without_dropout_and_stays_in_training_mode() -> None:
     model = create_masked_lm("bert", hidden_dropout_prob=0.5)
     ids, attention = create_padded_batch(model)
     generator = TokenGenerator.from_encoder(model.bert, LMHead(model, model.bert), init="copy").train()
@@ -97,7 +97,7 @@ def test_a_trained_generator_proposes_without_dropout_and_stays_in_training_mode
 
 
 @pytest.mark.parametrize("init", ["copy", "random"])
-def test_a_generator_beside_the_encoder_shares_nothing_with_it(init: Any) -> None:
+def test_generator_from_encoder_shares_no_weights(init: Any) -> None:
     model = create_masked_lm("bert")
     head = LMHead(model, model.bert)
     torch.manual_seed(0)
@@ -116,7 +116,7 @@ def test_a_generator_beside_the_encoder_shares_nothing_with_it(init: Any) -> Non
         assert generator.head.dense.weight.std().item() == pytest.approx(0.02, rel=0.1)
 
 
-def test_the_loss_of_a_trained_one_is_that_of_a_masked_language_model() -> None:
+def test_joint_generator_loss_equals_masked_lm_loss() -> None:
     model = create_masked_lm("bert")
     ids, attention = create_padded_batch(model)
     labels = torch.where(HIDDEN, 11, -100)
@@ -130,15 +130,15 @@ def test_the_loss_of_a_trained_one_is_that_of_a_masked_language_model() -> None:
     assert model.bert.embeddings.word_embeddings.weight.grad is None
 
 
-def test_generators_of_folders(tmp_path: Path) -> None:
+def test_generator_from_folder(tmp_path: Path) -> None:
     model = save_random_masked_lm("electra", tmp_path / "g")
     tokenizer, bare = AutoTokenizer.from_pretrained(tmp_path / "g"), save_tiny_encoder(tmp_path / "e", vocab_size=60)
     other = AutoTokenizer.from_pretrained(bare)
     assert TokenGenerator.from_folder(tmp_path / "g", tokenizer).frozen
-    with pytest.raises(MismatchError, match=r"vocabulary \(\d+ word pieces, .* is not the encoder's \(\d+\)"):
+    with pytest.raises(MismatchError, match=r"vocabulary \(\d+ tokens, .* differs from the encoder's \(\d+ tokens\)"):
         TokenGenerator.from_folder(tmp_path / "g", other)
     for frozen in (True, False):
-        with pytest.raises(MismatchError, match="has no trained masked-LM head, so it proposes no tokens"):
+        with pytest.raises(MismatchError, match="no trained masked-LM head"):
             TokenGenerator.from_folder(bare, other, frozen=frozen)
     assert not TokenGenerator.from_folder(bare, other, frozen=False, reinitialize=True).frozen
     trained = TokenGenerator.from_folder(tmp_path / "g", tokenizer, frozen=False).train()
@@ -152,6 +152,6 @@ def test_generators_of_folders(tmp_path: Path) -> None:
     assert bool((redrawn.head.norm.weight == 1).all())
 
 
-def test_the_longest_input_leaves_out_positions_that_roberta_does_not_use() -> None:
+def test_max_positions_exclude_positions_reserved_by_roberta() -> None:
     configs = [create_masked_lm(family).config for family in ("roberta", "bert")]
     assert [get_max_positions(each) for each in configs] == [62, 64]  # positions 0 and 1 belong to padding

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from drtk.errors import DrtkError
-from drtk.pretraining.network import compute_contrastive_terms
+from drtk.pretraining.network import compute_contrastive_losses
 from drtk.pretraining.trainer import check_batch
 from tests.pretraining_setup import PretrainingFiles, PretrainingSetup, set_predictions
 
@@ -26,7 +26,7 @@ def compute_difference(found: dict[str, Tensor], expected: dict[str, Tensor]) ->
 
 
 @pytest.mark.parametrize("preset", CACHED)
-def test_cached_gradients_are_those_of_the_whole_batch(preset: str, world: PretrainingFiles, tmp_path: Path):
+def test_cached_gradients_equal_those_of_the_whole_batch(preset: str, world: PretrainingFiles, tmp_path: Path):
     """Without batch norm a projector changes nothing about that."""
     stage = world.prepare(preset, *CACHED[preset], batch_size=8).disable_dropout()
     if stage.network.projectors:
@@ -42,7 +42,7 @@ def test_cached_gradients_are_those_of_the_whole_batch(preset: str, world: Pretr
         assert compute_difference(parts, whole) < 3e-5 * max(1.0, largest)
 
 
-def test_token_losses_in_parts_are_one_mean(world: PretrainingFiles, tmp_path: Path):
+def test_token_loss_over_micro_batches_is_one_mean(world: PretrainingFiles, tmp_path: Path):
     stage = world.prepare("master", batch_size=8).disable_dropout()
     trainer = stage.trainer(tmp_path)
     loss, whole = stage.step(trainer, EXAMPLES, micro=8)
@@ -51,9 +51,7 @@ def test_token_losses_in_parts_are_one_mean(world: PretrainingFiles, tmp_path: P
     assert compute_difference(parts, whole) < 3e-5
 
 
-def test_with_dropout_they_are_those_of_one_graph_over_the_same_parts_and_seeds(
-    world: PretrainingFiles, tmp_path: Path
-):
+def test_cached_gradients_with_dropout_equal_those_of_one_graph(world: PretrainingFiles, tmp_path: Path):
     stage = world.prepare("mixture-example", batch_size=8)
     trainer = stage.trainer(tmp_path)
     loss, found = stage.step(trainer, EXAMPLES, micro=3)
@@ -70,18 +68,18 @@ def in_one_graph(stage: PretrainingSetup, trainer, *, micro: int) -> tuple[float
     """Every part under its seed, nothing cached, and the contrast of all vectors at the end."""
     network = stage.network
     network.zero_grad()
-    parts = stage.data.collator(micro)(stage.get_examples(*EXAMPLES))["parts"]
+    parts = stage.data.build_collator(micro)(stage.get_examples(*EXAMPLES))["parts"]
     assert len(parts) == 3
-    counts = {name: sum(network.counts(part)[name] for part in parts) for name in network.counts(parts[0])}
+    counts = {name: sum(network.count_labels(part)[name] for part in parts) for name in network.count_labels(parts[0])}
     sums, vectors, present = [], [], []
     for number, part in enumerate(parts):
         trainer._seed(number)
         output = network(part, counts)
-        sums.append(output.terms)
+        sums.append(output.losses)
         vectors.append(output.vectors)
         present.append({name: part[name].present for name in output.vectors})
     terms = {name: torch.stack([each[name] for each in sums]).sum() for name in sums[0]}
-    terms |= compute_contrastive_terms(
+    terms |= compute_contrastive_losses(
         network.composition,
         {name: torch.cat([each[name] for each in vectors]) for name in vectors[0]},
         {name: torch.cat([each[name] for each in present]) for name in present[0]},
@@ -92,7 +90,7 @@ def in_one_graph(stage: PretrainingSetup, trainer, *, micro: int) -> tuple[float
     return loss.item(), slopes
 
 
-def test_a_contrast_without_negatives_is_reported_once(
+def test_contrastive_loss_without_negatives_is_warned_once(
     world: PretrainingFiles, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ):
     stage = world.prepare("qac-cocondenser", batch_size=8)
@@ -104,10 +102,10 @@ def test_a_contrast_without_negatives_is_reported_once(
     for _ in range(2):
         stage.step(trainer, both[:1], micro=1)
     (message,) = caplog.messages
-    assert "both texts of contrast, so there are no negatives and the loss is 0" in message
+    assert "both texts of objective contrast, so there are no negatives and the loss is 0" in message
 
 
-def test_parts_weigh_by_their_tokens(world: PretrainingFiles, tmp_path: Path):
+def test_micro_batches_are_weighted_by_their_labels(world: PretrainingFiles, tmp_path: Path):
     """3 tokens of loss 2.0 in one part and 1 of loss 1.0 in the other: 1.75, not 1.5."""
     stage = world.prepare("mlm", "slots.passage.rate=0.2")
     trainer = stage.trainer(tmp_path)
@@ -115,7 +113,7 @@ def test_parts_weigh_by_their_tokens(world: PretrainingFiles, tmp_path: Path):
     three = next(at for at in numbers if stage.get_examples(at)[0].slots["passage"].hidden.sum() == 3)
     one = numbers[0]
     assert int(stage.get_examples(one)[0].slots["passage"].hidden.sum()) == 1
-    inputs = stage.data.collator(1)(stage.get_examples(three, one))
+    inputs = stage.data.build_collator(1)(stage.get_examples(three, one))
     assert len(inputs["parts"]) == 2
     for part in inputs["parts"]:  # so that the head can say the same of all
         part["passage"].clean[part["passage"].hidden] = 10
@@ -123,7 +121,7 @@ def test_parts_weigh_by_their_tokens(world: PretrainingFiles, tmp_path: Path):
     assert float(trainer.training_step(stage.network, inputs)) == pytest.approx(1.75, abs=1e-5)
 
 
-def test_a_sum_is_no_smaller_in_parts(world: PretrainingFiles, tmp_path: Path):
+def test_sum_reduction_does_not_depend_on_micro_batches(world: PretrainingFiles, tmp_path: Path):
     stage = world.prepare(
         "simlm-rtd", "objective.1.reduction=sum", "objective.2.reduction=sum", batch_size=8
     ).disable_dropout()
@@ -137,7 +135,7 @@ def test_a_sum_is_no_smaller_in_parts(world: PretrainingFiles, tmp_path: Path):
 
 
 @pytest.mark.parametrize("micro", [8, 3])
-def test_a_loss_that_is_no_number_names_its_term_and_passages(micro: int, world: PretrainingFiles, tmp_path: Path):
+def test_nan_loss_names_objective_and_passages(micro: int, world: PretrainingFiles, tmp_path: Path):
     stage = world.prepare("cocondenser", batch_size=8).disable_dropout()
     with torch.no_grad():
         stage.network.backbone.encoder.layer[-1].output.LayerNorm.bias[0] = 1e30  # dot products beyond float32
@@ -145,20 +143,20 @@ def test_a_loss_that_is_no_number_names_its_term_and_passages(micro: int, world:
         stage.step(stage.trainer(tmp_path), EXAMPLES, micro=micro)
 
 
-def test_shares_of_replaced_and_masked_stop_words_are_over_all_parts(world: PretrainingFiles, tmp_path: Path):
+def test_logged_shares_are_over_all_micro_batches(world: PretrainingFiles, tmp_path: Path):
     stage = world.prepare("simlm", batch_size=8)
     trainer = stage.trainer(tmp_path)
     stage.step(trainer, EXAMPLES, micro=8)
-    whole = {name: value.tolist() for name, value in trainer._facts.items()}
-    trainer._facts.clear()
+    whole = {name: value.tolist() for name, value in trainer._statistics.items()}
+    trainer._statistics.clear()
     stage.step(trainer, EXAMPLES, micro=3)
-    assert {name: value.tolist() for name, value in trainer._facts.items()} == whole
+    assert {name: value.tolist() for name, value in trainer._statistics.items()} == whole
     changed, of = whole["encoder_replaced"]
     slot = stage.batch(*EXAMPLES)["encoder"]
     assert of == int(slot.content.sum())
     assert 0 < changed <= int(slot.hidden.sum())  # fewer where a draw is the original
 
 
-def test_the_micro_batch_is_halved_unless_a_projector_needs_the_whole_batch(world: PretrainingFiles, tmp_path: Path):
+def test_micro_batch_is_halved_unless_batch_norm_needs_the_whole_batch(world: PretrainingFiles, tmp_path: Path):
     for preset, micro, half in (("mlm", 6, 3), ("mlm", 5, 2), ("mlm", 1, None), ("diffcse-sts-bert", 8, None)):
         assert world.prepare(preset, batch_size=8).trainer(tmp_path, micro=micro).halve_micro_batch() == half

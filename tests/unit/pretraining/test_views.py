@@ -13,7 +13,7 @@ import pytest
 from drtk.errors import MismatchError, UsageError
 from drtk.pretraining.config import check_options
 from drtk.pretraining.views import VIEWS
-from drtk.pretraining.views.base import ViewInput, fields_needed, join_texts, slice_text
+from drtk.pretraining.views.base import ViewInput, join_texts, list_needed_fields, slice_text
 from drtk.pretraining.views.passages import sample_other, sample_overlap
 from drtk.text.rng import create_generator
 from drtk.text.token_dataset import Text, TokenCorpus
@@ -48,8 +48,8 @@ def shelf(tmp_path, monkeypatch) -> Shelf:
     return Shelf(tmp_path)
 
 
-def apply_view(name: str, corpus, row: int, *, seed: object = 0, room: int = 100, **options):
-    return VIEWS.load(name)(ViewInput(corpus, row, create_generator(str(seed)), room, SEP), **options)
+def apply_view(name: str, corpus, row: int, *, seed: object = 0, max_tokens: int = 100, **options):
+    return VIEWS.load(name)(ViewInput(corpus, row, create_generator(str(seed)), max_tokens, SEP), **options)
 
 
 def make_passage(id: str, text: str = "a b c d", **more) -> dict:
@@ -78,7 +78,7 @@ def make_text(*words: int, weights: list[float] | None = None) -> Text:
     return Text(ids, np.array(words, np.int32), None if weights is None else np.array(weights, np.float32))
 
 
-def test_a_piece_of_a_text_takes_its_weights_along_and_numbers_its_words_from_0():
+def test_slice_text_slices_weights_and_renumbers_words():
     found = slice_text(make_text(0, 1, 1, 2, -1, 3, weights=[0, 1, 2, 3, 4, 5]), 2, 6)
     assert found.ids.tolist() == [12, 13, 14, 15]
     assert found.words.tolist() == [0, 1, -1, 2]
@@ -86,7 +86,7 @@ def test_a_piece_of_a_text_takes_its_weights_along_and_numbers_its_words_from_0(
     assert found.weights.tolist() == [2, 3, 4, 5]
 
 
-def test_joined_texts_number_their_words_on_and_a_separator_is_in_none():
+def test_join_texts_continues_word_indices_and_separator_has_none():
     found = join_texts(
         [make_text(0, 0, 1, weights=[1, 2, 3]), make_text(0, 1, weights=[4, 5]), make_text(0, weights=[6])], SEP
     )
@@ -99,17 +99,17 @@ def test_joined_texts_number_their_words_on_and_a_separator_is_in_none():
     assert join_texts([]).ids.tolist() == []
 
 
-def test_a_random_crop_may_begin_anywhere_and_a_text_that_fits_is_left_alone():
+def test_random_crop_starts_anywhere_and_short_text_is_unchanged():
     text = make_text(*range(6))
     views = [ViewInput(None, 0, create_generator(seed), 4) for seed in range(600)]  # type: ignore[arg-type]
     begins = Counter(int(each.crop(text, "random").ids[0]) - 10 for each in views)
     assert set(begins) == {0, 1, 2}
     assert all(abs(count - 200) < 60 for count in begins.values())  # 5 standard deviations: 5 * sqrt(600 * 2/9) = 58
     assert views[0].crop(text, "head").ids.tolist() == [10, 11, 12, 13]
-    assert views[0].crop(text, "random", room=6) is text
+    assert views[0].crop(text, "random", max_tokens=6) is text
 
 
-def test_a_title_goes_before_the_text_with_or_without_a_separator(shelf):
+def test_title_is_added_with_or_without_separator(shelf):
     corpus = shelf(make_passage("p", "a wording", title="b c"), make_passage("q", "d e f"))
     assert shelf.decode(apply_view("passage", corpus, 0)[""]) == "a word ##ing"
     assert shelf.decode(apply_view("passage", corpus, 0, title="join")[""]) == "b c a word ##ing"
@@ -124,62 +124,68 @@ def test_a_title_goes_before_the_text_with_or_without_a_separator(shelf):
     assert (shelf.decode(bare), bare.types) == ("d e f", None)  # no title, no separator, one segment
 
 
-def test_a_part_of_a_pair_begins_with_the_first_segment(shelf):
+def test_random_crop_of_a_pair_starts_with_token_type_0(shelf):
     corpus = shelf(make_passage("p", "a b c d", title="e f"))
     types = {"e f [SEP] a": [0, 0, 0, 1], "f [SEP] a b": [0, 0, 1, 1], "[SEP] a b c": [0, 1, 1, 1], "a b c d": [0] * 4}
-    found = [apply_view("passage", corpus, 0, seed=n, room=4, title="segment", crop="random")[""] for n in range(40)]
+    found = [
+        apply_view("passage", corpus, 0, seed=n, max_tokens=4, title="segment", crop="random")[""] for n in range(40)
+    ]
     assert {shelf.decode(each): each.types.tolist() for each in found} == types
 
 
-def test_a_pair_is_truncated_longest_first(shelf):
+def test_pair_is_truncated_longest_first(shelf):
     corpus = shelf(make_passage("p", "a b c d", title="e f"), make_passage("q", "a b c", title="d e f g h"))
 
-    def decode_passage(row: int, room: int) -> str:
-        return shelf.decode(apply_view("passage", corpus, row, room=room, title="segment")[""])
+    def decode_passage(row: int, max_tokens: int) -> str:
+        return shelf.decode(apply_view("passage", corpus, row, max_tokens=max_tokens, title="segment")[""])
 
-    assert [decode_passage(0, room) for room in (6, 5, 4)] == ["e f [SEP] a b c", "e f [SEP] a b", "e [SEP] a b"]
-    assert [decode_passage(1, room) for room in (8, 7, 6)] == [
+    assert [decode_passage(0, max_tokens) for max_tokens in (6, 5, 4)] == [
+        "e f [SEP] a b c",
+        "e f [SEP] a b",
+        "e [SEP] a b",
+    ]
+    assert [decode_passage(1, max_tokens) for max_tokens in (8, 7, 6)] == [
         "d e f g [SEP] a b c",
         "d e f [SEP] a b c",
         "d e f [SEP] a b",
     ]
 
 
-def test_weights_are_cropped_with_their_pieces_and_those_of_a_title_go_before(shelf):
+def test_weights_are_cropped_and_title_weights_prepended(shelf):
     row = make_passage("p", "a b c d", title="e f", weights=[1, 2, 3, 4], title_weights=[8, 9])
     corpus = shelf(row, fields={"weights"})
     value = dict(zip("abcdef", [1, 2, 3, 4, 8, 9], strict=True)) | {"[SEP]": 0}
     for seed in range(20):
-        found = apply_view("passage", corpus, 0, seed=seed, room=3, title="segment", crop="random")[""]
+        found = apply_view("passage", corpus, 0, seed=seed, max_tokens=3, title="segment", crop="random")[""]
         assert found.weights is not None
         assert found.weights.tolist() == [value[token] for token in shelf.decode(found).split()]
 
 
-def test_a_title_without_weights_before_a_text_with_them_is_refused(shelf):
+def test_title_without_weights_is_rejected_if_the_text_has_weights(shelf):
     corpus = shelf(make_passage("p", title="e", weights=[1, 2, 3, 4]), fields={"weights"})
-    with pytest.raises(MismatchError, match=r"passage 'p' has weights but no 'title_weights'; `drtk termweight`"):
+    with pytest.raises(MismatchError, match=r"passage 'p' has weights but no 'title_weights'; run `drtk termweight`"):
         apply_view("passage", corpus, 0, title="join")
     assert apply_view("passage", corpus, 0)[""].weights.tolist() == [1, 2, 3, 4]
 
 
-def test_the_next_passage_is_i_plus_1_and_the_last_has_none(shelf):
+def test_next_view_is_the_following_passage_and_last_has_none(shelf):
     corpus = shelf(*chunks("A", "a b c.", "d e f.", "g h i."), make_passage("B", "j k l"), fields={"documents"})
     found = [apply_view("next", corpus, row) for row in range(4)]
     assert [None if parts is None else shelf.decode(parts[""]) for parts in found] == ["d e f .", "g h i .", None, None]
 
 
-def test_halves_are_neighbours_and_the_second_has_the_odd_token(shelf):
+def test_halves_are_adjacent_and_second_has_the_odd_token(shelf):
     corpus = shelf(make_passage("p", "a b c d e", title="t"))
     found = apply_view("halves", corpus, 0)
     assert (shelf.decode(found["a"]), shelf.decode(found["b"])) == ("a b", "c d e")
     assert found["b"].words.tolist() == [0, 1, 2]
-    found = apply_view("halves", corpus, 0, room=2)  # cropped to 4 tokens first
+    found = apply_view("halves", corpus, 0, max_tokens=2)  # cropped to 4 tokens first
     assert (shelf.decode(found["a"]), shelf.decode(found["b"])) == ("a b", "c d")
     found = apply_view("halves", corpus, 0, title="segment")  # t [SEP] a b c d e
     assert (shelf.decode(found["a"]), shelf.decode(found["b"])) == ("t [SEP] a", "b c d e")
 
 
-def test_a_random_partner_is_any_other_passage_of_the_document(shelf):
+def test_random_pair_is_any_other_passage_of_the_document(shelf):
     corpus = shelf(*chunks("A", "a b c", "d e f", "g h i", "j k l"), make_passage("B"), fields={"documents"})
     found = count_views(shelf, "pair", corpus, 1, "b", spans="random")
     assert set(found) == {"a b c", "g h i", "j k l"}
@@ -188,7 +194,7 @@ def test_a_random_partner_is_any_other_passage_of_the_document(shelf):
     assert apply_view("pair", corpus, 4, spans="random") is None
 
 
-def test_a_nearby_partner_is_before_or_after_with_the_same_chance(shelf):
+def test_nearby_pair_is_previous_or_next_passage_uniformly(shelf):
     corpus = shelf(*chunks("A", "a b c", "d e f", "g h i"), fields={"documents"})
     found = count_views(shelf, "pair", corpus, 1, "b", spans="nearby")
     assert set(found) == {"a b c", "g h i"}
@@ -197,34 +203,34 @@ def test_a_nearby_partner_is_before_or_after_with_the_same_chance(shelf):
     assert set(count_views(shelf, "pair", corpus, 2, "b", times=10, spans="nearby")) == {"d e f"}
 
 
-def test_passages_across_a_gap_are_not_neighbors(shelf):
+def test_passages_across_a_gap_are_not_nearby(shelf):
     corpus = shelf(make_passage("A#0", "a b c"), make_passage("A#2", "d e f"), fields={"documents"})
     assert apply_view("pair", corpus, 0, spans="nearby") is None
     assert shelf.decode(apply_view("pair", corpus, 0, spans="random")["b"]) == "d e f"
 
 
-def test_an_overlapping_partner_shares_the_last_sentences_and_goes_on_to_the_cap(shelf):
+def test_overlap_starts_with_last_sentences_and_fills_max_length(shelf):
     corpus = shelf(*chunks("A", "a b. c d. e f. g h.", "i j. k l.", "m n."), fields={"documents", "sentences"})
     # sentences have 3 pieces; r is 1 or 2 of 4: from "g h ." or from "e f ."; at most 9 pieces are three sentences
-    found = count_views(shelf, "pair", corpus, 0, "b", times=60, spans="overlap", room=9)
+    found = count_views(shelf, "pair", corpus, 0, "b", times=60, spans="overlap", max_tokens=9)
     assert set(found) == {"g h . i j . k l .", "e f . g h . i j ."}
     # with room for all, it goes to the end of the document
     found = count_views(shelf, "pair", corpus, 0, "b", times=60, spans="overlap")
     assert set(found) == {"g h . i j . k l . m n .", "e f . g h . i j . k l . m n ."}
     # r is 1 of 2
-    assert set(count_views(shelf, "pair", corpus, 1, "b", times=20, spans="overlap", room=6)) == {"k l . m n ."}
+    assert set(count_views(shelf, "pair", corpus, 1, "b", times=20, spans="overlap", max_tokens=6)) == {"k l . m n ."}
 
 
-def test_from_the_last_passage_an_overlap_goes_backwards(shelf):
+def test_overlap_of_the_last_passage_extends_backwards(shelf):
     corpus = shelf(*chunks("A", "a b. c d.", "e f. g h.", "i j. k l. m n. o p."), fields={"documents", "sentences"})
     # r is 1 or 2 of 4: "i j ." or "i j . k l .", and what stands before, in reading order
-    found = count_views(shelf, "pair", corpus, 2, "b", times=60, spans="overlap", room=9)
+    found = count_views(shelf, "pair", corpus, 2, "b", times=60, spans="overlap", max_tokens=9)
     assert set(found) == {"e f . g h . i j .", "g h . i j . k l ."}
     found = count_views(shelf, "pair", corpus, 2, "b", times=60, spans="overlap")
     assert set(found) == {"a b . c d . e f . g h . i j .", "a b . c d . e f . g h . i j . k l ."}
 
 
-def test_weights_and_words_go_with_an_overlap(shelf):
+def test_overlap_has_weights_and_word_indices(shelf):
     rows = chunks("A", "ab a. b c.", "d. e f.")
     for row, values in zip(rows, ([1, 2, 3, 4, 5, 6, 7], [8, 9, 10, 11, 12]), strict=True):
         row["weights"] = values
@@ -235,10 +241,10 @@ def test_weights_and_words_go_with_an_overlap(shelf):
     assert found.words.tolist() == list(range(8))
 
 
-def test_mixed_partners_are_random_nearby_or_overlapping_alike_often(shelf):
+def test_mixed_pairs_sample_three_span_types_uniformly(shelf):
     rows = chunks("A", "a b. c d.", "e f. g h.", "i j. k l.", "m n. o p.")
     corpus = shelf(*rows, fields={"documents", "sentences"})
-    found = count_views(shelf, "pair", corpus, 0, "b", times=600, spans="mixed", room=6)
+    found = count_views(shelf, "pair", corpus, 0, "b", times=600, spans="mixed", max_tokens=6)
     # overlap: "c d . e f ."; nearby: the second; random: the second, third or fourth
     assert set(found) == {"c d . e f .", "e f . g h .", "i j . k l .", "m n . o p ."}
     spread = 5 * (600 * 2 / 9) ** 0.5
@@ -253,7 +259,7 @@ def test_mixed_partners_are_random_nearby_or_overlapping_alike_often(shelf):
     assert set(count_views(shelf, "pair", parted, 0, "b", times=20, spans="mixed")) == {"d e . f"}
 
 
-def test_distinct_spans_of_a_document_are_drawn_without_replacement(shelf):
+def test_distinct_spans_are_sampled_without_replacement(shelf):
     corpus = shelf(*chunks("A", "a b c", "d e f", "g h i"), make_passage("B", "j k l"), fields={"documents"})
     pairs = Counter()
     for seed in range(600):
@@ -263,11 +269,11 @@ def test_distinct_spans_of_a_document_are_drawn_without_replacement(shelf):
     assert all(abs(count - 100) < 46 for count in pairs.values())  # 5 * sqrt(600 * 5/36)
     assert apply_view("pair", corpus, 1, spans="distinct") is None
     titled = shelf(*[row | {"title": "t"} for row in chunks("A", "a b c", "d e f")], fields={"documents"})
-    found = apply_view("pair", titled, 0, title="segment", room=4)
+    found = apply_view("pair", titled, 0, title="segment", max_tokens=4)
     assert (shelf.decode(found["a"]), shelf.decode(found["b"])) == ("t [SEP] a b", "t [SEP] d e")
 
 
-def test_one_of_the_first_queries_is_drawn_each_with_the_same_chance(shelf):
+def test_query_is_sampled_uniformly_from_the_first_queries(shelf):
     corpus = shelf(make_passage("p", queries=["a", "b", "b", "c"]), make_passage("q", queries=[]), fields={"queries"})
     found = count_views(shelf, "query", corpus, 0, "", times=400)
     assert set(found) == {"a", "b", "c"}
@@ -277,7 +283,7 @@ def test_one_of_the_first_queries_is_drawn_each_with_the_same_chance(shelf):
     assert apply_view("query", corpus, 1) is None
 
 
-def test_joined_queries_have_separators_in_no_word_and_are_cropped_to_the_room(shelf):
+def test_queries_are_joined_by_separators_and_cropped(shelf):
     rows = (
         make_passage("p", queries=["a wording", "b", "c d"]),
         make_passage("q", queries=[""]),
@@ -288,7 +294,7 @@ def test_joined_queries_have_separators_in_no_word_and_are_cropped_to_the_room(s
     assert shelf.decode(found) == "a word ##ing [SEP] b [SEP] c d"
     assert found.words.tolist() == [0, 1, 1, -1, 2, -1, 3, 4]
     assert shelf.decode(apply_view("queries", corpus, 0, limit=2)[""]) == "a word ##ing [SEP] b"
-    assert set(count_views(shelf, "queries", corpus, 0, "", room=7)) == {
+    assert set(count_views(shelf, "queries", corpus, 0, "", max_tokens=7)) == {
         "a word ##ing [SEP] b [SEP] c",
         "word ##ing [SEP] b [SEP] c d",
     }
@@ -296,7 +302,7 @@ def test_joined_queries_have_separators_in_no_word_and_are_cropped_to_the_room(s
     assert shelf.decode(apply_view("queries", corpus, 2)[""]) == " [SEP] ".join("abcdefghij")  # ten by default
 
 
-def test_a_continuation_is_drawn_and_an_empty_one_gives_the_passage(shelf):
+def test_continuation_is_sampled_or_replaced_by_the_passage(shelf):
     rows = make_passage("p", continuations=["a b", "c"]), make_passage("q", "d e f", continuations=[" "])
     corpus = shelf(*rows, fields={"continuations"})
     assert set(count_views(shelf, "continuation", corpus, 0, "", times=40)) == {"a b", "c"}
@@ -319,7 +325,7 @@ def test_crops_have_5_to_50_percent_of_the_tokens(shelf):
     assert all(abs(count - 2000 / 19) < 50 for count in lengths.values())  # 5 * sqrt(2000 * 18/361) = 50
     assert {0, 20} <= begins
     assert set(count_views(shelf, "crop", corpus, 0, "", times=9, shortest=1.0, longest=1.0)) == {" ".join(letters)}
-    assert all(len(apply_view("crop", corpus, 0, seed=seed, room=5)[""].ids) <= 5 for seed in range(50))
+    assert all(len(apply_view("crop", corpus, 0, seed=seed, max_tokens=5)[""].ids) <= 5 for seed in range(50))
     short = shelf(make_passage("p", "a b c"))  # at least one token
     assert set(count_views(shelf, "crop", short, 0, "")) == {"a", "b", "c"}
 
@@ -332,7 +338,7 @@ def test_two_crops_are_independent(shelf):
     assert any(shelf.decode(parts["a"]) != shelf.decode(parts["b"]) for parts in found)
 
 
-def test_a_sentence_is_taken_out_of_its_context_nine_times_in_ten(shelf):
+def test_ict_removes_the_sentence_with_probability_0_9(shelf):
     corpus = shelf(*chunks("A", "a b. ab. c d."), make_passage("q", "x y z"), fields={"sentences"})
     whole = "a b . a ##b . c d ."
     kept = 0
@@ -364,13 +370,13 @@ def rich(shelf) -> TokenCorpus:
 
 
 @pytest.mark.parametrize("name", VIEWS)
-def test_every_view_keeps_the_contract(shelf, rich, name):
+def test_every_view_satisfies_the_interface(shelf, rich, name):
     """Room, word numbers, special tokens, determinism, and the fields it needs."""
-    for room in (1, 5, 100):
+    for max_tokens in (1, 5, 100):
         for row in range(len(rich)):
-            parts, again = (apply_view(name, rich, row, seed=row, room=room) for _ in range(2))
+            parts, again = (apply_view(name, rich, row, seed=row, max_tokens=max_tokens) for _ in range(2))
             for part, text in (parts or {}).items():
-                assert 1 <= len(text.ids) <= room
+                assert 1 <= len(text.ids) <= max_tokens
                 assert text.ids.tolist() == again[part].ids.tolist()
                 assert (text.ids.dtype, text.words.dtype, len(text.words)) == (np.int32, np.int32, len(text.ids))
                 inside = text.words[text.words >= 0]
@@ -378,16 +384,16 @@ def test_every_view_keeps_the_contract(shelf, rich, name):
                 assert set(np.diff(inside).tolist()) <= {0, 1}
                 assert ((text.ids == SEP) == (text.words == -1)).all()
                 assert text.weights is None or (text.weights.dtype, len(text.weights)) == (np.float32, len(text.ids))
-    needs = fields_needed(VIEWS.load(name), {})
+    needs = list_needed_fields(VIEWS.load(name), {})
     assert needs <= set(FIELDS)
     with_these = TokenCorpus.open(str(shelf.folder / "corpus.jsonl"), shelf.tokenizer, fields=needs)
     assert any(apply_view(name, with_these, row) is not None for row in range(len(with_these)))
 
 
-def test_what_a_view_needs_depends_on_its_options():
-    assert fields_needed(VIEWS.load("passage"), {"title": "join"}) == set()
-    assert fields_needed(VIEWS.load("pair"), {"spans": "random"}) == {"documents"}
-    assert fields_needed(VIEWS.load("pair"), {"spans": "mixed"}) == {"documents", "sentences"}
+def test_needed_fields_depend_on_the_options():
+    assert list_needed_fields(VIEWS.load("passage"), {"title": "join"}) == set()
+    assert list_needed_fields(VIEWS.load("pair"), {"spans": "random"}) == {"documents"}
+    assert list_needed_fields(VIEWS.load("pair"), {"spans": "mixed"}) == {"documents", "sentences"}
 
 
 @pytest.mark.parametrize(
@@ -399,17 +405,17 @@ def test_what_a_view_needs_depends_on_its_options():
         ("crop", {"longest": 5}, "longest = 5 is not a number from 0.0 to 1.0"),
     ],
 )
-def test_unknown_options_are_rejected(name, options, message):
+def test_unknown_view_options_are_rejected(name, options, message):
     with pytest.raises(UsageError, match=re.escape(message)):
         check_options(f"view '{name}'", VIEWS.load(name), options)
 
 
 @pytest.mark.parametrize("cap", [1, 5])
-def test_one_sentence_is_taken_even_where_it_exceeds_the_cap(cap):
+def test_overlap_has_one_sentence_even_above_max_length(cap):
     assert sample_overlap(0, [[9], [9]], cap, rng=np.random.default_rng(0)) == [(0, 0)]
 
 
-def test_a_random_partner_is_within_reach() -> None:
+def test_random_pair_is_within_max_distance() -> None:
     rng = np.random.default_rng(5)
     others = {sample_other(150, 1000, rng=rng) for _ in range(2000)}
     assert (min(others), max(others), 150 in others) == (50, 250, False)  # type: ignore[type-var]

@@ -347,14 +347,16 @@ def test_holdout_is_rejected_without_a_generator_per_fold(
     strange = tmp_path / "strange.jsonl"
     strange.write_text(questions.read_text() + '{"_id": "new", "text": "of no fold"}\n')
     call = [strange, "--model", generators, "--holdout", "--n", "2", "--max-new-tokens", "2"]
-    with pytest.raises(RecordError, match=r"strange.jsonl:25: 'new' is in no fold of .*gen; `outside` draw"):
+    with pytest.raises(
+        RecordError, match=r"strange.jsonl:25: question 'new' is in no fold of .*gen; use `outside` draw"
+    ):
         rows(capfd, *call)
     assert "new" not in {row["query_id"] for row in rows(capfd, *call, "--skip-bad", "1")}
     assert "new" in {
         row["query_id"] for row in rows(capfd, *call, "--set", "outside=draw", "--n", "9", "--max-new-tokens", "9")
     }
     strange.write_text('{"_id": "q3", "text": "another one"}\n')
-    with pytest.raises(RecordError, match=r"strange.jsonl:1: 'q3' is another question than the one"):
+    with pytest.raises(RecordError, match=r"strange.jsonl:1: question 'q3' differs from question 'q3' in"):
         rows(capfd, *call, "--set", "outside=draw")
 
 
@@ -403,7 +405,7 @@ def test_a_run_with_unknown_ids_is_rejected_with_one_line(
         (["--from-run", "r", "--corpus", "c", "--n", "3"], "`n` goes with `model`"),
         (["--from-run", "r", "--corpus", "c", "--kind", "answer"], "`from_run` makes sentence, title, terms"),
         (["--model", "m", "--kind", "../a"], "`kind` '../a': must be one word, usable as a file name"),
-        (["--model", "m", "--decode", "greedy", "--n", "3"], "`n` 3: `decode` greedy generates one text"),
+        (["--model", "m", "--decode", "greedy", "--n", "3"], "`n` 3: cannot be combined with `decode` greedy"),
         (["--model", "m", "--decode", "beam", "--top-k", "3"], "--top-k needs --decode sample"),
         (["--model", "m", "--set", "beams=3"], "--set beams needs --decode beam"),
         (["--model", "m", "--set", "outside=draw"], "--set outside needs --holdout"),

@@ -261,7 +261,7 @@ def test_unreadable_indexes_are_reported_in_one_line(
     for folder, complaint in (
         (save_tiny_generator(other / "gpt2", "gpt2"), "is a decoder-only model"),
         (save_tiny_cross_encoder(other / "bert"), "is an encoder"),
-        (here, "is no model folder"),
+        (here, "not a model folder"),
     ):
         with pytest.raises(MismatchError, match=complaint):
             run_command(capfd, "read", "run", *FILES, "--model", folder, *SHORT)

@@ -73,7 +73,7 @@ def test_interrupted_then_resumed_equals_uninterrupted(tmp_path: Path, suffix: s
     interrupted(output, at=at)
     assert not output.exists()
     finished = at // WINDOW * WINDOW
-    journal = Journal.read(Path(f"{output}.part.json"))
+    journal = Journal.load(Path(f"{output}.part.json"))
     assert (journal.records if journal else 0) == finished  # the unfinished window is dropped
     assert Path(f"{output}.part").exists() == (finished > 0)
     worked: list[int] = []

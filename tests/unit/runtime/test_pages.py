@@ -47,7 +47,9 @@ def test_text_is_escaped_everywhere_and_tags_are_closed() -> None:
     ],
 )
 def test_ticks_are_round_numbers(low: float, high: float, least: float, cover: bool, expected: list[float]) -> None:
-    assert pages.compute_ticks(low, high, 3 if cover else 5, least=least, cover=cover) == pytest.approx(expected)
+    assert pages.compute_ticks(low, high, 3 if cover else 5, min_step=least, cover_high=cover) == pytest.approx(
+        expected
+    )
 
 
 @pytest.mark.parametrize(

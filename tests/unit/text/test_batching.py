@@ -33,7 +33,7 @@ def test_padding_on_the_left_and_rows_in_any_order():
 
 @given(lengths=st.lists(st.integers(0, 300), max_size=60), budget=st.integers(1, 2000), most=st.integers(1, 10))
 def test_batches_hold_every_row_once_and_keep_the_budget(lengths: list[int], budget: int, most: int):
-    batches = list(iter_batches_by_length(np.array(lengths, dtype=np.int64), budget=budget, most=most))
+    batches = list(iter_batches_by_length(np.array(lengths, dtype=np.int64), budget=budget, max_texts=most))
     assert sorted(row for batch in batches for row in batch) == list(range(len(lengths)))
     for batch in batches:
         assert len(batch) <= most

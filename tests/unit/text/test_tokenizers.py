@@ -14,8 +14,8 @@ def test_pieces_are_counted_and_cut_at_words(make, tmp_path):
     folder = make(tmp_path)
     counter = WordPieceCounter(serialize_tokenizer(load_tokenizer(folder), folder))
     texts = ["the cat sat", "", "unbelievable!", "naïve 10,000 €"]
-    assert counter.count(texts) == [len(counter.split_units(text).begins) for text in texts]
-    assert counter.count([""]) == [0]
+    assert counter.count_units(texts) == [len(counter.split_units(text).begins) for text in texts]
+    assert counter.count_units([""]) == [0]
     units = counter.split_units("the unbelievable cat")
     assert len(units.begins) > 3  # a word has several pieces
     allowed = {begin for begin, may_cut in zip(units.begins, units.may_cut, strict=True) if may_cut}
@@ -36,7 +36,7 @@ def test_units(tmp_path):
     assert units.find_boundary(0, 5) == 3
     assert units.find_boundary(0, 2) == 3  # not within the first letter
     assert units.find_boundary(3, 4) == 6
-    assert WordCounter().count(["a  b\tc", "", " x "]) == [3, 0, 1]
+    assert WordCounter().count_units(["a  b\tc", "", " x "]) == [3, 0, 1]
     assert WordCounter().split_units("a  bc d") == TextUnits([0, 3, 6], [True, True, True])
 
 

@@ -66,8 +66,6 @@ def test_stemmers():
 
 
 def test_expanded_queries():
-    for question in ("who wrote hamlet", "who wrote hamlet?", " who wrote hamlet ? ", "who wrote hamlet\n"):
-        assert format_query(question) == "who wrote hamlet ?"
     assert format_query("really??") == "really? ?"  # only one mark is removed, as in the released code
     assert expand_query("Who wrote Hamlet?", " William\nShakespeare ") == "Who wrote Hamlet ? William Shakespeare"
     assert expand_query("q?", "b", " ", "a b") == "q ? b a b"

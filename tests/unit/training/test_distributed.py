@@ -104,7 +104,7 @@ def prepare_pretraining(rank: int, folder: str) -> Callable[[], None]:
             for _ in range(2):  # the second step would fail if a weight had waited for a gradient in the first
                 stage.network.zero_grad()
                 mine = stage.get_examples(*examples[preset][rank * share : rank * share + share])
-                part = trainers[preset].training_step(together, stage.data.collator(micro)(mine)).clone()
+                part = trainers[preset].training_step(together, stage.data.build_collator(micro)(mine)).clone()
             dist.all_reduce(part)
             assert abs(float(part) / 2 - loss) < 1e-5 * max(1, abs(loss)), (preset, float(part) / 2, loss)
             found = collect_gradients(stage)
