@@ -136,9 +136,9 @@ def test_side_files_are_not_overwritten_and_need_a_folder(world: Path, capfd: py
             run_command(capfd, *CALL, option, "there", "-o", "out.jsonl")
         with pytest.raises(DrtkError, match="no/x: folder no does not exist"):
             run_command(capfd, *CALL, option, "no/x", "-o", "out.jsonl")
-    with pytest.raises(UsageError, match="`output` and `report`: both are -;"):
+    with pytest.raises(UsageError, match="`output` and `report`: both write -;"):
         run_command(capfd, *CALL, "--report", "-")
-    with pytest.raises(UsageError, match=r"`output` and `audit`: both are out\.jsonl;"):
+    with pytest.raises(UsageError, match=r"`output` and `audit`: both write out\.jsonl;"):
         run_command(capfd, *CALL, "--audit", "out.jsonl", "-o", "out.jsonl")
     assert (world / "there").read_text() == "mine"
 

@@ -180,7 +180,7 @@ def test_an_index_is_made_of_passages_of_one_encoder_and_of_no_part_twice(tmp_pa
     with pytest.raises(MismatchError, match="contains vectors of queries; give passage embeddings"):
         open_embeddings([queries])
     vectors, facts = open_embeddings([one, write_embeddings(tmp_path / "two", [[2.0]], ["d"], part=(2, 2))])
-    assert list(vectors.ids()) == ["a", "d"]
+    assert list(vectors.iter_ids()) == ["a", "d"]
     assert (facts["encoder"], facts["dimension"], facts["corpus"]) == (ENCODER, 1, None)
 
 
