@@ -87,9 +87,7 @@ def mine_negatives(
     passages = job.counts.get("passages", {})
     if num_random := passages.get("random"):
         total, minimum = num_random + passages["kept"], miner.policy.min_negatives
-        log(
-            f"random passages: {num_random:,} of the {total:,} negatives, to fill lists up to `min_negatives={minimum}`"
-        )
+        log(f"random passages: {num_random:,} of the {total:,} negatives, because `min_negatives` is {minimum}")
     if dropped := job.counts.get("dropped"):
         log("dropped: " + ", ".join(f"{count:,} by {name}" for name, count in dropped.items()))
 

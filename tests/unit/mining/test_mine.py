@@ -384,8 +384,7 @@ def test_counts_of_queries_and_random_passages(
     options = "--qrels qrels.tsv --corpus corpus.jsonl --by source --set source_name=s -o out.jsonl"
     app(["mine-negatives", "a.run", *options.split()], standalone_mode=False)
     assert (
-        "drtk: random passages: 19 of the 20 negatives, to fill lists up to --set min_negatives=210\n"
-        in capfd.readouterr().err
+        "drtk: random passages: 19 of the 20 negatives, because --set min_negatives is 210\n" in capfd.readouterr().err
     )
     row = json.loads((tmp_path / "out.jsonl").read_text())
     assert row["positives"] == ["book#7"]
