@@ -37,7 +37,7 @@ def load_settings(preset: str | None = None, **changes: Any) -> RetrieverConfig:
 def compute_terms(settings: RetrieverConfig, queries: Tensor, passages: Tensor, **facts: Tensor) -> dict[str, float]:
     """Return the terms of the loss for given vectors, and "loss", their weighted sum."""
     loss = RetrieverLoss.from_config(settings, similarity=str(settings.similarity))
-    terms = loss.compute_terms(queries, passages, {"passage_numbers": torch.arange(len(passages))} | facts)
+    terms = loss.compute_terms(queries, passages, {"passage_indices": torch.arange(len(passages))} | facts)
     found = {name: float(value) for name, value in terms.items()}
     return found | {"loss": sum(loss.weights.get(name, 1.0) * value for name, value in found.items())}
 
@@ -103,8 +103,8 @@ class TrainingSetup:
             steps=4,
             negatives=settings.negatives,
             seed=7,
-            draw=settings.negative_sampling,
-            positive=settings.positive_sampling,
+            negative_sampling=settings.negative_sampling,
+            positive_sampling=settings.positive_sampling,
             with_positives=loss.excluded == "positives",
             with_scores=loss.distillation is not None,
         )

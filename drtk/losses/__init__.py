@@ -1,4 +1,4 @@
-"""Loss functions of tensors, and the registry of retriever losses."""
+"""Loss functions, and the registry of retriever losses."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """Contrastive losses over a batch of queries and their passages, in float32.
 
-queries: (B, H)
-passages: (B * n, H), n per query with the positive first, so the positive of query i is in row i * n
+queries: (B, H), query vectors
+passages: (B * n, H), vectors of n passages per query with the positive first, so row i * n is the positive of query i
 mask: (B, B * n), True for passages to exclude from a query's negatives; never True for its own positive
-Every loss returns the mean over queries, a scalar. Source: docs/methods/fine-tuning.md.
+Every loss is a scalar, the mean over queries. Source: docs/methods/fine-tuning.md.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torch import Tensor
 
 
 def compute_similarities(left: Tensor, right: Tensor, *, similarity: str, temperature: float) -> Tensor:
-    """Return the cosine or dot product of every pair of rows, divided by the temperature.
+    """Return the cosine or dot product of each row of `left` and each row of `right`, divided by the temperature.
 
     left: (B, H)    right: (C, H)    returns: (B, C)
     """
@@ -32,7 +32,7 @@ def get_positive_columns(queries: Tensor, passages: Tensor) -> Tensor:
 def infonce(
     queries: Tensor, passages: Tensor, *, similarity: str, temperature: float, mask: Tensor | None = None
 ) -> Tensor:
-    """Return the cross-entropy of each query's positive among all passages of the batch, ().
+    """Return the cross-entropy of each query's positive among all passages of the batch, averaged, a scalar.
 
     Source: DPR, Eq. 2; query-as-context, Eq. 12. The loss is ln(B * n) if all vectors are equal.
     """
@@ -45,9 +45,9 @@ def infonce(
 def simlm_paper(
     queries: Tensor, passages: Tensor, *, similarity: str, temperature: float, mask: Tensor | None = None
 ) -> Tensor:
-    """Return InfoNCE with the positive's similarities to all other passages as additional negatives, ().
+    """Return InfoNCE with the positive's similarities to all other passages as additional negatives, a scalar.
 
-    -log of phi(q, d+) / (phi(q, d+) + sum over m of [phi(q, m) + phi(d+, m)]), where m are all passages but d+.
+    -log of phi(q, d+) / (phi(q, d+) + sum over m of [phi(q, m) + phi(d+, m)]), where m are all passages except d+.
     Source: SimLM, Eq. 3. The loss is ln(2 B n - 1) if all vectors are equal.
     """
     columns = get_positive_columns(queries, passages)
@@ -65,7 +65,7 @@ def simlm_paper(
 def simlm_full(
     queries: Tensor, passages: Tensor, *, similarity: str, temperature: float, mask: Tensor | None = None
 ) -> Tensor:
-    """Return the cross-entropy of each positive among four blocks of scores, (), as in SimLM's released code.
+    """Return the cross-entropy of each positive over four blocks of scores, as in SimLM's released code, a scalar.
 
     The blocks: query and all passages; positive and other queries; query and other queries; positive and other positives.
     Hard negatives are compared with queries only. The loss is ln(B n + 3 (B - 1)) if all vectors are equal.
@@ -91,7 +91,7 @@ def simlm_full(
 def mask_duplicate_positives(passages: Tensor, queries: int) -> Tensor:
     """Return the mask of the duplicates of each query's positive, (B, B * n) bool; False at the positive itself.
 
-    passages: (B * n,), passage numbers; duplicates have the same number    queries: B
+    passages: (B * n,), passage indices; duplicates have the same index    queries: B
     """
     columns = torch.arange(queries, device=passages.device) * (len(passages) // queries)
     same = passages[columns].unsqueeze(1) == passages.unsqueeze(0)
@@ -102,8 +102,8 @@ def mask_duplicate_positives(passages: Tensor, queries: int) -> Tensor:
 def mask_labeled_positives(passages: Tensor, positives: Tensor, *, own: Tensor) -> Tensor:
     """Return the mask of the passages labeled as positives of each query, (B, C) bool; False at its own positive.
 
-    passages: (C,), passage numbers    positives: (B, P), passage numbers of each query's positives, padded with -1
-    own: (B,), the index of each query's own positive among the passages
+    passages: (C,), passage indices    positives: (B, P), passage indices of each query's positives, padded with -1
+    own: (B,), column of each query's own positive
     """
     mask = torch.isin(passages.unsqueeze(0), positives.unique()).expand(len(positives), -1).clone()
     columns = mask[0].nonzero().squeeze(1)  # few, since most passages are a positive of no query

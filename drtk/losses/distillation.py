@@ -1,9 +1,9 @@
 """Distillation losses over each query's own candidates, in float32 (docs/methods/distillation.md).
 
-queries: (B, H)
-passages: (B * n, H), n per query with the positive first
-teacher: (B, n), the teacher's scores of the same candidates
-Every loss returns a scalar.
+queries: (B, H), query vectors
+passages: (B * n, H), vectors of n candidates per query with the positive first
+teacher: (B, n), the teacher's scores of these candidates
+Every loss is a scalar, the mean over queries.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def kl_divergence(
     temperature: float,
     teacher_temperature: float = 1.0,
 ) -> Tensor:
-    """Return KL(teacher || student) over each query's candidates, averaged over queries, ()."""
+    """Return KL(teacher || student) over each query's candidates, averaged over queries, a scalar."""
     student = score_candidates(queries, passages, similarity=similarity, temperature=temperature)
     log_q = F.log_softmax(student, dim=-1)
     log_p = F.log_softmax(teacher.float() / teacher_temperature, dim=-1)
@@ -47,7 +47,7 @@ def margin_mse(
     temperature: float,
     teacher_temperature: float = 1.0,
 ) -> Tensor:
-    """Return Margin-MSE, (): the mean squared error of the margins between positive and negatives; 0 without negatives.
+    """Return Margin-MSE, the mean squared error of the margins positive - negative, a scalar; 0 without negatives.
 
     Source: Hofstätter et al. 2020, Eq. 6.
     """

@@ -1,4 +1,4 @@
-"""Cross-entropy over a vocabulary, with and without all logits in memory."""
+"""Cross-entropy over a vocabulary, from logits or (with less memory) from the input of the output layer."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _CHUNK_LOGITS = 1 << 24  # logits in memory at once: 64 MiB in float32, or 549 t
 
 
 def cross_entropy_sum(logits: Tensor, labels: Tensor, *, smoothing: float = 0.0) -> Tensor:
-    """Return the sum of the cross-entropies of all labeled tokens, (), in float32.
+    """Return the sum of the cross-entropies of all labeled tokens, a float32 scalar.
 
     logits: (texts, tokens, vocabulary)    labels: (texts, tokens), IGNORE_INDEX at padding
     smoothing: label smoothing e in [0, 1): (1 - e) * -log p(label) + e / V * sum over words of -log p(word), where V is
@@ -33,13 +33,13 @@ def cross_entropy_sum(logits: Tensor, labels: Tensor, *, smoothing: float = 0.0)
 def linear_cross_entropy(
     features: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, *, chunk: int | None = None
 ) -> Tensor:
-    """Return the sum of the cross-entropies of a linear layer's logits, () float32; 0 without tokens.
+    """Return the sum of the cross-entropies of a linear layer's logits, a float32 scalar; 0 without tokens.
 
     Only the logits of `chunk` tokens are in memory at a time. Gradients are computed together with the loss, so the
-    backward pass needs no logits. Matrix products use the precision of `features` or of autocast, everything else float32
+    backward pass does not need the logits. Matrix products use the precision of `features` or of autocast, everything else float32
     (float64 for float64 features). On a GPU, liger-kernel is used if it is installed.
 
-    features: (n, E)    weight: (V, E)    bias: (V,)    labels: (n,), IGNORE_INDEX for tokens without a label
+    features: (n, E), layer inputs    weight: (V, E)    bias: (V,)    labels: (n,), IGNORE_INDEX for unlabeled tokens
     """
     if features.is_cuda and (liger_loss := _load_liger_loss()) is not None and len(features):
         total: Tensor = liger_loss(weight, features, labels, bias)
@@ -54,7 +54,7 @@ def linear_cross_entropy(
 
 @cache
 def _load_liger_loss() -> Any:
-    """Return the loss of liger-kernel; None if it is not installed."""
+    """Return the loss function of liger-kernel; None if the package is not installed."""
     try:
         from liger_kernel.transformers.fused_linear_cross_entropy import LigerFusedLinearCrossEntropyLoss
     except ImportError:
@@ -63,7 +63,7 @@ def _load_liger_loss() -> Any:
 
 
 class _LinearCrossEntropy(torch.autograd.Function):
-    """Compute the loss and its gradients chunk by chunk: dL/dlogits = softmax(logits) - onehot(label)."""
+    """Autograd function of the loss and its gradients, chunk by chunk: dL/dlogits = softmax(logits) - onehot(label)."""
 
     @staticmethod
     def forward(

@@ -1,6 +1,6 @@
-"""Losses of passage re-rankers, query re-rankers and term weighting models, in float32.
+"""Losses of passage rerankers, query rerankers and term weighting models, in float32.
 
-logits: (queries, n), the scores of each query's own passages; the positive is in column 0 unless there are labels
+logits: (queries, n), scores of n passages per query; without labels, column 0 is the positive
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from torch import Tensor
 
 
 def listwise_cross_entropy(logits: Tensor) -> Tensor:
-    """Return the cross-entropy of the positive among its query's passages, averaged over queries, ().
+    """Return the cross-entropy of the positive among its query's passages, averaged over queries, a scalar.
 
     Source: docs/methods/re-ranker.md.
     """
@@ -21,7 +21,7 @@ def listwise_cross_entropy(logits: Tensor) -> Tensor:
 
 
 def r_drop_losses(first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the cross-entropy of two forward passes with different dropout, and their divergence, () each.
+    """Return (cross-entropy of two forward passes with different dropout, their divergence), two scalars.
 
     With p = softmax(first), q = softmax(second): 0.5 CE(p) + 0.5 CE(q), and 0.5 (KL(p || q) + KL(q || p)), averaged over
     queries. SimLM minimizes their sum. Source: R-Drop (Liang et al. 2021).
@@ -33,9 +33,9 @@ def r_drop_losses(first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def select_hardest(logits: Tensor, keep: int) -> Tensor:
-    """Return the columns of the positive and of the highest-scored negatives, (queries, min(keep, n)).
+    """Return the column indices of the positive and the highest-scored negatives, (queries, min(keep, n)).
 
-    The positive comes first, then the negatives in descending order of their scores. keep: passages per query, at least 1
+    The positive comes first, then negatives by descending score. keep: passages per query, at least 1
     """
     keep = min(keep, logits.shape[1])
     best = logits[:, 1:].topk(keep - 1, dim=-1).indices + 1
@@ -43,7 +43,7 @@ def select_hardest(logits: Tensor, keep: int) -> Tensor:
 
 
 def binary_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
-    """Return the binary cross-entropy, averaged over query-passage pairs, (); source: docs/methods/passage-reranking.md.
+    """Return the binary cross-entropy, averaged over query-passage pairs, a scalar (docs/methods/passage-reranking.md).
 
     logits: (pairs,)    labels: (pairs,), 1 for relevant, 0 otherwise
     """
@@ -51,9 +51,9 @@ def binary_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def multi_positive_cross_entropy(logits: Tensor, labels: Tensor, present: Tensor) -> Tensor:
-    """Return the cross-entropy with several positives, -sum of y / sum(y) * log softmax, averaged over queries, ().
+    """Return the cross-entropy with several positives, -sum of y / sum(y) * log softmax, averaged over queries, a scalar.
 
-    labels: (queries, n), the relevance y    present: (queries, n), False at padding, which is excluded from the softmax
+    labels: (queries, n), relevance y    present: (queries, n), False at padding, which is excluded from the softmax
     Source: docs/methods/hlatr.md.
     """
     log_p = F.log_softmax(logits.float().masked_fill(~present, float("-inf")), dim=-1)
@@ -70,14 +70,14 @@ def pairwise_margin_loss(
     weight: Literal["offset", "sum"] = "offset",
     skip_ties: bool = True,
 ) -> Tensor:
-    """Return the pairwise hinge loss over each question's expansions, averaged over questions, (); 0 without pairs.
+    """Return the pairwise hinge loss over each question's expansions, averaged over questions, a scalar; 0 without pairs.
 
     Expansions are sorted by rank. For i < j the hinge is max(0, M_i - M_j + alpha (r_j - r_i)), so the better-ranked
-    expansion i must have the LOWER score, by a margin that grows with the rank difference.
-    scores: (questions, n), M    ranks: (questions, n), r, from 1    present: (questions, n), False at padding
+    expansion i must have the LOWER score. The margin grows with the rank difference.
+    scores: (questions, n), the M    ranks: (questions, n), the r, from 1    present: (questions, n), False at padding
     weight: "sum" adds all hinges (as in the paper); "offset" averages them for each j - i, then averages these means (as in
         the released code)
-    skip_ties: ignore pairs of equal rank, whose order is arbitrary (the released code uses them)
+    skip_ties: ignore pairs of equal rank, whose order is arbitrary (the released code includes such pairs)
     Source: EAR (Chuang's thesis, section 3.3.1); docs/methods/ear.md.
     """
     last = torch.iinfo(torch.long).max
@@ -103,10 +103,10 @@ def pairwise_margin_loss(
 
 
 def term_recall_loss(weights: Tensor, recall: Tensor, first: Tensor) -> Tensor:
-    """Return DeepCT's mean squared error over words, (); 0 without words.
+    """Return DeepCT's mean squared error over words, a scalar; 0 without words.
 
-    weights: (passages, tokens), the predictions
-    recall: (passages, tokens), the share of the passage's queries that contain the word
+    weights: (passages, tokens), predicted weights
+    recall: (passages, tokens), share of the passage's queries that contain the word
     first: (passages, tokens), 1 at the first word piece of a word, 0 elsewhere
     """
     first = first.float()
@@ -114,6 +114,6 @@ def term_recall_loss(weights: Tensor, recall: Tensor, first: Tensor) -> Tensor:
 
 
 def pairwise_softmax_loss(positive: Tensor, negative: Tensor) -> Tensor:
-    """Return DeepImpact's cross-entropy of the positive in each pair of scores, averaged over pairs, (). Both: (pairs,)"""
+    """Return DeepImpact's cross-entropy of the positive in each pair of scores, averaged over pairs, a scalar. Both: (pairs,)"""
     scores = torch.stack([positive.float(), negative.float()], dim=1)  # (pairs, 2)
     return F.cross_entropy(scores, torch.zeros(len(scores), dtype=torch.long, device=scores.device))

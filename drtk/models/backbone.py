@@ -51,7 +51,7 @@ class BackboneAdapter:
         return len(self.layers)
 
     def embed(self, ids: Tensor, types: Tensor | None = None) -> Tensor:
-        """Return the input of the first layer, (B, L, H). ids, types: (B, L); None: all token types are 0"""
+        """Return the input of the first layer, (B, L, H). ids, types: (B, L); `types` None: token type 0 everywhere"""
         return self._project(self.backbone.embeddings(input_ids=ids, **build_token_type_inputs(self.backbone, types)))
 
     def embed_words(self, ids: Tensor) -> Tensor:
@@ -61,19 +61,19 @@ class BackboneAdapter:
     def embed_positions(self, length: int) -> Tensor:
         """Return the position embeddings of the first `length` positions, (length, H).
 
-        Raises MismatchError if the encoder has fewer, or no position embeddings.
+        Raises MismatchError if the encoder has fewer than `length` positions, or no position embeddings.
         """
         if not self.has_positions:
-            raise MismatchError(f"an encoder of type {self.family} has no position embeddings")
+            raise MismatchError(f"{self.family} has no position embeddings; use an encoder such as BERT")
         table = self.backbone.embeddings.position_embeddings.weight
         # RoBERTa's first position is the one after the id of its padding token
         begin = self.config.pad_token_id + 1 if self.family in ("roberta", "xlm-roberta") else 0
         if begin + length > len(table):
-            raise MismatchError(f"the encoder has {len(table) - begin} positions; {length} were requested")
+            raise MismatchError(f"the encoder has {len(table) - begin} positions; shorten inputs of {length} tokens")
         return self._project(table[begin : begin + length], bias=False)
 
     def _project(self, vectors: Tensor, *, bias: bool = True) -> Tensor:
-        """Project embeddings to the hidden size, which only ELECTRA needs."""
+        """Project embeddings to the hidden size; without effect except for ELECTRA, whose embeddings are smaller."""
         projection = getattr(self.backbone, "embeddings_project", None)
         if projection is None:
             return vectors
@@ -82,8 +82,8 @@ class BackboneAdapter:
     def build_attention_mask(self, attention: Tensor) -> Any:
         """Return the attention mask in the form that the layers expect.
 
-        attention: (B, L), 1 at tokens and 0 at padding; or (B, L, L) bool, True if the row's token attends to the column's.
-            Each token must attend to at least one position.
+        attention: (B, L), 1 at tokens and 0 at padding; or (B, L, L) bool, True at (i, j) if token i attends to token j. Each
+            token must attend to at least one token.
         Raises MismatchError if the attention implementation does not support a (B, L, L) mask.
         """
         if attention.dim() == 3:
@@ -103,7 +103,7 @@ class BackboneAdapter:
         """Convert (B, L, L) bool to (B, 1, L, L): bool for sdpa, additive scores for eager attention."""
         implementation = self.config._attn_implementation
         if implementation not in ("sdpa", "eager"):
-            raise MismatchError(f"{implementation} attention has no mask per row; load the encoder with sdpa")
+            raise MismatchError(f"{implementation} attention does not support a mask per token; use `attention` sdpa")
 
         def convert(visible: Tensor) -> Tensor:
             if implementation == "sdpa":
@@ -119,9 +119,9 @@ class BackboneAdapter:
         return {"full_attention": convert(visible), "sliding_attention": convert(visible & in_window)}
 
     def run_layers(self, layers: Iterable[nn.Module], hidden: Tensor, mask: Any) -> list[Tensor]:
-        """Return the hidden states after each of the layers, (B, L, H) each.
+        """Return the hidden states after each layer, (B, L, H) each.
 
-        layers: of this encoder's type    hidden: (B, L, H), the input    mask: from `build_attention_mask`
+        layers: layers of this encoder's type    hidden: (B, L, H), the input    mask: the result of `build_attention_mask`
         """
         states = []
         rotations: dict[str, tuple[Tensor, Tensor]] = {}
@@ -138,13 +138,13 @@ class BackboneAdapter:
         return states
 
     def apply_final_norm(self, hidden: Tensor) -> Tensor:
-        """Return the last hidden states after the encoder's final norm, if it has one, (B, L, H)."""
+        """Apply the encoder's final norm, if it has one, to the last hidden states, (B, L, H)."""
         return self.backbone.final_norm(hidden) if self.family == "modernbert" else hidden
 
     def encode(self, ids: Tensor, attention: Tensor, types: Tensor | None = None) -> list[Tensor]:
         """Return the embeddings and the hidden states after each layer, 1 + depth tensors of (B, L, H).
 
-        The same as `output_hidden_states=True` of transformers. ids, attention, types: (B, L)
+        Equals `hidden_states` of transformers with `output_hidden_states=True`. ids, attention, types: (B, L)
         """
         hidden = self.embed(ids, types)
         states = [hidden, *self.run_layers(self.layers, hidden, self.build_attention_mask(attention))]
@@ -155,11 +155,11 @@ class BackboneAdapter:
         """Return `count` new layers of this encoder's type.
 
         init: "random" (the initialization of the model class) or "copy" (copies of the encoder's last layers)
-        Raises MismatchError if there are fewer layers to copy.
+        Raises MismatchError if the encoder has fewer than `count` layers to copy.
         """
         if init == "copy":
             if count > self.depth:
-                raise MismatchError(f"the encoder has {self.depth} layers; copies of its last {count} were requested")
+                raise MismatchError(f"cannot copy {count} layers of an encoder with {self.depth} layers; use fewer")
             return nn.ModuleList([deepcopy(layer) for layer in [*self.layers][self.depth - count :]])
         with torch.device(self.backbone.device):
             layers = nn.ModuleList([self._create_layer() for _ in range(count)])

@@ -1,4 +1,4 @@
-"""A query encoder and a passage encoder, which may be the same."""
+"""Bi-encoder: a query encoder and a passage encoder, which may be the same model."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from drtk.text.batching import group_by_length
 
 
 class BiEncoder(nn.Module):
-    """Encode queries and passages with two encoders, or with one if `query` is None.
+    """A query encoder and a passage encoder; a single encoder for both if `query` is None.
 
-    prompt_lengths: number of prompt tokens of (queries, passages) that pooling excludes
-    group_overhead: encode texts in groups of similar length to save padding; the cost of one more group, in tokens.
+    prompt_lengths: number of prompt tokens that pooling excludes, (of queries, of passages)
+    group_overhead: cost of one more group, in tokens, when texts are encoded in groups of similar length to save padding;
         None: encode all texts together
     """
 
@@ -48,7 +48,7 @@ class BiEncoder(nn.Module):
         query_token_type_ids: Tensor | None = None,
         passage_token_type_ids: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """Return the vectors of the queries and of the passages, (texts, dimension) float32. Each input: (texts, tokens)"""
+        """Return (query vectors, passage vectors), each (texts, dimension) float32. Each input: (texts, tokens)"""
         return (
             self.encode("query", query_input_ids, query_attention_mask, query_token_type_ids),
             self.encode("passage", passage_input_ids, passage_attention_mask, passage_token_type_ids),
@@ -73,9 +73,9 @@ class BiEncoder(nn.Module):
 
 
 def load_towers(model: str, *, overrides: Mapping[str, Any], untied: bool) -> dict[str, TextEncoder]:
-    """Load the encoders to start training from, by role: {"passage"} if shared, otherwise {"query", "passage"}.
+    """Load the initial encoders of a training, by role: {"passage"} if one encoder is shared, else {"query", "passage"}.
 
-    untied: train two encoders; a single encoder is copied. A folder with two encoders is always untied.
+    untied: return two encoders; the encoder of a folder with one is copied. A folder with two encoders is always untied.
     Raises MismatchError if the vectors of the two encoders have different dimensions.
     """
     folder = locate(model)

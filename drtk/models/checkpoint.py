@@ -61,7 +61,7 @@ class TextEncoder:
         )
 
     def prompt_length(self, role: Role) -> int:
-        """Return the number of tokens that pooling excludes: the prompt with the special tokens before it, or 0."""
+        """Return the number of prompt tokens that pooling excludes, with the special tokens before them; 0 if none."""
         prompt = self.encoding.get_prompt(role)
         if self.encoding.include_prompt or not prompt:
             return 0
@@ -74,8 +74,8 @@ def load_encoder(
 ) -> TextEncoder:
     """Load the text encoder of a model folder in float32 on the CPU, in evaluation mode.
 
-    overrides: fields of its EncodingConfig to replace; None values are ignored
-    strict: reject overrides that contradict a model trained by drtk
+    overrides: fields of the model's EncodingConfig to replace; None values are ignored
+    strict: reject overrides that contradict the training of a drtk model
     weights: False builds the backbone without weights, on the meta device
     Raises MismatchError for a folder without an encoder or a contradicting override, DrtkError for a damaged folder.
     """
@@ -102,24 +102,21 @@ def load_encoder(
     positions = getattr(config, "max_position_embeddings", None) or 0
     has_absolute_positions = config.model_type in ("bert", "roberta", "xlm-roberta", "mpnet", "electra", "distilbert")
     if has_absolute_positions and 0 < positions < (length := max(encoding.query_length, encoding.passage_length)):
-        raise MismatchError(f"{folder}: reads at most {positions} tokens; {length} were requested")
+        raise MismatchError(f"{folder}: cannot read {length} tokens; use at most {positions}")
     if encoding.title == "sep" and not tokenizer.sep_token:
-        raise MismatchError(f"{folder}: its tokenizer has no separator token, which `title` sep needs")
+        raise MismatchError(f"{folder}: `title` sep requires a tokenizer with a separator token; use join or segment")
     if encoding.lowercase:
         add_lowercasing(tokenizer)
     encoder = Encoder(
         backbone, pooling=encoding.pooling, dense=dense, normalize=encoding.normalize, truncate=encoding.truncate
     )
     if dense and dense[0].linear.in_features != encoder.hidden_size * len(encoding.pooling):
-        raise MismatchError(f"{folder}: its Dense module does not fit the pooling {'+'.join(encoding.pooling)}")
+        raise MismatchError(f"{folder}: `pooling` {'+'.join(encoding.pooling)} does not fit the model's Dense module")
     return TextEncoder(encoder.eval(), tokenizer, encoding)
 
 
 def get_max_length(tokenizer: Any, config: Any) -> int:
-    """Return the maximum input length in tokens: the tokenizer's limit, at most the number of positions.
-
-    The same as in sentence-transformers.
-    """
+    """Return the maximum input length in tokens as sentence-transformers does: the lesser of tokenizer limit and positions."""
     max_length = tokenizer.model_max_length
     if not isinstance(max_length, int | float):
         raise MismatchError(
@@ -148,7 +145,7 @@ def _load_dense(path: Path) -> Dense:
     for name in ("module_input_name", "module_output_name"):
         if config.get(name) not in (None, "sentence_embedding"):
             raise MismatchError(
-                f"{path}: a Dense module over {config[name]} is not supported; only sentence embeddings are"
+                f"{path}: a Dense module applied to {config[name]} is not supported; use a model that applies it to sentence_embedding"
             )
     layer = Dense(config, build_activation(path, config.get("activation_function", "torch.nn.modules.activation.Tanh")))
     file = path / "model.safetensors"
@@ -160,15 +157,15 @@ def _load_dense(path: Path) -> Dense:
 
 
 def build_activation(path: Path, name: str) -> nn.Module:
-    """Return the activation function called `name` in a module folder. Raises MismatchError if it is not in torch.nn."""
+    """Return the activation function of a qualified class name. Raises MismatchError for a class that is not in torch.nn."""
     activation = getattr(nn, name.rpartition(".")[2], None) if name.startswith("torch.nn.") else None
     if not (isinstance(activation, type) and issubclass(activation, nn.Module)):
-        raise MismatchError(f"{path}: the activation {name} is not in torch.nn")
+        raise MismatchError(f"{path}: activation {name} is not supported; use one of torch.nn")
     return activation()
 
 
 def save_encoder(model: TextEncoder, folder: Path) -> None:
-    """Write a model folder that AutoModel and SentenceTransformer load: float32 safetensors, tokenizer, configuration.
+    """Write weights (float32 safetensors), tokenizer and configuration for AutoModel and SentenceTransformer.
 
     The caller writes `meta.json`, which contains the EncodingConfig.
     """
@@ -196,9 +193,9 @@ def save_module(module: nn.Module, path: Path) -> None:
 
 @contextmanager
 def report_write_errors(folder: Path) -> Iterator[None]:
-    """Convert the exceptions of safetensors and torch for a full disk to a DrtkError that names the folder.
+    """Convert write errors of safetensors and torch, such as a full disk, to a DrtkError that names the folder.
 
-    Also set the permissions of weight files by the umask, which safetensors ignores.
+    Also apply the umask to the permissions of weight files, which safetensors ignores.
     """
     from safetensors import SafetensorError
 
@@ -219,7 +216,7 @@ def report_write_errors(folder: Path) -> Iterator[None]:
 def digest_weights(folder: Path) -> str:
     """Return a digest of a model's weights and pooling settings.
 
-    It excludes lengths, prompts and title formats, which may differ between queries and passages of one model.
+    The digest excludes lengths, prompts and title formats, which may differ between the queries and passages of one model.
     """
     layout = read_layout(folder)
     encoding = layout.encoding
@@ -231,7 +228,7 @@ def digest_weights(folder: Path) -> str:
 
 
 def list_weight_files(path: Path) -> list[Path]:
-    """Return the weight files in a folder: safetensors, or PyTorch files of older checkpoints."""
+    """Return the weight files in a folder: safetensors, or PyTorch files in older checkpoints."""
     return sorted(path.glob("*.safetensors")) or sorted(path.glob("pytorch_model*.bin"))
 
 
@@ -267,7 +264,7 @@ def embed_texts(model: TextEncoder, items: Sequence[Any], *, role: Role) -> np.n
 
 
 def embed_for_scoring(towers: Mapping[str, TextEncoder], items: Sequence[Any], role: Role) -> np.ndarray:
-    """Return vectors whose dot products are the model's scores, (items, dimension): normalized for a cosine model."""
+    """Return vectors whose dot products are the model's scores, (items, dimension); normalized if the model uses cosine."""
     tower = towers.get(role, towers["passage"])
     vectors = embed_texts(tower, items, role=role)
     if tower.encoding.similarity == "cosine":

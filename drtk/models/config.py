@@ -1,4 +1,4 @@
-"""Options of encoding, generation, scoring and model initialization."""
+"""Settings of encoding, generation, scoring and model initialization."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PairTitle = Literal["colon", "join", "none"]
 
 @dataclass(frozen=True)
 class EncodeSettings:
-    """drtk encode; None means as in the model folder."""
+    """Settings of `drtk encode`; None uses the value in the model folder."""
 
     pooling: str | None = option(
         None,
@@ -42,7 +42,7 @@ NOT_BEAM = (NoEffect("needs --decode beam", {"decode": (None, "sample", "greedy"
 
 @dataclass(frozen=True)
 class GenerationSettings:
-    """drtk doc2query; the defaults are those of query-as-context pre-training."""
+    """Settings of `drtk doc2query`, by default those of query-as-context pre-training."""
 
     n: int = option(5, "Texts to generate per passage.", at_least=1, flag="--n")
     decode: Literal["sample", "greedy", "beam", "greedy+sample"] = option(
@@ -68,15 +68,15 @@ class GenerationSettings:
     )
 
     def check(self) -> None:
-        """Raise UsageError for options without effect, and for several greedy texts."""
+        """Raise UsageError for settings without effect, and for `n` above 1 with greedy decoding."""
         check_effects(self)
         if self.decode == "greedy" and self.n not in (1, type(self).n):
-            raise UsageError(f"`n` {self.n}: `decode` greedy generates one text")
+            raise UsageError(f"`n` {self.n}: cannot be combined with `decode` greedy, which generates one text")
 
 
 @dataclass(frozen=True)
 class ContinuationSettings(GenerationSettings):
-    """drtk continue-text; MASTER's paper gives no values, these are those of docs/methods/master.md."""
+    """Settings of `drtk continue-text`, by default those of docs/methods/master.md (MASTER's paper gives none)."""
 
     n: int = option(1, "Continuations per passage.", at_least=1, flag="--n")
     top_k: int = option(50, "Sample from the K most likely tokens; 0: all.", at_least=0, no_effect=NOT_SAMPLING)
@@ -85,7 +85,7 @@ class ContinuationSettings(GenerationSettings):
 
 @dataclass(frozen=True)
 class CrossEncoderSettings:
-    """Options of a cross-encoder; None means as in the model folder."""
+    """Settings for running a cross-encoder; None uses the value in the model folder."""
 
     max_length: int | None = option(None, "Maximum pair length in tokens. [default: the model's]", at_least=4)
     batch_tokens: int | None = setting(None, "Tokens per batch. [default: CPU 2048, GPU 65536]", at_least=1)
@@ -96,7 +96,7 @@ class CrossEncoderSettings:
 
 @dataclass(frozen=True)
 class InitModelSettings:
-    """drtk init-model. The default size is that of MiniLM-L6."""
+    """Settings of `drtk init-model`, by default with the size of MiniLM-L6."""
 
     arch: Literal["bert", "t5", "gpt2"] = option("bert", "Architecture: encoder, encoder-decoder or decoder.")
     vocab_size: int = option(30522, "Maximum vocabulary size.", at_least=10)
@@ -113,6 +113,6 @@ class InitModelSettings:
     language: Literal["any", "chinese"] = option("any", "chinese: every Chinese character is a token.")
 
     def check(self) -> None:
-        """Raise UsageError if the heads do not divide the width."""
+        """Raise UsageError if the hidden size is not a multiple of the number of heads."""
         if self.hidden % self.heads:
-            raise UsageError(f"`heads` {self.heads} does not divide `hidden` {self.hidden}")
+            raise UsageError(f"`hidden` {self.hidden}: must be a multiple of `heads` {self.heads}")

@@ -77,7 +77,7 @@ class CrossEncoder:
 def load_cross_encoder(folder: Path) -> CrossEncoder:
     """Load a cross-encoder that sentence-transformers can load, in float32 on the CPU.
 
-    As in sentence-transformers, the activation function is a sigmoid unless the folder names another.
+    As in sentence-transformers, the default activation function is a sigmoid.
     Raises MismatchError for a model without a trained head or with several labels, DrtkError for a damaged folder.
     """
     from transformers import AutoModelForSequenceClassification
@@ -88,13 +88,13 @@ def load_cross_encoder(folder: Path) -> CrossEncoder:
         config = load_config(path)
         names = config.architectures or ()
         if names and not any(name.endswith("ForSequenceClassification") for name in names):
-            raise MismatchError(f"{folder}: is a {names[0]}; a cross-encoder is needed")
+            raise MismatchError(f"{folder}: expected a cross-encoder, got {names[0]}; use another model")
         if config.num_labels != 1:
-            raise MismatchError(f"{folder}: has {config.num_labels} labels; a model with one label is needed")
+            raise MismatchError(f"{folder}: expected a classifier with one label, got {config.num_labels} labels")
         model, missing = load_weights(AutoModelForSequenceClassification, path)
         if missing:  # transformers initializes them at random
             raise MismatchError(
-                f"{folder}: is no cross-encoder: it has no weights for {missing[0]}; train one with `drtk train-reranker`"
+                f"{folder}: not a cross-encoder (no weights for {missing[0]}); train one with `drtk train-reranker`"
             )
         tokenizer = load_tokenizer(path, config)
     if settings.get("do_lower_case"):
@@ -117,22 +117,22 @@ def load_cross_encoder(folder: Path) -> CrossEncoder:
 
 
 def _read_layout(folder: Path) -> tuple[Path, dict[str, Any]]:
-    """Return the folder of the weights and config_sentence_transformers.json, {} for the older layout without it."""
+    """Return (folder of the weights, content of config_sentence_transformers.json or {} if there is no modules.json)."""
     if not (folder / MODULES).exists():
         if not (folder / "config.json").exists():
-            raise MismatchError(f"{folder}: is no model folder: it has neither {MODULES} nor config.json")
+            raise MismatchError(f"{folder}: not a model folder (neither {MODULES} nor config.json); check the path")
         return folder, {}
     shared = read_shared_config(folder)
     kind = shared.get("model_type", "SentenceTransformer")
     if kind != "CrossEncoder":
-        raise MismatchError(f"{folder}: is a {kind}; a CrossEncoder is needed: train one with `drtk train-reranker`")
+        raise MismatchError(f"{folder}: expected a CrossEncoder, got a {kind}; train one with `drtk train-reranker`")
     modules = read_modules(folder)
     for module in modules[1:]:
-        raise MismatchError(f"{folder / MODULES}: has a module that drtk does not support: {module['type']}")
+        raise MismatchError(f"{folder / MODULES}: module {module['type']} is not supported; use another model")
     path = folder / modules[0]["path"]
     task = read_module_settings(path).get("transformer_task", "sequence-classification")
     if task != "sequence-classification":
-        raise MismatchError(f"{folder}: its task is {task}; a model for sequence-classification is needed")
+        raise MismatchError(f"{folder}: expected task sequence-classification, got {task}; use another model")
     return path, shared
 
 
@@ -143,12 +143,12 @@ def _load_activation(path: Path, shared: dict[str, Any], config: Any) -> nn.Modu
     try:
         return nn.Sigmoid() if name is None else build_activation(path, name)
     except MismatchError as error:  # sentence-transformers falls back to a sigmoid too
-        warn(f"{error}; using a sigmoid, which changes the scores but not their order")
+        warn(f"{error}; using a sigmoid, which changes the scores but not the ranking")
         return nn.Sigmoid()
 
 
 class TokenizedPairs(NamedTuple):
-    """The tokens of the distinct pairs, and for every pair the row of its tokens, (pairs,)."""
+    """Tokenized distinct pairs, and the row index of each pair's tokens, (pairs,)."""
 
     tokens: TokenizedTexts
     rows: np.ndarray
@@ -161,10 +161,10 @@ class CrossEncoderScorer:
 
     model: a folder or hub name
     logits: return logits instead of applying the activation function
-    make_tokenizer: (tokenizer of the model) -> function from inputs to Tokens, for models whose inputs are not pairs
-    batch_field: the field that sets `settings.batch_tokens`, named in the out-of-memory error
-    Raises MismatchError for a `max_length` above the model's, or a query re-ranker (its lower scores are better), and what
-    `load_cross_encoder` raises.
+    make_tokenizer: (the model's tokenizer) -> tokenizing function, for models whose inputs are not text pairs
+    batch_field: name of the option for `settings.batch_tokens`, used in the out-of-memory error
+    Raises MismatchError for a `max_length` above the model's, or a query reranker (whose lower scores are better), and the
+    errors of `load_cross_encoder`.
     """
 
     def __init__(
@@ -186,9 +186,7 @@ class CrossEncoderScorer:
         loaded = load_cross_encoder(folder)
         self._activation = nn.Identity() if logits else loaded.activation
         if settings.max_length is not None and settings.max_length > loaded.max_length:
-            raise MismatchError(
-                f"{model}: reads at most {loaded.max_length} tokens; {settings.max_length} were requested"
-            )
+            raise MismatchError(f"{model}: cannot read {settings.max_length} tokens; use at most {loaded.max_length}")
         self.max_length = settings.max_length or loaded.max_length
         config: Any = loaded.model.config
         self.dtype = choose_dtype(settings.precision, self.device, kind=config.model_type)
@@ -207,7 +205,7 @@ class CrossEncoderScorer:
 
     @property
     def dimension(self) -> int:
-        """Dimension of the vectors of `scores_and_vectors`."""
+        """The dimension of the vectors that `scores_and_vectors` returns."""
         config: Any = self._model.config
         return int(config.get_text_config().hidden_size)
 
@@ -218,7 +216,7 @@ class CrossEncoderScorer:
         return np.concatenate(scores) if scores else np.empty(0, dtype=np.float32)
 
     def tokenize(self, pairs: Sequence[tuple[str, str]]) -> TokenizedPairs:
-        """Tokenize the pairs; the longer text of a pair that exceeds `max_length` is truncated."""
+        """Tokenize the pairs. In pairs of more than `max_length` tokens the longer text is truncated."""
         row_of = {pair: row for row, pair in enumerate(dict.fromkeys(pairs))}
         rows = np.fromiter((row_of[pair] for pair in pairs), dtype=np.int64, count=len(pairs))
         return TokenizedPairs(self._tokenizer(row_of), rows)
@@ -228,18 +226,18 @@ class CrossEncoderScorer:
         return self._run(pairs, None)
 
     def scores_and_vectors(self, pairs: TokenizedPairs) -> tuple[np.ndarray, np.ndarray]:
-        """Return the scores, (pairs,), and the last hidden states of the first token, (pairs, dimension), both float32.
+        """Return (scores, (pairs,); last hidden states of the first token, (pairs, dimension)), float32.
 
-        Raises MismatchError for a model without a base model below its head, and what `scores` raises.
+        Raises MismatchError if the model has no encoder below its head, and the errors of `scores`.
         """
         if self._model.base_model is self._model:
-            raise MismatchError(f"{self.model}: has no base model below its head, so it has no vectors")
+            raise MismatchError(f"{self.model}: has no encoder to take vectors from; use another cross-encoder")
         vectors = torch.empty((len(pairs.tokens), self.dimension), dtype=torch.float32, device=self.device)
         return self._run(pairs, vectors), vectors.cpu().numpy()[pairs.rows]
 
     @torch.inference_mode()
     def _run(self, pairs: TokenizedPairs, vectors: Tensor | None) -> np.ndarray:
-        """Return the scores, (pairs,); write the vectors of the distinct pairs into `vectors` if it is not None."""
+        """Return the scores, (pairs,). vectors: output array for the vectors of the distinct pairs, or None"""
         tokens, rows = pairs
         out = torch.empty(len(tokens), dtype=torch.float32, device=self.device)
         states: list[Tensor] = []
@@ -256,7 +254,7 @@ class CrossEncoderScorer:
                     logits = self._model(**inputs).logits
                 except torch.OutOfMemoryError as error:
                     raise DrtkError(
-                        f"{self.device}: out of memory at {batch['input_ids'].size:,} tokens of pairs; "
+                        f"{self.device}: out of memory at {batch['input_ids'].size:,} tokens; "
                         f"lower `{self._batch_field}`"
                     ) from error
                 out[index] = self._activation(logits.float()).squeeze(-1)  # (batch,)
@@ -269,16 +267,14 @@ class CrossEncoderScorer:
                 hook.remove()
         scores: np.ndarray = out.cpu().numpy()
         if not np.isfinite(scores).all():
-            raise DrtkError(f"{self.model}: a score is NaN or infinite in {self.dtype}")
+            raise DrtkError(f"{self.model}: a score is NaN or infinite in {self.dtype}; use `precision` float32")
         return scores[rows]
 
 
 def check_not_query_reranker(model: str) -> None:
-    """Raise MismatchError for a query re-ranker, whose scores are estimated ranks (lower is better)."""
+    """Raise MismatchError for a query reranker, whose scores are estimated ranks (lower is better)."""
     if read_training_entry(locate(model), "query_reranker") is not None:
-        raise MismatchError(
-            f"{model}: is a query re-ranker; use it with `drtk rerank-queries apply`, or a cross-encoder here"
-        )
+        raise MismatchError(f"{model}: is a query reranker; use a cross-encoder, or run `drtk rerank-queries apply`")
 
 
 def identify_scorer(model: str) -> dict[str, Any]:
@@ -300,7 +296,7 @@ def identify_scorer(model: str) -> dict[str, Any]:
 class PairClassifier(nn.Module):
     """A sequence classifier with one label, for training.
 
-    group_tokens: score pairs in groups of similar length of at most this many tokens, to save padding; None: all together
+    group_tokens: maximum tokens per group of pairs of similar length (groups save padding); None: score all pairs together
     """
 
     def __init__(self, classifier: nn.Module, *, group_tokens: int | None = None) -> None:
@@ -321,12 +317,12 @@ class PairClassifier(nn.Module):
 
 
 def init_cross_encoder(model: str, *, max_length: int | None, seed: int, default: int) -> CrossEncoder:
-    """Load the cross-encoder to start training from: an existing one, or an encoder with a new randomly initialized head.
+    """Load a cross-encoder to train: a trained one, or an encoder with a randomly initialized head.
 
     The result has no activation function and no prompt.
 
-    model: a folder or hub name; the passage encoder of an untied bi-encoder
-    max_length: maximum length of a pair in tokens; None: `default`, or the model's maximum if that is less
+    model: a folder or hub name; for an untied bi-encoder, its passage encoder is used
+    max_length: maximum length of a pair in tokens; None: the lesser of `default` and the model's maximum
     Raises MismatchError for a folder without an encoder or a `max_length` above its maximum, DrtkError for a damaged folder.
     """
     from transformers import AutoModelForSequenceClassification
@@ -341,7 +337,7 @@ def init_cross_encoder(model: str, *, max_length: int | None, seed: int, default
             settings = load_config(layout.backbone)
             if settings.is_encoder_decoder:
                 raise MismatchError(
-                    f"{folder}: is an encoder-decoder ({settings.model_type}); an encoder such as BERT is needed"
+                    f"{folder}: expected an encoder such as BERT, got an encoder-decoder ({settings.model_type})"
                 )
             torch.manual_seed(seed)
             classifier, _ = load_weights(AutoModelForSequenceClassification, layout.backbone, num_labels=1)
@@ -350,20 +346,18 @@ def init_cross_encoder(model: str, *, max_length: int | None, seed: int, default
             add_lowercasing(tokenizer)
     config: Any = classifier.config
     if tokenizer.pad_token_id is None:
-        raise MismatchError(
-            f"{model}: its tokenizer has no padding token; an encoder such as BERT or ELECTRA is needed"
-        )
+        raise MismatchError(f"{model}: its tokenizer has no padding token; use an encoder such as BERT or ELECTRA")
     positions = max(0, int(getattr(config, "max_position_embeddings", None) or 0))
     if positions and config.model_type in _AFTER_PADDING:
         positions -= config.pad_token_id + 1
     limit = positions or get_max_length(tokenizer, config)
     if max_length is not None and max_length > limit:
-        raise MismatchError(f"{model}: reads at most {limit} tokens; {max_length} were requested")
+        raise MismatchError(f"{model}: cannot read {max_length} tokens; use at most {limit}")
     return CrossEncoder(classifier, tokenizer, max_length or min(default, limit), nn.Identity())
 
 
 def is_classifier(folder: Path) -> bool:
-    """Return whether a folder contains a sequence classifier, whose head training continues with."""
+    """Return whether a folder contains a sequence classifier, so that training continues with its head."""
     path = folder / read_modules(folder)[0]["path"] if (folder / MODULES).exists() else folder
     if not (path / "config.json").exists():
         return False
@@ -372,7 +366,7 @@ def is_classifier(folder: Path) -> bool:
 
 
 def save_cross_encoder(model: CrossEncoder, folder: Path) -> None:
-    """Write a model folder that sentence-transformers' CrossEncoder loads, with the logits as scores.
+    """Write a model folder for sentence-transformers' CrossEncoder, which then returns logits as scores.
 
     The caller writes the format of passages into `meta.json`.
     """
@@ -388,9 +382,9 @@ def save_cross_encoder(model: CrossEncoder, folder: Path) -> None:
 
 
 def resolve_title(model: str, override: str | None, *, strict: bool, default: str = "join") -> str:
-    """Return a cross-encoder's format of passage titles: `override`, else the format of its training, else `default`.
+    """Return a cross-encoder's title format: `override`, else the one it was trained with, else `default`.
 
-    strict: raise MismatchError if `override` contradicts the training
+    strict: raise MismatchError if `override` differs from the training
     """
     stated = (read_training_entry(locate(model), PAIRING) or {}).get("title")
     if strict and stated and override and override != stated:

@@ -20,14 +20,14 @@ def choose_device(name: str) -> torch.device:
         device = torch.device(name)
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
-        raise DrtkError(f"`device` {name}: not available: {str(error).splitlines()[0]}") from error
+        raise DrtkError(f"`device` {name}: not available ({str(error).splitlines()[0]}); use auto or cpu") from error
     return device
 
 
 def choose_dtype(name: str, device: torch.device, *, half: str = "float16", kind: str = "") -> torch.dtype:
     """Return a torch dtype by name; "auto" is float32 on a CPU and `half` on a GPU.
 
-    kind: transformers' model type; "auto" is bfloat16 for types that overflow in float16
+    kind: model type of transformers; "auto" is bfloat16 on a GPU for types that overflow in float16
     """
     if name == "auto":
         name = "float32" if device.type == "cpu" else "bfloat16" if kind in _FLOAT16_OVERFLOWS else half
@@ -52,7 +52,7 @@ class AttentionBackend:
         if not self.name.startswith("flash"):
             return
         if self.device.type != "cuda":
-            raise DrtkError(f"`attention` {self.name}: needs a CUDA GPU; use sdpa")
+            raise DrtkError(f"`attention` {self.name}: requires a CUDA GPU; use sdpa")
         if not self.half:
             raise DrtkError(f"`attention` {self.name}: supports 16-bit dtypes only; use `precision` bfloat16")
         if not _is_installed(self.name):
@@ -64,8 +64,8 @@ class AttentionBackend:
     def apply(self, backbone: Any) -> str:
         """Set the attention implementation of a backbone, and return its name. Call it before layers are copied.
 
-        "auto" is flash attention, which skips padding, if device, dtype, packages and model support it; otherwise the
-        implementation stays unchanged (sdpa). Raises MismatchError if the model does not support the implementation.
+        "auto" selects flash attention, which skips padding, if device, dtype, packages and model support it, and otherwise
+        keeps the current implementation (sdpa). Raises MismatchError if the model does not support the implementation.
         """
         name = self.name
         if name == "auto":
@@ -81,7 +81,7 @@ class AttentionBackend:
         actual = str(backbone.config._attn_implementation)
         if actual != name:
             raise MismatchError(
-                f"`attention` {name}: a {backbone.config.model_type} model does not support it and uses {actual}"
+                f"`attention` {name}: not supported by {backbone.config.model_type} models; use {actual}"
             )
         return actual
 

@@ -16,7 +16,7 @@ Grouping = Callable[[np.ndarray], Iterable[np.ndarray]]  # lengths (texts,) -> r
 def run_by_length(
     run: Callable[[Mapping[str, Tensor]], Tensor], inputs: Mapping[str, Tensor], grouping: Grouping
 ) -> Tensor:
-    """Call `run` on groups of texts of similar length, to save padding; return the results in the original order, (texts, …).
+    """Call `run` on groups of texts of similar length to save padding; return the results in the original order.
 
     inputs: (texts, tokens) by name, including "attention_mask"; inputs padded on the left are not grouped
     """
@@ -82,7 +82,7 @@ def _pool_mean_sqrt(hidden: Tensor, included: Tensor, _: Tensor) -> Tensor:
 
 
 def _pool_weighted_mean(hidden: Tensor, included: Tensor, mask: Tensor) -> Tensor:
-    """Weight the tokens by their position, 1, 2, 3, …, included from the first token of the prompt."""
+    """Weight the tokens by their position, 1, 2, 3, …, counted from the first prompt token."""
     position = torch.arange(1, mask.shape[1] + 1, device=mask.device) - _find_first_token(mask).unsqueeze(1)
     return _pool_mean(hidden, included * position, mask)
 
@@ -99,7 +99,7 @@ POOLINGS = tuple(_POOL_FUNCTIONS)
 
 
 class Dense(nn.Module):
-    """A linear layer with an activation, in sentence-transformers' format; `use_residual` adds the input to its output."""
+    """Dense module of sentence-transformers: linear layer and activation; `use_residual` adds input to output."""
 
     def __init__(self, config: dict[str, Any], activation: nn.Module) -> None:
         super().__init__()
@@ -120,9 +120,9 @@ class Dense(nn.Module):
 
 
 class Encoder(nn.Module):
-    """Transformer, pooling, dense layers and normalization: one vector per text.
+    """Encode texts as vectors with a transformer, pooling, dense layers and normalization.
 
-    Everything after the backbone runs in float32. truncate: keep the first N dimensions of the vectors
+    Everything after the backbone runs in float32. truncate: keep the first `truncate` dimensions of the vectors
     """
 
     def __init__(
@@ -144,13 +144,13 @@ class Encoder(nn.Module):
 
     @property
     def hidden_size(self) -> int:
-        """Width of the backbone's token vectors."""
+        """The dimension of the backbone's token vectors."""
         config: Any = self.backbone.config
         return int(config.get_text_config().hidden_size)
 
     @property
     def dimension(self) -> int:
-        """Dimension of the output vectors."""
+        """The dimension of the text vectors."""
         last: Any = self.dense[-1] if len(self.dense) else None
         full = self.hidden_size * len(self.pooling) if last is None else int(last.config["out_features"])
         return min(full, self.truncate) if self.truncate else full
@@ -161,7 +161,7 @@ class Encoder(nn.Module):
         """Return the vectors, (batch, dimension) float32.
 
         input_ids, attention_mask, token_type_ids: (batch, tokens)
-        prompt_length: number of tokens at the start that pooling excludes
+        prompt_length: number of tokens at the start of each text that pooling excludes
         """
         types = {} if token_type_ids is None else {"token_type_ids": token_type_ids}
         hidden = self.backbone(input_ids=input_ids, attention_mask=attention_mask, **types).last_hidden_state

@@ -36,10 +36,7 @@ _COMPACT_BELOW = 0.75  # remove finished rows from the batch when the share of u
 
 
 def find_ignored_settings(model: Any, decode: str) -> dict[str, Any]:
-    """Return the entries of a model's generation config that decoding ignores, by name.
-
-    decode: the decoding method, as in GenerationSettings
-    """
+    """Return the entries of a model's generation config that `decode` (see GenerationSettings) ignores, by name."""
     neutral = _NEUTRAL | (_NEUTRAL_SAMPLING if "sample" in decode else _NEUTRAL_BEAMS if decode == "beam" else {})
     stated = {name: getattr(model.generation_config, name, None) for name in neutral}
     return {name: value for name, value in stated.items() if value is not None and value != neutral[name]}
@@ -47,9 +44,9 @@ def find_ignored_settings(model: Any, decode: str) -> dict[str, Any]:
 
 @contextmanager
 def use_generation_config(model: Any, **options: Any) -> Iterator[Any]:
-    """Replace a model's generation config by one with these options only, and restore it at the end.
+    """Context manager that replaces a model's generation config by one with the given options only.
 
-    A config passed to `generate` would be completed from the model's own.
+    A config passed to `generate` would inherit missing options from the model's.
     """
     from transformers import GenerationConfig
 
@@ -62,10 +59,10 @@ def use_generation_config(model: Any, **options: Any) -> Iterator[Any]:
 
 
 def filter_logits(logits: Tensor, *, top_k: int, top_p: float, temperature: float) -> tuple[Tensor, Tensor]:
-    """Apply top-k, then top-p filtering; return (probabilities, tokens), most likely first, (rows, top_k or vocabulary) each.
+    """Apply top-k, then top-p filtering; return (probabilities, token ids), most likely first, (rows, k) each.
 
-    Keeps the `top_k` most likely tokens (0: all) and normalizes, then keeps the smallest set with a total probability of
-    at least `top_p` (Holtzman et al. 2020) and normalizes again (docs/methods/doc2query.md).
+    Keep the `top_k` most likely tokens (0: all) and normalize, then keep the smallest set with a total probability of at
+    least `top_p` (Holtzman et al. 2020) and normalize again (docs/methods/doc2query.md).
     logits: (rows, vocabulary)
     """
     width = logits.shape[-1] if top_k == 0 else min(top_k, logits.shape[-1])
@@ -79,7 +76,7 @@ def filter_logits(logits: Tensor, *, top_k: int, top_p: float, temperature: floa
 
 
 def sample_tokens(probabilities: Tensor, tokens: Tensor, uniform: Tensor) -> Tensor:
-    """Sample a token per row by inverse transform sampling, (rows,); `uniform` 0 gives the most likely token.
+    """Sample a token per row by inverse transform sampling, (rows,); `uniform` 0 selects the most likely token.
 
     probabilities, tokens: (rows, width), most likely first    uniform: (rows,), random numbers in [0, 1)
     """
@@ -91,7 +88,7 @@ def sample_tokens(probabilities: Tensor, tokens: Tensor, uniform: Tensor) -> Ten
 
 
 def sample_uniforms(keys: Sequence[str], *, seed: int, count: int, steps: int) -> np.ndarray:
-    """Return uniform random numbers in [0, 1), (keys, count, steps) float64; each depends on (seed, key, sample, step) only."""
+    """Return uniform random numbers in [0, 1), (keys, count, steps) float64, from (seed, key, sample, step)."""
     numbers = np.empty((len(keys), count, steps), dtype=np.float64)
     for row, key in enumerate(keys):
         for sample in range(count):
@@ -105,10 +102,10 @@ def sample_uniforms(keys: Sequence[str], *, seed: int, count: int, steps: int) -
 def generate_tokens(
     model: GenerationModel, ids: Tensor, mask: Tensor, keys: Sequence[str], settings: GenerationSettings, *, seed: int
 ) -> list[list[list[int]]]:
-    """Generate texts; return their token ids without the end token: [input][text][token].
+    """Generate texts; return token ids without the end token, indexed [input][text][token].
 
-    Sampled texts depend on (seed, key of the input, number of the text) only. greedy+sample returns the greedy text first,
-    then samples 1, 2, …
+    Sampled texts depend on (seed, key of the input, index of the text) only. greedy+sample returns the greedy text first,
+    then the samples.
     ids, mask: (inputs, tokens)    keys: one per input
     """
     if settings.decode == "beam":
@@ -128,7 +125,7 @@ def generate_tokens(
 def _decode(
     model: GenerationModel, decoding: DecodingState, count: int, uniform: Tensor | None, settings: GenerationSettings
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Decode greedily or by sampling; return the tokens, (texts, max_new_tokens), and the lengths, (texts,)."""
+    """Decode greedily or by sampling; return (tokens, (texts, max_new_tokens); lengths, (texts,))."""
     decoding.repeat_rows(count)
     total, device = len(decoding.logits), decoding.logits.device
     ends = torch.tensor(model.ends, device=device)
@@ -162,7 +159,7 @@ def _decode(
 def _search_beams(
     model: GenerationModel, ids: Tensor, mask: Tensor, settings: GenerationSettings
 ) -> list[list[list[int]]]:
-    """Return the n best texts of transformers' beam search."""
+    """Return the token ids of the n best texts of transformers' beam search."""
     network: Any = model.model
     options = {
         "do_sample": False,
@@ -185,10 +182,10 @@ def _search_beams(
 
 
 class TextGenerator:
-    """Generate texts from input texts. Sampled texts depend on (seed, key of the input, number of the text) only.
+    """Generate texts from input texts. Sampled texts depend on (seed, key of the input, index of the text) only.
 
-    input_format: the format of the model's training, with the overrides of the settings
-    max_input_tokens: longer inputs are truncated
+    input_format: the input format the model was trained with, with the overrides of the settings
+    max_input_tokens: maximum input length; longer inputs are truncated
     """
 
     def __init__(
@@ -208,9 +205,9 @@ class TextGenerator:
         self._model = load_generation_model(folder)
         if needs_encoder is not None and self.is_encoder_decoder != needs_encoder:
             raise MismatchError(
-                f"{model}: is a decoder-only model; an encoder-decoder is needed (T5, BART)"
+                f"{model}: expected an encoder-decoder (T5, BART), got a decoder-only model"
                 if needs_encoder
-                else f"{model}: is an encoder-decoder; a decoder-only model is needed (GPT-2)"
+                else f"{model}: expected a decoder-only model (GPT-2), got an encoder-decoder"
             )
         ignored = find_ignored_settings(self._model.model, settings.decode)
         if ignored:
@@ -222,7 +219,7 @@ class TextGenerator:
 
     @property
     def is_encoder_decoder(self) -> bool:
-        """Whether the model has an encoder (T5), rather than continuing a text (GPT-2)."""
+        """Whether the model is an encoder-decoder (T5) rather than decoder-only (GPT-2)."""
         return self._model.is_encoder_decoder
 
     def count_tokens(self, text: str) -> int:

@@ -18,10 +18,10 @@ INPUT_ENTRY = "writing"  # entry of meta.json
 
 @dataclass(frozen=True)
 class GeneratorInputFormat:
-    """The input format of a generator, stored in the `meta.json` of trained models: "prefix title text".
+    """Input format "prefix title text" of a generator, stored in the `meta.json` of trained models.
 
     title: "join" puts the title before the text, "none" omits it
-    max_length: maximum number of tokens
+    max_length: maximum input length in tokens
     """
 
     prefix: str = ""
@@ -48,7 +48,7 @@ def format_passage(passage: Passage, title: str) -> str:
 def load_input_format(folder: Path, overrides: Mapping[str, Any], *, strict: bool) -> GeneratorInputFormat:
     """Return the input format of a trained model, with the overrides that are not None.
 
-    strict: raise MismatchError if an override contradicts the prefix or title of the training
+    strict: raise MismatchError if an override differs from the prefix or title of the training
     """
     stated = read_training_entry(folder, INPUT_ENTRY) or {}
     known = {name: value for name, value in stated.items() if name in GeneratorInputFormat.__dataclass_fields__}
@@ -64,8 +64,8 @@ def load_input_format(folder: Path, overrides: Mapping[str, Any], *, strict: boo
 def max_input_length(model: GenerationModel, input_format: GeneratorInputFormat, *, new_tokens: int = 0) -> int:
     """Return the maximum input length in tokens.
 
-    new_tokens: tokens to generate, for which a decoder-only model needs positions too
-    Raises UsageError if the new tokens or the prefix leave no tokens for a passage.
+    new_tokens: tokens to generate, which share the positions of a decoder-only model with the input
+    Raises UsageError if new tokens and prefix leave no tokens for a passage.
     """
     limit = min(input_format.max_length, model.max_length)
     if not model.is_encoder_decoder:
@@ -77,7 +77,7 @@ def max_input_length(model: GenerationModel, input_format: GeneratorInputFormat,
     prefix_length = len(model.tokenizer(input_format.prefix)["input_ids"]) if input_format.prefix else 0
     if prefix_length >= limit:
         raise UsageError(
-            f"`prefix`: its {prefix_length} tokens leave none of `max_length` {limit} for a passage; shorten it"
+            f"`prefix`: {prefix_length} tokens leave none of `max_length` {limit} for a passage; shorten it"
         )
     return limit
 
@@ -87,7 +87,7 @@ def tokenize_texts(
 ) -> TokenizedTexts:
     """Tokenize texts, truncated to `max_length` tokens including special ones.
 
-    are_targets: tokenize as decoder targets, which some tokenizers treat differently
+    are_targets: tokenize as decoder targets, for which some tokenizers use other special tokens
     """
     if not texts:
         return TokenizedTexts.from_lists([], None)

@@ -24,7 +24,7 @@ IN_MEMORY = 1 << 28  # bytes of text to keep in memory between two passes; large
 
 
 def train_tokenizer(texts: Iterable[str], settings: InitModelSettings) -> Any:
-    """Train a WordPiece tokenizer with the special tokens of `settings.arch`. The result is deterministic.
+    """Train a WordPiece tokenizer with the special tokens of `settings.arch`, deterministically.
 
     Raises DrtkError if the texts contain no words.
     """
@@ -59,10 +59,10 @@ def train_tokenizer(texts: Iterable[str], settings: InitModelSettings) -> Any:
 
 
 def _learn_pieces(texts: Iterable[str], normalizer: Any, splitter: Any, settings: InitModelSettings) -> dict[str, int]:
-    """Return the ids of the word pieces, by piece.
+    """Return the vocabulary, ids by word piece.
 
-    The trainer numbers single characters inside words (##a) in the random order of a hash table, and breaks ties by these
-    numbers. To make it deterministic, they are passed as special tokens, which needs a first pass over the characters.
+    The trainer assigns ids to characters inside words (##a) in the random order of a hash table, and breaks ties by id.
+    To make it deterministic, these characters are passed as special tokens, which needs a first pass over the texts.
     """
     from tokenizers import Tokenizer, models, trainers
 
@@ -75,7 +75,7 @@ def _learn_pieces(texts: Iterable[str], normalizer: Any, splitter: Any, settings
         ranked = sorted((char for char in counts if not char.isspace()), key=lambda char: (-counts[char], char))
         alphabet = sorted(ranked[: max(1, settings.vocab_size // 4)])
         if not alphabet:
-            raise DrtkError("the corpus contains no words; check its text field")
+            raise DrtkError("the corpus contains no words; check the text field")
         continuations = [
             f"##{char}"
             for char in alphabet  # but not punctuation, which is a word of its own
@@ -98,9 +98,9 @@ def _learn_pieces(texts: Iterable[str], normalizer: Any, splitter: Any, settings
 
 
 def init_encoder(tokenizer: Any, settings: InitModelSettings, *, seed: int) -> TextEncoder:
-    """Return a BERT encoder with random weights; the global random state does not change.
+    """Return a BERT encoder with random weights; keeps the global random state.
 
-    Raises UsageError if `heads` does not divide `hidden`, or for an unknown pooling.
+    Raises UsageError if `hidden` is not a multiple of `heads`, or for an unknown pooling.
     """
     from transformers import BertConfig, BertModel
 
@@ -130,9 +130,9 @@ def init_encoder(tokenizer: Any, settings: InitModelSettings, *, seed: int) -> T
 
 
 def init_generator(tokenizer: Any, settings: InitModelSettings, *, seed: int) -> Any:
-    """Return a T5 or GPT-2 model with random weights; the global random state does not change.
+    """Return a T5 or GPT-2 model with random weights; keeps the global random state.
 
-    Raises UsageError if `heads` does not divide `hidden`.
+    Raises UsageError if `hidden` is not a multiple of `heads`.
     """
     from transformers import GPT2Config, GPT2LMHeadModel, T5Config, T5ForConditionalGeneration
 

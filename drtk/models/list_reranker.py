@@ -1,4 +1,4 @@
-"""HLATR: a list re-ranker, a transformer over the candidates of a query (docs/methods/hlatr.md)."""
+"""HLATR list reranker: a transformer over all candidates of a query (docs/methods/hlatr.md)."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ WEIGHTS = "model.safetensors"
 
 @dataclass(frozen=True)
 class ListRerankerConfig:
-    """Configuration of a list re-ranker.
+    """Configuration of a list reranker.
 
-    width: dimension of the input vectors    depth: maximum number of candidates    hidden: width of the layers
+    width: dimension of the input vectors    depth: maximum number of candidates    hidden: hidden size of the layers
     """
 
     width: int
@@ -36,8 +36,8 @@ class ListRerankerConfig:
 class ListReranker(nn.Module):
     """Compute a logit for each candidate from the cross-encoder vectors of all candidates of its query.
 
-    The input of candidate i is Linear(v_i) + P_i: its cross-encoder vector and the embedding of its retrieval rank. Layer
-    norm, dropout, a bidirectional transformer and a linear layer to one logit follow.
+    The input of candidate i is Linear(v_i) + P_i, with its cross-encoder vector v_i and the embedding P_i of its rank in the
+    run. Layer norm, dropout, a bidirectional transformer and a linear layer to one logit follow.
     """
 
     def __init__(self, config: ListRerankerConfig) -> None:
@@ -59,7 +59,7 @@ class ListReranker(nn.Module):
         self.head = nn.Linear(config.hidden, 1)
 
     def forward(self, vectors: Tensor, ranks: Tensor, present: Tensor) -> Tensor:
-        """Return the logits, (queries, n) float32; those at padding are undefined.
+        """Return the logits, (queries, n) float32; logits at padding are undefined.
 
         vectors: (queries, n, width)    ranks: (queries, n), retrieval ranks from 0
         present: (queries, n) bool, False at padding
@@ -70,14 +70,14 @@ class ListReranker(nn.Module):
 
 
 def init_list_reranker(config: ListRerankerConfig, *, seed: int) -> ListReranker:
-    """Return a list re-ranker with random weights; the global random state does not change."""
+    """Return a list reranker with random weights; keeps the global random state."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return ListReranker(config)
 
 
 def load_list_reranker(folder: Path) -> ListReranker:
-    """Load a list re-ranker in float32 on the CPU, in evaluation mode. Raises DrtkError for a damaged folder."""
+    """Load a list reranker in float32 on the CPU, in evaluation mode. Raises DrtkError for a damaged folder."""
     from safetensors.torch import load_file
 
     config = read_list_reranker_config(folder)
@@ -85,12 +85,12 @@ def load_list_reranker(folder: Path) -> ListReranker:
         model = ListReranker(config)
         model.load_state_dict(load_file(folder / WEIGHTS))
     except Exception as error:
-        raise DrtkError(f"{folder}: cannot be loaded as a list re-ranker: {str(error).splitlines()[0]}") from error
+        raise DrtkError(f"{folder}: cannot be loaded as a list reranker: {str(error).splitlines()[0]}") from error
     return model.eval()
 
 
 def read_list_reranker_config(folder: Path) -> ListRerankerConfig:
-    """Read the configuration of a list re-ranker. Raises DrtkError if it is damaged."""
+    """Read the configuration of a list reranker. Raises DrtkError if the file is damaged."""
     sizes = dict.fromkeys(("width", "depth", "hidden", "layers", "heads", "feedforward"), int)
     content = read_object(folder / LIST_RERANKER, **sizes, dropout=float)
     return ListRerankerConfig(**{name: content[name] for name in ListRerankerConfig.__dataclass_fields__})

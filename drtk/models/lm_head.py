@@ -1,4 +1,4 @@
-"""Masked-language-model heads, kept apart from their encoder so that several decoders can share one."""
+"""Masked-LM heads, separate from their encoder so that several decoders can share a head."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ def get_head_path(folder: Path, name: str) -> Path:
 def load_head(module: nn.Module, folder: Path, name: str) -> None:
     """Load the weights of a head from a model folder into `module`.
 
-    Raises MismatchError if they are missing or do not fit the module, DrtkError if the file is damaged.
+    Raises MismatchError for weights that are missing or do not fit the module, DrtkError for a damaged file.
     """
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
     path = get_head_path(folder, name)
     if not path.exists():
-        raise MismatchError(f"{folder}: {HEADS}/{name}.safetensors is missing")
+        raise MismatchError(f"{folder}: {HEADS}/{name}.safetensors is missing; restore the folder")
     try:
         weights = load_file(path)
     except (SafetensorError, OSError) as error:
-        raise DrtkError(f"{path}: cannot be read: {error}") from error
+        raise DrtkError(f"{path}: cannot be read ({error}); restore the file") from error
     try:
         module.load_state_dict(weights)
     except RuntimeError as error:
@@ -50,7 +50,7 @@ LM_HEAD = "lm_head"
 
 
 class _HeadModules(NamedTuple):
-    """The names of a head's submodules in transformers; the head computes decoder(norm(act(dense(h)))) + bias."""
+    """Names of a head's submodules in transformers; a head computes decoder(norm(act(dense(h)))) + bias."""
 
     dense: str
     act: str
@@ -68,17 +68,17 @@ _PARTS = {
 
 
 class LMHead(nn.Module):
-    """A masked-LM head: dense layer, activation, norm, and the word embeddings as output layer.
+    """A masked-LM head: dense layer, activation, norm and output layer.
 
-    With tied embeddings, the output layer uses the encoder's word embeddings, which are not parameters of this module.
+    A tied output layer uses the encoder's word embeddings, which are not parameters of this module.
 
     is_untrained: whether the weights are randomly initialized
     """
 
     def __init__(self, model: nn.Module, backbone: nn.Module, *, is_untrained: bool = False) -> None:
-        """Take the head from a masked language model.
+        """Take the head of a masked language model.
 
-        model: the masked language model    backbone: the encoder whose word embeddings are used
+        backbone: the encoder whose word embeddings a tied output layer uses
         Raises MismatchError for an unsupported model type.
         """
         super().__init__()
@@ -104,12 +104,12 @@ class LMHead(nn.Module):
         return weight
 
     def features(self, hidden: Tensor) -> Tensor:
-        """Return the input of the output layer, (…, E), from hidden states (…, H)."""
+        """Return the input of the output layer, (…, E), for hidden states (…, H)."""
         features: Tensor = self.norm(self._act(self.dense(hidden)))
         return features
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """Return the logits over the vocabulary, (…, V), from hidden states (…, H)."""
+        """Return the logits over the vocabulary, (…, V), for hidden states (…, H)."""
         return F.linear(self.features(hidden), self.weight, self.bias)
 
 
@@ -122,10 +122,10 @@ def _get_head_modules(family: str) -> _HeadModules:
 def load_masked_lm(folder: Path, *, warn_untrained: bool = True) -> tuple[Any, LMHead, Any]:
     """Load (encoder, masked-LM head, tokenizer) of a model folder, in float32 on the CPU, in evaluation mode.
 
-    A checkpoint without a head gets a randomly initialized one.
+    If the checkpoint has no head, initialize one at random.
 
-    warn_untrained: log a warning in that case
-    Raises MismatchError for an unsupported model type, and what `load_encoder` raises.
+    warn_untrained: warn if the head is randomly initialized
+    Raises MismatchError for an unsupported model type, and the errors of `load_encoder`.
     """
     loaded = load_encoder(folder)
     backbone = loaded.encoder.backbone
@@ -133,7 +133,7 @@ def load_masked_lm(folder: Path, *, warn_untrained: bool = True) -> tuple[Any, L
 
 
 def load_lm_head(folder: Path, backbone: nn.Module, *, warn_untrained: bool = True) -> LMHead:
-    """Load the masked-LM head of a model folder: the one that drtk saved in `heads`, else that of the checkpoint.
+    """Load the masked-LM head of a model folder: from `heads`, where drtk saves it, else from the checkpoint.
 
     backbone: the encoder of the folder, already loaded
     """
@@ -149,7 +149,7 @@ def load_lm_head(folder: Path, backbone: nn.Module, *, warn_untrained: bool = Tr
         model, missing = load_weights(AutoModelForMaskedLM, read_layout(folder).backbone)
     is_untrained = {f"{parts.dense}.weight", f"{parts.norm}.weight"} <= {*missing}
     if missing and not is_untrained:
-        raise MismatchError(f"{folder}: its masked-LM head has no weights for {missing[0]}; restore the checkpoint")
+        raise MismatchError(f"{folder}: the masked-LM head has no weights for {missing[0]}; restore the checkpoint")
     if is_untrained and warn_untrained:
         warn_untrained_head(folder)
     return LMHead(model, backbone, is_untrained=is_untrained).eval()
@@ -157,7 +157,7 @@ def load_lm_head(folder: Path, backbone: nn.Module, *, warn_untrained: bool = Tr
 
 def warn_untrained_head(folder: Path) -> None:
     """Warn that the masked-LM head is randomly initialized."""
-    warn(f"{folder}: has no masked-LM head; training starts with a random one, tied to the word embeddings")
+    warn(f"{folder}: has no masked-LM head; training starts with a randomly initialized one with tied embeddings")
 
 
 def _init_masked_lm(backbone: nn.Module) -> Any:

@@ -34,7 +34,7 @@ _MAX_NAMES = 3  # names of weights in an error message
 
 @contextmanager
 def report_load_errors(folder: Path, problem: str) -> Iterator[None]:
-    """Silence transformers, and convert its exceptions to a DrtkError: "FOLDER: problem: reason"."""
+    """Silence transformers, and convert its exceptions to a DrtkError "FOLDER: `problem`: reason"."""
     try:
         with silence_transformers():
             yield
@@ -54,14 +54,14 @@ def load_config(folder: Path) -> Any:
         "model_type"
     ) not in CONFIG_MAPPING:
         raise MismatchError(
-            f"{folder}: needs remote code ({code}), which drtk does not run; use a model whose architecture is part of "
+            f"{folder}: requires remote code ({code}), which is not supported; use a model whose architecture is part of "
             "transformers"
         )
     return AutoConfig.from_pretrained(folder, trust_remote_code=False)
 
 
 def _find_remote_code(folder: Path) -> str:
-    """Return the class of remote code that `auto_map` in config.json names, "" if there is none."""
+    """Return the remote-code class named by `auto_map` in config.json; "" if there is none."""
     content = read_json(folder / "config.json") if (folder / "config.json").exists() else {}
     names = content.get("auto_map") if isinstance(content, dict) else None
     if not isinstance(names, dict) or not names:
@@ -72,8 +72,8 @@ def _find_remote_code(folder: Path) -> str:
 def load_tokenizer(folder: Path, config: Any) -> Any:
     """Load the tokenizer of a model folder, and check that it works and fits the model.
 
-    Raises MismatchError if its files are missing or truncated, or its vocabulary does not fit the embeddings, DrtkError if
-    it cannot tokenize a word.
+    Raises MismatchError for missing or truncated files, or a vocabulary that does not fit the embeddings, DrtkError if the
+    tokenizer cannot tokenize a word.
     """
     tokenizer = open_tokenizer(str(folder))
     num_embeddings = getattr(config.get_text_config(), "vocab_size", None)
@@ -96,7 +96,7 @@ def load_tokenizer(folder: Path, config: Any) -> Any:
 
 
 def save_tokenizer(tokenizer: Any, folder: Path) -> None:
-    """Save a tokenizer without the truncation and padding settings of its last call, so that the files do not depend on it."""
+    """Save a tokenizer without the truncation and padding settings of its last call, so the files are reproducible."""
     if tokenizer.is_fast:
         tokenizer.backend_tokenizer.no_truncation()
         tokenizer.backend_tokenizer.no_padding()
@@ -118,8 +118,8 @@ def load_weights(
 ) -> tuple[Any, list[str]]:
     """Load a model in float32; return (model, names of the head and pooler weights missing from the checkpoint).
 
-    A prefix before all weights of the backbone (`module.`, `bert.`, …) is removed.
-    Raises MismatchError if backbone weights are missing, unexpected or of another shape than config.json says.
+    A prefix of all backbone weights (`module.`, `bert.`, …) is removed.
+    Raises MismatchError if backbone weights are missing, unexpected or do not have the shape given in config.json.
     """
     mapping = dict(key_mapping or {})
     rng_state = torch.get_rng_state()
@@ -140,7 +140,9 @@ def load_weights(
     if problems:
         code = _find_remote_code(folder)
         advice = (
-            f"it needs remote code ({code}), which drtk does not run" if code else "restore weights and config.json"
+            f"the model requires remote code ({code}), which is not supported"
+            if code
+            else "restore weights and config.json"
         )
         raise MismatchError(f"{folder}: its weights do not match its config.json ({'; '.join(problems)}); {advice}")
     return model, [*missing, *shapes]
@@ -190,7 +192,7 @@ def _is_backbone(model: Any, name: str) -> bool:
 
 
 def _find_wrapper_prefix(model: Any, info: Mapping[str, Any]) -> str:
-    """Return the prefix under which the checkpoint has most of the missing weights; "" if there is none or a tie."""
+    """Return the prefix with which the checkpoint has most of the missing weights; "" if there is none or a tie."""
     inner = {name.removeprefix(_get_backbone_prefix(model)) for name in info["missing_keys"] if _is_needed(model, name)}
     for needed in ({f"{model.base_model_prefix}.{name}" for name in inner}, inner):
         counts: Counter[str] = Counter()

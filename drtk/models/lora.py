@@ -1,4 +1,4 @@
-"""LoRA adapters (by peft) in an encoder's linear layers."""
+"""LoRA adapters (peft) in an encoder's linear layers."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def add_adapters(
     New adapters do not change the vectors until they are trained.
 
     alpha: adapters are scaled by alpha / rank; None: 2 * rank
-    targets: names of layers, or the last parts of their names; empty: all linear layers
+    targets: names or name suffixes of layers; empty: all linear layers
     Raises MissingDependency without peft, MismatchError for an unknown layer.
     """
     peft = import_peft()

@@ -1,4 +1,4 @@
-"""Model folders: find them, and read and write their configuration files."""
+"""Find model folders, and read and write their configuration files."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _UNWANTED = ["onnx/*", "openvino/*", "*.onnx", "training_args.bin", "optimizer.b
 
 
 def locate(model: str) -> Path:
-    """Return the folder of a model: a local folder, or a model of the Hugging Face hub, downloaded if not in the cache.
+    """Return the local folder of a model; a model of the Hugging Face hub is downloaded if it is not in the cache.
 
     model: a folder, or a hub name such as intfloat/simlm-base-msmarco, optionally with @revision
     Raises MismatchError for an unfinished or damaged folder, DrtkError if the model is not found or the hub is unreachable.
@@ -52,7 +52,7 @@ def locate(model: str) -> Path:
             snapshot_download(name, revision=revision or None, allow_patterns=_WANTED, ignore_patterns=_UNWANTED)
         )
     except LocalEntryNotFoundError as error:
-        raise DrtkError(f"{model}: no such folder, not in the hub's cache, and the hub is out of reach") from error
+        raise DrtkError(f"{model}: no such folder, not in the hub's cache, and the hub cannot be reached") from error
     except (HfHubHTTPError, HFValidationError, OSError) as error:
         raise DrtkError(f"{model}: no such folder, and not on the model hub: {str(error).splitlines()[0]}") from error
 
@@ -65,7 +65,7 @@ def resolve_tower_folder(folder: Path, role: str) -> Path:
 
 
 def read_training_entry(folder: Path, name: str) -> dict[str, Any] | None:
-    """Return an entry that training wrote into a folder's meta.json; None if there is none."""
+    """Return the entry `name` that training wrote into a folder's meta.json; None if there is none."""
     manifest = read_manifest_if_any(folder)
     entry = manifest.get(name) if is_manifest(manifest) else None
     return entry if isinstance(entry, dict) else None
@@ -82,7 +82,7 @@ class EncodingConfig:
     query_length, passage_length: maximum lengths in tokens
     title: "join" (title, space, text), "sep" (title, separator token, text), "segment" (a pair of title and text) or "none"
     similarity: "cosine" or "dot"; None if unknown
-    truncate: keep the first N dimensions of the vectors
+    truncate: number of dimensions to keep of each vector
     """
 
     pooling: tuple[str, ...] = ("cls",)
@@ -116,7 +116,7 @@ class EncodingConfig:
     def override(self, overrides: Mapping[str, Any], *, strict: bool, folder: str) -> EncodingConfig:
         """Return a copy with the overrides that are not None.
 
-        strict: raise MismatchError, which names `folder`, if an override contradicts this configuration
+        strict: raise MismatchError (naming `folder`) if an override contradicts this configuration
         """
         overrides = {name: value for name, value in overrides.items() if value is not None}
         if isinstance(overrides.get("pooling"), str):
@@ -137,10 +137,10 @@ class EncodingConfig:
         return replace(self, **overrides)
 
     def check_pooling(self, poolings: tuple[str, ...]) -> None:
-        """Raise UsageError for a pooling mode that is not in `poolings`."""
+        """Raise UsageError for a pooling mode that is not in `poolings`, the supported modes."""
         for mode in self.pooling:
             if mode not in poolings:
-                raise UsageError(f"unknown pooling '{mode}'; choose from {', '.join(poolings)} (or several: cls+mean)")
+                raise UsageError(f"unknown pooling '{mode}'; choose from {', '.join(poolings)}, or combine as cls+mean")
 
 
 MODULES, SETTINGS, SHARED = "modules.json", "sentence_bert_config.json", "config_sentence_transformers.json"
@@ -158,12 +158,12 @@ _OLD_POOLINGS = {  # in the order in which sentence-transformers concatenates th
 
 @dataclass(frozen=True)
 class ModelLayout:
-    """The parts of a model folder.
+    """The folders and the encoding configuration of a text encoder.
 
     backbone: folder of the transformer
-    encoding: a length of 0 means that the folder does not set it
+    encoding: with length 0 if the folder sets no length
     dense: folders of the Dense modules between pooling and normalization
-    strict: whether drtk trained the model, so that overrides must not contradict `encoding`
+    strict: whether drtk trained the model, so overrides must not contradict `encoding`
     """
 
     backbone: Path
@@ -183,13 +183,13 @@ def read_layout(folder: Path) -> ModelLayout:
     elif (folder / "config.json").exists():
         layout = ModelLayout(folder, EncodingConfig(query_length=0, passage_length=0))
     else:
-        raise MismatchError(f"{folder}: is no model folder: it has neither {MODULES} nor config.json")
+        raise MismatchError(f"{folder}: not a model folder (neither {MODULES} nor config.json); check the path")
     encoding = _read_encoding(folder)
     return layout if encoding is None else replace(layout, encoding=encoding, strict=True)
 
 
 def _read_encoding(folder: Path) -> EncodingConfig | None:
-    """Return the encoding in a folder's meta.json, None if there is none; untied encoders share the parent folder's."""
+    """Return the encoding configuration in the meta.json of the folder, or of its parent (untied encoders), else None."""
     for place in (folder, folder.parent) if folder.name in ("query", "passage") else (folder,):
         if (place / FOLDER_MANIFEST).exists():
             manifest = read_object(place / FOLDER_MANIFEST, towers=list | None)
@@ -223,9 +223,9 @@ def _read_sentence_transformers(folder: Path) -> ModelLayout:
         elif kind == "Normalize":
             encoding = replace(encoding, normalize=True)
         elif kind != "Dropout":  # which matters in training only
-            raise MismatchError(f"{folder / MODULES}: has a module that drtk does not support: {module['type']}")
+            raise MismatchError(f"{folder / MODULES}: module {module['type']} is not supported; use another model")
     if not encoding.pooling:
-        raise MismatchError(f"{folder / MODULES}: has no Pooling module, so it is no text encoder")
+        raise MismatchError(f"{folder / MODULES}: not a text encoder (no Pooling module); use another model")
     return ModelLayout(backbone, replace(encoding, **_read_shared_entries(folder)), tuple(dense))
 
 
@@ -277,7 +277,7 @@ def _read_shared_entries(folder: Path) -> dict[str, Any]:
 def write_layout(folder: Path, encoding: EncodingConfig, *, hidden: int, dense: int) -> None:
     """Write the configuration files that SentenceTransformer needs to compute the same vectors.
 
-    hidden: width of the backbone's token vectors    dense: number of Dense modules, whose files the caller writes
+    hidden: dimension of the backbone's token vectors    dense: number of Dense modules (the caller writes their files)
     """
     kinds = ["Transformer", "Pooling", *["Dense"] * dense, *["Normalize"] * encoding.normalize]
     paths = ["" if kind == "Transformer" else f"{number}_{kind}" for number, kind in enumerate(kinds)]
@@ -303,7 +303,7 @@ def write_layout(folder: Path, encoding: EncodingConfig, *, hidden: int, dense: 
 def write_untied_layout(folder: Path, encoding: EncodingConfig) -> None:
     """Write the configuration files of untied encoders: a Router module of sentence-transformers 5.
 
-    It encodes queries with the model in the subfolder `query` and other texts with `passage`; both must exist.
+    The Router encodes queries with the model in the subfolder `query` and other texts with `passage`; both must exist.
     """
     types: dict[str, str] = {}
     structure: dict[str, list[str]] = {}
@@ -335,5 +335,5 @@ LIST_RERANKER = "listreranker.json"
 
 
 def is_list_reranker(folder: Path) -> bool:
-    """Return whether a model folder contains a list re-ranker."""
+    """Return whether a model folder contains a list reranker."""
     return (folder / LIST_RERANKER).exists()

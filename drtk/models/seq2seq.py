@@ -29,10 +29,10 @@ _WRAPPED = {r"^encoder\.encoder\.": "encoder.", r"^(encoder\.block\.\d+)\.module
 class GenerationModel:
     """A generation model with its tokenizer and special tokens.
 
-    start: decoder start token, which is not part of the text
-    ends: end tokens
-    max_length: maximum number of input tokens; for a decoder-only model, of input and output together
-    first: token that every text must start with (published BART: <s>), if any
+    start: id of the decoder start token, which is not part of the text
+    ends: ids of the end tokens
+    max_length: maximum input length in tokens; for a decoder-only model, of input and output together
+    first: id of the token that every text must start with (published BART: <s>), if any
     """
 
     model: nn.Module
@@ -54,24 +54,24 @@ def load_generation_model(folder: Path, *, tokenizer_folder: Path | None = None)
     """Load a generation model in float32 on the CPU, in evaluation mode.
 
     tokenizer_folder: folder of the tokenizer; None: the model's folder
-    Raises MismatchError for another type of model, missing weights or missing tokenizer files, DrtkError for a damaged folder.
+    Raises MismatchError for a model that cannot generate, missing weights or tokenizer files, DrtkError for a damaged folder.
     """
     from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as CAUSAL
 
     if not (folder / "config.json").exists():
-        raise MismatchError(f"{folder}: is no model folder: config.json is missing")
+        raise MismatchError(f"{folder}: not a model folder (config.json is missing); check the path")
     with report_load_errors(folder, "cannot be loaded"):
         config = load_config(folder)
         loader = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
         if not config.is_encoder_decoder:
             names = " ".join(config.architectures or ())
             if config.model_type not in CAUSAL or ("CausalLM" not in names and "LMHead" not in names):
-                raise MismatchError(f"{folder}: is an encoder ({config.model_type}); a generation model is needed")
+                raise MismatchError(f"{folder}: expected a generation model, got an encoder ({config.model_type})")
         model, missing = load_weights(loader, folder, key_mapping=_WRAPPED if config.model_type in _T5 else None)
         if missing:  # transformers initializes them at random
             raise MismatchError(
-                f"{folder}: has no weights for {missing[0]} of a {config.model_type}; restore the checkpoint"
+                f"{folder}: the {config.model_type} checkpoint has no weights for {missing[0]}; restore it"
             )
         tokenizer = load_tokenizer(tokenizer_folder or folder, config)
     generation = model.generation_config
@@ -103,7 +103,7 @@ def save_generation_model(model: Any, tokenizer: Any, folder: Path) -> None:
 class DecodingState:
     """The state of a batch during incremental decoding: key-value cache, attention mask and next-token logits.
 
-    logits: (rows, vocabulary), of the next token
+    logits: (rows, vocabulary), logits of the next token
     To generate several texts per input, call `repeat_rows` after the first step, which then runs once per input.
     """
 
@@ -113,7 +113,7 @@ class DecodingState:
         """Encode the inputs and compute the logits of the first token.
 
         ids, mask: (inputs, tokens), padded on the right for an encoder-decoder, on the left for a decoder-only model
-        hidden: (inputs, positions, width), the encoder's output, instead of `ids`; `mask` then covers its positions
+        hidden: (inputs, positions, width), encoder output to use instead of `ids`; `mask` is then (inputs, positions)
         """
         from transformers import DynamicCache, EncoderDecoderCache
 
@@ -146,7 +146,7 @@ class DecodingState:
         return logits
 
     def repeat_rows(self, times: int) -> None:
-        """Repeat every row `times` times; copies are adjacent."""
+        """Repeat every row `times` times; the copies of a row are adjacent."""
         if times > 1:
             self._cache.batch_repeat_interleave(times)
             self._mask = self._mask.repeat_interleave(times, dim=0)
@@ -155,14 +155,14 @@ class DecodingState:
                 self._hidden = self._hidden.repeat_interleave(times, dim=0)
 
     def select_rows(self, rows: Tensor) -> None:
-        """Keep these rows only, in this order. rows: (n,), indices. The logits are not updated until `append`."""
+        """Keep only the given rows, in the given order; `append` updates the logits. rows: (n,), row indices"""
         self._cache.batch_select_indices(rows)
         self._mask = self._mask[rows]
         if self._model.is_encoder_decoder:
             self._hidden = self._hidden[rows]
 
     def append(self, tokens: Tensor) -> None:
-        """Append a token to each row, (rows,), and compute the logits of the next one."""
+        """Append a token to each row and compute the logits of the next token. tokens: (rows,)"""
         if not self._model.is_encoder_decoder:
             self._mask = torch.cat([self._mask, self._mask.new_ones((len(tokens), 1))], dim=1)
         self.logits = self._forward(tokens[:, None])

@@ -29,7 +29,7 @@ _CPU_TOKENS, _GPU_TOKENS = 4096, 131_072
 
 
 class ImpactHead(nn.Module):
-    """DeepImpact's head: ReLU(w2 . Dropout(ReLU(W1 h)) + b), an impact of at least 0 (docs/methods/term-weights.md)."""
+    """DeepImpact's head, which computes the impact ReLU(w2 . Dropout(ReLU(W1 h)) + b) (docs/methods/term-weights.md)."""
 
     def __init__(self, hidden: int, *, dropout: float = 0.1) -> None:
         super().__init__()
@@ -39,13 +39,13 @@ class ImpactHead(nn.Module):
         nn.init.constant_(self.outer.bias, 1.0)  # ReLU has no gradient below 0, where half of the words would start
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """Return the impacts, (..., 1), of hidden states, (..., hidden)."""
+        """Return the impacts, (…, 1), at least 0. hidden: (…, hidden size)"""
         impacts: Tensor = self.outer(self.dropout(self.inner(hidden).relu())).relu()
         return impacts
 
 
 class TermWeighter(nn.Module):
-    """Predict a weight for each token."""
+    """An encoder with a head that predicts a weight for each token."""
 
     def __init__(self, backbone: nn.Module, head: nn.Module) -> None:
         super().__init__()
@@ -84,22 +84,20 @@ class TermWeightModel:
         self.pad = int(tokenizer.pad_token_id or 0)
 
     def count_content_tokens(self, max_length: int) -> int:
-        """Return how many word pieces fit into `max_length` tokens. Raises MismatchError if it exceeds the model's."""
+        """Return `max_length` without special tokens. Raises MismatchError if `max_length` exceeds the model's maximum."""
         if max_length > self.max_length:
-            raise MismatchError(
-                f"{self.folder}: the model reads at most {self.max_length} tokens; {max_length} were requested"
-            )
+            raise MismatchError(f"{self.folder}: cannot read {max_length} tokens; use at most {self.max_length}")
         return max_length - len(self.first) - len(self.last)
 
     @property
     def max_length(self) -> int:
-        """Maximum input length in tokens."""
+        """The maximum input length in tokens."""
         config = self.encoder.encoder.backbone.config
         limit = get_max_length(self.encoder.tokenizer, config)
         return limit if getattr(config, "max_position_embeddings", None) else min(limit, DEFAULT_MAX_LENGTH)
 
     def add_special_tokens(self, texts: Sequence[Sequence[int]], *, limit: int) -> TokenizedTexts:
-        """Return model inputs for texts given as word pieces, each truncated to `limit` pieces."""
+        """Return model inputs for texts given as word piece ids, truncated to `limit` word pieces per text."""
         return TokenizedTexts.from_lists([[*self.first, *pieces[:limit], *self.last] for pieces in texts], None)
 
 
@@ -130,7 +128,7 @@ def read_training_facts(folder: Path, method: str) -> dict[str, Any]:
     """
     facts = read_training_entry(folder, "term_weights")
     if facts is None:
-        raise MismatchError(f"{folder}: is no term weighting model; train one with `drtk termweight`")
+        raise MismatchError(f"{folder}: not a term weighting model; train one with `drtk termweight`")
     if facts.get("method") != method:
         raise MismatchError(f"{folder}: was trained with `method` {facts.get('method')}; {method} contradicts it")
     return facts
@@ -139,7 +137,7 @@ def read_training_facts(folder: Path, method: str) -> dict[str, Any]:
 def load_term_weighter(folder: Path, method: str) -> TermWeightModel:
     """Load a term weighting model, in evaluation mode.
 
-    Raises MismatchError for a folder without one, or with a model of another method.
+    Raises MismatchError for a folder without such a model, or with a model of another method.
     """
     weighter = _build_term_weighter(folder, method, read_training_facts(folder, method))
     load_head(weighter.module.head, folder, method)
@@ -156,7 +154,7 @@ def save_term_weighter(weighter: TermWeightModel, folder: Path) -> None:
 class TermWeightPredictor:
     """Predict the weights of word pieces, in batches of texts of similar length.
 
-    max_length: longer inputs are truncated, in tokens; None: the model's maximum
+    max_length: maximum input length in tokens, longer inputs are truncated; None: the model's maximum
     """
 
     def __init__(

@@ -26,7 +26,7 @@ CHECKPOINTS = "checkpoints"  # subfolder of the output folder
 
 @dataclass(frozen=True)
 class Schedule:
-    """The length of a training.
+    """Number of steps and batch size of a training.
 
     batch: examples per device and step    steps: number of steps
     """
@@ -41,26 +41,26 @@ def plan_schedule(
 ) -> Schedule:
     """Return the schedule of a training on `count` examples.
 
-    what, source: what the examples are called and where they are from, for error messages
-    Raises DrtkError if there are no examples, too few for a batch, or if the batch size does not suit the devices.
+    what, source: the noun for examples and the file they are from, for error messages
+    Raises DrtkError for fewer examples than a batch, or a batch size that cannot be divided among the devices.
     """
     if not count:
         raise DrtkError(f"{source}: there are no {what} to train on")
     batch, devices = config.batch_size, get_world_size()
     if batch % devices:
-        raise DrtkError(f"`batch_size` {batch} cannot be shared equally by {devices} processes")
+        raise DrtkError(f"`batch_size` {batch}: must be a multiple of the number of processes, {devices}")
     if count < batch:
         raise DrtkError(f"{count:,} {what} do not fill one batch of {batch:,}; use `batch_size` {count} or less")
     per_epoch = count // batch
     schedule = Schedule(batch // devices, config.max_steps or max(1, round(config.epochs * per_epoch)), per_epoch)
     micro_batch = getattr(config, "micro_batch_size", None)
     if micro_batch and schedule.batch % micro_batch:
-        raise DrtkError(f"`micro_batch_size` {micro_batch}: does not divide the {schedule.batch} of a device")
+        raise DrtkError(f"`micro_batch_size` {micro_batch}: must divide the batch of a device, {schedule.batch}")
     return schedule
 
 
 def parse_trainer_items(items: Sequence[str]) -> dict[str, Any]:
-    """Parse KEY=VALUE strings to keyword arguments of TrainingArguments. Values are JSON, or else strings.
+    """Parse KEY=VALUE strings to keyword arguments of TrainingArguments. A value that is not JSON is a string.
 
     Raises UsageError for a key that TrainingArguments does not have or that drtk sets itself.
     """
@@ -70,7 +70,7 @@ def parse_trainer_items(items: Sequence[str]) -> dict[str, Any]:
     for item in items:
         key, _, value = item.partition("=")
         if key not in known:
-            raise UsageError(f"`trainer` {key}: transformers' TrainingArguments has no such argument")
+            raise UsageError(f"`trainer` {key}: not an argument of transformers' TrainingArguments; check the spelling")
         try:
             values[key] = json.loads({"True": "true", "False": "false", "None": "null"}.get(value, value))
         except json.JSONDecodeError:
@@ -83,12 +83,12 @@ def trains_on_gpu(device: str) -> bool:
     check_device(device)
     on_gpu = torch.cuda.is_available() and device != "cpu"
     if device == "cuda" and not on_gpu:
-        raise DrtkError("`device` cuda: not available")
+        raise DrtkError("`device` cuda: not available; use auto or cpu")
     return on_gpu
 
 
 def resolve_precision(name: str, *, on_gpu: bool) -> str:
-    """Return the precision; "auto" is bfloat16 on a GPU that supports it, float32 otherwise."""
+    """Return the compute dtype by name; "auto" is bfloat16 on a GPU that supports it, else float32."""
     if name != "auto":
         return name
     return "bfloat16" if on_gpu and torch.cuda.is_bf16_supported() else "float32"
@@ -110,10 +110,10 @@ def build_training_arguments(
 
     config: a TrainingConfig or PretrainSettings
     folder: output folder; checkpoints are written below it
-    learning_rate, warmup: override those of the configuration
-    lr_schedule: learning-rate schedule after the warm-up, by transformers' name (constant, linear, cosine, …)
-    defaults: KEY=VALUE items, which `config.trainer` overrides
-    Raises UsageError for arguments that TrainingArguments rejects, MissingDependency for a logger that is not installed.
+    learning_rate, warmup: override the fields of `config`
+    lr_schedule: transformers' name of the learning-rate schedule after the warm-up (constant, linear, cosine, …)
+    defaults: KEY=VALUE strings, which `config.trainer` overrides
+    Raises UsageError for arguments that TrainingArguments rejects, MissingDependency for a tracker that is not installed.
     """
     on_gpu, steps = trains_on_gpu(device), schedule.steps
     precision = resolve_precision(config.precision, on_gpu=on_gpu)
@@ -140,9 +140,9 @@ def build_training_arguments(
         "fp16": precision == "float16",
         "logging_steps": config.log_steps,
         "save_strategy": "steps",
-        # save at logging steps only, so that no log entry covers steps before and after a checkpoint
+        # save at logging steps only, so that no log entry covers steps on both sides of a checkpoint
         "save_steps": math.ceil(config.save_steps / config.log_steps) * config.log_steps,
-        "save_total_limit": 2,  # the newest may be incomplete, or lead to a NaN loss
+        "save_total_limit": 2,  # the newest may be incomplete or close to a NaN loss
         "dataloader_drop_last": True,
         "remove_unused_columns": False,
         "logging_nan_inf_filter": False,
@@ -169,16 +169,16 @@ _MODULES = {"tensorboard": ("tensorboard", "tensorboardX"), "wandb": ("wandb",)}
 
 
 def check_reporting(names: Sequence[str]) -> None:
-    """Raise UsageError for a logger unknown to transformers, MissingDependency for one that is not installed."""
+    """Raise UsageError for an experiment tracker unknown to transformers, MissingDependency if it is not installed."""
     for name in names:
         if name not in ("none", "all") and name not in INTEGRATION_TO_CALLBACK:
-            raise UsageError(f"`report_to`: '{name}' is not one of {', '.join(sorted(INTEGRATION_TO_CALLBACK))}")
+            raise UsageError(f"`report_to`: unknown '{name}'; choose from {', '.join(sorted(INTEGRATION_TO_CALLBACK))}")
         if name in _MODULES and not any(find_spec(module) for module in _MODULES[name]):
             raise MissingDependency(name, f"`report_to` {name}", format_pip_command(name))
 
 
 class ResumableTensorBoardCallback(TensorBoardCallback):
-    """Write TensorBoard files to a folder of its own; a resumed run removes the steps after its checkpoint."""
+    """TensorBoard callback with its own folder; a resumed run removes events after the step of its checkpoint."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__()

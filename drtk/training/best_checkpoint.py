@@ -1,4 +1,4 @@
-"""Checkpoints of training, and selection of the best weights."""
+"""Training checkpoints, and selection of the best weights."""
 
 from __future__ import annotations
 
@@ -35,18 +35,18 @@ def save_weights(weights: Mapping[str, Tensor], path: Path) -> None:
 
 
 def load_weights(model: nn.Module, path: Path) -> None:
-    """Load the state that `save_weights` wrote. Raises DrtkError if it belongs to another model."""
+    """Load weights that `save_weights` wrote. Raises DrtkError for the weights of another model."""
     weights, state = load_file(path), model.state_dict()
     places = {state[name].data_ptr() for name in weights if name in state}
     differing = [name for name in weights if name not in state]
     differing += [name for name, value in state.items() if name not in weights and value.data_ptr() not in places]
     if differing:
-        raise DrtkError(f"{path}: contains the weights of another model: '{differing[0]}' is in one of them only")
+        raise DrtkError(f"{path}: contains the weights of another model ({differing[0]}); use `force` to start over")
     model.load_state_dict(weights, strict=False)
 
 
 def find_last_checkpoint(folder: Path) -> Path | None:
-    """Return the newest complete checkpoint, None if there is none. Delete incomplete ones."""
+    """Return the newest complete checkpoint, None if there is none, and delete incomplete checkpoints."""
     wait_for_all()  # rank zero may just have deleted checkpoints
     complete = list_complete_checkpoints(folder)
     wait_for_all()
@@ -69,7 +69,7 @@ def parse_checkpoint_step(checkpoint: Path | None) -> int:
 
 
 def truncate_log(log: Path, *, step: int) -> None:
-    """Remove the entries after `step` and incomplete lines from a log."""
+    """Remove entries after `step` and incomplete lines from a log file."""
     lines = []
     for line in log.read_text(encoding="utf-8").splitlines() if log.exists() else []:
         try:
@@ -85,9 +85,9 @@ _WEIGHTS, _STATE = "best.safetensors", "best.json"
 
 
 class TrainingEvaluator:
-    """Base class of evaluations during training; its state is part of each checkpoint.
+    """Base class of evaluators during training; the state of the evaluator is part of each checkpoint.
 
-    every: evaluate every so many steps, and after the last step
+    every: number of steps between evaluations; the last step is always evaluated
     """
 
     every: int
@@ -98,19 +98,19 @@ class TrainingEvaluator:
         return False
 
     def evaluate(self, step: int) -> dict[str, float]:
-        """Return the metrics for the log by name. All processes call it and get the same values."""
+        """Return the metrics by name. Call it in all processes; they get the same values."""
         raise NotImplementedError
 
     def save(self, checkpoint: Path) -> None:
         """Save the state into a checkpoint."""
 
     def restore(self, checkpoint: Path | None) -> None:
-        """Restore the state of a checkpoint; None: reset it."""
+        """Restore the state from a checkpoint; None: reset the state."""
 
 
 @dataclass
 class BestEvaluation:
-    """The step and value of the best evaluation, and the number of evaluations since."""
+    """Step and value of the best evaluation, and the number of evaluations since."""
 
     step: int
     value: float
@@ -118,9 +118,9 @@ class BestEvaluation:
 
 
 class ModelSelection(TrainingEvaluator):
-    """Evaluate periodically and keep the weights of the best evaluation; of equal ones, the first.
+    """Checkpoint selector that evaluates periodically and keeps the best weights; the first of equal values wins.
 
-    Each checkpoint contains the best weights up to its step, so a resumed training ignores evaluations after it.
+    Each checkpoint contains the best weights up to its step, so a resumed training ignores later evaluations.
     """
 
     def __init__(
@@ -136,11 +136,10 @@ class ModelSelection(TrainingEvaluator):
     ) -> None:
         """Select the weights of `model` by a metric.
 
-        evaluate: returns metrics by name
-        folder: folder for the best weights
+        evaluate: function that returns metrics by name    folder: folder for the best weights
         metric: name of the metric to select by
-        patience: stop after this many evaluations without improvement; None: never
-        lower_is_better: None: true for a metric whose name ends in "loss"
+        patience: number of evaluations without improvement before stopping; None: never stop
+        lower_is_better: None: True if the metric's name ends in "loss"
         """
         self.every = every
         self._lower_is_better = metric.endswith("loss") if lower_is_better is None else lower_is_better
@@ -150,7 +149,7 @@ class ModelSelection(TrainingEvaluator):
 
     @property
     def should_stop(self) -> bool:
-        """Whether there were `patience` evaluations without improvement."""
+        """Whether `patience` evaluations without improvement have passed."""
         return self._patience is not None and self.best is not None and self.best.since >= self._patience
 
     def evaluate(self, step: int) -> dict[str, float]:
@@ -182,7 +181,7 @@ class ModelSelection(TrainingEvaluator):
             write_json(checkpoint / _STATE, vars(self.best))
 
     def restore(self, checkpoint: Path | None) -> None:
-        """Restore the state and the best weights of a checkpoint; None: reset them."""
+        """Restore the state and the best weights from a checkpoint; None: reset them."""
         saved = checkpoint if checkpoint is not None and (checkpoint / _STATE).exists() else None
         self.best = None if saved is None else _read_best(saved / _STATE)
         if get_rank() == 0:
@@ -193,12 +192,12 @@ class ModelSelection(TrainingEvaluator):
         wait_for_all()
 
     def save_best(self, model: nn.Module, save: Callable[..., None]) -> dict[str, Any]:
-        """Load the best weights into the model, call `save`, and return the step and value of the best evaluation."""
+        """Load the best weights into the model, call `save`, and return step and value of the best evaluation."""
         assert self.best is not None, "nothing was evaluated"
         load_weights(model, self._folder / _WEIGHTS)
         if self.best.step == 0:
             warn(
-                f"no evaluation improved on the initial {self.metric} of {self.best.value:z.4f}: the saved weights are those of "
+                f"no evaluation improved on the initial {self.metric} of {self.best.value:z.4f}; saving the weights of "
                 "the start model"
             )
         save()
@@ -211,7 +210,7 @@ def _read_best(path: Path) -> BestEvaluation:
     known: dict[str, Any] = {"since": 0} | (content if isinstance(content, dict) else {})
     kinds = {"step": (int,), "value": (int, float), "since": (int,)}
     if known.keys() != kinds.keys() or any(type(known[name]) not in kinds[name] for name in kinds):
-        raise DrtkError(f"{path}: is not the record of a best evaluation; `force` without `resume` starts over")
+        raise DrtkError(f"{path}: not a valid record of a best evaluation; use `force` without `resume` to start over")
     return BestEvaluation(**known)
 
 
@@ -224,44 +223,44 @@ def _link(path: Path, other: Path) -> None:
 
 
 def get_selection_folder(folder: Path, name: str) -> Path:
-    """Return the subfolder of a checkpoint, or of the folder of checkpoints, for the weights of one selection."""
+    """Return the folder of a selector's weights below a checkpoint or the folder of checkpoints."""
     return folder / f"best-{name}"
 
 
 class ModelSelections(TrainingEvaluator):
-    """Several model selections at the same steps, each with its own best weights."""
+    """Several checkpoint selectors that evaluate at the same steps, each with its own best weights."""
 
     def __init__(self, selections: Mapping[str, ModelSelection]) -> None:
-        """selections: by name; their metrics have different names, and `get_selection_folder` gives their folders"""
+        """selections: selectors by name, with distinct metrics and the folders of `get_selection_folder`"""
         self._selections = dict(selections)
         self.every = min(selection.every for selection in self._selections.values())
 
     @property
     def should_stop(self) -> bool:
-        """Whether all selections should stop."""
+        """Whether all selectors should stop."""
         return all(selection.should_stop for selection in self._selections.values())
 
     def evaluate(self, step: int) -> dict[str, float]:
-        """Evaluate with all selections and return their metrics."""
+        """Run the evaluation of every selector and return the merged metrics."""
         metrics: dict[str, float] = {}
         for selection in self._selections.values():
             metrics |= selection.evaluate(step)
         return metrics
 
     def save(self, checkpoint: Path) -> None:
-        """Save the state and weights of all selections into a checkpoint."""
+        """Save the state and best weights of all selectors into a checkpoint."""
         for name, selection in self._selections.items():
             folder = get_selection_folder(checkpoint, name)
             folder.mkdir(exist_ok=True)
             selection.save(folder)
 
     def restore(self, checkpoint: Path | None) -> None:
-        """Restore the state and weights of a checkpoint; None: reset them."""
+        """Restore the state and best weights of all selectors from a checkpoint; None: reset them."""
         for name, selection in self._selections.items():
             selection.restore(None if checkpoint is None else get_selection_folder(checkpoint, name))
 
     def save_best(self, model: nn.Module, save: Callable[..., None]) -> dict[str, Any]:
-        """For each selection load its best weights and call `save(name)`; return steps and values by name."""
+        """Load the best weights of each selector and call `save(name)`; return steps and values by name."""
         return {
             name: selection.save_best(model, lambda name=name: save(name))
             for name, selection in self._selections.items()

@@ -1,4 +1,4 @@
-"""Configuration of the trainers: retriever, re-rankers and generators."""
+"""Configuration of the trainers: retriever, rerankers and generators."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ NOT_MEASURED = NoEffect("needs --dev", {"dev": (None,)})
 
 @dataclass(frozen=True)
 class TrainingConfig:
-    """Options of the training loop, `drtk.training.fit`. Trainers inherit them and change defaults.
+    """Settings of the training loop, `drtk.training.fit.fit`, whose defaults the subclasses of each trainer override.
 
-    A trainer without one of them declares its name as a ClassVar.
+    A subclass removes a setting by declaring its name as a ClassVar.
     """
 
     batch_size: int = option(64, "Examples per step, over all devices.", at_least=1, panel=TRAINING)
@@ -43,7 +43,7 @@ class TrainingConfig:
     trainer: tuple[str, ...] = setting((), "KEY=VALUE, an argument of transformers' TrainingArguments; repeatable.")
 
 
-# A registered loss of the user's is not listed: whether it learns from a teacher is known once it is loaded.
+# Losses registered by users are not listed, because only loading them shows whether they use a teacher.
 _NO_TEACHER = NoEffect(
     "needs --loss kl or margin-mse, which learn from a teacher", {"loss": ("infonce", "simlm-paper", "simlm-full")}
 )
@@ -65,7 +65,7 @@ _NO_NEGATIVES = (NoEffect("needs hard negatives, but --negatives is 0", {"negati
 
 @dataclass(frozen=True)
 class RetrieverConfig(TrainingConfig):
-    """drtk train-retriever (docs/methods/fine-tuning.md). The defaults are those of SimLM's Table 12."""
+    """Settings of `drtk train-retriever` (docs/methods/fine-tuning.md), by default those of SimLM's Table 12."""
 
     loss: str = option(
         "infonce", "infonce, simlm-paper, simlm-full, kl or margin-mse (distillation from scores).", metavar="NAME"
@@ -157,18 +157,16 @@ class RetrieverConfig(TrainingConfig):
     )
 
     def check(self) -> None:
-        """Raise UsageError for values that contradict each other."""
+        """Raise UsageError for values that cannot be combined."""
         if self.contrastive in ("kl", "margin-mse") and self.loss in ("kl", "margin-mse"):
-            raise UsageError(f"`contrastive` {self.contrastive}: learns from a teacher; name a contrastive loss")
+            raise UsageError(f"`contrastive` {self.contrastive}: is a distillation loss; choose a contrastive loss")
         if self.aux != "none" and not self.aux_generator:
-            raise UsageError("`aux` diffcse needs `aux_generator`, a masked language model")
+            raise UsageError("`aux` diffcse requires `aux_generator`, a masked language model")
         if self.temperature_warmup and self.temperature is not None and self.temperature >= 1:
-            raise UsageError(
-                f"`temperature_warmup` starts at 1, so `temperature` must be below 1, not {self.temperature:g}"
-            )
+            raise UsageError(f"`temperature_warmup` requires a `temperature` below 1, got {self.temperature:g}")
         for size in self.matryoshka:
-            if self.matryoshka.count(size) > 1:  # it would count twice, under one name in the log
-                raise UsageError(f"`matryoshka` {size}: is given twice")
+            if self.matryoshka.count(size) > 1:  # its loss would be counted twice under one name
+                raise UsageError(f"`matryoshka` {size}: must be given only once")
 
 
 _PAIRS = (NoEffect("is for --kind crossencoder", {"kind": ("hlatr",)}),)
@@ -180,7 +178,7 @@ NEGATIVES = 63  # per query (docs/methods/fine-tuning.md)
 @redeclare("gradient_checkpointing", no_effect=_PAIRS)
 @dataclass(frozen=True)
 class RerankerConfig(TrainingConfig):
-    """drtk train-reranker (docs/methods/re-ranker.md). The defaults are those of SimLM's Table 12."""
+    """Settings of `drtk train-reranker` (docs/methods/re-ranker.md), by default those of SimLM's Table 12."""
 
     batch_size: int = option(64, "Queries (bce: pairs) per step, over all devices.", at_least=1, panel=TRAINING)
     learning_rate: float = option(3e-5, "Peak learning rate.", at_least=0, panel=TRAINING)
@@ -238,19 +236,19 @@ class RerankerConfig(TrainingConfig):
 
     @property
     def negatives_in_a_step(self) -> int:
-        """Negatives per query and step; 0 if pairs are trained by themselves."""
+        """The number of negatives per query and step; 0 for loss bce, which trains on single pairs."""
         return 0 if self.loss == "bce" else NEGATIVES if self.negatives is None else self.negatives
 
     def check(self) -> None:
-        """Raise UsageError for values that contradict each other."""
+        """Raise UsageError for values that cannot be combined."""
         if self.kind == "hlatr" and self.hidden % self.heads:
-            raise UsageError(f"`heads` {self.heads} does not divide `hidden` {self.hidden}")
+            raise UsageError(f"`hidden` {self.hidden}: must be a multiple of `heads` {self.heads}")
         passages = self.negatives_in_a_step + 1
         if self.kind == "crossencoder" and self.loss == "listwise" and (self.backward or 0) > passages:
-            raise UsageError(f"`backward` {self.backward}: a query has {passages} passages in a step")
+            raise UsageError(f"`backward` {self.backward}: must be at most {passages}, the passages per query")
 
 
-GAR = "gar-"  # prefix of tasks about questions; the kind of expansion follows
+GAR = "gar-"  # prefix of the tasks that expand questions; the expansion type follows
 _TASKS = ("doc2query", "gar-answer", "gar-sentence", "gar-title")
 
 
@@ -262,7 +260,7 @@ def _only_with(*tasks: str) -> tuple[NoEffect, ...]:
 @redeclare("eval_steps", "patience", no_effect=())
 @dataclass(frozen=True)
 class GeneratorConfig(TrainingConfig):
-    """drtk train-generator. Lengths and learning rate are those of docs/methods/doc2query.md (T5, passage to query)."""
+    """Settings of `drtk train-generator`, by default lengths and learning rate of T5 in docs/methods/doc2query.md."""
 
     batch_size: int = option(64, "Pairs per step, over all devices.", at_least=1, panel=TRAINING)
     epochs: float = option(2.0, "Passes over the pairs.", at_least=1e-6, panel=TRAINING)
@@ -316,10 +314,10 @@ class GeneratorConfig(TrainingConfig):
 
     @property
     def kind(self) -> str | None:
-        """The kind of expansion that a GAR task generates: answer, sentence or title; None for doc2query."""
+        """The expansion type that a GAR task generates, "answer", "sentence" or "title"; None for doc2query."""
         return self.task.removeprefix(GAR) if self.task.startswith(GAR) else None
 
     @property
     def best_by(self) -> Literal["rouge1", "rouge2", "rougeL", "loss"]:
-        """The measure that selects the weights: `dev_measure`, or ROUGE-1 for GAR (docs/methods/gar.md), ROUGE-L for doc2query."""
+        """The measure that selects the best weights: `dev_measure`, else ROUGE-1 for GAR, ROUGE-L for doc2query."""
         return self.dev_measure or ("rougeL" if self.kind is None else "rouge1")

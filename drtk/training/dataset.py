@@ -1,4 +1,4 @@
-"""Datasets and collation for training retrievers and re-rankers."""
+"""Datasets and collation for training retrievers and rerankers."""
 
 from __future__ import annotations
 
@@ -20,23 +20,22 @@ Key = tuple[Any, ...]
 
 
 class CorpusTexts(Protocol):
-    """Look up passages by id, as drtk.data.corpus_store.CorpusStore does."""
+    """Protocol for a corpus with look-up of passages by id, such as drtk.data.corpus_store.CorpusStore."""
 
     def get_many(self, ids: Sequence[str]) -> list[Passage]: ...
 
 
 @dataclass(frozen=True)
 class SampledExample:
-    """An example of a training step: a query, a positive and negatives.
+    """An example with the positive and the negatives sampled for a training step.
 
-    numbers, passages: numbers and texts of the passages, the positive first
-    positives: numbers of all positives of the query, if needed
-    scores: teacher scores in the order of `numbers`, if needed
-    key: identifies example and epoch, for random numbers
+    indices, passages: indices and texts of the passages, the positive first
+    positives: indices of all positives of the query, if needed    scores: teacher scores of `passages`, if needed
+    key: seed of random numbers, different for each example and epoch
     """
 
     query: str
-    numbers: list[int]
+    indices: list[int]
     passages: list[Passage]
     positives: Sequence[int] = ()
     scores: Sequence[float] = ()
@@ -44,12 +43,12 @@ class SampledExample:
 
 
 class SampledExamples(EpochDataset[Any]):
-    """The examples of all steps, each with the positive and the negatives of its epoch.
+    """Dataset of the examples of all training steps, with positives and negatives sampled per epoch.
 
     negatives: number of negatives per example    batch: examples per step
-    draw: how negatives are sampled (drtk.training.sampling.sample_negatives)
-    positive: "rotate": the positives take turns over the epochs; "first": always the first
-    with_positives: add the numbers of all positives of a query    with_scores: add teacher scores
+    negative_sampling: the `method` of drtk.training.sampling.sample_negatives
+    positive_sampling: "rotate": another positive in each epoch, in turn; "first": always the first
+    with_positives: add the indices of all positives of a query    with_scores: add teacher scores
     """
 
     def __init__(
@@ -62,43 +61,42 @@ class SampledExamples(EpochDataset[Any]):
         steps: int,
         negatives: int,
         seed: int,
-        draw: Literal["window", "replacement", "shuffle"] = "window",
-        positive: Literal["rotate", "first"] = "rotate",
+        negative_sampling: Literal["window", "replacement", "shuffle"] = "window",
+        positive_sampling: Literal["rotate", "first"] = "rotate",
         with_positives: bool = False,
         with_scores: bool = False,
     ) -> None:
         super().__init__(examples.query_ids, batch=batch, steps=steps, seed=seed)
         self._examples, self._queries, self._corpus, self._negatives = examples, queries, corpus, negatives
-        self._draw, self._positive, self._with_scores = draw, positive, with_scores
+        self._negative_sampling, self._with_scores = negative_sampling, with_scores
+        self._rotate = positive_sampling == "rotate"
         self._positives = examples.positives_by_query() if with_positives else None
 
-    def load(self, number: int, epoch: int) -> SampledExample:
-        """Return an example with the positive and the negatives of an epoch."""
-        examples, query_id = self._examples, self._examples.query_ids[number]
-        positives, negatives = examples.positives(number), examples.negatives(number)
-        positive = (
-            0 if self._positive == "first" else select_positive(range(len(positives)), epoch=epoch, seed=self.seed)
-        )
+    def load(self, index: int, epoch: int) -> SampledExample:
+        """Return the example at `index` with the positive and the negatives of an epoch."""
+        examples, query_id = self._examples, self._examples.query_ids[index]
+        positives, negatives = examples.positives(index), examples.negatives(index)
+        positive = select_positive(range(len(positives)), epoch=epoch, seed=self.seed) if self._rotate else 0
         chosen = sample_negatives(
             range(len(negatives)),
             self._negatives,
-            how=self._draw,
+            method=self._negative_sampling,
             epoch=epoch,
             seed=self.seed,
-            key=f"{query_id}\0{number}",
+            key=f"{query_id}\0{index}",
         )
-        numbers = [positives[positive], *(negatives[index] for index in chosen)]
+        passages = [positives[positive], *(negatives[rank] for rank in chosen)]
         scores: list[float] = []
         if self._with_scores:
-            negative_scores = examples.negative_scores(number)
-            scores = [examples.positive_scores(number)[positive], *(negative_scores[index] for index in chosen)]
+            negative_scores = examples.negative_scores(index)
+            scores = [examples.positive_scores(index)[positive], *(negative_scores[rank] for rank in chosen)]
         return SampledExample(
             self._queries[query_id],
-            numbers,
-            self._corpus.get_many([examples.passage_ids[passage] for passage in numbers]),
+            passages,
+            self._corpus.get_many([examples.passage_ids[passage] for passage in passages]),
             positives=() if self._positives is None else self._positives[query_id],
             scores=scores,
-            key=(self.seed, epoch, query_id, number),
+            key=(self.seed, epoch, query_id, index),
         )
 
 
@@ -112,16 +110,16 @@ def pad_tokens(tokens: TokenizedTexts, tokenizer: Any, rows: np.ndarray | None =
 def collate(
     items: Sequence[SampledExample], *, query: TextTokenizer, passage: TextTokenizer, corrupt: Any = None
 ) -> dict[str, Tensor]:
-    """Return the inputs of a step: those of BiEncoder, and `passage_numbers` (queries * n,).
+    """Return the inputs of a step: the inputs of BiEncoder, and `passage_indices` (queries * n,).
 
-    If the examples have them, also `positives` (queries, max positives), padded with -1, and `teacher` (queries, n).
-    corrupt: (role, padded tokens, key per text) -> further inputs, for an auxiliary task
+    Includes `positives` (queries, max positives), padded with -1, and `teacher` (queries, n) if the examples have them.
+    corrupt: (role, padded tokens, key per text) -> inputs of an auxiliary task
     """
     texts: dict[str, tuple[TextTokenizer, list[Any]]] = {
         "query": (query, [item.query for item in items]),
         "passage": (passage, [text for item in items for text in item.passages]),
     }
-    batch = {"passage_numbers": torch.tensor([number for item in items for number in item.numbers])}
+    batch = {"passage_indices": torch.tensor([index for item in items for index in item.indices])}
     if any(len(item.positives) for item in items):
         most = max(len(item.positives) for item in items)
         batch["positives"] = torch.tensor([[*item.positives, *[-1] * (most - len(item.positives))] for item in items])
@@ -131,7 +129,7 @@ def collate(
         padded = pad_tokens(tokenizer(role_texts), tokenizer)
         batch |= {f"{role}_{name}": tensor for name, tensor in padded.items()}
         if corrupt is not None:
-            num_texts = 1 if role == "query" else len(items[0].numbers)
+            num_texts = 1 if role == "query" else len(items[0].passages)
             keys = [(*item.key, index) for item in items for index in range(num_texts)]
             arrays = corrupt(role, {name: tensor.numpy() for name, tensor in padded.items()}, keys)
             batch |= {f"aux_{role}_{name}": torch.from_numpy(array) for name, array in arrays.items()}
@@ -148,7 +146,7 @@ class JudgedPair:
 
 
 class JudgedPairs:
-    """All pairs of a query with a positive or negative of its examples, by number."""
+    """Sequence of all pairs of a query and a positive or negative of its examples."""
 
     def __init__(self, examples: PackedExamples, *, queries: Mapping[str, str], corpus: CorpusTexts) -> None:
         self._examples, self._queries, self._corpus = examples, queries, corpus
@@ -157,16 +155,16 @@ class JudgedPairs:
     def __len__(self) -> int:
         return int(self._ends[-1])
 
-    def __getitem__(self, number: int) -> JudgedPair:
-        example = int(self._ends.searchsorted(number, side="right"))
-        index = number - int(self._ends[example - 1] if example else 0)
+    def __getitem__(self, index: int) -> JudgedPair:
+        example = int(self._ends.searchsorted(index, side="right"))
+        offset = index - int(self._ends[example - 1] if example else 0)
         positives = self._examples.positives(example)
-        relevant = index < len(positives)
-        passage = positives[index] if relevant else self._examples.negatives(example)[index - len(positives)]
+        relevant = offset < len(positives)
+        passage = positives[offset] if relevant else self._examples.negatives(example)[offset - len(positives)]
         [text] = self._corpus.get_many([self._examples.passage_ids[passage]])
         return JudgedPair(self._queries[self._examples.query_ids[example]], text, relevant)
 
 
 def count_pairs(examples: PackedExamples) -> list[int]:
     """Return the number of pairs of each example: its positives and negatives."""
-    return [len(examples.positives(at)) + len(examples.negatives(at)) for at in range(len(examples))]
+    return [len(examples.positives(index)) + len(examples.negatives(index)) for index in range(len(examples))]

@@ -13,12 +13,12 @@ from drtk.runtime.sharding import get_world_size as get_world_size
 
 
 def is_distributed() -> bool:
-    """Return whether training uses several processes."""
+    """Return whether training runs in several processes."""
     return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
 
 
 def wait_for_all() -> None:
-    """Block until every process has called this."""
+    """Block until every process has called this function."""
     if dist.is_available() and dist.is_initialized():
         dist.barrier()
 
@@ -30,10 +30,10 @@ def _all_gather(rows: Tensor) -> Tensor:
 
 
 class _Gather(torch.autograd.Function):
-    """Gather the rows of all processes; backward returns this process's slice, times the number of processes.
+    """Autograd function that gathers the rows of all processes; backward returns this process's slice times the world size.
 
-    The gradient is exact if every process computes the same loss from the gathered rows (a contrastive loss) and the
-    gradients of the parameters are then *averaged* over processes (DDP).
+    The gradient is exact if every process computes the same loss from the gathered rows (a contrastive loss), because DDP
+    then *averages* the gradients of the parameters over processes.
     """
 
     @staticmethod
@@ -48,9 +48,9 @@ class _Gather(torch.autograd.Function):
 
 
 class _GatherPartial(torch.autograd.Function):
-    """Gather the rows of all processes; backward sums the gradients of all processes for this process's rows.
+    """Autograd function that gathers the rows of all processes; backward sums all processes' gradients of this process's rows.
 
-    For losses where each process uses different gathered rows.
+    For losses in which each process uses different gathered rows.
     """
 
     @staticmethod
@@ -66,7 +66,7 @@ class _GatherPartial(torch.autograd.Function):
 
 
 class SharedBatchNorm(torch.nn.BatchNorm1d):
-    """Batch norm over the rows of all processes, on any device (SyncBatchNorm needs a GPU)."""
+    """Batch norm over the rows of all processes, on any device (torch's SyncBatchNorm requires a GPU)."""
 
     def forward(self, input: Tensor) -> Tensor:
         """Return the normalized rows of this process, (n, features); n must be equal in all processes."""
@@ -104,7 +104,7 @@ def all_reduce_sum(value: Tensor) -> Tensor:
 
 
 def all_reduce_min(value: int, device: torch.device) -> int:
-    """Return the minimum of a number over all processes. device: for the communication"""
+    """Return the minimum of a number over all processes. device: device of the communication"""
     if not is_distributed():
         return value
     minimum = torch.tensor(value, device=device)
@@ -118,7 +118,7 @@ def all_reduce_mean(value: Tensor) -> Tensor:
 
 
 def gather_items(items: list[Any]) -> list[Any]:
-    """Gather a list that is spread over the processes: each has every n-th item, from its rank on."""
+    """Gather a list of which process r of n has the items r, r + n, r + 2 n, …"""
     if not is_distributed():
         return items
     parts: list[list[Any]] = [[] for _ in range(dist.get_world_size())]

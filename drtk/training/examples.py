@@ -1,4 +1,4 @@
-"""Training examples in compact form: each id is stored once and referenced by a 32-bit number."""
+"""Training examples in compact form: each id is stored once and referenced by a 32-bit index."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from drtk.runtime.streams import name_of
 from drtk.text.rng import sample_uniform
 
 
-class Passages(Protocol):
-    """Find the ids that a corpus does not have, as drtk.data.corpus_store.CorpusStore does."""
+class PassageStore(Protocol):
+    """Protocol for a corpus that can report missing ids, such as drtk.data.corpus_store.CorpusStore."""
 
     def find_missing(self, ids: Iterable[str]) -> Iterable[str]: ...
 
 
 class PackedExamples:
-    """Examples by number: a query id, and the passage numbers of its positives and negatives.
+    """Packed training examples: query ids, and passage indices of positives and negatives.
 
-    query_ids: query id of each example    passage_ids: passage ids by passage number
-    500,000 examples with 200 negatives each take 400 MB plus the ids; tuples of strings would take 10 GB.
+    query_ids: query id of each example    passage_ids: passage ids by passage index
+    Memory: 400 MB plus the ids for 500,000 examples with 200 negatives each; tuples of strings would need 10 GB.
     """
 
     def __init__(
@@ -41,16 +41,16 @@ class PackedExamples:
     ) -> None:
         """Pack examples.
 
-        Positives among the negatives of their example are removed from the negatives; `contradictions` counts them.
+        Negatives that are also positives of the example are removed and counted in `contradictions`.
 
         line: returns the line number of the last example, for errors; None: count the examples
-        scored: keep teacher scores (4 more bytes per passage)
+        scored: keep teacher scores (4 bytes per passage)
         first_positive: keep the first positive of each example only
         """
         self.contradictions = 0
         self._scores = array("f") if scored else None
         self._lines = array("q")
-        self._numbers: dict[str, int] = {}
+        self._indices: dict[str, int] = {}
         self.query_ids: list[str] = []
         self._references = array("i")
         self._starts = array("q", [0])
@@ -61,19 +61,19 @@ class PackedExamples:
             positives, positive_ids = example.positives[: 1 if first_positive else None], set(example.positives)
             places = [place for place, id in enumerate(example.negatives) if id not in positive_ids]
             self.contradictions += len(example.negatives) - len(places)
-            self._references.extend(map(self._number, positives))
+            self._references.extend(map(self._get_index, positives))
             self._splits.append(len(self._references))
-            self._references.extend(self._number(example.negatives[place]) for place in places)
+            self._references.extend(self._get_index(example.negatives[place]) for place in places)
             self._starts.append(len(self._references))
             if self._scores is not None:
                 given = example.scores or {}
                 scores = given.get("negatives") or [nan] * len(example.negatives)
                 self._scores.extend((given.get("positives") or [nan] * len(positives))[: len(positives)])
                 self._scores.extend(scores[place] for place in places)
-        self.passage_ids = list(self._numbers)
+        self.passage_ids = list(self._indices)
 
-    def _number(self, id: str) -> int:
-        return self._numbers.setdefault(id, len(self._numbers))
+    def _get_index(self, id: str) -> int:
+        return self._indices.setdefault(id, len(self._indices))
 
     def __len__(self) -> int:
         return len(self.query_ids)
@@ -87,100 +87,100 @@ class PackedExamples:
     def positive_scores(self, example: int) -> array[float]:
         """Return the teacher scores of an example's positives. Raises ValueError if scores were not kept."""
         if self._scores is None:
-            raise ValueError("no scores were kept")
+            raise ValueError("no scores were kept; pack the examples with scored=True")
         return self._scores[self._starts[example] : self._splits[example]]
 
     def negative_scores(self, example: int) -> array[float]:
         """Return the teacher scores of an example's negatives. Raises ValueError if scores were not kept."""
         if self._scores is None:
-            raise ValueError("no scores were kept")
+            raise ValueError("no scores were kept; pack the examples with scored=True")
         return self._scores[self._splits[example] : self._starts[example + 1]]
 
     def subsample(self, share: float, *, seed: int) -> None:
-        """Keep the examples of a random share of the queries. A smaller share is a subset of a larger one."""
+        """Keep the examples of a random share of the queries. With the same seed, smaller samples are subsets of larger ones."""
         order = {id: sample_uniform(seed, "fraction", id) for id in self.query_ids}
         chosen = set(sorted(order, key=lambda query: (order[query], query))[: max(1, round(share * len(order)))])
-        self._keep([number for number, id in enumerate(self.query_ids) if id in chosen])
+        self._keep([index for index, id in enumerate(self.query_ids) if id in chosen])
 
     def _keep(self, chosen: Sequence[int]) -> None:
-        """Remove all examples but the chosen ones, and the passages that only they refer to."""
-        numbers: dict[int, int] = {}
+        """Keep only the chosen examples and the passages that they use. chosen: example indices"""
+        indices: dict[int, int] = {}
         references, starts, splits, scores = array("i"), array("q", [0]), array("q"), array("f")
         for example in chosen:
             for side in (self.positives(example), self.negatives(example)):
-                references.extend(numbers.setdefault(number, len(numbers)) for number in side)
+                references.extend(indices.setdefault(index, len(indices)) for index in side)
                 splits.append(len(references))
             starts.append(splits.pop())
             if self._scores is not None:
                 scores.extend(self._scores[self._starts[example] : self._starts[example + 1]])
         self._lines = array("q", [self._lines[example] for example in chosen])
         self.query_ids = [self.query_ids[example] for example in chosen]
-        self.passage_ids = [self.passage_ids[number] for number in numbers]
-        self._references, self._starts, self._splits, self._numbers = references, starts, splits, {}
+        self.passage_ids = [self.passage_ids[index] for index in indices]
+        self._references, self._starts, self._splits, self._indices = references, starts, splits, {}
         self._scores = scores if self._scores is not None else None
 
     def positives_by_query(self) -> dict[str, array[int]]:
-        """Return the passage numbers of all positives of each query, over all its examples, by query id."""
-        numbers: dict[str, array[int]] = {}
-        for number, id in enumerate(self.query_ids):
-            numbers.setdefault(id, array("i")).extend(self.positives(number))
-        return numbers
+        """Return the passage indices of all positives of each query, by query id."""
+        positives: dict[str, array[int]] = {}
+        for index, id in enumerate(self.query_ids):
+            positives.setdefault(id, array("i")).extend(self.positives(index))
+        return positives
 
     def warn_of_few_negatives(self, count: int) -> None:
-        """Warn if examples have fewer than `count` negatives, which are then repeated within a step."""
-        few = sum(0 < len(self.negatives(number)) < count for number in range(len(self)))
+        """Warn if examples have fewer than `count` negatives, so that negatives repeat within a step."""
+        few = sum(0 < len(self.negatives(index)) < count for index in range(len(self)))
         if few:
-            warn(f"{few:,} examples have fewer than {count} negatives; their negatives are repeated")
+            warn(f"{few:,} examples have fewer than {count} negatives; negatives are repeated")
 
     def check(
         self,
         source: str,
         *,
         queries: Mapping[str, str],
-        corpus: Passages,
+        corpus: PassageStore,
         negatives: int,
         on_error: Callable[[DrtkError], None] | None = None,
     ) -> None:
-        """Check that queries and corpus contain all ids, and that negatives and scores are there if needed.
+        """Check that queries and corpus contain all ids, and that required negatives and scores are present.
 
-        negatives: if above 0, each example must have negatives
+        negatives: if above 0, require negatives in each example
         on_error: called with the error of each invalid example, which is then removed; None: raise the first error
         Raises MismatchError for an unknown id, DrtkError for missing negatives or scores; messages begin with file:line.
         """
         if self.contradictions:
-            warn(f"{source}: removed {self.contradictions:,} positives from their own negatives")
+            warn(f"{source}: removed {self.contradictions:,} negatives that are also positives of their example")
         absent, query_ids = set(corpus.find_missing(self.passage_ids)), set(self.query_ids)
         unknown = sum(id not in queries for id in query_ids)
         valid = []
-        for number, query_id in enumerate(self.query_ids):
-            place = f"{source}:{self._lines[number]}"
+        for index, query_id in enumerate(self.query_ids):
+            place = f"{source}:{self._lines[index]}"
             error: DrtkError | None = None
             if query_id not in queries:
                 error = MismatchError(f"{place}: the queries have no '{query_id}'{_count_missing(unknown, query_ids)}")
-            elif negatives and not len(self.negatives(number)):
-                error = DrtkError(f"{place}: '{query_id}' has no negatives")
-            elif absent and (id := self._first_absent(number, absent)) is not None:
+            elif negatives and not len(self.negatives(index)):
+                error = DrtkError(f"{place}: '{query_id}' has no negatives; mine them with `drtk mine-negatives`")
+            elif absent and (id := self._find_absent_id(index, absent)) is not None:
                 missing = _count_missing(len(absent), self.passage_ids)
                 error = MismatchError(f"{place}: the corpus has no '{id}'{missing}")
             elif self._scores is not None:
-                error = self._find_bad_score(number, f"{place}: '{query_id}'")
+                error = self._find_bad_score(index, f"{place}: '{query_id}'")
             if error is None:
-                valid.append(number)
+                valid.append(index)
             elif on_error is None:
                 raise error
             else:
                 on_error(error)
         if len(valid) < len(self):
             self._keep(valid)
-        self._numbers = {}  # needed for packing only
+        self._indices = {}  # needed for packing only
 
-    def _first_absent(self, number: int, absent: set[str]) -> str | None:
-        references = self._references[self._starts[number] : self._starts[number + 1]]
+    def _find_absent_id(self, example: int, absent: set[str]) -> str | None:
+        references = self._references[self._starts[example] : self._starts[example + 1]]
         return next((id for id in map(self.passage_ids.__getitem__, references) if id in absent), None)
 
-    def _find_bad_score(self, number: int, place: str) -> DrtkError | None:
+    def _find_bad_score(self, example: int, place: str) -> DrtkError | None:
         assert self._scores is not None
-        start, stop = self._starts[number], self._starts[number + 1]
+        start, stop = self._starts[example], self._starts[example + 1]
         scores = self._scores[start:stop]
         if all(map(isfinite, scores)):
             return None
@@ -197,7 +197,7 @@ def _count_missing(absent: int, ids: Sized) -> str:
 
 @dataclass(frozen=True)
 class TrainingData:
-    """Training examples with the texts of their queries, by id, and the corpus of their passages."""
+    """Training examples, the texts of their queries by id, and the corpus of their passages."""
 
     source: str
     examples: PackedExamples
@@ -219,10 +219,10 @@ def load_examples(
 ) -> TrainingData:
     """Read training examples with their queries and corpus, and check them (`PackedExamples.check`).
 
-    negatives: if above 0, each example must have negatives
-    scored, first_positive: as in PackedExamples
+    negatives: if above 0, require negatives in each example
+    scored, first_positive: arguments of PackedExamples
     share: share of the queries to keep, sampled at random by `seed`
-    Raises RecordError for an invalid line, MismatchError for an unknown id, unless `tracker` skips it.
+    Raises RecordError for an invalid line, MismatchError for an unknown id, unless `tracker` skips the line.
     """
     examples = PackedExamples(
         read_examples(source, tracker=tracker), line=lambda: tracker.line, scored=scored, first_positive=first_positive

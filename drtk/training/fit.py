@@ -41,7 +41,7 @@ from drtk.training.distributed import all_reduce_mean, get_rank, get_world_size,
 from drtk.training.sampling import derive_step_seed
 
 LOG = "log.jsonl"
-MICRO_FILE = "micro_batch"  # in the folder of checkpoints: the size to which the micro-batch was reduced
+MICRO_FILE = "micro_batch"  # file in the folder of checkpoints with the reduced micro-batch size
 FIRST_PROGRESS = 10.0  # seconds until the first progress line if stderr is not a terminal
 EXPLODED = 10.0  # a loss above this multiple of the first loss (or of 1, if larger) has diverged
 
@@ -70,15 +70,15 @@ def fit(
     """Train a model, `save` it with its last or best weights (rank zero), and return "steps", "epochs" and "best".
 
     Resumes from the last complete checkpoint in `folder`. Steps depend on (seed, step) only, so resumed training equals
-    uninterrupted training. With one process, the micro-batch (if any) is halved when memory runs out; the result then
-    contains "micro_batch" too, and the file MICRO_FILE in the folder of checkpoints stores it.
+    uninterrupted training. With one process, the micro-batch (if any) is halved when memory runs out; the new size is
+    returned as "micro_batch" and stored in the file MICRO_FILE in the folder of checkpoints.
 
-    dataset: the items of all steps in order    collate: items of a step -> model inputs
-    objective: (model, inputs) -> scalar loss terms by name, whose sum is minimized; None if `trainer_class` computes them
+    dataset: the items of all steps in order    collate: (items of a step) -> model inputs
+    objective: (model, inputs) -> scalar losses by name, whose weighted sum is minimized; None if `trainer_class` computes it
     folder: folder for log.jsonl and the checkpoints, which are deleted at the end
     evaluator: evaluates during training and selects the weights    evaluate_first: evaluate before the first step too
-    micro_batch: items in memory at once; divides the batch of a device. Only for losses that are means over items
-    memory_advice: what else reduces memory, for the error message
+    micro_batch: items in memory at once, a divisor of the batch per device; only for losses that are means over items
+    memory_advice: other ways to reduce memory, for the error message
     trainer_options: further arguments of `trainer_class`
     Raises DrtkError for a NaN or infinite loss or weight, or when out of memory.
     """
@@ -105,7 +105,7 @@ def fit(
             return facts if micro_batch == initial_micro_batch else facts | {"micro_batch": micro_batch}
         except OutOfMemoryError as error:
             smaller = trainer.halve_micro_batch()
-            if error.__cause__ is not None:  # the frames hold the tensors of the failed step; saving needs memory
+            if error.__cause__ is not None:  # free the tensors of the failed step, since saving needs memory
                 clear_frames(error.__cause__.__traceback__)
             model.zero_grad(set_to_none=True)
             if smaller is None or get_world_size() > 1 or not trainer.save_for_retry():
@@ -122,7 +122,7 @@ def fit(
 
 
 class ProgressCallback(TrainerCallback):
-    """Show progress with the last loss: a bar on a terminal, otherwise a line after 10 s and every 30 s."""
+    """Callback that shows progress and the last loss: a bar on a terminal, otherwise a line after 10 s and every 30 s."""
 
     def __init__(self, what: str, steps: int) -> None:
         self._what, self._steps = what, steps
@@ -150,7 +150,7 @@ class ProgressCallback(TrainerCallback):
 
 
 class StepStateCallback(TrainerCallback):
-    """Track whether a forward or backward pass is running; only there a smaller micro-batch reduces memory."""
+    """Callback that tracks whether a forward or backward pass is running, where a smaller micro-batch reduces memory."""
 
     is_running = False
 
@@ -162,7 +162,7 @@ class StepStateCallback(TrainerCallback):
 
 
 class EvaluationCallback(TrainerCallback):
-    """Evaluate every `every` steps and after the last one; with `start` before the first step too."""
+    """Callback that evaluates every `every` steps and after the last step; with `start` also before the first step."""
 
     def __init__(self, trainer: Trainer, *, every: int, start: bool) -> None:
         self._trainer, self._every, self._start = trainer, every, start
@@ -180,21 +180,21 @@ class EvaluationCallback(TrainerCallback):
 
 
 class NonFiniteLossError(DrtkError):
-    """The loss or a weight is NaN or infinite."""
+    """Error for a NaN or infinite loss or weight."""
 
 
 class OutOfMemoryError(DrtkError):
-    """A training step ran out of memory."""
+    """Error for a training step that ran out of memory."""
 
 
 def is_out_of_memory(error: RuntimeError) -> bool:
-    """Return whether an error of torch means out of memory, on a GPU or a CPU."""
+    """Return whether a torch error means out of memory, on a GPU or a CPU."""
     return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
 
 
 @contextmanager
 def report_out_of_memory(device: torch.device | str, advice: str) -> Iterator[None]:
-    """Convert torch's out-of-memory errors to a DrtkError with advice."""
+    """Convert out-of-memory errors of torch to a DrtkError with advice on how to reduce memory."""
     try:
         yield
     except RuntimeError as error:
@@ -205,7 +205,9 @@ def report_out_of_memory(device: torch.device | str, advice: str) -> Iterator[No
 
 def enable_gradient_checkpointing(backbone: Any) -> None:
     """Enable gradient checkpointing, which recomputes activations in the backward pass."""
-    backbone.config.use_cache = False  # incompatible; transformers would disable it with a warning
+    backbone.config.use_cache = (
+        False  # incompatible with checkpointing; transformers would disable the cache with a warning
+    )
     enable = getattr(backbone, "activation_checkpointing_enable", None)
     try:
         if enable is not None:
@@ -225,14 +227,14 @@ def is_finite(model: nn.Module) -> bool:
 class DrtkTrainer(Trainer):
     """A Trainer whose steps depend on (seed, step) only, so resumed training equals uninterrupted training.
 
-    The dataset contains the examples of all steps in order, so it also does the shuffling of epochs.
+    The dataset contains the examples of all steps in order, shuffled by epoch.
 
-    objective: (model, inputs) -> scalar loss terms by name; their weighted sum is minimized, and each is logged
-    weights: weights of the terms, 1 for terms not listed
-    log: log file; one line per `logging_steps`    steps_per_epoch: to compute the "epoch" in the log
-    evaluator: evaluates during training, and may stop it
-    lr_factor: (step, from 1) -> factor on the learning rate; None: the schedule of the arguments
-    micro_batch: items in memory at once; None: the whole batch of the device, which is never reduced
+    objective: (model, inputs) -> scalar losses by name; their weighted sum is minimized, and each loss is logged
+    weights: weights of the losses by name, 1 for losses not listed
+    log: log file with a line every `logging_steps` steps    steps_per_epoch: steps per "epoch" in the log
+    evaluator: evaluates during training, and may stop training
+    lr_factor: (step, from 1) -> factor of the learning rate; None: use the schedule of `args`
+    micro_batch: items in memory at once; None: the whole batch of the device, which is not reduced when memory runs out
     """
 
     micro_batch_field = "micro_batch_size"
@@ -281,8 +283,8 @@ class DrtkTrainer(Trainer):
     def run(self, save: Callable[..., None]) -> dict[str, Any]:
         """Train to the end, `save` the best or last weights (rank zero), and delete the checkpoints.
 
-        save: called once; for ModelSelections once per name
-        Returns "steps", "epochs" and, with a model selection, "best": step and value of the best evaluation.
+        save: function called once, or once per selector name for ModelSelections
+        Returns "steps", "epochs" and, with a model selection, "best", the step and value of the best evaluation.
         Raises DrtkError for a NaN or infinite loss or weight, or when out of memory.
         """
         steps = self._train_to_end()
@@ -316,7 +318,7 @@ class DrtkTrainer(Trainer):
             steps = int(self.train(resume_from_checkpoint=str(start) if start else None).global_step)
             if not is_finite(self.model):
                 raise NonFiniteLossError(
-                    f"a weight is NaN or infinite after step {steps}; a lower `learning_rate` or `precision` float32 may help"
+                    f"a weight is NaN or infinite after step {steps}; try a lower `learning_rate` or `precision` float32"
                 )
             return steps
         except NonFiniteLossError as error:
@@ -332,20 +334,20 @@ class DrtkTrainer(Trainer):
             ) from error
 
     def halve_micro_batch(self) -> int | None:
-        """Return the largest proper divisor of the micro-batch, at most half of it; None if there is none."""
+        """Return the largest divisor of the micro-batch that is at most half of it; None if there is none."""
         if self.micro_batch is None:
             return None
         return next((size for size in range(self.micro_batch // 2, 0, -1) if self.micro_batch % size == 0), None)
 
     def save_for_retry(self) -> bool:
-        """Save a checkpoint before a step that ran out of memory is retried; return whether the steps so far are saved."""
+        """Save a checkpoint before retrying a step that ran out of memory; return whether all previous steps are saved."""
         step, folder = self.state.global_step, Path(self.args.output_dir)
         if step and not (folder / f"checkpoint-{step}" / COMPLETE).exists():
             self._save_checkpoint(self.model, None)
         return not step or bool(list_complete_checkpoints(folder))
 
     def _describe_resume_point(self, *, is_nan: bool) -> str:
-        """Say after which step a resumed run continues. is_nan: delete a checkpoint with the current weights first"""
+        """Return advice on resuming for an error message. is_nan: first delete a checkpoint of the current (NaN) weights"""
         folder = Path(self.args.output_dir)
         newest = folder / f"checkpoint-{self.state.global_step}"
         if is_nan and (newest / COMPLETE).exists():
@@ -359,7 +361,7 @@ class DrtkTrainer(Trainer):
         )
 
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
-        """Run the evaluator, log its metrics, and stop training if it says so."""
+        """Run the evaluator, log its metrics, and stop training if `evaluator.should_stop`."""
         if self.evaluator is None:
             return {}
         step = self.state.global_step
@@ -381,7 +383,7 @@ class DrtkTrainer(Trainer):
         return SequentialSampler(args[0] if args else self.train_dataset)
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
-        """Create the learning-rate scheduler, from `lr_factor` if it is given."""
+        """Create the learning-rate scheduler from `lr_factor`, if given, or from the arguments."""
         factor = self._lr_factor
         if factor is None:
             return super().create_scheduler(num_training_steps, optimizer)
@@ -390,23 +392,23 @@ class DrtkTrainer(Trainer):
         return self.lr_scheduler
 
     def training_step(self, *args: Any, **kwargs: Any) -> Tensor:
-        """Run one step or micro-batch; dropout depends on (seed, step, rank) only."""
+        """Run one step or micro-batch. Dropout depends on (seed, step, rank) only."""
         if self._seeded_step != self.state.global_step:
             self._seeded_step = self.state.global_step
             torch.manual_seed(derive_step_seed(self.args.seed, self.state.global_step, get_rank()))
         return super().training_step(*args, **kwargs)
 
     def compute_loss(self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
-        """Return the weighted sum of the objective's terms, ()."""
+        """Return the weighted sum of the objective's losses, a scalar."""
         assert self.objective is not None, "a trainer without an objective overrides training_step"
         return self.record_terms(self.objective(model, inputs))
 
     def sum_terms(self, terms: Mapping[str, Tensor]) -> Tensor:
-        """Return the weighted sum of terms, ()."""
+        """Return the weighted sum of loss terms, a scalar."""
         return torch.stack([self._weights.get(name, 1.0) * value for name, value in terms.items()]).sum()
 
     def record_terms(self, terms: Mapping[str, Tensor]) -> Tensor:
-        """Add terms to those of the next log entry and return their weighted sum, (). Raises NonFiniteLossError."""
+        """Add loss terms to the next log entry and return their weighted sum, a scalar. Raises NonFiniteLossError."""
         if len(terms) > 1:
             self._num_terms_steps += 1
             for name, value in terms.items():
@@ -414,12 +416,12 @@ class DrtkTrainer(Trainer):
         total = self.sum_terms(terms)
         if not torch.isfinite(total):
             raise NonFiniteLossError(
-                f"the loss is {total.item()} at step {self.state.global_step + 1}; a lower `learning_rate` or `precision` float32 may help"
+                f"the loss is {total.item()} at step {self.state.global_step + 1}; try a lower `learning_rate` or `precision` float32"
             )
         return total
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
-        """Write an entry to the log file, except for the Trainer's final summary."""
+        """Write losses to the log file; other entries, such as the Trainer's final summary, are not written."""
         step = self.state.global_step
         if "loss" in logs:
             self._last_loss = logs["loss"]
@@ -446,14 +448,14 @@ class DrtkTrainer(Trainer):
         """Do nothing: the random state is set at every step."""
 
     def _init_training_state(self, max_steps: int, *args: Any, **kwargs: Any) -> Any:
-        """Restore the state of a checkpoint, but keep the logging and saving intervals of this run."""
+        """Restore the trainer state of a checkpoint, with the logging and saving intervals of this run."""
         with silence_transformers():
             state = super()._init_training_state(max_steps, *args, **kwargs)
         self.state.compute_steps(self.args, max_steps)
         return state
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
-        """Restore optimizer and scheduler, but use the learning rate of this run."""
+        """Restore optimizer and scheduler of a checkpoint, with the learning rate of this run."""
         scheduler: Any = self.lr_scheduler
         base_lrs = [*getattr(scheduler, "base_lrs", ())]
         super()._load_optimizer_and_scheduler(checkpoint)
@@ -471,15 +473,15 @@ class DrtkTrainer(Trainer):
         super()._maybe_log_save_evaluate(tr_loss, *args, **kwargs)
 
     def _save_checkpoint(self, *args: Any, **kwargs: Any) -> None:
-        """Write a checkpoint, unless a weight is not finite or the loss has diverged, since resuming would not help."""
+        """Write a checkpoint unless a weight is not finite or the loss has diverged, when resuming would not help."""
         step, first = self.state.global_step, self._first_loss
         if not is_finite(self.model):
             warn(f"step {step:,}: a weight is NaN or infinite; no checkpoint is written")
             return
         if first is not None and not self._last_loss <= EXPLODED * max(first, 1.0):
             warn(
-                f"step {step:,}: the loss has diverged from {first:.4g} to {self._last_loss:.4g}; no checkpoint is written, "
-                "and a lower `learning_rate` may help"
+                f"step {step:,}: the loss has diverged from {first:.4g} to {self._last_loss:.4g}; no checkpoint is written; "
+                "try a lower `learning_rate`"
             )
             return
         with report_write_errors(Path(self.args.output_dir)), silence_transformers():

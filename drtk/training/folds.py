@@ -1,7 +1,7 @@
-"""Folds of questions for cross-fitting, and the record of the questions that a generator was trained with.
+"""Folds of questions for cross-fitting, and the record of a generator's training questions.
 
-A generator memorizes the answers of its training questions, so a question must be expanded by a generator that was not
-trained with it (docs/methods/ear.md).
+A generator memorizes the answers to its training questions, so a question must be expanded by a generator that was not
+trained on this question (docs/methods/ear.md).
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ KIND = "generators"  # manifest kind of a folder with one generator per fold
 
 
 def get_fold_folder(folder: Path, fold: int) -> Path:
-    """Return the folder of the generator that was trained without a fold."""
+    """Return the folder of the generator that was trained on all folds except `fold`."""
     return folder / f"fold-{fold}"
 
 
 def digest_question(question: str) -> str:
-    """Return a digest of a question, 16 hex digits; ignores case, white space and the final question mark."""
+    """Return a digest of a question (16 hex digits) that ignores case, white space and a final question mark."""
     plain = " ".join(question.split()).casefold().removesuffix("?").rstrip()
     return blake2b(plain.encode(errors="surrogatepass"), digest_size=8).hexdigest()
 
 
 def assign_folds(questions: Iterable[Query], count: int, *, seed: int) -> dict[str, int]:
-    """Assign each question to a random fold; return folds by question id. The fold depends on seed and id only.
+    """Assign each question to a random fold, which depends on seed and id only; return folds by question id.
 
-    A question with several ids gets the fold of the smallest id.
+    Questions with equal texts get the fold of the smallest of their ids.
     """
     names: dict[str, str] = {}
     digests = [(query.id, digest_question(query.text)) for query in questions]
@@ -47,18 +47,18 @@ def assign_folds(questions: Iterable[Query], count: int, *, seed: int) -> dict[s
 
 
 class TrainedQuestions:
-    """The questions that the generators in a folder were trained with."""
+    """Training questions of the generators in a folder, with their folds."""
 
     def __init__(
         self, place: str, questions: dict[str, str], folds: dict[str, int | None], *, count: int | None
     ) -> None:
-        """questions: digests by id    folds: folds by digest    count: number of folds; None for a single generator"""
+        """questions: digests by id    folds: folds by digest    count: number of folds; None: a single generator"""
         self.place, self.count = place, count
         self._questions, self._folds = questions, folds
 
     @classmethod
     def read(cls, folder: Path, *, count: int | None) -> TrainedQuestions | None:
-        """Read the record in a folder; None if there is none.
+        """Read the record of training questions in a folder; None if there is none.
 
         Raises RecordError (file:line) for an invalid line, DrtkError for inconsistent folds.
         """
@@ -80,34 +80,36 @@ class TrainedQuestions:
         return digest_question(query.text) in self._folds
 
     def choose_fold(self, query: Query, *, allow_unknown: bool) -> int:
-        """Return the fold of a question, by its text; the generator of this fold was not trained with it.
+        """Return the fold of a question, matched by text. The generator of this fold was not trained on the question.
 
-        allow_unknown: assign a question without a fold to a random one, by its id
+        allow_unknown: assign a question without a fold to a random fold, by its id
         Raises MismatchError for a question without a fold, or an id that belongs to another question.
         """
         assert self.count is not None
         digest = digest_question(query.text)
         if self._questions.get(query.id, digest) != digest:
-            raise MismatchError(f"'{query.id}' is another question than the one {self.place} was trained with")
+            raise MismatchError(
+                f"question '{query.id}' differs from '{query.id}' in {self.place}; use the training questions"
+            )
         fold = self._folds.get(digest)
         if fold is not None:
             return fold
         if not allow_unknown:
             raise MismatchError(
-                f"'{query.id}' is in no fold of {self.place}; `outside` draw assigns a random generator"
+                f"question '{query.id}' is in no fold of {self.place}; use `outside` draw to assign a random generator"
             )
         return sample_integer(0, self.count - 1, "outside", query.id)
 
 
 def format_question_record(questions: Iterable[Query], folds: dict[str, int] | None = None) -> Iterator[bytes]:
-    """Yield the lines of the record, one per question. folds: by question id"""
+    """Yield the lines of the record of training questions. folds: folds by question id"""
     for query in questions:
         row: dict[str, Any] = {"_id": query.id, "question": digest_question(query.text)}
         yield dump(row if folds is None else row | {"fold": folds[query.id]})
 
 
 def write_question_record(folder: Path, questions: Iterable[Query], folds: dict[str, int] | None = None) -> None:
-    """Write the record into a folder, atomically. folds: by question id"""
+    """Write the record of training questions into a folder, atomically. folds: folds by question id"""
     write_bytes(folder / QUESTIONS, b"".join(format_question_record(questions, folds)))
 
 

@@ -33,9 +33,9 @@ Collate = Callable[[Sequence[TextPair]], dict[str, Tensor]]
 
 
 class GenerationEvaluator:
-    """Evaluate a generator on held-out pairs: "dev_loss", and the metrics of greedily generated texts.
+    """Evaluator of a generator on held-out pairs: "dev_loss", and metrics of greedily generated texts.
 
-    The pairs are divided among the processes; all get the same metrics.
+    The pairs are divided among the processes; all processes get the same metrics.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class GenerationEvaluator:
         batch_size: int,
         max_new_tokens: int,
     ) -> None:
-        """score: computes the metrics of generated texts; None: generate nothing    batch_size: pairs at once"""
+        """score: (generated texts, targets) -> metrics; None: generate no texts    batch_size: pairs per batch"""
         self._writer, self._collate, self._score = writer, collate, score
         self._targets = [pair.target for pair in pairs]
         self._local_pairs = pairs[get_rank() :: get_world_size()]
@@ -57,7 +57,7 @@ class GenerationEvaluator:
 
     @torch.inference_mode()
     def __call__(self) -> dict[str, float]:
-        """Return the metrics by name. The mode of the model does not change."""
+        """Return the metrics by name. The training mode of the model is restored."""
         model = self._writer.model
         training = model.training
         model.eval()
@@ -84,7 +84,7 @@ class GenerationEvaluator:
         return loss / tokens
 
     def _generate(self) -> list[str]:
-        """Return a generated text for each pair of all processes."""
+        """Return a generated text for each held-out pair, gathered from all processes."""
         device = next(self._writer.model.parameters()).device
         texts: dict[str, str] = {}  # by source; a source may have several targets
         for rows in self._batches():
@@ -102,12 +102,12 @@ class GenerationEvaluator:
     def _batches(self) -> Iterator[np.ndarray]:
         lengths = np.array(
             [len(pair.source) for pair in self._local_pairs], dtype=np.int64
-        )  # in characters, which approximates tokens
+        )  # in characters, which approximate tokens
         return iter_batches_by_length(lengths, budget=1 << 62, max_texts=self._batch_size)
 
 
 def compute_logits(model: nn.Module, inputs: dict[str, Tensor]) -> Tensor:
-    """Return the logits of the target tokens by teacher forcing, (texts, target tokens, vocabulary).
+    """Return the logits of the target tokens with teacher forcing, (texts, target tokens, vocabulary).
 
     inputs: `input_ids` and `attention_mask` of the sources, `labels` of the targets, (texts, tokens) each
     """
@@ -124,20 +124,20 @@ def compute_logits(model: nn.Module, inputs: dict[str, Tensor]) -> Tensor:
 
 @dataclass
 class StartModel:
-    """The model that training starts from, and its input format."""
+    """A generation model to train, and its input format."""
 
     writer: GenerationModel
     input_format: GeneratorInputFormat
 
     @property
     def architecture(self) -> str:
-        """transformers' model type: t5, bart."""
+        """Model type of transformers, such as t5 or bart."""
         config: Any = self.writer.model.config
         return str(config.model_type)
 
 
 def load_start_model(model: str, config: GeneratorConfig) -> StartModel:
-    """Load the model to start training from. Its input format is kept unless the configuration overrides it.
+    """Load the generation model to train, with its input format and the overrides of the configuration.
 
     model: a folder or hub name. Raises MismatchError for a decoder-only model.
     """
@@ -148,7 +148,7 @@ def load_start_model(model: str, config: GeneratorConfig) -> StartModel:
     start = StartModel(writer, input_format)
     if not writer.is_encoder_decoder:
         raise MismatchError(
-            f"{model}: is a decoder-only model ({start.architecture}); use an encoder-decoder (T5, BART)"
+            f"{model}: expected an encoder-decoder (T5, BART), got a decoder-only model ({start.architecture})"
         )
     max_input_length(writer, input_format)
     return start
@@ -159,7 +159,7 @@ def collate(
 ) -> dict[str, Tensor]:
     """Return the inputs of a step: input_ids, attention_mask and labels, (pairs, tokens) each.
 
-    labels: IGNORE_INDEX at padding    max_length, target_length: maximum tokens of sources and targets
+    labels: IGNORE_INDEX at padding    max_length, target_length: maximum lengths of source and target, in tokens
     """
     rows = np.arange(len(pairs))
     sources = tokenize_texts([pair.source for pair in pairs], writer.tokenizer, max_length=max_length)
@@ -172,10 +172,10 @@ def collate(
 
 
 def compute_generator_terms(model: nn.Module, inputs: dict[str, Tensor], *, smoothing: float) -> dict[str, Tensor]:
-    """Return {"cross_entropy": ()}, averaged over the target tokens of the whole batch of all processes.
+    """Return {"cross_entropy": scalar}, averaged over the target tokens of the whole batch of all processes.
 
-    Each process divides its sum by the tokens of all processes and multiplies it by their number, so the mean over
-    processes equals the loss of a single process with the whole batch.
+    Each process divides its sum by the tokens of all processes and multiplies the result by the number of processes, so
+    the mean over processes equals the loss of a single process with the whole batch.
     """
     logits, labels = compute_logits(model, inputs), inputs["labels"]
     with torch.autocast(logits.device.type, enabled=False):
@@ -197,10 +197,10 @@ def train_generator(
 ) -> dict[str, Any]:
     """Train, write the model into `folder` (rank zero), and return "steps", "epochs" and, with `dev`, "best".
 
-    folder: output folder; training resumes from a checkpoint in it
-    dev: pairs to evaluate on; the best weights are kept
+    folder: output folder, from whose last checkpoint training resumes
+    dev: evaluation pairs, which select the best weights
     score: (generated texts, targets) -> metrics, including `config.best_by` unless that is the loss
-    Raises DrtkError if the pairs do not fill a batch, and what `drtk.training.fit.fit` raises.
+    Raises DrtkError if the pairs do not fill a batch, and the errors of `drtk.training.fit.fit`.
     """
     writer = start.writer
     model: Any = writer.model

@@ -16,26 +16,26 @@ from drtk.training.retriever_loss import LOSS_INPUTS, RetrieverLoss, compute_war
 from drtk.training.sampling import derive_step_seed
 
 ROLES = ("query", "passage")
-_MAX_CHUNKS = 1 << 20  # upper bound of the chunks of a step
+_MAX_CHUNKS = 1 << 20  # upper bound of the number of chunks per step, for random seeds
 
 
 class AuxiliaryModel(Protocol):
-    """A BiEncoder with an auxiliary task; `forward` returns query vectors, passage vectors and the task's loss terms."""
+    """Protocol for a BiEncoder with an auxiliary task; `forward` returns (query vectors, passage vectors, task losses)."""
 
     pair: BiEncoder
 
     def build_slot(self, inputs: Mapping[str, Tensor], role: str, rows: Any = slice(None)) -> Any:
-        """Return the task's inputs for the texts of a role. rows: indices of some of the texts"""
+        """Return the inputs of the task for the texts of a role. rows: text indices; all texts by default"""
 
     def count_labels(self, role: str, slot: Any) -> Tensor:
-        """Return the divisor of a role's term, over the texts of all processes, ()."""
+        """Return the number of labels of a role in all processes, a scalar, by which the loss of the role is divided."""
 
     def compute_loss(self, role: str, slot: Any, vectors: Tensor, count: Tensor) -> dict[str, Tensor]:
-        """Return the loss term of some texts of a role, given their vectors."""
+        """Return the scalar loss by name for the texts of `slot`, divided by `count`. vectors: vectors of these texts"""
 
 
 class Chunk(NamedTuple):
-    """Texts of a role to encode together. rows: their indices    width: tokens of the longest"""
+    """Texts of a role to encode together in one forward pass. rows: text indices    width: longest length in tokens"""
 
     role: str
     rows: Tensor
@@ -43,13 +43,13 @@ class Chunk(NamedTuple):
 
 
 class RetrieverTrainer(DrtkTrainer):
-    """A DrtkTrainer with a RetrieverLoss.
+    """A DrtkTrainer with a RetrieverLoss and optional gradient caching.
 
     Gradient caching encodes all texts without a graph, computes the loss of the whole batch and its gradients with respect
-    to the vectors, then encodes each chunk again with the same dropout and backpropagates these gradients. The result is
-    the gradient of the whole batch, with the memory of one chunk.
+    to the vectors, then encodes each chunk again with the same dropout and backpropagates its part of these gradients. The
+    result is the gradient of the whole batch, with the memory of one chunk.
 
-    micro_batch: texts in memory at once, by gradient caching; None: no gradient caching
+    micro_batch: texts in memory at once; None: no gradient caching
     warm_up_temperature: start at temperature 1 and lower it during the warm-up of the learning rate
     """
 
@@ -63,7 +63,7 @@ class RetrieverTrainer(DrtkTrainer):
         self._max_texts = 0  # texts of the largest step so far
 
     def halve_micro_batch(self) -> int | None:
-        """Return half the micro-batch, or half the texts of a step without one; None if that is less than 1."""
+        """Return half the micro-batch (without one: half the texts of a step); None if the result is less than 1."""
         return (self.micro_batch or self._max_texts) // 2 or None
 
     @property
@@ -82,13 +82,13 @@ class RetrieverTrainer(DrtkTrainer):
         return terms | (auxiliary[0] if auxiliary else {})
 
     def training_step(self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Tensor:
-        """Run one step, and return the loss for the log, ()."""
+        """Run one step and return the loss for the log, a scalar."""
         self._max_texts = max(self._max_texts, sum(len(inputs[f"{role}_input_ids"]) for role in ROLES))
         if self.micro_batch is None:
             return super().training_step(model, inputs, *args, **kwargs)
         model.train()
         inputs = self._prepare_inputs(inputs)
-        bare: Any = self.accelerator.unwrap_model(model)  # without DDP: gradients are averaged once, below
+        bare: Any = self.accelerator.unwrap_model(model)  # without the DDP wrapper: gradients are averaged once, below
         auxiliary: AuxiliaryModel | None = None if isinstance(bare, BiEncoder) else bare
         pair: BiEncoder = bare if auxiliary is None else auxiliary.pair
         chunks = [chunk for role in ROLES for chunk in split_by_length(inputs, role, self.micro_batch)]
@@ -122,22 +122,22 @@ class RetrieverTrainer(DrtkTrainer):
         """Return the vectors of all texts by role, (texts, dimension) float32, without a graph."""
         by_role: dict[str, Tensor] = {}
         with torch.no_grad():
-            for number, chunk in enumerate(chunks):
-                self._seed(number)
+            for index, chunk in enumerate(chunks):
+                self._seed(index)
                 with self.accelerator.autocast():
                     vectors = encode_chunk(pair, inputs, chunk).float()
                 rows = len(inputs[f"{chunk.role}_input_ids"])
                 by_role.setdefault(chunk.role, vectors.new_empty(rows, vectors.shape[1]))[chunk.rows] = vectors
         return by_role
 
-    def _seed(self, part: int) -> None:
-        torch.manual_seed(derive_step_seed(self.args.seed, self.state.global_step * _MAX_CHUNKS + part, get_rank()))
+    def _seed(self, chunk: int) -> None:
+        torch.manual_seed(derive_step_seed(self.args.seed, self.state.global_step * _MAX_CHUNKS + chunk, get_rank()))
 
 
 def split_by_length(inputs: Mapping[str, Tensor], role: str, size: int) -> list[Chunk]:
     """Split the texts of a role into chunks of `size` texts of similar length.
 
-    The longest come first, so that memory runs out early if at all.
+    The longest texts come first, so that a lack of memory shows early.
     """
     lengths = inputs[f"{role}_attention_mask"].sum(dim=1)
     order = lengths.argsort(descending=True, stable=True)
@@ -145,7 +145,7 @@ def split_by_length(inputs: Mapping[str, Tensor], role: str, size: int) -> list[
 
 
 def encode_chunk(pair: BiEncoder, inputs: Mapping[str, Tensor], chunk: Chunk) -> Tensor:
-    """Return the vectors of a chunk, (rows, dimension)."""
+    """Encode a chunk; return its vectors, (rows, dimension)."""
     ids, mask = (inputs[f"{chunk.role}_{name}"][chunk.rows] for name in ("input_ids", "attention_mask"))
     types = inputs.get(f"{chunk.role}_token_type_ids")
     width = chunk.width if bool(mask[:, 0].all()) else mask.shape[1]  # left padding cannot be cut off

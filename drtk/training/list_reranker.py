@@ -1,4 +1,4 @@
-"""Train a list re-ranker (HLATR) on a run, with pair vectors and relevance judgments (docs/methods/hlatr.md)."""
+"""Train a list reranker (HLATR) on a run, with pair vectors and relevance judgments (docs/methods/hlatr.md)."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ from drtk.training.sampling import EpochDataset
 
 @dataclass(frozen=True)
 class RankedCandidates:
-    """The candidates of a query in retrieval order, (n,) each.
+    """Candidates of a query in retrieval order.
 
-    rows: rows of their pair vectors    labels: bool, True if relevant
+    rows: (n,), row indices of the pair vectors    labels: (n,) bool, True if relevant
     """
 
     rows: np.ndarray
@@ -40,11 +40,9 @@ class RankedCandidates:
 
 @dataclass
 class ListData:
-    """The candidate lists of a run to train on, and the ids of their queries.
+    """Candidate lists of a run for training, and the ids of their queries.
 
-    without: number of queries without a relevant candidate
-    unjudged: number of queries without judgments
-    queries: number of all queries
+    Numbers of queries: `without` a relevant candidate, `unjudged`, and in total (`queries`).
     """
 
     source: str
@@ -58,9 +56,9 @@ class ListData:
 def read_lists(
     run: str, *, vectors: PairVectors, judgements: Judgements, depth: int, tracker: InputTracker
 ) -> ListData:
-    """Read the judged queries of a run with their first `depth` documents. A grade above 0 is relevant.
+    """Read the top `depth` documents of each judged query of a run. A grade above 0 is relevant.
 
-    Memory: 9 bytes per candidate. Raises RecordError (file:line) for a pair without a vector, unless `tracker` skips it.
+    Memory: 9 bytes per candidate. Raises RecordError (file:line) for a pair without vector, unless `tracker` skips the line.
     """
     data = ListData(name_of(run))
     for hits in iter_grouped_hits(run, tracker=tracker):
@@ -82,17 +80,17 @@ def read_lists(
                 "`depth` reads fewer per query"
             )
             tracker.skip_or_raise(RecordError(f"{data.source}:{line}", problem))
-        there = rows >= 0
-        if labels[there].any():
-            data.lists.append(RankedCandidates(rows[there], labels[there]))
+        has_vector = rows >= 0
+        if labels[has_vector].any():
+            data.lists.append(RankedCandidates(rows[has_vector], labels[has_vector]))
             data.query_ids.add(hits.query_id)
     return data
 
 
 def plan_list_schedule(data: ListData, config: RerankerConfig) -> Schedule:
-    """Return the training schedule. Raises DrtkError if no query is judged, and what `plan_schedule` raises."""
+    """Return the training schedule. Raises DrtkError if no query is judged, and the errors of `plan_schedule`."""
     if data.queries and data.unjudged == data.queries:
-        raise DrtkError(f"{data.source}: none of its {data.queries:,} queries is judged")
+        raise DrtkError(f"{data.source}: none of its {data.queries:,} queries is judged; check the qrels file")
     what = f"lists with a positive among the first {config.depth} documents"
     return plan_schedule(len(data.lists), config, what=what, source=data.source)
 
@@ -117,13 +115,13 @@ def collate(lists: Sequence[RankedCandidates], vectors: PairVectors) -> dict[str
 
 
 def compute_list_terms(model: nn.Module, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the loss {"cross_entropy": ()} of a batch of lists."""
+    """Return the loss {"cross_entropy": scalar} of a batch of lists."""
     lists = {name: value for name, value in inputs.items() if name != "labels"}
     return {"cross_entropy": multi_positive_cross_entropy(model(**lists), inputs["labels"], inputs["present"])}
 
 
 class ListEvaluator:
-    """Evaluate a list re-ranker during training by re-ranking candidates."""
+    """Evaluator that reranks candidates with a list reranker during training."""
 
     def __init__(self, model: ListReranker, candidates: DevCandidates, vectors: PairVectors) -> None:
         """Raises DrtkError if a candidate has no vector."""
@@ -133,18 +131,20 @@ class ListEvaluator:
             rows = vectors.find_rows(query, ids)
             if (rows < 0).any():
                 absent = ids[int(np.flatnonzero(rows < 0)[0])]
-                raise DrtkError(f"{vectors.folder}: has no vector of '{absent}' for the dev query '{query}'")
+                raise DrtkError(
+                    f"{vectors.folder}: no vector of '{absent}' for dev query '{query}'; encode the dev run"
+                )
             self._lists.append(RankedCandidates(rows, np.zeros(len(rows), dtype=bool)))
         vectors.warn_if_order_differs("the dev run")
 
     @torch.no_grad()
     def __call__(self) -> dict[str, float]:
-        """Return the metrics by name. The mode of the model does not change."""
+        """Return the metrics by name. The training mode of the model is restored."""
         training, device = self._model.training, next(self._model.parameters()).device
         self._model.eval()
         scores = []
-        for each in self._lists:
-            inputs = collate([each], self._vectors)
+        for candidates in self._lists:
+            inputs = collate([candidates], self._vectors)
             del inputs["labels"]
             scores.append(self._model(**{name: value.to(device) for name, value in inputs.items()})[0].cpu().numpy())
         self._model.train(training)
@@ -162,10 +162,10 @@ def train_list_reranker(
     seed: int = 42,
     device: str = "auto",
 ) -> dict[str, Any]:
-    """Train a list re-ranker; results and errors are those of `drtk.training.reranker.train_reranker`.
+    """Train a list reranker; returns and raises the same as `drtk.training.reranker.train_reranker`.
 
     vectors: pair vectors of the training run
-    candidates: candidates to evaluate on    dev_vectors: their pair vectors; None: `vectors`
+    candidates: evaluation candidates    dev_vectors: pair vectors of these candidates; None: `vectors`
     """
     schedule = plan_list_schedule(data, config)
     arguments = build_training_arguments(config, schedule, folder, seed=seed, device=device)

@@ -1,4 +1,4 @@
-"""Checks before training that do not import torch, which takes seconds."""
+"""Checks before training that do not import torch, because importing it takes seconds."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from drtk.data.tables import is_hub_dataset
 from drtk.errors import UsageError
 from drtk.runtime.streams import STANDARD
 
-_FIELDS = {  # TrainingArguments -> fields of TrainingConfig, or options of every command
+_FIELDS = {  # names in TrainingArguments -> fields of TrainingConfig or options of all commands
     "output_dir": "output",
     "max_steps": "max_steps",
     "num_train_epochs": "epochs",
@@ -28,7 +28,7 @@ _FIELDS = {  # TrainingArguments -> fields of TrainingConfig, or options of ever
     "save_steps": "save_steps",
     "resume_from_checkpoint": "resume",
 }
-_FIXED = {  # TrainingArguments that would break resuming, the loss or model selection
+_FIXED = {  # TrainingArguments that would break resuming, the loss or model selection, and the reason
     "gradient_accumulation_steps": "the loss needs the whole batch at once",
     "auto_find_batch_size": "the loss depends on the batch",
     "train_sampling_strategy": "drtk orders the examples",
@@ -51,37 +51,35 @@ _FIXED = {  # TrainingArguments that would break resuming, the loss or model sel
 def check_training_inputs(
     trainer: Sequence[str], device: str, *files: str | None, local_files: Sequence[str | None] = ()
 ) -> None:
-    """Check the `trainer` items, the device and the input files.
+    """Check the `trainer` arguments, the device and the input files.
 
-    files: input files; None, "-" and datasets of the hub are not checked
-    local_files: files that are read repeatedly, so they must be local
+    files: input files, of which None, "-" and datasets of the hub are not checked
+    local_files: input files that are read repeatedly, so they must be local
     Raises UsageError for an invalid value, FileNotFoundError for a missing file.
     """
     check_trainer_items(trainer)
     check_device(device)
     for file in local_files:
         if file is not None and is_hub_dataset(file):
-            raise UsageError(f"{file}: is read repeatedly, so it must be a file; write one with `drtk convert`")
+            raise UsageError(f"{file}: must be a local file (read repeatedly); write one with `drtk convert`")
     for file in (*files, *local_files):
         if file is not None and file != STANDARD and not is_hub_dataset(file):
             os.stat(file)
 
 
 def check_trainer_items(items: Sequence[str]) -> None:
-    """Raise UsageError for an item that is not KEY=VALUE, or whose argument drtk sets itself."""
+    """Raise UsageError for an item that is not KEY=VALUE, or an argument that drtk sets itself."""
     for item in items:
         key, separator, _ = item.partition("=")
         if not separator:
-            raise UsageError(f"`trainer`: '{item}' is not KEY=VALUE")
+            raise UsageError(f"`trainer`: expected KEY=VALUE, got '{item}'")
         if key in _FIELDS:
             raise UsageError(f"`trainer` {key}: use `{_FIELDS[key]}`")
         if key in _FIXED:
-            raise UsageError(f"`trainer` {key}: cannot be set: {_FIXED[key]}")
+            raise UsageError(f"`trainer` {key}: cannot be set ({_FIXED[key]})")
 
 
 def check_device(device: str) -> None:
     """Raise UsageError for a device that training does not support."""
     if device not in ("auto", "cpu", "cuda"):
-        raise UsageError(
-            f"`device` {device}: training supports auto, cpu and cuda; select GPUs with CUDA_VISIBLE_DEVICES"
-        )
+        raise UsageError(f"`device` {device}: use auto, cpu or cuda; select GPUs with CUDA_VISIBLE_DEVICES")

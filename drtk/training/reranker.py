@@ -1,4 +1,4 @@
-"""Train a cross-encoder re-ranker (docs/methods/re-ranker.md, docs/methods/passage-reranking.md)."""
+"""Train a cross-encoder reranker (docs/methods/re-ranker.md, docs/methods/passage-reranking.md)."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ GPU_TOKENS = 65536  # tokens of pairs evaluated at once on a GPU
 
 
 class DevCandidates(Protocol):
-    """Candidates to evaluate on: (query id, passage ids) each. Call it with their scores, (pairs,), to get the metrics.
+    """Protocol for evaluation candidates, a list of (query id, passage ids); called with their scores, returns metrics.
 
     drtk.evaluation.probes.RerankingProbe implements it.
     """
@@ -49,7 +49,7 @@ class DevCandidates(Protocol):
 
 
 def plan_reranker_schedule(examples: PackedExamples, config: RerankerConfig, *, source: str = "examples") -> Schedule:
-    """Return the training schedule. source: file of the examples, for errors. Raises what `plan_schedule` raises."""
+    """Return the training schedule. source: examples file, for errors. Raises the errors of `plan_schedule`."""
     if config.loss == "bce":
         return plan_schedule(sum(count_pairs(examples)), config, what="pairs", source=source)
     return plan_schedule(len(examples), config, source=source)
@@ -70,10 +70,10 @@ def collate_pairs(items: Sequence[JudgedPair], *, tokenizer: PairTokenizer, titl
 def compute_listwise_terms(
     model: nn.Module, inputs: Mapping[str, Tensor], *, passages: int, backward: int | None, use_r_drop: bool
 ) -> dict[str, Tensor]:
-    """Return the listwise loss terms {"cross_entropy": ()}, with R-Drop also {"r_drop": ()}.
+    """Return the listwise losses, scalars: "cross_entropy", and with R-Drop "r_drop".
 
     inputs: (queries * passages, tokens) each
-    backward: train on this many passages per query: the positive and the negatives with the highest scores
+    backward: passages per query to train on, the positive and the highest-scored negatives; None: all
     use_r_drop: run the model twice with different dropout, and add the divergence of the two distributions
     """
     if backward is not None and backward < passages:
@@ -94,7 +94,7 @@ def compute_listwise_terms(
 
 @torch.no_grad()
 def score_without_dropout(model: nn.Module, inputs: Mapping[str, Tensor]) -> Tensor:
-    """Return the logits in evaluation mode, (pairs,). The mode of the model does not change."""
+    """Return the logits in evaluation mode, (pairs,). The training mode of the model is restored."""
     bare: nn.Module = getattr(model, "module", model)  # type: ignore[assignment]  # inside DistributedDataParallel
     training = bare.training
     bare.eval()
@@ -106,13 +106,13 @@ def score_without_dropout(model: nn.Module, inputs: Mapping[str, Tensor]) -> Ten
 
 
 def compute_binary_terms(model: nn.Module, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the binary loss {"cross_entropy": ()} of labeled pairs."""
+    """Return the binary loss {"cross_entropy": scalar} of labeled pairs."""
     pairs = {name: value for name, value in inputs.items() if name != "labels"}
     return {"cross_entropy": binary_cross_entropy(model(**pairs), inputs["labels"])}
 
 
 def build_reranker_objective(config: RerankerConfig) -> Objective:
-    """Return the training objective of a configuration: (model, inputs of a step) -> loss terms by name."""
+    """Return the training objective of a configuration: (model, inputs of a step) -> losses by name."""
     if config.loss == "bce":
         return compute_binary_terms
     return partial(
@@ -124,7 +124,7 @@ def build_reranker_objective(config: RerankerConfig) -> Objective:
 
 
 def score_tokens(model: nn.Module, tokens: TokenizedTexts, tokenizer: Any) -> np.ndarray:
-    """Return the scores of all processes' tokenized pairs in their order, (pairs,); each process has every n-th pair."""
+    """Score tokenized pairs of which process r of n has the pairs r, r + n, …; return the scores of all pairs, (pairs,)."""
     device = next(model.parameters()).device
     scores = np.empty(len(tokens), dtype=np.float32)
     for rows in iter_batches_by_length(tokens.lengths, budget=GROUP_TOKENS if device.type == "cpu" else GPU_TOKENS):
@@ -134,7 +134,7 @@ def score_tokens(model: nn.Module, tokens: TokenizedTexts, tokenizer: Any) -> np
 
 
 class PairEvaluator:
-    """Evaluate a cross-encoder during training by re-ranking candidates; each process scores a part of them."""
+    """Evaluator that reranks candidates with a cross-encoder during training; each process scores a share of the pairs."""
 
     def __init__(
         self,
@@ -172,10 +172,9 @@ def train_reranker(
 ) -> dict[str, Any]:
     """Train, write the model into `folder` (rank zero), and return "steps", "epochs" and, with an evaluator, "best".
 
-    folder: output folder; training resumes from a checkpoint in it
-    title: format of passage titles
-    build_evaluator: (model, tokenizer) -> evaluator; the best weights are kept, possibly the initial ones
-    Raises what `plan` and `drtk.training.fit.fit` raise.
+    folder: output folder, from whose last checkpoint training resumes    title: format of passage titles
+    build_evaluator: (model, tokenizer) -> evaluator, which selects the best weights (possibly the initial ones)
+    Raises the errors of `plan_reranker_schedule` and `drtk.training.fit.fit`.
     """
     schedule = plan_reranker_schedule(data.examples, config, source=data.source)
     data.examples.warn_of_few_negatives(config.negatives_in_a_step)

@@ -28,26 +28,26 @@ from drtk.training.grad_cache import RetrieverTrainer
 from drtk.training.retriever_loss import RetrieverLoss, learns_from_teacher
 
 QUERY_LENGTH, PASSAGE_LENGTH = 32, 144  # docs/methods/fine-tuning.md
-# Texts are encoded in groups of similar length. This is the cost of one more group, in tokens: the gradient of the word
-# embeddings and the kernel launches; a GPU encodes thousands of tokens in that time.
+# Cost of one more group, in tokens, when texts are encoded in groups of similar length: the gradient of the word
+# embeddings and the kernel launches. A GPU encodes thousands of tokens in that time.
 GROUP_OVERHEAD = {"cpu": 64.0, "cuda": 4096.0}
 SELECT_BY = "dev_nDCG@10"
 
 
 class AuxiliaryTask(Protocol):
-    """An auxiliary task trained together with the retriever, such as drtk.pretraining.auxiliary.DiffCSE."""
+    """Protocol for an auxiliary task of retriever training, such as drtk.pretraining.auxiliary.DiffCSE."""
 
     @property
     def weights(self) -> Mapping[str, float]:
-        """Weights of its loss terms by name."""
+        """Weights of the task's losses by name."""
 
     def wrap(self, pair: BiEncoder, device: torch.device) -> nn.Module:
-        """Return the model to train, a drtk.training.grad_cache.AuxiliaryModel."""
+        """Return the model to train, an AuxiliaryModel (drtk.training.grad_cache)."""
 
     def corrupt(
         self, role: str, padded: Mapping[str, np.ndarray], keys: Sequence[tuple[Any, ...]]
     ) -> dict[str, np.ndarray]:
-        """Return further inputs of a step for the texts of a role. keys: one per text, for random numbers"""
+        """Return the task's inputs of a step for the texts of a role. keys: seed of random numbers for each text"""
 
 
 def check_retriever_config(config: RetrieverConfig) -> None:
@@ -55,16 +55,16 @@ def check_retriever_config(config: RetrieverConfig) -> None:
     config.check()
     RetrieverLoss.from_config(config, similarity="cosine")
     if config.batch_size < 2 and config.negatives == 0:
-        raise UsageError("`batch_size` 1 with `negatives` 0 leaves no negatives")
+        raise UsageError("`batch_size` 1 cannot be combined with `negatives` 0, because no negatives remain")
     if config.lora is not None:
         import_peft()
 
 
 def load_start_towers(model: str, config: RetrieverConfig) -> dict[str, TextEncoder]:
-    """Load the encoders to start training from, by role, with the encoding configuration they are trained with.
+    """Load the initial encoders of a training by role, with the encoding configuration to train with.
 
-    Raises MismatchError for a `matryoshka` size that is not below the dimension, UsageError for a temperature warm-up to 1
-    or more.
+    Raises MismatchError for a `matryoshka` size that is not below the dimension, UsageError for `temperature_warmup` with a
+    temperature of 1 or more.
     """
     overrides = {
         "pooling": config.pooling,
@@ -87,11 +87,11 @@ def load_start_towers(model: str, config: RetrieverConfig) -> dict[str, TextEnco
         for size in config.matryoshka:
             if size >= tower.encoder.dimension:
                 raise MismatchError(
-                    f"`matryoshka` {size}: must be below the dimension of {model}, {tower.encoder.dimension}"
+                    f"`matryoshka` {size}: must be below {tower.encoder.dimension}, the dimension of {model}"
                 )
     temperature = RetrieverLoss.from_config(config, similarity=str(towers["passage"].encoding.similarity)).temperature
     if config.temperature_warmup and temperature >= 1:
-        raise UsageError(f"`temperature_warmup` starts at 1, so `temperature` must be below 1, not {temperature:g}")
+        raise UsageError(f"`temperature_warmup` requires a `temperature` below 1, got {temperature:g}")
     return towers
 
 
@@ -108,11 +108,10 @@ def train_retriever(
 ) -> dict[str, Any]:
     """Train, write the model into `folder` (rank zero), and return "steps", "epochs" and, with `dev`, "best".
 
-    folder: output folder; training resumes from a checkpoint in it
+    folder: output folder, from whose last checkpoint training resumes
     towers: encoders by role, as `load_start_towers` returns them
-    dev: returns metrics of the towers by name, including SELECT_BY; the best weights are kept
-    auxiliary: an auxiliary task
-    Raises DrtkError if the examples do not fill a batch, and what `drtk.training.fit.fit` raises.
+    dev: function that returns metrics of the towers by name, of which SELECT_BY selects the best weights
+    Raises DrtkError if the examples do not fill a batch, and the errors of `drtk.training.fit.fit`.
     """
     schedule = plan_schedule(len(data.examples), config, source=data.source)
     passage, query = towers["passage"], towers.get("query", towers["passage"])
@@ -149,8 +148,8 @@ def train_retriever(
         steps=schedule.steps,
         negatives=config.negatives,
         seed=seed,
-        draw=config.negative_sampling,
-        positive=config.positive_sampling,
+        negative_sampling=config.negative_sampling,
+        positive_sampling=config.positive_sampling,
         with_positives=loss.excluded == "positives",
         with_scores=loss.distillation is not None,
     )
@@ -207,8 +206,8 @@ def train_from_files(
 ) -> None:
     """Train a retriever from files, and write the model into the folder of `job`.
 
-    examples, corpus, queries: files    model: the model to start from, a folder or hub name
-    build_dev: (towers, data) -> `dev` of `train_retriever`    build_auxiliary: (towers) -> its `auxiliary`
+    examples, corpus, queries: files    model: initial model, a folder or hub name
+    build_dev: (towers, data) -> argument `dev` of `train_retriever`    build_auxiliary: (towers) -> argument `auxiliary`
     Raises UsageError for contradictory settings, DrtkError for unusable examples.
     """
     job.record(config, examples=examples, corpus=corpus, queries=queries, model=model, seed=seed, device=device)

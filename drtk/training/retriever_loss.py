@@ -20,11 +20,11 @@ from drtk.training.distributed import gather_rows, get_rank
 CONTRASTIVE, DISTILLATION = "contrastive", "distillation"
 _TEMPERATURE = {"cosine": 0.02, "dot": 1.0}  # SimLM, Table 12; query-as-context and DPR (docs/methods/fine-tuning.md)
 _ALPHA = {"kl": 0.2}  # SimLM, Table 12; 0 for other distillation losses
-LOSS_INPUTS = ("passage_numbers", "positives", "teacher")  # inputs of a step for the loss, not the model
+LOSS_INPUTS = ("passage_indices", "positives", "teacher")  # inputs of a step for the loss, not the model
 
 
 def learns_from_teacher(loss: str) -> bool:
-    """Return whether a registered loss uses teacher scores. Raises UsageError for an unknown name."""
+    """Return whether the registered loss named `loss` uses teacher scores. Raises UsageError for an unknown name."""
     return "teacher" in inspect.signature(RETRIEVER_LOSSES.load(loss)).parameters
 
 
@@ -33,11 +33,11 @@ class RetrieverLoss:
     """Contrastive and distillation loss over the whole batch of all processes, in float32.
 
     contrastive, distillation: functions of RETRIEVER_LOSSES, or None
-    excluded: passages of the batch that do not count as negatives of a query: "none", "duplicates" (of its positive in the
-        example) or "positives" (all passages labeled as its positives)
-    dimensions: also apply the losses to the first N dimensions of the vectors (Matryoshka)
+    excluded: passages that are not used as in-batch negatives of a query: "none", "duplicates" (of the positive of the
+        example) or "positives" (all labeled positives of the query)
+    dimensions: also apply the losses to the first N dimensions of the vectors, for each N (Matryoshka)
     normalize: normalize the truncated vectors
-    weights: weights of the loss terms, 1 for terms not listed
+    weights: weights of the losses by name, 1 for losses not listed
     """
 
     similarity: str
@@ -54,19 +54,21 @@ class RetrieverLoss:
     def from_config(cls, config: RetrieverConfig, *, similarity: str, normalize: bool = False) -> RetrieverLoss:
         """Build the loss of a configuration. similarity: "cosine" or "dot"
 
-        Raises UsageError for an unknown loss, or one that does not fit its field.
+        Raises UsageError for an unknown loss, or a distillation loss as `contrastive`.
         """
         main = RETRIEVER_LOSSES.load(config.loss)
         contrastive, distillation, alpha = main, None, 1.0
         if learns_from_teacher(config.loss):
             if config.negatives == 0:
                 raise UsageError(
-                    f"`loss` {config.loss} needs `negatives` above 0: a teacher compares the passages of one query"
+                    f"`loss` {config.loss} requires `negatives` above 0, because it compares the passages of a query"
                 )
             distillation = main
             alpha = _ALPHA.get(config.loss, 0.0) if config.contrastive_weight is None else config.contrastive_weight
             if learns_from_teacher(config.contrastive):
-                raise UsageError(f"`contrastive` {config.contrastive}: learns from a teacher; name a contrastive loss")
+                raise UsageError(
+                    f"`contrastive` {config.contrastive}: is a distillation loss; choose a contrastive one"
+                )
             contrastive = RETRIEVER_LOSSES.load(config.contrastive) if alpha else None
         names = [CONTRASTIVE, *(f"{CONTRASTIVE}_{size}" for size in config.matryoshka)]
         return cls(
@@ -84,11 +86,11 @@ class RetrieverLoss:
     def compute_terms(
         self, queries: Tensor, passages: Tensor, inputs: Mapping[str, Tensor], *, temperature: float | None = None
     ) -> dict[str, Tensor]:
-        """Return the unweighted loss terms of the batch of all processes: {"contrastive": (), "distillation": (), …}.
+        """Return the unweighted scalar losses of the batch of all processes: "contrastive", "distillation", ….
 
-        queries: (b, H)    passages: (b * n, H), of this process
-        inputs: `passage_numbers` (b * n,), and if needed `positives` (b, max positives) and `teacher` (b, n)
-        temperature: overrides the temperature, for its warm-up
+        queries: (b, H), passages: (b * n, H), vectors of this process
+        inputs: `passage_indices` (b * n,), and if needed `positives` (b, max positives) and `teacher` (b, n)
+        temperature: temperature during its warm-up; None: the configured one
         """
         with torch.autocast(queries.device.type, enabled=False):
             mask = self._build_mask(inputs, len(queries)) if self.contrastive is not None else None
@@ -108,28 +110,28 @@ class RetrieverLoss:
         return terms
 
     def _truncate(self, vectors: Tensor, size: int | None) -> Tensor:
-        """Return the first `size` dimensions, (rows, size), normalized if the model normalizes; None: all, unchanged."""
+        """Return the first `size` dimensions, normalized if `normalize`, (rows, size). size: None: return `vectors` unchanged"""
         if size is None:
             return vectors
         return F.normalize(vectors[:, :size], dim=-1) if self.normalize else vectors[:, :size]
 
     def _build_mask(self, inputs: Mapping[str, Tensor], queries: int) -> Tensor | None:
-        """Return the mask of the excluded passages over the whole batch, (B, B * n) bool; None if there are none."""
+        """Return the mask of the excluded passages over the whole batch, (B, B * n) bool; None if `excluded` is "none"."""
         if self.excluded == "none":
             return None
-        numbers = gather_rows(inputs["passage_numbers"])
-        local = len(inputs["passage_numbers"])
+        passages = gather_rows(inputs["passage_indices"])
+        local = len(inputs["passage_indices"])
         if self.excluded == "duplicates":
-            return mask_duplicate_positives(numbers, len(numbers) // (local // queries))
-        own = get_positive_columns(inputs["positives"], inputs["passage_numbers"]) + get_rank() * local
-        mask = mask_labeled_positives(numbers, inputs["positives"], own=own)
+            return mask_duplicate_positives(passages, len(passages) // (local // queries))
+        own = get_positive_columns(inputs["positives"], inputs["passage_indices"]) + get_rank() * local
+        mask = mask_labeled_positives(passages, inputs["positives"], own=own)
         return gather_rows(mask.to(torch.uint8)).bool()  # not every backend gathers booleans
 
 
 def compute_warmup_temperature(step: int, *, last: float, steps: int) -> float:
     """Return the temperature at a step of the warm-up: its inverse rises linearly from 1 to 1 / last.
 
-    last: final temperature    steps: steps of the warm-up. Source: SimLM's released code for NQ.
+    last: final temperature    steps: number of warm-up steps    Source: SimLM's released code for NQ.
     """
     if step >= steps or last >= 1:
         return last

@@ -1,4 +1,4 @@
-"""Sampling of examples, positives and negatives; it depends on (seed, epoch, example) only."""
+"""Sampling of examples, positives and negatives, which depends on (seed, epoch, example) only."""
 
 from __future__ import annotations
 
@@ -30,55 +30,55 @@ def sample_negatives(
     negatives: Sequence[Item],
     count: int,
     *,
-    how: Literal["window", "replacement", "shuffle"],
+    method: Literal["window", "replacement", "shuffle"],
     epoch: int,
     seed: int,
     key: str,
 ) -> list[Item]:
     """Return `count` negatives for an epoch (docs/methods/hard-negatives.md).
 
-    how: "window": `select_negative_window`, which repeats the negatives of lists that are too short (SimLM)
-        "replacement": the same, but lists that are too short are sampled with replacement (Tevatron)
-        "shuffle": the first of the list after shuffling it in each epoch; lists that are too short repeat (DPR)
-    key: identifies the example, for random numbers
+    method: "window": `select_negative_window`, which repeats negatives of lists that are too short (SimLM);
+        "replacement": the same, but samples with replacement from lists that are too short (Tevatron);
+        "shuffle": the first negatives of a new permutation in each epoch, repeated if there are too few (DPR)
+    key: seed of random numbers, different for each example
     Raises ValueError for an empty list.
     """
-    if how == "window" or count == 0 or (how == "replacement" and len(negatives) >= count):
+    if method == "window" or count == 0 or (method == "replacement" and len(negatives) >= count):
         return select_negative_window(negatives, count, epoch=epoch, seed=seed)
     if not negatives:
         raise ValueError("there are no negatives to sample from")
     rng = create_generator(seed, epoch, key, "negatives")
-    if how == "replacement":
+    if method == "replacement":
         return [negatives[int(place)] for place in rng.integers(len(negatives), size=count)]
     order = rng.permutation(len(negatives))
     return [negatives[int(order[place % len(order)])] for place in range(count)]
 
 
 def select_positive(positives: Sequence[Item], *, epoch: int, seed: int) -> Item:
-    """Return the positive for an epoch; the positives take turns."""
+    """Return the positive of an epoch; successive epochs use successive positives."""
     return positives[(epoch + seed) % len(positives)]
 
 
 def shuffle_epoch(examples: int, *, epoch: int, seed: int) -> np.ndarray:
-    """Return a permutation of the examples, (examples,), that depends on (seed, epoch) only."""
+    """Return a permutation of the example indices, (examples,), that depends on (seed, epoch) only."""
     return np.random.default_rng((seed, epoch)).permutation(examples)
 
 
 def derive_step_seed(seed: int, step: int, rank: int) -> int:
-    """Return a 63-bit random seed (for dropout) of a step in a process."""
+    """Return a 63-bit random seed for a step in a process (for dropout)."""
     return int(np.random.SeedSequence((seed, step, rank)).generate_state(1, np.uint64)[0] >> np.uint64(1))
 
 
 class IndexedItems(Protocol[Item_co]):
-    """A sequence of items by number."""
+    """Protocol for a sequence of items."""
 
     def __len__(self) -> int: ...
 
-    def __getitem__(self, number: int, /) -> Item_co: ...
+    def __getitem__(self, index: int, /) -> Item_co: ...
 
 
 class EpochDataset(Generic[Item]):
-    """The items of all training steps in order: item k belongs to step k // batch.
+    """Dataset of the items of all training steps in order: item k belongs to step k // batch.
 
     Each epoch shuffles the items and drops those that do not fill a batch.
     """
@@ -98,6 +98,6 @@ class EpochDataset(Generic[Item]):
             self._order = (epoch, shuffle_epoch(self._count, epoch=epoch, seed=self.seed))
         return self.load(int(self._order[1][place]), epoch)
 
-    def load(self, number: int, epoch: int) -> Item:
-        """Return item `number`; subclasses may let it depend on the epoch."""
-        return self.items[number]
+    def load(self, index: int, epoch: int) -> Item:
+        """Return the item at `index`. Subclasses may override it to return different items per epoch."""
+        return self.items[index]

@@ -1,4 +1,4 @@
-"""Pairs of source and target texts to train generators on."""
+"""Pairs of source and target texts for training generators."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ class TextPair:
 
 
 class TextPairs(Protocol):
-    """Text pairs by number, such as (passage, query) or (question, answer)."""
+    """Protocol for a sequence of text pairs, such as (passage, query) or (question, answer)."""
 
     def __len__(self) -> int: ...
 
-    def __getitem__(self, number: int, /) -> TextPair: ...
+    def __getitem__(self, index: int, /) -> TextPair: ...
 
-    def key(self, number: int) -> str:
-        """Return the key of a pair; pairs with the same key are held out together."""
+    def key(self, index: int) -> str:
+        """Return the key of the pair at `index`; pairs with the same key are held out together."""
 
 
 class ExamplePairs:
-    """Pairs (positive, query) of training examples; queries without a text are skipped."""
+    """Text pairs (positive, query) of training examples; queries without text are skipped."""
 
     def __init__(
         self, examples: PackedExamples, *, queries: Mapping[str, str], corpus: CorpusTexts, source: Source
@@ -58,18 +58,18 @@ class ExamplePairs:
     def __len__(self) -> int:
         return len(self._pairs) // 2
 
-    def __getitem__(self, number: int) -> TextPair:
-        query = self._queries[self._examples.query_ids[self._pairs[2 * number]]]
-        (passage,) = self._corpus.get_many([self.key(number)])
+    def __getitem__(self, index: int) -> TextPair:
+        query = self._queries[self._examples.query_ids[self._pairs[2 * index]]]
+        (passage,) = self._corpus.get_many([self.key(index)])
         return TextPair(self._source(passage), query)
 
-    def key(self, number: int) -> str:
-        """Return the id of the passage."""
-        return self._examples.passage_ids[self._pairs[2 * number + 1]]
+    def key(self, index: int) -> str:
+        """Return the id of the pair's passage."""
+        return self._examples.passage_ids[self._pairs[2 * index + 1]]
 
 
 class PassageQueryPairs:
-    """Pairs (passage, query) of passages with "queries", as `drtk doc2query` writes them; empty queries are skipped."""
+    """Text pairs (passage, query) from the field "queries" that `drtk doc2query` writes; empty queries are skipped."""
 
     def __init__(self, passages: Iterable[Passage], *, corpus: CorpusTexts, source: Source) -> None:
         """Raises ValueError if the "queries" of a passage are not a list of strings."""
@@ -79,58 +79,57 @@ class PassageQueryPairs:
         for passage in passages:
             queries = parse_strings(passage.extra.get("queries", []), "queries")
             if queries:
-                for slot, query in enumerate(queries):
+                for position, query in enumerate(queries):
                     if query.strip():
-                        self._pairs.extend((len(self._ids), slot))
+                        self._pairs.extend((len(self._ids), position))
                 self._ids.append(passage.id)
 
     def __len__(self) -> int:
         return len(self._pairs) // 2
 
-    def __getitem__(self, number: int) -> TextPair:
-        (passage,) = self._corpus.get_many([self.key(number)])
-        return TextPair(self._source(passage), passage.extra["queries"][self._pairs[2 * number + 1]])
+    def __getitem__(self, index: int) -> TextPair:
+        (passage,) = self._corpus.get_many([self.key(index)])
+        return TextPair(self._source(passage), passage.extra["queries"][self._pairs[2 * index + 1]])
 
-    def key(self, number: int) -> str:
-        """Return the id of the passage."""
-        return self._ids[self._pairs[2 * number]]
+    def key(self, index: int) -> str:
+        """Return the id of the pair's passage."""
+        return self._ids[self._pairs[2 * index]]
 
 
 class Subset:
-    """A subset of text pairs. numbers: of the pairs to use"""
+    """Text pairs at selected indices of other text pairs."""
 
-    def __init__(self, pairs: TextPairs, numbers: Iterable[int]) -> None:
-        self._pairs, self._numbers = pairs, array("i", numbers)
+    def __init__(self, pairs: TextPairs, indices: Iterable[int]) -> None:
+        self._pairs, self._indices = pairs, array("i", indices)
 
     def __len__(self) -> int:
-        return len(self._numbers)
+        return len(self._indices)
 
-    def __getitem__(self, number: int) -> TextPair:
-        return self._pairs[self._numbers[number]]
+    def __getitem__(self, index: int) -> TextPair:
+        return self._pairs[self._indices[index]]
 
-    def key(self, number: int) -> str:
-        """Return the key of the pair."""
-        return self._pairs.key(self._numbers[number])
+    def key(self, index: int) -> str:
+        return self._pairs.key(self._indices[index])
 
 
 def split_held_out(pairs: TextPairs, share: float) -> tuple[Subset, Subset]:
-    """Split pairs into (training pairs, held-out pairs). About `share` of the keys are held out, by a hash of the key."""
-    is_held_out = [sample_uniform("dev", pairs.key(number)) < share for number in range(len(pairs))]
+    """Return (training pairs, held-out pairs). A hash of the key selects about `share` of the keys to hold out."""
+    is_held_out = [sample_uniform("dev", pairs.key(index)) < share for index in range(len(pairs))]
     return (
-        Subset(pairs, (number for number, out in enumerate(is_held_out) if not out)),
-        Subset(pairs, (number for number, out in enumerate(is_held_out) if out)),
+        Subset(pairs, (index for index, out in enumerate(is_held_out) if not out)),
+        Subset(pairs, (index for index, out in enumerate(is_held_out) if out)),
     )
 
 
 def sample_pairs(pairs: TextPairs, limit: int) -> list[TextPair]:
-    """Sample at most `limit` pairs, in their order, by a hash of the key and the pair's number within its key."""
+    """Return at most `limit` pairs in their order, sampled by a hash of the key and the pair's position within its key."""
     counts: dict[str, int] = {}
     ranked = []
-    for number in range(len(pairs)):
-        key = pairs.key(number)
-        ranked.append((sample_uniform("measured", key, counts.get(key, 0)), number))
+    for index in range(len(pairs)):
+        key = pairs.key(index)
+        ranked.append((sample_uniform("measured", key, counts.get(key, 0)), index))
         counts[key] = counts.get(key, 0) + 1
-    return [pairs[number] for number in sorted(number for _, number in nsmallest(limit, ranked))]
+    return [pairs[index] for index in sorted(index for _, index in nsmallest(limit, ranked))]
 
 
 def read_pairs(
@@ -138,8 +137,8 @@ def read_pairs(
 ) -> list[ExamplePairs] | list[PassageQueryPairs]:
     """Read the pairs of each file: training examples if `corpus` and `queries` are given, otherwise passages with "queries".
 
-    Raises MismatchError (file:line) for an id missing from corpus or queries, RecordError (file:line) for "queries" that
-    are not a list of strings, DrtkError for a file without pairs.
+    Raises MismatchError (file:line) for an id that is missing in corpus or queries, RecordError (file:line) if "queries" is
+    not a list of strings, DrtkError for a file without pairs.
     """
     if corpus is None or queries is None:
         return [_read_passage_queries(file, source=source, tracker=tracker) for file in files]
@@ -166,20 +165,20 @@ def _read_passage_queries(file: str, *, source: Source, tracker: InputTracker) -
     except ValueError as error:
         raise RecordError(f"{file}:{tracker.line}", str(error)) from error
     if not len(pairs):
-        raise DrtkError(f'{file}: no passage has "queries"; to train on examples, set `corpus` and `queries`')
+        raise DrtkError(f'{file}: no passage has "queries"; set `corpus` and `queries` if the file contains examples')
     return pairs
 
 
 def digest_targets(pairs: TextPairs, keys: Collection[str] | None = None) -> list[tuple[str, str]]:
-    """Return (key, digest of the target) of each pair. keys: skip pairs with other keys; None: all pairs"""
-    numbers = (number for number in range(len(pairs)) if keys is None or pairs.key(number) in keys)
-    return [(pairs.key(number), digest_question(pairs[number].target)) for number in numbers]
+    """Return (key, digest of the target) of the pairs with the given keys; None: all pairs."""
+    indices = (index for index in range(len(pairs)) if keys is None or pairs.key(index) in keys)
+    return [(pairs.key(index), digest_question(pairs[index].target)) for index in indices]
 
 
 def warn_of_overlap(
     dev: Iterable[Hashable], trained: Collection[Hashable], what: str, *, file: str, source: str
 ) -> None:
-    """Warn if items of the evaluation file are training items too, since the best weights would be overfitted ones."""
+    """Warn if items of the evaluation file are also training items, since the best weights would then be overfitted."""
     items = [*dev]
     if both := sum(item in trained for item in items):
         warn(f"{file}: {both:,} of its {len(items):,} {what} are in {source} too, so the best weights overfit them")

@@ -53,11 +53,11 @@ def test_all_shipped_presets_pass_their_check_and_say_what_they_need(capsys):
         ('command = "train-reranker"\n[setings]\nlr = 1e-5\n', r"mine\.toml: unknown key 'setings'"),
         (
             'command = "train-retriever"\n[settings]\naux = "diffcse"\n',
-            r"preset .*mine\.toml: `aux` diffcse needs `aux_generator`",
+            r"preset .*mine\.toml: `aux` diffcse requires `aux_generator`",
         ),
         (
             'command = "train-reranker"\n[settings]\nkind = "hlatr"\nhidden = 100\nheads = 3\n',
-            r"preset .*mine\.toml: `heads` 3 does not divide `hidden` 100",
+            r"preset .*mine\.toml: `hidden` 100: must be a multiple of `heads` 3",
         ),
         ('command = "encode"\n', "mine.toml: no presets exist for 'encode'"),
         ('command = "pretend"\n', "mine.toml: no presets exist for 'pretend'"),

@@ -465,7 +465,7 @@ def test_a_generator_with_another_vocabulary_or_without_a_head_is_rejected(
     assert "no trained masked-LM head; as generator, use a masked language model" in message
     assert "untrained" not in capsys.readouterr().err
     pretrain(world, tmp_path / "warm", "mlm", "--max-steps", "1", "--model", other)
-    assert capsys.readouterr().err.count("training starts with a random one") == 1
+    assert capsys.readouterr().err.count("training starts with a randomly initialized one") == 1
     message = rejected(world, tmp_path, "simlm", "--generator", tmp_path / "warm")
     assert re.search(r"warm: the generator's vocabulary \(.* differs from the encoder's \(", message)
 

@@ -33,20 +33,20 @@ REJECTED = {  # additional options and the error message of each command
         "--preset simlm-r1 --set dev_pool=10": f"--set dev_pool {DEV}",
         "--loss hinge": "unknown retriever loss 'hinge'; choose from infonce",
         "--loss kl --set contrastive=hinge": "unknown retriever loss 'hinge'; choose from infonce",
-        "--loss kl --set contrastive=kl": "--set contrastive kl: learns from a teacher",
+        "--loss kl --set contrastive=kl": "--set contrastive kl: is a distillation loss",
         "--set contrastive=simlm-full": "--set contrastive needs --loss kl or margin-mse",
         "--set contrastive_weight=0.5": "--set contrastive_weight needs --loss kl or margin-mse",
         "--preset simlm-r1 --set teacher_temperature=2": "--set teacher_temperature needs --loss kl",
         "--loss margin-mse --set mask_false_negatives=true": "--set mask_false_negatives is for the contrastive loss",
         "--loss kl --set contrastive_weight=0 --set mask_false_negatives=true": "contrastive loss, which --set contrastive_weight=0 removes",
-        "--set temperature_warmup=true --set temperature=1": "--set temperature_warmup starts at 1",
+        "--set temperature_warmup=true --set temperature=1": "--set temperature_warmup requires a --set temperature below 1",
         "--set temperature_warmup=true --set warmup=0": "--set temperature_warmup needs a warm-up, but --set warmup is 0",
         "--set lora_alpha=4": "--set lora_alpha needs --set lora",
-        "--set aux=diffcse": "--set aux diffcse needs --set aux_generator",
+        "--set aux=diffcse": "--set aux diffcse requires --set aux_generator",
         "--set aux=diffcse --set aux_generator=./none": "./none: no such folder",
         "--set aux=diffcse --set aux_generator=qrels.tsv": "qrels.tsv: is a file; expected a model folder",
         "--preset dpr-nq-roberta-shared --set aux_rate=0.2": "--set aux_rate needs --set aux=diffcse",
-        "--set matryoshka=8 --set matryoshka=8": "--set matryoshka 8: is given twice",
+        "--set matryoshka=8 --set matryoshka=8": "--set matryoshka 8: must be given only once",
         "--negatives 0 --set negative_sampling=shuffle": "--set negative_sampling needs hard negatives, but --negatives is 0",
         "--epochs 1 --max-steps 2": "--max-steps and --epochs cannot be combined",
         "--preset simlm": "preset 'simlm' is for drtk pretrain",
@@ -58,7 +58,7 @@ REJECTED = {  # additional options and the error message of each command
         "--loss bce --set r_drop=true": f"--set r_drop {LISTWISE}",
         "--loss bce --set backward=4": f"--set backward {LISTWISE}",
         "--loss bce --negatives 4": f"--negatives {LISTWISE}",
-        "--negatives 7 --set backward=16": "--set backward 16: a query has 8 passages in a step",
+        "--negatives 7 --set backward=16": "--set backward 16: must be at most 8",
         "--max-steps 3 --epochs 2": "--max-steps and --epochs cannot be combined",
         "--preset quickstart": "preset 'quickstart' is for drtk train-retriever",
         "--dev dev": "--dev and --dev-run go together",
@@ -67,13 +67,13 @@ REJECTED = {  # additional options and the error message of each command
         "--set dev_split=test": "--set dev_split needs --dev",
         "--set patience=2": f"--set patience {DEV}",
         "--set dev_measure=nDCG@10": f"--set dev_measure {DEV}",
-        "--corpus hf:x": "hf:x: is read repeatedly, so it must be a file",
+        "--corpus hf:x": "hf:x: must be a local file (read repeatedly)",
         "--set trainer=gradient_accumulation_steps=2": "gradient_accumulation_steps: cannot be set",
     },
     "train-reranker hlatr": {
         "--skip-corpus-check": "--skip-corpus-check: is not for --kind hlatr",
         "--set dev_measure=nDCG@10": f"--set dev_measure {DEV}",
-        "--set heads=3": "--set heads 3 does not divide --set hidden 128",
+        "--set heads=3": "--set hidden 128: must be a multiple of --set heads 3",
         "--negatives 3": "--negatives is for --kind crossencoder",
         "--loss bce": "--loss is for --kind crossencoder",
         "--set dev_vectors=none": "none: No such file or directory",
@@ -83,7 +83,7 @@ REJECTED = {  # additional options and the error message of each command
         "--dev-sts none.tsv": "none.tsv: No such file or directory",
         "--dev dev --dev-sts qrels.tsv": "--dev and --dev-sts cannot be combined",
         "--with none.jsonl": "none.jsonl: No such file or directory",
-        "--with hf:x": "hf:x: is read repeatedly, so it must be a file",
+        "--with hf:x": "hf:x: must be a local file (read repeatedly)",
         "--generator model": "--generator: preset 'cotmae' has no generator",
         "--preset diffcse-sts-bert --generator x --drop difference": "needs a generator after --set and --drop",
         "--preset simlm --generator x --set generator.mode=joint --set generator.slot=encoder --set generator.init=copy": (
@@ -139,8 +139,8 @@ REJECTED = {  # additional options and the error message of each command
 }
 LATE = {  # rejected once torch is imported
     "train-retriever": {
-        "--loss kl --negatives 0": "--loss kl needs --negatives above 0",
-        "--batch-size 1 --negatives 0": "--batch-size 1 with --negatives 0 leaves no negatives",
+        "--loss kl --negatives 0": "--loss kl requires --negatives above 0",
+        "--batch-size 1 --negatives 0": "--batch-size 1 cannot be combined with --negatives 0",
     },
     "pretrain": {"--preset mlm --set slots.passage.rat=0.4": "has a key 'rat'"},
     "rerank-queries train": {"--kind poem": "labelled.jsonl: contains no candidates of kind 'poem'"},
@@ -172,7 +172,7 @@ def faulty_calls() -> list[tuple[str, str, str]]:
             found.append((name, call.replace("--model model", "--model ./none"), "./none: no such folder"))
         found.append((name, call.replace("-o out", "-o done"), "done: exists already; --force replaces it"))
         found.append((name, f"{call} --set trainer=max_steps=3", "--set trainer max_steps: use --max-steps"))
-        found.append((name, f"{call} --device tpu", "--device tpu: training supports auto, cpu and cuda"))
+        found.append((name, f"{call} --device tpu", "--device tpu: use auto, cpu or cuda"))
         if name in ("train-retriever", "train-reranker"):
             message = "bm25.run: looks like hits of a TREC run; expected training examples"
             found.append((name, call.replace("examples.jsonl", "bm25.run"), message))

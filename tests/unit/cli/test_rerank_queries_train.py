@@ -134,7 +134,7 @@ def test_commands_that_expect_higher_scores_reject_the_folder(place: Path, tmp_p
         ["score", str(tmp_path / "examples.jsonl")],
         ["train-reranker", str(tmp_path / "examples.jsonl")],
     ):
-        with pytest.raises(MismatchError, match="ri: is a query re-ranker; use it with"):
+        with pytest.raises(MismatchError, match="ri: is a query reranker; use a cross-encoder"):
             app([*call, *files, *model], standalone_mode=False)
 
 
@@ -183,7 +183,7 @@ def test_one_training_keeps_the_best_weights_for_each_kind(
         RankEstimator(str(folder), device="cpu")
     call = ["rerank-queries", "apply", str(place / "labelled.jsonl"), "--queries", str(place / "queries.jsonl"), "-q"]
     with pytest.raises(
-        MismatchError, match=r"contains a query re-ranker for each kind; give `model` answer=.*m/answer title="
+        MismatchError, match=r"contains a query reranker per kind of expansion; give `model` answer=.*m/answer title="
     ):
         app([*call, "--model", str(tmp_path / "m"), "-o", str(tmp_path / "out")], standalone_mode=False)
 
@@ -299,7 +299,7 @@ def test_the_head_of_a_cross_encoder_changes_its_sign(
     ("more", "message"),
     [
         (["--set", "depth=99"], "`depth=99`: .*labelled.jsonl was labeled with `depth=100`"),
-        (["--set", "micro_batch_size=3"], "`micro_batch_size` 3: does not divide the 4 of a device"),
+        (["--set", "micro_batch_size=3"], "`micro_batch_size` 3: must divide the batch of a device, 4"),
     ],
 )
 def test_options_that_contradict_the_data_are_rejected(

@@ -118,5 +118,5 @@ def test_a_dev_run_of_other_queries_or_passages_is_rejected(
 
 
 def test_a_length_beyond_the_model_is_rejected(place: Path, tmp_path: Path) -> None:
-    with pytest.raises(MismatchError, match="crossencoder: reads at most 64 tokens; 65 were requested"):
+    with pytest.raises(MismatchError, match="crossencoder: cannot read 65 tokens; use at most 64"):
         train(place, tmp_path / "m", "--max-length 65")

@@ -78,7 +78,8 @@ def test_examples_and_queries_may_be_data_sets_of_the_hub(place: Path, tmp_path:
     call = ["train-retriever", "hf:examples:of:train", "--queries", "hf:queries:of:train", "--batch-size", "8"]
     app([*call, *named, "--max-steps", "1", "--negatives", "0"], standalone_mode=False)
     with pytest.raises(
-        UsageError, match=r"^hf:corpus:of:train: is read repeatedly, so it must be a file; write one with `drtk conv"
+        UsageError,
+        match=r"^hf:corpus:of:train: must be a local file \(read repeatedly\); write one with `drtk conv",
     ):
         train(place, tmp_path / "o", "--corpus", "hf:corpus:of:train")
 
@@ -163,8 +164,8 @@ def test_few_negatives_and_positives_among_negatives_are_warned_of(
 
     examples = rewrite(place, tmp_path / "few.jsonl", change)
     train(place, tmp_path / "m", "--max-steps", "1", examples=examples)
-    assert "7 examples have fewer than 2 negatives; their negatives are repeated" in caplog.text
-    assert "few.jsonl: removed 1 positives from their own negatives" in caplog.text
+    assert "7 examples have fewer than 2 negatives; negatives are repeated" in caplog.text
+    assert "few.jsonl: removed 1 negatives that are also positives of their example" in caplog.text
     caplog.clear()
     train(place, tmp_path / "n", "--max-steps", "1", "--set", "negative_sampling=replacement", examples=examples)
     assert "fewer than" not in caplog.text

@@ -180,7 +180,7 @@ def test_a_full_disk_at_a_checkpoint_is_one_line_and_the_previous_checkpoint_is_
 @pytest.mark.parametrize("name", ["retriever", "reranker"])
 def test_a_nan_loss_ends_training_and_another_preset_does_not_resume_it(place: Path, tmp_path: Path, name: str) -> None:
     diverging = "--learning-rate 1e38 --set warmup=0 --set trainer=max_grad_norm=0"
-    with pytest.raises(DrtkError, match=r"the loss is nan at step \d+; a lower `learning_rate`"):
+    with pytest.raises(DrtkError, match=r"the loss is nan at step \d+; try a lower `learning_rate`"):
         train(place, name, tmp_path / "m", diverging)
     assert not (tmp_path / "m").exists()
     with pytest.raises(MismatchError, match=r"started with other settings or files \("):

@@ -73,7 +73,7 @@ class Batch:
         return mask_labeled_positives(self.numbers, self.answers, own=own)
 
     def facts(self) -> dict[str, Tensor]:
-        return {"passage_numbers": self.numbers, "positives": self.answers, "teacher": self.teacher}
+        return {"passage_indices": self.numbers, "positives": self.answers, "teacher": self.teacher}
 
 
 @pytest.mark.parametrize("masking", ["none", "duplicates", "answers"])

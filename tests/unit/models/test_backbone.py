@@ -116,10 +116,10 @@ def test_what_a_backbone_lacks_is_rejected() -> None:
     ):
         with pytest.raises(MismatchError, match=message):
             adapter.embed_positions(length)
-    with pytest.raises(MismatchError, match="has 3 layers; copies of its last 4"):
+    with pytest.raises(MismatchError, match="cannot copy 4 layers of an encoder with 3 layers"):
         bert.create_layers(4, "copy")
     bert.config._attn_implementation = "flash_attention_2"
-    with pytest.raises(MismatchError, match="flash_attention_2 attention has no mask per row"):
+    with pytest.raises(MismatchError, match="flash_attention_2 attention does not support a mask per token"):
         bert.build_attention_mask(torch.ones(1, 4, 4, dtype=torch.bool))
 
 
@@ -211,7 +211,7 @@ def test_attention_that_is_not_available_is_rejected(monkeypatch: pytest.MonkeyP
     assert "\n" not in str(error.value)
     monkeypatch.setattr(device_module, "_is_installed", lambda name: False)
     for device, half, kind, message in (
-        (CPU, True, DrtkError, "`attention` flash_attention_2: needs a CUDA GPU"),
+        (CPU, True, DrtkError, "`attention` flash_attention_2: requires a CUDA GPU"),
         (GPU, False, DrtkError, "supports 16-bit dtypes only; use `precision` bfloat16"),
         (GPU, True, MissingDependency, "`attention` flash_attention_2 needs flash-attn, which is not installed"),
     ):

@@ -130,7 +130,7 @@ def test_scores_do_not_depend_on_batches(folder: Path, scores: np.ndarray, monke
 def test_length_and_precision_of_the_settings(folder: Path, scores: np.ndarray) -> None:
     scorer = CrossEncoderScorer(str(folder), settings=CrossEncoderSettings(max_length=9))
     assert scorer.tokenize(make_pairs()).tokens.lengths.max() == 9
-    with pytest.raises(MismatchError, match="reads at most 64 tokens; 65 were requested"):
+    with pytest.raises(MismatchError, match="cannot read 65 tokens; use at most 64"):
         CrossEncoderScorer(str(folder), settings=CrossEncoderSettings(max_length=65))
     half = CrossEncoderScorer(str(folder), settings=CrossEncoderSettings(precision="bfloat16"))(make_pairs())
     assert half.dtype == np.float32
@@ -142,7 +142,7 @@ def test_an_unknown_activation_becomes_a_sigmoid(
 ) -> None:
     strange = save_tiny_cross_encoder(tmp_path / "strange", sbert_ce_default_activation_function="my.module.Scale")
     assert (CrossEncoderScorer(str(strange))(make_pairs()) == scores).all()
-    assert "the activation my.module.Scale is not in torch.nn; using a sigmoid" in caplog.text
+    assert "activation my.module.Scale is not supported; use one of torch.nn; using a sigmoid" in caplog.text
 
 
 def test_other_models_are_rejected(tmp_path: Path, folder: Path, encoder: Path) -> None:
@@ -157,19 +157,19 @@ def test_other_models_are_rejected(tmp_path: Path, folder: Path, encoder: Path) 
     shutil.copytree(folder, tmp_path / "damaged")
     (tmp_path / "damaged" / "model.safetensors").write_bytes(b"not weights")
     for name, error, message in (
-        ("empty", MismatchError, "is no model folder: it has neither modules.json nor config.json"),
-        ("nli", MismatchError, "has 3 labels; a model with one label is needed"),
-        ("encoder", MismatchError, "is a SentenceTransformer; a CrossEncoder is needed"),
-        ("writer", MismatchError, "is a T5ForConditionalGeneration; a cross-encoder is needed"),
-        ("plain", MismatchError, r"is no cross-encoder: it has no weights for classifier\.bias"),
+        ("empty", MismatchError, r"not a model folder \(neither modules.json nor config.json\)"),
+        ("nli", MismatchError, "expected a classifier with one label, got 3 labels"),
+        ("encoder", MismatchError, "expected a CrossEncoder, got a SentenceTransformer"),
+        ("writer", MismatchError, "expected a cross-encoder, got T5ForConditionalGeneration"),
+        ("plain", MismatchError, r"not a cross-encoder \(no weights for classifier\.bias"),
         ("damaged", DrtkError, "cannot be loaded as a cross-encoder: "),
     ):
         with pytest.raises(error, match=f"{name}: {message}"):
             load_cross_encoder(tmp_path / name)
     for name, message in (
-        ("writer", r"is an encoder-decoder \(t5\)"),
-        ("nli", "has 3 labels"),
-        ("empty", "is no model folder"),
+        ("writer", r"expected an encoder such as BERT, got an encoder-decoder \(t5\)"),
+        ("nli", "expected a classifier with one label"),
+        ("empty", "not a model folder"),
     ):
         with pytest.raises(MismatchError, match=f"{name}: {message}"):
             start_training(tmp_path / name)
@@ -178,11 +178,11 @@ def test_other_models_are_rejected(tmp_path: Path, folder: Path, encoder: Path) 
     modules = [{"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.base.modules.Transformer"}]
     write_json(tmp_path / "x" / "config_sentence_transformers.json", {"model_type": "CrossEncoder"})
     write_json(tmp_path / "x" / "modules.json", [*modules, {"path": "1", "type": "a.LogitScore"}])
-    with pytest.raises(MismatchError, match=r"modules.json: has a module that drtk does not support: a\.LogitScore"):
+    with pytest.raises(MismatchError, match=r"modules.json: module a\.LogitScore is not supported"):
         load_cross_encoder(tmp_path / "x")
     write_json(tmp_path / "x" / "modules.json", modules)
     write_json(tmp_path / "x" / "sentence_bert_config.json", {"transformer_task": "text-generation"})
-    with pytest.raises(MismatchError, match="x: its task is text-generation"):
+    with pytest.raises(MismatchError, match="x: expected task sequence-classification, got text-generation"):
         load_cross_encoder(tmp_path / "x")
 
 
@@ -217,7 +217,7 @@ def test_the_length_is_the_default_the_request_or_the_longest_input(encoder: Pat
     assert start_training(encoder).max_length == 48
     assert start_training(encoder, max_length=20).max_length == 20
     assert start_training(encoder, default=192).max_length == 64  # its positions
-    with pytest.raises(MismatchError, match="encoder: reads at most 64 tokens; 65 were requested"):
+    with pytest.raises(MismatchError, match="encoder: cannot read 65 tokens; use at most 64"):
         start_training(encoder, max_length=65)
 
 

@@ -55,14 +55,14 @@ def test_settings_that_contradict_a_trained_model_are_rejected(tmp_path: Path):
     Embedder(str(folder), role="passage", settings=EncodeSettings(pooling="mean", max_length=20, title="join"))
     with pytest.raises(UsageError, match="unknown pooling 'median'"):
         load_encoder(folder, overrides={"pooling": "median"}, strict=False)
-    with pytest.raises(MismatchError, match="reads at most 64 tokens; 65"):
+    with pytest.raises(MismatchError, match="cannot read 65 tokens; use at most 64"):
         load_encoder(folder, overrides={"passage_length": 65}, strict=False)
 
 
 def test_where_a_model_lies(tmp_path: Path):
     with pytest.raises(DrtkError, match=r"no such folder$"):
         locate(str(tmp_path / "nowhere"))
-    with pytest.raises(DrtkError, match=r"nobody/nothing@v1: no such folder, .*out of reach"):
+    with pytest.raises(DrtkError, match=r"nobody/nothing@v1: no such folder, .*cannot be reached"):
         locate("nobody/nothing@v1")
     (tmp_path / "file").touch()
     with pytest.raises(DrtkError, match="is a file; expected a model folder"):

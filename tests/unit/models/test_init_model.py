@@ -53,7 +53,7 @@ def test_the_size_is_what_was_asked_for(tmp_path: Path):
 def test_what_cannot_be_made_is_refused():
     settings = InitModelSettings(**SMALL | {"heads": 3}, vocab_size=60)
     tokenizer = train_tokenizer(["some words"], settings)
-    with pytest.raises(UsageError, match="`heads` 3 does not divide `hidden` 16"):
+    with pytest.raises(UsageError, match="`hidden` 16: must be a multiple of `heads` 3"):
         init_encoder(tokenizer, settings, seed=0)
     with pytest.raises(DrtkError, match="no words"):
         train_tokenizer(["", " "], settings)

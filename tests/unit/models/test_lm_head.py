@@ -72,7 +72,7 @@ def test_an_encoder_without_a_head_gets_one_and_that_is_said(
         torch.manual_seed(1)
         backbone, head, _ = load_masked_lm(folder)
     assert head.is_untrained
-    assert f"{folder}: has no masked-LM head; training starts with a random one" in caplog.text
+    assert f"{folder}: has no masked-LM head; training starts with a randomly initialized one" in caplog.text
     assert head.weight is backbone.embeddings.word_embeddings.weight
     assert head.dense.weight.std().item() == pytest.approx(0.02, rel=0.05)
     torch.manual_seed(1)

@@ -174,7 +174,7 @@ def test_half_a_language_model_head_is_rejected(folders: dict[str, Path], tmp_pa
     half = copy_with_weights(
         folders["masked LM"], tmp_path / "m", lambda given: {n: w for n, w in given.items() if n != name}
     )
-    with pytest.raises(MismatchError, match=rf"m: its masked-LM head has no weights for {name}"):
+    with pytest.raises(MismatchError, match=rf"m: the masked-LM head has no weights for {name}"):
         load_masked_lm(half)
 
 
@@ -259,7 +259,7 @@ def test_a_model_whose_code_is_on_the_hub_is_rejected(folders: dict[str, Path], 
     code = {"auto_map": {"AutoConfig": "configuration_x.XConfig", "AutoModel": "modeling_x.XModel"}}
     folder = copy_with_config(folders.get(kind, folders["encoder"]), tmp_path / "m", model_type="x", **code)
     load = LOADERS.get(kind, lambda path: identify_scorer(str(path)))
-    with pytest.raises(MismatchError, match=r"m: needs remote code \(modeling_x\.XModel\), which drtk does not run"):
+    with pytest.raises(MismatchError, match=r"m: requires remote code \(modeling_x\.XModel\), which is not supported"):
         load(folder)
 
 
@@ -281,7 +281,9 @@ def test_remote_code_for_a_known_type_is_reported_when_its_weights_do_not_match(
     other = copy_with_weights(
         folder, tmp_path / "other", lambda given: {name.replace("query", "qkv"): w for name, w in given.items()}
     )
-    with pytest.raises(MismatchError, match=r"it needs remote code \(modeling_x\.XModel\), which drtk does not run"):
+    with pytest.raises(
+        MismatchError, match=r"the model requires remote code \(modeling_x\.XModel\), which is not supported"
+    ):
         load_encoder(other)
 
 

@@ -115,15 +115,15 @@ def wrap_masked_lm(backbone: Any, head: Any) -> Any:
     )
 
 
-def of_mlm(scene: Scene) -> Terms:
+def compute_mlm(scene: Scene) -> Terms:
     return mlm(scene.model, scene.texts("passage"))
 
 
-def of_condenser(scene: Scene) -> Terms:
+def compute_condenser(scene: Scene) -> Terms:
     return condenser(scene.model, scene.layers("head"), scene.texts("passage"), skip=2)  # half of 4 layers
 
 
-def of_cocondenser(scene: Scene) -> Terms:
+def compute_cocondenser(scene: Scene) -> Terms:
     """Pairs with a gap neither ask nor are found; their text is still masked."""
     head = scene.layers("head") if "head" in scene.network.recoveries else None
     found = cocondenser(scene.model, head, scene.pairs("a", "b"), skip=2)
@@ -134,19 +134,19 @@ def of_cocondenser(scene: Scene) -> Terms:
     return add_terms(terms, {"contrast": found["contrast"]})
 
 
-def of_cotmae(scene: Scene) -> Terms:
+def compute_cotmae(scene: Scene) -> Terms:
     found = cotmae(scene.model, scene.layers("context"), scene.pairs("passage", "context"))
     return add_terms(mlm(scene.model, scene.texts("passage")), {"context": found["context"]})
 
 
-def of_causal(scene: Scene) -> Terms:
+def compute_causal(scene: Scene) -> Terms:
     reader = scene.network.recoveries["context"].reader
-    blocks = [as_gpt2(block, heads=2) for block in reader.blocks]
+    blocks = [convert_to_gpt2(block, heads=2) for block in reader.blocks]
     found = cotmae_causal(scene.model, blocks, scene.pairs("passage", "context"), width=3, norm=reader.norm)
     return add_terms(mlm(scene.model, scene.texts("passage")), {"context": found["context"]})
 
 
-def as_gpt2(block: Any, *, heads: int) -> GPT2Block:
+def convert_to_gpt2(block: Any, *, heads: int) -> GPT2Block:
     """A block of the causal reader as one of transformers' GPT-2; its matrices are the other way round there."""
     width, inner = block.out.in_features, block.up.out_features
     config = GPT2Config(n_embd=width, n_head=heads, n_inner=inner)
@@ -161,7 +161,7 @@ def as_gpt2(block: Any, *, heads: int) -> GPT2Block:
     return made
 
 
-def of_retromae(scene: Scene) -> Terms:
+def compute_retromae(scene: Scene) -> Terms:
     visible = scene.batch["decoder"].visible
     assert visible is not None
     texts = scene.texts("encoder")
@@ -173,26 +173,26 @@ def of_retromae(scene: Scene) -> Terms:
     return retromae(scene.model, reader.layer, texts, seen)
 
 
-def of_simlm(scene: Scene) -> Terms:
+def compute_simlm(scene: Scene) -> Terms:
     return simlm(scene.model, scene.layers("decoder"), scene.pairs("encoder", "decoder"))
 
 
-def of_simlm_mlm(scene: Scene) -> Terms:
+def compute_simlm_mlm(scene: Scene) -> Terms:
     return simlm_mlm(scene.model, scene.layers("decoder"), scene.pairs("encoder", "decoder"))
 
 
-def of_simlm_rtd(scene: Scene) -> Terms:
+def compute_simlm_rtd(scene: Scene) -> Terms:
     heads = {f"{term}_head": scene.target(term).head for term in ("encoder", "decoder")}
     return simlm_rtd(scene.model, scene.layers("decoder"), scene.pairs("encoder", "decoder"), **heads)
 
 
-def of_simlm_ae(scene: Scene) -> Terms:
+def compute_simlm_ae(scene: Scene) -> Terms:
     return simlm_ae(
         scene.model, scene.layers("decoder"), scene.texts("encoder"), mask=scene.stage.tokenizer.mask_token_id
     )
 
 
-def of_simlm_joint(scene: Scene) -> Terms:
+def compute_simlm_joint(scene: Scene) -> Terms:
     generator = scene.network.generator
     slot = scene.batch["encoder"]
     masked = [
@@ -208,7 +208,7 @@ def of_simlm_joint(scene: Scene) -> Terms:
     )
 
 
-def of_master(scene: Scene) -> Terms:
+def compute_master(scene: Scene) -> Terms:
     passes = {"mlm": "passage", "mlm_cmp": "half", "mlm_npr": "before"}
     targets = {"mkp": "keywords", "cmp": "complement", "npr": "next", "dor": "queries", "gor": "continuation"}
     passes = {task: slot for task, slot in passes.items() if slot in scene.batch}
@@ -223,7 +223,7 @@ def of_master(scene: Scene) -> Terms:
     return master(scene.model, {task: scene.layers(task) for task in targets}, examples)
 
 
-def of_simcse(scene: Scene) -> Terms:
+def compute_simcse(scene: Scene) -> Terms:
     return simcse(scene.model, wrap_modules(scene), get_ids(scene, "one", "two"), running=True)
 
 
@@ -237,7 +237,7 @@ def get_ids(scene: Scene, *slots: str) -> Any:
     return tuple([text.inputs for text in scene.texts(name)] for name in slots)
 
 
-def of_diffcse(scene: Scene, *, slots: Sequence[str] = CHANGED, **options: Any) -> Terms:
+def compute_diffcse(scene: Scene, *, slots: Sequence[str] = CHANGED, **options: Any) -> Terms:
     """The discriminator's texts as they came out, with the labels that follow from them."""
     edited = []
     for number, name in enumerate(slots):
@@ -260,7 +260,7 @@ def of_diffcse(scene: Scene, *, slots: Sequence[str] = CHANGED, **options: Any) 
     )
 
 
-def of_words(scene: Scene, *, corrected: bool) -> Terms:
+def compute_words(scene: Scene, *, corrected: bool) -> Terms:
     """Conditional masked LM, and corrective LM."""
     target = scene.target("difference")
     edited = []
@@ -282,21 +282,21 @@ def of_words(scene: Scene, *, corrected: bool) -> Terms:
     )
 
 
-def of_ict(scene: Scene) -> Terms:
+def compute_ict(scene: Scene) -> Terms:
     left, right = (
-        [vector(scene, text) for text in side] for side in zip(*scene.pairs("query", "context"), strict=True)
+        [encode_text(scene, text) for text in side] for side in zip(*scene.pairs("query", "context"), strict=True)
     )
     return with_total({"contrast": token_mean([infonce(left, right, temperature=1.0, dot=True)])})
 
 
-def vector(scene: Scene, text: Text) -> Tensor:
+def encode_text(scene: Scene, text: Text) -> Tensor:
     return hidden_states(scene.model.bert, text.inputs, [])[-1][0]
 
 
-def of_mixture(scene: Scene) -> Terms:
+def compute_mixture(scene: Scene) -> Terms:
     query = cotmae(scene.model, scene.layers("query"), scene.pairs("passage", "query"))["context"]
     pairs = scene.pairs("passage", "query")
-    left, right = ([vector(scene, text) for text in side] for side in zip(*pairs, strict=True))
+    left, right = ([encode_text(scene, text) for text in side] for side in zip(*pairs, strict=True))
     terms = {
         "mlm": mlm(scene.model, scene.texts("passage"))["mlm"],
         "query": query,
@@ -322,59 +322,63 @@ MASKED = (*(f"slots.{slot}.corruption=bert" for slot in CHANGED), "objective.2.t
 SHARED = ('readers.one={use="decoder"}', *(f"objective.{number}.reader=one" for number in range(4, 9)))
 
 CASES: dict[str, tuple[str, tuple[str, ...], Callable[[Scene], Terms]]] = {
-    "mlm": ("mlm", (), of_mlm),
-    "condenser": ("condenser", (), of_condenser),
-    "cocondenser": ("cocondenser", (), of_cocondenser),
-    "qac-cocondenser": ("qac-cocondenser", (), of_cocondenser),
-    "cotmae": ("cotmae", (), of_cotmae),
-    "qac-cotmae-released": ("qac-cotmae-released", (), of_causal),
-    "retromae": ("retromae", (), of_retromae),
-    "simlm": ("simlm", (), of_simlm),
-    "simlm-rtd": ("simlm-rtd", (), of_simlm_rtd),
-    "simlm-ae": ("simlm-ae", (), of_simlm_ae),
-    "simlm, joint generator": ("simlm", JOINT, of_simlm_joint),
-    "master": ("master", (), of_master),
-    "simcse": ("simcse", (), of_simcse),
-    "diffcse": ("diffcse-sts-bert", (), of_diffcse),
+    "mlm": ("mlm", (), compute_mlm),
+    "condenser": ("condenser", (), compute_condenser),
+    "cocondenser": ("cocondenser", (), compute_cocondenser),
+    "qac-cocondenser": ("qac-cocondenser", (), compute_cocondenser),
+    "cotmae": ("cotmae", (), compute_cotmae),
+    "qac-cotmae-released": ("qac-cotmae-released", (), compute_causal),
+    "retromae": ("retromae", (), compute_retromae),
+    "simlm": ("simlm", (), compute_simlm),
+    "simlm-rtd": ("simlm-rtd", (), compute_simlm_rtd),
+    "simlm-ae": ("simlm-ae", (), compute_simlm_ae),
+    "simlm, joint generator": ("simlm", JOINT, compute_simlm_joint),
+    "master": ("master", (), compute_master),
+    "simcse": ("simcse", (), compute_simcse),
+    "diffcse": ("diffcse-sts-bert", (), compute_diffcse),
     "diffcse, corrective": (
         "diffcse-sts-bert",
         ("objective.2.target=corrected", *TOKENS),
-        lambda scene: of_words(scene, corrected=True),
+        lambda scene: compute_words(scene, corrected=True),
     ),
     "diffcse, same and next sentence": (
         "diffcse-sts-bert",
         BOTH,
-        lambda scene: of_diffcse(scene, slots=(*CHANGED, "n1", "n2")),
+        lambda scene: compute_diffcse(scene, slots=(*CHANGED, "n1", "n2")),
     ),
-    "diffcse, all": ("diffcse-sts-bert", ANY, of_diffcse),
-    "ict": ("ict", (), of_ict),
-    "mixture-example": ("mixture-example", (), of_mixture),
+    "diffcse, all": ("diffcse-sts-bert", ANY, compute_diffcse),
+    "ict": ("ict", (), compute_ict),
+    "mixture-example": ("mixture-example", (), compute_mixture),
 }
 # Variants of the above in views, rates, titles or reductions.
 VARIANTS: dict[str, tuple[str, tuple[str, ...], Callable[[Scene], Terms]]] = {
-    "qac-cocondenser-mixed": ("qac-cocondenser-mixed", ("slots.b.draw=example",), of_cocondenser),
-    "qac-cotmae-mixed": ("qac-cotmae-mixed", ("slots.context.draw=example",), of_cotmae),
-    "simlm-mlm": ("simlm-mlm", (), of_simlm_mlm),
-    "condenser, titles": ("condenser", ("title=segment",), of_condenser),
-    "retromae, titles": ("retromae", ("title=segment",), of_retromae),
-    "master-printed": ("master-printed", (), of_master),
-    "master, one decoder": ("master", SHARED, of_master),
-    "diffcse, only masked": ("diffcse-sts-bert", ("generator.scope=masked", "generator.decode=sample"), of_diffcse),
+    "qac-cocondenser-mixed": ("qac-cocondenser-mixed", ("slots.b.draw=example",), compute_cocondenser),
+    "qac-cotmae-mixed": ("qac-cotmae-mixed", ("slots.context.draw=example",), compute_cotmae),
+    "simlm-mlm": ("simlm-mlm", (), compute_simlm_mlm),
+    "condenser, titles": ("condenser", ("title=segment",), compute_condenser),
+    "retromae, titles": ("retromae", ("title=segment",), compute_retromae),
+    "master-printed": ("master-printed", (), compute_master),
+    "master, one decoder": ("master", SHARED, compute_master),
+    "diffcse, only masked": (
+        "diffcse-sts-bert",
+        ("generator.scope=masked", "generator.decode=sample"),
+        compute_diffcse,
+    ),
     "diffcse, sum": (
         "diffcse-transfer-roberta",
         ("objective.2.reduction=sum",),
-        lambda scene: of_diffcse(scene, reduction="sum", weight=0.05),
+        lambda scene: compute_diffcse(scene, reduction="sum", weight=0.05),
     ),
-    "diffcse, conditional mlm": ("diffcse-sts-bert", MASKED, lambda scene: of_words(scene, corrected=False)),
+    "diffcse, conditional mlm": ("diffcse-sts-bert", MASKED, lambda scene: compute_words(scene, corrected=False)),
     "diffcse, as negative": (
         "diffcse-sts-bert",
         (*OTHERS, 'objective.1.extra_negatives=["other"]'),
-        lambda scene: of_diffcse(scene, augmented=get_ids(scene, "other")[0], augmented_as="negative"),
+        lambda scene: compute_diffcse(scene, augmented=get_ids(scene, "other")[0], augmented_as="negative"),
     ),
     "diffcse, as positive": (
         "diffcse-sts-bert",
         (*OTHERS, 'objective.1.extra_positives=["other"]'),
-        lambda scene: of_diffcse(scene, augmented=get_ids(scene, "other")[0], augmented_as="positive"),
+        lambda scene: compute_diffcse(scene, augmented=get_ids(scene, "other")[0], augmented_as="positive"),
     ),
 }
 WITH_GAPS = {"qac-cocondenser": "b", "cotmae": "context", "qac-cotmae-released": "context", "master": "next"}
@@ -417,7 +421,7 @@ def test_dropping_a_group_of_master_keeps_the_other_losses(world: PretrainingFil
     scene = Scene(world.prepare("master", drop=["cpr"]).randomize_weights())
     with torch.no_grad():
         found = scene.stage.terms(scene.batch)
-        assert_terms_agree(found, of_master(scene))
+        assert_terms_agree(found, compute_master(scene))
     assert found.keys() == {"mlm", "mlm_npr", "npr", "dor", "gor", "total"}
 
 

@@ -44,7 +44,7 @@ def create_setup(place: Path, **changes: Any) -> TrainingSetup:
     return TrainingSetup.create(place / "model", load_settings(PRESET, **SIZE | generator | changes))
 
 
-def learner(stage: TrainingSetup) -> BiEncoderWithDiffCSE:
+def get_model(stage: TrainingSetup) -> BiEncoderWithDiffCSE:
     assert isinstance(stage.model, BiEncoderWithDiffCSE)
     return stage.model
 
@@ -62,7 +62,7 @@ class RecordedGenerator(nn.Module):
 
 def test_auxiliary_loss_has_known_value(place: Path):
     # P(original) .9 .8 .3 .6, the third replaced: .105361 .223144 .356675 .510826; two pads at .95: .051293 each
-    model = learner(create_setup(place, aux_reduction="mean_all"))
+    model = get_model(create_setup(place, aux_reduction="mean_all"))
     token_loss: Any = model.network.recoveries["diffcse_query"]
     token_loss.target.head = RecordedGenerator(torch.tensor([0.9, 0.8, 0.3, 0.6, 0.95, 0.95]))
     slot = make_slot(4, changed=[[2]], padding=2)  # no noise: the generator's tokens are there
@@ -72,7 +72,7 @@ def test_auxiliary_loss_has_known_value(place: Path):
 
 def test_uniform_discriminator_loss_is_ln_2_per_token(place: Path):
     stage = create_setup(place)
-    token_loss: Any = learner(stage).network.recoveries["diffcse_passage"]
+    token_loss: Any = get_model(stage).network.recoveries["diffcse_passage"]
     for weight in token_loss.target.head.parameters():
         weight.data.zero_()
     *_, terms = stage.model(**model_inputs(stage))
@@ -82,7 +82,7 @@ def test_uniform_discriminator_loss_is_ln_2_per_token(place: Path):
 
 def model_inputs(stage: TrainingSetup) -> dict[str, Tensor]:
     inputs = stage.inputs(range(4))
-    inputs.pop("passage_numbers")
+    inputs.pop("passage_indices")
     return inputs
 
 
@@ -95,7 +95,7 @@ def test_encoder_runs_once_per_text_and_discriminator_gets_its_vector(place: Pat
     assert sum(calls) == 4 + 8
     slopes = torch.autograd.grad(sum(terms.values()), [queries, passages], retain_graph=True)
     assert all(float(slope.abs().sum()) > 0 for slope in slopes)  # the gradient reaches the encoder through the vector
-    inside = dict(learner(stage).network.named_parameters())
+    inside = dict(get_model(stage).network.named_parameters())
     assert inside
     assert all(name.startswith("recoveries.") for name in inside)  # the generator is neither trained nor saved
 
@@ -116,7 +116,7 @@ def test_token_corruption_does_not_depend_on_the_batch(place: Path):
         width = part[f"{role}_input_ids"].shape[1]
         for name in ("given", "hidden", "content"):
             torch.testing.assert_close(whole[f"aux_{role}_{name}"][rows, :width], part[f"aux_{role}_{name}"])
-    slot = learner(stage).build_slot(whole, "passage")
+    slot = get_model(stage).build_slot(whole, "passage")
     share = slot.hidden.sum().item() / slot.content.sum().item()
     assert 0.1 < share < 0.5  # of 30%
     assert not bool((slot.hidden & ~slot.content).any())
@@ -145,7 +145,7 @@ def wrap_masked_lm(generator: Any) -> Any:
     return SimpleNamespace(bert=generator.backbone, cls=SimpleNamespace(predictions=predictions))
 
 
-def texts(inputs: dict[str, Tensor], role: str) -> list[Text]:
+def build_texts(inputs: dict[str, Tensor], role: str) -> list[Text]:
     """Return the texts of a role as lists, with the masked copies that the generator reads."""
     found = []
     for row, size in enumerate(inputs[f"{role}_attention_mask"].sum(dim=1).tolist()):
@@ -156,14 +156,14 @@ def texts(inputs: dict[str, Tensor], role: str) -> list[Text]:
     return found
 
 
-def detection(
+def compute_detection_loss(
     model: BiEncoderWithDiffCSE, role: str, inputs: dict[str, Tensor], *, scope: Any, reduction: Any
 ) -> Tensor:
     """Cross-entropy of "replaced" and "as it was", told the vector that the retriever ranks by."""
     token_loss: Any = model.network.recoveries[f"diffcse_{role}"]
     length = inputs[f"{role}_input_ids"].shape[1]
     real, pads = [], []
-    for text in texts(inputs, role):
+    for text in build_texts(inputs, role):
         vector = hidden_states(model.pair.passage.backbone, text.original, text.types)[-1][0]
         proposed = generated(wrap_masked_lm(model.network.generator), text, scope=scope)
         edited = Edited(proposed, difference_labels(text.original, proposed), 0, 0, types=text.types)
@@ -173,11 +173,11 @@ def detection(
     return reduced(real, pads, reduction=reduction)
 
 
-def retrieval(model: BiEncoderWithDiffCSE, inputs: dict[str, Tensor]) -> float:
+def compute_retrieval_loss(model: BiEncoderWithDiffCSE, inputs: dict[str, Tensor]) -> float:
     """DPR's own loss: inner products, all passages of the batch."""
     backbone = model.pair.passage.backbone
     vectors = {
-        role: [hidden_states(backbone, text.original, text.types)[-1][0].tolist() for text in texts(inputs, role)]
+        role: [hidden_states(backbone, text.original, text.types)[-1][0].tolist() for text in build_texts(inputs, role)]
         for role in ("query", "passage")
     }
     n = len(vectors["passage"]) // len(vectors["query"])
@@ -190,17 +190,17 @@ def retrieval(model: BiEncoderWithDiffCSE, inputs: dict[str, Tensor]) -> float:
 def test_training_step_minimizes_both_losses(place: Path, tmp_path: Path, scope: str, reduction: str, weight: float):
     changes = {"title": "segment"} if scope == "masked" else {}
     stage = create_setup(place, aux_scope=scope, aux_reduction=reduction, aux_weight=weight, **changes)
-    model = learner(stage)
+    model = get_model(stage)
     for seed, part in enumerate((stage.towers["passage"].encoder, model.network.recoveries)):
         randomize_weights(part, seed=seed)  # so that encoder and discriminator differ
     inputs = stage.inputs(range(4))
     assert bool(inputs["passage_token_type_ids"].any()) is ("title" in changes)
     how = {"scope": scope, "reduction": {"mean": "mean_valid"}.get(reduction, reduction)}
     with torch.no_grad():
-        sides = [detection(model, role, inputs, **how).item() for role in ("query", "passage")]
-        own = retrieval(model, inputs)
+        sides = [compute_detection_loss(model, role, inputs, **how).item() for role in ("query", "passage")]
+        own = compute_retrieval_loss(model, inputs)
     loss, _ = stage.step(stage.trainer(tmp_path), inputs)
     assert loss == pytest.approx(slow.with_difference(own, *sides, weight=weight), rel=2e-5)
     with torch.no_grad():
-        *_, terms = model(**{name: value for name, value in inputs.items() if name != "passage_numbers"})
+        *_, terms = model(**{name: value for name, value in inputs.items() if name != "passage_indices"})
     assert [terms[f"diffcse_{role}"].item() for role in ("query", "passage")] == pytest.approx(sides, rel=2e-5)

@@ -56,7 +56,7 @@ def parse_parts(*parts: str) -> Composition:
     return parse_composition(tomllib.loads("".join(parts)), "mine.toml")
 
 
-def message_of(function: Any, *given: Any) -> str:
+def get_error_message(function: Any, *given: Any) -> str:
     """Return the message of a UsageError, of one line."""
     with pytest.raises(UsageError) as caught:
         function(*given)
@@ -164,14 +164,14 @@ WRONG = {
 @pytest.mark.parametrize("case", WRONG)
 def test_malformed_compositions_are_rejected_with_location(case: str) -> None:
     parts, message = WRONG[case]
-    assert message_of(parse_parts, *parts).startswith(f"mine.toml: {message}")
+    assert get_error_message(parse_parts, *parts).startswith(f"mine.toml: {message}")
 
 
 CONTENT: dict[str, Any] = tomllib.loads(SLOTS + MLM + DECODER + CONTRAST) | {"name": "mine.toml"}
 
 
 @pytest.mark.parametrize(
-    ("change", "look", "value"),
+    ("change", "get_value", "value"),
     [
         ("slots.one.rate=0.4", lambda found: found.slots["one"].rate, 0.4),
         ("slots.two.rate=1", lambda found: found.slots["two"].rate, 1.0),
@@ -185,15 +185,15 @@ CONTENT: dict[str, Any] = tomllib.loads(SLOTS + MLM + DECODER + CONTRAST) | {"na
         ("projectors.head={slots=[\"one\"], kind=\"none\"}", lambda found: found.projectors["head"], ProjectorSpec(("one",), "none")),
     ],
 )  # fmt: skip
-def test_change_is_applied_to_a_copy_of_the_preset(change: str, look: Any, value: Any) -> None:
+def test_change_is_applied_to_a_copy_of_the_preset(change: str, get_value: Any, value: Any) -> None:
     before = repr(CONTENT)
     changed = apply_changes(CONTENT, [change])
     assert repr(CONTENT) == before
-    if look is None:  # two reads the view of one, which is another now
+    if get_value is None:  # two reads the view of one, which is another now
         with pytest.raises(UsageError, match="requires the same view"):
             parse_composition(changed, "mine.toml")
     else:
-        assert look(parse_composition(changed, "mine.toml")) == value
+        assert get_value(parse_composition(changed, "mine.toml")) == value
 
 
 def test_changes_apply_in_order() -> None:
@@ -216,7 +216,7 @@ CHANGES_WRONG = {
 @pytest.mark.parametrize("case", CHANGES_WRONG)
 def test_change_of_an_unknown_path_is_rejected(case: str) -> None:
     change, message = CHANGES_WRONG[case]
-    assert message_of(apply_changes, CONTENT, [change]) == message
+    assert get_error_message(apply_changes, CONTENT, [change]) == message
 
 
 def test_drop_removes_objectives_and_their_unused_parts() -> None:
@@ -225,10 +225,10 @@ def test_drop_removes_objectives_and_their_unused_parts() -> None:
         left = whole.without([dropped])
         assert [each.name for each in left.objectives] == ["decoder"]
         assert list(left.slots) == ["one", "two"]  # 'one' is the decoder's source
-    assert message_of(whole.without, ["decoders"]) == (
+    assert get_error_message(whole.without, ["decoders"]) == (
         "--drop decoders: unknown objective or group; choose from decoder, mlm, words"
     )
-    assert message_of(whole.without, ["mlm", "decoder"]) == "--drop removes all objectives; keep at least one"
+    assert get_error_message(whole.without, ["mlm", "decoder"]) == "--drop removes all objectives; keep at least one"
     diffcse = parse_composition(load_preset("diffcse-sts-bert").content, "x")
     left, alone = diffcse.without(["difference"]), diffcse.without(["contrast"])
     assert (list(left.slots), left.generator, list(left.projectors)) == (["one", "two"], None, ["head"])
@@ -256,7 +256,7 @@ def test_groups_of_master_match_the_papers_ablation_table() -> None:
     assert every - get_remaining("por") == {"dor", "gor"}
 
 
-def look(preset: str, *changes: str) -> set[str]:
+def list_fields(preset: str, *changes: str) -> set[str]:
     return check_composition(
         parse_composition(apply_changes(load_preset(preset).content, changes), "mine.toml"), place="mine.toml"
     )
@@ -273,8 +273,8 @@ def test_required_corpus_fields_follow_views_and_maskings() -> None:
         "master": {"documents", "queries", "continuations", "weights"},
         "ict": {"sentences"},
     }
-    assert {preset: look(preset) for preset in needs} == needs
-    assert look("rom", "title=join") == {"weights", "title_weights"}
+    assert {preset: list_fields(preset) for preset in needs} == needs
+    assert list_fields("rom", "title=join") == {"weights", "title_weights"}
 
 
 UNKNOWN = [
@@ -300,4 +300,4 @@ UNKNOWN = [
 
 @pytest.mark.parametrize(("preset", "change", "message"), UNKNOWN, ids=[each[1] for each in UNKNOWN])
 def test_unknown_parts_and_options_are_rejected(preset: str, change: str, message: str) -> None:
-    assert message_of(look, preset, change).startswith(f"mine.toml: {message}")
+    assert get_error_message(list_fields, preset, change).startswith(f"mine.toml: {message}")

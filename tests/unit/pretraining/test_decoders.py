@@ -100,13 +100,13 @@ def test_vector_enters_the_decoder_unchanged() -> None:
     # Without layers to run, position 0 is the vector itself: no position, no norm; the others are the embeddings.
     adapter = make_adapter()
     read, view = make_decoder("decoder", adapter, layers=1), make_input(adapter)
-    read.layers = nn.ModuleList([Nothing()])
+    read.layers = nn.ModuleList([IdentityLayer()])
     found = read(view, make_vector())
     torch.testing.assert_close(found[:, 0], make_vector())
     torch.testing.assert_close(found[:, 1:], adapter.embed(view.ids)[:, 1:])
 
 
-class Nothing(nn.Module):
+class IdentityLayer(nn.Module):
     """A layer that returns its input."""
 
     def forward(self, hidden: Tensor, mask: Any) -> Tensor:
@@ -148,7 +148,7 @@ def test_condenser_with_identity_layers_equals_masked_lm() -> None:
     model = create_masked_lm("bert")
     adapter, head = BackboneAdapter(model.bert), LMHead(model, model.bert)
     read, view = make_decoder("condenser", adapter, skip=adapter.depth), make_input(adapter)
-    read.layers = nn.ModuleList([Nothing(), Nothing()])
+    read.layers = nn.ModuleList([IdentityLayer(), IdentityLayer()])
     mlm = language_loss(head, make_decoder("encoder", adapter)(view), view)
     assert language_loss(head, read(view), view).item() == mlm.item()
 

@@ -41,7 +41,7 @@ def shelf(tmp_path_factory: pytest.TempPathFactory) -> Shelf:
     return Shelf(tmp_path_factory.mktemp("shelf"))
 
 
-def kind_of(slot: TokenizedSlot, whole: int) -> str:
+def identify_edit(slot: TokenizedSlot, whole: int) -> str:
     """Which edit was made of a text of `whole` tokens."""
     if slot.edited is None:
         return "replaced"
@@ -54,7 +54,7 @@ def test_corruption_any_samples_three_edits_uniformly(shelf: Shelf) -> None:
     for epoch in range(10):
         for row in range(36):
             slots = build(row, epoch=epoch, step=0)
-            seen.append(kind_of(slots["changed_one"], len(slots["one"].given)))
+            seen.append(identify_edit(slots["changed_one"], len(slots["one"].given)))
     counts = {kind: seen.count(kind) for kind in ("replaced", "inserted", "deleted")}
     # 360 draws: 120 each, a standard deviation of sqrt(360 x 1/3 x 2/3) = 8.9; five of them are 45.
     assert all(75 < count < 165 for count in counts.values()), counts
@@ -65,7 +65,7 @@ def test_sampled_edits_equal_single_corruptions(shelf: Shelf) -> None:
     for row in range(36):
         slots = build(row, epoch=0, step=0)
         whole, slot = slots["one"], slots["changed_one"]
-        kind = kind_of(slot, len(whole.given))
+        kind = identify_edit(slot, len(whole.given))
         pieces = len(whole.given) - 2
         if kind == "replaced":
             assert (slot.clean == whole.clean).all()

@@ -62,7 +62,7 @@ def test_joint_generator_loss_has_weight_0_2(world: PretrainingFiles):
     assert found["total"] == pytest.approx(2 * LN_V + 0.2 * own, abs=1e-5)
 
 
-def silence(stage: PretrainingSetup, term: str) -> None:
+def zero_logits(stage: PretrainingSetup, term: str) -> None:
     """Set the logits of a term's head to 0."""
     for weight in stage.network.recoveries[term].target.head.parameters():
         nn.init.zeros_(weight)
@@ -71,14 +71,14 @@ def silence(stage: PretrainingSetup, term: str) -> None:
 def test_edit_detection_with_zero_logits_is_ln_2_per_token(world: PretrainingFiles):
     stage = world.prepare("simlm-rtd")
     for term in ("encoder", "decoder"):
-        silence(stage, term)
+        zero_logits(stage, term)
     assert compute_values(stage, stage.batch()) == {
         "encoder": close(math.log(2)),
         "decoder": close(math.log(2)),
         "total": close(2 * math.log(2)),
     }
     stage = world.prepare("diffcse-sts-bert", "objective.2.reduction=sum")
-    silence(stage, "difference")
+    zero_logits(stage, "difference")
     batch = {
         "one": make_slot(6, 6),
         "two": make_slot(6, 6),

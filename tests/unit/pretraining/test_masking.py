@@ -68,7 +68,7 @@ class FixedRandom:
         return self.numbers
 
 
-def places(hidden: np.ndarray) -> list[int]:
+def list_positions(hidden: np.ndarray) -> list[int]:
     return np.flatnonzero(hidden).tolist()
 
 
@@ -90,13 +90,13 @@ def test_mask_budget() -> None:
 def test_word_that_exceeds_the_budget_is_skipped(
     order: list[int], sizes: list[int], budget: int, expected: list[int]
 ) -> None:
-    assert places(fill_budget(np.array(order, dtype=int), np.array(sizes, dtype=int), budget)) == expected
+    assert list_positions(fill_budget(np.array(order, dtype=int), np.array(sizes, dtype=int), budget)) == expected
 
 
 def test_group_words_groups_equal_indices_between_special_tokens() -> None:
     words = group_words(np.array([-1, 0, 0, -1, 0, 1, -1]))
     assert (words.sizes.tolist(), words.begins.tolist()) == ([2, 1, 1], [0, 2, 3])
-    assert places(words.expand(np.array([True, False, True]))) == [1, 2, 5]
+    assert list_positions(words.expand(np.array([True, False, True]))) == [1, 2, 5]
     assert words.max_weights(np.array([9, 0.1, 0.3, 9, 0.2, 0.5, 9])).tolist() == [0.3, 0.2, 0.5]
     nothing = group_words(np.array([-1, -1]))
     assert nothing.expand(np.zeros(0, dtype=bool)).tolist() == [False, False]
@@ -118,14 +118,14 @@ def test_bernoulli_masks_tokens_independently() -> None:
     counts = [mask(mask_bernoulli, text, 0.3, rng=rng, counted=30).sum() for _ in range(5000)]
     assert np.mean(counts) == pytest.approx(9, abs=0.16)
     assert np.var(counts) == pytest.approx(6.3, abs=0.6)
-    assert places(mask(mask_bernoulli, make_text([1, 2]), 1.0, counted=3)) == [1, 2, 3]
+    assert list_positions(mask(mask_bernoulli, make_text([1, 2]), 1.0, counted=3)) == [1, 2, 3]
 
 
 def test_whole_word_masks_words_within_the_budget() -> None:
     text = make_text([2, 3, 1, 2])
-    masks = {tuple(places(mask(mask_whole_words, text, 0.4, rng=seed, counted=8))) for seed in range(100)}
+    masks = {tuple(list_positions(mask(mask_whole_words, text, 0.4, rng=seed, counted=8))) for seed in range(100)}
     assert masks == {(1, 2, 6), (3, 4, 5), (6, 7, 8)}  # round(3.2) = 3 of the pieces 1-2, 3-5, 6, 7-8
-    assert places(mask(mask_whole_words, make_text([3, 3]), 0.15, counted=6)) == []
+    assert list_positions(mask(mask_whole_words, make_text([3, 3]), 0.15, counted=6)) == []
     for rate, counted, hidden in ((0.15, 142, 21), (0.3, 144, 43), (0.45, 10, 4), (0.55, 10, 6)):
         words = make_text([1] * (LONG if counted > 10 else 8))
         assert mask(mask_whole_words, words, rate, counted=counted).sum() == hidden
@@ -152,11 +152,11 @@ def test_keyword_samples_words_in_proportion_to_weight() -> None:
 
 def test_keyword_can_exceed_the_budget_by_the_last_word() -> None:
     text = make_text([1, 3], [0.5] * 4)
-    masks = {tuple(places(mask(mask_keywords, text, 0.5, rng=seed, counted=4))) for seed in range(50)}
+    masks = {tuple(list_positions(mask(mask_keywords, text, 0.5, rng=seed, counted=4))) for seed in range(50)}
     assert masks == {(2, 3, 4), (1, 2, 3, 4)}
     short = np.mean([mask(mask_keywords, text, 0.25, rng=seed, counted=4)[1] for seed in range(1000)])
     assert short == pytest.approx(0.5, abs=0.07)  # standard deviation .016
-    assert places(mask(mask_keywords, text, 0.0, counted=3)) == []
+    assert list_positions(mask(mask_keywords, text, 0.0, counted=3)) == []
 
 
 def test_words_of_weight_zero_come_last() -> None:
@@ -187,18 +187,20 @@ def test_rom_masks_the_largest_sums(
     weights: list[float], rate: float, options: dict[str, Any], expected: list[int]
 ) -> None:
     hidden = mask(mask_rom, make_text([1] * 9, weights), rate, rng=FixedRandom(*SAMPLES), counted=9, **options)
-    assert [place - 1 for place in places(hidden)] == expected
+    assert [place - 1 for place in list_positions(hidden)] == expected
 
 
 def test_rom_masks_the_first_of_equal_sums() -> None:
     text = make_text([1, 1, 1], [0.5, 0, 0.5])
-    assert places(mask(mask_rom, text, 0.15, rng=FixedRandom(0.25, 0.75, 0.25), counted=3)) == [1]
+    assert list_positions(mask(mask_rom, text, 0.15, rng=FixedRandom(0.25, 0.75, 0.25), counted=3)) == [1]
     assert sort_largest_first(np.arange(300) % 2).tolist() == [*range(1, 300, 2), *range(0, 300, 2)]
 
 
 def test_rom_with_zero_weights_equals_random() -> None:
     text = make_text([2, 1, 3] * 5, [0.0] * 30)
-    assert places(mask(mask_rom, text, 0.3, counted=30)) == places(mask(mask_random_tokens, text, 0.3, counted=30))
+    assert list_positions(mask(mask_rom, text, 0.3, counted=30)) == list_positions(
+        mask(mask_random_tokens, text, 0.3, counted=30)
+    )
 
 
 @pytest.mark.parametrize(
@@ -211,16 +213,18 @@ def test_rom_with_zero_weights_equals_random() -> None:
 )
 def test_whole_word_rom_uses_the_maximum_weight(samples: tuple[float, ...], expected: list[int]) -> None:
     text = make_text([2, 1, 3], [0.4, 0.1, 0.8, 0, 0, 0.2])
-    assert places(mask(mask_rom, text, 0.5, rng=FixedRandom(*samples), counted=6, whole_word=True)) == expected
+    assert list_positions(mask(mask_rom, text, 0.5, rng=FixedRandom(*samples), counted=6, whole_word=True)) == expected
 
 
 def test_whole_word_rom_scales_word_weights() -> None:
     # words .6 .2, to a sum of 1: .75 .25; with .2 .6: .95 .85. Over pieces it would be .43 .14.
     text, samples = make_text([2, 1], [0.6, 0.6, 0.2]), FixedRandom(0.2, 0.6)
-    assert places(mask(mask_rom, text, 0.6, rng=samples, counted=3, whole_word=True, scale="sum")) == [1, 2]
+    assert list_positions(mask(mask_rom, text, 0.6, rng=samples, counted=3, whole_word=True, scale="sum")) == [1, 2]
     # pieces .5 .25: 1 and 0 by min-max; a 0 at [CLS] would make it 1 and .5
     text, samples = make_text([1, 1], [0.5, 0.25]), FixedRandom(0.1, 0.9)
-    assert [places(mask(mask_rom, text, 0.5, rng=samples, counted=2, scale=scale)) for scale in ("minmax", "max")] == [
+    assert [
+        list_positions(mask(mask_rom, text, 0.5, rng=samples, counted=2, scale=scale)) for scale in ("minmax", "max")
+    ] == [
         [1],
         [2],
     ]
@@ -258,7 +262,9 @@ def test_extension_adds_an_independent_mask() -> None:
     assert (equal == before).all()
     equal[:] = True
     assert (inner.hidden == before).all()  # not written to
-    assert places(mask(mask_extension, text, 1.0, rng=rng, counted=LONG, other=inner)) == list(range(1, LONG + 1))
+    assert list_positions(mask(mask_extension, text, 1.0, rng=rng, counted=LONG, other=inner)) == list(
+        range(1, LONG + 1)
+    )
 
 
 def test_complement_masks_the_tokens_not_masked_by_other() -> None:

@@ -46,7 +46,7 @@ def test_tanh_projector_is_one_layer() -> None:
     assert projector(1e6 * vectors).abs().max() <= 1
 
 
-class Nines:
+class ConstantGenerator:
     """A generator that proposes 9 at every position that is filled."""
 
     def fill(self, ids: Tensor, attention: Tensor, where: Tensor, **_: Any) -> Tensor:
@@ -68,7 +68,7 @@ def fill(
         noise=torch.zeros(2, 5) if noise else None,
     )
     plan = Composition({"s": Slot(("passage",), corruption=corruption)}, (), generator=GeneratorSpec(scope=scope))
-    return fill_masks(slot, "s", plan, Nines()).tolist()  # type: ignore[arg-type]
+    return fill_masks(slot, "s", plan, ConstantGenerator()).tolist()  # type: ignore[arg-type]
 
 
 PLAIN, MASKED, EVERYWHERE = [2, 5, 4, 3, 0], [2, 5, 9, 3, 0], [2, 9, 9, 9, 0]

@@ -61,7 +61,7 @@ def make_target(kind: Any, name: str, *, size: int = 3, predicts_next: bool = Fa
     return kind(TokenObjective(reader="r", slot=("s",), target=name, **options), parts)
 
 
-def two_classes(reduction: Any = "mean") -> Any:
+def make_two_class_target(reduction: Any = "mean") -> Any:
     """Make an `Edited` whose scores are the state."""
     made = make_target(EditDetection, "edited", size=2, classes=2, reduction=reduction)
     with torch.no_grad():
@@ -77,7 +77,7 @@ def make_states(*shares: float, of: int = 3) -> Tensor:
     return rows.log().unsqueeze(0)
 
 
-def mean_loss(made: Any, rows: Tensor, text: SlotBatch) -> tuple[int, float]:
+def compute_mean_loss(made: Any, rows: Tensor, text: SlotBatch) -> tuple[int, float]:
     """Return the number of labels and the mean loss."""
     count = int(made.select_positions(text).sum())
     return count, made.sum_losses(rows, text, text.given).item() / count
@@ -86,8 +86,11 @@ def mean_loss(made: Any, rows: Tensor, text: SlotBatch) -> tuple[int, float]:
 def test_labeled_positions_of_targets_all_and_masked() -> None:
     # Original tokens have .7 .2 .5: mean of -log is (.356675 + 1.609438 + .693147) / 3 = .886420.
     text, rows = make_slot([1, 0, 0, 0, 1], hidden=[2]), make_states(0.01, 0.7, 0.2, 0.5, 0.01)
-    assert mean_loss(make_target(TokenPrediction, "all"), rows, text) == (3, pytest.approx(0.886420, abs=2e-6))
-    assert mean_loss(make_target(TokenPrediction, "masked"), rows, text) == (1, pytest.approx(1.609438, abs=2e-6))
+    assert compute_mean_loss(make_target(TokenPrediction, "all"), rows, text) == (3, pytest.approx(0.886420, abs=2e-6))
+    assert compute_mean_loss(make_target(TokenPrediction, "masked"), rows, text) == (
+        1,
+        pytest.approx(1.609438, abs=2e-6),
+    )
 
 
 def test_causal_labels_are_next_tokens_and_last_special_token() -> None:
@@ -99,16 +102,16 @@ def test_causal_labels_are_next_tokens_and_last_special_token() -> None:
     rows = torch.full((1, 6, 3), 0.25).log()
     for place, following in enumerate((2, 0, 1)):
         rows[0, place, following] = torch.tensor(0.5).log()
-    assert mean_loss(made, rows, text) == (3, pytest.approx(0.693147, abs=5e-6))
+    assert compute_mean_loss(made, rows, text) == (3, pytest.approx(0.693147, abs=5e-6))
 
 
 def test_mean_all_labels_special_tokens_and_padding_as_original() -> None:
     # "original" has .9 .8 .3 .6, the third was replaced: .105361 + .223144 + .356675 + .510826 = 1.196005; a quarter is .299001.
     text = make_slot([5, 5, 5, 5], given=[5, 5, 6, 5], pads=2)
     rows = make_states(0.9, 0.8, 0.3, 0.6, 0.95, 0.95, of=2)
-    assert mean_loss(two_classes(), rows, text) == (4, pytest.approx(0.299001, abs=2e-6))
+    assert compute_mean_loss(make_two_class_target(), rows, text) == (4, pytest.approx(0.299001, abs=2e-6))
     # and two pads at .95: (1.196005 + 2 x .051293) / 6 = .216432
-    assert mean_loss(two_classes("mean_all"), rows, text) == (6, pytest.approx(0.216432, abs=2e-6))
+    assert compute_mean_loss(make_two_class_target("mean_all"), rows, text) == (6, pytest.approx(0.216432, abs=2e-6))
 
 
 def test_one_logit_equals_two_logits_with_that_difference() -> None:
@@ -118,12 +121,12 @@ def test_one_logit_equals_two_logits_with_that_difference() -> None:
     with torch.no_grad():
         single.head.weight.copy_(torch.tensor([[-1.0, 1.0]]))
     wanted = -(math.log(0.9) + math.log(0.7)) / 2  # special tokens do not count
-    assert mean_loss(single, rows, text) == (2, pytest.approx(wanted, abs=2e-6))
+    assert compute_mean_loss(single, rows, text) == (2, pytest.approx(wanted, abs=2e-6))
 
 
 def test_proposed_original_token_is_labeled_unchanged() -> None:
     text = make_slot([1, 5, 6, 1], given=[1, 5, 7, 1], hidden=[1, 2])
-    assert two_classes().build_labels(text, text.given).tolist() == [[0, 0, 1, 0]]
+    assert make_two_class_target().build_labels(text, text.given).tolist() == [[0, 0, 1, 0]]
     # Of edits sampled by the example, row 0 was replaced (-1 throughout): compare. Row 1 had tokens inserted: as noted.
     both = SlotBatch(
         clean=torch.tensor([[1, 5, 6, 1], [1, 5, 9, 1]]),
@@ -134,7 +137,7 @@ def test_proposed_original_token_is_labeled_unchanged() -> None:
         present=torch.tensor([True, True]),
         edited=torch.tensor([[-1, -1, -1, -1], [0, 1, 0, 0]]),
     )
-    assert two_classes().build_labels(both, both.given).tolist() == [[0, 0, 1, 0], [0, 1, 0, 0]]
+    assert make_two_class_target().build_labels(both, both.given).tolist() == [[0, 0, 1, 0], [0, 1, 0, 0]]
 
 
 def test_copy_gate_adds_probability_to_correct_input_tokens() -> None:
@@ -145,7 +148,7 @@ def test_copy_gate_adds_probability_to_correct_input_tokens() -> None:
         made.gate.bias.fill_(-math.log(3))  # its sigmoid is 1/4
     text = make_slot([1, 0, 0, 1], given=[1, 0, 2, 1])
     for made.chunk in (1024, 1):
-        assert mean_loss(made, make_states(0.2, 0.2, 0.2, 0.2), text) == (
+        assert compute_mean_loss(made, make_states(0.2, 0.2, 0.2, 0.2), text) == (
             2,
             pytest.approx((0.916291 + 1.897120) / 2, abs=5e-6),
         )
@@ -159,7 +162,12 @@ def test_absent_text_has_no_labeled_position() -> None:
         make_target(TokenPrediction, "masked"),
         make_target(TokenPrediction, "all", predicts_next=True),
     ]
-    for made in [*tokens, two_classes("mean_all"), two_classes(), make_target(CorrectiveLM, "corrected")]:
+    for made in [
+        *tokens,
+        make_two_class_target("mean_all"),
+        make_two_class_target(),
+        make_target(CorrectiveLM, "corrected"),
+    ]:
         assert made.select_positions(text).any()
         assert not made.select_positions(absent).any()
 

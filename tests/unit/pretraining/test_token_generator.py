@@ -22,7 +22,7 @@ from tests.tiny_models import save_tiny_encoder
 HIDDEN = torch.tensor([[0, 1, 0, 1, 1, 0, 0, 0, 0], [0, 0, 1, 0, 0, 0, 0, 0, 0], [0, 0, 0, 1, 0, 0, 0, 0, 0]]).bool()
 
 
-def frozen(model: Any) -> TokenGenerator:
+def make_frozen_generator(model: Any) -> TokenGenerator:
     body = getattr(model, model.base_model_prefix)
     return TokenGenerator(body, LMHead(model, body), frozen=True)
 
@@ -36,7 +36,7 @@ def fill_tokens(model: Any, *, noise: Tensor | None = None, where: Tensor = HIDD
     ids, attention = create_padded_batch(model)
     with torch.no_grad():
         logits = model(input_ids=ids, attention_mask=attention).logits
-    return frozen(model).fill(ids, attention, where, noise=noise), ids, logits
+    return make_frozen_generator(model).fill(ids, attention, where, noise=noise), ids, logits
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -69,7 +69,7 @@ def test_samples_invert_the_cumulative_softmax_of_the_model() -> None:
 def test_sample_depends_on_its_noise_and_not_on_the_batch() -> None:
     model = create_masked_lm("bert")
     ids, attention = create_padded_batch(model)
-    generator, numbers = frozen(model), noise(3, 9)
+    generator, numbers = make_frozen_generator(model), noise(3, 9)
     whole = generator.fill(ids, attention, HIDDEN, noise=numbers)
     for row in range(3):
         part = slice(row, row + 1), slice(0, int(attention[row].sum()))
@@ -79,7 +79,7 @@ def test_sample_depends_on_its_noise_and_not_on_the_batch() -> None:
 
 
 def test_frozen_generator_has_no_dropout_and_no_gradient() -> None:
-    generator = frozen(create_masked_lm("bert"))
+    generator = make_frozen_generator(create_masked_lm("bert"))
     assert torch.nn.ModuleList([generator]).train().training
     assert not any(module.training for module in generator.modules())
     assert not any(parameter.requires_grad for parameter in generator.parameters())

@@ -57,14 +57,14 @@ def test_cached_gradients_with_dropout_equal_those_of_one_graph(world: Pretraini
     loss, found = stage.step(trainer, EXAMPLES, micro=3)
     _, parted = stage.step(trainer, EXAMPLES, micro=4)  # other parts, other dropout
     assert compute_difference(parted, found) > 1e-3
-    graph_loss, graph = in_one_graph(stage, trainer, micro=3)
+    graph_loss, graph = compute_in_one_graph(stage, trainer, micro=3)
     assert graph_loss == pytest.approx(loss, abs=3e-5)
     assert compute_difference(found, graph) < 3e-5
     trainer.state.global_step = 1  # and other dropout in another step
     assert compute_difference(stage.step(trainer, EXAMPLES, micro=3)[1], found) > 1e-3
 
 
-def in_one_graph(stage: PretrainingSetup, trainer, *, micro: int) -> tuple[float, dict[str, Tensor]]:
+def compute_in_one_graph(stage: PretrainingSetup, trainer, *, micro: int) -> tuple[float, dict[str, Tensor]]:
     """Every part under its seed, nothing cached, and the contrast of all vectors at the end."""
     network = stage.network
     network.zero_grad()

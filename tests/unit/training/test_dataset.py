@@ -45,7 +45,7 @@ def find_positives(query_id: str, **changes: Any) -> list[str]:
 
 def test_positives_take_turns_or_the_first_is_the_one():
     assert find_positives("q1") == ["d7", "d1"] * 5  # seed 5: (0 + 5) mod 2 = 1 comes first
-    assert find_positives("q1", positive="first") == ["d1"] * 10
+    assert find_positives("q1", positive_sampling="first") == ["d1"] * 10
 
 
 def test_tensors_are_as_long_as_they_need_be(tmp_path: Path):
@@ -57,7 +57,7 @@ def test_tensors_are_as_long_as_they_need_be(tmp_path: Path):
     )
     assert batch["positives"].shape == (2, 2)  # q1 has two answers
     assert int(batch["positives"][1, 1]) == -1  # q2 one
-    assert int(batch["positives"][1, 0]) == int(batch["passage_numbers"][3])  # its positive
+    assert int(batch["positives"][1, 0]) == int(batch["passage_indices"][3])  # its positive
     assert batch["teacher"].shape == (2, 3)
     plain = sample_epochs(with_scores=False, with_positives=False)
     batch = collate([plain[0]], query=tower.get_tokenizer("query"), passage=tower.get_tokenizer("passage"))

@@ -41,7 +41,7 @@ def test_packing_loses_nothing():
         ("q1 q2 q3", "abce", 0, r"ex\.jsonl:2: the corpus has no 'd'$"),
         ("q1", "abcde", 0, r"ex\.jsonl:2: the queries have no 'q2'; 2 of the 3 ids in the examples are missing$"),
         ("q1 q2 q3", "abc", 0, r"ex\.jsonl:2: the corpus has no 'd'; 2 of the 5 ids in the examples are missing$"),
-        ("q1 q2 q3", "abcde", 1, r"ex\.jsonl:3: 'q3' has no negatives$"),
+        ("q1 q2 q3", "abcde", 1, r"ex\.jsonl:3: 'q3' has no negatives; mine them with `drtk mine-negatives`$"),
     ],
 )
 def test_what_is_absent_is_named(queries: str, ids: str, negatives: int, told: str):
@@ -127,7 +127,7 @@ def test_a_positive_among_its_own_negatives_is_taken_out_of_them(caplog: pytest.
     assert [read_ids(packed, packed.negatives(number)) for number in range(2)] == ["cd", "a"]
     assert [list(packed.negative_scores(number)) for number in range(2)] == [[1.0, 3.0], [0.25]]
     packed.check("ex.jsonl", queries={"q1": "", "q2": ""}, corpus=Corpus("abcd"), negatives=1)
-    assert "ex.jsonl: removed 2 positives from their own negatives" in caplog.text
+    assert "ex.jsonl: removed 2 negatives that are also positives of their example" in caplog.text
     first = PackedExamples(lines, scored=True, first_positive=True)  # b is right all the same
     assert (read_ids(first, first.positives(0)), read_ids(first, first.negatives(0))) == ("a", "cd")
     assert list(first.positive_scores(0)) == [9.0]
@@ -135,7 +135,7 @@ def test_a_positive_among_its_own_negatives_is_taken_out_of_them(caplog: pytest.
 
 def test_an_example_without_another_negative_than_its_positive_has_none():
     packed = PackedExamples([Example("q1", ("a",), ("a",))])
-    with pytest.raises(DrtkError, match=r"ex\.jsonl:1: 'q1' has no negatives$"):
+    with pytest.raises(DrtkError, match=r"ex\.jsonl:1: 'q1' has no negatives; mine them with `drtk mine-negatives`$"):
         packed.check("ex.jsonl", queries={"q1": ""}, corpus=Corpus("a"), negatives=1)
 
 

@@ -63,12 +63,12 @@ def test_a_question_goes_to_the_generator_of_its_fold_whatever_its_id(tmp_path: 
 def test_a_question_of_no_fold_is_refused_or_drawn(tmp_path: Path) -> None:
     seen = write_and_read_record(tmp_path, QUESTIONS_READ, assign_folds(QUESTIONS_READ, 4, seed=42))
     outside = [Query(f"x{number}", f"new {number}") for number in range(40)]
-    with pytest.raises(MismatchError, match=rf"'x0' is in no fold of {tmp_path}; `outside` draw"):
+    with pytest.raises(MismatchError, match=rf"'x0' is in no fold of {tmp_path}; use `outside` draw"):
         seen.choose_fold(outside[0], allow_unknown=False)
     drawn = {query.id: seen.choose_fold(query, allow_unknown=True) for query in outside}
     assert drawn == {query.id: seen.choose_fold(query, allow_unknown=True) for query in outside[::-1]}
     assert set(drawn.values()) == {0, 1, 2, 3}
-    with pytest.raises(MismatchError, match=r"'q7' is another question than the one .* was trained with"):
+    with pytest.raises(MismatchError, match=r"question 'q7' differs from 'q7' in .*; use the training questions"):
         seen.choose_fold(Query("q7", "who else?"), allow_unknown=True)
 
 

@@ -153,5 +153,5 @@ def test_a_loss_that_is_no_number_ends_the_step(place: Path, tmp_path: Path, chu
     stage = create_setup(place, "simlm")
     with torch.no_grad():
         next(stage.model.parameters())[:] = float("nan")
-    with pytest.raises(DrtkError, match="the loss is nan at step 1; a lower `learning_rate`"):
+    with pytest.raises(DrtkError, match="the loss is nan at step 1; try a lower `learning_rate`"):
         stage.step(stage.trainer(tmp_path, cache_chunk=chunk), stage.inputs(range(8)))

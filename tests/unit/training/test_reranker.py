@@ -180,9 +180,9 @@ def test_plans_count_queries_or_pairs() -> None:
 
 
 def test_settings_that_contradict_each_other_are_rejected() -> None:
-    with pytest.raises(UsageError, match="`heads` 3 does not divide `hidden` 128"):
+    with pytest.raises(UsageError, match="`hidden` 128: must be a multiple of `heads` 3"):
         RerankerConfig(kind="hlatr", heads=3).check()
-    with pytest.raises(UsageError, match="`backward` 16: a query has 8 passages in a step"):
+    with pytest.raises(UsageError, match="`backward` 16: must be at most 8"):
         RerankerConfig(negatives=7, backward=16).check()
 
 
@@ -229,7 +229,7 @@ def test_runs_that_teach_a_list_re_ranker_nothing_are_told_apart(tmp_path: Path)
     two = "q1 Q0 a 1 2.0 t\nq2 Q0 c 1 3.0 t\n"
     none = f"{run}: there are no lists with a positive among the first 2 documents to train on"
     assert get_error("", {"q1": {"a": 1}}) == none
-    assert get_error(two, {"q9": {"a": 1}}) == f"{run}: none of its 2 queries is judged"
+    assert get_error(two, {"q9": {"a": 1}}) == f"{run}: none of its 2 queries is judged; check the qrels file"
     assert get_error(two, {"q1": {"b": 1}, "q2": {"c": 0}}) == none
     few = "1 lists with a positive among the first 2 documents do not fill one batch of 256; use `batch_size` 1 or less"
     assert get_error(two, {"q1": {"a": 1}}) == few

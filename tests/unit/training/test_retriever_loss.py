@@ -162,14 +162,14 @@ def test_matryoshka_goes_by_the_vectors_as_they_will_be_used():
     passages = torch.tensor([[0.6, 0.64, 0.48], [0.48, 0.6, 0.64]])
     settings = load_settings("dpr-nq", matryoshka=(2,), normalize=True)
     goal = RetrieverLoss.from_config(settings, similarity="dot", normalize=True)
-    found = goal.compute_terms(queries, passages, {"passage_numbers": torch.arange(2)})
+    found = goal.compute_terms(queries, passages, {"passage_indices": torch.arange(2)})
     # cut: .36 .288 and .512 .48; cut, then made of length 1 as encode --dimensions does: .6839 .6247 and .7295 .7809
     lengths = math.hypot(0.6, 0.64), math.hypot(0.48, 0.6)
     first = math.log(1 + math.exp(0.48 / lengths[1] - 0.6 / lengths[0]))
     second = math.log(1 + math.exp(0.64 / lengths[0] - 0.6 / lengths[1]))
     assert found["contrastive_2"] == close((first + second) / 2)
     bare = RetrieverLoss.from_config(settings, similarity="dot").compute_terms(
-        queries, passages, {"passage_numbers": torch.arange(2)}
+        queries, passages, {"passage_indices": torch.arange(2)}
     )
     cut = math.log(1 + math.exp(0.288 - 0.36)), math.log(1 + math.exp(0.512 - 0.48))
     assert bare["contrastive_2"] == close(sum(cut) / 2)
@@ -187,8 +187,8 @@ def test_the_temperature_warms_up_from_one():
 def test_losses_that_cannot_be_combined_are_rejected():
     for changes, message in (
         ({"loss": "hinge"}, "unknown retriever loss 'hinge'; choose from infonce, simlm-paper"),
-        ({"loss": "kl", "contrastive": "margin-mse"}, "`contrastive` margin-mse: learns from a teacher"),
-        ({"loss": "kl", "negatives": 0}, "`loss` kl needs `negatives` above 0"),
+        ({"loss": "kl", "contrastive": "margin-mse"}, "`contrastive` margin-mse: is a distillation loss"),
+        ({"loss": "kl", "negatives": 0}, "`loss` kl requires `negatives` above 0"),
     ):
         with pytest.raises(UsageError, match=message):
             RetrieverLoss.from_config(load_settings(**changes), similarity="cosine")

@@ -32,7 +32,7 @@ def test_no_negatives_are_none_or_a_fault():
 
 
 def test_short_lists_are_drawn_from_with_replacement_where_tevatron_does():
-    given = {"how": "replacement", "seed": 0, "key": "q1"}
+    given = {"method": "replacement", "seed": 0, "key": "q1"}
     assert sample_negatives(SEVEN, 3, epoch=1, **given) == ["d", "e", "f"]  # long enough: the window
     found = [sample_negatives(["a", "b"], 6, epoch=epoch, **given) for epoch in range(20)]
     assert all(len(each) == 6 and set(each) <= {"a", "b"} for each in found)
@@ -42,7 +42,7 @@ def test_short_lists_are_drawn_from_with_replacement_where_tevatron_does():
 
 
 def test_a_shuffled_list_gives_each_item_once_in_an_order_of_the_epochs_own():
-    given = {"how": "shuffle", "seed": 0, "key": "q1"}
+    given = {"method": "shuffle", "seed": 0, "key": "q1"}
     assert sorted(sample_negatives(SEVEN, 7, epoch=4, **given)) == SEVEN
     firsts = [sample_negatives(SEVEN, 1, epoch=epoch, **given)[0] for epoch in range(60)]
     assert set(firsts) == set(SEVEN)
